@@ -1,0 +1,35 @@
+# Two commands matter: `make demo` and `make test`. Both build .venv first, from requirements.lock.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test soak bench check clean lock
+
+demo: $(VENV)/ready
+	$(BIN)/upriver demo
+
+test: $(VENV)/ready check
+	$(BIN)/python -m pytest
+
+# The long form of the simulations: the same tests, more seeds.
+soak: $(VENV)/ready
+	$(BIN)/python -m pytest tests/sim --soak
+
+check: $(VENV)/ready
+	$(BIN)/ruff check src tests
+	$(BIN)/ruff format --check src tests
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+$(VENV)/ready: requirements.lock pyproject.toml
+	@PYTHON=$(PYTHON) VENV=$(VENV) bash scripts/prepare
+	@touch $@
+
+# Needs `uv`; writes hashes of every wheel for every supported Python, and no registry's name.
+lock:
+	uv pip compile pyproject.toml --all-extras --universal --python-version 3.11 --generate-hashes \
+	  --no-emit-index-url --no-header --no-annotate -o requirements.lock
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis

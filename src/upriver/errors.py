@@ -1,0 +1,79 @@
+"""Every error that Upriver raises, split by whose fault it is.
+
+``UserError``: what was asked cannot be done; ask differently.
+``LakeError``: the files under the root are not what they should be.
+``ClusterError``: Spark, a worker or the network let us down; the same call may succeed later.
+``ProtocolError``: a fault of ours. Please report it.
+"""
+
+
+class UpriverError(Exception):
+    """The root of all errors of this package."""
+
+
+class UserError(UpriverError):
+    """The caller asked for something that cannot be done."""
+
+
+class DeclarationError(UserError):
+    """A table, a view or an option is declared wrongly, or not as the lake remembers it."""
+
+
+class UnsupportedSql(UserError):
+    """A view's SQL uses a construct that is not supported; the message gives its place."""
+
+
+class KeyTypeError(UserError):
+    """Keys do not fit the view's key columns."""
+
+
+class UnknownView(UserError):
+    """No view of that name."""
+
+
+class RowError(UserError):
+    """An expression failed on a row of the input: overflow, a bad cast, division by zero."""
+
+
+class AccessDenied(UserError):
+    """The call carried no token, or a wrong one."""
+
+
+class LakeError(UpriverError):
+    """The lake's files are not what they should be."""
+
+
+class CorruptFile(LakeError):
+    """A file is torn, damaged, foreign or of another schema; the message names it."""
+
+
+class LakeInUse(LakeError):
+    """Another driver owns the root."""
+
+
+class ClusterError(UpriverError):
+    """Spark, a worker or the network let us down."""
+
+
+class TooFewSlots(ClusterError):
+    """Spark has not enough task slots for the workers and the ingest beside them."""
+
+
+class WorkerLost(ClusterError):
+    """A worker is gone, or cannot be reached."""
+
+
+class IngestFailed(ClusterError):
+    """A table's Spark query has failed; its cause is chained."""
+
+
+class WaitTimeout(ClusterError):
+    """What was waited for did not happen in time."""
+
+
+class ProtocolError(UpriverError):
+    """A fault of Upriver itself."""
+
+
+class IllegalEvent(ProtocolError):
+    """A machine was given an event that its phase does not allow."""

@@ -1,0 +1,27 @@
+"""Typed names for the numbers that travel through the system; a bare ``int`` says too little."""
+
+from typing import NewType
+
+Epoch = NewType("Epoch", int)
+"""One committed micro-batch. Dense and totally ordered from 1; 0 means "nothing yet"."""
+
+VnodeId = NewType("VnodeId", int)
+"""A virtual node: the top bits of a hash64. ``0 <= vnode < vnodes``."""
+
+WorkerId = NewType("WorkerId", int)
+"""A worker's place in the cluster. It outlives the process that fills it."""
+
+Incarnation = NewType("Incarnation", int)
+"""The n-th process to fill a worker's place; the coordinator counts them over all workers."""
+
+MapVersion = NewType("MapVersion", int)
+"""How often the vnode map has changed."""
+
+Term = NewType("Term", int)
+"""The n-th driver to own a lake root."""
+
+SnapshotId = NewType("SnapshotId", int)
+"""One consistent copy of a view, held by the workers for a scan."""
+
+Channel = NewType("Channel", str)
+"""A way that rows take into a worker. A lake edge's is ``"<table>/<index>"``."""
