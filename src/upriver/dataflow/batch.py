@@ -1,0 +1,37 @@
+"""What operators pass on: Arrow rows, the hash64 of their routing key, and a signed weight."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+Hashes = npt.NDArray[np.uint64]
+Weights = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Rows in the order in which they are to be applied.
+
+    rows: user columns only. hash64: of the region's routing key, one per row.
+    weight: +1 adds a row, -1 retracts one; ``None`` means that every row has weight +1.
+    """
+
+    rows: pa.RecordBatch
+    hash64: Hashes
+    weight: Weights | None = None
+
+    def __len__(self) -> int:
+        return int(self.rows.num_rows)
+
+    def replaced(self, rows: pa.RecordBatch) -> "Batch":
+        """The same rows with other columns."""
+        return Batch(rows, self.hash64, self.weight)
+
+    def filtered(self, mask: npt.NDArray[np.bool_]) -> "Batch":
+        """The rows where ``mask`` is true, in order."""
+        if mask.all():
+            return self
+        weight = None if self.weight is None else self.weight[mask]
+        return Batch(self.rows.filter(pa.array(mask)), self.hash64[mask], weight)
