@@ -48,9 +48,7 @@ class TableSpec:
 
     @classmethod
     def from_json(cls, json: Mapping[str, Any]) -> Self:
-        return cls(
-            json["name"], schema_from_json(json["schema"]), tuple(json["key"]), tuple(json["order_by"])
-        )
+        return cls(json["name"], schema_from_json(json["schema"]), tuple(json["key"]), tuple(json["order_by"]))
 
 
 @dataclass(frozen=True, slots=True)
