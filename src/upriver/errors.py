@@ -63,6 +63,10 @@ class WorkerLost(ClusterError):
     """A worker is gone, or cannot be reached."""
 
 
+class WrongOwner(ClusterError):
+    """A worker was asked for keys that it does not own, or does not own yet: ask for the routing again."""
+
+
 class IngestFailed(ClusterError):
     """A table's Spark query has failed; its cause is chained."""
 

@@ -8,6 +8,7 @@ import base64
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
+from urllib.parse import quote
 
 import pyarrow as pa
 
@@ -25,8 +26,8 @@ def schema_from_json(text: str) -> pa.Schema:
 
 
 def lake_channel(table: str, index: tuple[str, ...]) -> Channel:
-    """The channel of a lake edge: a table, in the order of one index key."""
-    return Channel(f"{table}/{','.join(index)}")
+    """The channel of a lake edge: a table, in the order of one index key. Also where its runs are kept."""
+    return Channel(f"{table}/{','.join(quote(column, safe='') for column in index)}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,155 @@
+"""The files under a lake's root, on any ``pyarrow.fs`` filesystem.
+
+Everything that is special about a local directory is in this module: mapping files into memory, creating a file only
+if it is absent, syncing, and locking the root. Elsewhere a path is relative to the root and uses ``/``.
+"""
+
+import fcntl
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, Protocol
+
+import pyarrow as pa
+from pyarrow import fs
+
+from upriver.errors import LakeInUse
+
+
+class Files(Protocol):
+    """Files under one root."""
+
+    def create(self, path: str, content: bytes | pa.Buffer) -> None:
+        """Write a new file; it is never seen half-written. Raises FileExistsError if it is there already."""
+
+    def read(self, path: str) -> pa.Buffer:
+        """The file's bytes; mapped, not read, where the filesystem can. Raises FileNotFoundError."""
+
+    def names(self, directory: str) -> list[str]:
+        """Names in a directory, sorted; none if it does not exist."""
+
+    def remove(self, path: str) -> None:
+        """Remove a file; no error if it is not there."""
+
+    def lock(self) -> IO[str] | None:
+        """Take the root for this process until it ends or the returned file is closed. Raises LakeInUse."""
+
+
+def open_files(root: str) -> Files:
+    """The files under ``root``: a local directory, or a URI that ``pyarrow.fs`` understands (``s3://...``)."""
+    if "://" not in root:
+        return LocalFiles(os.path.abspath(root))
+    filesystem, path = fs.FileSystem.from_uri(root)
+    if isinstance(filesystem, fs.LocalFileSystem):
+        return LocalFiles(path)
+    return RemoteFiles(filesystem, path)
+
+
+class LocalFiles:
+    """A local directory."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+
+    def create(self, path: str, content: bytes | pa.Buffer) -> None:
+        target = os.path.join(self._root, path)
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        with self._temporary(target) as temporary:
+            with open(temporary, "xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.link(temporary, target)  # unlike a rename, fails when the target is there
+        _sync_directory(os.path.dirname(target))
+
+    def read(self, path: str) -> pa.Buffer:
+        with pa.memory_map(os.path.join(self._root, path)) as file:
+            return file.read_buffer()
+
+    def names(self, directory: str) -> list[str]:
+        try:
+            return sorted(n for n in os.listdir(os.path.join(self._root, directory)) if not n.startswith("."))
+        except FileNotFoundError:
+            return []
+
+    def remove(self, path: str) -> None:
+        try:
+            os.remove(os.path.join(self._root, path))
+        except FileNotFoundError:
+            return
+
+    def lock(self) -> IO[str] | None:
+        os.makedirs(self._root, exist_ok=True)
+        # The kernel frees this lock when the process dies, however it dies.
+        file = open(os.path.join(self._root, ".lock"), "a+", encoding="utf-8")  # noqa: SIM115
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            file.seek(0)
+            holder = file.read().strip() or "an unknown process"
+            file.close()
+            raise LakeInUse(f"{self._root} is in use by {holder}; stop it, or choose another root") from error
+        file.truncate(0)
+        file.write(f"process {os.getpid()}")
+        file.flush()
+        return file
+
+    @contextmanager
+    def _temporary(self, target: str) -> Iterator[str]:
+        directory, name = os.path.split(target)
+        temporary = os.path.join(directory, f".{name}.{uuid.uuid4().hex}")
+        try:
+            yield temporary
+        finally:
+            if os.path.exists(temporary):
+                os.remove(temporary)
+
+
+class RemoteFiles:
+    """Any other filesystem. Object stores write a file whole or not at all.
+
+    ``create`` looks before it writes, since ``pyarrow.fs`` has no conditional write: two drivers that race for one
+    root are told apart by their terms (``Lake.claim``), not by this call.
+    """
+
+    def __init__(self, filesystem: fs.FileSystem, root: str) -> None:
+        self._fs = filesystem
+        self._root = root.rstrip("/")
+
+    def create(self, path: str, content: bytes | pa.Buffer) -> None:
+        target = f"{self._root}/{path}"
+        if self._fs.get_file_info(target).type != fs.FileType.NotFound:
+            raise FileExistsError(target)
+        self._fs.create_dir(target.rpartition("/")[0], recursive=True)
+        temporary = f"{target.rpartition('/')[0]}/.{uuid.uuid4().hex}"
+        with self._fs.open_output_stream(temporary) as file:
+            file.write(content)
+        self._fs.move(temporary, target)
+
+    def read(self, path: str) -> pa.Buffer:
+        with self._fs.open_input_file(f"{self._root}/{path}") as file:
+            return file.read_buffer()
+
+    def names(self, directory: str) -> list[str]:
+        selector = fs.FileSelector(f"{self._root}/{directory}", allow_not_found=True)
+        names = (info.base_name for info in self._fs.get_file_info(selector))
+        return sorted(name for name in names if not name.startswith("."))
+
+    def remove(self, path: str) -> None:
+        try:
+            self._fs.delete_file(f"{self._root}/{path}")
+        except FileNotFoundError:
+            return
+
+    def lock(self) -> IO[str] | None:
+        return None
+
+
+def _sync_directory(directory: str) -> None:
+    """Make the names in a directory as durable as the files."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,269 @@
+"""The lake: what is durable. One directory of runs, manifests and the app's record (DESIGN section 3).
+
+::
+
+    app.json                                   format, vnodes, tables with their indexes: written once, compared after
+    tables/<table>/<index>/<batch>-<part>-<id>.arrow   runs
+    epochs/<epoch>.json                        manifests; a manifest's existence is the epoch's commit
+    control/<term>.json                        one per driver that has owned the root
+    ingest/<table>/                            Spark's own checkpoint of the table's stream
+
+Runs are named after the batch that wrote them and not after the epoch, which is given only when the batch is
+published; the random ``<id>`` keeps a task that Spark runs twice from writing one file twice.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import IO, Any, Self
+
+import pyarrow as pa
+
+from upriver.dataflow.plan import TableSpec
+from upriver.errors import CorruptFile, DeclarationError, LakeInUse
+from upriver.ids import Channel, Epoch, Term, VnodeId
+from upriver.shell.files import Files, open_files
+from upriver.state.runs import RunInfo, cut, decode_run, run_schema
+
+FORMAT = 1
+SLICE_ROWS_MAX = 65_536
+"""Rows of one batch that a worker applies without looking at its inbox."""
+
+
+@dataclass(frozen=True, slots=True)
+class LakeRecord:
+    """What a lake holds. indexes: per table, the keys in whose order it is kept."""
+
+    vnodes: int
+    tables: tuple[TableSpec, ...]
+    indexes: Mapping[str, tuple[tuple[str, ...], ...]]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "vnodes": self.vnodes,
+            "tables": [table.to_json() for table in self.tables],
+            "indexes": {table: [list(key) for key in keys] for table, keys in self.indexes.items()},
+        }
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Self:
+        tables = tuple(TableSpec.from_json(table) for table in record["tables"])
+        indexes = {table: tuple(tuple(key) for key in keys) for table, keys in record["indexes"].items()}
+        return cls(record["vnodes"], tables, indexes)
+
+    def check_unchanged(self, declared: "LakeRecord", root: str) -> None:
+        """Raise DeclarationError unless ``declared`` can work on the lake that this record describes."""
+        if declared.vnodes != self.vnodes:
+            raise DeclarationError(
+                f"{root} has {self.vnodes} vnodes and {declared.vnodes} are asked for; they are fixed for the "
+                f"life of a lake: leave vnodes={self.vnodes}, or start on another root"
+            )
+        kept = {table.name: table for table in self.tables}
+        for table in declared.tables:
+            if table.name not in kept:
+                raise DeclarationError(f"table {table.name!r} is not in {root}; start it on another root")
+            if (difference := _difference(kept[table.name], table)) is not None:
+                raise DeclarationError(f"table {table.name!r} is kept in {root} with {difference}")
+            for key in declared.indexes[table.name]:
+                if key not in self.indexes[table.name]:
+                    raise DeclarationError(
+                        f"table {table.name!r} is not kept in the order of ({', '.join(key)}) in {root}; a view "
+                        f"with that key needs another root"
+                    )
+
+
+def _difference(kept: TableSpec, declared: TableSpec) -> str | None:
+    if kept.key != declared.key:
+        return f"key {kept.key}, not {declared.key}"
+    if kept.order_by != declared.order_by:
+        return f"order_by {kept.order_by}, not {declared.order_by}"
+    if not kept.schema.equals(declared.schema):
+        return f"columns {_names(kept.schema)}; declared are {_names(declared.schema)}"
+    return None
+
+
+def _names(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """One epoch: the rows of one batch of one table. runs: per lake edge, in the order they are to be read.
+
+    query, batch: name the batch at its source; no two epochs of a table have the same.
+    """
+
+    epoch: Epoch
+    term: Term
+    table: str
+    query: str
+    batch: int
+    runs: Mapping[Channel, tuple[RunInfo, ...]] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "epoch": self.epoch,
+            "term": self.term,
+            "table": self.table,
+            "query": self.query,
+            "batch": self.batch,
+            "runs": {channel: [run.to_json() for run in runs] for channel, runs in self.runs.items()},
+        }
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Self:
+        runs = {
+            Channel(channel): tuple(RunInfo.from_json(run) for run in runs) for channel, runs in record["runs"].items()
+        }
+        return cls(
+            epoch=Epoch(record["epoch"]),
+            term=Term(record["term"]),
+            table=record["table"],
+            query=record["query"],
+            batch=record["batch"],
+            runs=runs,
+        )
+
+    def rows(self) -> dict[Channel, int]:
+        """Rows per lake edge, over all vnodes."""
+        return {channel: sum(run.rows for run in runs) for channel, runs in self.runs.items()}
+
+    def rows_of(self, channel: Channel, vnodes: Iterable[VnodeId]) -> int:
+        """Rows of those vnodes on one lake edge."""
+        wanted = frozenset(vnodes)
+        return sum(run.rows_of(wanted) for run in self.runs.get(channel, ()))
+
+
+def _epoch_path(epoch: Epoch) -> str:
+    return f"epochs/{epoch:012d}.json"
+
+
+class Lake:
+    """A lake, as anybody may read it. ``root`` is a directory or a URI."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self.files: Files = open_files(root)
+
+    def record(self) -> LakeRecord | None:
+        """What the lake holds; ``None`` if nothing was ever started on this root."""
+        try:
+            record = self._json("app.json")
+        except FileNotFoundError:
+            return None
+        if record.get("format") != FORMAT:
+            raise CorruptFile(f"{self.root}/app.json: format {record.get('format')!r}, not {FORMAT}")
+        return LakeRecord.from_json(record)
+
+    def last_epoch(self) -> Epoch:
+        """The highest epoch published; 0 if none."""
+        names = self.files.names("epochs")
+        return Epoch(int(names[-1].removesuffix(".json"))) if names else Epoch(0)
+
+    def manifest(self, epoch: Epoch) -> Manifest:
+        """The manifest of a published epoch. Raises CorruptFile."""
+        path = _epoch_path(epoch)
+        try:
+            return Manifest.from_json(self._json(path))
+        except FileNotFoundError as error:
+            raise CorruptFile(f"{self.root}/{path}: the manifest is gone") from error
+        except (KeyError, TypeError) as error:
+            raise CorruptFile(f"{self.root}/{path}: not a manifest ({error!r})") from error
+
+    def read(
+        self, manifest: Manifest, channel: Channel, vnodes: frozenset[VnodeId], table: TableSpec
+    ) -> Iterator[pa.RecordBatch]:
+        """Those vnodes' rows of an epoch on one lake edge, with their hash64, in batches of ``SLICE_ROWS_MAX``."""
+        schema = run_schema(table.schema)
+        for run in manifest.runs.get(channel, ()):
+            slices = run.slices_of(vnodes)
+            if slices:
+                rows = self.open_run(run, schema)
+                for first, count in cut(slices, SLICE_ROWS_MAX):
+                    yield rows.slice(first, count)
+
+    def open_run(self, run: RunInfo, schema: pa.Schema) -> pa.RecordBatch:
+        """All rows of a run, verified. Raises CorruptFile."""
+        try:
+            encoded = self.files.read(run.path)
+        except FileNotFoundError as error:
+            raise CorruptFile(f"{self.root}/{run.path}: the file is gone") from error
+        except (OSError, pa.ArrowException) as error:
+            raise CorruptFile(f"{self.root}/{run.path}: cannot be read ({error})") from error
+        return decode_run(run, encoded, schema)
+
+    def _json(self, path: str) -> dict[str, Any]:
+        content = self.files.read(path).to_pybytes()
+        try:
+            record = json.loads(content)
+        except ValueError as error:
+            raise CorruptFile(f"{self.root}/{path}: not JSON ({error})") from error
+        if not isinstance(record, dict):
+            raise CorruptFile(f"{self.root}/{path}: not a JSON object")
+        return record
+
+
+class OwnedLake(Lake):
+    """A lake, as the one driver that owns it may change it."""
+
+    def __init__(self, root: str, declared: LakeRecord, control: Mapping[str, Any]) -> None:
+        """Take the root: lock it, compare or write its record, and open a new term.
+
+        control: what to remember of this driver. Raises LakeInUse, DeclarationError, CorruptFile.
+        """
+        super().__init__(root)
+        self._lock: IO[str] | None = self.files.lock()
+        try:
+            self.term = self._take(declared, control)
+        except BaseException:
+            self.release()
+            raise
+
+    def _take(self, declared: LakeRecord, control: Mapping[str, Any]) -> Term:
+        kept = self.record()
+        if kept is None:
+            self.files.create("app.json", _encode(declared.to_json()))
+        else:
+            kept.check_unchanged(declared, self.root)
+        term = Term(self._last_term() + 1)
+        try:
+            self.files.create(f"control/{term:08d}.json", _encode({"term": term, **control}))
+        except FileExistsError as error:
+            raise LakeInUse(f"{self.root}: another driver is starting on it") from error
+        return term
+
+    def _last_term(self) -> int:
+        names = self.files.names("control")
+        return int(names[-1].removesuffix(".json")) if names else 0
+
+    def publish(self, manifest: Manifest) -> None:
+        """Commit an epoch. Raises LakeInUse if another driver has taken the root over."""
+        if self._last_term() != self.term:
+            raise LakeInUse(f"{self.root}: another driver has taken it over; this one must stop")
+        try:
+            self.files.create(_epoch_path(manifest.epoch), _encode(manifest.to_json()))
+        except FileExistsError as error:
+            raise LakeInUse(f"{self.root}: epoch {manifest.epoch} was published by another driver") from error
+
+    def sweep(self, kept: set[str]) -> int:
+        """Remove the runs that no manifest names, left by batches that were never published; returns how many."""
+        removed = 0
+        for table in self.files.names("tables"):
+            for index in self.files.names(f"tables/{table}"):
+                for name in self.files.names(f"tables/{table}/{index}"):
+                    path = f"tables/{table}/{index}/{name}"
+                    if path not in kept:
+                        self.files.remove(path)
+                        removed += 1
+        return removed
+
+    def release(self) -> None:
+        """Give the root up."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+
+def _encode(record: Mapping[str, Any]) -> bytes:
+    return json.dumps(record, separators=(",", ":")).encode()

@@ -1,0 +1,129 @@
+"""Runs: what the lake keeps a table in. A run is one Arrow IPC file of rows sorted by hash64.
+
+Documents 003 ("Storage": ``table | vnode | key``) and DESIGN section 3. The file holds one record batch of the user's
+columns behind a first column ``hash64`` (uint64), uncompressed, so that mapping it decodes nothing. Because the rows
+are sorted by hash64 they are grouped by vnode: a worker's share is a few slices. Who owns a vnode is no business of
+this module.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from upriver.errors import CorruptFile
+from upriver.ids import VnodeId
+from upriver.vnodes import offsets_by_vnode
+
+HASH_COLUMN = "hash64"
+CHECKSUM = "xxh3_64"
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """What a manifest says of one run.
+
+    path: under the lake's root. rows, bytes: of the file. checksum: xxh3_64 of the whole file, in hexadecimal.
+    vnode_rows: (vnode, rows) of all and only the vnodes that have rows, ascending.
+    """
+
+    path: str
+    rows: int
+    bytes: int
+    checksum: str
+    vnode_rows: tuple[tuple[VnodeId, int], ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "path": self.path,
+            "rows": self.rows,
+            "bytes": self.bytes,
+            CHECKSUM: self.checksum,
+            "vnode_rows": [list(pair) for pair in self.vnode_rows],
+        }
+
+    @classmethod
+    def from_json(cls, json: Mapping[str, Any]) -> Self:
+        vnode_rows = tuple((VnodeId(vnode), int(rows)) for vnode, rows in json["vnode_rows"])
+        return cls(json["path"], json["rows"], json["bytes"], json[CHECKSUM], vnode_rows)
+
+    def rows_of(self, vnodes: Iterable[VnodeId]) -> int:
+        """Rows of those vnodes, without opening the file."""
+        wanted = set(vnodes)
+        return sum(rows for vnode, rows in self.vnode_rows if vnode in wanted)
+
+    def slices_of(self, vnodes: Iterable[VnodeId]) -> list[tuple[int, int]]:
+        """(first row, rows) of those vnodes, ascending; neighbours joined."""
+        wanted = set(vnodes)
+        slices: list[tuple[int, int]] = []
+        start = 0
+        for vnode, rows in self.vnode_rows:
+            if vnode in wanted:
+                if slices and sum(slices[-1]) == start:
+                    slices[-1] = (slices[-1][0], slices[-1][1] + rows)
+                else:
+                    slices.append((start, rows))
+            start += rows
+        return slices
+
+
+def run_schema(schema: pa.Schema) -> pa.Schema:
+    """The schema of a table's runs."""
+    return pa.schema([pa.field(HASH_COLUMN, pa.uint64(), nullable=False), *schema])
+
+
+def encode_run(rows: pa.Table) -> pa.Buffer:
+    """The bytes of a run. ``rows`` has a run's schema and is sorted by hash64."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, rows.schema) as writer:
+        writer.write_table(rows.combine_chunks())
+    return sink.getvalue()
+
+
+def describe_run(path: str, encoded: pa.Buffer, hash64: np.ndarray, vnodes: int) -> RunInfo:
+    """The manifest entry of an encoded run; ``hash64`` is its first column."""
+    offsets = offsets_by_vnode(hash64, vnodes)
+    rows = np.diff(offsets)
+    present = np.flatnonzero(rows)
+    vnode_rows = tuple((VnodeId(int(v)), int(rows[v])) for v in present)
+    return RunInfo(path, len(hash64), encoded.size, checksum_of(encoded), vnode_rows)
+
+
+def checksum_of(encoded: pa.Buffer) -> str:
+    """xxh3_64 of the bytes, in hexadecimal."""
+    return xxhash.xxh3_64_hexdigest(encoded)
+
+
+def decode_run(info: RunInfo, encoded: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
+    """The rows of a run, verified: length, checksum, schema (a run's), row count. No copy is made.
+
+    Raises CorruptFile, which names the file and what is wrong with it.
+    """
+    if encoded.size != info.bytes:
+        raise CorruptFile(f"{info.path}: {encoded.size} bytes where the manifest says {info.bytes}")
+    if (found := checksum_of(encoded)) != info.checksum:
+        raise CorruptFile(f"{info.path}: checksum {found} where the manifest says {info.checksum}")
+    try:
+        table = pa.ipc.open_file(encoded).read_all()
+    except (pa.ArrowException, OSError) as error:
+        raise CorruptFile(f"{info.path}: not an Arrow file ({error})") from error
+    if not table.schema.equals(schema):
+        raise CorruptFile(f"{info.path}: its columns are {_names(table.schema)}, not {_names(schema)}")
+    if table.num_rows != info.rows:
+        raise CorruptFile(f"{info.path}: {table.num_rows} rows where the manifest says {info.rows}")
+    batches: Sequence[pa.RecordBatch] = table.combine_chunks().to_batches()
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=schema)
+
+
+def _names(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)
+
+
+def cut(slices: Iterable[tuple[int, int]], rows_max: int) -> Iterator[tuple[int, int]]:
+    """The same slices in pieces of at most ``rows_max`` rows."""
+    for start, rows in slices:
+        for first in range(start, start + rows, rows_max):
+            yield first, min(rows_max, start + rows - first)
