@@ -73,7 +73,7 @@ def write_runs(rows: DataFrame, writer: RunWriter) -> dict[Channel, tuple[RunInf
     for row in written:
         runs[writer.channel(row["index"])].append(RunInfo.from_json(json.loads(row["run"])))
     # By first vnode, then by name, in which the parts of one task are numbered: the order of the sort.
-    return {c: tuple(sorted(infos, key=lambda run: (run.vnode_rows[0], run.path))) for c, infos in runs.items()}
+    return {c: tuple(sorted(infos, key=lambda run: (run.vnode_rows[0][0], run.path))) for c, infos in runs.items()}
 
 
 def _laid_out(rows: DataFrame, writer: RunWriter, index: int) -> DataFrame:
@@ -97,8 +97,10 @@ def write_partition(writer: RunWriter, batches: Iterable[pa.RecordBatch]) -> Ite
     assert context is not None
     index, group = divmod(context.partitionId(), writer.groups)
     files = open_files(writer.root)
+    # A task that Spark runs twice must not write one file twice: hence an id per attempt.
+    attempt = f"tables/{writer.channel(index)}/{writer.batch:012d}-{uuid4().hex}"
     for part, rows in enumerate(_gathered(batches)):
-        run = _write_run(files, writer, index, part, rows)
+        run = _write_run(files, writer, f"{attempt}-{part:05d}.arrow", rows)
         _check_group(run, writer, group)
         described = {"index": [index], "run": [json.dumps(run.to_json())]}
         yield pa.RecordBatch.from_pydict(described, schema=_WRITTEN)
@@ -120,13 +122,12 @@ def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(gathered)
 
 
-def _write_run(files: Files, writer: RunWriter, index: int, part: int, rows: pa.Table) -> RunInfo:
+def _write_run(files: Files, writer: RunWriter, path: str, rows: pa.Table) -> RunInfo:
     rows = rows.combine_chunks()
     hash64 = rows.column(0).chunk(0).to_numpy().view(np.uint64)
     columns = [pa.array(hash64), *rows.columns[1:]]
     run = pa.Table.from_arrays(columns, names=[HASH_COLUMN, *writer.table.schema.names])
     encoded = encode_run(run.cast(run_schema(writer.table.schema)))
-    path = f"tables/{writer.channel(index)}/{writer.batch:012d}-{uuid4().hex}-{part:05d}.arrow"
     files.create(path, encoded)
     return describe_run(path, encoded, hash64, writer.vnodes)
 

@@ -1,0 +1,262 @@
+"""Ingest: from a Spark DataFrame, streaming or not, to published epochs. Runs in the driver.
+
+Exactly once: a batch's runs are written first, and count only when its manifest is published, by a create that fails
+if the epoch is there. Each manifest names its batch, so a batch that Spark replays after a crash is recognised and
+skipped. Rules I1 to I4: ``docs/design/0001-river.md``.
+"""
+
+import json
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from upriver.dataflow.plan import TableSpec
+from upriver.errors import DeclarationError, IngestFailed, UpriverError, WaitTimeout
+from upriver.ids import Channel, Epoch
+from upriver.shell.lake import Manifest, OwnedLake
+from upriver.spark.drain import Drain
+from upriver.spark.runs import RunWriter, write_runs
+from upriver.state.runs import RunInfo
+
+LOAD_EPOCH_ROWS_MAX = 1_000_000
+"""Rows of one epoch of a DataFrame that is not streaming, unless one key has more."""
+LOAD_QUERY = "load"
+"""Stands in a manifest for the streaming query's id when the table's DataFrame is not streaming."""
+ARROW_BATCH_ROWS = 100_000
+"""Rows that Spark hands to Python at a time when it writes runs."""
+
+
+class EpochLog:
+    """Gives published batches their epochs, in one order over all tables. Called from several threads.
+
+    on_published: told of each epoch, in order, once its manifest is in the lake.
+    """
+
+    def __init__(self, lake: OwnedLake, history: "History", on_published: Callable[[Manifest], None]) -> None:
+        self._lake = lake
+        self._history = history
+        self._on_published = on_published
+        self._lock = threading.Lock()
+
+    @property
+    def last(self) -> Epoch:
+        """The highest epoch published."""
+        return self._history.last
+
+    def query_of(self, table: str) -> str | None:
+        """The query whose batches the table's epochs hold; ``None`` if it has no epochs."""
+        return self._history.queries.get(table)
+
+    def last_batch(self, table: str) -> int:
+        """The highest batch of the table that is published; -1 if none."""
+        return self._history.batches.get(table, -1)
+
+    def publish(self, table: str, query: str, batch: int, runs: Mapping[Channel, tuple[RunInfo, ...]]) -> Epoch:
+        """Commit a batch as the next epoch."""
+        with self._lock:
+            epoch = Epoch(self._history.last + 1)
+            manifest = Manifest(epoch=epoch, term=self._lake.term, table=table, query=query, batch=batch, runs=runs)
+            self._lake.publish(manifest)
+            self._history.add(manifest)
+            self._on_published(manifest)
+        return epoch
+
+
+class History:
+    """What the manifests in a lake say about which batches are in it."""
+
+    def __init__(self) -> None:
+        self.last = Epoch(0)
+        self.queries: dict[str, str] = {}
+        self.batches: dict[str, int] = {}
+
+    def add(self, manifest: Manifest) -> None:
+        """Take note of the next epoch's manifest."""
+        self.last = manifest.epoch
+        self.queries[manifest.table] = manifest.query
+        self.batches[manifest.table] = max(manifest.batch, self.batches.get(manifest.table, -1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """How a table is kept. groups: Spark tasks that write one index of a batch."""
+
+    root: str
+    table: TableSpec
+    indexes: tuple[tuple[str, ...], ...]
+    vnodes: int
+    groups: int
+
+    def writer(self, batch: int) -> RunWriter:
+        return RunWriter(
+            root=self.root,
+            table=self.table,
+            indexes=self.indexes,
+            vnodes=self.vnodes,
+            groups=min(self.groups, self.vnodes),
+            batch=batch,
+        )
+
+
+class Ingest(Protocol):
+    """One table's way into the lake."""
+
+    def start(self) -> None: ...
+
+    def drain(self, seconds_left: Callable[[], float]) -> None:
+        """Wait until what the source had at the call is published.
+
+        Raises IngestFailed if the source has failed, WaitTimeout when no time is left.
+        """
+
+    def stop(self) -> None: ...
+
+
+class StreamIngest:
+    """A streaming DataFrame: one epoch per micro-batch.
+
+    trigger: as for ``DataStreamWriter.trigger``; by default the next batch starts when the last one is done.
+    """
+
+    def __init__(self, rows: DataFrame, layout: Layout, log: EpochLog, trigger: Mapping[str, Any]) -> None:
+        self._rows = rows
+        self._layout = layout
+        self._log = log
+        self._trigger = trigger
+        self._table = layout.table.name
+        self._query: StreamingQuery | None = None
+        self._drain: Drain | None = None
+        self._started = threading.Event()
+
+    def start(self) -> None:
+        """Start the query; its checkpoint lies in the lake."""
+        writer = self._rows.writeStream.queryName(f"upriver-{self._table}").foreachBatch(self._publish_batch)
+        if self._trigger:
+            writer = writer.trigger(**self._trigger)
+        self._query = writer.option("checkpointLocation", f"{self._layout.root}/ingest/{self._table}").start()
+        self._drain = Drain(self._query)
+        self._started.set()
+
+    def _publish_batch(self, rows: DataFrame, batch: int) -> None:
+        self._started.wait()
+        assert self._query is not None
+        table, query = self._table, str(self._query.id)
+        before = self._log.query_of(table)
+        if before is not None and before != query:  # I3
+            raise DeclarationError(
+                f"table {table!r}: its Spark checkpoint ({self._layout.root}/ingest/{table}) is not the one its "
+                f"rows came from, so they would come twice; restore the checkpoint, or start on another root"
+            )
+        if batch <= self._log.last_batch(table):  # I2
+            return
+        runs = _write(rows, self._layout, batch)
+        self._log.publish(table, query, batch, runs)
+
+    def drain(self, seconds_left: Callable[[], float]) -> None:
+        assert self._query is not None and self._drain is not None
+        drained = self._drain.wait(seconds_left)
+        cause = self._query.exception()
+        if cause is not None:
+            raise IngestFailed(f"table {self._table!r}: its Spark query has failed: {cause}") from cause
+        if not drained:
+            raise WaitTimeout(f"table {self._table!r}: its source has rows that Spark has not taken yet; wait longer")
+
+    def stop(self) -> None:
+        """Stop the query; a batch in flight is abandoned and comes again when the app next starts."""
+        if self._query is not None:
+            self._query.stop()
+
+
+class LoadIngest:
+    """A DataFrame that is not streaming: one epoch per slice of at most ``LOAD_EPOCH_ROWS_MAX`` rows.
+
+    A slice is a set of the table's keys, chosen by their hash, so that the same rows fall into the same slices when
+    a load is taken up again after a crash.
+    """
+
+    def __init__(self, rows: DataFrame, layout: Layout, log: EpochLog, lake: OwnedLake) -> None:
+        self._rows = rows
+        self._layout = layout
+        self._log = log
+        self._lake = lake
+        self._done = threading.Event()
+        self._stopping = threading.Event()
+        self._failure: Exception | None = None
+
+    def start(self) -> None:
+        """Start to load, in a thread."""
+        threading.Thread(target=self._run, name=f"upriver-load-{self._layout.table.name}", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            self._load()
+        except Exception as error:  # told to whoever waits
+            if not self._stopping.is_set():
+                self._failure = error
+        self._done.set()
+
+    def _load(self) -> None:
+        table = self._layout.table
+        before = self._log.query_of(table.name)
+        if before not in (None, LOAD_QUERY):
+            raise DeclarationError(
+                f"table {table.name!r} was fed by a stream in {self._layout.root}; feed it one again"
+            )
+        rows = self._rows.persist()
+        try:
+            slices = self._slices(rows)
+            number = F.pmod(F.xxhash64(*(F.col(f"`{c.replace('`', '``')}`") for c in table.key)), F.lit(slices))
+            for batch in range(self._log.last_batch(table.name) + 1, slices):
+                if self._stopping.is_set():
+                    return
+                runs = _write(rows.where(number == batch), self._layout, batch)
+                self._log.publish(table.name, LOAD_QUERY, batch, runs)
+        finally:
+            rows.unpersist()
+
+    def _slices(self, rows: DataFrame) -> int:
+        """Into how many epochs the rows go: decided once per lake."""
+        table = self._layout.table.name
+        path = f"loads/{table}.json"
+        count = rows.count()
+        try:
+            kept = json.loads(self._lake.files.read(path).to_pybytes())
+        except FileNotFoundError:
+            slices = max(1, -(-count // LOAD_EPOCH_ROWS_MAX))
+            self._lake.files.create(path, json.dumps({"rows": count, "slices": slices}).encode())
+            return slices
+        if kept["rows"] != count:
+            raise DeclarationError(
+                f"table {table!r} was loaded from {kept['rows']} rows and the DataFrame now has {count}; "
+                f"use a streaming DataFrame for rows that keep coming, or another root"
+            )
+        return int(kept["slices"])
+
+    def drain(self, seconds_left: Callable[[], float]) -> None:
+        if not self._done.wait(max(0.0, seconds_left())):
+            raise WaitTimeout(f"table {self._layout.table.name!r} is still being loaded; wait longer")
+        if isinstance(self._failure, UpriverError):
+            raise self._failure
+        if self._failure is not None:
+            raise IngestFailed(f"table {self._layout.table.name!r}: {self._failure}") from self._failure
+
+    def stop(self) -> None:
+        """Load no further slice."""
+        self._stopping.set()
+
+
+def _write(rows: DataFrame, layout: Layout, batch: int) -> dict[Channel, tuple[RunInfo, ...]]:
+    """Write a batch's runs; its rows are read once, however many indexes there are."""
+    rows.sparkSession.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(ARROW_BATCH_ROWS))
+    if len(layout.indexes) == 1 or rows.is_cached:
+        return write_runs(rows, layout.writer(batch))
+    cached = rows.persist()
+    try:
+        return write_runs(cached, layout.writer(batch))
+    finally:
+        cached.unpersist()
