@@ -1,0 +1,141 @@
+"""Spark sessions with room for workers.
+
+A worker is a Spark task that never ends, so it keeps its task slot for as long as the app runs. The streaming queries
+need slots beside the workers: with none left, their first micro-batch would wait for ever and say nothing.
+"""
+
+import os
+import re
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from upriver.errors import TooFewSlots
+
+TASK_FAILURES_MAX = 4  # attempts per task; local mode's own default is one, and then a lost worker ends the app
+REGISTRATION_S_MAX = 30.0  # seconds that a cluster has for its executors to register
+_POLL_S = 0.1
+_HEAP_MB_MIN = 1024
+_HEAP_MB_MAX = 8192
+_CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+_LOCAL = re.compile(r"local(\[.*\])?")
+_LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]")
+
+
+def local_session(
+    workers: int, *, ingest_slots: int = 2, app_name: str = "upriver", **conf: str | int | bool
+) -> SparkSession:
+    """A Spark session in this process, on loopback only, with ``workers + ingest_slots`` task slots.
+
+    ``conf`` goes to Spark as it is and wins over what is set here: ``**{"spark.sql.shuffle.partitions": 4}``.
+    A session that already runs is taken over if it has the slots; otherwise raises TooFewSlots.
+    """
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # Spark would start whatever python3 is first on the PATH
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    settings = local_conf(workers, ingest_slots, heap_mb(memory_bytes())) | conf
+    builder = SparkSession.builder.appName(app_name)
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    require_slots(spark, workers, ingest_slots)
+    return spark
+
+
+def local_conf(workers: int, ingest_slots: int, heap: int) -> dict[str, str | int | bool]:
+    """How Spark is set up for so many ``workers`` and ``ingest_slots`` in one process with ``heap`` MB."""
+    return {
+        "spark.master": f"local[{workers + ingest_slots},{TASK_FAILURES_MAX}]",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": f"{heap}m",
+        "spark.log.level": "ERROR",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": ingest_slots,  # the workers' slots are taken: more would only queue
+        "spark.ui.enabled": False,
+        "spark.ui.showConsoleProgress": False,
+    }
+
+
+def heap_mb(machine_bytes: int) -> int:
+    """MB of heap for the JVM: a quarter of the memory, since the workers and their views live outside it."""
+    return min(max(machine_bytes // 4 // 2**20, _HEAP_MB_MIN), _HEAP_MB_MAX)
+
+
+def memory_bytes() -> int:
+    """Bytes of memory of this machine, or of the container that it is cut down to."""
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limits = [path.read_text().strip() for path in _CGROUP_LIMITS if path.exists()]
+    return min([physical, *(int(limit) for limit in limits if limit.isdigit())])
+
+
+def free_slots(spark: SparkSession) -> int:
+    """Task slots of all executors registered so far, busy or idle, each of ``spark.task.cpus`` cores.
+
+    This is the scheduler's own count. On a cluster, executors register in their own time after the session has
+    started; :func:`require_slots` waits for them.
+    """
+    context = spark.sparkContext._jsc.sc()
+    return int(context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile()))
+
+
+def slots_ceiling(conf: Mapping[str, str]) -> int | None:
+    """Task slots that a cluster of this Spark configuration can grow to; None where it sets no limit."""
+    task_cpus = int(conf.get("spark.task.cpus", "1"))
+    if match := _LOCAL_CLUSTER.fullmatch(conf["spark.master"]):
+        executors, cores = match.groups()
+    elif _is_dynamic(conf):
+        executors, cores = (conf.get(name) for name in ("spark.dynamicAllocation.maxExecutors", "spark.executor.cores"))
+    else:
+        executors, cores = None, None
+    return None if executors is None or cores is None else int(executors) * (int(cores) // task_cpus)
+
+
+def require_slots(spark: SparkSession, workers: int, ingest: int = 1) -> None:
+    """Raise TooFewSlots unless Spark has a task slot for each of ``workers`` and ``ingest`` more.
+
+    Waits for a cluster's executors to register, 30 seconds at most. Under dynamic allocation they come only when
+    tasks wait for them: there the configuration is believed.
+    """
+    slots = _slots_in_time(spark, workers + ingest)
+    if slots < workers + ingest:
+        raise TooFewSlots(shortage(str(spark.sparkContext.master), slots, workers, ingest))
+
+
+def _slots_in_time(spark: SparkSession, needed: int) -> int:
+    """The slots there are as soon as ``needed`` have come, or fewer once it is known that they will not come."""
+    conf = dict(spark.sparkContext.getConf().getAll())
+    slots = free_slots(spark)
+    if slots >= needed or _LOCAL.fullmatch(conf["spark.master"]):
+        return slots
+    ceiling = slots_ceiling(conf)
+    if ceiling is not None and ceiling < needed:
+        return ceiling
+    if _is_dynamic(conf):
+        return needed
+    deadline = time.monotonic() + REGISTRATION_S_MAX
+    while slots < needed and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+        slots = free_slots(spark)
+    return slots
+
+
+def shortage(master: str, slots: int, workers: int, ingest: int) -> str:
+    """What to tell someone whose Spark has ``slots`` task slots and needs ``workers + ingest``."""
+    needed = workers + ingest
+    if _LOCAL.fullmatch(master):
+        remedy = f"Start it with local[{needed},{TASK_FAILURES_MAX}] or more"
+    else:
+        remedy = "Give it more executors or more cores per executor"
+    if slots > ingest:
+        remedy += f", or ask for no more than {slots - ingest} workers"
+    return (
+        f"{needed} task slots are needed and Spark ({master}) has {slots}: each of {workers} workers keeps one until "
+        f"the app stops, and ingest needs {ingest} beside them. {remedy}."
+    )
+
+
+def _is_dynamic(conf: Mapping[str, str]) -> bool:
+    return conf.get("spark.dynamicAllocation.enabled", "false") == "true"

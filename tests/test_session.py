@@ -1,0 +1,125 @@
+"""Sessions with room for workers: what Spark has, what is needed, and what is said when it does not fit."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyspark
+import pytest
+
+from upriver.errors import TooFewSlots
+from upriver.spark.session import free_slots, heap_mb, local_conf, memory_bytes, require_slots, shortage, slots_ceiling
+
+DYNAMIC = {"spark.master": "yarn", "spark.dynamicAllocation.enabled": "true"}
+
+
+def in_a_process_of_its_own(code: str, **env: str) -> str:
+    """Run ``code`` where no Spark session runs yet; what it prints."""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | env)
+    assert run.returncode == 0, run.stderr
+    return run.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ("conf", "slots"),
+    [
+        ({"spark.master": "local-cluster[2,2,1024]"}, 4),
+        ({"spark.master": "local-cluster[ 3 , 4 , 1024 ]"}, 12),
+        ({"spark.master": "local-cluster[2,5,1024]", "spark.task.cpus": "2"}, 4),
+        ({"spark.master": "spark://host:7077"}, None),
+        ({"spark.master": "spark://host:7077", "spark.executor.cores": "4"}, None),
+        (DYNAMIC, None),
+        (DYNAMIC | {"spark.dynamicAllocation.maxExecutors": "5"}, None),
+        (DYNAMIC | {"spark.dynamicAllocation.maxExecutors": "5", "spark.executor.cores": "3"}, 15),
+        (
+            DYNAMIC
+            | {"spark.dynamicAllocation.maxExecutors": "5", "spark.executor.cores": "3", "spark.task.cpus": "2"},
+            5,
+        ),
+    ],
+)
+def test_the_ceiling_is_what_the_configuration_allows(conf: dict[str, str], slots: int | None) -> None:
+    assert slots_ceiling(conf) == slots
+
+
+@pytest.mark.parametrize(("gigabytes", "megabytes"), [(1, 1024), (8, 2048), (16, 4096), (512, 8192)])
+def test_the_heap_is_a_quarter_of_the_memory_within_bounds(gigabytes: int, megabytes: int) -> None:
+    assert heap_mb(gigabytes * 2**30) == megabytes
+
+
+def test_the_memory_of_this_machine_is_found() -> None:
+    assert 2**28 < memory_bytes() < 2**50
+
+
+def test_a_local_session_has_a_slot_for_all_and_lets_tasks_fail() -> None:
+    conf = local_conf(workers=3, ingest_slots=2, heap=2048)
+    assert conf["spark.master"] == "local[5,4]"
+    assert conf["spark.driver.memory"] == "2048m"
+    assert conf["spark.driver.bindAddress"] == conf["spark.driver.host"] == "127.0.0.1"
+
+
+def test_a_shortage_on_a_local_master_names_the_master_to_use() -> None:
+    text = shortage("local[3]", slots=3, workers=2, ingest=2)
+    assert text.startswith("4 task slots are needed and Spark (local[3]) has 3: ")
+    assert "local[4,4] or more" in text
+    assert "no more than 1 workers" in text
+
+
+def test_a_shortage_on_a_cluster_asks_for_executors() -> None:
+    text = shortage("spark://host:7077", slots=1, workers=2, ingest=1)
+    assert "more executors" in text
+    assert "or ask for" not in text
+
+
+@pytest.mark.spark
+def test_the_slots_of_the_running_session_are_counted(spark: Any) -> None:
+    assert free_slots(spark) == 8
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(("workers", "ingest"), [(7, 1), (6, 2), (1, 1)])
+def test_enough_slots_pass(spark: Any, workers: int, ingest: int) -> None:
+    require_slots(spark, workers, ingest)
+    assert free_slots(spark) >= workers + ingest
+
+
+@pytest.mark.spark
+def test_one_slot_too_few_is_refused(spark: Any) -> None:
+    with pytest.raises(TooFewSlots, match=r"9 task slots are needed and Spark \(local\[8\]\) has 8"):
+        require_slots(spark, 8)
+
+
+@pytest.mark.spark
+def test_local_session_is_on_loopback_quiet_and_runs_this_python() -> None:
+    code = """
+import json, sys
+from upriver.spark.session import free_slots, local_session
+spark = local_session(2, app_name="seven", **{"spark.sql.shuffle.partitions": 7})
+names = ["spark.master", "spark.app.name", "spark.driver.host", "spark.sql.session.timeZone",
+         "spark.sql.shuffle.partitions"]
+print(json.dumps([[spark.conf.get(name) for name in names], free_slots(spark), spark.sparkContext.uiWebUrl,
+                  spark.sparkContext.pythonExec == sys.executable]))
+spark.stop()
+"""
+    assert in_a_process_of_its_own(code) == ('[["local[4,4]", "seven", "127.0.0.1", "UTC", "7"], 4, null, true]')
+
+
+@pytest.mark.cluster
+def test_a_cluster_is_given_time_for_its_executors_to_register() -> None:
+    code = """
+from upriver.errors import TooFewSlots
+from upriver.spark.session import free_slots, local_session, require_slots
+spark = local_session(3, ingest_slots=1, **{"spark.master": "local-cluster[2,2,1024]"})
+print(free_slots(spark))
+try:
+    require_slots(spark, 4)
+except TooFewSlots as error:
+    print(error)
+spark.stop()
+"""
+
+    slots, refusal = in_a_process_of_its_own(code, SPARK_HOME=str(Path(pyspark.__file__).parent)).splitlines()
+    assert slots == "4"
+    assert refusal.startswith("5 task slots are needed and Spark (local-cluster[2,2,1024]) has 4")
