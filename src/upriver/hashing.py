@@ -1,0 +1,199 @@
+"""hash64: Spark's ``xxhash64`` (seed 42) of key columns, computed on Arrow columns.
+
+Spark orders the lake's rows by this hash, so ours must be the same bit for bit; changing it is a change of the
+lake's format. Spark gives a signed long: the same 64 bits are taken as unsigned here.
+
+Each column is hashed with the hash of the columns before it as the seed, and a null leaves the hash as it was. So
+``(null, 1)`` and ``(1, null)`` collide, in Spark too: whoever looks a key up compares real keys.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from upriver.errors import KeyTypeError
+from upriver.xxh64 import Hashes, hash_bytes, hash_ints, hash_longs
+
+HASH_SEED = np.uint64(42)
+"""The hash of a row of nulls, and of no columns at all."""
+
+_BLOCK_ROWS = 16_384
+"""Rows hashed at a time: the intermediate arrays stay in the processor's cache."""
+
+_LONG_DECIMAL_DIGITS = 18
+"""Spark keeps a decimal of at most so many digits in a long, and hashes it as one."""
+
+_DECIMAL_BYTES = 16
+
+_Mixer = Callable[[Hashes, pa.Array], Hashes]
+_Bits = TypeVar("_Bits", np.uint32, np.uint64)
+_Number = TypeVar("_Number", bound=np.number)
+
+
+def hash64(columns: Sequence[pa.Array | pa.ChunkedArray], rows: int | None = None) -> Hashes:
+    """The hash64 of each row of ``columns``, in order.
+
+    columns: the key's columns, of equal length; slices, chunks and dictionaries are fine.
+    rows: how many rows there are; needed only when there are no columns.
+    Raises KeyTypeError for a type that is no key (see :func:`check_hashable`) or for unequal lengths.
+    """
+    if rows is None and not columns:
+        raise KeyTypeError("hash64 of no columns must be told how many rows there are")
+    row_count = len(columns[0]) if rows is None else rows
+    hashes = np.full(row_count, HASH_SEED)
+    for place, column in enumerate(columns):
+        check_hashable(column.type, f"#{place}")
+        if len(column) != row_count:
+            raise KeyTypeError(f"column #{place} has {len(column)} values, not {row_count}")
+        _mix_column(hashes, column)
+    return hashes
+
+
+def check_hashable(type: pa.DataType, column_name: str) -> None:
+    """Raise KeyTypeError, naming the column, its type and a way out, if values of ``type`` cannot be a key."""
+    decoded = _decoded_type(type)
+    if _mixer(decoded) is None:
+        raise KeyTypeError(f"column {column_name} of type {type} cannot be part of a key: {_way_out(decoded)}")
+
+
+def _mix_column(hashes: Hashes, column: pa.Array | pa.ChunkedArray) -> None:
+    """Replace each hash by the hash of the column's value seeded with it."""
+    mixer = _mixer(_decoded_type(column.type))
+    assert mixer is not None
+    done = 0
+    for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
+        values = chunk.dictionary_decode() if pa.types.is_dictionary(chunk.type) else chunk
+        for start in range(0, len(values), _BLOCK_ROWS):
+            block = values.slice(start, _BLOCK_ROWS)
+            seeds = hashes[done : done + len(block)]
+            mixed = mixer(seeds, block)
+            if block.null_count:
+                mixed = np.where(block.is_null().to_numpy(zero_copy_only=False), seeds, mixed)
+            seeds[:] = mixed
+            done += len(block)
+
+
+def _decoded_type(type: pa.DataType) -> pa.DataType:
+    return type.value_type if pa.types.is_dictionary(type) else type
+
+
+# Mixers: one per type. What lies under a null is arbitrary; it is hashed like the rest and the result thrown away.
+
+
+def _mix_boolean(seeds: Hashes, block: pa.Array) -> Hashes:
+    return _mix_byte(seeds, block.cast(pa.int8()))
+
+
+def _mix_byte(seeds: Hashes, block: pa.Array) -> Hashes:
+    return hash_ints(seeds, _values(block, np.int8).astype(np.int32))
+
+
+def _mix_short(seeds: Hashes, block: pa.Array) -> Hashes:
+    return hash_ints(seeds, _values(block, np.int16).astype(np.int32))
+
+
+def _mix_int(seeds: Hashes, block: pa.Array) -> Hashes:
+    return hash_ints(seeds, _values(block, np.int32))
+
+
+def _mix_long(seeds: Hashes, block: pa.Array) -> Hashes:
+    return hash_longs(seeds, _values(block, np.int64))
+
+
+def _mix_float(seeds: Hashes, block: pa.Array) -> Hashes:
+    return hash_ints(seeds, _canonical(_values(block, np.uint32), infinity=0x7F800000, nan=0x7FC00000))
+
+
+def _mix_double(seeds: Hashes, block: pa.Array) -> Hashes:
+    bits = _values(block, np.uint64)
+    return hash_longs(seeds, _canonical(bits, infinity=0x7FF0000000000000, nan=0x7FF8000000000000))
+
+
+def _canonical(bits: npt.NDArray[_Bits], infinity: int, nan: int) -> npt.NDArray[_Bits]:
+    """The bits that Spark hashes: -0.0 counts as 0.0, and all NaNs as one. Float arithmetic would warn of some."""
+    magnitude = bits << 1
+    return np.where(magnitude > infinity << 1, bits.dtype.type(nan), np.where(magnitude == 0, magnitude, bits))
+
+
+def _mix_decimal(seeds: Hashes, block: pa.Array) -> Hashes:
+    """A decimal is its unscaled number: a long, or where digits are too many for one, its two's complement bytes,
+    as few as hold it, the highest first."""
+    low, high = _values(block, np.uint64, per_row=2).reshape(-1, 2).T
+    if block.type.precision <= _LONG_DECIMAL_DIGITS:
+        return hash_longs(seeds, np.ascontiguousarray(low))
+    data = np.stack([high, low], axis=1).astype(">u8").view(np.uint8).ravel()
+    lengths = _twos_complement_bytes(low, high)
+    ends = np.arange(1, len(block) + 1) * _DECIMAL_BYTES
+    return hash_bytes(seeds, data, ends - lengths, lengths)
+
+
+def _twos_complement_bytes(low: Hashes, high: Hashes) -> npt.NDArray[np.int64]:
+    """How few bytes hold each signed 128-bit number: n bytes hold 8n - 1 bits and the sign."""
+    negative = high >> 63 == 1
+    low, high = np.where(negative, ~low, low), np.where(negative, ~high, high)
+    lengths = np.ones(len(low), np.int64)
+    for bits in range(7, 64, 8):
+        lengths += (high > 0) | (low >> bits > 0)
+        lengths += high >> bits > 0
+    return lengths
+
+
+def _mix_string(seeds: Hashes, block: pa.Array) -> Hashes:
+    return _mix_spans(seeds, block, np.int32)
+
+
+def _mix_large_string(seeds: Hashes, block: pa.Array) -> Hashes:
+    return _mix_spans(seeds, block, np.int64)
+
+
+def _mix_spans(seeds: Hashes, block: pa.Array, offset_type: type[np.int32] | type[np.int64]) -> Hashes:
+    _, offset_buffer, data = block.buffers()
+    first_offset = block.offset * np.dtype(offset_type).itemsize
+    offsets = np.frombuffer(offset_buffer, offset_type, len(block) + 1, first_offset).astype(np.int64)
+    text = np.frombuffer(data or b"", np.uint8)
+    return hash_bytes(seeds, text, offsets[:-1], np.diff(offsets))
+
+
+def _values(block: pa.Array, dtype: type[_Number], per_row: int = 1) -> npt.NDArray[_Number]:
+    """A fixed-width block's values as they lie in its buffer, nulls ignored, ``per_row`` numbers for each row."""
+    row_bytes = np.dtype(dtype).itemsize * per_row
+    return np.frombuffer(block.buffers()[1], dtype, len(block) * per_row, block.offset * row_bytes)
+
+
+def _is_micros(type: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(type)) and type.unit == "us"
+
+
+_MIXERS: tuple[tuple[Callable[[pa.DataType], bool], _Mixer], ...] = (
+    (pa.types.is_boolean, _mix_boolean),
+    (pa.types.is_int8, _mix_byte),
+    (pa.types.is_int16, _mix_short),
+    (pa.types.is_int32, _mix_int),
+    (pa.types.is_int64, _mix_long),
+    (pa.types.is_float32, _mix_float),
+    (pa.types.is_float64, _mix_double),
+    (pa.types.is_decimal128, _mix_decimal),
+    (pa.types.is_string, _mix_string),
+    (pa.types.is_large_string, _mix_large_string),
+    (pa.types.is_binary, _mix_string),
+    (pa.types.is_large_binary, _mix_large_string),
+    (pa.types.is_date32, _mix_int),
+    (_is_micros, _mix_long),
+)
+
+
+def _mixer(type: pa.DataType) -> _Mixer | None:
+    return next((mixer for accepts, mixer in _MIXERS if accepts(type)), None)
+
+
+def _way_out(type: pa.DataType) -> str:
+    if pa.types.is_nested(type):
+        return "key on a column that holds one of its elements or fields, or its to_json as a string"
+    if pa.types.is_timestamp(type):
+        return "cast it to timestamp[us], the only unit that Spark has"
+    if pa.types.is_unsigned_integer(type):
+        return "cast it to a signed integer"
+    return "cast it to a boolean, signed integer, float, double, decimal128, string, binary, date32 or timestamp[us]"
