@@ -15,8 +15,12 @@ from pyspark.sql import SparkSession
 
 from upriver.errors import TooFewSlots
 
-TASK_FAILURES_MAX = 4  # attempts per task; local mode's own default is one, and then a lost worker ends the app
-REGISTRATION_S_MAX = 30.0  # seconds that a cluster has for its executors to register
+TASK_FAILURES_MAX = 4
+"""Attempts that a task has. Local mode's own default is one, and then a lost worker ends its job."""
+
+REGISTRATION_S_MAX = 30.0
+"""Seconds that a cluster has for its executors to register."""
+
 _POLL_S = 0.1
 _HEAP_MB_MIN = 1024
 _HEAP_MB_MAX = 8192

@@ -1,0 +1,302 @@
+"""House rules that no linter knows. Each rule is a function from one source to its faults; each is shown to bite.
+
+Import contracts between our modules are in .importlinter.
+"""
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import zip_longest
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+MODULE_LINES_MAX = 400
+FUNCTION_LINES_MAX = 60
+PURE = ("machines/", "dataflow/", "state/", "vnodes.py", "hashing.py", "xxh64.py")
+BANNED_IN_PURE = re.compile(
+    r"""time\..+ | datetime\.(datetime\.(now|utcnow|today)|date\.today) | random\.(?!Random$).+ | secrets\..+ | uuid\..+
+    | numpy\.random(\..+)? | pyarrow\.(flight|fs|OSFile|memory_map|input_stream|output_stream)(\..+)?
+    | os\.(environ|getenv|urandom)(\..+)? | urllib\.request(\..+)? | hash | open | print""",
+    re.VERBOSE,
+)
+UNIT = re.compile(r"(s|mb)_", re.IGNORECASE)  # ROWS_MAX, WAIT_MS_MAX, HEAP_MB_MAX: a plural counts its things
+HOME_PATH = re.compile(r"(?<![\w.])/(?:root/|home/\w|Users/\w)|[A-Z]:\\Users\\")
+LEFTOVER = re.compile(r"\b(?:TO" r"DO|FIX" r"ME|XX" r"X)\b")
+CHECKING = re.compile(r"_*(assert|check|expect|verify)(_|[A-Z]|$)|(raises|warns|fail|run_state_machine_as_test)$")
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+Fault = tuple[int, str]
+
+
+@dataclass(frozen=True)
+class Source:
+    """One text file of the repository; ``path`` is relative to its root."""
+
+    path: str
+    text: str
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.text, self.path)
+
+    @property
+    def functions(self) -> Iterator[Function]:
+        return (node for node in ast.walk(self.tree) if isinstance(node, Function))
+
+    @property
+    def is_test(self) -> bool:
+        return self.path.startswith("tests/")
+
+    @property
+    def is_pure(self) -> bool:
+        return self.path.removeprefix("src/upriver/").startswith(PURE)
+
+    def named(self) -> Iterator[tuple[ast.expr, str]]:
+        """Each name and attribute chain with its dotted name, imports resolved: ``np.random`` is numpy.random."""
+        imported = dict(_imported(self.tree))
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Name | ast.Attribute):
+                head, *rest = ast.unparse(node).split(".")
+                yield node, ".".join([imported.get(head, head), *rest])
+
+
+def _imported(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for name in node.names:
+                yield (name.asname, name.name) if name.asname else (name.name.split(".")[0],) * 2
+        elif isinstance(node, ast.ImportFrom):
+            yield from ((name.asname or name.name, f"{node.module}.{name.name}") for name in node.names)
+
+
+def module_is_short(source: Source) -> Iterator[Fault]:
+    lines = len(source.text.splitlines())
+    if lines > MODULE_LINES_MAX:
+        yield 1, f"{lines} lines, of {MODULE_LINES_MAX} at most: split the module by its ideas"
+
+
+def functions_are_short(source: Source) -> Iterator[Fault]:
+    for function in source.functions:
+        lines = (function.end_lineno or 0) - function.lineno + 1
+        if lines > FUNCTION_LINES_MAX:
+            yield function.lineno, f"{function.name} has {lines} lines, of {FUNCTION_LINES_MAX} at most"
+
+
+def no_own_import_inside_a_function(source: Source) -> Iterator[Fault]:
+    for function in source.functions:
+        if source.path == "src/upriver/__init__.py" and function.name == "__getattr__":
+            continue  # the lazy door: naming upriver.App is what loads pyspark
+        for node in ast.walk(function):
+            if isinstance(node, ast.Import | ast.ImportFrom) and _is_own(node):
+                yield node.lineno, f"{function.name} imports our own package: it hides a cycle; import at the top"
+
+
+def _is_own(node: ast.Import | ast.ImportFrom) -> bool:
+    if isinstance(node, ast.ImportFrom):
+        return node.level > 0 or (node.module or "").split(".")[0] == "upriver"
+    return any(name.name.split(".")[0] == "upriver" for name in node.names)
+
+
+def init_only_re_exports(source: Source) -> Iterator[Fault]:
+    if not source.path.endswith("/__init__.py"):
+        return
+    for node in source.tree.body:
+        names = [target.id for target in getattr(node, "targets", []) if isinstance(target, ast.Name)]
+        allowed = isinstance(node, ast.Import | ast.ImportFrom) or (bool(names) and set(names) <= {"__all__"})
+        allowed |= isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        allowed |= isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        if source.path == "src/upriver/__init__.py":
+            allowed |= isinstance(node, ast.FunctionDef) and node.name in ("__getattr__", "__dir__")
+        if not allowed:
+            yield node.lineno, "an __init__.py holds imports and __all__ only: move this to a module with a name"
+
+
+def pure_code_calls_nothing_banned(source: Source) -> Iterator[Fault]:
+    if not source.is_pure:
+        return
+    imports = [node for node in ast.walk(source.tree) if isinstance(node, ast.Import)]
+    used = [(node.lineno, name) for node, name in source.named()]
+    for line, name in used + [(node.lineno, name.name) for node in imports for name in node.names]:
+        if BANNED_IN_PURE.fullmatch(name):
+            yield line, f"{name} in code that must give the same for the same events"
+
+
+def limits_name_their_unit(source: Source) -> Iterator[Fault]:
+    lines = source.text.splitlines()
+    for node, following in zip_longest(source.tree.body, source.tree.body[1:]):
+        targets = getattr(node, "targets", [getattr(node, "target", None)])
+        commented = any("#" in line for line in lines[max(node.lineno - 2, 0) : node.lineno])
+        documented = isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
+        for name in (target.id for target in targets if isinstance(target, ast.Name)):
+            if re.search("_(max|min)$", name, re.IGNORECASE) and not (UNIT.search(name) or commented or documented):
+                yield node.lineno, f"{name} does not say of what: put the unit in the name, or explain it"
+
+
+def no_sleep_in_tests(source: Source) -> Iterator[Fault]:
+    if source.is_test:
+        for node, name in source.named():
+            if name in ("time.sleep", "asyncio.sleep"):
+                yield node.lineno, "a test sleeps: wait for what it waits for"
+
+
+def no_mocks_of_our_own(source: Source) -> Iterator[Fault]:
+    if not source.is_test:
+        return
+    for name, origin in _imported(source.tree):
+        if origin.startswith(("unittest.mock", "mock.")) or origin == "mock":
+            yield 1, f"{name} is a mock: give the real class a real collaborator"
+    imported = dict(_imported(source.tree))
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("monkeypatch.setattr") and node.args:
+            first = ast.unparse(node.args[0]).strip("'\"")
+            head, *rest = first.split(".")
+            if ".".join([imported.get(head, head), *rest]).split(".")[0] == "upriver":
+                yield node.lineno, f"{first} is patched: a test of our classes uses our classes"
+
+
+def every_test_checks_something(source: Source) -> Iterator[Fault]:
+    if not source.is_test:
+        return
+    helpers = {name for name, _ in _imported(source.tree) if name in CHECKERS} | set(_checkers(source))
+    for function in source.functions:
+        if function.name.startswith("test_") and not _checks(function, helpers):
+            yield function.lineno, f"{function.name} asserts nothing"
+
+
+def _checks(function: Function, helpers: set[str]) -> bool:
+    for node in ast.walk(function):
+        called = ast.unparse(node.func).split(".")[-1] if isinstance(node, ast.Call) else ""
+        if isinstance(node, ast.Assert) or CHECKING.match(called) or called in helpers:
+            return True
+    return False
+
+
+def _checkers(source: Source) -> set[str]:
+    """The source's functions that check something, themselves or through each other."""
+    found: set[str] = set()
+    while more := {f.name for f in source.functions if f.name not in found and _checks(f, found)}:
+        found |= more
+    return found
+
+
+def names_no_home(source: Source) -> Iterator[Fault]:
+    for number, line in enumerate(source.text.splitlines(), 1):
+        if HOME_PATH.search(line):
+            yield number, "a path of someone's machine"
+
+
+def nothing_left_over(source: Source) -> Iterator[Fault]:
+    for number, line in enumerate(source.text.splitlines(), 1):
+        if LEFTOVER.search(line):
+            yield number, "a leftover marker: do it, or open an issue"
+
+
+def _texts(*patterns: str) -> list[Source]:
+    paths = sorted({path for pattern in patterns for path in ROOT.glob(pattern) if path.is_file()})
+    return [Source(str(path.relative_to(ROOT)), path.read_text()) for path in paths]
+
+
+CODE = _texts("src/**/*.py", "tests/**/*.py")
+ALL = CODE + _texts(
+    "*.md", "*.toml", ".importlinter", "Makefile", ".ci/*", "scripts/*", "docs/**/*.md", "docs/**/*.svg"
+)
+CHECKERS = frozenset(name for source in CODE if source.is_test for name in _checkers(source))
+
+Rule = Callable[[Source], Iterator[Fault]]
+CODE_RULES: list[Rule] = [
+    module_is_short,
+    functions_are_short,
+    no_own_import_inside_a_function,
+    init_only_re_exports,
+    pure_code_calls_nothing_banned,
+    limits_name_their_unit,
+    no_sleep_in_tests,
+    no_mocks_of_our_own,
+    every_test_checks_something,
+]
+TEXT_RULES: list[Rule] = [names_no_home, nothing_left_over]
+
+
+@pytest.mark.parametrize(
+    ("rule", "sources"),
+    [(rule, CODE) for rule in CODE_RULES] + [(rule, ALL) for rule in TEXT_RULES],
+    ids=[rule.__name__ for rule in CODE_RULES + TEXT_RULES],
+)
+def test_the_house_is_tidy(rule: Rule, sources: list[Source]) -> None:
+    assert len(sources) > 10
+    faults = [f"{source.path}:{line}: {text}" for source in sources for line, text in rule(source)]
+    assert not faults, "\n".join(["", *faults])
+
+
+LONG_FUNCTION = "def f():\n" + "    x = 1\n" * FUNCTION_LINES_MAX
+MACHINE, TEST, INIT = "src/upriver/machines/m.py", "tests/test_m.py", "src/upriver/state/__init__.py"
+BAD = [
+    (module_is_short, MACHINE, "x = 1\n" * (MODULE_LINES_MAX + 1)),
+    (functions_are_short, TEST, LONG_FUNCTION),
+    (functions_are_short, MACHINE, "class C:\n" + "".join(f"    {line}\n" for line in LONG_FUNCTION.splitlines())),
+    (no_own_import_inside_a_function, MACHINE, "def f():\n    from upriver.ids import Epoch"),
+    (no_own_import_inside_a_function, TEST, "def f():\n    import upriver.ids"),
+    (no_own_import_inside_a_function, MACHINE, "def f():\n    from . import rules"),
+    (init_only_re_exports, INIT, "LIMIT = 3"),
+    (init_only_re_exports, INIT, "def __getattr__(name): ..."),
+    (init_only_re_exports, "src/upriver/__init__.py", "def connect(): ..."),
+    (pure_code_calls_nothing_banned, MACHINE, "import time\nnow = time.monotonic()"),
+    (pure_code_calls_nothing_banned, MACHINE, "from time import time as now\nt = now()"),
+    (pure_code_calls_nothing_banned, MACHINE, "from datetime import datetime\nt = datetime.now()"),
+    (pure_code_calls_nothing_banned, MACHINE, "import random\nx = random.random()"),
+    (pure_code_calls_nothing_banned, MACHINE, "import numpy as np\nx = np.random.default_rng()"),
+    (pure_code_calls_nothing_banned, MACHINE, "from uuid import uuid4\nx = uuid4()"),
+    (pure_code_calls_nothing_banned, "src/upriver/vnodes.py", "x = hash('a')"),
+    (pure_code_calls_nothing_banned, MACHINE, "import os\nx = os.environ['A']"),
+    (pure_code_calls_nothing_banned, MACHINE, "with open('a') as f: ..."),
+    (pure_code_calls_nothing_banned, MACHINE, "import pyarrow.flight"),
+    (pure_code_calls_nothing_banned, MACHINE, "from pyarrow import fs\nx = fs.LocalFileSystem()"),
+    (limits_name_their_unit, MACHINE, "\n\nBUFFER_MAX = 10"),
+    (no_sleep_in_tests, TEST, "from time import sleep\ndef test_a():\n    sleep(1)\n    assert True"),
+    (no_mocks_of_our_own, TEST, "from unittest.mock import Mock"),
+    (no_mocks_of_our_own, TEST, "from unittest import mock"),
+    (
+        no_mocks_of_our_own,
+        TEST,
+        "from upriver import ids\ndef test_a(monkeypatch):\n    monkeypatch.setattr(ids, 'a', 1)",
+    ),
+    (no_mocks_of_our_own, TEST, "def test_a(monkeypatch):\n    monkeypatch.setattr('upriver.ids.Epoch', 1)"),
+    (every_test_checks_something, TEST, "def test_a():\n    f(1)"),
+    (every_test_checks_something, TEST, "def f(x):\n    return x\ndef test_a():\n    f(1)"),
+    (names_no_home, "docs/a.md", "see /" + "root/project"),
+    (names_no_home, "docs/a.md", "cd /" + "home/someone/x"),
+    (nothing_left_over, MACHINE, "# TO" + "DO: more"),
+]
+
+
+@pytest.mark.parametrize(("rule", "path", "text"), BAD, ids=[f"{i}-{bad[0].__name__}" for i, bad in enumerate(BAD)])
+def test_a_rule_bites(rule: Rule, path: str, text: str) -> None:
+    assert list(rule(Source(path, text)))
+
+
+GOOD = [
+    (
+        no_own_import_inside_a_function,
+        "src/upriver/__init__.py",
+        "def __getattr__(n):\n    from upriver.app import App",
+    ),
+    (no_own_import_inside_a_function, TEST, "def f():\n    import numpy"),
+    (init_only_re_exports, INIT, '"""What it is."""\nfrom upriver.state.runs import Run\n__all__ = ["Run"]'),
+    (pure_code_calls_nothing_banned, MACHINE, "import random\ndef f(lots: random.Random): return lots.random()"),
+    (pure_code_calls_nothing_banned, MACHINE, "def f(run): return run.open(), run.hash, run.time"),
+    (pure_code_calls_nothing_banned, "src/upriver/shell/loop.py", "import time\nnow = time.monotonic()"),
+    (limits_name_their_unit, MACHINE, "BUFFER_ROWS_MAX = 10\nDEPTH_MAX = 3  # levels\nTURN_MAX = 9\n'Events.'"),
+    (no_mocks_of_our_own, TEST, "import os\ndef test_a(monkeypatch):\n    monkeypatch.setattr(os, 'a', 1)"),
+    (every_test_checks_something, TEST, "def f(x):\n    assert x\ndef g(x): f(x)\ndef test_a():\n    g(1)"),
+    (every_test_checks_something, TEST, "def test_a():\n    with pytest.raises(ValueError):\n        f()"),
+    (names_no_home, "docs/a.md", "https://example.org/home/page, docs/root/x, <root>/app.json"),
+]
+
+
+@pytest.mark.parametrize(("rule", "path", "text"), GOOD, ids=[f"{i}-{good[0].__name__}" for i, good in enumerate(GOOD)])
+def test_a_rule_lets_good_code_pass(rule: Rule, path: str, text: str) -> None:
+    assert list(rule(Source(path, text))) == []
