@@ -123,7 +123,7 @@ def _mix_decimal(seeds: Hashes, block: pa.Array) -> Hashes:
     as few as hold it, the highest first."""
     low, high = _values(block, np.uint64, per_row=2).reshape(-1, 2).T
     if block.type.precision <= _LONG_DECIMAL_DIGITS:
-        return hash_longs(seeds, np.ascontiguousarray(low))
+        return hash_longs(seeds, low)
     data = np.stack([high, low], axis=1).astype(">u8").view(np.uint8).ravel()
     lengths = _twos_complement_bytes(low, high)
     ends = np.arange(1, len(block) + 1) * _DECIMAL_BYTES
@@ -193,7 +193,7 @@ def _way_out(type: pa.DataType) -> str:
     if pa.types.is_nested(type):
         return "key on a column that holds one of its elements or fields, or its to_json as a string"
     if pa.types.is_timestamp(type):
-        return "cast it to timestamp[us], the only unit that Spark has"
+        return "cast it to timestamp[us]"
     if pa.types.is_unsigned_integer(type):
         return "cast it to a signed integer"
     return "cast it to a boolean, signed integer, float, double, decimal128, string, binary, date32 or timestamp[us]"

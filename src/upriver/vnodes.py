@@ -1,0 +1,199 @@
+"""Virtual nodes: the top bits of a hash64, and the map that says which worker owns each.
+
+A key's vnode never changes; a rescale changes only the map. The number of vnodes is a power of two, fixed for the
+life of a lake, so *sorted by hash64* means *grouped by vnode*.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from upriver.errors import DeclarationError, ProtocolError
+from upriver.ids import MapVersion, VnodeId, WorkerId
+from upriver.xxh64 import Hashes
+
+VNODES_DEFAULT = 256
+VNODES_MAX = 65_536
+
+VnodeArray = npt.NDArray[np.int32]
+"""Vnodes of rows, one per row."""
+
+_Workers = npt.NDArray[np.int64]
+_Integers = npt.NDArray[np.integer[Any]]
+
+
+def check_vnodes(vnodes: int) -> None:
+    """Raise DeclarationError unless ``vnodes`` is a power of two from 1 to 65,536."""
+    if not 1 <= vnodes <= VNODES_MAX or vnodes & (vnodes - 1):
+        raise DeclarationError(f"vnodes must be a power of two from 1 to {VNODES_MAX}, not {vnodes}")
+
+
+def vnodes_of(hash64: Hashes, vnodes: int) -> VnodeArray:
+    """The vnode of each hash: its top log2(vnodes) bits."""
+    check_vnodes(vnodes)
+    if vnodes == 1:  # a shift by all 64 bits has no defined result
+        return np.zeros(len(hash64), np.int32)
+    return (hash64 >> _vnode_shift(vnodes)).astype(np.int32)
+
+
+def offsets_by_vnode(sorted_hash64: Hashes, vnodes: int) -> npt.NDArray[np.int64]:
+    """Where each vnode's rows begin, and the end of all: vnode v has rows ``[offsets[v], offsets[v + 1])``.
+
+    sorted_hash64: ascending as unsigned numbers; this is not checked.
+    """
+    check_vnodes(vnodes)
+    first_hashes = np.arange(1, vnodes, dtype=np.uint64) << _vnode_shift(vnodes)
+    inner = np.searchsorted(sorted_hash64, first_hashes)
+    return np.concatenate(([0], inner, [len(sorted_hash64)])).astype(np.int64)
+
+
+def _vnode_shift(vnodes: int) -> np.uint64:
+    return np.uint64(64 - (vnodes.bit_length() - 1))
+
+
+@dataclass(frozen=True)
+class VnodeMap:
+    """Which worker owns each vnode: ``owners[vnode]``.
+
+    version: how often the map has changed since the first. A map is a value: a change makes another, one version
+    later. Maps of any number of vnodes are possible; that it is a power of two is the business of hashing.
+    """
+
+    version: MapVersion
+    owners: tuple[WorkerId, ...]
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.owners) <= VNODES_MAX:
+            raise DeclarationError(f"a vnode map has 1 to {VNODES_MAX} vnodes, not {len(self.owners)}")
+        if min(self.owners) < 0:
+            raise DeclarationError(f"a worker id is 0 or more, not {min(self.owners)}")
+
+    @classmethod
+    def initial(cls, vnodes: int, workers: Sequence[WorkerId]) -> Self:
+        """Version 0: each worker owns one range of vnodes, in order of worker id.
+
+        Raises DeclarationError for no workers, for one named twice, and for more workers than vnodes.
+        """
+        sorted_workers = _sorted_workers(workers, vnodes)
+        counts = _even_counts(vnodes, np.zeros(len(sorted_workers), np.int64))
+        return cls(MapVersion(0), _as_tuple(np.repeat(sorted_workers, counts)))
+
+    def rebalanced(self, workers: Sequence[WorkerId]) -> Self:
+        """The next version, for exactly these workers: even, and with the least possible number of vnodes moved.
+
+        Counts are within one of each other. The result depends on nothing but the map and the set of workers. The
+        same set gives this very map, even where moves have made it uneven. Raises as :meth:`initial` does.
+        """
+        sorted_workers = _sorted_workers(workers, len(self.owners))
+        if tuple(sorted_workers.tolist()) == self.workers:
+            return self
+        return self._next(_as_tuple(_least_moved(self._owners, sorted_workers)))
+
+    def moved(self, moves: Mapping[VnodeId, WorkerId]) -> Self:
+        """The next version, with these vnodes moved and no other; this very map, if that changes nothing.
+
+        Raises DeclarationError for a vnode or a worker id that cannot be; that the workers live is not known here.
+        """
+        owners = list(self.owners)
+        for vnode, worker in moves.items():
+            if not 0 <= vnode < len(owners):
+                raise DeclarationError(f"there is no vnode {vnode}: they are 0 to {len(owners) - 1}")
+            owners[vnode] = worker
+        return self if tuple(owners) == self.owners else self._next(tuple(owners))
+
+    @cached_property
+    def workers(self) -> tuple[WorkerId, ...]:
+        """The workers that own any vnode, in order."""
+        return tuple(sorted(set(self.owners)))
+
+    def vnodes_of_worker(self, worker: WorkerId) -> tuple[VnodeId, ...]:
+        """The worker's vnodes, in order; none, if the map does not know the worker."""
+        return tuple(map(VnodeId, np.flatnonzero(self._owners == worker).tolist()))
+
+    def owners_of(self, vnodes: _Integers) -> _Workers:
+        """The owner of each of ``vnodes``, an array as :func:`vnodes_of` gives it."""
+        return self._owners[vnodes]
+
+    def diff(self, other: "VnodeMap") -> dict[VnodeId, tuple[WorkerId, WorkerId]]:
+        """What changes from this map to ``other``: by vnode, in order, the owner here and the owner there."""
+        if len(self.owners) != len(other.owners):
+            raise ProtocolError(f"maps of {len(self.owners)} and of {len(other.owners)} vnodes cannot be compared")
+        changed = np.flatnonzero(self._owners != other._owners).tolist()
+        return {VnodeId(vnode): (self.owners[vnode], other.owners[vnode]) for vnode in changed}
+
+    def to_json(self) -> dict[str, Any]:
+        """``owners`` is run-length encoded: pairs of a worker and how many vnodes in a row it owns."""
+        runs = [[worker, len(list(run))] for worker, run in groupby(self.owners)]
+        return {"version": self.version, "owners": runs}
+
+    @classmethod
+    def from_json(cls, json: Mapping[str, Any]) -> Self:
+        """The inverse of :meth:`to_json`."""
+        owners = tuple(WorkerId(worker) for worker, length in json["owners"] for _ in range(length))
+        return cls(MapVersion(json["version"]), owners)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A pickle is the two fields, without what the cached properties hold.
+        return type(self), (self.version, self.owners)
+
+    @cached_property
+    def _owners(self) -> _Workers:
+        owners = np.array(self.owners, np.int64)
+        owners.setflags(write=False)
+        return owners
+
+    def _next(self, owners: tuple[WorkerId, ...]) -> Self:
+        return type(self)(MapVersion(self.version + 1), owners)
+
+
+def _sorted_workers(workers: Sequence[WorkerId], vnodes: int) -> _Workers:
+    if not 1 <= len(workers) <= vnodes:
+        raise DeclarationError(f"{vnodes} vnodes can be spread over 1 to {vnodes} workers, not over {len(workers)}")
+    if len(set(workers)) != len(workers):
+        raise DeclarationError(f"a worker is named twice: {sorted(workers)}")
+    return np.array(sorted(workers), np.int64)
+
+
+def _even_counts(vnodes: int, held: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """How many vnodes each worker is to own, given how many each holds: within one of each other.
+
+    Those that hold more than the lower count come first for the higher one: each of them then gives up one vnode
+    less. To anyone else the place of the higher counts makes no difference to the number of moves.
+    """
+    lower, higher_places = divmod(vnodes, len(held))
+    counts = np.full(len(held), lower, np.int64)
+    holders_first = np.argsort(held <= lower, kind="stable")
+    counts[holders_first[:higher_places]] += 1
+    return counts
+
+
+def _least_moved(owners: _Workers, workers: _Workers) -> _Workers:
+    """Even ``owners`` out over ``workers`` (sorted): each keeps its lowest vnodes, up to its count; the others go to
+    whoever lacks some, in order of vnode and worker.
+
+    So the vnodes moved are V - sum(min(c, q)) - min(r, how many c > q), over the counts c of the workers that stay,
+    where q, r = divmod(V, workers). Fewer cannot be.
+    """
+    places = np.minimum(np.searchsorted(workers, owners), len(workers) - 1)
+    stays = workers[places] == owners
+    held = np.bincount(places[stays], minlength=len(workers))
+    counts = _even_counts(len(owners), held)
+
+    by_owner = np.argsort(np.where(stays, places, len(workers)), kind="stable")[: held.sum()]
+    ranks = np.arange(len(by_owner)) - np.repeat(np.cumsum(held) - held, held)
+    kept = by_owner[ranks < counts[places[by_owner]]]
+    moving = np.ones(len(owners), np.bool_)
+    moving[kept] = False
+
+    balanced = owners.copy()
+    balanced[moving] = np.repeat(workers, np.maximum(counts - held, 0))
+    return balanced
+
+
+def _as_tuple(owners: _Workers) -> tuple[WorkerId, ...]:
+    return tuple(map(WorkerId, owners.tolist()))
