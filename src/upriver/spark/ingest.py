@@ -158,7 +158,8 @@ class StreamIngest:
         self._log.publish(table, query, batch, runs)
 
     def drain(self, seconds_left: Callable[[], float]) -> None:
-        assert self._query is not None and self._drain is not None
+        assert self._query is not None
+        assert self._drain is not None
         drained = self._drain.wait(seconds_left)
         cause = self._query.exception()
         if cause is not None:

@@ -1,0 +1,228 @@
+"""The app: what a user declares, starts and asks. DESIGN section 9."""
+
+import os
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import pyarrow as pa
+
+from upriver.client import Client, Keys, connect
+from upriver.dataflow.explain import render
+from upriver.dataflow.plan import TableSpec, ViewPlan
+from upriver.dataflow.sql import plan_view
+from upriver.errors import DeclarationError
+from upriver.hashing import check_hashable
+from upriver.ids import Epoch
+from upriver.spark.names import DataFrame, SparkSession
+from upriver.spark.python import use_own_python
+from upriver.spark.river import River, RiverConfig, Source
+from upriver.spark.runs import check_columns
+from upriver.spark.scan import read_view
+from upriver.spark.schema import arrow_schema
+from upriver.spark.typer import SparkTyper
+from upriver.vnodes import VNODES_DEFAULT, check_vnodes
+
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+class App:
+    """Tables on Spark DataFrames, views on those tables, workers that keep the views.
+
+    spark: a session with a free task slot for each worker and at least one more for ingest.
+    root: directory or URI of the lake. Rows that are in it already are there again after a restart.
+    workers: how many workers keep the views. vnodes: power of two, fixed for the life of the lake.
+    token: what every caller must show; made up if ``None``. bind: address that the app's servers listen on.
+    ingest_tasks: Spark tasks that write one index of a micro-batch; by default what fits beside the workers.
+
+    Usable as a context manager, which stops the app at the end.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        root: str,
+        *,
+        workers: int = 2,
+        vnodes: int = VNODES_DEFAULT,
+        token: str | None = None,
+        bind: str = "127.0.0.1",
+        ingest_tasks: int | None = None,
+    ) -> None:
+        check_vnodes(vnodes)
+        if not 1 <= workers <= vnodes:
+            raise DeclarationError(
+                f"workers={workers}: there must be at least 1 and at most as many as vnodes ({vnodes})"
+            )
+        if ingest_tasks is not None and ingest_tasks < 1:
+            raise DeclarationError(f"ingest_tasks={ingest_tasks}: at least 1 is needed")
+        use_own_python(spark)
+        self._spark = spark
+        self._config = RiverConfig(
+            root=_absolute(root),
+            workers=workers,
+            vnodes=vnodes,
+            token=token or secrets.token_urlsafe(32),
+            bind=bind,
+            groups=ingest_tasks,
+        )
+        self._sources: dict[str, Source] = {}
+        self._plans: dict[str, ViewPlan] = {}
+        self._river: River | None = None
+        self._client: Client | None = None
+
+    # Declaring
+
+    def table(
+        self,
+        name: str,
+        rows: DataFrame,
+        key: str | Sequence[str],
+        *,
+        order_by: str | Sequence[str] = (),
+        trigger: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Declare an append table, fed by a DataFrame, streaming or not.
+
+        key: the column or columns its rows are kept by. order_by: within one epoch, rows of one key come in this
+        order. trigger: of the streaming query, as for ``DataStreamWriter.trigger``; ``{"processingTime": "1 second"}``.
+        Raises DeclarationError, or KeyTypeError for a key column of a type that cannot be hashed.
+        """
+        self._check_declaring("table")
+        if not NAME.fullmatch(name):
+            raise DeclarationError(
+                f"table {name!r}: a name is letters, digits and underscores, and starts with no digit"
+            )
+        if name in self._sources:
+            raise DeclarationError(f"table {name!r} is declared twice")
+        if trigger and not rows.isStreaming:
+            raise DeclarationError(f"table {name!r}: a DataFrame that is not streaming has no trigger")
+        schema = arrow_schema(rows, name)
+        check_columns(schema, name)
+        table = TableSpec(
+            name, schema, _columns(name, "key", key, schema), _columns(name, "order_by", order_by, schema)
+        )
+        if not table.key:
+            raise DeclarationError(f"table {name!r}: its key has no column")
+        for column in table.key:
+            check_hashable(schema.field(column).type, column)
+        self._sources[name] = Source(table=table, rows=rows, trigger=trigger or {})
+
+    def view(self, name: str, sql: str, key: str | Sequence[str], *, partial: bool = True) -> None:
+        """Declare a view in Spark SQL on a declared table. What is not supported is refused here.
+
+        key: the output column or columns that the view is looked up by. partial: keep only the keys that are read,
+        where the view is eligible; none is yet, and ``explain`` says so.
+        Raises DeclarationError, UnsupportedSql.
+        """
+        self._check_declaring("view")
+        if not NAME.fullmatch(name):
+            raise DeclarationError(
+                f"view {name!r}: a name is letters, digits and underscores, and starts with no digit"
+            )
+        if name in self._plans or name in self._sources:
+            raise DeclarationError(f"view {name!r}: there is a table or a view of that name already")
+        tables = {source.table.name: source.table for source in self._sources.values()}
+        self._plans[name] = plan_view(name, sql, key, tables, SparkTyper(self._spark, tables))
+
+    def _check_declaring(self, what: str) -> None:
+        if self._river is not None:
+            raise DeclarationError(f"a {what} is declared before start()")
+
+    # Running
+
+    def start(self, *, timeout: float = 120.0) -> Self:
+        """Start workers and ingest; returns when every worker is up, in at most ``timeout`` seconds.
+
+        Raises TooFewSlots, LakeInUse, DeclarationError if the lake holds something else, ClusterError.
+        """
+        self._check_declaring("river")
+        if not self._sources:
+            raise DeclarationError("there is nothing to start: declare a table first")
+        river = River(self._spark, self._config, list(self._sources.values()), list(self._plans.values()))
+        river.start(timeout)
+        self._river = river
+        self._client = connect(river.address, self._config.token)
+        return self
+
+    @property
+    def address(self) -> str:
+        """Where ``upriver.connect`` finds the running app: ``host:port``."""
+        return self._running().address
+
+    @property
+    def token(self) -> str:
+        """What callers must show. Keep it secret."""
+        return self._config.token
+
+    def wait(self, timeout: float = 60.0) -> Epoch:
+        """Block until every row that the sources had at the call is reflected by every view; returns the epoch.
+
+        Beside a source that never pauses, what it had at the call is enough. Raises WaitTimeout after ``timeout``
+        seconds, IngestFailed if a source's query has failed, or what else has made the app fail.
+        """
+        return self._running().wait(timeout)
+
+    def lookup(self, view: str, keys: Keys, *, timeout: float = 10.0) -> pa.Table:
+        """The view's rows of those keys, in the order in which the keys are given; each key once.
+
+        keys: values for a key of one column, tuples for several, or an Arrow array or table. ``None`` is the null
+        key. Raises UnknownView, KeyTypeError, WaitTimeout.
+        """
+        self._running()
+        assert self._client is not None
+        return self._client.lookup(view, keys, timeout=timeout)
+
+    def read(self, view: str) -> DataFrame:
+        """The whole view as a Spark DataFrame, read in parallel from all workers as of one epoch.
+
+        Each action on the DataFrame reads the view as it is then. Raises UnknownView.
+        """
+        river = self._running()
+        river.explain(view)  # refuses an unknown view here, and not in the action
+        return read_view(self._spark, river.address, self._config.token, view)
+
+    def status(self) -> dict[str, Any]:
+        """Epoch, workers, map version, and per view its rows, keys and bytes, as a plain dict."""
+        return self._running().status()
+
+    def explain(self, view: str) -> str:
+        """How a view is kept: its regions, their keys and inputs, and whether it is partial or full, and why."""
+        return render(self._running().explain(view))
+
+    def stop(self) -> None:
+        """Stop ingest and workers. What is in the lake stays; an app on the same root goes on from there."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+        if self._river is not None:
+            self._river.stop()
+            self._river = None
+
+    def _running(self) -> River:
+        if self._river is None:
+            raise DeclarationError("the app is not running: call start() first")
+        return self._river
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def _columns(table: str, what: str, named: str | Sequence[str], schema: pa.Schema) -> tuple[str, ...]:
+    columns = (named,) if isinstance(named, str) else tuple(named)
+    for column in columns:
+        if column not in schema.names:
+            raise DeclarationError(
+                f"table {table!r}: {what} names {column!r}; its columns are {', '.join(schema.names)}"
+            )
+    if len(set(columns)) < len(columns):
+        raise DeclarationError(f"table {table!r}: {what} names a column twice")
+    return columns
+
+
+def _absolute(root: str) -> str:
+    return root.rstrip("/") if "://" in root else os.path.abspath(root)

@@ -1,0 +1,260 @@
+"""The coordinator's event loop, in the driver: one thread that feeds the machine and carries out what it says."""
+
+import itertools
+import queue
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass
+from typing import Any, Protocol, assert_never
+
+from upriver import errors
+from upriver.errors import ClusterError, ProtocolError, UpriverError, WaitTimeout
+from upriver.ids import Epoch, Incarnation, SnapshotId, WorkerId
+from upriver.machines.coordinator import (
+    AppFailed,
+    CoordinatorAction,
+    CoordinatorEvent,
+    CoordinatorMachine,
+    EpochEnded,
+    EpochPublished,
+    SnapshotAsked,
+    SnapshotFailed,
+    SnapshotReady,
+    StopAsked,
+    Tell,
+    WorkerGone,
+    WorkerRegistered,
+    WorkerSaid,
+)
+from upriver.machines.messages import FromWorker, ToWorker
+from upriver.shell.lake import Manifest
+
+
+class WorkerEnd(Protocol):
+    """Our end of the channel to one incarnation."""
+
+    def tell(self, message: ToWorker) -> None:
+        """Send, in order, without blocking. Raises ClusterError if the channel is gone."""
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Joined:
+    """A registered process: its end of the channel, and where it serves."""
+
+    worker: WorkerId
+    address: str
+    end: WorkerEnd
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotParts:
+    """A snapshot that all workers hold. addresses: where its parts are, in order of worker."""
+
+    snapshot: SnapshotId
+    epoch: Epoch
+    addresses: tuple[str, ...]
+
+
+class CoordinatorLoop:
+    """Runs the coordinator. Every public method may be called by any thread."""
+
+    def __init__(self, machine: CoordinatorMachine) -> None:
+        self._machine = machine
+        self._inbox: queue.SimpleQueue[CoordinatorEvent | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="upriver-coordinator", daemon=True)
+        self._incarnations = itertools.count(1)
+        self._tickets = itertools.count()
+        self._joined: dict[Incarnation, _Joined] = {}
+        self._asked: dict[int, Future[SnapshotReady]] = {}
+        self._changed = threading.Condition()
+        """Guards and announces ``_ended``, ``_failure`` and ``_joined``."""
+        self._ended = Epoch(0)
+        self._failure: UpriverError | None = None
+
+    def start(self) -> None:
+        self._thread.start()
+
+    # Told by others
+
+    def register(self, worker: WorkerId, address: str, end: WorkerEnd) -> Incarnation:
+        """A worker's process has come; it serves at ``address``."""
+        incarnation = Incarnation(next(self._incarnations))
+        with self._changed:
+            self._joined[incarnation] = _Joined(worker, address, end)
+        self._inbox.put(WorkerRegistered(worker=worker, incarnation=incarnation))
+        return incarnation
+
+    def hear(self, incarnation: Incarnation, message: FromWorker) -> None:
+        """A worker has said something."""
+        self._inbox.put(WorkerSaid(incarnation=incarnation, message=message))
+
+    def lost(self, incarnation: Incarnation) -> None:
+        """A worker's channel has closed."""
+        with self._changed:
+            self._joined.pop(incarnation, None)
+            self._changed.notify_all()
+        self._inbox.put(WorkerGone(incarnation=incarnation))
+
+    def published(self, manifest: Manifest) -> None:
+        """An epoch is in the lake."""
+        self._inbox.put(EpochPublished(epoch=manifest.epoch, rows=manifest.rows()))
+
+    def fail(self, error: UpriverError) -> None:
+        """The app cannot go on; whoever waits is told. The first failure counts."""
+        with self._changed:
+            self._failure = self._failure or error
+            self._changed.notify_all()
+
+    # Asked by others
+
+    def check(self) -> None:
+        """Raise the failure, if there is one."""
+        with self._changed:
+            self._raise_failure()
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise type(self._failure)(*self._failure.args)
+
+    def wait_ended(self, epoch: Epoch, seconds: float) -> None:
+        """Block until the epoch has ended at every worker, and every worker is up to it."""
+        with self._changed:
+            reached = self._changed.wait_for(lambda: self._failure or self._stands_at(epoch), seconds)
+            self._raise_failure()
+        if not reached:
+            behind = {m.worker: m.finished for m in self._members() if m.finished < epoch}
+            raise WaitTimeout(f"epoch {epoch} is not reflected by every worker: they stand at {behind or 'no worker'}")
+
+    def _stands_at(self, epoch: Epoch) -> bool:
+        return self._ended >= epoch and not self._missing()
+
+    def wait_joined(self, seconds: float) -> None:
+        """Block until every place is filled."""
+        with self._changed:
+            reached = self._changed.wait_for(lambda: self._failure or not self._missing(), seconds)
+            self._raise_failure()
+            if not reached:
+                raise ClusterError(
+                    f"workers {sorted(self._missing())} have not come up in {seconds:g} s; are there free task slots?"
+                )
+
+    def _missing(self) -> set[WorkerId]:
+        return set(self._machine.vnode_map.workers) - {joined.worker for joined in self._joined.values()}
+
+    def snapshot(self, view: str, seconds: float) -> SnapshotParts:
+        """A consistent snapshot of a view, held by the workers until newer ones push it out."""
+        ticket, asker = next(self._tickets), Future[SnapshotReady]()
+        self._asked[ticket] = asker
+        self._inbox.put(SnapshotAsked(ticket=ticket, view=view))
+        try:
+            ready = asker.result(seconds)
+        except FutureTimeout as error:
+            self.check()
+            raise WaitTimeout(f"view {view!r}: no snapshot in {seconds:g} s") from error
+        finally:
+            self._asked.pop(ticket, None)
+        addresses = self.addresses()
+        return SnapshotParts(ready.snapshot, ready.epoch, tuple(addresses[w] for w in sorted(addresses)))
+
+    def addresses(self) -> dict[WorkerId, str]:
+        """Where each worker that is up serves; of two incarnations the later one."""
+        with self._changed:
+            joined = [self._joined[incarnation] for incarnation in sorted(self._joined)]
+        return {member.worker: member.address for member in joined}
+
+    def _members(self) -> list[Any]:
+        return list(self._machine.members.values())
+
+    def status(self) -> dict[str, Any]:
+        """Epochs, workers and what the views hold, as last reported."""
+        addresses = self.addresses()
+        members = {member.worker: member for member in self._members()}
+        workers = [
+            {
+                "worker": int(worker),
+                "address": addresses.get(worker),
+                "epoch": int(members[worker].finished) if worker in members else None,
+                "vnodes": len(self._machine.vnode_map.vnodes_of_worker(worker)),
+            }
+            for worker in self._machine.vnode_map.workers
+        ]
+        return {
+            "epoch": int(self._ended),
+            "published": int(self._machine.published),
+            "workers": workers,
+            "map_version": int(self._machine.vnode_map.version),
+            "views": {plan.name: _total(plan.name, members.values()) for plan in self._machine.plans},
+            "failure": str(self._failure) if self._failure else None,
+        }
+
+    def stop(self, seconds: float) -> bool:
+        """Retire all workers and end the loop; whether all have gone in time."""
+        self._inbox.put(StopAsked())
+        with self._changed:
+            gone = self._changed.wait_for(lambda: not self._joined, seconds)
+            left = list(self._joined.values())
+        for joined in left:
+            joined.end.close()
+        self._inbox.put(None)
+        self._thread.join()
+        return bool(gone)
+
+    # The loop
+
+    def _run(self) -> None:
+        while (event := self._inbox.get()) is not None:
+            try:
+                for action in self._machine.step(event):
+                    self._carry_out(action)
+            except Exception as error:  # a fault of ours: nobody shall wait in vain
+                self.fail(error if isinstance(error, UpriverError) else ProtocolError(repr(error)))
+
+    def _carry_out(self, action: CoordinatorAction) -> None:
+        match action:
+            case Tell():
+                self._tell(action)
+            case EpochEnded():
+                with self._changed:
+                    self._ended = action.epoch
+                    self._changed.notify_all()
+            case SnapshotReady():
+                if (asker := self._asked.pop(action.ticket, None)) is not None:
+                    asker.set_result(action)
+            case SnapshotFailed():
+                if (asker := self._asked.pop(action.ticket, None)) is not None:
+                    asker.set_exception(action.error)
+            case AppFailed():
+                self.fail(error_of(action.kind, action.error))
+            case _:
+                assert_never(action)
+
+    def _tell(self, action: Tell) -> None:
+        with self._changed:
+            joined = self._joined.get(action.incarnation)
+        if joined is None:
+            return
+        try:
+            joined.end.tell(action.message)
+        except ClusterError:
+            joined.end.close()  # its closing comes back as ``lost``
+
+
+def error_of(kind: str, text: str) -> UpriverError:
+    """An error that a worker reported by its class's name."""
+    found = getattr(errors, kind, None)
+    if isinstance(found, type) and issubclass(found, UpriverError):
+        return found(text)
+    return ProtocolError(f"{kind}: {text}")
+
+
+def _total(view: str, members: Any) -> Mapping[str, int]:
+    """The numbers that the workers report of one view, added up."""
+    total = {"rows": 0, "keys": 0, "bytes": 0}
+    for member in members:
+        for name, number in member.stats.get(view, {}).items():
+            total[name] = total.get(name, 0) + int(number)
+    return total

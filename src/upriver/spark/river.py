@@ -1,0 +1,187 @@
+"""The running river, in the driver: lake, coordinator, workers and ingest, started and stopped together."""
+
+import os
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from upriver.dataflow.explain import explain
+from upriver.dataflow.plan import TableSpec, ViewPlan
+from upriver.errors import UnknownView
+from upriver.ids import Epoch, WorkerId
+from upriver.machines.coordinator import CoordinatorMachine
+from upriver.shell.coordinator_loop import CoordinatorLoop
+from upriver.shell.coordinator_service import CoordinatorService
+from upriver.shell.lake import LakeRecord, OwnedLake
+from upriver.spark.host import WorkerHost
+from upriver.spark.ingest import EpochLog, History, Ingest, Layout, LoadIngest, StreamIngest
+from upriver.spark.session import free_slots, require_slots
+from upriver.spark.task import WorkerConfig
+from upriver.vnodes import VnodeMap
+
+STOP_SECONDS_MAX = 30.0
+"""Seconds that workers have to retire before their tasks are cancelled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A declared table and the DataFrame that feeds it. trigger: as for ``DataStreamWriter.trigger``."""
+
+    table: TableSpec
+    rows: DataFrame
+    trigger: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RiverConfig:
+    """How a river runs. root: of the lake. bind: address that servers listen on. groups: ingest tasks per index."""
+
+    root: str
+    workers: int
+    vnodes: int
+    token: str = field(repr=False)
+    bind: str
+    groups: int | None
+
+
+class River:
+    """One app's running parts. ``start`` once, ``stop`` once."""
+
+    def __init__(
+        self, spark: SparkSession, config: RiverConfig, sources: Sequence[Source], plans: Sequence[ViewPlan]
+    ) -> None:
+        self._spark = spark
+        self._config = config
+        self._sources = sources
+        self._plans = tuple(plans)
+        workers = [WorkerId(number) for number in range(config.workers)]
+        self._coordinator = CoordinatorLoop(CoordinatorMachine(VnodeMap.initial(config.vnodes, workers), self._plans))
+        self._workers = workers
+        self._lake: OwnedLake | None = None
+        self._service: CoordinatorService | None = None
+        self._host: WorkerHost | None = None
+        self._log: EpochLog | None = None
+        self._ingests: list[Ingest] = []
+
+    @property
+    def address(self) -> str:
+        """Where the coordinator answers, ``host:port``."""
+        assert self._service is not None
+        return self._service.address
+
+    def start(self, seconds: float) -> None:
+        """Bring everything up; returns when every worker has joined. What fails is raised, and leaves nothing up."""
+        config = self._config
+        require_slots(self._spark, config.workers)
+        self._coordinator.start()
+        try:
+            record = LakeRecord(config.vnodes, tuple(s.table for s in self._sources), self._indexes())
+            self._lake = OwnedLake(config.root, record, self._control())
+            self._log = self._replay(self._lake)
+            self._service = CoordinatorService(self._coordinator, self._plans, config.bind, config.token)
+            worker_config = WorkerConfig(
+                root=config.root, coordinator=self._service.address, token=config.token, bind=config.bind
+            )
+            self._host = WorkerHost(self._spark, worker_config, self._coordinator.fail)
+            for worker in self._workers:
+                self._host.start(worker)
+            self._coordinator.wait_joined(seconds)
+            self._start_ingest(self._lake, self._log)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _indexes(self) -> dict[str, tuple[tuple[str, ...], ...]]:
+        """Per table the keys it is kept in the order of: its own, and those its views are routed by."""
+        indexes: dict[str, tuple[tuple[str, ...], ...]] = {}
+        for source in self._sources:
+            keys = [source.table.key, *(plan.index for plan in self._plans if plan.table == source.table.name)]
+            indexes[source.table.name] = tuple(dict.fromkeys(keys))
+        return indexes
+
+    def _control(self) -> dict[str, Any]:
+        return {
+            "host": socket.gethostname(),
+            "process": os.getpid(),
+            "started_at": time.time(),
+            "workers": self._config.workers,
+            "views": [plan.to_json() for plan in self._plans],
+        }
+
+    def _replay(self, lake: OwnedLake) -> EpochLog:
+        """Tell the coordinator of all epochs that there are, and clear away what was never published."""
+        history = History()
+        kept: set[str] = set()
+        for epoch in range(1, lake.last_epoch() + 1):
+            manifest = lake.manifest(Epoch(epoch))
+            history.add(manifest)
+            kept.update(run.path for runs in manifest.runs.values() for run in runs)
+            self._coordinator.published(manifest)
+        lake.sweep(kept)
+        return EpochLog(lake, history, self._coordinator.published)
+
+    def _start_ingest(self, lake: OwnedLake, log: EpochLog) -> None:
+        record = lake.record()
+        assert record is not None
+        for source in self._sources:
+            layout = Layout(
+                root=lake.root,
+                table=source.table,
+                indexes=record.indexes[source.table.name],
+                vnodes=record.vnodes,
+                groups=self._groups(),
+            )
+            if source.rows.isStreaming:
+                ingest: Ingest = StreamIngest(source.rows, layout, log, source.trigger)
+            else:
+                ingest = LoadIngest(source.rows, layout, log, lake)
+            self._ingests.append(ingest)
+            ingest.start()
+
+    def _groups(self) -> int:
+        """Tasks that write one index of a batch: as many as can run beside the workers."""
+        if self._config.groups is not None:
+            return self._config.groups
+        free = max(1, free_slots(self._spark) - self._config.workers)
+        # A local master may have far more slots than processors.
+        return min(free, os.cpu_count() or 1) if str(self._spark.sparkContext.master).startswith("local[") else free
+
+    def wait(self, seconds: float) -> Epoch:
+        """Until all that the sources had at the call is reflected by every worker; the epoch it is reflected at."""
+        deadline = time.monotonic() + seconds
+
+        def seconds_left() -> float:
+            return deadline - time.monotonic()
+
+        assert self._log is not None
+        self._coordinator.check()
+        for ingest in self._ingests:
+            ingest.drain(seconds_left)
+        epoch = self._log.last
+        self._coordinator.wait_ended(epoch, max(0.0, seconds_left()))
+        return epoch
+
+    def status(self) -> dict[str, Any]:
+        return self._coordinator.status()
+
+    def explain(self, view: str) -> dict[str, Any]:
+        for plan in self._plans:
+            if plan.name == view:
+                return explain(plan)
+        raise UnknownView(f"no view {view!r}; there are: {', '.join(sorted(p.name for p in self._plans)) or 'none'}")
+
+    def stop(self) -> None:
+        """Stop ingest, retire the workers, give the root up. Epochs that were published stay."""
+        for ingest in self._ingests:
+            ingest.stop()
+        self._coordinator.stop(STOP_SECONDS_MAX)
+        if self._host is not None:
+            self._host.stop(STOP_SECONDS_MAX)
+        if self._service is not None:
+            self._service.stop()
+        if self._lake is not None:
+            self._lake.release()
