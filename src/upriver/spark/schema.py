@@ -4,6 +4,7 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StringType
 
 from upriver.errors import DeclarationError
 
@@ -13,6 +14,12 @@ def arrow_schema(rows: DataFrame, table: str) -> pa.Schema:
 
     Timestamps are in microseconds, with the session's time zone unless they are TIMESTAMP_NTZ.
     """
+    for field in rows.schema:
+        if isinstance(field.dataType, StringType) and not field.dataType.isUTF8BinaryCollation():
+            raise DeclarationError(
+                f"table {table!r}: column {field.name!r} has the collation {field.dataType.collation}; "
+                f"only UTF8_BINARY is supported: CAST it to STRING"
+            )
     zone = rows.sparkSession.conf.get("spark.sql.session.timeZone") or "UTC"
     if len({name.lower() for name in rows.columns}) < len(rows.columns):
         raise DeclarationError(f"table {table!r}: two of its columns differ at most in case: {', '.join(rows.columns)}")
