@@ -20,7 +20,7 @@ check: $(VENV)/ready
 	$(BIN)/ruff check src tests
 	$(BIN)/ruff format --check src tests
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-cache
 
 $(VENV)/ready: requirements.lock pyproject.toml
 	@PYTHON=$(PYTHON) VENV=$(VENV) bash scripts/prepare

@@ -1,0 +1,55 @@
+"""A driver of its own, for tests that kill it or give it another master.
+
+usage: river.py MASTER ROOT EVENTS. Follows the Parquet files in EVENTS; prints ``epoch N`` for each epoch that has
+ended. When all are taken it compares the view with Spark's own answer, prints one JSON object, and stops.
+"""
+
+import json
+import os
+import sys
+import time
+
+import pyspark
+
+os.environ["PYSPARK_PYTHON"] = sys.executable
+os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+os.environ.setdefault("SPARK_HOME", os.path.dirname(pyspark.__file__))
+
+from pyspark.sql import SparkSession
+
+from upriver.app import App
+from upriver.spark.compare import differing_rows
+
+SQL = "SELECT k, count(*) AS n, sum(v) AS total FROM events GROUP BY k"
+SCHEMA = "k long, v long"
+
+
+def main(master: str, root: str, events: str) -> None:
+    spark = (
+        SparkSession.builder.master(master)
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.sql.shuffle.partitions", "2")
+        .getOrCreate()
+    )
+    app = App(spark, root, workers=2)
+    app.table("events", spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(events), key="k")
+    app.view("sums", SQL, key="k")
+    app.start()
+    epochs = len([name for name in os.listdir(events) if name.endswith(".parquet")])
+    told = 0
+    while told < epochs:
+        for told in range(told + 1, app.status()["epoch"] + 1):
+            print(f"epoch {told}", flush=True)
+        time.sleep(0.005)
+    spark.read.schema(SCHEMA).parquet(events).createOrReplaceTempView("events")
+    result = {"epoch": app.wait(), "differing": differing_rows(app.read("sums"), spark.sql(SQL))}
+    app.stop()
+    spark.stop()
+    print(json.dumps(result), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

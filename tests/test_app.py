@@ -1,0 +1,291 @@
+"""The app on real Spark: what a user sees."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import upriver
+from upriver.app import App
+from upriver.errors import (
+    AccessDenied,
+    DeclarationError,
+    IngestFailed,
+    KeyTypeError,
+    LakeInUse,
+    RowError,
+    TooFewSlots,
+    UnknownView,
+    UnsupportedSql,
+)
+from upriver.spark.compare import differing_rows
+
+pytestmark = pytest.mark.spark
+
+ORDERS = "id long, customer string, country string, city string, amount int, at timestamp_ntz"
+ROWS = [
+    (1, "ada", "UK", "London", 10, "2024-01-01 10:00:00"),
+    (2, "bob", "UK", "Leeds", 20, "2024-01-01 11:00:00"),
+    (3, "ada", "UK", "London", None, "2024-01-02 10:00:00"),
+    (4, None, "FR", None, 5, "2024-01-02 12:00:00"),
+    (5, "ada", "FR", "Paris", 7, "2024-01-03 09:00:00"),
+    (6, None, None, None, 1, None),
+]
+TOTALS = "SELECT customer, count(*) AS n, sum(amount) AS total, avg(amount) AS mean FROM orders GROUP BY customer"
+PLACES = "SELECT country, city, min(amount) AS least, max(amount) AS most FROM orders GROUP BY country, city"
+RECENT = "SELECT id, customer, amount * 2 AS doubled FROM orders WHERE amount > 1"
+
+
+def orders(spark: Any) -> Any:
+    return spark.createDataFrame(
+        [(*row[:5], row[5]) for row in ROWS], ORDERS.replace("timestamp_ntz", "string")
+    ).selectExpr("id", "customer", "country", "city", "amount", "cast(at AS timestamp_ntz) AS at")
+
+
+@pytest.fixture(scope="module")
+def running(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
+    """One app over ``ROWS``, for all tests that only ask."""
+    with App(spark, str(tmp_path_factory.mktemp("app")), workers=2) as app:
+        app.table("orders", orders(spark), key="customer", order_by="at")
+        app.view("totals", TOTALS, key="customer")
+        app.view("places", PLACES, key=["country", "city"])
+        app.view("recent", RECENT, key="customer")
+        app.start()
+        app.wait()
+        yield app
+
+
+def test_lookup_gives_the_rows_of_the_keys_in_the_order_asked(running: App) -> None:
+    found = running.lookup("totals", ["bob", "nobody", "ada", "bob"])
+    assert found.to_pylist() == [
+        {"customer": "bob", "n": 1, "total": 20, "mean": 20.0},
+        {"customer": "ada", "n": 3, "total": 17, "mean": 8.5},
+    ]
+
+
+def test_the_null_key_is_a_key(running: App) -> None:
+    assert running.lookup("totals", [None]).to_pylist() == [{"customer": None, "n": 2, "total": 6, "mean": 3.0}]
+
+
+def test_keys_of_several_columns(running: App) -> None:
+    found = running.lookup("places", [("UK", "London"), (None, None), ("FR", None)])
+    assert found.to_pylist() == [
+        {"country": "UK", "city": "London", "least": 10, "most": 10},
+        {"country": None, "city": None, "least": 1, "most": 1},
+        {"country": "FR", "city": None, "least": 5, "most": 5},
+    ]
+
+
+def test_a_view_of_rows_keeps_their_order(running: App) -> None:
+    found = running.lookup("recent", ["ada"])
+    assert found.to_pylist() == [
+        {"id": 1, "customer": "ada", "doubled": 20},
+        {"id": 5, "customer": "ada", "doubled": 14},
+    ]
+
+
+def test_lookup_takes_arrow_and_gives_spark_types(running: App) -> None:
+    found = running.lookup("totals", pa.array(["ada"]))
+    assert found.schema.types == [pa.string(), pa.int64(), pa.int64(), pa.float64()]
+    assert running.lookup("totals", []).schema == found.schema
+
+
+@pytest.mark.parametrize(("name", "sql"), [("totals", TOTALS), ("places", PLACES), ("recent", RECENT)])
+def test_every_view_equals_spark_sql(running: App, spark: Any, name: str, sql: str) -> None:
+    orders(spark).createOrReplaceTempView("orders")
+    assert differing_rows(running.read(name), spark.sql(sql)) == 0
+
+
+def test_status_counts_what_is_there(running: App) -> None:
+    status = running.status()
+    assert status["epoch"] == status["published"] == 1
+    assert [worker["epoch"] for worker in status["workers"]] == [1, 1]
+    assert status["views"]["totals"]["rows"] == 3
+    assert status["views"]["recent"]["rows"] == 4
+    assert status["views"]["totals"]["bytes"] > 0
+    assert json.loads(json.dumps(status)) == status
+
+
+def test_explain_tells_key_edge_and_state(running: App) -> None:
+    text = running.explain("places")
+    for part in ("country, city", "lake edge orders/country,city", "full"):
+        assert part in text
+
+
+def test_unknown_view_names_those_there_are(running: App) -> None:
+    for ask in (running.explain, running.read, lambda view: running.lookup(view, ["ada"])):
+        with pytest.raises(UnknownView, match="totals"):
+            ask("nothing")
+
+
+@pytest.mark.parametrize("keys", [[1], [("ada", "bob")], [1.5], pa.array([1, 2])])
+def test_keys_of_a_wrong_type_are_refused(running: App, keys: Any) -> None:
+    with pytest.raises(KeyTypeError, match="customer"):
+        running.lookup("totals", keys)
+
+
+def test_a_wrong_token_is_refused_and_not_repeated(running: App) -> None:
+    with pytest.raises(AccessDenied) as refused, upriver.connect(running.address, "not-the-token") as client:
+        client.lookup("totals", ["ada"])
+    assert "not-the-token" not in str(refused.value)
+    assert running.token not in str(refused.value)
+
+
+def test_a_process_without_spark_looks_up(running: App) -> None:
+    program = (
+        "import sys, upriver\n"
+        "with upriver.connect(sys.argv[1], sys.stdin.read()) as client:\n"
+        "    print(client.lookup('totals', ['ada']).to_pylist())\n"
+        "assert not any(name.partition('.')[0] == 'pyspark' for name in sys.modules)\n"
+    )
+    command = [sys.executable, "-c", program, running.address]
+    done = subprocess.run(command, input=running.token, capture_output=True, text=True, check=True, timeout=60)
+    assert "'n': 3" in done.stdout
+
+
+def test_a_second_app_on_the_root_is_refused(running: App, spark: Any) -> None:
+    with App(spark, running._config.root, workers=1) as second:
+        second.table("orders", orders(spark), key="customer", order_by="at")
+        with pytest.raises(LakeInUse, match="in use"):
+            second.start()
+    assert running.lookup("totals", ["bob"]).num_rows == 1
+
+
+def test_nothing_is_declared_while_it_runs(running: App, spark: Any) -> None:
+    with pytest.raises(DeclarationError, match="before start"):
+        running.view("late", TOTALS, key="customer")
+    with pytest.raises(DeclarationError, match="before start"):
+        running.table("late", orders(spark), key="customer")
+
+
+# Declaring -----------------------------------------------------------------------------------------------------------
+
+
+def declared(spark: Any, root: Path, **options: Any) -> App:
+    app = App(spark, str(root), **options)
+    app.table("orders", orders(spark), key="customer", order_by="at")
+    return app
+
+
+def test_wrong_declarations_are_named(spark: Any, tmp_path: Path) -> None:
+    app = declared(spark, tmp_path)
+    with pytest.raises(DeclarationError, match=r"'client'.*its columns are id, customer"):
+        app.table("others", orders(spark), key="client")
+    with pytest.raises(DeclarationError, match="twice"):
+        app.table("orders", orders(spark), key="customer")
+    with pytest.raises(DeclarationError, match="starts with no digit"):
+        app.table("2nd", orders(spark), key="customer")
+    with pytest.raises(DeclarationError, match="no_such_column"):
+        app.view("v", "SELECT customer, sum(no_such_column) AS s FROM orders GROUP BY customer", key="customer")
+    with pytest.raises(UnsupportedSql, match="line 1"):
+        app.view("v", "SELECT DISTINCT customer FROM orders", key="customer")
+    with pytest.raises(DeclarationError, match="power of two"):
+        App(spark, str(tmp_path), vnodes=100)
+    with pytest.raises(DeclarationError, match="workers=0"):
+        App(spark, str(tmp_path), workers=0)
+    with pytest.raises(KeyTypeError, match="tags"):
+        app.table("tagged", spark.createDataFrame([(1, ["a"])], "id int, tags array<string>"), key="tags")
+
+
+def test_an_app_that_does_not_run_says_so(spark: Any, tmp_path: Path) -> None:
+    app = declared(spark, tmp_path)
+    for ask in (app.status, app.wait, lambda: app.lookup("totals", ["ada"])):
+        with pytest.raises(DeclarationError, match="start"):
+            ask()
+    with pytest.raises(DeclarationError, match="declare a table"):
+        App(spark, str(tmp_path)).start()
+
+
+def test_too_few_slots_are_refused_with_numbers(spark: Any, tmp_path: Path) -> None:
+    app = declared(spark, tmp_path, workers=8)
+    with pytest.raises(TooFewSlots, match=r"9 task slots are needed .* has 8"):
+        app.start()
+
+
+# Streams and restarts ------------------------------------------------------------------------------------------------
+
+
+def add_file(directory: Path, spark: Any, first: int, rows: int) -> None:
+    """One more file of events: key ``id % 7`` (null for every 7th), value ``id``."""
+    frame = spark.range(first, first + rows).selectExpr("nullif(id % 7, 6) AS k", "id AS v")
+    frame.coalesce(1).write.mode("append").parquet(str(directory))
+
+
+def event_app(spark: Any, root: Path, directory: Path) -> App:
+    stream = spark.readStream.schema("k long, v long").option("maxFilesPerTrigger", 1).parquet(str(directory))
+    app = App(spark, str(root), workers=2)
+    app.table("events", stream, key="k")
+    app.view("sums", "SELECT k, count(*) AS n, sum(v) AS total FROM events GROUP BY k", key="k")
+    return app
+
+
+def assert_equals_spark(app: App, spark: Any, directory: Path) -> None:
+    spark.read.schema("k long, v long").parquet(str(directory)).createOrReplaceTempView("events")
+    expected = spark.sql("SELECT k, count(*) AS n, sum(v) AS total FROM events GROUP BY k")
+    assert differing_rows(app.read("sums"), expected) == 0
+
+
+def test_a_stream_is_followed_and_taken_up_again_after_a_restart(spark: Any, tmp_path: Path) -> None:
+    events, root = tmp_path / "events", tmp_path / "lake"
+    for first in (0, 100, 200):
+        add_file(events, spark, first, 100)
+    with event_app(spark, root, events) as app:
+        app.start()
+        assert app.wait() == 3
+        add_file(events, spark, 300, 1)
+        assert app.wait() == 4
+        assert_equals_spark(app, spark, events)
+    add_file(events, spark, 301, 50)
+    with event_app(spark, root, events) as app:
+        app.start()
+        assert app.wait() == 5
+        assert_equals_spark(app, spark, events)
+        assert app.lookup("sums", [None]).num_rows == 1
+
+
+def test_another_declaration_on_the_same_root_is_refused(spark: Any, tmp_path: Path) -> None:
+    events = tmp_path / "events"
+    add_file(events, spark, 0, 10)
+    with event_app(spark, tmp_path / "lake", events) as app:
+        app.start()
+        app.wait()
+    stream = spark.readStream.schema("k long, v long").parquet(str(events))
+    other = App(spark, str(tmp_path / "lake"))
+    other.table("events", stream, key="v")
+    with pytest.raises(DeclarationError, match=r"key .*'k'.* not .*'v'"):
+        other.start()
+
+
+def test_a_bad_row_fails_the_app_with_its_reason(spark: Any, tmp_path: Path) -> None:
+    rows = spark.createDataFrame([("a", 1), ("b", 0)], "k string, v int")
+    with App(spark, str(tmp_path), workers=1) as app:
+        app.table("numbers", rows, key="k")
+        app.view("shares", "SELECT k, sum(10 / v) AS share FROM numbers GROUP BY k", key="k")
+        app.start()
+        with pytest.raises(RowError, match=r"(?i)division by zero"):
+            app.wait()
+
+
+def test_a_failed_source_is_told(spark: Any, tmp_path: Path) -> None:
+    events = tmp_path / "events"
+    add_file(events, spark, 0, 10)
+    (events / "part-bad.parquet").write_bytes(b"this is no Parquet file")
+    with event_app(spark, tmp_path / "lake", events) as app:
+        app.start()
+        with pytest.raises(IngestFailed, match="events"):
+            app.wait()
+
+
+def test_an_empty_source_gives_empty_views(spark: Any, tmp_path: Path) -> None:
+    with App(spark, str(tmp_path), workers=2) as app:
+        app.table("events", spark.createDataFrame([], "k long, v long"), key="k")
+        app.view("sums", "SELECT k, sum(v) AS total FROM events GROUP BY k", key="k")
+        app.start()
+        app.wait()
+        assert app.lookup("sums", [1, None]).num_rows == 0
+        assert app.read("sums").count() == 0

@@ -1,0 +1,100 @@
+"""Drivers of their own: killed in mid-stream, on several executor processes, stopped without a trace."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+PROGRAM = Path(__file__).parent / "programs" / "river.py"
+FILES = 12
+ROWS = 2_000
+WAIT_S = 240
+"""Seconds that one driver may take."""
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture
+def events(tmp_path: Path) -> Path:
+    """``FILES`` Parquet files of ``ROWS`` rows, in order of modification."""
+    directory = tmp_path / "events"
+    directory.mkdir()
+    random = np.random.default_rng(7)
+    for number in range(FILES):
+        table = pa.table({"k": random.integers(0, 500, ROWS), "v": random.integers(0, 10, ROWS)})
+        path = directory / f"events-{number:03d}.parquet"
+        pq.write_table(table, path)
+        os.utime(path, (1_000_000 + number, 1_000_000 + number))
+    return directory
+
+
+def start(master: str, root: Path, events: Path) -> "subprocess.Popen[str]":
+    command = [sys.executable, str(PROGRAM), master, str(root), str(events)]
+    # A session of its own, so that all its processes can be found by it.
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
+    )
+
+
+def processes_of(session: int) -> list[str]:
+    """Command lines of the live processes of a session."""
+    return [command for pid, command in live_processes() if session_of(pid) == session]
+
+
+def live_processes() -> Iterator[tuple[int, str]]:
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                command = (entry / "cmdline").read_text().replace("\0", " ")
+            except OSError:
+                continue
+            if command:
+                yield int(entry.name), command
+
+
+def session_of(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return None
+
+
+def finish(driver: "subprocess.Popen[str]") -> dict[str, int]:
+    """Let a driver end, and read what it printed last."""
+    out, _ = driver.communicate(timeout=WAIT_S)
+    assert driver.returncode == 0, out
+    return json.loads(out.strip().splitlines()[-1])
+
+
+def test_killed_in_mid_stream_it_goes_on_where_it_was(tmp_path: Path, events: Path) -> None:
+    root = tmp_path / "lake"
+    told: list[str] = []
+    for kill_at in (2, 5):
+        driver = start("local[4]", root, events)
+        assert driver.stdout is not None
+        for line in driver.stdout:
+            told.append(line.strip())
+            if line.strip() == f"epoch {kill_at}":
+                break
+        driver.send_signal(signal.SIGKILL)
+        driver.wait(timeout=30)
+    assert "epoch 5" in told
+    assert finish(start("local[4]", root, events)) == {"epoch": FILES, "differing": 0}
+    manifests = [json.loads(path.read_text()) for path in sorted((root / "epochs").iterdir())]
+    assert [manifest["batch"] for manifest in manifests] == list(range(FILES))
+    assert [manifest["term"] for manifest in manifests] == sorted(manifest["term"] for manifest in manifests)
+
+
+@pytest.mark.parametrize("master", ["local[4]", "local-cluster[2,2,1024]"])
+def test_it_ends_and_leaves_no_process_behind(tmp_path: Path, events: Path, master: str) -> None:
+    driver = start(master, tmp_path / "lake", events)
+    assert finish(driver) == {"epoch": FILES, "differing": 0}
+    assert processes_of(driver.pid) == []
