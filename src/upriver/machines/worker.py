@@ -247,6 +247,8 @@ class WorkerMachine:
     def _apply(self, phase: Following, event: RowsRead) -> list[WorkerAction]:
         if phase.reading is None or event.epoch != phase.applied + 1:
             raise IllegalEvent(f"rows of epoch {event.epoch} while {phase.applied} is the last one applied")
+        if event.channel not in phase.reading:
+            raise IllegalEvent(f"rows of {event.channel}, which feeds no view here")
         phase.reading[event.channel] += len(event.batch)
         for view in phase.fed_by[event.channel]:
             view.apply(event.batch)
