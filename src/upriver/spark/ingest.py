@@ -5,7 +5,6 @@ if the epoch is there. Each manifest names its batch, so a batch that Spark repl
 skipped. Rules I1 to I4: ``docs/design/0001-river.md``.
 """
 
-import json
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -226,10 +225,10 @@ class LoadIngest:
         path = f"loads/{table}.json"
         count = rows.count()
         try:
-            kept = json.loads(self._lake.files.read(path).to_pybytes())
+            kept = self._lake.read_record(path)
         except FileNotFoundError:
             slices = max(1, -(-count // LOAD_EPOCH_ROWS_MAX))
-            self._lake.files.create(path, json.dumps({"rows": count, "slices": slices}).encode())
+            self._lake.write_record(path, {"rows": count, "slices": slices})
             return slices
         if kept["rows"] != count:
             raise DeclarationError(

@@ -92,7 +92,7 @@ def describe_run(path: str, encoded: pa.Buffer, hash64: np.ndarray, vnodes: int)
     return RunInfo(path, len(hash64), encoded.size, checksum_of(encoded), vnode_rows)
 
 
-def checksum_of(encoded: pa.Buffer) -> str:
+def checksum_of(encoded: bytes | pa.Buffer) -> str:
     """xxh3_64 of the bytes, in hexadecimal."""
     return xxhash.xxh3_64_hexdigest(encoded)
 
