@@ -25,6 +25,9 @@ _EMPTY = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
 _SLOTS_MAX = 0xFFFF_FFFF
 _PLACES_MIN = 1024
 
+_REBUILD_BLOCK = 65_536
+"""Keys placed at a time when the table is laid out anew: the intermediate arrays stay in the processor's cache."""
+
 
 class SlotIndex:
     """Exact keys, each with a slot.
@@ -146,7 +149,9 @@ class SlotIndex:
     def _rebuild(self, size: int) -> None:
         """Lay the table out anew for ``size`` slots, a quarter to half full."""
         self._table = np.full(max(_PLACES_MIN, 1 << (2 * size).bit_length()), _EMPTY)
-        self._place(self.hashes, np.arange(size))
+        for start in range(0, size, _REBUILD_BLOCK):
+            block = self.hashes[start : start + _REBUILD_BLOCK]
+            self._place(block, np.arange(start, start + len(block)))
 
     def _place(self, hashes: Hashes, slots: Slots) -> None:
         """Write an entry for each slot into the first empty place from its home on."""
