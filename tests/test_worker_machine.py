@@ -272,6 +272,19 @@ def test_w5_a_cut_that_the_worker_has_passed_is_a_fault(already: list[WorkerEven
         worker(assign(), *already).step(take(7, at=1))
 
 
+def test_w5_cuts_go_back_when_the_foremost_worker_was_lost_and_each_is_taken_at_its_own() -> None:
+    machine = worker(assign(), opened(1), opened(2), take(7, at=2), take(8, at=1))
+    for epoch, snapshot in ((1, 8), (2, 7)):
+        held = [action for action in machine.step(read(epoch, 0)) if isinstance(action, HoldSnapshot)]
+        assert [action.snapshot for action in held] == [snapshot]
+
+
+def test_a_snapshot_that_nobody_reads_any_more_is_not_taken() -> None:
+    machine = worker(assign(), opened(1), take(7, at=1))
+    assert machine.step(DropSnapshot(snapshot=SnapshotId(7))) == [ForgetSnapshot(snapshot=SnapshotId(7))]
+    assert machine.step(read(1, 0)) == [finished(1, received=0, keys=0, total=0)]
+
+
 def test_a_snapshot_that_nobody_reads_any_more_is_forgotten() -> None:
     machine = worker(assign(), take(7, at=0))
     assert machine.step(DropSnapshot(snapshot=SnapshotId(7))) == [ForgetSnapshot(snapshot=SnapshotId(7))]

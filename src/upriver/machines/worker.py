@@ -9,7 +9,6 @@ or after that epoch, unless the key's rows fill more than one slice; such a look
 Phases: ``Unassigned`` -> ``Following`` -> ``Retired``. Rules W1 to W5: ``docs/design/0001-river.md``.
 """
 
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -165,8 +164,8 @@ class Following:
     """Rows received of epoch ``applied + 1`` per channel, while its slices are being read."""
     parked: list[LookupAsked] = field(default_factory=list)
     """All and only the lookups that wait for a later epoch."""
-    snapshots: deque[TakeSnapshot] = field(default_factory=deque)
-    """Snapshots whose cut lies ahead."""
+    snapshots: list[TakeSnapshot] = field(default_factory=list)
+    """All and only the snapshots whose cut lies ahead. Cuts may go back, when the foremost worker is lost."""
 
 
 @dataclass(slots=True)
@@ -205,7 +204,8 @@ class WorkerMachine:
             case (Following() as phase, TakeSnapshot()):
                 phase.snapshots.append(event)
                 return self._take_snapshots(phase)
-            case (Following(), DropSnapshot()):
+            case (Following() as phase, DropSnapshot()):
+                phase.snapshots = [asked for asked in phase.snapshots if asked.snapshot != event.snapshot]
                 return [ForgetSnapshot(snapshot=event.snapshot)]
             case (Retired(), _):
                 return []
@@ -304,8 +304,9 @@ class WorkerMachine:
 
     def _take_snapshots(self, phase: Following) -> list[WorkerAction]:
         actions: list[WorkerAction] = []
-        while phase.snapshots and self._at_cut(phase, phase.snapshots[0]):
-            asked = phase.snapshots.popleft()
+        at_cut = [asked for asked in phase.snapshots if self._at_cut(phase, asked)]
+        phase.snapshots = [asked for asked in phase.snapshots if asked not in at_cut]
+        for asked in at_cut:
             rows = phase.views[asked.view].scan()
             actions.append(HoldSnapshot(snapshot=asked.snapshot, rows=rows))
             actions.append(Report(message=SnapshotTaken(snapshot=asked.snapshot, rows=rows.num_rows)))
