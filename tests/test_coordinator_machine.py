@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from upriver.dataflow.plan import Projection, ViewPlan
-from upriver.errors import ProtocolError, UnknownView, WorkerLost
+from upriver.errors import ProtocolError, UnknownView, WaitTimeout, WorkerLost
 from upriver.ids import Channel, Epoch, Incarnation, MapVersion, SnapshotId, VnodeId, WorkerId
 from upriver.machines.coordinator import (
     EPOCHS_AHEAD_MAX,
@@ -215,13 +215,13 @@ def test_snapshots_do_not_mix() -> None:
     assert machine.step(taken(2, 1)) == [SnapshotReady(ticket=8, snapshot=SnapshotId(1), epoch=Epoch(0))]
 
 
-def test_a_snapshot_fails_with_the_worker_that_did_not_take_it() -> None:
-    machine = coordinator(*BOTH, scan(8), scan(9), taken(1, 1))
+@pytest.mark.parametrize("said", [[], [taken(1, 1)]])
+def test_a_snapshot_fails_with_any_worker_that_keeps_a_part_of_it(said: list[CoordinatorEvent]) -> None:
+    machine = coordinator(*BOTH, scan(8), *said)
     (failed,) = machine.step(gone(1))
     assert isinstance(failed, SnapshotFailed)
-    assert (failed.ticket, type(failed.error)) == (9, WorkerLost)
-    assert machine.step(taken(2, 2)) == []
-    assert machine.step(taken(2, 1)) == [SnapshotReady(ticket=8, snapshot=SnapshotId(1), epoch=Epoch(0))]
+    assert (failed.ticket, type(failed.error)) == (8, WorkerLost)
+    assert machine.step(taken(2, 1)) == []
 
 
 def test_a_snapshot_fails_with_the_worker_whose_place_is_taken() -> None:
@@ -249,6 +249,14 @@ def test_so_many_snapshots_are_held_and_one_more_lets_the_oldest_go() -> None:
     drop = DropSnapshot(snapshot=SnapshotId(1))
     last = SNAPSHOTS_HELD_MAX + 1
     assert machine.step(scan(last)) == [take(1, last, at=0), take(2, last, at=0), tell(1, drop), tell(2, drop)]
+
+
+def test_a_snapshot_that_is_pushed_out_before_it_is_ready_fails() -> None:
+    machine = coordinator(*BOTH, *map(scan, range(1, SNAPSHOTS_HELD_MAX + 1)), taken(1, 1))
+    failed = machine.step(scan(SNAPSHOTS_HELD_MAX + 1))[-1]
+    assert isinstance(failed, SnapshotFailed)
+    assert (failed.ticket, type(failed.error)) == (1, WaitTimeout)
+    assert machine.step(taken(2, 1)) == []
 
 
 def test_a_worker_that_cannot_go_on_fails_the_app() -> None:
