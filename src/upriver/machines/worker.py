@@ -2,11 +2,12 @@
 
 Theory of operation. A worker is assigned once per incarnation. From then on the coordinator opens epochs, in order;
 the worker asks the shell to read its slices of each (``ReadEpoch``), applies them as they come (``RowsRead``) and
-reports the epoch when the shell has read them all (``EpochRead``). Lookups come at any time between two events: a
-key's rows of one epoch lie in one slice or in slices that follow each other, so a lookup sees each key either before
-or after that epoch, unless the key's rows fill more than one slice; such a lookup asks with ``at_least``.
+reports the epoch when the shell has read them all (``EpochRead``). Lookups come at any time between two events, and see
+each key either before or after the epoch that is being read. A key's rows of one epoch lie in one slice or in slices
+that follow each other, so only the key of the last row received can be between the two; a lookup of it waits for the
+slice that follows.
 
-Phases: ``Unassigned`` -> ``Following`` -> ``Retired``. Rules W1 to W5: ``docs/design/0001-river.md``.
+Phases: ``Unassigned`` -> ``Following`` -> ``Retired``. Rules W1 to W6: ``docs/design/0001-river.md``.
 """
 
 from collections.abc import Callable, Mapping
@@ -155,6 +156,8 @@ class Following:
     views: dict[str, View]
     fed_by: dict[Channel, list[View]]
     """The views that each channel feeds."""
+    channel_of: dict[str, Channel]
+    """The channel that feeds each view."""
     owned: np.ndarray
     """One boolean per vnode."""
     applied: Epoch = Epoch(0)
@@ -162,8 +165,10 @@ class Following:
     """The highest epoch that the coordinator has opened."""
     reading: dict[Channel, int] | None = None
     """Rows received of epoch ``applied + 1`` per channel, while its slices are being read."""
+    last_hash: dict[Channel, np.uint64] = field(default_factory=dict)
+    """Per channel, the hash64 of the last row received of the epoch that is being read: more of its rows may follow."""
     parked: list[LookupAsked] = field(default_factory=list)
-    """All and only the lookups that wait for a later epoch."""
+    """All and only the lookups that wait for a later epoch, or for the rest of a key's rows."""
     snapshots: list[TakeSnapshot] = field(default_factory=list)
     """All and only the snapshots whose cut lies ahead. Cuts may go back, when the foremost worker is lost."""
 
@@ -218,7 +223,8 @@ class WorkerMachine:
             fed_by.setdefault(plan.channel, []).append(views[plan.name])
         owned = np.zeros(event.vnodes_total, dtype=bool)
         owned[list(event.vnodes)] = True
-        self.phase = Following(assignment=event, views=views, fed_by=fed_by, owned=owned)
+        channel_of = {plan.name: plan.channel for plan in event.plans}
+        self.phase = Following(assignment=event, views=views, fed_by=fed_by, channel_of=channel_of, owned=owned)
         return []
 
     def _retire(self) -> list[WorkerAction]:
@@ -249,10 +255,13 @@ class WorkerMachine:
             raise IllegalEvent(f"rows of epoch {event.epoch} while {phase.applied} is the last one applied")
         if event.channel not in phase.reading:
             raise IllegalEvent(f"rows of {event.channel}, which feeds no view here")
+        if not len(event.batch):
+            return []
         phase.reading[event.channel] += len(event.batch)
+        phase.last_hash[event.channel] = event.batch.hash64[-1]
         for view in phase.fed_by[event.channel]:
             view.apply(event.batch)
-        return []
+        return self._unpark(phase)
 
     def _finish(self, phase: Following, event: EpochRead) -> list[WorkerAction]:
         received = phase.reading
@@ -261,6 +270,7 @@ class WorkerMachine:
         if self._rules.w2_counts_match and received != event.promised:  # W2
             raise ProtocolError(f"epoch {event.epoch}: promised {event.promised}, received {received}")
         phase.applied, phase.reading = event.epoch, None
+        phase.last_hash.clear()
         stats = {name: view.stats() for name, view in phase.views.items()}
         report = Report(message=EpochFinished(epoch=event.epoch, received=received, stats=stats))
         return [report, *self._take_snapshots(phase), *self._unpark(phase), *self._read_next(phase)]
@@ -284,7 +294,12 @@ class WorkerMachine:
 
     def _must_wait(self, phase: Following, event: LookupAsked) -> bool:
         replaying = self._rules.w3_wait_for_replay and phase.applied < phase.assignment.serve_from  # W3
-        return replaying or phase.applied < event.at_least
+        return replaying or phase.applied < event.at_least or self._is_torn(phase, event)
+
+    def _is_torn(self, phase: Following, event: LookupAsked) -> bool:
+        """Whether only a part of some key's rows of the epoch may have been applied."""
+        last_hash = phase.last_hash.get(phase.channel_of[event.view])
+        return self._rules.w6_whole_keys and last_hash is not None and last_hash in event.hash64  # W6
 
     def _answer(self, phase: Following, event: LookupAsked) -> WorkerAction:
         try:
