@@ -91,6 +91,7 @@ class CoordinatorLoop:
         incarnation = Incarnation(next(self._incarnations))
         with self._changed:
             self._joined[incarnation] = _Joined(worker, address, end)
+            self._changed.notify_all()
         self._inbox.put(WorkerRegistered(worker=worker, incarnation=incarnation))
         return incarnation
 
