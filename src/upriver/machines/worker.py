@@ -10,6 +10,7 @@ slice that follows.
 Phases: ``Unassigned`` -> ``Following`` -> ``Retired``. Rules W1 to W6: ``docs/design/0001-river.md``.
 """
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -149,6 +150,17 @@ class Unassigned:
 
 
 @dataclass(slots=True, kw_only=True)
+class Reading:
+    """The epoch whose slices are being read."""
+
+    epoch: Epoch
+    received: dict[Channel, int]
+    """Rows so far, per channel that feeds a view."""
+    last_hash: dict[Channel, np.uint64] = field(default_factory=dict)
+    """Per channel, the hash64 of the last row so far: more of its key's rows may follow."""
+
+
+@dataclass(slots=True, kw_only=True)
 class Following:
     """Applies epochs and answers lookups."""
 
@@ -162,11 +174,11 @@ class Following:
     """One boolean per vnode."""
     applied: Epoch = Epoch(0)
     opened: Epoch = Epoch(0)
-    """The highest epoch that the coordinator has opened."""
-    reading: dict[Channel, int] | None = None
-    """Rows received of epoch ``applied + 1`` per channel, while its slices are being read."""
-    last_hash: dict[Channel, np.uint64] = field(default_factory=dict)
-    """Per channel, the hash64 of the last row received of the epoch that is being read: more of its rows may follow."""
+    """The last epoch that the coordinator has opened."""
+    unread: deque[Epoch] = field(default_factory=deque)
+    """Epochs that are open and not being read yet, in order."""
+    reading: Reading | None = None
+    """``None`` between two epochs."""
     parked: list[LookupAsked] = field(default_factory=list)
     """All and only the lookups that wait for a later epoch, or for the rest of a key's rows."""
     snapshots: list[TakeSnapshot] = field(default_factory=list)
@@ -242,35 +254,37 @@ class WorkerMachine:
             if event.epoch != phase.opened + 1:
                 raise ProtocolError(f"epoch {event.epoch} was opened after {phase.opened}")
         phase.opened = event.epoch
+        phase.unread.append(event.epoch)
         return self._read_next(phase)
 
     def _read_next(self, phase: Following) -> list[WorkerAction]:
-        if phase.reading is not None or phase.applied >= phase.opened:
+        if phase.reading is not None or not phase.unread:
             return []
-        phase.reading = dict.fromkeys(phase.fed_by, 0)
-        return [ReadEpoch(epoch=Epoch(phase.applied + 1), channels=tuple(phase.fed_by))]
+        epoch = phase.unread.popleft()
+        phase.reading = Reading(epoch=epoch, received=dict.fromkeys(phase.fed_by, 0))
+        return [ReadEpoch(epoch=epoch, channels=tuple(phase.fed_by))]
 
     def _apply(self, phase: Following, event: RowsRead) -> list[WorkerAction]:
-        if phase.reading is None or event.epoch != phase.applied + 1:
-            raise IllegalEvent(f"rows of epoch {event.epoch} while {phase.applied} is the last one applied")
-        if event.channel not in phase.reading:
+        reading = phase.reading
+        if reading is None or event.epoch != reading.epoch:
+            raise IllegalEvent(f"rows of epoch {event.epoch}, which is not being read; {phase.applied} is applied")
+        if event.channel not in reading.received:
             raise IllegalEvent(f"rows of {event.channel}, which feeds no view here")
         if not len(event.batch):
             return []
-        phase.reading[event.channel] += len(event.batch)
-        phase.last_hash[event.channel] = event.batch.hash64[-1]
+        reading.received[event.channel] += len(event.batch)
+        reading.last_hash[event.channel] = event.batch.hash64[-1]
         for view in phase.fed_by[event.channel]:
             view.apply(event.batch)
         return self._unpark(phase)
 
     def _finish(self, phase: Following, event: EpochRead) -> list[WorkerAction]:
-        received = phase.reading
-        if received is None or event.epoch != phase.applied + 1:
-            raise IllegalEvent(f"end of epoch {event.epoch} while {phase.applied} is the last one applied")
+        if phase.reading is None or event.epoch != phase.reading.epoch:
+            raise IllegalEvent(f"end of epoch {event.epoch}, which is not being read; {phase.applied} is applied")
+        received = phase.reading.received
         if self._rules.w2_counts_match and received != event.promised:  # W2
             raise ProtocolError(f"epoch {event.epoch}: promised {event.promised}, received {received}")
         phase.applied, phase.reading = event.epoch, None
-        phase.last_hash.clear()
         stats = {name: view.stats() for name, view in phase.views.items()}
         report = Report(message=EpochFinished(epoch=event.epoch, received=received, stats=stats))
         return [report, *self._take_snapshots(phase), *self._unpark(phase), *self._read_next(phase)]
@@ -298,8 +312,10 @@ class WorkerMachine:
 
     def _is_torn(self, phase: Following, event: LookupAsked) -> bool:
         """Whether only a part of some key's rows of the epoch may have been applied."""
-        last_hash = phase.last_hash.get(phase.channel_of[event.view])
-        return self._rules.w6_whole_keys and last_hash is not None and last_hash in event.hash64  # W6
+        if phase.reading is None or not self._rules.w6_whole_keys:  # W6
+            return False
+        last_hash = phase.reading.last_hash.get(phase.channel_of[event.view])
+        return last_hash is not None and last_hash in event.hash64
 
     def _answer(self, phase: Following, event: LookupAsked) -> WorkerAction:
         try:
