@@ -8,9 +8,8 @@ from typing import Any, Self
 import pyarrow as pa
 
 from upriver.errors import ClusterError, UnknownView
-from upriver.hashing import hash64
-from upriver.shell.asking import KeySet, Lookup, ask_owners, in_key_order
-from upriver.shell.keys import Keys, distinct_keys, key_columns
+from upriver.shell.asking import Found, KeySet, Lookup, ask_owners, in_key_order
+from upriver.shell.keys import Keys, key_columns
 from upriver.shell.lookup import LookupStreams
 from upriver.shell.remote import Connection, Remote
 from upriver.shell.routing import Routing, ViewRoute
@@ -63,10 +62,8 @@ class Client:
         """
         give_up_at = time.monotonic() + timeout
         lookup = Lookup(view, self._route(view), at_least, timeout, give_up_at)
-        columns = key_columns(view, lookup.route.key_schema, keys)
-        asked = KeySet(*distinct_keys(columns, hash64(columns.columns, columns.num_rows)))
-        found = pa.Table.from_batches(self._ask(lookup, asked), lookup.route.schema)
-        return in_key_order(found, lookup, asked)
+        asked = KeySet.of(key_columns(view, lookup.route.key_schema, keys))
+        return in_key_order(self._ask(lookup, asked), lookup.route.schema)
 
     def status(self) -> dict[str, Any]:
         """Epoch, workers, map version, and per view its rows, keys and bytes, as a plain dict."""
@@ -118,9 +115,9 @@ class Client:
 
     # Asking the workers
 
-    def _ask(self, lookup: Lookup, asked: KeySet) -> list[pa.RecordBatch]:
+    def _ask(self, lookup: Lookup, asked: KeySet) -> list[Found]:
         """The rows of all keys. What a worker does not answer is asked again, of its owner by then."""
-        found: list[pa.RecordBatch] = []
+        found: list[Found] = []
         pause = RETRY_S_MIN
         while True:
             seconds_left = max(0.0, lookup.give_up_at - time.monotonic())

@@ -269,9 +269,10 @@ def open_channel(
     ``receiver`` may be called before this returns; if this raises, it is not called at all. Raises what ``on_open``
     raised, AccessDenied, ``lost``, or WaitTimeout after ``timeout`` seconds.
     """
+    give_up_at = time.monotonic() + timeout
     connection = Connection(remote, lost)
     try:
-        writer, reader = connection.exchange(CHANNEL)
+        writer, reader = connection.exchange(CHANNEL, timeout=timeout)
     except UpriverError:
         connection.close()
         raise
@@ -279,7 +280,7 @@ def open_channel(
     welcomed: Future[ChannelEnd] = Future()
     _start(side.run, "reader", hello, receiver, welcomed)
     try:
-        return welcomed.result(timeout)
+        return welcomed.result(give_up_at - time.monotonic())
     except FutureTimeout:
         if not welcomed.cancel():
             return welcomed.result()  # it came just now

@@ -22,7 +22,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from upriver.errors import ClusterError, ProtocolError
-from upriver.shell.remote import brief, check_token
+from upriver.shell.remote import PING, brief, check_token
 from upriver.shell.sockets import cut_connections
 from upriver.shell.wire import decode_json, encode_json, error_to_json
 
@@ -111,7 +111,7 @@ class FlightBase(flight.FlightServerBase):  # type: ignore[misc]
     ) -> None:
         check_token(token)
         self._exchanges = dict(exchanges)
-        self._actions = dict(actions)
+        self._actions = {PING: lambda _: {}, **actions}
         self._gets = dict(gets)
         self._gate = _Gate(token)
         self._stopping = threading.Lock()

@@ -74,12 +74,12 @@ class LookupStream:
     A stream is in step while every question has its answer, be that an error; one that is not is of no more use.
     """
 
-    def __init__(self, connection: Connection, view: str, key_schema: pa.Schema) -> None:
+    def __init__(self, connection: Connection, view: str, key_schema: pa.Schema, timeout: float) -> None:
         self.address = connection.address
         self.view = view
         self.is_in_step = False
         self._connection = connection
-        self._writer, self._reader = connection.exchange(LOOKUP, view)
+        self._writer, self._reader = connection.exchange(LOOKUP, view, timeout=timeout)
         try:
             self._writer.begin(key_schema)
         except pa.ArrowException as error:
@@ -129,15 +129,18 @@ class LookupStreams:
         self._lent: set[LookupStream] = set()
         self._is_closed = False
 
-    def borrow(self, address: str, view: str, key_schema: pa.Schema) -> LookupStream:
-        """A stream that is in step; give it back, whatever happens. Raises WorkerLost, ClusterError once closed."""
+    def borrow(self, address: str, view: str, key_schema: pa.Schema, timeout: float) -> LookupStream:
+        """A stream that is in step; give it back, whatever happens. timeout: seconds for reaching the worker.
+
+        Raises WorkerLost, AccessDenied, ClusterError once closed.
+        """
         with self._lock:
             if self._is_closed:
                 raise ClusterError("the client is closed")
             idle = self._idle.get((address, view))
             stream = idle.pop() if idle else None
             connection = self._connection(address)
-        stream = stream or LookupStream(connection, view, key_schema)
+        stream = stream or LookupStream(connection, view, key_schema, timeout)
         with self._lock:
             self._lent.add(stream)
         return stream

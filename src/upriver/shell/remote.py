@@ -13,6 +13,8 @@ from upriver.shell.wire import decode_json, encode_json, error_from_json
 
 CONNECT_MS_MAX = 5000
 """Milliseconds in which a server must accept a connection and speak."""
+PING = "ping"
+"""An action that every server has, and that does nothing."""
 
 _CLIENT_OPTIONS = (
     ("grpc.enable_http_proxy", 0),  # workers are reached directly, whatever the environment says
@@ -99,11 +101,16 @@ class Connection:
         except pa.ArrowException as error:
             raise self.error(error) from None
 
-    def exchange(self, name: str, *arguments: str) -> tuple[Any, Any]:
+    def exchange(self, name: str, *arguments: str, timeout: float) -> tuple[Any, Any]:
         """A two-way stream: Flight's writer and reader, whose errors :meth:`error` translates.
 
-        A refusal comes with the first read. End it with :func:`end_exchange`.
+        timeout: seconds for reaching the server; the stream itself has no limit. A refusal comes with the first read.
+        End the stream with :func:`end_exchange`.
         """
+        try:
+            self.act(PING, timeout=timeout)  # opening a stream knows no time limit, and waits for a connection
+        except WaitTimeout:
+            raise self._lost(f"{self.address} cannot be reached in {timeout:g} s") from None
         options = flight.FlightCallOptions(headers=self._headers)
         try:
             writer, reader = self._client.do_exchange(flight.FlightDescriptor.for_path(name, *arguments), options)

@@ -33,7 +33,9 @@ class Message:
 def encode(message: Message) -> pa.Buffer:
     """The message's frame. Raises ProtocolError for fields that JSON cannot hold."""
     streams = [_encode_batch(batch) for batch in message.batches]
-    head = encode_json({"kind": message.kind, "fields": message.fields, "sizes": [stream.size for stream in streams]})
+    head = encode_json(
+        {"kind": message.kind, "fields": dict(message.fields), "sizes": [stream.size for stream in streams]}
+    )
     return pa.py_buffer(b"".join([_HEAD_BYTES.pack(len(head)), head, *streams]))
 
 
@@ -68,7 +70,7 @@ def _decode_batch(stream: pa.Buffer) -> pa.RecordBatch:
 def encode_json(value: Mapping[str, Any]) -> bytes:
     """Compact JSON. Raises ProtocolError for what JSON cannot hold."""
     try:
-        return json.dumps(value, separators=(",", ":")).encode()
+        return json.dumps(dict(value), separators=(",", ":")).encode()
     except (TypeError, ValueError) as error:
         raise ProtocolError(f"not to be said in JSON: {error}") from error
 
