@@ -195,6 +195,7 @@ class CoordinatorLoop:
             "workers": workers,
             "map_version": int(self._machine.vnode_map.version),
             "views": {plan.name: _total(plan.name, members.values()) for plan in self._machine.plans},
+            "rescale": None,  # there is none yet
             "failure": str(self._failure) if self._failure else None,
         }
 
