@@ -191,7 +191,7 @@ def test_a_stopping_server_says_goodbye(hub: Hub) -> None:
 
 def test_a_refusal_reaches_whoever_opens(server: FlightBase) -> None:
     ear = Ear()
-    with pytest.raises(UserError, match="^worker 3 is here already$"):
+    with pytest.raises(UserError, match=r"^worker 3 is here already$"):
         call(server, ear, Message("refuse me"))
     assert ear.closings.empty()
 
@@ -267,6 +267,11 @@ def test_a_receiver_that_fails_ends_the_channel_on_both_sides(server: FlightBase
     assert isinstance(their_ear.closing(), WorkerLost)
 
 
+def send_until_refused(end: ChannelEnd, message: Message) -> None:
+    for _ in range(1000):
+        end.send(message)
+
+
 @pytest.mark.parametrize(
     ("limits", "size", "match"),
     [
@@ -283,8 +288,7 @@ def test_a_peer_that_does_not_keep_up_is_cut_off(limits: ChannelLimits, size: in
         theirs, their_ear = hub.accepted()
         message = Message("much", {"text": "x" * size})
         with pytest.raises(ClusterError, match=match):
-            for _ in range(1000):
-                theirs.send(message)
+            send_until_refused(theirs, message)
         with pytest.raises(ClusterError, match="closed"):
             theirs.send(message)
         error = their_ear.closing()

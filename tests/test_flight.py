@@ -194,7 +194,7 @@ def test_an_error_of_any_length_arrives(connection: Connection) -> None:
 
 
 def test_a_get_s_error_arrives_as_it_was(connection: Connection) -> None:
-    with pytest.raises(WaitTimeout, match="^snapshot 3 is not held any more$"):
+    with pytest.raises(WaitTimeout, match=r"^snapshot 3 is not held any more$"):
         list(connection.get("refuse", {}, timeout=SECONDS_MAX))
     with pytest.raises(ProtocolError, match="no get 'nothing'; there are: numbers, refuse"):
         list(connection.get("nothing", {}, timeout=SECONDS_MAX))
@@ -227,7 +227,10 @@ def test_a_server_that_says_nothing_is_given_up() -> None:
         address = f"127.0.0.1:{mute.getsockname()[1]}"
         with Connection(Remote(address, TOKEN)) as connection, pytest.raises(ClusterError, match=address):
             connection.act("add", timeout=0.2)
-        with Connection(Remote(address, TOKEN), WorkerLost) as connection, pytest.raises(WorkerLost, match="in 0.2 s"):
+        with (
+            Connection(Remote(address, TOKEN), WorkerLost) as connection,
+            pytest.raises(WorkerLost, match=r"in 0\.2 s"),
+        ):
             connection.exchange("echo", timeout=0.2)
 
 

@@ -174,7 +174,7 @@ def _from_arrow(place: _Place, values: pa.Array | pa.ChunkedArray) -> pa.Array:
     if pa.types.is_dictionary(values.type):
         values = values.cast(values.type.value_type)
     type = place.field.type
-    if not place.takes(_arrow_kind(values.type)) or (_has_zone(values.type) != _has_zone(type) and len(values)):
+    if not place.takes(_arrow_kind(values.type)) or _differ_in_zone(values.type, type):
         raise place.refuse(f"an array of type {values.type}")
     try:
         if pa.types.is_integer(values.type) and pa.types.is_decimal(type):
@@ -185,8 +185,10 @@ def _from_arrow(place: _Place, values: pa.Array | pa.ChunkedArray) -> pa.Array:
     return cast.combine_chunks() if isinstance(cast, pa.ChunkedArray) else cast
 
 
-def _has_zone(type: pa.DataType) -> bool:
-    return pa.types.is_timestamp(type) and type.tz is not None
+def _differ_in_zone(type: pa.DataType, other: pa.DataType) -> bool:
+    """Whether one is of instants and the other of local times."""
+    both = pa.types.is_timestamp(type) and pa.types.is_timestamp(other)
+    return both and (type.tz is None) != (other.tz is None)
 
 
 def _arrow_kind(type: pa.DataType) -> str:
