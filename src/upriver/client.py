@@ -73,6 +73,10 @@ class Client:
         """How a view is kept, as a plain dict. Raises UnknownView."""
         return self._act("explain", view=view)
 
+    def key_schema(self, view: str) -> pa.Schema:
+        """Names and types of a view's key columns. Raises UnknownView."""
+        return self._route(view).key_schema
+
     def refresh(self) -> None:
         """Ask the coordinator anew which worker owns what; lookups do so by themselves when they must."""
         routing = Routing.from_json(self._act("routing"))
