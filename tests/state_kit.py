@@ -7,9 +7,7 @@ from decimal import Decimal
 from itertools import pairwise
 from typing import Any
 
-import duckdb
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -27,9 +25,14 @@ Row = tuple[Any, ...]
 _FLOATS = [0.0, -0.0, math.nan, -math.nan, math.inf, -math.inf]
 
 
+def decimal_of(unscaled: int, scale: int) -> Decimal:
+    """Exactly, unlike Decimal's own arithmetic, which keeps 28 digits."""
+    return Decimal(f"{unscaled}E-{scale}")
+
+
 def _decimals(precision: int, scale: int) -> SearchStrategy[Decimal]:
     most = 10**precision - 1
-    return st.integers(-most, most).map(lambda unscaled: Decimal(unscaled).scaleb(-scale))
+    return st.integers(-most, most).map(lambda unscaled: decimal_of(unscaled, scale))
 
 
 def _integers(bits: int) -> SearchStrategy[int]:
@@ -66,10 +69,13 @@ def column_values(type: pa.DataType, size: int | None = None) -> SearchStrategy[
 
 
 def batch_of(schema: pa.Schema, rows: Sequence[Row], key: Sequence[str], weight: Sequence[int] | None = None) -> Batch:
-    """Rows as they come off a lake edge: sorted by the hash64 of ``key``, otherwise in order."""
+    """Rows as they come off a lake edge: sorted by the hash64 of ``key``, otherwise in order.
+
+    No ``key`` columns: all hashes are HASH_SEED, so all keys collide.
+    """
     columns = [pa.array([row[place] for row in rows], field.type) for place, field in enumerate(schema)]
     batch = pa.RecordBatch.from_arrays(columns, schema=schema)
-    hashes = hash64([batch.column(name) for name in key])
+    hashes = hash64([batch.column(name) for name in key], len(rows))
     order = np.argsort(hashes, kind="stable")
     weights = None if weight is None else np.array(weight, np.int64)[order]
     return Batch(batch.take(pa.array(order)), hashes[order], weights)
@@ -92,6 +98,23 @@ def keys_of(schema: pa.Schema, keys: Sequence[Row]) -> tuple[Hashes, pa.RecordBa
     """Asked keys with their hashes."""
     columns = [pa.array([key[place] for key in keys], field.type) for place, field in enumerate(schema)]
     return hash64(columns, len(keys)), pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def comings_and_goings(data: st.DataObject, rows: Sequence[Row]) -> tuple[list[tuple[Row, int]], list[Row]]:
+    """Rows that come and may go again, each with its weight, no row before it came; and those left, in order.
+
+    Of equal rows, the oldest goes.
+    """
+    left: list[Row] = []
+    changes = []
+    for row in rows:
+        changes.append((row, 1))
+        left.append(row)
+        while left and data.draw(st.integers(0, 2)) == 0:
+            gone = data.draw(st.sampled_from(left))
+            left.remove(gone)
+            changes.append((gone, -1))
+    return changes, left
 
 
 def plainly(value: Any) -> Any:
@@ -118,30 +141,3 @@ def plain(schema: pa.Schema, *names: str) -> Projection:
     """A projection to columns of ``schema`` as they are; all of them if none is named."""
     chosen = names or schema.names
     return Projection(tuple(f'"{name}"' for name in chosen), pa.schema([schema.field(name) for name in chosen]))
-
-
-class DuckDbEvaluator:
-    """Evaluates DuckDB SQL in the simplest way, and counts how often it was asked to."""
-
-    def __init__(self) -> None:
-        self.calls = 0
-
-    def project(self, rows: pa.RecordBatch, projection: Projection) -> pa.RecordBatch:
-        columns = zip(projection.expressions, projection.schema.names, strict=True)
-        answer = self._query(rows, ", ".join(f'{expression} AS "{name}"' for expression, name in columns))
-        return answer.cast(projection.schema).combine_chunks().to_batches()[0] if rows.num_rows else _none(projection)
-
-    def mask(self, rows: pa.RecordBatch, predicate: str) -> npt.NDArray[np.bool_]:
-        answer = self._query(rows, f"coalesce({predicate}, false) AS passes")
-        mask: npt.NDArray[np.bool_] = answer.column("passes").to_numpy()
-        return mask
-
-    def _query(self, rows: pa.RecordBatch, select: str) -> pa.Table:
-        self.calls += 1
-        with duckdb.connect() as connection:
-            connection.register("input", pa.Table.from_batches([rows]))
-            return connection.sql(f"SELECT {select} FROM input").to_arrow_table()
-
-
-def _none(projection: Projection) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([], projection.schema)

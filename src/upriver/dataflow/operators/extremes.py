@@ -124,7 +124,7 @@ class RankedExtreme:
 def refuse_retraction(weight: Weights | None) -> None:
     """Raises ProtocolError if a weight is negative."""
     if weight is not None and (weight < 0).any():
-        raise ProtocolError("min and max cannot take a row back: their input must only ever grow")
+        raise ProtocolError("min and max cannot take a value back: their input must only ever grow")
 
 
 def _is_number(type: pa.DataType) -> bool:

@@ -17,12 +17,6 @@ from upriver.state.wide import add_at, from_ints, join, outside, split, to_ints
 
 _LONG_MAX = 2**63 - 1
 
-_SPARK_QUOTIENT_SCALE = 39
-"""Spark rounds an average of decimals to so many places first, then to its type's scale."""
-
-_SMALL_SCALE_MAX = 18
-"""Up to this scale, rounding twice gives what rounding once gives, whatever the count."""
-
 
 def sum_of(argument: pa.DataType, type: pa.DataType) -> Accumulator:
     """An accumulator of sum. Raises ProtocolError if Spark would not sum ``argument`` to ``type``."""
@@ -168,20 +162,22 @@ class FloatMean(FloatSum):
 
 
 class DecimalMean(DecimalSum):
-    """avg of decimals: the exact sum by the count, rounded half up as Spark does it."""
+    """avg of decimals: the exact sum by the count, rounded once, halves away from zero."""
 
-    __slots__ = ("_mean_type",)
+    __slots__ = ("_factor", "_mean_type")
 
     def __init__(self, sum_type: pa.DataType, mean_type: pa.DataType) -> None:
         super().__init__(sum_type)
         self._mean_type = mean_type
+        self._factor = 10 ** (mean_type.scale - sum_type.scale)
 
     def take(self, slots: Slots, counts: Counts) -> pa.Array:
         totals = self._totals.cells[slots]
         divisors = np.maximum(counts, 1)
         means, done = self._divide_small(totals, divisors)
         for place in np.flatnonzero(~done):
-            mean = self._divide(to_ints(totals[place : place + 1])[0], int(divisors[place]))
+            (total,) = to_ints(totals[place : place + 1])
+            mean = _half_up(total * self._factor, int(divisors[place]))
             if abs(mean) >= 10**self._mean_type.precision:
                 raise OutOfRange(int(slots[place]))
             means[place : place + 1] = from_ints([mean], means.dtype.itemsize)
@@ -189,19 +185,12 @@ class DecimalMean(DecimalSum):
 
     def _divide_small(self, totals: Cells, divisors: Counts) -> tuple[Cells, npt.NDArray[np.bool_]]:
         """Quotients in 64 bits, and where they are right; the others are too large for it."""
-        factor = 10 ** (self._mean_type.scale - self._type.scale)
         low, high = totals.view(np.int64).reshape(-1, 2).T
-        most = _LONG_MAX // (4 * factor)
+        most = _LONG_MAX // (4 * self._factor)
         small = (high == low >> 63) & (low >= -most) & (low <= most) & (divisors < 2**62)
-        if self._mean_type.scale > _SMALL_SCALE_MAX:
-            small[:] = False
-        magnitudes = (2 * factor * np.abs(np.where(small, low, 0)) + divisors) // (2 * divisors)
+        magnitudes = (2 * self._factor * np.abs(np.where(small, low, 0)) + divisors) // (2 * divisors)
         means = np.where(low < 0, -magnitudes, magnitudes)
         return np.stack([means, means >> 63], axis=1).view(totals.dtype).reshape(len(totals)), small
-
-    def _divide(self, total: int, count: int) -> int:
-        quotient = _half_up(total * 10 ** (_SPARK_QUOTIENT_SCALE - self._type.scale), count)
-        return _half_up(quotient, 10 ** (_SPARK_QUOTIENT_SCALE - self._mean_type.scale))
 
 
 def _half_up(numerator: int, denominator: int) -> int:
