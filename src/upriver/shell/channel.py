@@ -141,7 +141,8 @@ class ChannelEnd:
                 elif message.kind != _PING.kind:
                     receiver.on_message(message)
         except UpriverError as error:
-            self._cut(error)
+            if not said_bye:  # after it, a peer may be gone before the stream has ended in form
+                self._cut(error)
         except Exception as error:
             self._cut(ProtocolError(f"what {self.peer} said was not taken: {type(error).__name__}: {error}"))
         if not said_bye:
