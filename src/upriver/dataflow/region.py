@@ -33,7 +33,10 @@ class Region:
 
     @classmethod
     def build(cls, plan: ViewPlan, vnodes: int, evaluator: Evaluator) -> Self:
-        """An empty region. Raises ProtocolError for a plan that contradicts itself."""
+        """An empty region. Raises ProtocolError for a plan that contradicts itself.
+
+        vnodes: the lake's. Scans are sorted by hash64, hence grouped by vnode, however many vnodes there are.
+        """
         store = _store(plan)
         return cls(
             None if plan.filter is None else Filter(plan.filter, evaluator),

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from upriver.dataflow.batch import Batch
 from upriver.dataflow.operators.argument import Argument, Reader
-from upriver.dataflow.plan import AggregatePlan
+from upriver.dataflow.plan import AggregateCall, AggregatePlan
 from upriver.hashing import hash64
 from upriver.state.columns import array_of
 from upriver.state.fanout import Fanout
@@ -60,15 +60,9 @@ class Aggregate:
         self._readers: dict[str, Reader] = {
             name: partial(self._groups.column, place) for place, name in enumerate(self._group)
         }
-        for call in plan.calls:
-            if call.argument is None:
-                self._readers[call.output] = self._count_rows
-            else:
-                argument = Argument(source.field(call.argument).type, self._rows, self._key_of)
-                argument = self._arguments.setdefault(call.argument, argument)
-                self._readers[call.output] = argument.reader(call)
-        group_fields = [source.field(name) for name in plan.group]
-        self.schema = pa.schema([*group_fields, *(pa.field(call.output, call.type) for call in plan.calls)])
+        self._readers |= {call.output: self._reader(call, source) for call in plan.calls}
+        results = [pa.field(call.output, call.type) for call in plan.calls]
+        self.schema = pa.schema([*(source.field(name) for name in plan.group), *results])
 
     @property
     def held(self) -> int:
@@ -124,6 +118,13 @@ class Aggregate:
         """One column of these groups. Raises RowError if an average does not fit its type."""
         return self._readers[name](slots)
 
+    def _reader(self, call: AggregateCall, source: pa.Schema) -> Reader:
+        if call.argument is None:
+            return self._count_rows
+        if call.argument not in self._arguments:
+            self._arguments[call.argument] = Argument(source.field(call.argument).type, self._rows, self._key_of)
+        return self._arguments[call.argument].reader(call)
+
     def _resize(self, size: int) -> None:
         self._rows.resize(size)
         for argument in self._arguments.values():
@@ -159,5 +160,5 @@ class Aggregate:
         return array_of(pa.int64(), self._rows.counts[slots])
 
     def _key_of(self, slot: int) -> str:
-        key = {name: self._groups.column(place, np.array([slot]))[0].as_py() for place, name in enumerate(self._group)}
-        return str(key)
+        slots = np.array([slot])
+        return str({name: self._groups.column(place, slots)[0].as_py() for place, name in enumerate(self._group)})
