@@ -78,6 +78,6 @@ def sql_answer(plan: ViewPlan, tables: Mapping[str, pa.Table], database: duckdb.
     """What DuckDB says of the view's SQL over all rows: an oracle that shares no code with ours."""
     database.register(plan.table, tables[plan.table])
     try:
-        return Counter(database.sql(plan.sql).fetchall())
+        return Counter(database.execute(plan.sql).fetchall())
     finally:
         database.unregister(plan.table)

@@ -12,12 +12,10 @@ from random import Random
 from typing import assert_never
 
 import duckdb
-import numpy as np
-import pyarrow as pa
 
 from upriver.dataflow.plan import ViewPlan
-from upriver.errors import ProtocolError
-from upriver.ids import Epoch, Incarnation, MapVersion, WorkerId
+from upriver.errors import DeclarationError, ProtocolError
+from upriver.ids import Incarnation, MapVersion, WorkerId
 from upriver.machines.coordinator import (
     AppFailed,
     CoordinatorEvent,
@@ -48,7 +46,6 @@ from upriver.machines.worker import (
     EpochRead,
     ForgetSnapshot,
     HoldSnapshot,
-    LookupAsked,
     ReadEpoch,
     Refuse,
     Report,
@@ -60,10 +57,11 @@ from upriver.machines.worker import (
 )
 from upriver.sim import checkers
 from upriver.sim.checkers import require
+from upriver.sim.clients import drawn_lookup, drawn_view
 from upriver.sim.lake import CUTS_MAX, FakeLake
 from upriver.sim.oracle import BuildView, Oracle
 from upriver.sim.process import Process
-from upriver.sim.tables import TABLES, Crowd, hashes_of_keys
+from upriver.sim.tables import TABLES, Crowd
 from upriver.sim.watcher import Watcher
 from upriver.sim.weather import Weather
 from upriver.vnodes import VnodeMap
@@ -71,17 +69,19 @@ from upriver.vnodes import VnodeMap
 Move = tuple[float, Callable[[], None]]
 """A thing that can happen next, and its weight."""
 
-VNODES = (1, 4, 16, 64)
-KEYS_ASKED_MAX = 4
-OWN_KEYS_SHARE, KNOWN_VIEWS_SHARE = 0.85, 0.97
+VNODES = (1, 4, 16, 64, 256)
 
 
 class World:
-    """Everything that one seed plays out. ``trace``: what was done, one line for each step."""
+    """Everything that one seed plays out.
+
+    steps: how many things have happened. trace: a line for each, and for each epoch that ended with one.
+    """
 
     def __init__(
         self, lots: Random, workers: int, plans: tuple[ViewPlan, ...], rules: Rules, build_view: BuildView
     ) -> None:
+        self.steps = 0
         self.trace: list[str] = []
         self._lots = lots
         self._rules = rules
@@ -114,6 +114,7 @@ class World:
         moves = [move for move in self._moves() if move[0]]
         if not moves:
             return False
+        self.steps += 1
         self._lots.choices([what for _, what in moves], [weight for weight, _ in moves])[0]()
         return True
 
@@ -243,36 +244,16 @@ class World:
 
     def _look_up(self) -> None:
         process = self._lots.choice([process for process in self._processes.values() if process.runs])
-        lookup = self._drawn_lookup(process)
+        plan = self._lots.choice(self._plans)
+        vnode_of = self._oracle.vnode_of[plan.name]
+        lookup = drawn_lookup(next(self._tickets), process, plan, vnode_of, self.lake.published, self._lots)
         keys = [tuple(row.values()) for row in lookup.keys.to_pylist()]
         at_least = f" at least {lookup.at_least}" if lookup.at_least else ""
         self._happened("lookups_asked", f"{process} is asked for {lookup.view} {keys}{at_least}")
         self._step_worker(process, lookup)
 
-    def _drawn_lookup(self, process: Process) -> LookupAsked:
-        """Mostly for keys that the process owns; sometimes for others, a view that is not there, a later epoch."""
-        lots = self._lots
-        plan = lots.choice(self._plans)
-        hashes = hashes_of_keys(plan.index)
-        vnode_of = self._oracle.vnode_of[plan.name]
-        own = [key for key in hashes if vnode_of[key] in process.vnodes]
-        keys = own if own and lots.random() < OWN_KEYS_SHARE else list(hashes)
-        keys = lots.sample(keys, min(len(keys), lots.randint(1, KEYS_ASKED_MAX)))
-        columns = zip(plan.key, zip(*keys, strict=True), strict=True)
-        at_least = lots.choice((0, 0, 0, self.lake.published, self.lake.published + lots.randint(1, 3)))
-        return LookupAsked(
-            ticket=next(self._tickets),
-            view=plan.name if lots.random() < KNOWN_VIEWS_SHARE else "typo",
-            keys=pa.record_batch(
-                {name: pa.array(values, plan.output.schema.field(name).type) for name, values in columns}
-            ),
-            hash64=np.array([hashes[key] for key in keys], np.uint64),
-            at_least=Epoch(at_least),
-        )
-
     def _scan(self) -> None:
-        view = self._lots.choice(self._plans).name if self._lots.random() < KNOWN_VIEWS_SHARE else "typo"
-        ticket = next(self._tickets)
+        view, ticket = drawn_view(self._plans, self._lots), next(self._tickets)
         self._happened("scans_asked", f"scan {ticket} of {view}")
         self.watcher.scan_asked(ticket)
         self._step_coordinator(SnapshotAsked(ticket=ticket, view=view))
@@ -352,7 +333,12 @@ class World:
 
 
 def drawn_map(lots: Random, workers: int) -> VnodeMap:
-    """Ranges of vnodes as at the start of an app, or any vnodes as after rescales."""
+    """Ranges of vnodes as at the start of an app, or any vnodes as after rescales.
+
+    Raises DeclarationError for no workers, and for more than there can be vnodes.
+    """
+    if not 1 <= workers <= VNODES[-1]:
+        raise DeclarationError(f"a simulated river has 1 to {VNODES[-1]} workers, not {workers}")
     vnodes = lots.choice([vnodes for vnodes in VNODES if vnodes >= workers])
     everyone = [WorkerId(worker) for worker in range(workers)]
     if lots.random() < 0.5:
