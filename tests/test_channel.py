@@ -12,9 +12,9 @@ from channel_kit import HELLO, QUICK, SECONDS_MAX, TOKEN, Ear, Hub
 
 from upriver.errors import AccessDenied, ClusterError, ProtocolError, UpriverError, UserError, WaitTimeout, WorkerLost
 from upriver.shell.channel import CHANNEL, ChannelEnd, ChannelExchange, ChannelLimits, Receiver, open_channel
-from upriver.shell.flight import FlightBase
+from upriver.shell.flight import ExchangeCall, FlightBase
 from upriver.shell.remote import Connection, Remote, end_exchange
-from upriver.shell.wire import Message, encode
+from upriver.shell.wire import Message, decode, encode
 
 
 @pytest.fixture(autouse=True)
@@ -124,6 +124,28 @@ def test_a_closed_end_takes_nothing_more_and_closes_once(server: FlightBase, hub
     assert (our_ear.closing(), their_ear.closing()) == (None, None)
     assert our_ear.closings.empty()
     assert their_ear.closings.empty()
+
+
+class Hasty:
+    """A server's side that is gone as soon as both have said goodbye, before the stream has ended in form."""
+
+    def serve(self, call: ExchangeCall) -> None:
+        call.reader.read_chunk()
+        for said in ("channel.welcome", "channel.bye"):
+            call.writer.write_metadata(encode(Message(said)))
+        while decode(call.reader.read_chunk().app_metadata).kind != "channel.bye":
+            pass
+        call.cut()
+
+    def close(self, seconds: float) -> None:
+        """It is gone by then."""
+
+
+def test_a_peer_that_is_gone_after_its_goodbye_has_closed_in_good_order() -> None:
+    ear = Ear()
+    with FlightBase(TOKEN, exchanges={CHANNEL: Hasty()}) as server:
+        call(server, ear)
+        assert ear.closing() is None
 
 
 def test_a_stopping_server_says_goodbye(hub: Hub) -> None:

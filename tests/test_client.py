@@ -195,6 +195,12 @@ def test_status_and_explain_are_the_coordinator_s(shared: Client) -> None:
     assert shared.explain("planes") == {"view": "planes", "partial": False}
 
 
+def test_a_view_s_key_is_told(shared: Client) -> None:
+    assert shared.key_schema("routes") == pa.schema([("origin", pa.string()), ("dest", pa.int32())])
+    with pytest.raises(UnknownView, match="there are: planes, routes"):
+        shared.key_schema("plains")
+
+
 def test_many_threads_may_look_up_at_once(shared: Client) -> None:
     def look_up(thread: int) -> None:
         for number in range(thread, 100, 8):
