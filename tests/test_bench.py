@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from upriver.bench.commands import add_benchmarks, render_latency, render_throughput
@@ -171,6 +171,7 @@ def test_a_real_tree_is_charged_with_what_it_burnt() -> None:
 # Events ----------------------------------------------------------------------------------------------------------
 
 
+@settings(deadline=None)
 @given(st.integers(1, 1000), st.integers(1, 50), st.integers(1, 10), st.integers(0, 3))
 def test_events_have_their_rows_and_keys_and_come_again(rows: int, keys: int, files: int, seed: int) -> None:
     spec = EventsSpec(rows=max(rows, files), keys=keys, files=files, seed=seed)
@@ -212,6 +213,7 @@ def test_impossible_events_are_refused(asked: dict[str, int]) -> None:
 # Latency ---------------------------------------------------------------------------------------------------------
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 500), min_size=1, max_size=300), st.integers(1, 8))
 def test_watched_keys_are_spread_over_the_order_of_hashes(keys: list[int], count: int) -> None:
     watched = spread(np.array(keys), count).tolist()
