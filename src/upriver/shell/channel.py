@@ -41,7 +41,8 @@ _WELCOME, _PING, _BYE = Message("channel.welcome"), Message("channel.ping"), Mes
 class ChannelLimits:
     """Bounds of one end. outbox_*: what may wait to be written; one message of any size always fits.
 
-    ping_s: time between signs of life. silence_s_max: time without any after which the peer counts as lost.
+    ping_s: time between signs of life. silence_s_max: time without any after which the peer counts as lost; a message
+    that takes longer to get across is silence too.
     """
 
     outbox_messages_max: int = 10_000
