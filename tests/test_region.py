@@ -13,7 +13,7 @@ from state_kit import MANY, Row, batch_of, decimal_of, keys_of, pieces, plain, p
 
 from upriver.dataflow.plan import AggregateCall, AggregatePlan, Projection, ViewPlan
 from upriver.dataflow.region import Region
-from upriver.errors import ProtocolError
+from upriver.errors import ProtocolError, RowError
 from upriver.hashing import hash64
 
 VNODES = 256
@@ -137,6 +137,13 @@ def test_stats_count_rows_before_having_and_keys_and_bytes() -> None:
     assert (region.stats()["rows"], region.stats()["keys"]) == (3, 2)
     assert region.stats()["bytes"] > empty
     assert region.scan().num_rows == 2
+
+
+def test_an_overflow_is_told_in_the_users_words() -> None:
+    region = Region.build(CARRIER_DAYS, VNODES, DuckDbEvaluator())
+    rows = [("UA", 1, 2**62, None), ("AA", 2, 2**62, None), ("AA", 2, 2**62, None)]
+    with pytest.raises(RowError, match=r"column m: sum does not fit int64 for the key \{'c': 'AA', 'day': 2\}"):
+        region.apply(batch_of(FLIGHTS, rows, ["carrier"]))
 
 
 def test_an_empty_batch_and_one_that_is_filtered_away_change_nothing() -> None:
