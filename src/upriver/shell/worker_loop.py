@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from upriver.dataflow.batch import Batch
 from upriver.dataflow.plan import TableSpec
-from upriver.errors import ProtocolError, UpriverError, WaitTimeout
+from upriver.errors import ProtocolError, UpriverError, WaitTimeout, WrongOwner
 from upriver.hashing import hash64
 from upriver.ids import Channel, Epoch, SnapshotId
 from upriver.machines.messages import Assign, FromWorker, ToWorker, WorkerFailed
@@ -62,6 +62,8 @@ class WorkerLoop:
         """The askers of all and only the lookups that are not answered."""
         self._snapshots: dict[SnapshotId, pa.Table] = {}
         self._stopped = False
+        self._is_over = False
+        """Nobody will answer any more."""
 
     def hear(self, message: ToWorker) -> None:
         """Take a message from the coordinator."""
@@ -74,6 +76,8 @@ class WorkerLoop:
         """
         ticket, asker = next(self._tickets), Future[Answered]()
         self._waiting[ticket] = asker
+        if self._is_over:
+            raise _retired()
         hashes = hash64(keys.columns, keys.num_rows)
         epoch = Epoch(at_least or 0)
         self._inbox.put(LookupAsked(ticket=ticket, view=view, keys=keys, hash64=hashes, at_least=epoch))
@@ -108,6 +112,10 @@ class WorkerLoop:
             kind = type(error).__name__ if isinstance(error, UpriverError) else ProtocolError.__name__
             text = str(error) if isinstance(error, UpriverError) else repr(error)
             report(WorkerFailed(kind=kind, error=text))
+        finally:
+            self._is_over = True  # before the askers are told: who comes later sees it
+            for ticket in list(self._waiting):
+                self._settle(ticket, _retired())
 
     def _turn(self) -> None:
         """Take what is in the inbox; wait for it only if there is nothing to read from the lake."""
@@ -174,6 +182,10 @@ class WorkerLoop:
                 yield RowsRead(epoch=action.epoch, channel=channel, batch=Batch(user, hashes))
         promised = {channel: manifest.rows_of(channel, vnodes) for channel in action.channels}
         yield EpochRead(epoch=action.epoch, promised=promised)
+
+
+def _retired() -> WrongOwner:
+    return WrongOwner("this worker has retired")
 
 
 def _nobody_listens(message: FromWorker) -> None:
