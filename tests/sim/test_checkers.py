@@ -32,11 +32,17 @@ CASES: list[tuple[Checker, list[Args], list[Args]]] = [
     (checkers.epochs_are_applied_in_order_and_once, [(0, 1), (4, 5)], [(1, 1), (1, 3), (2, 1)]),
     (checkers.no_row_is_lost_or_doubled, [({"t": 2}, {"t": 2})], [({"t": 2}, {"t": 1}), ({"t": 2}, {"t": 3})]),
     (checkers.workers_are_not_sent_too_far_ahead, [(3, 3 + EPOCHS_AHEAD_MAX)], [(3, 4 + EPOCHS_AHEAD_MAX)]),
-    (checkers.a_worker_holds_only_keys_of_its_vnodes, [([A], VNODE_OF, {0})], [([A, B], VNODE_OF, {0})]),
+    (
+        checkers.a_worker_holds_only_keys_of_its_vnodes,
+        [([A], VNODE_OF, {0})],
+        [([A, B], VNODE_OF, {0}), ([("c",)], VNODE_OF, {0})],
+    ),
     (checkers.a_key_lives_in_one_place, [({0: [A], 1: [B]},)], [({0: [A], 1: [A, B]},)]),
     (checkers.a_keys_rows_are_in_order, [(VIEW, 1)], [({A: [("a", 2), ("a", 1)]}, 1), ({A: [("a", 1)] * 2}, 1)]),
     (checkers.views_equal_the_oracle, [(VIEW, dict(VIEW))], [(VIEW, OTHER), (OTHER, VIEW), (VIEW, {})]),
     (checkers.views_equal_sql, [(SQL, VIEW)], [(SQL, OTHER), (SQL, {}), (SQL + SQL, VIEW)]),
+    (checkers.everybody_is_answered_once, [(1, {1, 2})], [(3, {1, 2})]),
+    (checkers.lookups_tell_the_epoch_applied, [(2, 2)], [(2, 1), (2, 3)]),
     (checkers.lookups_wait_for_the_replay, [(2, 1, 2), (3, 3, 0)], [(1, 0, 2), (2, 3, 0)]),
     (
         checkers.lookups_equal_the_oracle,

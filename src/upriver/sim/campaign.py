@@ -75,6 +75,9 @@ class Simulator:
             world.stop()
         except Violated as error:
             violation = Violation(world.steps, error.checker, error.problem)
+        except Exception as error:
+            error.add_note(f"in seed {seed}, step {world.steps}, {workers} workers")
+            raise
         return Outcome(seed, world.steps, violation, tuple(world.trace), dict(world.watcher.counters))
 
 
