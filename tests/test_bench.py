@@ -14,11 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from upriver.bench.commands import add_benchmarks, render_latency, render_throughput
+from upriver.bench.commands import add_benchmarks, render_latency, render_stages, render_throughput
 from upriver.bench.events import EventsSpec, write_events
 from upriver.bench.figures import median, milliseconds, percentile
 from upriver.bench.latency import spread
 from upriver.bench.process_tree import Meter, ProcessTimes, TreeAccount, parse_stat, process_table, pss_bytes
+from upriver.bench.stages import rates
 from upriver.bench.throughput import Measured, ThroughputOptions, measure_throughput, medians
 from upriver.errors import UserError
 from upriver.hashing import hash64
@@ -264,6 +265,13 @@ def test_latencies_are_shown_in_tables() -> None:
     assert "1-row epoch, from commit" in shown
     assert "3.25" in shown
     assert "one_p50_us" in shown
+
+
+def test_the_first_micro_batch_has_a_rate_of_its_own() -> None:
+    assert rates([100, 200, 100], [2.0, 1.0, 0.5]) == {"first_rows_per_s": 50, "rows_per_s": 200}
+    assert rates([100], [2.0]) == {"first_rows_per_s": 50, "rows_per_s": 50}
+    shown = render_stages({"stages": {"ingest": rates([1_000, 4_000_000], [1.0, 2.0])}})
+    assert shown.splitlines()[-1].split() == ["ingest", "1,000", "2,000,000"]
 
 
 @pytest.mark.spark
