@@ -172,8 +172,8 @@ class Following:
     """The channel that feeds each view."""
     owned: np.ndarray
     """One boolean per vnode."""
-    applied: Epoch = Epoch(0)
-    opened: Epoch = Epoch(0)
+    applied: Epoch = field(default=Epoch(0))
+    opened: Epoch = field(default=Epoch(0))
     """The last epoch that the coordinator has opened."""
     unread: deque[Epoch] = field(default_factory=deque)
     """Epochs that are open and not being read yet, in order."""
