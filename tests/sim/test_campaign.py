@@ -1,6 +1,7 @@
 """The simulator's seeds: none finds anything wrong, all that can happen does, and each plays out the same again."""
 
 import json
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -28,7 +29,7 @@ HAPPENINGS = (
     "crashes",
     "losses_noticed",
     "late_reports",
-    "replacements",
+    "takeovers",
     "repeats",
     "torn_reads_noticed",
 )
@@ -71,7 +72,7 @@ def test_a_seed_plays_out_the_same_again_to_the_last_line(outcomes: list[Outcome
 @pytest.mark.parametrize("hash_seed", ["0", "1"])
 def test_a_seed_plays_out_the_same_in_another_process(hash_seed: str) -> None:
     code = f"from upriver.sim.campaign import run_seed; print(*run_seed(7, {STEPS}, 3).trace, sep='\\n')"
-    environment = {"PYTHONHASHSEED": hash_seed}
+    environment = os.environ | {"PYTHONHASHSEED": hash_seed}
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     assert run.returncode == 0, run.stderr
     assert tuple(run.stdout.splitlines()) == run_seed(7, STEPS, 3).trace

@@ -13,9 +13,9 @@ class Weather:
     """Weights, relative to each other; ``torn`` is a probability.
 
     pace: how fast each place takes its messages and reads. hear: how fast the coordinator takes reports.
-    notice: that the coordinator hears of a loss. start: of a process in an empty place. replace: in a full one.
-    repeat: that the network says an ``OpenEpoch`` again. torn: that a read loses or doubles rows.
-    sizes: rows of an epoch, to be drawn from.
+    notice: that the coordinator hears of a loss. start: that a process comes to an empty place.
+    takeover: that one comes to a full place. repeat: that the network says an ``OpenEpoch`` again.
+    torn: that a read loses or doubles rows. sizes: rows of an epoch, to be drawn from.
     """
 
     publish: float
@@ -26,7 +26,7 @@ class Weather:
     crash: float
     notice: float
     start: float
-    replace: float
+    takeover: float
     repeat: float
     torn: float
     sizes: tuple[int, ...]
@@ -44,7 +44,7 @@ class Weather:
             crash=lots.choice((0.0, 0.0, 0.01, 0.05, 0.2)),
             notice=lots.choice((0.3, 2.0)),
             start=lots.choice((1.0, 5.0)),
-            replace=lots.choice((0.0, 0.0, 0.05)),
+            takeover=lots.choice((0.0, 0.0, 0.05)),
             repeat=lots.choice((0.0, 0.3)),
             torn=lots.choice((0.0, 0.0, 0.05)),
             sizes=lots.choice(((0, 1), (0, 1, 3, 8), (0, 1, 5, 40), (20, 60))),
@@ -63,7 +63,7 @@ class Weather:
             crash=0,
             notice=1,
             start=1,
-            replace=0,
+            takeover=0,
             repeat=0,
             torn=0,
         )

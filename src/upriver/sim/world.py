@@ -91,10 +91,10 @@ class World:
         self._plans = tuple(sorted(lots.sample(plans, lots.randint(1, len(plans))), key=plans.index))
         self._crowd = Crowd(lots)
         vnodes = len(self._map.owners)
-        self.lake = FakeLake(self._plans, vnodes)
+        self._lake = FakeLake(self._plans, vnodes)
         self._oracle = Oracle(self._plans, vnodes, build_view)
         self._coordinator = CoordinatorMachine(self._map, self._plans, rules)
-        self.watcher = Watcher(self._plans, self._map.workers, self.lake, self._oracle)
+        self.watcher = Watcher(self._plans, self._map.workers, self._lake, self._oracle)
         self._incarnations = count(1)
         self._tickets = count(1)
         self._processes: dict[Incarnation, Process] = {}
@@ -135,9 +135,9 @@ class World:
 
     def _drain(self) -> None:
         """Bounded by twice what it takes each process to apply everything in the smallest slices that there can be."""
-        slices_max = len(self.lake.edges) * (len(self._map.owners) + CUTS_MAX)
+        slices_max = len(self._lake.edges) * (len(self._map.owners) + CUTS_MAX)
         under_way = sum(len(process.down) + len(process.up) + 1 for process in self._processes.values())
-        steps_max = 2 * (under_way + len(self._map.workers) * (self.lake.published + 1) * (slices_max + 3))
+        steps_max = 2 * (under_way + len(self._map.workers) * (self._lake.published + 1) * (slices_max + 3))
         steps = 0
         while self.step():
             steps += 1
@@ -150,7 +150,7 @@ class World:
             moves.append((weather.lookup, self._look_up))
         for worker in self._map.workers:
             full = worker in self._latest and self._latest[worker].runs
-            moves.append((weather.replace if full else weather.start, partial(self._start, worker)))
+            moves.append((weather.takeover if full else weather.start, partial(self._start, worker)))
         for process in self._processes.values():
             moves += self._moves_of(process)
         return moves
@@ -176,11 +176,11 @@ class World:
     def _publish(self) -> None:
         table = self._lots.choice(TABLES)
         rows = self._crowd.rows(table, self._lots.choice(self._weather.sizes))
-        epoch = self.lake.publish(table.name, rows)
-        self._oracle.publish(epoch, self.lake)
+        epoch = self._lake.publish(table.name, rows)
+        self._oracle.publish(epoch, self._lake)
         self._happened("epochs", f"epoch {epoch}: {rows.num_rows} rows of {table.name}")
         self.watcher.counters["rows"] += rows.num_rows
-        self._step_coordinator(EpochPublished(epoch=epoch, rows=self.lake.rows(epoch)))
+        self._step_coordinator(EpochPublished(epoch=epoch, rows=self._lake.rows(epoch)))
 
     def _start(self, worker: WorkerId) -> None:
         process = Process(
@@ -188,10 +188,10 @@ class World:
             incarnation=Incarnation(next(self._incarnations)),
             vnodes=self._map.vnodes_of_worker(worker),
             machine=WorkerMachine(self._build_view, self._rules),
-            published_at_joining=self.lake.published,
+            published_at_joining=self._lake.published,
         )
-        replaces = worker in self._latest and self._latest[worker].runs
-        self._happened("replacements" if replaces else "starts", f"{process} comes")
+        takes_over = worker in self._latest and self._latest[worker].runs
+        self._happened("takeovers" if takes_over else "starts", f"{process} comes")
         self._processes[process.incarnation] = self._latest[worker] = process
         self.watcher.joined(process)
         self._step_coordinator(WorkerRegistered(worker=worker, incarnation=process.incarnation))
@@ -246,7 +246,7 @@ class World:
         process = self._lots.choice([process for process in self._processes.values() if process.runs])
         plan = self._lots.choice(self._plans)
         vnode_of = self._oracle.vnode_of[plan.name]
-        lookup = drawn_lookup(next(self._tickets), process, plan, vnode_of, self.lake.published, self._lots)
+        lookup = drawn_lookup(next(self._tickets), process, plan, vnode_of, self._lake.published, self._lots)
         keys = [tuple(row.values()) for row in lookup.keys.to_pylist()]
         at_least = f" at least {lookup.at_least}" if lookup.at_least else ""
         self._happened("lookups_asked", f"{process} is asked for {lookup.view} {keys}{at_least}")
@@ -282,7 +282,7 @@ class World:
             case ReadEpoch():
                 self.watcher.reads(process, action.epoch)
                 tear = self._lots.random() < self._weather.torn
-                process.start_reading(action, self.lake, tear, self._lots)
+                process.start_reading(action, self._lake, tear, self._lots)
             case Report():
                 if isinstance(action.message, EpochFinished):
                     self.watcher.finished(process, action.message)
