@@ -29,6 +29,7 @@ from upriver.machines.worker import (
     ForgetSnapshot,
     HoldSnapshot,
     LookupAsked,
+    LookupGivenUp,
     ReadEpoch,
     Refuse,
     Report,
@@ -113,7 +114,7 @@ def take(snapshot: int, at: int) -> TakeSnapshot:
 
 def worker(*events: WorkerEvent, rules: Rules = ALL_RULES) -> WorkerMachine:
     """A machine that has lived through these events."""
-    machine = WorkerMachine(lambda plan, vnodes: Counting(), rules)
+    machine = WorkerMachine(lambda _: Counting(), rules)
     for event in events:
         machine.step(event)
     return machine
@@ -217,6 +218,14 @@ def test_w3_so_many_lookups_wait_and_one_more_is_refused() -> None:
     assert refused(machine.step(asked("a", ticket=LOOKUPS_PARKED_MAX))) == {LOOKUPS_PARKED_MAX: WrongOwner}
     machine.step(opened(1))
     assert len(answered(machine.step(read(1, 0)))) == LOOKUPS_PARKED_MAX
+
+
+def test_w3_a_lookup_that_was_given_up_waits_no_more() -> None:
+    machine = worker(
+        assign(serve_from=1), asked("a", ticket=1), asked("a", ticket=2), LookupGivenUp(ticket=1), opened(1)
+    )
+    assert list(answered(machine.step(read(1, 0)))) == [2]
+    assert worker().step(LookupGivenUp(ticket=1)) == []
 
 
 FIRST, SECOND = sorted(["a", "b"], key=lambda key: int(hashed([key])[0]))

@@ -116,7 +116,7 @@ def _read(lake: Lake, manifest: Manifest) -> list[Batch]:
 def _region(spark: SparkSession) -> Callable[[Sequence[Batch]], None]:
     """A worker's share of the view, which here is all of it; the result applies an epoch to it."""
     tables = {TABLE: EVENTS}
-    region = Region.build(plan_view(VIEW, TOTALS, "k", tables, SparkTyper(spark, tables)), VNODES_DEFAULT, Evaluator())
+    region = Region.build(plan_view(VIEW, TOTALS, "k", tables, SparkTyper(spark, tables)), Evaluator())
 
     def apply(epoch: Sequence[Batch]) -> None:
         for batch in epoch:

@@ -32,7 +32,7 @@ class Region:
         self._view = view
 
     @classmethod
-    def build(cls, plan: ViewPlan, vnodes: int, evaluator: Evaluator) -> Self:
+    def build(cls, plan: ViewPlan, evaluator: Evaluator) -> Self:
         """An empty region. Raises ProtocolError for a plan that contradicts itself.
 
         vnodes: the lake's. Scans are sorted by hash64, hence grouped by vnode, however many vnodes there are.

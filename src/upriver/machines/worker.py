@@ -82,7 +82,16 @@ class LookupAsked:
     at_least: Epoch
 
 
-WorkerEvent = Assign | OpenEpoch | TakeSnapshot | DropSnapshot | Retire | RowsRead | EpochRead | LookupAsked
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookupGivenUp:
+    """Who asked does not wait any more."""
+
+    ticket: int
+
+
+WorkerEvent = (
+    Assign | OpenEpoch | TakeSnapshot | DropSnapshot | Retire | RowsRead | EpochRead | LookupAsked | LookupGivenUp
+)
 
 # Actions --------------------------------------------------------------------------------------------------------
 
@@ -193,10 +202,10 @@ class Retired:
 class WorkerMachine:
     """``step(event) -> actions``; see the module's docstring.
 
-    build_view: makes a view's empty state from its plan and the lake's vnode count.
+    build_view: makes a view's empty state from its plan.
     """
 
-    def __init__(self, build_view: Callable[[ViewPlan, int], View], rules: Rules = ALL_RULES) -> None:
+    def __init__(self, build_view: Callable[[ViewPlan], View], rules: Rules = ALL_RULES) -> None:
         self._build_view = build_view
         self._rules = rules
         self.phase: Unassigned | Following | Retired = Unassigned()
@@ -218,18 +227,21 @@ class WorkerMachine:
                 return self._finish(phase, event)
             case (Following() as phase, LookupAsked()):
                 return self._asked(phase, event)
+            case (Following() as phase, LookupGivenUp()):
+                phase.parked = [lookup for lookup in phase.parked if lookup.ticket != event.ticket]
+                return []
             case (Following() as phase, TakeSnapshot()):
                 phase.snapshots.append(event)
                 return self._take_snapshots(phase)
             case (Following() as phase, DropSnapshot()):
                 phase.snapshots = [asked for asked in phase.snapshots if asked.snapshot != event.snapshot]
                 return [ForgetSnapshot(snapshot=event.snapshot)]
-            case (Retired(), _):
+            case (Retired(), _) | (_, LookupGivenUp()):
                 return []
         raise IllegalEvent(f"{type(event).__name__} in phase {type(self.phase).__name__}")
 
     def _assigned(self, event: Assign) -> list[WorkerAction]:
-        views = {plan.name: self._build_view(plan, event.vnodes_total) for plan in event.plans}
+        views = {plan.name: self._build_view(plan) for plan in event.plans}
         fed_by: dict[Channel, list[View]] = {}
         for plan in event.plans:
             fed_by.setdefault(plan.channel, []).append(views[plan.name])

@@ -62,5 +62,5 @@ def _receiver(loop: WorkerLoop) -> Receiver:
     return Receiver(lambda message: loop.hear(decode_to_worker(message)), on_close)
 
 
-def _build_view(plan: ViewPlan, vnodes: int) -> View:
-    return Region.build(plan, vnodes, Evaluator())
+def _build_view(plan: ViewPlan) -> View:
+    return Region.build(plan, Evaluator())

@@ -25,6 +25,7 @@ from upriver.machines.worker import (
     ForgetSnapshot,
     HoldSnapshot,
     LookupAsked,
+    LookupGivenUp,
     ReadEpoch,
     Refuse,
     Report,
@@ -84,6 +85,7 @@ class WorkerLoop:
         try:
             return asker.result(timeout)
         except FutureTimeout as error:
+            self._inbox.put(LookupGivenUp(ticket=ticket))
             raise WaitTimeout(f"view {view!r}: no answer in {timeout:g} s") from error
         finally:
             self._waiting.pop(ticket, None)

@@ -18,7 +18,7 @@ Row = tuple[Any, ...]
 Rows = Mapping[Key, Sequence[Row]]
 """A view's rows by key, each key's in order."""
 
-BuildView = Callable[[ViewPlan, int], View]
+BuildView = Callable[[ViewPlan], View]
 
 
 def by_key(rows: pa.Table | pa.RecordBatch, plan: ViewPlan) -> dict[Key, list[Row]]:
