@@ -161,9 +161,9 @@ def _simulate(options: argparse.Namespace) -> int:
     elif not result["violations"]:
         print(f"{result['runs']} runs from seed {options.seed}, {options.steps} steps each: no violation")
     else:
-        print(
-            "\n".join([*result["trace"], f"{result['violations']} of {result['runs']} runs violate a rule; the first:"])
-        )
+        print("\n".join(result["trace"]))
+        print(f"{result['violations']} of {result['runs']} runs violate a rule; the first, at step {result['step']}:")
+        print(f"{result['checker']}: {result['message']}")
         print(f"upriver simulate --seed {result['seed']} --steps {options.steps} --workers {options.workers}")
     return 1 if result["violations"] else 0
 
