@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from upriver.dataflow.batch import Batch, Hashes
 from upriver.dataflow.plan import ViewPlan
-from upriver.errors import IllegalEvent, ProtocolError, UnknownView, UpriverError, WrongOwner
+from upriver.errors import IllegalEvent, ProtocolError, RowError, UnknownView, UpriverError, WrongOwner
 from upriver.ids import Channel, Epoch, SnapshotId
 from upriver.machines.messages import (
     Assign,
@@ -175,7 +175,7 @@ class Following:
 
     assignment: Assign
     views: dict[str, View]
-    fed_by: dict[Channel, list[View]]
+    fed_by: dict[Channel, list[str]]
     """The views that each channel feeds."""
     channel_of: dict[str, Channel]
     """The channel that feeds each view."""
@@ -242,9 +242,9 @@ class WorkerMachine:
 
     def _assigned(self, event: Assign) -> list[WorkerAction]:
         views = {plan.name: self._build_view(plan) for plan in event.plans}
-        fed_by: dict[Channel, list[View]] = {}
+        fed_by: dict[Channel, list[str]] = {}
         for plan in event.plans:
-            fed_by.setdefault(plan.channel, []).append(views[plan.name])
+            fed_by.setdefault(plan.channel, []).append(plan.name)
         owned = np.zeros(event.vnodes_total, dtype=bool)
         owned[list(event.vnodes)] = True
         channel_of = {plan.name: plan.channel for plan in event.plans}
@@ -286,8 +286,11 @@ class WorkerMachine:
             return []
         reading.received[event.channel] += len(event.batch)
         reading.last_hash[event.channel] = event.batch.hash64[-1]
-        for view in phase.fed_by[event.channel]:
-            view.apply(event.batch)
+        for name in phase.fed_by[event.channel]:
+            try:
+                phase.views[name].apply(event.batch)
+            except RowError as error:
+                raise RowError(f"view {name!r}, epoch {event.epoch}: {error}") from error
         return self._unpark(phase)
 
     def _finish(self, phase: Following, event: EpochRead) -> list[WorkerAction]:
