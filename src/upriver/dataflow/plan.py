@@ -11,8 +11,12 @@ from typing import Any, Self
 from urllib.parse import quote
 
 import pyarrow as pa
+import xxhash
 
 from upriver.ids import Channel
+
+CHANNEL_CHARS_MAX = 150
+"""Characters of an index's columns in the name of its channel."""
 
 
 def schema_to_json(schema: pa.Schema) -> str:
@@ -26,8 +30,14 @@ def schema_from_json(text: str) -> pa.Schema:
 
 
 def lake_channel(table: str, index: tuple[str, ...]) -> Channel:
-    """The channel of a lake edge: a table, in the order of one index key. Also where its runs are kept."""
-    return Channel(f"{table}/{','.join(quote(column, safe='') for column in index)}")
+    """The channel of a lake edge: a table, in the order of one index key. Also the directory of its runs.
+
+    Names that a filesystem may not take (long ones, ``..``) are told by a hash.
+    """
+    name = ",".join(quote(column, safe="") for column in index)
+    if len(name) > CHANNEL_CHARS_MAX or name.startswith("."):
+        name = xxhash.xxh3_128_hexdigest(name.encode())
+    return Channel(f"{table}/{name}")
 
 
 @dataclass(frozen=True, slots=True)
