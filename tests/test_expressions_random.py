@@ -1,5 +1,6 @@
 """Random expression trees, and random chains without parentheses, give what real Spark gives."""
 
+import re
 from datetime import date
 from typing import Any
 
@@ -41,95 +42,61 @@ def table() -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array(range(140), pa.int32()), *arrays], names=["r", *VALUES])
 
 
-def form(template: str, *parts: SearchStrategy[str]) -> SearchStrategy[str]:
-    return st.tuples(*parts).map(lambda texts: template.format(*texts))
+LEAVES = {
+    "int": "i; j; l; 0; 1; -3; 7L; CAST(NULL AS INT); length(s); year(d)",
+    "float": "x; 0D; -1.5D; 1e2; CAST(i AS DOUBLE); CAST(NULL AS DOUBLE)",
+    "text": "s; u; 'a'; ''; ' B '; CAST(NULL AS STRING); CAST(i AS STRING)",
+    "day": "d; DATE '2024-01-31'; CAST(NULL AS DATE)",
+    "bool": "b; true; false; CAST(NULL AS BOOLEAN); (i IS NULL); (p > 1.5)",
+}
+# What an expression is made of: in braces, expressions of those types. No integer can leave its range.
+SHAPES = {
+    "int": """({int} + {int}); ({int} - {int} % 100); (({int} % 1000) * ({int} % 1000)); ({int} DIV nullif({int}, 0));
+        ({int} % nullif({int}, 0)); abs({int}); -({int}); length({text}); instr({text}, {text}); month({day});
+        datediff({day}, {day})""",
+    "float": """({float} + {float}); ({float} - {int}); ({float} * {float}); ({int} / nullif({float}, 0)); -({float});
+        ({float} / nullif({int}, 0)); nanvl({float}, {float})""",
+    "text": """({text} || {text}); upper({text}); trim({text}); replace({text}, {text}, {text}); CAST({int} AS STRING);
+        CAST({bool} AS STRING); CAST({day} AS STRING);
+        substring({text}, CAST({int} % 5 AS INT), CAST({int} % 4 AS INT))""",
+    "day": "date_add({day}, CAST({int} % 1000 AS INT)); trunc({day}, 'month')",
+    "bool": """({bool} AND {bool}); ({bool} OR {bool}); (NOT {bool}); ({int} < {float}); ({float} = {int});
+        ({int} IN ({int}, {int})); ({text} NOT IN ({text}, 'a', {text})); ({float} BETWEEN {float} AND {float});
+        ({text} LIKE 'a%'); isnan({float})""",
+}
+FOR_ALL = """CASE WHEN {bool} THEN {same} WHEN {bool} THEN {same} END; if({bool}, {same}, {same});
+    coalesce({same}, {same}); nullif({same}, {same}); greatest({same}, {same}, {same}); least({same}, {same})"""
+COMPARED = """({same} = {same}); ({same} <> {same}); ({same} < {same}); ({same} >= {same}); ({same} <=> {same});
+    ({same} IS NULL)"""
 
 
 def trees(depth: int) -> dict[str, SearchStrategy[str]]:
-    """Expressions of each type, at most ``depth`` deep; no integer can leave its range, as factors are remainders."""
+    """Expressions of each type, at most ``depth`` deep."""
+    leaves = {kind: st.sampled_from(texts.split("; ")) for kind, texts in LEAVES.items()}
     if depth == 0:
-        return {
-            "int": st.sampled_from(["i", "j", "l", "0", "1", "-3", "7L", "CAST(NULL AS INT)", "length(s)", "year(d)"]),
-            "float": st.sampled_from(["x", "0D", "-1.5D", "1e2", "CAST(i AS DOUBLE)", "CAST(NULL AS DOUBLE)"]),
-            "text": st.sampled_from(["s", "u", "'a'", "''", "' B '", "CAST(NULL AS STRING)", "CAST(i AS STRING)"]),
-            "day": st.sampled_from(["d", "DATE '2024-01-31'", "CAST(NULL AS DATE)"]),
-            "bool": st.sampled_from(["b", "true", "false", "CAST(NULL AS BOOLEAN)", "(i IS NULL)", "(p > 1.5)"]),
-        }
-    low = trees(depth - 1)
-    whole, real, text, day, truth = (low[kind] for kind in ("int", "float", "text", "day", "bool"))
-    shared = {kind: _choices(low[kind], truth) for kind in low}
-    return {
-        "int": st.one_of(
-            whole,
-            form("({} + {})", whole, whole),
-            form("({} - {} % 100)", whole, whole),
-            form("(({} % 1000) * ({} % 1000))", whole, whole),
-            form("({} DIV nullif({}, 0))", whole, whole),
-            form("({} % nullif({}, 0))", whole, whole),
-            form("abs({})", whole),
-            form("-({})", whole),
-            form("length({})", text),
-            form("instr({}, {})", text, text),
-            form("datediff({}, {})", day, day),
-            form("month({})", day),
-            shared["int"],
-        ),
-        "float": st.one_of(
-            real,
-            form("({} + {})", real, st.one_of(real, whole)),
-            form("({} * {})", real, real),
-            form("({} - {})", whole, real),
-            form("({} / nullif({}, 0))", st.one_of(whole, real), st.one_of(whole, real)),
-            form("nanvl({}, {})", real, real),
-            form("-({})", real),
-            shared["float"],
-        ),
-        "text": st.one_of(
-            text,
-            form("({} || {})", text, text),
-            form("substring({}, CAST({} % 5 AS INT), CAST({} % 4 AS INT))", text, whole, whole),
-            form("upper({})", text),
-            form("trim({})", text),
-            form("replace({}, {}, {})", text, text, text),
-            form("CAST({} AS STRING)", st.one_of(whole, truth, day)),
-            shared["text"],
-        ),
-        "day": st.one_of(
-            day,
-            form("date_add({}, CAST({} % 1000 AS INT))", day, whole),
-            form("trunc({}, 'month')", day),
-            shared["day"],
-        ),
-        "bool": st.one_of(
-            truth,
-            *(
-                form("({} {} {})", kind, st.sampled_from(["=", "<>", "<", "<=", ">", ">=", "<=>"]), kind)
-                for kind in (whole, real, text, day, truth)
-            ),
-            form("({} {} {})", whole, st.sampled_from(["<", "=", ">="]), real),
-            form("({} AND {})", truth, truth),
-            form("({} OR {})", truth, truth),
-            form("(NOT {})", truth),
-            form("({} IN ({}, {}))", whole, whole, whole),
-            form("({} NOT IN ({}, 'a', {}))", text, text, text),
-            form("({} BETWEEN {} AND {})", real, real, real),
-            form("({} IS NULL)", st.one_of(whole, real, text, day, truth)),
-            form("({} LIKE 'a%')", text),
-            form("isnan({})", real),
-        ),
-    }
+        return leaves
+    below = trees(depth - 1)
+    shapes = {kind: [*listed(SHAPES[kind]), *same(FOR_ALL, kind)] for kind in LEAVES}
+    shapes["bool"] += [shape for kind in LEAVES for shape in same(COMPARED, kind)]
+    return {kind: st.one_of(leaves[kind], *(filled(shape, below) for shape in shapes[kind])) for kind in LEAVES}
 
 
-def _choices(kind: SearchStrategy[str], truth: SearchStrategy[str]) -> SearchStrategy[str]:
-    """The ways to choose between expressions of one type."""
-    return st.one_of(
-        form("CASE WHEN {} THEN {} WHEN {} THEN {} END", truth, kind, truth, kind),
-        form("if({}, {}, {})", truth, kind, kind),
-        form("coalesce({}, {})", kind, kind),
-        form("nullif({}, {})", kind, kind),
-        form("greatest({}, {}, {})", kind, kind, kind),
-        form("least({}, {})", kind, kind),
-    )
+def listed(texts: str) -> list[str]:
+    return [text.strip() for text in texts.split(";")]
+
+
+def same(texts: str, kind: str) -> list[str]:
+    return [text.replace("{same}", f"{{{kind}}}") for text in listed(texts)]
+
+
+def filled(shape: str, below: dict[str, SearchStrategy[str]]) -> SearchStrategy[str]:
+    """The shape with an expression in each brace."""
+    words = re.split(r"\{(\w+)\}", shape)
+    return st.tuples(*(below[word] if place % 2 else st.just(word) for place, word in enumerate(words))).map("".join)
+
+
+def form(template: str, *parts: SearchStrategy[str]) -> SearchStrategy[str]:
+    return st.tuples(*parts).map(lambda texts: template.format(*texts))
 
 
 def chains() -> SearchStrategy[str]:

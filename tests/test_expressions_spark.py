@@ -1,7 +1,9 @@
 """Every operator and function that may stand in a view gives, row by row, what real Spark gives."""
 
+import random
+import struct
 from datetime import UTC, date, datetime
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any
 from unicodedata import ucd_3_2_0
 
@@ -18,6 +20,7 @@ pytestmark = pytest.mark.spark
 
 ROWS = 180
 NAN, INF = float("nan"), float("inf")
+EXACT = Context(prec=60)
 INTEGERS = [0, 1, -1, None, 7, -7, 100, 11, 2]
 DATES = [date(1970, 1, 1), date(1969, 12, 31), date(2024, 2, 29), None, date(1, 1, 1), date(9999, 12, 31)]
 DATES += [date(2021, 1, 1), date(2024, 12, 30), date(1582, 10, 10), date(2024, 1, 7), date(1900, 3, 1)]
@@ -269,3 +272,32 @@ def test_a_sigma_among_unsettled_letters_is_an_error(text: str) -> None:
     rows = pa.record_batch({"r": pa.array([1], pa.int32()), "s": [text]})
     with pytest.raises(RowError, match="sigma"):
         evaluated(rows, ["lower(s)"], LocalTyper({"t": spec("t", rows.schema)}))
+
+
+def test_conversions_of_many_numbers_equal_spark(spark: Any) -> None:
+    draw = random.Random(5)
+    doubles = [struct.unpack("<d", draw.randbytes(8))[0] for _ in range(3000)]
+    doubles = [value if abs(value) < INF else draw.uniform(-1e18, 1e18) for value in doubles]
+    units = [draw.randrange(-(10 ** draw.randrange(1, 39)), 10 ** draw.randrange(1, 39)) for _ in doubles]
+    rows = pa.record_batch(
+        {
+            "r": pa.array(range(len(doubles)), pa.int32()),
+            "x": doubles,
+            "near": [draw.randrange(-10_000, 10_000) / 4 for _ in doubles],
+            "p": pa.array([Decimal(unit % 10**15).scaleb(-6) for unit in units], pa.decimal128(15, 6)),
+            "q": pa.array([Decimal(unit % 10**38).scaleb(-19, EXACT) for unit in units], pa.decimal128(38, 19)),
+            "l": pa.array([unit % 2**64 - 2**63 for unit in units], pa.int64()),
+            "text": [repr(value) for value in doubles],
+            "digits": [f"{unit / 10**6:.4f}" for unit in units],
+        }
+    )
+    expressions = listed(
+        """
+        CAST(p AS DOUBLE); CAST(q AS DOUBLE); CAST(l AS DOUBLE); CAST(l AS FLOAT); CAST(text AS DOUBLE); x * near;
+        CAST(digits AS DOUBLE); round(near); floor(near); ceil(near); round(p, 3); CAST(p AS DECIMAL(12,2)); x + near;
+        CAST(q AS DECIMAL(30,3)); CAST(p AS BIGINT); CAST(q AS STRING); p * 1.37; p + q % 1D; near % 0.7D; l / 3;
+        l % 977; x / nullif(near, 0D); CAST(near AS INT); l DIV 1000; p + l; x = CAST(text AS DOUBLE); q > p; floor(p); ceil(q)
+        """
+    )
+    ours = evaluated(rows, expressions, SparkTyper(spark, {"t": spec("t", rows.schema)}))
+    assert differences(ours, by_spark(spark, rows, expressions), expressions, rows) == []

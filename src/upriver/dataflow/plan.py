@@ -1,6 +1,7 @@
 """A compiled view: what the driver works out once, and every worker builds operators from.
 
-A plan is data: frozen, comparable, JSON both ways. Expressions are DuckDB SQL over named columns; the
+A plan is data: frozen, comparable, JSON both ways. Expressions are DuckDB SQL over named columns, which may call the
+macros of sql_macros; double quotes hold nothing but column names, and a column as it is is its quoted name alone. The
 SQL that the user wrote is kept beside them for messages and for ``explain``.
 """
 
@@ -92,7 +93,8 @@ class AggregateCall:
 class AggregatePlan:
     """Group by the input columns ``group`` (may be empty of extras but always holds the routing key's columns).
 
-    Output columns: the group columns, then one per call.
+    The routing key's columns come first in ``group``, in the order of the plan's ``index``; then the others. Each has
+    the value that Spark groups by (one zero, one NaN). Output columns: the group columns, then one per call.
     """
 
     group: tuple[str, ...]

@@ -34,9 +34,7 @@ class SparkTyper:
         for name, needed in _NEEDED.items():
             found = spark.conf.get(name)
             if str(found).lower() != needed.lower():
-                raise DeclarationError(
-                    f"the Spark session has {name} = {found}; a view's SQL means what it means with {needed}, the default"
-                )
+                raise DeclarationError(f"the Spark session has {name} = {found}; views need {needed}, Spark's default")
         self._zone = spark.conf.get(_ZONE) or "UTC"
         self._session = spark.newSession()
         self._session.conf.set(_ZONE, self._zone)
