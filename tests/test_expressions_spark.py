@@ -177,6 +177,16 @@ TOPICS = {
         timestamp_micros(l); d = date_trunc('month', d); dateadd(e, 1); greatest(t, n);
         """
     ),
+    "nested": listed(
+        r"""
+        upper(lower(upper(s))); try_divide(w, try_divide(x, try_divide(w, x))); ((((w / 2) / 3) / 4) / 5) / 6; 5 DIV (7 DIV (9 DIV 2));
+        substring('1' || substring('2' || substring('3' || substring('4' || substring(s, j), j, 5), j), -6, 7), i);
+        CAST(CAST(CAST(CAST(d AS STRING) AS DATE) AS STRING) AS DATE); right(right(right(upper(s), 4), j + 2), i);
+        floor(ceil(floor(z / 3D) / 5D) * 1.5D); CASE WHEN j <> 1 THEN 8 DIV (60 DIV (j - 1)) = 0 OR b END AND c;
+        (i % 5) % (j % 3 + 4) BETWEEN l % 2 AND (i * 3) % 7; nullif(upper(s), upper(u)); i DIV 2 IN (j DIV 2, l DIV 3);
+        b AND upper(s) = 'A' AND i DIV 2 = 0 AND (c OR j DIV 2 = 1 OR i % 3 = 1) AND NOT (j / 2 > 1 AND i / 3 < 2)
+        """
+    ),
     "precedence": listed(
         r"""
         i + j * l % 5; i - j - 1; i || j || 'x'; 'x' || CAST(i AS STRING); NOT i = j AND b; NOT b OR c; !b = c;
@@ -295,8 +305,9 @@ def test_conversions_of_many_numbers_equal_spark(spark: Any) -> None:
         """
         CAST(p AS DOUBLE); CAST(q AS DOUBLE); CAST(l AS DOUBLE); CAST(l AS FLOAT); CAST(text AS DOUBLE); x * near;
         CAST(digits AS DOUBLE); round(near); floor(near); ceil(near); round(p, 3); CAST(p AS DECIMAL(12,2)); x + near;
-        CAST(q AS DECIMAL(30,3)); CAST(p AS BIGINT); CAST(q AS STRING); p * 1.37; p + q % 1D; near % 0.7D; l / 3;
-        l % 977; x / nullif(near, 0D); CAST(near AS INT); l DIV 1000; p + l; x = CAST(text AS DOUBLE); q > p; floor(p); ceil(q)
+        CAST(q AS DECIMAL(30,3)); CAST(p AS BIGINT); CAST(q AS STRING);
+        p * 1.37; p + q % 1D; near % 0.7D; l / 3; l % 977; x / nullif(near, 0D); CAST(near AS INT); l DIV 1000; p + l;
+        x = CAST(text AS DOUBLE); q > p; floor(p); ceil(q)
         """
     )
     ours = evaluated(rows, expressions, SparkTyper(spark, {"t": spec("t", rows.schema)}))

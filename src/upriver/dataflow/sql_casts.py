@@ -5,14 +5,14 @@ Spark's ANSI mode raises where a value does not fit; so does every cast here, or
 
 import re
 from collections.abc import Callable
-from datetime import date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import ROUND_HALF_UP, Decimal, localcontext
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pyarrow as pa
 from sqlglot import exp
 
-from upriver.dataflow.sql_scalar import Context, Scalar, literal, null, typed_name
+from upriver.dataflow.sql_scalar import Context, Scalar, literal, macro, null, typed_name
 from upriver.dataflow.sql_source import ELSEWHERE
 from upriver.dataflow.sql_types import (
     as_decimal,
@@ -38,7 +38,7 @@ _DATE = re.compile(r"(\d{4})-(\d{1,2})-(\d{1,2})")
 _MOMENT = re.compile(
     r"(\d{4}-\d{1,2}-\d{1,2})(?:[ T](\d{1,2}:\d{1,2}(?::\d{1,2}(?:\.\d{1,6})?)?)(Z|[+-]\d{2}:\d{2})?)?"
 )
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)  # noqa: UP017 (UTC would shadow the word in the texts here)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def cast(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Scalar:
@@ -96,7 +96,7 @@ def _fold_text(context: Context, node: exp.Expr, text: str, to: pa.DataType) -> 
             zone = offset if offset is not None else ZoneInfo(context.timezone)
             instant = _EPOCH + (clock.replace(tzinfo=zone) - _EPOCH)
             return _timestamp(instant.replace(tzinfo=None), to)
-    except (ValueError, OverflowError, ZoneInfoNotFoundError) as error:
+    except (ValueError, OverflowError, OSError, ZoneInfoNotFoundError) as error:
         form = "yyyy-MM-dd" if is_date(to) else "yyyy-MM-dd HH:mm:ss"
         raise context.unsupported(node, f"{text!r} as a {spark_name(to)} ({error})", f"Write it as {form}.") from error
     return None
@@ -158,8 +158,9 @@ def _decimal_to_integer(context: Context, node: exp.Expr, value: Scalar, to: pa.
 
 
 def _floating_to_integer(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Scalar:
-    macro = "spark_double_to_bigint" if to == pa.int64() else "trunc"
-    return Scalar(f"CAST({macro}(CAST({value.sql} AS DOUBLE)) AS {duck_name(to)})", to, fails=True)
+    double = f"CAST({value.sql} AS DOUBLE)"
+    whole = macro("spark_double_to_bigint", double) if to == pa.int64() else f"trunc({double})"
+    return Scalar(f"CAST({whole} AS {duck_name(to)})", to, fails=True)
 
 
 def _floating_to_floating(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Scalar:
@@ -176,17 +177,17 @@ def _decimal_to_floating(context: Context, node: exp.Expr, value: Scalar, to: pa
     return Scalar(f"CAST(CAST({value.sql} AS VARCHAR) AS DOUBLE)", to, value.fails)  # parsed: correctly rounded
 
 
-def _checked_by(macro: str) -> Cast:
+def _checked_by(name: str) -> Cast:
     """A cast by one of our macros (sql_macros.py)."""
 
     def how(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Scalar:
-        return Scalar(f"{macro}({value.sql})", to, fails=True)
+        return Scalar(macro(name, value.sql), to, fails=True)
 
     return how
 
 
 def _text_to_integer(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Scalar:
-    return Scalar(f"CAST(spark_integer_of_text({value.sql}) AS {duck_name(to)})", to, fails=True)
+    return Scalar(f"CAST({macro('spark_integer_of_text', value.sql)} AS {duck_name(to)})", to, fails=True)
 
 
 def _across_clocks(how: Cast) -> Cast:

@@ -11,13 +11,13 @@ from upriver.dataflow.sql_logic import LOGIC, choose, compare
 from upriver.dataflow.sql_operators import (
     CAST_IT,
     OPERATORS,
-    divide,
+    as_doubles,
     modulo,
     negated,
     to_common,
     whole_divide,
 )
-from upriver.dataflow.sql_scalar import Context, Rule, Scalar, any_fails, null, typed_name
+from upriver.dataflow.sql_scalar import Context, Rule, Scalar, any_fails, macro, null, typed_name
 from upriver.dataflow.sql_signatures import Functions, Kind, Operands, Signature, Spoken, call
 from upriver.dataflow.sql_source import ELSEWHERE
 from upriver.dataflow.sql_strings import STRING_RULES, STRINGS
@@ -105,7 +105,7 @@ def _to_whole(function: str) -> Spoken:
             if type is not None:
                 return Scalar(f"CAST({function}({value.sql}) AS {duck_name(type)})", type, value.fails)
         double = _double(context, node, value)
-        return Scalar(f"spark_{function}({double.sql})", pa.int64(), fails=True)
+        return Scalar(macro(f"spark_{function}", double.sql), pa.int64(), fails=True)
 
     return Spoken((1, 1), rule)
 
@@ -134,11 +134,16 @@ def _positive_modulo(context: Context, node: exp.Expr, operands: Operands) -> Sc
     if not is_integer(left.type) or not isinstance(right.constant, int) or right.constant <= 0:
         raise context.unsupported(node, "this pmod()", "Take an integer modulo a positive integer constant.")
     left, right = to_common(context, node, (left, right))
-    return Scalar(f"spark_pmod({left.sql}, {right.sql})", left.type, left.fails)
+    return Scalar(macro("spark_pmod", left.sql, right.sql), left.type, left.fails)
 
 
 def _two(combine: Callable[[Context, exp.Expr, Scalar, Scalar], Scalar]) -> Spoken:
     return Spoken((2, 2), lambda context, node, operands: combine(context, node, operands[0], operands[1]))
+
+
+def _try_divide(context: Context, node: exp.Expr, left: Scalar, right: Scalar) -> Scalar:
+    left, right = as_doubles(context, node, left, right)
+    return Scalar(macro("spark_try_divide", left.sql, right.sql), pa.float64(), any_fails((left, right)))
 
 
 def _square_root(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
@@ -186,7 +191,7 @@ FUNCTIONS: Functions = {
     "mod": _two(modulo),
     "pmod": Spoken((2, 2), _positive_modulo),
     "negative": Spoken((1, 1), lambda context, node, operands: negated(context, node, operands[0])),
-    "try_divide": _two(lambda context, node, left, right: divide(context, node, left, right, "spark_try_divide")),
+    "try_divide": _two(_try_divide),
     "isnan": Spoken((1, 1), _is_nan),
     "nanvl": Spoken((2, 2), _not_a_number),
     "boolean": _cast_to(pa.bool_()),

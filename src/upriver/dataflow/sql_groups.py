@@ -8,7 +8,7 @@ from sqlglot import exp
 from upriver.dataflow.plan import AggregateCall
 from upriver.dataflow.sql_functions import AGGREGATES
 from upriver.dataflow.sql_query import is_aggregate
-from upriver.dataflow.sql_scalar import Context, Scalar, column, typed_name
+from upriver.dataflow.sql_scalar import Context, Scalar, column, macro, typed_name
 from upriver.dataflow.sql_source import ELSEWHERE
 from upriver.dataflow.sql_types import DECIMAL_DIGITS_MAX, duck_name, is_decimal, is_floating, is_integer, is_null
 
@@ -57,7 +57,7 @@ class Groups:
         value = self._rows.translate(node)
         self._need_comparable(node, value, "GROUP BY")
         if is_floating(value.type):
-            sql = f"CAST(spark_group({value.sql}) AS {duck_name(value.type)})"
+            sql = f"CAST({macro('spark_group', value.sql)} AS {duck_name(value.type)})"
             return Scalar(sql, value.type, value.fails)
         return value
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from upriver.dataflow.sql_casts import cast
-from upriver.dataflow.sql_scalar import Context, Rule, Scalar, any_fails, literal, null, typed_name
+from upriver.dataflow.sql_scalar import Context, Rule, Scalar, any_fails, literal, macro, null, typed_name
 from upriver.dataflow.sql_source import ELSEWHERE
 from upriver.dataflow.sql_types import (
     as_decimal,
@@ -224,16 +224,18 @@ def _need_numbers(context: Context, node: exp.Expr, *values: Scalar) -> None:
             raise context.unsupported(node, f"arithmetic on {typed_name(value)}", CAST_IT)
 
 
-def divide(context: Context, node: exp.Expr, left: Scalar, right: Scalar, macro: str = "spark_divide") -> Scalar:
-    """``/``: always of doubles here. The quotient of decimals has a rounding of Spark's own."""
+def as_doubles(context: Context, node: exp.Expr, left: Scalar, right: Scalar) -> tuple[Scalar, Scalar]:
+    """The operands of ``/``: always doubles here. The quotient of decimals has a rounding of Spark's own."""
     _need_numbers(context, node, left, right)
     floating = is_floating(left.type) or is_floating(right.type)
     if not floating and (is_decimal(left.type) or is_decimal(right.type)):
         raise context.unsupported(node, "division of DECIMAL", "CAST an operand to DOUBLE (a literal: 2.5D).")
-    left, right = (cast(context, node, value, pa.float64()) for value in (left, right))
-    return Scalar(
-        f"{macro}({left.sql}, {right.sql})", pa.float64(), fails=macro == "spark_divide" or any_fails((left, right))
-    )
+    return cast(context, node, left, pa.float64()), cast(context, node, right, pa.float64())
+
+
+def _divide(context: Context, node: exp.Expr, left: Scalar, right: Scalar) -> Scalar:
+    left, right = as_doubles(context, node, left, right)
+    return Scalar(macro("spark_divide", left.sql, right.sql), pa.float64(), fails=True)
 
 
 def whole_divide(context: Context, node: exp.Expr, left: Scalar, right: Scalar) -> Scalar:
@@ -241,7 +243,7 @@ def whole_divide(context: Context, node: exp.Expr, left: Scalar, right: Scalar) 
     if not is_integer(left.type) or not is_integer(right.type):
         raise context.unsupported(node, f"{typed_name(left)} DIV {typed_name(right)}", CAST_IT)
     left, right = (cast(context, node, value, pa.int64()) for value in (left, right))
-    return Scalar(f"spark_div({left.sql}, {right.sql})", pa.int64(), fails=True)
+    return Scalar(macro("spark_div", left.sql, right.sql), pa.int64(), fails=True)
 
 
 def modulo(context: Context, node: exp.Expr, left: Scalar, right: Scalar) -> Scalar:
@@ -250,8 +252,8 @@ def modulo(context: Context, node: exp.Expr, left: Scalar, right: Scalar) -> Sca
     left, right = to_common(context, node, (left, right))
     if is_decimal(left.type):
         raise context.unsupported(node, "% of DECIMAL", "CAST the operands to DOUBLE or BIGINT.")
-    macro = "spark_mod" if is_integer(left.type) else "spark_fmod"
-    return Scalar(f"{macro}({left.sql}, {right.sql})", left.type, fails=True)
+    name = "spark_mod" if is_integer(left.type) else "spark_fmod"
+    return Scalar(macro(name, left.sql, right.sql), left.type, fails=True)
 
 
 def _binary(combine: Callable[[Context, exp.Expr, Scalar, Scalar], Scalar]) -> Rule:
@@ -289,7 +291,7 @@ OPERATORS: dict[type[exp.Expr], Rule] = {
     exp.Add: _arithmetic("+"),
     exp.Sub: _arithmetic("-"),
     exp.Mul: _arithmetic("*"),
-    exp.Div: _binary(divide),
+    exp.Div: _binary(_divide),
     exp.IntDiv: _binary(whole_divide),
     exp.Mod: _binary(modulo),
     exp.BitwiseAnd: _bits("&"),

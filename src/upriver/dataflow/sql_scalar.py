@@ -132,6 +132,19 @@ def null(type: pa.DataType) -> Scalar:
     return Scalar("NULL" if name is None else f"CAST(NULL AS {name})", type)
 
 
+def macro(name: str, *operands: str) -> str:
+    """A call of one of our macros (sql_macros.py), as DuckDB SQL.
+
+    A macro repeats its operands. So one that calls a macro itself is computed once, and handed in as part of a list of
+    one: nested calls would grow exponentially otherwise.
+    """
+    if not any("spark_" in operand for operand in operands):
+        return f"{name}({', '.join(operands)})"
+    given = ", ".join(f"'v{number}': {operand}" for number, operand in enumerate(operands))
+    taken = ", ".join(f"v.v{number}" for number in range(len(operands)))
+    return f"list_transform([{{{given}}}], lambda v: {name}({taken}))[1]"
+
+
 def any_fails(scalars: Iterable[Scalar]) -> bool:
     return any(scalar.fails for scalar in scalars)
 

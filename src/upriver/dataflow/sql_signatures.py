@@ -9,9 +9,8 @@ from sqlglot import exp
 
 from upriver.dataflow.sql_casts import cast
 from upriver.dataflow.sql_operators import CAST_IT
-from upriver.dataflow.sql_scalar import Context, Scalar, any_fails, null, typed_name
+from upriver.dataflow.sql_scalar import Context, Scalar, any_fails, macro, null, typed_name
 from upriver.dataflow.sql_types import (
-    is_boolean,
     is_date,
     is_instant,
     is_integer,
@@ -27,7 +26,6 @@ class Kind(Enum):
     STRING = "a STRING"
     INT = "an INT"
     WHOLE = "an integer"
-    BOOLEAN = "a BOOLEAN"
     DATE = "a DATE"
     CLOCK = "a TIMESTAMP"
     INSTANT = "a TIMESTAMP with time zone"
@@ -36,9 +34,10 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """A function that is one DuckDB expression: ``sql`` has {0}, {1}, ... where the operands go.
+    """A function that is one DuckDB expression, which gives NULL for a NULL operand, as Spark's does.
 
-    NULL in, NULL out, as in Spark. fails: whether it can raise where its operands do not.
+    sql: with {0}, {1}, ... where the operands go; or the name of one of our macros. fails: whether it can raise where
+    its operands do not.
     """
 
     takes: tuple[Kind, ...]
@@ -72,7 +71,8 @@ def call(context: Context, node: exp.Expr, name: str, function: Function, operan
     if isinstance(function, Spoken):
         return function.rule(context, node, operands)
     taken = [take(context, node, *pair) for pair in zip(function.takes, operands, strict=True)]
-    sql = function.sql.format(*(operand.sql for operand in taken))
+    texts = [operand.sql for operand in taken]
+    sql = function.sql.format(*texts) if "{" in function.sql else macro(function.sql, *texts)
     return Scalar(sql, function.gives, function.fails or any_fails(taken))
 
 
@@ -101,7 +101,6 @@ _TARGETS = {
     Kind.STRING: pa.string(),
     Kind.INT: pa.int32(),
     Kind.WHOLE: pa.int64(),
-    Kind.BOOLEAN: pa.bool_(),
     Kind.DATE: pa.date32(),
     Kind.CLOCK: pa.timestamp("us"),
     Kind.INSTANT: pa.timestamp("us", tz="UTC"),
@@ -110,7 +109,6 @@ _ACCEPTS: Mapping[Kind, Callable[[pa.DataType], bool]] = {
     Kind.STRING: is_string,
     Kind.INT: _is_int,
     Kind.WHOLE: is_integer,
-    Kind.BOOLEAN: is_boolean,
     Kind.DATE: _is_day,
     Kind.CLOCK: lambda type: is_wall_clock(type) or is_instant(type),
     Kind.INSTANT: is_instant,

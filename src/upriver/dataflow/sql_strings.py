@@ -4,7 +4,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from upriver.dataflow.sql_casts import cast
-from upriver.dataflow.sql_scalar import Context, Rule, Scalar, any_fails, literal
+from upriver.dataflow.sql_scalar import Context, Rule, Scalar, any_fails, literal, macro
 from upriver.dataflow.sql_signatures import Functions, Kind, Operands, Signature, Spoken, take
 
 _STRING, _INT, _BOOLEAN = pa.string(), pa.int32(), pa.bool_()
@@ -19,7 +19,7 @@ def substring(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
     if isinstance(start.constant, int) and start.constant >= 0 and isinstance(length.constant, int):
         sql = f"substring({text.sql}, {max(start.constant, 1)}, {max(length.constant, 0)})"
         return Scalar(sql, _STRING, fails)
-    return Scalar(f"spark_substring({text.sql}, {start.sql}, CAST({length.sql} AS BIGINT))", _STRING, fails)
+    return Scalar(macro("spark_substring", text.sql, start.sql, f"CAST({length.sql} AS BIGINT)"), _STRING, fails)
 
 
 def _left(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
@@ -82,8 +82,8 @@ def _replaced(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
 
 
 _LENGTH = Signature((Kind.STRING,), "CAST(length({0}) AS INTEGER)", _INT)
-_UPPER = Signature((Kind.STRING,), "spark_upper({0})", _STRING)
-_LOWER = Signature((Kind.STRING,), "spark_lower({0})", _STRING)
+_UPPER = Signature((Kind.STRING,), "spark_upper", _STRING)
+_LOWER = Signature((Kind.STRING,), "spark_lower", _STRING)
 
 STRINGS: Functions = {
     "length": _LENGTH,
@@ -98,7 +98,7 @@ STRINGS: Functions = {
     "rtrim": _one_sided("rtrim"),
     "btrim": Spoken((1, 2), lambda context, node, operands: _trimmed(context, node, "trim", operands)),
     "left": Spoken((2, 2), _left),
-    "right": Signature((Kind.STRING, Kind.INT), "spark_right({0}, {1})", _STRING),
+    "right": Signature((Kind.STRING, Kind.INT), "spark_right", _STRING),
     "concat": Spoken((1, 1000), concatenated),
     "concat_ws": Spoken((2, 1000), _joined),
     "replace": Spoken((2, 3), _replaced),
