@@ -179,7 +179,8 @@ TOPICS = {
     ),
     "nested": listed(
         r"""
-        upper(lower(upper(s))); try_divide(w, try_divide(x, try_divide(w, x))); ((((w / 2) / 3) / 4) / 5) / 6; 5 DIV (7 DIV (9 DIV 2));
+        upper(lower(upper(s))); try_divide(w, try_divide(x, try_divide(w, x)));
+        ((((w / 2) / 3) / 4) / 5) / 6; 5 DIV (7 DIV (9 DIV 2));
         substring('1' || substring('2' || substring('3' || substring('4' || substring(s, j), j, 5), j), -6, 7), i);
         CAST(CAST(CAST(CAST(d AS STRING) AS DATE) AS STRING) AS DATE); right(right(right(upper(s), 4), j + 2), i);
         floor(ceil(floor(z / 3D) / 5D) * 1.5D); CASE WHEN j <> 1 THEN 8 DIV (60 DIV (j - 1)) = 0 OR b END AND c;
