@@ -160,7 +160,7 @@ class StreamIngest:
             )
         if batch <= self._log.last_batch(table):  # I2
             return
-        runs = _write(rows, self._layout, batch)
+        runs = write_runs(rows, self._layout.writer(batch))
         self._log.publish(table, query, batch, runs)
 
     def drain(self, seconds_left: Callable[[], float]) -> None:
@@ -227,7 +227,7 @@ class LoadIngest:
             for batch in range(self._log.last_batch(table.name) + 1, slices):
                 if self._stopping.is_set():
                     return
-                runs = _write(rows.where(number == batch), self._layout, batch)
+                runs = write_runs(rows.where(number == batch), self._layout.writer(batch))
                 self._log.publish(table.name, LOAD_QUERY, batch, runs)
 
     def _slices(self, rows: DataFrame, key_hash: Column) -> int:
@@ -264,14 +264,6 @@ class LoadIngest:
             # Not interruptTag, which knows only the tags of the thread that calls it.
             self._rows.sparkSession.sparkContext.cancelJobsWithTag(self._tag)
             self._thread.join(STOP_POLL_S)
-
-
-def _write(rows: DataFrame, layout: Layout, batch: int) -> dict[Channel, tuple[RunInfo, ...]]:
-    """Write a batch's runs; its rows are read once, however many indexes there are."""
-    if len(layout.indexes) == 1:
-        return write_runs(rows, layout.writer(batch))
-    with _computed_once(rows) as cached:
-        return write_runs(cached, layout.writer(batch))
 
 
 @contextmanager

@@ -1,33 +1,31 @@
 """Spark writes runs: hash64, shuffle by vnode group, sort, one file a task. Runs in executors and in the driver.
 
-One Spark job writes all indexes of a batch: its rows are laid out once per index, so that partition
-``index * groups + group`` holds one index's rows of one contiguous group of vnodes, and nothing else.
+One Spark job of two stages writes all indexes of a batch. The first packs the rows, once per index (``packing.py``
+says why). Spark shuffles what is packed, so that partition ``index * groups + group`` holds one index's rows of one
+contiguous group of vnodes and nothing else; the second unpacks them in order and writes them.
 """
 
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import partial
 from uuid import uuid4
 
-import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from upriver.dataflow.plan import TableSpec, lake_channel
 from upriver.errors import DeclarationError, ProtocolError
 from upriver.ids import Channel
 from upriver.shell.files import Files, open_files
-from upriver.state.runs import HASH_COLUMN, RunInfo, describe_run, encode_run, run_schema
+from upriver.spark.packing import PACK_BYTES_MAX, PACK_ROWS_MAX, PACKED_SQL, Shelves, pack, unpack
+from upriver.state.runs import HASH_COLUMN, RunInfo, describe_run, encode_run
 
 RUN_ROWS_MAX = 4_000_000
 RUN_BYTES_MAX = 2**30
 """Rows and bytes of one run; a task that has more writes several. Arrow keeps 2 GiB of text in one column."""
-_PARTITION = "partition"
-_UNSIGNED = -(2**63)
-"""XOR with this turns the order of signed longs into that of unsigned ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +57,14 @@ def write_runs(rows: DataFrame, writer: RunWriter) -> dict[Channel, tuple[RunInf
 
     Raises what the job raises; files that it has written by then are swept when the app next starts.
     """
-    laid_out = [_laid_out(rows, writer, index) for index in range(len(writer.indexes))]
-    partitions = writer.groups * len(laid_out)
-    order_by = [_place_name(writer.table.schema.names.index(column)) for column in writer.table.order_by]
+    names = [F.col(quoted(name)).alias(f"c{place}") for place, name in enumerate(writer.table.schema.names)]
     written = (
-        reduce(DataFrame.union, laid_out)
-        .repartitionById(partitions, F.col(_PARTITION))
-        .drop(_PARTITION)
-        .sortWithinPartitions(F.col(HASH_COLUMN).bitwiseXOR(F.lit(_UNSIGNED)), *order_by)
+        # mapInArrow takes no names with dots or backticks. More tasks than groups would only wait for slots.
+        rows.select(*names)
+        .coalesce(writer.groups)
+        .mapInArrow(partial(pack_partition, writer), PACKED_SQL)
+        .repartitionById(writer.groups * len(writer.indexes), F.col("partition"))
+        .sortWithinPartitions("shelf")
         .mapInArrow(partial(write_partition, writer), "index int, run string")
         .collect()
     )
@@ -77,41 +75,39 @@ def write_runs(rows: DataFrame, writer: RunWriter) -> dict[Channel, tuple[RunInf
     return {c: tuple(sorted(infos, key=lambda run: (run.vnode_rows[0][0], run.path))) for c, infos in runs.items()}
 
 
-def _laid_out(rows: DataFrame, writer: RunWriter, index: int) -> DataFrame:
-    """The rows with their hash64 in one index's key, and the partition they belong to."""
-    hash64 = F.xxhash64(*(F.col(quoted(column)) for column in writer.indexes[index]))
-    bits = writer.vnodes.bit_length() - 1
-    vnode = F.shiftrightunsigned(hash64, 64 - bits) if bits else F.lit(0)
-    group = F.floor(vnode * F.lit(writer.groups) / F.lit(writer.vnodes))
-    partition = (F.lit(index * writer.groups) + group).cast("int")
-    names = enumerate(writer.table.schema.names)
-    columns: list[Column] = [F.col(quoted(name)).alias(_place_name(place)) for place, name in names]
-    return rows.select(partition.alias(_PARTITION), hash64.alias(HASH_COLUMN), *columns)
-
-
-def _place_name(place: int) -> str:
-    """A column's name on the way: ``mapInArrow`` does not take names with dots or backticks."""
-    return f"c{place}"
-
-
 def quoted(column: str) -> str:
     """A column's name as Spark's expressions take it, whatever is in it."""
     return "`" + column.replace("`", "``") + "`"
 
 
-def write_partition(writer: RunWriter, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Write one task's rows, which come sorted, as runs of bounded size; yields what was written."""
+def pack_partition(writer: RunWriter, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Pack one task's rows."""
+    shelves = Shelves(writer.vnodes, writer.groups)
+    for rows in gathered(batches, PACK_ROWS_MAX, PACK_BYTES_MAX):
+        yield from pack(rows, writer.table.schema, writer.indexes, shelves)
+
+
+def write_partition(writer: RunWriter, packed: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Write one task's rows, in order, as runs of bounded size; yields what was written."""
     context = TaskContext.get()
     assert context is not None
     index, group = divmod(context.partitionId(), writer.groups)
     files = open_files(writer.root)
     # A task that Spark runs twice must not write one file twice: hence an id per attempt.
     attempt = f"tables/{writer.channel(index)}/{writer.batch:012d}-{uuid4().hex}"
-    for part, rows in enumerate(gathered(batches, writer.rows_max, RUN_BYTES_MAX)):
+    ordered = unpack(packed, writer.table.schema, writer.table.order_by)
+    for part, rows in enumerate(gathered(cut_batches(ordered, writer.rows_max), writer.rows_max, RUN_BYTES_MAX)):
         run = _write_run(files, writer, f"{attempt}-{part:05d}.arrow", rows)
         _check_group(run, writer, group)
         described = {"index": [index], "run": [json.dumps(run.to_json())]}
         yield pa.RecordBatch.from_pydict(described, schema=_WRITTEN)
+
+
+def cut_batches(batches: Iterable[pa.RecordBatch], rows_max: int) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches of at most ``rows_max``."""
+    for batch in batches:
+        for start in range(0, batch.num_rows, rows_max):
+            yield batch.slice(start, rows_max)
 
 
 _WRITTEN = pa.schema([("index", pa.int32()), ("run", pa.string())])
@@ -134,12 +130,9 @@ def gathered(batches: Iterable[pa.RecordBatch], rows_max: int, bytes_max: int) -
 
 def _write_run(files: Files, writer: RunWriter, path: str, rows: pa.Table) -> RunInfo:
     rows = rows.combine_chunks()
-    hash64 = rows.column(0).chunk(0).to_numpy().view(np.uint64)
-    columns = [pa.array(hash64), *rows.columns[1:]]
-    run = pa.Table.from_arrays(columns, names=[HASH_COLUMN, *writer.table.schema.names])
-    encoded = encode_run(run.cast(run_schema(writer.table.schema)))
+    encoded = encode_run(rows)
     files.create(path, encoded)
-    return describe_run(path, encoded, hash64, writer.vnodes)
+    return describe_run(path, encoded, rows.column(HASH_COLUMN).chunk(0).to_numpy(), writer.vnodes)
 
 
 def _check_group(run: RunInfo, writer: RunWriter, group: int) -> None:
