@@ -19,6 +19,7 @@ from upriver.shell.lake import LakeRecord, OwnedLake
 from upriver.shell.worker import WorkerConfig
 from upriver.spark.host import WorkerHost
 from upriver.spark.ingest import EpochLog, History, Ingest, Layout, LoadIngest, StreamIngest
+from upriver.spark.runs import warm_up
 from upriver.spark.session import free_slots, require_slots
 from upriver.vnodes import VnodeMap
 
@@ -88,8 +89,11 @@ class River:
             self._host = WorkerHost(self._spark, worker_config, self._coordinator.fail)
             for worker in self._workers:
                 self._host.start(worker)
+            layouts = self._layouts(self._lake)
+            for source, layout in zip(self._sources, layouts, strict=True):
+                warm_up(self._spark, source.rows.schema, layout.writer(0))
             self._coordinator.wait_joined(seconds)
-            self._start_ingest(self._lake, self._log)
+            self._start_ingest(layouts, self._lake, self._log)
         except BaseException:
             self.stop()
             raise
@@ -123,17 +127,23 @@ class River:
         lake.sweep(kept)
         return EpochLog(lake, history, self._coordinator.published)
 
-    def _start_ingest(self, lake: OwnedLake, log: EpochLog) -> None:
+    def _layouts(self, lake: OwnedLake) -> list[Layout]:
+        """How each source's table is kept: in all orders that the lake has it in."""
         record = lake.record()
         assert record is not None
-        for source in self._sources:
-            layout = Layout(
+        return [
+            Layout(
                 root=lake.root,
                 table=source.table,
                 indexes=record.indexes[source.table.name],
                 vnodes=record.vnodes,
                 groups=self._groups(),
             )
+            for source in self._sources
+        ]
+
+    def _start_ingest(self, layouts: Sequence[Layout], lake: OwnedLake, log: EpochLog) -> None:
+        for source, layout in zip(self._sources, layouts, strict=True):
             if source.rows.isStreaming:
                 ingest: Ingest = StreamIngest(source.rows, layout, log, source.trigger)
             else:

@@ -13,8 +13,9 @@ from uuid import uuid4
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from upriver.dataflow.plan import TableSpec, lake_channel
 from upriver.errors import DeclarationError, ProtocolError
@@ -26,6 +27,9 @@ from upriver.state.runs import HASH_COLUMN, RunInfo, describe_run, encode_run
 RUN_ROWS_MAX = 4_000_000
 RUN_BYTES_MAX = 2**30
 """Rows and bytes of one run; a task that has more writes several. Arrow keeps 2 GiB of text in one column."""
+
+WARM_UP_ROWS = 100_000
+"""Made-up rows that a table's way into the lake is tried with before the first batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,22 +61,33 @@ def write_runs(rows: DataFrame, writer: RunWriter) -> dict[Channel, tuple[RunInf
 
     Raises what the job raises; files that it has written by then are swept when the app next starts.
     """
-    names = [F.col(quoted(name)).alias(f"c{place}") for place, name in enumerate(writer.table.schema.names)]
-    written = (
-        # mapInArrow takes no names with dots or backticks. More tasks than groups would only wait for slots.
-        rows.select(*names)
-        .coalesce(writer.groups)
-        .mapInArrow(partial(pack_partition, writer), PACKED_SQL)
-        .repartitionById(writer.groups * len(writer.indexes), F.col("partition"))
-        .sortWithinPartitions("shelf")
-        .mapInArrow(partial(write_partition, writer), "index int, run string")
-        .collect()
-    )
+    written = _in_order(rows, writer).mapInArrow(partial(write_partition, writer), "index int, run string").collect()
     runs: dict[Channel, list[RunInfo]] = {writer.channel(index): [] for index in range(len(writer.indexes))}
     for row in written:
         runs[writer.channel(row["index"])].append(RunInfo.from_json(json.loads(row["run"])))
     # By first vnode, then by name, in which the parts of one task are numbered: the order of the sort.
     return {c: tuple(sorted(infos, key=lambda run: (run.vnode_rows[0][0], run.path))) for c, infos in runs.items()}
+
+
+def _in_order(rows: DataFrame, writer: RunWriter) -> DataFrame:
+    """The rows packed, a partition for each index and vnode group, by shelf."""
+    # mapInArrow takes no names with dots or backticks. More tasks than groups would only wait for slots.
+    names = [F.col(quoted(name)).alias(f"c{place}") for place, name in enumerate(writer.table.schema.names)]
+    packed = rows.select(*names).coalesce(writer.groups).mapInArrow(partial(pack_partition, writer), PACKED_SQL)
+    return packed.repartitionById(writer.groups * len(writer.indexes), F.col("partition")).sortWithinPartitions("shelf")
+
+
+def warm_up(spark: SparkSession, rows: StructType, writer: RunWriter) -> None:
+    """Take made-up rows the way of a batch, and write nothing: the first batch then finds Python processes that run
+    and code that is compiled. ``rows``: Spark's schema of the table."""
+    columns = [F.lit(None).cast(field.dataType).alias(field.name) for field in rows]
+    made_up = spark.range(0, WARM_UP_ROWS, 1, writer.groups).select(*columns)
+    _in_order(made_up, writer).mapInArrow(partial(_unpack_only, writer), "rows long").collect()
+
+
+def _unpack_only(writer: RunWriter, packed: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    ordered = unpack(packed, writer.table.schema, writer.table.order_by)
+    yield pa.RecordBatch.from_pydict({"rows": [sum(rows.num_rows for rows in ordered)]})
 
 
 def quoted(column: str) -> str:
