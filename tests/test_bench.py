@@ -281,6 +281,7 @@ def test_both_sides_keep_the_same_view(tmp_path: Path) -> None:
         workers=2,
         cores=min(2, len(os.sched_getaffinity(0))),
         files_per_trigger=4,
+        warm_up_files=1,
         repeat=1,
         data=str(tmp_path / "events"),
     )

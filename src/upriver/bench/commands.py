@@ -42,11 +42,15 @@ def _positive(text: str) -> int:
     return number
 
 
+WARM_UP_FILES = 3
+"""Files that each side takes the whole way before the run that is measured."""
+
+
 def _add_events(parser: argparse.ArgumentParser) -> None:
     _number(parser, "--rows", 10_000_000, "rows of all files together")
     _number(parser, "--keys", 1_000_000, "keys, uniform")
     _number(parser, "--files", 10, "Parquet files")
-    _number(parser, "--files-per-trigger", 2, "files of a micro-batch")
+    _number(parser, "--files-per-trigger", 1, "files of a micro-batch")
     _number(parser, "--seed", 1, "of the rows")
 
 
@@ -58,6 +62,9 @@ def _add_throughput(parser: argparse.ArgumentParser) -> None:
     _add_events(parser)
     _number(parser, "--workers", 2, "workers that keep the view")
     _number(parser, "--cores", None, "processors that each side may use, all together (default: as many as workers)")
+    parser.add_argument(
+        "--cold", action="store_true", help=f"without the warm-up of {WARM_UP_FILES} files that each side takes first"
+    )
     _number(parser, "--repeat", 1, "runs of each side, in turns; medians are reported")
     parser.add_argument("--data", metavar="DIR", help="keep the files there, and use them if they are there already")
 
@@ -69,6 +76,7 @@ def _throughput(options: argparse.Namespace) -> int:
             workers=options.workers,
             cores=options.cores or min(options.workers, os.cpu_count() or 1),
             files_per_trigger=options.files_per_trigger,
+            warm_up_files=0 if options.cold else WARM_UP_FILES,
             repeat=options.repeat,
             data=options.data,
         ),

@@ -32,7 +32,8 @@ ERROR_LINES_MAX = 30
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     """One run of one side. seconds: from the first micro-batch's start until the view held all rows. start_s: from
-    the start of the process to the first micro-batch. ingest_s: until Spark had committed the last micro-batch."""
+    the start of the process to the first micro-batch, warm-up included. ingest_s: until Spark had
+    committed the last micro-batch."""
 
     rows_per_s: float
     cpu_s: float
@@ -46,12 +47,14 @@ class Measured:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThroughputOptions:
     """What to measure. data: directory to keep the files in; ``None`` for a temporary one. cores: processors that
-    each side may use. files_per_trigger: of a micro-batch. repeat: runs of each side."""
+    each side may use. files_per_trigger: of a micro-batch. warm_up_files: taken the whole way once, before the run that
+    counts; none measures a cold start. repeat: runs of each side."""
 
     events: EventsSpec
     workers: int
     cores: int
     files_per_trigger: int
+    warm_up_files: int
     repeat: int
     data: str | None
 
@@ -90,6 +93,7 @@ def _run(side: str, options: ThroughputOptions, data: Path, work: Path) -> tuple
         workers=options.workers,
         cores=options.cores,
         files_per_trigger=options.files_per_trigger,
+        warm_up_files=options.warm_up_files,
     )
     (work / "task.json").write_text(json.dumps(asdict(task)))
     started_at = time.time()
@@ -140,6 +144,7 @@ def _report(options: ThroughputOptions, runs: dict[str, list[tuple[Measured, Out
         "cores": options.cores,
         "files": options.events.files,
         "files_per_trigger": options.files_per_trigger,
+        "warm_up_files": options.warm_up_files,
         "micro_batches": outcomes[0].batches,
         "spark_shuffle_partitions": options.cores,
         "heap_mb": heap_mb(memory_bytes()),
