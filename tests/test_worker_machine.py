@@ -1,7 +1,8 @@
-"""The worker machine, one event at a time: rules W1 to W5 of docs/design/0001-river.md, and what no phase allows."""
+"""The worker machine, one event at a time: rules W1 to W6 of docs/design/0001-river.md, and what no phase allows."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -212,10 +213,34 @@ def test_w3_so_many_lookups_wait_and_one_more_is_refused() -> None:
     assert len(answered(machine.step(read(1, 0)))) == LOOKUPS_PARKED_MAX
 
 
-def test_a_lookup_between_two_slices_sees_what_is_applied() -> None:
-    first, second = sorted(["a", "b"], key=lambda key: int(hashed([key])[0]))
-    machine = worker(assign(), opened(1), rows(1, first), rows(1, second))
-    assert answered(machine.step(asked(first, "nobody"))) == {1: ({first: 1}, 0)}
+FIRST, SECOND = sorted(["a", "b"], key=lambda key: int(hashed([key])[0]))
+
+
+def test_w6_a_lookup_between_two_slices_sees_keys_of_which_no_more_rows_can_come() -> None:
+    machine = worker(assign(), opened(1), rows(1, FIRST), rows(1, SECOND))
+    assert answered(machine.step(asked(FIRST, "nobody"))) == {1: ({FIRST: 1}, 0)}
+
+
+def test_w6_a_lookup_of_the_last_key_received_waits_for_the_slice_that_follows() -> None:
+    machine = worker(assign(), opened(1), rows(1, FIRST))
+    assert machine.step(asked(SECOND, FIRST)) == []
+    assert machine.step(rows(1, FIRST, FIRST)) == []
+    assert machine.step(rows(1)) == []
+    assert machine.step(asked(FIRST, ticket=2)) == []
+    assert answered(machine.step(rows(1, SECOND))) == {2: ({FIRST: 3}, 0)}
+    assert answered(machine.step(read(1, 4))) == {1: ({FIRST: 3, SECOND: 1}, 1)}
+
+
+def test_w6_an_epoch_that_is_read_has_no_last_key() -> None:
+    machine = worker(assign(), opened(1), rows(1, FIRST), read(1, 1), opened(2))
+    assert answered(machine.step(asked(FIRST))) == {1: ({FIRST: 1}, 1)}
+
+
+def test_w6_a_key_may_be_the_last_one_of_one_channel_and_not_of_another() -> None:
+    elsewhere = replace(PLAN, name="elsewhere", index=("j",))
+    machine = worker(replace(assign(), plans=(PLAN, elsewhere)), opened(1), rows(1, FIRST))
+    assert machine.step(asked(FIRST, ticket=1)) == []
+    assert answered(machine.step(asked(FIRST, ticket=2, view="elsewhere"))) == {2: ({}, 0)}
 
 
 def test_w4_keys_of_another_worker_are_refused() -> None:
@@ -270,6 +295,19 @@ def test_w5_a_snapshot_waits_for_its_cut_and_sees_nothing_of_the_next_epoch() ->
 def test_w5_a_cut_that_the_worker_has_passed_is_a_fault(already: list[WorkerEvent]) -> None:
     with pytest.raises(ProtocolError, match="snapshot 7 wants epoch 1, 2 is applied"):
         worker(assign(), *already).step(take(7, at=1))
+
+
+def test_w5_cuts_go_back_when_the_foremost_worker_was_lost_and_each_is_taken_at_its_own() -> None:
+    machine = worker(assign(), opened(1), opened(2), take(7, at=2), take(8, at=1))
+    for epoch, snapshot in ((1, 8), (2, 7)):
+        held = [action for action in machine.step(read(epoch, 0)) if isinstance(action, HoldSnapshot)]
+        assert [action.snapshot for action in held] == [snapshot]
+
+
+def test_a_snapshot_that_nobody_reads_any_more_is_not_taken() -> None:
+    machine = worker(assign(), opened(1), take(7, at=1))
+    assert machine.step(DropSnapshot(snapshot=SnapshotId(7))) == [ForgetSnapshot(snapshot=SnapshotId(7))]
+    assert machine.step(read(1, 0)) == [finished(1, received=0, keys=0, total=0)]
 
 
 def test_a_snapshot_that_nobody_reads_any_more_is_forgotten() -> None:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from upriver.dataflow.plan import ViewPlan
+from upriver.dataflow.plan import AggregatePlan, ViewPlan
 
 FULL_REASON = "every key is kept: partial state is not built yet"
 
@@ -13,8 +13,7 @@ def explain(plan: ViewPlan) -> dict[str, Any]:
     if plan.filter is not None:
         steps.append(f"filter {plan.filter}")
     if plan.aggregate is not None:
-        calls = ", ".join(f"{call.function}({call.argument or '*'})" for call in plan.aggregate.calls) or "nothing"
-        steps.append(f"aggregate {calls} by {', '.join(plan.aggregate.group)}")
+        steps.append(_aggregate(plan, plan.aggregate))
     else:
         steps.append("keep the rows")
     if plan.having is not None:
@@ -28,6 +27,15 @@ def explain(plan: ViewPlan) -> dict[str, Any]:
         "why": FULL_REASON,
     }
     return {"view": plan.name, "sql": plan.sql, "key": list(plan.key), "regions": [region]}
+
+
+def _aggregate(plan: ViewPlan, aggregate: AggregatePlan) -> str:
+    source = dict(zip(plan.project.schema.names, plan.project.expressions, strict=True))
+    group = ", ".join(source[name] for name in aggregate.group)
+    calls = (
+        "count(*)" if call.argument is None else f"{call.function}({source[call.argument]})" for call in aggregate.calls
+    )
+    return f"group by {group}: {', '.join(calls) or 'distinct values only'}"
 
 
 def render(explained: dict[str, Any]) -> str:

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from upriver.dataflow.plan import ViewPlan
-from upriver.errors import ProtocolError, UnknownView, UpriverError, WorkerLost
+from upriver.errors import ProtocolError, UnknownView, UpriverError, WaitTimeout, WorkerLost
 from upriver.ids import Channel, Epoch, Incarnation, SnapshotId, WorkerId
 from upriver.machines.messages import (
     Assign,
@@ -148,10 +148,12 @@ class Member:
 
 @dataclass(slots=True, kw_only=True)
 class PendingSnapshot:
-    """A snapshot on its way. awaiting: all and only the incarnations that have not taken their part."""
+    """A snapshot on its way. asked: the incarnations that each keep a part of it. awaiting: all and only those of
+    them that have not taken theirs."""
 
     ticket: int
     at: Epoch
+    asked: frozenset[Incarnation]
     awaiting: set[Incarnation]
 
 
@@ -222,7 +224,7 @@ class CoordinatorMachine:
             del self.members[member.worker]
             for received in self._received.values():
                 received.pop(member.worker, None)
-        failed = [s for s in sorted(self._snapshots) if incarnation in self._snapshots[s].awaiting]
+        failed = [s for s in sorted(self._snapshots) if incarnation in self._snapshots[s].asked]
         error = WorkerLost("a worker was lost while the snapshot was taken; scan again")
         return [SnapshotFailed(ticket=self._snapshots.pop(s).ticket, error=error) for s in failed]
 
@@ -294,8 +296,8 @@ class CoordinatorMachine:
         members = self._by_worker()
         pick = max if self._rules.c4_cut_ahead_of_all else min
         cut = pick(member.sent for member in members)  # C4
-        awaiting = {member.incarnation for member in members}
-        self._snapshots[snapshot] = PendingSnapshot(ticket=event.ticket, at=cut, awaiting=awaiting)
+        asked = frozenset(member.incarnation for member in members)
+        self._snapshots[snapshot] = PendingSnapshot(ticket=event.ticket, at=cut, asked=asked, awaiting=set(asked))
         take = TakeSnapshot(snapshot=snapshot, view=event.view, at=cut)
         return [*(Tell(incarnation=m.incarnation, message=take) for m in members), *self._hold(snapshot)]
 
@@ -304,8 +306,16 @@ class CoordinatorMachine:
         self._held.append(snapshot)
         if len(self._held) <= SNAPSHOTS_HELD_MAX:
             return []
-        drop = DropSnapshot(snapshot=self._held.pop(0))
-        return [Tell(incarnation=m.incarnation, message=drop) for m in self._by_worker()]
+        oldest = self._held.pop(0)
+        drop = DropSnapshot(snapshot=oldest)
+        actions: list[CoordinatorAction] = [Tell(incarnation=m.incarnation, message=drop) for m in self._by_worker()]
+        pending = self._snapshots.pop(oldest, None)
+        if pending is not None:
+            late = WaitTimeout(
+                f"{SNAPSHOTS_HELD_MAX} later snapshots pushed this one out before it was ready; scan again"
+            )
+            actions.append(SnapshotFailed(ticket=pending.ticket, error=late))
+        return actions
 
     def _snapshot_taken(self, member: Member, message: SnapshotTaken) -> list[CoordinatorAction]:
         pending = self._snapshots.get(message.snapshot)

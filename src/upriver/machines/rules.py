@@ -21,6 +21,8 @@ class Rules:
     """W4: a worker answers only for vnodes that it owns."""
     w5_snapshot_at_cut: bool = True
     """W5: a snapshot is taken when the worker stands exactly at its cut."""
+    w6_whole_keys: bool = True
+    """W6: a lookup sees all of an epoch's rows of a key, or none of them."""
     c1_all_workers_finish: bool = True
     """C1: an epoch ends when every worker has finished it."""
     c2_current_incarnation_only: bool = True

@@ -2,11 +2,12 @@
 
 Theory of operation. A worker is assigned once per incarnation. From then on the coordinator opens epochs, in order;
 the worker asks the shell to read its slices of each (``ReadEpoch``), applies them as they come (``RowsRead``) and
-reports the epoch when the shell has read them all (``EpochRead``). Lookups come at any time between two events: a
-key's rows of one epoch lie in one slice or in slices that follow each other, so a lookup sees each key either before
-or after that epoch, unless the key's rows fill more than one slice; such a lookup asks with ``at_least``.
+reports the epoch when the shell has read them all (``EpochRead``). Lookups come at any time between two events, and see
+each key either before or after the epoch that is being read. A key's rows of one epoch lie in one slice or in slices
+that follow each other, so only the key of the last row received can be between the two; a lookup of it waits for the
+slice that follows.
 
-Phases: ``Unassigned`` -> ``Following`` -> ``Retired``. Rules W1 to W5: ``docs/design/0001-river.md``.
+Phases: ``Unassigned`` -> ``Following`` -> ``Retired``. Rules W1 to W6: ``docs/design/0001-river.md``.
 """
 
 from collections import deque
@@ -149,6 +150,17 @@ class Unassigned:
 
 
 @dataclass(slots=True, kw_only=True)
+class Reading:
+    """The epoch whose slices are being read."""
+
+    epoch: Epoch
+    received: dict[Channel, int]
+    """Rows so far, per channel that feeds a view."""
+    last_hash: dict[Channel, np.uint64] = field(default_factory=dict)
+    """Per channel, the hash64 of the last row so far: more of its key's rows may follow."""
+
+
+@dataclass(slots=True, kw_only=True)
 class Following:
     """Applies epochs and answers lookups."""
 
@@ -156,17 +168,21 @@ class Following:
     views: dict[str, View]
     fed_by: dict[Channel, list[View]]
     """The views that each channel feeds."""
+    channel_of: dict[str, Channel]
+    """The channel that feeds each view."""
     owned: np.ndarray
     """One boolean per vnode."""
     applied: Epoch = Epoch(0)
     opened: Epoch = Epoch(0)
-    """The highest epoch that the coordinator has opened."""
-    reading: dict[Channel, int] | None = None
-    """Rows received of epoch ``applied + 1`` per channel, while its slices are being read."""
+    """The last epoch that the coordinator has opened."""
+    unread: deque[Epoch] = field(default_factory=deque)
+    """Epochs that are open and not being read yet, in order."""
+    reading: Reading | None = None
+    """``None`` between two epochs."""
     parked: list[LookupAsked] = field(default_factory=list)
-    """All and only the lookups that wait for a later epoch."""
-    snapshots: deque[TakeSnapshot] = field(default_factory=deque)
-    """Snapshots whose cut lies ahead."""
+    """All and only the lookups that wait for a later epoch, or for the rest of a key's rows."""
+    snapshots: list[TakeSnapshot] = field(default_factory=list)
+    """All and only the snapshots whose cut lies ahead. Cuts may go back, when the foremost worker is lost."""
 
 
 @dataclass(slots=True)
@@ -205,7 +221,8 @@ class WorkerMachine:
             case (Following() as phase, TakeSnapshot()):
                 phase.snapshots.append(event)
                 return self._take_snapshots(phase)
-            case (Following(), DropSnapshot()):
+            case (Following() as phase, DropSnapshot()):
+                phase.snapshots = [asked for asked in phase.snapshots if asked.snapshot != event.snapshot]
                 return [ForgetSnapshot(snapshot=event.snapshot)]
             case (Retired(), _):
                 return []
@@ -218,7 +235,8 @@ class WorkerMachine:
             fed_by.setdefault(plan.channel, []).append(views[plan.name])
         owned = np.zeros(event.vnodes_total, dtype=bool)
         owned[list(event.vnodes)] = True
-        self.phase = Following(assignment=event, views=views, fed_by=fed_by, owned=owned)
+        channel_of = {plan.name: plan.channel for plan in event.plans}
+        self.phase = Following(assignment=event, views=views, fed_by=fed_by, channel_of=channel_of, owned=owned)
         return []
 
     def _retire(self) -> list[WorkerAction]:
@@ -236,28 +254,34 @@ class WorkerMachine:
             if event.epoch != phase.opened + 1:
                 raise ProtocolError(f"epoch {event.epoch} was opened after {phase.opened}")
         phase.opened = event.epoch
+        phase.unread.append(event.epoch)
         return self._read_next(phase)
 
     def _read_next(self, phase: Following) -> list[WorkerAction]:
-        if phase.reading is not None or phase.applied >= phase.opened:
+        if phase.reading is not None or not phase.unread:
             return []
-        phase.reading = dict.fromkeys(phase.fed_by, 0)
-        return [ReadEpoch(epoch=Epoch(phase.applied + 1), channels=tuple(phase.fed_by))]
+        epoch = phase.unread.popleft()
+        phase.reading = Reading(epoch=epoch, received=dict.fromkeys(phase.fed_by, 0))
+        return [ReadEpoch(epoch=epoch, channels=tuple(phase.fed_by))]
 
     def _apply(self, phase: Following, event: RowsRead) -> list[WorkerAction]:
-        if phase.reading is None or event.epoch != phase.applied + 1:
-            raise IllegalEvent(f"rows of epoch {event.epoch} while {phase.applied} is the last one applied")
-        if event.channel not in phase.reading:
+        reading = phase.reading
+        if reading is None or event.epoch != reading.epoch:
+            raise IllegalEvent(f"rows of epoch {event.epoch}, which is not being read; {phase.applied} is applied")
+        if event.channel not in reading.received:
             raise IllegalEvent(f"rows of {event.channel}, which feeds no view here")
-        phase.reading[event.channel] += len(event.batch)
+        if not len(event.batch):
+            return []
+        reading.received[event.channel] += len(event.batch)
+        reading.last_hash[event.channel] = event.batch.hash64[-1]
         for view in phase.fed_by[event.channel]:
             view.apply(event.batch)
-        return []
+        return self._unpark(phase)
 
     def _finish(self, phase: Following, event: EpochRead) -> list[WorkerAction]:
-        received = phase.reading
-        if received is None or event.epoch != phase.applied + 1:
-            raise IllegalEvent(f"end of epoch {event.epoch} while {phase.applied} is the last one applied")
+        if phase.reading is None or event.epoch != phase.reading.epoch:
+            raise IllegalEvent(f"end of epoch {event.epoch}, which is not being read; {phase.applied} is applied")
+        received = phase.reading.received
         if self._rules.w2_counts_match and received != event.promised:  # W2
             raise ProtocolError(f"epoch {event.epoch}: promised {event.promised}, received {received}")
         phase.applied, phase.reading = event.epoch, None
@@ -284,7 +308,14 @@ class WorkerMachine:
 
     def _must_wait(self, phase: Following, event: LookupAsked) -> bool:
         replaying = self._rules.w3_wait_for_replay and phase.applied < phase.assignment.serve_from  # W3
-        return replaying or phase.applied < event.at_least
+        return replaying or phase.applied < event.at_least or self._is_torn(phase, event)
+
+    def _is_torn(self, phase: Following, event: LookupAsked) -> bool:
+        """Whether only a part of some key's rows of the epoch may have been applied."""
+        if phase.reading is None or not self._rules.w6_whole_keys:  # W6
+            return False
+        last_hash = phase.reading.last_hash.get(phase.channel_of[event.view])
+        return last_hash is not None and last_hash in event.hash64
 
     def _answer(self, phase: Following, event: LookupAsked) -> WorkerAction:
         try:
@@ -304,8 +335,9 @@ class WorkerMachine:
 
     def _take_snapshots(self, phase: Following) -> list[WorkerAction]:
         actions: list[WorkerAction] = []
-        while phase.snapshots and self._at_cut(phase, phase.snapshots[0]):
-            asked = phase.snapshots.popleft()
+        at_cut = [asked for asked in phase.snapshots if self._at_cut(phase, asked)]
+        phase.snapshots = [asked for asked in phase.snapshots if asked not in at_cut]
+        for asked in at_cut:
             rows = phase.views[asked.view].scan()
             actions.append(HoldSnapshot(snapshot=asked.snapshot, rows=rows))
             actions.append(Report(message=SnapshotTaken(snapshot=asked.snapshot, rows=rows.num_rows)))

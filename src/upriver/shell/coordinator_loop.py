@@ -3,13 +3,12 @@
 import itertools
 import queue
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
 from typing import Any, Protocol, assert_never
 
-from upriver import errors
 from upriver.errors import ClusterError, ProtocolError, UpriverError, WaitTimeout
 from upriver.ids import Epoch, Incarnation, SnapshotId, WorkerId
 from upriver.machines.coordinator import (
@@ -30,6 +29,8 @@ from upriver.machines.coordinator import (
 )
 from upriver.machines.messages import FromWorker, ToWorker
 from upriver.shell.lake import Manifest
+from upriver.shell.wire import error_from_json
+from upriver.vnodes import VnodeMap
 
 
 class WorkerEnd(Protocol):
@@ -78,6 +79,11 @@ class CoordinatorLoop:
     def start(self) -> None:
         self._thread.start()
 
+    @property
+    def vnode_map(self) -> VnodeMap:
+        """Who owns which vnode now."""
+        return self._machine.vnode_map
+
     # Told by others
 
     def register(self, worker: WorkerId, address: str, end: WorkerEnd) -> Incarnation:
@@ -85,6 +91,7 @@ class CoordinatorLoop:
         incarnation = Incarnation(next(self._incarnations))
         with self._changed:
             self._joined[incarnation] = _Joined(worker, address, end)
+            self._changed.notify_all()
         self._inbox.put(WorkerRegistered(worker=worker, incarnation=incarnation))
         return incarnation
 
@@ -188,6 +195,7 @@ class CoordinatorLoop:
             "workers": workers,
             "map_version": int(self._machine.vnode_map.version),
             "views": {plan.name: _total(plan.name, members.values()) for plan in self._machine.plans},
+            "rescale": None,  # there is none yet
             "failure": str(self._failure) if self._failure else None,
         }
 
@@ -228,7 +236,7 @@ class CoordinatorLoop:
                 if (asker := self._asked.pop(action.ticket, None)) is not None:
                     asker.set_exception(action.error)
             case AppFailed():
-                self.fail(error_of(action.kind, action.error))
+                self.fail(error_from_json({"error": action.kind, "message": action.error}))
             case _:
                 assert_never(action)
 
@@ -241,14 +249,6 @@ class CoordinatorLoop:
             joined.end.tell(action.message)
         except ClusterError:
             joined.end.close()  # its closing comes back as ``lost``
-
-
-def error_of(kind: str, text: str) -> UpriverError:
-    """An error that a worker reported by its class's name."""
-    found = getattr(errors, kind, None)
-    if isinstance(found, type) and issubclass(found, UpriverError):
-        return found(text)
-    return ProtocolError(f"{kind}: {text}")
 
 
 def _total(view: str, members: Any) -> Mapping[str, int]:

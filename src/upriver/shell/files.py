@@ -6,6 +6,7 @@ if it is absent, syncing, and locking the root. Elsewhere a path is relative to 
 
 import fcntl
 import os
+import socket
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +15,10 @@ from typing import IO, Protocol
 import pyarrow as pa
 from pyarrow import fs
 
-from upriver.errors import LakeInUse
+from upriver.errors import DeclarationError, LakeInUse
+
+UNFINISHED = "unfinished"
+"""Directory of what is being written. A process that dies leaves it there, for the next owner of the root to sweep."""
 
 
 class Files(Protocol):
@@ -27,7 +31,7 @@ class Files(Protocol):
         """The file's bytes; mapped, not read, where the filesystem can. Raises FileNotFoundError."""
 
     def names(self, directory: str) -> list[str]:
-        """Names in a directory, sorted; none if it does not exist."""
+        """Names in a directory, sorted, without those that begin with a dot; none if it does not exist."""
 
     def remove(self, path: str) -> None:
         """Remove a file; no error if it is not there."""
@@ -37,10 +41,16 @@ class Files(Protocol):
 
 
 def open_files(root: str) -> Files:
-    """The files under ``root``: a local directory, or a URI that ``pyarrow.fs`` understands (``s3://...``)."""
+    """The files under ``root``: a local directory, or a URI that ``pyarrow.fs`` understands (``s3://...``).
+
+    Raises DeclarationError for any other URI.
+    """
     if "://" not in root:
         return LocalFiles(os.path.abspath(root))
-    filesystem, path = fs.FileSystem.from_uri(root)
+    try:
+        filesystem, path = fs.FileSystem.from_uri(root)
+    except pa.ArrowInvalid as error:
+        raise DeclarationError(f"root {root!r} is no directory that can be reached: {error}") from error
     if isinstance(filesystem, fs.LocalFileSystem):
         return LocalFiles(path)
     return RemoteFiles(filesystem, path)
@@ -54,13 +64,15 @@ class LocalFiles:
 
     def create(self, path: str, content: bytes | pa.Buffer) -> None:
         target = os.path.join(self._root, path)
-        os.makedirs(os.path.dirname(target), exist_ok=True)
-        with self._temporary(target) as temporary:
-            with open(temporary, "xb") as file:
+        _ensure_directory(os.path.dirname(target))
+        _ensure_directory(os.path.join(self._root, UNFINISHED))
+        with _unfinished(self) as name:
+            unfinished = os.path.join(self._root, name)
+            with open(unfinished, "xb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            os.link(temporary, target)  # unlike a rename, fails when the target is there
+            os.link(unfinished, target)  # unlike a rename, fails when the target is there
         _sync_directory(os.path.dirname(target))
 
     def read(self, path: str) -> pa.Buffer:
@@ -91,26 +103,16 @@ class LocalFiles:
             file.close()
             raise LakeInUse(f"{self._root} is in use by {holder}; stop it, or choose another root") from error
         file.truncate(0)
-        file.write(f"process {os.getpid()}")
+        file.write(f"process {os.getpid()} on {socket.gethostname()}")
         file.flush()
         return file
 
-    @contextmanager
-    def _temporary(self, target: str) -> Iterator[str]:
-        directory, name = os.path.split(target)
-        temporary = os.path.join(directory, f".{name}.{uuid.uuid4().hex}")
-        try:
-            yield temporary
-        finally:
-            if os.path.exists(temporary):
-                os.remove(temporary)
-
 
 class RemoteFiles:
-    """Any other filesystem. Object stores write a file whole or not at all.
+    """Any other filesystem.
 
-    ``create`` looks before it writes, since ``pyarrow.fs`` has no conditional write: two drivers that race for one
-    root are told apart by their terms (``Lake.claim``), not by this call.
+    ``create`` looks before it writes, since ``pyarrow.fs`` has no conditional write: of two drivers that race for
+    one root, the one that lost finds another's name in its term when it publishes (``OwnedLake.publish``).
     """
 
     def __init__(self, filesystem: fs.FileSystem, root: str) -> None:
@@ -122,10 +124,11 @@ class RemoteFiles:
         if self._fs.get_file_info(target).type != fs.FileType.NotFound:
             raise FileExistsError(target)
         self._fs.create_dir(target.rpartition("/")[0], recursive=True)
-        temporary = f"{target.rpartition('/')[0]}/.{uuid.uuid4().hex}"
-        with self._fs.open_output_stream(temporary) as file:
-            file.write(content)
-        self._fs.move(temporary, target)
+        self._fs.create_dir(f"{self._root}/{UNFINISHED}", recursive=True)
+        with _unfinished(self) as name:
+            with self._fs.open_output_stream(f"{self._root}/{name}") as file:
+                file.write(content)
+            self._fs.move(f"{self._root}/{name}", target)
 
     def read(self, path: str) -> pa.Buffer:
         with self._fs.open_input_file(f"{self._root}/{path}") as file:
@@ -144,6 +147,26 @@ class RemoteFiles:
 
     def lock(self) -> IO[str] | None:
         return None
+
+
+@contextmanager
+def _unfinished(files: Files) -> Iterator[str]:
+    """A path of its own to write to, gone in the end."""
+    path = f"{UNFINISHED}/{uuid.uuid4().hex}"
+    try:
+        yield path
+    finally:
+        files.remove(path)
+
+
+def _ensure_directory(directory: str) -> None:
+    """Make a directory, as durable as what will be in it."""
+    if os.path.isdir(directory):
+        return
+    parent = os.path.dirname(directory)
+    _ensure_directory(parent)
+    os.makedirs(directory, exist_ok=True)  # another may have made it by now
+    _sync_directory(parent)
 
 
 def _sync_directory(directory: str) -> None:

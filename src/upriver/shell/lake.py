@@ -7,23 +7,28 @@
     epochs/<epoch>.json                        manifests; a manifest's existence is the epoch's commit
     control/<term>.json                        one per driver that has owned the root
     ingest/<table>/                            Spark's own checkpoint of the table's stream
+    loads/<table>.json                         how a table that is not a stream is cut into batches
+    unfinished/                                files being written
 
 Runs are named after the batch that wrote them and not after the epoch, which is given only when the batch is
 published; the random ``<id>`` keeps a task that Spark runs twice from writing one file twice.
+
+A JSON file is ``{"xxh3_64": ..., "record": ...}``: a damaged digit would be JSON still, and another number.
 """
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import IO, Any, Self
+from uuid import uuid4
 
 import pyarrow as pa
 
 from upriver.dataflow.plan import TableSpec
 from upriver.errors import CorruptFile, DeclarationError, LakeInUse
 from upriver.ids import Channel, Epoch, Term, VnodeId
-from upriver.shell.files import Files, open_files
-from upriver.state.runs import RunInfo, cut, decode_run, run_schema
+from upriver.shell.files import UNFINISHED, Files, open_files
+from upriver.state.runs import CHECKSUM, RunInfo, checksum_of, cut, decode_run, run_schema
 
 FORMAT = 1
 SLICE_ROWS_MAX = 65_536
@@ -139,6 +144,10 @@ def _epoch_path(epoch: Epoch) -> str:
     return f"epochs/{epoch:012d}.json"
 
 
+def _term_path(term: Term) -> str:
+    return f"control/{term:08d}.json"
+
+
 class Lake:
     """A lake, as anybody may read it. ``root`` is a directory or a URI."""
 
@@ -147,9 +156,9 @@ class Lake:
         self.files: Files = open_files(root)
 
     def record(self) -> LakeRecord | None:
-        """What the lake holds; ``None`` if nothing was ever started on this root."""
+        """What the lake holds; ``None`` if nothing was ever started on this root. Raises CorruptFile."""
         try:
-            record = self._json("app.json")
+            record = self.read_record("app.json")
         except FileNotFoundError:
             return None
         if record.get("format") != FORMAT:
@@ -158,18 +167,18 @@ class Lake:
 
     def last_epoch(self) -> Epoch:
         """The highest epoch published; 0 if none."""
-        names = self.files.names("epochs")
-        return Epoch(int(names[-1].removesuffix(".json"))) if names else Epoch(0)
+        return Epoch(self._last_number("epochs"))
 
     def manifest(self, epoch: Epoch) -> Manifest:
         """The manifest of a published epoch. Raises CorruptFile."""
         path = _epoch_path(epoch)
         try:
-            return Manifest.from_json(self._json(path))
+            record = self.read_record(path)
         except FileNotFoundError as error:
             raise CorruptFile(f"{self.root}/{path}: the manifest is gone") from error
-        except (KeyError, TypeError) as error:
-            raise CorruptFile(f"{self.root}/{path}: not a manifest ({error!r})") from error
+        if record.get("epoch") != epoch:
+            raise CorruptFile(f"{self.root}/{path}: it says that it is of epoch {record.get('epoch')}")
+        return Manifest.from_json(record)
 
     def read(
         self, manifest: Manifest, channel: Channel, vnodes: frozenset[VnodeId], table: TableSpec
@@ -193,15 +202,26 @@ class Lake:
             raise CorruptFile(f"{self.root}/{run.path}: cannot be read ({error})") from error
         return decode_run(run, encoded, schema)
 
-    def _json(self, path: str) -> dict[str, Any]:
+    def read_record(self, path: str) -> dict[str, Any]:
+        """A JSON file's record, verified. Raises FileNotFoundError, CorruptFile."""
         content = self.files.read(path).to_pybytes()
         try:
-            record = json.loads(content)
-        except ValueError as error:
-            raise CorruptFile(f"{self.root}/{path}: not JSON ({error})") from error
-        if not isinstance(record, dict):
-            raise CorruptFile(f"{self.root}/{path}: not a JSON object")
-        return record
+            record = json.loads(content)["record"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptFile(f"{self.root}/{path}: not a record ({error!r})") from error
+        if content != _sealed(record):
+            raise CorruptFile(f"{self.root}/{path}: its checksum is not that of its content")
+        return dict(record)
+
+    def _last_number(self, directory: str) -> int:
+        """The highest of the numbers that a directory's files are named by; 0 if there is none."""
+        last = 0
+        for name in self.files.names(directory):
+            number = name.removesuffix(".json")
+            if not number.isdecimal():
+                raise CorruptFile(f"{self.root}/{directory}/{name}: not a file of this lake")
+            last = max(last, int(number))
+        return last
 
 
 class OwnedLake(Lake):
@@ -213,6 +233,7 @@ class OwnedLake(Lake):
         control: what to remember of this driver. Raises LakeInUse, DeclarationError, CorruptFile.
         """
         super().__init__(root)
+        self._owner = uuid4().hex
         self._lock: IO[str] | None = self.files.lock()
         try:
             self.term = self._take(declared, control)
@@ -222,32 +243,42 @@ class OwnedLake(Lake):
 
     def _take(self, declared: LakeRecord, control: Mapping[str, Any]) -> Term:
         kept = self.record()
-        if kept is None:
-            self.files.create("app.json", _encode(declared.to_json()))
-        else:
-            kept.check_unchanged(declared, self.root)
-        term = Term(self._last_term() + 1)
+        term = Term(self._last_number("control") + 1)
         try:
-            self.files.create(f"control/{term:08d}.json", _encode({"term": term, **control}))
+            if kept is None:
+                self.write_record("app.json", declared.to_json())
+            else:
+                kept.check_unchanged(declared, self.root)
+            self.write_record(_term_path(term), {**control, "term": term, "owner": self._owner})
         except FileExistsError as error:
             raise LakeInUse(f"{self.root}: another driver is starting on it") from error
         return term
 
-    def _last_term(self) -> int:
-        names = self.files.names("control")
-        return int(names[-1].removesuffix(".json")) if names else 0
+    def write_record(self, path: str, record: Mapping[str, Any]) -> None:
+        """Create a JSON file. Raises FileExistsError."""
+        self.files.create(path, _sealed(record))
 
     def publish(self, manifest: Manifest) -> None:
         """Commit an epoch. Raises LakeInUse if another driver has taken the root over."""
-        if self._last_term() != self.term:
+        if not self._is_owner():
             raise LakeInUse(f"{self.root}: another driver has taken it over; this one must stop")
         try:
-            self.files.create(_epoch_path(manifest.epoch), _encode(manifest.to_json()))
+            self.write_record(_epoch_path(manifest.epoch), manifest.to_json())
         except FileExistsError as error:
             raise LakeInUse(f"{self.root}: epoch {manifest.epoch} was published by another driver") from error
 
+    def _is_owner(self) -> bool:
+        """Whether no other driver has opened a term since, or this one's at the very moment when we did."""
+        last_term = self._last_number("control")
+        return last_term == self.term and self.read_record(_term_path(self.term))["owner"] == self._owner
+
     def sweep(self, kept: set[str]) -> int:
-        """Remove the runs that no manifest names, left by batches that were never published; returns how many."""
+        """Remove what batches that were never published have left; returns how many runs.
+
+        kept: the paths of all runs that a manifest names. For a driver that has not begun to write.
+        """
+        for name in self.files.names(UNFINISHED):
+            self.files.remove(f"{UNFINISHED}/{name}")
         removed = 0
         for table in self.files.names("tables"):
             for index in self.files.names(f"tables/{table}"):
@@ -265,5 +296,7 @@ class OwnedLake(Lake):
             self._lock = None
 
 
-def _encode(record: Mapping[str, Any]) -> bytes:
-    return json.dumps(record, separators=(",", ":")).encode()
+def _sealed(record: Any) -> bytes:
+    """A JSON file that holds the record, and tells damage."""
+    content = json.dumps(record, separators=(",", ":")).encode()
+    return f'{{"{CHECKSUM}":"{checksum_of(content)}","record":'.encode() + content + b"}"

@@ -45,13 +45,13 @@ Answered = tuple[pa.RecordBatch, Epoch]
 class WorkerLoop:
     """Runs one worker. ``run`` is called by one thread, everything else by any.
 
-    lake: to read slices from. report: sends to the coordinator, in order, without blocking.
+    lake: to read slices from.
     """
 
-    def __init__(self, machine: WorkerMachine, lake: Lake, report: Callable[[FromWorker], None]) -> None:
+    def __init__(self, machine: WorkerMachine, lake: Lake) -> None:
         self._machine = machine
         self._lake = lake
-        self._report = report
+        self._report: Callable[[FromWorker], None] = _nobody_listens
         self._inbox: queue.SimpleQueue[WorkerEvent] = queue.SimpleQueue()
         self._reading: Iterator[WorkerEvent] = iter(())
         self._is_reading = False
@@ -93,17 +93,21 @@ class WorkerLoop:
                 f"view {view!r}: snapshot {snapshot} is not held any more; read the view again"
             ) from error
 
-    def run(self) -> None:
-        """Run until the worker retires. Reports an error to the coordinator before it raises it."""
+    def run(self, report: Callable[[FromWorker], None]) -> None:
+        """Run until the worker retires or fails. report: sends to the coordinator, in order, without blocking.
+
+        A failure is reported and ends the worker: another one in its place would fail at the same rows.
+        """
+        self._report = report
         try:
             while not self._stopped:
                 self._turn()
                 if self._is_reading and not self._stopped:
                     self._step(next(self._reading))
-        except Exception as error:
+        except Exception as error:  # whatever it is, nobody shall wait for this worker in vain
             kind = type(error).__name__ if isinstance(error, UpriverError) else ProtocolError.__name__
-            self._report(WorkerFailed(kind=kind, error=str(error) or repr(error)))
-            raise
+            text = str(error) if isinstance(error, UpriverError) else repr(error)
+            report(WorkerFailed(kind=kind, error=text))
 
     def _turn(self) -> None:
         """Take what is in the inbox; wait for it only if there is nothing to read from the lake."""
@@ -170,3 +174,7 @@ class WorkerLoop:
                 yield RowsRead(epoch=action.epoch, channel=channel, batch=Batch(user, hashes))
         promised = {channel: manifest.rows_of(channel, vnodes) for channel in action.channels}
         yield EpochRead(epoch=action.epoch, promised=promised)
+
+
+def _nobody_listens(message: FromWorker) -> None:
+    raise ProtocolError(f"{type(message).__name__} before the loop runs")

@@ -14,7 +14,8 @@ from pyspark.sql import SparkSession
 
 from upriver.errors import ClusterError, UpriverError, WorkerLost
 from upriver.ids import WorkerId
-from upriver.spark.task import WorkerConfig, run_task
+from upriver.shell.worker import WorkerConfig
+from upriver.spark.task import run_task
 
 RESTARTS_MAX = 5
 """Times that a worker's job is started again before the app fails."""

@@ -5,13 +5,14 @@ if the epoch is there. Each manifest names its batch, so a batch that Spark repl
 skipped. Rules I1 to I4: ``docs/design/0001-river.md``.
 """
 
-import json
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
+from uuid import uuid4
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -20,15 +21,17 @@ from upriver.errors import DeclarationError, IngestFailed, UpriverError, WaitTim
 from upriver.ids import Channel, Epoch
 from upriver.shell.lake import Manifest, OwnedLake
 from upriver.spark.drain import Drain
-from upriver.spark.runs import RunWriter, write_runs
+from upriver.spark.runs import RunWriter, quoted, write_runs
 from upriver.state.runs import RunInfo
 
-LOAD_EPOCH_ROWS_MAX = 1_000_000
-"""Rows of one epoch of a DataFrame that is not streaming, unless one key has more."""
+LOAD_EPOCH_ROWS = 1_000_000
+"""Rows of one epoch of a DataFrame that is not streaming, about; one key's rows are not parted."""
 LOAD_QUERY = "load"
 """Stands in a manifest for the streaming query's id when the table's DataFrame is not streaming."""
 ARROW_BATCH_ROWS = 100_000
 """Rows that Spark hands to Python at a time when it writes runs."""
+STOP_POLL_S = 0.2
+"""Seconds between two attempts to interrupt a load."""
 
 
 class EpochLog:
@@ -147,7 +150,12 @@ class StreamIngest:
         assert self._query is not None
         table, query = self._table, str(self._query.id)
         before = self._log.query_of(table)
-        if before is not None and before != query:  # I3
+        if before == LOAD_QUERY:
+            raise DeclarationError(
+                f"table {table!r} was loaded from a DataFrame that is not streaming in {self._layout.root}; give it "
+                f"that one again, or start on another root"
+            )
+        if before not in (None, query):  # I3
             raise DeclarationError(
                 f"table {table!r}: its Spark checkpoint ({self._layout.root}/ingest/{table}) is not the one its "
                 f"rows came from, so they would come twice; restore the checkpoint, or start on another root"
@@ -174,26 +182,32 @@ class StreamIngest:
 
 
 class LoadIngest:
-    """A DataFrame that is not streaming: one epoch per slice of at most ``LOAD_EPOCH_ROWS_MAX`` rows.
+    """A DataFrame that is not streaming: one epoch per slice of about ``epoch_rows`` rows.
 
     A slice is a set of the table's keys, chosen by their hash, so that the same rows fall into the same slices when
     a load is taken up again after a crash.
     """
 
-    def __init__(self, rows: DataFrame, layout: Layout, log: EpochLog, lake: OwnedLake) -> None:
+    def __init__(
+        self, rows: DataFrame, layout: Layout, log: EpochLog, lake: OwnedLake, epoch_rows: int = LOAD_EPOCH_ROWS
+    ) -> None:
         self._rows = rows
         self._layout = layout
         self._log = log
         self._lake = lake
+        self._epoch_rows = epoch_rows
+        self._tag = f"upriver-load-{uuid4().hex}"
+        self._thread = threading.Thread(target=self._run, name=f"upriver-load-{layout.table.name}", daemon=True)
         self._done = threading.Event()
         self._stopping = threading.Event()
         self._failure: Exception | None = None
 
     def start(self) -> None:
         """Start to load, in a thread."""
-        threading.Thread(target=self._run, name=f"upriver-load-{self._layout.table.name}", daemon=True).start()
+        self._thread.start()
 
     def _run(self) -> None:
+        self._rows.sparkSession.addTag(self._tag)
         try:
             self._load()
         except Exception as error:  # told to whoever waits
@@ -208,33 +222,32 @@ class LoadIngest:
             raise DeclarationError(
                 f"table {table.name!r} was fed by a stream in {self._layout.root}; feed it one again"
             )
-        rows = self._rows.persist()
-        try:
-            slices = self._slices(rows)
-            number = F.pmod(F.xxhash64(*(F.col(f"`{c.replace('`', '``')}`") for c in table.key)), F.lit(slices))
+        key_hash = F.xxhash64(*(F.col(quoted(column)) for column in table.key))
+        with _computed_once(self._rows) as rows:
+            slices = self._slices(rows, key_hash)
+            number = F.pmod(key_hash, F.lit(slices))
             for batch in range(self._log.last_batch(table.name) + 1, slices):
                 if self._stopping.is_set():
                     return
                 runs = _write(rows.where(number == batch), self._layout, batch)
                 self._log.publish(table.name, LOAD_QUERY, batch, runs)
-        finally:
-            rows.unpersist()
 
-    def _slices(self, rows: DataFrame) -> int:
-        """Into how many epochs the rows go: decided once per lake."""
+    def _slices(self, rows: DataFrame, key_hash: Column) -> int:
+        """Into how many epochs the rows go: decided once per lake, for these keys."""
         table = self._layout.table.name
         path = f"loads/{table}.json"
-        count = rows.count()
+        found = rows.agg(F.count(F.lit(1)).alias("rows"), F.bit_xor(key_hash).alias("keys")).first()
+        assert found is not None
         try:
-            kept = json.loads(self._lake.files.read(path).to_pybytes())
+            kept = self._lake.read_record(path)
         except FileNotFoundError:
-            slices = max(1, -(-count // LOAD_EPOCH_ROWS_MAX))
-            self._lake.files.create(path, json.dumps({"rows": count, "slices": slices}).encode())
+            slices = max(1, -(-int(found["rows"]) // self._epoch_rows))
+            self._lake.write_record(path, {**found.asDict(), "slices": slices})
             return slices
-        if kept["rows"] != count:
+        if (kept["rows"], kept["keys"]) != (found["rows"], found["keys"]):
             raise DeclarationError(
-                f"table {table!r} was loaded from {kept['rows']} rows and the DataFrame now has {count}; "
-                f"use a streaming DataFrame for rows that keep coming, or another root"
+                f"table {table!r} was loaded from {kept['rows']} rows and the DataFrame now has {found['rows']}, or "
+                f"other keys; use a streaming DataFrame for rows that keep coming, or another root"
             )
         return int(kept["slices"])
 
@@ -247,17 +260,31 @@ class LoadIngest:
             raise IngestFailed(f"table {self._layout.table.name!r}: {self._failure}") from self._failure
 
     def stop(self) -> None:
-        """Load no further slice."""
+        """End the load; a slice in flight is abandoned and comes again when the app next starts."""
         self._stopping.set()
+        while self._thread.is_alive():
+            self._rows.sparkSession.interruptTag(self._tag)
+            self._thread.join(STOP_POLL_S)
 
 
 def _write(rows: DataFrame, layout: Layout, batch: int) -> dict[Channel, tuple[RunInfo, ...]]:
     """Write a batch's runs; its rows are read once, however many indexes there are."""
     rows.sparkSession.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(ARROW_BATCH_ROWS))
-    if len(layout.indexes) == 1 or rows.is_cached:
+    if len(layout.indexes) == 1:
         return write_runs(rows, layout.writer(batch))
+    with _computed_once(rows) as cached:
+        return write_runs(cached, layout.writer(batch))
+
+
+@contextmanager
+def _computed_once(rows: DataFrame) -> Iterator[DataFrame]:
+    """The same rows, kept by Spark meanwhile. What the user has cached already stays so afterwards."""
+    level = rows.storageLevel
+    if level.useMemory or level.useDisk:
+        yield rows
+        return
     cached = rows.persist()
     try:
-        return write_runs(cached, layout.writer(batch))
+        yield cached
     finally:
         cached.unpersist()

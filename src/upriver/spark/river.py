@@ -9,18 +9,16 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from upriver.dataflow.explain import explain
 from upriver.dataflow.plan import TableSpec, ViewPlan
-from upriver.errors import UnknownView
 from upriver.ids import Epoch, WorkerId
 from upriver.machines.coordinator import CoordinatorMachine
 from upriver.shell.coordinator_loop import CoordinatorLoop
 from upriver.shell.coordinator_service import CoordinatorService
 from upriver.shell.lake import LakeRecord, OwnedLake
+from upriver.shell.worker import WorkerConfig
 from upriver.spark.host import WorkerHost
 from upriver.spark.ingest import EpochLog, History, Ingest, Layout, LoadIngest, StreamIngest
 from upriver.spark.session import free_slots, require_slots
-from upriver.spark.task import WorkerConfig
 from upriver.vnodes import VnodeMap
 
 STOP_SECONDS_MAX = 30.0
@@ -169,10 +167,8 @@ class River:
         return self._coordinator.status()
 
     def explain(self, view: str) -> dict[str, Any]:
-        for plan in self._plans:
-            if plan.name == view:
-                return explain(plan)
-        raise UnknownView(f"no view {view!r}; there are: {', '.join(sorted(p.name for p in self._plans)) or 'none'}")
+        assert self._service is not None
+        return self._service.explain(view)
 
     def stop(self) -> None:
         """Stop ingest, retire the workers, give the root up. Epochs that were published stay."""

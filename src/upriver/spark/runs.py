@@ -23,16 +23,16 @@ from upriver.shell.files import Files, open_files
 from upriver.state.runs import HASH_COLUMN, RunInfo, describe_run, encode_run, run_schema
 
 RUN_ROWS_MAX = 4_000_000
-"""Rows of one run; a task that has more writes several."""
-HASH = "__upriver_hash64"
-PARTITION = "__upriver_partition"
+RUN_BYTES_MAX = 2**30
+"""Rows and bytes of one run; a task that has more writes several. Arrow keeps 2 GiB of text in one column."""
+_PARTITION = "partition"
 _UNSIGNED = -(2**63)
 """XOR with this turns the order of signed longs into that of unsigned ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunWriter:
-    """What a writing task needs to know; picklable. groups: tasks per index."""
+    """What a writing task needs to know; picklable. groups: tasks per index. rows_max: of one run."""
 
     root: str
     table: TableSpec
@@ -40,6 +40,7 @@ class RunWriter:
     vnodes: int
     groups: int
     batch: int
+    rows_max: int = RUN_ROWS_MAX
 
     def channel(self, index: int) -> Channel:
         """The lake edge that an index feeds."""
@@ -47,9 +48,9 @@ class RunWriter:
 
 
 def check_columns(schema: pa.Schema, table: str) -> None:
-    """Refuse column names that ingest keeps for itself."""
+    """Refuse the column name that runs keep for themselves."""
     for column in schema.names:
-        if column.lower() in (HASH_COLUMN, HASH, PARTITION):
+        if column.lower() == HASH_COLUMN:
             raise DeclarationError(f"table {table!r}: the column name {column!r} is reserved; rename it")
 
 
@@ -60,12 +61,12 @@ def write_runs(rows: DataFrame, writer: RunWriter) -> dict[Channel, tuple[RunInf
     """
     laid_out = [_laid_out(rows, writer, index) for index in range(len(writer.indexes))]
     partitions = writer.groups * len(laid_out)
-    order = [F.col(HASH).bitwiseXOR(F.lit(_UNSIGNED)), *(F.col(_quoted(c)) for c in writer.table.order_by)]
+    order_by = [_place_name(writer.table.schema.names.index(column)) for column in writer.table.order_by]
     written = (
         reduce(DataFrame.union, laid_out)
-        .repartitionById(partitions, F.col(PARTITION))
-        .drop(PARTITION)
-        .sortWithinPartitions(*order)
+        .repartitionById(partitions, F.col(_PARTITION))
+        .drop(_PARTITION)
+        .sortWithinPartitions(F.col(HASH_COLUMN).bitwiseXOR(F.lit(_UNSIGNED)), *order_by)
         .mapInArrow(partial(write_partition, writer), "index int, run string")
         .collect()
     )
@@ -78,28 +79,35 @@ def write_runs(rows: DataFrame, writer: RunWriter) -> dict[Channel, tuple[RunInf
 
 def _laid_out(rows: DataFrame, writer: RunWriter, index: int) -> DataFrame:
     """The rows with their hash64 in one index's key, and the partition they belong to."""
-    hash64 = F.xxhash64(*(F.col(_quoted(column)) for column in writer.indexes[index]))
+    hash64 = F.xxhash64(*(F.col(quoted(column)) for column in writer.indexes[index]))
     bits = writer.vnodes.bit_length() - 1
     vnode = F.shiftrightunsigned(hash64, 64 - bits) if bits else F.lit(0)
     group = F.floor(vnode * F.lit(writer.groups) / F.lit(writer.vnodes))
     partition = (F.lit(index * writer.groups) + group).cast("int")
-    columns: list[Column] = [F.col(_quoted(name)) for name in writer.table.schema.names]
-    return rows.select(partition.alias(PARTITION), hash64.alias(HASH), *columns)
+    names = enumerate(writer.table.schema.names)
+    columns: list[Column] = [F.col(quoted(name)).alias(_place_name(place)) for place, name in names]
+    return rows.select(partition.alias(_PARTITION), hash64.alias(HASH_COLUMN), *columns)
 
 
-def _quoted(column: str) -> str:
+def _place_name(place: int) -> str:
+    """A column's name on the way: ``mapInArrow`` does not take names with dots or backticks."""
+    return f"c{place}"
+
+
+def quoted(column: str) -> str:
+    """A column's name as Spark's expressions take it, whatever is in it."""
     return "`" + column.replace("`", "``") + "`"
 
 
 def write_partition(writer: RunWriter, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Write one task's rows, which come sorted, as runs of at most ``RUN_ROWS_MAX``; yields what was written."""
+    """Write one task's rows, which come sorted, as runs of bounded size; yields what was written."""
     context = TaskContext.get()
     assert context is not None
     index, group = divmod(context.partitionId(), writer.groups)
     files = open_files(writer.root)
     # A task that Spark runs twice must not write one file twice: hence an id per attempt.
     attempt = f"tables/{writer.channel(index)}/{writer.batch:012d}-{uuid4().hex}"
-    for part, rows in enumerate(_gathered(batches)):
+    for part, rows in enumerate(gathered(batches, writer.rows_max, RUN_BYTES_MAX)):
         run = _write_run(files, writer, f"{attempt}-{part:05d}.arrow", rows)
         _check_group(run, writer, group)
         described = {"index": [index], "run": [json.dumps(run.to_json())]}
@@ -109,17 +117,19 @@ def write_partition(writer: RunWriter, batches: Iterable[pa.RecordBatch]) -> Ite
 _WRITTEN = pa.schema([("index", pa.int32()), ("run", pa.string())])
 
 
-def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    gathered: list[pa.RecordBatch] = []
-    rows = 0
+def gathered(batches: Iterable[pa.RecordBatch], rows_max: int, bytes_max: int) -> Iterator[pa.Table]:
+    """The same rows in tables as large as the limits allow; a batch is not split, even if it is larger."""
+    held: list[pa.RecordBatch] = []
+    rows = size = 0
     for batch in batches:
-        if gathered and rows + batch.num_rows > RUN_ROWS_MAX:
-            yield pa.Table.from_batches(gathered)
-            gathered, rows = [], 0
-        gathered.append(batch)
+        if rows and (rows + batch.num_rows > rows_max or size + batch.nbytes > bytes_max):
+            yield pa.Table.from_batches(held)
+            held, rows, size = [], 0, 0
+        held.append(batch)
         rows += batch.num_rows
+        size += batch.nbytes
     if rows:
-        yield pa.Table.from_batches(gathered)
+        yield pa.Table.from_batches(held)
 
 
 def _write_run(files: Files, writer: RunWriter, path: str, rows: pa.Table) -> RunInfo:

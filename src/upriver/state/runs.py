@@ -6,7 +6,7 @@ are sorted by hash64 they are grouped by vnode: a worker's share is a few slices
 this module.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -92,7 +92,7 @@ def describe_run(path: str, encoded: pa.Buffer, hash64: np.ndarray, vnodes: int)
     return RunInfo(path, len(hash64), encoded.size, checksum_of(encoded), vnode_rows)
 
 
-def checksum_of(encoded: pa.Buffer) -> str:
+def checksum_of(encoded: bytes | pa.Buffer) -> str:
     """xxh3_64 of the bytes, in hexadecimal."""
     return xxhash.xxh3_64_hexdigest(encoded)
 
@@ -107,19 +107,22 @@ def decode_run(info: RunInfo, encoded: pa.Buffer, schema: pa.Schema) -> pa.Recor
     if (found := checksum_of(encoded)) != info.checksum:
         raise CorruptFile(f"{info.path}: checksum {found} where the manifest says {info.checksum}")
     try:
-        table = pa.ipc.open_file(encoded).read_all()
+        file = pa.ipc.open_file(encoded)
+        batches = [file.get_batch(place) for place in range(file.num_record_batches)]
     except (pa.ArrowException, OSError) as error:
         raise CorruptFile(f"{info.path}: not an Arrow file ({error})") from error
-    if not table.schema.equals(schema):
-        raise CorruptFile(f"{info.path}: its columns are {_names(table.schema)}, not {_names(schema)}")
-    if table.num_rows != info.rows:
-        raise CorruptFile(f"{info.path}: {table.num_rows} rows where the manifest says {info.rows}")
-    batches: Sequence[pa.RecordBatch] = table.combine_chunks().to_batches()
-    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=schema)
+    if not file.schema.equals(schema):
+        raise CorruptFile(f"{info.path}: its columns are {_names(file.schema)}, not {_names(schema)}")
+    if len(batches) > 1:
+        raise CorruptFile(f"{info.path}: {len(batches)} record batches, and a run has one")
+    rows = batches[0] if batches else pa.RecordBatch.from_pylist([], schema=schema)
+    if rows.num_rows != info.rows:
+        raise CorruptFile(f"{info.path}: {rows.num_rows} rows where the manifest says {info.rows}")
+    return rows
 
 
 def _names(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name} {field.type}" for field in schema)
+    return ", ".join(f"{field.name} {field.type}{'' if field.nullable else ' not null'}" for field in schema)
 
 
 def cut(slices: Iterable[tuple[int, int]], rows_max: int) -> Iterator[tuple[int, int]]:

@@ -1,0 +1,127 @@
+"""``upriver bench ...``: each benchmark is a subcommand; with ``--json`` its last line is one JSON object."""
+
+import argparse
+import functools
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from upriver.bench.events import EventsSpec
+from upriver.bench.latency import LatencyOptions, measure_latency
+from upriver.bench.throughput import ThroughputOptions, measure_throughput
+from upriver.text import render_rows
+
+Run = Callable[[argparse.Namespace], int]
+
+
+def add_benchmarks(benchmarks: Any) -> None:
+    """Add the benchmarks to ``upriver bench``'s subparsers (argparse does not name their type)."""
+    _add_throughput(_benchmark(benchmarks, "throughput", _throughput, "rows/s from Spark's source to a view"))
+    _add_latency(_benchmark(benchmarks, "latency", _latency, "from an epoch's commit to a lookup that shows it"))
+
+
+def _benchmark(benchmarks: Any, name: str, run: Run, about: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = benchmarks.add_parser(name, help=about, description=about)
+    parser.add_argument("--json", action="store_true", help="end with one JSON object on the last line")
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _number(parser: argparse.ArgumentParser, name: str, default: int | None, about: str) -> None:
+    shown = "" if default is None else f" (default {default:,})"
+    parser.add_argument(name, type=_positive, default=default, metavar="N", help=about + shown)
+
+
+def _positive(text: str) -> int:
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{number} is below 1")
+    return number
+
+
+def _add_throughput(parser: argparse.ArgumentParser) -> None:
+    _number(parser, "--rows", 10_000_000, "rows of all files together")
+    _number(parser, "--keys", 1_000_000, "keys, uniform")
+    _number(parser, "--workers", 2, "workers that keep the view")
+    _number(parser, "--cores", None, "processors that each side may use, all together (default: as many as workers)")
+    _number(parser, "--files", 10, "Parquet files")
+    _number(parser, "--files-per-trigger", 2, "files of a micro-batch")
+    _number(parser, "--repeat", 1, "runs of each side, in turns; medians are reported")
+    _number(parser, "--seed", 1, "of the rows")
+    parser.add_argument("--data", metavar="DIR", help="keep the files there, and use them if they are there already")
+
+
+def _throughput(options: argparse.Namespace) -> int:
+    measured = measure_throughput(
+        ThroughputOptions(
+            events=EventsSpec(rows=options.rows, keys=options.keys, files=options.files, seed=options.seed),
+            workers=options.workers,
+            cores=options.cores or min(options.workers, os.cpu_count() or 1),
+            files_per_trigger=options.files_per_trigger,
+            repeat=options.repeat,
+            data=options.data,
+        ),
+        _say(),
+    )
+    if options.json:
+        print(json.dumps(measured))
+    else:
+        print(render_throughput(measured))
+    return 0 if measured["views_equal"] else 1
+
+
+def render_throughput(measured: Mapping[str, Any]) -> str:
+    """The result of ``upriver bench throughput`` for a person."""
+    figures = ["rows_per_s", "cpu_s", "rows_per_cpu_s", "peak_mb", "seconds", "ingest_s", "start_s"]
+    rows = [[side, *(f"{measured[side][name]:,}" for name in figures)] for side in ("upriver", "spark")]
+    verdict = "equal, row by row" if measured["views_equal"] else "NOT EQUAL"
+    table = render_rows(["", *figures], rows, [False, *(True for _ in figures)])
+    return f"\n{table}\n\nUpriver: {measured['ratio']} times Spark's rows/s. The views are {verdict}."
+
+
+def _add_latency(parser: argparse.ArgumentParser) -> None:
+    _number(parser, "--workers", 2, "workers that keep the view")
+    _number(parser, "--keys", 1_000_000, "keys that the view holds")
+    _number(parser, "--epochs", 300, "epochs of each size that are timed")
+    _number(parser, "--spark-epochs", 50, "epochs that come through Spark's streaming")
+    _number(parser, "--lookups", 2_000, "lookups of each size that are timed")
+
+
+def _latency(options: argparse.Namespace) -> int:
+    asked = LatencyOptions(
+        workers=options.workers,
+        keys=options.keys,
+        epochs=options.epochs,
+        spark_epochs=options.spark_epochs,
+        lookups=options.lookups,
+    )
+    measured = measure_latency(asked, _say())
+    print(json.dumps(measured) if options.json else render_latency(measured))
+    return 0
+
+
+def render_latency(measured: Mapping[str, Any]) -> str:
+    """The result of ``upriver bench latency`` for a person."""
+    spans = {
+        "1-row epoch, from commit": measured["rows_1"],
+        "10,000-row epoch, from commit": measured["rows_10000"],
+        "1 row through Spark, from trigger": measured["through_spark"]["from_trigger"],
+        "1 row through Spark, from file": measured["through_spark"]["from_file"],
+    }
+    names = ["p50_ms", "p99_ms", "epochs"]
+    rows = [[what, *(f"{figures[name]:,}" for name in names)] for what, figures in spans.items()]
+    lookups = [[name, f"{figure:,}"] for name, figure in measured["lookups"].items() if name != "without_spark"]
+    return "\n".join(
+        [
+            "",
+            render_rows(["until a lookup shows it", *names], rows, [False, True, True, True]),
+            "",
+            render_rows(["lookups without Spark", ""], lookups, [False, True]),
+        ]
+    )
+
+
+def _say() -> Callable[[str], None]:
+    """Progress goes to stderr: a result on stdout can be piped."""
+    return functools.partial(print, file=sys.stderr, flush=True)

@@ -1,0 +1,60 @@
+"""What the benchmarks work on: Parquet files of seeded events, uniform in key and value, and a view of them."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from upriver.errors import UserError
+
+TABLE = "events"
+VIEW = "totals"
+TOTALS = "SELECT k, count(*) AS n, sum(v) AS total FROM events GROUP BY k"
+"""The view that is measured, in Spark SQL: a count and a sum by key."""
+SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
+VALUES_MAX = 1_000
+"""Values are from minus this up to but without this: sums of both signs, far from overflow."""
+_DONE = "_events.json"
+"""Written last: what the directory holds. Spark passes over names that start with an underscore."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventsSpec:
+    """What to generate. rows: of all files together. keys: uniform from 0 up to but without it."""
+
+    rows: int
+    keys: int
+    files: int = 10
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.files <= self.rows:
+            raise UserError(f"{self.rows} rows in {self.files} files: each file has one at least")
+        if self.keys < 1:
+            raise UserError(f"keys={self.keys}: at least 1 is needed")
+
+    def events(self, file: int) -> pa.Table:
+        """The rows of one file; they depend on the seed and the file's number alone."""
+        rows = self.rows * (file + 1) // self.files - self.rows * file // self.files
+        lots = np.random.default_rng([self.seed, file])
+        columns = [lots.integers(0, self.keys, rows), lots.integers(-VALUES_MAX, VALUES_MAX, rows)]
+        return pa.table(columns, schema=SCHEMA)
+
+
+def write_events(directory: Path, spec: EventsSpec) -> None:
+    """Fill an empty or absent directory; one that holds just these events is left as it is.
+
+    Raises UserError if anything else is there.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    done = directory / _DONE
+    if done.exists() and json.loads(done.read_text()) == asdict(spec):
+        return
+    if any(directory.iterdir()):
+        raise UserError(f"{directory} holds something else than {spec}: give an empty directory")
+    for file in range(spec.files):
+        pq.write_table(spec.events(file), directory / f"events-{file:06d}.parquet")
+    done.write_text(json.dumps(asdict(spec)))

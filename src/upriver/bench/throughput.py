@@ -1,0 +1,159 @@
+"""Rows per second from Spark's source to a view of all rows: Upriver and Spark's own stateful streaming side by side.
+
+The two take turns, each in a fresh process tree of its own, and this process only watches. What is measured, and
+what it leaves out: ``docs/performance.md``.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from upriver.bench.contestant import RUN_S_MAX, SIDES, Outcome, Task
+from upriver.bench.events import EventsSpec, write_events
+from upriver.bench.figures import median
+from upriver.bench.process_tree import Meter, available_cores
+from upriver.errors import ClusterError, UserError
+from upriver.spark.session import heap_mb, memory_bytes
+
+SAMPLE_S = 0.1
+"""Seconds between two looks at a side's process tree."""
+START_S_MAX = 300.0
+"""Seconds that a side may take beside the measured span: start of Spark, comparison of the views."""
+ERROR_LINES_MAX = 30
+"""Lines of a failed side's output that are shown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """One run of one side. seconds: from the first micro-batch's start until the view held all rows. start_s: from
+    the start of the process to the first micro-batch. ingest_s: until Spark had committed the last micro-batch."""
+
+    rows_per_s: float
+    cpu_s: float
+    rows_per_cpu_s: float
+    peak_mb: float
+    seconds: float
+    ingest_s: float
+    start_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThroughputOptions:
+    """What to measure. data: directory to keep the files in; ``None`` for a temporary one. cores: processors that
+    each side may use. files_per_trigger: of a micro-batch. repeat: runs of each side."""
+
+    events: EventsSpec
+    workers: int
+    cores: int
+    files_per_trigger: int
+    repeat: int
+    data: str | None
+
+
+def measure_throughput(options: ThroughputOptions, say: Any = print) -> dict[str, Any]:
+    """Run both sides, ``repeat`` times and in turns; returns what ``--json`` prints. ``say`` is told how it goes."""
+    _check_cores(options.cores)
+    with tempfile.TemporaryDirectory(prefix="upriver-bench-") as directory:
+        data = Path(options.data or f"{directory}/events")
+        write_events(data, options.events)
+        say(f"{options.events.rows:,} rows, {options.events.keys:,} keys, in {options.events.files} files: {data}")
+        runs: dict[str, list[tuple[Measured, Outcome]]] = {side: [] for side in SIDES}
+        for turn in range(options.repeat):
+            for side in list(SIDES)[:: 1 if turn % 2 == 0 else -1]:
+                work = Path(directory) / f"{side}-{turn}"
+                measured, outcome = _run(side, options, data, work)
+                say(f"{side:8} {measured.rows_per_s:12,.0f} rows/s, {outcome.differing} rows differ from Spark's batch")
+                runs[side].append((measured, outcome))
+    return _report(options, runs)
+
+
+def _check_cores(cores: int) -> None:
+    there_are = len(available_cores())
+    if cores > there_are:
+        raise UserError(f"cores={cores}: there are {there_are} for this process")
+
+
+def _run(side: str, options: ThroughputOptions, data: Path, work: Path) -> tuple[Measured, Outcome]:
+    """One run of one side, in a process tree that ends with it."""
+    work.mkdir()
+    task = Task(
+        side=side,
+        data=str(data),
+        work=str(work),
+        result=str(work / "outcome.json"),
+        workers=options.workers,
+        cores=options.cores,
+        files_per_trigger=options.files_per_trigger,
+    )
+    (work / "task.json").write_text(json.dumps(asdict(task)))
+    started_at = time.time()
+    meter = _watch([sys.executable, "-m", "upriver.bench.contestant", str(work / "task.json")], side, work / "output")
+    outcome = Outcome(**json.loads((work / "outcome.json").read_text()))
+    return measure(options.events.rows, started_at, outcome, meter), outcome
+
+
+def _watch(command: Sequence[str], side: str, output: Path) -> Meter:
+    """Run a command to its end under a meter. Raises ClusterError if it fails."""
+    deadline = time.monotonic() + RUN_S_MAX + START_S_MAX
+    with output.open("wb") as sink, subprocess.Popen(command, stdout=sink, stderr=sink) as process:
+        meter = Meter(process.pid)
+        try:
+            while process.poll() is None and time.monotonic() < deadline:
+                meter.sample()
+                time.sleep(SAMPLE_S)
+        finally:
+            process.kill()  # no more than a precaution if it has ended; Spark's JVM follows its driver
+    if process.returncode != 0:
+        lines = output.read_text(errors="replace").splitlines()[-ERROR_LINES_MAX:]
+        raise ClusterError("\n".join([f"the {side} side of the benchmark failed ({process.returncode}):", *lines]))
+    return meter
+
+
+def measure(rows: int, started_at: float, outcome: Outcome, meter: Meter) -> Measured:
+    """A run's figures."""
+    seconds = outcome.reflected_at - outcome.first_batch_at
+    usage = meter.usage(outcome.first_batch_at, outcome.reflected_at)
+    return Measured(
+        rows_per_s=rows / seconds,
+        cpu_s=usage.cpu_s,
+        rows_per_cpu_s=rows / usage.cpu_s,
+        peak_mb=usage.peak_mb,
+        seconds=seconds,
+        ingest_s=outcome.last_batch_at - outcome.first_batch_at,
+        start_s=outcome.first_batch_at - started_at,
+    )
+
+
+def _report(options: ThroughputOptions, runs: dict[str, list[tuple[Measured, Outcome]]]) -> dict[str, Any]:
+    sides = {side: medians([measured for measured, _ in outcomes]) for side, outcomes in runs.items()}
+    outcomes = [outcome for side in runs.values() for _, outcome in side]
+    return {
+        "rows": options.events.rows,
+        "keys": options.events.keys,
+        "workers": options.workers,
+        "cores": options.cores,
+        "files": options.events.files,
+        "files_per_trigger": options.files_per_trigger,
+        "micro_batches": outcomes[0].batches,
+        "spark_shuffle_partitions": options.cores,
+        "heap_mb": heap_mb(memory_bytes()),
+        "repeat": options.repeat,
+        **sides,
+        "ratio": round(sides["upriver"]["rows_per_s"] / sides["spark"]["rows_per_s"], 2),
+        "views_equal": all(outcome.differing == 0 and outcome.view_rows > 0 for outcome in outcomes),
+    }
+
+
+def medians(runs: Sequence[Measured]) -> dict[str, Any]:
+    """The median of each figure over some runs of one side, and every run's rate."""
+    rounding = {"rows_per_s": 0, "rows_per_cpu_s": 0, "peak_mb": 0}
+    figures = {
+        name: round(median([getattr(run, name) for run in runs]), rounding.get(name, 3)) for name in asdict(runs[0])
+    }
+    return figures | {"rows_per_s_of_each_run": [round(run.rows_per_s) for run in runs]}

@@ -1,0 +1,138 @@
+"""Looking keys up in a running app, from any process; no Spark needed."""
+
+import atexit
+import threading
+import time
+from typing import Any, Self
+
+import pyarrow as pa
+
+from upriver.errors import ClusterError, UnknownView
+from upriver.shell.asking import Found, KeySet, Lookup, ask_owners, in_key_order
+from upriver.shell.keys import Keys, key_columns
+from upriver.shell.lookup import LookupStreams
+from upriver.shell.remote import Connection, Remote
+from upriver.shell.routing import Routing, ViewRoute
+from upriver.shell.watch import Watch
+
+__all__ = ["Client", "Keys", "connect"]
+
+RETRY_S_MIN, RETRY_S_MAX = 0.01, 0.5
+"""Seconds before keys that were not answered are asked for again; doubled each time."""
+
+
+def connect(address: str, token: str, *, tls_roots: bytes | None = None, timeout: float = 10.0) -> "Client":
+    """Connect to a running app.
+
+    address: ``host:port`` or ``grpc://host:port``, as ``App.address`` gives it. token: as ``App.token`` gives it.
+    tls_roots: PEM certificates to trust, if the app's servers use TLS. timeout: seconds for this call, and for each
+    later one to the coordinator.
+    Raises UserError for a malformed address, AccessDenied, ClusterError if the app cannot be reached.
+    """
+    client = Client(Remote.parse(address, token, tls_roots), timeout)
+    try:
+        client.refresh()
+    except BaseException:
+        client.close()
+        raise
+    return client
+
+
+class Client:
+    """A connection to an app and its workers; usable by many threads, and as a context manager. Use ``connect``."""
+
+    def __init__(self, remote: Remote, timeout: float) -> None:
+        self._coordinator = Connection(remote)
+        self._streams = LookupStreams(remote)
+        self._watch = Watch()
+        self._timeout = timeout
+        self._routing: Routing | None = None
+        self._closed = threading.Event()
+        atexit.register(self.close)  # a stream that is still open would keep the interpreter from ending
+
+    def lookup(self, view: str, keys: Keys, *, at_least: int | None = None, timeout: float = 10.0) -> pa.Table:
+        """The view's rows of those keys, in the order in which the keys are first given; each key once.
+
+        keys: values for a key of one column; tuples, or dicts by column name, for several; or an Arrow array, batch
+        or table. ``None`` is the null key. A datetime without a zone is local time. Keys that the view does not have
+        give no rows. at_least: an epoch that the answer must reflect. timeout: seconds.
+
+        Raises UnknownView, KeyTypeError, AccessDenied; WaitTimeout if ``at_least`` is not reached in time; WorkerLost
+        or WaitTimeout if some worker could not be asked in time.
+        """
+        give_up_at = time.monotonic() + timeout
+        lookup = Lookup(view, self._route(view), at_least, timeout, give_up_at)
+        asked = KeySet.of(key_columns(view, lookup.route.key_schema, keys))
+        return in_key_order(self._ask(lookup, asked), lookup.route.schema)
+
+    def status(self) -> dict[str, Any]:
+        """Epoch, workers, map version, and per view its rows, keys and bytes, as a plain dict."""
+        return self._act("status")
+
+    def explain(self, view: str) -> dict[str, Any]:
+        """How a view is kept, as a plain dict. Raises UnknownView."""
+        return self._act("explain", view=view)
+
+    def key_schema(self, view: str) -> pa.Schema:
+        """Names and types of a view's key columns. Raises UnknownView."""
+        return self._route(view).key_schema
+
+    def refresh(self) -> None:
+        """Ask the coordinator anew which worker owns what; lookups do so by themselves when they must."""
+        routing = Routing.from_json(self._act("routing"))
+        self._routing = routing
+        self._streams.keep_only(routing.addresses.values())
+
+    def close(self) -> None:
+        """End all connections; lookups that other threads wait for fail. A second call does nothing."""
+        if not self._closed.is_set():
+            self._closed.set()
+            atexit.unregister(self.close)
+            self._watch.close()
+            self._streams.close()
+            self._coordinator.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _act(self, action: str, **fields: Any) -> dict[str, Any]:
+        if self._closed.is_set():
+            raise ClusterError("the client is closed")
+        return self._coordinator.act(action, fields, timeout=self._timeout)
+
+    def _known(self) -> Routing:
+        if self._routing is None:
+            self.refresh()
+        assert self._routing is not None
+        return self._routing
+
+    def _route(self, view: str) -> ViewRoute:
+        if view not in self._known().views:
+            self.refresh()
+        views = self._known().views
+        if view not in views:
+            raise UnknownView(f"no view {view!r}; there are: {', '.join(sorted(views)) or 'none'}")
+        return views[view]
+
+    # Asking the workers
+
+    def _ask(self, lookup: Lookup, asked: KeySet) -> list[Found]:
+        """The rows of all keys. What a worker does not answer is asked again, of its owner by then."""
+        found: list[Found] = []
+        pause = RETRY_S_MIN
+        while True:
+            seconds_left = max(0.0, lookup.give_up_at - time.monotonic())
+            answers, unanswered = ask_owners(lookup, asked, seconds_left, self._known(), self._streams, self._watch)
+            found += answers
+            if not unanswered:
+                return found
+            if time.monotonic() + pause >= lookup.give_up_at:
+                raise unanswered[0].final_error(lookup)
+            if self._closed.wait(pause):
+                raise ClusterError("the client is closed")
+            pause = min(2 * pause, RETRY_S_MAX)
+            self.refresh()
+            asked = KeySet.concat([again.question.keys for again in unanswered])

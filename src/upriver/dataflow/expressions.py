@@ -1,0 +1,224 @@
+"""Evaluates the expressions of plans over batches of rows, vectorised, with DuckDB as the library.
+
+Each projection and each predicate becomes a prepared statement over a source that holds the batch at hand, so that a
+call costs a fraction of a millisecond. DuckDB's optimizer is off: it may reorder and fold expressions, and there is
+nothing to optimise in a scan with a SELECT list.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import duckdb
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from upriver.dataflow.plan import Projection
+from upriver.dataflow.sql_macros import MACROS
+from upriver.dataflow.sql_types import duck_name, is_instant
+from upriver.errors import ProtocolError, RowError
+
+STATEMENTS_MAX = 256
+"""Prepared statements kept at a time. A worker has a few for each view; the oldest goes first."""
+VALUE_CHARS_MAX = 60
+"""Of a value in an error message."""
+
+_WORDS = re.compile(r"""'(?:[^']|'')*'|"((?:[^"]|"")+)\"""")
+_PLAIN = re.compile(r'"(?:[^"]|"")+"')
+_ROWS_AT_FAULT = (duckdb.OutOfRangeException, duckdb.ConversionException, duckdb.InvalidInputException)
+_CONFIG: dict[str, Any] = {
+    "threads": 1,
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+    "enable_external_access": False,
+    "python_enable_replacements": False,
+}
+
+
+class Evaluator:
+    """One in-process DuckDB without files, network or extensions. For one thread, and not to be shared.
+
+    Of the columns of a batch, no two may differ in case alone. A TIMESTAMP enters and leaves as its UTC wall clock.
+    """
+
+    def __init__(self) -> None:
+        self._duck = duckdb.connect(":memory:", config=_CONFIG)
+        self._duck.execute("PRAGMA disable_optimizer")
+        for signature, body in MACROS.items():
+            self._duck.execute(f"CREATE MACRO {signature} AS {body}")
+        self._duck.execute("SET lock_configuration = true")
+        self._statements: dict[tuple[tuple[str, ...], pa.Schema, pa.Schema], _Statement] = {}
+        self._prepared = 0
+
+    def project(self, rows: pa.RecordBatch, projection: Projection) -> pa.RecordBatch:
+        """The projection's columns, one row for each of ``rows``, in order; a plain column is not copied.
+
+        Raises RowError, with the values of the first row that fails.
+        """
+        schema = projection.schema
+        columns: list[pa.Array | None] = [_plain(rows, expression) for expression in projection.expressions]
+        places = [place for place, found in enumerate(columns) if found is None]
+        if places:
+            wanted = pa.schema([schema.field(place) for place in places])
+            computed = self._compute(rows, tuple(projection.expressions[place] for place in places), wanted)
+            for place, values in zip(places, computed, strict=True):
+                columns[place] = values
+        exact = [_exactly(values, field.type) for values, field in zip(columns, schema, strict=True)]
+        return pa.RecordBatch.from_arrays(exact, schema=schema)
+
+    def mask(self, rows: pa.RecordBatch, predicate: str) -> npt.NDArray[np.bool_]:
+        """Where the predicate is true; NULL counts as false. Raises RowError."""
+        (truth,) = self._compute(rows, (f"coalesce(({predicate}), FALSE)",), _TRUTH)
+        mask: npt.NDArray[np.bool_] = truth.to_numpy(zero_copy_only=False)
+        return mask
+
+    def close(self) -> None:
+        """Give up DuckDB's memory; the evaluator is of no use then."""
+        self._statements.clear()
+        self._duck.close()
+
+    def _compute(self, rows: pa.RecordBatch, expressions: tuple[str, ...], schema: pa.Schema) -> Sequence[pa.Array]:
+        if not rows.num_rows:
+            return [pa.array([], field.type) for field in schema]
+        statement = self._statement(expressions, schema, rows.schema)
+        try:
+            return statement.run(rows)
+        except _ROWS_AT_FAULT as error:
+            raise RowError(f"{_first_line(error)} {statement.blame(rows)}".rstrip()) from error
+        except duckdb.Error as error:
+            raise ProtocolError(f"DuckDB cannot evaluate {' and '.join(expressions)}: {error}") from error
+
+    def _statement(self, expressions: tuple[str, ...], schema: pa.Schema, rows: pa.Schema) -> "_Statement":
+        key = (expressions, schema, rows)
+        statement = self._statements.get(key)
+        if statement is None:
+            if len(self._statements) >= STATEMENTS_MAX:
+                oldest = next(iter(self._statements))
+                self._statements.pop(oldest).drop()
+            self._prepared += 1
+            statement = _Statement(self._duck, f"s{self._prepared}", expressions, schema, rows)
+            self._statements[key] = statement
+        return statement
+
+
+_TRUTH = pa.schema([pa.field("truth", pa.bool_())])
+
+
+class _Batch:
+    """What a statement scans: the batch at hand, through Arrow's C stream."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.schema = schema
+        self.rows: pa.RecordBatch | None = None
+
+    def __arrow_c_schema__(self) -> object:
+        return self.schema.__arrow_c_schema__()
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return pa.RecordBatchReader.from_batches(self.schema, [self.rows]).__arrow_c_stream__()
+
+
+class _Statement:
+    """Expressions over batches of one schema, prepared. DuckDB sees only the columns that they name, renamed."""
+
+    def __init__(
+        self, duck: duckdb.DuckDBPyConnection, name: str, expressions: Sequence[str], schema: pa.Schema, rows: pa.Schema
+    ) -> None:
+        self._duck = duck
+        self._name = name
+        self._schema = schema
+        self._names = sorted({column for text in expressions for column in _columns(text)})
+        self._places = [rows.get_field_index(column) for column in self._names]
+        if -1 in self._places:
+            raise ProtocolError(f"{' and '.join(expressions)} names a column that is not in {rows.names}")
+        types = [_wall_clock(rows.field(place).type) for place in self._places] or [pa.null()]
+        self._batch = _Batch(pa.schema([pa.field(f"c{number}", type) for number, type in enumerate(types)]))
+        short = {column: f"c{number}" for number, column in enumerate(self._names)}
+        outputs = ", ".join(
+            f"CAST({_renamed(text, short)} AS {duck_name(field.type)}) AS r{number}"
+            for number, (text, field) in enumerate(zip(expressions, schema, strict=True))
+        )
+        duck.register(name, self._batch)
+        try:
+            duck.execute(f"PREPARE {name} AS SELECT {outputs} FROM {name}")
+        except duckdb.Error as error:
+            duck.unregister(name)
+            raise ProtocolError(f"DuckDB cannot prepare {outputs}: {error}") from error
+
+    def run(self, rows: pa.RecordBatch) -> list[pa.Array]:
+        """One array for each expression. Raises DuckDB's errors."""
+        columns = [_retyped(rows.column(place)) for place in self._places] or [pa.nulls(rows.num_rows)]
+        self._batch.rows = pa.RecordBatch.from_arrays(columns, schema=self._batch.schema)
+        try:
+            table = self._duck.sql(f"EXECUTE {self._name}").to_arrow_table(rows.num_rows)
+        finally:
+            self._batch.rows = None
+        return [_one(column) for column in table.columns]
+
+    def blame(self, rows: pa.RecordBatch) -> str:
+        """The values of the first row on which the expressions fail."""
+        while rows.num_rows > 1:
+            half = rows.num_rows // 2
+            rows = rows.slice(0, half) if self._fails(rows.slice(0, half)) else rows.slice(half)
+        values = (
+            f"{name} = {_shown(rows.column(place))}" for name, place in zip(self._names, self._places, strict=True)
+        )
+        return f"(row: {', '.join(values)})" if self._names else ""
+
+    def drop(self) -> None:
+        self._duck.execute(f"DEALLOCATE {self._name}")
+        self._duck.unregister(self._name)
+
+    def _fails(self, rows: pa.RecordBatch) -> bool:
+        try:
+            self.run(rows)
+        except duckdb.Error:
+            return True
+        return False
+
+
+def _columns(text: str) -> list[str]:
+    """The columns that an expression names."""
+    return [match[1].replace('""', '"') for match in _WORDS.finditer(text) if match[1] is not None]
+
+
+def _renamed(text: str, names: dict[str, str]) -> str:
+    return _WORDS.sub(lambda match: match[0] if match[1] is None else names[match[1].replace('""', '"')], text)
+
+
+def _plain(rows: pa.RecordBatch, expression: str) -> pa.Array | None:
+    """The column, if the expression is nothing but its name."""
+    return rows.column(expression[1:-1].replace('""', '"')) if _PLAIN.fullmatch(expression) else None
+
+
+def _wall_clock(type: pa.DataType) -> pa.DataType:
+    """DuckDB would read a TIMESTAMP with a time zone of its own."""
+    return pa.timestamp("us") if is_instant(type) else type
+
+
+def _retyped(values: pa.Array) -> pa.Array:
+    type = _wall_clock(values.type)
+    return values if type is values.type else values.view(type)
+
+
+def _exactly(values: pa.Array, type: pa.DataType) -> pa.Array:
+    """The values as that very type; DuckDB's have the same representation."""
+    if values.type == type:
+        return values
+    return values.view(type) if pa.types.is_timestamp(type) else values.cast(type)
+
+
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _shown(value: pa.Array) -> str:
+    text = str(value[0].as_py()) if value[0].is_valid else "NULL"
+    return text if len(text) <= VALUE_CHARS_MAX else f"{text[:VALUE_CHARS_MAX]}..."
+
+
+def _first_line(error: duckdb.Error) -> str:
+    """DuckDB's message without its kind in front and the SQL behind."""
+    line = str(error).splitlines()[0]
+    return re.sub(r"^[A-Z][A-Za-z ]* Error: ", "", line).strip()

@@ -1,0 +1,163 @@
+"""Aggregate: GROUP BY with count, sum, avg, min and max, kept up to date batch by batch.
+
+Each group has a dense slot, which a :class:`SlotIndex` finds from the group's key; what the functions keep is columns
+addressed by slot. Applying a batch means: find each row's slot (once per run of equal neighbours), then for each
+function scatter the rows' values into its column.
+
+If the group's key is the routing key, the routing key's hash is the group's, and a lookup is one probe. Otherwise
+groups are hashed over all their columns, and a :class:`Fanout` knows the groups of each routing key.
+
+Rows count with their weight. A group whose count falls to zero is gone from every answer; its slot waits for the same
+group to come back, until empty slots outnumber the others and all are numbered anew.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+
+from upriver.dataflow.batch import Batch
+from upriver.dataflow.operators.argument import Argument, Reader
+from upriver.dataflow.plan import AggregatePlan
+from upriver.hashing import hash64
+from upriver.state.columns import array_of
+from upriver.state.fanout import Fanout
+from upriver.state.slots import SlotIndex
+from upriver.state.vectors import Hashes, Positions, Slots, Tally
+
+EMPTY_SLOTS_MIN = 4096
+"""So few empty slots are never worth a renumbering."""
+
+
+class Aggregate:
+    """The groups of one view, and the results of its functions.
+
+    ``schema``: the group's columns, then one per call. Its rows are addressed by group slot.
+    """
+
+    __slots__ = ("_arguments", "_fanout", "_group", "_groups", "_hasher", "_readers", "_routing", "_rows", "schema")
+
+    def __init__(
+        self,
+        plan: AggregatePlan,
+        source: pa.Schema,
+        routing: Sequence[str],
+        hasher: Callable[[Sequence[pa.Array]], Hashes] = hash64,
+    ) -> None:
+        """source: of the rows to come. routing: the routing key's columns, all in the group, in the key's order.
+
+        hasher: hashes groups that are finer than the routing key.
+        """
+        finer = [name for name in plan.group if name not in routing]
+        self._routing = tuple(routing)
+        self._group = (*routing, *finer)
+        self._hasher = hasher
+        self._groups = SlotIndex([source.field(name).type for name in self._group])
+        self._fanout = Fanout([source.field(name).type for name in routing]) if finer else None
+        self._rows = Tally()
+        self._arguments: dict[str, Argument] = {}
+        self._readers: dict[str, Reader] = {
+            name: partial(self._groups.column, place) for place, name in enumerate(self._group)
+        }
+        for call in plan.calls:
+            if call.argument is None:
+                self._readers[call.output] = self._count_rows
+            else:
+                argument = Argument(source.field(call.argument).type, self._rows, self._key_of)
+                argument = self._arguments.setdefault(call.argument, argument)
+                self._readers[call.output] = argument.reader(call)
+        group_fields = [source.field(name) for name in plan.group]
+        self.schema = pa.schema([*group_fields, *(pa.field(call.output, call.type) for call in plan.calls)])
+
+    @property
+    def held(self) -> int:
+        """How many groups there are."""
+        return self._rows.held
+
+    @property
+    def keys(self) -> int:
+        """How many routing keys have a group."""
+        return self.held if self._fanout is None else self._fanout.held
+
+    @property
+    def nbytes(self) -> int:
+        fanout = 0 if self._fanout is None else self._fanout.nbytes
+        arguments = sum(argument.nbytes for argument in self._arguments.values())
+        return self._groups.nbytes + self._rows.nbytes + arguments + fanout
+
+    def apply(self, batch: Batch) -> None:
+        """Add the batch's rows to their groups.
+
+        Raises RowError if a result overflows; only a part of the batch is applied then. Raises ProtocolError if rows
+        are retracted that were not there, or a retraction meets min or max.
+        """
+        if batch.weight is not None:
+            batch = batch.filtered(batch.weight != 0)
+        known = len(self._groups)
+        columns = [batch.rows.column(name) for name in self._group]
+        hashes = batch.hash64 if self._fanout is None else self._hasher(columns)
+        slots = self._groups.assign(hashes, columns)
+        self._resize(len(self._groups))
+        woken, emptied = self._rows.add(slots, batch.weight)
+        if self._fanout is not None:
+            self._fan_out(self._fanout, batch, slots, known, woken, emptied)
+        for name, argument in self._arguments.items():
+            argument.add(slots, batch.rows.column(name), batch.weight)
+        if len(self._groups) - self.held > max(self.held, EMPTY_SLOTS_MIN):
+            self._renumber()
+
+    def find(self, hashes: Hashes, keys: Sequence[pa.Array]) -> Slots:
+        """The groups of each routing key, in the order of the keys, then of the groups' arrival."""
+        if self._fanout is None:
+            slots = self._groups.find(hashes, keys)
+            return self._nonempty(slots[slots >= 0])
+        return self._nonempty(self._fanout.find(hashes, keys)[1])
+
+    def by_hash(self) -> Slots:
+        """All groups, sorted by the routing key's hash64."""
+        if self._fanout is None:
+            return self._nonempty(np.argsort(self._groups.hashes, kind="stable"))
+        return self._nonempty(self._fanout.by_hash())
+
+    def column(self, name: str, slots: Slots) -> pa.Array:
+        """One column of these groups. Raises RowError if an average does not fit its type."""
+        return self._readers[name](slots)
+
+    def _resize(self, size: int) -> None:
+        self._rows.resize(size)
+        for argument in self._arguments.values():
+            argument.resize(size)
+
+    def _fan_out(
+        self, fanout: Fanout, batch: Batch, slots: Slots, known: int, woken: Positions, emptied: Positions
+    ) -> None:
+        """Tell the routing keys which of their groups are new, which count from now on, and which no more."""
+        changed = np.concatenate([woken, emptied])
+        if not changed.size:
+            return
+        keys = [batch.rows.column(name).take(pa.array(changed)) for name in self._routing]
+        owners = fanout.owners(batch.hash64[changed], keys)
+        new = np.flatnonzero(slots[woken] >= known)
+        fanout.link(owners[new], slots[woken[new]])
+        fanout.count(owners, np.repeat([1, -1], [len(woken), len(emptied)]))
+
+    def _nonempty(self, slots: Slots) -> Slots:
+        return slots if self.held == len(self._groups) else slots[self._rows.counts[slots] > 0]
+
+    def _renumber(self) -> None:
+        """Give the groups that have rows new slots, in the same order, and forget the others."""
+        slots = np.flatnonzero(self._rows.counts)
+        if self._fanout is not None:
+            self._fanout.keep(slots)
+        self._groups.keep(slots)
+        for argument in self._arguments.values():
+            argument.keep(slots)
+        self._rows.keep(slots)
+
+    def _count_rows(self, slots: Slots) -> pa.Array:
+        return array_of(pa.int64(), self._rows.counts[slots])
+
+    def _key_of(self, slot: int) -> str:
+        key = {name: self._groups.column(place, np.array([slot]))[0].as_py() for place, name in enumerate(self._group)}
+        return str(key)

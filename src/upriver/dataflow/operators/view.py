@@ -1,0 +1,94 @@
+"""View: answers. Reads what an aggregate or a rows operator keeps, and gives it the form that the user declared.
+
+Output expressions and HAVING are evaluated when somebody reads, over the rows that are read. A view whose output is
+plain columns, and most are, reads just those columns, and no evaluator is called.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from upriver.dataflow.batch import Batch
+from upriver.dataflow.operators.evaluator import Evaluator
+from upriver.dataflow.operators.project import Project
+from upriver.dataflow.plan import Projection
+from upriver.state.vectors import Hashes, Slots, first_of_each
+
+SCAN_ROWS = 65_536
+"""Rows that a scan reads at a time."""
+
+
+class Store(Protocol):
+    """Rows of one schema, each with a slot, kept under a routing key."""
+
+    @property
+    def schema(self) -> pa.Schema: ...
+
+    @property
+    def held(self) -> int:
+        """How many rows there are."""
+        ...
+
+    @property
+    def keys(self) -> int:
+        """How many routing keys have rows."""
+        ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def apply(self, batch: Batch) -> None:
+        """Take in a batch of changes."""
+        ...
+
+    def find(self, hashes: Hashes, keys: Sequence[pa.Array]) -> Slots:
+        """The rows of each routing key, in the order of the keys, then of the rows' arrival."""
+        ...
+
+    def by_hash(self) -> Slots:
+        """All rows, sorted by the routing key's hash64."""
+        ...
+
+    def column(self, name: str, slots: Slots) -> pa.Array:
+        """One column of these rows."""
+        ...
+
+
+class View:
+    """Reads of one view."""
+
+    __slots__ = ("_evaluator", "_having", "_output", "_schema", "_store")
+
+    def __init__(self, store: Store, output: Projection, having: str | None, evaluator: Evaluator) -> None:
+        """output, having: over the store's schema."""
+        self._store = store
+        self._schema = output.schema
+        self._output = Project(output, evaluator)
+        self._having = having
+        self._evaluator = evaluator
+
+    def lookup(self, hashes: Hashes, keys: Sequence[pa.Array]) -> pa.RecordBatch:
+        """The view's rows of these keys, each key once, in the order of their first mention."""
+        slots = self._store.find(hashes, keys)
+        if len(hashes) > 1:
+            slots = slots[first_of_each(slots, np.arange(len(slots)))]
+        return self._read(slots)
+
+    def scan(self) -> pa.Table:
+        """All of the view's rows, sorted by hash64."""
+        slots = self._store.by_hash()
+        batches = [self._read(slots[start : start + SCAN_ROWS]) for start in range(0, len(slots), SCAN_ROWS)]
+        return pa.Table.from_batches(batches, self._schema)
+
+    def _read(self, slots: Slots) -> pa.RecordBatch:
+        plain = self._output.plain
+        if plain is not None and self._having is None:
+            columns = [self._store.column(name, slots) for name in plain.values()]
+            return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        columns = [self._store.column(name, slots) for name in self._store.schema.names]
+        rows = pa.RecordBatch.from_arrays(columns, schema=self._store.schema)
+        if self._having is not None:
+            rows = rows.filter(pa.array(self._evaluator.mask(rows, self._having)))
+        return self._output.apply(rows)

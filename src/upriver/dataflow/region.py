@@ -1,0 +1,82 @@
+"""Region: one view's operators at one worker, from the lake edge to the answer.
+
+Rows of the table flow through filter and project into the store (an aggregate, or the rows themselves); reads go to
+the view operator, which sees the store as it is after the last batch applied. All state of a region is keyed by its
+routing key, the plan's ``index``, or by something finer.
+"""
+
+from typing import Self
+
+import pyarrow as pa
+
+from upriver.dataflow.batch import Batch, Hashes
+from upriver.dataflow.operators.aggregate import Aggregate
+from upriver.dataflow.operators.evaluator import Evaluator
+from upriver.dataflow.operators.filter import Filter
+from upriver.dataflow.operators.project import Project, plain_columns
+from upriver.dataflow.operators.rows import Rows
+from upriver.dataflow.operators.view import Store, View
+from upriver.dataflow.plan import ViewPlan
+from upriver.errors import ProtocolError
+
+
+class Region:
+    """The share of one view that one worker keeps."""
+
+    __slots__ = ("_filter", "_project", "_store", "_view")
+
+    def __init__(self, filter: Filter | None, project: Project, store: Store, view: View) -> None:
+        self._filter = filter
+        self._project = project
+        self._store = store
+        self._view = view
+
+    @classmethod
+    def build(cls, plan: ViewPlan, vnodes: int, evaluator: Evaluator) -> Self:
+        """An empty region. Raises ProtocolError for a plan that contradicts itself."""
+        store = _store(plan)
+        return cls(
+            None if plan.filter is None else Filter(plan.filter, evaluator),
+            Project(plan.project, evaluator),
+            store,
+            View(store, plan.output, plan.having, evaluator),
+        )
+
+    def apply(self, batch: Batch) -> None:
+        """Take in rows of the table, in the order in which they came off the edge.
+
+        Raises RowError if a row makes an expression or an aggregate fail. The region is of no use then: a part of the
+        batch may be in its state.
+        """
+        if self._filter is not None:
+            batch = self._filter.apply(batch)
+        if len(batch):
+            self._store.apply(batch.replaced(self._project.apply(batch.rows)))
+
+    def lookup(self, hash64: Hashes, keys: pa.RecordBatch) -> pa.RecordBatch:
+        """The view's rows of these keys, in the order in which the keys are first mentioned; a null matches a null.
+
+        keys: one column for each of the routing key's, in that order, of the table's types. hash64: theirs.
+        Raises RowError if an output expression fails.
+        """
+        return self._view.lookup(hash64, keys.columns)
+
+    def scan(self) -> pa.Table:
+        """All of the view's rows, sorted by hash64. Raises RowError if an output expression fails."""
+        return self._view.scan()
+
+    def stats(self) -> dict[str, int]:
+        """rows: held, before HAVING. keys: routing keys that have rows. bytes: of memory. Costs no more with size."""
+        return {"rows": self._store.held, "keys": self._store.keys, "bytes": self._store.nbytes}
+
+
+def _store(plan: ViewPlan) -> Store:
+    """An empty store for what the plan keeps."""
+    columns = plain_columns(plan.output)
+    kept = plan.project.schema.names if plan.aggregate is None else plan.aggregate.group
+    routing = [columns[name] for name in plan.key if columns.get(name) in kept]
+    if len(routing) < len(plan.index):
+        raise ProtocolError(f"view {plan.name!r}: its key {plan.key} is not a column of what it keeps, {kept}")
+    if plan.aggregate is None:
+        return Rows(plan.project.schema, routing)
+    return Aggregate(plan.aggregate, plan.project.schema, routing)

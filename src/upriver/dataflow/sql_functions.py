@@ -1,0 +1,224 @@
+"""The functions that may be called, by Spark's name. Any other is refused: DuckDB may have one of that name."""
+
+import re
+from collections.abc import Callable
+
+import pyarrow as pa
+from sqlglot import exp
+
+from upriver.dataflow.sql_casts import cast
+from upriver.dataflow.sql_logic import LOGIC, choose, compare
+from upriver.dataflow.sql_operators import (
+    CAST_IT,
+    OPERATORS,
+    divide,
+    modulo,
+    negated,
+    to_common,
+    whole_divide,
+)
+from upriver.dataflow.sql_scalar import Context, Rule, Scalar, any_fails, null, typed_name
+from upriver.dataflow.sql_signatures import Functions, Kind, Operands, Signature, Spoken, call
+from upriver.dataflow.sql_source import ELSEWHERE
+from upriver.dataflow.sql_strings import STRING_RULES, STRINGS
+from upriver.dataflow.sql_times import TIME_RULES, TIMES
+from upriver.dataflow.sql_types import decimal_type, duck_name, is_boolean, is_decimal, is_floating, is_integer, is_null
+
+AGGREGATES = {"count": "count", "sum": "sum", "avg": "avg", "mean": "avg", "min": "min", "max": "max"}
+"""Spark's name to ours. These are no scalar functions: the aggregate's scope knows them."""
+
+_CHANGING = re.compile(
+    "rand|random|randn|randstr|uniform|uuid|shuffle|now|curdate|localtimestamp|unix_timestamp|user|session_user|version|"
+    "current_.*|monotonically_increasing_id|spark_partition_id|input_file_.*"
+)
+
+
+# Choosing
+
+
+def _coalesced(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    values = to_common(context, node, operands)
+    if is_null(values[0].type):
+        return null(pa.null())
+    return Scalar(f"coalesce({', '.join(value.sql for value in values)})", values[0].type, any_fails(values))
+
+
+def _condition(context: Context, node: exp.Expr, value: Scalar) -> Scalar:
+    if is_null(value.type):
+        return null(pa.bool_())
+    if not is_boolean(value.type):
+        raise context.unsupported(node, f"{typed_name(value)} as a condition", CAST_IT)
+    return value
+
+
+def _if(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    test, value, otherwise = operands
+    return choose(context, node, [(_condition(context, node, test), value)], otherwise)
+
+
+def _nvl2(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    tested, value, otherwise = operands
+    present = Scalar(f"({tested.sql} IS NOT NULL)", pa.bool_(), tested.fails)
+    return choose(context, node, [(present, value)], otherwise)
+
+
+def _null_if(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    value, other = operands
+    return choose(context, node, [(compare(context, node, "=", value, other), null(value.type))], value)
+
+
+def _extreme(function: str) -> Spoken:
+    def rule(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+        values = to_common(context, node, operands)
+        if duck_name(values[0].type) is None:
+            raise context.unsupported(node, f"{function}() of {typed_name(values[0])}", ELSEWHERE)
+        return Scalar(f"{function}({', '.join(v.sql for v in values)})", values[0].type, any_fails(values))
+
+    return Spoken((2, 1000), rule)
+
+
+# Numbers
+
+
+def _double(context: Context, node: exp.Expr, value: Scalar) -> Scalar:
+    if not (is_integer(value.type) or is_decimal(value.type) or is_floating(value.type) or is_null(value.type)):
+        raise context.unsupported(node, f"{typed_name(value)} where a number is wanted", CAST_IT)
+    return cast(context, node, value, pa.float64())
+
+
+def _absolute(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    (value,) = operands
+    if not (is_integer(value.type) or is_decimal(value.type) or is_floating(value.type)):
+        raise context.unsupported(node, f"abs() of {typed_name(value)}", CAST_IT)
+    return Scalar(f"abs({value.sql})", value.type, value.fails or is_integer(value.type))
+
+
+def _to_whole(function: str) -> Spoken:
+    """``floor`` or ``ceil``: of a double or an integer a BIGINT, of a decimal a decimal without places."""
+
+    def rule(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+        (value,) = operands
+        if is_integer(value.type):
+            return cast(context, node, value, pa.int64())
+        if is_decimal(value.type):
+            type = decimal_type(value.type.precision - value.type.scale + 1, 0)
+            if type is not None:
+                return Scalar(f"CAST({function}({value.sql}) AS {duck_name(type)})", type, value.fails)
+        double = _double(context, node, value)
+        return Scalar(f"spark_{function}({double.sql})", pa.int64(), fails=True)
+
+    return Spoken((1, 1), rule)
+
+
+def _rounded(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    """``round``, half up. Of doubles only to whole numbers: Spark rounds the digits that it would print."""
+    value = operands[0]
+    places = operands[1].constant if len(operands) > 1 else 0
+    if not isinstance(places, int) or places < 0:
+        raise context.unsupported(node, "round() to these places", "Give a constant number of places, 0 or more.")
+    if is_integer(value.type):
+        return value
+    if is_decimal(value.type):
+        scale = min(places, value.type.scale)
+        type = decimal_type(value.type.precision - value.type.scale + 1 + scale, scale)
+        if type is not None:
+            return Scalar(f"CAST({value.sql} AS {duck_name(type)})", type, value.fails)
+    if value.type != pa.float64() or places:
+        what = f"round() of {typed_name(value)} to {places} places"
+        raise context.unsupported(node, what, "Round when you read the view, or compute with DECIMAL.")
+    return Scalar(f"(round({value.sql}) + CAST(0 AS DOUBLE))", value.type, value.fails)  # -0.4 gives 0.0, not -0.0
+
+
+def _positive_modulo(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    left, right = operands
+    if not is_integer(left.type) or not isinstance(right.constant, int) or right.constant <= 0:
+        raise context.unsupported(node, "this pmod()", "Take an integer modulo a positive integer constant.")
+    left, right = to_common(context, node, (left, right))
+    return Scalar(f"spark_pmod({left.sql}, {right.sql})", left.type, left.fails)
+
+
+def _two(combine: Callable[[Context, exp.Expr, Scalar, Scalar], Scalar]) -> Spoken:
+    return Spoken((2, 2), lambda context, node, operands: combine(context, node, operands[0], operands[1]))
+
+
+def _square_root(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    value = _double(context, node, operands[0])
+    return Scalar(f"sqrt({value.sql})", pa.float64(), value.fails)
+
+
+def _is_nan(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    value = _double(context, node, operands[0])
+    return Scalar(f"coalesce(isnan({value.sql}), FALSE)", pa.bool_(), value.fails)
+
+
+def _not_a_number(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    """``nanvl(a, b)``: b where a is NaN."""
+    value, other = (_double(context, node, operand) for operand in operands)
+    test = Scalar(f"isnan({value.sql})", pa.bool_(), value.fails)
+    return choose(context, node, [(test, other)], value)
+
+
+def _cast_to(type: pa.DataType) -> Spoken:
+    """``int(x)`` and its kin."""
+    return Spoken((1, 1), lambda context, node, operands: cast(context, node, operands[0], type))
+
+
+FUNCTIONS: Functions = {
+    **STRINGS,
+    **TIMES,
+    "if": Spoken((3, 3), _if),
+    "coalesce": Spoken((1, 1000), _coalesced),
+    "nvl": Spoken((2, 2), _coalesced),
+    "ifnull": Spoken((2, 2), _coalesced),
+    "nvl2": Spoken((3, 3), _nvl2),
+    "nullif": Spoken((2, 2), _null_if),
+    "isnull": Signature((Kind.ANY,), "({0} IS NULL)", pa.bool_()),
+    "isnotnull": Signature((Kind.ANY,), "({0} IS NOT NULL)", pa.bool_()),
+    "greatest": _extreme("greatest"),
+    "least": _extreme("least"),
+    "abs": Spoken((1, 1), _absolute),
+    "floor": _to_whole("floor"),
+    "ceil": _to_whole("ceil"),
+    "ceiling": _to_whole("ceil"),
+    "round": Spoken((1, 2), _rounded),
+    "sqrt": Spoken((1, 1), _square_root),
+    "div": _two(whole_divide),
+    "mod": _two(modulo),
+    "pmod": Spoken((2, 2), _positive_modulo),
+    "negative": Spoken((1, 1), lambda context, node, operands: negated(context, node, operands[0])),
+    "try_divide": _two(lambda context, node, left, right: divide(context, node, left, right, "spark_try_divide")),
+    "isnan": Spoken((1, 1), _is_nan),
+    "nanvl": Spoken((2, 2), _not_a_number),
+    "boolean": _cast_to(pa.bool_()),
+    "tinyint": _cast_to(pa.int8()),
+    "smallint": _cast_to(pa.int16()),
+    "int": _cast_to(pa.int32()),
+    "bigint": _cast_to(pa.int64()),
+    "double": _cast_to(pa.float64()),
+    "string": _cast_to(pa.string()),
+    "date": _cast_to(pa.date32()),
+}
+
+
+def _called(context: Context, node: exp.Expr) -> Scalar:
+    context.only(node, "this", "expressions")
+    name = node.name.lower()
+    function = FUNCTIONS.get(name)
+    if function is None:
+        if name in AGGREGATES:
+            raise context.source.wrong(node, f"{name}() cannot stand here", "Aggregates belong in SELECT and HAVING.")
+        if _CHANGING.fullmatch(name):
+            what = f"{name}(), which gives another answer each time,"
+            raise context.unsupported(node, what, "A view must depend on its rows alone: make it a column.")
+        raise context.unsupported(node, f"the function {name}()", ELSEWHERE)
+    return call(context, node, name, function, context.translate_all(node.expressions))
+
+
+RULES: dict[type[exp.Expr], Rule] = {
+    **OPERATORS,
+    **LOGIC,
+    **STRING_RULES,
+    **TIME_RULES,
+    exp.Anonymous: _called,
+}
+"""The whitelist of constructs."""

@@ -1,0 +1,133 @@
+"""Spark's meaning where DuckDB's own word means something else: macros that every Evaluator defines.
+
+What the translator generates may call them. A macro gives NULL for a NULL operand, as Spark's function does, and is
+strict about what it is given; the translator casts operands to the types named here.
+"""
+
+_BLANK = r"[\x00-\x20\x7F]*"  # what Spark trims from text before it parses it
+_DIGITS = "[+-]?[0-9]+"
+_DECIMAL = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
+_DAY = r"([0-9]{4})(?:-([0-9]{1,2})(?:-([0-9]{1,2})(?:[ T](?s:.)*)?)?)?"
+
+
+def _malformed(value: str, type: str) -> str:
+    return f"error('The text ''' || {value} || ''' cannot be cast to {type}')"
+
+
+def _part(number: int) -> str:
+    return f"CAST(coalesce(nullif(regexp_extract(s, '{_BLANK}{_DAY}', {number}), ''), '1') AS BIGINT)"
+
+
+_NUMBERS = {
+    "spark_divide(a, b)": "CASE WHEN b = 0 AND a IS NOT NULL THEN error('Division by zero') ELSE a / b END",
+    "spark_try_divide(a, b)": "CASE WHEN b = 0 THEN NULL ELSE a / b END",
+    "spark_div(a, b)": "CASE WHEN b = 0 AND a IS NOT NULL THEN error('Division by zero') ELSE a // b END",
+    # Integers: the least one % -1 is 0 for Spark and an overflow for DuckDB.
+    "spark_mod(a, b)": """CASE WHEN b = 0 AND a IS NOT NULL THEN error('Division by zero')
+        WHEN b = -1 THEN a - a ELSE a % b END""",
+    "spark_fmod(a, b)": "CASE WHEN b = 0 AND a IS NOT NULL THEN error('Division by zero') ELSE a % b END",
+    "spark_pmod(a, b)": "CASE WHEN a % b < 0 THEN a % b + b ELSE a % b END",
+    # 2^63 is not a BIGINT, but Spark lets this one double through.
+    "spark_double_to_bigint(x)": """CASE WHEN x = 9.223372036854775808e18 THEN 9223372036854775807
+        ELSE CAST(trunc(x) AS BIGINT) END""",
+    "spark_floor(x)": "CASE WHEN isnan(x) THEN CAST(0 AS BIGINT) ELSE spark_double_to_bigint(floor(x)) END",
+    "spark_ceil(x)": "CASE WHEN isnan(x) THEN CAST(0 AS BIGINT) ELSE spark_double_to_bigint(ceil(x)) END",
+    # One group for 0.0 and -0.0, and one for all NaN.
+    "spark_group(x)": "CASE WHEN isnan(x) THEN CAST('NaN' AS DOUBLE) ELSE x + CAST(0 AS DOUBLE) END",
+}
+
+_STRINGS = {
+    # p: 1 is the first character, so is 0; from the end if negative. What lies before the first is cut off.
+    "spark_substring_from(s, start, n)": """CASE WHEN n <= 0 OR start + n <= 0 THEN ''
+        WHEN start < 0 THEN substring(s, 1, start + n) ELSE substring(s, start + 1, n) END""",
+    "spark_substring(s, p, n)": """CASE WHEN s IS NULL OR p IS NULL OR n IS NULL THEN NULL
+        ELSE spark_substring_from(s, CASE WHEN p > 0 THEN p - 1 WHEN p < 0 THEN length(s) + p ELSE 0 END, n) END""",
+    "spark_right(s, n)": "CASE WHEN s IS NOT NULL AND n <= 0 THEN '' ELSE right(s, n) END",
+}
+
+_TEXTS = {
+    "spark_integer_of_text(s)": f"""CASE WHEN s IS NULL THEN NULL
+        WHEN regexp_full_match(s, '{_BLANK}{_DIGITS}{_BLANK}') THEN regexp_extract(s, '{_DIGITS}')
+        ELSE {_malformed("s", "an integer")} END""",
+    "spark_double_of_text(s)": f"""CASE WHEN s IS NULL THEN NULL
+        WHEN regexp_full_match(s, '{_BLANK}{_DECIMAL}[dDfF]?{_BLANK}')
+        THEN CAST(regexp_extract(s, '{_DECIMAL}') AS DOUBLE)
+        WHEN regexp_full_match(s, '{_BLANK}[+]?(?i:inf|infinity){_BLANK}') THEN CAST('Infinity' AS DOUBLE)
+        WHEN regexp_full_match(s, '{_BLANK}-(?i:inf|infinity){_BLANK}') THEN CAST('-Infinity' AS DOUBLE)
+        WHEN regexp_full_match(s, '{_BLANK}(?:(?i:nan)|[+-]NaN){_BLANK}') THEN CAST('NaN' AS DOUBLE)
+        ELSE {_malformed("s", "DOUBLE")} END""",
+    "spark_date_of_text(s)": f"""CASE WHEN s IS NULL THEN NULL
+        WHEN regexp_full_match(s, '[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}') THEN CAST(s AS DATE)
+        WHEN regexp_full_match(s, '{_BLANK}{_DAY}{_BLANK}') THEN make_date({_part(1)}, {_part(2)}, {_part(3)})
+        ELSE {_malformed("s", "DATE")} END""",
+    "spark_trimmed(s)": r"regexp_replace(s, '^[\x00-\x20\x7F]+|[\x00-\x20\x7F]+$', '', 'g')",
+    "spark_boolean_of_text(s)": f"""CASE lower(spark_trimmed(s))
+        WHEN 't' THEN TRUE WHEN 'true' THEN TRUE WHEN 'y' THEN TRUE WHEN 'yes' THEN TRUE WHEN '1' THEN TRUE
+        WHEN 'f' THEN FALSE WHEN 'false' THEN FALSE WHEN 'n' THEN FALSE WHEN 'no' THEN FALSE WHEN '0' THEN FALSE
+        ELSE CASE WHEN s IS NOT NULL THEN {_malformed("s", "BOOLEAN")} END END""",
+}
+
+_TIMES = {
+    # Beyond these years Spark's text has a sign, and DuckDB's an era.
+    "spark_text_of_date(d)": """CASE WHEN year(d) < 1 OR year(d) > 9999
+        THEN error('A date outside the years 1 to 9999 cannot be cast to text') ELSE CAST(d AS VARCHAR) END""",
+    "spark_text_of_timestamp(t)": """CASE WHEN year(t) < 1 OR year(t) > 9999
+        THEN error('A timestamp outside the years 1 to 9999 cannot be cast to text') ELSE CAST(t AS VARCHAR) END""",
+    # Whole units since 1970, rounded down also before it.
+    "spark_units(us, unit)": "(us - (us % unit + unit) % unit) // unit",
+    "spark_unix_seconds(t)": "spark_units(epoch_us(t), 1000000)",
+    "spark_unix_millis(t)": "spark_units(epoch_us(t), 1000)",
+}
+
+# Letters whose upper case has several letters, and pairs that Spark's Unicode has and DuckDB's has not.
+_UNFOLDED = "".join(
+    letter
+    for letters in (range(0xDF, 0x588), range(0x1E96, 0x2000), range(0xFB00, 0xFB18))
+    for letter in map(chr, letters)
+    if len(letter.upper()) > 1
+)
+_NEW_LOWER = (
+    "\u019b\u0264\u1c8a\ua7cd\ua7cf\ua7d3\ua7d5\ua7db"
+    + "".join(map(chr, range(0x10D70, 0x10D86)))
+    + "".join(map(chr, range(0x16EBB, 0x16ED4)))
+)
+_NEW_UPPER = (
+    "\ua7dc\ua7cb\u1c89\ua7cc\ua7ce\ua7d2\ua7d4\ua7da"
+    + "".join(map(chr, range(0x10D50, 0x10D66)))
+    + "".join(map(chr, range(0x16EA0, 0x16EB9)))
+)
+# A capital sigma after a letter and before none becomes a final one; marks and the like do not count (Unicode 3.13).
+_CASED = (
+    r"\p{Lu}\p{Ll}\p{Lt}\x{AA}\x{BA}\x{2160}-\x{217F}\x{24B6}-\x{24E9}"
+    r"\x{1F130}-\x{1F149}\x{1F150}-\x{1F169}\x{1F170}-\x{1F189}"
+)
+_IGNORED = (
+    r"\p{Mn}\p{Me}\p{Cf}\p{Lm}\p{Sk}:.\x27\x{B7}\x{387}\x{55F}\x{5F4}\x{2018}\x{2019}\x{2024}\x{2027}"
+    r"\x{FE13}\x{FE52}\x{FE55}\x{FF07}\x{FF0E}\x{FF1A}"
+)
+
+
+def _upper(text: str) -> str:
+    sql = f"translate({text}, '{_NEW_LOWER}', '{_NEW_UPPER}')"
+    for letter in _UNFOLDED:
+        sql = f"replace({sql}, '{letter}', '{letter.upper()}')"
+    return f"upper({sql})"
+
+
+def _lower(text: str) -> str:
+    sql = f"translate({text}, '{_NEW_UPPER}', '{_NEW_LOWER}')"
+    sql = (
+        rf"regexp_replace({sql}, '([{_CASED}][{_IGNORED}]*)Σ([{_IGNORED}]*(?:[^{_CASED}{_IGNORED}]|$))', '\1ς\2', 'g')"
+    )
+    return f"lower(replace({sql}, '\u0130', 'i\u0307'))"
+
+
+_CASES = {
+    "spark_upper(s)": f"""CASE WHEN strlen(s) > length(s) AND regexp_matches(s, '[{_UNFOLDED}{_NEW_LOWER}]')
+        THEN {_upper("s")} ELSE upper(s) END""",
+    "spark_lower(s)": f"""CASE WHEN strlen(s) > length(s) AND regexp_matches(s, '[Σ\u0130{_NEW_UPPER}]')
+        THEN {_lower("s")} ELSE lower(s) END""",
+}
+
+MACROS = _NUMBERS | _STRINGS | _TEXTS | _TIMES | _CASES
+"""Signature to body, in an order in which each is defined before it is used."""

@@ -1,0 +1,141 @@
+"""A scalar expression on its way from Spark SQL to DuckDB SQL, and the context in which it is translated."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Final
+
+import pyarrow as pa
+from sqlglot import exp
+
+from upriver.dataflow.sql_source import ELSEWHERE, Source
+from upriver.dataflow.sql_types import duck_name, is_null, spark_name
+from upriver.errors import UnsupportedSql
+
+TEXT_CHARS_MAX: Final = 100_000
+"""Translated text of one expression. Some constructs repeat their operands, so nesting them can explode."""
+
+UTC_ZONES = frozenset(
+    {"UTC", "ETC/UTC", "GMT", "ETC/GMT", "Z", "UTC+00:00", "+00:00", "GMT0", "ZULU", "ETC/UCT", "UCT"}
+)
+
+Constant = bool | int | float | Decimal | str
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """A translated expression.
+
+    sql: DuckDB SQL whose type is exactly the DuckDB type of ``type``. type: what Spark gives the expression.
+    fails: whether a row can make it an error, so that Spark's order of evaluation matters. constant: the value of a
+    literal, else ``None``.
+    """
+
+    sql: str
+    type: pa.DataType
+    fails: bool = False
+    constant: Constant | None = None
+
+
+Rule = Callable[["Context", exp.Expr], Scalar]
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Where an expression stands.
+
+    leaf: what the scope gives for a node as a whole (a column, a group, an aggregate), asked before any rule.
+    rules: the whitelist; a node whose class is not in it is refused. timezone: the Spark session's.
+    """
+
+    source: Source
+    timezone: str
+    leaf: Callable[[exp.Expr], Scalar | None]
+    rules: Mapping[type[exp.Expr], Rule]
+
+    def translate(self, node: exp.Expr) -> Scalar:
+        """Raises UnsupportedSql, with the place, for whatever is not known to mean the same in DuckDB."""
+        known = self.leaf(node)
+        if known is not None:
+            return known
+        rule = self.rules.get(type(node))
+        if rule is None:
+            raise self.unsupported(node, construct(node), ELSEWHERE)
+        scalar = rule(self, node)
+        if len(scalar.sql) > TEXT_CHARS_MAX:
+            raise self.unsupported(
+                node, "an expression as large as this", "Compute it in steps, or " + _lower(ELSEWHERE)
+            )
+        return scalar
+
+    def translate_all(self, nodes: Iterable[exp.Expr]) -> tuple[Scalar, ...]:
+        return tuple(self.translate(node) for node in nodes)
+
+    def only(self, node: exp.Expr, *parts: str) -> None:
+        """Refuse the node if it carries anything but the parts that the caller's rule reads."""
+        for part, value in node.args.items():
+            if part not in parts and value not in (None, False, []):
+                raise self.unsupported(node, f"{construct(node)} with {part.strip('_').replace('_', ' ')}", ELSEWHERE)
+
+    def unsupported(self, node: exp.Expr, what: str, instead: str) -> UnsupportedSql:
+        return self.source.unsupported(node, what, instead)
+
+    def need_utc(self, node: exp.Expr, what: str) -> None:
+        """Refuse what reads the wall clock of a TIMESTAMP, unless the session's clock is UTC."""
+        if self.timezone.upper() not in UTC_ZONES:
+            raise self.unsupported(
+                node,
+                f"{what} depends on the session's time zone ({self.timezone}), which",
+                "Set spark.sql.session.timeZone to UTC, or use TIMESTAMP_NTZ.",
+            )
+
+
+def construct(node: exp.Expr) -> str:
+    """What to call a node's construct in a message: NullSafeEQ -> "NULL SAFE EQ"."""
+    if isinstance(node, exp.Anonymous):
+        return f"the function {node.name}()"
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(node).__name__).upper()
+
+
+def _lower(sentence: str) -> str:
+    return sentence[0].lower() + sentence[1:]
+
+
+def quoted(name: str) -> str:
+    """A column as DuckDB SQL. Only columns are ever in double quotes in what we generate."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def column(name: str, type: pa.DataType) -> Scalar:
+    return Scalar(quoted(name), type)
+
+
+def string_sql(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def literal(value: Constant, type: pa.DataType) -> Scalar:
+    """A constant of exactly this type."""
+    if isinstance(value, str):
+        return Scalar(string_sql(value), type, constant=value)
+    if isinstance(value, bool):
+        return Scalar("TRUE" if value else "FALSE", type, constant=value)
+    text = (
+        f"'{value}'" if isinstance(value, float) else format(value, "f") if isinstance(value, Decimal) else str(value)
+    )
+    return Scalar(f"CAST({text} AS {duck_name(type)})", type, constant=value)
+
+
+def null(type: pa.DataType) -> Scalar:
+    name = duck_name(type)
+    return Scalar("NULL" if name is None else f"CAST(NULL AS {name})", type)
+
+
+def any_fails(scalars: Iterable[Scalar]) -> bool:
+    return any(scalar.fails for scalar in scalars)
+
+
+def typed_name(scalar: Scalar) -> str:
+    """The type of a value, for a message."""
+    return "NULL" if is_null(scalar.type) else spark_name(scalar.type)

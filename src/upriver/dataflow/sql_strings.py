@@ -1,0 +1,117 @@
+"""String functions. Characters are code points, in Spark and here."""
+
+import pyarrow as pa
+from sqlglot import exp
+
+from upriver.dataflow.sql_casts import cast
+from upriver.dataflow.sql_scalar import Context, Rule, Scalar, any_fails, literal
+from upriver.dataflow.sql_signatures import Functions, Kind, Operands, Signature, Spoken, take
+
+_STRING, _INT, _BOOLEAN = pa.string(), pa.int32(), pa.bool_()
+_TO_THE_END = literal(2**31 - 1, pa.int32())
+
+
+def substring(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    """``substring(s, position[, length])``; the simple case is DuckDB's own."""
+    text = take(context, node, Kind.STRING, operands[0])
+    start, length = (take(context, node, Kind.INT, value) for value in (*operands[1:], _TO_THE_END)[:2])
+    fails = any_fails((text, start, length))
+    if isinstance(start.constant, int) and start.constant >= 0 and isinstance(length.constant, int):
+        sql = f"substring({text.sql}, {max(start.constant, 1)}, {max(length.constant, 0)})"
+        return Scalar(sql, _STRING, fails)
+    return Scalar(f"spark_substring({text.sql}, {start.sql}, CAST({length.sql} AS BIGINT))", _STRING, fails)
+
+
+def _left(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    return substring(context, node, (operands[0], literal(1, pa.int32()), operands[1]))
+
+
+def concatenated(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    """``concat`` or ``||``: NULL if any part is. Parts that are no strings are cast, where that is exact."""
+    parts = [cast(context, node, value, _STRING) for value in operands]
+    return Scalar(f"({' || '.join(part.sql for part in parts)})", _STRING, any_fails(parts))
+
+
+def _joined(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    parts = [take(context, node, Kind.STRING, value) for value in operands]
+    return Scalar(f"concat_ws({', '.join(part.sql for part in parts)})", _STRING, any_fails(parts))
+
+
+def _pipes(context: Context, node: exp.Expr) -> Scalar:
+    context.only(node, "this", "expression", "safe")
+    return concatenated(context, node, context.translate_all((node.this, node.expression)))
+
+
+def _substring_from(context: Context, node: exp.Expr) -> Scalar:
+    context.only(node, "this", "start", "length")
+    parts = [node.this, node.args.get("start"), node.args.get("length")]
+    return substring(context, node, context.translate_all(part for part in parts if part is not None))
+
+
+def _trim_from(context: Context, node: exp.Expr) -> Scalar:
+    """``trim(s)``, ``trim(characters, s)`` and ``TRIM([BOTH|LEADING|TRAILING] characters FROM s)``."""
+    context.only(node, "this", "expression", "position")
+    function = {"LEADING": "ltrim", "TRAILING": "rtrim"}.get(str(node.args.get("position")).upper(), "trim")
+    parts = [node.this] if node.expression is None else [node.this, node.expression]
+    return _trimmed(context, node, function, context.translate_all(parts))
+
+
+def _trimmed(context: Context, node: exp.Expr, function: str, operands: Operands) -> Scalar:
+    text, letters = (take(context, node, Kind.STRING, value) for value in (*operands, literal(" ", _STRING))[:2])
+    return Scalar(f"{function}({text.sql}, {letters.sql})", _STRING, any_fails((text, letters)))
+
+
+def _one_sided(function: str) -> Spoken:
+    """``ltrim`` and ``rtrim``, whose characters come first when they are given."""
+
+    def rule(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+        return _trimmed(context, node, function, tuple(reversed(operands)))
+
+    return Spoken((1, 2), rule)
+
+
+def _position(context: Context, node: exp.Expr) -> Scalar:
+    context.only(node, "this", "substr")
+    text, part = (take(context, node, Kind.STRING, context.translate(n)) for n in (node.this, node.args["substr"]))
+    return Scalar(f"CAST(instr({text.sql}, {part.sql}) AS INTEGER)", _INT, any_fails((text, part)))
+
+
+def _replaced(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    parts = [take(context, node, Kind.STRING, value) for value in (*operands, literal("", _STRING))[:3]]
+    return Scalar(f"replace({', '.join(part.sql for part in parts)})", _STRING, any_fails(parts))
+
+
+_LENGTH = Signature((Kind.STRING,), "CAST(length({0}) AS INTEGER)", _INT)
+_UPPER = Signature((Kind.STRING,), "spark_upper({0})", _STRING)
+_LOWER = Signature((Kind.STRING,), "spark_lower({0})", _STRING)
+
+STRINGS: Functions = {
+    "length": _LENGTH,
+    "len": _LENGTH,
+    "char_length": _LENGTH,
+    "character_length": _LENGTH,
+    "upper": _UPPER,
+    "ucase": _UPPER,
+    "lower": _LOWER,
+    "lcase": _LOWER,
+    "ltrim": _one_sided("ltrim"),
+    "rtrim": _one_sided("rtrim"),
+    "btrim": Spoken((1, 2), lambda context, node, operands: _trimmed(context, node, "trim", operands)),
+    "left": Spoken((2, 2), _left),
+    "right": Signature((Kind.STRING, Kind.INT), "spark_right({0}, {1})", _STRING),
+    "concat": Spoken((1, 1000), concatenated),
+    "concat_ws": Spoken((2, 1000), _joined),
+    "replace": Spoken((2, 3), _replaced),
+    "startswith": Signature((Kind.STRING, Kind.STRING), "starts_with({0}, {1})", _BOOLEAN),
+    "endswith": Signature((Kind.STRING, Kind.STRING), "suffix({0}, {1})", _BOOLEAN),
+    "contains": Signature((Kind.STRING, Kind.STRING), "contains({0}, {1})", _BOOLEAN),
+    "instr": Signature((Kind.STRING, Kind.STRING), "CAST(instr({0}, {1}) AS INTEGER)", _INT),
+    "locate": Signature((Kind.STRING, Kind.STRING), "CAST(instr({1}, {0}) AS INTEGER)", _INT),
+}
+
+STRING_RULES: dict[type[exp.Expr], Rule] = {
+    exp.DPipe: _pipes,
+    exp.Substring: _substring_from,
+    exp.Trim: _trim_from,
+    exp.StrPosition: _position,
+}

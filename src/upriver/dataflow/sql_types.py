@@ -1,0 +1,140 @@
+"""Spark SQL's types, as Arrow spells them, and what becomes of two of them that meet.
+
+A type here is always an Arrow type. ``pa.null()`` is the type of a bare NULL.
+"""
+
+import pyarrow as pa
+import pyarrow.types as kinds
+
+DECIMAL_DIGITS_MAX = 38
+
+_DUCK_NAMES = {
+    pa.bool_(): "BOOLEAN",
+    pa.int8(): "TINYINT",
+    pa.int16(): "SMALLINT",
+    pa.int32(): "INTEGER",
+    pa.int64(): "BIGINT",
+    pa.float32(): "FLOAT",
+    pa.float64(): "DOUBLE",
+    pa.string(): "VARCHAR",
+    pa.binary(): "BLOB",
+    pa.date32(): "DATE",
+}
+_SPARK_NAMES = _DUCK_NAMES | {
+    pa.int32(): "INT",
+    pa.string(): "STRING",
+    pa.binary(): "BINARY",
+    pa.null(): "VOID",
+}
+_INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
+_INTEGER_DIGITS = {pa.int8(): 3, pa.int16(): 5, pa.int32(): 10, pa.int64(): 20}
+
+
+def duck_name(type: pa.DataType) -> str | None:
+    """What DuckDB calls the type, or ``None`` if no expression may touch it. Timestamps are their UTC wall clock."""
+    if kinds.is_decimal128(type):
+        return f"DECIMAL({type.precision}, {type.scale})"
+    if kinds.is_timestamp(type) and type.unit == "us":
+        return "TIMESTAMP"
+    return _DUCK_NAMES.get(type)
+
+
+def spark_name(type: pa.DataType) -> str:
+    """What Spark's user calls the type."""
+    if kinds.is_decimal(type):
+        return f"DECIMAL({type.precision},{type.scale})"
+    if kinds.is_timestamp(type):
+        return "TIMESTAMP" if type.tz else "TIMESTAMP_NTZ"
+    return _SPARK_NAMES.get(type, str(type).upper())
+
+
+def same_type(left: pa.DataType, right: pa.DataType) -> bool:
+    """Equal for Spark: a TIMESTAMP's time zone is the session's, not the type's."""
+    if is_instant(left) and is_instant(right):
+        return bool(left.unit == right.unit)
+    return bool(left == right)
+
+
+def is_null(type: pa.DataType) -> bool:
+    return bool(kinds.is_null(type))
+
+
+def is_boolean(type: pa.DataType) -> bool:
+    return bool(kinds.is_boolean(type))
+
+
+def is_integer(type: pa.DataType) -> bool:
+    return type in _INTEGERS
+
+
+def is_floating(type: pa.DataType) -> bool:
+    return type in (pa.float32(), pa.float64())
+
+
+def is_decimal(type: pa.DataType) -> bool:
+    return bool(kinds.is_decimal128(type))
+
+
+def is_numeric(type: pa.DataType) -> bool:
+    return is_integer(type) or is_floating(type) or is_decimal(type)
+
+
+def is_string(type: pa.DataType) -> bool:
+    return bool(kinds.is_string(type))
+
+
+def is_date(type: pa.DataType) -> bool:
+    return bool(kinds.is_date32(type))
+
+
+def is_wall_clock(type: pa.DataType) -> bool:
+    """TIMESTAMP_NTZ."""
+    return bool(kinds.is_timestamp(type)) and type.tz is None
+
+
+def is_instant(type: pa.DataType) -> bool:
+    """TIMESTAMP: an instant that Spark shows in the session's time zone."""
+    return bool(kinds.is_timestamp(type)) and type.tz is not None
+
+
+def as_decimal(type: pa.DataType) -> pa.DataType | None:
+    """The decimal that holds every value of an integer or decimal type; ``None`` for other types."""
+    if is_decimal(type):
+        return type
+    digits = _INTEGER_DIGITS.get(type)
+    return None if digits is None else pa.decimal128(digits, 0)
+
+
+def decimal_type(precision: int, scale: int) -> pa.DataType | None:
+    """``None`` if it has more digits than Spark and DuckDB keep: Spark rounds there, which we do not imitate."""
+    return pa.decimal128(precision, scale) if precision <= DECIMAL_DIGITS_MAX else None
+
+
+def _wider_decimal(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
+    scale = max(left.scale, right.scale)
+    return decimal_type(max(left.precision - left.scale, right.precision - right.scale) + scale, scale)
+
+
+def _wider_number(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
+    if is_integer(left) and is_integer(right):
+        return max(left, right, key=_INTEGERS.index)
+    if is_floating(left) or is_floating(right):
+        return pa.float64()
+    return _wider_decimal(as_decimal(left), as_decimal(right))
+
+
+def common_type(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
+    """The type to which Spark takes both before it compares them or chooses between them; ``None``: none that we do.
+
+    Strings meet only strings here: Spark would cast them, and fail on the first that does not parse.
+    """
+    if same_type(left, right):
+        return left
+    if is_null(left) or is_null(right):
+        return right if is_null(left) else left
+    if is_numeric(left) and is_numeric(right):
+        return _wider_number(left, right)
+    moments = [type for type in (left, right) if is_date(type) or is_wall_clock(type) or is_instant(type)]
+    if len(moments) == 2:
+        return next((type for type in moments if is_instant(type)), pa.timestamp("us"))
+    return None

@@ -1,0 +1,174 @@
+"""One lookup over several workers: each key is asked of its owner, all owners at once."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from upriver.dataflow.batch import Hashes
+from upriver.errors import ClusterError, UpriverError, WaitTimeout, WorkerLost, WrongOwner
+from upriver.hashing import hash64
+from upriver.ids import WorkerId
+from upriver.shell.keys import distinct_keys
+from upriver.shell.lookup import LookupStream, LookupStreams
+from upriver.shell.routing import Routing, ViewRoute
+from upriver.shell.watch import Watch
+from upriver.vnodes import vnodes_of
+
+Places = npt.NDArray[np.int64]
+
+ANSWER_GRACE_S = 1.0
+"""Seconds beyond a lookup's time in which a worker may still say itself that time ran out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """What is the same for all keys. at_least: epoch. timeout: seconds. give_up_at: when they are over, monotonic."""
+
+    view: str
+    route: ViewRoute
+    at_least: int | None
+    timeout: float
+    give_up_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class KeySet:
+    """Keys, each once. hash64, places: one per key; its hash, and its place among all keys of the lookup."""
+
+    keys: pa.RecordBatch
+    hash64: Hashes
+    places: Places
+
+    @staticmethod
+    def of(keys: pa.RecordBatch) -> "KeySet":
+        """The keys of a lookup, each once, in the order of first appearance."""
+        distinct, hashes = distinct_keys(keys, hash64(keys.columns, keys.num_rows))
+        return KeySet(distinct, hashes, np.arange(len(hashes)))
+
+    @staticmethod
+    def concat(parts: Sequence["KeySet"]) -> "KeySet":
+        """All keys of at least one part."""
+        return KeySet(
+            pa.concat_batches([part.keys for part in parts]),
+            np.concatenate([part.hash64 for part in parts]),
+            np.concatenate([part.places for part in parts]),
+        )
+
+    def where(self, mask: npt.NDArray[np.bool_]) -> "KeySet":
+        """The keys where ``mask`` is true, in order."""
+        if mask.all():
+            return self
+        return KeySet(self.keys.filter(pa.array(mask)), self.hash64[mask], self.places[mask])
+
+    def places_of(self, row_keys: pa.RecordBatch) -> Places:
+        """The place of each row's key, given the key columns of rows that were found.
+
+        Two keys with one hash64 count as one here.
+        """
+        if row_keys.equals(self.keys):
+            return self.places  # one row for each key, in order: so it is most of the time
+        row_hashes = hash64(row_keys.columns, row_keys.num_rows)
+        by_hash = np.argsort(self.hash64)
+        return self.places[by_hash[np.searchsorted(self.hash64, row_hashes, sorter=by_hash)]]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Rows of some keys, and the place of each row's key among all keys of the lookup."""
+
+    rows: pa.RecordBatch
+    places: Places
+
+
+def in_key_order(found: Sequence[Found], schema: pa.Schema) -> pa.Table:
+    """All rows in the order of the keys asked for; rows of one key stay as they are."""
+    table = pa.Table.from_batches([part.rows for part in found], schema)
+    places = np.concatenate([part.places for part in found] or [np.arange(0)])
+    if (places[1:] >= places[:-1]).all():
+        return table
+    return table.take(pa.array(np.argsort(places, kind="stable")))
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Keys of one owner. address: ``None`` if the owner is not up."""
+
+    worker: WorkerId
+    address: str | None
+    keys: KeySet
+
+
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """A question to ask again, once the routing is known anew."""
+
+    question: Question
+    error: WrongOwner | WorkerLost
+
+    def final_error(self, lookup: Lookup) -> ClusterError:
+        """What to raise when there is no time to ask again."""
+        kind = WorkerLost if isinstance(self.error, WorkerLost) else WaitTimeout
+        worker = self.question.worker
+        return kind(f"view {lookup.view!r}: no answer from worker {worker} in {lookup.timeout:g} s: {self.error}")
+
+
+def ask_owners(
+    lookup: Lookup, asked: KeySet, seconds_left: float, routing: Routing, streams: LookupStreams, watch: Watch
+) -> tuple[list[Found], list[Unanswered]]:
+    """Put all questions, then take all answers: the rows found, and what is to be asked again.
+
+    Raises what a worker answered, unless that was WrongOwner.
+    """
+    found: list[Found] = []
+    unanswered: list[Unanswered] = []
+    errors: list[UpriverError] = []
+    waiting: list[tuple[Question, LookupStream]] = []
+    try:
+        for question in _by_owner(asked, routing):
+            try:
+                waiting.append((question, _put(lookup, question, seconds_left, streams)))
+            except (WrongOwner, WorkerLost) as error:
+                unanswered.append(Unanswered(question, error))
+        with watch.limit(lookup.give_up_at + ANSWER_GRACE_S, lambda: _cancel(waiting)):
+            for question, stream in waiting:
+                try:
+                    rows = stream.answer()
+                    found.append(Found(rows, question.keys.places_of(rows.select(lookup.route.key))))
+                except (WrongOwner, WorkerLost) as error:
+                    unanswered.append(Unanswered(question, error))
+                except UpriverError as error:
+                    errors.append(error)  # the other answers are taken first: they are on their way
+    finally:
+        for _, stream in waiting:
+            streams.give_back(stream)
+    if errors:
+        raise errors[0]
+    return found, unanswered
+
+
+def _by_owner(asked: KeySet, routing: Routing) -> Iterator[Question]:
+    owners = routing.vnode_map.owners_of(vnodes_of(asked.hash64, len(routing.vnode_map.owners)))
+    for owner in np.unique(owners).tolist():
+        worker = WorkerId(owner)
+        yield Question(worker, routing.addresses.get(worker), asked.where(owners == owner))
+
+
+def _put(lookup: Lookup, question: Question, seconds_left: float, streams: LookupStreams) -> LookupStream:
+    """Put a question, on a stream that now waits for the answer."""
+    if question.address is None:
+        raise WorkerLost(f"worker {question.worker} is not up")
+    stream = streams.borrow(question.address, lookup.view, lookup.route.key_schema, seconds_left)
+    try:
+        stream.ask(question.keys.keys, lookup.at_least, seconds_left)
+    except BaseException:
+        streams.give_back(stream)
+        raise
+    return stream
+
+
+def _cancel(waiting: Sequence[tuple[Question, LookupStream]]) -> None:
+    for _, stream in waiting:
+        stream.cancel()

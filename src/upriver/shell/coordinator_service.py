@@ -1,0 +1,99 @@
+"""The coordinator on the network: workers open channels to it, everybody else calls actions."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from upriver.dataflow.explain import explain
+from upriver.dataflow.plan import ViewPlan
+from upriver.errors import ProtocolError, UnknownView, UpriverError
+from upriver.ids import Epoch, Incarnation, WorkerId
+from upriver.machines.messages import ToWorker
+from upriver.shell.channel import ChannelEnd, ChannelExchange, Receiver
+from upriver.shell.codec import decode_from_worker, encode
+from upriver.shell.coordinator_loop import CoordinatorLoop
+from upriver.shell.flight import FlightBase, Listen
+from upriver.shell.routing import Routing, ViewRoute
+from upriver.shell.wire import Message
+
+REGISTER = "register"
+"""The hello of a worker: ``{"worker": id, "address": where it serves}``."""
+SNAPSHOT_S_MAX = 60.0
+"""Seconds that the workers have to take a snapshot."""
+
+
+@dataclass(frozen=True, slots=True)
+class _ToWorker:
+    """Our end of a worker's channel, as the loop needs it."""
+
+    end: ChannelEnd
+
+    def tell(self, message: ToWorker) -> None:
+        self.end.send(encode(message))
+
+    def close(self) -> None:
+        self.end.close()
+
+
+class CoordinatorService:
+    """Serves a coordinator from construction until ``stop``.
+
+    Actions, JSON in and out: ``routing``, ``status``, ``explain`` (``view``), ``snapshot`` (``view``).
+    """
+
+    def __init__(self, loop: CoordinatorLoop, plans: Sequence[ViewPlan], bind: str, token: str) -> None:
+        self._loop = loop
+        self._plans = {plan.name: plan for plan in plans}
+        self._views = {plan.name: ViewRoute(plan.key, plan.output.schema) for plan in plans}
+        actions = {
+            "routing": self._routing,
+            "status": lambda _: loop.status(),
+            "explain": lambda asked: self.explain(str(asked["view"])),
+            "snapshot": self._snapshot,
+        }
+        exchange = ChannelExchange(self._registered)
+        self._server = FlightBase(token, listen=Listen(host=bind), exchanges={"channel": exchange}, actions=actions)
+
+    @property
+    def address(self) -> str:
+        """``host:port`` to tell others."""
+        return str(self._server.address)
+
+    def stop(self) -> None:
+        """Refuse further calls and end those that are on."""
+        self._server.stop()
+
+    def explain(self, view: str) -> dict[str, Any]:
+        """How a view is kept. Raises UnknownView."""
+        if view not in self._plans:
+            raise UnknownView(f"no view {view!r}; there are: {', '.join(sorted(self._plans)) or 'none'}")
+        return explain(self._plans[view])
+
+    def _registered(self, end: ChannelEnd, hello: Message) -> Receiver:
+        if hello.kind != REGISTER:
+            raise ProtocolError(f"a channel began with {hello.kind!r}, not {REGISTER!r}")
+        worker, address = WorkerId(hello.fields["worker"]), str(hello.fields["address"])
+        incarnation = self._loop.register(worker, address, _ToWorker(end))
+
+        def on_message(message: Message) -> None:
+            self._loop.hear(incarnation, decode_from_worker(message))
+
+        def on_close(_: UpriverError | None) -> None:
+            self._loop.lost(Incarnation(incarnation))
+
+        return Receiver(on_message, on_close)
+
+    def _routing(self, _: Mapping[str, Any]) -> dict[str, Any]:
+        self._loop.check()
+        epoch = Epoch(self._loop.status()["epoch"])
+        return Routing(self._loop.vnode_map, self._loop.addresses(), self._views, epoch).to_json()
+
+    def _snapshot(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        view = str(asked["view"])
+        parts = self._loop.snapshot(view, SNAPSHOT_S_MAX)
+        return {
+            "view": view,
+            "snapshot": parts.snapshot,
+            "epoch": parts.epoch,
+            "addresses": list(parts.addresses),
+        }

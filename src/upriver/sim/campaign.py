@@ -1,0 +1,99 @@
+"""Many seeds, each a river of its own. The same seed, steps and workers play out the same, to the last line."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from random import Random
+from typing import Any
+
+import duckdb
+
+from upriver.dataflow.expressions import Evaluator
+from upriver.dataflow.local_typer import LocalTyper
+from upriver.dataflow.region import Region
+from upriver.dataflow.sql import plan_view
+from upriver.machines.rules import ALL_RULES, Rules
+from upriver.sim.checkers import Violated
+from upriver.sim.oracle import BuildView
+from upriver.sim.tables import TABLES, VIEWS
+from upriver.sim.world import World
+
+TRACE_TAIL_LINES = 60
+"""Lines of a trace that a message about a violation gives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """What was wrong. step: how many things had happened by then. checker: the name of the one that noticed."""
+
+    step: int
+    checker: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One seed played out. trace: one line for each thing that happened. counters: how often what happened."""
+
+    seed: int
+    violation: Violation | None
+    trace: tuple[str, ...]
+    counters: Mapping[str, int]
+
+    def __str__(self) -> str:
+        if self.violation is None:
+            return f"seed {self.seed}: {len(self.trace)} steps, nothing wrong"
+        found = self.violation
+        head = f"seed {self.seed}, step {found.step}, {found.checker}: {found.message}"
+        return "\n".join([head, *self.trace[-TRACE_TAIL_LINES:]])
+
+
+class Simulator:
+    """Plays seeds with the same rules; opening it costs more than a seed."""
+
+    def __init__(self, rules: Rules = ALL_RULES, build_view: BuildView | None = None) -> None:
+        """build_view: makes a view's empty state; the real Region, unless a test wants a faulty one."""
+        evaluator = Evaluator()
+        self._rules = rules
+        self._build_view = build_view or partial(Region.build, evaluator=evaluator)
+        tables = {table.name: table for table in TABLES}
+        typer = LocalTyper(tables)
+        self._plans = tuple(plan_view(view.name, view.sql, view.key, tables, typer) for view in VIEWS)
+        self._database = duckdb.connect()
+
+    def play(self, seed: int, steps: int, workers: int) -> Outcome:
+        """Let ``steps`` things happen among ``workers`` workers, then let all come to rest and stop."""
+        world = World(Random(seed), workers, self._plans, self._rules, self._build_view)
+        violation = None
+        try:
+            world.run(steps)
+            world.come_to_rest(self._database)
+            world.stop()
+        except Violated as error:
+            violation = Violation(len(world.trace), error.checker, error.problem)
+        return Outcome(seed, violation, tuple(world.trace), dict(world.watcher.counters))
+
+
+def run_seed(seed: int, steps: int, workers: int, rules: Rules = ALL_RULES) -> Outcome:
+    """Play one seed."""
+    return Simulator(rules).play(seed, steps, workers)
+
+
+def campaign(first_seed: int, runs: int, steps: int, workers: int) -> dict[str, Any]:
+    """Play ``runs`` seeds from ``first_seed`` on, to the last one whatever they show.
+
+    A JSON object: ``runs``, ``violations`` (how many seeds), ``counters`` (how often what happened, over all seeds)
+    and, of the first seed with a violation, ``seed``, ``step``, ``checker``, ``message`` and ``trace``, a list of lines.
+    """
+    simulator = Simulator()
+    outcomes = (simulator.play(seed, steps, workers) for seed in range(first_seed, first_seed + runs))
+    counters: Counter[str] = Counter()
+    found: dict[str, Any] = {}
+    violations = 0
+    for outcome in outcomes:
+        counters.update(outcome.counters)
+        if outcome.violation is not None:
+            violations += 1
+            found = found or {"seed": outcome.seed, **asdict(outcome.violation), "trace": list(outcome.trace)}
+    return {"runs": runs, "violations": violations, "counters": dict(sorted(counters.items())), **found}

@@ -1,0 +1,183 @@
+"""What must hold, one small function each: it returns what is wrong, in words, or ``None``.
+
+A checker sees what an observer from outside sees, never the inside of a machine.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import pairwise
+from typing import ParamSpec
+
+from upriver.errors import UnknownView, UpriverError, WrongOwner
+from upriver.ids import Channel, Epoch, Incarnation, SnapshotId, WorkerId
+from upriver.machines.coordinator import EPOCHS_AHEAD_MAX
+from upriver.sim.oracle import Row, Rows
+from upriver.sim.tables import Key
+
+P = ParamSpec("P")
+
+
+class Violated(Exception):
+    """A checker found something wrong. ``checker``: its name."""
+
+    def __init__(self, checker: str, problem: str) -> None:
+        super().__init__(f"{checker}: {problem}")
+        self.checker = checker
+        self.problem = problem
+
+
+def require(checker: Callable[P, str | None], *args: P.args, **kwargs: P.kwargs) -> None:
+    """Raise Violated if the checker finds anything wrong."""
+    problem = checker(*args, **kwargs)
+    if problem is not None:
+        raise Violated(checker.__name__, problem)
+
+
+# Machines
+
+
+def machines_do_not_fail(error: Exception) -> Violated:
+    """No error of a machine is right, so this is the violation itself."""
+    return Violated(machines_do_not_fail.__name__, f"{type(error).__name__}: {error}")
+
+
+def the_app_does_not_fail(kind: str, error: str) -> str:
+    return f"{kind}: {error}"
+
+
+# Epochs at a worker
+
+
+def epochs_are_applied_in_order_and_once(applied: Epoch, following: Epoch) -> str | None:
+    return None if following == applied + 1 else f"epoch {following} follows {applied}"
+
+
+def no_row_is_lost_or_doubled(promised: Mapping[Channel, int], received: Mapping[Channel, int]) -> str | None:
+    return None if received == promised else f"{dict(promised)} rows went in, {dict(received)} came out"
+
+
+def workers_are_not_sent_too_far_ahead(applied: Epoch, opened: Epoch) -> str | None:
+    return None if opened <= applied + EPOCHS_AHEAD_MAX else f"epoch {opened} is open while {applied} is applied"
+
+
+# Views
+
+
+def a_worker_holds_only_keys_of_its_vnodes(
+    keys: Collection[Key], vnode_of: Mapping[Key, int], vnodes: Collection[int]
+) -> str | None:
+    foreign = [key for key in keys if vnode_of[key] not in vnodes]
+    return f"it holds {foreign}" if foreign else None
+
+
+def a_key_lives_in_one_place(keys_of: Mapping[WorkerId, Collection[Key]]) -> str | None:
+    places = Counter(key for keys in keys_of.values() for key in keys)
+    split = [key for key, count in places.items() if count > 1]
+    return f"{split} are at several workers" if split else None
+
+
+def a_keys_rows_are_in_order(rows: Rows, place: int) -> str | None:
+    """``place``: of the column that must ascend."""
+    for key, of_key in rows.items():
+        if any(before[place] >= after[place] for before, after in pairwise(of_key)):
+            return f"rows of {key}: {[row[place] for row in of_key]}"
+    return None
+
+
+def views_equal_the_oracle(expected: Rows, found: Rows) -> str | None:
+    return None if found == expected else difference(expected, found)
+
+
+def views_equal_sql(expected: Counter[Row], found: Rows) -> str | None:
+    rows = Counter(row for of_key in found.values() for row in of_key)
+    return None if rows == expected else f"SQL has also {dict(expected - rows)}, we have also {dict(rows - expected)}"
+
+
+def difference(expected: Rows, found: Rows) -> str:
+    """The first key of which two views differ."""
+    keys = dict.fromkeys([*expected, *found])
+    key = next(key for key in keys if expected.get(key) != found.get(key))
+    return f"{key}: {found.get(key)} where {expected.get(key)} is right"
+
+
+# Lookups
+
+
+def lookups_wait_for_the_replay(epoch: Epoch, at_least: Epoch, published_at_joining: Epoch) -> str | None:
+    needed = max(at_least, published_at_joining)
+    return None if epoch >= needed else f"answered at epoch {epoch}, and {needed} was the least"
+
+
+def lookups_equal_the_oracle(key: Key, found: Sequence[Row], before: Sequence[Row], after: Sequence[Row]) -> str | None:
+    """``before`` and ``after``: the key's rows without and with the epoch that is being read."""
+    return None if found in (before, after) else f"{key}: {found} where {before} or {after} is right"
+
+
+def lookups_are_answered_by_the_owner(
+    keys: Collection[Key], vnode_of: Mapping[Key, int], vnodes: Collection[int]
+) -> str | None:
+    foreign = [key for key in keys if vnode_of[key] not in vnodes]
+    return f"answered for {foreign}" if foreign else None
+
+
+def lookups_give_only_what_was_asked_for(asked: Collection[Key], found: Rows) -> str | None:
+    more = [key for key in found if key not in asked]
+    return f"asked for {asked}, got {more} too" if more else None
+
+
+def lookups_never_go_back(key: Key, seen: Epoch, answered: Epoch) -> str | None:
+    return None if answered >= seen else f"{key}: as of epoch {answered}, and {seen} was seen already"
+
+
+def lookups_are_refused_for_a_reason(error: UpriverError, serves: bool, known: bool, owned: bool) -> str | None:
+    reason = None if serves and known and owned else WrongOwner if not serves or known else UnknownView
+    return None if reason is type(error) else f"refused with {error!r}, serves={serves} known={known} owned={owned}"
+
+
+# Epochs and snapshots at the coordinator
+
+
+def epochs_end_in_order(ended: Epoch, next_ended: Epoch) -> str | None:
+    return None if next_ended == ended + 1 else f"epoch {next_ended} ended after {ended}"
+
+
+def an_epoch_ends_when_every_worker_has_applied_it(
+    epoch: Epoch, workers: Collection[WorkerId], applied: Mapping[WorkerId, Epoch]
+) -> str | None:
+    """``applied``: of the incarnations that the coordinator has not been told are gone."""
+    behind = [worker for worker in workers if applied.get(worker, -1) < epoch]
+    return f"epoch {epoch} ended without workers {behind}" if behind else None
+
+
+def snapshots_are_consistent_cuts(expected: Rows, found: Rows) -> str | None:
+    return None if found == expected else difference(expected, found)
+
+
+def a_snapshot_that_is_ready_is_held(missing: Collection[Incarnation]) -> str | None:
+    return f"incarnations {list(missing)} do not hold their parts" if missing else None
+
+
+def snapshots_that_are_dropped_are_forgotten(
+    held: Collection[SnapshotId], dropped: Collection[SnapshotId]
+) -> str | None:
+    kept = [snapshot for snapshot in held if snapshot in dropped]
+    return f"snapshots {kept} are still held" if kept else None
+
+
+# At the end
+
+
+def the_river_comes_to_rest(steps: int, steps_max: int) -> str | None:
+    return None if steps < steps_max else f"still moving after {steps} steps without disturbance"
+
+
+def every_epoch_ends(published: Epoch, ended: Epoch) -> str | None:
+    return None if ended == published else f"{published} epochs were published, {ended} have ended"
+
+
+def nobody_is_left_waiting(tickets: Collection[int]) -> str | None:
+    return f"tickets {sorted(tickets)} have no answer" if tickets else None
+
+
+def everybody_retires(running: Collection[Incarnation]) -> str | None:
+    return f"incarnations {list(running)} are still running" if running else None

@@ -1,0 +1,83 @@
+"""What is right: one worker that owns everything and applies each epoch in one piece, and SQL over all rows."""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from upriver.dataflow.plan import ViewPlan
+from upriver.ids import Epoch, VnodeId, WorkerId
+from upriver.machines.messages import Assign, OpenEpoch
+from upriver.machines.worker import EpochRead, Following, RowsRead, View, WorkerMachine
+from upriver.sim.lake import FakeLake
+from upriver.sim.tables import Key, hashes_of_keys
+
+Row = tuple[Any, ...]
+Rows = Mapping[Key, Sequence[Row]]
+"""A view's rows by key, each key's in order."""
+
+BuildView = Callable[[ViewPlan, int], View]
+
+
+def by_key(rows: pa.Table | pa.RecordBatch, plan: ViewPlan) -> dict[Key, list[Row]]:
+    """Rows of a view, as Python values."""
+    keys = zip(*(rows.column(column).to_pylist() for column in plan.key), strict=True)
+    found: dict[Key, list[Row]] = {}
+    for key, row in zip(keys, zip(*(column.to_pylist() for column in rows.columns), strict=True), strict=True):
+        found.setdefault(key, []).append(row)
+    return found
+
+
+class Oracle:
+    """Every view as of every epoch."""
+
+    def __init__(self, plans: Sequence[ViewPlan], vnodes: int, build_view: BuildView) -> None:
+        self._plans = plans
+        self._machine = WorkerMachine(build_view)
+        everything = Assign(
+            worker=WorkerId(0),
+            vnodes_total=vnodes,
+            vnodes=tuple(map(VnodeId, range(vnodes))),
+            plans=tuple(plans),
+            serve_from=Epoch(0),
+        )
+        self._machine.step(everything)
+        self._everything = everything.vnodes
+        self._history: list[dict[str, Rows]] = [{plan.name: {} for plan in plans}]
+        shift = 64 - (vnodes.bit_length() - 1)
+        self.vnode_of: dict[str, dict[Key, int]] = {
+            plan.name: {key: hash64 >> shift for key, hash64 in hashes_of_keys(plan.index).items()} for plan in plans
+        }
+        """By view: the vnode of every key that there can be."""
+
+    def publish(self, epoch: Epoch, lake: FakeLake) -> None:
+        """Apply one more epoch."""
+        self._machine.step(OpenEpoch(epoch=epoch))
+        runs = lake.runs(epoch)
+        for channel, run in runs.items():
+            self._machine.step(RowsRead(epoch=epoch, channel=channel, batch=run.batch))
+        self._machine.step(EpochRead(epoch=epoch, promised=lake.promised(epoch, self._everything)))
+        assert isinstance(self._machine.phase, Following)
+        views = self._machine.phase.views
+        changed = {p.name: by_key(views[p.name].scan(), p) for p in self._plans if p.channel in runs}
+        self._history.append({**self._history[-1], **changed})
+
+    def at(self, view: str, epoch: Epoch) -> Rows:
+        """The whole view at the end of an epoch."""
+        return self._history[epoch][view]
+
+    def share(self, view: str, epoch: Epoch, vnodes: Collection[VnodeId]) -> dict[Key, Sequence[Row]]:
+        """The part of the view that lies in ``vnodes``, at the end of an epoch."""
+        vnode_of = self.vnode_of[view]
+        return {key: rows for key, rows in self.at(view, epoch).items() if vnode_of[key] in vnodes}
+
+
+def sql_answer(plan: ViewPlan, tables: Mapping[str, pa.Table], database: duckdb.DuckDBPyConnection) -> Counter[Row]:
+    """What DuckDB says of the view's SQL over all rows: an oracle that shares no code with ours."""
+    database.register(plan.table, tables[plan.table])
+    try:
+        return Counter(database.sql(plan.sql).fetchall())
+    finally:
+        database.unregister(plan.table)

@@ -1,0 +1,68 @@
+"""How rough a simulated river is: the odds of each thing that can happen next, drawn once per seed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Self
+
+from upriver.ids import WorkerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weather:
+    """Weights, relative to each other; ``torn`` is a probability.
+
+    pace: how fast each place takes its messages and reads. hear: how fast the coordinator takes reports.
+    notice: that the coordinator hears of a loss. start: of a process in an empty place. replace: of one in a full place.
+    repeat: that the network says an ``OpenEpoch`` again. torn: that a read loses or doubles rows.
+    sizes: rows of an epoch, to be drawn from.
+    """
+
+    publish: float
+    lookup: float
+    scan: float
+    pace: tuple[float, ...]
+    hear: float
+    crash: float
+    notice: float
+    start: float
+    replace: float
+    repeat: float
+    torn: float
+    sizes: tuple[int, ...]
+
+    @classmethod
+    def drawn(cls, lots: Random, workers: Sequence[WorkerId]) -> Self:
+        """Each seed leaves some things out and overdoes others, so that all of them meet in some seed."""
+        return cls(
+            publish=lots.choice((0.3, 1.0, 2.0)),
+            lookup=lots.choice((0.3, 1.0, 3.0)),
+            scan=lots.choice((0.0, 0.5, 2.0)),
+            pace=tuple(lots.choice((0.2, 1.0, 4.0)) for _ in workers),
+            hear=lots.choice((0.5, 2.0, 4.0)),
+            crash=lots.choice((0.0, 0.02, 0.1, 0.3)),
+            notice=lots.choice((0.3, 2.0)),
+            start=lots.choice((0.5, 2.0)),
+            replace=lots.choice((0.0, 0.0, 0.05)),
+            repeat=lots.choice((0.0, 0.3)),
+            torn=lots.choice((0.0, 0.0, 0.05)),
+            sizes=lots.choice(((0, 1), (0, 1, 3, 8), (0, 1, 5, 40), (20, 60))),
+        )
+
+    def calmed(self) -> Self:
+        """Nothing new, and no more accidents: what is under way goes on to its end."""
+        pace = (1.0,) * len(self.pace)
+        return replace(
+            self,
+            publish=0,
+            lookup=0,
+            scan=0,
+            pace=pace,
+            hear=1,
+            crash=0,
+            notice=1,
+            start=1,
+            replace=0,
+            repeat=0,
+            torn=0,
+        )

@@ -1,0 +1,240 @@
+"""Growable typed columns, and what numpy must know of Arrow arrays to work on them.
+
+A column takes Arrow arrays in at its end and gives Arrow arrays out by slot. Values of fixed width lie in a numpy
+vector, exactly as Arrow has them in its buffer; strings and binaries lie end to end in one vector of bytes, which
+Arrow's own ``take`` reads in place. A mask of nulls exists only once there is a null.
+"""
+
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from upriver.errors import DeclarationError
+from upriver.state.vectors import Mask, Slots, Vector
+
+Cells = npt.NDArray[Any]
+
+_LARGE = {
+    pa.string(): pa.large_string(),
+    pa.large_string(): pa.large_string(),
+    pa.binary(): pa.large_binary(),
+    pa.large_binary(): pa.large_binary(),
+}
+"""The types of variable width, and the form of each that has 64-bit offsets."""
+
+
+class Column(Protocol):
+    """Values by slot."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def append(self, values: pa.Array) -> None:
+        """Add values of the column's type at the end."""
+        ...
+
+    def take(self, slots: Slots) -> pa.Array:
+        """The values of these slots, as a new array of the column's type."""
+        ...
+
+    def keep(self, slots: Slots) -> None:
+        """Become the values of these slots, in this order."""
+        ...
+
+
+def column_of(type: pa.DataType) -> Column:
+    """An empty column. Raises DeclarationError for nested types, which state cannot hold."""
+    if type in _LARGE:
+        return BytesColumn(type)
+    cell_type(type)
+    return FixedColumn(type)
+
+
+class Validity:
+    """Which slots of a column are not null."""
+
+    __slots__ = ("_valid",)
+
+    def __init__(self) -> None:
+        self._valid: Vector[np.bool_] | None = None
+
+    @property
+    def nbytes(self) -> int:
+        return 0 if self._valid is None else self._valid.nbytes
+
+    def append(self, values: pa.Array, size: int) -> None:
+        """Note which of the values are null. size: of the column, without them."""
+        if self._valid is None:
+            if not values.null_count:
+                return
+            self._valid = Vector(np.bool_, fill=True)
+            self._valid.resize(size)
+        self._valid.extend(validity(values))
+
+    def take(self, slots: Slots) -> Mask | None:
+        """``None``: all are valid."""
+        return None if self._valid is None else self._valid.cells[slots]
+
+    def keep(self, slots: Slots) -> None:
+        if self._valid is not None:
+            self._valid.keep(slots)
+
+
+class FixedColumn:
+    """Values of fixed width."""
+
+    __slots__ = ("_cells", "_type", "_validity")
+
+    def __init__(self, type: pa.DataType) -> None:
+        self._type = type
+        self._cells: Vector[Any] = Vector(cell_type(type))
+        self._validity = Validity()
+
+    def __len__(self) -> int:
+        return len(self._cells)
+
+    @property
+    def nbytes(self) -> int:
+        return self._cells.nbytes + self._validity.nbytes
+
+    def append(self, values: pa.Array) -> None:
+        self._validity.append(values, len(self))
+        self._cells.extend(cells_of(values))
+
+    def take(self, slots: Slots) -> pa.Array:
+        return array_of(self._type, self._cells.cells.take(slots), self._validity.take(slots))
+
+    def keep(self, slots: Slots) -> None:
+        self._cells.keep(slots)
+        self._validity.keep(slots)
+
+
+class BytesColumn:
+    """Values of variable width."""
+
+    __slots__ = ("_bytes", "_offsets", "_type", "_validity")
+
+    def __init__(self, type: pa.DataType) -> None:
+        self._type = type
+        self._clear()
+
+    def _clear(self) -> None:
+        self._bytes: Vector[np.uint8] = Vector(np.uint8)
+        self._offsets: Vector[np.int64] = Vector(np.int64)
+        self._offsets.resize(1)
+        self._validity = Validity()
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    @property
+    def nbytes(self) -> int:
+        return self._bytes.nbytes + self._offsets.nbytes + self._validity.nbytes
+
+    def append(self, values: pa.Array) -> None:
+        self._validity.append(values, len(self))
+        large = values.cast(_LARGE[self._type])
+        _, offset_buffer, data = large.buffers()
+        offsets = np.frombuffer(offset_buffer, np.int64, len(large) + 1, large.offset * 8)
+        self._offsets.extend(offsets[1:] - offsets[0] + len(self._bytes))
+        self._bytes.extend(np.frombuffer(data or b"", np.uint8)[offsets[0] : offsets[-1]])
+
+    def take(self, slots: Slots) -> pa.Array:
+        taken = self._in_place().take(pa.array(slots)).cast(self._type)
+        valid = self._validity.take(slots)
+        if valid is None:
+            return taken
+        return pa.Array.from_buffers(self._type, len(slots), [_bitmap(valid), *taken.buffers()[1:]])
+
+    def keep(self, slots: Slots) -> None:
+        kept = self._in_place().take(pa.array(slots))
+        valid = self._validity.take(slots)
+        self._clear()
+        self.append(kept if valid is None else pc.if_else(pa.array(valid), kept, None))
+
+    def _in_place(self) -> pa.Array:
+        """All values as one Arrow array over this column's own memory; nulls are empty in it."""
+        buffers = [None, pa.py_buffer(self._offsets.cells), pa.py_buffer(self._bytes.cells)]
+        return pa.Array.from_buffers(_LARGE[self._type], len(self), buffers, 0)
+
+
+# Arrow arrays as numpy sees them ----------------------------------------------------------------------------------
+
+
+def cell_type(type: pa.DataType) -> np.dtype[Any]:
+    """The numpy type of a fixed-width type's cells. Raises DeclarationError for a type that has none."""
+    if pa.types.is_boolean(type):
+        return np.dtype(np.uint8)
+    if not pa.types.is_primitive(type) and not pa.types.is_decimal(type):
+        raise DeclarationError(f"a view cannot hold values of type {type}")
+    if type.bit_width > 64:
+        return np.dtype(f"V{type.bit_width // 8}")
+    kind = "f" if pa.types.is_floating(type) else "u" if pa.types.is_unsigned_integer(type) else "i"
+    return np.dtype(f"{kind}{type.bit_width // 8}")
+
+
+def cells_of(values: pa.Array) -> Cells:
+    """A fixed-width array's values where they lie; what lies under a null is arbitrary."""
+    if pa.types.is_boolean(values.type):
+        values = values.cast(pa.uint8())
+    dtype = cell_type(values.type)
+    return np.frombuffer(values.buffers()[1] or b"", dtype, len(values), values.offset * dtype.itemsize)
+
+
+def array_of(type: pa.DataType, cells: Cells, valid: Mask | None = None) -> pa.Array:
+    """An array of a fixed-width type over these cells. The inverse of :func:`cells_of`."""
+    bitmap = None if valid is None else _bitmap(valid)
+    data = _bitmap(cells) if pa.types.is_boolean(type) else pa.py_buffer(cells)
+    return pa.Array.from_buffers(type, len(cells), [bitmap, data])
+
+
+def validity(values: pa.Array) -> Mask:
+    """True where a value is not null."""
+    valid: Mask = values.is_valid().to_numpy(zero_copy_only=False)
+    return valid
+
+
+def same(left: pa.Array, right: pa.Array) -> Mask:
+    """Where two arrays of one type and length hold the same: equal bits, or null in both."""
+    if left.type in _LARGE:
+        equal: Mask = pc.equal(left, right).fill_null(False).to_numpy(zero_copy_only=False)
+    else:
+        equal = _same_cells(cells_of(left), cells_of(right))
+    if not left.null_count and not right.null_count:
+        return equal
+    left_valid, right_valid = validity(left), validity(right)
+    return np.where(left_valid & right_valid, equal, left_valid == right_valid)
+
+
+def canonical(values: pa.Array) -> pa.Array:
+    """The values with one form for each number: -0.0 becomes 0.0, and all NaNs one."""
+    if not pa.types.is_floating(values.type):
+        return values
+    cells = cells_of(values)
+    one_form = np.where(np.isnan(cells), cells.dtype.type(np.nan), np.where(cells == 0, cells.dtype.type(0), cells))
+    return array_of(values.type, one_form, validity(values) if values.null_count else None)
+
+
+def _same_cells(left: Cells, right: Cells) -> Mask:
+    """Equality by bits. Numpy compares numbers faster than raw bytes."""
+    width = left.dtype.itemsize
+    if width <= 8:
+        equal: Mask = left.view(f"u{width}") == right.view(f"u{width}")
+        return equal
+    left_words, right_words = (
+        left.view(np.uint64).reshape(-1, width // 8),
+        right.view(np.uint64).reshape(-1, width // 8),
+    )
+    equal = left_words[:, 0] == right_words[:, 0]
+    for word in range(1, width // 8):
+        equal &= left_words[:, word] == right_words[:, word]
+    return equal
+
+
+def _bitmap(bits: Cells) -> pa.Buffer:
+    return pa.py_buffer(np.packbits(bits, bitorder="little"))

@@ -1,0 +1,77 @@
+"""Fanout: from exact keys to the many slots that each key owns, in order of arrival.
+
+Where a region keeps several things for one routing key (rows, or groups finer than the key) the things are numbered
+densely by whoever keeps them; a fanout knows which key they belong to. Keys have slots of their own, *owners*.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from upriver.state.slots import SlotIndex
+from upriver.state.spine import Spine
+from upriver.state.vectors import Hashes, Positions, Slots, Tally, Weights
+
+
+class Fanout:
+    """Keys, each with any number of members. A member may be linked before it counts and after it ceases to."""
+
+    __slots__ = ("_index", "_spine", "_tally")
+
+    def __init__(self, types: Sequence[pa.DataType]) -> None:
+        """types: of the key's columns."""
+        self._index = SlotIndex(types)
+        self._spine = Spine()
+        self._tally = Tally()
+
+    @property
+    def held(self) -> int:
+        """How many keys have a member that counts."""
+        return self._tally.held
+
+    @property
+    def nbytes(self) -> int:
+        return self._index.nbytes + self._spine.nbytes + self._tally.nbytes
+
+    def owners(self, hashes: Hashes, keys: Sequence[pa.Array]) -> Slots:
+        """The owner for each key; unseen keys get one."""
+        owners = self._index.assign(hashes, keys)
+        self._tally.resize(len(self._index))
+        return owners
+
+    def link(self, owners: Slots, members: Slots) -> None:
+        """Put each member under its owner, once and for all."""
+        self._spine.insert(owners, members)
+
+    def count(self, owners: Slots, weight: Weights | None) -> None:
+        """Note that each owner has so many more members that count; ``None`` is one for each."""
+        self._tally.add(owners, weight)
+
+    def find(self, hashes: Hashes, keys: Sequence[pa.Array]) -> tuple[Positions, Slots]:
+        """All members linked to each key: the key's position, and the member; sorted by both."""
+        owners = self._index.find(hashes, keys)
+        known = np.flatnonzero(owners >= 0)
+        positions, members = self._spine.find(owners[known])
+        return known[positions], members
+
+    def by_hash(self) -> Slots:
+        """All members linked, sorted by their key's hash, then by key, then by arrival."""
+        owners, members = self._spine.pairs()
+        rank = np.empty(len(self._index), np.int64)
+        rank[np.argsort(self._index.hashes, kind="stable")] = np.arange(len(self._index))
+        return members[np.lexsort((members, rank[owners]))]
+
+    def keep(self, members: Slots) -> None:
+        """Forget all but these members, ascending, which are numbered anew from 0, and keys that have none of them."""
+        number = np.full(int(members[-1]) + 1 if len(members) else 0, -1)
+        number[members] = np.arange(len(members))
+        owners, linked = self._spine.pairs()
+        staying = linked < len(number)
+        staying[staying] = number[linked[staying]] >= 0
+        owners, linked = owners[staying], number[linked[staying]]
+        held, owners = np.unique(owners, return_inverse=True)
+        self._index.keep(held)
+        self._tally.keep(held)
+        self._spine = Spine()
+        self._spine.insert(owners, linked)

@@ -1,0 +1,132 @@
+"""Numpy arrays that grow at their end, and counts kept in one: what in-memory state is made of.
+
+State is *columnar*: whatever has a place in it (a group, a key, a row) is a dense number, its **slot**, and each
+property of it is one array addressed by slot. An operator then works on a batch with a few whole-array steps.
+"""
+
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from upriver.errors import ProtocolError
+
+Hashes = npt.NDArray[np.uint64]
+Slots = npt.NDArray[np.int64]
+"""Places in the state: ``0 <= slot < size``. -1 stands for "none" where a docstring says so."""
+
+Positions = npt.NDArray[np.int64]
+"""Places in a batch."""
+
+Mask = npt.NDArray[np.bool_]
+Weights = npt.NDArray[np.int64]
+
+Cell = TypeVar("Cell", bound=np.generic)
+
+_CAPACITY_MIN = 16
+
+
+class Vector(Generic[Cell]):
+    """An array that grows at its end in amortised constant time."""
+
+    __slots__ = ("_fill", "_room", "_size")
+
+    def __init__(self, dtype: npt.DTypeLike, fill: Any = None) -> None:
+        """fill: the value of cells that :meth:`resize` adds; by default all their bits are zero."""
+        self._fill = np.zeros((), dtype) if fill is None else np.array(fill, dtype)
+        self._room: npt.NDArray[Cell] = np.empty(_CAPACITY_MIN, dtype)
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    @property
+    def cells(self) -> npt.NDArray[Cell]:
+        """A writable view, good until the vector grows."""
+        return self._room[: self._size]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in use. Room not yet used is address space that the system has not filled with memory."""
+        return self._size * self._room.itemsize
+
+    def extend(self, values: npt.NDArray[Cell]) -> None:
+        start = self._reserve(self._size + len(values))
+        self._room[start : self._size] = values
+
+    def resize(self, size: int) -> None:
+        """Grow to ``size`` cells; new ones hold the fill value."""
+        start = self._reserve(size)
+        self._room[start:size] = self._fill
+
+    def keep(self, slots: Slots) -> None:
+        """Become the cells of these slots, in this order."""
+        self._room = self.cells[slots]
+        self._size = len(slots)
+
+    def _reserve(self, size: int) -> int:
+        """Make room and set the size; return the old one."""
+        old = self._size
+        if size > len(self._room):
+            room = np.empty(max(size, 2 * len(self._room)), self._room.dtype)
+            room[:old] = self._room[:old]
+            self._room = room
+        self._size = size
+        return old
+
+
+class Tally:
+    """A count for each slot, never negative, and the number of slots that have any."""
+
+    __slots__ = ("_counts", "held")
+
+    def __init__(self) -> None:
+        self._counts: Vector[np.int64] = Vector(np.int64)
+        self.held = 0
+        """How many slots have a count above zero."""
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+    @property
+    def counts(self) -> npt.NDArray[np.int64]:
+        return self._counts.cells
+
+    @property
+    def nbytes(self) -> int:
+        return self._counts.nbytes
+
+    def resize(self, size: int) -> None:
+        self._counts.resize(size)
+
+    def keep(self, slots: Slots) -> None:
+        self._counts.keep(slots)
+
+    def add(self, slots: Slots, weight: Weights | None) -> tuple[Positions, Positions]:
+        """Add to the slots' counts, which may name a slot often; a weight of ``None`` is 1 for each.
+
+        Returns which of them had a count of zero before, and which have one now: of each such slot the first
+        position in ``slots``, ascending. Raises ProtocolError if a count would fall below zero.
+        """
+        if weight is None:
+            woken = first_of_each(slots, np.flatnonzero(self.counts[slots] == 0))
+            np.add.at(self.counts, slots, 1)
+            self.held += len(woken)
+            return woken, np.empty(0, np.int64)
+        touched, first = np.unique(slots, return_index=True)
+        before = self.counts[touched]
+        np.add.at(self.counts, slots, weight)
+        after = self.counts[touched]
+        if (after < 0).any():
+            raise ProtocolError("more rows were retracted than had been added")
+        woken, emptied = np.sort(first[before == 0]), np.sort(first[after == 0])
+        self.held += len(woken) - len(emptied)
+        return woken, emptied
+
+
+def first_of_each(slots: Slots, positions: Positions) -> Positions:
+    """Of these ascending positions in ``slots``, the first for each slot, ascending."""
+    if len(positions) < 2:
+        return positions
+    _, first = np.unique(slots[positions], return_index=True)
+    return positions[np.sort(first)]

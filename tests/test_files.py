@@ -1,0 +1,246 @@
+"""Files under a root: one suite for every filesystem, then what only a local directory can do."""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import IO
+
+import pyarrow as pa
+import pytest
+from pyarrow import fs
+
+from upriver.errors import DeclarationError, LakeInUse
+from upriver.shell.files import UNFINISHED, Files, LocalFiles, RemoteFiles, open_files
+
+RACERS = 4
+RACES = 25
+CONTENT_BYTES = 300_000
+
+
+def local(directory: Path) -> Files:
+    return LocalFiles(str(directory / "not made yet" / "lake"))
+
+
+def remote_directory(directory: Path) -> Files:
+    return RemoteFiles(fs.LocalFileSystem(), f"{directory}/lake/")
+
+
+def remote_subtree(directory: Path) -> Files:
+    return RemoteFiles(fs.SubTreeFileSystem(str(directory), fs.LocalFileSystem()), "lake")
+
+
+def remote_memory(_: Path) -> Files:
+    return RemoteFiles(fs._MockFileSystem(), "bucket/lake")
+
+
+@pytest.fixture(params=[local, remote_directory, remote_subtree, remote_memory])
+def files(request: pytest.FixtureRequest, tmp_path: Path) -> Files:
+    make: Callable[[Path], Files] = request.param
+    return make(tmp_path)
+
+
+class TestEveryFilesystem:
+    @pytest.mark.parametrize("content", [b"rows", b"", b"\x00\xff" * 70_000])
+    @pytest.mark.parametrize("path", ["app.json", "tables/flights/tail%20num,é.x/000-a.arrow"])
+    def test_what_is_created_is_read(self, files: Files, path: str, content: bytes) -> None:
+        files.create(path, content)
+        assert files.read(path).to_pybytes() == content
+
+    def test_a_buffer_is_written_like_bytes(self, files: Files) -> None:
+        files.create("a", pa.py_buffer(b"abcdef").slice(2, 3))
+        assert files.read("a").to_pybytes() == b"cde"
+
+    def test_a_file_is_created_once(self, files: Files) -> None:
+        files.create("epochs/1.json", b"first")
+        with pytest.raises(FileExistsError, match=r"epochs/1\.json"):
+            files.create("epochs/1.json", b"second")
+        assert files.read("epochs/1.json").to_pybytes() == b"first"
+
+    def test_a_missing_file_is_said_to_be_missing(self, files: Files) -> None:
+        with pytest.raises(FileNotFoundError):
+            files.read("app.json")
+        files.create("tables/a", b"")
+        with pytest.raises(FileNotFoundError):
+            files.read("tables/b")
+
+    def test_names_are_sorted_and_of_one_directory(self, files: Files) -> None:
+        for path in ["e/2", "e/10", "e/1", "e/deep/3", "f/9", "e/.hidden"]:
+            files.create(path, b"")
+        assert files.names("e") == ["1", "10", "2", "deep"]
+        assert files.names("e/deep") == ["3"]
+        assert files.names("nowhere") == []
+
+    def test_creating_leaves_nothing_unfinished(self, files: Files) -> None:
+        files.create("e/1", b"a")
+        with pytest.raises(FileExistsError):
+            files.create("e/1", b"b")
+        assert files.names("e") == ["1"]
+        assert files.names(UNFINISHED) == []
+
+    def test_a_removed_file_is_gone_and_its_name_free(self, files: Files) -> None:
+        files.create("e/1", b"a")
+        files.remove("e/1")
+        files.remove("e/1")
+        files.remove("nowhere/1")
+        assert files.names("e") == []
+        files.create("e/1", b"b")
+        assert files.read("e/1").to_pybytes() == b"b"
+
+    def test_what_was_read_outlives_the_file(self, files: Files) -> None:
+        files.create("a", b"still here")
+        content = files.read("a")
+        files.remove("a")
+        assert content.to_pybytes() == b"still here"
+
+
+@pytest.mark.parametrize(("scheme", "kind"), [("", LocalFiles), ("file://", LocalFiles), ("mock://", RemoteFiles)])
+def test_a_root_is_opened_by_its_scheme(tmp_path: Path, scheme: str, kind: type[Files]) -> None:
+    files = open_files(f"{scheme}{tmp_path}/lake")
+    assert type(files) is kind
+    files.create("a", b"b")
+    assert files.names("") == ["a", UNFINISHED]
+    assert (tmp_path / "lake" / "a").exists() == (kind is LocalFiles)
+
+
+def test_a_relative_root_stays_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    files = open_files("lake")
+    monkeypatch.chdir("/")
+    files.create("a", b"b")
+    assert (tmp_path / "lake" / "a").read_bytes() == b"b"
+
+
+def test_an_unknown_scheme_is_refused() -> None:
+    with pytest.raises(DeclarationError, match=r"root 'gopher://a/b' is no directory that can be reached: "):
+        open_files("gopher://a/b")
+
+
+def test_one_thread_wins_and_nobody_sees_half_a_file(tmp_path: Path) -> None:
+    files = LocalFiles(str(tmp_path))
+    contents = [bytes([racer]) * CONTENT_BYTES for racer in range(RACERS)]
+    start = threading.Barrier(RACERS + 1)
+
+    def race(racer: int) -> list[bool]:
+        won = []
+        for number in range(RACES):
+            start.wait()
+            try:
+                files.create(f"e/{number}", contents[racer])
+                won.append(True)
+            except FileExistsError:
+                won.append(False)
+        return won
+
+    def watch() -> list[bytes]:
+        """What a reader sees of each file first."""
+        seen = []
+        for number in range(RACES):
+            start.wait()
+            while str(number) not in files.names("e"):
+                pass
+            seen.append(files.read(f"e/{number}").to_pybytes())
+        return seen
+
+    with ThreadPoolExecutor(RACERS + 1) as pool:
+        watching = pool.submit(watch)
+        won = list(pool.map(race, range(RACERS)))
+    winners = [[racer for racer in range(RACERS) if won[racer][number]] for number in range(RACES)]
+    assert [len(each) for each in winners] == [1] * RACES
+    assert watching.result() == [contents[winner] for (winner,) in winners]
+    assert files.names(UNFINISHED) == []
+
+
+RACING_PROCESS = f"""
+import sys
+from upriver.shell.files import LocalFiles
+files, racer = LocalFiles(sys.argv[1]), int(sys.argv[2])
+print("ready", flush=True)
+sys.stdin.readline()
+for number in range({RACES}):
+    try:
+        files.create(f"e/{{number}}", bytes([racer]) * {CONTENT_BYTES})
+        print(number, flush=True)
+    except FileExistsError:
+        pass
+"""
+
+
+def started(code: str, *arguments: str) -> subprocess.Popen[str]:
+    """A Python process that has said its first line."""
+    command = [sys.executable, "-c", code, *arguments]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert output(process).readline().strip() == "ready"
+    return process
+
+
+def output(process: subprocess.Popen[str]) -> IO[str]:
+    assert process.stdout is not None
+    return process.stdout
+
+
+def test_one_process_wins(tmp_path: Path) -> None:
+    racers = [started(RACING_PROCESS, str(tmp_path), str(racer)) for racer in range(RACERS)]
+    for racer in racers:
+        assert racer.stdin is not None
+        racer.stdin.write("go\n")
+        racer.stdin.flush()
+    won = [[int(number) for number in racer.communicate()[0].split()] for racer in racers]
+    assert sorted(number for numbers in won for number in numbers) == list(range(RACES))
+    files = LocalFiles(str(tmp_path))
+    for racer, numbers in enumerate(won):
+        assert all(files.read(f"e/{n}").to_pybytes() == bytes([racer]) * CONTENT_BYTES for n in numbers)
+
+
+def test_a_writer_that_dies_leaves_no_file(tmp_path: Path) -> None:
+    """The file is there under a name that nobody reads, and under its own once it is whole."""
+    code = f"""
+import os, signal
+from upriver.shell.files import LocalFiles
+os.link = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # dies with all bytes written
+LocalFiles({str(tmp_path)!r}).create("e/1", b"whole")
+"""
+    assert subprocess.run([sys.executable, "-c", code]).returncode == -9
+    files = LocalFiles(str(tmp_path))
+    assert files.names("e") == []
+    assert len(files.names(UNFINISHED)) == 1
+    files.create("e/1", b"again")
+    assert files.read("e/1").to_pybytes() == b"again"
+
+
+def test_a_locked_root_is_refused_and_its_holder_named(tmp_path: Path) -> None:
+    files = LocalFiles(str(tmp_path / "lake"))
+    held = files.lock()
+    assert held is not None
+    for _ in range(2):  # a refusal leaves the holder's name as it is
+        with pytest.raises(LakeInUse, match=rf"lake is in use by process {os.getpid()} on .+; stop it, or choose"):
+            LocalFiles(str(tmp_path / "lake")).lock()
+    held.close()
+    again = files.lock()
+    assert again is not None
+    again.close()
+    assert files.names("") == []
+
+
+HOLDING_PROCESS = """
+import sys
+from upriver.shell.files import LocalFiles
+held = LocalFiles(sys.argv[1]).lock()
+print("ready", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_a_root_is_free_once_its_holder_is_killed(tmp_path: Path) -> None:
+    holder = started(HOLDING_PROCESS, str(tmp_path))
+    files = LocalFiles(str(tmp_path))
+    with pytest.raises(LakeInUse, match=f"in use by process {holder.pid} on "):
+        files.lock()
+    holder.kill()
+    holder.communicate()
+    held = files.lock()
+    assert held is not None
+    held.close()

@@ -1,0 +1,389 @@
+"""Servers and connections: who may call, what errors become, and that a server stops whatever its clients do."""
+
+import multiprocessing
+import os
+import queue
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from upriver.errors import (
+    AccessDenied,
+    ClusterError,
+    ProtocolError,
+    RowError,
+    UnknownView,
+    UpriverError,
+    UserError,
+    WaitTimeout,
+    WorkerLost,
+)
+from upriver.shell.flight import ERROR_TEXT_CHARS_MAX, GET_ROWS_MAX, ExchangeCall, FlightBase, Listen, Tls
+from upriver.shell.remote import Connection, Remote, end_exchange
+from upriver.shell.sockets import cut_connections
+
+TOKEN = "s3cret-t0ken"
+SECONDS_MAX = 10.0
+"""Seconds that a test waits for what must come at once."""
+
+
+class Echo:
+    """An exchange that says back what it is told, and counts the streams that are open."""
+
+    def __init__(self) -> None:
+        self.opened: queue.Queue[ExchangeCall] = queue.Queue()
+        self.ended: queue.Queue[ExchangeCall] = queue.Queue()
+
+    def serve(self, call: ExchangeCall) -> None:
+        self.opened.put(call)
+        for chunk in call.reader:
+            call.writer.write_metadata(chunk.app_metadata)
+        self.ended.put(call)
+
+    def close(self, seconds: float) -> None:
+        """It has nothing to say."""
+
+
+def fail_with(error: Exception) -> Callable[[Mapping[str, Any]], Any]:
+    def handler(_: Mapping[str, Any]) -> Any:
+        raise error
+
+    return handler
+
+
+@pytest.fixture
+def echo() -> Echo:
+    return Echo()
+
+
+@pytest.fixture
+def server(echo: Echo) -> Iterator[FlightBase]:
+    actions = {
+        "add": lambda asked: {"sum": asked["a"] + asked["b"]},
+        "refuse": fail_with(UnknownView("no view 'x'; there are: planes")),
+        "fail": fail_with(ZeroDivisionError("division by zero")),
+        "ramble": fail_with(RowError("ü" * 100_000)),
+        "odd": lambda _: {"when": object()},
+    }
+    gets = {
+        "numbers": lambda asked: pa.table({"n": range(asked["rows"])}),
+        "refuse": fail_with(WaitTimeout("snapshot 3 is not held any more")),
+    }
+    with FlightBase(TOKEN, exchanges={"echo": echo}, actions=actions, gets=gets) as running:
+        yield running
+
+
+@pytest.fixture
+def connection(server: FlightBase) -> Iterator[Connection]:
+    with Connection(Remote(server.address, TOKEN)) as open_connection:
+        yield open_connection
+
+
+def say(connection: Connection, text: bytes) -> Any:
+    """Open an echo and hear the text back."""
+    writer, reader = connection.exchange("echo", timeout=SECONDS_MAX)
+    writer.write_metadata(text)
+    assert reader.read_chunk().app_metadata.to_pybytes() == text
+    return writer, reader
+
+
+# Who may call
+
+
+CALLS: list[Callable[[Connection], Any]] = [
+    lambda connection: connection.act("add", {"a": 1, "b": 2}, timeout=SECONDS_MAX),
+    lambda connection: list(connection.get("numbers", {"rows": 3}, timeout=SECONDS_MAX)),
+    lambda connection: refused_exchange(connection),
+]
+
+
+def refused_exchange(connection: Connection) -> None:
+    writer, reader = connection.exchange("echo", timeout=SECONDS_MAX)
+    try:
+        reader.read_chunk()
+    except pa.ArrowException as error:
+        raise connection.error(error) from None
+    finally:
+        end_exchange(writer, reader)
+
+
+@pytest.mark.parametrize("call", CALLS, ids=["action", "get", "exchange"])
+@pytest.mark.parametrize("token", ["s3cret-t0keN", "s3cret-t0ken0", "x"])
+def test_no_call_is_served_without_the_token(
+    server: FlightBase, echo: Echo, call: Callable[[Connection], Any], token: str
+) -> None:
+    with Connection(Remote(server.address, token)) as stranger, pytest.raises(AccessDenied) as refusal:
+        call(stranger)
+    assert server.address in str(refusal.value)
+    assert token not in str(refusal.value)
+    assert TOKEN not in str(refusal.value)
+    assert echo.opened.empty()
+
+
+def test_the_token_is_in_no_repr_and_no_output(server: FlightBase, capfd: pytest.CaptureFixture[str]) -> None:
+    remote = Remote(server.address, TOKEN)
+    with Connection(remote) as connection:
+        shown = [repr(remote), repr(connection), repr(server), str(vars(server))]
+        with pytest.raises(ProtocolError):
+            connection.act("fail", timeout=SECONDS_MAX)
+    assert TOKEN not in "".join([*shown, *capfd.readouterr()])
+
+
+@pytest.mark.parametrize("token", ["", " padded ", "new\nline", "naïve"])
+def test_a_token_that_is_no_header_is_refused_by_both_sides(token: str) -> None:
+    with pytest.raises(UserError, match="token"):
+        FlightBase(token)
+    with pytest.raises(UserError, match="token"):
+        Connection(Remote("127.0.0.1:1", token))
+
+
+# What calls give
+
+
+def test_an_action_answers(connection: Connection) -> None:
+    assert connection.act("add", {"a": 1, "b": 2}, timeout=SECONDS_MAX) == {"sum": 3}
+
+
+@pytest.mark.parametrize("rows", [0, 1, GET_ROWS_MAX + 1])
+def test_a_get_gives_all_rows_in_bounded_batches(connection: Connection, rows: int) -> None:
+    batches = list(connection.get("numbers", {"rows": rows}, timeout=SECONDS_MAX))
+    assert [number for batch in batches for number in batch.column(0).to_pylist()] == list(range(rows))
+    assert all(batch.num_rows <= GET_ROWS_MAX for batch in batches)
+
+
+def test_whoever_stops_reading_a_get_does_not_wait_for_the_rest(connection: Connection) -> None:
+    rows = connection.get("numbers", {"rows": 50 * GET_ROWS_MAX}, timeout=SECONDS_MAX)
+    assert next(rows).num_rows == GET_ROWS_MAX
+    rows.close()
+    assert connection.act("add", {"a": 1, "b": 1}, timeout=SECONDS_MAX) == {"sum": 2}
+
+
+@pytest.mark.parametrize(
+    ("action", "kind", "message"),
+    [
+        ("refuse", UnknownView, "no view 'x'; there are: planes"),
+        ("fail", ProtocolError, "ZeroDivisionError: division by zero"),
+        ("odd", ProtocolError, "not to be said in JSON: Object of type object is not JSON serializable"),
+        ("nothing", ProtocolError, "no action 'nothing'; there are: add, fail, odd, ping, ramble, refuse"),
+        ("add", ProtocolError, "KeyError: 'a'"),
+    ],
+)
+def test_an_action_s_error_arrives_as_it_was(
+    connection: Connection, action: str, kind: type[UpriverError], message: str
+) -> None:
+    with pytest.raises(kind) as raised:
+        connection.act(action, timeout=SECONDS_MAX)
+    assert type(raised.value) is kind
+    assert str(raised.value) == message
+
+
+def test_an_error_of_any_length_arrives(connection: Connection) -> None:
+    with pytest.raises(RowError) as raised:
+        connection.act("ramble", timeout=SECONDS_MAX)
+    assert str(raised.value).startswith("ü" * ERROR_TEXT_CHARS_MAX)
+    assert str(raised.value).endswith("more characters)")
+
+
+def test_a_get_s_error_arrives_as_it_was(connection: Connection) -> None:
+    with pytest.raises(WaitTimeout, match=r"^snapshot 3 is not held any more$"):
+        list(connection.get("refuse", {}, timeout=SECONDS_MAX))
+    with pytest.raises(ProtocolError, match="no get 'nothing'; there are: numbers, refuse"):
+        list(connection.get("nothing", {}, timeout=SECONDS_MAX))
+
+
+def test_an_exchange_s_error_arrives_as_it_was(connection: Connection) -> None:
+    writer, reader = connection.exchange("nothing", timeout=SECONDS_MAX)
+    with pytest.raises(pa.ArrowException) as raised:
+        reader.read_chunk()
+    end_exchange(writer, reader)
+    error = connection.error(raised.value)
+    assert type(error) is ProtocolError
+    assert str(error) == "no exchange 'nothing'; there are: echo"
+
+
+# Servers that do not answer
+
+
+@pytest.mark.parametrize("lost", [ClusterError, WorkerLost])
+def test_a_server_that_is_gone_is_named(lost: type[ClusterError]) -> None:
+    with FlightBase(TOKEN) as server:
+        address = server.address
+    with Connection(Remote(address, TOKEN), lost) as connection, pytest.raises(lost, match=address) as raised:
+        connection.act("add", timeout=SECONDS_MAX)
+    assert type(raised.value) is lost
+
+
+def test_a_server_that_says_nothing_is_given_up() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        address = f"127.0.0.1:{mute.getsockname()[1]}"
+        with Connection(Remote(address, TOKEN)) as connection, pytest.raises(ClusterError, match=address):
+            connection.act("add", timeout=0.2)
+        with (
+            Connection(Remote(address, TOKEN), WorkerLost) as connection,
+            pytest.raises(WorkerLost, match=r"in 0\.2 s"),
+        ):
+            connection.exchange("echo", timeout=0.2)
+
+
+def test_a_handler_that_takes_too_long_is_given_up() -> None:
+    answer = threading.Event()
+    actions = {"wait": lambda _: {"waited": answer.wait(SECONDS_MAX)}}
+    with FlightBase(TOKEN, actions=actions) as server, Connection(Remote(server.address, TOKEN)) as connection:
+        with pytest.raises(WaitTimeout, match=server.address):
+            connection.act("wait", timeout=0.1)
+        answer.set()
+
+
+# Stopping
+
+
+def test_an_idle_stream_does_not_keep_a_server_from_stopping(
+    server: FlightBase, connection: Connection, echo: Echo
+) -> None:
+    writer, reader = say(connection, b"hello")
+    server.stop()
+    assert echo.ended.qsize() == 1
+    with pytest.raises(pa.ArrowException) as raised:
+        reader.read_chunk()
+    end_exchange(writer, reader)
+    assert isinstance(connection.error(raised.value), ClusterError)
+    server.stop()  # again: nothing happens
+
+
+def echo_and_freeze(address: str, ready: Any) -> None:
+    """A client process that opens a stream, and then does nothing any more, not even end it."""
+    with Connection(Remote(address, TOKEN)) as connection:
+        say(connection, b"hello")
+        ready.send(os.getpid())
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def test_a_frozen_client_does_not_keep_a_server_from_stopping(server: FlightBase, echo: Echo) -> None:
+    spawn = multiprocessing.get_context("spawn")
+    ready, told = spawn.Pipe()
+    client = spawn.Process(target=echo_and_freeze, args=(server.address, told))
+    client.start()
+    try:
+        assert ready.poll(SECONDS_MAX * 3)
+        server.stop()
+        assert echo.ended.qsize() == 1
+    finally:
+        client.kill()
+        client.join()
+
+
+def test_a_stopping_server_waits_for_handlers_and_refuses_new_calls() -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    def linger(_: Mapping[str, Any]) -> Mapping[str, Any]:
+        entered.set()
+        return {"left": leave.wait(SECONDS_MAX)}
+
+    server = FlightBase(TOKEN, actions={"linger": linger})
+    with ThreadPoolExecutor(2) as pool, Connection(Remote(server.address, TOKEN)) as connection:
+        call = pool.submit(connection.act, "linger", timeout=SECONDS_MAX)
+        assert entered.wait(SECONDS_MAX)
+        stop = pool.submit(server.stop)
+        with pytest.raises(ClusterError, match=server.address):
+            call.result(SECONDS_MAX)
+        with pytest.raises(ClusterError, match=server.address):
+            connection.act("linger", timeout=SECONDS_MAX)
+        assert not stop.done()
+        leave.set()
+        stop.result(SECONDS_MAX)
+
+
+def test_only_the_peer_s_connection_is_cut(server: FlightBase, connection: Connection, echo: Echo) -> None:
+    with Connection(Remote(server.address, TOKEN)) as other:
+        ours, theirs = say(connection, b"ours"), say(other, b"theirs")
+        echo.opened.get(timeout=SECONDS_MAX)
+        echo.opened.get(timeout=SECONDS_MAX).cut()
+        assert echo.ended.get(timeout=SECONDS_MAX)
+        with pytest.raises(pa.ArrowException):
+            theirs[1].read_chunk()
+        ours[0].write_metadata(b"still here")
+        assert ours[1].read_chunk().app_metadata.to_pybytes() == b"still here"
+        for writer, reader in (ours, theirs):
+            end_exchange(writer, reader)
+
+
+def test_cutting_finds_connections_of_either_protocol_by_peer() -> None:
+    for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+        with socket.create_server((host, 0), family=family) as listening:
+            port = listening.getsockname()[1]
+            with socket.create_connection((host, port)) as client:
+                accepted, (_, peer_port, *_) = listening.accept()
+                with accepted:
+                    name = f"ipv6:%5B{host}%5D:{peer_port}" if ":" in host else f"ipv4:{host}:{peer_port}"
+                    assert cut_connections(port, f"ipv4:127.0.0.2:{peer_port}") == 0
+                    assert cut_connections(port, name) == 1
+                    assert client.recv(1) == b""
+
+
+def test_a_port_that_is_taken_is_a_clear_error() -> None:
+    with FlightBase(TOKEN) as server, pytest.raises(ClusterError, match=f"cannot listen on 127.0.0.1:{server.port}"):
+        FlightBase(TOKEN, listen=Listen(port=server.port))
+
+
+# Addresses and TLS
+
+
+@pytest.mark.parametrize("address", ["host:80", "grpc://host:80", "grpc+tcp://host:80"])
+def test_an_address_may_have_a_scheme(address: str) -> None:
+    assert Remote.parse(address, TOKEN) == Remote("host:80", TOKEN)
+
+
+@pytest.mark.parametrize("address", ["", "host", ":80", "host:", "host:http", "http://host:80", "host:80/path"])
+def test_a_malformed_address_is_refused(address: str) -> None:
+    with pytest.raises(UserError, match="host:port"):
+        Remote.parse(address, TOKEN)
+
+
+def test_a_tls_address_needs_certificates_to_trust() -> None:
+    with pytest.raises(UserError, match="tls_roots"):
+        Remote.parse("grpc+tls://host:80", TOKEN)
+    assert Remote.parse("grpc+tls://host:80", TOKEN, b"PEM").at("other:81") == Remote("other:81", TOKEN, b"PEM")
+
+
+@pytest.mark.parametrize(
+    ("listen", "address"),
+    [
+        (Listen(), "127.0.0.1:80"),
+        (Listen("::1"), "[::1]:80"),
+        (Listen("0.0.0.0", advertised="node7"), "node7:80"),
+        (Listen("0.0.0.0"), f"{socket.gethostname()}:80"),
+    ],
+)
+def test_an_address_is_one_that_others_can_reach(listen: Listen, address: str) -> None:
+    assert listen.address(80) == address
+
+
+def self_signed(directory: Path) -> Tls:
+    """A certificate for 127.0.0.1 that signs itself."""
+    key, certificate = directory / "key.pem", directory / "certificate.pem"
+    subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", *subject]
+    subprocess.run([*command, "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    return Tls(certificate.read_bytes(), key.read_bytes())
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="there is no openssl to make a certificate with")
+def test_calls_go_over_tls(tmp_path: Path) -> None:
+    tls = self_signed(tmp_path)
+    with FlightBase(TOKEN, listen=Listen(tls=tls), actions={"hi": lambda _: {"said": "hi"}}) as server:
+        with Connection(Remote(server.address, TOKEN, tls.cert_chain)) as connection:
+            assert connection.act("hi", timeout=SECONDS_MAX) == {"said": "hi"}
+        with Connection(Remote(server.address, TOKEN)) as plain, pytest.raises(ClusterError):
+            plain.act("hi", timeout=SECONDS_MAX)
+        with Connection(Remote(server.address, "wrong", tls.cert_chain)) as stranger, pytest.raises(AccessDenied):
+            stranger.act("hi", timeout=SECONDS_MAX)
+    assert "PRIVATE" not in repr(tls)

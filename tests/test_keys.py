@@ -1,0 +1,201 @@
+"""Keys that people give: what is taken becomes exactly the column's values, and what is not names view and column."""
+
+import datetime
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from upriver.errors import KeyTypeError
+from upriver.hashing import hash64
+from upriver.shell.keys import distinct_keys, key_columns
+
+NOON = datetime.datetime(2013, 1, 1, 12, 0, 0, 1)
+PLUS_2 = datetime.timezone(datetime.timedelta(hours=2))
+INSTANT = pa.timestamp("us", "UTC")
+LOCAL = pa.timestamp("us")
+
+
+def one(type: pa.DataType, keys: Any) -> list[Any]:
+    """Keys of a view with one key column, as that column's values."""
+    batch = key_columns("planes", pa.schema([("k", type)]), keys)
+    assert batch.schema == pa.schema([("k", type)])
+    values: list[Any] = batch.column(0).to_pylist()
+    return values
+
+
+TAKEN = [
+    (pa.string(), ["N14228", None, "ü", np.str_("x")], ["N14228", None, "ü", "x"]),
+    (pa.int64(), [1, None, -(2**63), 2**63 - 1, np.int8(3)], [1, None, -(2**63), 2**63 - 1, 3]),
+    (pa.int8(), [-128, 127], [-128, 127]),
+    (pa.bool_(), [True, np.False_, None], [True, False, None]),
+    (pa.float64(), [1.5, 2, 2**53, np.float32(0.5), None], [1.5, 2.0, 2.0**53, 0.5, None]),
+    (pa.float32(), [0.5, 3], [0.5, 3.0]),
+    (pa.decimal128(10, 2), [Decimal("1.50"), Decimal("1.5"), 3], [Decimal("1.50"), Decimal("1.50"), Decimal("3.00")]),
+    (pa.binary(), [b"\x00", bytearray(b"\x01")], [b"\x00", b"\x01"]),
+    (pa.date32(), [NOON.date(), None], [NOON.date(), None]),
+    (LOCAL, [NOON, None], [NOON, None]),
+    (INSTANT, [NOON.replace(tzinfo=PLUS_2), None], [NOON.replace(hour=10, tzinfo=datetime.UTC), None]),
+    (INSTANT, [NOON], [NOON.astimezone(datetime.UTC)]),
+    (pa.string(), [None, None], [None, None]),
+    (pa.string(), (), []),
+    (pa.string(), {"a": 1}.keys(), ["a"]),
+    (pa.int32(), range(3), [0, 1, 2]),
+    (pa.int64(), np.array([1, 2], np.int16), [1, 2]),
+    (pa.string(), np.array(["a", None], object), ["a", None]),
+    (pa.string(), [{"k": "a"}, {"k": None}], ["a", None]),
+    (pa.string(), pa.array(["a", "b"], pa.large_string()), ["a", "b"]),
+    (pa.string(), pa.array(["a", "b", "a"]).dictionary_encode(), ["a", "b", "a"]),
+    (pa.string(), pa.chunked_array([["a"], ["b"]]), ["a", "b"]),
+    (pa.string(), pa.chunked_array([], pa.string()), []),
+    (pa.string(), pa.nulls(2), [None, None]),
+    (pa.int8(), pa.array([1, None], pa.int64()), [1, None]),
+    (pa.decimal128(10, 2), pa.array([1, 99_999_999]), [Decimal("1.00"), Decimal("99999999.00")]),
+    (pa.decimal128(10, 2), pa.array([Decimal("1.5")]), [Decimal("1.50")]),
+    (pa.float64(), pa.array([1, 2**53]), [1.0, 2.0**53]),
+    (LOCAL, pa.array([NOON], pa.timestamp("us")), [NOON]),
+    (LOCAL, pa.array([NOON], pa.timestamp("us")).cast(pa.timestamp("ns")), [NOON]),
+    (
+        INSTANT,
+        pa.array([1], pa.timestamp("us", "Europe/Berlin")),
+        [datetime.datetime(1970, 1, 1, 0, 0, 0, 1, datetime.UTC)],
+    ),
+    (INSTANT, pa.nulls(1), [None]),
+    (pa.string(), pa.table({"k": ["a"]}), ["a"]),
+    (pa.string(), pa.RecordBatch.from_pydict({"k": ["a"]}), ["a"]),
+]
+
+
+@pytest.mark.parametrize(("type", "keys", "values"), TAKEN, ids=[f"{i}-{case[0]}" for i, case in enumerate(TAKEN)])
+def test_keys_become_the_column_s_values(type: pa.DataType, keys: Any, values: list[Any]) -> None:
+    assert one(type, keys) == values
+
+
+REFUSED = [
+    (pa.int64(), ["1"], "'1' of type str"),
+    (pa.int64(), [1, None, 1.0], "1.0 of type float"),
+    (pa.int64(), [True], "True of type bool"),
+    (pa.int64(), [Decimal(1)], r"Decimal\('1'\) of type Decimal"),
+    (pa.int64(), [2**63], "does not fit"),
+    (pa.int8(), [128], "does not fit"),
+    (pa.int64(), [b"1"], "b'1' of type bytes"),
+    (pa.string(), [1], "1 of type int"),
+    (pa.string(), [b"a"], "b'a' of type bytes"),
+    (pa.string(), [("a",)], r"\('a',\) of type tuple"),
+    (pa.string(), ["\ud800"], "does not fit"),
+    (pa.string(), ["x" * 100, 1], "1 of type int"),
+    (pa.binary(), ["a"], "'a' of type str"),
+    (pa.bool_(), [1], "1 of type int"),
+    (pa.float64(), [2**53 + 1], "does not fit"),
+    (pa.float64(), ["1"], "'1' of type str"),
+    (pa.float64(), [False], "False of type bool"),
+    (pa.decimal128(10, 2), [1.5], "1.5 of type float"),
+    (pa.decimal128(10, 2), [Decimal("1.555")], "does not fit"),
+    (pa.decimal128(10, 2), [10**9], "does not fit"),
+    (pa.date32(), [NOON], "datetime"),
+    (pa.date32(), ["2013-01-01"], "'2013-01-01' of type str"),
+    (LOCAL, [NOON.date()], "date"),
+    (LOCAL, [NOON.replace(tzinfo=PLUS_2)], "has a time zone"),
+    (INSTANT, ["2013-01-01"], "of type str"),
+    (pa.int64(), pa.array([1.0]), "an array of type double"),
+    (pa.int64(), pa.array([True]), "an array of type bool"),
+    (pa.int8(), pa.array([128]), "does not fit"),
+    (pa.string(), pa.array([1]), "an array of type int64"),
+    (pa.decimal128(10, 2), pa.array([10**9]), "does not fit"),
+    (pa.float64(), pa.array([2**53 + 1]), "does not fit"),
+    (LOCAL, pa.array([NOON], INSTANT), r"an array of type timestamp\[us, tz=UTC\]"),
+    (INSTANT, pa.array([NOON], LOCAL), r"an array of type timestamp\[us\]"),
+    (LOCAL, pa.array([1], pa.timestamp("ns")), "does not fit"),
+]
+
+
+@pytest.mark.parametrize(("type", "keys", "given"), REFUSED, ids=[f"{i}-{case[0]}" for i, case in enumerate(REFUSED)])
+def test_what_is_no_key_is_refused_by_name(type: pa.DataType, keys: Any, given: str) -> None:
+    with pytest.raises(KeyTypeError, match=given) as refusal:
+        one(type, keys)
+    assert str(refusal.value).startswith(f"view 'planes': key column 'k' is of type {type}; given was ")
+
+
+@pytest.mark.parametrize("keys", ["N14228", b"N14228", 7, None, {"k": "a"}, object()])
+def test_one_value_is_no_list_of_keys(keys: Any) -> None:
+    with pytest.raises(KeyTypeError, match="where a list of keys belongs"):
+        one(pa.string(), keys)
+
+
+ROUTE = pa.schema([("origin", pa.string()), ("distance", pa.int32())])
+
+
+def rows(keys: Any) -> list[tuple[Any, ...]]:
+    batch = key_columns("routes", ROUTE, keys)
+    assert batch.schema == ROUTE
+    return list(zip(*(column.to_pylist() for column in batch.columns), strict=True))
+
+
+def pairs() -> Iterator[tuple[str, int]]:
+    yield "EWR", 1
+
+
+@pytest.mark.parametrize(
+    ("keys", "values"),
+    [
+        ([("EWR", 1), ("JFK", None), (None, None)], [("EWR", 1), ("JFK", None), (None, None)]),
+        ([["EWR", 1]], [("EWR", 1)]),
+        ([{"distance": 1, "origin": "EWR"}], [("EWR", 1)]),
+        (pairs(), [("EWR", 1)]),
+        ([], []),
+        (pa.table({"distance": [1, 2], "origin": ["EWR", "JFK"]}), [("EWR", 1), ("JFK", 2)]),
+        (pa.table({"origin": pa.array([], pa.string()), "distance": pa.array([], pa.int64())}), []),
+    ],
+)
+def test_keys_of_several_columns(keys: Any, values: list[tuple[Any, ...]]) -> None:
+    assert rows(keys) == values
+
+
+@pytest.mark.parametrize(
+    ("keys", "given"),
+    [
+        (["EWR"], "a str, where a tuple belongs"),
+        ([None], "a NoneType, where a tuple belongs"),
+        ([("EWR", 1), ("JFK",)], "a tuple of 1"),
+        ([("EWR", 1, 2)], "a tuple of 3"),
+        ([{"origin": "EWR"}], "a dict of origin"),
+        ([{"origin": "EWR", "distance": 1, "x": 1}], "a dict of origin, distance, x"),
+        (pa.array(["EWR"]), "one array"),
+        (pa.table({"origin": ["EWR"]}), "a table with the columns origin"),
+        (pa.table({"origin": ["EWR"], "miles": [1]}), "a table with the columns origin, miles"),
+    ],
+)
+def test_keys_of_another_width_are_refused(keys: Any, given: str) -> None:
+    with pytest.raises(KeyTypeError) as refusal:
+        rows(keys)
+    assert str(refusal.value) == f"view 'routes': its key is (origin string, distance int32); given was {given}"
+
+
+def test_in_keys_of_several_columns_the_column_is_named() -> None:
+    with pytest.raises(KeyTypeError, match="key column 'distance' is of type int32; given was '1' of type str"):
+        rows([("EWR", 1), ("JFK", "1")])
+
+
+def test_minus_zero_is_the_key_zero() -> None:
+    (zero,) = one(pa.float64(), [-0.0])
+    assert str(zero) == "0.0"
+
+
+@given(st.lists(st.tuples(st.sampled_from(["EWR", "JFK", None]), st.sampled_from([1, 2, None]))))
+def test_each_key_is_kept_once_in_order_of_first_appearance(keys: list[tuple[Any, ...]]) -> None:
+    batch = key_columns("routes", ROUTE, keys)
+    hashes = hash64(batch.columns, batch.num_rows)
+    kept, kept_hashes = distinct_keys(batch, hashes)
+    assert list(zip(*(column.to_pylist() for column in kept.columns), strict=True)) == list(dict.fromkeys(keys))
+    assert kept_hashes.tolist() == hash64(kept.columns, kept.num_rows).tolist()
+
+
+def test_two_keys_with_one_hash_are_both_kept() -> None:
+    batch = key_columns("routes", ROUTE, [("EWR", 1), ("JFK", 2), ("EWR", 1)])
+    kept, _ = distinct_keys(batch, np.zeros(3, np.uint64))
+    assert kept.column(0).to_pylist() == ["EWR", "JFK"]

@@ -1,0 +1,332 @@
+"""The lake: its record, its manifests, its owner. What is damaged or foreign is named and never read."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from upriver.dataflow.plan import TableSpec
+from upriver.errors import CorruptFile, DeclarationError, LakeInUse
+from upriver.ids import Channel, Epoch, VnodeId
+from upriver.shell.files import UNFINISHED
+from upriver.shell.lake import SLICE_ROWS_MAX, Lake, LakeRecord, Manifest, OwnedLake
+from upriver.state.runs import RunInfo, describe_run, encode_run, run_schema
+
+VNODES = 16
+FLIGHTS = TableSpec(
+    "flights", pa.schema([("tail", pa.string()), ("miles", pa.int64()), ("ts", pa.int64())]), ("tail",), ("ts",)
+)
+PLANES = TableSpec("planes", pa.schema([("tail", pa.string())]), ("tail",))
+RECORD = LakeRecord(VNODES, (FLIGHTS, PLANES), {"flights": (("tail",), ("miles",)), "planes": (("tail",),)})
+CHANNEL = Channel("flights/tail")
+Own = Callable[..., OwnedLake]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    return str(tmp_path / "lake")
+
+
+@pytest.fixture
+def own() -> Iterator[Own]:
+    """Takes roots, and gives them up in the end."""
+    owned: list[OwnedLake] = []
+
+    def own(root: str, declared: LakeRecord = RECORD) -> OwnedLake:
+        owned.append(OwnedLake(root, declared, {"host": "here"}))
+        return owned[-1]
+
+    yield own
+    for lake in owned:
+        lake.release()
+
+
+@pytest.fixture
+def lake(own: Own, root: str) -> OwnedLake:
+    return own(root)
+
+
+def write_run(lake: Lake, name: str, hashes: list[int]) -> RunInfo:
+    """A run of flights whose miles count its rows."""
+    hash64, rows = np.array(sorted(hashes), np.uint64), range(len(hashes))
+    arrays = [pa.array(hash64), pa.array([str(r) for r in rows]), pa.array(rows, pa.int64()), pa.nulls(len(rows))]
+    table = pa.Table.from_arrays(arrays, names=["hash64", *FLIGHTS.schema.names]).cast(run_schema(FLIGHTS.schema))
+    encoded = encode_run(table)
+    path = f"tables/{CHANNEL}/{name}"
+    lake.files.create(path, encoded)
+    return describe_run(path, encoded, hash64, VNODES)
+
+
+def manifest(lake: OwnedLake, epoch: int, *runs: RunInfo) -> Manifest:
+    return Manifest(
+        epoch=Epoch(epoch), term=lake.term, table="flights", query="q", batch=epoch - 1, runs={CHANNEL: runs}
+    )
+
+
+def test_a_new_root_holds_what_was_declared(own: Own, root: str) -> None:
+    assert Lake(root).record() is None
+    assert Lake(root).last_epoch() == 0
+    lake = own(root)
+    assert lake.term == 1
+    assert Lake(root).record() == RECORD
+    assert Lake(root).last_epoch() == 0
+
+
+def test_a_manifest_comes_back_as_it_was(lake: OwnedLake) -> None:
+    first = manifest(lake, 1, write_run(lake, "a", [0, 1, 2**63]), write_run(lake, "b", [2**62]))
+    second = manifest(lake, 2)
+    lake.publish(first)
+    lake.publish(second)
+    assert lake.last_epoch() == 2
+    assert [lake.manifest(Epoch(1)), lake.manifest(Epoch(2))] == [first, second]
+    assert first.rows() == {CHANNEL: 4}
+    assert first.rows_of(CHANNEL, [VnodeId(0), VnodeId(4)]) == 3
+    assert first.rows_of(Channel("flights/miles"), [VnodeId(0)]) == 0
+
+
+@settings(derandomize=True, deadline=None, max_examples=50)
+@given(hashes=st.lists(st.lists(st.integers(0, 2**64 - 1), max_size=9), max_size=3), owned=st.sets(st.integers(0, 15)))
+def test_a_worker_reads_the_rows_of_its_vnodes(
+    tmp_path_factory: pytest.TempPathFactory, hashes: list[list[int]], owned: set[int]
+) -> None:
+    lake = OwnedLake(str(tmp_path_factory.mktemp("lake")), RECORD, {})
+    published = manifest(lake, 1, *(write_run(lake, str(number), run) for number, run in enumerate(hashes)))
+    vnodes = frozenset(map(VnodeId, owned))
+    batches = list(lake.read(published, CHANNEL, vnodes, FLIGHTS))
+    expected = [h for run in hashes for h in sorted(run) if h >> 60 in owned]
+    assert [h for batch in batches for h in batch.column("hash64").to_pylist()] == expected
+    assert published.rows_of(CHANNEL, vnodes) == len(expected)
+    lake.release()
+
+
+def test_slices_of_a_long_run_are_bounded(lake: OwnedLake) -> None:
+    published = manifest(lake, 1, write_run(lake, "a", list(range(2 * SLICE_ROWS_MAX + 1))))
+    batches = list(lake.read(published, CHANNEL, frozenset([VnodeId(0)]), FLIGHTS))
+    assert [batch.num_rows for batch in batches] == [SLICE_ROWS_MAX, SLICE_ROWS_MAX, 1]
+    assert [batch.column("miles")[0].as_py() for batch in batches] == [0, SLICE_ROWS_MAX, 2 * SLICE_ROWS_MAX]
+
+
+def test_a_run_without_own_rows_is_not_opened(lake: OwnedLake) -> None:
+    run = write_run(lake, "a", [0])
+    lake.files.remove(run.path)
+    assert list(lake.read(manifest(lake, 1, run), CHANNEL, frozenset([VnodeId(1)]), FLIGHTS)) == []
+
+
+# Damage ---------------------------------------------------------------------------------------------------------
+
+
+def cut_short(content: bytes) -> list[bytes]:
+    return [content[:length] for length in range(len(content))]
+
+
+def one_bit_flipped(content: bytes) -> list[bytes]:
+    return [content[:i] + bytes([content[i] ^ 1 << i % 8]) + content[i + 1 :] for i in range(len(content))]
+
+
+def foreign(content: bytes) -> list[bytes]:
+    other_numbers = content.replace(b'"epoch":1,', b'"epoch":2,').replace(b'"vnodes":16', b'"vnodes":32')
+    assert other_numbers != content
+    return [b"", b"null", b"[]", b"{}", b"7", b'{"record":{}}', b"\xff\xfe", b"ARROW1\0\0", content * 2, other_numbers]
+
+
+def overwrite(lake: Lake, path: str, content: bytes) -> None:
+    """As a fault of the disk does it: nothing in Upriver changes a file."""
+    Path(lake.root, path).write_bytes(content)
+
+
+@pytest.mark.parametrize("damage", [cut_short, one_bit_flipped, foreign])
+@pytest.mark.parametrize(
+    ("path", "read"),
+    [("epochs/000000000001.json", lambda lake: lake.manifest(Epoch(1))), ("app.json", lambda lake: lake.record())],
+)
+def test_a_damaged_record_is_refused(
+    lake: OwnedLake, path: str, read: Callable[[Lake], object], damage: Callable[[bytes], list[bytes]]
+) -> None:
+    lake.publish(manifest(lake, 1, write_run(lake, "a", [1])))
+    for content in damage(Path(lake.root, path).read_bytes()):
+        overwrite(lake, path, content)
+        with pytest.raises(CorruptFile) as raised:
+            read(lake)
+        assert str(raised.value).startswith(f"{lake.root}/{path}: "), content
+
+
+@pytest.mark.parametrize("damage", [cut_short, one_bit_flipped])
+def test_a_damaged_run_is_refused(lake: OwnedLake, damage: Callable[[bytes], list[bytes]]) -> None:
+    run = write_run(lake, "a", [0, 1])
+    published = manifest(lake, 1, run)
+    for content in damage(Path(lake.root, run.path).read_bytes()):
+        overwrite(lake, run.path, content)
+        with pytest.raises(CorruptFile, match=f"^{run.path}: .* where the manifest says"):
+            list(lake.read(published, CHANNEL, frozenset([VnodeId(0)]), FLIGHTS))
+
+
+def test_what_is_gone_is_named(lake: OwnedLake) -> None:
+    run = write_run(lake, "a", [0])
+    lake.files.remove(run.path)
+    with pytest.raises(CorruptFile, match=f"^{lake.root}/{run.path}: the file is gone"):
+        lake.open_run(run, run_schema(FLIGHTS.schema))
+    with pytest.raises(CorruptFile, match=r"epochs/000000000001\.json: the manifest is gone"):
+        lake.manifest(Epoch(1))
+
+
+def test_a_directory_in_place_of_a_run_is_named(lake: OwnedLake) -> None:
+    run = write_run(lake, "a", [0])
+    lake.files.remove(run.path)
+    Path(lake.root, run.path).mkdir()
+    with pytest.raises(CorruptFile, match=f"^{lake.root}/{run.path}: cannot be read"):
+        lake.open_run(run, run_schema(FLIGHTS.schema))
+
+
+def test_a_manifest_under_another_epochs_name_is_refused(lake: OwnedLake) -> None:
+    lake.publish(manifest(lake, 1))
+    lake.files.create("epochs/000000000002.json", lake.files.read("epochs/000000000001.json"))
+    with pytest.raises(CorruptFile, match=r"000000000002\.json: it says that it is of epoch 1$"):
+        lake.manifest(Epoch(2))
+
+
+def test_a_record_in_place_of_another_is_refused(lake: OwnedLake) -> None:
+    record = lake.files.read("app.json")
+    lake.files.create("epochs/000000000001.json", record)
+    with pytest.raises(CorruptFile, match=r"000000000001\.json: it says that it is of epoch None"):
+        lake.manifest(Epoch(1))
+    overwrite(lake, "app.json", lake.files.read("control/00000001.json").to_pybytes())
+    with pytest.raises(CorruptFile, match=r"app\.json: format None, not 1"):
+        lake.record()
+
+
+@pytest.mark.parametrize("directory", ["epochs", "control"])
+def test_a_foreign_file_among_the_numbered_ones_is_named(own: Own, root: str, directory: str) -> None:
+    Path(root, directory).mkdir(parents=True)
+    Path(root, directory, "notes.txt").touch()
+    with pytest.raises(CorruptFile, match=rf"{directory}/notes\.txt: not a file of this lake"):
+        own(root).last_epoch()
+
+
+# Declarations ---------------------------------------------------------------------------------------------------
+
+
+def with_flights(**changed: object) -> LakeRecord:
+    return replace(RECORD, tables=(replace(FLIGHTS, **changed), PLANES))
+
+
+NARROW = pa.schema([("tail", pa.string()), ("miles", pa.int32()), ("ts", pa.int64())])
+DIFFERENCES = [
+    (replace(RECORD, vnodes=32), "has 16 vnodes and 32 are asked for.* leave vnodes=16"),
+    (with_flights(key=("ts",)), r"table 'flights' is kept in .* with key \('tail',\), not \('ts',\)"),
+    (with_flights(order_by=()), r"table 'flights' is kept in .* with order_by \('ts',\), not \(\)"),
+    (with_flights(schema=NARROW), "with columns tail string, miles int64, .*; declared are tail string, miles int32,"),
+    (with_flights(schema=FLIGHTS.schema.remove(2), order_by=("ts",)), "declared are tail string, miles int64$"),
+    (replace(RECORD, tables=(replace(PLANES, name="crews"),)), "table 'crews' is not in .*start it on another root"),
+    (
+        replace(RECORD, indexes={**RECORD.indexes, "flights": (("tail",), ("ts", "tail"))}),
+        r"table 'flights' is not kept in the order of \(ts, tail\) in .*; a view with that key needs another root",
+    ),
+]
+
+
+@pytest.mark.parametrize(("declared", "said"), DIFFERENCES)
+def test_another_declaration_is_refused(own: Own, root: str, declared: LakeRecord, said: str) -> None:
+    own(root).release()
+    with pytest.raises(DeclarationError, match=said) as raised:
+        own(root, declared)
+    assert root in str(raised.value)
+    again = own(root)  # the refusal has left nothing locked, and no term
+    assert again.term == 2
+
+
+def test_less_may_be_declared_than_is_kept(own: Own, root: str) -> None:
+    own(root).release()
+    lake = own(root, replace(RECORD, tables=(FLIGHTS,), indexes={"flights": (("miles",),)}))
+    assert lake.record() == RECORD
+
+
+# Owners ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_second_driver_is_refused(own: Own, lake: OwnedLake) -> None:
+    with pytest.raises(LakeInUse, match=f"in use by process {os.getpid()} on "):
+        own(lake.root)
+    lake.release()
+    lake.release()
+    assert own(lake.root).term == 2
+
+
+DRIVER = """
+import sys
+import pyarrow as pa
+from upriver.dataflow.plan import TableSpec
+from upriver.shell.lake import LakeRecord, OwnedLake
+table = TableSpec("t", pa.schema([("k", pa.int64())]), ("k",))
+lake = OwnedLake(sys.argv[1], LakeRecord(4, (table,), {"t": (("k",),)}), {})
+print("ready", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_a_root_is_free_once_its_driver_is_killed(own: Own, root: str) -> None:
+    command = [sys.executable, "-c", DRIVER, root]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as driver:
+        assert driver.stdout is not None
+        assert driver.stdout.readline() == "ready\n"
+        record = Lake(root).record()
+        assert record is not None
+        with pytest.raises(LakeInUse, match=f"{root} is in use by process {driver.pid} on .*; stop it, or choose"):
+            own(root, record)
+        driver.kill()
+    assert own(root, record).term == 2
+
+
+def test_a_driver_that_was_taken_over_cannot_publish(own: Own, lake: OwnedLake) -> None:
+    """As where there are no locks: on an object store."""
+    lake.release()
+    successor = own(lake.root)
+    with pytest.raises(LakeInUse, match="another driver has taken it over; this one must stop"):
+        lake.publish(manifest(lake, 1))
+    assert successor.last_epoch() == 0
+    successor.publish(manifest(successor, 1))
+    assert successor.manifest(Epoch(1)).term == 2
+
+
+def test_of_two_drivers_that_open_one_term_the_later_one_owns_it(own: Own, lake: OwnedLake, tmp_path: Path) -> None:
+    """A create that looks and then writes lets both of them through: what is in the file counts."""
+    other = own(str(tmp_path / "other"))
+    overwrite(lake, "control/00000001.json", other.files.read("control/00000001.json").to_pybytes())
+    assert lake.term == other.term
+    with pytest.raises(LakeInUse, match="another driver has taken it over"):
+        lake.publish(manifest(lake, 1))
+
+
+def test_an_epoch_is_published_once(lake: OwnedLake) -> None:
+    lake.publish(manifest(lake, 1))
+    with pytest.raises(LakeInUse, match="epoch 1 was published by another driver"):
+        lake.publish(replace(manifest(lake, 1), query="other"))
+    assert lake.manifest(Epoch(1)).query == "q"
+
+
+def test_what_is_remembered_of_a_driver_is_in_its_term(lake: OwnedLake) -> None:
+    record = lake.read_record("control/00000001.json")
+    assert (record["host"], record["term"]) == ("here", 1)
+    assert json.loads(lake.files.read("control/00000001.json").to_pybytes())["record"] == record
+
+
+def test_the_sweep_takes_what_no_manifest_names(lake: OwnedLake) -> None:
+    kept = write_run(lake, "kept", [0])
+    for path in ["tables/flights/tail/lost", "tables/flights/miles/lost", "tables/planes/tail/lost"]:
+        lake.files.create(path, b"half a batch")
+    lake.files.create(f"{UNFINISHED}/half-a-file", b"ha")
+    lake.publish(manifest(lake, 1, kept))
+    assert lake.sweep({kept.path}) == 3
+    assert lake.files.names("tables/flights/tail") == ["kept"]
+    assert lake.files.names("tables/flights/miles") == lake.files.names("tables/planes/tail") == []
+    assert lake.files.names(UNFINISHED) == []
+    assert lake.manifest(Epoch(1)).runs[CHANNEL] == (kept,)
+    assert lake.sweep({kept.path}) == 0

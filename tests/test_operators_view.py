@@ -1,0 +1,117 @@
+"""Filter, project and view: what reaches the store, and what of it a reader sees."""
+
+import pyarrow as pa
+import pytest
+from duckdb_kit import DuckDbEvaluator
+from hypothesis import given
+from hypothesis import strategies as st
+from state_kit import MANY, batch_of, keys_of, plain, plain_rows
+
+from upriver.dataflow.batch import Batch
+from upriver.dataflow.operators.filter import Filter
+from upriver.dataflow.operators.project import Project, plain_columns
+from upriver.dataflow.operators.rows import Rows
+from upriver.dataflow.operators.view import SCAN_ROWS, View
+from upriver.dataflow.plan import Projection
+
+SCHEMA = pa.schema([("k", pa.string()), ("x", pa.int64()), ('a "b"', pa.int64())])
+KEY_SCHEMA = pa.schema([("k", pa.string())])
+ROWS = [("a", 1, 10), ("b", 2, 20), (None, 3, 30), ("a", 4, 40), ("b", None, 50)]
+
+
+def _batch() -> Batch:
+    return batch_of(SCHEMA, ROWS, ["k"], [1, -1, 2, 1, 1])
+
+
+def _projection(**columns: tuple[str, pa.DataType]) -> Projection:
+    schema = pa.schema([(name, type) for name, (_, type) in columns.items()])
+    return Projection(tuple(expression for expression, _ in columns.values()), schema)
+
+
+def _view(output: Projection, having: str | None = None) -> tuple[View, DuckDbEvaluator]:
+    rows, evaluator = Rows(SCHEMA, ["k"]), DuckDbEvaluator()
+    rows.apply(batch_of(SCHEMA, ROWS, ["k"]))
+    return View(rows, output, having, evaluator), evaluator
+
+
+def _lookup(view: View, *keys: str | None) -> list[tuple[object, ...]]:
+    hashes, asked = keys_of(KEY_SCHEMA, [(key,) for key in keys])
+    return plain_rows(view.lookup(hashes, asked.columns))
+
+
+def test_filter_keeps_hash_and_weight_with_their_row() -> None:
+    batch = _batch()
+    kept = Filter("x >= 2", DuckDbEvaluator()).apply(batch)
+    expected = [place for place, x in enumerate(batch.rows.column("x").to_pylist()) if x is not None and x >= 2]
+    assert kept.rows.equals(batch.rows.take(pa.array(expected)))
+    assert kept.hash64.tolist() == batch.hash64[expected].tolist()
+    assert batch.weight is not None
+    assert kept.weight is not None
+    assert kept.weight.tolist() == batch.weight[expected].tolist()
+
+
+def test_plain_columns_pass_as_they_are_without_an_evaluator() -> None:
+    batch, evaluator = _batch(), DuckDbEvaluator()
+    project = Project(_projection(y=('"x"', pa.int64()), z=('"a ""b"""', pa.int64())), evaluator)
+    rows = project.apply(batch.rows)
+    assert rows.schema.names == ["y", "z"]
+    assert rows.column("y").buffers()[1].address == batch.rows.column("x").buffers()[1].address
+    assert rows.column("z").equals(batch.rows.column('a "b"'))
+    assert evaluator.calls == 0
+
+
+def test_only_computed_columns_are_evaluated() -> None:
+    evaluator = DuckDbEvaluator()
+    project = Project(_projection(d=("2 * x", pa.int64()), k=('"k"', pa.string()), n=("7", pa.int32())), evaluator)
+    rows = project.apply(batch_of(SCHEMA, ROWS, []).rows)
+    assert plain_rows(rows) == [(None if x is None else 2 * x, k, 7) for k, x, _ in ROWS]
+    assert (rows.schema.types, evaluator.calls) == ([pa.int64(), pa.string(), pa.int32()], 1)
+
+
+@pytest.mark.parametrize("expression", ['"x" + 1', "x", '"x" + "x"', '"x"."y"', '""', "'x'"])
+def test_only_a_quoted_name_is_plain(expression: str) -> None:
+    assert plain_columns(_projection(y=(expression, pa.int64()))) == {}
+
+
+def test_a_key_asked_twice_is_answered_once_where_it_was_asked_first() -> None:
+    view, evaluator = _view(plain(SCHEMA, "x", "k"))
+    assert _lookup(view, "b", "none", "a", "b", None, "a", None) == [
+        (2, "b"),
+        (None, "b"),
+        (1, "a"),
+        (4, "a"),
+        (3, None),
+    ]
+    assert _lookup(view, "none") == []
+    assert _lookup(view) == []
+    assert evaluator.calls == 0
+
+
+def test_having_and_computed_output_see_the_stored_rows() -> None:
+    output = _projection(double=('2 * "x"', pa.int64()), k=('"k"', pa.string()))
+    view, _ = _view(output, having='"a ""b""" < 50 AND coalesce(k, \'\') <> \'none\'')
+    assert _lookup(view, "a", "b", None) == [(2, "a"), (8, "a"), (4, "b"), (6, None)]
+    assert _lookup(view, "nobody") == []
+    assert view.scan().schema == output.schema
+    assert sorted(plain_rows(view.scan()), key=str) == [(2, "a"), (4, "b"), (6, None), (8, "a")]
+
+
+@MANY
+@given(st.lists(st.none() | st.sampled_from("abcdefg"), max_size=30))
+def test_a_scan_is_sorted_by_hash(keys: list[str | None]) -> None:
+    schema = pa.schema([("k", pa.string()), ("n", pa.int32())])
+    batch, rows = batch_of(schema, [(key, place) for place, key in enumerate(keys)], ["k"]), Rows(schema, ["k"])
+    for place in range(len(keys)):  # in order of arrival, not of hash
+        rows.apply(batch_of(schema, [(keys[place], place)], ["k"]))
+    scanned = View(rows, plain(schema), None, DuckDbEvaluator()).scan()
+    assert scanned.schema == schema
+    assert plain_rows(scanned) == plain_rows(batch.rows)
+
+
+def test_a_long_scan_comes_in_pieces() -> None:
+    schema = pa.schema([("k", pa.int64())])
+    rows = Rows(schema, ["k"])
+    rows.apply(batch_of(schema, [(key,) for key in range(SCAN_ROWS + 1)], ["k"]))
+    scanned = View(rows, plain(schema), None, DuckDbEvaluator()).scan()
+    assert scanned.column("k").num_chunks == 2
+    assert sorted(scanned.column("k").to_pylist()) == list(range(SCAN_ROWS + 1))

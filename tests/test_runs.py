@@ -1,0 +1,204 @@
+"""Runs: written and read back, sliced by vnode against a dumb twin, and refused when they are not what they were."""
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_hashing import KEY_VALUES
+
+from upriver.errors import CorruptFile
+from upriver.ids import VnodeId
+from upriver.state.runs import RunInfo, cut, decode_run, describe_run, encode_run, run_schema
+from upriver.vnodes import vnodes_of
+
+MANY = settings(derandomize=True, deadline=None, max_examples=100)
+PATH = "tables/flights/tailnum/000000000003-x-00000.arrow"
+TEXTS = st.none() | st.text(max_size=5)
+INTEGERS = st.none() | st.integers(-9, 9)
+NESTED_VALUES: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
+    (pa.null(), st.none()),
+    (pa.list_(pa.int64()), st.lists(INTEGERS, max_size=3)),
+    (pa.struct([("a", pa.string()), ("b", pa.int64())]), st.fixed_dictionaries({"a": TEXTS, "b": INTEGERS})),
+    (pa.map_(pa.string(), pa.int64()), st.lists(st.tuples(st.text(max_size=3), INTEGERS), max_size=3)),
+    (
+        pa.list_(pa.struct([("c", pa.list_(pa.string()))])),
+        st.lists(st.fixed_dictionaries({"c": st.none() | st.lists(TEXTS, max_size=2)}), max_size=2),
+    ),
+]
+# One hash may have many rows, and one vnode nearly all of them.
+HASHES = st.lists(st.sampled_from([0, 7, 2**63, 2**64 - 1]) | st.integers(0, 2**64 - 1), max_size=30)
+VNODES = st.integers(0, 9).map(lambda bits: 2**bits)
+
+
+def run_table(hashes: list[int], columns: dict[str, pa.Array]) -> pa.Table:
+    schema = run_schema(pa.schema([(name, array.type) for name, array in columns.items()]))
+    return pa.Table.from_arrays([pa.array(sorted(hashes), pa.uint64()), *columns.values()], schema=schema)
+
+
+@st.composite
+def run_tables(draw: st.DrawFn) -> pa.Table:
+    """Columns of any types, nulls among them; any number of rows."""
+    hashes = draw(HASHES)
+    columns = {}
+    for type, values in draw(st.lists(st.sampled_from(KEY_VALUES + NESTED_VALUES), max_size=6)):
+        drawn = draw(st.lists(st.none() | values, min_size=len(hashes), max_size=len(hashes)))
+        columns[f"c {len(columns)}"] = pa.array(drawn, type)
+    return run_table(hashes, columns)
+
+
+def written(table: pa.Table, vnodes: int = 256) -> tuple[RunInfo, pa.Buffer]:
+    encoded = encode_run(table)
+    return describe_run(PATH, encoded, table.column(0).to_numpy(), vnodes), encoded
+
+
+@MANY
+@given(run_tables(), VNODES)
+def test_a_run_comes_back_as_it_was(table: pa.Table, vnodes: int) -> None:
+    info, encoded = written(table, vnodes)
+    rows = decode_run(info, encoded, table.schema)
+    assert rows.schema == table.schema
+    assert repr(rows.to_pylist()) == repr(table.to_pylist())  # in which a NaN is like another
+    assert encode_run(pa.Table.from_batches([rows])) == encoded
+    assert (info.path, info.rows, info.bytes) == (PATH, table.num_rows, encoded.size)
+    assert RunInfo.from_json(info.to_json()) == info
+
+
+@MANY
+@given(run_tables(), st.integers(1, 7))
+def test_a_table_in_chunks_makes_the_same_run(table: pa.Table, chunk_rows: int) -> None:
+    chunked = pa.Table.from_batches(table.to_batches(max_chunksize=chunk_rows), schema=table.schema)
+    assert encode_run(chunked) == encode_run(table)
+
+
+@MANY
+@given(HASHES, VNODES, st.data())
+def test_slices_are_the_rows_of_their_vnodes(hashes: list[int], vnodes: int, data: st.DataObject) -> None:
+    table = run_table(hashes, {"n": pa.array(range(len(hashes)), pa.int64())})
+    info, encoded = written(table, vnodes)
+    vnode_of_row = vnodes_of(table.column(0).to_numpy(), vnodes).tolist()
+    assert info.vnode_rows == tuple((v, vnode_of_row.count(v)) for v in sorted(set(vnode_of_row)))
+
+    some = st.sets(st.sampled_from(vnode_of_row)) if vnode_of_row else st.just(set())
+    wanted = data.draw(some | st.sets(st.integers(0, vnodes - 1)))
+    expected = [row for row, vnode in enumerate(vnode_of_row) if vnode in wanted]
+    slices = info.slices_of(map(VnodeId, wanted))
+    rows = decode_run(info, encoded, table.schema)
+    assert [n for start, count in slices for n in rows.slice(start, count).column("n").to_pylist()] == expected
+    assert all(count > 0 for _, count in slices)
+    assert all(start + count < later for (start, count), (later, _) in itertools.pairwise(slices))
+    assert info.rows_of(map(VnodeId, wanted)) == len(expected)
+
+
+@MANY
+@given(HASHES, VNODES, st.integers(1, 9))
+def test_workers_share_a_run_out(hashes: list[int], vnodes: int, workers: int) -> None:
+    table = run_table(hashes, {"n": pa.array(range(len(hashes)), pa.int64())})
+    info, _ = written(table, vnodes)
+    shares = [info.slices_of(VnodeId(v) for v in range(worker, vnodes, workers)) for worker in range(workers)]
+    read = [row for slices in shares for start, count in slices for row in range(start, start + count)]
+    assert sorted(read) == list(range(len(hashes)))
+
+
+@MANY
+@given(st.lists(st.tuples(st.integers(0, 99), st.integers(0, 25))), st.integers(1, 9))
+def test_cut_leaves_the_rows_and_bounds_the_pieces(slices: list[tuple[int, int]], rows_max: int) -> None:
+    pieces = list(cut(slices, rows_max))
+    assert [r for s, n in pieces for r in range(s, s + n)] == [r for s, n in slices for r in range(s, s + n)]
+    assert all(1 <= rows <= rows_max for _, rows in pieces)
+    assert len(pieces) == sum(-(-rows // rows_max) for _, rows in slices)
+
+
+SMALL = run_table([1, 2**40, 2**63], {"name": pa.array(["a", None, "é"]), "n": pa.array([1, 2, None], pa.int64())})
+
+
+def refusal(info: RunInfo, content: bytes, schema: pa.Schema = SMALL.schema) -> str:
+    """What is said of a file that is not what the manifest says; it names the file."""
+    with pytest.raises(CorruptFile) as raised:
+        decode_run(info, pa.py_buffer(content), schema)
+    assert str(raised.value).startswith(f"{PATH}: ")
+    return str(raised.value).removeprefix(f"{PATH}: ")
+
+
+def test_a_file_cut_short_anywhere_is_refused() -> None:
+    info, encoded = written(SMALL)
+    content = encoded.to_pybytes()
+    for length in range(len(content)):
+        assert refusal(info, content[:length]) == f"{length} bytes where the manifest says {len(content)}"
+        if any(content[length:]):  # as a file system leaves it that has noted the length before it lost the bytes
+            torn = content[:length].ljust(len(content), b"\0")
+            assert refusal(info, torn).endswith(f"where the manifest says {info.checksum}")
+
+
+def test_a_flipped_bit_anywhere_is_refused() -> None:
+    info, encoded = written(SMALL)
+    for place in range(encoded.size):
+        content = bytearray(encoded.to_pybytes())
+        content[place] ^= 1 << (place % 8)
+        assert refusal(info, bytes(content)).endswith(f"where the manifest says {info.checksum}")
+
+
+def test_a_file_with_more_behind_it_is_refused() -> None:
+    info, encoded = written(SMALL)
+    assert refusal(info, encoded.to_pybytes() + b"\0").startswith(f"{info.bytes + 1} bytes where")
+
+
+@MANY
+@given(st.binary(max_size=300))
+def test_foreign_bytes_are_refused(content: bytes) -> None:
+    info, _ = written(SMALL)
+    assert "where the manifest says" in refusal(info, content)
+    claimed = describe_run(PATH, pa.py_buffer(content), np.zeros(0, np.uint64), 256)
+    assert refusal(claimed, content).startswith("not an Arrow file (")
+
+
+def as_stream(table: pa.Table) -> pa.Buffer:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+def in_two_batches(table: pa.Table) -> pa.Buffer:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table, max_chunksize=2)
+    return sink.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("encode", "said"),
+    [(as_stream, "not an Arrow file ("), (in_two_batches, "2 record batches, and a run has one")],
+)
+def test_arrow_that_is_no_run_is_refused(encode: Callable[[pa.Table], pa.Buffer], said: str) -> None:
+    encoded = encode(SMALL)
+    info = describe_run(PATH, encoded, SMALL.column(0).to_numpy(), 256)
+    assert refusal(info, encoded.to_pybytes()).startswith(said)
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        SMALL.drop_columns("n"),
+        SMALL.select(["hash64", "n", "name"]),
+        SMALL.rename_columns(["hash64", "name", "N"]),
+        SMALL.append_column("more", SMALL.column("n")),
+        SMALL.set_column(2, "n", SMALL.column("n").cast(pa.int32())),
+        SMALL.set_column(0, "hash64", SMALL.column("hash64")),  # it may be null here
+    ],
+)
+def test_another_schema_is_refused(table: pa.Table) -> None:
+    info, encoded = written(table)
+    text = refusal(info, encoded.to_pybytes())
+    assert text.startswith("its columns are hash64 uint64")
+    assert text.endswith(", not hash64 uint64 not null, name string, n int64")
+
+
+def test_another_number_of_rows_is_refused() -> None:
+    encoded = encode_run(SMALL)
+    info = describe_run(PATH, encoded, np.zeros(2, np.uint64), 256)
+    assert refusal(info, encoded.to_pybytes()) == "3 rows where the manifest says 2"

@@ -1,0 +1,115 @@
+"""SlotIndex against a dict: exact keys, dense slots in order of arrival, whatever the hashes are."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from state_kit import MANY, TYPES, column_values, plainly
+
+from upriver.hashing import hash64
+from upriver.state.slots import SlotIndex, first_equal, run_heads
+from upriver.state.vectors import Hashes
+
+Hasher = Callable[[list[pa.Array]], Hashes]
+
+
+def _one_hash(columns: list[pa.Array]) -> Hashes:
+    return np.full(len(columns[0]), 2**64 - 1, np.uint64)
+
+
+def _few_tags(columns: list[pa.Array]) -> Hashes:
+    """Many keys with one home place and one of four tags."""
+    return (hash64(columns) & np.uint64(3)) << np.uint64(62)
+
+
+def _one_tag(columns: list[pa.Array]) -> Hashes:
+    """Different home places, but the tag never tells keys apart."""
+    return hash64(columns) & np.uint64(0xFFFF)
+
+
+HASHERS = st.sampled_from([hash64, _one_hash, _few_tags, _one_tag])
+
+
+class DictIndex:
+    """What SlotIndex should do."""
+
+    def __init__(self) -> None:
+        self.slots: dict[tuple[Any, ...], int] = {}
+
+    def assign(self, keys: list[tuple[Any, ...]]) -> list[int]:
+        return [self.slots.setdefault(key, len(self.slots)) for key in keys]
+
+    def find(self, keys: list[tuple[Any, ...]]) -> list[int]:
+        return [self.slots.get(key, -1) for key in keys]
+
+
+def _tuples(columns: list[pa.Array]) -> list[tuple[Any, ...]]:
+    return list(zip(*([plainly(value) for value in column.to_pylist()] for column in columns), strict=True))
+
+
+@MANY
+@given(st.data(), st.lists(TYPES, min_size=1, max_size=3), HASHERS)
+def test_slots_are_those_of_a_dict(data: Any, types: list[pa.DataType], hasher: Hasher) -> None:
+    index, model = SlotIndex(types), DictIndex()
+    for _ in range(data.draw(st.integers(1, 4))):
+        size = data.draw(st.integers(0, 20))
+        columns = [pa.array(data.draw(column_values(type, size=size)), type) for type in types]
+        if data.draw(st.booleans()):
+            assert index.find(hasher(columns), columns).tolist() == model.find(_tuples(columns))
+        assert index.assign(hasher(columns), columns).tolist() == model.assign(_tuples(columns))
+    assert len(index) == len(model.slots)
+    keys = [index.column(place, np.arange(len(index))) for place in range(len(types))]
+    assert [key.type for key in keys] == types
+    assert _tuples(keys) == list(model.slots)
+
+
+@MANY
+@given(st.data(), HASHERS)
+def test_keep_renumbers_the_kept_and_forgets_the_rest(data: Any, hasher: Hasher) -> None:
+    keys = pa.array([*range(30), None])
+    index = SlotIndex([keys.type])
+    index.assign(hasher([keys]), [keys])
+    kept = np.array(sorted(data.draw(st.sets(st.integers(0, 30)))), np.int64)
+    index.keep(kept)
+    expected = [kept.tolist().index(slot) if slot in kept else -1 for slot in range(31)]
+    assert index.find(hasher([keys]), [keys]).tolist() == expected
+    after = index.assign(hasher([keys]), [keys])
+    assert sorted(after.tolist()) == list(range(31))
+
+
+@pytest.mark.parametrize("batch_rows", [1, 7, 5000])
+def test_the_table_grows_and_finds_everything(batch_rows: int) -> None:
+    keys = pa.array(np.arange(20_000 if batch_rows > 1 else 1500) * 7919)
+    hashes = hash64([keys])
+    index = SlotIndex([keys.type])
+    for start in range(0, len(keys), batch_rows):
+        rows = slice(start, start + batch_rows)
+        slots = index.assign(hashes[rows], [keys[rows]])
+        assert slots.tolist() == list(range(start, min(start + batch_rows, len(keys))))
+    assert (index.find(hashes, [keys]) == np.arange(len(keys))).all()
+    others = pa.array(keys.to_numpy() + 1)
+    assert (index.find(hash64([others]), [others]) == -1).all()
+    assert (index.find(hashes, [others]) == -1).all()
+
+
+def test_memory_of_a_million_keys_is_near_32_bytes_each() -> None:
+    keys = pa.array(np.arange(1_000_000))
+    index = SlotIndex([keys.type])
+    index.assign(hash64([keys]), [keys])
+    assert 32_000_000 <= index.nbytes <= 34_000_000
+
+
+def test_run_heads_parts_neighbours_by_hash_and_by_key() -> None:
+    keys = [pa.array(["a", "a", None, None, "b", "b"]), pa.array([1, 1, 1, 1, 1, 2])]
+    assert run_heads(np.zeros(6, np.uint64), keys).tolist() == [0, 2, 4, 5]
+    assert run_heads(np.arange(6, dtype=np.uint64), keys).tolist() == list(range(6))
+    assert run_heads(np.empty(0, np.uint64), [keys[0][:0]]).tolist() == []
+
+
+def test_first_equal_sees_through_interleaved_collisions() -> None:
+    keys = [pa.array(["a", "b", "a", None, "b", None])]
+    assert first_equal(np.zeros(6, np.uint64), keys).tolist() == [0, 1, 0, 3, 1, 3]

@@ -1,0 +1,95 @@
+"""Spine and Fanout against dicts of lists: every member of a key, in order of arrival."""
+
+from collections import defaultdict
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+from state_kit import MANY
+
+from upriver.hashing import hash64
+from upriver.state.fanout import Fanout
+from upriver.state.spine import GROWTH, Spine
+from upriver.state.vectors import Hashes
+
+BATCHES = st.lists(st.lists(st.integers(0, 9), max_size=12), max_size=12)
+KEYS = st.lists(st.none() | st.integers(0, 9), max_size=12)
+
+
+def _slots(numbers: list[int]) -> np.ndarray:
+    return np.array(numbers, np.int64)
+
+
+@MANY
+@given(BATCHES, st.lists(st.integers(0, 11), max_size=6))
+def test_members_come_back_in_order_of_arrival(batches: list[list[int]], asked: list[int]) -> None:
+    spine, model, arrived = Spine(), defaultdict(list), 0
+    for owners in batches:
+        members = range(arrived, arrived + len(owners))
+        spine.insert(_slots(owners), _slots(list(members)))
+        arrived += len(owners)
+        for owner, member in zip(owners, members, strict=True):
+            model[owner].append(member)
+    positions, members = spine.find(_slots(asked))
+    expected = [(place, member) for place, owner in enumerate(asked) for member in model[owner]]
+    assert list(zip(positions.tolist(), members.tolist(), strict=True)) == expected
+    owners, members = spine.pairs()
+    assert sorted(zip(owners.tolist(), members.tolist(), strict=True)) == sorted(
+        (owner, member) for owner, linked in model.items() for member in linked
+    )
+    assert spine.nbytes == 8 * arrived
+
+
+def test_levels_stay_few_however_small_the_batches() -> None:
+    spine, lengths = Spine(), []
+    for member in range(2000):
+        spine.insert(_slots([member % 7]), _slots([member]))
+        lengths = [len(level) for level in spine._levels]
+        assert all(larger > GROWTH * smaller for larger, smaller in pairwise(lengths))
+    assert sum(lengths) == 2000
+
+
+def _hashes(keys: pa.Array, collide: bool) -> Hashes:
+    return np.zeros(len(keys), np.uint64) if collide else hash64([keys])
+
+
+def _array(keys: list[int | None]) -> pa.Array:
+    return pa.array(keys, pa.int64())
+
+
+@MANY
+@given(st.lists(KEYS, max_size=6), KEYS, st.booleans(), st.data())
+def test_fanout_is_a_dict_of_lists(
+    batches: list[list[int | None]], asked: list[int | None], collide: bool, data: st.DataObject
+) -> None:
+    fanout, arrivals = Fanout([pa.int64()]), []
+    for keys in batches:
+        owners = fanout.owners(_hashes(_array(keys), collide), [_array(keys)])
+        fanout.link(owners, np.arange(len(arrivals), len(arrivals) + len(keys)))
+        fanout.count(owners, None)
+        arrivals += keys
+    assert fanout.held == len(set(arrivals))
+    kept = sorted(data.draw(st.sets(st.sampled_from(range(len(arrivals)))))) if arrivals else []
+    for stage in ("all", "kept"):
+        if stage == "kept":
+            owners = fanout.owners(_hashes(_array(arrivals), collide), [_array(arrivals)])
+            gone = np.setdiff1d(np.arange(len(arrivals)), kept)
+            fanout.count(owners[gone], np.full(len(gone), -1))
+            fanout.keep(_slots(kept))
+            arrivals = [arrivals[member] for member in kept]
+        positions, members = fanout.find(_hashes(_array(asked), collide), [_array(asked)])
+        expected = [
+            (place, member) for place, key in enumerate(asked) for member, owner in enumerate(arrivals) if owner == key
+        ]
+        assert list(zip(positions.tolist(), members.tolist(), strict=True)) == expected
+        assert fanout.held == len(set(arrivals))
+
+
+@MANY
+@given(KEYS)
+def test_by_hash_is_sorted_by_hash_then_arrival(keys: list[int | None]) -> None:
+    fanout, hashes = Fanout([pa.int64()]), hash64([_array(keys)])
+    fanout.link(fanout.owners(hashes, [_array(keys)]), np.arange(len(keys)))
+    assert fanout.by_hash().tolist() == np.argsort(hashes, kind="stable").tolist()

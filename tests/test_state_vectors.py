@@ -1,0 +1,63 @@
+"""Vectors grow and keep; tallies know how many slots have any."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from state_kit import MANY
+
+from upriver.errors import ProtocolError
+from upriver.state.vectors import Tally, Vector, first_of_each
+
+
+@MANY
+@given(st.lists(st.lists(st.integers(-9, 9), max_size=40), max_size=8), st.integers(0, 50))
+def test_a_vector_is_a_list(pieces: list[list[int]], more: int) -> None:
+    vector: Vector[np.int64] = Vector(np.int64, fill=7)
+    for piece in pieces:
+        vector.extend(np.array(piece, np.int64))
+    expected = [number for piece in pieces for number in piece] + [7] * more
+    vector.resize(len(expected))
+    assert vector.cells.tolist() == expected
+    assert vector.nbytes == 8 * len(expected)
+    vector.keep(np.arange(len(expected))[::-2])
+    vector.extend(np.array([1, 2]))
+    assert vector.cells.tolist() == [*expected[::-2], 1, 2]
+
+
+def test_views_of_a_vector_survive_its_growth() -> None:
+    vector: Vector[np.int64] = Vector(np.int64)
+    vector.extend(np.arange(3))
+    before = vector.cells
+    vector.extend(np.arange(1000))
+    assert before.tolist() == [0, 1, 2]
+
+
+@MANY
+@given(st.lists(st.lists(st.tuples(st.integers(0, 5), st.sampled_from([1, 1, 2, -1])), max_size=8), max_size=8))
+def test_a_tally_knows_whose_count_left_and_came_to_zero(batches: list[list[tuple[int, int]]]) -> None:
+    tally, model = Tally(), [0] * 6
+    tally.resize(6)
+    for batch in batches:
+        slots = np.array([slot for slot, _ in batch], np.int64)
+        weight = np.array([weight for _, weight in batch], np.int64)
+        before = model.copy()
+        for slot, times in batch:
+            model[slot] += times
+        if min(model) < 0:
+            with pytest.raises(ProtocolError, match="more rows were retracted"):
+                tally.add(slots, weight)
+            return
+        woken, emptied = tally.add(slots, None if (weight == 1).all() else weight)
+        touched = [slot for place, (slot, _) in enumerate(batch) if slot not in slots[:place]]
+        assert slots[woken].tolist() == [slot for slot in touched if before[slot] == 0]
+        assert slots[emptied].tolist() == [slot for slot in touched if model[slot] == 0]
+        assert tally.counts.tolist() == model
+        assert tally.held == sum(count > 0 for count in model)
+
+
+def test_first_of_each_keeps_the_first_position_of_every_slot() -> None:
+    slots = np.array([5, 3, 5, 3, 8])
+    assert first_of_each(slots, np.arange(5)).tolist() == [0, 1, 4]
+    assert first_of_each(slots, np.array([2, 3, 4])).tolist() == [2, 3, 4]
+    assert first_of_each(slots, np.array([], np.int64)).tolist() == []
