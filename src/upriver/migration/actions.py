@@ -85,7 +85,14 @@ class ReportSettled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leave:
-    """No peer can still send rows of this region here, and none is owed any: the region's part may end."""
+    """No peer can still send anything of this region here, and none is owed any rows: its part here may end."""
 
 
-Action = PassDown | Send | Interrogate | Collect | TakeState | Drop | ReportSettled | Leave
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportGone:
+    """Tell the coordinator that nothing from ``peer`` is on its way here any more: the channel may be closed."""
+
+    peer: WorkerId
+
+
+Action = PassDown | Send | Interrogate | Collect | TakeState | Drop | ReportSettled | Leave | ReportGone

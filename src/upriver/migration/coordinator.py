@@ -1,7 +1,8 @@
 """The coordinator's side of rescales: one at a time, in the order in which they were asked for (M9).
 
 ``Idle`` -> ``Starting`` (joining workers come up) -> ``Rescaling`` (until every worker has settled every region, and
-leavers have left) -> ``Idle``, or the next in the queue. Whoever asks again meanwhile waits.
+leavers have left and all that they sent was read) -> ``Idle``, or the next in the queue. Whoever asks meanwhile waits.
+A leaver is retired as soon as it has itself settled every region: nobody sends to it any more.
 """
 
 from collections.abc import Callable, Mapping
@@ -55,13 +56,22 @@ class RegionSettled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PeerGone:
+    """A worker that stays has read all that ``leaver`` sent it in one region."""
+
+    worker: WorkerId
+    region: RegionId
+    leaver: WorkerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AbortWanted:
     """What has not begun to move shall stay. Does nothing to a request that is over."""
 
     ticket: Ticket
 
 
-Event = RescaleAsked | WorkersStarted | RegionSettled | AbortWanted
+Event = RescaleAsked | WorkersStarted | RegionSettled | PeerGone | AbortWanted
 
 # Actions ----------------------------------------------------------------------------------------------------------
 
@@ -83,6 +93,14 @@ class Announce:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Retire:
+    """Close the worker's own upstream, then tell each region's distributor there; peers: the workers that stay."""
+
+    worker: WorkerId
+    peers: tuple[WorkerId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RescaleOver:
     """Every worker routes by ``maps``, and the leavers have left. workers: who is there now."""
 
@@ -99,7 +117,7 @@ class RescaleRefused:
     error: DeclarationError
 
 
-Action = StartWorkers | Announce | RescaleOver | RescaleRefused
+Action = StartWorkers | Announce | Retire | RescaleOver | RescaleRefused
 
 # Phases -----------------------------------------------------------------------------------------------------------
 
@@ -137,11 +155,14 @@ class Starting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rescaling:
-    """waiting: all and only the workers and regions that have not settled. kept: slices that stay, per region."""
+    """waiting: all and only the workers and regions that have not settled. kept: slices that stay, per region.
+    unread: all and only the workers, regions and retired leavers between which something may be on its way.
+    """
 
     plan: Plan
     waiting: frozenset[tuple[WorkerId, RegionId]]
     kept: Mapping[RegionId, tuple[VnodeId, ...]]
+    unread: frozenset[tuple[WorkerId, RegionId, WorkerId]] = frozenset()
 
 
 Phase = Idle | Starting | Rescaling
@@ -230,23 +251,34 @@ class RescaleCoordinator:
             raise IllegalEvent(f"worker {event.worker} settled region {event.region} at {event.version} unasked")
         if phase.kept.get(event.region, event.kept) != event.kept:
             raise ProtocolError(f"workers do not agree on what of region {event.region} was kept")
-        kept = {**phase.kept, event.region: event.kept}
-        phase = self.phase = replace(phase, waiting=phase.waiting - {who}, kept=kept)
-        if not phase.waiting:
-            self._over(phase, actions)
+        phase = replace(phase, waiting=phase.waiting - {who}, kept={**phase.kept, event.region: event.kept})
+        if not any((event.worker, region) in phase.waiting for region in phase.plan.after):
+            phase = _retire_leaver(phase, event.worker, actions)
+        self.phase = phase
+        self._end_if_over(phase, actions)
 
-    def _over(self, phase: Rescaling, actions: list[Action]) -> None:
+    def _peer_gone(self, event: PeerGone, actions: list[Action]) -> None:
+        phase, who = self.phase, (event.worker, event.region, event.leaver)
+        if not isinstance(phase, Rescaling) or who not in phase.unread:
+            raise IllegalEvent(f"worker {event.leaver} left region {event.region} of {event.worker} unasked")
+        self.phase = phase = replace(phase, unread=phase.unread - {who})
+        self._end_if_over(phase, actions)
+
+    def _end_if_over(self, phase: Rescaling, actions: list[Action]) -> None:
+        if phase.waiting or phase.unread:
+            return
         plan = phase.plan
-        self.maps = {region: _with_kept(plan, region, phase.kept[region]) for region in sorted(plan.after)}
-        owners = {worker for region_map in self.maps.values() for worker in region_map.workers}
-        self.workers = tuple(sorted({*plan.new, *owners}))
+        self.maps, self.workers = _maps_now(phase), _workers_now(phase)
         self.phase = Idle()
         actions.append(RescaleOver(ticket=plan.ticket, maps=self.maps, workers=self.workers))
 
     def _abort(self, event: AbortWanted, actions: list[Action]) -> None:
         """Before it was announced, a rescale is just given up; the workers it would have used stay members."""
         phase = self.phase
-        self.queue = tuple(request for request in self.queue if request.ticket != event.ticket)
+        if any(request.ticket == event.ticket for request in self.queue):
+            self.queue = tuple(request for request in self.queue if request.ticket != event.ticket)
+            error = DeclarationError("the rescale was aborted while it waited for another")
+            actions.append(RescaleRefused(ticket=event.ticket, error=error))
         if isinstance(phase, Rescaling) and phase.plan.ticket == event.ticket:
             for worker, region in sorted(phase.waiting):
                 order = AbortAsked(version=phase.plan.version)
@@ -264,6 +296,26 @@ def _same_owners(plan: Plan) -> Mapping[RegionId, VnodeMap]:
     return {region: VnodeMap(plan.version, plan.before[region].owners) for region in plan.before}
 
 
+def _retire_leaver(phase: Rescaling, worker: WorkerId, actions: list[Action]) -> Rescaling:
+    """If the worker, which has settled every region, is no longer wanted. It has heard the fate of every slice, so
+    all regions' maps are known."""
+    staying = _workers_now(phase)
+    if worker in staying:
+        return phase
+    actions.append(Retire(worker=worker, peers=staying))
+    unread = {(peer, region, worker) for peer in staying for region in phase.plan.after}
+    return replace(phase, unread=phase.unread | unread)
+
+
+def _maps_now(phase: Rescaling) -> Mapping[RegionId, VnodeMap]:
+    return {region: _with_kept(phase.plan, region, phase.kept[region]) for region in sorted(phase.plan.after)}
+
+
+def _workers_now(phase: Rescaling) -> tuple[WorkerId, ...]:
+    owners = {worker for region_map in _maps_now(phase).values() for worker in region_map.workers}
+    return tuple(sorted({*phase.plan.new, *owners}))
+
+
 def _with_kept(plan: Plan, region: RegionId, kept: tuple[VnodeId, ...]) -> VnodeMap:
     owners = list(plan.after[region].owners)
     for vnode in kept:
@@ -275,5 +327,6 @@ _HANDLERS: Mapping[type, Callable[[RescaleCoordinator, Any, list[Action]], None]
     RescaleAsked: RescaleCoordinator._asked,
     WorkersStarted: RescaleCoordinator._started,
     RegionSettled: RescaleCoordinator._settled,
+    PeerGone: RescaleCoordinator._peer_gone,
     AbortWanted: RescaleCoordinator._abort,
 }

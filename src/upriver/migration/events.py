@@ -76,7 +76,12 @@ class AbortAsked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputClosed:
-    """This worker is leaving, and nothing more will come from its own upstream."""
+    """The coordinator has retired this worker, and nothing more will come from its own upstream.
+
+    peers: the workers that stay, in order.
+    """
+
+    peers: tuple[WorkerId, ...]
 
 
 Event = RowsArrived | Received | RescaleAnnounced | Interrogated | CollectAsked | Collected | AbortAsked | InputClosed

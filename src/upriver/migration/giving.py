@@ -11,14 +11,17 @@ from upriver.migration.events import AbortAsked, CollectAsked, Collected, Interr
 from upriver.migration.keysets import NO_KEYS, key_set
 from upriver.migration.messages import Acquire, Done, Kept, Mark, Message, RowsSent
 from upriver.migration.phases import Collecting, Early, Fate, Interrogating, Migration, Normal, Settling, Started
+from upriver.migration.routing import open_slice
 from upriver.migration.turn import Turn
 
 
 def announced(turn: Turn, phase: Normal, event: RescaleAnnounced) -> Started:
-    """The rescale begins here. Slices whose Done came early are marked now (H3)."""
+    """The rescale begins here. What came early counts now (M7); slices whose Done came early are marked now (H3)."""
     if event.before != phase.map or event.version != phase.map.version + 1:
         raise ProtocolError(f"worker {turn.me} is at map {phase.map.version}: cannot go to {event.version} from here")
     migration = _migration(turn.me, event, phase.early)
+    for vnode, origin in sorted(phase.early.opened):
+        migration = open_slice(turn, migration, vnode, origin)
     for vnode, (old_owner, _) in event.before.diff(event.after).items():
         switched = migration.fates[vnode] == Fate.DONE or not turn.rules.m3_old_owner_first
         if old_owner != turn.me and switched and vnode not in phase.early.marked:
@@ -31,9 +34,7 @@ def _migration(me: WorkerId, rescale: RescaleAnnounced, early: Early) -> Migrati
     moves = rescale.before.diff(rescale.after)
     closed = {
         origin: frozenset(
-            vnode
-            for vnode, (old, new) in moves.items()
-            if new == me and old != origin and vnode not in early.kept and (vnode, origin) not in early.opened
+            vnode for vnode, (old, new) in moves.items() if new == me and old != origin and vnode not in early.kept
         )
         for origin in members
     }

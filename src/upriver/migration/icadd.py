@@ -28,14 +28,14 @@ from upriver.migration.events import (
     RowsArrived,
 )
 from upriver.migration.giving import abort, announced, collect, collected, interrogated
-from upriver.migration.messages import Acquire, Done, Kept, Mark, RelayedMark, RowsSent
-from upriver.migration.phases import Collecting, Interrogating, Leaving, Left, Normal, Phase, Settling, Started
+from upriver.migration.messages import Acquire, Bye, Done, Kept, Mark, RelayedMark, RowsSent
+from upriver.migration.phases import Collecting, Interrogating, Left, Normal, Phase, Settling, Started
 from upriver.migration.routing import route_own_normally, route_received_normally, route_started
 from upriver.migration.rules import ALL_RULES, MendedRules
 from upriver.migration.settling import (
     early,
-    input_closed,
-    left,
+    gone,
+    leave,
     marked,
     others_done,
     others_kept,
@@ -94,7 +94,7 @@ class Distributor:
             raise ProtocolError(f"worker {self.me} at version {mine} got {what} of version {theirs}")
 
 
-def _rows_normally(turn: Turn, phase: Normal | Leaving, event: RowsArrived) -> Phase:
+def _rows_normally(turn: Turn, phase: Normal, event: RowsArrived) -> Phase:
     route_own_normally(turn, phase, event.rows)
     return phase
 
@@ -120,7 +120,7 @@ def _acquired(turn: Turn, phase: Normal | Started, event: Received) -> Phase:
     return phase
 
 
-def _nothing_to_abort(turn: Turn, phase: Normal | Leaving | Left, event: AbortAsked) -> Phase:
+def _nothing_to_abort(turn: Turn, phase: Normal | Left, event: AbortAsked) -> Phase:
     if event.version > version_of(phase):
         raise IllegalEvent(f"worker {turn.me} at version {version_of(phase)} cannot abort {event.version}")
     return phase
@@ -138,7 +138,7 @@ _WHILE_STARTED: Mapping[type, _Handler] = {
     Mark: marked,
     RelayedMark: relayed_mark,
     AbortAsked: abort,
-    InputClosed: input_closed,
+    Bye: gone,
 }
 
 _TABLE: Mapping[tuple[type, type], _Handler] = {
@@ -158,8 +158,7 @@ _TABLE: Mapping[tuple[type, type], _Handler] = {
     (Interrogating, Interrogated): interrogated,
     (Collecting, CollectAsked): collect,
     (Collecting, Collected): collected,
-    (Leaving, RowsArrived): _rows_normally,
-    (Leaving, AbortAsked): _nothing_to_abort,
-    (Leaving, InputClosed): left,
+    (Normal, InputClosed): leave,
+    (Normal, Bye): gone,
     (Left, AbortAsked): _nothing_to_abort,
 }

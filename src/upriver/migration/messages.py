@@ -75,10 +75,17 @@ class RelayedMark:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Bye:
+    """The sender has left; this is the last that comes from it."""
+
+    version: MapVersion
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerDone:
     """Published rules only: the sender has no more state to give."""
 
     version: MapVersion
 
 
-Message = RowsSent | Acquire | Done | Kept | Mark | RelayedMark | WorkerDone
+Message = RowsSent | Acquire | Done | Kept | Mark | RelayedMark | Bye | WorkerDone

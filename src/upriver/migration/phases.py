@@ -1,6 +1,7 @@
 """The phases of the mended machine. All are values: a step makes the next one.
 
-``Normal`` -> (``Interrogating`` -> ``Collecting``)* -> ``Settling`` -> ``Normal`` or ``Leaving`` -> ``Left``.
+``Normal`` -> (``Interrogating`` -> ``Collecting``)* -> ``Settling`` -> ``Normal``;
+``Normal`` -> ``Left`` for a worker that is retired.
 A slice is a vnode that changes its owner.
 """
 
@@ -65,7 +66,6 @@ class Migration:
     fates: per vnode. undecided: how many slices are OPEN. unmarked: per slice given away here, all and only the
     origins that may still send its rows here. closed: per origin, all and only the slices coming here whose relayed
     mark is missing. parked: in order of arrival.
-    input_open: whether rows may still come from this worker's own upstream.
     """
 
     rescale: RescaleAnnounced
@@ -75,7 +75,6 @@ class Migration:
     unmarked: Mapping[VnodeId, frozenset[WorkerId]]
     closed: Mapping[WorkerId, frozenset[VnodeId]]
     parked: tuple[Parked, ...]
-    input_open: bool = True
 
     @property
     def version(self) -> MapVersion:
@@ -136,14 +135,6 @@ class Settling:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Leaving:
-    """Settled without a place in the new configuration; only this worker's own upstream may still bring rows."""
-
-    map: VnodeMap
-    kept: tuple[VnodeId, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
     """The end. map: what the others route by now."""
 
@@ -151,4 +142,4 @@ class Left:
 
 
 Started = Interrogating | Collecting | Settling
-Phase = Normal | Started | Leaving | Left
+Phase = Normal | Started | Left

@@ -43,7 +43,6 @@ class Interrogation:
     rescale: RescaleAnnounced
     whitelist: Hashes
     finished: frozenset[WorkerId]
-    input_open: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +56,6 @@ class Collection:
     hold: Hashes = field(default_factory=lambda: NO_KEYS)
     held: tuple[Rows, ...] = ()
     said_done: bool = False
-    input_open: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,9 +199,7 @@ def _interrogated(turn: Turn, rules: PublishedRules, phase: Interrogation, event
     known = key_set(phase.whitelist, event.keys)
     after = phase.rescale.after
     going = after.owners_of(vnodes_of(known, len(after.owners))) != turn.me
-    return Collection(
-        rescale=phase.rescale, whitelist=known[going], finished=phase.finished, input_open=phase.input_open
-    )
+    return Collection(rescale=phase.rescale, whitelist=known[going], finished=phase.finished)
 
 
 def _collect(turn: Turn, rules: PublishedRules, phase: Collection, event: CollectAsked) -> Phase:
@@ -238,11 +234,7 @@ def _done(turn: Turn, rules: PublishedRules, phase: Interrogation | Collection, 
     return replace(phase, finished=phase.finished | {event.sender})
 
 
-def _input_closed(turn: Turn, rules: PublishedRules, phase: Interrogation | Collection, event: InputClosed) -> Phase:
-    return replace(phase, input_open=False)
-
-
-def _closed_after(turn: Turn, rules: PublishedRules, phase: After, event: InputClosed) -> Phase:
+def _leave(turn: Turn, rules: PublishedRules, phase: After, event: InputClosed) -> Phase:
     turn.say(Leave())
     return Gone(map=phase.map)
 
@@ -262,9 +254,6 @@ def _finish(turn: Turn, rules: PublishedRules, phase: Phase) -> Phase:
     if not (phase.said_done and phase.finished.issuperset(phase.rescale.old)):
         return phase
     turn.say(ReportSettled(version=phase.rescale.after.version, kept=()))
-    if turn.me not in phase.rescale.new and not phase.input_open:
-        turn.say(Leave())
-        return Gone(map=phase.rescale.after)
     return After(map=phase.rescale.after)
 
 
@@ -281,11 +270,9 @@ _TABLE: Mapping[tuple[type, type], _Handler] = {
     (Before, WorkerDone): _done_before,
     (Interrogation, Interrogated): _interrogated,
     (Interrogation, WorkerDone): _done,
-    (Interrogation, InputClosed): _input_closed,
     (Collection, CollectAsked): _collect,
     (Collection, Collected): _collected,
     (Collection, WorkerDone): _done,
-    (Collection, InputClosed): _input_closed,
     (After, WorkerDone): _ignored,
-    (After, InputClosed): _closed_after,
+    (After, InputClosed): _leave,
 }

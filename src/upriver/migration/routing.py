@@ -10,18 +10,18 @@ from typing import TypeVar
 import numpy as np
 
 from upriver.errors import ProtocolError
-from upriver.ids import WorkerId
+from upriver.ids import VnodeId, WorkerId
 from upriver.migration.actions import Rule
 from upriver.migration.keysets import Mask, contains
 from upriver.migration.messages import Rows, RowsSent
-from upriver.migration.phases import Collecting, Fate, Interrogating, Leaving, Migration, Normal, Parked, Started
+from upriver.migration.phases import Collecting, Fate, Interrogating, Migration, Normal, Parked, Started
 from upriver.migration.turn import Turn, Workers
 from upriver.vnodes import VnodeArray, vnodes_of
 
 StartedPhase = TypeVar("StartedPhase", bound=Started)
 
 
-def route_own_normally(turn: Turn, phase: Normal | Leaving, rows: Rows) -> None:
+def route_own_normally(turn: Turn, phase: Normal, rows: Rows) -> None:
     """N1: A = me: down. N2: else to A."""
     owners = phase.map.owners_of(vnodes_of(rows.hash64, len(phase.map.owners)))
     here = owners == turn.me
@@ -156,7 +156,7 @@ def _route_straight(
     return replace(migration, parked=(*migration.parked, Parked(origin, rows.filtered(parked))))
 
 
-def open_slice(turn: Turn, migration: Migration, vnode: int, origin: WorkerId) -> Migration:
+def open_slice(turn: Turn, migration: Migration, vnode: VnodeId, origin: WorkerId) -> Migration:
     """The origin's mark of the slice came by way of A: what is parked behind it goes down, in order (C3.2)."""
     vnodes_total = len(migration.rescale.before.owners)
     still_parked = []

@@ -7,15 +7,16 @@ import numpy as np
 
 from upriver.errors import ProtocolError
 from upriver.ids import MapVersion, VnodeId
-from upriver.migration.actions import Leave, ReportSettled
+from upriver.migration.actions import Leave, ReportGone, ReportSettled
 from upriver.migration.events import InputClosed, Received
-from upriver.migration.messages import Done, Kept, Mark, RelayedMark
-from upriver.migration.phases import Fate, Leaving, Left, Migration, Normal, Phase, Settling, Started
+from upriver.migration.messages import Bye, Done, Kept, Mark, RelayedMark
+from upriver.migration.phases import Fate, Left, Migration, Normal, Phase, Settling, Started
 from upriver.migration.routing import open_slice
 from upriver.migration.turn import Turn
 from upriver.vnodes import VnodeMap
 
 StartedPhase = TypeVar("StartedPhase", bound=Started)
+AnyPhase = TypeVar("AnyPhase", bound=Phase)
 
 
 def version_of(phase: Phase) -> MapVersion:
@@ -91,10 +92,6 @@ def relayed_mark(turn: Turn, phase: StartedPhase, event: Received) -> StartedPha
     return replace(phase, migration=open_slice(turn, phase.migration, message.vnode, message.origin))
 
 
-def input_closed(turn: Turn, phase: StartedPhase, event: InputClosed) -> StartedPhase:
-    return replace(phase, migration=replace(phase.migration, input_open=False))
-
-
 def settle_if_over(turn: Turn, phase: Phase) -> Phase:
     """The rescale is over here when every slice's fate is known, no origin can still send rows to give away, and
     every origin's straight rows are let through."""
@@ -107,9 +104,6 @@ def settle_if_over(turn: Turn, phase: Phase) -> Phase:
     waits = any(migration.unmarked.values()) or any(migration.closed.values())
     if waits and not (leaves and not turn.rules.m8_leave_after_marks):
         return phase
-    if leaves:
-        leaving = Leaving(map=map_now, kept=kept)
-        return leaving if migration.input_open else left(turn, leaving, InputClosed())
     turn.say(ReportSettled(version=migration.version, kept=kept))
     return Normal(map=map_now)
 
@@ -124,8 +118,17 @@ def _map_now(migration: Migration, kept: tuple[VnodeId, ...]) -> VnodeMap:
     return VnodeMap(after.version, tuple(owners))
 
 
-def left(turn: Turn, phase: Leaving, event: InputClosed) -> Left:
-    """The last thing of a leaver: only now is the rescale over for the coordinator, and the worker id free."""
-    turn.say(ReportSettled(version=phase.map.version, kept=phase.kept))
+def leave(turn: Turn, phase: Normal, event: InputClosed) -> Left:
+    """Nobody sends rows here by this map; what this worker owes its peers is ahead of its Bye."""
+    if turn.me in phase.map.workers:
+        raise ProtocolError(f"worker {turn.me} cannot leave: it owns vnodes {phase.map.vnodes_of_worker(turn.me)}")
+    for peer in event.peers:
+        turn.send(peer, Bye(version=phase.map.version))
     turn.say(Leave())
     return Left(map=phase.map)
+
+
+def gone(turn: Turn, phase: AnyPhase, event: Received) -> AnyPhase:
+    """A peer has left. Only then may another rescale begin: no row of its is on its way any more."""
+    turn.say(ReportGone(peer=event.sender))
+    return phase

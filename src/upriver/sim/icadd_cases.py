@@ -1,6 +1,7 @@
 """Small cases for the exhaustive search: 2 or 3 workers, 1 or 2 keys, at most 2 rows per origin and key."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from upriver.ids import MapVersion, VnodeId, WorkerId
 from upriver.migration.coordinator import RegionId, RescaleAsked, Ticket
@@ -86,8 +87,14 @@ TWO_KEYS = case(
 """Two keys of one slice: one may have moved while the other is still here."""
 NEW_KEY = case("new key", old=[0, 1], new=[0, 1], owners=[0], moves={0: 1}, rows={0: "a", 1: "aa"}, known="")
 """As ``pair``, for a key that has no state yet."""
+BOUNCED = case("bounced", old=[0, 1], new=[0, 1], owners=[0], moves={0: 1}, rows={1: "a"}, known="")
+"""A new key whose first row comes at its new owner."""
+QUIET = case("quiet", old=[0, 1], new=[0, 1], owners=[0], moves={0: 1}, rows={}, known="a")
+"""One key moves, and nobody has rows."""
 THIRD = case("third", old=[0, 1, 2], new=[0, 1, 2], owners=[2], moves={0: 1}, rows={0: "aa", 2: "a"})
 """A key moves from 2 to 1; worker 0 is a bystander that has rows."""
+BYSTANDER = case("bystander", old=[0, 1, 2], new=[0, 1, 2], owners=[2], moves={0: 1}, rows={0: "aa"})
+"""The same, and only the bystander has rows."""
 JOIN = case("join", old=[0, 1], new=[0, 1, 2], owners=[0], moves={0: 2}, rows={1: "aa"})
 """From two workers to three; 1 is the bystander."""
 JOIN_WITH_ROWS = case("join with rows", old=[0, 1], new=[0, 1, 2], owners=[0], moves={0: 2}, rows={1: "a", 2: "a"})
@@ -96,6 +103,14 @@ LEAVE = case("leave", old=[0, 1, 2], new=[0, 1], owners=[2], moves={0: 1}, rows=
 """From three workers to two; 0 is the bystander."""
 SWAP = case("swap", old=[0, 1], new=[1, 2], owners=[0], moves={0: 2}, rows={1: "aa"})
 """One worker leaves, one joins, and takes over."""
+TWICE = replace(
+    case("twice", old=[0, 1, 2], new=[0, 1, 2], owners=[0], moves={0: 1}, rows={2: "a"}),
+    requests=(
+        RescaleAsked(ticket=Ticket(1), moves={VnodeId(0): WorkerId(1)}),
+        RescaleAsked(ticket=Ticket(2), moves={VnodeId(0): WorkerId(2)}),
+    ),
+)
+"""A second rescale is asked for at any time during or after the first."""
 ABORT = case("abort", old=[0, 1], new=[0, 1], owners=[0, 0], moves={0: 1, 1: 1}, rows={1: "ab"}, aborts=True)
 """Two slices, and the coordinator may abort at any time."""
 ABORT_JOIN = case("abort join", old=[0, 1], new=[0, 1, 2], owners=[0], moves={0: 2}, rows={1: "aa"}, aborts=True)
@@ -114,11 +129,15 @@ SMALL_CASES = (
     TWO_SLICES,
     TWO_KEYS,
     NEW_KEY,
+    BOUNCED,
+    QUIET,
     THIRD,
+    BYSTANDER,
     JOIN,
     JOIN_WITH_ROWS,
     LEAVE,
     SWAP,
+    TWICE,
     ABORT,
     ABORT_JOIN,
     ABORT_LEAVE,

@@ -94,8 +94,10 @@ class Part:
         return self.fingerprint
 
     def holds(self, key: int) -> bool:
-        """Whether this key's state is here, or is being collected here."""
-        return key in self.logs or key in self.sealed
+        """Whether this key's state is here, or is being collected here; a copy that waits for its Drop is not."""
+        if key not in self.logs and key not in self.sealed:
+            return False
+        return not any(isinstance(task, Drop) and key in task.keys.tolist() for task in self.queue)
 
     def taking(self, key: int) -> bool:
         """Whether this key's state has arrived, and the operators have not seen it."""

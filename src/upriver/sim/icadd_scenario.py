@@ -32,13 +32,18 @@ class Machine(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rulebook:
-    """Which rules a world runs by. joiner_knows_old_map: else it starts from the new one, which is fault R5."""
+    """Which rules a world runs by.
+
+    joiner_knows_old_map: else it starts from the new one, which is fault R5. waiting_rows_in_flight: see M10.
+    loses_done_to_the_gone: a Done that reaches a worker which has left does no harm. aborts: rescales can be given up.
+    """
 
     machine: Callable[[WorkerId, VnodeMap], Machine]
     coordinator: MendedRules
     joiner_knows_old_map: bool
     waiting_rows_in_flight: bool
     loses_done_to_the_gone: bool
+    aborts: bool
 
 
 def mended(rules: MendedRules = ALL_RULES) -> Rulebook:
@@ -49,6 +54,7 @@ def mended(rules: MendedRules = ALL_RULES) -> Rulebook:
         joiner_knows_old_map=rules.m5_joiner_knows_old_map,
         waiting_rows_in_flight=rules.m10_waiting_rows_in_flight,
         loses_done_to_the_gone=False,
+        aborts=True,
     )
 
 
@@ -60,6 +66,7 @@ def published(rules: PublishedRules = AS_WRITTEN, *, joiner_knows_old_map: bool 
         joiner_knows_old_map=joiner_knows_old_map,
         waiting_rows_in_flight=False,
         loses_done_to_the_gone=True,
+        aborts=False,
     )
 
 
@@ -73,7 +80,7 @@ class Scenario:
     workers, maps: at the start, per region. requests: rescales to ask for, in order; asked_at_once: the first when
     the world begins, so that no step is spent on it. inputs: rows of each worker's own upstream, per region.
     prior: keys that have state at the start, per region. keys_max: of one Collect. slow_operators: rows and orders
-    wait in a queue before the operators. aborts: the coordinator may give a rescale up at any time.
+    wait in a queue before the operators. aborts: the coordinator may give one rescale up, at any time.
     """
 
     name: str

@@ -69,6 +69,7 @@ class World:
         self.asked = 0
         self.unsettled: frozenset[tuple[WorkerId, RegionId]] = frozenset()
         self.epoch_ended = 0
+        self._aborts_left = int(scenario.aborts)
         self.epochs = sorted({item.epoch for items in scenario.inputs.values() for item in items})
         self._birth()
 
@@ -102,7 +103,17 @@ class World:
             for pair in sorted(self.channels)
             if self.channels[pair]
         )
-        return hash((parts, channels, frozenset(self.applied.items()), self.unsettled, self.asked, self.epoch_ended))
+        return hash(
+            (
+                parts,
+                channels,
+                frozenset(self.applied.items()),
+                self.unsettled,
+                self.asked,
+                self.epoch_ended,
+                self._aborts_left,
+            )
+        )
 
     # What can happen ----------------------------------------------------------------------------------------------
 
@@ -112,7 +123,7 @@ class World:
         steps += [Step("receive", to, RegionId(0), sender) for (sender, to), queue in self.channels.items() if queue]
         if self.asked < len(self.scenario.requests):
             steps.append(Step("ask"))
-        if self.scenario.aborts and isinstance(self.coordinator.phase, coordination.Rescaling):
+        if self._aborts_left and isinstance(self.coordinator.phase, coordination.Rescaling):
             steps.append(Step("abort"))
         if self.epoch_ended < len(self.epochs) - 1 and self._quiet(self.epochs[self.epoch_ended]):
             steps.append(Step("end epoch"))
@@ -139,10 +150,13 @@ class World:
 
     def _quiet(self, epoch: int) -> bool:
         """Whether, by the rules, all rows up to this epoch count as applied: as many received as sent."""
-        for (worker, region), part in self.parts.items():
-            coming = self._input(worker, region)[part.position : part.position + 1]
+        for place, items in self.scenario.inputs.items():
+            position = self.parts[place].position if place in self.parts else 0
+            if any(item.epoch <= epoch for item in items[position:]):
+                return False
+        for part in self.parts.values():
             waiting = part.machine.rows_waiting if self.rulebook.waiting_rows_in_flight else 0
-            if waiting or part.queue or (coming and coming[0].epoch <= epoch and not part.left):
+            if waiting or part.queue:
                 return False
         return not any(isinstance(message, RowsSent) for queue in self.channels.values() for _, message, _ in queue)
 
@@ -159,6 +173,7 @@ class World:
 
     def _abort(self, step: Step) -> None:
         assert isinstance(self.coordinator.phase, coordination.Rescaling)
+        self._aborts_left -= 1
         self._coordinate(AbortWanted(ticket=self.coordinator.phase.plan.ticket))
 
     def _end_epoch(self, step: Step) -> None:
@@ -320,8 +335,9 @@ class World:
                 self._check_place(worker, region, key)
                 for origin, seq in log:
                     seen.setdefault((region, key, origin), []).append(seq)
-        for (_, region), items in self.scenario.inputs.items():
-            for item in items:
+        for place, items in self.scenario.inputs.items():
+            region = place[1]
+            for item in items if place in self.parts else ():
                 times = seen.get((region, item.key, item.origin), []).count(item.seq)
                 if times != 1:
                     kind = Kind.DOUBLED if times else Kind.LOST
