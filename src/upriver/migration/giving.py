@@ -32,12 +32,8 @@ def announced(turn: Turn, phase: Normal, event: RescaleAnnounced) -> Started:
 def _migration(me: WorkerId, rescale: RescaleAnnounced, early: Early) -> Migration:
     members = tuple(sorted({*rescale.old, *rescale.new}))
     moves = rescale.before.diff(rescale.after)
-    closed = {
-        origin: frozenset(
-            vnode for vnode, (old, new) in moves.items() if new == me and old != origin and vnode not in early.kept
-        )
-        for origin in members
-    }
+    coming = {vnode: old for vnode, (old, new) in moves.items() if new == me and vnode not in early.kept}
+    closed = {origin: frozenset(vnode for vnode, old in coming.items() if old != origin) for origin in members}
     migration = Migration(
         rescale=rescale,
         members=members,

@@ -33,17 +33,20 @@ def icadd_campaign(
 
     rules: ``"fixed"``, which ships, or ``"published"``. workers: of the old configuration; drawn, unless given.
     rulebook: in place of ``rules``, for a test that switches a rule off. Keys: protocol, rules, runs, violations (how
-    many seeds), kinds (violations by kind), steps, rescales (asked for in all runs), cases (runs by what was asked);
+    many seeds), kinds (violations by kind), steps, rescales (asked for in all runs), cases (runs by what was asked), happenings (in how many
+    runs a rule passed a row, a message of a kind came, or rows had to wait);
     and of the first seed with a violation ``seed``, ``kind``, ``message`` and ``trace``, a list of lines.
     """
     book = rulebook or RULEBOOKS[rules]()
     kinds: Counter[str] = Counter()
     cases: Counter[str] = Counter()
     totals: Counter[str] = Counter()
+    happenings: Counter[str] = Counter()
     first: dict[str, Any] = {}
     for seed in range(first_seed, first_seed + runs):
         scenario = random_scenario(seed, workers, aborts=book.aborts)
-        steps, violation = run(seed, scenario, book)
+        steps, violation, happened = run(seed, scenario, book)
+        happenings.update(happened)
         cases[scenario.name] += 1
         totals["steps"] += len(steps)
         totals["rescales"] += len(scenario.requests)
@@ -59,12 +62,13 @@ def icadd_campaign(
         "steps": totals["steps"],
         "rescales": totals["rescales"],
         "cases": dict(sorted(cases.items())),
+        "happenings": dict(sorted(happenings.items())),
         **first,
     }
 
 
-def run(seed: int, scenario: Scenario, rulebook: Rulebook) -> tuple[list[Step], Violation | None]:
-    """One run to its end, or to the first violation: the steps taken, and what was found.
+def run(seed: int, scenario: Scenario, rulebook: Rulebook) -> tuple[list[Step], Violation | None, frozenset[str]]:
+    """One run to its end, or to the first violation: the steps taken, what was found, and what happened on the way.
 
     Each kind of step at each place has its own pace for the whole run, so some channels and workers are slow.
     """
@@ -84,8 +88,8 @@ def run(seed: int, scenario: Scenario, rulebook: Rulebook) -> tuple[list[Step], 
             world.take(step)
         world.check_end()
     except Violation as violation:
-        return taken, violation
-    return taken, None
+        return taken, violation, world.happened
+    return taken, None, world.happened
 
 
 def _told(seed: int, scenario: Scenario, rulebook: Rulebook, steps: list[Step], violation: Violation) -> dict[str, Any]:

@@ -57,7 +57,10 @@ Channels = dict[tuple[WorkerId, WorkerId], tuple[tuple[RegionId, Message, Any], 
 
 
 class World:
-    """All of it. Steps raise ``Violation`` when a checker finds something."""
+    """All of it. Steps raise ``Violation`` when a checker finds something.
+
+    happened: what has been seen on the way here, by name; it makes no difference to what follows.
+    """
 
     def __init__(self, scenario: Scenario, rulebook: Rulebook) -> None:
         self.scenario = scenario
@@ -69,6 +72,7 @@ class World:
         self.asked = 0
         self.unsettled: frozenset[tuple[WorkerId, RegionId]] = frozenset()
         self.epoch_ended = 0
+        self.happened: frozenset[str] = frozenset()
         self._aborts_left = int(scenario.aborts)
         self.epochs = sorted({item.epoch for items in scenario.inputs.values() for item in items})
         self._birth()
@@ -198,6 +202,7 @@ class World:
             if not (self.rulebook.loses_done_to_the_gone and isinstance(message, WorkerDone)):
                 raise Violation(Kind.DEAD, f"{brief(message)} from {step.peer} reached {step.worker}, which has left")
             return
+        self.happened |= {type(message).__name__}
         self._event(place, Received(sender=step.peer, message=message))
 
     def _answer(self, step: Step) -> None:
@@ -250,6 +255,8 @@ class World:
             raise Violation(Kind.ILLEGAL, str(error)) from error
         for action in actions:
             self._carry_out(step, action)
+        if self.parts[step.worker, step.region].machine.rows_waiting:
+            self.happened |= {"rows wait"}
 
     def _carry_out(self, step: Step, action: Action) -> None:
         part = self.parts[step.worker, step.region]
@@ -324,6 +331,7 @@ class World:
             raise Violation(Kind.ORDER, f"{place} ahead of #{last + 1}", rule)
         if self.epoch_ended and item.epoch <= self.epochs[self.epoch_ended - 1]:
             raise Violation(Kind.LATE, f"{place} after its epoch {item.epoch} had ended", rule)
+        self.happened |= {f"rule {rule}"}
         self.applied[step.region, key, item.origin] = item.seq
         part.logs[key] = (*part.logs.get(key, ()), (item.origin, item.seq))
 
