@@ -32,10 +32,12 @@ def icadd_campaign(
     """Run the seeds from ``first_seed`` on. For JSON.
 
     rules: ``"fixed"``, which ships, or ``"published"``. workers: of the old configuration; drawn, unless given.
-    rulebook: in place of ``rules``, for a test that switches a rule off. Keys: protocol, rules, runs, violations (how
-    many seeds), kinds (violations by kind), steps, rescales (asked for in all runs), cases (runs by what was asked), happenings (in how many
-    runs a rule passed a row, a message of a kind came, or rows had to wait);
-    and of the first seed with a violation ``seed``, ``kind``, ``message`` and ``trace``, a list of lines.
+    rulebook: in place of ``rules``, for a test that switches a rule off.
+
+    Keys: protocol, rules, runs, violations (how many seeds), kinds (violations by kind), steps, rescales (asked for in
+    all runs), cases (runs by what was asked), happenings (in how many runs a rule passed a row, a message of a kind
+    came, or rows had to wait); and of the first seed with a violation ``seed``, ``kind``, ``message`` and ``trace``, a
+    list of lines.
     """
     book = rulebook or RULEBOOKS[rules]()
     kinds: Counter[str] = Counter()
