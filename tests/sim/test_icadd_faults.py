@@ -8,6 +8,7 @@ import pytest
 from upriver.migration.published import PublishedRules
 from upriver.sim.icadd_cases import BYSTANDER
 from upriver.sim.icadd_faults import FAULTS, Fault, search_published
+from upriver.sim.icadd_join import search_join
 from upriver.sim.icadd_node import Kind, Violation
 from upriver.sim.icadd_scenario import mended, published
 from upriver.sim.icadd_search import Search, tell
@@ -76,6 +77,15 @@ def test_r10_an_epoch_ends_over_held_rows() -> None:
     check_shown_and_mended("R10", steps=10)
 
 
+def test_r14_of_two_distributors_one_collects_and_one_lets_through() -> None:
+    _, story = search_join(published, distributors=2)
+    assert len(story) - 1 == 4, story
+    assert story[-1].startswith("SPLIT: ")
+    tried, clean = search_join(mended, distributors=1)
+    assert not clean
+    assert tried > 50
+
+
 def ways(world: World, steps: tuple[Step, ...], steps_max: int) -> Iterator[tuple[World, tuple[Step, ...], Violation]]:
     """Every violation within so many steps, found by trying all ways, one by one, equal states or not."""
     possible = world.possible()
@@ -106,7 +116,7 @@ def test_no_shorter_way_leads_to_the_fault(number: str) -> None:
 
 def test_the_search_tells_all_faults_in_json() -> None:
     found = json.loads(json.dumps(search_published()))
-    assert [entry["fault"] for entry in found] == ["R1", "R2", "R3", "R4", "R5", "R7", "R8", "R10"]
+    assert [entry["fault"] for entry in found] == ["R1", "R2", "R3", "R4", "R5", "R7", "R8", "R10", "R14"]
     for entry in found:
         assert entry["found"]
         assert entry["trace"][-1].startswith(entry["kind"])

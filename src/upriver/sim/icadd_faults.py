@@ -10,6 +10,7 @@ from typing import Any
 from upriver.migration.actions import Rule
 from upriver.migration.published import After
 from upriver.sim.icadd_cases import BOUNCED, BYSTANDER, DOWN, EPOCHS, JOIN_WITH_ROWS, QUIET, TINY
+from upriver.sim.icadd_join import search_join
 from upriver.sim.icadd_node import Kind, Violation
 from upriver.sim.icadd_scenario import Rulebook, Scenario, published
 from upriver.sim.icadd_search import Finding, Search, tell
@@ -128,7 +129,21 @@ def search_published() -> list[dict[str, Any]]:
 
     Keys: fault, title, case, kind, rule (the document's, or null), steps, trace (a line per step, and the finding).
     """
-    return [_found(fault) for fault in FAULTS]
+    return [*(_found(fault) for fault in FAULTS), _found_join()]
+
+
+def _found_join() -> dict[str, Any]:
+    _, story = search_join(published, distributors=2)
+    return {
+        "fault": "R14",
+        "title": "of two distributors of one region, one collects a key while the other lets it through",
+        "found": bool(story),
+        "case": "join of two inputs",
+        "kind": str(Kind.SPLIT),
+        "rule": None,
+        "steps": max(0, len(story) - 1),
+        "trace": story,
+    }
 
 
 def _found(fault: Fault) -> dict[str, Any]:
