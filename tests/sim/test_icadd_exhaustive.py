@@ -16,6 +16,7 @@ def test_all_ways_of_a_small_case_are_clean(case: Scenario) -> None:
     stories = ["\n".join(tell(case, mended(), finding)) for finding in searched.findings.values()]
     assert not stories, stories[0]
     assert searched.ends > 0
+    assert searched.trapped == 0, "from some states there is no end"
 
 
 def test_the_search_sees_more_than_one_way() -> None:

@@ -9,7 +9,7 @@ from upriver.sim.icadd_rows import Item, Key
 from upriver.sim.icadd_scenario import Scenario
 from upriver.vnodes import VnodeMap
 
-REGION = RegionId(0)
+REGION, OTHER_REGION = RegionId(0), RegionId(1)
 
 
 def case(
@@ -120,6 +120,21 @@ ABORT_LEAVE = case("abort leave", old=[0, 1], new=[0], owners=[1], moves={0: 0},
 EPOCHS = case("epochs", old=[0, 1], new=[0, 1], owners=[0], moves={0: 1}, rows={0: "a|a", 1: "a|a"})
 """Two epochs."""
 
+SLOW = replace(PAIR, name="slow", slow_operators=True)
+"""As ``pair``, with operators that are slow to see what they are given."""
+SLOW_NEW_KEY = replace(NEW_KEY, name="slow new key", slow_operators=True)
+"""As ``new key``, with slow operators."""
+TWO_AT_ONCE = replace(TWO_KEYS, name="two at once", keys_max=2)
+"""As ``two keys``, collected together."""
+TWO_REGIONS = replace(
+    QUIET,
+    name="two regions",
+    maps=dict.fromkeys((REGION, OTHER_REGION), QUIET.maps[REGION]),
+    prior=dict.fromkeys((REGION, OTHER_REGION), QUIET.prior[REGION]),
+    inputs={(WorkerId(1), region): BOUNCED.inputs[WorkerId(1), REGION] for region in (REGION, OTHER_REGION)},
+)
+"""Two regions that share the channels, each with a key that moves."""
+
 SMALL_CASES = (
     TINY,
     PAIR,
@@ -142,4 +157,8 @@ SMALL_CASES = (
     ABORT_JOIN,
     ABORT_LEAVE,
     EPOCHS,
+    SLOW,
+    SLOW_NEW_KEY,
+    TWO_AT_ONCE,
+    TWO_REGIONS,
 )

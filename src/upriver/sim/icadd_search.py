@@ -24,11 +24,13 @@ class Finding:
 @dataclass(frozen=True, slots=True)
 class Searched:
     """states: different ones seen. ends: of them, those after which nothing can happen. complete: none was left out.
-    findings: the first of each kind."""
+    trapped: of them, those from which neither an end nor a violation can be reached. findings: the first of each kind.
+    """
 
     states: int
     ends: int
     complete: bool
+    trapped: int
     findings: dict[Kind, Finding]
 
 
@@ -39,20 +41,24 @@ class Search:
         self.scenario = scenario
         self.rulebook = rulebook
         self._parents: dict[int, tuple[int, Step] | None] = {}
+        self._before: dict[int, list[int]] = {}
 
     def everything(self, states_max: int) -> Searched:
         """All states, up to about this many."""
         findings: dict[Kind, Finding] = {}
-        ends = 0
+        ends, stopped = 0, set()
         frontier = self._begin()
         while frontier and len(self._parents) < states_max:
             world, state = frontier.popleft()
             steps = world.possible()
             ends += not steps
-            for violation, last in self._expand(world, state, steps, frontier):
+            found = self._expand(world, state, steps, frontier)
+            if found or not steps:
+                stopped.add(state)
+            for violation, last in found:
                 if violation.kind not in findings:
                     findings[violation.kind] = Finding(violation, self._steps_to(state, last))
-        return Searched(len(self._parents), ends, not frontier, findings)
+        return Searched(len(self._parents), ends, not frontier, self._trapped(stopped), findings)
 
     def first(self, wanted: Wanted, states_max: int) -> Finding | None:
         """A shortest way to a wanted violation, if there is one within about this many states."""
@@ -68,6 +74,7 @@ class Search:
     def _begin(self) -> deque[tuple[World, int]]:
         world = World(self.scenario, self.rulebook)
         self._parents = {world.state(): None}
+        self._before = {}
         return deque([(world, world.state())])
 
     def _expand(
@@ -88,10 +95,21 @@ class Search:
                 found.append((violation, step))
                 continue
             key = after.state()
+            self._before.setdefault(key, []).append(state)
             if key not in self._parents:
                 self._parents[key] = (state, step)
                 frontier.append((after, key))
         return found
+
+    def _trapped(self, stopped: set[int]) -> int:
+        """How many states lead to none of the stopped ones; of a search that is cut short, that says nothing."""
+        leading, todo = set(stopped), list(stopped)
+        while todo:
+            for state in self._before.get(todo.pop(), ()):
+                if state not in leading:
+                    leading.add(state)
+                    todo.append(state)
+        return len(self._parents) - len(leading)
 
     def _steps_to(self, state: int, last: Step | None) -> tuple[Step, ...]:
         steps = [] if last is None else [last]
