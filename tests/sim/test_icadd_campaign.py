@@ -32,7 +32,8 @@ def test_every_kind_of_rescale_is_asked_for(campaign: dict[str, Any], case: str)
 
 @pytest.mark.parametrize(
     "happening",
-    ["Acquire", "Bye", "Done", "Kept", "Mark", "RelayedMark", "RowsSent", "rows wait"]
+    ["Acquire", "Bye", "Done", "Kept", "Mark", "RelayedMark", "RowsSent"]
+    + [f"rows wait in {phase}" for phase in ("Normal", "Collecting", "Settling")]
     + [f"rule {rule}" for rule in ("N1", "N3", "I1.1", "I1.2", "C1.1", "C3.1", "C3.2")],
 )
 def test_everything_that_can_happen_does_happen(campaign: dict[str, Any], happening: str) -> None:

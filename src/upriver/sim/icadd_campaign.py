@@ -110,7 +110,8 @@ def random_scenario(seed: int, workers: int | None = None, *, aborts: bool = Tru
     direction, new = _new_workers(lots, old)
     vnodes = lots.choice([8, 16])
     regions = tuple(map(RegionId, range(lots.choice([1, 1, 2, 3]))))
-    keys = tuple(_key(lots, vnodes) for _ in range(lots.randint(1, 4)))
+    busy = lots.sample(range(vnodes), 2)
+    keys = tuple(Key(VnodeId(lots.choice(busy)), lots.randint(1, 3)).hash64(vnodes) for _ in range(lots.randint(1, 4)))
     requests = [RescaleAsked(ticket=Ticket(1), workers=new, moves=_moves(lots, vnodes, new, direction))]
     if lots.random() < 0.4:
         more = (*new, WorkerId(count + WORKERS_MAX))
@@ -147,16 +148,12 @@ def _moves(
     return {VnodeId(vnode): lots.choice(workers) for vnode in moving}
 
 
-def _key(lots: random.Random, vnodes: int) -> int:
-    return Key(VnodeId(lots.randrange(vnodes)), lots.randint(1, 3)).hash64(vnodes)
-
-
 def _items(lots: random.Random, origin: WorkerId, keys: tuple[int, ...]) -> tuple[Item, ...]:
-    """Up to 8 rows in up to 3 epochs."""
+    """Up to 12 rows in up to 3 epochs."""
     seen: Counter[int] = Counter()
     items = []
     epoch = 1
-    for _ in range(lots.randint(0, 8)):
+    for _ in range(lots.randint(0, 12)):
         key = lots.choice(keys)
         seen[key] += 1
         epoch = min(3, epoch + (lots.random() < 0.2))

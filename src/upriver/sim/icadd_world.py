@@ -255,8 +255,9 @@ class World:
             raise Violation(Kind.ILLEGAL, str(error)) from error
         for action in actions:
             self._carry_out(step, action)
-        if self.parts[step.worker, step.region].machine.rows_waiting:
-            self.happened |= {"rows wait"}
+        machine = self.parts[step.worker, step.region].machine
+        if machine.rows_waiting:
+            self.happened |= {f"rows wait in {type(machine.phase).__name__}"}
 
     def _carry_out(self, step: Step, action: Action) -> None:
         part = self.parts[step.worker, step.region]
