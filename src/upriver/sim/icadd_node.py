@@ -49,7 +49,8 @@ class Part:
 
     logs: the state. sealed: keys whose state was collected and not yet dropped. queue: what the operators have not
     seen yet. answer: theirs, not yet with the distributor. position: rows that came from upstream. orders: of the
-    coordinator, not yet here. peers: of a retired worker, who stays. fingerprint: of all of it, once asked for.
+    coordinator, not yet here. peers: of a retired worker, who stays. fingerprint, steps: what this part is, and what
+    can happen to it next, once asked for.
     """
 
     machine: Machine
@@ -62,6 +63,7 @@ class Part:
     peers: tuple[WorkerId, ...] | None = None
     left: bool = False
     fingerprint: Any = None
+    steps: tuple[Any, ...] | None = None
 
     def copy(self) -> "Part":
         """A part to change; nothing that the two share is ever changed in place."""

@@ -123,7 +123,11 @@ class World:
 
     def possible(self) -> list[Step]:
         """Every step that can be next, in a fixed order."""
-        steps = [step for (worker, region), part in self.parts.items() for step in self._of_part(worker, region, part)]
+        steps: list[Step] = []
+        for (worker, region), part in self.parts.items():
+            if part.steps is None:
+                part.steps = tuple(self._of_part(worker, region, part))
+            steps += part.steps
         steps += [Step("receive", to, RegionId(0), sender) for (sender, to), queue in self.channels.items() if queue]
         if self.asked < len(self.scenario.requests):
             steps.append(Step("ask"))
