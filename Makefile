@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test soak bench check clean lock
+.PHONY: demo test soak check clean lock
 
 demo: $(VENV)/ready
 	$(BIN)/upriver demo

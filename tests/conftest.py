@@ -8,6 +8,10 @@ from typing import Any
 import pytest
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--soak", action="store_true", help="many more seeds for the simulator")
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     """One local session for all tests: starting it costs seconds."""

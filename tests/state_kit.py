@@ -17,7 +17,7 @@ from upriver.dataflow.batch import Batch, Hashes
 from upriver.dataflow.plan import Projection
 from upriver.hashing import hash64
 
-MANY = settings(derandomize=True, deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+MANY = settings(derandomize=True, deadline=None, max_examples=80, suppress_health_check=[HealthCheck.too_slow])
 """How property tests run: the same examples each time, however slow the machine."""
 
 Row = tuple[Any, ...]

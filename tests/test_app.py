@@ -267,7 +267,7 @@ def test_a_bad_row_fails_the_app_with_its_reason(spark: Any, tmp_path: Path) -> 
         app.table("numbers", rows, key="k")
         app.view("shares", "SELECT k, sum(10 / v) AS share FROM numbers GROUP BY k", key="k")
         app.start()
-        with pytest.raises(RowError, match=r"(?i)division by zero"):
+        with pytest.raises(RowError, match=r"(?i)view 'shares', epoch 1: .*division by zero"):
             app.wait()
 
 

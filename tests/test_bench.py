@@ -11,14 +11,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from upriver.bench.commands import add_benchmarks, render_latency, render_throughput
+from upriver.bench.commands import add_benchmarks, render_latency, render_stages, render_throughput
 from upriver.bench.events import EventsSpec, write_events
 from upriver.bench.figures import median, milliseconds, percentile
 from upriver.bench.latency import spread
 from upriver.bench.process_tree import Meter, ProcessTimes, TreeAccount, parse_stat, process_table, pss_bytes
+from upriver.bench.stages import rates
 from upriver.bench.throughput import Measured, ThroughputOptions, measure_throughput, medians
 from upriver.errors import UserError
 from upriver.hashing import hash64
@@ -171,6 +172,7 @@ def test_a_real_tree_is_charged_with_what_it_burnt() -> None:
 # Events ----------------------------------------------------------------------------------------------------------
 
 
+@settings(deadline=None)
 @given(st.integers(1, 1000), st.integers(1, 50), st.integers(1, 10), st.integers(0, 3))
 def test_events_have_their_rows_and_keys_and_come_again(rows: int, keys: int, files: int, seed: int) -> None:
     spec = EventsSpec(rows=max(rows, files), keys=keys, files=files, seed=seed)
@@ -212,6 +214,7 @@ def test_impossible_events_are_refused(asked: dict[str, int]) -> None:
 # Latency ---------------------------------------------------------------------------------------------------------
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 500), min_size=1, max_size=300), st.integers(1, 8))
 def test_watched_keys_are_spread_over_the_order_of_hashes(keys: list[int], count: int) -> None:
     watched = spread(np.array(keys), count).tolist()
@@ -262,6 +265,13 @@ def test_latencies_are_shown_in_tables() -> None:
     assert "1-row epoch, from commit" in shown
     assert "3.25" in shown
     assert "one_p50_us" in shown
+
+
+def test_the_first_micro_batch_has_a_rate_of_its_own() -> None:
+    assert rates([100, 200, 100], [2.0, 1.0, 0.5]) == {"first_rows_per_s": 50, "rows_per_s": 200}
+    assert rates([100], [2.0]) == {"first_rows_per_s": 50, "rows_per_s": 50}
+    shown = render_stages({"stages": {"ingest": rates([1_000, 4_000_000], [1.0, 2.0])}})
+    assert shown.splitlines()[-1].split() == ["ingest", "1,000", "2,000,000"]
 
 
 @pytest.mark.spark

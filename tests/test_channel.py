@@ -1,71 +1,20 @@
 """Channels: order, goodbyes, and what happens when a peer dies, freezes, drowns or refuses."""
 
-import multiprocessing
-import os
 import queue
-import signal
 import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import Any
 
 import pyarrow as pa
 import pytest
+from channel_kit import HELLO, QUICK, SECONDS_MAX, TOKEN, Ear, Hub
 
 from upriver.errors import AccessDenied, ClusterError, ProtocolError, UpriverError, UserError, WaitTimeout, WorkerLost
 from upriver.shell.channel import CHANNEL, ChannelEnd, ChannelExchange, ChannelLimits, Receiver, open_channel
-from upriver.shell.flight import FlightBase
+from upriver.shell.flight import ExchangeCall, FlightBase
 from upriver.shell.remote import Connection, Remote, end_exchange
-from upriver.shell.wire import Message, encode
-
-TOKEN = "s3cret-t0ken"
-SECONDS_MAX = 10.0
-"""Seconds that a test waits for what must come at once."""
-QUICK = ChannelLimits(ping_s=0.05, silence_s_max=0.5)
-HELLO = Message("hello", {"worker": 3})
-
-
-@dataclass(frozen=True)
-class Ear:
-    """Keeps what a receiver was told."""
-
-    messages: "queue.Queue[Message]" = field(default_factory=queue.Queue)
-    closings: "queue.Queue[UpriverError | None]" = field(default_factory=queue.Queue)
-
-    @property
-    def receiver(self) -> Receiver:
-        return Receiver(self.messages.put, self.closings.put)
-
-    def hear(self) -> Message:
-        return self.messages.get(timeout=SECONDS_MAX)
-
-    def closing(self) -> UpriverError | None:
-        """What ``on_close`` was told, after all the messages."""
-        return self.closings.get(timeout=SECONDS_MAX)
-
-
-@dataclass(frozen=True)
-class Hub:
-    """A server that takes every channel; ``ends`` gives each with its ear and hello."""
-
-    limits: ChannelLimits = QUICK
-    ends: "queue.Queue[tuple[ChannelEnd, Ear, Message]]" = field(default_factory=queue.Queue)
-
-    def on_open(self, end: ChannelEnd, hello: Message) -> Receiver:
-        if hello.kind == "refuse me":
-            raise UserError("worker 3 is here already")
-        ear = Ear()
-        self.ends.put((end, ear, hello))
-        return ear.receiver
-
-    def accepted(self) -> tuple[ChannelEnd, Ear]:
-        end, ear, _ = self.ends.get(timeout=SECONDS_MAX * 3)
-        return end, ear
-
-    def server(self) -> FlightBase:
-        return FlightBase(TOKEN, exchanges={CHANNEL: ChannelExchange(self.on_open, self.limits)})
+from upriver.shell.wire import Message, decode, encode
 
 
 @pytest.fixture(autouse=True)
@@ -175,6 +124,28 @@ def test_a_closed_end_takes_nothing_more_and_closes_once(server: FlightBase, hub
     assert (our_ear.closing(), their_ear.closing()) == (None, None)
     assert our_ear.closings.empty()
     assert their_ear.closings.empty()
+
+
+class Hasty:
+    """A server's side that is gone as soon as both have said goodbye, before the stream has ended in form."""
+
+    def serve(self, call: ExchangeCall) -> None:
+        call.reader.read_chunk()
+        for said in ("channel.welcome", "channel.bye"):
+            call.writer.write_metadata(encode(Message(said)))
+        while decode(call.reader.read_chunk().app_metadata).kind != "channel.bye":
+            pass
+        call.cut()
+
+    def close(self, seconds: float) -> None:
+        """It is gone by then."""
+
+
+def test_a_peer_that_is_gone_after_its_goodbye_has_closed_in_good_order() -> None:
+    ear = Ear()
+    with FlightBase(TOKEN, exchanges={CHANNEL: Hasty()}) as server:
+        call(server, ear)
+        assert ear.closing() is None
 
 
 def test_a_stopping_server_says_goodbye(hub: Hub) -> None:
@@ -305,101 +276,3 @@ def test_one_message_larger_than_the_outbox_goes_through() -> None:
         theirs.send(Message("much", {"text": "x" * 1000}))
         assert len(our_ear.hear().fields["text"]) == 1000
         close(ours, our_ear, their_ear)
-
-
-# Other processes
-
-
-def open_and_wait(address: str, then: str) -> None:
-    """A process that opens a channel, and then waits to be killed, freezes, or ends without closing it."""
-    closed = threading.Event()
-    receiver = Receiver(lambda _: None, lambda _: closed.set())
-    open_channel(Remote(address, TOKEN), HELLO, receiver, limits=QUICK)
-    if then == "freeze":
-        os.kill(os.getpid(), signal.SIGSTOP)
-    if then == "wait":
-        closed.wait()
-
-
-def serve_and_wait(address: Any, then: str) -> None:
-    """A process that serves channels, and then waits to be killed, freezes, or ends without stopping."""
-    hub = Hub()
-    server = hub.server()
-    address.send(server.address)
-    _, ear = hub.accepted()
-    ear.hear()
-    if then == "freeze":
-        os.kill(os.getpid(), signal.SIGSTOP)
-    if then == "wait":
-        threading.Event().wait()
-
-
-@pytest.fixture
-def processes() -> Iterator[list[Any]]:
-    started: list[Any] = []
-    yield started
-    for process in started:
-        process.kill()
-        process.join()
-
-
-def start(processes: list[Any], target: Any, *arguments: Any) -> Any:
-    process = multiprocessing.get_context("spawn").Process(target=target, args=arguments)
-    processes.append(process)
-    process.start()
-    return process
-
-
-def test_a_client_killed_is_noticed_at_once(processes: list[Any]) -> None:
-    hub = Hub(ChannelLimits())
-    with hub.server() as server:
-        process = start(processes, open_and_wait, server.address, "wait")
-        _, ear = hub.accepted()
-        process.kill()
-        error = ear.closings.get(timeout=2.0)  # the limit of silence is far beyond
-    assert isinstance(error, WorkerLost)
-    assert "without a goodbye" in str(error)
-
-
-def test_a_frozen_client_is_noticed_by_its_silence(processes: list[Any], server: FlightBase, hub: Hub) -> None:
-    start(processes, open_and_wait, server.address, "freeze")
-    _, ear = hub.accepted()
-    error = ear.closing()
-    assert isinstance(error, WorkerLost)
-    assert "silent for 0.5 s" in str(error)
-
-
-@pytest.mark.parametrize(("then", "match"), [("wait", "cannot be reached"), ("freeze", "silent for")])
-def test_a_server_killed_or_frozen_is_noticed(processes: list[Any], then: str, match: str) -> None:
-    address, told = multiprocessing.get_context("spawn").Pipe()
-    process = start(processes, serve_and_wait, told, then)
-    assert address.poll(SECONDS_MAX * 3)
-    ear = Ear()
-    end = open_channel(Remote(address.recv(), TOKEN), HELLO, ear.receiver, limits=QUICK)
-    end.send(Message("go on"))
-    if then == "wait":
-        process.kill()
-    error = ear.closing()
-    assert isinstance(error, ClusterError)
-    assert match in str(error)
-    with pytest.raises(ClusterError):
-        end.send(HELLO)
-
-
-def test_a_process_that_just_ends_says_goodbye(processes: list[Any], server: FlightBase, hub: Hub) -> None:
-    process = start(processes, open_and_wait, server.address, "end")
-    _, ear = hub.accepted()
-    assert ear.closing() is None
-    process.join(SECONDS_MAX)
-    assert process.exitcode == 0
-
-
-def test_a_server_process_that_just_ends_says_goodbye(processes: list[Any]) -> None:
-    address, told = multiprocessing.get_context("spawn").Pipe()
-    process = start(processes, serve_and_wait, told, "end")
-    assert address.poll(SECONDS_MAX * 3)
-    ear = Ear()
-    open_channel(Remote(address.recv(), TOKEN), HELLO, ear.receiver, limits=QUICK).send(Message("go on"))
-    assert ear.closing() is None
-    process.join(SECONDS_MAX)
-    assert process.exitcode == 0

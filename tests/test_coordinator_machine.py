@@ -156,6 +156,11 @@ def test_c1_an_epoch_that_has_ended_does_not_end_again() -> None:
     assert machine.step(finished(3, 1)) == []
 
 
+def test_c1_nothing_is_kept_of_epochs_that_have_ended() -> None:
+    machine = coordinator(*BOTH, published(1), finished(1, 1), finished(2, 1), gone(1), came(0, 3), finished(3, 1))
+    assert (machine._promised, machine._received) == ({}, {})
+
+
 def test_c1_epochs_end_in_order() -> None:
     machine = coordinator(*BOTH, published(1), published(2), finished(2, 1), finished(2, 2))
     assert machine.step(finished(1, 1)) == ended(1)

@@ -3,14 +3,11 @@
 import multiprocessing
 import os
 import queue
-import shutil
 import signal
 import socket
-import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -27,7 +24,7 @@ from upriver.errors import (
     WaitTimeout,
     WorkerLost,
 )
-from upriver.shell.flight import ERROR_TEXT_CHARS_MAX, GET_ROWS_MAX, ExchangeCall, FlightBase, Listen, Tls
+from upriver.shell.flight import ERROR_TEXT_CHARS_MAX, GET_ROWS_MAX, ExchangeCall, FlightBase, Listen
 from upriver.shell.remote import Connection, Remote, end_exchange
 from upriver.shell.sockets import cut_connections
 
@@ -243,6 +240,18 @@ def test_a_handler_that_takes_too_long_is_given_up() -> None:
         answer.set()
 
 
+def test_a_closed_connection_says_so(server: FlightBase) -> None:
+    connection = Connection(Remote(server.address, TOKEN), WorkerLost)
+    writer, reader = say(connection, b"hello")
+    connection.close()
+    writer.write_metadata(b"still")  # a stream outlives it
+    assert reader.read_chunk().app_metadata.to_pybytes() == b"still"
+    end_exchange(writer, reader)
+    for call in CALLS:
+        with pytest.raises(WorkerLost, match="closed"):
+            call(connection)
+
+
 # Stopping
 
 
@@ -332,58 +341,3 @@ def test_cutting_finds_connections_of_either_protocol_by_peer() -> None:
 def test_a_port_that_is_taken_is_a_clear_error() -> None:
     with FlightBase(TOKEN) as server, pytest.raises(ClusterError, match=f"cannot listen on 127.0.0.1:{server.port}"):
         FlightBase(TOKEN, listen=Listen(port=server.port))
-
-
-# Addresses and TLS
-
-
-@pytest.mark.parametrize("address", ["host:80", "grpc://host:80", "grpc+tcp://host:80"])
-def test_an_address_may_have_a_scheme(address: str) -> None:
-    assert Remote.parse(address, TOKEN) == Remote("host:80", TOKEN)
-
-
-@pytest.mark.parametrize("address", ["", "host", ":80", "host:", "host:http", "http://host:80", "host:80/path"])
-def test_a_malformed_address_is_refused(address: str) -> None:
-    with pytest.raises(UserError, match="host:port"):
-        Remote.parse(address, TOKEN)
-
-
-def test_a_tls_address_needs_certificates_to_trust() -> None:
-    with pytest.raises(UserError, match="tls_roots"):
-        Remote.parse("grpc+tls://host:80", TOKEN)
-    assert Remote.parse("grpc+tls://host:80", TOKEN, b"PEM").at("other:81") == Remote("other:81", TOKEN, b"PEM")
-
-
-@pytest.mark.parametrize(
-    ("listen", "address"),
-    [
-        (Listen(), "127.0.0.1:80"),
-        (Listen("::1"), "[::1]:80"),
-        (Listen("0.0.0.0", advertised="node7"), "node7:80"),
-        (Listen("0.0.0.0"), f"{socket.gethostname()}:80"),
-    ],
-)
-def test_an_address_is_one_that_others_can_reach(listen: Listen, address: str) -> None:
-    assert listen.address(80) == address
-
-
-def self_signed(directory: Path) -> Tls:
-    """A certificate for 127.0.0.1 that signs itself."""
-    key, certificate = directory / "key.pem", directory / "certificate.pem"
-    subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", *subject]
-    subprocess.run([*command, "-keyout", key, "-out", certificate], check=True, capture_output=True)
-    return Tls(certificate.read_bytes(), key.read_bytes())
-
-
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="there is no openssl to make a certificate with")
-def test_calls_go_over_tls(tmp_path: Path) -> None:
-    tls = self_signed(tmp_path)
-    with FlightBase(TOKEN, listen=Listen(tls=tls), actions={"hi": lambda _: {"said": "hi"}}) as server:
-        with Connection(Remote(server.address, TOKEN, tls.cert_chain)) as connection:
-            assert connection.act("hi", timeout=SECONDS_MAX) == {"said": "hi"}
-        with Connection(Remote(server.address, TOKEN)) as plain, pytest.raises(ClusterError):
-            plain.act("hi", timeout=SECONDS_MAX)
-        with Connection(Remote(server.address, "wrong", tls.cert_chain)) as stranger, pytest.raises(AccessDenied):
-            stranger.act("hi", timeout=SECONDS_MAX)
-    assert "PRIVATE" not in repr(tls)

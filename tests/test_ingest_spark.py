@@ -1,5 +1,6 @@
 """Ingest: from Spark's DataFrames to epochs, each row exactly once, whatever is started again or lost."""
 
+import os
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -21,16 +22,13 @@ TABLE = TableSpec("events", pa.schema([("k", pa.string()), ("n", pa.int64())]), 
 INDEXES = (("k",), ("n",))
 VNODES = 8
 Events = list[tuple[str | None, int]]
-
-
-def ignore(_: Manifest) -> None:
-    """Nobody listens to what is published."""
+Listener = Callable[[Manifest], None]
 
 
 class Driver:
     """What of a driver owns a root and gives epochs. Starts as the app does: by reading all manifests."""
 
-    def __init__(self, root: Path, on_published: Callable[[Manifest], None] = ignore) -> None:
+    def __init__(self, root: Path, on_published: Listener = lambda _: None) -> None:
         self.lake = OwnedLake(str(root), LakeRecord(VNODES, (TABLE,), {"events": INDEXES}), {})
         self.layout = Layout(root=str(root), table=TABLE, indexes=INDEXES, vnodes=VNODES, groups=2)
         history = History()
@@ -66,7 +64,7 @@ def drive(tmp_path: Path) -> Iterator[Drive]:
     """Starts a driver on the test's one root, in place of the one before."""
     drivers: list[Driver] = []
 
-    def drive(on_published: Callable[[Manifest], None] = ignore) -> Driver:
+    def drive(on_published: Listener = lambda _: None) -> Driver:
         for driver in drivers:
             driver.stop()
         drivers.append(Driver(tmp_path / "lake", on_published))
@@ -244,9 +242,6 @@ def test_a_stream_that_fails_says_why(drive: Drive, source: Source) -> None:
     assert driver.lake.last_epoch() == 0
 
 
-# Draining -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.spark
 def test_drain_waits_for_what_a_source_holds_back(drive: Drive, source: Source) -> None:
     for number in range(3):
@@ -384,15 +379,19 @@ def test_what_the_user_has_cached_stays_cached(spark: Any, drive: Drive) -> None
     assert not rows.storageLevel.useMemory
 
 
-def stuck(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    threading.Event().wait()
-    yield from batches
-
-
 @pytest.mark.spark
-def test_a_load_can_be_stopped_at_any_time(spark: Any, drive: Drive) -> None:
+def test_a_load_can_be_stopped_at_any_time(spark: Any, drive: Drive, tmp_path: Path) -> None:
+    running = tmp_path / "running"
+    os.mkfifo(running)
+
+    def stuck(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        running.write_text("")  # returns once it is read
+        threading.Event().wait()
+        yield from batches
+
     driver = drive()
     ingest = driver.load(frame(spark, events(0, 10)).mapInArrow(stuck, "k string, n long"))
+    running.read_text()
     with pytest.raises(WaitTimeout, match="table 'events' is still being loaded"):
         ingest.drain(no_time)
     ingest.stop()

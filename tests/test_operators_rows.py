@@ -120,6 +120,13 @@ def test_memory_of_rows_that_are_gone_comes_back() -> None:
     assert of_key(rows, 9) == []
 
 
+def test_nested_payloads_come_and_go() -> None:
+    rows = Rows(pa.schema([("k", pa.int32()), ("tags", pa.list_(pa.string()))]), ["k"])
+    rows.apply(batch_of(rows.schema, [(1, ["a", None]), (1, []), (1, None), (1, ["a", None])], ["k"]))
+    rows.apply(batch_of(rows.schema, [(1, ["a", None]), (1, None)], ["k"], [-1, -1]))
+    assert of_key(rows, 1) == [(1, []), (1, ["a", None])]
+
+
 def test_a_payload_keeps_its_bits() -> None:
     rows = Rows(pa.schema([("k", pa.float64()), ("s", pa.string())]), ["k"])
     rows.apply(batch_of(rows.schema, [(0.0, "plus"), (-0.0, "minus")], ["k"]))

@@ -5,13 +5,16 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+
+from upriver.ids import Epoch
+from upriver.shell.lake import Lake
 
 PROGRAM = Path(__file__).parent / "programs" / "river.py"
 FILES = 12
@@ -36,12 +39,28 @@ def events(tmp_path: Path) -> Path:
     return directory
 
 
-def start(master: str, root: Path, events: Path) -> "subprocess.Popen[str]":
-    command = [sys.executable, str(PROGRAM), master, str(root), str(events)]
-    # A session of its own, so that all its processes can be found by it.
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
-    )
+Start = Callable[[str, Path, Path], "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts drivers, each in a session of its own; none outlives the test."""
+    drivers: list[subprocess.Popen[str]] = []
+
+    def start_one(master: str, root: Path, events: Path) -> "subprocess.Popen[str]":
+        command = [sys.executable, str(PROGRAM), master, str(root), str(events)]
+        driver = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
+        )
+        drivers.append(driver)
+        return driver
+
+    yield start_one
+    for driver in drivers:
+        for pid, _ in live_processes():
+            if session_of(pid) == driver.pid:
+                os.kill(pid, signal.SIGKILL)
+        driver.communicate()
 
 
 def processes_of(session: int) -> list[str]:
@@ -74,7 +93,7 @@ def finish(driver: "subprocess.Popen[str]") -> dict[str, int]:
     return json.loads(out.strip().splitlines()[-1])
 
 
-def test_killed_in_mid_stream_it_goes_on_where_it_was(tmp_path: Path, events: Path) -> None:
+def test_killed_in_mid_stream_it_goes_on_where_it_was(start: Start, tmp_path: Path, events: Path) -> None:
     root = tmp_path / "lake"
     told: list[str] = []
     for kill_at in (2, 5):
@@ -87,14 +106,15 @@ def test_killed_in_mid_stream_it_goes_on_where_it_was(tmp_path: Path, events: Pa
         driver.send_signal(signal.SIGKILL)
         driver.wait(timeout=30)
     assert "epoch 5" in told
-    assert finish(start("local[4]", root, events)) == {"epoch": FILES, "differing": 0}
-    manifests = [json.loads(path.read_text()) for path in sorted((root / "epochs").iterdir())]
-    assert [manifest["batch"] for manifest in manifests] == list(range(FILES))
-    assert [manifest["term"] for manifest in manifests] == sorted(manifest["term"] for manifest in manifests)
+    assert finish(start("local[4]", root, events)) == {"rows": FILES * ROWS, "differing": 0}
+    lake = Lake(str(root))
+    manifests = [lake.manifest(Epoch(epoch)) for epoch in range(1, lake.last_epoch() + 1)]
+    assert [manifest.batch for manifest in manifests] == list(range(len(manifests)))
+    assert {manifest.term for manifest in manifests} == {1, 2, 3}
 
 
 @pytest.mark.parametrize("master", ["local[4]", "local-cluster[2,2,1024]"])
-def test_it_ends_and_leaves_no_process_behind(tmp_path: Path, events: Path, master: str) -> None:
+def test_it_ends_and_leaves_no_process_behind(start: Start, tmp_path: Path, events: Path, master: str) -> None:
     driver = start(master, tmp_path / "lake", events)
-    assert finish(driver) == {"epoch": FILES, "differing": 0}
+    assert finish(driver) == {"rows": FILES * ROWS, "differing": 0}
     assert processes_of(driver.pid) == []

@@ -13,10 +13,9 @@ from state_kit import MANY, Row, batch_of, decimal_of, keys_of, pieces, plain, p
 
 from upriver.dataflow.plan import AggregateCall, AggregatePlan, Projection, ViewPlan
 from upriver.dataflow.region import Region
-from upriver.errors import ProtocolError
+from upriver.errors import ProtocolError, RowError
 from upriver.hashing import hash64
 
-VNODES = 256
 FLIGHTS = pa.schema([("carrier", pa.string()), ("day", pa.int32()), ("miles", pa.int64()), ("delay", pa.float64())])
 CARRIER = pa.schema([("carrier", pa.string())])
 FLIGHT = st.tuples(
@@ -99,7 +98,7 @@ def table_of(schema: pa.Schema, rows: list[Row]) -> pa.Table:
 @MANY
 @given(st.data(), st.sampled_from([CARRIER_DAYS, LATE_FLIGHTS]), st.lists(FLIGHT, max_size=30))
 def test_a_view_is_what_duckdb_makes_of_the_same_rows(data: st.DataObject, plan: ViewPlan, rows: list[Row]) -> None:
-    region = Region.build(plan, VNODES, DuckDbEvaluator())
+    region = Region.build(plan, DuckDbEvaluator())
     for batch in pieces(batch_of(FLIGHTS, rows, ["carrier"]), data.draw(st.lists(st.integers(0, 40), max_size=2))):
         region.apply(batch)
     truth = plain_rows(by_duckdb(plan.sql, flights=table_of(FLIGHTS, rows)).cast(plan.output.schema))
@@ -120,7 +119,7 @@ def test_a_view_is_what_duckdb_makes_of_the_same_rows(data: st.DataObject, plan:
 def test_a_routing_key_of_several_columns_in_another_order_than_the_group() -> None:
     schema = pa.schema([("a", pa.int32()), ("b", pa.string()), ("x", pa.int64())])
     calls = (AggregateCall("sum", "x", "total", pa.int64()),)
-    region = Region.build(planes(AggregatePlan(("a", "b"), calls), schema, ("b", "a")), VNODES, DuckDbEvaluator())
+    region = Region.build(planes(AggregatePlan(("a", "b"), calls), schema, ("b", "a")), DuckDbEvaluator())
     rows = [(1, "u", 5), (None, "u", 6), (1, None, 7), (1, "u", 8), (None, None, 9)]
     region.apply(batch_of(schema, rows, ["b", "a"]))
     key_schema = pa.schema([("b", pa.string()), ("a", pa.int32())])
@@ -130,7 +129,7 @@ def test_a_routing_key_of_several_columns_in_another_order_than_the_group() -> N
 
 
 def test_stats_count_rows_before_having_and_keys_and_bytes() -> None:
-    region = Region.build(CARRIER_DAYS, VNODES, DuckDbEvaluator())
+    region = Region.build(CARRIER_DAYS, DuckDbEvaluator())
     assert (region.stats()["rows"], region.stats()["keys"]) == (0, 0)
     empty = region.stats()["bytes"]
     region.apply(batch_of(FLIGHTS, [("AA", 1, 1, 0.0)] * 9 + [("AA", 2, 1, None), ("UA", 1, 1, None)], ["carrier"]))
@@ -139,8 +138,15 @@ def test_stats_count_rows_before_having_and_keys_and_bytes() -> None:
     assert region.scan().num_rows == 2
 
 
+def test_an_overflow_is_told_in_the_users_words() -> None:
+    region = Region.build(CARRIER_DAYS, DuckDbEvaluator())
+    rows = [("UA", 1, 2**62, None), ("AA", 2, 2**62, None), ("AA", 2, 2**62, None)]
+    with pytest.raises(RowError, match=r"column m: sum does not fit int64 for the key \{'c': 'AA', 'day': 2\}"):
+        region.apply(batch_of(FLIGHTS, rows, ["carrier"]))
+
+
 def test_an_empty_batch_and_one_that_is_filtered_away_change_nothing() -> None:
-    region = Region.build(LATE_FLIGHTS, VNODES, DuckDbEvaluator())
+    region = Region.build(LATE_FLIGHTS, DuckDbEvaluator())
     region.apply(batch_of(FLIGHTS, [], ["carrier"]))
     region.apply(batch_of(FLIGHTS, [("AA", 1, 1, -1.0)], ["carrier"]))
     assert region.scan().num_rows == region.stats()["rows"] == 0
@@ -150,7 +156,7 @@ def test_an_empty_batch_and_one_that_is_filtered_away_change_nothing() -> None:
 def test_a_million_keys_take_their_bytes_and_no_more() -> None:
     schema = pa.schema([("k", pa.int64()), ("x", pa.int64())])
     calls = (AggregateCall("count_star", None, "n", pa.int64()), AggregateCall("sum", "x", "s", pa.int64()))
-    region = Region.build(planes(AggregatePlan(("k",), calls), schema, ("k",)), VNODES, DuckDbEvaluator())
+    region = Region.build(planes(AggregatePlan(("k",), calls), schema, ("k",)), DuckDbEvaluator())
     for start in range(0, 1_000_000, 50_000):
         rows = [(key, 1) for key in range(start, start + 50_000)]
         region.apply(batch_of(schema, rows, ["k"]))
@@ -161,7 +167,7 @@ def test_a_million_keys_take_their_bytes_and_no_more() -> None:
 @pytest.mark.parametrize("key", [("n",), ("m",), ("absent",)])
 def test_a_plan_whose_key_is_not_kept_is_our_fault(key: tuple[str, ...]) -> None:
     with pytest.raises(ProtocolError, match=r"its key .* is not a column of what it keeps"):
-        Region.build(replace(CARRIER_DAYS, key=key), VNODES, DuckDbEvaluator())
+        Region.build(replace(CARRIER_DAYS, key=key), DuckDbEvaluator())
 
 
 # Spark ------------------------------------------------------------------------------------------------------------
@@ -208,7 +214,7 @@ def test_aggregates_are_sparks(spark: Any, type: pa.DataType) -> None:
         calls += [AggregateCall("sum", "x", "sum", SUMMED[type]), AggregateCall("avg", "x", "avg", AVERAGED[type])]
     schema = pa.schema([("k", pa.int32()), ("x", type)])
     rows = [(1, value) for value in values] + [(None, value) for value in values[:2]] + [(2, None)]
-    region = Region.build(planes(AggregatePlan(("k",), tuple(calls)), schema, ("k",)), VNODES, DuckDbEvaluator())
+    region = Region.build(planes(AggregatePlan(("k",), tuple(calls)), schema, ("k",)), DuckDbEvaluator())
     region.apply(batch_of(schema, rows, ["k"]))
     spark.createDataFrame(table_of(schema, rows)).createOrReplaceTempView("samples")
     sql = ", ".join(f"{call.function}(x) AS {call.output}" for call in calls[1:])

@@ -10,16 +10,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 from state_kit import MANY, TYPES, VALUES, column_values, plainly
 
-from upriver.errors import DeclarationError
-from upriver.state.columns import array_of, canonical, cells_of, column_of, same
+from upriver.state.columns import ChunksColumn, array_of, canonical, cells_of, column_of, same
+
+NESTED = {
+    pa.list_(pa.int32()): st.lists(st.none() | st.integers(0, 9), max_size=3),
+    pa.struct([("a", pa.string()), ("b", pa.float64())]): st.fixed_dictionaries({"a": st.text(), "b": st.floats()}),
+    pa.map_(pa.string(), pa.int64()): st.dictionaries(st.text(max_size=2), st.integers(0, 9)).map(
+        lambda entries: list(entries.items())
+    ),
+    pa.null(): st.none(),
+}
+ALL_TYPES = TYPES | st.sampled_from(list(NESTED))
+
+
+def values_of(type: pa.DataType, size: int) -> st.SearchStrategy[list[Any]]:
+    if type in NESTED:
+        return st.lists(st.none() | NESTED[type], min_size=size, max_size=size)
+    return column_values(type, size=size)
 
 
 @MANY
-@given(st.data(), TYPES, st.lists(st.integers(0, 3), max_size=4))
+@given(st.data(), ALL_TYPES, st.lists(st.integers(0, 3), max_size=6))
 def test_a_column_holds_what_was_appended_piece_by_piece(data: Any, type: pa.DataType, offsets: list[int]) -> None:
     column, expected = column_of(type), []
     for offset in offsets:
-        values = data.draw(column_values(type))
+        values = data.draw(values_of(type, data.draw(st.integers(0, 9))))
         column.append(pa.array(values, type).slice(offset))
         expected += values[offset:]
     slots = np.array(data.draw(st.lists(st.integers(0, max(0, len(expected) - 1)), max_size=8)), np.int64)
@@ -32,9 +47,9 @@ def test_a_column_holds_what_was_appended_piece_by_piece(data: Any, type: pa.Dat
 
 
 @MANY
-@given(st.data(), TYPES)
+@given(st.data(), ALL_TYPES)
 def test_keep_leaves_the_chosen_values_in_the_chosen_order(data: Any, type: pa.DataType) -> None:
-    values = data.draw(column_values(type, size=10))
+    values = data.draw(values_of(type, 10))
     column = column_of(type)
     column.append(pa.array(values, type))
     chosen = data.draw(st.permutations(range(10)))[:6]
@@ -69,10 +84,19 @@ def test_canonical_has_one_zero_and_one_nan(type: pa.DataType) -> None:
     assert values.to_pylist()[4:] == [None, -math.inf]
 
 
-@pytest.mark.parametrize("type", [pa.list_(pa.int32()), pa.struct([("a", pa.int32())]), pa.null()])
-def test_nested_types_are_refused(type: pa.DataType) -> None:
-    with pytest.raises(DeclarationError, match="cannot hold values of type"):
-        column_of(type)
+def test_nested_values_are_compared_whole() -> None:
+    lists = pa.array([[1, None], [1], None, [], None])
+    others = pa.array([[1, None], [2], None, None, []])
+    assert same(lists, others).tolist() == [True, False, True, False, False]
+
+
+def test_nested_values_lie_in_few_pieces_of_their_own_memory() -> None:
+    column, values = ChunksColumn(pa.list_(pa.int64())), pa.array([[1, 2]] * 1000)
+    for start in range(1000):
+        column.append(values[start : start + 1])
+    assert len(column._chunks) <= 10
+    assert column.nbytes < 2 * values.nbytes
+    assert column.take(np.array([999, 0, 500])).to_pylist() == [[1, 2]] * 3
 
 
 def test_bytes_grow_with_what_is_held() -> None:

@@ -11,7 +11,7 @@ from state_kit import MANY
 
 from upriver.hashing import hash64
 from upriver.state.fanout import Fanout
-from upriver.state.spine import GROWTH, Spine
+from upriver.state.spine import GROWTH, SMALL_PAIRS, Spine
 from upriver.state.vectors import Hashes
 
 BATCHES = st.lists(st.lists(st.integers(0, 9), max_size=12), max_size=12)
@@ -42,13 +42,17 @@ def test_members_come_back_in_order_of_arrival(batches: list[list[int]], asked: 
     assert spine.nbytes == 8 * arrived
 
 
-def test_levels_stay_few_however_small_the_batches() -> None:
+def test_levels_stay_few_however_small_the_batches_and_all_are_searched() -> None:
     spine, lengths = Spine(), []
-    for member in range(2000):
+    for member in range(6000):
         spine.insert(_slots([member % 7]), _slots([member]))
         lengths = [len(level) for level in spine._levels]
-        assert all(larger > GROWTH * smaller for larger, smaller in pairwise(lengths))
-    assert sum(lengths) == 2000
+        assert all(larger > max(GROWTH * smaller, SMALL_PAIRS) for larger, smaller in pairwise(lengths))
+    assert sum(lengths) == 6000
+    assert len(lengths) > 1
+    positions, members = spine.find(_slots([3, 9, 0]))
+    assert members.tolist() == [*range(3, 6000, 7), *range(0, 6000, 7)]
+    assert positions.tolist() == [0] * 857 + [2] * 858
 
 
 def _hashes(keys: pa.Array, collide: bool) -> Hashes:

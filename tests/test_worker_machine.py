@@ -29,6 +29,7 @@ from upriver.machines.worker import (
     ForgetSnapshot,
     HoldSnapshot,
     LookupAsked,
+    LookupGivenUp,
     ReadEpoch,
     Refuse,
     Report,
@@ -113,7 +114,7 @@ def take(snapshot: int, at: int) -> TakeSnapshot:
 
 def worker(*events: WorkerEvent, rules: Rules = ALL_RULES) -> WorkerMachine:
     """A machine that has lived through these events."""
-    machine = WorkerMachine(lambda plan, vnodes: Counting(), rules)
+    machine = WorkerMachine(lambda _: Counting(), rules)
     for event in events:
         machine.step(event)
     return machine
@@ -153,6 +154,12 @@ def test_an_epoch_is_read_applied_and_reported() -> None:
     assert machine.step(rows(1, "a", "b")) == []
     assert machine.step(rows(1, "b")) == []
     assert machine.step(read(1, 3)) == [finished(1, received=3, keys=2, total=3)]
+
+
+def test_rows_reach_every_view_that_their_channel_feeds() -> None:
+    machine = worker(replace(assign(), plans=(PLAN, replace(PLAN, name="twin"))), *applied("ab"))
+    for view in ("counts", "twin"):
+        assert answered(machine.step(asked("a", view=view))) == {1: ({"a": 1}, 1)}
 
 
 def test_an_epoch_without_rows_is_reported_too() -> None:
@@ -213,6 +220,14 @@ def test_w3_so_many_lookups_wait_and_one_more_is_refused() -> None:
     assert len(answered(machine.step(read(1, 0)))) == LOOKUPS_PARKED_MAX
 
 
+def test_w3_a_lookup_that_was_given_up_waits_no_more() -> None:
+    machine = worker(
+        assign(serve_from=1), asked("a", ticket=1), asked("a", ticket=2), LookupGivenUp(ticket=1), opened(1)
+    )
+    assert list(answered(machine.step(read(1, 0)))) == [2]
+    assert worker().step(LookupGivenUp(ticket=1)) == []
+
+
 FIRST, SECOND = sorted(["a", "b"], key=lambda key: int(hashed([key])[0]))
 
 
@@ -229,6 +244,12 @@ def test_w6_a_lookup_of_the_last_key_received_waits_for_the_slice_that_follows()
     assert machine.step(asked(FIRST, ticket=2)) == []
     assert answered(machine.step(rows(1, SECOND))) == {2: ({FIRST: 3}, 0)}
     assert answered(machine.step(read(1, 4))) == {1: ({FIRST: 3, SECOND: 1}, 1)}
+
+
+def test_w6_of_a_slice_of_several_keys_only_the_last_one_waits() -> None:
+    machine = worker(assign(), opened(1), rows(1, FIRST, SECOND))
+    assert answered(machine.step(asked(FIRST, ticket=1))) == {1: ({FIRST: 1}, 0)}
+    assert machine.step(asked(SECOND, ticket=2)) == []
 
 
 def test_w6_an_epoch_that_is_read_has_no_last_key() -> None:
@@ -295,6 +316,13 @@ def test_w5_a_snapshot_waits_for_its_cut_and_sees_nothing_of_the_next_epoch() ->
 def test_w5_a_cut_that_the_worker_has_passed_is_a_fault(already: list[WorkerEvent]) -> None:
     with pytest.raises(ProtocolError, match="snapshot 7 wants epoch 1, 2 is applied"):
         worker(assign(), *already).step(take(7, at=1))
+
+
+def test_w5_a_cut_that_the_worker_is_just_leaving_is_a_fault_and_not_taken() -> None:
+    machine = worker(assign(), *applied("a"), opened(2), rows(2, "b"))
+    assert machine.step(take(7, at=1)) == []
+    with pytest.raises(ProtocolError, match="snapshot 7 wants epoch 1, 2 is applied"):
+        machine.step(read(2, 1))
 
 
 def test_w5_cuts_go_back_when_the_foremost_worker_was_lost_and_each_is_taken_at_its_own() -> None:

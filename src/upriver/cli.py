@@ -129,11 +129,18 @@ def _lookup(options: argparse.Namespace) -> int:
 def _parse_keys(texts: Sequence[str], schema: pa.Schema) -> pa.Table:
     """Keys as typed on a command line, in the types of the view's key columns."""
     several = len(schema) > 1
-    rows = [json.loads(text) if several or text.startswith("[") else [text] for text in texts]
+    rows = [_parse_json(text) if several or text.startswith("[") else [text] for text in texts]
     if any(not isinstance(row, list) or len(row) != len(schema) for row in rows):
         raise KeyTypeError(f"each key is a JSON list of {len(schema)} values: {', '.join(schema.names)}")
     columns = [_parse_column([row[place] for row in rows], field) for place, field in enumerate(schema)]
     return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _parse_json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise KeyTypeError(f"{text!r} is not JSON: {error}") from error
 
 
 def _parse_column(values: Sequence[Any], field: pa.Field) -> pa.Array:
@@ -161,9 +168,9 @@ def _simulate(options: argparse.Namespace) -> int:
     elif not result["violations"]:
         print(f"{result['runs']} runs from seed {options.seed}, {options.steps} steps each: no violation")
     else:
-        print(
-            "\n".join([*result["trace"], f"{result['violations']} of {result['runs']} runs violate a rule; the first:"])
-        )
+        print("\n".join(result["trace"]))
+        print(f"{result['violations']} of {result['runs']} runs violate a rule; the first, at step {result['step']}:")
+        print(f"{result['checker']}: {result['message']}")
         print(f"upriver simulate --seed {result['seed']} --steps {options.steps} --workers {options.workers}")
     return 1 if result["violations"] else 0
 

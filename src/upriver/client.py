@@ -3,6 +3,7 @@
 import atexit
 import threading
 import time
+from collections.abc import Mapping
 from typing import Any, Self
 
 import pyarrow as pa
@@ -67,19 +68,22 @@ class Client:
 
     def status(self) -> dict[str, Any]:
         """Epoch, workers, map version, and per view its rows, keys and bytes, as a plain dict."""
-        return self._act("status")
+        return self._act("status", {}, self._timeout)
 
     def explain(self, view: str) -> dict[str, Any]:
         """How a view is kept, as a plain dict. Raises UnknownView."""
-        return self._act("explain", view=view)
+        return self._act("explain", {"view": view}, self._timeout)
 
     def key_schema(self, view: str) -> pa.Schema:
         """Names and types of a view's key columns. Raises UnknownView."""
         return self._route(view).key_schema
 
-    def refresh(self) -> None:
-        """Ask the coordinator anew which worker owns what; lookups do so by themselves when they must."""
-        routing = Routing.from_json(self._act("routing"))
+    def refresh(self, timeout: float | None = None) -> None:
+        """Ask the coordinator anew which worker owns what; lookups do so by themselves when they must.
+
+        timeout: seconds; by default those that ``connect`` was given.
+        """
+        routing = Routing.from_json(self._act("routing", {}, self._timeout if timeout is None else timeout))
         self._routing = routing
         self._streams.keep_only(routing.addresses.values())
 
@@ -98,10 +102,10 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _act(self, action: str, **fields: Any) -> dict[str, Any]:
+    def _act(self, action: str, fields: Mapping[str, Any], timeout: float) -> dict[str, Any]:
         if self._closed.is_set():
             raise ClusterError("the client is closed")
-        return self._coordinator.act(action, fields, timeout=self._timeout)
+        return self._coordinator.act(action, fields, timeout=timeout)
 
     def _known(self) -> Routing:
         if self._routing is None:
@@ -134,5 +138,5 @@ class Client:
             if self._closed.wait(pause):
                 raise ClusterError("the client is closed")
             pause = min(2 * pause, RETRY_S_MAX)
-            self.refresh()
+            self.refresh(max(RETRY_S_MAX, lookup.give_up_at - time.monotonic()))
             asked = KeySet.concat([again.question.keys for again in unanswered])

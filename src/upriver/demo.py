@@ -45,8 +45,9 @@ VIEWS: Mapping[str, DemoView] = {
         (("JFK", "LAX"), ("EWR", "SFO"), ("LGA", "ATL")),
     ),
     "carrier_days": DemoView(
-        "SELECT carrier, year, month, day, count(*) AS flights, sum(CASE WHEN dep_delay > 15 THEN 1 ELSE 0 END) AS late "
-        "FROM flights WHERE dep_time IS NOT NULL GROUP BY carrier, year, month, day",
+        "SELECT carrier, year, month, day, count(*) AS flights, "
+        "sum(CASE WHEN dep_delay > 15 THEN 1 ELSE 0 END) AS late FROM flights "
+        "WHERE dep_time IS NOT NULL GROUP BY carrier, year, month, day",
         ("carrier", "year", "month", "day"),
         (("UA", 2013, 7, 4), ("B6", 2013, 2, 9), ("DL", 2013, 11, 28)),
     ),

@@ -7,7 +7,7 @@ ended. When all are taken it compares the view with Spark's own answer, prints o
 import json
 import os
 import sys
-import time
+import threading
 
 import pyspark
 
@@ -22,6 +22,7 @@ from upriver.spark.compare import differing_rows
 
 SQL = "SELECT k, count(*) AS n, sum(v) AS total FROM events GROUP BY k"
 SCHEMA = "k long, v long"
+WAIT_S, POLL_S = 200.0, 0.005
 
 
 def main(master: str, root: str, events: str) -> None:
@@ -38,14 +39,20 @@ def main(master: str, root: str, events: str) -> None:
     app.table("events", spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(events), key="k")
     app.view("sums", SQL, key="k")
     app.start()
-    epochs = len([name for name in os.listdir(events) if name.endswith(".parquet")])
+    waiting = threading.Thread(target=app.wait, args=(WAIT_S,))
+    waiting.start()
     told = 0
-    while told < epochs:
-        for told in range(told + 1, app.status()["epoch"] + 1):
-            print(f"epoch {told}", flush=True)
-        time.sleep(0.005)
+    while waiting.is_alive() or told < app.status()["epoch"]:
+        ended = app.status()["epoch"]
+        for epoch in range(told + 1, ended + 1):
+            print(f"epoch {epoch}", flush=True)
+        told = ended
+        waiting.join(POLL_S)
     spark.read.schema(SCHEMA).parquet(events).createOrReplaceTempView("events")
-    result = {"epoch": app.wait(), "differing": differing_rows(app.read("sums"), spark.sql(SQL))}
+    result = {
+        "rows": app.read("sums").groupBy().sum("n").collect()[0][0],
+        "differing": differing_rows(app.read("sums"), spark.sql(SQL)),
+    }
     app.stop()
     spark.stop()
     print(json.dumps(result), flush=True)

@@ -10,6 +10,7 @@ from typing import Any
 
 from upriver.bench.events import EventsSpec
 from upriver.bench.latency import LatencyOptions, measure_latency
+from upriver.bench.stages import StageOptions, measure_stages
 from upriver.bench.throughput import ThroughputOptions, measure_throughput
 from upriver.text import render_rows
 
@@ -20,6 +21,7 @@ def add_benchmarks(benchmarks: Any) -> None:
     """Add the benchmarks to ``upriver bench``'s subparsers (argparse does not name their type)."""
     _add_throughput(_benchmark(benchmarks, "throughput", _throughput, "rows/s from Spark's source to a view"))
     _add_latency(_benchmark(benchmarks, "latency", _latency, "from an epoch's commit to a lookup that shows it"))
+    _add_stages(_benchmark(benchmarks, "stages", _stages, "rows/s of each step on the way to a view, alone"))
 
 
 def _benchmark(benchmarks: Any, name: str, run: Run, about: str) -> argparse.ArgumentParser:
@@ -40,22 +42,30 @@ def _positive(text: str) -> int:
     return number
 
 
-def _add_throughput(parser: argparse.ArgumentParser) -> None:
+def _add_events(parser: argparse.ArgumentParser) -> None:
     _number(parser, "--rows", 10_000_000, "rows of all files together")
     _number(parser, "--keys", 1_000_000, "keys, uniform")
-    _number(parser, "--workers", 2, "workers that keep the view")
-    _number(parser, "--cores", None, "processors that each side may use, all together (default: as many as workers)")
     _number(parser, "--files", 10, "Parquet files")
     _number(parser, "--files-per-trigger", 2, "files of a micro-batch")
-    _number(parser, "--repeat", 1, "runs of each side, in turns; medians are reported")
     _number(parser, "--seed", 1, "of the rows")
+
+
+def _events(options: argparse.Namespace) -> EventsSpec:
+    return EventsSpec(rows=options.rows, keys=options.keys, files=options.files, seed=options.seed)
+
+
+def _add_throughput(parser: argparse.ArgumentParser) -> None:
+    _add_events(parser)
+    _number(parser, "--workers", 2, "workers that keep the view")
+    _number(parser, "--cores", None, "processors that each side may use, all together (default: as many as workers)")
+    _number(parser, "--repeat", 1, "runs of each side, in turns; medians are reported")
     parser.add_argument("--data", metavar="DIR", help="keep the files there, and use them if they are there already")
 
 
 def _throughput(options: argparse.Namespace) -> int:
     measured = measure_throughput(
         ThroughputOptions(
-            events=EventsSpec(rows=options.rows, keys=options.keys, files=options.files, seed=options.seed),
+            events=_events(options),
             workers=options.workers,
             cores=options.cores or min(options.workers, os.cpu_count() or 1),
             files_per_trigger=options.files_per_trigger,
@@ -120,6 +130,24 @@ def render_latency(measured: Mapping[str, Any]) -> str:
             render_rows(["lookups without Spark", ""], lookups, [False, True]),
         ]
     )
+
+
+def _add_stages(parser: argparse.ArgumentParser) -> None:
+    _add_events(parser)
+    _number(parser, "--cores", 2, "task slots of Spark's steps")
+
+
+def _stages(options: argparse.Namespace) -> int:
+    asked = StageOptions(events=_events(options), cores=options.cores, files_per_trigger=options.files_per_trigger)
+    measured = measure_stages(asked, _say())
+    print(json.dumps(measured) if options.json else render_stages(measured))
+    return 0
+
+
+def render_stages(measured: Mapping[str, Any]) -> str:
+    """The result of ``upriver bench stages`` for a person."""
+    rows = [[stage, *(f"{rate:,}" for rate in rates.values())] for stage, rates in measured["stages"].items()]
+    return "\n" + render_rows(["stage", "rows/s at first", "rows/s later"], rows, [False, True, True])
 
 
 def _say() -> Callable[[str], None]:

@@ -20,7 +20,7 @@ from upriver.errors import UserError
 MEMORY_EVERY_S = 1.0
 """Seconds between two readings of memory: the kernel walks all page tables of the tree for one."""
 
-_PROC = Path("/proc")
+_PROC = "/proc"
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _Identity = tuple[int, int]
 """A pid, and when it started: a pid alone is given again."""
@@ -54,10 +54,10 @@ def process_table() -> Iterator[ProcessTimes]:
     for name in os.listdir(_PROC):
         if name.isdigit():
             try:
-                stat = (_PROC / name / "stat").read_bytes()
+                with open(f"{_PROC}/{name}/stat", "rb", buffering=0) as stat:
+                    yield parse_stat(stat.read())
             except (FileNotFoundError, ProcessLookupError):
                 continue  # it has just gone
-            yield parse_stat(stat)
 
 
 def parse_stat(stat: bytes) -> ProcessTimes:
@@ -155,7 +155,7 @@ def pss_bytes(pids: Iterable[int]) -> int:
 
 def _pss_bytes(pid: int) -> int:
     try:
-        lines = (_PROC / str(pid) / "smaps_rollup").read_text().splitlines()
+        lines = Path(f"{_PROC}/{pid}/smaps_rollup").read_text().splitlines()
     except (FileNotFoundError, ProcessLookupError):
         return 0  # it has just gone
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)

@@ -21,7 +21,7 @@ from upriver.bench.process_tree import Meter, available_cores
 from upriver.errors import ClusterError, UserError
 from upriver.spark.session import heap_mb, memory_bytes
 
-SAMPLE_S = 0.1
+SAMPLE_S = 0.25
 """Seconds between two looks at a side's process tree."""
 START_S_MAX = 300.0
 """Seconds that a side may take beside the measured span: start of Spark, comparison of the views."""
@@ -152,8 +152,7 @@ def _report(options: ThroughputOptions, runs: dict[str, list[tuple[Measured, Out
 
 def medians(runs: Sequence[Measured]) -> dict[str, Any]:
     """The median of each figure over some runs of one side, and every run's rate."""
-    rounding = {"rows_per_s": 0, "rows_per_cpu_s": 0, "peak_mb": 0}
-    figures = {
-        name: round(median([getattr(run, name) for run in runs]), rounding.get(name, 3)) for name in asdict(runs[0])
-    }
-    return figures | {"rows_per_s_of_each_run": [round(run.rows_per_s) for run in runs]}
+    figures = {name: median([getattr(run, name) for run in runs]) for name in asdict(runs[0])}
+    whole = ("rows_per_s", "rows_per_cpu_s", "peak_mb")
+    rounded = {name: round(figure, None if name in whole else 3) for name, figure in figures.items()}
+    return rounded | {"rows_per_s_of_each_run": [round(run.rows_per_s) for run in runs]}

@@ -13,10 +13,10 @@ from upriver.dataflow.batch import Batch, Hashes
 from upriver.dataflow.operators.aggregate import Aggregate
 from upriver.dataflow.operators.evaluator import Evaluator
 from upriver.dataflow.operators.filter import Filter
-from upriver.dataflow.operators.project import Project, plain_columns
+from upriver.dataflow.operators.project import Project, plain_columns, quoted
 from upriver.dataflow.operators.rows import Rows
 from upriver.dataflow.operators.view import Store, View
-from upriver.dataflow.plan import ViewPlan
+from upriver.dataflow.plan import AggregatePlan, ViewPlan
 from upriver.errors import ProtocolError
 
 
@@ -32,8 +32,11 @@ class Region:
         self._view = view
 
     @classmethod
-    def build(cls, plan: ViewPlan, vnodes: int, evaluator: Evaluator) -> Self:
-        """An empty region. Raises ProtocolError for a plan that contradicts itself."""
+    def build(cls, plan: ViewPlan, evaluator: Evaluator) -> Self:
+        """An empty region. Raises ProtocolError for a plan that contradicts itself.
+
+        vnodes: the lake's. Scans are sorted by hash64, hence grouped by vnode, however many vnodes there are.
+        """
         store = _store(plan)
         return cls(
             None if plan.filter is None else Filter(plan.filter, evaluator),
@@ -79,4 +82,14 @@ def _store(plan: ViewPlan) -> Store:
         raise ProtocolError(f"view {plan.name!r}: its key {plan.key} is not a column of what it keeps, {kept}")
     if plan.aggregate is None:
         return Rows(plan.project.schema, routing)
-    return Aggregate(plan.aggregate, plan.project.schema, routing)
+    return Aggregate(plan.aggregate, plan.project.schema, routing, _titles(plan, plan.aggregate))
+
+
+def _titles(plan: ViewPlan, aggregate: AggregatePlan) -> dict[str, str]:
+    """For each column of the aggregate, the view's columns that are made of it: what the user knows it by."""
+    outputs = list(zip(plan.output.expressions, plan.output.schema.names, strict=True))
+    made_of = {
+        column: [output for expression, output in outputs if quoted(column) in expression]
+        for column in (*aggregate.group, *(call.output for call in aggregate.calls))
+    }
+    return {column: " and ".join(titles) for column, titles in made_of.items() if titles}

@@ -141,8 +141,8 @@ class Member:
 
     worker: WorkerId
     incarnation: Incarnation
-    sent: Epoch = Epoch(0)
-    finished: Epoch = Epoch(0)
+    sent: Epoch = field(default=Epoch(0))
+    finished: Epoch = field(default=Epoch(0))
     stats: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 

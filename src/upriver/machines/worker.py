@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from upriver.dataflow.batch import Batch, Hashes
 from upriver.dataflow.plan import ViewPlan
-from upriver.errors import IllegalEvent, ProtocolError, UnknownView, UpriverError, WrongOwner
+from upriver.errors import IllegalEvent, ProtocolError, RowError, UnknownView, UpriverError, WrongOwner
 from upriver.ids import Channel, Epoch, SnapshotId
 from upriver.machines.messages import (
     Assign,
@@ -82,7 +82,16 @@ class LookupAsked:
     at_least: Epoch
 
 
-WorkerEvent = Assign | OpenEpoch | TakeSnapshot | DropSnapshot | Retire | RowsRead | EpochRead | LookupAsked
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookupGivenUp:
+    """Who asked does not wait any more."""
+
+    ticket: int
+
+
+WorkerEvent = (
+    Assign | OpenEpoch | TakeSnapshot | DropSnapshot | Retire | RowsRead | EpochRead | LookupAsked | LookupGivenUp
+)
 
 # Actions --------------------------------------------------------------------------------------------------------
 
@@ -166,14 +175,14 @@ class Following:
 
     assignment: Assign
     views: dict[str, View]
-    fed_by: dict[Channel, list[View]]
+    fed_by: dict[Channel, list[str]]
     """The views that each channel feeds."""
     channel_of: dict[str, Channel]
     """The channel that feeds each view."""
     owned: np.ndarray
     """One boolean per vnode."""
-    applied: Epoch = Epoch(0)
-    opened: Epoch = Epoch(0)
+    applied: Epoch = field(default=Epoch(0))
+    opened: Epoch = field(default=Epoch(0))
     """The last epoch that the coordinator has opened."""
     unread: deque[Epoch] = field(default_factory=deque)
     """Epochs that are open and not being read yet, in order."""
@@ -193,10 +202,10 @@ class Retired:
 class WorkerMachine:
     """``step(event) -> actions``; see the module's docstring.
 
-    build_view: makes a view's empty state from its plan and the lake's vnode count.
+    build_view: makes a view's empty state from its plan.
     """
 
-    def __init__(self, build_view: Callable[[ViewPlan, int], View], rules: Rules = ALL_RULES) -> None:
+    def __init__(self, build_view: Callable[[ViewPlan], View], rules: Rules = ALL_RULES) -> None:
         self._build_view = build_view
         self._rules = rules
         self.phase: Unassigned | Following | Retired = Unassigned()
@@ -218,21 +227,24 @@ class WorkerMachine:
                 return self._finish(phase, event)
             case (Following() as phase, LookupAsked()):
                 return self._asked(phase, event)
+            case (Following() as phase, LookupGivenUp()):
+                phase.parked = [lookup for lookup in phase.parked if lookup.ticket != event.ticket]
+                return []
             case (Following() as phase, TakeSnapshot()):
                 phase.snapshots.append(event)
                 return self._take_snapshots(phase)
             case (Following() as phase, DropSnapshot()):
                 phase.snapshots = [asked for asked in phase.snapshots if asked.snapshot != event.snapshot]
                 return [ForgetSnapshot(snapshot=event.snapshot)]
-            case (Retired(), _):
+            case (Retired(), _) | (_, LookupGivenUp()):
                 return []
         raise IllegalEvent(f"{type(event).__name__} in phase {type(self.phase).__name__}")
 
     def _assigned(self, event: Assign) -> list[WorkerAction]:
-        views = {plan.name: self._build_view(plan, event.vnodes_total) for plan in event.plans}
-        fed_by: dict[Channel, list[View]] = {}
+        views = {plan.name: self._build_view(plan) for plan in event.plans}
+        fed_by: dict[Channel, list[str]] = {}
         for plan in event.plans:
-            fed_by.setdefault(plan.channel, []).append(views[plan.name])
+            fed_by.setdefault(plan.channel, []).append(plan.name)
         owned = np.zeros(event.vnodes_total, dtype=bool)
         owned[list(event.vnodes)] = True
         channel_of = {plan.name: plan.channel for plan in event.plans}
@@ -274,8 +286,11 @@ class WorkerMachine:
             return []
         reading.received[event.channel] += len(event.batch)
         reading.last_hash[event.channel] = event.batch.hash64[-1]
-        for view in phase.fed_by[event.channel]:
-            view.apply(event.batch)
+        for name in phase.fed_by[event.channel]:
+            try:
+                phase.views[name].apply(event.batch)
+            except RowError as error:
+                raise RowError(f"view {name!r}, epoch {event.epoch}: {error}") from error
         return self._unpark(phase)
 
     def _finish(self, phase: Following, event: EpochRead) -> list[WorkerAction]:

@@ -41,7 +41,8 @@ _WELCOME, _PING, _BYE = Message("channel.welcome"), Message("channel.ping"), Mes
 class ChannelLimits:
     """Bounds of one end. outbox_*: what may wait to be written; one message of any size always fits.
 
-    ping_s: time between signs of life. silence_s_max: time without any after which the peer counts as lost.
+    ping_s: time between signs of life. silence_s_max: time without any after which the peer counts as lost; a message
+    that takes longer to get across is silence too.
     """
 
     outbox_messages_max: int = 10_000
@@ -141,7 +142,8 @@ class ChannelEnd:
                 elif message.kind != _PING.kind:
                     receiver.on_message(message)
         except UpriverError as error:
-            self._cut(error)
+            if not said_bye:  # after it, a peer may be gone before the stream has ended in form
+                self._cut(error)
         except Exception as error:
             self._cut(ProtocolError(f"what {self.peer} said was not taken: {type(error).__name__}: {error}"))
         if not said_bye:

@@ -14,6 +14,7 @@ from upriver.shell.codec import decode_from_worker, encode
 from upriver.shell.coordinator_loop import CoordinatorLoop
 from upriver.shell.flight import FlightBase, Listen
 from upriver.shell.routing import Routing, ViewRoute
+from upriver.shell.scans import Scans
 from upriver.shell.wire import Message
 
 REGISTER = "register"
@@ -38,18 +39,20 @@ class _ToWorker:
 class CoordinatorService:
     """Serves a coordinator from construction until ``stop``.
 
-    Actions, JSON in and out: ``routing``, ``status``, ``explain`` (``view``), ``snapshot`` (``view``).
+    Actions, JSON in and out: ``routing``, ``status``, ``explain`` (``view``), ``scan`` (``view``,
+    and ``scan``, a name of the caller's choice: who gives the same one reads the same snapshot).
     """
 
     def __init__(self, loop: CoordinatorLoop, plans: Sequence[ViewPlan], bind: str, token: str) -> None:
         self._loop = loop
+        self._scans = Scans(loop.snapshot)
         self._plans = {plan.name: plan for plan in plans}
         self._views = {plan.name: ViewRoute(plan.key, plan.output.schema) for plan in plans}
         actions = {
             "routing": self._routing,
             "status": lambda _: loop.status(),
             "explain": lambda asked: self.explain(str(asked["view"])),
-            "snapshot": self._snapshot,
+            "scan": self._scan,
         }
         exchange = ChannelExchange(self._registered)
         self._server = FlightBase(token, listen=Listen(host=bind), exchanges={"channel": exchange}, actions=actions)
@@ -88,12 +91,6 @@ class CoordinatorService:
         epoch = Epoch(self._loop.status()["epoch"])
         return Routing(self._loop.vnode_map, self._loop.addresses(), self._views, epoch).to_json()
 
-    def _snapshot(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        view = str(asked["view"])
-        parts = self._loop.snapshot(view, SNAPSHOT_S_MAX)
-        return {
-            "view": view,
-            "snapshot": parts.snapshot,
-            "epoch": parts.epoch,
-            "addresses": list(parts.addresses),
-        }
+    def _scan(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        parts = self._scans.parts(str(asked["view"]), str(asked["scan"]), SNAPSHOT_S_MAX)
+        return {"snapshot": parts.snapshot, "epoch": parts.epoch, "addresses": list(parts.addresses)}

@@ -127,7 +127,8 @@ class FlightBase(flight.FlightServerBase):  # type: ignore[misc]
     def stop(self) -> None:
         """End streams in good order if possible, then whatever is left; returns when no call is running.
 
-        Handlers that are called must return: nothing can stop those. A second call does nothing.
+        Handlers that are running must return: nothing can stop those, so none may call this. A second call does
+        nothing.
         """
         if not self._stopping.acquire(blocking=False):
             return

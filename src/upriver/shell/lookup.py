@@ -142,8 +142,11 @@ class LookupStreams:
             connection = self._connection(address)
         stream = stream or LookupStream(connection, view, key_schema, timeout)
         with self._lock:
-            self._lent.add(stream)
-        return stream
+            if not self._is_closed:
+                self._lent.add(stream)
+                return stream
+        stream.close()
+        raise ClusterError("the client is closed")
 
     def _connection(self, address: str) -> Connection:
         if address not in self._connections:

@@ -72,7 +72,7 @@ class Connection:
         self.address = remote.address
         self._lost = lost
         self._headers = [(b"authorization", f"Bearer {remote.token}".encode())]
-        self._client = flight.FlightClient(
+        self._client: flight.FlightClient | None = flight.FlightClient(
             f"{scheme}://{remote.address}",
             tls_root_certs=remote.tls_roots,
             generic_options=list(_CLIENT_OPTIONS),
@@ -82,7 +82,7 @@ class Connection:
         """The answer of an action. Raises WaitTimeout after ``timeout`` seconds, and what the handler raised."""
         options = flight.FlightCallOptions(timeout=timeout, headers=self._headers)
         try:
-            (answer,) = self._client.do_action(flight.Action(action, encode_json(fields)), options)
+            (answer,) = self._open_client().do_action(flight.Action(action, encode_json(fields)), options)
         except pa.ArrowException as error:
             raise self.error(error) from None
         return decode_json(answer.body)
@@ -92,7 +92,7 @@ class Connection:
         options = flight.FlightCallOptions(timeout=timeout, headers=self._headers)
         ticket = flight.Ticket(encode_json({**fields, "get": name}))
         try:
-            reader = self._client.do_get(ticket, options)
+            reader = self._open_client().do_get(ticket, options)
             try:
                 for chunk in reader:
                     yield chunk.data
@@ -113,7 +113,8 @@ class Connection:
             raise self._lost(f"{self.address} cannot be reached in {timeout:g} s") from None
         options = flight.FlightCallOptions(headers=self._headers)
         try:
-            writer, reader = self._client.do_exchange(flight.FlightDescriptor.for_path(name, *arguments), options)
+            descriptor = flight.FlightDescriptor.for_path(name, *arguments)
+            writer, reader = self._open_client().do_exchange(descriptor, options)
         except pa.ArrowException as error:
             raise self.error(error) from None
         return writer, reader
@@ -123,8 +124,14 @@ class Connection:
         return _from_flight(error, self.address, self._lost)
 
     def close(self) -> None:
-        """Drop the connection. Streams must have ended."""
-        self._client.close()
+        """Drop the connection; calls of other threads go on. Streams should have ended."""
+        self._client = None  # closing it by hand, while another thread begins a call, would crash
+
+    def _open_client(self) -> Any:
+        client = self._client
+        if client is None:
+            raise self._lost(f"{self.address}: the connection is closed")
+        return client
 
     def __enter__(self) -> Self:
         return self

@@ -26,7 +26,7 @@ class Watch:
     def limit(self, due_at: float, call: Callable[[], None]) -> Iterator[None]:
         """Call ``call`` if the block lasts until ``due_at``, in seconds of ``time.monotonic``.
 
-        ``call`` must return at once, and may still run while the block is being left.
+        ``call`` must return at once. It never runs after the block.
         """
         ticket = object()
         with self._changed:

@@ -1,14 +1,14 @@
 """A worker's process: its event loop, its server, and its channel to the coordinator."""
 
 from dataclasses import dataclass, field
+from functools import partial
 
 from upriver.dataflow.expressions import Evaluator
-from upriver.dataflow.plan import ViewPlan
 from upriver.dataflow.region import Region
 from upriver.errors import UpriverError
 from upriver.ids import WorkerId
 from upriver.machines.messages import FromWorker, Retire
-from upriver.machines.worker import View, WorkerMachine
+from upriver.machines.worker import WorkerMachine
 from upriver.shell.channel import Receiver, open_channel
 from upriver.shell.codec import decode_to_worker, encode
 from upriver.shell.coordinator_service import REGISTER
@@ -38,7 +38,8 @@ class WorkerConfig:
 
 def serve_worker(config: WorkerConfig, worker: WorkerId) -> None:
     """Fill a worker's place until it retires, its channel is lost, or it fails, which it tells the coordinator."""
-    loop = WorkerLoop(WorkerMachine(_build_view), Lake(config.root))
+    build_view = partial(Region.build, evaluator=Evaluator())
+    loop = WorkerLoop(WorkerMachine(build_view), Lake(config.root))
     gets = {SNAPSHOT: lambda asked: loop.snapshot(int(asked["snapshot"]), str(asked["view"]))}
     exchanges = {LOOKUP: LookupExchange(loop.lookup)}
     with FlightBase(config.token, listen=Listen(host=config.bind), exchanges=exchanges, gets=gets) as server:
@@ -60,7 +61,3 @@ def _receiver(loop: WorkerLoop) -> Receiver:
         loop.hear(Retire())
 
     return Receiver(lambda message: loop.hear(decode_to_worker(message)), on_close)
-
-
-def _build_view(plan: ViewPlan, vnodes: int) -> View:
-    return Region.build(plan, vnodes, Evaluator())

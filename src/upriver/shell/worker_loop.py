@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from upriver.dataflow.batch import Batch
 from upriver.dataflow.plan import TableSpec
-from upriver.errors import ProtocolError, UpriverError, WaitTimeout
+from upriver.errors import ProtocolError, UpriverError, WaitTimeout, WrongOwner
 from upriver.hashing import hash64
 from upriver.ids import Channel, Epoch, SnapshotId
 from upriver.machines.messages import Assign, FromWorker, ToWorker, WorkerFailed
@@ -25,6 +25,7 @@ from upriver.machines.worker import (
     ForgetSnapshot,
     HoldSnapshot,
     LookupAsked,
+    LookupGivenUp,
     ReadEpoch,
     Refuse,
     Report,
@@ -62,6 +63,8 @@ class WorkerLoop:
         """The askers of all and only the lookups that are not answered."""
         self._snapshots: dict[SnapshotId, pa.Table] = {}
         self._stopped = False
+        self._is_over = False
+        """Nobody will answer any more."""
 
     def hear(self, message: ToWorker) -> None:
         """Take a message from the coordinator."""
@@ -74,12 +77,15 @@ class WorkerLoop:
         """
         ticket, asker = next(self._tickets), Future[Answered]()
         self._waiting[ticket] = asker
+        if self._is_over:
+            raise _retired()
         hashes = hash64(keys.columns, keys.num_rows)
         epoch = Epoch(at_least or 0)
         self._inbox.put(LookupAsked(ticket=ticket, view=view, keys=keys, hash64=hashes, at_least=epoch))
         try:
             return asker.result(timeout)
         except FutureTimeout as error:
+            self._inbox.put(LookupGivenUp(ticket=ticket))
             raise WaitTimeout(f"view {view!r}: no answer in {timeout:g} s") from error
         finally:
             self._waiting.pop(ticket, None)
@@ -108,6 +114,10 @@ class WorkerLoop:
             kind = type(error).__name__ if isinstance(error, UpriverError) else ProtocolError.__name__
             text = str(error) if isinstance(error, UpriverError) else repr(error)
             report(WorkerFailed(kind=kind, error=text))
+        finally:
+            self._is_over = True  # before the askers are told: who comes later sees it
+            for ticket in list(self._waiting):
+                self._settle(ticket, _retired())
 
     def _turn(self) -> None:
         """Take what is in the inbox; wait for it only if there is nothing to read from the lake."""
@@ -174,6 +184,10 @@ class WorkerLoop:
                 yield RowsRead(epoch=action.epoch, channel=channel, batch=Batch(user, hashes))
         promised = {channel: manifest.rows_of(channel, vnodes) for channel in action.channels}
         yield EpochRead(epoch=action.epoch, promised=promised)
+
+
+def _retired() -> WrongOwner:
+    return WrongOwner("this worker has retired")
 
 
 def _nobody_listens(message: FromWorker) -> None:

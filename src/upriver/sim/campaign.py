@@ -11,6 +11,7 @@ import duckdb
 
 from upriver.dataflow.expressions import Evaluator
 from upriver.dataflow.local_typer import LocalTyper
+from upriver.dataflow.plan import ViewPlan
 from upriver.dataflow.region import Region
 from upriver.dataflow.sql import plan_view
 from upriver.machines.rules import ALL_RULES, Rules
@@ -34,16 +35,17 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One seed played out. trace: one line for each thing that happened. counters: how often what happened."""
+    """One seed played out. steps: how many things happened. trace: in lines. counters: how often what happened."""
 
     seed: int
+    steps: int
     violation: Violation | None
     trace: tuple[str, ...]
     counters: Mapping[str, int]
 
     def __str__(self) -> str:
         if self.violation is None:
-            return f"seed {self.seed}: {len(self.trace)} steps, nothing wrong"
+            return f"seed {self.seed}: {self.steps} steps, nothing wrong"
         found = self.violation
         head = f"seed {self.seed}, step {found.step}, {found.checker}: {found.message}"
         return "\n".join([head, *self.trace[-TRACE_TAIL_LINES:]])
@@ -57,13 +59,14 @@ class Simulator:
         evaluator = Evaluator()
         self._rules = rules
         self._build_view = build_view or partial(Region.build, evaluator=evaluator)
-        tables = {table.name: table for table in TABLES}
-        typer = LocalTyper(tables)
-        self._plans = tuple(plan_view(view.name, view.sql, view.key, tables, typer) for view in VIEWS)
-        self._database = duckdb.connect()
+        self._plans = compiled_views()
+        self._database = duckdb.connect(config={"threads": 1})
 
     def play(self, seed: int, steps: int, workers: int) -> Outcome:
-        """Let ``steps`` things happen among ``workers`` workers, then let all come to rest and stop."""
+        """Let ``steps`` things happen among ``workers`` workers, then let all come to rest and stop.
+
+        Raises DeclarationError for a number of workers that cannot be.
+        """
         world = World(Random(seed), workers, self._plans, self._rules, self._build_view)
         violation = None
         try:
@@ -71,8 +74,18 @@ class Simulator:
             world.come_to_rest(self._database)
             world.stop()
         except Violated as error:
-            violation = Violation(len(world.trace), error.checker, error.problem)
-        return Outcome(seed, violation, tuple(world.trace), dict(world.watcher.counters))
+            violation = Violation(world.steps, error.checker, error.problem)
+        except Exception as error:
+            error.add_note(f"in seed {seed}, step {world.steps}, {workers} workers")
+            raise
+        return Outcome(seed, world.steps, violation, tuple(world.trace), dict(world.watcher.counters))
+
+
+def compiled_views() -> tuple[ViewPlan, ...]:
+    """The plans of all views that a simulated river can have."""
+    tables = {table.name: table for table in TABLES}
+    typer = LocalTyper(tables)
+    return tuple(plan_view(view.name, view.sql, view.key, tables, typer) for view in VIEWS)
 
 
 def run_seed(seed: int, steps: int, workers: int, rules: Rules = ALL_RULES) -> Outcome:
@@ -80,13 +93,13 @@ def run_seed(seed: int, steps: int, workers: int, rules: Rules = ALL_RULES) -> O
     return Simulator(rules).play(seed, steps, workers)
 
 
-def campaign(first_seed: int, runs: int, steps: int, workers: int) -> dict[str, Any]:
+def campaign(first_seed: int, runs: int, steps: int, workers: int, rules: Rules = ALL_RULES) -> dict[str, Any]:
     """Play ``runs`` seeds from ``first_seed`` on, to the last one whatever they show.
 
-    A JSON object: ``runs``, ``violations`` (how many seeds), ``counters`` (how often what happened, over all seeds)
-    and, of the first seed with a violation, ``seed``, ``step``, ``checker``, ``message`` and ``trace``, a list of lines.
+    A JSON object: ``runs``; ``violations``, the number of seeds that had one; ``counters``, how often what happened
+    in all of them; and of the first violation ``seed``, ``step``, ``checker``, ``message`` and ``trace`` (lines).
     """
-    simulator = Simulator()
+    simulator = Simulator(rules)
     outcomes = (simulator.play(seed, steps, workers) for seed in range(first_seed, first_seed + runs))
     counters: Counter[str] = Counter()
     found: dict[str, Any] = {}

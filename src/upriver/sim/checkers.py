@@ -66,7 +66,7 @@ def workers_are_not_sent_too_far_ahead(applied: Epoch, opened: Epoch) -> str | N
 def a_worker_holds_only_keys_of_its_vnodes(
     keys: Collection[Key], vnode_of: Mapping[Key, int], vnodes: Collection[int]
 ) -> str | None:
-    foreign = [key for key in keys if vnode_of[key] not in vnodes]
+    foreign = [key for key in keys if vnode_of.get(key) not in vnodes]
     return f"it holds {foreign}" if foreign else None
 
 
@@ -103,6 +103,14 @@ def difference(expected: Rows, found: Rows) -> str:
 # Lookups
 
 
+def everybody_is_answered_once(ticket: int, waiting: Collection[int]) -> str | None:
+    return None if ticket in waiting else f"ticket {ticket} has its answer already"
+
+
+def lookups_tell_the_epoch_applied(applied: Epoch, answered: Epoch) -> str | None:
+    return None if answered == applied else f"answered as of epoch {answered}, {applied} is applied"
+
+
 def lookups_wait_for_the_replay(epoch: Epoch, at_least: Epoch, published_at_joining: Epoch) -> str | None:
     needed = max(at_least, published_at_joining)
     return None if epoch >= needed else f"answered at epoch {epoch}, and {needed} was the least"
@@ -116,7 +124,7 @@ def lookups_equal_the_oracle(key: Key, found: Sequence[Row], before: Sequence[Ro
 def lookups_are_answered_by_the_owner(
     keys: Collection[Key], vnode_of: Mapping[Key, int], vnodes: Collection[int]
 ) -> str | None:
-    foreign = [key for key in keys if vnode_of[key] not in vnodes]
+    foreign = [key for key in keys if vnode_of.get(key) not in vnodes]
     return f"answered for {foreign}" if foreign else None
 
 

@@ -39,7 +39,7 @@ class Run:
                 joined[-1] = (joined[-1][0], end)
             else:
                 joined.append((first, end))
-        cuts = [lots.randint(0, len(self.batch)) for _ in range(lots.randint(0, CUTS_MAX))]
+        cuts = [lots.randint(0, len(self.batch)) for _ in range(lots.choice((0, 0, 1, CUTS_MAX)))]
         return [self._slice(*piece) for first, end in joined if first < end for piece in _cut(first, end, cuts)]
 
     def _slice(self, first: int, end: int) -> Batch:

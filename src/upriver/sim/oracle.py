@@ -18,7 +18,7 @@ Row = tuple[Any, ...]
 Rows = Mapping[Key, Sequence[Row]]
 """A view's rows by key, each key's in order."""
 
-BuildView = Callable[[ViewPlan, int], View]
+BuildView = Callable[[ViewPlan], View]
 
 
 def by_key(rows: pa.Table | pa.RecordBatch, plan: ViewPlan) -> dict[Key, list[Row]]:
@@ -78,6 +78,6 @@ def sql_answer(plan: ViewPlan, tables: Mapping[str, pa.Table], database: duckdb.
     """What DuckDB says of the view's SQL over all rows: an oracle that shares no code with ours."""
     database.register(plan.table, tables[plan.table])
     try:
-        return Counter(database.sql(plan.sql).fetchall())
+        return Counter(database.execute(plan.sql).fetchall())
     finally:
         database.unregister(plan.table)

@@ -25,7 +25,10 @@ from upriver.sim.lake import FakeLake
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Process:
-    """``published_at_joining``: the last epoch that the coordinator knew of when this process registered."""
+    """From its registration until nothing of it can be heard any more.
+
+    published_at_joining: the last epoch that the coordinator knew of when the process registered.
+    """
 
     worker: WorkerId
     incarnation: Incarnation

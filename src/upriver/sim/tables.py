@@ -76,9 +76,7 @@ def hashes_of_keys(index: tuple[str, ...]) -> Mapping[Key, int]:
     values = {"sym": SYMBOLS, "site": SITES, "page": PAGES}
     schema = TRADES.schema if "sym" in index else VISITS.schema
     keys = list(product(*(values[column] for column in index)))
-    columns = [
-        pa.array(column, schema.field(name).type) for name, column in zip(index, zip(*keys, strict=True), strict=True)
-    ]
+    columns = [pa.array([key[place] for key in keys], schema.field(name).type) for place, name in enumerate(index)]
     return MappingProxyType(dict(zip(keys, hash64(columns).tolist(), strict=True)))
 
 

@@ -17,6 +17,8 @@ from upriver.sim.oracle import Oracle, Row, Rows, by_key, sql_answer
 from upriver.sim.process import Process
 from upriver.sim.tables import ORDERED, Key
 
+FULL_LOOK_EPOCHS = 8
+
 
 class Watcher:
     """Raises Violated at the first thing that is wrong. ``counters``: how often what happened."""
@@ -61,13 +63,14 @@ class Watcher:
         require(checkers.epochs_are_applied_in_order_and_once, process.applied, epoch)
 
     def finished(self, process: Process, message: EpochFinished) -> None:
-        """A process says that it has applied an epoch: look at all of its views that the epoch can have changed."""
+        """A process says that it has applied an epoch: look at the views that this can have changed, and sometimes at
+        the others."""
         require(checkers.epochs_are_applied_in_order_and_once, process.applied, message.epoch)
         promised = self._lake.promised(message.epoch, process.vnodes)
         require(checkers.no_row_is_lost_or_doubled, promised, message.received)
         process.applied = message.epoch
         for plan in self._plans.values():
-            if promised[plan.channel]:
+            if promised[plan.channel] or message.epoch % FULL_LOOK_EPOCHS == 0:
                 self._look_at(process, plan)
 
     def _look_at(self, process: Process, plan: ViewPlan) -> None:
@@ -97,10 +100,12 @@ class Watcher:
     # Lookups
 
     def answered(self, process: Process, answer: Answer) -> None:
+        require(checkers.everybody_is_answered_once, answer.ticket, process.waiting)
         asked = process.waiting.pop(answer.ticket)
         if process.torn:  # between the fault of the shell and the end of the epoch, the machine cannot know
             return
         joining = process.published_at_joining
+        require(checkers.lookups_tell_the_epoch_applied, process.applied, answer.epoch)
         require(checkers.lookups_wait_for_the_replay, answer.epoch, asked.at_least, joining)
         plan = self._plans[asked.view]
         found = by_key(answer.rows, plan)
@@ -123,6 +128,7 @@ class Watcher:
             self._seen[view, key] = epoch if found == before else latest
 
     def refused(self, process: Process, refusal: Refuse) -> None:
+        require(checkers.everybody_is_answered_once, refusal.ticket, process.waiting)
         asked = process.waiting.pop(refusal.ticket)
         owned = self._is_owned(process, asked)
         known = asked.view in self._plans
@@ -152,7 +158,7 @@ class Watcher:
         require(checkers.snapshots_are_consistent_cuts, expected, by_key(part.rows, self._plans[cut.view]))
 
     def snapshot_ready(self, ready: SnapshotReady) -> None:
-        self._scans.remove(ready.ticket)
+        self._settle_scan(ready.ticket)
         processes = [self._members[worker] for worker in self._workers]
         if not all(process.runs for process in processes):
             return  # one has died and nobody knows yet: the reader will
@@ -167,8 +173,12 @@ class Watcher:
         self.counters["snapshots"] += 1
 
     def snapshot_failed(self, failed: SnapshotFailed) -> None:
-        self._scans.remove(failed.ticket)
+        self._settle_scan(failed.ticket)
         self.counters["snapshots_failed"] += 1
+
+    def _settle_scan(self, ticket: int) -> None:
+        require(checkers.everybody_is_answered_once, ticket, self._scans)
+        self._scans.remove(ticket)
 
     # At the end
 

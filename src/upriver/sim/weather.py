@@ -13,9 +13,9 @@ class Weather:
     """Weights, relative to each other; ``torn`` is a probability.
 
     pace: how fast each place takes its messages and reads. hear: how fast the coordinator takes reports.
-    notice: that the coordinator hears of a loss. start: of a process in an empty place. replace: of one in a full place.
-    repeat: that the network says an ``OpenEpoch`` again. torn: that a read loses or doubles rows.
-    sizes: rows of an epoch, to be drawn from.
+    notice: that the coordinator hears of a loss. start: that a process comes to an empty place.
+    takeover: that one comes to a full place. repeat: that the network says an ``OpenEpoch`` again.
+    torn: that a read loses or doubles rows. sizes: rows of an epoch, to be drawn from.
     """
 
     publish: float
@@ -26,7 +26,7 @@ class Weather:
     crash: float
     notice: float
     start: float
-    replace: float
+    takeover: float
     repeat: float
     torn: float
     sizes: tuple[int, ...]
@@ -34,16 +34,17 @@ class Weather:
     @classmethod
     def drawn(cls, lots: Random, workers: Sequence[WorkerId]) -> Self:
         """Each seed leaves some things out and overdoes others, so that all of them meet in some seed."""
+        crowd = len(workers) / 3  # more workers have more to do between two things that concern them all
         return cls(
-            publish=lots.choice((0.3, 1.0, 2.0)),
-            lookup=lots.choice((0.3, 1.0, 3.0)),
-            scan=lots.choice((0.0, 0.5, 2.0)),
+            publish=crowd * lots.choice((0.2, 0.5, 1.2)),
+            lookup=crowd * lots.choice((0.5, 2.0, 4.0)),
+            scan=crowd * lots.choice((0.0, 0.3, 1.5)),
             pace=tuple(lots.choice((0.2, 1.0, 4.0)) for _ in workers),
             hear=lots.choice((0.5, 2.0, 4.0)),
-            crash=lots.choice((0.0, 0.02, 0.1, 0.3)),
+            crash=lots.choice((0.0, 0.0, 0.01, 0.05, 0.2)),
             notice=lots.choice((0.3, 2.0)),
-            start=lots.choice((0.5, 2.0)),
-            replace=lots.choice((0.0, 0.0, 0.05)),
+            start=lots.choice((1.0, 5.0)),
+            takeover=lots.choice((0.0, 0.0, 0.05)),
             repeat=lots.choice((0.0, 0.3)),
             torn=lots.choice((0.0, 0.0, 0.05)),
             sizes=lots.choice(((0, 1), (0, 1, 3, 8), (0, 1, 5, 40), (20, 60))),
@@ -62,7 +63,7 @@ class Weather:
             crash=0,
             notice=1,
             start=1,
-            replace=0,
+            takeover=0,
             repeat=0,
             torn=0,
         )

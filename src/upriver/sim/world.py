@@ -12,12 +12,10 @@ from random import Random
 from typing import assert_never
 
 import duckdb
-import numpy as np
-import pyarrow as pa
 
 from upriver.dataflow.plan import ViewPlan
-from upriver.errors import ProtocolError
-from upriver.ids import Epoch, Incarnation, MapVersion, WorkerId
+from upriver.errors import DeclarationError, ProtocolError
+from upriver.ids import Incarnation, MapVersion, WorkerId
 from upriver.machines.coordinator import (
     AppFailed,
     CoordinatorEvent,
@@ -48,7 +46,6 @@ from upriver.machines.worker import (
     EpochRead,
     ForgetSnapshot,
     HoldSnapshot,
-    LookupAsked,
     ReadEpoch,
     Refuse,
     Report,
@@ -60,10 +57,11 @@ from upriver.machines.worker import (
 )
 from upriver.sim import checkers
 from upriver.sim.checkers import require
+from upriver.sim.clients import drawn_lookup, drawn_view
 from upriver.sim.lake import CUTS_MAX, FakeLake
 from upriver.sim.oracle import BuildView, Oracle
 from upriver.sim.process import Process
-from upriver.sim.tables import TABLES, Crowd, hashes_of_keys
+from upriver.sim.tables import TABLES, Crowd
 from upriver.sim.watcher import Watcher
 from upriver.sim.weather import Weather
 from upriver.vnodes import VnodeMap
@@ -71,17 +69,19 @@ from upriver.vnodes import VnodeMap
 Move = tuple[float, Callable[[], None]]
 """A thing that can happen next, and its weight."""
 
-VNODES = (1, 4, 16, 64)
-KEYS_ASKED_MAX = 4
-OWN_KEYS_SHARE, KNOWN_VIEWS_SHARE = 0.85, 0.97
+VNODES = (1, 4, 16, 64, 256)
 
 
 class World:
-    """Everything that one seed plays out. ``trace``: what was done, one line for each step."""
+    """Everything that one seed plays out.
+
+    steps: how many things have happened. trace: a line for each, and for each epoch that ended with one.
+    """
 
     def __init__(
         self, lots: Random, workers: int, plans: tuple[ViewPlan, ...], rules: Rules, build_view: BuildView
     ) -> None:
+        self.steps = 0
         self.trace: list[str] = []
         self._lots = lots
         self._rules = rules
@@ -91,10 +91,10 @@ class World:
         self._plans = tuple(sorted(lots.sample(plans, lots.randint(1, len(plans))), key=plans.index))
         self._crowd = Crowd(lots)
         vnodes = len(self._map.owners)
-        self.lake = FakeLake(self._plans, vnodes)
+        self._lake = FakeLake(self._plans, vnodes)
         self._oracle = Oracle(self._plans, vnodes, build_view)
         self._coordinator = CoordinatorMachine(self._map, self._plans, rules)
-        self.watcher = Watcher(self._plans, self._map.workers, self.lake, self._oracle)
+        self.watcher = Watcher(self._plans, self._map.workers, self._lake, self._oracle)
         self._incarnations = count(1)
         self._tickets = count(1)
         self._processes: dict[Incarnation, Process] = {}
@@ -114,6 +114,7 @@ class World:
         moves = [move for move in self._moves() if move[0]]
         if not moves:
             return False
+        self.steps += 1
         self._lots.choices([what for _, what in moves], [weight for weight, _ in moves])[0]()
         return True
 
@@ -134,9 +135,9 @@ class World:
 
     def _drain(self) -> None:
         """Bounded by twice what it takes each process to apply everything in the smallest slices that there can be."""
-        slices_max = len(self.lake.edges) * (len(self._map.owners) + CUTS_MAX)
+        slices_max = len(self._lake.edges) * (len(self._map.owners) + CUTS_MAX)
         under_way = sum(len(process.down) + len(process.up) + 1 for process in self._processes.values())
-        steps_max = 2 * (under_way + len(self._map.workers) * (self.lake.published + 1) * (slices_max + 3))
+        steps_max = 2 * (under_way + len(self._map.workers) * (self._lake.published + 1) * (slices_max + 3))
         steps = 0
         while self.step():
             steps += 1
@@ -149,7 +150,7 @@ class World:
             moves.append((weather.lookup, self._look_up))
         for worker in self._map.workers:
             full = worker in self._latest and self._latest[worker].runs
-            moves.append((weather.replace if full else weather.start, partial(self._start, worker)))
+            moves.append((weather.takeover if full else weather.start, partial(self._start, worker)))
         for process in self._processes.values():
             moves += self._moves_of(process)
         return moves
@@ -175,11 +176,11 @@ class World:
     def _publish(self) -> None:
         table = self._lots.choice(TABLES)
         rows = self._crowd.rows(table, self._lots.choice(self._weather.sizes))
-        epoch = self.lake.publish(table.name, rows)
-        self._oracle.publish(epoch, self.lake)
+        epoch = self._lake.publish(table.name, rows)
+        self._oracle.publish(epoch, self._lake)
         self._happened("epochs", f"epoch {epoch}: {rows.num_rows} rows of {table.name}")
         self.watcher.counters["rows"] += rows.num_rows
-        self._step_coordinator(EpochPublished(epoch=epoch, rows=self.lake.rows(epoch)))
+        self._step_coordinator(EpochPublished(epoch=epoch, rows=self._lake.rows(epoch)))
 
     def _start(self, worker: WorkerId) -> None:
         process = Process(
@@ -187,10 +188,10 @@ class World:
             incarnation=Incarnation(next(self._incarnations)),
             vnodes=self._map.vnodes_of_worker(worker),
             machine=WorkerMachine(self._build_view, self._rules),
-            published_at_joining=self.lake.published,
+            published_at_joining=self._lake.published,
         )
-        replaces = worker in self._latest and self._latest[worker].runs
-        self._happened("replacements" if replaces else "starts", f"{process} comes")
+        takes_over = worker in self._latest and self._latest[worker].runs
+        self._happened("takeovers" if takes_over else "starts", f"{process} comes")
         self._processes[process.incarnation] = self._latest[worker] = process
         self.watcher.joined(process)
         self._step_coordinator(WorkerRegistered(worker=worker, incarnation=process.incarnation))
@@ -243,36 +244,16 @@ class World:
 
     def _look_up(self) -> None:
         process = self._lots.choice([process for process in self._processes.values() if process.runs])
-        lookup = self._drawn_lookup(process)
+        plan = self._lots.choice(self._plans)
+        vnode_of = self._oracle.vnode_of[plan.name]
+        lookup = drawn_lookup(next(self._tickets), process, plan, vnode_of, self._lake.published, self._lots)
         keys = [tuple(row.values()) for row in lookup.keys.to_pylist()]
         at_least = f" at least {lookup.at_least}" if lookup.at_least else ""
         self._happened("lookups_asked", f"{process} is asked for {lookup.view} {keys}{at_least}")
         self._step_worker(process, lookup)
 
-    def _drawn_lookup(self, process: Process) -> LookupAsked:
-        """Mostly for keys that the process owns; sometimes for others, a view that is not there, a later epoch."""
-        lots = self._lots
-        plan = lots.choice(self._plans)
-        hashes = hashes_of_keys(plan.index)
-        vnode_of = self._oracle.vnode_of[plan.name]
-        own = [key for key in hashes if vnode_of[key] in process.vnodes]
-        keys = own if own and lots.random() < OWN_KEYS_SHARE else list(hashes)
-        keys = lots.sample(keys, min(len(keys), lots.randint(1, KEYS_ASKED_MAX)))
-        columns = zip(plan.key, zip(*keys, strict=True), strict=True)
-        at_least = lots.choice((0, 0, 0, self.lake.published, self.lake.published + lots.randint(1, 3)))
-        return LookupAsked(
-            ticket=next(self._tickets),
-            view=plan.name if lots.random() < KNOWN_VIEWS_SHARE else "typo",
-            keys=pa.record_batch(
-                {name: pa.array(values, plan.output.schema.field(name).type) for name, values in columns}
-            ),
-            hash64=np.array([hashes[key] for key in keys], np.uint64),
-            at_least=Epoch(at_least),
-        )
-
     def _scan(self) -> None:
-        view = self._lots.choice(self._plans).name if self._lots.random() < KNOWN_VIEWS_SHARE else "typo"
-        ticket = next(self._tickets)
+        view, ticket = drawn_view(self._plans, self._lots), next(self._tickets)
         self._happened("scans_asked", f"scan {ticket} of {view}")
         self.watcher.scan_asked(ticket)
         self._step_coordinator(SnapshotAsked(ticket=ticket, view=view))
@@ -301,7 +282,7 @@ class World:
             case ReadEpoch():
                 self.watcher.reads(process, action.epoch)
                 tear = self._lots.random() < self._weather.torn
-                process.start_reading(action, self.lake, tear, self._lots)
+                process.start_reading(action, self._lake, tear, self._lots)
             case Report():
                 if isinstance(action.message, EpochFinished):
                     self.watcher.finished(process, action.message)
@@ -352,7 +333,12 @@ class World:
 
 
 def drawn_map(lots: Random, workers: int) -> VnodeMap:
-    """Ranges of vnodes as at the start of an app, or any vnodes as after rescales."""
+    """Ranges of vnodes as at the start of an app, or any vnodes as after rescales.
+
+    Raises DeclarationError for no workers, and for more than there can be vnodes.
+    """
+    if not 1 <= workers <= VNODES[-1]:
+        raise DeclarationError(f"a simulated river has 1 to {VNODES[-1]} workers, not {workers}")
     vnodes = lots.choice([vnodes for vnodes in VNODES if vnodes >= workers])
     everyone = [WorkerId(worker) for worker in range(workers)]
     if lots.random() < 0.5:

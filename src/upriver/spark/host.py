@@ -42,7 +42,7 @@ class WorkerHost:
         thread.start()
 
     def _keep_up(self, worker: WorkerId) -> None:
-        self._spark.addTag(self._tag)
+        self._spark.sparkContext.addJobTag(self._tag)
         cause: Exception | None = None
         for _ in range(1 + RESTARTS_MAX):
             try:
@@ -71,6 +71,7 @@ class WorkerHost:
         for thread in self._threads.values():
             thread.join(seconds)
         if any(thread.is_alive() for thread in self._threads.values()):
-            self._spark.interruptTag(self._tag)
+            # Not interruptTag, which knows only the tags of the thread that calls it.
+            self._spark.sparkContext.cancelJobsWithTag(self._tag)
             for thread in self._threads.values():
                 thread.join(seconds)

@@ -207,7 +207,7 @@ class LoadIngest:
         self._thread.start()
 
     def _run(self) -> None:
-        self._rows.sparkSession.addTag(self._tag)
+        self._rows.sparkSession.sparkContext.addJobTag(self._tag)
         try:
             self._load()
         except Exception as error:  # told to whoever waits
@@ -263,7 +263,8 @@ class LoadIngest:
         """End the load; a slice in flight is abandoned and comes again when the app next starts."""
         self._stopping.set()
         while self._thread.is_alive():
-            self._rows.sparkSession.interruptTag(self._tag)
+            # Not interruptTag, which knows only the tags of the thread that calls it.
+            self._rows.sparkSession.sparkContext.cancelJobsWithTag(self._tag)
             self._thread.join(STOP_POLL_S)
 
 

@@ -2,7 +2,8 @@
 
 A column takes Arrow arrays in at its end and gives Arrow arrays out by slot. Values of fixed width lie in a numpy
 vector, exactly as Arrow has them in its buffer; strings and binaries lie end to end in one vector of bytes, which
-Arrow's own ``take`` reads in place. A mask of nulls exists only once there is a null.
+Arrow's own ``take`` reads in place. Any other value, such as a list, stays in Arrow arrays; it can be no key. A mask of
+nulls exists only once there is a null.
 """
 
 from typing import Any, Protocol
@@ -12,7 +13,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from upriver.errors import DeclarationError
 from upriver.state.vectors import Mask, Slots, Vector
 
 Cells = npt.NDArray[Any]
@@ -24,6 +24,9 @@ _LARGE = {
     pa.large_binary(): pa.large_binary(),
 }
 """The types of variable width, and the form of each that has 64-bit offsets."""
+
+_CHUNK_BYTES_MAX = 2**30
+"""Arrow's nested arrays have 32-bit offsets."""
 
 
 class Column(Protocol):
@@ -48,11 +51,10 @@ class Column(Protocol):
 
 
 def column_of(type: pa.DataType) -> Column:
-    """An empty column. Raises DeclarationError for nested types, which state cannot hold."""
+    """An empty column."""
     if type in _LARGE:
         return BytesColumn(type)
-    cell_type(type)
-    return FixedColumn(type)
+    return FixedColumn(type) if is_fixed(type) else ChunksColumn(type)
 
 
 class Validity:
@@ -163,15 +165,56 @@ class BytesColumn:
         return pa.Array.from_buffers(_LARGE[self._type], len(self), buffers, 0)
 
 
+class ChunksColumn:
+    """Values of a nested type, in Arrow arrays of which each is more than twice as long as the next."""
+
+    __slots__ = ("_chunks", "_type")
+
+    def __init__(self, type: pa.DataType) -> None:
+        self._type = type
+        self._chunks: list[pa.Array] = []
+
+    def __len__(self) -> int:
+        return sum(map(len, self._chunks))
+
+    @property
+    def nbytes(self) -> int:
+        return sum(chunk.nbytes for chunk in self._chunks)
+
+    def append(self, values: pa.Array) -> None:
+        chunk = values.take(pa.array(np.arange(len(values))))  # a copy: the batch's own memory may be a mapped file
+        while self._chunks and self._belong_together(self._chunks[-1], chunk):
+            chunk = pa.concat_arrays([self._chunks.pop(), chunk])
+        self._chunks.append(chunk)
+
+    def take(self, slots: Slots) -> pa.Array:
+        starts = np.cumsum([0, *map(len, self._chunks)])
+        owner = np.searchsorted(starts, slots, side="right") - 1
+        parts = [
+            chunk.take(pa.array(slots[owner == place] - starts[place])) for place, chunk in enumerate(self._chunks)
+        ]
+        in_order_of_chunks = np.argsort(owner, kind="stable")
+        return pa.concat_arrays([pa.nulls(0, self._type), *parts]).take(pa.array(np.argsort(in_order_of_chunks)))
+
+    def keep(self, slots: Slots) -> None:
+        self._chunks = [self.take(slots)]
+
+    def _belong_together(self, older: pa.Array, newer: pa.Array) -> bool:
+        return len(older) <= 2 * len(newer) and older.nbytes + newer.nbytes <= _CHUNK_BYTES_MAX
+
+
 # Arrow arrays as numpy sees them ----------------------------------------------------------------------------------
 
 
+def is_fixed(type: pa.DataType) -> bool:
+    """Whether values are numbers, or represented by one of fixed width."""
+    return bool(pa.types.is_primitive(type) or pa.types.is_decimal(type))
+
+
 def cell_type(type: pa.DataType) -> np.dtype[Any]:
-    """The numpy type of a fixed-width type's cells. Raises DeclarationError for a type that has none."""
+    """The numpy type of a fixed-width type's cells."""
     if pa.types.is_boolean(type):
         return np.dtype(np.uint8)
-    if not pa.types.is_primitive(type) and not pa.types.is_decimal(type):
-        raise DeclarationError(f"a view cannot hold values of type {type}")
     if type.bit_width > 64:
         return np.dtype(f"V{type.bit_width // 8}")
     kind = "f" if pa.types.is_floating(type) else "u" if pa.types.is_unsigned_integer(type) else "i"
@@ -201,10 +244,12 @@ def validity(values: pa.Array) -> Mask:
 
 def same(left: pa.Array, right: pa.Array) -> Mask:
     """Where two arrays of one type and length hold the same: equal bits, or null in both."""
-    if left.type in _LARGE:
-        equal: Mask = pc.equal(left, right).fill_null(False).to_numpy(zero_copy_only=False)
-    else:
+    if is_fixed(left.type):
         equal = _same_cells(cells_of(left), cells_of(right))
+    elif left.type in _LARGE:
+        equal = pc.equal(left, right).fill_null(False).to_numpy(zero_copy_only=False)
+    else:
+        return _same_one_by_one(left, right)
     if not left.null_count and not right.null_count:
         return equal
     left_valid, right_valid = validity(left), validity(right)
@@ -220,19 +265,22 @@ def canonical(values: pa.Array) -> pa.Array:
     return array_of(values.type, one_form, validity(values) if values.null_count else None)
 
 
+def _same_one_by_one(left: pa.Array, right: pa.Array) -> Mask:
+    """Arrow does not compare nested values. They are compared only when a row that holds one is retracted."""
+    pairs = zip(left.to_pylist(), right.to_pylist(), strict=True)
+    return np.array([repr(a) == repr(b) for a, b in pairs], np.bool_)
+
+
 def _same_cells(left: Cells, right: Cells) -> Mask:
     """Equality by bits. Numpy compares numbers faster than raw bytes."""
     width = left.dtype.itemsize
     if width <= 8:
         equal: Mask = left.view(f"u{width}") == right.view(f"u{width}")
         return equal
-    left_words, right_words = (
-        left.view(np.uint64).reshape(-1, width // 8),
-        right.view(np.uint64).reshape(-1, width // 8),
-    )
-    equal = left_words[:, 0] == right_words[:, 0]
-    for word in range(1, width // 8):
-        equal &= left_words[:, word] == right_words[:, word]
+    left_words, right_words = (cells.view(np.uint64).reshape(-1, width // 8).T for cells in (left, right))
+    equal = left_words[0] == right_words[0]
+    for left_word, right_word in zip(left_words[1:], right_words[1:], strict=True):
+        equal &= left_word == right_word
     return equal
 
 

@@ -39,7 +39,7 @@ class SlotIndex:
     __slots__ = ("_columns", "_hashes", "_table")
 
     def __init__(self, types: Sequence[pa.DataType]) -> None:
-        """types: of the key's columns. Raises DeclarationError for a type that cannot be held."""
+        """types: of the key's columns; none is nested."""
         self._columns: tuple[Column, ...] = tuple(column_of(type) for type in types)
         self._hashes: Vector[np.uint64] = Vector(np.uint64)
         self._table: Hashes = np.full(_PLACES_MIN, _EMPTY)

@@ -2,9 +2,9 @@
 
 Owners and members are slots below 2**32, so that a pair is one 64-bit number, ``owner << 32 | member``, and sorting
 numbers sorts pairs by owner, then by member. A batch of pairs becomes a sorted **level**; a level that is not
-``GROWTH`` times smaller than the one before it is merged into it. So there are few levels, each pair is moved a few
-times per ``GROWTH``-fold growth, and finding an owner's members is a binary search in each level. Members are numbered
-in order of arrival, hence found in order of arrival.
+``GROWTH`` times smaller than the one before it, or stands after a small one, is merged into it. So there are few
+levels, each pair is moved a few times per ``GROWTH``-fold growth, and finding an owner's members is a binary search in
+each level. Members are numbered in order of arrival, hence found in order of arrival.
 """
 
 import numpy as np
@@ -15,6 +15,9 @@ from upriver.state.vectors import Positions, Slots
 GROWTH = 4
 """How many times smaller than the level before it a level must be to stay on its own."""
 
+SMALL_PAIRS = 1024
+"""Up to so many pairs, merging a level at every insertion costs less than searching one more."""
+
 _HIGH = np.uint64(32)
 _LOW_MASK = np.uint64(0xFFFF_FFFF)
 
@@ -24,7 +27,7 @@ Pairs = npt.NDArray[np.uint64]
 class Spine:
     """A growing set of (owner, member) pairs.
 
-    Invariant: each level is sorted, and more than ``GROWTH`` times larger than the next.
+    Invariant: each level is sorted, and before another one larger than ``SMALL_PAIRS`` and than ``GROWTH`` times it.
     """
 
     __slots__ = ("_levels",)
@@ -38,8 +41,8 @@ class Spine:
 
     def insert(self, owners: Slots, members: Slots) -> None:
         """Add pairs, in any order. No pair may be added twice."""
-        level = np.sort(_packed(owners, members))
-        while self._levels and len(self._levels[-1]) <= GROWTH * len(level):
+        level = np.sort(_packed(owners) | members.astype(np.uint64))
+        while self._levels and len(self._levels[-1]) <= max(GROWTH * len(level), SMALL_PAIRS):
             # A stable sort finds the two sorted runs and merges them.
             level = np.sort(np.concatenate([self._levels.pop(), level]), kind="stable")
         if len(level):
@@ -51,15 +54,16 @@ class Spine:
         Sorted by position, then by member.
         """
         found = [np.empty(0, np.uint64)]
-        low_ends, high_ends = _packed(owners, 0), _packed(owners + 1, 0)
+        bounds = _packed(np.stack([owners, owners + 1]))
         for level in self._levels:
-            starts, stops = np.searchsorted(level, low_ends), np.searchsorted(level, high_ends)
+            starts, stops = np.searchsorted(level, bounds)
             counts = stops - starts
-            if counts.any():
+            ends = np.cumsum(counts)
+            if len(owners) and ends[-1]:
                 positions = np.repeat(np.arange(len(owners)), counts)
                 # The n-th pair of its owner lies n places after the owner's start.
-                nth = np.arange(len(positions)) - np.repeat(np.cumsum(counts) - counts, counts)
-                found.append(_packed(positions, 0) | level[starts[positions] + nth] & _LOW_MASK)
+                places = np.arange(len(positions)) + (starts - ends + counts)[positions]
+                found.append(_packed(positions) | level[places] & _LOW_MASK)
         return _unpacked(np.sort(np.concatenate(found)))
 
     def pairs(self) -> tuple[Slots, Slots]:
@@ -67,9 +71,10 @@ class Spine:
         return _unpacked(np.concatenate([np.empty(0, np.uint64), *self._levels]))
 
 
-def _packed(high: Slots, low: Slots | int) -> Pairs:
-    packed: Pairs = high.astype(np.uint64) << _HIGH
-    return packed if isinstance(low, int) else packed | low.astype(np.uint64)
+def _packed(owners: Slots) -> Pairs:
+    """The lowest pair of each owner."""
+    packed: Pairs = owners.astype(np.uint64) << _HIGH
+    return packed
 
 
 def _unpacked(pairs: Pairs) -> tuple[Slots, Slots]:

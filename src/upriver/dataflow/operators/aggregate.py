@@ -11,15 +11,17 @@ Rows count with their weight. A group whose count falls to zero is gone from eve
 group to come back, until empty slots outnumber the others and all are numbered anew.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
 
 from upriver.dataflow.batch import Batch
 from upriver.dataflow.operators.argument import Argument, Reader
-from upriver.dataflow.plan import AggregatePlan
+from upriver.dataflow.plan import AggregateCall, AggregatePlan
+from upriver.errors import RowError
 from upriver.hashing import hash64
 from upriver.state.columns import array_of
 from upriver.state.fanout import Fanout
@@ -36,21 +38,35 @@ class Aggregate:
     ``schema``: the group's columns, then one per call. Its rows are addressed by group slot.
     """
 
-    __slots__ = ("_arguments", "_fanout", "_group", "_groups", "_hasher", "_readers", "_routing", "_rows", "schema")
+    __slots__ = (
+        "_arguments",
+        "_fanout",
+        "_group",
+        "_groups",
+        "_hasher",
+        "_readers",
+        "_routing",
+        "_rows",
+        "_titles",
+        "schema",
+    )
 
     def __init__(
         self,
         plan: AggregatePlan,
         source: pa.Schema,
         routing: Sequence[str],
+        titles: Mapping[str, str] = MappingProxyType({}),
         hasher: Callable[[Sequence[pa.Array]], Hashes] = hash64,
     ) -> None:
         """source: of the rows to come. routing: the routing key's columns, all in the group, in the key's order.
 
-        hasher: hashes groups that are finer than the routing key.
+        titles: what users call columns of ``schema``, if not by their names. hasher: hashes groups that are finer than
+        the routing key.
         """
         finer = [name for name in plan.group if name not in routing]
         self._routing = tuple(routing)
+        self._titles = titles
         self._group = (*routing, *finer)
         self._hasher = hasher
         self._groups = SlotIndex([source.field(name).type for name in self._group])
@@ -60,15 +76,9 @@ class Aggregate:
         self._readers: dict[str, Reader] = {
             name: partial(self._groups.column, place) for place, name in enumerate(self._group)
         }
-        for call in plan.calls:
-            if call.argument is None:
-                self._readers[call.output] = self._count_rows
-            else:
-                argument = Argument(source.field(call.argument).type, self._rows, self._key_of)
-                argument = self._arguments.setdefault(call.argument, argument)
-                self._readers[call.output] = argument.reader(call)
-        group_fields = [source.field(name) for name in plan.group]
-        self.schema = pa.schema([*group_fields, *(pa.field(call.output, call.type) for call in plan.calls)])
+        self._readers |= {call.output: self._reader(call, source) for call in plan.calls}
+        results = [pa.field(call.output, call.type) for call in plan.calls]
+        self.schema = pa.schema([*(source.field(name) for name in plan.group), *results])
 
     @property
     def held(self) -> int:
@@ -124,6 +134,13 @@ class Aggregate:
         """One column of these groups. Raises RowError if an average does not fit its type."""
         return self._readers[name](slots)
 
+    def _reader(self, call: AggregateCall, source: pa.Schema) -> Reader:
+        if call.argument is None:
+            return self._count_rows
+        if call.argument not in self._arguments:
+            self._arguments[call.argument] = Argument(source.field(call.argument).type, self._rows, self._overflow)
+        return self._arguments[call.argument].reader(call)
+
     def _resize(self, size: int) -> None:
         self._rows.resize(size)
         for argument in self._arguments.values():
@@ -158,6 +175,8 @@ class Aggregate:
     def _count_rows(self, slots: Slots) -> pa.Array:
         return array_of(pa.int64(), self._rows.counts[slots])
 
-    def _key_of(self, slot: int) -> str:
-        key = {name: self._groups.column(place, np.array([slot]))[0].as_py() for place, name in enumerate(self._group)}
-        return str(key)
+    def _overflow(self, call: AggregateCall, slot: int) -> RowError:
+        place, title = np.array([slot]), self._titles.get
+        key = {title(name, name): self.column(name, place)[0].as_py() for name in self._group}
+        column = title(call.output, call.output)
+        return RowError(f"column {column}: {call.function} does not fit {call.type} for the key {key}")

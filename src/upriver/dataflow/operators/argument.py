@@ -17,6 +17,9 @@ from upriver.errors import ProtocolError, RowError
 from upriver.state.columns import array_of, validity
 from upriver.state.vectors import Slots, Tally, Vector, Weights
 
+Overflow = Callable[[AggregateCall, int], RowError]
+"""The error to raise when the call's result for a group slot does not fit its type."""
+
 Reader = Callable[[Slots], pa.Array]
 """Gives one output column's values for these group slots."""
 
@@ -24,13 +27,13 @@ Reader = Callable[[Slots], pa.Array]
 class Argument:
     """What is kept of one column for every group."""
 
-    __slots__ = ("_functions", "_key_of", "_nulls", "_rows", "_type")
+    __slots__ = ("_functions", "_nulls", "_overflow", "_rows", "_type")
 
-    def __init__(self, type: pa.DataType, rows: Tally, key_of: Callable[[int], str]) -> None:
-        """type: of the column. rows: how many rows each group has; kept by the caller. key_of: names a group."""
+    def __init__(self, type: pa.DataType, rows: Tally, overflow: Overflow) -> None:
+        """type: of the column. rows: how many rows each group has; kept by the caller. overflow: makes errors."""
         self._type = type
         self._rows = rows
-        self._key_of = key_of
+        self._overflow = overflow
         self._nulls: Vector[np.int64] | None = None
         """How many nulls each group has; ``None`` as long as there was none."""
         self._functions: list[tuple[AggregateCall, Accumulator]] = []
@@ -54,7 +57,7 @@ class Argument:
             try:
                 return function.take(slots, self._counts(slots))
             except OutOfRange as lost:
-                raise self._overflow(call, lost) from None
+                raise self._overflow(call, lost.slot) from None
 
         return read
 
@@ -72,7 +75,7 @@ class Argument:
             try:
                 function.add(slots, values, weight)
             except OutOfRange as lost:
-                raise self._overflow(call, lost) from None
+                raise self._overflow(call, lost.slot) from None
         if weight is not None:
             self._clear_emptied(slots)
 
@@ -104,10 +107,6 @@ class Argument:
         """How many values each group has."""
         rows = self._rows.counts[slots]
         return rows if self._nulls is None else rows - self._nulls.cells[slots]
-
-    def _overflow(self, call: AggregateCall, lost: OutOfRange) -> RowError:
-        name = f"{call.function}({call.argument}), the column {call.output!r},"
-        return RowError(f"{name} does not fit {call.type} for the key {self._key_of(lost.slot)}")
 
 
 def _accumulator(call: AggregateCall, argument: pa.DataType) -> Accumulator:

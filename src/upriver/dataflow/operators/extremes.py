@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from upriver.dataflow.operators.accumulator import Accumulator, Counts, any_value
 from upriver.errors import ProtocolError
-from upriver.state.columns import Cells, array_of, canonical, cell_type, cells_of, column_of
+from upriver.state.columns import Cells, array_of, canonical, cell_type, cells_of, column_of, is_fixed
 from upriver.state.vectors import Slots, Vector, Weights
 
 _SPARE_MIN = 1024
@@ -128,7 +128,7 @@ def refuse_retraction(weight: Weights | None) -> None:
 
 
 def _is_number(type: pa.DataType) -> bool:
-    return bool(pa.types.is_primitive(type)) and type.bit_width <= 64 and not pa.types.is_decimal(type)
+    return is_fixed(type) and type.bit_width <= 64 and not pa.types.is_decimal(type)
 
 
 def _ordered(cells: Cells) -> Cells:

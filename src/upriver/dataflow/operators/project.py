@@ -15,6 +15,11 @@ from upriver.dataflow.plan import Projection
 _QUOTED_NAME = re.compile(r'"(?:[^"]|"")+"')
 
 
+def quoted(column: str) -> str:
+    """The expression that is just this column."""
+    return '"' + column.replace('"', '""') + '"'
+
+
 def plain_columns(projection: Projection) -> dict[str, str]:
     """For each output column whose expression is just a quoted column name: that column."""
     return {

@@ -16,6 +16,7 @@ from upriver.state.vectors import Slots, Vector, Weights
 from upriver.state.wide import add_at, from_ints, join, outside, split, to_ints
 
 _LONG_MAX = 2**63 - 1
+"""The greatest int64."""
 
 
 def sum_of(argument: pa.DataType, type: pa.DataType) -> Accumulator:

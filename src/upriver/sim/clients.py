@@ -1,0 +1,57 @@
+"""What clients of a simulated river ask for."""
+
+from collections.abc import Mapping, Sequence
+from random import Random
+
+import numpy as np
+import pyarrow as pa
+
+from upriver.dataflow.plan import ViewPlan
+from upriver.ids import Epoch
+from upriver.machines.worker import LookupAsked, RowsRead
+from upriver.sim.process import Process
+from upriver.sim.tables import Key, hashes_of_keys
+
+KEYS_ASKED_MAX = 4
+OWN_KEYS_SHARE, NEXT_KEY_SHARE, KNOWN_VIEWS_SHARE = 0.85, 0.7, 0.97
+
+
+def drawn_view(plans: Sequence[ViewPlan], lots: Random) -> str:
+    """The name of a view, now and then of one that is not there."""
+    return lots.choice(plans).name if lots.random() < KNOWN_VIEWS_SHARE else "typo"
+
+
+def drawn_lookup(
+    ticket: int,
+    process: Process,
+    plan: ViewPlan,
+    vnode_of: Mapping[Key, int],
+    published: Epoch,
+    lots: Random,
+) -> LookupAsked:
+    """Mostly for keys that the process owns; sometimes for others, for a later epoch, or for a view that is not there.
+
+    vnode_of: of every key that the view can have.
+    """
+    hashes = hashes_of_keys(plan.index)
+    own = [key for key in hashes if vnode_of[key] in process.vnodes]
+    candidates = own if own and lots.random() < OWN_KEYS_SHARE else list(hashes)
+    keys = lots.sample(candidates, min(len(candidates), lots.randint(1, KEYS_ASKED_MAX)))
+    if lots.random() < NEXT_KEY_SHARE:
+        keys[:1] = _next_key(process, plan) or keys[:1]
+    columns = zip(plan.key, zip(*dict.fromkeys(keys), strict=True), strict=True)
+    schema = plan.output.schema
+    return LookupAsked(
+        ticket=ticket,
+        view=drawn_view([plan], lots),
+        keys=pa.record_batch({name: pa.array(list(values), schema.field(name).type) for name, values in columns}),
+        hash64=np.array([hashes[key] for key in dict.fromkeys(keys)], np.uint64),
+        at_least=Epoch(lots.choice((0, 0, 0, published, published + lots.randint(1, 3)))),
+    )
+
+
+def _next_key(process: Process, plan: ViewPlan) -> list[Key]:
+    """The key that the process is to read next: the likeliest to be seen in the middle of its rows."""
+    following = (event for event in process.unread if isinstance(event, RowsRead) and event.channel == plan.channel)
+    batch = next((event.batch for event in following if len(event.batch)), None)
+    return [] if batch is None else [tuple(batch.rows.column(column)[0].as_py() for column in plan.index)]

@@ -1,0 +1,137 @@
+"""Each checker lets right things pass and catches wrong ones; and views that are wrong are caught in a whole river."""
+
+import inspect
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from upriver.dataflow.batch import Batch
+from upriver.dataflow.expressions import Evaluator
+from upriver.dataflow.region import Region
+from upriver.errors import UnknownView, WrongOwner
+from upriver.machines.coordinator import EPOCHS_AHEAD_MAX
+from upriver.sim import checkers
+from upriver.sim.campaign import Simulator
+from upriver.sim.checkers import Violated, require
+
+Checker = Callable[..., str | None]
+Args = tuple[Any, ...]
+
+A, B = ("a",), ("b",)
+VNODE_OF = {A: 0, B: 1}
+VIEW = {A: [("a", 1)], B: [("b", 1), ("b", 2)]}
+OTHER = {A: [("a", 1)], B: [("b", 1)]}
+SQL = Counter({("a", 1): 1, ("b", 1): 1, ("b", 2): 1})
+GONE, UNKNOWN = WrongOwner("gone"), UnknownView("typo")
+
+CASES: list[tuple[Checker, list[Args], list[Args]]] = [
+    (checkers.epochs_are_applied_in_order_and_once, [(0, 1), (4, 5)], [(1, 1), (1, 3), (2, 1)]),
+    (checkers.no_row_is_lost_or_doubled, [({"t": 2}, {"t": 2})], [({"t": 2}, {"t": 1}), ({"t": 2}, {"t": 3})]),
+    (checkers.workers_are_not_sent_too_far_ahead, [(3, 3 + EPOCHS_AHEAD_MAX)], [(3, 4 + EPOCHS_AHEAD_MAX)]),
+    (
+        checkers.a_worker_holds_only_keys_of_its_vnodes,
+        [([A], VNODE_OF, {0})],
+        [([A, B], VNODE_OF, {0}), ([("c",)], VNODE_OF, {0})],
+    ),
+    (checkers.a_key_lives_in_one_place, [({0: [A], 1: [B]},)], [({0: [A], 1: [A, B]},)]),
+    (checkers.a_keys_rows_are_in_order, [(VIEW, 1)], [({A: [("a", 2), ("a", 1)]}, 1), ({A: [("a", 1)] * 2}, 1)]),
+    (checkers.views_equal_the_oracle, [(VIEW, dict(VIEW))], [(VIEW, OTHER), (OTHER, VIEW), (VIEW, {})]),
+    (checkers.views_equal_sql, [(SQL, VIEW)], [(SQL, OTHER), (SQL, {}), (SQL + SQL, VIEW)]),
+    (checkers.everybody_is_answered_once, [(1, {1, 2})], [(3, {1, 2})]),
+    (checkers.lookups_tell_the_epoch_applied, [(2, 2)], [(2, 1), (2, 3)]),
+    (checkers.lookups_wait_for_the_replay, [(2, 1, 2), (3, 3, 0)], [(1, 0, 2), (2, 3, 0)]),
+    (
+        checkers.lookups_equal_the_oracle,
+        [(A, [1], [1], [1, 2]), (A, [1, 2], [1], [1, 2])],
+        [(A, [], [1], [1, 2]), (A, [2], [1], [1, 2])],
+    ),
+    (checkers.lookups_are_answered_by_the_owner, [([A], VNODE_OF, {0})], [([A, B], VNODE_OF, {0})]),
+    (checkers.lookups_give_only_what_was_asked_for, [([A, B], VIEW), ([A, B], {})], [([A], VIEW)]),
+    (checkers.lookups_never_go_back, [(A, 2, 2), (A, 2, 3)], [(A, 2, 1)]),
+    (
+        checkers.lookups_are_refused_for_a_reason,
+        [(GONE, False, False, True), (UNKNOWN, True, False, False), (GONE, True, True, False)],
+        [
+            (GONE, True, True, True),
+            (UNKNOWN, True, True, False),
+            (GONE, True, False, True),
+            (UNKNOWN, False, True, True),
+        ],
+    ),
+    (checkers.epochs_end_in_order, [(0, 1)], [(0, 2), (1, 1)]),
+    (
+        checkers.an_epoch_ends_when_every_worker_has_applied_it,
+        [(2, [0, 1], {0: 2, 1: 3})],
+        [(2, [0, 1], {0: 2, 1: 1}), (2, [0, 1], {0: 2})],
+    ),
+    (checkers.snapshots_are_consistent_cuts, [(VIEW, dict(VIEW))], [(VIEW, OTHER)]),
+    (checkers.a_snapshot_that_is_ready_is_held, [([],)], [([3],)]),
+    (checkers.snapshots_that_are_dropped_are_forgotten, [([1, 2], {3})], [([1, 2], {2})]),
+    (checkers.the_river_comes_to_rest, [(9, 10)], [(10, 10)]),
+    (checkers.every_epoch_ends, [(3, 3)], [(3, 2)]),
+    (checkers.nobody_is_left_waiting, [([],)], [([7],)]),
+    (checkers.everybody_retires, [([],)], [([2],)]),
+]
+NEVER_RIGHT = {checkers.machines_do_not_fail, checkers.the_app_does_not_fail}
+
+
+@pytest.mark.parametrize(("checker", "right", "wrong"), CASES, ids=[case[0].__name__ for case in CASES])
+def test_a_checker_tells_right_from_wrong(checker: Checker, right: list[Args], wrong: list[Args]) -> None:
+    for args in right:
+        require(checker, *args)
+    for args in wrong:
+        with pytest.raises(Violated, match=f"^{checker.__name__}: .") as raised:
+            require(checker, *args)
+        assert raised.value.checker == checker.__name__
+
+
+def test_every_checker_is_tried() -> None:
+    functions = {f for _, f in inspect.getmembers(checkers, inspect.isfunction) if f.__module__ == checkers.__name__}
+    assert functions - {checkers.require, checkers.difference} == {case[0] for case in CASES} | NEVER_RIGHT
+
+
+def test_the_difference_of_two_views_is_told_by_its_first_key() -> None:
+    assert checkers.difference(VIEW, OTHER) == "('b',): [('b', 1)] where [('b', 1), ('b', 2)] is right"
+
+
+class Doubling(Region):
+    """Takes in everything twice; so does the oracle, but not SQL."""
+
+    def apply(self, batch: Batch) -> None:
+        super().apply(batch)
+        super().apply(batch)
+
+
+class Hasty(Region):
+    """Takes a key's rows of one batch in the wrong order."""
+
+    def apply(self, batch: Batch) -> None:
+        backwards = pa.array(range(len(batch) - 1, -1, -1), pa.int64())
+        super().apply(Batch(batch.rows.take(backwards), batch.hash64[::-1]))
+
+
+class Forgetful(Region):
+    """Loses the first row of a batch that has several, which depends on how an epoch is cut."""
+
+    def apply(self, batch: Batch) -> None:
+        lost = 1 if len(batch) > 1 else 0
+        super().apply(Batch(batch.rows.slice(lost), batch.hash64[lost:]))
+
+
+@pytest.mark.parametrize(
+    ("faulty", "caught_by"),
+    [
+        (Doubling, {"views_equal_sql", "a_keys_rows_are_in_order"}),
+        (Hasty, {"a_keys_rows_are_in_order"}),
+        (Forgetful, {"views_equal_the_oracle", "lookups_equal_the_oracle", "views_equal_sql"}),
+    ],
+)
+def test_a_view_that_is_wrong_is_caught(faulty: type[Region], caught_by: set[str]) -> None:
+    simulator = Simulator(build_view=partial(faulty.build, evaluator=Evaluator()))
+    found = [simulator.play(seed, steps=200, workers=3).violation for seed in range(10)]
+    assert {violation.checker for violation in found if violation is not None} <= caught_by
+    assert any(found)

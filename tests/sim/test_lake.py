@@ -1,0 +1,60 @@
+"""The fake lake: what a worker reads is its share, whole and in order, however it is cut."""
+
+from itertools import pairwise
+from random import Random
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from upriver.dataflow.plan import TableSpec
+from upriver.hashing import hash64
+from upriver.ids import VnodeId
+from upriver.sim.campaign import compiled_views
+from upriver.sim.lake import FakeLake
+from upriver.sim.tables import TABLES, Crowd, hashes_of_keys
+from upriver.vnodes import vnodes_of
+
+VNODES = 16
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_slices_put_together_are_the_share_of_the_epoch(seed: int) -> None:
+    lots = Random(seed)
+    plans, crowd = compiled_views(), Crowd(lots)
+    lake = FakeLake(plans, VNODES)
+    share = sorted(lots.sample(range(VNODES), lots.randint(1, VNODES)))
+    vnodes = [VnodeId(vnode) for vnode in share]
+    for table in TABLES:
+        rows = crowd.rows(table, 50)
+        epoch = lake.publish(table.name, rows)
+        for plan in plans:
+            if plan.table != table.name:
+                assert lake.promised(epoch, vnodes)[plan.channel] == 0
+                continue
+            hashes = hash64([rows.column(column) for column in plan.index])
+            order = np.argsort(hashes, kind="stable")
+            own = order[np.isin(vnodes_of(hashes[order], VNODES), share)]
+            slices = lake.runs(epoch)[plan.channel].slices_of(vnodes, lots)
+            read = pa.Table.from_batches([slice_.rows for slice_ in slices], schema=rows.schema)
+            assert read.to_pylist() == rows.take(pa.array(own)).to_pylist()
+            assert np.array_equal(np.concatenate([hashes[:0], *(slice_.hash64 for slice_ in slices)]), hashes[own])
+            assert lake.promised(epoch, vnodes)[plan.channel] == len(own)
+
+
+def test_a_slice_may_end_between_two_rows_of_one_key() -> None:
+    lots = Random(0)
+    plans = compiled_views()
+    lake = FakeLake(plans, VNODES)
+    run = lake.runs(lake.publish("trades", Crowd(lots).rows(TABLES[0], 60)))[plans[0].channel]
+    cuts = [run.slices_of([VnodeId(vnode) for vnode in range(VNODES)], lots) for _ in range(20)]
+    pairs = [pair for slices in cuts for pair in pairwise(slices) if all(map(len, pair))]
+    assert any(before.hash64[-1] == after.hash64[0] for before, after in pairs)
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
+def test_keys_drawn_have_the_hash_that_the_lake_would_give_them(table: TableSpec) -> None:
+    rows = Crowd(Random(3)).rows(table, 100)
+    keys = zip(*(rows.column(column).to_pylist() for column in table.key), strict=True)
+    found = hash64([rows.column(column) for column in table.key]).tolist()
+    assert [hashes_of_keys(table.key)[key] for key in keys] == found

@@ -1,0 +1,123 @@
+"""Channels between processes that are killed, freeze, or just end."""
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from channel_kit import HELLO, QUICK, SECONDS_MAX, TOKEN, Ear, Hub
+
+from upriver.errors import ClusterError, WorkerLost
+from upriver.shell.channel import ChannelLimits, Receiver, open_channel
+from upriver.shell.flight import FlightBase
+from upriver.shell.remote import Remote
+from upriver.shell.wire import Message
+
+
+@pytest.fixture
+def hub() -> Hub:
+    return Hub()
+
+
+@pytest.fixture
+def server(hub: Hub) -> Iterator[FlightBase]:
+    with hub.server() as running:
+        yield running
+
+
+def open_and_wait(address: str, then: str) -> None:
+    """A process that opens a channel, and then waits to be killed, freezes, or ends without closing it."""
+    closed = threading.Event()
+    receiver = Receiver(lambda _: None, lambda _: closed.set())
+    open_channel(Remote(address, TOKEN), HELLO, receiver, limits=QUICK)
+    if then == "freeze":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if then == "wait":
+        closed.wait()
+
+
+def serve_and_wait(address: Any, then: str) -> None:
+    """A process that serves channels, and then waits to be killed, freezes, or ends without stopping."""
+    hub = Hub()
+    server = hub.server()
+    address.send(server.address)
+    _, ear = hub.accepted()
+    ear.hear()
+    if then == "freeze":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if then == "wait":
+        threading.Event().wait()
+
+
+@pytest.fixture
+def processes() -> Iterator[list[Any]]:
+    started: list[Any] = []
+    yield started
+    for process in started:
+        process.kill()
+        process.join()
+
+
+def start(processes: list[Any], target: Any, *arguments: Any) -> Any:
+    process = multiprocessing.get_context("spawn").Process(target=target, args=arguments)
+    processes.append(process)
+    process.start()
+    return process
+
+
+def test_a_client_killed_is_noticed_at_once(processes: list[Any]) -> None:
+    hub = Hub(ChannelLimits())
+    with hub.server() as server:
+        process = start(processes, open_and_wait, server.address, "wait")
+        _, ear = hub.accepted()
+        process.kill()
+        error = ear.closings.get(timeout=2.0)  # the limit of silence is far beyond
+    assert isinstance(error, WorkerLost)
+    assert "without a goodbye" in str(error)
+
+
+def test_a_frozen_client_is_noticed_by_its_silence(processes: list[Any], server: FlightBase, hub: Hub) -> None:
+    start(processes, open_and_wait, server.address, "freeze")
+    _, ear = hub.accepted()
+    error = ear.closing()
+    assert isinstance(error, WorkerLost)
+    assert "silent for 0.5 s" in str(error)
+
+
+@pytest.mark.parametrize(("then", "match"), [("wait", "cannot be reached"), ("freeze", "silent for")])
+def test_a_server_killed_or_frozen_is_noticed(processes: list[Any], then: str, match: str) -> None:
+    address, told = multiprocessing.get_context("spawn").Pipe()
+    process = start(processes, serve_and_wait, told, then)
+    assert address.poll(SECONDS_MAX * 3)
+    ear = Ear()
+    end = open_channel(Remote(address.recv(), TOKEN), HELLO, ear.receiver, limits=QUICK)
+    end.send(Message("go on"))
+    if then == "wait":
+        process.kill()
+    error = ear.closing()
+    assert isinstance(error, ClusterError)
+    assert match in str(error)
+    with pytest.raises(ClusterError):
+        end.send(HELLO)
+
+
+def test_a_process_that_just_ends_says_goodbye(processes: list[Any], server: FlightBase, hub: Hub) -> None:
+    process = start(processes, open_and_wait, server.address, "end")
+    _, ear = hub.accepted()
+    assert ear.closing() is None
+    process.join(SECONDS_MAX)
+    assert process.exitcode == 0
+
+
+def test_a_server_process_that_just_ends_says_goodbye(processes: list[Any]) -> None:
+    address, told = multiprocessing.get_context("spawn").Pipe()
+    process = start(processes, serve_and_wait, told, "end")
+    assert address.poll(SECONDS_MAX * 3)
+    ear = Ear()
+    open_channel(Remote(address.recv(), TOKEN), HELLO, ear.receiver, limits=QUICK).send(Message("go on"))
+    assert ear.closing() is None
+    process.join(SECONDS_MAX)
+    assert process.exitcode == 0

@@ -1,0 +1,117 @@
+"""The command line."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from upriver.app import App
+from upriver.cli import TOKEN_VARIABLE, main
+from upriver.text import ROWS_SHOWN_MAX, progress_bar, render_table
+
+
+@pytest.fixture(scope="module")
+def running(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
+    rows = spark.createDataFrame(
+        [("JFK", 1, 10), ("JFK", 1, 20), ("LAX", 2, 5), (None, 3, 1)], "o string, n int, v int"
+    )
+    with App(spark, str(tmp_path_factory.mktemp("cli")), workers=1) as app:
+        app.table("flights", rows, key="o")
+        app.view("sums", "SELECT o, sum(v) AS total FROM flights GROUP BY o", key="o")
+        app.view("pairs", "SELECT o, n, count(*) AS c FROM flights GROUP BY o, n", key=["o", "n"])
+        app.start()
+        app.wait()
+        yield app
+
+
+def run(app: App, *arguments: str) -> int:
+    command, *rest = arguments
+    return main([command, "--address", app.address, "--token", app.token, *rest])
+
+
+@pytest.mark.spark
+def test_lookup_prints_a_table(running: App, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(running, "lookup", "sums", "LAX", "JFK") == 0
+    assert capsys.readouterr().out.splitlines() == ["o    total", "---  -----", "LAX      5", "JFK     30"]
+
+
+@pytest.mark.spark
+def test_lookup_takes_json_for_nulls_and_for_several_columns(running: App, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(running, "lookup", "sums", "[null]", "--json") == 0
+    assert run(running, "lookup", "pairs", '["JFK", 1]', "--json") == 0
+    printed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert printed == [
+        {"view": "sums", "rows": [{"o": None, "total": 1}]},
+        {"view": "pairs", "rows": [{"o": "JFK", "n": 1, "c": 2}]},
+    ]
+
+
+@pytest.mark.spark
+def test_status_and_explain_as_text_and_as_json(
+    running: App, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(TOKEN_VARIABLE, running.token)
+    assert main(["status", "--address", running.address]) == 0
+    text = capsys.readouterr().out
+    assert "epoch 1 of 1 published" in text
+    assert "sums" in text
+    assert main(["status", "--address", running.address, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == running.status()
+    assert main(["explain", "--address", running.address, "pairs"]) == 0
+    assert "keyed by (o, n)" in capsys.readouterr().out
+    assert main(["explain", "--address", running.address, "pairs", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["key"] == ["o", "n"]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["lookup", "nothing", "JFK"], "UnknownView: no view 'nothing'"),
+        (["lookup", "pairs", "JFK"], "KeyTypeError"),
+        (["lookup", "pairs", '["JFK"]'], "KeyTypeError"),
+        (["lookup", "pairs", '["JFK", "one"]'], "KeyTypeError: key column 'n' is int32"),
+    ],
+)
+def test_wrong_questions_end_with_status_2(
+    running: App, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    assert run(running, *arguments) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_without_a_token_nothing_is_asked(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
+    assert main(["status", "--address", "127.0.0.1:1"]) == 2
+    assert TOKEN_VARIABLE in capsys.readouterr().err
+
+
+def test_nobody_there_ends_with_status_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", "--address", "127.0.0.1:1", "--token", "secret"]) == 1
+    error = capsys.readouterr().err
+    assert "cannot be reached" in error
+    assert "secret" not in error
+
+
+def test_simulate_ends_with_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "--seed", "3", "--runs", "2", "--steps", "50", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (result["runs"], result["violations"]) == (2, 0)
+
+
+def test_tables_are_cut_and_say_so() -> None:
+    table = pa.table({"n": pa.array(range(ROWS_SHOWN_MAX + 2)), "x": pa.array([0.5] * (ROWS_SHOWN_MAX + 2))})
+    lines = render_table(table).splitlines()
+    assert lines[0].split() == ["n", "x"]
+    assert lines[2].split() == ["0", "0.500"]
+    assert lines[-1] == "(2 more rows)"
+    assert len(lines) == ROWS_SHOWN_MAX + 3
+
+
+def test_a_bar_is_full_at_the_end() -> None:
+    assert progress_bar(0, 4).count("#") == 0
+    assert progress_bar(2, 4).endswith("] 2/4")
+    assert "." not in progress_bar(4, 4)
+    assert progress_bar(0, 0).endswith("0/0")

@@ -1,0 +1,386 @@
+"""The client against real servers: right rows in the right order, whatever moves, dies, freezes or is refused."""
+
+import queue
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from upriver.client import Client, connect
+from upriver.errors import (
+    AccessDenied,
+    ClusterError,
+    KeyTypeError,
+    RowError,
+    UnknownView,
+    UserError,
+    WaitTimeout,
+    WorkerLost,
+    WrongOwner,
+)
+from upriver.hashing import hash64
+from upriver.ids import Epoch, VnodeId, WorkerId
+from upriver.shell.flight import FlightBase
+from upriver.shell.lookup import LOOKUP, LookupExchange
+from upriver.shell.routing import Routing, ViewRoute
+from upriver.vnodes import VnodeMap, vnodes_of
+
+TOKEN = "s3cret-t0ken"
+SECONDS_MAX = 10.0
+"""Seconds that a test waits for what must come at once."""
+VNODES = 16
+EPOCH = 5
+"""What every worker stands at."""
+
+Row = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class View:
+    """A view's whole contents."""
+
+    route: ViewRoute
+    rows: Sequence[Row]
+
+    def rows_of(self, key: Row) -> list[Row]:
+        return [row for row in self.rows if row[: len(self.route.key)] == key]
+
+
+PLANES = View(
+    ViewRoute(("tailnum",), pa.schema([("tailnum", pa.string()), ("flights", pa.int64())])),
+    [*((f"N{number}", number) for number in range(100)), (None, -1)],
+)
+ROUTES = View(
+    ViewRoute(("origin", "dest"), pa.schema([("origin", pa.string()), ("dest", pa.int32()), ("carrier", pa.string())])),
+    [(o, d, c) for o in ("EWR", "JFK", None) for d in (1, 2, None) for c in ("UA", "AA", "B6")[: (d or 0) + 1]],
+)
+VIEWS = {"planes": PLANES, "routes": ROUTES}
+
+
+@dataclass
+class Worker:
+    """One worker's server. ``before`` is called by each lookup and may fail it."""
+
+    number: WorkerId
+    cluster: "Cluster"
+    before: Callable[[int], None] = lambda keys: None
+    asked: "queue.Queue[int]" = field(default_factory=queue.Queue)
+
+    def __post_init__(self) -> None:
+        self.server = FlightBase(TOKEN, exchanges={LOOKUP: LookupExchange(self.lookup)})
+
+    def lookup(
+        self, view: str, keys: pa.RecordBatch, at_least: int | None, timeout: float
+    ) -> tuple[pa.RecordBatch, int]:
+        self.asked.put(keys.num_rows)
+        self.before(keys.num_rows)
+        vnodes = vnodes_of(hash64(keys.columns, keys.num_rows), VNODES)
+        if (self.cluster.vnode_map.owners_of(vnodes) != self.number).any():
+            raise WrongOwner(f"not all of these are worker {self.number}'s")
+        if (at_least or 0) > EPOCH:
+            raise WaitTimeout(f"view {view!r}: epoch {at_least} was not reached in {timeout:.0f} s")
+        known = VIEWS[view]
+        asked = zip(*(column.to_pylist() for column in keys.columns), strict=True)
+        rows = [row for key in sorted(asked, key=str) for row in known.rows_of(key)]  # in an order of its own
+        columns = list(zip(*rows, strict=True)) or [()] * len(known.route.schema)
+        arrays = [pa.array(values, column.type) for values, column in zip(columns, known.route.schema, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, schema=known.route.schema), EPOCH
+
+
+class Cluster:
+    """A coordinator that knows the routing, and some workers."""
+
+    def __init__(self, workers: int) -> None:
+        self.vnode_map = VnodeMap.initial(VNODES, [WorkerId(number) for number in range(workers)])
+        self.views = dict(VIEWS)
+        self.workers = {WorkerId(number): Worker(WorkerId(number), self) for number in range(workers)}
+        self.addresses = {number: worker.server.address for number, worker in self.workers.items()}
+        actions = {"routing": self._routing, "status": lambda _: {"epoch": EPOCH}, "explain": self._explain}
+        self.coordinator = FlightBase(TOKEN, actions=actions)
+
+    def _routing(self, _: Mapping[str, Any]) -> Mapping[str, Any]:
+        views = {name: view.route for name, view in self.views.items()}
+        return Routing(self.vnode_map, self.addresses, views, Epoch(EPOCH)).to_json()
+
+    def _explain(self, asked: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"view": asked["view"], "partial": False}
+
+    def connect(self) -> Client:
+        return connect(self.coordinator.address, TOKEN)
+
+    def stop(self) -> None:
+        for worker in self.workers.values():
+            worker.server.stop()
+        self.coordinator.stop()
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    running = Cluster(2)
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def client(cluster: Cluster) -> Iterator[Client]:
+    with cluster.connect() as connected:
+        yield connected
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Client]:
+    """A client of three workers, for tests that change nothing."""
+    running = Cluster(3)
+    with running.connect() as connected:
+        yield connected
+    running.stop()
+
+
+def rows_of(table: pa.Table) -> list[Row]:
+    return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
+
+
+# What a lookup gives
+
+
+@settings(deadline=None)
+@given(st.lists(st.one_of(st.none(), st.integers(0, 150).map(lambda number: f"N{number}"))))
+def test_a_lookup_gives_the_rows_of_each_key_once_in_the_order_asked(shared: Client, keys: list[str | None]) -> None:
+    table = shared.lookup("planes", keys)
+    assert table.schema == PLANES.route.schema
+    assert rows_of(table) == [row for key in dict.fromkeys(keys) for row in PLANES.rows_of((key,))]
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(["EWR", "JFK", "LGA", None]), st.sampled_from([1, 2, 3, None]))))
+def test_so_does_one_of_several_columns_and_rows_for_each_key(shared: Client, keys: list[Row]) -> None:
+    table = shared.lookup("routes", keys)
+    assert table.schema == ROUTES.route.schema
+    assert rows_of(table) == [row for key in dict.fromkeys(keys) for row in ROUTES.rows_of(key)]
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        [("JFK", 1), ("EWR", 2)],
+        [{"dest": 1, "origin": "JFK"}, {"dest": 2, "origin": "EWR"}],
+        pa.table({"origin": ["JFK", "EWR"], "dest": [1, 2]}),
+        pa.RecordBatch.from_pydict({"dest": [1, 2], "origin": ["JFK", "EWR"]}),
+    ],
+)
+def test_keys_come_in_many_forms(shared: Client, keys: Any) -> None:
+    assert rows_of(shared.lookup("routes", keys)) == ROUTES.rows_of(("JFK", 1)) + ROUTES.rows_of(("EWR", 2))
+
+
+def test_many_keys_are_found_at_once(shared: Client) -> None:
+    keys = [f"N{number}" for number in range(50_000)]
+    assert rows_of(shared.lookup("planes", pa.array(keys))) == PLANES.rows[:-1]
+
+
+def test_an_epoch_that_is_reached_may_be_asked_for(shared: Client) -> None:
+    assert rows_of(shared.lookup("planes", ["N7"], at_least=EPOCH)) == [("N7", 7)]
+
+
+def test_status_and_explain_are_the_coordinator_s(shared: Client) -> None:
+    assert shared.status() == {"epoch": EPOCH}
+    assert shared.explain("planes") == {"view": "planes", "partial": False}
+
+
+def test_a_view_s_key_is_told(shared: Client) -> None:
+    assert shared.key_schema("routes") == pa.schema([("origin", pa.string()), ("dest", pa.int32())])
+    with pytest.raises(UnknownView, match="there are: planes, routes"):
+        shared.key_schema("plains")
+
+
+def test_many_threads_may_look_up_at_once(shared: Client) -> None:
+    def look_up(thread: int) -> None:
+        for number in range(thread, 100, 8):
+            assert rows_of(shared.lookup("planes", [f"N{number}", "N0"])) == list(
+                dict.fromkeys([(f"N{number}", number), ("N0", 0)])
+            )
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(look_up, range(8))) == [None] * 8
+
+
+# What a lookup refuses
+
+
+def test_an_unknown_view_is_refused_with_the_views_there_are(shared: Client) -> None:
+    with pytest.raises(UnknownView, match=r"^no view 'plains'; there are: planes, routes$"):
+        shared.lookup("plains", ["N1"])
+
+
+def test_a_view_that_is_new_is_found(cluster: Cluster, client: Client) -> None:
+    del cluster.views["planes"]
+    with cluster.connect() as early:
+        cluster.views["planes"] = PLANES
+        assert rows_of(early.lookup("planes", ["N7"])) == [("N7", 7)]
+
+
+def test_keys_of_a_wrong_type_ask_no_worker(cluster: Cluster, client: Client) -> None:
+    with pytest.raises(KeyTypeError, match="key column 'tailnum' is of type string; given was 7 of type int"):
+        client.lookup("planes", ["N1", 7])
+    assert all(worker.asked.empty() for worker in cluster.workers.values())
+
+
+def test_a_worker_s_error_is_raised_at_once_and_spoils_nothing(cluster: Cluster, client: Client) -> None:
+    keys = [f"N{number}" for number in range(20)]
+
+    def fail(_: int) -> None:
+        raise RowError("division by zero")
+
+    cluster.workers[WorkerId(0)].before = fail
+    with pytest.raises(RowError, match=r"^division by zero$"):
+        client.lookup("planes", keys)
+    cluster.workers[WorkerId(0)].before = lambda _: None
+    assert rows_of(client.lookup("planes", keys[::-1])) == PLANES.rows[19::-1]
+    assert cluster.workers[WorkerId(0)].asked.qsize() == 2
+
+
+def test_an_epoch_that_does_not_come_is_a_timeout(shared: Client) -> None:
+    with pytest.raises(WaitTimeout, match="view 'planes': epoch 6 was not reached"):
+        shared.lookup("planes", ["N1"], at_least=EPOCH + 1)
+
+
+# Workers that move, go, and do not answer
+
+
+def test_all_workers_are_asked_at_the_same_time(cluster: Cluster, client: Client) -> None:
+    meeting = threading.Barrier(2)
+    for worker in cluster.workers.values():
+        worker.before = lambda _: meeting.wait(SECONDS_MAX) and None  # nobody answers before both are asked
+    assert len(client.lookup("planes", [f"N{number}" for number in range(20)])) == 20
+
+
+def test_keys_that_have_moved_are_asked_of_their_new_owner(cluster: Cluster, client: Client) -> None:
+    keys = [f"N{number}" for number in range(100)]
+    assert len(client.lookup("planes", keys)) == 100
+    cluster.vnode_map = cluster.vnode_map.moved({VnodeId(vnode): WorkerId(1) for vnode in range(VNODES)})
+    assert rows_of(client.lookup("planes", keys)) == PLANES.rows[:100]
+    asked = cluster.workers[WorkerId(1)].asked
+    assert [asked.get(timeout=SECONDS_MAX) for _ in range(asked.qsize())][-1] < 100  # what was answered stays so
+
+
+def test_a_worker_that_comes_back_elsewhere_is_found(cluster: Cluster, client: Client) -> None:
+    keys = [f"N{number}" for number in range(20)]
+    assert len(client.lookup("planes", keys)) == 20
+    cluster.workers[WorkerId(0)].server.stop()
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(client.lookup, "planes", keys)
+        cluster.workers[WorkerId(0)] = Worker(WorkerId(0), cluster)
+        cluster.addresses[WorkerId(0)] = cluster.workers[WorkerId(0)].server.address
+        assert rows_of(answer.result(SECONDS_MAX)) == PLANES.rows[:20]
+
+
+def test_a_worker_that_does_not_come_back_is_named(cluster: Cluster, client: Client) -> None:
+    address = cluster.addresses[WorkerId(0)]
+    cluster.workers[WorkerId(0)].server.stop()
+    keys = [f"N{number}" for number in range(20)]
+    with pytest.raises(WorkerLost, match=f"view 'planes': no answer from worker 0 in 0.2 s: {address}"):
+        client.lookup("planes", keys, timeout=0.2)
+    del cluster.addresses[WorkerId(0)]
+    client.refresh()
+    with pytest.raises(WorkerLost, match=r"view 'planes': no answer from worker 0 in 0\.2 s: worker 0 is not up"):
+        client.lookup("planes", keys, timeout=0.2)
+
+
+def test_a_worker_that_always_refuses_is_a_timeout(cluster: Cluster, client: Client) -> None:
+    def refuse(_: int) -> None:
+        raise WrongOwner("not mine yet")
+
+    for worker in cluster.workers.values():
+        worker.before = refuse
+    with pytest.raises(WaitTimeout, match=r"view 'planes': no answer from worker \d in 0\.2 s: not mine yet"):
+        client.lookup("planes", ["N1"], timeout=0.2)
+
+
+def test_a_worker_that_hangs_is_given_up(cluster: Cluster, client: Client) -> None:
+    wake = threading.Event()
+    for worker in cluster.workers.values():
+        worker.before = lambda _: wake.wait(SECONDS_MAX) and None
+    with pytest.raises(WorkerLost, match=r"view 'planes': no answer from worker \d in 0\.1 s"):
+        client.lookup("planes", ["N1"], timeout=0.1)
+    wake.set()
+    assert len(client.lookup("planes", ["N1"])) == 1
+
+
+# Connecting and closing
+
+
+@pytest.mark.parametrize("prefix", ["", "grpc://"])
+def test_an_address_may_have_a_scheme(cluster: Cluster, prefix: str) -> None:
+    with connect(prefix + cluster.coordinator.address, TOKEN) as client:
+        assert client.status() == {"epoch": EPOCH}
+
+
+def test_a_stranger_is_refused(cluster: Cluster) -> None:
+    with pytest.raises(AccessDenied):
+        connect(cluster.coordinator.address, "wrong")
+
+
+def test_an_app_that_is_not_there_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        address = f"127.0.0.1:{mute.getsockname()[1]}"
+        with pytest.raises(ClusterError, match=address):
+            connect(address, TOKEN, timeout=0.2)
+    with pytest.raises(ClusterError, match=address):
+        connect(address, TOKEN)
+    with pytest.raises(UserError, match="host:port"):
+        connect("nowhere", TOKEN)
+
+
+def test_a_closed_client_says_so(cluster: Cluster) -> None:
+    client = cluster.connect()
+    assert len(client.lookup("planes", ["N1"])) == 1
+    client.close()
+    client.close()
+    for use in (client.status, lambda: client.lookup("planes", ["N1"])):
+        with pytest.raises(ClusterError, match="closed"):
+            use()
+
+
+def test_closing_ends_lookups_that_wait(cluster: Cluster, client: Client) -> None:
+    wake = threading.Event()
+    for worker in cluster.workers.values():
+        worker.before = lambda _: wake.wait(SECONDS_MAX) and None
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(client.lookup, "planes", [f"N{number}" for number in range(20)])
+        for worker in cluster.workers.values():
+            assert worker.asked.get(timeout=SECONDS_MAX)
+        client.close()
+        with pytest.raises(ClusterError):
+            answer.result(SECONDS_MAX)
+    wake.set()
+
+
+def test_an_idle_client_does_not_keep_workers_from_stopping(cluster: Cluster, client: Client) -> None:
+    assert len(client.lookup("planes", [f"N{number}" for number in range(20)])) == 20
+    cluster.stop()
+    with pytest.raises(ClusterError):
+        client.lookup("planes", ["N1"])
+
+
+PROCESS = """
+import sys
+sys.modules["pyspark"] = None  # importing it fails
+import upriver
+client = upriver.connect(sys.argv[1], sys.argv[2])
+print(client.lookup("planes", ["N7", "N9"]).to_pylist())
+"""
+
+
+def test_a_process_without_spark_looks_up_and_ends(cluster: Cluster) -> None:
+    command = [sys.executable, "-c", PROCESS, cluster.coordinator.address, TOKEN]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.stdout == "[{'tailnum': 'N7', 'flights': 7}, {'tailnum': 'N9', 'flights': 9}]\n"
+    assert (ended.returncode, ended.stderr) == (0, "")

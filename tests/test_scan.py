@@ -1,0 +1,382 @@
+"""Views as DataFrames: real servers that hand out rows, and Spark that reads them."""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo, Filter
+
+from upriver.errors import AccessDenied, ClusterError, UnknownView, UserError, WaitTimeout, WorkerLost
+from upriver.ids import Epoch, SnapshotId, WorkerId
+from upriver.shell.coordinator_loop import SnapshotParts
+from upriver.shell.flight import GET_ROWS_MAX, FlightBase
+from upriver.shell.routing import Routing, ViewRoute
+from upriver.shell.scans import SCANS_KNOWN_MAX, Scans
+from upriver.spark.scan import UpriverDataSource, read_view
+from upriver.vnodes import VnodeMap
+
+TOKEN = "a-secret-of-this-test"
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+
+
+def numbers(first: int, last: int) -> pa.Table:
+    return pa.table({"k": [f"k{n}" for n in range(first, last)], "n": pa.array(range(first, last), pa.int64())})
+
+
+class Service:
+    """The servers of an app with one view, ``planes``, whose workers hold what ``shares`` says."""
+
+    def __init__(self, *shares: pa.Table) -> None:
+        self.shares = list(shares)
+        self.held: dict[int, list[pa.Table]] = {}
+        """The snapshots taken, by id."""
+        self.holds_snapshots = True
+        self.workers: list[FlightBase] = []
+        self._scans = Scans(self._take)
+        actions = {"routing": self._routing, "scan": self._scan}
+        self._coordinator = FlightBase(TOKEN, actions=actions)
+
+    @property
+    def address(self) -> str:
+        return self._coordinator.address
+
+    def _addresses(self) -> list[str]:
+        while len(self.workers) < len(self.shares):
+            self.workers.append(FlightBase(TOKEN, gets={"snapshot": self._part(len(self.workers))}))
+        return [server.address for server in self.workers[: len(self.shares)]]
+
+    def _part(self, worker: int) -> Callable[[Mapping[str, Any]], pa.Table]:
+        def part(asked: Mapping[str, Any]) -> pa.Table:
+            if asked["snapshot"] not in self.held:
+                raise WaitTimeout(f"snapshot {asked['snapshot']} is not held any more; read the view again")
+            return self.held[asked["snapshot"]][worker]
+
+        return part
+
+    def _routing(self, _: Mapping[str, Any]) -> dict[str, Any]:
+        workers = [WorkerId(number) for number in range(len(self.shares))]
+        addresses = dict(zip(workers, self._addresses(), strict=True))
+        views = {"planes": ViewRoute(("k",), self.shares[0].schema)}
+        return Routing(VnodeMap.initial(16, workers), addresses, views, Epoch(1)).to_json()
+
+    def _scan(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        parts = self._scans.parts(asked["view"], asked["scan"], 10.0)
+        return {"snapshot": parts.snapshot, "epoch": parts.epoch, "addresses": list(parts.addresses)}
+
+    def _take(self, view: str, seconds: float) -> SnapshotParts:
+        snapshot = SnapshotId(len(self.held) + 1)
+        if self.holds_snapshots:
+            self.held[snapshot] = list(self.shares)
+        return SnapshotParts(snapshot, Epoch(1), tuple(self._addresses()))
+
+    def stop(self) -> None:
+        for server in [self._coordinator, *self.workers]:
+            server.stop()
+
+
+Serve = Callable[..., Service]
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    services: list[Service] = []
+
+    def serve(*shares: pa.Table) -> Service:
+        services.append(Service(*shares))
+        return services[-1]
+
+    yield serve
+    for service in services:
+        service.stop()
+
+
+def read(spark: Any, service: Service) -> Any:
+    return read_view(spark, service.address, TOKEN, "planes")
+
+
+def found(rows: Any) -> list[int]:
+    return sorted(row["n"] for row in rows.collect())
+
+
+# Scans ----------------------------------------------------------------------------------------------------------
+
+
+class Counter:
+    """Takes snapshots: the n-th has id n, unless it fails."""
+
+    def __init__(self, *failing: int) -> None:
+        self.taken = 0
+        self._failing = failing
+
+    def __call__(self, view: str, seconds: float) -> SnapshotParts:
+        self.taken += 1
+        if self.taken in self._failing:
+            raise WorkerLost(f"attempt {self.taken} at {view}")
+        return SnapshotParts(SnapshotId(self.taken), Epoch(0), ())
+
+
+def test_all_who_ask_for_a_scan_get_one_snapshot() -> None:
+    take = Counter()
+    scans = Scans(take)
+    start = threading.Barrier(8)
+
+    def ask(scan: str) -> int:
+        start.wait()
+        return scans.parts("planes", scan, 1.0).snapshot
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(ask, ["a", "b"] * 4))
+    assert len(set(answers[::2])) == len(set(answers[1::2])) == 1
+    assert take.taken == len(set(answers)) == 2
+    assert scans.parts("routes", "a", 1.0).snapshot == 3
+
+
+def test_a_snapshot_that_failed_is_tried_again() -> None:
+    scans = Scans(Counter(1))
+    with pytest.raises(WorkerLost, match="attempt 1 at planes"):
+        scans.parts("planes", "a", 1.0)
+    assert [scans.parts("planes", "a", 1.0).snapshot for _ in range(2)] == [2, 2]
+
+
+def test_the_scans_that_are_remembered_are_bounded() -> None:
+    take = Counter()
+    scans = Scans(take)
+    for number in range(SCANS_KNOWN_MAX + 1):
+        scans.parts("planes", str(number), 1.0)
+    assert scans.parts("planes", "1", 1.0).snapshot == 2
+    assert scans.parts("planes", "0", 1.0).snapshot == SCANS_KNOWN_MAX + 2
+
+
+# Reading --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spark
+def test_a_view_is_read_with_one_partition_for_each_worker(spark: Any, serve: Serve) -> None:
+    service = serve(numbers(0, 5), numbers(5, 5), numbers(5, 9))
+    rows = read(spark, service)
+    assert rows.dtypes == [("k", "string"), ("n", "bigint")]
+    by_part = rows.selectExpr("spark_partition_id() AS part", "n").groupBy("part").count().collect()
+    assert sorted((row["part"], row["count"]) for row in by_part) == [(0, 5), (2, 4)]
+    assert rows.rdd.getNumPartitions() == 3
+    assert found(rows) == list(range(9))
+    assert [row["k"] for row in rows.where("n = 7").collect()] == ["k7"]
+
+
+@pytest.mark.spark
+def test_an_empty_view_has_its_columns(spark: Any, serve: Serve) -> None:
+    rows = read(spark, serve(numbers(0, 0), numbers(0, 0)))
+    assert rows.columns == ["k", "n"]
+    assert rows.count() == 0
+
+
+@pytest.mark.spark
+def test_each_action_reads_the_view_as_it_is_then(spark: Any, serve: Serve) -> None:
+    """And takes one snapshot, however many tasks and scans it has."""
+    service = serve(numbers(0, 5), numbers(5, 9))
+    rows = read(spark, service)
+    assert service.held == {}
+    assert found(rows) == list(range(9))
+    assert len(service.held) == 1
+    service.shares = [numbers(10, 12), numbers(12, 15)]
+    assert found(rows) == list(range(10, 15))
+    assert rows.count() == 5
+    assert len(service.held) == 3
+    assert rows.union(rows).alias("a").join(rows.alias("b"), "k").count() == 10
+    assert len(service.held) == 4
+    assert rows.rdd.count() == 5
+    assert len(service.held) == 5
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_workers_may_have_come_and_gone_since_the_plan(spark: Any, serve: Serve, workers: int) -> None:
+    service = serve(*(numbers(10 * part, 10 * part + 10) for part in range(3)))
+    rows = read(spark, service)
+    assert found(rows) == list(range(30))
+    service.shares = [numbers(10 * part, 10 * part + 10) for part in range(workers)]
+    assert found(rows) == list(range(10 * workers))
+    assert rows.rdd.getNumPartitions() == 3
+
+
+@pytest.mark.spark
+def test_a_part_comes_in_many_batches_and_may_be_left_early(spark: Any, serve: Serve) -> None:
+    rows = read(spark, serve(numbers(0, 3 * GET_ROWS_MAX + 1), numbers(0, 1)))
+    assert rows.selectExpr("count(*)", "sum(n)").first()[:] == (200_000 - 3390, sum(range(3 * GET_ROWS_MAX + 1)))
+    assert len(rows.limit(3).collect()) == 3
+    assert rows.where("n > 5").first()["n"] == 6
+
+
+ZONED = datetime(2013, 1, 1, 5, 15, 0, 1, UTC)
+EVERY_TYPE = pa.table(
+    {
+        "boolean": pa.array([True, None]),
+        "byte": pa.array([-1, None], pa.int8()),
+        "short": pa.array([-2, None], pa.int16()),
+        "int": pa.array([-3, None], pa.int32()),
+        "long": pa.array([-4, None], pa.int64()),
+        "float": pa.array([1.5, None], pa.float32()),
+        "double": pa.array([float("inf"), None]),
+        "decimal": pa.array([Decimal("12.345"), None], pa.decimal128(20, 3)),
+        "a `string`, é": pa.array(["é", None]),
+        "binary": pa.array([b"\x00\xff", None]),
+        "date": pa.array([15706, None], pa.date32()),
+        "at": pa.array([ZONED, None], pa.timestamp("us", tz="America/New_York")),
+        "at.local": pa.array([ZONED.replace(tzinfo=None), None], pa.timestamp("us")),
+        "list": pa.array([[1, None], None], pa.list_(pa.int64())),
+        "map": pa.array([[("a", 1)], None], pa.map_(pa.string(), pa.int64())),
+        "struct": pa.array([{"at": ZONED}, None], pa.struct([("at", pa.timestamp("us", tz="UTC"))])),
+    }
+)
+
+
+@pytest.mark.spark
+def test_values_of_every_type_arrive(spark: Any, serve: Serve) -> None:
+    rows = read(spark, serve(EVERY_TYPE.slice(0, 1), EVERY_TYPE.slice(1)))
+    types = "boolean tinyint smallint int bigint float double decimal(20,3) string binary date timestamp timestamp_ntz"
+    nested = ["array<bigint>", "map<string,bigint>", "struct<at:timestamp>"]
+    assert [type for _, type in rows.dtypes] == [*types.split(), *nested]
+    table = rows.toArrow()
+    assert table.column_names == EVERY_TYPE.column_names
+    assert sorted(map(repr, table.to_pylist())) == sorted(
+        map(repr, EVERY_TYPE.set_column(11, "at", EVERY_TYPE["at"].cast(pa.timestamp("us", tz="UTC"))).to_pylist())
+    )
+
+
+@pytest.fixture(params=["true", "false"])
+def pushdown(spark: Any, request: pytest.FixtureRequest) -> Iterator[None]:
+    before = spark.conf.get(PUSHDOWN)
+    spark.conf.set(PUSHDOWN, request.param)
+    yield
+    spark.conf.set(PUSHDOWN, before)
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("pushdown")
+def test_filters_of_one_query_leave_others_alone(spark: Any, serve: Serve) -> None:
+    rows = read(spark, serve(numbers(0, 5), numbers(5, 9)))
+    assert found(rows.where("k = 'k3'")) == [3]
+    assert found(rows) == list(range(9))
+    assert found(rows.select("n")) == list(range(9))
+    assert found(rows.where("k IN ('k1', 'k2')").union(rows.where("k = 'k7'"))) == [1, 2, 7]
+    assert found(rows.where("k IS NULL OR k <=> 'k8'")) == [8]
+
+
+def pushed_source() -> type[DataSource]:
+    """A source of the numbers 0 to 2, or of the one that it is filtered to. Local, so that it travels by value."""
+
+    class Reader(DataSourceReader):
+        wanted = (0, 1, 2)
+
+        def pushFilters(self, filters: list[Filter]) -> list[Filter]:
+            self.wanted = tuple(f.value for f in filters if isinstance(f, EqualTo))
+            return [f for f in filters if not isinstance(f, EqualTo)]
+
+        def read(self, _: Any) -> Iterator[tuple[int]]:
+            return iter([(number,) for number in self.wanted])
+
+    class Pushed(DataSource):
+        def schema(self) -> str:
+            return "n long"
+
+        def reader(self, schema: Any) -> DataSourceReader:
+            return Reader()
+
+    return Pushed
+
+
+@pytest.mark.spark
+def test_spark_gives_pushed_filters_to_other_queries(spark: Any) -> None:
+    """Why we take no filters. Should this fail, Spark has been mended, and we can."""
+    spark.conf.set(PUSHDOWN, "true")
+    try:
+        spark.dataSource.register(pushed_source())
+        rows = spark.read.format("Pushed").load()
+        assert found(rows.where("n = 1").union(rows.where("n = 2"))) == [2, 2]
+    finally:
+        spark.conf.unset(PUSHDOWN)
+
+
+# By hand, and errors --------------------------------------------------------------------------------------------
+
+
+def load(spark: Any, schema: str | None = None, **options: str) -> Any:
+    spark.dataSource.register(UpriverDataSource)
+    reader = spark.read.format("upriver").options(**options)
+    return (reader if schema is None else reader.schema(schema)).load()
+
+
+@pytest.mark.spark
+def test_options_may_be_given_by_hand(spark: Any, serve: Serve) -> None:
+    service = serve(numbers(0, 5), numbers(5, 9))
+    rows = load(spark, Address=f"grpc://{service.address}", token=TOKEN, VIEW="planes")
+    assert rows.dtypes == [("k", "string"), ("n", "bigint")]
+    assert found(rows) == list(range(9))
+    assert found(load(spark, "k string, n long", address=service.address, token=TOKEN, view="planes")) == found(rows)
+
+
+@pytest.mark.spark
+def test_the_app_refuses_before_spark_does(spark: Any, serve: Serve) -> None:
+    service = serve(numbers(0, 5))
+    with pytest.raises(UnknownView, match="no view 'plains'; there are: planes"):
+        read_view(spark, service.address, TOKEN, "plains")
+    with pytest.raises(AccessDenied, match="not the app's token"):
+        read_view(spark, service.address, "another", "planes")
+    with pytest.raises(UserError, match="address 'nowhere' is not of the form host:port"):
+        read_view(spark, "nowhere", TOKEN, "planes")
+    service.stop()
+    with pytest.raises(ClusterError, match=f"{service.address} cannot be reached"):
+        read_view(spark, service.address, TOKEN, "planes")
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"view": "plains"}, r"UnknownView: no view 'plains'; there are: planes"),
+        ({"token": "another"}, r"AccessDenied: .*not the app's token"),
+        ({"token": ""}, r"needs the options address, token and view; missing: \['token'\]"),
+        ({"schema": "k string"}, r"view 'planes' has the columns k string, n bigint, not k string: leave schema\(\)"),
+    ],
+)
+def test_errors_of_spark_carry_what_we_say(spark: Any, serve: Serve, options: dict[str, str], said: str) -> None:
+    asked = {"address": serve(numbers(0, 5)).address, "token": TOKEN, "view": "planes", **options}
+    with pytest.raises(PySparkException, match=said) as raised:
+        load(spark, **asked).collect()
+    assert TOKEN not in str(raised.value)
+
+
+@pytest.mark.spark
+def test_a_snapshot_that_is_lost_fails_the_action(spark: Any, serve: Serve) -> None:
+    service = serve(numbers(0, 5), numbers(5, 9))
+    rows = read(spark, service)
+    service.holds_snapshots = False
+    with pytest.raises(PySparkException, match="WaitTimeout: snapshot 1 is not held any more; read the view again"):
+        rows.collect()
+    service.holds_snapshots = True
+    assert found(rows) == list(range(9))
+
+
+@pytest.mark.spark
+def test_a_worker_that_is_lost_fails_the_action(spark: Any, serve: Serve) -> None:
+    service = serve(numbers(0, 5), numbers(5, 9))
+    rows = read(spark, service)
+    service.workers[1].stop()
+    with pytest.raises(PySparkException, match=f"WorkerLost: {service.workers[1].address} cannot be reached"):
+        rows.collect()
+
+
+@pytest.mark.spark
+def test_the_token_is_shown_nowhere(spark: Any, serve: Serve, capfd: pytest.CaptureFixture[str]) -> None:
+    rows = read(spark, serve(numbers(0, 5)))
+    for mode in ("simple", "extended", "codegen", "cost", "formatted"):
+        rows.where("k = 'k1'").explain(mode)
+    print(rows, rows._jdf.queryExecution().toString(), rows._jdf.queryExecution().logical().prettyJson())
+    shown = capfd.readouterr().out
+    assert "upriver" in shown
+    assert TOKEN not in shown
