@@ -196,6 +196,13 @@ def test_abort_finishes_a_slice_of_which_a_key_has_moved() -> None:
     assert isinstance(machine.phase, Settling)
 
 
+def test_h4_abort_finishes_a_slice_of_which_a_row_was_relayed() -> None:
+    machine = distributor(0, BEFORE, MOVE, Interrogated(keys=keys(key(0, 1))))
+    assert where(machine.step(arrive(key(0, 2)))) == {"to 1": [0]}
+    assert machine.step(AbortAsked(version=V1)) == ()
+    assert isinstance(machine.phase, Collecting)
+
+
 def test_abort_is_obeyed_by_those_who_hear_of_it() -> None:
     machine = distributor(1, BEFORE, MOVE)
     machine.step(received(0, Kept(version=V1, vnodes=(vnode(0),))))

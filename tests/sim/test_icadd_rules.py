@@ -5,7 +5,19 @@ from dataclasses import fields, replace
 import pytest
 
 from upriver.migration.rules import ALL_RULES, MendedRules
-from upriver.sim.icadd_cases import BOUNCED, BYSTANDER, DOWN, EPOCHS, JOIN_WITH_ROWS, NEW_KEY, PAIR, QUIET, TINY, TWICE
+from upriver.sim.icadd_cases import (
+    ABORT_NEW_KEY,
+    BOUNCED,
+    BYSTANDER,
+    DOWN,
+    EPOCHS,
+    JOIN_WITH_ROWS,
+    NEW_KEY,
+    PAIR,
+    QUIET,
+    TINY,
+    TWICE,
+)
 from upriver.sim.icadd_node import Kind
 from upriver.sim.icadd_scenario import Scenario, mended
 from upriver.sim.icadd_search import Search
@@ -25,6 +37,7 @@ CAUGHT: list[tuple[str, Scenario, Kind]] = [
     ("h1_state_before_held_rows", PAIR, Kind.SPLIT),
     ("h2_done_when_both_empty", TINY, Kind.SPLIT),
     ("h3_mark_after_start", NEW_KEY, Kind.ORDER),
+    ("h4_begun_slice_is_finished", ABORT_NEW_KEY, Kind.MISPLACED),
 ]
 
 

@@ -100,7 +100,7 @@ def collected(turn: Turn, phase: Collecting, event: Collected) -> Started:
 
 
 def abort(turn: Turn, phase: Started, event: AbortAsked) -> Started:
-    """What is neither Done nor begun is kept. A slice of which a key has moved is finished."""
+    """What is neither Done nor begun is kept. A slice of which a key or a row went to B is finished (H4)."""
     if event.version != phase.migration.version:
         raise IllegalEvent(f"worker {turn.me} moves to version {phase.migration.version}, not {event.version}")
     if isinstance(phase, Settling):

@@ -115,7 +115,8 @@ class Collecting:
     """The keys of ``slice`` move to its new owner.
 
     whitelist: keys whose state is here. hold: keys whose state is being collected; ``held``: their rows, in order.
-    A key of the slice in neither has its state at the new owner, or nowhere. begun: a key was collected before.
+    A key of the slice in neither has its state at the new owner, or nowhere. begun: a key
+    was collected, or a row relayed: the new owner has state, and the slice cannot be kept (H4).
     """
 
     migration: Migration

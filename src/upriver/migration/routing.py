@@ -108,7 +108,10 @@ def _route_mine(turn: Turn, phase: StartedPhase, rows: Rows, places: _Places, mi
         on_hold = current & contains(phase.hold, rows.hash64)
         if on_hold.any():
             phase = replace(phase, held=(*phase.held, rows.filtered(on_hold)))
-        gone |= current & ~whitelisted & ~on_hold
+        relayed = current & ~whitelisted & ~on_hold
+        if relayed.any() and turn.rules.h4_begun_slice_is_finished:
+            phase = replace(phase, begun=True)
+        gone |= relayed
     else:
         turn.pass_down(rows, mine & ~gone, Rule.I1_2)
     turn.send_rows(phase.migration.version, rows, gone, places.new)

@@ -1,6 +1,6 @@
 """The rules that mend ICADD, one switch each.
 
-Rule Mn answers fault Rn of the rules as published; H1 to H3 are what the mended rules rest on besides. A rule is
+Rule Mn answers fault Rn of the rules as published; H1 to H4 are what the mended rules rest on besides. A rule is
 switched off only by a test, to show that the checkers catch its absence. ``docs/design/0002-icadd.md`` says why each.
 """
 
@@ -35,6 +35,8 @@ class MendedRules:
     """H2: Done of a slice is said when its whitelist and its hold are both empty."""
     h3_mark_after_start: bool = True
     """H3: an origin marks a slice only when it has itself started, and so has sent its last row by the old way."""
+    h4_begun_slice_is_finished: bool = True
+    """H4: an abort keeps no slice of which the new owner was sent a key or a row."""
 
 
 ALL_RULES = MendedRules()

@@ -113,6 +113,18 @@ TWICE = replace(
 """A second rescale is asked for at any time during or after the first."""
 ABORT = case("abort", old=[0, 1], new=[0, 1], owners=[0, 0], moves={0: 1, 1: 1}, rows={1: "ab"}, aborts=True)
 """Two slices, and the coordinator may abort at any time."""
+ABORT_NEW_KEY = case(
+    "abort new key",
+    old=[0, 1],
+    new=[0, 1],
+    owners=[0],
+    moves={0: 1},
+    rows={1: "bb"},
+    known="a",
+    keys={"a": Key(VnodeId(0), 1), "b": Key(VnodeId(0), 2)},
+    aborts=True,
+)
+"""One key of a slice has state, another has only rows; the coordinator may abort at any time."""
 ABORT_JOIN = case("abort join", old=[0, 1], new=[0, 1, 2], owners=[0], moves={0: 2}, rows={1: "aa"}, aborts=True)
 """A joining worker, and the coordinator may abort at any time."""
 ABORT_LEAVE = case("abort leave", old=[0, 1], new=[0], owners=[1], moves={0: 0}, rows={0: "a", 1: "a"}, aborts=True)
@@ -154,6 +166,7 @@ SMALL_CASES = (
     SWAP,
     TWICE,
     ABORT,
+    ABORT_NEW_KEY,
     ABORT_JOIN,
     ABORT_LEAVE,
     EPOCHS,
