@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from upriver.ids import WorkerId
+from upriver.migration.coordinator import RegionId
 from upriver.migration.events import AbortAsked, Interrogated
 from upriver.migration.messages import Done, Kept, Mark, RelayedMark
 from upriver.sim.icadd_node import Violation
@@ -33,11 +34,11 @@ def told(world: World, steps: Iterable[Step]) -> list[str]:
 
 
 def _about(world: World, step: Step) -> str:
-    region = f" (region {step.region})" if len(world.scenario.maps) > 1 else ""
+    region = _region(world, step.region)
     match step.kind:
         case "receive":
-            _, message, _ = world.channels[step.peer, step.worker][0]
-            return f"{step.worker} receives from {step.peer}: {brief(message)}"
+            of, message, _ = world.channels[step.peer, step.worker][0]
+            return f"{step.worker} receives from {step.peer}{_region(world, of)}: {brief(message)}"
         case "input":
             part = world.parts[step.worker, step.region]
             item = world.scenario.inputs[step.worker, step.region][part.position]
@@ -56,6 +57,10 @@ def _about(world: World, step: Step) -> str:
         case _:
             doing = {"collect": "collects", "close": "closes its input", "operate": "lets its operators work"}
             return f"{step.worker} {doing[step.kind]}{region}"
+
+
+def _region(world: World, region: RegionId) -> str:
+    return f" (region {region})" if len(world.scenario.maps) > 1 else ""
 
 
 def _names(keys: list[int]) -> str:
