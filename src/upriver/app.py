@@ -68,6 +68,8 @@ class App:
             groups=ingest_tasks,
         )
         self._sources: dict[str, Source] = {}
+        self._tables: dict[str, TableSpec] = {}
+        self._typer = SparkTyper(spark, self._tables)
         self._plans: dict[str, ViewPlan] = {}
         self._river: River | None = None
         self._client: Client | None = None
@@ -107,6 +109,7 @@ class App:
             raise DeclarationError(f"table {name!r}: its key has no column")
         for column in table.key:
             check_hashable(schema.field(column).type, column)
+        self._tables[name] = table
         self._sources[name] = Source(table=table, rows=rows, trigger=trigger or {})
 
     def view(self, name: str, sql: str, key: str | Sequence[str], *, partial: bool = True) -> None:
@@ -123,8 +126,7 @@ class App:
             )
         if name in self._plans or name in self._sources:
             raise DeclarationError(f"view {name!r}: there is a table or a view of that name already")
-        tables = {source.table.name: source.table for source in self._sources.values()}
-        self._plans[name] = plan_view(name, sql, key, tables, SparkTyper(self._spark, tables))
+        self._plans[name] = plan_view(name, sql, key, self._tables, self._typer)
 
     def _check_declaring(self, what: str) -> None:
         if self._river is not None:

@@ -189,7 +189,8 @@ def _renamed(text: str, names: dict[str, str]) -> str:
 
 def _plain(rows: pa.RecordBatch, expression: str) -> pa.Array | None:
     """The column, if the expression is nothing but its name."""
-    return rows.column(expression[1:-1].replace('""', '"')) if _PLAIN.fullmatch(expression) else None
+    place = rows.schema.get_field_index(expression[1:-1].replace('""', '"')) if _PLAIN.fullmatch(expression) else -1
+    return rows.column(place) if place >= 0 else None
 
 
 def _wall_clock(type: pa.DataType) -> pa.DataType:
@@ -221,4 +222,4 @@ def _shown(value: pa.Array) -> str:
 def _first_line(error: duckdb.Error) -> str:
     """DuckDB's message without its kind in front and the SQL behind."""
     line = str(error).splitlines()[0]
-    return re.sub(r"^[A-Z][A-Za-z ]* Error: ", "", line).strip()
+    return re.sub(r"^[A-Z][A-Za-z ]* Error: | when casting from source column c\d+", "", line).strip()

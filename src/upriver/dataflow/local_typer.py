@@ -22,7 +22,7 @@ class LocalTyper:
 
     def schema_of(self, sql: str) -> pa.Schema:
         """Raises UnsupportedSql, DeclarationError."""
-        source = Source("typed", sql)
+        source = Source("", sql)
         query = resolve(read(source, self._tables))
         fields = []
         for item, value in zip(query.items, compile_query(query, self.timezone).outputs, strict=True):

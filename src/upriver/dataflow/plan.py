@@ -1,6 +1,7 @@
 """A compiled view: what the driver works out once, and every worker builds operators from.
 
-A plan is data: frozen, comparable, JSON both ways. Expressions are DuckDB SQL over named columns; the
+A plan is data: frozen, comparable, JSON both ways. Expressions are DuckDB SQL over named columns, which may call the
+macros of sql_macros; double quotes hold nothing but column names, and a column as it is is its quoted name alone. The
 SQL that the user wrote is kept beside them for messages and for ``explain``.
 """
 
@@ -11,8 +12,12 @@ from typing import Any, Self
 from urllib.parse import quote
 
 import pyarrow as pa
+import xxhash
 
 from upriver.ids import Channel
+
+CHANNEL_CHARS_MAX = 150
+"""Characters of an index's columns in the name of its channel."""
 
 
 def schema_to_json(schema: pa.Schema) -> str:
@@ -26,8 +31,14 @@ def schema_from_json(text: str) -> pa.Schema:
 
 
 def lake_channel(table: str, index: tuple[str, ...]) -> Channel:
-    """The channel of a lake edge: a table, in the order of one index key. Also where its runs are kept."""
-    return Channel(f"{table}/{','.join(quote(column, safe='') for column in index)}")
+    """The channel of a lake edge: a table, in the order of one index key. Also the directory of its runs.
+
+    Names that a filesystem may not take (long ones, ``..``) are told by a hash.
+    """
+    name = ",".join(quote(column, safe="") for column in index)
+    if len(name) > CHANNEL_CHARS_MAX or name.startswith("."):
+        name = xxhash.xxh3_128_hexdigest(name.encode())
+    return Channel(f"{table}/{name}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +93,8 @@ class AggregateCall:
 class AggregatePlan:
     """Group by the input columns ``group`` (may be empty of extras but always holds the routing key's columns).
 
-    Output columns: the group columns, then one per call.
+    The routing key's columns come first in ``group``, in the order of the plan's ``index``; then the others. Each has
+    the value that Spark groups by (one zero, one NaN). Output columns: the group columns, then one per call.
     """
 
     group: tuple[str, ...]

@@ -22,6 +22,7 @@ from upriver.dataflow.sql_query import Item, Query, read, resolve
 from upriver.dataflow.sql_scalar import Context, Scalar, column, quoted
 from upriver.dataflow.sql_source import ELSEWHERE, Source, Unreadable
 from upriver.dataflow.sql_types import duck_name, is_null, same_type, spark_name
+from upriver.errors import UserError
 
 
 class Typer(Protocol):
@@ -54,14 +55,21 @@ def plan_view(name: str, sql: str, key: str | Sequence[str], tables: Mapping[str
     source = Source(name, sql)
     try:
         query = read(source, tables)
-        schema = typer.schema_of(sql)
+        schema = _typed(source, typer)
         compiled = compile_query(resolve(query), typer.timezone)
     except Unreadable:
-        typer.schema_of(sql)  # a plain mistake is better told in Spark's words
+        _typed(source, typer)  # a plain mistake is better told in Spark's words
         raise
     except RecursionError as error:
         raise source.unsupported(None, "SQL nested as deeply as this", "Compute it in steps.") from error
     return _plan(compiled, _named(compiled, schema), (key,) if isinstance(key, str) else tuple(key))
+
+
+def _typed(source: Source, typer: Typer) -> pa.Schema:
+    try:
+        return typer.schema_of(source.sql)
+    except UserError as error:
+        raise type(error)(f"view {source.view!r}: {error}") from error
 
 
 # From the query to expressions

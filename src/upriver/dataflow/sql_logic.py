@@ -194,14 +194,15 @@ def _check_pattern(context: Context, node: exp.Expr, pattern: str, escape: str) 
 def cast_type(context: Context, node: exp.Expr) -> pa.DataType:
     """The type that is written after AS."""
     context.only(node, "this", "expressions", "nested")
-    name, sizes = node.this, [int(size.name) for size in node.expressions]
+    name = node.this
     if name == exp.DType.DECIMAL:
+        sizes = [int(size.name) for size in node.expressions]
         type = decimal_type(*[*sizes, *(10, 0)[len(sizes) :]])
         if type is not None:
             return type
     if name in (exp.DType.TIMESTAMPTZ, exp.DType.TIMESTAMPLTZ):
         return pa.timestamp("us", tz=context.timezone)
-    if name not in TYPES or sizes:
+    if name not in TYPES or node.expressions:
         raise context.unsupported(node.parent or node, f"a cast to {node.sql('spark')}", ELSEWHERE)
     return TYPES[name]
 

@@ -6,6 +6,7 @@ column are the same tree. Spark resolves names without regard to case; so do we,
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from sqlglot import exp
 from sqlglot.tokenizer_core import TokenType
@@ -34,15 +35,20 @@ _CLAUSES = {
     "windows": ("WINDOW", "GROUP BY what the window is partitioned by."),
     "hint": ("/*+", "Leave the hint out."),
 }
+_TABLE_PARTS = {"db": "a database before a table", "pivots": "PIVOT", "sample": "TABLESAMPLE", "version": "VERSION"}
 _GROUPINGS = "List the columns in GROUP BY, and declare one view for each grouping."
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One output column. name: its alias, or the name of the column as written; ``None``: for Spark to choose."""
+    """One output column. name: its alias, or the name of the column as written; ``None``: for Spark to choose.
+
+    renamed: whether the name is an alias.
+    """
 
     node: exp.Expr
     name: str | None
+    renamed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +87,9 @@ def read(source: Source, tables: Mapping[str, TableSpec]) -> Query:
     """The query, names not resolved. Raises UnsupportedSql for any clause that is not supported."""
     if not starts_as_query(source):
         raise source.unsupported(0, "a statement that does not begin with SELECT", "A view is one SELECT.")
-    pipe = next((token for token in source.tokens() if token.token_type == TokenType.PIPE_GT), None)
-    if pipe is not None:
-        raise source.unsupported(pipe.start, "|>", "Write the query as one SELECT.")
+    _check_words(source)
     select = _select(source, source.parse())
+    _check_bits(source, select)
     spec, alias = _table(source, select, tables)
     where, group, having = (select.args.get(part) for part in ("where", "group", "having"))
     return Query(
@@ -96,6 +101,24 @@ def read(source: Source, tables: Mapping[str, TableSpec]) -> Query:
         group=() if group is None else _grouping(source, group),
         having=None if having is None else having.this,
     )
+
+
+def _check_words(source: Source) -> None:
+    """Refuse what sqlglot reads otherwise than Spark."""
+    for token, following in pairwise(source.tokens()):
+        if token.token_type == TokenType.PIPE_GT:
+            raise source.unsupported(token.start, "|>", "Write the query as one SELECT.")
+        strings = token.token_type == following.token_type == TokenType.STRING
+        if strings and following.start == token.end + 1:
+            raise source.unsupported(following.start, "a doubled quote in a string", "Put a backslash before it.")
+
+
+def _check_bits(source: Source, tree: exp.Expr) -> None:
+    """For Spark & binds closer than ^, and ^ closer than |; sqlglot takes them from left to right."""
+    for node in tree.find_all(exp.BitwiseAnd, exp.BitwiseOr, exp.BitwiseXor):
+        for operand in (node.this, node.expression):
+            if isinstance(operand, exp.BitwiseAnd | exp.BitwiseOr | exp.BitwiseXor) and type(operand) is not type(node):
+                raise source.unsupported(node, "&, ^ and | in one expression", "Put parentheses around each.")
 
 
 def _select(source: Source, tree: exp.Expr) -> exp.Select:
@@ -131,7 +154,7 @@ def _table(source: Source, select: exp.Select, tables: Mapping[str, TableSpec]) 
         raise source.unsupported(table, "FROM anything but a table", ONE_TABLE)
     for part, value in table.args.items():
         if part not in ("this", "alias") and value:
-            raise source.unsupported(table, f"{part.upper()} of a table", ONE_TABLE)
+            raise source.unsupported(table, _TABLE_PARTS.get(part, f"a table with {part}"), ONE_TABLE)
     alias = table.args.get("alias")
     if alias is not None and alias.args.get("columns"):
         raise source.unsupported(alias, "an alias with columns", ONE_TABLE)
@@ -144,7 +167,7 @@ def _table(source: Source, select: exp.Select, tables: Mapping[str, TableSpec]) 
 
 def _item(node: exp.Expr) -> Item:
     if isinstance(node, exp.Alias):
-        return Item(node.this, node.alias)
+        return Item(node.this, node.alias, renamed=True)
     named = isinstance(node, exp.Column) and not isinstance(node.this, exp.Star)
     return Item(node, node.name if named else None)
 
@@ -204,12 +227,12 @@ class _Names:
                 yield Item(exp.column(exp.to_identifier(name, quoted=True)), name)
 
     def bound(self, item: Item) -> Item:
-        aliases = {other.name.lower() for other in self._query.items if other.name is not None}
+        aliases = {other.name.lower() for other in self._query.items if other.renamed and other.name}
         for column in item.node.find_all(exp.Column):
             if column.name.lower() not in self._columns and column.name.lower() in aliases:
                 what = f"{column.name!r}, an alias of this SELECT, inside the same SELECT"
                 raise self._source.unsupported(column, what, "Write its expression out.")
-        return Item(self.columns(item.node), item.name)
+        return replace(item, node=self.columns(item.node))
 
     def columns(self, root: exp.Expr) -> exp.Expr:
         """Every column of the tree as the table's."""
@@ -257,6 +280,8 @@ class _Names:
 
     def _bind(self, column: exp.Column) -> None:
         self._check_qualifier(column)
+        if isinstance(column.this, exp.Star):
+            raise self._source.unsupported(column, "a star inside an expression", "Name the columns.")
         found = self._columns.get(column.name.lower(), [])
         if len(found) != 1:
             there = f"there {'is no' if not found else 'are several'} column{'s' if found else ''} {column.name!r}"

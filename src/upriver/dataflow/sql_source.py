@@ -1,5 +1,6 @@
 """A view's SQL as it was written: parsed, with the place of each part for messages about it."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -17,6 +18,9 @@ from upriver.errors import DeclarationError, UnsupportedSql
 class Unreadable(UnsupportedSql):
     """sqlglot cannot parse the SQL; Spark may know better, or say better why not."""
 
+
+SHOWN_CHARS_MAX = 120
+"""Of the line in which a fault is."""
 
 ELSEWHERE = "Compute it in the DataFrame that you give to app.table() instead."
 """What to do about an expression that only Spark itself can evaluate."""
@@ -38,7 +42,10 @@ class ViewDialect(Spark):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One view's SQL. The offsets that sqlglot keeps in the tree are offsets into ``sql``."""
+    """One view's SQL. The offsets that sqlglot keeps in the tree are offsets into ``sql``.
+
+    view: its name, with which messages begin; empty for a query that is no view's.
+    """
 
     view: str
     sql: str
@@ -58,17 +65,18 @@ class Source:
         try:
             tokens = ViewDialect().tokenize(self.sql)
         except TokenError as error:
-            raise DeclarationError(f"view {self.view!r}: its SQL cannot be read. {error}") from error
+            raise DeclarationError(f"{self._begin('')}the SQL cannot be read. {error}") from error
         if not tokens:
-            raise DeclarationError(f"view {self.view!r}: its SQL is empty.")
+            raise DeclarationError(f"{self._begin('')}the SQL is empty.")
         return tokens
 
     def _unreadable(self, error: ParseError) -> Unreadable:
         for fault in error.errors:
             lines = self.sql.splitlines(keepends=True)[: fault["line"] - 1]
             offset = sum(map(len, lines)) + fault["col"] - len(fault["highlight"])
-            return Unreadable(self._message(offset, "the SQL does not parse here", fault["description"] + "."))
-        return Unreadable(self._message(None, "the SQL does not parse", str(error)))
+            plain = re.sub("<class '.*\\.(.*)'>", r"\1", fault["description"])
+            return Unreadable(self._message(offset, "the SQL cannot be read from here on", f"{plain}."))
+        return Unreadable(self._message(None, "the SQL cannot be read", str(error)))
 
     def unsupported(self, node: exp.Expr | int | None, what: str, instead: str) -> UnsupportedSql:
         """The error for a construct that Spark knows and we do not. ``node``: where it stands, or its offset."""
@@ -94,14 +102,21 @@ class Source:
     def _message(self, node: exp.Expr | int | None, what: str, instead: str) -> str:
         offset = node if isinstance(node, int) else self.offset(node)
         if offset is None:
-            return f"view {self.view!r}: {what}. {instead}"
+            return f"{self._begin('')}{what}. {instead}"
         line = self.sql.count("\n", 0, offset) + 1
         start = self.sql.rfind("\n", 0, offset) + 1
         end = self.sql.find("\n", offset)
         text = self.sql[start : end if end >= 0 else len(self.sql)].rstrip()
         column = offset - start
-        caret = "".join("\t" if letter == "\t" else " " for letter in text[:column]) + "^"
-        return f"view {self.view!r}, line {line}, column {column + 1}: {what}. {instead}\n{text}\n{caret}"
+        left = max(0, column - SHOWN_CHARS_MAX // 2) if len(text) > SHOWN_CHARS_MAX else 0
+        shown = text[left : left + SHOWN_CHARS_MAX]
+        caret = "".join("\t" if letter == "\t" else " " for letter in text[left:column]) + "^"
+        return f"{self._begin(f'line {line}, column {column + 1}')}{what}. {instead}\n{shown}\n{caret}"
+
+    def _begin(self, place: str) -> str:
+        parts = [f"view {self.view!r}"] if self.view else []
+        parts += [place] if place else []
+        return f"{', '.join(parts)}: " if parts else ""
 
     def offset(self, node: exp.Expr | None) -> int | None:
         """Where the node's text begins: at the first of its parts whose place is known."""

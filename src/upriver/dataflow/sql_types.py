@@ -45,6 +45,9 @@ def spark_name(type: pa.DataType) -> str:
         return f"DECIMAL({type.precision},{type.scale})"
     if kinds.is_timestamp(type):
         return "TIMESTAMP" if type.tz else "TIMESTAMP_NTZ"
+    for nested, name in ((kinds.is_list, "ARRAY"), (kinds.is_map, "MAP"), (kinds.is_struct, "STRUCT")):
+        if nested(type):
+            return name
     return _SPARK_NAMES.get(type, str(type).upper())
 
 

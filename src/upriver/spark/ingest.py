@@ -28,8 +28,6 @@ LOAD_EPOCH_ROWS = 1_000_000
 """Rows of one epoch of a DataFrame that is not streaming, about; one key's rows are not parted."""
 LOAD_QUERY = "load"
 """Stands in a manifest for the streaming query's id when the table's DataFrame is not streaming."""
-ARROW_BATCH_ROWS = 100_000
-"""Rows that Spark hands to Python at a time when it writes runs."""
 STOP_POLL_S = 0.2
 """Seconds between two attempts to interrupt a load."""
 
@@ -270,7 +268,6 @@ class LoadIngest:
 
 def _write(rows: DataFrame, layout: Layout, batch: int) -> dict[Channel, tuple[RunInfo, ...]]:
     """Write a batch's runs; its rows are read once, however many indexes there are."""
-    rows.sparkSession.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(ARROW_BATCH_ROWS))
     if len(layout.indexes) == 1:
         return write_runs(rows, layout.writer(batch))
     with _computed_once(rows) as cached:

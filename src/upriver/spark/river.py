@@ -2,6 +2,7 @@
 
 import os
 import socket
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -150,7 +151,7 @@ class River:
 
     def wait(self, seconds: float) -> Epoch:
         """Until all that the sources had at the call is reflected by every worker; the epoch it is reflected at."""
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + min(seconds, threading.TIMEOUT_MAX)
 
         def seconds_left() -> float:
             return deadline - time.monotonic()

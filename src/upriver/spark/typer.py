@@ -1,5 +1,6 @@
 """Asks Spark what a view's SQL means: the names and types of its columns, or what is wrong with it."""
 
+import re
 from collections.abc import Mapping
 
 import pyarrow as pa
@@ -24,7 +25,7 @@ _NEEDED = {
 
 
 class SparkTyper:
-    """Types queries over ``tables``, which may grow meanwhile, in a session of its own: the user's sees no views of ours.
+    """Types queries over ``tables``, which may grow meanwhile, in a session of its own: the user's stays as it is.
 
     Raises DeclarationError if the user's session is set so that SQL means something else to it than to us.
     """
@@ -33,9 +34,7 @@ class SparkTyper:
         for name, needed in _NEEDED.items():
             found = spark.conf.get(name)
             if str(found).lower() != needed.lower():
-                raise DeclarationError(
-                    f"the Spark session has {name} = {found}; views mean what Spark's SQL means with {needed}, its default"
-                )
+                raise DeclarationError(f"the Spark session has {name} = {found}; views need {needed}, Spark's default")
         self._zone = spark.conf.get(_ZONE) or "UTC"
         self._session = spark.newSession()
         self._session.conf.set(_ZONE, self._zone)
@@ -65,11 +64,11 @@ class SparkTyper:
         for name, table in self._tables.items():
             if self._known.get(name) != table:
                 schema = from_arrow_schema(table.schema, prefer_timestamp_ntz=True)
-                self._session.createDataFrame([], schema).createOrReplaceTempView(name)
+                self._session.createDataFrame([], schema).createOrReplaceTempView(f"`{name}`")
                 self._known[name] = table
 
 
 def _words(error: PySparkException) -> str:
-    """Spark's message and the place, without the plan or the stack behind it."""
-    text = (error.getMessage() or str(error)).strip()
-    return text.split(";\n", 1)[0]
+    """Spark's message and the place, without the plan or the SQL behind it."""
+    text = str(error).strip()
+    return re.split(r";\n|\s*\n== SQL|\n\nJVM stacktrace", text, maxsplit=1)[0]

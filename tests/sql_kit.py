@@ -1,0 +1,62 @@
+"""Compares what our SQL gives with what Spark gives, for the tests of the SQL front end."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from upriver.dataflow.expressions import Evaluator
+from upriver.dataflow.local_typer import LocalTyper
+from upriver.dataflow.plan import TableSpec, ViewPlan
+from upriver.dataflow.sql import Typer, plan_view
+
+
+def spec(name: str, schema: pa.Schema) -> TableSpec:
+    return TableSpec(name, schema, (schema.names[0],))
+
+
+def local_plan(sql: str, key: str | Sequence[str], *tables: TableSpec) -> ViewPlan:
+    """The view's plan, without Spark."""
+    declared = {table.name: table for table in tables}
+    return plan_view("v", sql, key, declared, LocalTyper(declared))
+
+
+def evaluated(rows: pa.RecordBatch, expressions: Sequence[str], typer: Typer) -> pa.RecordBatch:
+    """The expressions over ``rows``, the table t whose first column is a key: columns e0, e1, ..."""
+    table = spec("t", rows.schema)
+    key = rows.schema.names[0]
+    listed = ", ".join(f"{text} AS e{number}" for number, text in enumerate(expressions))
+    plan = plan_view("v", f"SELECT {key}, {listed} FROM t", key, {"t": table}, typer)
+    return Evaluator().project(rows, plan.project)
+
+
+def by_spark(spark: Any, rows: pa.RecordBatch, expressions: Sequence[str]) -> pa.Table:
+    """The same by Spark, in the order of the rows (their first column is their number)."""
+    key = rows.schema.names[0]
+    schema = from_arrow_schema(rows.schema, prefer_timestamp_ntz=True)
+    spark.createDataFrame(pa.Table.from_batches([rows]), schema).createOrReplaceTempView("t")
+    listed = ", ".join(f"{text} AS e{number}" for number, text in enumerate(expressions))
+    return spark.sql(f"SELECT {key}, {listed} FROM t ORDER BY {key}").toArrow()
+
+
+def differences(
+    ours: pa.RecordBatch, theirs: pa.Table, expressions: Sequence[str], rows: pa.RecordBatch
+) -> list[tuple[Any, ...]]:
+    """(expression, our value, Spark's, row) for the first row of each expression on which they differ."""
+    found: list[tuple[Any, ...]] = []
+    for number, text in enumerate(expressions):
+        mine, others = ours.column(f"e{number}").to_pylist(), theirs.column(f"e{number}").to_pylist()
+        for place, (left, right) in enumerate(zip(mine, others, strict=True)):
+            if not same_value(left, right):
+                found.append((text, left, right, rows.slice(place, 1).to_pylist()[0]))
+                break
+    return found
+
+
+def same_value(left: Any, right: Any) -> bool:
+    """Equal as Spark compares: NaN equals itself, 0.0 equals -0.0; but a str is not a number."""
+    if isinstance(left, float) and isinstance(right, float) and math.isnan(left):
+        return math.isnan(right)
+    return type(left) is type(right) and bool(left == right)

@@ -1,0 +1,251 @@
+"""Plans: what a view's SQL becomes, what its names mean, and which keys it may have."""
+
+import pyarrow as pa
+import pytest
+from sql_kit import local_plan, spec
+
+from upriver.dataflow.local_typer import LocalTyper
+from upriver.dataflow.plan import AggregateCall, AggregatePlan, Projection, ViewPlan
+from upriver.errors import DeclarationError
+
+FLIGHTS = spec(
+    "flights",
+    pa.schema(
+        [
+            ("TailNum", pa.string()),
+            ("carrier", pa.string()),
+            ("day", pa.date32()),
+            ("distance", pa.int32()),
+            ("delay", pa.float64()),
+            ("fare", pa.decimal128(9, 2)),
+            ("at", pa.timestamp("us", tz="UTC")),
+            ("tags", pa.list_(pa.string())),
+        ]
+    ),
+)
+
+
+def plan(sql: str, *key: str) -> ViewPlan:
+    return local_plan(sql, key or ("tailnum",), FLIGHTS)
+
+
+def group_schema(*fields: tuple[str, pa.DataType]) -> pa.Schema:
+    return pa.schema([pa.field(name, type) for name, type in fields])
+
+
+def test_the_plan_of_a_grouped_view() -> None:
+    sql = "SELECT tailnum, count(*) AS n, sum(distance) AS miles FROM flights WHERE distance > 100 GROUP BY tailnum"
+    assert plan(sql) == ViewPlan(
+        name="v",
+        sql=sql,
+        table="flights",
+        index=("TailNum",),
+        key=("tailnum",),
+        filter='("distance" > CAST(100 AS INTEGER))',
+        project=Projection(
+            ('"TailNum"', '"distance"'), group_schema(("group_0", pa.string()), ("argument_0", pa.int32()))
+        ),
+        aggregate=AggregatePlan(
+            ("group_0",),
+            (
+                AggregateCall("count_star", None, "aggregate_0", pa.int64()),
+                AggregateCall("sum", "argument_0", "aggregate_1", pa.int64()),
+            ),
+        ),
+        having=None,
+        output=Projection(
+            ('"group_0"', '"aggregate_0"', '"aggregate_1"'),
+            group_schema(("tailnum", pa.string()), ("n", pa.int64()), ("miles", pa.int64())),
+        ),
+    )
+
+
+def test_the_plan_of_a_view_of_rows() -> None:
+    made = plan("SELECT f.distance * 2 AS twice, f.TAILNUM AS plane, tags FROM flights AS f", "PLANE")
+    schema = group_schema(("twice", pa.int32()), ("plane", pa.string()), ("tags", pa.list_(pa.string())))
+    assert made.project == Projection(('("distance" * CAST(2 AS INTEGER))', '"TailNum"', '"tags"'), schema)
+    assert made.output == Projection(('"twice"', '"plane"', '"tags"'), schema)
+    assert (made.aggregate, made.having, made.filter) == (None, None, None)
+    assert (made.index, made.key) == (("TailNum",), ("plane",))
+
+
+def test_a_star_is_all_columns_as_the_table_spells_them() -> None:
+    for star in ("*", "flights.*", "Flights.*"):
+        made = plan(f"SELECT {star} FROM flights")
+        assert made.output.schema.names == FLIGHTS.schema.names
+        assert made.key == ("TailNum",)
+    assert plan("SELECT *, distance + 1 AS more FROM flights").output.schema.names == [*FLIGHTS.schema.names, "more"]
+
+
+def test_the_key_comes_first_in_the_group_and_keeps_its_order() -> None:
+    made = plan(
+        "SELECT carrier AS c, day, tailnum AS t, count(*) AS n FROM flights GROUP BY carrier, year(day), day, tailnum",
+        "t",
+        "c",
+    )
+    assert (made.index, made.key) == (("TailNum", "carrier"), ("t", "c"))
+    assert made.aggregate is not None
+    assert made.aggregate.group == ("group_3", "group_0", "group_1", "group_2")
+    assert made.project.expressions == ('"TailNum"', '"carrier"', 'CAST(year("day") AS INTEGER)', '"day"')
+    assert made.project.schema.names == list(made.aggregate.group)
+
+
+def test_an_aggregate_and_its_argument_are_computed_once() -> None:
+    made = plan(
+        """SELECT tailnum, sum(distance + 1) AS s, SUM(flights.Distance + 1) / count(1) AS mean, count(*) AS n,
+                  max(distance + 1) - min(tailnum_length) AS r, max((distance + 1)) AS m
+           FROM flights GROUP BY tailnum""".replace("tailnum_length", "length(tailnum)")
+    )
+    assert made.aggregate is not None
+    assert [(call.function, call.argument) for call in made.aggregate.calls] == [
+        ("sum", "argument_0"),
+        ("count_star", None),
+        ("max", "argument_0"),
+        ("min", "argument_1"),
+    ]
+    assert made.project.schema.names == ["group_0", "argument_0", "argument_1"]
+    assert made.output.expressions[2] == ('spark_divide(CAST("aggregate_0" AS DOUBLE), CAST("aggregate_1" AS DOUBLE))')
+
+
+@pytest.mark.parametrize(
+    "group",
+    [
+        "year(day), tailnum",
+        "2, 1",
+        "y, t",
+        "tailnum, YEAR(flights.day)",
+        "(2), (tailnum)",
+        "t, y, 1, tailnum, year(day)",
+    ],
+)
+def test_a_group_may_be_named_by_position_alias_or_expression(group: str) -> None:
+    made = plan(f"SELECT tailnum AS t, year(day) AS y, year(day) + 1 AS next FROM flights GROUP BY {group}", "t")
+    assert made.aggregate is not None
+    assert made.aggregate.group[0] == made.project.schema.names[0]
+    assert made.project.expressions == ('"TailNum"', 'CAST(year("day") AS INTEGER)')
+    year = made.project.schema.names[1]
+    assert made.output.expressions[1:] == (f'"{year}"', f'("{year}" + CAST(1 AS INTEGER))')
+
+
+def test_a_column_goes_before_an_alias_in_group_by() -> None:
+    made = plan("SELECT tailnum, max(distance) AS day FROM flights GROUP BY tailnum, day")
+    assert made.project.expressions == ('"TailNum"', '"day"', '"distance"')
+
+
+def test_an_alias_goes_before_a_column_in_having() -> None:
+    made = plan(
+        "SELECT tailnum, sum(distance) AS delay FROM flights GROUP BY tailnum HAVING delay > 5 AND max(delay) > 2"
+    )
+    assert made.having == '("aggregate_0" > CAST(5 AS BIGINT)) AND ("aggregate_1" > CAST(\'2.0\' AS DOUBLE))'
+    assert made.project.expressions == ('"TailNum"', '"distance"', '"delay"')
+
+
+def test_having_may_use_an_aggregate_that_is_not_selected() -> None:
+    made = plan("SELECT tailnum FROM flights GROUP BY tailnum HAVING count(*) > 1 AND avg(fare) < 2.5")
+    assert made.aggregate is not None
+    assert [call.function for call in made.aggregate.calls] == ["count_star", "avg"]
+    assert made.aggregate.calls[1].type == pa.decimal128(13, 6)
+
+
+def test_a_distinct_like_group_needs_no_aggregate() -> None:
+    made = plan("SELECT tailnum, carrier FROM flights GROUP BY tailnum, carrier")
+    assert made.aggregate == AggregatePlan(("group_0", "group_1"), ())
+
+
+def test_groups_of_doubles_are_normal() -> None:
+    made = plan("SELECT delay, count(*) AS n FROM flights GROUP BY delay", "delay")
+    assert made.index == ("delay",)
+    assert made.project.expressions == ('CAST(spark_group("delay") AS DOUBLE)',)
+
+
+def test_conditions_that_can_fail_are_guarded() -> None:
+    made = plan("SELECT tailnum FROM flights WHERE distance <> 0 AND delay > 1 AND delay / distance > 1 AND delay < 9")
+    guarded = 'CASE WHEN ("distance" <> CAST(0 AS INTEGER)) THEN CASE WHEN ("delay" > CAST(\'1.0\' AS DOUBLE)) THEN ('
+    assert made.filter is not None
+    assert made.filter.startswith(guarded)
+
+
+def test_long_chains_are_no_trouble() -> None:
+    made = plan("SELECT tailnum FROM flights WHERE " + " OR ".join(f"distance = {n}" for n in range(500)))
+    assert made.filter is not None
+    assert made.filter.count(" OR ") == 499
+
+
+@pytest.mark.parametrize("key", ["tailnum", ["tailnum"], ("TAILNUM",)])
+def test_a_key_is_one_name_or_several(key: str | list[str] | tuple[str]) -> None:
+    assert local_plan("SELECT tailnum FROM flights", key, FLIGHTS).key == ("tailnum",)
+
+
+GROUPED = "SELECT tailnum, upper(carrier) AS big, count(*) AS n FROM flights GROUP BY tailnum, carrier"
+WRONG_KEYS = [
+    (GROUPED, ("plane",), "its key 'plane' is none of its columns. They are tailnum, big, n."),
+    (GROUPED, ("n",), "the key 'n' is computed; rows are routed by columns of flights"),
+    (GROUPED, ("big",), "the key 'big' is computed"),
+    (GROUPED, (), "its key has no column"),
+    (GROUPED, ("tailnum", "TAILNUM"), "the key names 'TailNum' twice"),
+    ("SELECT tailnum AS a, tailnum AS b FROM flights", ("a", "b"), "the key names 'TailNum' twice"),
+    ("SELECT distance + 0 AS tailnum FROM flights", ("tailnum",), "choose another key"),
+]
+
+
+@pytest.mark.parametrize(("sql", "key", "why"), WRONG_KEYS)
+def test_a_key_that_cannot_be(sql: str, key: tuple[str, ...], why: str) -> None:
+    with pytest.raises(DeclarationError) as raised:
+        local_plan(sql, key, FLIGHTS)
+    assert why in str(raised.value)
+    assert str(raised.value).startswith("view 'v'")
+
+
+WRONG_SQL = [
+    ("", "the SQL is empty"),
+    ("  -- nothing\n", "the SQL is empty"),
+    ("SELECT 'open FROM flights", "cannot be read"),
+    ("SELECT tailnum FROM trains", "there is no table 'trains'. Declared with app.table(): flights."),
+    ("SELECT tailnum", "there is no FROM"),
+    ("SELECT nothing FROM flights", "there is no column 'nothing'. The columns of flights are TailNum, carrier"),
+    ("SELECT t.tailnum FROM flights f", "there is no 't' here. FROM names f."),
+    ("SELECT flights.tailnum FROM flights f", "there is no 'flights' here"),
+    ("SELECT tailnum, TailNum FROM flights", "two columns are named 'TailNum'"),
+    (
+        "SELECT tailnum, carrier FROM flights GROUP BY tailnum",
+        "'carrier' is neither in GROUP BY nor inside an aggregate",
+    ),
+    ("SELECT tailnum FROM flights GROUP BY 3", "there is no column 3. SELECT has 1."),
+    ("SELECT tailnum, count(*) AS n FROM flights GROUP BY tailnum, n", "GROUP BY of an aggregate"),
+    ("SELECT tailnum FROM flights WHERE count(*) > 1", "count() cannot stand here"),
+    ("SELECT tailnum, sum(max(distance)) AS s FROM flights GROUP BY tailnum", "max() cannot stand here"),
+    ("SELECT tailnum, distance + 1 FROM flights", "only Spark knows the name of this column"),
+]
+
+
+@pytest.mark.parametrize(("sql", "why"), WRONG_SQL)
+def test_sql_that_makes_no_sense(sql: str, why: str) -> None:
+    with pytest.raises(DeclarationError) as raised:
+        plan(sql)
+    assert why in str(raised.value)
+
+
+def test_columns_that_differ_in_case_alone_are_ambiguous() -> None:
+    table = spec("t", pa.schema([("k", pa.int32()), ("a", pa.int32()), ("A", pa.int32())]))
+    assert local_plan("SELECT k FROM t", "k", table).index == ("k",)
+    with pytest.raises(DeclarationError, match="there are several columns 'a'"):
+        local_plan("SELECT k, a FROM t", "k", table)
+
+
+def test_a_message_shows_the_place() -> None:
+    with pytest.raises(DeclarationError) as raised:
+        plan("SELECT tailnum,\n\t carier\nFROM flights")
+    first, line, caret = str(raised.value).splitlines()
+    assert first.startswith("view 'v': line 2, column 3: there is no column 'carier'.")
+    assert (line, caret) == ("\t carier", "\t ^")
+
+
+def test_the_local_typer_types_as_spark_does() -> None:
+    sql = "SELECT TAILNUM, sum(distance) AS s, avg(distance) AS a, sum(fare) AS f, max(at) AS t FROM flights GROUP BY 1"
+    assert LocalTyper({"flights": FLIGHTS}).schema_of(sql) == group_schema(
+        ("TAILNUM", pa.string()),
+        ("s", pa.int64()),
+        ("a", pa.float64()),
+        ("f", pa.decimal128(19, 2)),
+        ("t", pa.timestamp("us", tz="UTC")),
+    )

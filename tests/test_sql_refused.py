@@ -1,0 +1,246 @@
+"""What is not supported is refused when it is declared: with the construct, its place, and what to do instead."""
+
+import re
+
+import pyarrow as pa
+import pytest
+from sql_kit import local_plan, spec
+
+from upriver.dataflow.sql import plan_view
+from upriver.errors import UnsupportedSql
+
+TABLE = spec(
+    "t",
+    pa.schema(
+        [
+            ("k", pa.string()),
+            ("i", pa.int32()),
+            ("l", pa.int64()),
+            ("x", pa.float64()),
+            ("f", pa.float32()),
+            ("p", pa.decimal128(20, 2)),
+            ("s", pa.string()),
+            ("b", pa.bool_()),
+            ("d", pa.date32()),
+            ("n", pa.timestamp("us")),
+            ("t", pa.timestamp("us", tz="Europe/Paris")),
+            ("a", pa.list_(pa.int32())),
+            ("r", pa.struct([("z", pa.int32())])),
+        ]
+    ),
+)
+
+# What is said; and the SQL, in which the place is marked with a caret.
+QUERIES = """
+JOIN is not supported | SELECT k FROM t ^JOIN u ON t.k = u.k
+JOIN is not supported | SELECT k FROM t, ^u
+a subquery | SELECT k FROM (SELECT ^k FROM t)
+a subquery | SELECT k FROM t WHERE i IN (SELECT ^i FROM t)
+a subquery | SELECT k, (SELECT ^max(i) FROM t) AS m FROM t
+a subquery | SELECT k FROM t WHERE EXISTS (SELECT ^1 FROM t)
+UNION is not supported | SELECT k FROM t ^UNION ALL SELECT k FROM t
+EXCEPT is not supported | SELECT k FROM t ^EXCEPT SELECT k FROM t
+DISTINCT is not supported | SELECT ^DISTINCT k FROM t
+LIMIT is not supported | SELECT k FROM t ^LIMIT 5
+OFFSET is not supported | SELECT k FROM t ^OFFSET 5
+ORDER is not supported | SELECT k FROM t ^ORDER BY k
+SORT is not supported | SELECT k FROM t ^SORT BY k
+CLUSTER is not supported | SELECT k FROM t ^CLUSTER BY k
+DISTRIBUTE is not supported | SELECT k FROM t ^DISTRIBUTE BY k
+LATERAL is not supported | SELECT k FROM t ^LATERAL VIEW explode(a) AS e
+QUALIFY is not supported | SELECT k FROM t ^QUALIFY i = 1
+/*+ is not supported | SELECT /*+ broadcast(t) */ k FROM t
+a second statement | SELECT k FROM t; SELECT ^i FROM t
+a statement that does not begin with SELECT | ^DROP TABLE t
+a statement that does not begin with SELECT | ^WITH u AS (SELECT 1) SELECT k FROM t
+a statement that does not begin with SELECT | ^EXPLAIN SELECT k FROM t
+a statement that does not begin with SELECT | ^INSERT INTO t SELECT k FROM t
+a statement that does not begin with SELECT | ^FROM t SELECT k
+|> is not supported | SELECT k FROM t ^|> WHERE i > 1
+TABLESAMPLE | SELECT k FROM ^t TABLESAMPLE (5 PERCENT)
+PIVOT | SELECT k FROM ^t PIVOT (sum(i) FOR b IN (true))
+VERSION | SELECT k FROM ^t VERSION AS OF 1
+a database before a table | SELECT k FROM ^db.t
+FROM anything but a table | SELECT k FROM ^range(5)
+FROM anything but a table | SELECT k FROM VALUES (^1)
+an alias with columns | SELECT k FROM t AS ^u(a, b)
+GROUP BY with ALL | SELECT k FROM t ^GROUP BY ALL
+GROUP BY with ROLLUP | SELECT k FROM t ^GROUP BY k WITH ROLLUP
+ROLLUP in GROUP BY | SELECT k FROM t GROUP BY ROLLUP(^k)
+CUBE in GROUP BY | SELECT k FROM t GROUP BY CUBE(^k)
+GROUPING SETS in GROUP BY | SELECT k FROM t GROUP BY GROUPING SETS ((^k))
+TUPLE in GROUP BY | SELECT k FROM t GROUP BY (^k, i)
+a star with GROUP BY | SELECT ^* FROM t GROUP BY k
+a star with EXCEPT or the like | SELECT ^* EXCEPT (i) FROM t
+an aggregate without GROUP BY | SELECT ^count(*) AS k FROM t
+an alias of this SELECT, inside the same SELECT | SELECT k, i + 1 AS j, ^j + 1 AS m FROM t
+a column and an alias of another one | SELECT k AS i, i AS k FROM t GROUP BY k, i HAVING ^k > 1
+a doubled quote in a string | SELECT k FROM t WHERE s = 'it'^'s'
+&, ^ and | SELECT k, i & 1 | 2 AS z FROM t
+"""
+
+EXPRESSIONS = """
+count(DISTINCT ...)         | ^count(DISTINCT i)
+count() of 2 operands       | ^count(i, l)
+a star inside an expression | count(^t.*)
+WINDOW                      | ^sum(i) OVER (PARTITION BY k)
+FILTER                      | ^count(*) FILTER (WHERE b)
+IGNORE NULLS                | ^first(i) IGNORE NULLS
+the function first()        | ^first(i)
+the function collect_list() | ^collect_list(i)
+the function my_udf()       | ^my_udf(i)
+the function explode()      | ^explode(a)
+the function power()        | ^power(i, 2)
+the function regexp_replace() | ^regexp_replace(s, 'a', 'b')
+rand(), which gives another answer each time | ^rand()
+uuid(), which gives another answer each time | ^uuid()
+now(), which gives another answer each time | ^now()
+current_date(), which gives another answer each time | ^current_date()
+TRY CAST                    | try_cast(^s AS INT)
+TRANSFORM                   | transform(^a, y -> y + 1)
+BRACKET                     | ^a[0]
+a field of a struct         | ^r.z
+an expression over ARRAY    | coalesce(^a, a)
+RAW STRING                  | ^r'a'
+HEX STRING                  | ^X'1F'
+INTERVAL                    | d + INTERVAL ^'1' DAY
+this escape in a string     | ^'\\101'
+TUPLE                       | (^i, l) = (i, l)
+REGEXP LIKE                 | ^s RLIKE 'a'
+ILIKE                       | ^s ILIKE 'a'
+STRING LIKE an expression of type STRING | ^s LIKE k
+'\\\\' in a LIKE pattern, before anything but %, _ or itself, | ^s LIKE 'a\\\\b'
+COLLATE                     | ^s COLLATE UTF8_LCASE
+AT TIME ZONE                | ^n AT TIME ZONE 'UTC'
+BITWISE LEFT SHIFT          | ^i << 1
+PLACEHOLDER                 | :given
+mixing STRING with INT      | ^s = i
+mixing STRING with INT      | ^s = 1
+mixing INT with STRING      | ^i IN (1, 'a')
+mixing DATE with INT        | ^coalesce(d, 1)
+mixing BOOLEAN with INT     | ^b = 1
+arithmetic on STRING        | ^s + 1
+arithmetic on BOOLEAN       | ^b * 2
+division of DECIMAL         | ^p / 2
+decimal arithmetic beyond 38 digits | ^p * p
+% of DECIMAL                | ^p % 2
+STRING DIV INT              | ^s DIV 2
+DATE - DATE                 | ^d - d
+round() of DOUBLE to 2 places | ^round(x, 2)
+round() of FLOAT to 0 places | ^round(f)
+pmod()                      | ^pmod(i, l)
+a cast from DOUBLE to STRING | CAST(^x AS STRING)
+a cast from FLOAT to STRING | ^s || f
+a cast from DOUBLE to DECIMAL(9,2) | CAST(^x AS DECIMAL(9,2))
+a cast from DOUBLE to FLOAT | CAST(^x AS FLOAT)
+a cast from STRING to TIMESTAMP_NTZ | CAST(^s AS TIMESTAMP_NTZ)
+a cast from STRING to DECIMAL(5,2) | CAST(^s AS DECIMAL(5,2))
+a cast to ARRAY<INT>        | CAST(^i AS ARRAY<INT>)
+'2024-02-30' as a DATE      | ^d > '2024-02-30'
+'yesterday' as a DATE       | ^d > 'yesterday'
+'12:00' as a TIMESTAMP_NTZ  | ^n > '12:00'
+STRING where a DATE is wanted | ^year(s)
+INT where a STRING is wanted | ^length(i)
+BIGINT where an INT is wanted | ^left(s, l)
+left() of 1 operands        | ^left(s)
+date_trunc() by a computed unit | ^date_trunc(s, n)
+date_trunc() to 'fortnight' | ^date_trunc('fortnight', n)
+the field MILLENNIUM        | EXTRACT(MILLENNIUM FROM ^d)
+STRING as a condition       | CASE WHEN ^s THEN 1 END
+a column of nothing but NULL | NULL
+"""
+
+
+def marked(text: str, before: str = "") -> tuple[str, str, int | None]:
+    """(what is said, the SQL with ``before`` in front, the marked place's offset)."""
+    what, sql = (part.strip() for part in text.split(" | ", 1))
+    place = sql.find("^")
+    return what, before + sql.replace("^", "", 1), len(before) + place if place >= 0 else None
+
+
+def check(message: str, what: str, place: int | None) -> None:
+    """The message says what, where and what to do."""
+    first, *shown = message.splitlines()
+    assert what in first
+    assert re.search(r"is not supported\. [A-Z].+\.$", first)
+    if place is not None:
+        assert f"line 1, column {place + 1}: " in first
+        assert shown[1] == " " * place + "^"
+
+
+@pytest.mark.parametrize("line", QUERIES.strip().splitlines())
+def test_a_query_is_refused(line: str) -> None:
+    what, sql, place = marked(line)
+    with pytest.raises(UnsupportedSql) as raised:
+        local_plan(sql, "k", TABLE)
+    check(str(raised.value), what, place)
+
+
+@pytest.mark.parametrize("line", EXPRESSIONS.strip().splitlines())
+def test_an_expression_is_refused(line: str) -> None:
+    what, sql, place = marked(line, "SELECT k, ")
+    grouped = " GROUP BY k" if re.search(r"\b(count|sum)\(", sql) else ""
+    with pytest.raises(UnsupportedSql) as raised:
+        local_plan(f"{sql} AS e FROM t{grouped}", "k", TABLE)
+    check(str(raised.value), what, place)
+
+
+class ParisTyper:
+    """A session in Paris, whose columns are whatever the plan needs."""
+
+    timezone = "Europe/Paris"
+
+    def __init__(self, type: pa.DataType) -> None:
+        self._type = type
+
+    def schema_of(self, sql: str) -> pa.Schema:
+        return pa.schema([("k", pa.string()), ("e", self._type)])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "hour(t)",
+        "year(t)",
+        "CAST(t AS STRING)",
+        "date_trunc('day', t)",
+        "date_trunc('day', d)",
+        "t > n",
+        "CAST(d AS TIMESTAMP)",
+    ],
+)
+def test_what_reads_a_timestamps_clock_needs_a_session_in_utc(text: str) -> None:
+    sql = f"SELECT k, {text} AS e FROM t"
+    assert local_plan(sql, "k", TABLE).project.expressions
+    with pytest.raises(
+        UnsupportedSql, match=r"session's time zone \(Europe/Paris\).*Set spark.sql.session.timeZone to UTC"
+    ):
+        plan_view("v", sql, "k", {"t": TABLE}, ParisTyper(pa.int32()))
+
+
+def test_a_timestamp_in_quotes_is_read_in_the_sessions_time_zone() -> None:
+    sql = "SELECT k, t > '2024-07-01 12:00:00' AS e FROM t WHERE t > TIMESTAMP '2024-01-01 00:00:00' AND hour(n) > 1"
+    plan = plan_view("v", sql, "k", {"t": TABLE}, ParisTyper(pa.bool_()))
+    assert plan.project.expressions[1] == "(\"t\" > TIMESTAMP '2024-07-01 10:00:00')"
+    assert plan.filter is not None
+    assert "TIMESTAMP '2023-12-31 23:00:00'" in plan.filter
+
+
+def test_types_other_than_sparks_are_refused() -> None:
+    with pytest.raises(UnsupportedSql, match="'e', BIGINT for Spark and INT here, is not supported"):
+        plan_view("v", "SELECT k, i + 1 AS e FROM t", "k", {"t": TABLE}, ParisTyper(pa.int64()))
+
+
+def test_an_expression_may_not_grow_without_bound() -> None:
+    nested = "s"
+    for _ in range(8):
+        nested = f"substring({nested}, i, i)"
+    with pytest.raises(UnsupportedSql, match=r"nested as deeply|as large as this"):
+        local_plan("SELECT k, " + "abs(" * 3000 + "i" + ")" * 3000 + " AS e FROM t", "k", TABLE)
+    assert local_plan(f"SELECT k, {nested} AS e FROM t", "k", TABLE).project.expressions
+
+
+def test_sql_that_does_not_parse_here_is_told_with_its_place() -> None:
+    with pytest.raises(UnsupportedSql, match=r"line 2, column 14: the SQL cannot be read from here on") as raised:
+        local_plan("SELECT k\nFROM t WHERE WHERE b", "k", TABLE)
+    assert str(raised.value).splitlines()[1] == "FROM t WHERE WHERE b"
