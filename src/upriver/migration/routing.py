@@ -106,11 +106,10 @@ def _route_mine(turn: Turn, phase: StartedPhase, rows: Rows, places: _Places, mi
         whitelisted = current & contains(phase.whitelist, rows.hash64)
         turn.pass_down(rows, whitelisted, Rule.C1_1)
         on_hold = current & contains(phase.hold, rows.hash64)
-        if on_hold.any():
-            phase = replace(phase, held=(*phase.held, rows.filtered(on_hold)))
         relayed = current & ~whitelisted & ~on_hold
-        if relayed.any() and turn.rules.h4_begun_slice_is_finished:
-            phase = replace(phase, begun=True)
+        held = (*phase.held, rows.filtered(on_hold)) if on_hold.any() else phase.held
+        begun = phase.begun or (bool(relayed.any()) and turn.rules.h4_begun_slice_is_finished)
+        phase = replace(phase, held=held, begun=begun)
         gone |= relayed
     else:
         turn.pass_down(rows, mine & ~gone, Rule.I1_2)
