@@ -55,6 +55,9 @@ def test_the_contracts_hold() -> None:
         ("state/bad.py", "from time import monotonic", "do no I/O"),
         ("dataflow/bad.py", "from pathlib import Path", "do no I/O"),
         ("machines/bad.py", "import duckdb", "Only the dataflow knows SQL"),
+        ("migration/bad.py", "import random", "do no I/O"),
+        ("dataflow/bad.py", "from upriver.migration import icadd", "Imports point downward"),
+        ("shell/bad.py", "from upriver.migration import published", "Only the simulator knows the published rules"),
         ("bad.py", "", "bad"),
     ],
 )

@@ -1,0 +1,1 @@
+"""Moving keys between workers while rows flow: pure machines, no I/O."""

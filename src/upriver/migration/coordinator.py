@@ -1,0 +1,332 @@
+"""The coordinator's side of rescales: one at a time, in the order in which they were asked for (M9).
+
+``Idle`` -> ``Starting`` (joining workers come up) -> ``Rescaling`` (until every worker has settled every region, and
+leavers have left and all that they sent was read) -> ``Idle``, or the next in the queue. Whoever asks meanwhile waits.
+A leaver is retired as soon as it has itself settled every region: nobody sends to it any more.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NewType
+
+from upriver.errors import DeclarationError, IllegalEvent, ProtocolError
+from upriver.ids import MapVersion, VnodeId, WorkerId
+from upriver.migration.events import AbortAsked, RescaleAnnounced
+from upriver.migration.rules import ALL_RULES, MendedRules
+from upriver.vnodes import VnodeMap
+
+RegionId = NewType("RegionId", int)
+"""A region of the dataflow: each migrates by itself, and has its own map once a rescale was aborted."""
+
+Ticket = NewType("Ticket", int)
+"""Names one request for a rescale."""
+
+QUEUE_REQUESTS_MAX = 16
+
+
+# Events -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RescaleAsked:
+    """Somebody wants these workers, or these moves, or both.
+
+    workers: the new configuration; ``None``: as it is by then. moves: vnodes to move; ``None``: the map is evened out
+    over the workers.
+    """
+
+    ticket: Ticket
+    workers: tuple[WorkerId, ...] | None = None
+    moves: Mapping[VnodeId, WorkerId] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkersStarted:
+    """Every worker of ``StartWorkers`` can be reached, and routes by the map of each region as it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegionSettled:
+    """A worker's report for one region; kept: slices that did not move."""
+
+    worker: WorkerId
+    region: RegionId
+    version: MapVersion
+    kept: tuple[VnodeId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerGone:
+    """A worker that stays has read all that ``leaver`` sent it in one region."""
+
+    worker: WorkerId
+    region: RegionId
+    leaver: WorkerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbortWanted:
+    """What has not begun to move shall stay. Does nothing to a request that is over."""
+
+    ticket: Ticket
+
+
+Event = RescaleAsked | WorkersStarted | RegionSettled | PeerGone | AbortWanted
+
+# Actions ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartWorkers:
+    """Start these workers, each a member that owns nothing; then say ``WorkersStarted``."""
+
+    workers: tuple[WorkerId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Announce:
+    """To one region's distributor on one worker, behind all that was announced or aborted before."""
+
+    worker: WorkerId
+    region: RegionId
+    order: RescaleAnnounced | AbortAsked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retire:
+    """Close the worker's own upstream, then tell each region's distributor there; peers: the workers that stay."""
+
+    worker: WorkerId
+    peers: tuple[WorkerId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RescaleOver:
+    """Every worker routes by ``maps``, and the leavers have left. workers: who is there now."""
+
+    ticket: Ticket
+    maps: Mapping[RegionId, VnodeMap]
+    workers: tuple[WorkerId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RescaleRefused:
+    """The request cannot be met, and nothing was changed."""
+
+    ticket: Ticket
+    error: DeclarationError
+
+
+Action = StartWorkers | Announce | Retire | RescaleOver | RescaleRefused
+
+# Phases -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Idle:
+    """Nothing moves."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """One accepted request: per region from which map to which, and from which workers to which."""
+
+    ticket: Ticket
+    before: Mapping[RegionId, VnodeMap]
+    after: Mapping[RegionId, VnodeMap]
+    old: tuple[WorkerId, ...]
+    new: tuple[WorkerId, ...]
+
+    @property
+    def members(self) -> tuple[WorkerId, ...]:
+        return tuple(sorted({*self.old, *self.new}))
+
+    @property
+    def version(self) -> MapVersion:
+        return next(iter(self.after.values())).version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Starting:
+    """Joining workers come up; nothing was announced."""
+
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rescaling:
+    """waiting: all and only the workers and regions that have not settled. kept: slices that stay, per region.
+    unread: all and only the workers, regions and retired leavers between which something may be on its way.
+    """
+
+    plan: Plan
+    waiting: frozenset[tuple[WorkerId, RegionId]]
+    kept: Mapping[RegionId, tuple[VnodeId, ...]]
+    unread: frozenset[tuple[WorkerId, RegionId, WorkerId]] = frozenset()
+
+
+Phase = Idle | Starting | Rescaling
+
+
+class RescaleCoordinator:
+    """Decides which rescale runs. ``maps``, ``workers``: those of the last rescale that is over."""
+
+    def __init__(
+        self, maps: Mapping[RegionId, VnodeMap], workers: tuple[WorkerId, ...], rules: MendedRules = ALL_RULES
+    ) -> None:
+        self.maps = maps
+        self.workers = workers
+        self.rules = rules
+        self.phase: Phase = Idle()
+        self.queue: tuple[RescaleAsked, ...] = ()
+
+    def step(self, event: Event) -> tuple[Action, ...]:
+        """Advance by one event. Raises IllegalEvent where the phase does not allow it."""
+        handler = _HANDLERS[type(event)]
+        actions: list[Action] = []
+        handler(self, event, actions)
+        while isinstance(self.phase, Idle) and self.queue:
+            request, *rest = self.queue
+            self.queue = tuple(rest)
+            self._begin(request, actions)
+        return tuple(actions)
+
+    def _asked(self, event: RescaleAsked, actions: list[Action]) -> None:
+        if len(self.queue) >= QUEUE_REQUESTS_MAX:
+            error = DeclarationError(f"{QUEUE_REQUESTS_MAX} rescales wait already")
+            actions.append(RescaleRefused(ticket=event.ticket, error=error))
+        elif self.rules.m9_one_rescale_at_a_time or isinstance(self.phase, Idle):
+            self.queue = (*self.queue, event)
+        elif isinstance(self.phase, Rescaling):
+            self.maps, self.workers = self.phase.plan.after, self.phase.plan.new
+            self._begin(event, actions)
+
+    def _begin(self, request: RescaleAsked, actions: list[Action]) -> None:
+        try:
+            plan = self._plan(request)
+        except DeclarationError as error:
+            actions.append(RescaleRefused(ticket=request.ticket, error=error))
+            return
+        if all(plan.after[region] == plan.before[region] for region in plan.before) and plan.new == plan.old:
+            actions.append(RescaleOver(ticket=plan.ticket, maps=self.maps, workers=self.workers))
+            return
+        joining = tuple(worker for worker in plan.new if worker not in plan.old)
+        plan = replace(plan, after={region: _next_version(plan, region) for region in sorted(plan.before)})
+        if joining:
+            actions.append(StartWorkers(workers=joining))
+            self.phase = Starting(plan=plan)
+        else:
+            self._announce(plan, actions)
+
+    def _plan(self, request: RescaleAsked) -> Plan:
+        new = self.workers if request.workers is None else tuple(sorted(request.workers))
+        if not new or len(set(new)) != len(new):
+            raise DeclarationError(f"a rescale needs one worker or more, each named once, not {new}")
+        after = {}
+        for region, map_now in self.maps.items():
+            after[region] = map_now.rebalanced(new) if request.moves is None else map_now.moved(request.moves)
+            homeless = set(after[region].workers) - set(new)
+            if homeless:
+                raise DeclarationError(f"workers {sorted(homeless)} would own vnodes, but are not among {list(new)}")
+        return Plan(ticket=request.ticket, before=self.maps, after=after, old=self.workers, new=new)
+
+    def _started(self, event: WorkersStarted, actions: list[Action]) -> None:
+        if not isinstance(self.phase, Starting):
+            raise IllegalEvent(f"the coordinator is {type(self.phase).__name__}: no workers were to be started")
+        self._announce(self.phase.plan, actions)
+
+    def _announce(self, plan: Plan, actions: list[Action]) -> None:
+        waiting = frozenset((worker, region) for worker in plan.members for region in plan.after)
+        self.phase = Rescaling(plan=plan, waiting=waiting, kept={})
+        for worker, region in sorted(waiting):
+            before, after = plan.before[region], plan.after[region]
+            order = RescaleAnnounced(before=before, after=after, old=plan.old, new=plan.new)
+            actions.append(Announce(worker=worker, region=region, order=order))
+
+    def _settled(self, event: RegionSettled, actions: list[Action]) -> None:
+        phase, who = self.phase, (event.worker, event.region)
+        if not isinstance(phase, Rescaling) or event.version != phase.plan.version or who not in phase.waiting:
+            if not self.rules.m9_one_rescale_at_a_time:
+                return
+            raise IllegalEvent(f"worker {event.worker} settled region {event.region} at {event.version} unasked")
+        if phase.kept.get(event.region, event.kept) != event.kept:
+            raise ProtocolError(f"workers do not agree on what of region {event.region} was kept")
+        phase = replace(phase, waiting=phase.waiting - {who}, kept={**phase.kept, event.region: event.kept})
+        if not any((event.worker, region) in phase.waiting for region in phase.plan.after):
+            phase = _retire_leaver(phase, event.worker, actions)
+        self.phase = phase
+        self._end_if_over(phase, actions)
+
+    def _peer_gone(self, event: PeerGone, actions: list[Action]) -> None:
+        phase, who = self.phase, (event.worker, event.region, event.leaver)
+        if not isinstance(phase, Rescaling) or who not in phase.unread:
+            raise IllegalEvent(f"worker {event.leaver} left region {event.region} of {event.worker} unasked")
+        self.phase = phase = replace(phase, unread=phase.unread - {who})
+        self._end_if_over(phase, actions)
+
+    def _end_if_over(self, phase: Rescaling, actions: list[Action]) -> None:
+        if phase.waiting or phase.unread:
+            return
+        plan = phase.plan
+        self.maps, self.workers = _maps_now(phase), _workers_now(phase)
+        self.phase = Idle()
+        actions.append(RescaleOver(ticket=plan.ticket, maps=self.maps, workers=self.workers))
+
+    def _abort(self, event: AbortWanted, actions: list[Action]) -> None:
+        """Before it was announced, a rescale is just given up; the workers it would have used stay members."""
+        phase = self.phase
+        if any(request.ticket == event.ticket for request in self.queue):
+            self.queue = tuple(request for request in self.queue if request.ticket != event.ticket)
+            error = DeclarationError("the rescale was aborted while it waited for another")
+            actions.append(RescaleRefused(ticket=event.ticket, error=error))
+        if isinstance(phase, Rescaling) and phase.plan.ticket == event.ticket:
+            for worker, region in sorted(phase.waiting):
+                order = AbortAsked(version=phase.plan.version)
+                actions.append(Announce(worker=worker, region=region, order=order))
+        elif isinstance(phase, Starting) and phase.plan.ticket == event.ticket:
+            self.phase = Starting(plan=replace(phase.plan, after=_same_owners(phase.plan)))
+
+
+def _next_version(plan: Plan, region: RegionId) -> VnodeMap:
+    """Of two regions one may have nothing to move; their versions go together all the same."""
+    return VnodeMap(MapVersion(plan.before[region].version + 1), plan.after[region].owners)
+
+
+def _same_owners(plan: Plan) -> Mapping[RegionId, VnodeMap]:
+    return {region: VnodeMap(plan.version, plan.before[region].owners) for region in plan.before}
+
+
+def _retire_leaver(phase: Rescaling, worker: WorkerId, actions: list[Action]) -> Rescaling:
+    """If the worker, which has settled every region, is no longer wanted. It has heard the fate of every slice, so
+    all regions' maps are known."""
+    staying = _workers_now(phase)
+    if worker in staying:
+        return phase
+    actions.append(Retire(worker=worker, peers=staying))
+    unread = {(peer, region, worker) for peer in staying for region in phase.plan.after}
+    return replace(phase, unread=phase.unread | unread)
+
+
+def _maps_now(phase: Rescaling) -> Mapping[RegionId, VnodeMap]:
+    return {region: _with_kept(phase.plan, region, phase.kept[region]) for region in sorted(phase.plan.after)}
+
+
+def _workers_now(phase: Rescaling) -> tuple[WorkerId, ...]:
+    owners = {worker for region_map in _maps_now(phase).values() for worker in region_map.workers}
+    return tuple(sorted({*phase.plan.new, *owners}))
+
+
+def _with_kept(plan: Plan, region: RegionId, kept: tuple[VnodeId, ...]) -> VnodeMap:
+    owners = list(plan.after[region].owners)
+    for vnode in kept:
+        owners[vnode] = plan.before[region].owners[vnode]
+    return VnodeMap(plan.after[region].version, tuple(owners))
+
+
+_HANDLERS: Mapping[type, Callable[[RescaleCoordinator, Any, list[Action]], None]] = {
+    RescaleAsked: RescaleCoordinator._asked,
+    WorkersStarted: RescaleCoordinator._started,
+    RegionSettled: RescaleCoordinator._settled,
+    PeerGone: RescaleCoordinator._peer_gone,
+    AbortWanted: RescaleCoordinator._abort,
+}

@@ -1,0 +1,26 @@
+"""Sets of keys as ascending arrays of hash64 without repeats: small, and quick to test a whole batch against."""
+
+import numpy as np
+import numpy.typing as npt
+
+from upriver.xxh64 import Hashes
+
+Mask = npt.NDArray[np.bool_]
+"""One truth value per row of a batch."""
+
+NO_KEYS: Hashes = np.empty(0, np.uint64)
+NO_KEYS.setflags(write=False)
+
+
+def key_set(*hashes: Hashes) -> Hashes:
+    """The set of all these hashes, in any order and with any repeats."""
+    return np.unique(np.concatenate(hashes)) if hashes else NO_KEYS
+
+
+def contains(keys: Hashes, hashes: Hashes) -> Mask:
+    """For each of ``hashes``, whether the set ``keys`` holds it."""
+    if not len(keys):
+        return np.zeros(len(hashes), np.bool_)
+    places = np.minimum(np.searchsorted(keys, hashes), len(keys) - 1)
+    found: Mask = keys[places] == hashes
+    return found

@@ -1,0 +1,110 @@
+"""Rules as masks: a batch goes where its rows would go one by one, and every row goes to exactly one place."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from migration_kit import V1, batch, distributor, hash_in, received, vnode_map, where
+
+from upriver.ids import VnodeId, WorkerId
+from upriver.migration.actions import Action, Interrogate
+from upriver.migration.events import CollectAsked, Collected, Event, Interrogated, RescaleAnnounced, RowsArrived
+from upriver.migration.icadd import Distributor
+from upriver.migration.messages import Done, RelayedMark, RowsSent
+from upriver.migration.phases import Collecting, Interrogating, Normal, Started
+from upriver.vnodes import VnodeMap
+
+VNODES, WORKERS, ME = 8, 3, WorkerId(0)
+OWNERS = st.lists(st.integers(0, WORKERS - 1), min_size=VNODES, max_size=VNODES)
+HASHES = st.builds(hash_in, st.integers(0, VNODES - 1), st.integers(0, 3), st.just(VNODES))
+
+
+@st.composite
+def machines(draw: st.DrawFn) -> tuple[VnodeMap, VnodeMap, list[Event]]:
+    """A rescale, and what has happened at worker 0 so far: some slices given, some of the others' done and open."""
+    before, after = vnode_map(0, *draw(OWNERS)), vnode_map(1, *draw(OWNERS))
+    events: list[Event] = []
+    announced = RescaleAnnounced(before=before, after=after, old=tuple(range(WORKERS)), new=tuple(range(WORKERS)))
+    if draw(st.integers(0, 4)):
+        events.append(announced)
+        for vnode, (old, new) in before.diff(after).items():
+            if old != ME and draw(st.booleans()):
+                events.append(received(old, Done(version=V1, vnode=vnode)))
+                opened = [WorkerId(w) for w in range(WORKERS) if w != old and new == ME and draw(st.booleans())]
+                events += [received(old, RelayedMark(version=V1, vnode=vnode, origin=origin)) for origin in opened]
+        known = [hash_in(vnode, number, VNODES) for vnode in range(VNODES) for number in (0, 1)]
+        events += _given(draw(st.integers(0, 12)), before, after, known)
+    return before, after, events
+
+
+def _given(steps: int, before: VnodeMap, after: VnodeMap, known: Sequence[int]) -> list[Event]:
+    """So many events of the giving side: keys 0 and 1 of each slice have state, one moves at a time."""
+    events: list[Event] = []
+    for vnode, (old, _) in before.diff(after).items():
+        if old == ME:
+            keys = np.array([hash64 for hash64 in known if hash64 * VNODES >> 64 == vnode], np.uint64)
+            events.append(Interrogated(keys=keys))
+            for number in range(2):
+                events += [CollectAsked(keys_max=1), Collected(keys=keys[number : number + 1], state=None)]
+    return events[:steps]
+
+
+def held_and_parked(machine: Distributor) -> list[int]:
+    """The rows' numbers that wait, sorted."""
+    phase = machine.phase
+    assert isinstance(phase, Normal | Started)
+    batches = list(phase.held) if isinstance(phase, Collecting) else []
+    parked = phase.early.parked if isinstance(phase, Normal) else phase.migration.parked
+    batches += [each.rows for each in parked]
+    return sorted(row for rows in batches for row in rows.rows.column("row").to_pylist())
+
+
+def places(machine: Distributor, actions: Sequence[Action]) -> dict[str, list[int]]:
+    return {**where(actions), "wait": held_and_parked(machine)}
+
+
+def alive(before: VnodeMap, events: list[Event]) -> Distributor:
+    """The machine after the events."""
+    return distributor(0, before, *events)
+
+
+@given(machines(), st.lists(HASHES, min_size=1, max_size=12))
+def test_a_batch_goes_where_its_rows_would_go_one_by_one(
+    made: tuple[VnodeMap, VnodeMap, list[Event]], hashes: list[int]
+) -> None:
+    before, _, events = made
+    together, apart = alive(before, events), alive(before, events)
+    whole = places(together, together.step(RowsArrived(rows=batch(hashes))))
+    actions: list[Action] = []
+    for row, hash64 in enumerate(hashes):
+        actions += apart.step(RowsArrived(rows=batch([hash64], first=row)))
+    assert {place: sorted(rows) for place, rows in whole.items()} == {
+        place: sorted(rows) for place, rows in places(apart, actions).items()
+    }
+    assert sorted(row for rows in whole.values() for row in rows) == list(range(len(hashes)))
+
+
+@given(machines(), st.lists(HASHES, min_size=1, max_size=12), st.integers(1, WORKERS - 1))
+def test_rows_of_a_peer_that_has_started_go_to_exactly_one_place(
+    made: tuple[VnodeMap, VnodeMap, list[Event]], hashes: list[int], sender: int
+) -> None:
+    before, after, events = made
+    for_me = [hash64 for hash64 in hashes if ME in (_owner(before, hash64), _owner(after, hash64))]
+    machine = alive(before, events)
+    result = places(machine, machine.step(received(sender, RowsSent(version=V1, rows=batch(for_me)))))
+    assert sorted(row for rows in result.values() for row in rows) == list(range(len(for_me)))
+
+
+@given(machines())
+def test_only_slices_of_this_worker_are_interrogated(made: tuple[VnodeMap, VnodeMap, list[Event]]) -> None:
+    before, after, events = made
+    machine = distributor(0, before)
+    asked = [action.vnodes for event in events for action in machine.step(event) if isinstance(action, Interrogate)]
+    mine = [vnode for vnode, (old, _) in before.diff(after).items() if old == ME]
+    assert asked == [(vnode,) for vnode in mine[: len(asked)]]
+    assert isinstance(machine.phase, Interrogating | Collecting) <= bool(mine)
+
+
+def _owner(map: VnodeMap, hash64: int) -> WorkerId:
+    return map.owners[VnodeId(hash64 * VNODES >> 64)]

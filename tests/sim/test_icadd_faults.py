@@ -1,0 +1,123 @@
+"""Each named fault of ICADD: shown on the rules as published, by a shortest trace, and gone once they are mended."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from upriver.migration.published import PublishedRules
+from upriver.sim.icadd_cases import BYSTANDER
+from upriver.sim.icadd_faults import FAULTS, Fault, search_published
+from upriver.sim.icadd_join import search_join
+from upriver.sim.icadd_node import Kind, Violation
+from upriver.sim.icadd_scenario import mended, published
+from upriver.sim.icadd_search import Search, tell
+from upriver.sim.icadd_world import Step, World
+
+BY_NUMBER = {fault.number: fault for fault in FAULTS}
+
+
+def check_shown_and_mended(number: str, steps: int) -> list[str]:
+    """The fault is found after exactly so many steps, and no checker finds anything once it is mended."""
+    fault: Fault = BY_NUMBER[number]
+    finding = fault.shortest()
+    assert finding is not None
+    story = tell(fault.case, fault.rulebook, finding)
+    assert len(finding.steps) == steps, story
+    assert story[-1].startswith(f"{fault.kind}: ")
+    searched = Search(fault.case, mended()).everything(50_000)
+    assert searched.complete
+    assert not searched.findings
+    return story
+
+
+def test_r1_the_version_rule_splits_state() -> None:
+    story = check_shown_and_mended("R1", steps=5)
+    assert "by rule V while 2 has its key's state" in story[-1]
+
+
+def test_r2_done_overtakes_rows_on_their_detour() -> None:
+    story = check_shown_and_mended("R2", steps=10)
+    assert "1 receives from 0: WorkerDone [After]" in story
+
+
+def test_r3_a_bystander_reorders_its_own_rows() -> None:
+    story = check_shown_and_mended("R3", steps=10)
+    assert not any("[After]" in line for line in story)
+
+
+def test_r3_outlives_the_mends_of_r1_and_r2() -> None:
+    rulebook = published(PublishedRules(version_rule_asks_sender=True, done_counts_early=True))
+    fault = BY_NUMBER["R3"]
+    finding = Search(BYSTANDER, rulebook).first(fault.is_this, 200_000)
+    assert finding is not None
+    assert finding.violation.kind is Kind.ORDER
+
+
+def test_r4_a_new_key_is_stranded() -> None:
+    story = check_shown_and_mended("R4", steps=8)
+    assert "ends at 0, and belongs to 1" in story[-1]
+
+
+def test_r5_a_joiner_makes_state_of_its_own() -> None:
+    check_shown_and_mended("R5", steps=1)
+
+
+def test_r7_an_early_done_is_lost() -> None:
+    story = check_shown_and_mended("R7", steps=9)
+    assert "never settles" in story[-1]
+
+
+def test_r8_a_leaver_goes_too_early() -> None:
+    story = check_shown_and_mended("R8", steps=11)
+    assert "which has left" in story[-1]
+
+
+def test_r10_an_epoch_ends_over_held_rows() -> None:
+    check_shown_and_mended("R10", steps=10)
+
+
+def test_r14_of_two_distributors_one_collects_and_one_lets_through() -> None:
+    _, story = search_join(published, distributors=2)
+    assert len(story) - 1 == 4, story
+    assert story[-1].startswith("SPLIT: ")
+    tried, clean = search_join(mended, distributors=1)
+    assert not clean
+    assert tried > 50
+
+
+def ways(world: World, steps: tuple[Step, ...], steps_max: int) -> Iterator[tuple[World, tuple[Step, ...], Violation]]:
+    """Every violation within so many steps, found by trying all ways, one by one, equal states or not."""
+    possible = world.possible()
+    if not possible:
+        try:
+            world.check_end()
+        except Violation as violation:
+            yield world, steps, violation
+    for step in possible if steps_max else ():
+        after = world.copy()
+        try:
+            after.take(step)
+        except Violation as violation:
+            yield world, (*steps, step), violation
+            continue
+        yield from ways(after, (*steps, step), steps_max - 1)
+
+
+@pytest.mark.parametrize("number", ["R1", "R4", "R5", "R7"])
+def test_no_shorter_way_leads_to_the_fault(number: str) -> None:
+    fault = BY_NUMBER[number]
+    finding = fault.shortest()
+    assert finding is not None
+    begin = World(fault.case, fault.rulebook)
+    assert not any(fault.is_this(*way) for way in ways(begin, (), len(finding.steps) - 1))
+    assert any(fault.is_this(*way) for way in ways(begin, (), len(finding.steps)))
+
+
+def test_the_search_tells_all_faults_in_json() -> None:
+    found = json.loads(json.dumps(search_published()))
+    assert [entry["fault"] for entry in found] == ["R1", "R2", "R3", "R4", "R5", "R7", "R8", "R10", "R14"]
+    for entry in found:
+        assert entry["found"]
+        assert entry["trace"][-1].startswith(entry["kind"])
+        assert len(entry["trace"]) == entry["steps"] + 1
