@@ -161,7 +161,9 @@ def test_null_keys_are_keys(spark: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("name", ["a b", "a.b", "a`b", "`", "naïve 键 🚀", "select", "partition", "c1", "a,b/c%20", "'\"\\"])
+@pytest.mark.parametrize(
+    "name", ["a b", "a.b", "a`b", "`", "naïve 键 🚀", "select", "partition", "c1", "a,b/c%20", "'\"\\"]
+)
 def test_columns_may_have_any_name(spark: Any, tmp_path: Path, name: str) -> None:
     rows = spark.sql("SELECT id % 7, id, id % 3 FROM range(50)").toDF(name, f"{name}2", "other")
     plan = writer(tmp_path, rows, (name,), ("other", name), order_by=(f"{name}2",))

@@ -17,6 +17,8 @@ TOTALS = "SELECT k, count(*) AS n, sum(v) AS total FROM events GROUP BY k"
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 VALUES_MAX = 1_000
 """Values are from minus this up to but without this: sums of both signs, far from overflow."""
+ROW_GROUP_ROWS = 100_000
+"""Rows of a row group: one task reads at least one, so that a file can keep more than one processor busy."""
 _DONE = "_events.json"
 """Written last: what the directory holds. Spark passes over names that start with an underscore."""
 
@@ -56,5 +58,6 @@ def write_events(directory: Path, spec: EventsSpec) -> None:
     if any(directory.iterdir()):
         raise UserError(f"{directory} holds something else than {spec}: give an empty directory")
     for file in range(spec.files):
-        pq.write_table(spec.events(file), directory / f"events-{file:06d}.parquet")
+        path = directory / f"events-{file:06d}.parquet"
+        pq.write_table(spec.events(file), path, row_group_size=ROW_GROUP_ROWS)
     done.write_text(json.dumps(asdict(spec)))
