@@ -6,6 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# No test is judged by its speed. What else holds (in CI, that nothing is random) stays.
+_found = settings.get_profile(settings.get_current_profile_name())
+settings.register_profile("upriver", _found, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("upriver")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

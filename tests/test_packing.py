@@ -1,0 +1,78 @@
+"""Packing rows for the shuffle, and unpacking them in order, against plain Python."""
+
+import math
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from upriver.hashing import hash64
+from upriver.spark.packing import SHELVES_PER_GROUP, Shelves, pack, unpack
+from upriver.vnodes import vnodes_of
+
+SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64()), ("x", pa.float64()), ("tags", pa.list_(pa.int32()))])
+FLOATS = st.none() | st.sampled_from([0.0, -0.0, math.nan, math.inf, -math.inf, 1.5, -1.5, 5e-324])
+ROWS = st.lists(
+    st.tuples(
+        st.none() | st.sampled_from("abcdefgh"),
+        st.none() | st.integers(-3, 3),
+        FLOATS,
+        st.none() | st.lists(st.integers(0, 9), max_size=2),
+    ),
+    min_size=1,
+    max_size=40,
+)
+SHELVES = st.tuples(st.sampled_from([1, 2, 16, 256]), st.integers(1, 5)).map(lambda v: Shelves(v[0], min(v)))
+
+
+def table(rows: list[tuple[Any, ...]]) -> pa.Table:
+    columns = zip(*rows, strict=True)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=SCHEMA)
+
+
+def shuffled(packed: list[pa.RecordBatch], partition: int) -> list[pa.RecordBatch]:
+    """What one task gets from Spark: its partition's values, by shelf."""
+    whole = pa.Table.from_batches(packed)
+    mine = whole.filter(pa.array([number == partition for number in whole.column("partition").to_pylist()]))
+    return mine.sort_by("shelf").to_batches()
+
+
+def spark_order(row: dict[str, Any], order_by: list[str]) -> tuple[Any, ...]:
+    """Nulls first, NaN last, -0.0 equal to 0.0."""
+    keys: list[Any] = [row["hash64"]]
+    for name in order_by:
+        value = row[name]
+        nan = isinstance(value, float) and math.isnan(value)
+        keys.append((value is not None, nan, 0 if value is None or nan else value + 0))
+    return tuple(keys)
+
+
+@given(st.lists(ROWS, min_size=1, max_size=3), SHELVES, st.sampled_from([[], ["n"], ["x", "n"], ["n", "k"]]))
+def test_each_index_gets_every_row_once_in_order(
+    batches: list[list[tuple[Any, ...]]], shelves: Shelves, order_by: list[str]
+) -> None:
+    indexes = [("k",), ("n", "x")]
+    packed = [part for rows in batches for part in pack(table(rows), SCHEMA, indexes, shelves)]
+    expected = sorted(repr(row) for rows in batches for row in table(rows).to_pylist())
+    for number, key in enumerate(indexes):
+        found: list[dict[str, Any]] = []
+        for group in range(shelves.groups):
+            parts = list(unpack(shuffled(packed, number * shelves.groups + group), SCHEMA, order_by))
+            rows = [row for part in parts for row in part.to_pylist()]
+            hashes = [hash64([part.column(name) for name in key], part.num_rows) for part in parts]
+            assert [row["hash64"] for row in rows] == [int(value) for part in hashes for value in part]
+            assert [spark_order(row, order_by) for row in rows] == sorted(spark_order(row, order_by) for row in rows)
+            found += rows
+        assert sorted(repr({k: v for k, v in row.items() if k != "hash64"}) for row in found) == expected
+
+
+@pytest.mark.parametrize(("vnodes", "groups"), [(1, 1), (2, 2), (256, 1), (256, 7), (65_536, 1000)])
+def test_a_shelf_is_a_range_of_vnodes_of_one_group(vnodes: int, groups: int) -> None:
+    shelves = Shelves(vnodes, groups)
+    hashes = hash64([pa.array(range(20_000))])
+    for vnode, shelf in zip(vnodes_of(hashes, vnodes).tolist(), shelves.of(hashes).tolist(), strict=True):
+        assert shelf // shelves.per_group == vnode * groups // vnodes
+    assert shelves.per_group == max(1, min(SHELVES_PER_GROUP, vnodes // groups))
