@@ -45,8 +45,8 @@ def spark_order(row: dict[str, Any], order_by: list[str]) -> tuple[Any, ...]:
     keys: list[Any] = [row["hash64"]]
     for name in order_by:
         value = row[name]
-        nan = isinstance(value, float) and math.isnan(value)
-        keys.append((value is not None, nan, 0 if value is None or nan else value + 0))
+        is_nan = isinstance(value, float) and math.isnan(value)
+        keys.append((value is not None, is_nan, 0 if value is None or is_nan else value))
     return tuple(keys)
 
 

@@ -94,8 +94,7 @@ def _in_order(parts: Sequence[pa.RecordBatch], order_by: Sequence[str]) -> pa.Re
     keys = pa.table(
         [table.column(HASH_COLUMN), *(_sortable(table.column(name)) for name in order_by)], _names(order_by)
     )
-    sort_keys = [(name, "ascending") for name in keys.column_names]
-    order = pc.sort_indices(keys, sort_keys=sort_keys, null_placement="at_start")
+    order = pc.sort_indices(keys, sort_keys=[(name, "ascending", "at_start") for name in keys.column_names])
     return table.take(order).combine_chunks().to_batches()[0]
 
 
