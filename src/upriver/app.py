@@ -1,5 +1,6 @@
 """The app: what a user declares, starts and asks. DESIGN section 9."""
 
+import atexit
 import os
 import re
 import secrets
@@ -146,6 +147,7 @@ class App:
         river.start(timeout)
         self._river = river
         self._client = connect(river.address, self._config.token)
+        atexit.register(self.stop)  # a program that ends without stop() ends its workers in good order all the same
         return self
 
     @property
@@ -195,6 +197,7 @@ class App:
 
     def stop(self) -> None:
         """Stop ingest and workers. What is in the lake stays; an app on the same root goes on from there."""
+        atexit.unregister(self.stop)
         if self._client is not None:
             self._client.close()
             self._client = None
