@@ -118,7 +118,7 @@ class Client:
             self.refresh()
         views = self._known().views
         if view not in views:
-            raise UnknownView(f"no view {view!r}; there are: {', '.join(sorted(views)) or 'none'}")
+            raise UnknownView.among(view, views)
         return views[view]
 
     # Asking the workers

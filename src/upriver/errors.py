@@ -6,6 +6,9 @@
 ``ProtocolError``: a fault of ours. Please report it.
 """
 
+from collections.abc import Iterable
+from typing import Self
+
 
 class UpriverError(Exception):
     """The root of all errors of this package."""
@@ -29,6 +32,11 @@ class KeyTypeError(UserError):
 
 class UnknownView(UserError):
     """No view of that name."""
+
+    @classmethod
+    def among(cls, view: str, views: Iterable[str]) -> Self:
+        """``view`` was asked for, and there are only ``views``."""
+        return cls(f"no view {view!r}; there are: {', '.join(sorted(views)) or 'none'}")
 
 
 class RowError(UserError):

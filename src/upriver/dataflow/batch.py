@@ -6,7 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-Hashes = npt.NDArray[np.uint64]
+from upriver.xxh64 import Hashes as Hashes
+
 Weights = npt.NDArray[np.int64]
 
 

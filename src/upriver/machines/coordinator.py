@@ -285,8 +285,7 @@ class CoordinatorMachine:
 
     def _snapshot_asked(self, event: SnapshotAsked) -> list[CoordinatorAction]:
         if all(plan.name != event.view for plan in self.plans):
-            known = ", ".join(sorted(plan.name for plan in self.plans)) or "none"
-            error: UpriverError = UnknownView(f"no view {event.view!r}; there are: {known}")
+            error: UpriverError = UnknownView.among(event.view, (plan.name for plan in self.plans))
             return [SnapshotFailed(ticket=event.ticket, error=error)]
         missing = sorted(set(self.vnode_map.workers) - set(self.members))
         if missing:

@@ -308,8 +308,7 @@ class WorkerMachine:
 
     def _asked(self, phase: Following, event: LookupAsked) -> list[WorkerAction]:
         if event.view not in phase.views:
-            known = ", ".join(sorted(phase.views)) or "none"
-            return [Refuse(ticket=event.ticket, error=UnknownView(f"no view {event.view!r}; there are: {known}"))]
+            return [Refuse(ticket=event.ticket, error=UnknownView.among(event.view, phase.views))]
         foreign = ~phase.owned[vnodes_of(event.hash64, len(phase.owned))]
         if self._rules.w4_own_vnodes_only and foreign.any():  # W4
             return [Refuse(ticket=event.ticket, error=WrongOwner(f"{int(foreign.sum())} keys are not kept here"))]

@@ -84,6 +84,11 @@ class CoordinatorLoop:
         """Who owns which vnode now."""
         return self._machine.vnode_map
 
+    @property
+    def ended(self) -> Epoch:
+        """The last epoch that has ended at every worker."""
+        return self._ended
+
     # Told by others
 
     def register(self, worker: WorkerId, address: str, end: WorkerEnd) -> Incarnation:

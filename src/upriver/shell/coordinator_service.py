@@ -7,7 +7,7 @@ from typing import Any
 from upriver.dataflow.explain import explain
 from upriver.dataflow.plan import ViewPlan
 from upriver.errors import ProtocolError, UnknownView, UpriverError
-from upriver.ids import Epoch, Incarnation, WorkerId
+from upriver.ids import Incarnation, WorkerId
 from upriver.machines.messages import ToWorker
 from upriver.shell.channel import ChannelEnd, ChannelExchange, Receiver
 from upriver.shell.codec import decode_from_worker, encode
@@ -69,7 +69,7 @@ class CoordinatorService:
     def explain(self, view: str) -> dict[str, Any]:
         """How a view is kept. Raises UnknownView."""
         if view not in self._plans:
-            raise UnknownView(f"no view {view!r}; there are: {', '.join(sorted(self._plans)) or 'none'}")
+            raise UnknownView.among(view, self._plans)
         return explain(self._plans[view])
 
     def _registered(self, end: ChannelEnd, hello: Message) -> Receiver:
@@ -88,8 +88,7 @@ class CoordinatorService:
 
     def _routing(self, _: Mapping[str, Any]) -> dict[str, Any]:
         self._loop.check()
-        epoch = Epoch(self._loop.status()["epoch"])
-        return Routing(self._loop.vnode_map, self._loop.addresses(), self._views, epoch).to_json()
+        return Routing(self._loop.vnode_map, self._loop.addresses(), self._views, self._loop.ended).to_json()
 
     def _scan(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         parts = self._scans.parts(str(asked["view"]), str(asked["scan"]), SNAPSHOT_S_MAX)

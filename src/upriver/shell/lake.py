@@ -28,7 +28,7 @@ from upriver.dataflow.plan import TableSpec
 from upriver.errors import CorruptFile, DeclarationError, LakeInUse
 from upriver.ids import Channel, Epoch, Term, VnodeId
 from upriver.shell.files import UNFINISHED, Files, open_files
-from upriver.state.runs import CHECKSUM, RunInfo, checksum_of, cut, decode_run, run_schema
+from upriver.state.runs import CHECKSUM, RunInfo, checksum_of, cut, decode_run, named_columns, run_schema
 
 FORMAT = 1
 SLICE_ROWS_MAX = 65_536
@@ -84,12 +84,8 @@ def _difference(kept: TableSpec, declared: TableSpec) -> str | None:
     if kept.order_by != declared.order_by:
         return f"order_by {kept.order_by}, not {declared.order_by}"
     if not kept.schema.equals(declared.schema):
-        return f"columns {_names(kept.schema)}; declared are {_names(declared.schema)}"
+        return f"columns {named_columns(kept.schema)}; declared are {named_columns(declared.schema)}"
     return None
-
-
-def _names(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name} {field.type}" for field in schema)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,8 +65,7 @@ class _Asked:
         with Connection(self.remote) as coordinator:
             routing = Routing.from_json(coordinator.act("routing", timeout=PLAN_S_MAX))
         if self.view not in routing.views:
-            known = ", ".join(sorted(routing.views)) or "none"
-            raise UnknownView(f"no view {self.view!r}; there are: {known}")
+            raise UnknownView.among(self.view, routing.views)
         return _Plan(from_arrow_schema(routing.views[self.view].schema), len(routing.vnode_map.workers))
 
 

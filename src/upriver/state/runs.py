@@ -112,7 +112,7 @@ def decode_run(info: RunInfo, encoded: pa.Buffer, schema: pa.Schema) -> pa.Recor
     except (pa.ArrowException, OSError) as error:
         raise CorruptFile(f"{info.path}: not an Arrow file ({error})") from error
     if not file.schema.equals(schema):
-        raise CorruptFile(f"{info.path}: its columns are {_names(file.schema)}, not {_names(schema)}")
+        raise CorruptFile(f"{info.path}: its columns are {named_columns(file.schema)}, not {named_columns(schema)}")
     if len(batches) > 1:
         raise CorruptFile(f"{info.path}: {len(batches)} record batches, and a run has one")
     rows = batches[0] if batches else pa.RecordBatch.from_pylist([], schema=schema)
@@ -121,7 +121,8 @@ def decode_run(info: RunInfo, encoded: pa.Buffer, schema: pa.Schema) -> pa.Recor
     return rows
 
 
-def _names(schema: pa.Schema) -> str:
+def named_columns(schema: pa.Schema) -> str:
+    """The columns of a schema with their types, for messages."""
     return ", ".join(f"{field.name} {field.type}{'' if field.nullable else ' not null'}" for field in schema)
 
 

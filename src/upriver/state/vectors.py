@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from upriver.errors import ProtocolError
+from upriver.xxh64 import Hashes as Hashes
 
-Hashes = npt.NDArray[np.uint64]
 Slots = npt.NDArray[np.int64]
 """Places in the state: ``0 <= slot < size``. -1 stands for "none" where a docstring says so."""
 
