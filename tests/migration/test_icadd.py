@@ -1,4 +1,4 @@
-"""The machine by its rules, event by event, on real batches. Rule numbers: docs/design/0002-icadd.md."""
+"""The machine by its rules, event by event, on real batches. Rule numbers: docs/design/icadd.md."""
 
 import numpy as np
 import pytest

@@ -9,7 +9,7 @@ from upriver.xxh64 import Hashes
 
 
 class Rule(StrEnum):
-    """The rule by which rows went where they went; ``docs/design/0002-icadd.md`` says what each asks for.
+    """The rule by which rows went where they went; ``docs/design/icadd.md`` says what each asks for.
 
     The letter is the phase: normal, interrogation, collection; V is the published version rule.
     """

@@ -6,7 +6,7 @@ B, drops it, and says Done of the slice to everybody. Until then everybody sends
 holds or relays each: so there is one place where a key's rows are put in order. On Done each origin sends A a last
 Mark and goes straight to B; A relays the Mark, and B parks the origin's straight rows until it came.
 
-Phases: :mod:`upriver.migration.phases`. Rules: ``docs/design/0002-icadd.md``. Nothing here waits for all workers;
+Phases: :mod:`upriver.migration.phases`. Rules: ``docs/design/icadd.md``. Nothing here waits for all workers;
 :mod:`upriver.migration.coordinator` only sees to it that one rescale is over before the next begins.
 """
 

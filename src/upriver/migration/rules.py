@@ -1,7 +1,7 @@
 """The rules that mend ICADD, one switch each.
 
 Rule Mn answers fault Rn of the rules as published; H1 to H4 are what the mended rules rest on besides. A rule is
-switched off only by a test, to show that the checkers catch its absence. ``docs/design/0002-icadd.md`` says why each.
+switched off only by a test, to show that the checkers catch its absence. ``docs/design/icadd.md`` says why each.
 """
 
 from dataclasses import dataclass

@@ -1,0 +1,105 @@
+"""What workers say to each other, over one FIFO channel for each ordered pair of workers.
+
+All that is said of all regions between two workers takes this one way, so nothing overtakes anything (document 000,
+silent assumption; ``docs/design/icadd.md``).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from upriver.dataflow.batch import Batch, Hashes
+from upriver.errors import UpriverError
+from upriver.ids import Epoch, WorkerId
+from upriver.migration.messages import Message
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """Rows of one epoch on their way to where their keys' state is."""
+
+    epoch: Epoch
+    batch: Batch
+
+    @property
+    def hash64(self) -> Hashes:
+        return self.batch.hash64
+
+    def __len__(self) -> int:
+        return len(self.batch)
+
+    def filtered(self, mask: Mask) -> "Portion":
+        """The rows where ``mask`` is true, in order."""
+        return Portion(self.epoch, self.batch.filtered(mask))
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Keys that somebody has asked ``asker`` for, on their way to where their state is: a lookup goes as rows go.
+
+    ticket: the asker's name for the lookup. hash64: one per key. at_least: an epoch that the answer must reflect.
+    """
+
+    ticket: int
+    asker: WorkerId
+    at_least: Epoch
+    keys: pa.RecordBatch
+    hash64: Hashes
+
+    def __len__(self) -> int:
+        return int(self.keys.num_rows)
+
+    def filtered(self, mask: Mask) -> "Question":
+        """The keys where ``mask`` is true, in order."""
+        if mask.all():
+            return self
+        keys = self.keys.filter(pa.array(mask))
+        return Question(self.ticket, self.asker, self.at_least, keys, self.hash64[mask])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForRegion:
+    """From one distributor of a view's region to another. Rows in it are Portions or Questions."""
+
+    view: str
+    message: Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installed:
+    """The state of the last ``Acquire`` is in place: the receiver may send the next."""
+
+    view: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuestionAnswered:
+    """To the asker: the rows of ``keys`` of the keys of its lookup, as of ``epoch`` at least."""
+
+    ticket: int
+    keys: int
+    rows: pa.RecordBatch
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuestionRefused:
+    """To the asker: its lookup cannot be answered."""
+
+    ticket: int
+    error: UpriverError
+
+
+PeerMessage = ForRegion | Installed | QuestionAnswered | QuestionRefused
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Envelope:
+    """generation: how often all workers have been assigned anew; what is of an older one is not opened."""
+
+    generation: int
+    content: PeerMessage
