@@ -9,6 +9,7 @@ import pytest
 from upriver.migration.rules import ALL_RULES
 from upriver.sim.icadd_campaign import icadd_campaign, random_scenario, run
 from upriver.sim.icadd_scenario import mended
+from upriver.sim.icadd_world import LATE_TRIGGER
 
 RUNS = 300
 SOAK_FACTOR = 50
@@ -27,17 +28,21 @@ def test_no_run_goes_wrong(campaign: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("case", ["up", "down", "both", "moves"])
 def test_every_kind_of_rescale_is_asked_for(campaign: dict[str, Any], case: str) -> None:
-    assert campaign["cases"][case] > campaign["runs"] / 10
+    assert campaign["counters"][f"case {case}"] > campaign["runs"] / 10
 
 
 @pytest.mark.parametrize(
     "happening",
     ["Acquire", "Bye", "Done", "Kept", "Mark", "RelayedMark", "RowsSent"]
+    + [f"workers before {count}" for count in (1, 2, 3, 4, 5)]
+    + [f"workers after {count}" for count in (1, 2, 3, 4, 5)]
+    + [f"regions {count}" for count in (1, 2, 3)]
+    + ["a rescale waits for another", "a rescale is aborted", "slow operators", LATE_TRIGGER]
     + [f"rows wait in {phase}" for phase in ("Normal", "Collecting", "Settling")]
     + [f"rule {rule}" for rule in ("N1", "N3", "I1.1", "I1.2", "C1.1", "C3.1", "C3.2")],
 )
 def test_everything_that_can_happen_does_happen(campaign: dict[str, Any], happening: str) -> None:
-    assert campaign["happenings"].get(happening, 0) > campaign["runs"] / 40
+    assert campaign["counters"].get(happening, 0) > campaign["runs"] / 40
 
 
 def test_a_seed_goes_again_the_same_way() -> None:

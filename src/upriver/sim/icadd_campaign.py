@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from upriver.ids import VnodeId, WorkerId
@@ -35,23 +35,22 @@ def icadd_campaign(
     rulebook: in place of ``rules``, for a test that switches a rule off.
 
     Keys: protocol, rules, runs, violations (how many seeds), kinds (violations by kind), steps, rescales (asked for in
-    all runs), cases (runs by what was asked), happenings (in how many runs a rule passed a row, a message of a kind
-    came, or rows had to wait); and of the first seed with a violation ``seed``, ``kind``, ``message`` and ``trace``, a
+    all runs), counters (runs by what was asked of them, and by what happened: a rule passed a row, a message of a kind
+    came, rows had to wait); and of the first seed with a violation ``seed``, ``kind``, ``message`` and ``trace``, a
     list of lines.
     """
     book = rulebook or RULEBOOKS[rules]()
     kinds: Counter[str] = Counter()
-    cases: Counter[str] = Counter()
-    totals: Counter[str] = Counter()
-    happenings: Counter[str] = Counter()
+    counters: Counter[str] = Counter()
+    steps_taken = rescales = 0
     first: dict[str, Any] = {}
     for seed in range(first_seed, first_seed + runs):
         scenario = random_scenario(seed, workers, aborts=book.aborts)
         steps, violation, happened = run(seed, scenario, book)
-        happenings.update(happened)
-        cases[scenario.name] += 1
-        totals["steps"] += len(steps)
-        totals["rescales"] += len(scenario.requests)
+        counters.update(happened)
+        counters.update(_asked(scenario))
+        steps_taken += len(steps)
+        rescales += len(scenario.requests)
         if violation is not None:
             kinds[str(violation.kind)] += 1
             first = first or _told(seed, scenario, book, steps, violation)
@@ -61,12 +60,22 @@ def icadd_campaign(
         "runs": runs,
         "violations": kinds.total(),
         "kinds": dict(sorted(kinds.items())),
-        "steps": totals["steps"],
-        "rescales": totals["rescales"],
-        "cases": dict(sorted(cases.items())),
-        "happenings": dict(sorted(happenings.items())),
+        "steps": steps_taken,
+        "rescales": rescales,
+        "counters": dict(sorted(counters.items())),
         **first,
     }
+
+
+def _asked(scenario: Scenario) -> Iterator[str]:
+    """What a run is about, by name."""
+    yield f"case {scenario.name}"
+    yield f"regions {len(scenario.maps)}"
+    yield f"workers before {len(scenario.workers)}"
+    yield f"workers after {len(scenario.requests[0].workers or ())}"
+    yield f"rescales {len(scenario.requests)}"
+    if scenario.slow_operators:
+        yield "slow operators"
 
 
 def run(seed: int, scenario: Scenario, rulebook: Rulebook) -> tuple[list[Step], Violation | None, frozenset[str]]:

@@ -79,6 +79,10 @@ class Part:
             self.left,
         )
 
+    def forget(self) -> None:
+        """It is about to change: what was worked out before does not count."""
+        self.fingerprint = self.steps = None
+
     def state(self) -> Any:
         """Equal for equal states, and hashable."""
         if self.fingerprint is None:

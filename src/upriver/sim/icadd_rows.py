@@ -8,6 +8,7 @@ import numpy as np
 from upriver.ids import VnodeId, WorkerId
 from upriver.migration.events import RescaleAnnounced
 from upriver.migration.keysets import Mask
+from upriver.migration.messages import Acquire, Message, RowsSent
 from upriver.vnodes import VnodeMap
 from upriver.xxh64 import Hashes
 
@@ -61,6 +62,17 @@ class ModelRows:
             return self
         kept = tuple(item for item, keep in zip(self.items, mask.tolist(), strict=True) if keep)
         return ModelRows(kept, self.hash64[mask])
+
+
+def brief(message: Message) -> str:
+    """A message for a trace."""
+    match message:
+        case RowsSent(rows=ModelRows(items=items), version=version):
+            return f"{' and '.join(map(str, items))} (version {version})"
+        case Acquire(keys=keys):
+            return f"Acquire({', '.join(map(key_name, keys.tolist()))})"
+        case _:
+            return type(message).__name__
 
 
 def frozen(value: Any) -> Any:

@@ -7,8 +7,8 @@ from upriver.migration.coordinator import RegionId
 from upriver.migration.events import AbortAsked, Interrogated
 from upriver.migration.messages import Done, Kept, Mark, RelayedMark
 from upriver.sim.icadd_node import Violation
-from upriver.sim.icadd_rows import key_name
-from upriver.sim.icadd_world import Channels, Step, World, brief
+from upriver.sim.icadd_rows import brief, key_name
+from upriver.sim.icadd_world import Channels, Step, World
 
 
 def told(world: World, steps: Iterable[Step]) -> list[str]:

@@ -36,11 +36,13 @@ from upriver.migration.coordinator import (
     StartWorkers,
     WorkersStarted,
 )
-from upriver.migration.events import CollectAsked, Event, InputClosed, Received, RowsArrived
+from upriver.migration.events import CollectAsked, Event, InputClosed, Received, RescaleAnnounced, RowsArrived
 from upriver.migration.messages import Acquire, Message, RowsSent, WorkerDone
 from upriver.sim.icadd_node import Kind, Part, Violation
-from upriver.sim.icadd_rows import Item, ModelRows, frozen, key_name
+from upriver.sim.icadd_rows import Item, ModelRows, brief, frozen, key_name
 from upriver.sim.icadd_scenario import Rulebook, Scenario, vnode_owner
+
+LATE_TRIGGER = "a worker hears of the rescale behind a peer that has begun"
 
 
 class Step(NamedTuple):
@@ -74,6 +76,7 @@ class World:
         self.epoch_ended = 0
         self.happened: frozenset[str] = frozenset()
         self._aborts_left = int(scenario.aborts)
+        self._own_parts: set[tuple[WorkerId, RegionId]] = set()
         self.epochs = sorted({item.epoch for items in scenario.inputs.values() for item in items})
         self._birth()
 
@@ -92,6 +95,7 @@ class World:
         other = object.__new__(World)
         other.__dict__.update(self.__dict__)
         other.parts = dict(self.parts)
+        self._own_parts, other._own_parts = set(), set()
         other.channels = dict(self.channels)
         other.applied = dict(self.applied)
         coordinator = object.__new__(RescaleCoordinator)
@@ -160,7 +164,7 @@ class World:
         """Whether, by the rules, all rows up to this epoch count as applied: as many received as sent."""
         for place, items in self.scenario.inputs.items():
             position = self.parts[place].position if place in self.parts else 0
-            if any(item.epoch <= epoch for item in items[position:]):
+            if position < len(items) and items[position].epoch <= epoch:
                 return False
         for part in self.parts.values():
             waiting = part.machine.rows_waiting if self.rulebook.waiting_rows_in_flight else 0
@@ -177,11 +181,14 @@ class World:
     def _ask(self, step: Step) -> None:
         request = self.scenario.requests[self.asked]
         self.asked += 1
+        if not isinstance(self.coordinator.phase, coordination.Idle):
+            self.happened |= {"a rescale waits for another"}
         self._coordinate(request)
 
     def _abort(self, step: Step) -> None:
         assert isinstance(self.coordinator.phase, coordination.Rescaling)
         self._aborts_left -= 1
+        self.happened |= {"a rescale is aborted"}
         self._coordinate(AbortWanted(ticket=self.coordinator.phase.plan.ticket))
 
     def _end_epoch(self, step: Step) -> None:
@@ -202,11 +209,14 @@ class World:
         (region, message, _), *rest = self.channels[step.peer, step.worker]
         self.channels[step.peer, step.worker] = tuple(rest)
         place = step._replace(region=region)
-        if self._own(place).left:
+        part = self._own(place)
+        if part.left:
             if not (self.rulebook.loses_done_to_the_gone and isinstance(message, WorkerDone)):
                 raise Violation(Kind.DEAD, f"{brief(message)} from {step.peer} reached {step.worker}, which has left")
             return
         self.happened |= {type(message).__name__}
+        if any(isinstance(order, RescaleAnnounced) and message.version >= order.version for order in part.orders):
+            self.happened |= {LATE_TRIGGER}
         self._event(place, Received(sender=step.peer, message=message))
 
     def _answer(self, step: Step) -> None:
@@ -249,8 +259,13 @@ class World:
 
     def _own(self, step: Step) -> Part:
         """The part of this step, for this world alone to change."""
-        part = self.parts[step.worker, step.region] = self.parts[step.worker, step.region].copy()
-        return part
+        place = step.worker, step.region
+        if place in self._own_parts:
+            self.parts[place].forget()
+        else:
+            self.parts[place] = self.parts[place].copy()
+            self._own_parts.add(place)
+        return self.parts[place]
 
     def _event(self, step: Step, event: Event) -> None:
         try:
@@ -369,17 +384,6 @@ class World:
     def _map_at_end(self, region: RegionId) -> Any:
         phase = self.coordinator.phase
         return phase.plan.after[region] if isinstance(phase, coordination.Rescaling) else self.coordinator.maps[region]
-
-
-def brief(message: Message) -> str:
-    """A message for a trace."""
-    match message:
-        case RowsSent(rows=ModelRows(items=items), version=version):
-            return f"{' and '.join(map(str, items))} (version {version})"
-        case Acquire(keys=keys):
-            return f"Acquire({', '.join(map(key_name, keys.tolist()))})"
-        case _:
-            return type(message).__name__
 
 
 _STEPS: Mapping[str, Callable[[World, Step], None]] = {
