@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from upriver.client import Client, connect
 from upriver.errors import UpriverError
+from upriver.rescale import Rescale
 
 if TYPE_CHECKING:
     from upriver.app import App
 
-__all__ = ["App", "Client", "UpriverError", "connect"]
+__all__ = ["App", "Client", "Rescale", "UpriverError", "connect"]
 
 
 def __getattr__(name: str) -> Any:

@@ -16,6 +16,7 @@ from upriver.dataflow.sql import plan_view
 from upriver.errors import DeclarationError
 from upriver.hashing import check_hashable
 from upriver.ids import Epoch
+from upriver.rescale import Rescale
 from upriver.spark.names import DataFrame, SparkSession
 from upriver.spark.python import use_own_python
 from upriver.spark.river import River, RiverConfig, Source
@@ -186,6 +187,26 @@ class App:
         river = self._running()
         river.explain(view)  # refuses an unknown view here, and not in the action
         return read_view(self._spark, river.address, self._config.token, view)
+
+    def rescale(
+        self,
+        workers: int | None = None,
+        *,
+        moves: Mapping[int, int] | None = None,
+        strategy: str = "icadd",
+        keys_max: int | None = None,
+    ) -> Rescale:
+        """Begin to change, while all goes on, how many workers there are or which vnodes they own; returns at once.
+
+        workers: how many there shall be. moves: instead, the worker that a vnode shall go to, by vnode; all others
+        stay. strategy: ``icadd`` (each key moves by itself, and waits only while it does), ``redistribute`` (all state
+        goes through the distributors) or ``restart`` (stop, remap, go on). keys_max: keys on the move at once; by
+        default as many as ``migration_step_budget_ms`` allows. A rescale that is asked for during another one waits.
+        Raises DeclarationError for what cannot be, TooFewSlots.
+        """
+        self._running()
+        assert self._client is not None
+        return self._client.rescale(workers, moves=moves, strategy=strategy, keys_max=keys_max)
 
     def status(self) -> dict[str, Any]:
         """Epoch, workers, map version, and per view its rows, keys and bytes, as a plain dict."""

@@ -1,13 +1,16 @@
-"""The command line: ``upriver demo|status|lookup|explain|simulate|bench``.
+"""The command line: ``upriver demo|status|lookup|explain|rescale|simulate|bench``.
 
-With ``--json`` a command's last line is one JSON object. Exit status: 0 done; 1 failed or found what it looked for
-(a violation, a difference); 2 asked wrongly.
+With ``--json`` a command's last line is one JSON object; with ``status --watch`` each line is one. Exit status: 0 done;
+1 failed, or found what it looked for (a violation, a difference), or a rescale ended otherwise than was asked for;
+2 asked wrongly; 130 interrupted.
 """
 
 import argparse
 import json
+import math
 import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,9 +20,17 @@ from upriver.bench.commands import add_benchmarks
 from upriver.client import Client, connect
 from upriver.dataflow.explain import render
 from upriver.demo import run_demo
-from upriver.errors import KeyTypeError, UpriverError, UserError
+from upriver.errors import KeyTypeError, UpriverError, UserError, WaitTimeout
+from upriver.rescale import STRATEGIES, Rescale
 from upriver.sim.campaign import campaign
-from upriver.text import render_rows, render_table
+from upriver.text import (
+    Screen,
+    render_progress,
+    render_progress_line,
+    render_report,
+    render_status,
+    render_table,
+)
 
 TOKEN_VARIABLE = "UPRIVER_TOKEN"
 
@@ -45,6 +56,10 @@ def _parser() -> argparse.ArgumentParser:
 
     status = _command(commands, "status", _status, "what a running app stands at")
     _address(status)
+    status.add_argument("--watch", action="store_true", help="show it again and again, until Ctrl-C")
+    status.add_argument(
+        "--interval", type=float, default=1.0, metavar="S", help="with --watch: seconds between two looks (default 1)"
+    )
 
     lookup = _command(commands, "lookup", _lookup, "rows of a view by key")
     _address(lookup)
@@ -60,6 +75,8 @@ def _parser() -> argparse.ArgumentParser:
     _address(explain)
     explain.add_argument("view")
 
+    _add_rescale(commands)
+
     simulate = _command(commands, "simulate", _simulate, "run the machines under a seeded scheduler, and check them")
     simulate.add_argument("--seed", type=int, default=0, help="the first seed (default 0)")
     simulate.add_argument("--runs", type=int, default=1, help="how many seeds, from --seed on (default 1)")
@@ -69,6 +86,20 @@ def _parser() -> argparse.ArgumentParser:
     bench = commands.add_parser("bench", help="measure, side by side with Spark")
     add_benchmarks(bench.add_subparsers(required=True, metavar="BENCHMARK"))
     return parser
+
+
+def _add_rescale(commands: Any) -> None:
+    rescale = _command(commands, "rescale", _rescale, "change the workers, or which vnodes they own, while all goes on")
+    _address(rescale)
+    rescale.add_argument("workers", type=int, nargs="?", metavar="N", help="how many workers there shall be")
+    rescale.add_argument(
+        "--move", type=_move, action="append", metavar="V=W", help="instead of N: vnode V goes to worker W; repeatable"
+    )
+    rescale.add_argument("--strategy", metavar="S", help=f"{', '.join(STRATEGIES)} (default {STRATEGIES[0]})")
+    rescale.add_argument("--keys", type=int, metavar="N", help="keys on the move at once, by default as time allows")
+    rescale.add_argument("--timeout", type=float, default=600.0, metavar="S", help="seconds to wait (default 600)")
+    rescale.add_argument("--no-wait", action="store_true", help="do not wait for the end")
+    rescale.add_argument("--abort", type=int, metavar="TICKET", help="instead of N: abort this rescale")
 
 
 def _command(commands: Any, name: str, run: Callable[[argparse.Namespace], int], about: str) -> argparse.ArgumentParser:
@@ -103,16 +134,31 @@ def _demo(options: argparse.Namespace) -> int:
 
 def _status(options: argparse.Namespace) -> int:
     with _client(options) as client:
+        if options.watch:
+            return _watch(client, options)
         status = client.status()
     if options.json:
         _print_json(status)
         return 0
-    print(f"epoch {status['epoch']} of {status['published']} published, map version {status['map_version']}")
-    workers = [[str(w[name]) for name in ("worker", "address", "epoch", "vnodes")] for w in status["workers"]]
-    print(render_rows(["worker", "address", "epoch", "vnodes"], workers, [True, False, True, True]))
-    views = [[name, *(f"{n[what]:,}" for what in ("rows", "keys", "bytes"))] for name, n in status["views"].items()]
-    print(render_rows(["view", "rows", "keys", "bytes"], views, [False, True, True, True]))
+    print(render_status(status))
     return 0
+
+
+def _watch(client: Client, options: argparse.Namespace) -> int:
+    """Show the status until Ctrl-C, which is the way to end this."""
+    if not (math.isfinite(options.interval) and options.interval > 0):
+        raise UserError(f"--interval {options.interval:g}: give seconds, more than 0")
+    screen = Screen(sys.stdout)
+    try:
+        while True:
+            status = client.status()
+            if options.json:
+                print(json.dumps(status), flush=True)
+            else:
+                screen.show(render_status(status))
+            time.sleep(options.interval)
+    except KeyboardInterrupt:
+        return 0
 
 
 def _lookup(options: argparse.Namespace) -> int:
@@ -159,6 +205,71 @@ def _explain(options: argparse.Namespace) -> int:
     else:
         print(render(explained))
     return 0
+
+
+def _move(text: str) -> tuple[int, int]:
+    """``V=W``: a vnode and the worker that it shall go to."""
+    vnode, sign, worker = text.partition("=")
+    if not (sign and vnode.isdecimal() and worker.isdecimal()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form V=W, a vnode and a worker")
+    return int(vnode), int(worker)
+
+
+def _rescale(options: argparse.Namespace) -> int:
+    with _client(options) as client:
+        rescale = _asked_rescale(client, options)
+        if options.no_wait:
+            if options.json:
+                _print_json({"ticket": rescale.ticket})
+            else:
+                print(_how_to_go_on(rescale, options))
+            return 0
+        try:
+            _follow(rescale, options.timeout)
+        except (KeyboardInterrupt, WaitTimeout):
+            print(f"\nIt goes on all the same. {_how_to_go_on(rescale, options)}", file=sys.stderr)
+            raise
+        report = rescale.outcome()
+    if options.json:
+        _print_json(report)
+    else:
+        print(render_report(report))
+    return 0 if (report["outcome"] == "aborted") == (options.abort is not None) else 1
+
+
+def _asked_rescale(client: Client, options: argparse.Namespace) -> Rescale:
+    """The rescale that is begun, or the one that is to be aborted."""
+    if options.abort is not None:
+        if (options.workers, options.move, options.strategy, options.keys) != (None, None, None, None):
+            raise UserError("--abort TICKET goes without N, --move, --strategy and --keys")
+        rescale = client.rescale_of(options.abort)
+        rescale.abort()
+        return rescale
+    moves = dict(options.move) if options.move else None
+    if moves and len(moves) < len(options.move):
+        raise UserError("--move names a vnode twice")
+    return client.rescale(
+        options.workers, moves=moves, strategy=options.strategy or STRATEGIES[0], keys_max=options.keys
+    )
+
+
+def _follow(rescale: Rescale, timeout: float) -> None:
+    """Show the progress until the end: all of it on a terminal, elsewhere a line now and then."""
+    screen = Screen(sys.stdout)
+    said: tuple[str, int] | None = None
+    for progress in rescale.follow(timeout):
+        if screen.is_terminal:
+            screen.show(render_progress(progress))
+        elif said != (now := (progress["state"], int(progress["seconds"]))):  # each state, and then each second
+            screen.show(render_progress_line(progress))
+            said = now
+
+
+def _how_to_go_on(rescale: Rescale, options: argparse.Namespace) -> str:
+    return (
+        f"Follow rescale {rescale.ticket}: upriver status --watch --address {options.address}; "
+        f"abort it: upriver rescale --abort {rescale.ticket} --address {options.address}"
+    )
 
 
 def _simulate(options: argparse.Namespace) -> int:

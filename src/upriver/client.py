@@ -9,6 +9,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from upriver.errors import ClusterError, UnknownView
+from upriver.rescale import Rescale, rescale_fields
 from upriver.shell.asking import Found, KeySet, Lookup, ask_owners, in_key_order
 from upriver.shell.keys import Keys, key_columns
 from upriver.shell.lookup import LookupStreams
@@ -68,11 +69,31 @@ class Client:
 
     def status(self) -> dict[str, Any]:
         """Epoch, workers, map version, and per view its rows, keys and bytes, as a plain dict."""
-        return self._act("status", {}, self._timeout)
+        return self._act("status", {})
 
     def explain(self, view: str) -> dict[str, Any]:
         """How a view is kept, as a plain dict. Raises UnknownView."""
-        return self._act("explain", {"view": view}, self._timeout)
+        return self._act("explain", {"view": view})
+
+    def rescale(
+        self,
+        workers: int | None = None,
+        *,
+        moves: Mapping[int, int] | None = None,
+        strategy: str = "icadd",
+        keys_max: int | None = None,
+    ) -> Rescale:
+        """Begin to change, while all goes on, how many workers there are or which vnodes they own; returns at once.
+
+        As ``App.rescale``, which says what the arguments mean and what is raised.
+        """
+        vnodes = len(self._known().vnode_map.owners)
+        asked = self._act("rescale", rescale_fields(vnodes, workers, moves, strategy, keys_max))
+        return self.rescale_of(asked["ticket"])
+
+    def rescale_of(self, ticket: int) -> Rescale:
+        """A rescale that was begun before, by whomever."""
+        return Rescale(self._act, ticket)
 
     def key_schema(self, view: str) -> pa.Schema:
         """Names and types of a view's key columns. Raises UnknownView."""
@@ -83,7 +104,7 @@ class Client:
 
         timeout: seconds; by default those that ``connect`` was given.
         """
-        routing = Routing.from_json(self._act("routing", {}, self._timeout if timeout is None else timeout))
+        routing = Routing.from_json(self._act("routing", {}, timeout))
         self._routing = routing
         self._streams.keep_only(routing.addresses.values())
 
@@ -102,10 +123,10 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _act(self, action: str, fields: Mapping[str, Any], timeout: float) -> dict[str, Any]:
+    def _act(self, action: str, fields: Mapping[str, Any], timeout: float | None = None) -> dict[str, Any]:
         if self._closed.is_set():
             raise ClusterError("the client is closed")
-        return self._coordinator.act(action, fields, timeout=timeout)
+        return self._coordinator.act(action, fields, timeout=self._timeout if timeout is None else timeout)
 
     def _known(self) -> Routing:
         if self._routing is None:

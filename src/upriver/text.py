@@ -1,6 +1,8 @@
-"""Tables and bars for a terminal."""
+"""Tables and bars for a terminal, and what a rescale and a running app look like there."""
 
-from collections.abc import Sequence
+import shutil
+from collections.abc import Mapping, Sequence
+from typing import Any, TextIO
 
 import pyarrow as pa
 
@@ -41,6 +43,117 @@ def _cell(value: object) -> str:
 
 
 def progress_bar(done: int, total: int) -> str:
-    """``[#####.....] 12/25``."""
+    """``[#####.....] 1,200/2,500``."""
     filled = BAR_WIDTH * done // total if total else BAR_WIDTH
-    return f"[{'#' * filled}{'.' * (BAR_WIDTH - filled)}] {done}/{total}"
+    return f"[{'#' * filled}{'.' * (BAR_WIDTH - filled)}] {done:,}/{total:,}"
+
+
+def render_bytes(count: int) -> str:
+    """``640 B``, ``1.2 MB``: in powers of ten."""
+    if count < 1000:
+        return f"{count} B"
+    amount, units = count / 1000, ["kB", "MB", "GB", "TB"]
+    while amount >= 999.95 and len(units) > 1:  # 999.96 would be printed as 1000.0
+        amount, units = amount / 1000, units[1:]
+    return f"{amount:.1f} {units[0]}"
+
+
+# A rescale. Its progress and its report are plain dicts, as ``upriver.Rescale`` gives them.
+
+
+def render_progress(progress: Mapping[str, Any]) -> str:
+    """A rescale's progress as a few lines: how far it is, and each worker's phase and share in each view."""
+    headline = f"{_rescale_name(progress)}: {progress['state']}"
+    workers = [
+        [
+            str(share["worker"]),
+            share["view"],
+            share["phase"],
+            f"{share['keys_moved']:,}",
+            f"{share['keys_left']:,}",
+            render_bytes(share["bytes_moved"]),
+        ]
+        for share in progress["workers"]
+    ]
+    lines = [headline, _amounts(progress)]
+    if workers:
+        names = ["worker", "view", "phase", "keys moved", "keys left", "moved"]
+        lines.append(render_rows(names, workers, [True, False, False, True, True, True]))
+    return "\n".join(lines)
+
+
+def render_progress_line(progress: Mapping[str, Any]) -> str:
+    """A rescale's progress in one line, for a log."""
+    return f"{_rescale_name(progress)}: {progress['state']}, {_amounts(progress)}"
+
+
+def _rescale_name(rescale: Mapping[str, Any]) -> str:
+    return f"rescale {rescale['ticket']} ({rescale['strategy']}, {rescale['from']} -> {rescale['to']} workers)"
+
+
+def _amounts(progress: Mapping[str, Any]) -> str:
+    """``[####......] 400/1,000 keys, 0.4 of 1.0 MB, 0.8 s, 1.2 s left``; of vnodes, while no key is known."""
+    moved, left = progress["keys_moved"], progress["keys_left"]
+    if moved + left:
+        bar = f"{progress_bar(moved, moved + left)} keys"
+    else:
+        bar = f"{progress_bar(progress['vnodes_moved'], progress['vnodes_moving'])} vnodes"
+    amounts = [bar, f"{render_bytes(progress['bytes_moved'])} moved", f"{progress['seconds']:.1f} s"]
+    if progress["seconds_left"] is not None:
+        amounts.append(f"about {progress['seconds_left']:.1f} s left")
+    return ", ".join(amounts)
+
+
+def render_report(report: Mapping[str, Any]) -> str:
+    """A rescale's report as a table."""
+    keys, vnodes = report["moved_keys"], report["moved_vnodes"]
+    rows = [
+        ["outcome", report["outcome"]],
+        ["moved", f"{keys:,} keys in {vnodes:,} vnodes, {render_bytes(report['moved_bytes'])}"],
+        ["took", f"{report['seconds']:.3f} s"],
+        ["longest wait of a key", f"{report['max_hold_ms']:.1f} ms"],
+        ["longest stall of a worker", f"{report['max_stall_ms']:.1f} ms"],
+        ["rows forwarded, bounced", f"{report['rows_forwarded']:,}, {report['rows_bounced']:,}"],
+    ]
+    if report["error"] is not None:
+        rows.append(["error", report["error"]])
+    headings = [f"rescale {report['ticket']}", f"{report['strategy']}, {report['from']} -> {report['to']} workers"]
+    return render_rows(headings, rows, [False, False])
+
+
+def render_status(status: Mapping[str, Any]) -> str:
+    """What ``App.status`` gives: workers, views, and the rescale that is on."""
+    lines = [f"epoch {status['epoch']} of {status['published']} published, map version {status['map_version']}"]
+    workers = [[str(w[name]) for name in ("worker", "address", "epoch", "vnodes")] for w in status["workers"]]
+    lines.append(render_rows(["worker", "address", "epoch", "vnodes"], workers, [True, False, True, True]))
+    views = [[name, *(f"{n[what]:,}" for what in ("rows", "keys", "bytes"))] for name, n in status["views"].items()]
+    lines.append(render_rows(["view", "rows", "keys", "bytes"], views, [False, True, True, True]))
+    if status["rescale"] is not None:
+        lines.append(render_progress(status["rescale"]))
+    if waiting := status.get("rescales_waiting"):
+        lines.append(f"rescales that wait: {waiting}")
+    return "\n".join(lines)
+
+
+# Text that changes
+
+
+class Screen:
+    """Text that is shown again and again: in its own place on a terminal, below itself anywhere else."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self.is_terminal = out.isatty()
+        self._lines_shown = 0
+
+    def show(self, text: str) -> None:
+        """Show ``text`` in place of what was shown last. On a terminal it is cut to the window."""
+        if self.is_terminal:
+            columns, height = shutil.get_terminal_size()
+            lines = [line[: columns - 1] for line in text.splitlines()[: height - 1]]
+            text = "\n".join(lines)
+            if self._lines_shown:
+                self._out.write(f"\x1b[{self._lines_shown}F\x1b[J")  # up to the first line, clear from there on
+            self._lines_shown = len(lines)
+        self._out.write(text + "\n")
+        self._out.flush()
