@@ -2,11 +2,12 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from upriver.migration.published import PublishedRules
-from upriver.sim.icadd_cases import BYSTANDER
+from upriver.sim.icadd_cases import BYSTANDER, PAIR
 from upriver.sim.icadd_faults import FAULTS, Fault, search_published
 from upriver.sim.icadd_join import search_join
 from upriver.sim.icadd_node import Kind, Violation
@@ -77,6 +78,20 @@ def test_r10_an_epoch_ends_over_held_rows() -> None:
     check_shown_and_mended("R10", steps=10)
 
 
+def test_r11_barriers_cut_through_rows_on_their_detour() -> None:
+    story = check_shown_and_mended("R11", steps=12)
+    settled = [place for place, line in enumerate(story) if "[After]" in line]
+    barriers = [place for place, line in enumerate(story) if "sends its barrier" in line]
+    assert max(settled) < min(barriers), "the snapshot waits until all have finished, and that is not enough"
+
+
+def test_a_snapshot_of_rows_on_both_sides_is_right_once_mended() -> None:
+    searched = Search(replace(PAIR, snapshot=True), mended()).everything(50_000)
+    assert searched.complete
+    assert searched.ends > 1
+    assert not searched.findings
+
+
 def test_r14_of_two_distributors_one_collects_and_one_lets_through() -> None:
     _, story = search_join(published, distributors=2)
     assert len(story) - 1 == 4, story
@@ -116,7 +131,7 @@ def test_no_shorter_way_leads_to_the_fault(number: str) -> None:
 
 def test_the_search_tells_all_faults_in_json() -> None:
     found = json.loads(json.dumps(search_published()))
-    assert [entry["fault"] for entry in found] == ["R1", "R2", "R3", "R4", "R5", "R7", "R8", "R10", "R14"]
+    assert [entry["fault"] for entry in found] == ["R1", "R2", "R3", "R4", "R5", "R7", "R8", "R10", "R11", "R14"]
     for entry in found:
         assert entry["found"]
         assert entry["trace"][-1].startswith(entry["kind"])

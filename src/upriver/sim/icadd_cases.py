@@ -131,6 +131,8 @@ ABORT_LEAVE = case("abort leave", old=[0, 1], new=[0], owners=[1], moves={0: 0},
 """A leaving worker, and the coordinator may abort at any time."""
 EPOCHS = case("epochs", old=[0, 1], new=[0, 1], owners=[0], moves={0: 1}, rows={0: "a|a", 1: "a|a"})
 """Two epochs."""
+SNAPSHOT = replace(BOUNCED, name="snapshot", snapshot=True)
+"""As ``bounced``, and once all have settled barriers cut a snapshot through the rows."""
 
 SLOW = replace(PAIR, name="slow", slow_operators=True)
 """As ``pair``, with operators that are slow to see what they are given."""
@@ -170,6 +172,7 @@ SMALL_CASES = (
     ABORT_JOIN,
     ABORT_LEAVE,
     EPOCHS,
+    SNAPSHOT,
     SLOW,
     SLOW_NEW_KEY,
     TWO_AT_ONCE,

@@ -9,7 +9,7 @@ from typing import Any
 
 from upriver.migration.actions import Rule
 from upriver.migration.published import After
-from upriver.sim.icadd_cases import BOUNCED, BYSTANDER, DOWN, EPOCHS, JOIN_WITH_ROWS, QUIET, TINY
+from upriver.sim.icadd_cases import BOUNCED, BYSTANDER, DOWN, EPOCHS, JOIN_WITH_ROWS, QUIET, SNAPSHOT, TINY
 from upriver.sim.icadd_join import search_join
 from upriver.sim.icadd_node import Kind, Violation
 from upriver.sim.icadd_scenario import Rulebook, Scenario, published
@@ -117,6 +117,15 @@ FAULTS = (
         title="an epoch ends over rows that are held",
         case=EPOCHS,
         kind=Kind.LATE,
+        rules=frozenset(Rule),
+        rulebook=published(),
+        also=_always,
+    ),
+    Fault(
+        number="R11",
+        title="barriers cut through rows that are on their detour, though the snapshot waits until all have finished",
+        case=SNAPSHOT,
+        kind=Kind.CUT,
         rules=frozenset(Rule),
         rulebook=published(),
         also=_always,

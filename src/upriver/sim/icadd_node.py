@@ -31,6 +31,7 @@ class Kind(StrEnum):
     STUCK = "STUCK"
     DEAD = "DEAD"
     LATE = "LATE"
+    CUT = "CUT"
     ILLEGAL = "ILLEGAL"
 
 

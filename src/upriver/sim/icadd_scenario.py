@@ -80,7 +80,8 @@ class Scenario:
     workers, maps: at the start, per region. requests: rescales to ask for, in order; asked_at_once: the first when
     the world begins, so that no step is spent on it. inputs: rows of each worker's own upstream, per region.
     prior: keys that have state at the start, per region. keys_max: of one Collect. slow_operators: rows and orders
-    wait in a queue before the operators. aborts: the coordinator may give one rescale up, at any time.
+    wait in a queue before the operators. aborts: the coordinator may give one rescale up, at any time. snapshot:
+    barriers cut one through the rows once all have settled.
     """
 
     name: str
@@ -93,6 +94,7 @@ class Scenario:
     asked_at_once: bool = True
     slow_operators: bool = False
     aborts: bool = False
+    snapshot: bool = False
 
 
 def vnode_owner(map: VnodeMap, hash64: int) -> WorkerId:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from upriver.sim.icadd_node import Kind, Violation
 from upriver.sim.icadd_scenario import Rulebook, Scenario
+from upriver.sim.icadd_snapshot import new_world
 from upriver.sim.icadd_trace import told
 from upriver.sim.icadd_world import Step, World
 
@@ -72,7 +73,7 @@ class Search:
         return None
 
     def _begin(self) -> deque[tuple[World, int]]:
-        world = World(self.scenario, self.rulebook)
+        world = new_world(self.scenario, self.rulebook)
         self._parents = {world.state(): None}
         self._before = {}
         return deque([(world, world.state())])
@@ -123,4 +124,4 @@ class Search:
 
 def tell(scenario: Scenario, rulebook: Rulebook, finding: Finding) -> list[str]:
     """A finding as lines for a person: what each step did, and what was found."""
-    return told(World(scenario, rulebook), finding.steps)
+    return told(new_world(scenario, rulebook), finding.steps)

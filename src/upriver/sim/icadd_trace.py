@@ -52,10 +52,17 @@ def _about(world: World, step: Step) -> str:
                 return f"{step.worker} is told by its operators{region}: keys {_names(answer.keys.tolist())}"
             assert answer is not None
             return f"{step.worker} is given by its operators{region}: the state of {_names(answer.keys.tolist())}"
+        case "align":
+            return f"{step.worker} receives from {step.peer}: the barrier"
         case "ask" | "abort" | "end epoch":
             return {"ask": "a rescale is asked for", "abort": "an abort is asked for"}.get(step.kind, "an epoch ends")
         case _:
-            doing = {"collect": "collects", "close": "closes its input", "operate": "lets its operators work"}
+            doing = {
+                "collect": "collects",
+                "close": "closes its input",
+                "operate": "lets its operators work",
+                "barrier": "sends its barrier to all",
+            }
             return f"{step.worker} {doing[step.kind]}{region}"
 
 

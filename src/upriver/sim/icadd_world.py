@@ -92,7 +92,7 @@ class World:
 
     def copy(self) -> "World":
         """A world to go another way from here."""
-        other = object.__new__(World)
+        other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other.parts = dict(self.parts)
         self._own_parts, other._own_parts = set(), set()
