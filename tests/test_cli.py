@@ -101,6 +101,68 @@ def test_simulate_ends_with_one_json_object(capsys: pytest.CaptureFixture[str]) 
     assert (result["runs"], result["violations"]) == (2, 0)
 
 
+def simulated(capsys: pytest.CaptureFixture[str], status: int, *arguments: str) -> dict[str, Any]:
+    assert main(["simulate", *arguments, "--json"]) == status
+    result: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
+    return result
+
+
+def test_simulate_finds_every_fault_of_icadd_as_published(capsys: pytest.CaptureFixture[str]) -> None:
+    result = simulated(capsys, 1, "--protocol", "icadd", "--rules", "published")
+    names = ["R1", "R2", "R3", "R4", "R5", "R7", "R8", "R10", "R11", "R14"]
+    assert [fault["name"] for fault in result["faults"]] == names
+    assert (result["found"], result["missing"]) == (len(names), [])
+    for fault in result["faults"]:
+        assert fault["trace"][-1].startswith(f"{fault['violation']}: ")
+        assert len(fault["trace"]) == fault["steps"] + 1
+        assert fault["claim"]
+
+
+def test_simulate_tells_the_faults_to_a_person_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "--protocol", "icadd", "--rules", "published"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("R1: ")
+    assert lines[1] == "    1  0 hears of the rescale [Interrogation]"
+    assert lines[-1] == "10 of 10 known faults of icadd as published were found."
+
+
+def test_simulate_plays_random_rescales_by_the_rules_that_ship(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["--protocol", "icadd", "--rules", "fixed", "--seed", "5", "--runs", "20", "--workers", "4"]
+    result = simulated(capsys, 0, *asked)
+    assert (result["protocol"], result["rules"], result["runs"], result["violations"]) == ("icadd", "fixed", 20, 0)
+    assert result["counters"]["workers before 4"] == 20
+    assert simulated(capsys, 0, *asked) == result
+
+
+def test_simulate_goes_again_from_a_seed_to_the_same_violation(capsys: pytest.CaptureFixture[str]) -> None:
+    published = ["--protocol", "icadd", "--rules", "published"]
+    found = simulated(capsys, 1, *published, "--seed", "0", "--runs", "10")
+    again = simulated(capsys, 1, *published, "--seed", str(found["seed"]))
+    assert found["violations"] > 5
+    assert (again["runs"], again["trace"]) == (1, found["trace"])
+    assert main(["simulate", *published, "--seed", "0", "--runs", "10"]) == 1
+    replay = capsys.readouterr().out.splitlines()[-1]
+    assert replay == f"upriver simulate --protocol icadd --rules published --seed {found['seed']}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--rules", "fixed"], "--rules goes with --protocol"),
+        (["--protocol", "icadd", "--steps", "3"], "--steps is for the river"),
+        (["--protocol", "icadd", "--workers", "6"], "--workers of icadd is 1 to 5, not 6"),
+        (["--protocol", "icadd", "--runs", "0"], "--runs is 1 or more, not 0"),
+    ],
+)
+def test_simulate_refuses_what_does_not_go_together(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    assert main(["simulate", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
 def test_tables_are_cut_and_say_so() -> None:
     table = pa.table({"n": pa.array(range(ROWS_SHOWN_MAX + 2)), "x": pa.array([0.5] * (ROWS_SHOWN_MAX + 2))})
     lines = render_table(table).splitlines()

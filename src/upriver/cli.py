@@ -22,7 +22,7 @@ from upriver.dataflow.explain import render
 from upriver.demo import run_demo
 from upriver.errors import KeyTypeError, UpriverError, UserError, WaitTimeout
 from upriver.rescale import STRATEGIES, Rescale
-from upriver.sim.campaign import campaign
+from upriver.sim.commands import add_simulation, simulate
 from upriver.text import (
     Screen,
     render_progress,
@@ -77,11 +77,8 @@ def _parser() -> argparse.ArgumentParser:
 
     _add_rescale(commands)
 
-    simulate = _command(commands, "simulate", _simulate, "run the machines under a seeded scheduler, and check them")
-    simulate.add_argument("--seed", type=int, default=0, help="the first seed (default 0)")
-    simulate.add_argument("--runs", type=int, default=1, help="how many seeds, from --seed on (default 1)")
-    simulate.add_argument("--steps", type=int, default=200, help="steps of each run (default 200)")
-    simulate.add_argument("--workers", type=int, default=3, help="workers (default 3)")
+    simulator = _command(commands, "simulate", simulate, "run the machines under a seeded scheduler, and check them")
+    add_simulation(simulator)
 
     bench = commands.add_parser("bench", help="measure, side by side with Spark")
     add_benchmarks(bench.add_subparsers(required=True, metavar="BENCHMARK"))
@@ -270,20 +267,6 @@ def _how_to_go_on(rescale: Rescale, options: argparse.Namespace) -> str:
         f"Follow rescale {rescale.ticket}: upriver status --watch --address {options.address}; "
         f"abort it: upriver rescale --abort {rescale.ticket} --address {options.address}"
     )
-
-
-def _simulate(options: argparse.Namespace) -> int:
-    result = campaign(options.seed, options.runs, options.steps, options.workers)
-    if options.json:
-        _print_json(result)
-    elif not result["violations"]:
-        print(f"{result['runs']} runs from seed {options.seed}, {options.steps} steps each: no violation")
-    else:
-        print("\n".join(result["trace"]))
-        print(f"{result['violations']} of {result['runs']} runs violate a rule; the first, at step {result['step']}:")
-        print(f"{result['checker']}: {result['message']}")
-        print(f"upriver simulate --seed {result['seed']} --steps {options.steps} --workers {options.workers}")
-    return 1 if result["violations"] else 0
 
 
 if __name__ == "__main__":
