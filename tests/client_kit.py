@@ -1,0 +1,105 @@
+"""What tests of the client share: a coordinator and workers that are real servers with canned answers."""
+
+import queue
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from upriver.client import Client, connect
+from upriver.errors import WaitTimeout, WrongOwner
+from upriver.hashing import hash64
+from upriver.ids import Epoch, WorkerId
+from upriver.shell.flight import Action, FlightBase
+from upriver.shell.lookup import LOOKUP, LookupExchange
+from upriver.shell.routing import Routing, ViewRoute
+from upriver.vnodes import VnodeMap, vnodes_of
+
+TOKEN = "s3cret-t0ken"
+SECONDS_MAX = 10.0
+"""Seconds that a test waits for what must come at once."""
+VNODES = 16
+EPOCH = 5
+"""What every worker stands at."""
+
+Row = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class View:
+    """A view's whole contents."""
+
+    route: ViewRoute
+    rows: Sequence[Row]
+
+    def rows_of(self, key: Row) -> list[Row]:
+        return [row for row in self.rows if row[: len(self.route.key)] == key]
+
+
+PLANES = View(
+    ViewRoute(("tailnum",), pa.schema([("tailnum", pa.string()), ("flights", pa.int64())])),
+    [*((f"N{number}", number) for number in range(100)), (None, -1)],
+)
+ROUTES = View(
+    ViewRoute(("origin", "dest"), pa.schema([("origin", pa.string()), ("dest", pa.int32()), ("carrier", pa.string())])),
+    [(o, d, c) for o in ("EWR", "JFK", None) for d in (1, 2, None) for c in ("UA", "AA", "B6")[: (d or 0) + 1]],
+)
+VIEWS = {"planes": PLANES, "routes": ROUTES}
+
+
+@dataclass
+class Worker:
+    """One worker's server. ``before`` is called by each lookup and may fail it."""
+
+    number: WorkerId
+    cluster: "Cluster"
+    before: Callable[[int], None] = lambda keys: None
+    asked: "queue.Queue[int]" = field(default_factory=queue.Queue)
+
+    def __post_init__(self) -> None:
+        self.server = FlightBase(TOKEN, exchanges={LOOKUP: LookupExchange(self.lookup)})
+
+    def lookup(
+        self, view: str, keys: pa.RecordBatch, at_least: int | None, timeout: float
+    ) -> tuple[pa.RecordBatch, int]:
+        self.asked.put(keys.num_rows)
+        self.before(keys.num_rows)
+        vnodes = vnodes_of(hash64(keys.columns, keys.num_rows), VNODES)
+        if (self.cluster.vnode_map.owners_of(vnodes) != self.number).any():
+            raise WrongOwner(f"not all of these are worker {self.number}'s")
+        if (at_least or 0) > EPOCH:
+            raise WaitTimeout(f"view {view!r}: epoch {at_least} was not reached in {timeout:.0f} s")
+        known = self.cluster.views[view]
+        asked = zip(*(column.to_pylist() for column in keys.columns), strict=True)
+        rows = [row for key in sorted(asked, key=str) for row in known.rows_of(key)]  # in an order of its own
+        columns = list(zip(*rows, strict=True)) or [()] * len(known.route.schema)
+        arrays = [pa.array(values, column.type) for values, column in zip(columns, known.route.schema, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, schema=known.route.schema), EPOCH
+
+
+class Cluster:
+    """A coordinator that knows the routing, and some workers. actions: what the coordinator has besides, or instead."""
+
+    def __init__(self, workers: int, actions: Mapping[str, Action] | None = None) -> None:
+        self.vnode_map = VnodeMap.initial(VNODES, [WorkerId(number) for number in range(workers)])
+        self.views = dict(VIEWS)
+        self.workers = {WorkerId(number): Worker(WorkerId(number), self) for number in range(workers)}
+        self.addresses = {number: worker.server.address for number, worker in self.workers.items()}
+        known = {"routing": self._routing, "status": lambda _: {"epoch": EPOCH}, "explain": self._explain}
+        self.coordinator = FlightBase(TOKEN, actions={**known, **(actions or {})})
+
+    def _routing(self, _: Mapping[str, Any]) -> Mapping[str, Any]:
+        views = {name: view.route for name, view in self.views.items()}
+        return Routing(self.vnode_map, self.addresses, views, Epoch(EPOCH)).to_json()
+
+    def _explain(self, asked: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"view": asked["view"], "partial": False}
+
+    def connect(self) -> Client:
+        return connect(self.coordinator.address, TOKEN)
+
+    def stop(self) -> None:
+        for worker in self.workers.values():
+            worker.server.stop()
+        self.coordinator.stop()
