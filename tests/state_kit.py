@@ -1,7 +1,7 @@
 """What tests of state and operators share: types and their values, batches off a lake edge, and how to compare rows."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC
 from decimal import Decimal
 from itertools import pairwise
@@ -73,12 +73,34 @@ def batch_of(schema: pa.Schema, rows: Sequence[Row], key: Sequence[str], weight:
 
     No ``key`` columns: all hashes are HASH_SEED, so all keys collide.
     """
+    return table_batch(schema, rows, key, lambda columns: hash64(columns, len(rows)), weight)
+
+
+def table_batch(
+    schema: pa.Schema,
+    rows: Sequence[Row],
+    key: Sequence[str],
+    hasher: Callable[[Sequence[pa.Array]], Hashes],
+    weight: Sequence[int] | None = None,
+) -> Batch:
+    """Rows as they come off a lake edge whose keys have these hashes: sorted by hash, otherwise in order."""
     columns = [pa.array([row[place] for row in rows], field.type) for place, field in enumerate(schema)]
     batch = pa.RecordBatch.from_arrays(columns, schema=schema)
-    hashes = hash64([batch.column(name) for name in key], len(rows))
+    hashes = hasher([batch.column(name) for name in key])
     order = np.argsort(hashes, kind="stable")
     weights = None if weight is None else np.array(weight, np.int64)[order]
     return Batch(batch.take(pa.array(order)), hashes[order], weights)
+
+
+def through_the_wire(state: Sequence[pa.RecordBatch]) -> tuple[pa.RecordBatch, ...]:
+    """The state as another process reads it."""
+    copies = []
+    for batch in state:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, batch.schema) as writer:
+            writer.write_batch(batch)
+        copies += list(pa.ipc.open_stream(sink.getvalue()))
+    return tuple(copies)
 
 
 def pieces(batch: Batch, cuts: Iterable[int]) -> list[Batch]:

@@ -5,8 +5,10 @@ the view operator, which sees the store as it is after the last batch applied. A
 routing key, the plan's ``index``, or by something finer.
 """
 
+from collections.abc import Sequence
 from typing import Self
 
+import numpy as np
 import pyarrow as pa
 
 from upriver.dataflow.batch import Batch, Hashes
@@ -67,6 +69,27 @@ class Region:
     def scan(self) -> pa.Table:
         """All of the view's rows, sorted by hash64. Raises RowError if an output expression fails."""
         return self._view.scan()
+
+    def keys_of(self, vnode: int, vnodes: int) -> Hashes:
+        """The hash64 of all keys of that vnode that have state here, ascending and unique. vnodes: the lake's."""
+        width = 2**64 // vnodes
+        return np.unique(self._store.hashes_between(vnode * width, (vnode + 1) * width - 1))
+
+    def collect(self, keys: Hashes) -> tuple[pa.RecordBatch, ...]:
+        """All state of the keys with these hash64 (ascending, unique), for :meth:`install` in another region of the
+        same plan. It stays here until :meth:`drop`. Each batch's schema depends on the plan only."""
+        return self._store.collect(keys)
+
+    def install(self, state: Sequence[pa.RecordBatch]) -> None:
+        """Take in what another region has collected, as if all rows of those keys had come here.
+
+        Raises ProtocolError if there is state of them here already.
+        """
+        self._store.install(state)
+
+    def drop(self, keys: Hashes) -> None:
+        """Forget the keys with these hash64 (ascending, unique), as if they had never been."""
+        self._store.drop(keys)
 
     def stats(self) -> dict[str, int]:
         """rows: held, before HAVING. keys: routing keys that have rows. bytes: of memory. Costs no more with size."""

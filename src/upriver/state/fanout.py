@@ -55,6 +55,25 @@ class Fanout:
         positions, members = self._spine.find(owners[known])
         return known[positions], members
 
+    def with_hash(self, hashes: Hashes) -> tuple[Slots, Hashes, Slots]:
+        """All there is of the keys with any of these hashes, which are unique.
+
+        Returns the owners; and of every member linked to one of them the key's hash, and the member, sorted by owner,
+        then by arrival.
+        """
+        owners = self._index.with_hash(hashes)
+        positions, members = self._spine.find(owners)
+        return owners, self._index.hashes[owners[positions]], members
+
+    def hashes_between(self, least: int, most: int) -> Hashes:
+        """The hashes, in no particular order, of keys that have a member that counts."""
+        return self._index.hashes[self._tally.of_those_held(self._index.between(least, most))]
+
+    def forget(self, owners: Slots) -> None:
+        """These keys are unseen from now on; their members are found no more."""
+        self._index.forget(owners)
+        self._tally.clear(owners)
+
     def by_hash(self) -> Slots:
         """All members linked, sorted by their key's hash, then by key, then by arrival."""
         owners, members = self._spine.pairs()

@@ -2,12 +2,13 @@
 
 Open addressing with linear probing, in pure numpy: each step of a probe is taken for all rows that still probe at
 once, so a batch costs a few whole-array operations however many rows it has. One entry of the table is 64 bits: the
-slot in the low half, and as a *tag* the high half of the key's hash64. The low bits of the hash give the place where
-probing begins, so place and tag together are nearly the whole hash. A row first walks to the entry with its tag;
+slot plus one in the low half, and as a *tag* the high half of the key's hash64. The low bits of the hash give the place
+where probing begins, so place and tag together are nearly the whole hash. A row first walks to the entry with its tag;
 then the real keys of all rows are compared in one go, and the few that met another key walk on. Two keys with one
 hash64 so keep separate slots.
 
-Slots count up in order of arrival and are never taken back one by one; :meth:`SlotIndex.keep` renumbers all.
+Slots count up in order of arrival and are never used again. A key is forgotten by inverting the tag of its entry: the
+same key has another tag, so nobody finds the slot again, and probes walk over it as over any other entry.
 """
 
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ from upriver.state.vectors import Hashes, Mask, Positions, Slots, Vector
 
 _SLOT_BITS = np.uint64(32)
 _SLOT_MASK = np.uint64(0xFFFF_FFFF)
-_EMPTY = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
+_EMPTY = np.uint64(0)
 _SLOTS_MAX = 0xFFFF_FFFF
 _PLACES_MIN = 1024
 
@@ -32,8 +33,8 @@ _REBUILD_BLOCK = 65_536
 class SlotIndex:
     """Exact keys, each with a slot.
 
-    Invariant: every slot has exactly one entry, reached from its home place over entries that are not empty;
-    at most half of the table is full.
+    Invariant: every slot has exactly one entry, reached from its home place over entries that are not empty, with an
+    inverted tag if its key is forgotten; at most half of the table is full.
     """
 
     __slots__ = ("_columns", "_hashes", "_table")
@@ -42,7 +43,7 @@ class SlotIndex:
         """types: of the key's columns; none is nested."""
         self._columns: tuple[Column, ...] = tuple(column_of(type) for type in types)
         self._hashes: Vector[np.uint64] = Vector(np.uint64)
-        self._table: Hashes = np.full(_PLACES_MIN, _EMPTY)
+        self._table: Hashes = np.zeros(_PLACES_MIN, np.uint64)
 
     def __len__(self) -> int:
         return len(self._hashes)
@@ -75,6 +76,37 @@ class SlotIndex:
             return self._assign(hashes, keys)
         slots = self._assign(hashes[heads], _rows(keys, heads))
         return np.repeat(slots, np.diff(heads, append=len(hashes)))
+
+    def with_hash(self, hashes: Hashes) -> Slots:
+        """The slots of all keys with any of these hashes, which are unique, in no particular order."""
+        last = len(self._table) - 1
+        places = self._home(hashes)
+        found = [np.empty(0, np.int64)]
+        while places.size:
+            entries = self._table[places]
+            walking = entries != _EMPTY
+            places, hashes, entries = (places[walking] + 1) & last, hashes[walking], entries[walking]
+            tagged = (entries ^ hashes) >> _SLOT_BITS == 0
+            slots = _slots_in(entries[tagged])
+            found.append(slots[self.hashes[slots] == hashes[tagged]])
+        return np.concatenate(found)
+
+    def between(self, least: int, most: int) -> Slots:
+        """All slots, forgotten ones too, whose hash lies between these two or is one of them; ascending."""
+        # One comparison for two: what is below ``least`` wraps round and is far beyond.
+        return np.flatnonzero(self.hashes - np.uint64(least) <= np.uint64(most - least))
+
+    def forget(self, slots: Slots) -> None:
+        """Nobody finds these slots any more; their keys, should they come back, get new ones."""
+        last = len(self._table) - 1
+        hashes = self.hashes[slots]
+        entries = _entries_of(hashes, slots)
+        places = self._home(hashes)
+        walking = np.flatnonzero(self._table[places] != entries)
+        while walking.size:
+            places[walking] = (places[walking] + 1) & last
+            walking = walking[self._table[places[walking]] != entries[walking]]
+        self._table[places] ^= ~_SLOT_MASK
 
     def keep(self, slots: Slots) -> None:
         """Forget all keys but those of these slots, which are numbered anew in this order."""
@@ -132,9 +164,7 @@ class SlotIndex:
             places[walking] = (places[walking] + 1) & last
             entries[walking] = self._table[places[walking]]
             walking = walking[_elsewhere(entries[walking], hashes[walking])]
-        slots = (entries & _SLOT_MASK).view(np.int64)
-        slots[entries == _EMPTY] = -1
-        return slots, places
+        return _slots_in(entries), places
 
     def _strangers(self, slots: Slots, keys: Sequence[pa.Array]) -> Positions:
         """The rows whose slot holds another key than theirs."""
@@ -148,7 +178,7 @@ class SlotIndex:
 
     def _rebuild(self, size: int) -> None:
         """Lay the table out anew for ``size`` slots, a quarter to half full."""
-        self._table = np.full(max(_PLACES_MIN, 1 << (2 * size).bit_length()), _EMPTY)
+        self._table = np.zeros(max(_PLACES_MIN, 1 << (2 * size).bit_length()), np.uint64)
         for start in range(0, size, _REBUILD_BLOCK):
             block = self.hashes[start : start + _REBUILD_BLOCK]
             self._place(block, np.arange(start, start + len(block)))
@@ -156,7 +186,7 @@ class SlotIndex:
     def _place(self, hashes: Hashes, slots: Slots) -> None:
         """Write an entry for each slot into the first empty place from its home on."""
         last = len(self._table) - 1
-        entries = hashes >> _SLOT_BITS << _SLOT_BITS | slots.view(np.uint64)
+        entries = _entries_of(hashes, slots)
         places = self._home(hashes)
         while entries.size:
             empty = np.flatnonzero(self._table[places] == _EMPTY)
@@ -189,6 +219,16 @@ def first_equal(hashes: Hashes, keys: Sequence[pa.Array]) -> Positions:
         first[rows[equal]] = leaders[equal]
         rows = rows[~equal]
     return first
+
+
+def _entries_of(hashes: Hashes, slots: Slots) -> Hashes:
+    entries: Hashes = hashes >> _SLOT_BITS << _SLOT_BITS | (slots + 1).view(np.uint64)
+    return entries
+
+
+def _slots_in(entries: Hashes) -> Slots:
+    """The slot of each entry, -1 for an empty one."""
+    return (entries & _SLOT_MASK).view(np.int64) - 1
 
 
 def _elsewhere(entries: Hashes, hashes: Hashes) -> Mask:

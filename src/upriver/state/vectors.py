@@ -102,6 +102,20 @@ class Tally:
     def keep(self, slots: Slots) -> None:
         self._counts.keep(slots)
 
+    def of_those_held(self, slots: Slots) -> Slots:
+        """Those of these slots that have a count above zero, in order."""
+        return slots if self.held == len(self) else slots[self.counts[slots] > 0]
+
+    def put(self, slots: Slots, counts: Weights) -> None:
+        """Set the counts, which are above zero, of slots that have none."""
+        self.counts[slots] = counts
+        self.held += len(slots)
+
+    def clear(self, slots: Slots) -> None:
+        """Set the counts of these slots, which are unique, to zero."""
+        self.held -= int(np.count_nonzero(self.counts[slots]))
+        self.counts[slots] = 0
+
     def add(self, slots: Slots, weight: Weights | None) -> tuple[Positions, Positions]:
         """Add to the slots' counts, which may name a slot often; a weight of ``None`` is 1 for each.
 

@@ -33,6 +33,14 @@ class Accumulator(Protocol):
         """The results, null where there are none. counts: how many values each group has. Raises OutOfRange."""
         ...
 
+    def state(self, slots: Slots) -> pa.Array:
+        """All that is kept of these groups, one value for each. Its type depends on the function's types only."""
+        ...
+
+    def install(self, slots: Slots, state: pa.Array) -> None:
+        """Keep this of these groups, which have nothing yet."""
+        ...
+
     def keep(self, slots: Slots) -> None:
         """Become the state of these slots, in this order."""
         ...

@@ -7,12 +7,13 @@ function scatter the rows' values into its column.
 If the group's key is the routing key, the routing key's hash is the group's, and a lookup is one probe. Otherwise
 groups are hashed over all their columns, and a :class:`Fanout` knows the groups of each routing key.
 
-Rows count with their weight. A group whose count falls to zero is gone from every answer; its slot waits for the same
-group to come back, until empty slots outnumber the others and all are numbered anew.
+Rows count with their weight. A group whose count falls to zero is forgotten; should it come back, it is a new one. When
+forgotten slots outnumber the others all are numbered anew.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from types import MappingProxyType
 
 import numpy as np
@@ -21,9 +22,9 @@ import pyarrow as pa
 from upriver.dataflow.batch import Batch
 from upriver.dataflow.operators.argument import Argument, Reader
 from upriver.dataflow.plan import AggregateCall, AggregatePlan
-from upriver.errors import RowError
+from upriver.errors import ProtocolError, RowError
 from upriver.hashing import hash64
-from upriver.state.columns import array_of
+from upriver.state.columns import array_of, cells_of
 from upriver.state.fanout import Fanout
 from upriver.state.slots import SlotIndex
 from upriver.state.vectors import Hashes, Positions, Slots, Tally
@@ -104,16 +105,17 @@ class Aggregate:
         """
         if batch.weight is not None:
             batch = batch.filtered(batch.weight != 0)
-        known = len(self._groups)
         columns = [batch.rows.column(name) for name in self._group]
         hashes = batch.hash64 if self._fanout is None else self._hasher(columns)
         slots = self._groups.assign(hashes, columns)
         self._resize(len(self._groups))
         woken, emptied = self._rows.add(slots, batch.weight)
         if self._fanout is not None:
-            self._fan_out(self._fanout, batch, slots, known, woken, emptied)
+            self._fan_out(self._fanout, batch, slots, woken, emptied)
         for name, argument in self._arguments.items():
             argument.add(slots, batch.rows.column(name), batch.weight)
+        if emptied.size:
+            self._groups.forget(slots[emptied])
         if len(self._groups) - self.held > max(self.held, EMPTY_SLOTS_MIN):
             self._renumber()
 
@@ -121,18 +123,78 @@ class Aggregate:
         """The groups of each routing key, in the order of the keys, then of the groups' arrival."""
         if self._fanout is None:
             slots = self._groups.find(hashes, keys)
-            return self._nonempty(slots[slots >= 0])
-        return self._nonempty(self._fanout.find(hashes, keys)[1])
+            return self._rows.of_those_held(slots[slots >= 0])
+        return self._rows.of_those_held(self._fanout.find(hashes, keys)[1])
 
     def by_hash(self) -> Slots:
         """All groups, sorted by the routing key's hash64."""
         if self._fanout is None:
-            return self._nonempty(np.argsort(self._groups.hashes, kind="stable"))
-        return self._nonempty(self._fanout.by_hash())
+            return self._rows.of_those_held(np.argsort(self._groups.hashes, kind="stable"))
+        return self._rows.of_those_held(self._fanout.by_hash())
 
     def column(self, name: str, slots: Slots) -> pa.Array:
         """One column of these groups. Raises RowError if an average does not fit its type."""
         return self._readers[name](slots)
+
+    def hashes_between(self, least: int, most: int) -> Hashes:
+        """The hash64, in no particular order, of routing keys that have a group."""
+        if self._fanout is not None:
+            return self._fanout.hashes_between(least, most)
+        return self._groups.hashes[self._rows.of_those_held(self._groups.between(least, most))]
+
+    def collect(self, keys: Hashes) -> tuple[pa.RecordBatch, ...]:
+        """One row for each group: the routing key's hash64, the group's columns, its number of rows, and what each
+        function keeps of it."""
+        hashes, slots = self._with_hash(keys)
+        columns = [array_of(pa.uint64(), hashes)]
+        columns += [self._groups.column(place, slots) for place in range(len(self._group))]
+        columns.append(self._count_rows(slots))
+        for argument in self._arguments.values():
+            columns += argument.state(slots)
+        return (pa.RecordBatch.from_arrays(columns, [str(place) for place in range(len(columns))]),)
+
+    def install(self, state: Sequence[pa.RecordBatch]) -> None:
+        """Raises ProtocolError if a group is here already."""
+        for batch in state:
+            columns = iter(batch.columns)
+            routed = cells_of(next(columns))
+            keys = list(islice(columns, len(self._group)))
+            slots = self._install_groups(routed, keys)
+            self._rows.put(slots, cells_of(next(columns)))
+            for argument in self._arguments.values():
+                argument.install(slots, columns)
+
+    def drop(self, keys: Hashes) -> None:
+        if self._fanout is None:
+            slots = self._groups.with_hash(keys)
+        else:
+            owners, _, slots = self._fanout.with_hash(keys)
+            self._fanout.forget(owners)
+            slots = self._rows.of_those_held(slots)
+        self._groups.forget(slots)
+        self._rows.clear(slots)
+
+    def _with_hash(self, keys: Hashes) -> tuple[Hashes, Slots]:
+        """The groups of these routing keys, those of one key in order of arrival, and the routing hash of each."""
+        if self._fanout is None:
+            slots = self._groups.with_hash(keys)
+            return self._groups.hashes[slots], slots
+        _, hashes, slots = self._fanout.with_hash(keys)
+        present = self._rows.counts[slots] > 0
+        return hashes[present], slots[present]
+
+    def _install_groups(self, routed: Hashes, keys: Sequence[pa.Array]) -> Slots:
+        """New slots for new groups, told to the fanout. routed: hash64 of the routing key of each group."""
+        known = len(self._groups)
+        slots = self._groups.assign(routed if self._fanout is None else self._hasher(keys), keys)
+        if len(self._groups) != known + len(slots):
+            raise ProtocolError("state was installed of a key that has state here")
+        self._resize(len(self._groups))
+        if self._fanout is not None:
+            owners = self._fanout.owners(routed, keys[: len(self._routing)])
+            self._fanout.link(owners, slots)
+            self._fanout.count(owners, None)
+        return slots
 
     def _reader(self, call: AggregateCall, source: pa.Schema) -> Reader:
         if call.argument is None:
@@ -146,21 +208,15 @@ class Aggregate:
         for argument in self._arguments.values():
             argument.resize(size)
 
-    def _fan_out(
-        self, fanout: Fanout, batch: Batch, slots: Slots, known: int, woken: Positions, emptied: Positions
-    ) -> None:
+    def _fan_out(self, fanout: Fanout, batch: Batch, slots: Slots, woken: Positions, emptied: Positions) -> None:
         """Tell the routing keys which of their groups are new, which count from now on, and which no more."""
         changed = np.concatenate([woken, emptied])
         if not changed.size:
             return
         keys = [batch.rows.column(name).take(pa.array(changed)) for name in self._routing]
         owners = fanout.owners(batch.hash64[changed], keys)
-        new = np.flatnonzero(slots[woken] >= known)
-        fanout.link(owners[new], slots[woken[new]])
+        fanout.link(owners[: len(woken)], slots[woken])
         fanout.count(owners, np.repeat([1, -1], [len(woken), len(emptied)]))
-
-    def _nonempty(self, slots: Slots) -> Slots:
-        return slots if self.held == len(self._groups) else slots[self._rows.counts[slots] > 0]
 
     def _renumber(self) -> None:
         """Give the groups that have rows new slots, in the same order, and forget the others."""

@@ -4,7 +4,7 @@ The functions of one column share that count, and none is kept before the first 
 many values as rows.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +14,7 @@ from upriver.dataflow.operators.extremes import max_of, min_of
 from upriver.dataflow.operators.sums import avg_of, sum_of
 from upriver.dataflow.plan import AggregateCall
 from upriver.errors import ProtocolError, RowError
-from upriver.state.columns import array_of, validity
+from upriver.state.columns import array_of, cells_of, validity
 from upriver.state.vectors import Slots, Tally, Vector, Weights
 
 Overflow = Callable[[AggregateCall, int], RowError]
@@ -79,6 +79,19 @@ class Argument:
         if weight is not None:
             self._clear_emptied(slots)
 
+    def state(self, slots: Slots) -> list[pa.Array]:
+        """What is kept of these groups: the number of nulls, then a column for each function."""
+        nulls = np.zeros(len(slots), np.int64) if self._nulls is None else self._nulls.cells[slots]
+        return [array_of(pa.int64(), nulls), *(function.state(slots) for _, function in self._functions)]
+
+    def install(self, slots: Slots, state: Iterator[pa.Array]) -> None:
+        """Keep of these groups, which have nothing yet, what :meth:`state` said of them; takes as many columns."""
+        nulls = cells_of(next(state))
+        if nulls.any():
+            self._some_nulls().cells[slots] = nulls
+        for _, function in self._functions:
+            function.install(slots, next(state))
+
     def keep(self, slots: Slots) -> None:
         if self._nulls is not None:
             self._nulls.keep(slots)
@@ -89,12 +102,15 @@ class Argument:
         self, slots: Slots, values: pa.Array, weight: Weights | None
     ) -> tuple[Slots, pa.Array, Weights | None]:
         """Count the nulls; return the rows that have a value."""
+        valid = validity(values)
+        np.add.at(self._some_nulls().cells, slots[~valid], 1 if weight is None else weight[~valid])
+        return slots[valid], values.drop_null(), None if weight is None else weight[valid]
+
+    def _some_nulls(self) -> Vector[np.int64]:
         if self._nulls is None:
             self._nulls = Vector(np.int64)
             self._nulls.resize(len(self._rows))
-        valid = validity(values)
-        np.add.at(self._nulls.cells, slots[~valid], 1 if weight is None else weight[~valid])
-        return slots[valid], values.drop_null(), None if weight is None else weight[valid]
+        return self._nulls
 
     def _clear_emptied(self, slots: Slots) -> None:
         counts = self._counts(slots)

@@ -58,6 +58,13 @@ class NumberExtreme:
         best = _from_ordered(self._best.cells[slots], cell_type(self._type))
         return array_of(self._type, best, any_value(counts))
 
+    def state(self, slots: Slots) -> pa.Array:
+        best = self._best.cells[slots]
+        return array_of(pa.from_numpy_dtype(best.dtype), best)
+
+    def install(self, slots: Slots, state: pa.Array) -> None:
+        self._best.cells[slots] = cells_of(state)
+
     def keep(self, slots: Slots) -> None:
         self._best.keep(slots)
 
@@ -107,6 +114,13 @@ class RankedExtreme:
 
     def take(self, slots: Slots, counts: Counts) -> pa.Array:
         return self._values.take(self._place.cells[slots])
+
+    def state(self, slots: Slots) -> pa.Array:
+        return self._values.take(self._place.cells[slots])
+
+    def install(self, slots: Slots, state: pa.Array) -> None:
+        self._place.cells[slots] = np.arange(len(slots)) + len(self._values)
+        self._values.append(state)
 
     def keep(self, slots: Slots) -> None:
         self._place.keep(slots)

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from upriver.dataflow.batch import Batch
 from upriver.errors import ProtocolError
-from upriver.state.columns import column_of, same
+from upriver.state.columns import array_of, cells_of, column_of, same
 from upriver.state.fanout import Fanout
 from upriver.state.vectors import Hashes, Positions, Slots, Vector, Weights
 
@@ -71,6 +71,29 @@ class Rows:
     def column(self, name: str, slots: Slots) -> pa.Array:
         """One column of these rows."""
         return self._columns[name].take(slots)
+
+    def hashes_between(self, least: int, most: int) -> Hashes:
+        """The hash64, in no particular order, of routing keys that have a row."""
+        return self._fanout.hashes_between(least, most)
+
+    def collect(self, keys: Hashes) -> tuple[pa.RecordBatch, ...]:
+        """The rows, those of one key in order of arrival, behind a column of their routing key's hash64."""
+        _, hashes, rows = self._fanout.with_hash(keys)
+        present = self._present.cells[rows]
+        hashes, rows = hashes[present], rows[present]
+        columns = [array_of(pa.uint64(), hashes), *(column.take(rows) for column in self._columns.values())]
+        return (pa.RecordBatch.from_arrays(columns, [str(place) for place in range(len(columns))]),)
+
+    def install(self, state: Sequence[pa.RecordBatch]) -> None:
+        for batch in state:
+            hashes, *columns = batch.columns
+            self._add(Batch(pa.RecordBatch.from_arrays(columns, schema=self.schema), cells_of(hashes)))
+
+    def drop(self, keys: Hashes) -> None:
+        owners, _, rows = self._fanout.with_hash(keys)
+        self.held -= int(np.count_nonzero(self._present.cells[rows]))
+        self._present.cells[rows] = False
+        self._fanout.forget(owners)
 
     def _add(self, batch: Batch) -> None:
         start = len(self._present)

@@ -71,6 +71,12 @@ class ExactSum:
     def take(self, slots: Slots, counts: Counts) -> pa.Array:
         return array_of(self._type, self._totals.cells[slots], any_value(counts))
 
+    def state(self, slots: Slots) -> pa.Array:
+        return array_of(self._type, self._totals.cells[slots])
+
+    def install(self, slots: Slots, state: pa.Array) -> None:
+        self._totals.cells[slots] = cells_of(state)
+
     def keep(self, slots: Slots) -> None:
         self._totals.keep(slots)
 
@@ -116,6 +122,12 @@ class LongSum(ExactSum):
         else:
             np.add.at(self._totals.cells, slots, cells if weight is None else cells * weight)
 
+    def install(self, slots: Slots, state: pa.Array) -> None:
+        super().install(slots, state)
+        if len(slots):
+            totals = cells_of(state)
+            self._reach = max(self._reach, min(_LONG_MAX, max(int(totals.max()), -int(totals.min()))))
+
 
 class FloatSum:
     """sum as float64, of floats or of whole numbers taken as floats."""
@@ -147,6 +159,12 @@ class FloatSum:
 
     def take(self, slots: Slots, counts: Counts) -> pa.Array:
         return array_of(pa.float64(), self._totals.cells[slots], any_value(counts))
+
+    def state(self, slots: Slots) -> pa.Array:
+        return array_of(pa.float64(), self._totals.cells[slots])
+
+    def install(self, slots: Slots, state: pa.Array) -> None:
+        self._totals.cells[slots] = cells_of(state)
 
     def keep(self, slots: Slots) -> None:
         self._totals.keep(slots)

@@ -51,6 +51,28 @@ class Store(Protocol):
         """All rows, sorted by the routing key's hash64."""
         ...
 
+    def hashes_between(self, least: int, most: int) -> Hashes:
+        """The hash64 of all routing keys that have rows, of those from ``least`` to ``most``, which is one of them.
+
+        In no particular order; colliding keys have theirs twice.
+        """
+        ...
+
+    def collect(self, keys: Hashes) -> tuple[pa.RecordBatch, ...]:
+        """All that is kept of the routing keys with these hash64, ascending and unique; it stays here, too.
+
+        A batch's first column is the routing key's hash64, and its schema depends on the plan only.
+        """
+        ...
+
+    def install(self, state: Sequence[pa.RecordBatch]) -> None:
+        """Keep what another store of the same plan has collected. Nothing may be kept of these keys yet."""
+        ...
+
+    def drop(self, keys: Hashes) -> None:
+        """Forget all routing keys with these hash64, ascending and unique, as if they had never been."""
+        ...
+
     def column(self, name: str, slots: Slots) -> pa.Array:
         """One column of these rows."""
         ...
