@@ -75,7 +75,7 @@ def render_progress(progress: Mapping[str, Any]) -> str:
         ]
         for share in progress["workers"]
     ]
-    lines = [headline, _amounts(progress)]
+    lines = [headline, _bar(progress), _amounts(progress)]
     if workers:
         names = ["worker", "view", "phase", "keys moved", "keys left", "moved"]
         lines.append(render_rows(names, workers, [True, False, False, True, True, True]))
@@ -84,24 +84,26 @@ def render_progress(progress: Mapping[str, Any]) -> str:
 
 def render_progress_line(progress: Mapping[str, Any]) -> str:
     """A rescale's progress in one line, for a log."""
-    return f"{_rescale_name(progress)}: {progress['state']}, {_amounts(progress)}"
+    return f"{_rescale_name(progress)}: {progress['state']}, {_bar(progress)}, {_amounts(progress)}"
 
 
 def _rescale_name(rescale: Mapping[str, Any]) -> str:
     return f"rescale {rescale['ticket']} ({rescale['strategy']}, {rescale['from']} -> {rescale['to']} workers)"
 
 
-def _amounts(progress: Mapping[str, Any]) -> str:
-    """``[####......] 400/1,000 keys, 0.4 of 1.0 MB, 0.8 s, 1.2 s left``; of vnodes, while no key is known."""
+def _bar(progress: Mapping[str, Any]) -> str:
+    """How many keys have moved; or vnodes, while no key is known."""
     moved, left = progress["keys_moved"], progress["keys_left"]
     if moved + left:
-        bar = f"{progress_bar(moved, moved + left)} keys"
-    else:
-        bar = f"{progress_bar(progress['vnodes_moved'], progress['vnodes_moving'])} vnodes"
-    amounts = [bar, f"{render_bytes(progress['bytes_moved'])} moved", f"{progress['seconds']:.1f} s"]
-    if progress["seconds_left"] is not None:
-        amounts.append(f"about {progress['seconds_left']:.1f} s left")
-    return ", ".join(amounts)
+        return f"{progress_bar(moved, moved + left)} keys"
+    return f"{progress_bar(progress['vnodes_moved'], progress['vnodes_moving'])} vnodes"
+
+
+def _amounts(progress: Mapping[str, Any]) -> str:
+    moved, left = progress["bytes_moved"], progress["bytes_left"]
+    amounts = f"{render_bytes(moved)} of {render_bytes(moved + left)}, {progress['seconds']:.1f} s"
+    seconds_left = progress["seconds_left"]
+    return amounts if seconds_left is None else f"{amounts}, about {seconds_left:.1f} s left"
 
 
 def render_report(report: Mapping[str, Any]) -> str:

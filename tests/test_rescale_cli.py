@@ -1,0 +1,243 @@
+"""``upriver rescale`` and ``upriver status --watch``: what they ask for, what they show, how they end."""
+
+import io
+import json
+from collections.abc import Iterator
+
+import pytest
+from client_kit import EPOCH, TOKEN, Cluster
+from rescale_kit import TICKET, UNDERWAY, Coordinator, progress, report
+
+from upriver.cli import TOKEN_VARIABLE, main
+from upriver.rescale import STRATEGIES
+from upriver.text import Screen, render_bytes
+
+
+@pytest.fixture
+def coordinator() -> Coordinator:
+    return Coordinator()
+
+
+@pytest.fixture
+def cluster(coordinator: Coordinator) -> Iterator[Cluster]:
+    running = Cluster(2, coordinator.actions())
+    yield running
+    running.stop()
+
+
+def run(cluster: Cluster, *arguments: str) -> int:
+    command, *rest = arguments
+    return main([command, "--address", cluster.coordinator.address, "--token", TOKEN, *rest])
+
+
+class Terminal(io.StringIO):
+    """What is written to a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+REPORT_TEXT = """\
+rescale 7                  icadd, 2 -> 3 workers
+-------------------------  -------------------------------
+outcome                    over
+moved                      1,234 keys in 5 vnodes, 56.8 kB
+took                       1.250 s
+longest wait of a key      3.2 ms
+longest stall of a worker  4.6 ms
+rows forwarded, bounced    1,000, 20
+"""
+
+
+def test_rescale_tells_of_itself_line_by_line(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(cluster, "rescale", "3") == 0
+    name = "rescale 7 (icadd, 2 -> 3 workers)"
+    assert capsys.readouterr().out.splitlines() == [
+        f"{name}: starting, [{'.' * 30}] 0/5 vnodes, 0 B of 0 B, 0.5 s",
+        f"{name}: moving, [############..................] 400/1,000 keys, 40.0 kB of 100.0 kB, 0.9 s",
+        f"{name}: moving, [###########################...] 900/1,000 keys, 90.0 kB of 100.0 kB, 1.1 s",
+        f"{name}: over, [{'#' * 30}] 1,000/1,000 keys, 100.0 kB of 100.0 kB, 0.5 s",
+        *REPORT_TEXT.splitlines(),
+    ]
+
+
+def test_a_log_has_one_line_for_each_second(
+    coordinator: Coordinator, cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    moving = [progress("moving", tenths, 30, seconds=tenths / 10) for tenths in range(30)]
+    coordinator.script = [*moving, progress("over", 30)]
+    assert run(cluster, "rescale", "3") == 0
+    assert [line.split()[-2] for line in capsys.readouterr().out.splitlines()[:4]] == ["0.0", "1.0", "2.0", "0.5"]
+
+
+def test_rescale_ends_with_one_json_object(
+    coordinator: Coordinator, cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    moves = ["--move", "3=1", "--move", "4=0", "--strategy", STRATEGIES[1], "--keys", "10"]
+    assert run(cluster, "rescale", *moves, "--json") == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1]) == coordinator.report
+    asked = {"workers": None, "moves": {"3": 1, "4": 0}, "strategy": "redistribute", "keys_max": 10}
+    assert coordinator.heard()[0] == ("rescale", asked)
+
+
+def test_on_a_terminal_the_progress_stays_in_its_place(
+    coordinator: Coordinator, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    share = {"worker": 1, "view": "planes", "phase": "Collecting", "keys_moved": 400, "keys_left": 600}
+    moving = progress("moving", 400, 600, seconds_left=1.5, workers=[{**share, "bytes_moved": 40_000}])
+    coordinator.script = [progress("starting"), moving, progress("over", 1000)]
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stdout", terminal)
+    monkeypatch.setenv("COLUMNS", "58")
+    assert run(cluster, "rescale", "3") == 0
+    first, second, last = terminal.getvalue().replace("\x1b[J", "").split("\x1b[")
+    assert first.splitlines() == [
+        "rescale 7 (icadd, 2 -> 3 workers): starting",
+        "[..............................] 0/5 vnodes",
+        "0 B of 0 B, 0.5 s",
+    ]
+    assert second.splitlines() == [
+        "3Frescale 7 (icadd, 2 -> 3 workers): moving",
+        "[############..................] 400/1,000 keys",
+        "40.0 kB of 100.0 kB, 0.5 s, about 1.5 s left",
+        "worker  view    phase       keys moved  keys left    moved"[:57],
+        "------  ------  ----------  ----------  ---------  -------"[:57],
+        "     1  planes  Collecting         400        600  40.0 kB"[:57],
+    ]
+    assert last.startswith("6Frescale 7 (icadd, 2 -> 3 workers): over\n")
+    assert last.endswith("\n" + REPORT_TEXT)
+
+
+def test_a_low_window_shows_what_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LINES", "4")
+    terminal = Terminal()
+    screen = Screen(terminal)
+    screen.show("a\nb\nc\nd\ne")
+    screen.show("f")
+    assert terminal.getvalue() == "a\nb\nc\n\x1b[3F\x1b[Jf\n"
+
+
+def test_rescale_need_not_wait(coordinator: Coordinator, cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(cluster, "rescale", "3", "--no-wait", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {"ticket": TICKET}
+    assert run(cluster, "rescale", "3", "--no-wait") == 0
+    assert f"upriver rescale --abort 7 --address {cluster.coordinator.address}" in capsys.readouterr().out
+    assert {action for action, _ in coordinator.heard()} == {"rescale"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "outcome", "ended"),
+    [(["3"], "over", 0), (["3"], "aborted", 1), (["--abort", "7"], "aborted", 0), (["--abort", "7"], "over", 1)],
+)
+def test_the_exit_status_says_whether_it_ended_as_asked(
+    coordinator: Coordinator, cluster: Cluster, arguments: list[str], outcome: str, ended: int
+) -> None:
+    coordinator.report = report(outcome)
+    assert run(cluster, "rescale", *arguments) == ended
+    assert (coordinator.heard()[0][0] == "rescale_abort") == ("--abort" in arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "DeclarationError: rescale to what?"),
+        (["0"], "DeclarationError: workers=0"),
+        (["3", "--strategy", "magic"], "DeclarationError: strategy='magic'"),
+        (["3", "--keys", "0"], "DeclarationError: keys_max=0"),
+        (["3", "--move", "1=1"], "DeclarationError: workers and moves"),
+        (["--move", "1=1", "--move", "1=0"], "UserError: --move names a vnode twice"),
+        (["--abort", "7", "3"], "UserError: --abort TICKET goes without N"),
+        (["--abort", "7", "--strategy", "icadd"], "UserError: --abort TICKET goes without N"),
+    ],
+)
+def test_nonsense_on_the_command_line_ends_with_status_2(
+    coordinator: Coordinator, cluster: Cluster, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    assert run(cluster, "rescale", *arguments) == 2
+    assert f"upriver: {said}" in capsys.readouterr().err
+    assert coordinator.heard() == []
+
+
+@pytest.mark.parametrize("move", ["1", "1=", "=1", "a=1", "1=-1", "1=1=1"])
+def test_a_move_is_a_vnode_and_a_worker(cluster: Cluster, capsys: pytest.CaptureFixture[str], move: str) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        run(cluster, "rescale", "--move", move)
+    assert "is not of the form V=W" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("outcome", "status"), [("refused", 2), ("failed", 1)])
+def test_a_rescale_that_fails_says_why(
+    coordinator: Coordinator, cluster: Cluster, capsys: pytest.CaptureFixture[str], outcome: str, status: int
+) -> None:
+    coordinator.script, coordinator.report = [progress(outcome)], report(outcome, "worker 1 was lost")
+    assert run(cluster, "rescale", "3") == status
+    assert "worker 1 was lost" in capsys.readouterr().err
+
+
+def test_ctrl_c_leaves_the_rescale_running_and_says_how_to_go_on(
+    coordinator: Coordinator, cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    coordinator.script = [progress("moving", 400, 600)]
+    coordinator.interrupt("rescale_progress")
+    assert run(cluster, "rescale", "3") == 130
+    error = capsys.readouterr().err
+    assert "It goes on" in error
+    assert "upriver status --watch" in error
+    assert "upriver rescale --abort 7" in error
+    assert "rescale_abort" not in [action for action, _ in coordinator.heard()]
+
+
+def test_so_does_a_timeout(coordinator: Coordinator, cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    coordinator.script = [progress("moving", 400, 600)]
+    assert run(cluster, "rescale", "3", "--timeout", "0.05") == 1
+    error = capsys.readouterr().err
+    assert "upriver rescale --abort 7" in error
+    assert "WaitTimeout: rescale 7 is moving, 400 of 1,000 keys moved" in error
+
+
+# Status
+
+
+def test_status_shows_the_rescale_that_is_on(
+    coordinator: Coordinator, cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    coordinator.script = UNDERWAY[1:2]
+    assert run(cluster, "status") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"epoch {EPOCH} of 6 published, map version 2"
+    assert "rescale 7 (icadd, 2 -> 3 workers): moving" in lines
+    assert "[############..................] 400/1,000 keys" in lines
+    assert lines[-1] == "rescales that wait: 1"
+
+
+def test_watching_ends_with_ctrl_c(
+    coordinator: Coordinator, cluster: Cluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coordinator.interrupt("status")
+    monkeypatch.setenv(TOKEN_VARIABLE, TOKEN)
+    assert main(["status", "--address", cluster.coordinator.address, "--watch", "--interval", "0.01"]) == 0
+    text = capsys.readouterr().out
+    assert text.index("icadd, 2 -> 3 workers): starting") < text.index("icadd, 2 -> 3 workers): moving")
+
+
+def test_watching_gives_one_json_object_a_line(
+    coordinator: Coordinator, cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    coordinator.interrupt("status")
+    assert run(cluster, "status", "--watch", "--interval", "0.01", "--json") == 0
+    states = [json.loads(line)["rescale"]["state"] for line in capsys.readouterr().out.splitlines()]
+    assert states[:2] == ["starting", "moving"]
+
+
+@pytest.mark.parametrize("interval", ["0", "-1", "nan", "inf"])
+def test_an_interval_is_some_seconds(cluster: Cluster, capsys: pytest.CaptureFixture[str], interval: str) -> None:
+    assert run(cluster, "status", "--watch", "--interval", interval) == 2
+    assert f"--interval {interval}: give seconds, more than 0" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (999_949, "999.9 kB"), (999_950, "1.0 MB"), (10**15, "1000.0 TB")],
+)
+def test_bytes_are_told_in_powers_of_ten(count: int, text: str) -> None:
+    assert render_bytes(count) == text
