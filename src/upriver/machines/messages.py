@@ -4,29 +4,96 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from upriver.dataflow.plan import ViewPlan
-from upriver.ids import Channel, Epoch, SnapshotId, VnodeId, WorkerId
+from upriver.ids import Channel, Epoch, Incarnation, MapVersion, SnapshotId, VnodeId, WorkerId
+from upriver.machines.strategies import Strategy
+from upriver.migration.events import AbortAsked, RescaleAnnounced
+from upriver.vnodes import VnodeMap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assign:
-    """The first message to a new incarnation: who it is and what it keeps.
+    """Who a worker is and what it keeps: the first message to a new incarnation, and again when all start anew.
 
-    vnodes_total: vnodes of the lake. vnodes: all and only those this worker owns. serve_from: the last epoch
-    published when it joined; it answers no lookup before that one is applied.
+    maps: of each view's region. reads: the vnodes whose slices this worker reads. start_at: the epoch that its state,
+    which is empty, reflects. serve_from: it answers no lookup before it has applied this epoch.
+    generation: how often all workers have been assigned anew.
     """
 
     worker: WorkerId
-    vnodes_total: int
-    vnodes: tuple[VnodeId, ...]
     plans: tuple[ViewPlan, ...]
+    maps: Mapping[str, VnodeMap]
+    reads: tuple[VnodeId, ...]
+    start_at: Epoch
     serve_from: Epoch
+    generation: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenEpoch:
-    """The epoch's manifest is in the lake: apply it."""
+    """The epoch's manifest is in the lake: apply it.
+
+    mixed: rows may be applied elsewhere than where they are read, so that a worker that has read its slices still
+    waits for ``EpochOver``.
+    """
 
     epoch: Epoch
+    mixed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochOver:
+    """Every row of a mixed epoch was applied, wherever."""
+
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadVnodes:
+    """From the next epoch that is opened on, read the slices of these vnodes."""
+
+    vnodes: tuple[VnodeId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meet:
+    """Open a channel to each of these peers, and say ``MetPeers``.
+
+    meeting: names this one. peers: all members of the rescale to come, this worker too, with the incarnation and the
+    address of each. strategy: by which the rescale will go. keys_max: keys to move at a time; ``None``: as many as
+    the time allows.
+    """
+
+    meeting: int
+    peers: Mapping[WorkerId, tuple[Incarnation, str]]
+    strategy: Strategy
+    keys_max: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """To the distributor of one view's region."""
+
+    view: str
+    order: RescaleAnnounced | AbortAsked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloseInput:
+    """No epoch will have this worker read anything more: take leave of these peers."""
+
+    peers: tuple[WorkerId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldStill:
+    """Give no more keys away until ``GoOn``, and say ``Still``."""
+
+    pause: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoOn:
+    """Keys may move again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,16 +117,102 @@ class Retire:
     """Stop and give the task slot back."""
 
 
-ToWorker = Assign | OpenEpoch | TakeSnapshot | DropSnapshot | Retire
+ToWorker = (
+    Assign
+    | OpenEpoch
+    | EpochOver
+    | ReadVnodes
+    | Meet
+    | Order
+    | CloseInput
+    | HoldStill
+    | GoOn
+    | TakeSnapshot
+    | DropSnapshot
+    | Retire
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochFinished:
-    """The worker has applied the epoch. received: rows per channel. stats: per view, rows, keys and bytes held."""
+    """The worker has read its slices of the epoch. read: rows per channel. applied: rows per view, all of them in a
+    mixed epoch only what was applied here so far. stats: per view, rows, keys and bytes held."""
 
     epoch: Epoch
-    received: Mapping[Channel, int]
+    read: Mapping[Channel, int]
+    applied: Mapping[str, int]
     stats: Mapping[str, Mapping[str, int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsApplied:
+    """More rows of an epoch that this worker has finished came from peers. applied: per view."""
+
+    epoch: Epoch
+    applied: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetPeers:
+    """A channel is open to every peer."""
+
+    meeting: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """This worker routes the view's rows by the map of this version, and waits for nobody. kept: slices that stayed."""
+
+    view: str
+    version: MapVersion
+    kept: tuple[VnodeId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerLeft:
+    """Nothing of the view is on its way here from a peer that leaves."""
+
+    view: str
+    peer: WorkerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Still:
+    """This worker gives no keys away. given, taken: keys whose state it has sent and installed since its assignment."""
+
+    pause: int
+    given: int
+    taken: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moved:
+    """How far this worker is with a view since its last rescale began. phase: the distributor's.
+
+    keys, bytes: given away. keys_left, vnodes_left: still to give, the keys estimated. forwarded: own rows sent to a
+    peer. bounced: a peer's rows sent on.
+    """
+
+    view: str
+    phase: str
+    keys: int
+    bytes: int
+    keys_left: int
+    vnodes_left: int
+    forwarded: int
+    bounced: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strain:
+    """What a rescale cost this worker so far, in milliseconds.
+
+    stall: the longest that its loop took for one step of migration. hold: the longest that a key which came here was
+    nowhere in service.
+    """
+
+    stall_ms: float
+    hold_ms: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,4 +231,6 @@ class WorkerFailed:
     error: str
 
 
-FromWorker = EpochFinished | SnapshotTaken | WorkerFailed
+FromWorker = (
+    EpochFinished | RowsApplied | MetPeers | Settled | PeerLeft | Still | Moved | Strain | SnapshotTaken | WorkerFailed
+)

@@ -18,17 +18,27 @@ class Rules:
     w3_wait_for_replay: bool = True
     """W3: a worker answers no lookup before it has applied all that was published when it joined."""
     w4_own_vnodes_only: bool = True
-    """W4: a worker answers only for vnodes that it owns."""
+    """W4: a worker that has no channel to its peers answers only for vnodes that it owns."""
     w5_snapshot_at_cut: bool = True
     """W5: a snapshot is taken when the worker stands exactly at its cut."""
-    w6_whole_keys: bool = True
-    """W6: a lookup sees all of an epoch's rows of a key, or none of them."""
+    w6_wait_until_over: bool = True
+    """W6: a lookup that asks for a mixed epoch waits until it is over everywhere."""
+    w8_own_generation_only: bool = True
+    """W8: what peers said before all workers started anew is not listened to."""
     c1_all_workers_finish: bool = True
-    """C1: an epoch ends when every worker has finished it."""
+    """C1: an epoch ends when every worker has finished it, and every row was applied."""
     c2_current_incarnation_only: bool = True
     """C2: what another than a worker's current incarnation reports is ignored."""
     c4_cut_ahead_of_all: bool = True
     """C4: a snapshot's cut is the highest epoch that any worker has been sent."""
+    c5_lock_step: bool = True
+    """C5: while a rescale is on, an epoch is opened when the one before it has ended everywhere."""
+    c6_between_epochs: bool = True
+    """C6: a rescale is announced when all epochs that were opened have ended."""
+    c7_still_while_cut: bool = True
+    """C7: during a rescale a snapshot is taken when no state is on its way, and none moves until it is taken."""
+    c8_leave_when_dry: bool = True
+    """C8: a leaver's input is closed when the last epoch that it reads has ended."""
 
 
 ALL_RULES = Rules()

@@ -7,6 +7,7 @@ A leaver is retired as soon as it has itself settled every region: nobody sends 
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import count, islice
 from typing import Any, NewType
 
 from upriver.errors import DeclarationError, IllegalEvent, ProtocolError
@@ -29,14 +30,15 @@ QUEUE_REQUESTS_MAX = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RescaleAsked:
-    """Somebody wants these workers, or these moves, or both.
+    """Somebody wants these workers, or so many, or these moves.
 
-    workers: the new configuration; ``None``: as it is by then. moves: vnodes to move; ``None``: the map is evened out
-    over the workers.
+    workers: the new configuration; ``None``: as it is by then. count: how many workers; the lowest ids that are free
+    join, the highest leave. moves: vnodes to move; ``None``: the map is evened out over the workers.
     """
 
     ticket: Ticket
     workers: tuple[WorkerId, ...] | None = None
+    count: int | None = None
     moves: Mapping[VnodeId, WorkerId] | None = None
 
 
@@ -102,11 +104,12 @@ class Retire:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RescaleOver:
-    """Every worker routes by ``maps``, and the leavers have left. workers: who is there now."""
+    """Every worker routes by ``maps``, and the leavers have left. workers: who is there now. aborted: by request."""
 
     ticket: Ticket
     maps: Mapping[RegionId, VnodeMap]
     workers: tuple[WorkerId, ...]
+    aborted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,13 +132,21 @@ class Idle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """One accepted request: per region from which map to which, and from which workers to which."""
+    """One accepted request: per region from which map to which, and from which workers to which.
+
+    aborted: what had not begun to move was left where it was.
+    """
 
     ticket: Ticket
     before: Mapping[RegionId, VnodeMap]
     after: Mapping[RegionId, VnodeMap]
     old: tuple[WorkerId, ...]
     new: tuple[WorkerId, ...]
+    aborted: bool = False
+
+    @property
+    def joining(self) -> tuple[WorkerId, ...]:
+        return tuple(worker for worker in self.new if worker not in self.old)
 
     @property
     def members(self) -> tuple[WorkerId, ...]:
@@ -210,16 +221,15 @@ class RescaleCoordinator:
         if all(plan.after[region] == plan.before[region] for region in plan.before) and plan.new == plan.old:
             actions.append(RescaleOver(ticket=plan.ticket, maps=self.maps, workers=self.workers))
             return
-        joining = tuple(worker for worker in plan.new if worker not in plan.old)
         plan = replace(plan, after={region: _next_version(plan, region) for region in sorted(plan.before)})
-        if joining:
-            actions.append(StartWorkers(workers=joining))
+        if plan.joining:
+            actions.append(StartWorkers(workers=plan.joining))
             self.phase = Starting(plan=plan)
         else:
             self._announce(plan, actions)
 
     def _plan(self, request: RescaleAsked) -> Plan:
-        new = self.workers if request.workers is None else tuple(sorted(request.workers))
+        new = self._workers_wanted(request)
         if not new or len(set(new)) != len(new):
             raise DeclarationError(f"a rescale needs one worker or more, each named once, not {new}")
         after = {}
@@ -229,6 +239,21 @@ class RescaleCoordinator:
             if homeless:
                 raise DeclarationError(f"workers {sorted(homeless)} would own vnodes, but are not among {list(new)}")
         return Plan(ticket=request.ticket, before=self.maps, after=after, old=self.workers, new=new)
+
+    def _workers_wanted(self, request: RescaleAsked) -> tuple[WorkerId, ...]:
+        if request.workers is not None:
+            return tuple(sorted(request.workers))
+        if request.count is None:
+            return self.workers
+        free = (WorkerId(number) for number in count() if number not in self.workers)
+        joining = islice(free, max(0, request.count - len(self.workers)))
+        return tuple(sorted([*self.workers[: max(0, request.count)], *joining]))
+
+    @property
+    def maps_by_now(self) -> Mapping[RegionId, VnodeMap]:
+        """The maps by which the rescale that is on will end. They are known once some worker has settled."""
+        assert isinstance(self.phase, Rescaling)
+        return _maps_now(self.phase)
 
     def _started(self, event: WorkersStarted, actions: list[Action]) -> None:
         if not isinstance(self.phase, Starting):
@@ -269,22 +294,28 @@ class RescaleCoordinator:
             return
         plan = phase.plan
         self.maps, self.workers = _maps_now(phase), _workers_now(phase)
+        if plan.aborted and (tidying := _tidied(plan, self.maps, self.workers)) is not None:
+            self._announce(tidying, actions)
+            return
         self.phase = Idle()
-        actions.append(RescaleOver(ticket=plan.ticket, maps=self.maps, workers=self.workers))
+        over = RescaleOver(ticket=plan.ticket, maps=self.maps, workers=self.workers, aborted=plan.aborted)
+        actions.append(over)
 
     def _abort(self, event: AbortWanted, actions: list[Action]) -> None:
-        """Before it was announced, a rescale is just given up; the workers it would have used stay members."""
+        """Before it was announced, a rescale is just given up. Another round then makes one map of the regions' maps,
+        and sends the workers home that own nothing."""
         phase = self.phase
         if any(request.ticket == event.ticket for request in self.queue):
             self.queue = tuple(request for request in self.queue if request.ticket != event.ticket)
             error = DeclarationError("the rescale was aborted while it waited for another")
             actions.append(RescaleRefused(ticket=event.ticket, error=error))
-        if isinstance(phase, Rescaling) and phase.plan.ticket == event.ticket:
+        if isinstance(phase, Rescaling) and phase.plan.ticket == event.ticket and not phase.plan.aborted:
+            self.phase = replace(phase, plan=replace(phase.plan, aborted=True))
             for worker, region in sorted(phase.waiting):
                 order = AbortAsked(version=phase.plan.version)
                 actions.append(Announce(worker=worker, region=region, order=order))
         elif isinstance(phase, Starting) and phase.plan.ticket == event.ticket:
-            self.phase = Starting(plan=replace(phase.plan, after=_same_owners(phase.plan)))
+            self.phase = Starting(plan=replace(phase.plan, after=_same_owners(phase.plan), aborted=True))
 
 
 def _next_version(plan: Plan, region: RegionId) -> VnodeMap:
@@ -294,6 +325,16 @@ def _next_version(plan: Plan, region: RegionId) -> VnodeMap:
 
 def _same_owners(plan: Plan) -> Mapping[RegionId, VnodeMap]:
     return {region: VnodeMap(plan.version, plan.before[region].owners) for region in plan.before}
+
+
+def _tidied(plan: Plan, maps: Mapping[RegionId, VnodeMap], workers: tuple[WorkerId, ...]) -> Plan | None:
+    """The round after an abort: all regions by the map of the first, and nobody who owns nothing. ``None`` if all is
+    so already."""
+    goal = maps[min(maps)]
+    if workers == goal.workers and all(map_now.owners == goal.owners for map_now in maps.values()):
+        return None
+    after = {region: VnodeMap(MapVersion(goal.version + 1), goal.owners) for region in maps}
+    return replace(plan, before=maps, after=after, old=workers, new=goal.workers)
 
 
 def _retire_leaver(phase: Rescaling, worker: WorkerId, actions: list[Action]) -> Rescaling:

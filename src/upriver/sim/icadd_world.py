@@ -83,7 +83,7 @@ class World:
     def _birth(self) -> None:
         for worker in self.scenario.workers:
             for region, map in self.scenario.maps.items():
-                self.parts[worker, region] = Part(self.rulebook.machine(worker, map))
+                self.parts[worker, region] = Part(self.rulebook.machine(worker, map), self.rulebook.operators)
         for region, keys in self.scenario.prior.items():
             for key in keys:
                 self.parts[vnode_owner(self.scenario.maps[region], key), region].logs[key] = ((WorkerId(-1), 0),)
@@ -322,7 +322,7 @@ class World:
         maps = phase.plan.before if self.rulebook.joiner_knows_old_map else phase.plan.after
         for worker in workers:
             for region, map in maps.items():
-                self.parts[worker, region] = Part(self.rulebook.machine(worker, map))
+                self.parts[worker, region] = Part(self.rulebook.machine(worker, map), self.rulebook.operators)
         self._coordinate(WorkersStarted())
 
     # Checks -------------------------------------------------------------------------------------------------------

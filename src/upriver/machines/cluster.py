@@ -1,0 +1,110 @@
+"""The coordinator's view of its workers: who is there, who keeps what, and who is told what."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from upriver.dataflow.plan import ViewPlan
+from upriver.ids import Epoch, Incarnation, WorkerId
+from upriver.machines.coordinator_events import CoordinatorAction, Tell
+from upriver.machines.ledger import Ledger
+from upriver.machines.messages import Assign, OpenEpoch, ReadVnodes, ToWorker
+from upriver.machines.rules import Rules
+from upriver.vnodes import VnodeMap
+
+EPOCHS_AHEAD_MAX = 4
+"""Epochs that a worker is sent before it has reported them."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Member:
+    """The current incarnation in one worker's place. assigned: it was told what it keeps."""
+
+    worker: WorkerId
+    incarnation: Incarnation
+    address: str
+    assigned: bool = False
+    sent: Epoch = field(default=Epoch(0))
+    finished: Epoch = field(default=Epoch(0))
+    stats: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class Cluster:
+    """workers: every place that takes part in epochs. reading: who reads which vnode's slices. maps: of each view's
+    region; all the same as ``reading`` unless a rescale is on. generation: how often all were assigned anew."""
+
+    plans: tuple[ViewPlan, ...]
+    rules: Rules
+    workers: tuple[WorkerId, ...]
+    reading: VnodeMap
+    maps: dict[str, VnodeMap]
+    ledger: Ledger
+    generation: int = 0
+    members: dict[WorkerId, Member] = field(default_factory=dict)
+    actions: list[CoordinatorAction] = field(default_factory=list)
+    """What the step under way wants done."""
+
+    def by_worker(self) -> list[Member]:
+        """All that were assigned, in order of place."""
+        return [self.members[worker] for worker in sorted(self.members) if self.members[worker].assigned]
+
+    def of_incarnation(self, incarnation: Incarnation) -> Member | None:
+        return next((m for _, m in sorted(self.members.items()) if m.incarnation == incarnation), None)
+
+    def is_complete(self) -> bool:
+        """Whether every place is filled."""
+        return all(worker in self.members and self.members[worker].assigned for worker in self.workers)
+
+    def is_quiet(self) -> bool:
+        """Whether every epoch that was opened has ended, and every worker has caught up."""
+        if not self.is_complete():
+            return False
+        members = [self.members[worker] for worker in self.workers]
+        return all(member.finished == member.sent == self.ledger.ended for member in members)
+
+    def tell(self, member: Member, message: ToWorker) -> None:
+        self.actions.append(Tell(incarnation=member.incarnation, message=message))
+
+    def tell_all(self, message: ToWorker) -> None:
+        for member in self.by_worker():
+            self.tell(member, message)
+
+    def assign(self, member: Member, start_at: Epoch, serve_from: Epoch) -> None:
+        """Tell a member what it keeps: nothing, as of ``start_at``."""
+        member.assigned = True
+        member.sent = member.finished = start_at
+        assign = Assign(
+            worker=member.worker,
+            plans=self.plans,
+            maps=dict(self.maps),
+            reads=self.reading.vnodes_of_worker(member.worker),
+            start_at=start_at,
+            serve_from=serve_from,
+            generation=self.generation,
+        )
+        self.tell(member, assign)
+
+    def read_by(self, vnode_map: VnodeMap) -> None:
+        """From the next epoch on, slices are read by this map."""
+        self.reading = vnode_map
+        for member in self.by_worker():
+            self.tell(member, ReadVnodes(vnodes=vnode_map.vnodes_of_worker(member.worker)))
+
+    def open_ahead(self) -> None:
+        """Let every member have as many epochs as it may."""
+        for member in self.by_worker():
+            until = min(self.ledger.published, member.finished + EPOCHS_AHEAD_MAX)
+            for epoch in range(member.sent + 1, until + 1):
+                self._open(member, Epoch(epoch), mixed=False)
+
+    def open_next(self) -> None:
+        """C5: open one epoch for all, if every one that was opened has ended."""
+        if self.ledger.published > self.ledger.ended and self.is_quiet():
+            epoch = Epoch(self.ledger.ended + 1)
+            self.ledger.open_mixed(epoch)
+            for worker in self.workers:
+                self._open(self.members[worker], epoch, mixed=True)
+
+    def _open(self, member: Member, epoch: Epoch, *, mixed: bool) -> None:
+        member.sent = epoch
+        self.tell(member, OpenEpoch(epoch=epoch, mixed=mixed))

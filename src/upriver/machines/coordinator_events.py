@@ -1,0 +1,172 @@
+"""What happens to the coordinator, and what it wants done."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from upriver.errors import UpriverError
+from upriver.ids import Channel, Epoch, Incarnation, SnapshotId, VnodeId, WorkerId
+from upriver.machines.messages import FromWorker, ToWorker
+from upriver.machines.strategies import Strategy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerRegistered:
+    """A process has come to fill a worker's place. Incarnations are given in order of registration. address: where
+    its peers reach it."""
+
+    worker: WorkerId
+    incarnation: Incarnation
+    address: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerGone:
+    """An incarnation's channel has closed."""
+
+    incarnation: Incarnation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochPublished:
+    """The epoch's manifest is in the lake. rows: per channel, over all vnodes."""
+
+    epoch: Epoch
+    rows: Mapping[Channel, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSaid:
+    """A message from a worker."""
+
+    incarnation: Incarnation
+    message: FromWorker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotAsked:
+    """Somebody wants to scan a view. ticket: names the asker."""
+
+    ticket: int
+    view: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RescaleWanted:
+    """Somebody wants so many workers, or these vnodes at these workers. ticket: names the request; never used twice.
+
+    keys_max: keys to move at a time; ``None``: as many as the time allows.
+    """
+
+    ticket: int
+    workers: int | None
+    moves: Mapping[VnodeId, WorkerId] | None
+    strategy: Strategy
+    keys_max: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbortWanted:
+    """What the rescale has not begun to move shall stay where it is."""
+
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopAsked:
+    """The app is stopping."""
+
+
+CoordinatorEvent = (
+    WorkerRegistered
+    | WorkerGone
+    | EpochPublished
+    | WorkerSaid
+    | SnapshotAsked
+    | RescaleWanted
+    | AbortWanted
+    | StopAsked
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tell:
+    """Send to an incarnation."""
+
+    incarnation: Incarnation
+    message: ToWorker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochEnded:
+    """Every row of the epoch was applied, and of those before it."""
+
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotReady:
+    """Every one of ``workers`` holds its part of the view as of ``epoch``."""
+
+    ticket: int
+    snapshot: SnapshotId
+    epoch: Epoch
+    workers: tuple[WorkerId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotFailed:
+    """The snapshot cannot be had; asking again may help."""
+
+    ticket: int
+    error: UpriverError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartWorkers:
+    """Fill these places, which are new or were given up before."""
+
+    workers: tuple[WorkerId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RescaleBegun:
+    """The rescale is under way: before, after: how many workers there are and are to be; vnodes: how many move."""
+
+    ticket: int
+    before: int
+    after: int
+    vnodes: int
+
+
+class Outcome(StrEnum):
+    """How a rescale has ended: as wanted; with what had not moved by then left where it was; not begun; or with
+    everything as before."""
+
+    OVER = "over"
+    ABORTED = "aborted"
+    REFUSED = "refused"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RescaleEnded:
+    """vnodes: how many have moved. error: why it was refused or has failed."""
+
+    ticket: int
+    outcome: Outcome
+    vnodes: int
+    error: UpriverError | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppFailed:
+    """The river cannot go on. kind: class name of the error."""
+
+    kind: str
+    error: str
+
+
+CoordinatorAction = (
+    Tell | EpochEnded | SnapshotReady | SnapshotFailed | StartWorkers | RescaleBegun | RescaleEnded | AppFailed
+)

@@ -1,0 +1,94 @@
+"""A worker's part in a rescale: whom it meets, what it is told, what it gives and takes; rules W7 and W8."""
+
+from upriver.errors import ProtocolError
+from upriver.machines.following import Following
+from upriver.machines.lookups import answered, refused
+from upriver.machines.messages import CloseInput, GoOn, HoldStill, Meet, MetPeers, Order, ReadVnodes, Still
+from upriver.machines.peers import ForRegion, Installed, QuestionAnswered, QuestionRefused
+from upriver.machines.routes import carry_out, route, tell_progress
+from upriver.machines.strategies import MIGRATORS
+from upriver.machines.worker_events import MeetPeers, PeerSaid, PeersMet, TimeToMove
+from upriver.migration.events import InputClosed, Received
+from upriver.migration.messages import Acquire
+
+LOADS_OUT_MAX = 1
+"""W7: loads of state that one worker has on their way at a time: a key is out of service for as long as it takes to
+carry so many, and no longer."""
+
+
+def can_move(phase: Following) -> bool:
+    """Whether ``TimeToMove`` would move a key."""
+    free = phase.pause is None and phase.loads_out < LOADS_OUT_MAX
+    return free and any(share.can_give for share in phase.shares.values())
+
+
+def time_to_move(phase: Following, event: TimeToMove) -> None:
+    """The first view that has keys to give gives some."""
+    if can_move(phase):
+        view = next(name for name, share in phase.shares.items() if share.can_give)
+        carry_out(phase, view, phase.shares[view].give(event.keys_max))
+        tell_progress(phase, view)
+
+
+def meet(phase: Following, event: Meet) -> None:
+    """Before each rescale: whom it concerns, and by what strategy it will go. Nothing moves at this time."""
+    phase.meet = event
+    for share in phase.shares.values():
+        share.begin(MIGRATORS[event.strategy], phase.me)
+    phase.told.clear()
+    phase.actions.append(MeetPeers(meet=event))
+
+
+def peers_met(phase: Following, event: PeersMet) -> None:
+    if phase.meet is not None and event.meeting == phase.meet.meeting:
+        phase.say(MetPeers(meeting=event.meeting))
+
+
+def ordered(phase: Following, event: Order) -> None:
+    """The rescale begins here, or is to be aborted."""
+    route(phase, event.view, event.order)
+    tell_progress(phase, event.view)
+
+
+def peer_said(phase: Following, event: PeerSaid) -> None:
+    """W8: nothing of a generation that is over is listened to."""
+    if event.envelope.generation != phase.assignment.generation and phase.rules.w8_own_generation_only:
+        return
+    match event.envelope.content:
+        case ForRegion(view=view, message=message):
+            if view not in phase.shares:
+                raise ProtocolError(f"worker {event.sender} speaks of view {view!r}, which is not kept here")
+            route(phase, view, Received(sender=event.sender, message=message))
+            if isinstance(message, Acquire):
+                phase.tell(event.sender, Installed(view=view))
+            tell_progress(phase, view)
+        case Installed():
+            phase.loads_out -= 1
+        case QuestionAnswered() as answer:
+            answered(phase, answer)
+        case QuestionRefused() as refusal:
+            refused(phase, refusal)
+
+
+def read_vnodes(phase: Following, event: ReadVnodes) -> None:
+    phase.reads = event.vnodes
+
+
+def close_input(phase: Following, event: CloseInput) -> None:
+    for view in phase.shares:
+        route(phase, view, InputClosed(peers=event.peers))
+
+
+def hold_still(phase: Following, event: HoldStill) -> None:
+    phase.pause = event.pause
+    say_still(phase)
+
+
+def go_on(phase: Following, event: GoOn) -> None:
+    phase.pause = None
+
+
+def say_still(phase: Following) -> None:
+    """Tell what was given and taken, for the coordinator to see whether any state is still on its way."""
+    if phase.pause is not None:
+        phase.say(Still(pause=phase.pause, given=phase.given, taken=phase.taken))

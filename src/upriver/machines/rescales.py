@@ -1,0 +1,339 @@
+"""The coordinator's rescales, from the wish to the end; rules C5, C6 and C8.
+
+A rescale waits until the workers that join are up, then until every epoch that was opened has ended (``Draining``);
+while it is on, epochs are opened one at a time. All members open channels to each other (``Meeting``), and then the
+keys move (``Moving``), as :class:`upriver.migration.coordinator.RescaleCoordinator` says. ``restart`` moves nothing:
+all workers begin anew by the new map and read everything again (``Reloading``); so they do, by the old map, when a
+worker is lost while keys move. DESIGN section 5; documents 000 and 001.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from upriver.errors import DeclarationError, UpriverError, WorkerLost
+from upriver.ids import Epoch, Incarnation, MapVersion, WorkerId
+from upriver.machines.cluster import Cluster, Member
+from upriver.machines.coordinator_events import (
+    AbortWanted,
+    CoordinatorAction,
+    Outcome,
+    RescaleBegun,
+    RescaleEnded,
+    RescaleWanted,
+    StartWorkers,
+)
+from upriver.machines.messages import CloseInput, Meet, MetPeers, Order, PeerLeft, Retire, Settled
+from upriver.machines.scans import Scans
+from upriver.machines.strategies import Strategy
+from upriver.migration import coordinator as protocol
+from upriver.migration.coordinator import QUEUE_REQUESTS_MAX, RegionId, RescaleCoordinator, Ticket
+from upriver.vnodes import VnodeMap
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """No rescale is on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Starting:
+    """The workers that join are not all up."""
+
+    joining: tuple[WorkerId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Draining:
+    """No epoch is opened until all that are open have ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """waiting: all and only the members that do not have all their channels."""
+
+    waiting: frozenset[Incarnation]
+
+
+@dataclass(slots=True)
+class Moving:
+    """Keys move. leaving: all and only the workers that have nothing left, and whose input is not closed; with the
+    peers to take leave of."""
+
+    leaving: dict[WorkerId, tuple[WorkerId, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Reloading:
+    """All workers read everything up to ``until`` again. vnodes: how many have moved."""
+
+    until: Epoch
+    vnodes: int
+
+
+Stage = Idle | Starting | Draining | Meeting | Moving | Reloading
+
+
+class Rescales:
+    """``advance`` is to be called after every step of the coordinator, the other methods when their time comes."""
+
+    def __init__(self, cluster: Cluster, scans: Scans) -> None:
+        self.stage: Stage = Idle()
+        self._cluster = cluster
+        self._scans = scans
+        self._regions = {plan.name: RegionId(place) for place, plan in enumerate(cluster.plans)}
+        self._protocol = self._new_protocol()
+        self._queue: list[RescaleWanted] = []
+        self._current: RescaleWanted | None = None
+        """The request that is on; ``None`` if and only if the stage is Idle."""
+        self._orders: list[protocol.Announce] = []
+        """To be told to the workers once they have met."""
+        self._meeting = 0
+
+    def _new_protocol(self) -> RescaleCoordinator:
+        maps = {region: self._cluster.maps[view] for view, region in self._regions.items()}
+        return RescaleCoordinator(maps, self._cluster.workers)
+
+    @property
+    def opens_epochs(self) -> bool:
+        """Whether epochs may be opened at all."""
+        return not (isinstance(self.stage, Draining | Meeting) and self._cluster.rules.c6_between_epochs)
+
+    @property
+    def in_lock_step(self) -> bool:
+        """C5: whether epochs are opened one at a time."""
+        return isinstance(self.stage, Moving) and self._cluster.rules.c5_lock_step
+
+    @property
+    def takes_scans(self) -> bool:
+        """Whether a snapshot can be taken while epochs flow."""
+        return isinstance(self.stage, Idle | Starting | Reloading)
+
+    @property
+    def holds_still(self) -> bool:
+        """Whether keys that move stop where they are when they are told to."""
+        return isinstance(self.stage, Moving) and self._current is not None and self._current.strategy.holds_still
+
+    # What users want
+
+    def wanted(self, event: RescaleWanted) -> None:
+        """Rescales take turns, in the order in which they were asked for (M9)."""
+        if len(self._queue) >= QUEUE_REQUESTS_MAX:
+            error = DeclarationError(f"{QUEUE_REQUESTS_MAX} rescales wait already")
+            self._say(RescaleEnded(ticket=event.ticket, outcome=Outcome.REFUSED, vnodes=0, error=error))
+        else:
+            self._queue.append(event)
+
+    def abort_wanted(self, event: AbortWanted) -> None:
+        """A restart cannot be aborted: there is no moment at which some keys have moved and others have not."""
+        if any(request.ticket == event.ticket for request in self._queue):
+            self._queue = [request for request in self._queue if request.ticket != event.ticket]
+            self._say(RescaleEnded(ticket=event.ticket, outcome=Outcome.ABORTED, vnodes=0))
+            return
+        current = self._current
+        if current is not None and current.ticket == event.ticket and current.strategy is not Strategy.RESTART:
+            self._follow(self._protocol.step(protocol.AbortWanted(ticket=Ticket(event.ticket))))
+
+    # What workers say
+
+    def met(self, member: Member, message: MetPeers) -> None:
+        if isinstance(self.stage, Meeting) and message.meeting == self._meeting:
+            self.stage = Meeting(self.stage.waiting - {member.incarnation})
+
+    def settled(self, member: Member, message: Settled) -> None:
+        event = protocol.RegionSettled(
+            worker=member.worker, region=self._regions[message.view], version=message.version, kept=message.kept
+        )
+        self._follow(self._protocol.step(event))
+
+    def peer_left(self, member: Member, message: PeerLeft) -> None:
+        event = protocol.PeerGone(worker=member.worker, region=self._regions[message.view], leaver=message.peer)
+        self._follow(self._protocol.step(event))
+
+    def lost(self, member: Member) -> None:
+        """A member is gone. Its state may have been on its way: nobody can tell, so all begin anew."""
+        if isinstance(self.stage, Meeting | Moving):
+            self._fail(WorkerLost(f"worker {member.worker} was lost; all workers start anew by the old map"))
+
+    # Stages
+
+    def advance(self) -> None:
+        """Go on to the next stage, if its time has come."""
+        before = None
+        while before != self.stage:
+            before = self.stage
+            self._advance()
+
+    def _advance(self) -> None:
+        cluster = self._cluster
+        match self.stage:
+            case Idle():
+                if self._queue:
+                    self._take_up(self._queue.pop(0))
+            case Starting(joining):
+                if all(worker in cluster.members for worker in joining):
+                    self.stage = Draining()
+            case Draining():
+                quiet = cluster.is_quiet() and self._scans.is_idle
+                if quiet or not cluster.rules.c6_between_epochs:  # C6
+                    self._begin()
+            case Meeting(waiting):
+                if not waiting:
+                    self._announce()
+            case Moving(leaving):
+                if cluster.is_quiet() or not cluster.rules.c8_leave_when_dry:  # C8
+                    for worker in sorted(leaving):
+                        self._close_input(worker, leaving[worker])
+                    leaving.clear()
+            case Reloading(until, vnodes):
+                if all(member.finished >= until for member in cluster.by_worker()):
+                    self._end(Outcome.OVER, vnodes)
+
+    def _take_up(self, request: RescaleWanted) -> None:
+        """A request's turn has come."""
+        self._current = request
+        asked = protocol.RescaleAsked(ticket=Ticket(request.ticket), count=request.workers, moves=request.moves)
+        self._follow(self._protocol.step(asked))
+
+    def _begin(self) -> None:
+        """All is quiet: the members meet, or begin anew."""
+        cluster, request = self._cluster, self._current
+        assert request is not None
+        joining = self._joining()
+        if request.strategy is Strategy.RESTART:
+            self._settle_at_once()
+            return
+        for worker in joining:
+            cluster.assign(cluster.members[worker], start_at=cluster.ledger.ended, serve_from=cluster.ledger.ended)
+        cluster.workers = tuple(sorted({*cluster.workers, *joining}))
+        self._meeting += 1
+        peers = {m.worker: (m.incarnation, m.address) for m in cluster.by_worker()}
+        cluster.tell_all(Meet(meeting=self._meeting, peers=peers, strategy=request.strategy, keys_max=request.keys_max))
+        self.stage = Meeting(frozenset(m.incarnation for m in cluster.by_worker()))
+
+    def _joining(self) -> tuple[WorkerId, ...]:
+        phase = self._protocol.phase
+        return phase.plan.joining if isinstance(phase, protocol.Starting) else ()
+
+    def _announce(self) -> None:
+        self.stage = Moving()
+        if isinstance(self._protocol.phase, protocol.Starting):
+            self._follow(self._protocol.step(protocol.WorkersStarted()))
+        orders, self._orders = self._orders, []
+        for order in orders:
+            self._order(order)
+
+    def _order(self, order: protocol.Announce) -> None:
+        view = self._cluster.plans[order.region].name
+        self._cluster.tell(self._cluster.members[order.worker], Order(view=view, order=order.order))
+
+    def _close_input(self, worker: WorkerId, peers: tuple[WorkerId, ...]) -> None:
+        self._cluster.workers = tuple(w for w in self._cluster.workers if w != worker)
+        self._cluster.tell(self._cluster.members[worker], CloseInput(peers=peers))
+
+    # What the protocol wants
+
+    def _follow(self, actions: Sequence[protocol.Action]) -> None:
+        for action in actions:
+            match action:
+                case protocol.StartWorkers(workers=workers):
+                    self._say_begun()
+                    self._say(StartWorkers(workers=workers))
+                    self.stage = Starting(workers)
+                case protocol.Announce():
+                    if isinstance(self.stage, Moving):
+                        self._order(action)
+                        continue
+                    if isinstance(self.stage, Idle):
+                        self._say_begun()
+                        self.stage = Draining()
+                    self._orders.append(action)
+                case protocol.Retire(worker=worker, peers=peers):
+                    assert isinstance(self.stage, Moving)
+                    self.stage.leaving[worker] = peers
+                    self._cluster.read_by(self._protocol.maps_by_now[RegionId(0)])
+                case protocol.RescaleOver():
+                    self._settle(action)
+                case protocol.RescaleRefused(error=error):
+                    self._end(Outcome.REFUSED, 0, error)
+                case _:
+                    assert_never(action)
+
+    def _say_begun(self) -> None:
+        phase = self._protocol.phase
+        assert isinstance(phase, protocol.Starting | protocol.Rescaling)
+        plan, region = phase.plan, RegionId(0)
+        vnodes = len(plan.before[region].diff(plan.after[region]))
+        self._say(RescaleBegun(ticket=plan.ticket, before=len(plan.old), after=len(plan.new), vnodes=vnodes))
+
+    def _settle(self, over: protocol.RescaleOver) -> None:
+        """All keys are where they shall be."""
+        vnodes = self._adopt(over)
+        self._cluster.read_by(self._cluster.reading)
+        self._end(Outcome.ABORTED if over.aborted else Outcome.OVER, vnodes)
+
+    def _adopt(self, over: protocol.RescaleOver) -> int:
+        """The maps and the workers are those; who is not among them may go. Returns how many vnodes have moved."""
+        cluster = self._cluster
+        vnodes = len(next(iter(cluster.maps.values())).diff(over.maps[RegionId(0)]))
+        cluster.maps = {view: over.maps[region] for view, region in self._regions.items()}
+        cluster.reading = over.maps[RegionId(0)]
+        cluster.workers = over.workers
+        for worker in sorted(set(cluster.members) - set(over.workers)):
+            cluster.tell(cluster.members.pop(worker), Retire())
+        return vnodes
+
+    def _settle_at_once(self) -> None:
+        """Restart: nobody moves anything; by the new map, all begin anew."""
+        steps = self._protocol
+        if isinstance(steps.phase, protocol.Starting):
+            steps.step(protocol.WorkersStarted())
+        actions: tuple[protocol.Action, ...] = ()
+        while isinstance(phase := steps.phase, protocol.Rescaling):
+            if phase.waiting:
+                worker, region = min(phase.waiting)
+                event: protocol.Event = protocol.RegionSettled(
+                    worker=worker, region=region, version=phase.plan.version, kept=()
+                )
+            else:
+                worker, region, leaver = min(phase.unread)
+                event = protocol.PeerGone(worker=worker, region=region, leaver=leaver)
+            actions = steps.step(event)
+        self._orders.clear()
+        over = actions[-1]
+        assert isinstance(over, protocol.RescaleOver)
+        vnodes = self._adopt(over)
+        self._start_anew()
+        self.stage = Reloading(self._cluster.ledger.ended, vnodes)
+
+    def _start_anew(self) -> None:
+        cluster = self._cluster
+        cluster.generation += 1
+        cluster.ledger.start_anew()
+        self._scans.start_anew()
+        for _, member in sorted(cluster.members.items()):
+            cluster.assign(member, start_at=Epoch(0), serve_from=cluster.ledger.published)
+
+    def _fail(self, error: UpriverError) -> None:
+        """Back to the old map: whatever was on its way is lost, and everybody reads everything again."""
+        cluster, phase = self._cluster, self._protocol.phase
+        assert isinstance(phase, protocol.Starting | protocol.Rescaling)
+        version = MapVersion(phase.plan.version + 1)
+        cluster.maps = {view: VnodeMap(version, vnode_map.owners) for view, vnode_map in cluster.maps.items()}
+        cluster.reading = next(iter(cluster.maps.values()))
+        cluster.workers = cluster.reading.workers
+        for worker in sorted(set(cluster.members) - set(cluster.workers)):
+            cluster.tell(cluster.members.pop(worker), Retire())
+        self._protocol = self._new_protocol()
+        self._orders.clear()
+        self._start_anew()
+        self._end(Outcome.FAILED, 0, error)
+
+    def _end(self, outcome: Outcome, vnodes: int, error: UpriverError | None = None) -> None:
+        request, self._current = self._current, None
+        assert request is not None
+        self.stage = Idle()
+        self._say(RescaleEnded(ticket=request.ticket, outcome=outcome, vnodes=vnodes, error=error))
+
+    def _say(self, action: CoordinatorAction) -> None:
+        self._cluster.actions.append(action)

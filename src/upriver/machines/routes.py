@@ -1,0 +1,72 @@
+"""Through a worker's distributors: rows, questions and state go in, and what they want comes out."""
+
+from upriver.machines.following import Following
+from upriver.machines.lookups import asked_here, no_longer_waiting
+from upriver.machines.messages import Moved, PeerLeft, Settled
+from upriver.machines.peers import ForRegion
+from upriver.machines.share import Applied, AskedHere, Gave, Outcome, Took
+from upriver.machines.strategies import left_to_give
+from upriver.migration.actions import Leave, ReportGone, ReportSettled, Send
+from upriver.migration.events import Event, RowsArrived
+from upriver.migration.messages import Acquire
+
+
+def route(phase: Following, view: str, event: Event) -> None:
+    """Give a view's distributor an event, and see to all that follows from it."""
+    carry_out(phase, view, phase.shares[view].step(event))
+
+
+def carry_out(phase: Following, view: str, outcomes: list[Outcome]) -> None:
+    for outcome in outcomes:
+        match outcome:
+            case Applied(epoch, rows):
+                if epoch <= phase.applied:
+                    phase.late[epoch, view] += rows
+                else:
+                    phase.counts[epoch][view] += rows
+            case AskedHere(question):
+                asked_here(phase, view, question)
+            case Gave(keys):
+                phase.given += keys
+            case Took(keys):
+                phase.taken += keys
+            case Send(to=peer, message=message):
+                phase.loads_out += isinstance(message, Acquire)
+                phase.tell(peer, ForRegion(view=view, message=message))
+            case ReportSettled(version=version, kept=kept):
+                tell_progress(phase, view)
+                phase.say(Settled(view=view, version=version, kept=kept))
+            case ReportGone(peer=peer):
+                phase.say(PeerLeft(view=view, peer=peer))
+            case Leave():
+                pass  # the coordinator hears it from those who stay
+
+
+def ask_again(phase: Following) -> None:
+    """Route the questions whose epoch has come."""
+    for waiting in no_longer_waiting(phase):
+        route(phase, waiting.view, RowsArrived(rows=waiting.question))
+
+
+def tell_progress(phase: Following, view: str) -> None:
+    """Tell the coordinator how far a view's migration is, if that has changed by a slice or a phase."""
+    share = phase.shares[view]
+    keys, vnodes = left_to_give(share.migrator.phase)
+    name = type(share.migrator.phase).__name__
+    if phase.told.get(view) == (name, vnodes):
+        return
+    phase.told[view] = (name, vnodes)
+    here = max(1, len(phase.reads))
+    gone = share.travelled
+    phase.say(
+        Moved(
+            view=view,
+            phase=name,
+            keys=gone.keys,
+            bytes=gone.bytes,
+            keys_left=keys + vnodes * share.view.stats()["keys"] // here,
+            vnodes_left=vnodes,
+            forwarded=gone.forwarded,
+            bounced=gone.bounced,
+        )
+    )

@@ -1,0 +1,34 @@
+"""A worker's parts of snapshots; rule W5."""
+
+from upriver.errors import ProtocolError
+from upriver.machines.following import Following
+from upriver.machines.messages import DropSnapshot, SnapshotTaken, TakeSnapshot
+from upriver.machines.worker_events import ForgetSnapshot, HoldSnapshot
+
+
+def snapshot_asked(phase: Following, event: TakeSnapshot) -> None:
+    phase.snapshots.append(event)
+    take_snapshots(phase)
+
+
+def snapshot_dropped(phase: Following, event: DropSnapshot) -> None:
+    phase.snapshots = [asked for asked in phase.snapshots if asked.snapshot != event.snapshot]
+    phase.actions.append(ForgetSnapshot(snapshot=event.snapshot))
+
+
+def take_snapshots(phase: Following) -> None:
+    """Take this worker's part of every snapshot at whose cut it stands."""
+    at_cut = [asked for asked in phase.snapshots if _at_cut(phase, asked)]
+    phase.snapshots = [asked for asked in phase.snapshots if asked not in at_cut]
+    for asked in at_cut:
+        rows = phase.shares[asked.view].view.scan()
+        phase.actions.append(HoldSnapshot(snapshot=asked.snapshot, rows=rows))
+        phase.say(SnapshotTaken(snapshot=asked.snapshot, rows=rows.num_rows))
+
+
+def _at_cut(phase: Following, asked: TakeSnapshot) -> bool:
+    if not phase.rules.w5_snapshot_at_cut:  # W5
+        return True
+    if phase.applied > asked.at:
+        raise ProtocolError(f"snapshot {asked.snapshot} wants epoch {asked.at}, {phase.applied} is applied")
+    return phase.applied == asked.at and phase.reading is None

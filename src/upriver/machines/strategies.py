@@ -1,0 +1,59 @@
+"""The ways in which keys can move from worker to worker, behind one interface."""
+
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from upriver.ids import WorkerId
+from upriver.migration.actions import Action
+from upriver.migration.events import Event
+from upriver.migration.icadd import Distributor
+from upriver.migration.phases import Collecting, Interrogating
+from upriver.vnodes import VnodeMap
+
+
+class Strategy(StrEnum):
+    """By what a rescale goes."""
+
+    ICADD = "icadd"
+    """Document 000: live, a few keys at a time, from worker to worker."""
+    RESTART = "restart"
+    """Stop at an epoch's end, begin with the new map and nothing, read everything again."""
+
+    @property
+    def holds_still(self) -> bool:
+        """Whether a worker that is told to give no more keys away has none on their way."""
+        return self is Strategy.ICADD
+
+
+class Migrator(Protocol):
+    """The distributor at the input of one region on one worker, whatever its strategy."""
+
+    def step(self, event: Event) -> tuple[Action, ...]: ...
+
+    @property
+    def phase(self) -> Any:
+        """A value; its class's name says where the distributor stands. It has a ``map`` when nothing moves."""
+        ...
+
+    @property
+    def can_collect(self) -> bool:
+        """Whether ``CollectAsked`` would move a key."""
+        ...
+
+
+MakeMigrator = Callable[[WorkerId, VnodeMap], Migrator]
+
+MIGRATORS: Mapping[Strategy, MakeMigrator] = MappingProxyType({Strategy.ICADD: Distributor})
+"""Of the strategies by which keys move live."""
+
+
+def left_to_give(phase: object) -> tuple[int, int]:
+    """Keys that are known to move, and vnodes of which nobody has asked yet which keys they have."""
+    match phase:
+        case Interrogating():
+            return 0, 1 + len(phase.remaining)
+        case Collecting():
+            return len(phase.whitelist) + len(phase.hold), len(phase.remaining)
+    return 0, 0

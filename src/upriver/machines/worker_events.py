@@ -1,0 +1,145 @@
+"""What happens to a worker, besides the coordinator's messages, and what it wants done."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from upriver.dataflow.batch import Batch, Hashes
+from upriver.errors import UpriverError
+from upriver.ids import Channel, Epoch, MapVersion, SnapshotId, VnodeId, WorkerId
+from upriver.machines.messages import FromWorker, Meet, ToWorker
+from upriver.machines.peers import Envelope
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsRead:
+    """Some rows of the open epoch were read, in hash64 order within the epoch and channel. All rows of one key that
+    an epoch has on a channel come in one batch."""
+
+    epoch: Epoch
+    channel: Channel
+    batch: Batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochRead:
+    """All rows of the epoch were read. promised: rows per channel of this worker's vnodes, from the manifest."""
+
+    epoch: Epoch
+    promised: Mapping[Channel, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookupAsked:
+    """Somebody asks for keys of a view. ticket: names the asker. hash64: of the keys, one per row of ``keys``."""
+
+    ticket: int
+    view: str
+    keys: pa.RecordBatch
+    hash64: Hashes
+    at_least: Epoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookupGivenUp:
+    """Who asked does not wait any more."""
+
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeersMet:
+    """A channel is open to every peer of the meeting, and to no other."""
+
+    meeting: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerSaid:
+    """The next thing on the channel from a peer."""
+
+    sender: WorkerId
+    envelope: Envelope
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeToMove:
+    """There is time to give up to ``keys_max`` keys away."""
+
+    keys_max: int
+
+
+WorkerEvent = ToWorker | RowsRead | EpochRead | LookupAsked | LookupGivenUp | PeersMet | PeerSaid | TimeToMove
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadEpoch:
+    """Read the slices of ``vnodes`` of the epoch, then say ``EpochRead``."""
+
+    epoch: Epoch
+    channels: tuple[Channel, ...]
+    vnodes: tuple[VnodeId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Send to the coordinator."""
+
+    message: FromWorker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendPeer:
+    """Put on the channel to a peer."""
+
+    to: WorkerId
+    envelope: Envelope
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeetPeers:
+    """See to it that there is one channel to each peer named, and to no other; then say ``PeersMet``."""
+
+    meet: Meet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The rows asked for, as of ``epoch`` at least. version: of the map by which their keys are kept."""
+
+    ticket: int
+    rows: pa.RecordBatch
+    epoch: Epoch
+    version: MapVersion
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refuse:
+    """The lookup cannot be answered here."""
+
+    ticket: int
+    error: UpriverError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldSnapshot:
+    """Keep the rows for scans until ``ForgetSnapshot``."""
+
+    snapshot: SnapshotId
+    rows: pa.Table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForgetSnapshot:
+    """Let the rows go."""
+
+    snapshot: SnapshotId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """The worker is done."""
+
+
+WorkerAction = ReadEpoch | Report | SendPeer | MeetPeers | Answer | Refuse | HoldSnapshot | ForgetSnapshot | Stop
