@@ -6,12 +6,16 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from upriver.bench.events import EventsSpec
 from upriver.bench.latency import LatencyOptions, measure_latency
+from upriver.bench.rescale import RescaleOptions, measure_rescale
 from upriver.bench.stages import StageOptions, measure_stages
 from upriver.bench.throughput import ThroughputOptions, measure_throughput
+from upriver.errors import UserError
+from upriver.rescale import STRATEGIES
 from upriver.text import render_rows
 
 Run = Callable[[argparse.Namespace], int]
@@ -21,6 +25,9 @@ def add_benchmarks(benchmarks: Any) -> None:
     """Add the benchmarks to ``upriver bench``'s subparsers (argparse does not name their type)."""
     _add_throughput(_benchmark(benchmarks, "throughput", _throughput, "rows/s from Spark's source to a view"))
     _add_latency(_benchmark(benchmarks, "latency", _latency, "from an epoch's commit to a lookup that shows it"))
+    _add_rescale(
+        _benchmark(benchmarks, "rescale", _rescale, "what a rescale costs those who look up and feed meanwhile")
+    )
     _add_stages(_benchmark(benchmarks, "stages", _stages, "rows/s of each step on the way to a view, alone"))
 
 
@@ -156,6 +163,87 @@ def render_stages(measured: Mapping[str, Any]) -> str:
     """The result of ``upriver bench stages`` for a person."""
     rows = [[stage, *(f"{rate:,}" for rate in rates.values())] for stage, rates in measured["stages"].items()]
     return "\n" + render_rows(["stage", "rows/s at first", "rows/s later"], rows, [False, True, True])
+
+
+def _add_rescale(parser: argparse.ArgumentParser) -> None:
+    _number(parser, "--keys", 1_000_000, "keys that the view holds")
+    _number(parser, "--from", 2, "workers before")
+    _number(parser, "--to", 4, "workers after; then back again")
+    parser.add_argument(
+        "--strategies", nargs="+", choices=STRATEGIES, default=STRATEGIES, help="those to compare (default: all)"
+    )
+    parser.add_argument("--no-spark", action="store_true", help="without Spark's own way")
+    parser.add_argument("--batching", action="store_true", help="compare fixed numbers of keys at a time as well")
+    _number(parser, "--epoch-rows", 1_000, "rows of each epoch of the steady ingest")
+    _number(parser, "--epochs-per-s", 20, "epochs a second")
+    _number(parser, "--lookups-per-s", 200, "lookups a second, of one key each")
+    _number(parser, "--steady-s", 5, "seconds of steady load before each rescale")
+    parser.add_argument(
+        "--picture", metavar="PATH", type=Path, help="draw there, as SVG (default: in a checkout, docs/rescale.svg)"
+    )
+
+
+def _rescale(options: argparse.Namespace) -> int:
+    before, after = getattr(options, "from"), options.to
+    if before == after:
+        raise UserError(f"--from {before} --to {after}: that is no rescale")
+    measured = measure_rescale(
+        RescaleOptions(
+            keys=options.keys,
+            before=before,
+            after=after,
+            strategies=tuple(options.strategies),
+            epoch_rows=options.epoch_rows,
+            epochs_per_s=options.epochs_per_s,
+            lookups_per_s=options.lookups_per_s,
+            steady_s=options.steady_s,
+            has_spark=not options.no_spark,
+            batching=options.batching,
+            picture=options.picture or default_picture(Path.cwd()),
+        ),
+        _say(),
+    )
+    print(json.dumps(measured) if options.json else render_rescale(measured))
+    return 0 if measured["right"] else 1
+
+
+def default_picture(directory: Path) -> Path | None:
+    """``docs/rescale.svg`` of the checkout that this code runs from, if that is the directory; else ``None``."""
+    return directory / "docs" / "rescale.svg" if Path(__file__).is_relative_to(directory / "src") else None
+
+
+def render_rescale(measured: Mapping[str, Any]) -> str:
+    """The result of ``upriver bench rescale`` for a person."""
+    names = [
+        "max_unserved_ms",
+        "lookup_p99_ms_before",
+        "lookup_p99_ms_during",
+        "lookup_max_ms_during",
+        "rows_per_s_before",
+        "rows_per_s_during",
+        "seconds",
+    ]
+    there, back = (f"{measured[a]} -> {measured[b]}" for a, b in (("from", "to"), ("to", "from")))
+    ways = [
+        (f"{strategy}, {way}", figures)
+        for strategy, both in measured["strategies"].items()
+        for way, figures in ((there, both), (back, both["back"]))
+    ]
+    if "spark" in measured:
+        spark = measured["spark"]
+        ways += [
+            (f"spark, {way}", {"max_unserved_ms": f["pause_ms"]}) for way, f in ((there, spark), (back, spark["back"]))
+        ]
+    rows = [[what, *(_shown(figures.get(name)) for name in names)] for what, figures in ways]
+    lines = ["", render_rows(["", *names], rows, [False, *(True for _ in names)])]
+    if measured["ratio_spark_to_icadd"] is not None:
+        lines += ["", f"Spark's own way pauses {measured['ratio_spark_to_icadd']} times as long as icadd."]
+    lines += ["", "Every answer was right." if measured["right"] else "SOME ANSWERS WERE WRONG."]
+    return "\n".join(lines)
+
+
+def _shown(figure: float | None) -> str:
+    return "" if figure is None else f"{figure:,}"
 
 
 def _say() -> Callable[[str], None]:
