@@ -83,7 +83,10 @@ class World:
     def _birth(self) -> None:
         for worker in self.scenario.workers:
             for region, map in self.scenario.maps.items():
-                self.parts[worker, region] = Part(self.rulebook.machine(worker, map), self.rulebook.operators)
+                back = self.parts.get((worker, region))  # whose upstream goes on where it was
+                position = 0 if back is None else back.position
+                machine, operators = self.rulebook.machine(worker, map), self.rulebook.operators
+                self.parts[worker, region] = Part(machine, operators, position=position)
         for region, keys in self.scenario.prior.items():
             for key in keys:
                 self.parts[vnode_owner(self.scenario.maps[region], key), region].logs[key] = ((WorkerId(-1), 0),)
@@ -322,7 +325,10 @@ class World:
         maps = phase.plan.before if self.rulebook.joiner_knows_old_map else phase.plan.after
         for worker in workers:
             for region, map in maps.items():
-                self.parts[worker, region] = Part(self.rulebook.machine(worker, map), self.rulebook.operators)
+                back = self.parts.get((worker, region))  # whose upstream goes on where it was
+                position = 0 if back is None else back.position
+                machine, operators = self.rulebook.machine(worker, map), self.rulebook.operators
+                self.parts[worker, region] = Part(machine, operators, position=position)
         self._coordinate(WorkersStarted())
 
     # Checks -------------------------------------------------------------------------------------------------------
