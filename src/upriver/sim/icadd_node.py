@@ -11,7 +11,7 @@ from upriver.ids import WorkerId
 from upriver.migration.actions import Collect, Drop, Interrogate, PassDown, Rule, TakeState
 from upriver.migration.events import AbortAsked, Collected, Interrogated, RescaleAnnounced
 from upriver.sim.icadd_rows import frozen
-from upriver.sim.icadd_scenario import Machine
+from upriver.sim.icadd_scenario import Machine, Operators
 from upriver.vnodes import vnodes_of
 
 Log = tuple[tuple[WorkerId, int], ...]
@@ -55,6 +55,7 @@ class Part:
     """
 
     machine: Machine
+    operators: Operators
     logs: dict[int, Log] = field(default_factory=dict)
     sealed: frozenset[int] = frozenset()
     queue: tuple[ForOperators, ...] = ()
@@ -70,6 +71,7 @@ class Part:
         """A part to change; nothing that the two share is ever changed in place."""
         return Part(
             copy.copy(self.machine),
+            self.operators,
             dict(self.logs),
             self.sealed,
             self.queue,
@@ -112,14 +114,14 @@ class Part:
 
     def interrogate(self, task: Interrogate, vnodes_total: int) -> None:
         """The operators name their keys of these vnodes."""
-        keys = np.array(sorted(self.logs), np.uint64)
+        keys = np.array(self.operators.keys(self.logs), np.uint64)
         self.answer = Interrogated(keys=keys[np.isin(vnodes_of(keys, vnodes_total), task.vnodes)])
 
     def collect(self, task: Collect) -> None:
         """The operators add the state of these keys, and keep it until Drop."""
         keys = task.keys.tolist()
         self.sealed |= set(keys)
-        self.answer = Collected(keys=task.keys, state=tuple((key, self.logs.get(key, ())) for key in keys))
+        self.answer = Collected(keys=task.keys, state=self.operators.collect(self.logs, keys))
 
     def take(self, task: TakeState) -> None:
         """The operators take over state that nobody else keeps."""

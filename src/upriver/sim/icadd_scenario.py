@@ -1,7 +1,7 @@
 """What a run of the migration model is about: workers, keys, rows to come, and the rescales asked for."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from upriver.ids import VnodeId, WorkerId
@@ -30,12 +30,37 @@ class Machine(Protocol):
     def step(self, event: Event) -> tuple[Action, ...]: ...
 
 
+Logs = Mapping[int, tuple[tuple[WorkerId, int], ...]]
+"""The state of one region on one worker: of each key the rows that were applied, in order, by origin and number."""
+
+
+class Operators(Protocol):
+    """How the operators of a region answer."""
+
+    def keys(self, logs: Logs) -> list[int]:
+        """Of which they say that they have state, in order."""
+
+    def collect(self, logs: Logs, keys: list[int]) -> tuple[tuple[int, tuple[tuple[WorkerId, int], ...]], ...]:
+        """What they hand out of the state of these keys."""
+
+
+class OneOperator:
+    """It has all the state of its region."""
+
+    def keys(self, logs: Logs) -> list[int]:
+        return sorted(logs)
+
+    def collect(self, logs: Logs, keys: list[int]) -> tuple[tuple[int, tuple[tuple[WorkerId, int], ...]], ...]:
+        return tuple((key, logs.get(key, ())) for key in keys)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rulebook:
     """Which rules a world runs by.
 
     joiner_knows_old_map: else it starts from the new one, which is fault R5. waiting_rows_in_flight: see M10.
     loses_done_to_the_gone: a Done that reaches a worker which has left does no harm. aborts: rescales can be given up.
+    operators: how those of every region answer.
     """
 
     machine: Callable[[WorkerId, VnodeMap], Machine]
@@ -44,6 +69,7 @@ class Rulebook:
     waiting_rows_in_flight: bool
     loses_done_to_the_gone: bool
     aborts: bool
+    operators: Operators = field(default_factory=OneOperator)
 
 
 def mended(rules: MendedRules = ALL_RULES) -> Rulebook:
