@@ -105,12 +105,18 @@ def test_workers_share_a_run_out(hashes: list[int], vnodes: int, workers: int) -
 
 
 @MANY
-@given(st.lists(st.tuples(st.integers(0, 99), st.integers(0, 25))), st.integers(1, 9))
-def test_cut_leaves_the_rows_and_bounds_the_pieces(slices: list[tuple[int, int]], rows_max: int) -> None:
-    pieces = list(cut(slices, rows_max))
-    assert [r for s, n in pieces for r in range(s, s + n)] == [r for s, n in slices for r in range(s, s + n)]
-    assert all(1 <= rows <= rows_max for _, rows in pieces)
-    assert len(pieces) == sum(-(-rows // rows_max) for _, rows in slices)
+@given(HASHES, st.lists(st.tuples(st.integers(0, 30), st.integers(0, 25))), st.integers(1, 9))
+def test_cut_leaves_the_rows_and_keeps_a_key_s_rows_together(
+    hashes: list[int], slices: list[tuple[int, int]], rows_max: int
+) -> None:
+    ascending = np.sort(np.array(hashes, np.uint64) % 16)
+    within = [(start, min(rows, len(hashes) - start)) for start, rows in slices if start < len(hashes)]
+    pieces = list(cut(within, rows_max, ascending))
+    assert [r for s, n in pieces for r in range(s, s + n)] == [r for s, n in within for r in range(s, s + n)]
+    ends = {start + rows for start, rows in within}
+    for start, rows in pieces:
+        assert start + rows in ends or ascending[start + rows - 1] != ascending[start + rows]
+        assert rows <= rows_max or ascending[start + rows_max - 1] == ascending[start + rows - 1]
 
 
 SMALL = run_table([1, 2**40, 2**63], {"name": pa.array(["a", None, "é"]), "n": pa.array([1, 2, None], pa.int64())})

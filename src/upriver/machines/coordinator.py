@@ -34,6 +34,7 @@ from upriver.machines.messages import (
     MetPeers,
     Moved,
     PeerLeft,
+    PeersLost,
     Retire,
     RowsApplied,
     Settled,
@@ -168,6 +169,8 @@ class CoordinatorMachine:
                 self._scans.still(member, event.message)
             case MetPeers():
                 self._rescales.met(member, event.message)
+            case PeersLost():
+                self._rescales.channel_lost(member, event.message)
             case Settled():
                 self._rescales.settled(member, event.message)
             case PeerLeft():

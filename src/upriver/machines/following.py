@@ -1,16 +1,15 @@
 """The state of a worker that follows the river."""
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import numpy as np
 import pyarrow as pa
 
 from upriver.dataflow.plan import ViewPlan
 from upriver.ids import Channel, Epoch, MapVersion, VnodeId, WorkerId
 from upriver.machines.messages import Assign, FromWorker, Meet, TakeSnapshot
-from upriver.machines.peers import Envelope, Mask, PeerMessage, Question
+from upriver.machines.peers import Envelope, PeerMessage, Question
 from upriver.machines.rules import Rules
 from upriver.machines.share import Share, View
 from upriver.machines.strategies import MIGRATORS, Strategy
@@ -66,8 +65,6 @@ class Following:
     shares: dict[str, Share]
     fed_by: dict[Channel, list[str]]
     """The views that each channel feeds."""
-    owned: dict[str, Mask]
-    """Per view, one boolean per vnode: what this worker was assigned."""
     reads: tuple[VnodeId, ...]
     applied: Epoch
     """The last epoch whose slices were all read."""
@@ -114,9 +111,13 @@ class Following:
         envelope = Envelope(generation=self.assignment.generation, content=content)
         self.actions.append(SendPeer(to=peer, envelope=envelope))
 
+    def map_of(self, view: str) -> VnodeMap | None:
+        """The map by which the view's keys are kept; ``None`` while they move."""
+        return getattr(self.shares[view].migrator.phase, "map", None)
+
     def map_version(self, view: str) -> MapVersion:
-        """Of the map by which the view's keys are kept, or were before the rescale that is on."""
-        return getattr(self.shares[view].migrator.phase, "map", self.assignment.maps[view]).version
+        """Of that map; of the first one while keys move."""
+        return (self.map_of(view) or self.assignment.maps[view]).version
 
 
 def started(event: Assign, build_view: BuildView, rules: Rules) -> Following:
@@ -139,13 +140,8 @@ def started(event: Assign, build_view: BuildView, rules: Rules) -> Following:
         rules=rules,
         shares=shares,
         fed_by=fed_by,
-        owned=_owned(event.worker, event.maps),
         reads=event.reads,
         applied=event.start_at,
         reflected=event.start_at,
         opened=event.start_at,
     )
-
-
-def _owned(worker: WorkerId, maps: Mapping[str, VnodeMap]) -> dict[str, Mask]:
-    return {view: np.array(vnode_map.owners) == worker for view, vnode_map in maps.items()}

@@ -19,10 +19,9 @@ def lookup_asked(phase: Following, event: LookupAsked) -> Question | None:
         phase.actions.append(Refuse(ticket=event.ticket, error=UnknownView.among(event.view, phase.shares)))
         return None
     if phase.meet is None and phase.rules.w4_own_vnodes_only:  # W4: with no channel to a peer, there is no other way
-        owned = phase.owned[event.view]
-        foreign = ~owned[vnodes_of(event.hash64, len(owned))]
-        if foreign.any():
-            error = WrongOwner(f"{int(foreign.sum())} keys are not kept here")
+        foreign = _foreign(phase, event)
+        if foreign:
+            error = WrongOwner(f"{foreign} keys are not kept here")
             phase.actions.append(Refuse(ticket=event.ticket, error=error))
             return None
     phase.asked[event.ticket] = Asked(event.view, event.keys.num_rows, [])
@@ -31,6 +30,14 @@ def lookup_asked(phase: Following, event: LookupAsked) -> Question | None:
         asked_here(phase, event.view, question)
         return None
     return question
+
+
+def _foreign(phase: Following, event: LookupAsked) -> int:
+    """How many of the keys are kept elsewhere. All, if keys were moving when a peer was lost: nobody knows where."""
+    vnode_map = phase.map_of(event.view)
+    if vnode_map is None:
+        return len(event.hash64)
+    return int((vnode_map.owners_of(vnodes_of(event.hash64, len(vnode_map.owners))) != phase.me).sum())
 
 
 def asked_here(phase: Following, view: str, question: Question) -> None:

@@ -160,6 +160,13 @@ class MetPeers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PeersLost:
+    """A channel to a peer is gone, or could not be opened. why: for a person."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
     """This worker routes the view's rows by the map of this version, and waits for nobody. kept: slices that stayed."""
 

@@ -1,13 +1,13 @@
 """A worker's part in a rescale: whom it meets, what it is told, what it gives and takes; rules W7 and W8."""
 
-from upriver.errors import ProtocolError
+from upriver.errors import ProtocolError, WrongOwner
 from upriver.machines.following import Following
-from upriver.machines.lookups import answered, refused
-from upriver.machines.messages import CloseInput, GoOn, HoldStill, Meet, MetPeers, Order, ReadVnodes, Still
+from upriver.machines.lookups import answered, refuse_all, refused
+from upriver.machines.messages import CloseInput, GoOn, HoldStill, Meet, MetPeers, Order, PeersLost, ReadVnodes, Still
 from upriver.machines.peers import ForRegion, Installed, QuestionAnswered, QuestionRefused
 from upriver.machines.routes import carry_out, route, tell_progress
 from upriver.machines.strategies import MIGRATORS
-from upriver.machines.worker_events import MeetPeers, PeerSaid, PeersMet, TimeToMove
+from upriver.machines.worker_events import MeetPeers, PeerLost, PeerSaid, PeersMet, TimeToMove
 from upriver.migration.events import InputClosed, Received
 from upriver.migration.messages import Acquire
 
@@ -42,6 +42,13 @@ def meet(phase: Following, event: Meet) -> None:
 def peers_met(phase: Following, event: PeersMet) -> None:
     if phase.meet is not None and event.meeting == phase.meet.meeting:
         phase.say(MetPeers(meeting=event.meeting))
+
+
+def peer_lost(phase: Following, event: PeerLost) -> None:
+    """Nobody is sent anything any more. If keys were moving, the coordinator will have all begin anew."""
+    phase.meet = None
+    phase.say(PeersLost(why=event.why))
+    refuse_all(phase, WrongOwner(f"a peer cannot be asked any more ({event.why}); ask again"))
 
 
 def ordered(phase: Following, event: Order) -> None:

@@ -23,7 +23,7 @@ from upriver.machines.coordinator_events import (
     RescaleWanted,
     StartWorkers,
 )
-from upriver.machines.messages import CloseInput, Meet, MetPeers, Order, PeerLeft, Retire, Settled
+from upriver.machines.messages import CloseInput, Meet, MetPeers, Order, PeerLeft, PeersLost, Retire, Settled
 from upriver.machines.scans import Scans
 from upriver.machines.strategies import Strategy
 from upriver.migration import coordinator as protocol
@@ -154,6 +154,11 @@ class Rescales:
         """A member is gone. Its state may have been on its way: nobody can tell, so all begin anew."""
         if isinstance(self.stage, Meeting | Moving):
             self._fail(WorkerLost(f"worker {member.worker} was lost; all workers start anew by the old map"))
+
+    def channel_lost(self, member: Member, message: PeersLost) -> None:
+        """What was said over it may be lost."""
+        if isinstance(self.stage, Meeting | Moving):
+            self._fail(WorkerLost(f"worker {member.worker}: {message.why}; all workers start anew by the old map"))
 
     # Stages
 

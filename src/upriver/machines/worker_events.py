@@ -64,13 +64,22 @@ class PeerSaid:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PeerLost:
+    """The channel to a peer is gone, or could not be opened. why: for a person."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TimeToMove:
     """There is time to give up to ``keys_max`` keys away."""
 
     keys_max: int
 
 
-WorkerEvent = ToWorker | RowsRead | EpochRead | LookupAsked | LookupGivenUp | PeersMet | PeerSaid | TimeToMove
+WorkerEvent = (
+    ToWorker | RowsRead | EpochRead | LookupAsked | LookupGivenUp | PeersMet | PeerSaid | PeerLost | TimeToMove
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

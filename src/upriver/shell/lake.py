@@ -32,7 +32,7 @@ from upriver.state.runs import CHECKSUM, RunInfo, checksum_of, cut, decode_run, 
 
 FORMAT = 1
 SLICE_ROWS_MAX = 65_536
-"""Rows of one batch that a worker applies without looking at its inbox."""
+"""Rows of one batch that a worker applies without looking at its inbox; more, if they are all of one key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,13 +179,30 @@ class Lake:
     def read(
         self, manifest: Manifest, channel: Channel, vnodes: frozenset[VnodeId], table: TableSpec
     ) -> Iterator[pa.RecordBatch]:
-        """Those vnodes' rows of an epoch on one lake edge, with their hash64, in batches of ``SLICE_ROWS_MAX``."""
+        """Those vnodes' rows of an epoch on one lake edge, with their hash64, in batches of about ``SLICE_ROWS_MAX``.
+
+        No batch ends between two rows of one key.
+        """
+        held: pa.RecordBatch | None = None
+        for piece in self._pieces(manifest, channel, vnodes, table):
+            if held is not None and held.column(0)[-1] == piece.column(0)[0]:
+                held = pa.concat_batches([held, piece])  # a key so large that its rows go on in the next run
+                continue
+            if held is not None:
+                yield held
+            held = piece
+        if held is not None:
+            yield held
+
+    def _pieces(
+        self, manifest: Manifest, channel: Channel, vnodes: frozenset[VnodeId], table: TableSpec
+    ) -> Iterator[pa.RecordBatch]:
         schema = run_schema(table.schema)
         for run in manifest.runs.get(channel, ()):
             slices = run.slices_of(vnodes)
             if slices:
                 rows = self.open_run(run, schema)
-                for first, count in cut(slices, SLICE_ROWS_MAX):
+                for first, count in cut(slices, SLICE_ROWS_MAX, rows.column(0).to_numpy()):
                     yield rows.slice(first, count)
 
     def open_run(self, run: RunInfo, schema: pa.Schema) -> pa.RecordBatch:

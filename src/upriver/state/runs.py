@@ -17,6 +17,7 @@ import xxhash
 from upriver.errors import CorruptFile
 from upriver.ids import VnodeId
 from upriver.vnodes import offsets_by_vnode
+from upriver.xxh64 import Hashes
 
 HASH_COLUMN = "hash64"
 CHECKSUM = "xxh3_64"
@@ -126,8 +127,15 @@ def named_columns(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name} {field.type}{'' if field.nullable else ' not null'}" for field in schema)
 
 
-def cut(slices: Iterable[tuple[int, int]], rows_max: int) -> Iterator[tuple[int, int]]:
-    """The same slices in pieces of at most ``rows_max`` rows."""
+def cut(slices: Iterable[tuple[int, int]], rows_max: int, hash64: Hashes) -> Iterator[tuple[int, int]]:
+    """The same slices in pieces of about ``rows_max`` rows: a key's rows stay together, however many there are.
+
+    hash64: of all rows, ascending.
+    """
     for start, rows in slices:
-        for first in range(start, start + rows, rows_max):
-            yield first, min(rows_max, start + rows - first)
+        first, end = start, start + rows
+        while first < end:
+            last = min(first + rows_max, end) - 1
+            after = min(int(np.searchsorted(hash64, hash64[last], side="right")), end)
+            yield first, after - first
+            first = after
