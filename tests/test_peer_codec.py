@@ -25,6 +25,14 @@ from upriver.machines.peers import (
 )
 from upriver.migration.messages import Acquire, Bye, Done, Kept, Mark, RelayedMark, RowsSent, WorkerDone
 from upriver.migration.messages import Message as BetweenDistributors
+from upriver.migration.redistribute_messages import (
+    Final,
+    Redistribute,
+    RedistributeMessage,
+    Scaleup,
+    Sets,
+    Shutdown,
+)
 from upriver.shell import wire
 from upriver.shell.peer_codec import FrameWriter, decode, encode
 
@@ -59,12 +67,13 @@ BATCHES = tables().flatmap(lambda rows: st.builds(Batch, st.just(rows), hashes(l
 QUESTIONS = tables().flatmap(
     lambda keys: st.builds(Question, NUMBERS, WORKERS, EPOCHS, st.just(keys), hashes(len(keys)))
 )
+KEYS = st.integers(0, 5).flatmap(hashes)
 MESSAGES = {
     RowsSent: st.builds(RowsSent, version=VERSIONS, rows=st.builds(Portion, EPOCHS, BATCHES) | QUESTIONS),
     Acquire: st.builds(
         Acquire,
         version=VERSIONS,
-        keys=st.integers(0, 5).flatmap(hashes),
+        keys=KEYS,
         state=st.lists(tables(), max_size=3).map(tuple),
     ),
     Done: st.builds(Done, version=VERSIONS, vnode=VNODES),
@@ -72,6 +81,11 @@ MESSAGES = {
     Mark: st.builds(Mark, version=VERSIONS, vnode=VNODES),
     RelayedMark: st.builds(RelayedMark, version=VERSIONS, vnode=VNODES, origin=WORKERS),
     Bye: st.builds(Bye, version=VERSIONS),
+    Shutdown: st.builds(Shutdown, version=VERSIONS),
+    Scaleup: st.builds(Scaleup, version=VERSIONS),
+    Sets: st.builds(Sets, version=VERSIONS, whitelist=KEYS, hold=KEYS),
+    Final: st.builds(Final, version=VERSIONS, keys=KEYS),
+    Redistribute: st.builds(Redistribute, version=VERSIONS, keys=KEYS, following=KEYS, added=KEYS, state=st.none()),
 }
 ERRORS = st.builds(lambda kind, text: kind(text), st.sampled_from([WrongOwner, UnknownView, WaitTimeout]), st.text())
 CONTENTS = {
@@ -109,7 +123,8 @@ def said_in_region(message: BetweenDistributors) -> Envelope:
 
 def test_there_is_a_case_here_for_all_that_workers_say() -> None:
     assert set(CONTENTS) == set(get_args(PeerMessage))
-    assert set(MESSAGES) == set(get_args(BetweenDistributors)) - {WorkerDone}
+    said = {*get_args(BetweenDistributors), *get_args(RedistributeMessage)}
+    assert set(MESSAGES) == said - {WorkerDone}  # which only the published rules have
 
 
 @pytest.mark.parametrize("kind", MESSAGES, ids=lambda kind: kind.__name__)
@@ -167,6 +182,7 @@ def test_a_frame_s_size_is_known_before_it_is_taken() -> None:
 
 # What has no form ------------------------------------------------------------------------------------------------
 
+NO_KEYS = np.empty(0, np.uint64)
 NO_ROWS = pa.RecordBatch.from_pydict({"n": []})
 
 
@@ -176,9 +192,13 @@ NO_ROWS = pa.RecordBatch.from_pydict({"n": []})
         (WorkerDone(version=MapVersion(7)), "WorkerDone is no message between distributors"),
         (RowsSent(version=MapVersion(7), rows=Batch(NO_ROWS, np.empty(0, np.uint64))), "Batch is no kind of rows"),
         (Acquire(version=MapVersion(7), keys=np.arange(2), state=()), "int64 where hash64s belong"),
-        (Acquire(version=MapVersion(7), keys=np.arange(2, dtype=np.uint64), state=({},)), "dict where a record batch"),
+        (Acquire(version=MapVersion(7), keys=NO_KEYS, state=({},)), "dict where a record batch"),
+        (
+            Redistribute(version=MapVersion(7), keys=NO_KEYS, following=NO_KEYS, added=NO_KEYS, state=()),
+            "tuple where nothing belongs",
+        ),
     ],
-    ids=["WorkerDone", "rows", "keys", "state"],
+    ids=["WorkerDone", "rows", "keys", "state", "state where none belongs"],
 )
 def test_what_has_no_form_is_refused_where_it_is_said(message: BetweenDistributors, match: str) -> None:
     with pytest.raises(ProtocolError, match=match):
@@ -235,7 +255,9 @@ def rows_of(said: dict[str, Any]) -> list[Any]:
     return said["said"][0][1][1][1][1][1][1]
 
 
-@pytest.mark.parametrize(("count", "match"), [(4, "4 words are spoken of, and 3 are left"), (2, "3 rows with 2 hash64s"), (-1, "-1 words")])
+@pytest.mark.parametrize(
+    ("count", "match"), [(4, "4 words are spoken of, and 3 are left"), (2, "3 rows with 2 hash64s"), (-1, "-1 words")]
+)
 def test_hashes_that_do_not_fit_the_rows_are_refused(count: int, match: str) -> None:
     def alter(said: dict[str, Any]) -> None:
         rows_of(said)[1][1] = count

@@ -18,6 +18,7 @@ from upriver.dataflow.batch import Batch, Weights
 from upriver.errors import ProtocolError, UpriverError
 from upriver.machines.peers import Envelope, ForRegion, Installed, Portion, Question, QuestionAnswered, QuestionRefused
 from upriver.migration.messages import Acquire, Bye, Done, Kept, Mark, RelayedMark, RowsSent
+from upriver.migration.redistribute_messages import Final, Redistribute, Scaleup, Sets, Shutdown
 from upriver.shell.wire import Message, error_from_json, error_to_json
 from upriver.xxh64 import Hashes
 
@@ -240,6 +241,11 @@ def _take_batches(said: Any, frame: _FrameReader) -> tuple[pa.RecordBatch, ...]:
     return tuple(frame.take_batch() for _ in range(_take_number(said, frame)))
 
 
+def _put_nothing(value: object, _: FrameWriter) -> None:
+    if value is not None:
+        raise ProtocolError(f"{type(value).__name__} where nothing belongs: only the published rules have it there")
+
+
 def _take_error(said: Any, _: _FrameReader) -> UpriverError:
     if not isinstance(said, dict):
         raise ProtocolError(f"{said!r} where an error belongs")
@@ -256,10 +262,11 @@ _ERROR = _Plain(lambda error, _: error_to_json(error), _take_error)
 _HASHES = _Plain(lambda hashes, frame: frame.put_words(hashes), _take_words)
 _WEIGHT = _Plain(_put_weight, _take_weight)
 _ARROW = _Plain(lambda batch, frame: frame.put_batch(batch), lambda _, frame: frame.take_batch())
+_ABSENT = _Plain(_put_nothing, lambda _said, _frame: None)
 _STATE = _Plain(_put_batches, _take_batches)
 
 
-# What workers say: one line for each class ----------------------------------------------------------------------
+# What workers say: one entry for each class ----------------------------------------------------------------------
 
 
 def _uneven_batch(batch: Batch) -> str | None:
@@ -290,6 +297,11 @@ _MESSAGE = _OneOf(
     _Record(Mark, version=_NUMBER, vnode=_NUMBER),
     _Record(RelayedMark, version=_NUMBER, vnode=_NUMBER, origin=_NUMBER),
     _Record(Bye, version=_NUMBER),
+    _Record(Shutdown, version=_NUMBER),
+    _Record(Scaleup, version=_NUMBER),
+    _Record(Sets, version=_NUMBER, whitelist=_HASHES, hold=_HASHES),
+    _Record(Final, version=_NUMBER, keys=_HASHES),
+    _Record(Redistribute, version=_NUMBER, keys=_HASHES, following=_HASHES, added=_HASHES, state=_ABSENT),
 )
 _CONTENT = _OneOf(
     "content of an envelope",
