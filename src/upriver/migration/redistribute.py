@@ -127,8 +127,10 @@ def _received_started(turn: RedistributeTurn, phase: Started, event: Received) -
 
 
 def _acquired(turn: RedistributeTurn, phase: Started | Normal, event: Received) -> Phase:
-    """Ahead of the REDISTRIBUTE that lets rows of these keys down."""
+    """Ahead of the REDISTRIBUTE that lets rows of these keys down, so the rescale is not over here (D4)."""
     assert isinstance(event.message, Acquire)
+    if isinstance(phase, Normal) and turn.by.d4_one_copy_of_state:
+        raise ProtocolError(f"worker {event.sender} sent {turn.me} the state of {event.message.keys} too late")
     turn.say(TakeState(keys=event.message.keys, state=event.message.state))
     return phase
 
@@ -156,6 +158,7 @@ _WHILE_STARTED: Mapping[type, _Handler] = {
 _TABLE: Mapping[tuple[type, type], _Handler] = {
     (Normal, RowsArrived): _rows_normally,
     (Normal, RowsSent): _received_normally,
+    (Normal, Acquire): _acquired,
     (Normal, Shutdown): announced_early,
     (Normal, Scaleup): announced_early,
     (Normal, RescaleAnnounced): announced,

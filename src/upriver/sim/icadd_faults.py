@@ -138,7 +138,7 @@ def search_published() -> list[dict[str, Any]]:
 
     Keys: fault, title, case, kind, rule (the document's, or null), steps, trace (a line per step, and the finding).
     """
-    return [*(_found(fault) for fault in FAULTS), _found_join()]
+    return [*map(found, FAULTS), _found_join()]
 
 
 def _found_join() -> dict[str, Any]:
@@ -155,7 +155,8 @@ def _found_join() -> dict[str, Any]:
     }
 
 
-def _found(fault: Fault) -> dict[str, Any]:
+def found(fault: Fault) -> dict[str, Any]:
+    """A fault searched for: an entry of ``search_published``."""
     finding = fault.shortest()
     story: list[str] = [] if finding is None else tell(fault.case, fault.rulebook, finding)
     rule = None if finding is None else finding.violation.rule

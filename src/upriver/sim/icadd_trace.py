@@ -6,6 +6,7 @@ from upriver.ids import WorkerId
 from upriver.migration.coordinator import RegionId
 from upriver.migration.events import AbortAsked, Interrogated
 from upriver.migration.messages import Done, Kept, Mark, RelayedMark
+from upriver.migration.redistribute_messages import Final, Redistribute, Sets
 from upriver.sim.icadd_node import Violation
 from upriver.sim.icadd_rows import brief, key_name
 from upriver.sim.icadd_world import Channels, Step, World
@@ -96,5 +97,12 @@ def _sized(text: str, message: object) -> str:
             return f"{text}({vnode} of {WorkerId(origin)})"
         case Kept(vnodes=vnodes):
             return f"{text}({', '.join(map(str, vnodes))})"
+        case Sets(whitelist=whitelist, hold=hold):
+            return f"{text}(whitelist {_names(whitelist.tolist())}; hold {_names(hold.tolist())})"
+        case Final(keys=keys):
+            return f"{text}({_names(keys.tolist())})"
+        case Redistribute(keys=keys, following=following, added=added):
+            parts = [("", keys), ("following ", following), ("added ", added)]
+            return f"{text}({'; '.join(what + _names(some.tolist()) for what, some in parts)})"
         case _:
             return text

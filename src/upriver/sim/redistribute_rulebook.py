@@ -63,8 +63,10 @@ def _number(key: int) -> int:
     return key & (KEYS_PER_VNODE_MAX - 1)
 
 
-def redistribute_rulebook(rules: RedistributeRules = ALL_ON, *, two_operators: bool = False) -> Rulebook:
-    """Worlds of redistributors. two_operators: in every region; else one."""
+def redistribute_rulebook(
+    rules: RedistributeRules = ALL_ON, *, two_operators: bool = True, aborts: bool = True
+) -> Rulebook:
+    """Worlds of redistributors. two_operators: in every region; else one. aborts: rescales can be given up."""
     operators: Operators = TwoOperators(rules) if two_operators else OneOperator()
     return Rulebook(
         machine=lambda worker, map: Redistributor(worker, map, rules),
@@ -72,11 +74,11 @@ def redistribute_rulebook(rules: RedistributeRules = ALL_ON, *, two_operators: b
         joiner_knows_old_map=rules.d10_joiner_knows_old_map,
         waiting_rows_in_flight=rules.d9_waiting_rows_in_flight,
         loses_done_to_the_gone=False,
-        aborts=rules.d1_new_keys_wait,
+        aborts=aborts,
         operators=operators,
     )
 
 
 def redistribute_as_published() -> Rulebook:
     """Document 001 as written; it says nothing of aborts."""
-    return redistribute_rulebook(AS_PUBLISHED, two_operators=True)
+    return redistribute_rulebook(AS_PUBLISHED, aborts=False)
