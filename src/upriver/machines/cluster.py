@@ -90,10 +90,15 @@ class Cluster:
         for member in self.by_worker():
             self.tell(member, ReadVnodes(vnodes=vnode_map.vnodes_of_worker(member.worker)))
 
-    def open_ahead(self) -> None:
-        """Let every member have as many epochs as it may."""
+    @property
+    def opened(self) -> Epoch:
+        """The last epoch that anybody was sent."""
+        return Epoch(max([self.ledger.ended, *(member.sent for member in self.by_worker())]))
+
+    def open_ahead(self, last: Epoch) -> None:
+        """Let every member have as many epochs as it may, up to ``last``."""
         for member in self.by_worker():
-            until = min(self.ledger.published, member.finished + EPOCHS_AHEAD_MAX)
+            until = min(last, member.finished + EPOCHS_AHEAD_MAX)
             for epoch in range(member.sent + 1, until + 1):
                 self._open(member, Epoch(epoch), mixed=False)
 

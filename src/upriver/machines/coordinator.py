@@ -43,7 +43,7 @@ from upriver.machines.messages import (
     Strain,
     WorkerFailed,
 )
-from upriver.machines.rescales import Rescales, Starting
+from upriver.machines.rescales import Rescales
 from upriver.machines.rules import ALL_RULES, Rules
 from upriver.machines.scans import Scans
 from upriver.vnodes import VnodeMap
@@ -119,21 +119,20 @@ class CoordinatorMachine:
         if rescales.in_lock_step:
             if not (scans.wants_pause and rescales.holds_still):
                 self.cluster.open_next()
-        elif rescales.opens_epochs:
-            self.cluster.open_ahead()
+        else:  # while nothing new is opened, those who are behind get what others had
+            self.cluster.open_ahead(self._ledger.published if rescales.opens_epochs else self.cluster.opened)
 
     # Members
 
     def _registered(self, event: WorkerRegistered) -> None:
-        stage = self._rescales.stage
-        joins = isinstance(stage, Starting) and event.worker in stage.joining
+        old = self.cluster.members.get(event.worker)
+        if old is not None and not self._stopping:
+            self.cluster.tell(old, Retire())
+            self._gone(old.incarnation)  # which may end the rescale, and with it the place
+        joins = self._rescales.awaits(event.worker)
         if self._stopping or not (joins or event.worker in self.cluster.workers):
             self.cluster.actions.append(Tell(incarnation=event.incarnation, message=Retire()))
             return
-        old = self.cluster.members.get(event.worker)
-        if old is not None:
-            self.cluster.tell(old, Retire())
-            self._gone(old.incarnation)
         member = Member(worker=event.worker, incarnation=event.incarnation, address=event.address)
         self.cluster.members[event.worker] = member
         if not joins:
@@ -146,7 +145,8 @@ class CoordinatorMachine:
         del self.cluster.members[member.worker]
         self._ledger.forget(member.worker)
         self._scans.lost(incarnation)
-        self._rescales.lost(member)
+        if not self._stopping:
+            self._rescales.lost(member)
 
     # What workers say
 

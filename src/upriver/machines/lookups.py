@@ -14,7 +14,7 @@ LOOKUPS_WAITING_MAX = 10_000
 
 
 def lookup_asked(phase: Following, event: LookupAsked) -> Question | None:
-    """What is to be routed, unless the lookup was refused or answered at once."""
+    """What is to be routed, unless the lookup was refused."""
     if event.view not in phase.shares:
         phase.actions.append(Refuse(ticket=event.ticket, error=UnknownView.among(event.view, phase.shares)))
         return None
@@ -25,11 +25,7 @@ def lookup_asked(phase: Following, event: LookupAsked) -> Question | None:
             phase.actions.append(Refuse(ticket=event.ticket, error=error))
             return None
     phase.asked[event.ticket] = Asked(event.view, event.keys.num_rows, [])
-    question = Question(event.ticket, phase.me, event.at_least, event.keys, event.hash64)
-    if not len(question):
-        asked_here(phase, event.view, question)
-        return None
-    return question
+    return Question(event.ticket, phase.me, event.at_least, event.keys, event.hash64)
 
 
 def _foreign(phase: Following, event: LookupAsked) -> int:

@@ -58,9 +58,10 @@ class Meeting:
 @dataclass(slots=True)
 class Moving:
     """Keys move. leaving: all and only the workers that have nothing left, and whose input is not closed; with the
-    peers to take leave of."""
+    peers to take leave of. over: all keys have moved, and only the epoch that is open has to end."""
 
     leaving: dict[WorkerId, tuple[WorkerId, ...]] = field(default_factory=dict)
+    over: protocol.RescaleOver | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ class Rescales:
 
     @property
     def opens_epochs(self) -> bool:
-        """Whether epochs may be opened at all."""
+        """Whether epochs may be opened that nobody has had yet."""
         return not (isinstance(self.stage, Draining | Meeting) and self._cluster.rules.c6_between_epochs)
 
     @property
@@ -113,6 +114,10 @@ class Rescales:
     def holds_still(self) -> bool:
         """Whether keys that move stop where they are when they are told to."""
         return isinstance(self.stage, Moving) and self._current is not None and self._current.strategy.holds_still
+
+    def awaits(self, worker: WorkerId) -> bool:
+        """Whether the worker is to join, and the others have not met."""
+        return isinstance(self.stage, Starting | Draining) and worker in self._joining()
 
     # What users want
 
@@ -165,8 +170,8 @@ class Rescales:
     def advance(self) -> None:
         """Go on to the next stage, if its time has come."""
         before = None
-        while before != self.stage:
-            before = self.stage
+        while before != (self.stage, len(self._queue)):
+            before = self.stage, len(self._queue)
             self._advance()
 
     def _advance(self) -> None:
@@ -179,19 +184,22 @@ class Rescales:
                 if all(worker in cluster.members for worker in joining):
                     self.stage = Draining()
             case Draining():
+                complete = all(worker in cluster.members for worker in self._joining())
                 quiet = cluster.is_quiet() and self._scans.is_idle
-                if quiet or not cluster.rules.c6_between_epochs:  # C6
+                if complete and (quiet or not cluster.rules.c6_between_epochs):  # C6
                     self._begin()
             case Meeting(waiting):
                 if not waiting:
                     self._announce()
-            case Moving(leaving):
+            case Moving(leaving, over):
                 if cluster.is_quiet() or not cluster.rules.c8_leave_when_dry:  # C8
                     for worker in sorted(leaving):
                         self._close_input(worker, leaving[worker])
                     leaving.clear()
+                if over is not None and (cluster.is_quiet() or not cluster.rules.c5_lock_step):  # C5
+                    self._settle(over)
             case Reloading(until, vnodes):
-                if all(member.finished >= until for member in cluster.by_worker()):
+                if cluster.is_complete() and all(member.finished >= until for member in cluster.by_worker()):
                     self._end(Outcome.OVER, vnodes)
 
     def _take_up(self, request: RescaleWanted) -> None:
@@ -258,7 +266,10 @@ class Rescales:
                     self.stage.leaving[worker] = peers
                     self._cluster.read_by(self._protocol.maps_by_now[RegionId(0)])
                 case protocol.RescaleOver():
-                    self._settle(action)
+                    if isinstance(self.stage, Moving):
+                        self.stage.over = action
+                    else:  # there was nothing to do
+                        self._settle(action)
                 case protocol.RescaleRefused(error=error):
                     self._end(Outcome.REFUSED, 0, error)
                 case _:
@@ -275,6 +286,7 @@ class Rescales:
         """All keys are where they shall be."""
         vnodes = self._adopt(over)
         self._cluster.read_by(self._cluster.reading)
+        self._scans.all_have_moved()
         self._end(Outcome.ABORTED if over.aborted else Outcome.OVER, vnodes)
 
     def _adopt(self, over: protocol.RescaleOver) -> int:
@@ -322,8 +334,8 @@ class Rescales:
     def _fail(self, error: UpriverError) -> None:
         """Back to the old map: whatever was on its way is lost, and everybody reads everything again."""
         cluster, phase = self._cluster, self._protocol.phase
-        assert isinstance(phase, protocol.Starting | protocol.Rescaling)
-        version = MapVersion(phase.plan.version + 1)
+        last = self._protocol.maps[RegionId(0)].version if isinstance(phase, protocol.Idle) else phase.plan.version
+        version = MapVersion(last + 1)
         cluster.maps = {view: VnodeMap(version, vnode_map.owners) for view, vnode_map in cluster.maps.items()}
         cluster.reading = next(iter(cluster.maps.values()))
         cluster.workers = cluster.reading.workers

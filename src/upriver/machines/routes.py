@@ -3,7 +3,7 @@
 from upriver.machines.following import Following
 from upriver.machines.lookups import asked_here, no_longer_waiting
 from upriver.machines.messages import Moved, PeerLeft, Settled
-from upriver.machines.peers import ForRegion
+from upriver.machines.peers import ForRegion, Question
 from upriver.machines.share import Applied, AskedHere, Gave, Outcome, Took
 from upriver.machines.strategies import left_to_give
 from upriver.migration.actions import Leave, ReportGone, ReportSettled, Send
@@ -42,10 +42,18 @@ def carry_out(phase: Following, view: str, outcomes: list[Outcome]) -> None:
                 pass  # the coordinator hears it from those who stay
 
 
+def ask(phase: Following, view: str, question: Question) -> None:
+    """Send a question to where its keys are. One of no keys belongs nowhere, and is answered here."""
+    if len(question):
+        route(phase, view, RowsArrived(rows=question))
+    else:
+        asked_here(phase, view, question)
+
+
 def ask_again(phase: Following) -> None:
     """Route the questions whose epoch has come."""
     for waiting in no_longer_waiting(phase):
-        route(phase, waiting.view, RowsArrived(rows=waiting.question))
+        ask(phase, waiting.view, waiting.question)
 
 
 def tell_progress(phase: Following, view: str) -> None:

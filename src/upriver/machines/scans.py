@@ -109,15 +109,22 @@ class Scans:
             pause.reached = True
             self._go_on()
 
+    def all_have_moved(self) -> None:
+        """No keys are left to move, so nobody who holds still needs to be heard of: some may have left."""
+        if self._pause is not None:
+            self._pause.reached = True
+            self._go_on()
+
     def _take(self, event: SnapshotAsked, cut: Epoch) -> None:
         snapshot = self._last = SnapshotId(self._last + 1)
-        members = self._cluster.by_worker()
+        members = [member for member in self._cluster.by_worker() if member.worker in self._cluster.workers]
         asked = frozenset(member.incarnation for member in members)
         workers = tuple(member.worker for member in members)
         self._pending[snapshot] = Pending(
             ticket=event.ticket, at=cut, workers=workers, asked=asked, awaiting=set(asked)
         )
-        self._cluster.tell_all(TakeSnapshot(snapshot=snapshot, view=event.view, at=cut))
+        for member in members:
+            self._cluster.tell(member, TakeSnapshot(snapshot=snapshot, view=event.view, at=cut))
         self._hold(snapshot)
 
     def _hold(self, snapshot: SnapshotId) -> None:

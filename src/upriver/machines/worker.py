@@ -49,7 +49,7 @@ from upriver.machines.moving import (
     say_still,
     time_to_move,
 )
-from upriver.machines.routes import route
+from upriver.machines.routes import ask
 from upriver.machines.rules import ALL_RULES, Rules
 from upriver.machines.snapshots import snapshot_asked, snapshot_dropped
 from upriver.machines.worker_events import (
@@ -66,7 +66,6 @@ from upriver.machines.worker_events import (
     WorkerAction,
     WorkerEvent,
 )
-from upriver.migration.events import RowsArrived
 
 
 class Unassigned:
@@ -119,6 +118,7 @@ class WorkerMachine:
 def _taking_leave(phase: Unassigned | Following | Retired, error: WrongOwner) -> list[WorkerAction]:
     if not isinstance(phase, Following):
         return []
+    phase.actions = []
     refuse_all(phase, error)
     return phase.actions
 
@@ -139,7 +139,7 @@ def _follow(phase: Following, event: WorkerEvent) -> list[WorkerAction]:
 def _lookup(phase: Following, event: LookupAsked) -> None:
     question = lookup_asked(phase, event)
     if question is not None:
-        route(phase, event.view, RowsArrived(rows=question))
+        ask(phase, event.view, question)
 
 
 # A handler's event is its key in the table, which no type checker can see.
