@@ -103,7 +103,14 @@ def measure_rescale(options: RescaleOptions, say: Say = print) -> dict[str, Any]
     if options.picture is not None:
         check_drawable()
     spark = local_session(max(options.before, options.after), app_name="upriver-bench")
-    result: dict[str, Any] = {"keys": options.keys, "from": options.before, "to": options.after, "strategies": {}}
+    result: dict[str, Any] = {
+        "keys": options.keys,
+        "from": options.before,
+        "to": options.after,
+        "rows_per_s": options.epoch_rows * options.epochs_per_s,
+        "lookups_per_s": options.lookups_per_s,
+        "strategies": {},
+    }
     traces: dict[str, tuple[Trace, Trace]] = {}
     try:
         for strategy in options.strategies:
