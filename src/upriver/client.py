@@ -1,9 +1,10 @@
 """Looking keys up in a running app, from any process; no Spark needed."""
 
 import atexit
+import math
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import pyarrow as pa
@@ -49,6 +50,7 @@ class Client:
         self._watch = Watch()
         self._timeout = timeout
         self._routing: Routing | None = None
+        self._refreshed_at = -math.inf
         self._closed = threading.Event()
         atexit.register(self.close)  # a stream that is still open would keep the interpreter from ending
 
@@ -106,6 +108,7 @@ class Client:
         """
         routing = Routing.from_json(self._act("routing", {}, timeout))
         self._routing = routing
+        self._refreshed_at = time.monotonic()
         self._streams.keep_only(routing.addresses.values())
 
     def close(self) -> None:
@@ -153,6 +156,7 @@ class Client:
             answers, unanswered = ask_owners(lookup, asked, seconds_left, self._known(), self._streams, self._watch)
             found += answers
             if not unanswered:
+                self._note_versions(found)
                 return found
             if time.monotonic() + pause >= lookup.give_up_at:
                 raise unanswered[0].final_error(lookup)
@@ -161,3 +165,9 @@ class Client:
             pause = min(2 * pause, RETRY_S_MAX)
             self.refresh(max(RETRY_S_MAX, lookup.give_up_at - time.monotonic()))
             asked = KeySet.concat([again.question.keys for again in unanswered])
+
+    def _note_versions(self, found: Sequence[Found]) -> None:
+        """A worker that goes by a newer map has found the keys all the same; but the way to their owner is shorter."""
+        newer = any(part.version > self._known().vnode_map.version for part in found)
+        if newer and time.monotonic() > self._refreshed_at + RETRY_S_MAX:
+            self.refresh()

@@ -48,7 +48,7 @@ class HandFedRiver:
         self._root = str(root)
         self._workers = [WorkerId(number) for number in range(workers)]
         machine = CoordinatorMachine(VnodeMap.initial(VNODES_DEFAULT, self._workers), (self._plan,))
-        self._coordinator = CoordinatorLoop(machine)
+        self._coordinator = CoordinatorLoop(machine, lambda worker: self._host.start(worker))
         self._published_at = 0.0
 
     def __enter__(self) -> Self:

@@ -77,10 +77,14 @@ class KeySet:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Rows of some keys, and the place of each row's key among all keys of the lookup."""
+    """Rows of some keys, and the place of each row's key among all keys of the lookup.
+
+    version: of the map that the worker goes by.
+    """
 
     rows: pa.RecordBatch
     places: Places
+    version: int
 
 
 def in_key_order(found: Sequence[Found], schema: pa.Schema) -> pa.Table:
@@ -135,8 +139,9 @@ def ask_owners(
         with watch.limit(lookup.give_up_at + ANSWER_GRACE_S, lambda: _cancel(waiting)):
             for question, stream in waiting:
                 try:
-                    rows = stream.answer()
-                    found.append(Found(rows, question.keys.places_of(rows.select(lookup.route.key))))
+                    answered = stream.answer()
+                    places = question.keys.places_of(answered.rows.select(lookup.route.key))
+                    found.append(Found(answered.rows, places, answered.version))
                 except (WrongOwner, WorkerLost) as error:
                     unanswered.append(Unanswered(question, error))
                 except UpriverError as error:

@@ -1,91 +1,146 @@
-"""The machines' messages as wire messages, and back. JSON all the way: nothing is unpickled."""
+"""The messages between coordinator and workers as wire messages, and back. JSON all the way: nothing is unpickled.
 
-from collections.abc import Mapping
-from typing import Any
+A message is the JSON of its fields, under the name of its class. The types of the fields say how each is read back.
+"""
+
+import dataclasses
+import types
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from upriver.dataflow.plan import ViewPlan
 from upriver.errors import ProtocolError
-from upriver.ids import Channel, Epoch, SnapshotId, VnodeId, WorkerId
-from upriver.machines.messages import (
-    Assign,
-    DropSnapshot,
-    EpochFinished,
-    FromWorker,
-    OpenEpoch,
-    Retire,
-    SnapshotTaken,
-    TakeSnapshot,
-    ToWorker,
-    WorkerFailed,
-)
+from upriver.machines.messages import FromWorker, ToWorker
+from upriver.machines.strategies import Strategy
 from upriver.shell.wire import Message
+from upriver.vnodes import VnodeMap
+
+Form = tuple[Callable[[Any], Any], Callable[[Any], Any]]
+"""How a value of some type becomes JSON, and how it is read back."""
 
 
 def encode(message: ToWorker | FromWorker) -> Message:
     """A machine's message for the wire; its class name is the kind."""
-    return Message(type(message).__name__, _fields(message))
-
-
-def _fields(message: ToWorker | FromWorker) -> dict[str, Any]:
-    match message:
-        case Assign():
-            return {
-                "worker": message.worker,
-                "vnodes_total": message.vnodes_total,
-                "vnodes": list(message.vnodes),
-                "plans": [plan.to_json() for plan in message.plans],
-                "serve_from": message.serve_from,
-            }
-        case OpenEpoch():
-            return {"epoch": message.epoch}
-        case TakeSnapshot():
-            return {"snapshot": message.snapshot, "view": message.view, "at": message.at}
-        case DropSnapshot():
-            return {"snapshot": message.snapshot}
-        case Retire():
-            return {}
-        case EpochFinished():
-            stats = {view: dict(numbers) for view, numbers in message.stats.items()}
-            return {"epoch": message.epoch, "received": dict(message.received), "stats": stats}
-        case SnapshotTaken():
-            return {"snapshot": message.snapshot, "rows": message.rows}
-        case WorkerFailed():
-            return {"kind": message.kind, "error": message.error}
+    kind: Any = type(message)
+    to_json, _ = _record(kind)
+    return Message(type(message).__name__, to_json(message))
 
 
 def decode_to_worker(message: Message) -> ToWorker:
     """What the coordinator says. Raises ProtocolError for anything else."""
-    fields: Mapping[str, Any] = message.fields
-    match message.kind:
-        case "Assign":
-            return Assign(
-                worker=WorkerId(fields["worker"]),
-                vnodes_total=fields["vnodes_total"],
-                vnodes=tuple(VnodeId(vnode) for vnode in fields["vnodes"]),
-                plans=tuple(ViewPlan.from_json(plan) for plan in fields["plans"]),
-                serve_from=Epoch(fields["serve_from"]),
-            )
-        case "OpenEpoch":
-            return OpenEpoch(epoch=Epoch(fields["epoch"]))
-        case "TakeSnapshot":
-            snapshot, at = SnapshotId(fields["snapshot"]), Epoch(fields["at"])
-            return TakeSnapshot(snapshot=snapshot, view=fields["view"], at=at)
-        case "DropSnapshot":
-            return DropSnapshot(snapshot=SnapshotId(fields["snapshot"]))
-        case "Retire":
-            return Retire()
-    raise ProtocolError(f"the coordinator said {message.kind!r}, which no worker knows")
+    said: ToWorker = _decode(message, _TO_WORKER, "the coordinator said {}, which no worker knows")
+    return said
 
 
 def decode_from_worker(message: Message) -> FromWorker:
     """What a worker says. Raises ProtocolError for anything else."""
-    fields: Mapping[str, Any] = message.fields
-    match message.kind:
-        case "EpochFinished":
-            received = {Channel(channel): int(rows) for channel, rows in fields["received"].items()}
-            return EpochFinished(epoch=Epoch(fields["epoch"]), received=received, stats=fields["stats"])
-        case "SnapshotTaken":
-            return SnapshotTaken(snapshot=SnapshotId(fields["snapshot"]), rows=fields["rows"])
-        case "WorkerFailed":
-            return WorkerFailed(kind=fields["kind"], error=fields["error"])
-    raise ProtocolError(f"a worker said {message.kind!r}, which the coordinator does not know")
+    said: FromWorker = _decode(message, _FROM_WORKER, "a worker said {}, which the coordinator does not know")
+    return said
+
+
+_TO_WORKER: Mapping[str, type] = {kind.__name__: kind for kind in get_args(ToWorker)}
+_FROM_WORKER: Mapping[str, type] = {kind.__name__: kind for kind in get_args(FromWorker)}
+
+
+def _decode(message: Message, kinds: Mapping[str, type], unknown: str) -> Any:
+    kind = kinds.get(message.kind)
+    if kind is None:
+        raise ProtocolError(unknown.format(repr(message.kind)))
+    _, from_json = _record(kind)
+    try:
+        return from_json(message.fields)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise ProtocolError(f"a malformed {message.kind}: {error!r}") from error
+
+
+@cache
+def _form(kind: Any) -> Form:
+    """Of a field's type."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if kind in (ViewPlan, VnodeMap):
+        return lambda value: value.to_json(), kind.from_json
+    if kind is Strategy:
+        return str, Strategy
+    if hasattr(kind, "__supertype__"):
+        return _form(kind.__supertype__)
+    if kind in (int, str, float, bool):
+        return _same, _checked(kind)
+    if hasattr(kind, "__dataclass_fields__"):
+        return _record(kind)
+    if origin in (Union, types.UnionType):
+        return _union(arguments)
+    if origin is tuple and arguments[-1] is Ellipsis:
+        return _sequence(_form(arguments[0]))
+    if origin is tuple:
+        return _row([_form(argument) for argument in arguments])
+    if origin is Mapping or origin is types.MappingProxyType or issubclass(origin, Mapping):
+        return _mapping(arguments[0], _form(arguments[1]))
+    raise TypeError(f"no form for {kind}")
+
+
+@cache
+def _record(kind: Any) -> Form:
+    hints = get_type_hints(kind)
+    forms = {field.name: _form(hints[field.name]) for field in dataclasses.fields(kind)}
+
+    def to_json(value: Any) -> dict[str, Any]:
+        return {name: form[0](getattr(value, name)) for name, form in forms.items()}
+
+    def from_json(json: Mapping[str, Any]) -> Any:
+        return kind(**{name: form[1](json[name]) for name, form in forms.items()})
+
+    return to_json, from_json
+
+
+def _union(kinds: tuple[Any, ...]) -> Form:
+    """Either of two records, told apart by name; or a value and ``None``."""
+    if type(None) in kinds:
+        (kind,) = (kind for kind in kinds if kind is not type(None))
+        to_json, from_json = _form(kind)
+        return (
+            lambda value: None if value is None else to_json(value),
+            lambda json: None if json is None else from_json(json),
+        )
+    forms = {kind.__name__: _record(kind) for kind in kinds}
+    return (
+        lambda value: [type(value).__name__, forms[type(value).__name__][0](value)],
+        lambda json: forms[json[0]][1](json[1]),
+    )
+
+
+def _sequence(form: Form) -> Form:
+    return lambda values: [form[0](value) for value in values], lambda json: tuple(form[1](item) for item in json)
+
+
+def _row(forms: list[Form]) -> Form:
+    return (
+        lambda values: [form[0](value) for form, value in zip(forms, values, strict=True)],
+        lambda json: tuple(form[1](item) for form, item in zip(forms, json, strict=True)),
+    )
+
+
+def _mapping(key: Any, form: Form) -> Form:
+    """JSON has strings for keys; so are a worker's number and a view's name."""
+    read_key: Callable[[str], Any] = str if _plain(key) is str else int
+    return (
+        lambda value: {str(name): form[0](item) for name, item in value.items()},
+        lambda json: {read_key(name): form[1](item) for name, item in json.items()},
+    )
+
+
+def _plain(kind: Any) -> Any:
+    return _plain(kind.__supertype__) if hasattr(kind, "__supertype__") else kind
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _checked(kind: type) -> Callable[[Any], Any]:
+    def check(value: Any) -> Any:
+        if not isinstance(value, kind) and not (kind is float and isinstance(value, int)):
+            raise TypeError(f"{value!r} where {kind.__name__} belongs")
+        return value
+
+    return check

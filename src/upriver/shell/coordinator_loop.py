@@ -3,32 +3,39 @@
 import itertools
 import queue
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
 from typing import Any, Protocol, assert_never
 
-from upriver.errors import ClusterError, ProtocolError, UpriverError, WaitTimeout
-from upriver.ids import Epoch, Incarnation, SnapshotId, WorkerId
-from upriver.machines.coordinator import (
+from upriver.errors import ClusterError, ProtocolError, UpriverError, UserError, WaitTimeout
+from upriver.ids import Epoch, Incarnation, SnapshotId, VnodeId, WorkerId
+from upriver.machines.coordinator import CoordinatorMachine
+from upriver.machines.coordinator_events import (
+    AbortWanted,
     AppFailed,
     CoordinatorAction,
     CoordinatorEvent,
-    CoordinatorMachine,
     EpochEnded,
     EpochPublished,
+    RescaleBegun,
+    RescaleEnded,
+    RescaleWanted,
     SnapshotAsked,
     SnapshotFailed,
     SnapshotReady,
+    StartWorkers,
     StopAsked,
     Tell,
     WorkerGone,
     WorkerRegistered,
     WorkerSaid,
 )
-from upriver.machines.messages import FromWorker, ToWorker
+from upriver.machines.messages import FromWorker, Moved, Strain, ToWorker
+from upriver.machines.strategies import Strategy
 from upriver.shell.lake import Manifest
+from upriver.shell.rescale_desk import RescaleDesk
 from upriver.shell.wire import error_from_json
 from upriver.vnodes import VnodeMap
 
@@ -53,7 +60,7 @@ class _Joined:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotParts:
-    """A snapshot that all workers hold. addresses: where its parts are, in order of worker."""
+    """A snapshot that some workers hold. addresses: where its parts are, in order of worker."""
 
     snapshot: SnapshotId
     epoch: Epoch
@@ -63,16 +70,19 @@ class SnapshotParts:
 class CoordinatorLoop:
     """Runs the coordinator. Every public method may be called by any thread."""
 
-    def __init__(self, machine: CoordinatorMachine) -> None:
+    def __init__(self, machine: CoordinatorMachine, start_worker: Callable[[WorkerId], None] | None = None) -> None:
+        """start_worker: fills a place, some time after it has returned; without it, no rescale can add workers."""
         self._machine = machine
+        self._start_worker = start_worker
         self._inbox: queue.SimpleQueue[CoordinatorEvent | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="upriver-coordinator", daemon=True)
         self._incarnations = itertools.count(1)
         self._tickets = itertools.count()
         self._joined: dict[Incarnation, _Joined] = {}
-        self._asked: dict[int, Future[SnapshotReady]] = {}
+        self._asked: dict[int, Future[SnapshotParts]] = {}
+        self._desk = RescaleDesk()
         self._changed = threading.Condition()
-        """Guards and announces ``_ended``, ``_failure`` and ``_joined``."""
+        """Guards and announces ``_ended``, ``_failure``, ``_joined`` and ``_desk``."""
         self._ended = Epoch(0)
         self._failure: UpriverError | None = None
 
@@ -97,11 +107,17 @@ class CoordinatorLoop:
         with self._changed:
             self._joined[incarnation] = _Joined(worker, address, end)
             self._changed.notify_all()
-        self._inbox.put(WorkerRegistered(worker=worker, incarnation=incarnation))
+        self._inbox.put(WorkerRegistered(worker=worker, incarnation=incarnation, address=address))
         return incarnation
 
     def hear(self, incarnation: Incarnation, message: FromWorker) -> None:
         """A worker has said something."""
+        with self._changed:
+            joined = self._joined.get(incarnation)
+            if joined is not None and isinstance(message, Moved):
+                self._desk.moved(joined.worker, message)
+            elif joined is not None and isinstance(message, Strain):
+                self._desk.strained(joined.worker, message)
         self._inbox.put(WorkerSaid(incarnation=incarnation, message=message))
 
     def lost(self, incarnation: Incarnation) -> None:
@@ -155,22 +171,53 @@ class CoordinatorLoop:
                 )
 
     def _missing(self) -> set[WorkerId]:
-        return set(self._machine.vnode_map.workers) - {joined.worker for joined in self._joined.values()}
+        return set(self._machine.cluster.workers) - {joined.worker for joined in self._joined.values()}
 
     def snapshot(self, view: str, seconds: float) -> SnapshotParts:
         """A consistent snapshot of a view, held by the workers until newer ones push it out."""
-        ticket, asker = next(self._tickets), Future[SnapshotReady]()
+        ticket, asker = next(self._tickets), Future[SnapshotParts]()
         self._asked[ticket] = asker
         self._inbox.put(SnapshotAsked(ticket=ticket, view=view))
         try:
-            ready = asker.result(seconds)
+            return asker.result(seconds)
         except FutureTimeout as error:
             self.check()
             raise WaitTimeout(f"view {view!r}: no snapshot in {seconds:g} s") from error
         finally:
             self._asked.pop(ticket, None)
-        addresses = self.addresses()
-        return SnapshotParts(ready.snapshot, ready.epoch, tuple(addresses[w] for w in sorted(addresses)))
+
+    # Rescales
+
+    def rescale(
+        self, workers: int | None, moves: Mapping[VnodeId, WorkerId] | None, strategy: Strategy, keys_max: int | None
+    ) -> int:
+        """Ask for a rescale; its ticket. What is wrong with it shows in its report."""
+        ticket = next(self._tickets)
+        wanted = RescaleWanted(ticket=ticket, workers=workers, moves=moves, strategy=strategy, keys_max=keys_max)
+        with self._changed:
+            self._desk.wanted(wanted)
+        self._inbox.put(wanted)
+        return ticket
+
+    def abort_rescale(self, ticket: int) -> None:
+        """Raises UserError for a ticket that is not known; one that is over stays so."""
+        with self._changed:
+            self._desk.case(ticket)
+        self._inbox.put(AbortWanted(ticket=ticket))
+
+    def rescale_progress(self, ticket: int) -> dict[str, Any]:
+        """How far a rescale is. Raises UserError for a ticket that is not known, and what has made the app fail."""
+        with self._changed:
+            self._raise_failure()
+            return self._desk.case(ticket).progress()
+
+    def rescale_report(self, ticket: int) -> dict[str, Any]:
+        """What a rescale was. Raises UserError if it is not over, or the ticket is not known."""
+        with self._changed:
+            case = self._desk.case(ticket)
+            if not case.is_over:
+                raise UserError(f"rescale {ticket} is not over: it is {case.state}")
+            return case.report()
 
     def addresses(self) -> dict[WorkerId, str]:
         """Where each worker that is up serves; of two incarnations the later one."""
@@ -192,7 +239,7 @@ class CoordinatorLoop:
                 "epoch": int(members[worker].finished) if worker in members else None,
                 "vnodes": len(self._machine.vnode_map.vnodes_of_worker(worker)),
             }
-            for worker in self._machine.vnode_map.workers
+            for worker in sorted({*self._machine.cluster.workers, *members})
         ]
         return {
             "epoch": int(self._ended),
@@ -200,14 +247,23 @@ class CoordinatorLoop:
             "workers": workers,
             "map_version": int(self._machine.vnode_map.version),
             "views": {plan.name: _total(plan.name, members.values()) for plan in self._machine.plans},
-            "rescale": None,  # there is none yet
+            **self._rescale_status(),
             "failure": str(self._failure) if self._failure else None,
         }
+
+    def _rescale_status(self) -> dict[str, Any]:
+        with self._changed:
+            case = self._desk.on()
+            return {"rescale": case.progress() if case else None, "rescales_waiting": self._desk.waiting()}
 
     def stop(self, seconds: float) -> bool:
         """Retire all workers and end the loop; whether all have gone in time."""
         self._inbox.put(StopAsked())
+        members = {member.incarnation for member in self._members()}
         with self._changed:
+            for incarnation, joined in self._joined.items():
+                if incarnation not in members:
+                    joined.end.close()  # it has left, and waits for readers who will not come any more
             gone = self._changed.wait_for(lambda: not self._joined, seconds)
             left = list(self._joined.values())
         for joined in left:
@@ -236,10 +292,22 @@ class CoordinatorLoop:
                     self._changed.notify_all()
             case SnapshotReady():
                 if (asker := self._asked.pop(action.ticket, None)) is not None:
-                    asker.set_result(action)
+                    addresses = self.addresses()
+                    parts = tuple(addresses[worker] for worker in action.workers if worker in addresses)
+                    asker.set_result(SnapshotParts(action.snapshot, action.epoch, parts))
             case SnapshotFailed():
                 if (asker := self._asked.pop(action.ticket, None)) is not None:
                     asker.set_exception(action.error)
+            case StartWorkers():
+                for worker in action.workers:
+                    assert self._start_worker is not None
+                    self._start_worker(worker)
+            case RescaleBegun():
+                with self._changed:
+                    self._desk.begun(action)
+            case RescaleEnded():
+                with self._changed:
+                    self._desk.ended(action)
             case AppFailed():
                 self.fail(error_from_json({"error": action.kind, "message": action.error}))
             case _:

@@ -1,14 +1,15 @@
 """The coordinator on the network: workers open channels to it, everybody else calls actions."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from upriver.dataflow.explain import explain
 from upriver.dataflow.plan import ViewPlan
-from upriver.errors import ProtocolError, UnknownView, UpriverError
-from upriver.ids import Incarnation, WorkerId
+from upriver.errors import DeclarationError, ProtocolError, UnknownView, UpriverError
+from upriver.ids import Incarnation, VnodeId, WorkerId
 from upriver.machines.messages import ToWorker
+from upriver.machines.strategies import Strategy
 from upriver.shell.channel import ChannelEnd, ChannelExchange, Receiver
 from upriver.shell.codec import decode_from_worker, encode
 from upriver.shell.coordinator_loop import CoordinatorLoop
@@ -36,15 +37,30 @@ class _ToWorker:
         self.end.close()
 
 
+def _any_number(workers: int) -> None:
+    """There is room."""
+
+
 class CoordinatorService:
     """Serves a coordinator from construction until ``stop``.
 
     Actions, JSON in and out: ``routing``, ``status``, ``explain`` (``view``), ``scan`` (``view``,
-    and ``scan``, a name of the caller's choice: who gives the same one reads the same snapshot).
+    and ``scan``, a name of the caller's choice: who gives the same one reads the same snapshot), ``rescale``
+    (``workers`` or ``moves``, ``strategy``, ``keys_max``), which gives the ``ticket`` that ``rescale_progress``,
+    ``rescale_report`` and ``rescale_abort`` ask for.
     """
 
-    def __init__(self, loop: CoordinatorLoop, plans: Sequence[ViewPlan], bind: str, token: str) -> None:
+    def __init__(
+        self,
+        loop: CoordinatorLoop,
+        plans: Sequence[ViewPlan],
+        bind: str,
+        token: str,
+        check_slots: Callable[[int], None] = _any_number,
+    ) -> None:
+        """check_slots: raises TooFewSlots if there is no room for so many workers."""
         self._loop = loop
+        self._check_slots = check_slots
         self._scans = Scans(loop.snapshot)
         self._plans = {plan.name: plan for plan in plans}
         self._views = {plan.name: ViewRoute(plan.key, plan.output.schema) for plan in plans}
@@ -53,6 +69,10 @@ class CoordinatorService:
             "status": lambda _: loop.status(),
             "explain": lambda asked: self.explain(str(asked["view"])),
             "scan": self._scan,
+            "rescale": self._rescale,
+            "rescale_progress": lambda asked: loop.rescale_progress(int(asked["ticket"])),
+            "rescale_report": lambda asked: loop.rescale_report(int(asked["ticket"])),
+            "rescale_abort": self._abort_rescale,
         }
         exchange = ChannelExchange(self._registered)
         self._server = FlightBase(token, listen=Listen(host=bind), exchanges={"channel": exchange}, actions=actions)
@@ -93,3 +113,25 @@ class CoordinatorService:
     def _scan(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         parts = self._scans.parts(str(asked["view"]), str(asked["scan"]), SNAPSHOT_S_MAX)
         return {"snapshot": parts.snapshot, "epoch": parts.epoch, "addresses": list(parts.addresses)}
+
+    def _rescale(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        self._loop.check()
+        workers, moves = asked["workers"], asked["moves"]
+        vnodes = len(self._loop.vnode_map.owners)
+        if workers is not None:
+            if not 1 <= workers <= vnodes:
+                raise DeclarationError(f"workers={workers}: there are 1 to {vnodes} workers, as many as vnodes at most")
+            self._check_slots(workers)
+        parsed = None if moves is None else {VnodeId(int(v)): WorkerId(int(w)) for v, w in moves.items()}
+        ticket = self._loop.rescale(workers, parsed, _strategy(asked["strategy"]), asked["keys_max"])
+        return {"ticket": ticket}
+
+    def _abort_rescale(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        self._loop.abort_rescale(int(asked["ticket"]))
+        return {}
+
+
+def _strategy(name: str) -> Strategy:
+    if name not in list(Strategy):
+        raise DeclarationError(f"strategy {name!r}: there are {', '.join(Strategy)}")
+    return Strategy(name)

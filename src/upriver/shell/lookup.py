@@ -1,11 +1,12 @@
 """Lookups over the wire: one Flight exchange per client thread and view, kept open, one round trip per lookup.
 
 A question is a batch of keys with ``{"at_least": epoch or null, "timeout": seconds}`` beside it; its answer a batch of
-rows with ``{"epoch": epoch}``, or an error in JSON and no rows. Either way the stream goes on.
+rows with ``{"epoch": epoch, "map_version": version}``, or an error in JSON and no rows. Either way the stream goes on.
 """
 
 import threading
 from collections.abc import Collection
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Protocol
 
@@ -22,13 +23,20 @@ IDLE_STREAMS_MAX = 16
 """Open streams that a client keeps for one worker and view while no thread uses them."""
 
 
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The rows of some keys, as of ``epoch`` at least. version: of the map by which the keys are kept."""
+
+    rows: pa.RecordBatch
+    epoch: int
+    version: int
+
+
 class Lookup(Protocol):
     """Answers a lookup; called by many threads at once."""
 
-    def __call__(
-        self, view: str, keys: pa.RecordBatch, at_least: int | None, timeout: float
-    ) -> tuple[pa.RecordBatch, int]:
-        """The rows of ``keys`` in this worker's share of the view, and the epoch they are of. Blocks.
+    def __call__(self, view: str, keys: pa.RecordBatch, at_least: int | None, timeout: float) -> Answered:
+        """The rows of ``keys``. Blocks.
 
         Raises WrongOwner if some key is not this worker's, WaitTimeout if ``at_least`` is not reached in ``timeout``
         seconds.
@@ -46,7 +54,8 @@ class LookupExchange:
         began: pa.Schema | None = None
         for question in call.reader:
             try:
-                rows, epoch = self._answer(view, question)
+                answered = self._answer(view, question)
+                rows = answered.rows
                 if began is None:
                     call.writer.begin(rows.schema)
                     began = rows.schema
@@ -55,9 +64,10 @@ class LookupExchange:
             except Exception as error:
                 call.writer.write_metadata(encode_json(error_to_json(error)))
             else:
-                call.writer.write_with_metadata(rows, encode_json({"epoch": epoch}))
+                beside = {"epoch": answered.epoch, "map_version": answered.version}
+                call.writer.write_with_metadata(rows, encode_json(beside))
 
-    def _answer(self, view: str, question: Any) -> tuple[pa.RecordBatch, int]:
+    def _answer(self, view: str, question: Any) -> Answered:
         if question.data is None or question.app_metadata is None:
             raise ProtocolError(f"view {view!r}: a lookup without keys")
         asked = decode_json(question.app_metadata)
@@ -95,7 +105,7 @@ class LookupStream:
         except pa.ArrowException as error:
             raise self._connection.error(error) from None
 
-    def answer(self) -> pa.RecordBatch:
+    def answer(self) -> Answered:
         """Wait for the answer to the last question. Raises what the worker raised."""
         try:
             answer = self._reader.read_chunk()
@@ -104,9 +114,10 @@ class LookupStream:
         except pa.ArrowException as error:
             raise self._connection.error(error) from None
         self.is_in_step = True
+        beside = decode_json(answer.app_metadata)
         if answer.data is None:
-            raise error_from_json(decode_json(answer.app_metadata))
-        return answer.data
+            raise error_from_json(beside)
+        return Answered(answer.data, beside["epoch"], beside["map_version"])
 
     def cancel(self) -> None:
         """Make an ``answer`` that another thread waits for raise WorkerLost."""

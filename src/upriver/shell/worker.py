@@ -1,4 +1,4 @@
-"""A worker's process: its event loop, its server, and its channel to the coordinator."""
+"""A worker's process: its event loop, its server, its channels to its peers and to the coordinator."""
 
 from dataclasses import dataclass, field
 from functools import partial
@@ -7,20 +7,24 @@ from upriver.dataflow.expressions import Evaluator
 from upriver.dataflow.region import Region
 from upriver.errors import UpriverError
 from upriver.ids import WorkerId
-from upriver.machines.messages import FromWorker, Retire
+from upriver.machines.messages import FromWorker, Meet
 from upriver.machines.worker import WorkerMachine
-from upriver.shell.channel import Receiver, open_channel
+from upriver.machines.worker_events import PeerLost, PeersMet
+from upriver.shell.channel import CHANNEL, ChannelExchange, Receiver, open_channel
 from upriver.shell.codec import decode_to_worker, encode
 from upriver.shell.coordinator_service import REGISTER
-from upriver.shell.flight import GOODBYE_S_MAX, FlightBase, Listen
+from upriver.shell.flight import GOODBYE_S_MAX, Exchange, FlightBase, Listen
 from upriver.shell.lake import Lake
 from upriver.shell.lookup import LOOKUP, LookupExchange
+from upriver.shell.peers import Peers
 from upriver.shell.remote import Remote
 from upriver.shell.wire import Message
 from upriver.shell.worker_loop import WorkerLoop
 
 SNAPSHOT = "snapshot"
 """The get that gives a worker's part of a snapshot: ``{"snapshot": id, "view": name}``."""
+LINGER_S_MAX = 30.0
+"""Seconds that a retired worker waits for readers of the snapshots that it holds a part of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,28 +32,34 @@ class WorkerConfig:
     """What a worker needs to find its app; picklable. The token is kept out of its ``repr``.
 
     root: of the lake. coordinator: its address. bind: address that the worker's server listens on.
+    migration_step_budget_ms: that one step of a migration may take.
     """
 
     root: str
     coordinator: str
     token: str = field(repr=False)
     bind: str
+    migration_step_budget_ms: float = 5.0
 
 
 def serve_worker(config: WorkerConfig, worker: WorkerId) -> None:
     """Fill a worker's place until it retires, its channel is lost, or it fails, which it tells the coordinator."""
     build_view = partial(Region.build, evaluator=Evaluator())
-    loop = WorkerLoop(WorkerMachine(build_view), Lake(config.root))
+    remote = Remote(config.coordinator, config.token)
+    loop = WorkerLoop(WorkerMachine(build_view), Lake(config.root), config.migration_step_budget_ms / 1000)
+    peers = Peers(worker, remote, loop.hear_peer, partial(_lost, loop))
     gets = {SNAPSHOT: lambda asked: loop.snapshot(int(asked["snapshot"]), str(asked["view"]))}
-    exchanges = {LOOKUP: LookupExchange(loop.lookup)}
+    exchanges: dict[str, Exchange] = {LOOKUP: LookupExchange(loop.lookup), CHANNEL: ChannelExchange(peers.accept)}
     with FlightBase(config.token, listen=Listen(host=config.bind), exchanges=exchanges, gets=gets) as server:
         hello = Message(REGISTER, {"worker": worker, "address": server.address})
-        channel = open_channel(Remote(config.coordinator, config.token), hello, _receiver(loop))
+        channel = open_channel(remote, hello, _receiver(loop))
 
         def report(message: FromWorker) -> None:
             channel.send(encode(message))
 
-        loop.run(report)
+        loop.run(report, partial(_meet, loop, peers, worker), peers)
+        loop.linger(LINGER_S_MAX)
+        peers.close()
         channel.close()
         channel.wait_closed(GOODBYE_S_MAX)
 
@@ -58,6 +68,23 @@ def _receiver(loop: WorkerLoop) -> Receiver:
     """Feeds the loop. A worker without its coordinator is of no use: it retires, and another takes its place."""
 
     def on_close(_: UpriverError | None) -> None:
-        loop.hear(Retire())
+        loop.hurry()
 
     return Receiver(lambda message: loop.hear(decode_to_worker(message)), on_close)
+
+
+def _meet(loop: WorkerLoop, peers: Peers, worker: WorkerId, meet: Meet) -> None:
+    def met(meeting: int) -> None:
+        loop.hear(PeersMet(meeting=meeting))
+
+    def failed(_: int, error: UpriverError) -> None:
+        loop.hear(PeerLost(why=str(error)))
+
+    incarnation, _ = meet.peers[worker]
+    peers.meet(meet.meeting, meet.peers, incarnation, met, failed)
+
+
+def _lost(loop: WorkerLoop, peer: WorkerId, error: UpriverError | None) -> None:
+    """A peer that has taken its leave was retired: nothing is lost."""
+    if error is not None:
+        loop.hear(PeerLost(why=f"worker {peer}: {error}"))

@@ -1,77 +1,128 @@
 """The worker's event loop: one thread that feeds the worker machine and carries out what it says.
 
 Lookups come in on the server's threads and wait there for the loop. While an epoch is being read, the loop takes
-from its inbox and from the lake in turn, so that neither lookups nor epochs starve.
+from its inbox and from the lake in turn, so that neither lookups nor epochs starve; keys are moved when there is time,
+a step after each turn.
 """
 
 import itertools
 import queue
+import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from typing import assert_never
+from typing import Protocol, assert_never
 
 import pyarrow as pa
 
 from upriver.dataflow.batch import Batch
 from upriver.dataflow.plan import TableSpec
-from upriver.errors import ProtocolError, UpriverError, WaitTimeout, WrongOwner
+from upriver.errors import ClusterError, ProtocolError, UpriverError, WaitTimeout, WrongOwner
 from upriver.hashing import hash64
-from upriver.ids import Channel, Epoch, SnapshotId
-from upriver.machines.messages import Assign, FromWorker, ToWorker, WorkerFailed
-from upriver.machines.worker import (
+from upriver.ids import Channel, Epoch, SnapshotId, WorkerId
+from upriver.machines.messages import (
+    Assign,
+    CloseInput,
+    FromWorker,
+    Meet,
+    Retire,
+    Settled,
+    Strain,
+    ToWorker,
+    WorkerFailed,
+)
+from upriver.machines.peers import Envelope, ForRegion, Installed
+from upriver.machines.worker import WorkerMachine
+from upriver.machines.worker_events import (
     Answer,
     EpochRead,
     ForgetSnapshot,
     HoldSnapshot,
     LookupAsked,
     LookupGivenUp,
+    MeetPeers,
+    PeerLost,
+    PeerSaid,
     ReadEpoch,
     Refuse,
     Report,
     RowsRead,
+    SendPeer,
     Stop,
+    TimeToMove,
     WorkerAction,
     WorkerEvent,
-    WorkerMachine,
 )
+from upriver.migration.messages import Acquire
 from upriver.shell.lake import Lake
+from upriver.shell.lookup import Answered
+from upriver.shell.mover import Mover
 
 INBOX_TURN_MAX = 64
-"""Events taken from the inbox between two slices of an epoch."""
+"""Events taken from the inbox between two slices of an epoch, or two steps of a migration."""
 
-Answered = tuple[pa.RecordBatch, Epoch]
+
+class PeerChannels(Protocol):
+    """What the loop needs of :class:`upriver.shell.peers.Peers`."""
+
+    def send(self, to: WorkerId, envelope: Envelope) -> None:
+        """Put on the channel to a peer. Raises ClusterError if there is none."""
+
+    def flush(self) -> None: ...
 
 
 class WorkerLoop:
     """Runs one worker. ``run`` is called by one thread, everything else by any.
 
-    lake: to read slices from.
+    lake: to read slices from. step_budget_s: seconds that one step of a migration may take.
     """
 
-    def __init__(self, machine: WorkerMachine, lake: Lake) -> None:
+    def __init__(self, machine: WorkerMachine, lake: Lake, step_budget_s: float) -> None:
         self._machine = machine
         self._lake = lake
+        self._mover = Mover(step_budget_s)
         self._report: Callable[[FromWorker], None] = _nobody_listens
+        self._meet: Callable[[Meet], None] = _nobody_listens
+        self._peers: PeerChannels | None = None
         self._inbox: queue.SimpleQueue[WorkerEvent] = queue.SimpleQueue()
         self._reading: Iterator[WorkerEvent] = iter(())
         self._is_reading = False
-        self._assignment: Assign | None = None
         self._tables: dict[Channel, TableSpec] = {}
         self._tickets = itertools.count()
         self._waiting: dict[int, Future[Answered]] = {}
         """The askers of all and only the lookups that are not answered."""
         self._snapshots: dict[SnapshotId, pa.Table] = {}
+        self._unread_snapshots: set[SnapshotId] = set()
+        """Held, and not read by anybody yet."""
+        self._snapshot_read = threading.Condition()
+        """Guards and announces ``_unread_snapshots`` and ``_is_hurried``."""
+        self._leaves = False
+        """The worker was told to take leave of its peers, while the app goes on."""
+        self._is_hurried = False
+        """The app does not go on."""
         self._stopped = False
         self._is_over = False
         """Nobody will answer any more."""
 
-    def hear(self, message: ToWorker) -> None:
-        """Take a message from the coordinator."""
-        self._inbox.put(message)
+    def hear(self, event: WorkerEvent | ToWorker) -> None:
+        """Take a message from the coordinator, or something that has happened."""
+        self._inbox.put(event)
+
+    def hurry(self) -> None:
+        """The coordinator is gone, and so is everybody who could still ask for something."""
+        with self._snapshot_read:
+            self._is_hurried = True
+            self._snapshot_read.notify_all()
+        self._inbox.put(Retire())
+
+    def hear_peer(self, peer: WorkerId, envelopes: tuple[Envelope, ...]) -> None:
+        """Take what a peer has said."""
+        for envelope in envelopes:
+            self._inbox.put(PeerSaid(sender=peer, envelope=envelope))
 
     def lookup(self, view: str, keys: pa.RecordBatch, at_least: int | None, timeout: float) -> Answered:
-        """The rows of ``keys`` (the view's key columns) in this worker's share of the view, and their epoch.
+        """The rows of ``keys`` (the view's key columns), their epoch, and the version of the map that they are kept by.
 
         Blocks the caller, at most ``timeout`` seconds; then raises WaitTimeout.
         """
@@ -93,23 +144,38 @@ class WorkerLoop:
     def snapshot(self, snapshot: int, view: str) -> pa.Table:
         """This worker's part of a snapshot that was taken. Raises WaitTimeout if it is not held any more."""
         try:
-            return self._snapshots[SnapshotId(snapshot)]
+            part = self._snapshots[SnapshotId(snapshot)]
         except KeyError as error:
             raise WaitTimeout(
                 f"view {view!r}: snapshot {snapshot} is not held any more; read the view again"
             ) from error
+        with self._snapshot_read:
+            self._unread_snapshots.discard(SnapshotId(snapshot))
+            self._snapshot_read.notify_all()
+        return part
 
-    def run(self, report: Callable[[FromWorker], None]) -> None:
+    def linger(self, seconds: float) -> None:
+        """After ``run``: if the app goes on, wait until the snapshots held here were read, at most that long."""
+        with self._snapshot_read:
+            self._snapshot_read.wait_for(
+                lambda: not (self._leaves and self._unread_snapshots) or self._is_hurried, seconds
+            )
+
+    def run(self, report: Callable[[FromWorker], None], meet: Callable[[Meet], None], peers: PeerChannels) -> None:
         """Run until the worker retires or fails. report: sends to the coordinator, in order, without blocking.
 
+        meet: sees to it that there are channels to these peers, and has ``hear`` told; returns at once.
         A failure is reported and ends the worker: another one in its place would fail at the same rows.
         """
-        self._report = report
+        self._report, self._meet, self._peers = report, meet, peers
         try:
             while not self._stopped:
                 self._turn()
                 if self._is_reading and not self._stopped:
                     self._step(next(self._reading))
+                if self._machine.can_move and not self._mover.rest_s():
+                    self._move()
+                peers.flush()
         except Exception as error:  # whatever it is, nobody shall wait for this worker in vain
             kind = type(error).__name__ if isinstance(error, UpriverError) else ProtocolError.__name__
             text = str(error) if isinstance(error, UpriverError) else repr(error)
@@ -120,19 +186,44 @@ class WorkerLoop:
                 self._settle(ticket, _retired())
 
     def _turn(self) -> None:
-        """Take what is in the inbox; wait for it only if there is nothing to read from the lake."""
+        """Take what is in the inbox; wait for it only if there is nothing else to do."""
         for taken in range(INBOX_TURN_MAX):
             try:
-                event = self._inbox.get(block=taken == 0 and not self._is_reading)
+                if taken or self._is_reading:
+                    event = self._inbox.get_nowait()
+                else:
+                    event = self._inbox.get(timeout=self._mover.rest_s() if self._machine.can_move else None)
             except queue.Empty:
                 return
-            self._step(event)
+            self._take(event)
+
+    def _take(self, event: WorkerEvent) -> None:
+        """Step by an event of the inbox, and keep the time of what a migration costs."""
+        began = time.perf_counter()
+        self._step(event)
+        match event:
+            case PeerSaid(envelope=Envelope(content=ForRegion(message=Acquire()))):
+                self._mover.took(began)
+            case PeerSaid(envelope=Envelope(content=Installed())):
+                self._mover.installed()
+
+    def _move(self) -> None:
+        """Give the next keys away, as many as there is time for."""
+        assert self._peers is not None
+        began, keys = time.perf_counter(), 0
+        for action in self._machine.step(TimeToMove(keys_max=self._mover.keys)):
+            if isinstance(action, SendPeer):
+                keys += _keys_in(action.envelope)
+            self._carry_out(action)
+        self._peers.flush()  # packing is part of the step
+        self._mover.gave(began, keys)
 
     def _step(self, event: WorkerEvent) -> None:
         if isinstance(event, Assign):
             self._assigned(event)
         if isinstance(event, EpochRead):
             self._is_reading = False
+        self._leaves |= isinstance(event, CloseInput)
         for action in self._machine.step(event):
             self._carry_out(action)
 
@@ -142,26 +233,44 @@ class WorkerLoop:
             raise ProtocolError(f"{self._lake.root}: no app.json, and yet a worker was assigned")
         tables = {table.name: table for table in record.tables}
         self._tables = {plan.channel: tables[plan.table] for plan in event.plans}
-        self._assignment = event
+        self._is_reading, self._reading = False, iter(())
 
     def _carry_out(self, action: WorkerAction) -> None:
         match action:
             case ReadEpoch():
                 self._reading, self._is_reading = self._read(action), True
             case Report():
+                if isinstance(action.message, Settled):
+                    self._report(Strain(stall_ms=self._mover.stall_s * 1000, hold_ms=self._mover.hold_s * 1000))
                 self._report(action.message)
+            case SendPeer():
+                self._send(action)
+            case MeetPeers(meet=meet):
+                self._mover.begin(meet.keys_max)
+                self._meet(meet)
             case Answer():
-                self._settle(action.ticket, (action.rows, action.epoch))
+                self._settle(action.ticket, Answered(action.rows, action.epoch, action.version))
             case Refuse():
                 self._settle(action.ticket, action.error)
             case HoldSnapshot():
                 self._snapshots[action.snapshot] = action.rows
+                with self._snapshot_read:
+                    self._unread_snapshots.add(action.snapshot)
             case ForgetSnapshot():
                 self._snapshots.pop(action.snapshot, None)
+                with self._snapshot_read:
+                    self._unread_snapshots.discard(action.snapshot)
             case Stop():
                 self._stopped = True
             case _:
                 assert_never(action)
+
+    def _send(self, action: SendPeer) -> None:
+        assert self._peers is not None
+        try:
+            self._peers.send(action.to, action.envelope)
+        except ClusterError as error:
+            self._inbox.put(PeerLost(why=str(error)))
 
     def _settle(self, ticket: int, outcome: Answered | UpriverError) -> None:
         asker = self._waiting.pop(ticket, None)
@@ -174,8 +283,7 @@ class WorkerLoop:
 
     def _read(self, action: ReadEpoch) -> Iterator[WorkerEvent]:
         """This worker's slices of an epoch, as events."""
-        assert self._assignment is not None
-        vnodes = frozenset(self._assignment.vnodes)
+        vnodes = frozenset(action.vnodes)
         manifest = self._lake.manifest(action.epoch)
         for channel in action.channels:
             for rows in self._lake.read(manifest, channel, vnodes, self._tables[channel]):
@@ -186,9 +294,16 @@ class WorkerLoop:
         yield EpochRead(epoch=action.epoch, promised=promised)
 
 
+def _keys_in(envelope: Envelope) -> int:
+    match envelope.content:
+        case ForRegion(message=Acquire(keys=keys)):
+            return len(keys)
+    return 0
+
+
 def _retired() -> WrongOwner:
     return WrongOwner("this worker has retired")
 
 
-def _nobody_listens(message: FromWorker) -> None:
+def _nobody_listens(message: object) -> None:
     raise ProtocolError(f"{type(message).__name__} before the loop runs")

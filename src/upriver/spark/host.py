@@ -32,13 +32,14 @@ class WorkerHost:
         self._config = config
         self._on_failure = on_failure
         self._tag = f"upriver-{uuid4().hex}"
-        self._threads: dict[WorkerId, threading.Thread] = {}
+        self._threads: list[threading.Thread] = []
+        """One for each time that a place was filled; a worker that has left may take its time."""
         self._stopping = threading.Event()
 
     def start(self, worker: WorkerId) -> None:
         """Ask Spark for a slot and fill a worker's place; returns at once."""
         thread = threading.Thread(target=self._keep_up, args=(worker,), name=f"upriver-worker-{worker}", daemon=True)
-        self._threads[worker] = thread
+        self._threads.append(thread)
         thread.start()
 
     def _keep_up(self, worker: WorkerId) -> None:
@@ -68,10 +69,10 @@ class WorkerHost:
     def stop(self, seconds: float) -> None:
         """Wait until all jobs have ended, at most that long for each; then cancel those that have not."""
         self._stopping.set()
-        for thread in self._threads.values():
+        for thread in self._threads:
             thread.join(seconds)
-        if any(thread.is_alive() for thread in self._threads.values()):
+        if any(thread.is_alive() for thread in self._threads):
             # Not interruptTag, which knows only the tags of the thread that calls it.
             self._spark.sparkContext.cancelJobsWithTag(self._tag)
-            for thread in self._threads.values():
+            for thread in self._threads:
                 thread.join(seconds)

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -38,7 +39,10 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RiverConfig:
-    """How a river runs. root: of the lake. bind: address that servers listen on. groups: ingest tasks per index."""
+    """How a river runs. root: of the lake. bind: address that servers listen on. groups: ingest tasks per index.
+
+    migration_step_budget_ms: that one step of moving keys may take.
+    """
 
     root: str
     workers: int
@@ -46,6 +50,7 @@ class RiverConfig:
     token: str = field(repr=False)
     bind: str
     groups: int | None
+    migration_step_budget_ms: float = 5.0
 
 
 class River:
@@ -59,7 +64,8 @@ class River:
         self._sources = sources
         self._plans = tuple(plans)
         workers = [WorkerId(number) for number in range(config.workers)]
-        self._coordinator = CoordinatorLoop(CoordinatorMachine(VnodeMap.initial(config.vnodes, workers), self._plans))
+        machine = CoordinatorMachine(VnodeMap.initial(config.vnodes, workers), self._plans)
+        self._coordinator = CoordinatorLoop(machine, self._start_worker)
         self._workers = workers
         self._lake: OwnedLake | None = None
         self._service: CoordinatorService | None = None
@@ -82,9 +88,15 @@ class River:
             record = LakeRecord(config.vnodes, tuple(s.table for s in self._sources), self._indexes())
             self._lake = OwnedLake(config.root, record, self._control())
             self._log = self._replay(self._lake)
-            self._service = CoordinatorService(self._coordinator, self._plans, config.bind, config.token)
+            self._service = CoordinatorService(
+                self._coordinator, self._plans, config.bind, config.token, partial(require_slots, self._spark)
+            )
             worker_config = WorkerConfig(
-                root=config.root, coordinator=self._service.address, token=config.token, bind=config.bind
+                root=config.root,
+                coordinator=self._service.address,
+                token=config.token,
+                bind=config.bind,
+                migration_step_budget_ms=config.migration_step_budget_ms,
             )
             self._host = WorkerHost(self._spark, worker_config, self._coordinator.fail)
             for worker in self._workers:
@@ -97,6 +109,10 @@ class River:
         except BaseException:
             self.stop()
             raise
+
+    def _start_worker(self, worker: WorkerId) -> None:
+        assert self._host is not None
+        self._host.start(worker)
 
     def _indexes(self) -> dict[str, tuple[tuple[str, ...], ...]]:
         """Per table the keys it is kept in the order of: its own, and those its views are routed by."""
