@@ -9,7 +9,7 @@ from upriver.errors import ProtocolError
 from upriver.ids import VnodeId
 from upriver.migration.actions import Leave, ReportGone, ReportSettled, TakeState
 from upriver.migration.events import InputClosed, Received, RescaleAnnounced
-from upriver.migration.keysets import NO_KEYS, key_set
+from upriver.migration.keysets import NO_KEYS
 from upriver.migration.messages import Acquire, Bye, Kept
 from upriver.migration.redistribute_giving import ask_if_announced, new_owner, own_vnodes
 from upriver.migration.redistribute_messages import Final, Redistribute, Scaleup, Sets, Shutdown
@@ -64,8 +64,8 @@ def sets(turn: RedistributeTurn, phase: StartedPhase, event: Received) -> Starte
     message = event.message
     assert isinstance(message, Sets)
     view = _view(turn, phase.migration, event, Stage.ANNOUNCED)
-    view = view.listed(key_set(message.hold, message.whitelist), len(message.hold))
-    if not np.array_equal(view.hold, message.hold):
+    view = view.listed(np.concatenate((message.hold, message.whitelist)), len(message.hold))
+    if len(message.whitelist) and not (len(message.hold) and message.hold[-1] < message.whitelist[0]):
         raise ProtocolError(f"worker {event.sender} has {message.hold} on hold, which are not its first keys")
     if not len(view.keys) and not turn.by.d3_final_of_nothing:
         return with_view(phase, event.sender, view.moved_on(NO_KEYS, 0))

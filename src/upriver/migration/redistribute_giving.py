@@ -11,7 +11,15 @@ from upriver.migration.events import AbortAsked, CollectAsked, Collected, Interr
 from upriver.migration.keysets import NO_KEYS, contains, key_set
 from upriver.migration.messages import Acquire, Kept
 from upriver.migration.redistribute_messages import Final, Redistribute, Sets
-from upriver.migration.redistribute_phases import Collecting, Interrogating, Migration, Settling, Stage, Started
+from upriver.migration.redistribute_phases import (
+    Collecting,
+    Interrogating,
+    Migration,
+    Settling,
+    Stage,
+    Started,
+    with_more,
+)
 from upriver.migration.redistribute_routing import owners_in, release
 from upriver.migration.redistribute_turn import RedistributeTurn
 from upriver.vnodes import VnodeMap
@@ -46,7 +54,8 @@ def interrogated(turn: RedistributeTurn, phase: Interrogating, event: Interrogat
     if phase.aborted:
         return _keep(turn, phase.migration)
     migration = phase.migration
-    keys = key_set(event.keys, *(phase.recorded if turn.by.d2_what_passes_is_listed else ()))
+    known = event.keys if _is_set(event.keys) else key_set(event.keys)
+    keys = with_more(known, *(phase.recorded if turn.by.d2_what_passes_is_listed else ()))
     holding = _next_hold(keys, migration.rescale.after, keys_max=1)
     for peer in _peers(turn, migration):
         turn.tell(peer, Sets(version=migration.version, whitelist=keys[holding:], hold=keys[:holding]))
@@ -127,6 +136,10 @@ def _move_on(turn: RedistributeTurn, phase: Collecting, state: object) -> Starte
     )
     phase = release(turn, phase, turn.me)
     return phase if holding else Settling(migration=phase.migration)
+
+
+def _is_set(keys: Hashes) -> bool:
+    return bool((keys[1:] > keys[:-1]).all())
 
 
 def _added(turn: RedistributeTurn, phase: Collecting) -> Hashes:

@@ -19,6 +19,13 @@ from upriver.vnodes import VnodeMap
 from upriver.xxh64 import Hashes
 
 
+def with_more(keys: Hashes, *more: Hashes) -> Hashes:
+    """The set ``keys`` and these hashes, in any order and with any repeats; without sorting all of the set again."""
+    new = key_set(*more)
+    new = new[~contains(keys, new)]
+    return np.insert(keys, np.searchsorted(keys, new), new) if len(new) else keys
+
+
 class Stage(IntEnum):
     """How far an old owner's keys have gone, as a distributor sees it."""
 
@@ -79,7 +86,7 @@ class View:
 
     def after_hold(self, added: Hashes) -> Hashes:
         """What is left to give once the keys on hold have gone."""
-        return key_set(self.whitelist, added) if len(added) else self.whitelist
+        return with_more(self.whitelist, added)
 
     def moved_on(self, keys: Hashes, holding: int) -> Self:
         return replace(self, stage=Stage.CLOSED, keys=keys, holding=holding)

@@ -63,7 +63,7 @@ REDISTRIBUTE_FAULTS = (
     ),
     Fault(
         number="P3",
-        title="REDISTRIBUTE goes to every X, so the state comes once from each: a later copy wipes out what was applied",
+        title="REDISTRIBUTE goes to every X, so the state comes once from each: the next copy wipes out the first",
         case=QUIET,
         kind=Kind.SPLIT,
         rulebook=redistribute_as_published(),

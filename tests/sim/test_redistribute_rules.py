@@ -1,0 +1,50 @@
+"""Each rule of ``redistribute`` is there for something: without it, the checkers find what it prevents."""
+
+from dataclasses import fields, replace
+
+import pytest
+
+from upriver.migration.redistribute_rules import ALL_ON, RedistributeRules
+from upriver.sim.icadd_cases import BOUNCED, BYSTANDER, EPOCHS, JOIN_WITH_ROWS, QUIET, TINY
+from upriver.sim.icadd_node import Kind
+from upriver.sim.icadd_scenario import Scenario
+from upriver.sim.icadd_search import Search
+from upriver.sim.redistribute_cases import (
+    ABORT_TWO_KEYS,
+    LEAVE_AMONG_OTHERS,
+    SECOND_OPERATOR,
+    TWO_ORIGINS,
+    TWO_OWNERS,
+)
+from upriver.sim.redistribute_rulebook import redistribute_rulebook
+
+STATES_MAX = 5_000
+
+CAUGHT: list[tuple[str, Scenario, Kind]] = [
+    ("d1_new_keys_wait", TWO_ORIGINS, Kind.SPLIT),
+    ("d2_what_passes_is_listed", BOUNCED, Kind.MISPLACED),
+    ("d3_final_of_nothing", BOUNCED, Kind.ILLEGAL),
+    ("d4_one_copy_of_state", QUIET, Kind.SPLIT),
+    ("d5_straight_rows_wait", BYSTANDER, Kind.SPLIT),
+    ("d6_each_owner_by_itself", TWO_OWNERS, Kind.SPLIT),
+    ("d7_all_have_announced", TINY, Kind.ILLEGAL),
+    ("d8_all_are_final", BYSTANDER, Kind.SPLIT),
+    ("d9_waiting_rows_in_flight", EPOCHS, Kind.LATE),
+    ("d10_joiner_knows_old_map", JOIN_WITH_ROWS, Kind.SPLIT),
+    ("d11_begun_is_finished", ABORT_TWO_KEYS, Kind.SPLIT),
+    ("d12_settle_when_all_told", LEAVE_AMONG_OTHERS, Kind.DEAD),
+    ("d13_sets_are_united", SECOND_OPERATOR, Kind.SPLIT),
+]
+
+
+def test_every_rule_is_on_the_list() -> None:
+    assert [name for name, _, _ in CAUGHT] == [field.name for field in fields(RedistributeRules)]
+
+
+@pytest.mark.parametrize(("rule", "case", "kind"), CAUGHT, ids=[rule for rule, _, _ in CAUGHT])
+def test_a_rule_that_is_off_is_missed(rule: str, case: Scenario, kind: Kind) -> None:
+    broken = redistribute_rulebook(replace(ALL_ON, **{rule: False}))
+    assert Search(case, broken).first(lambda world, steps, violation: violation.kind is kind, STATES_MAX) is not None
+    whole = Search(case, redistribute_rulebook()).everything(STATES_MAX)
+    assert whole.complete
+    assert not whole.findings
