@@ -95,10 +95,10 @@ class SteadyLoad:
 
     def check(self) -> None:
         """Raise what has made the load end before its time."""
-        if self._failure is not None:
-            raise self._failure
         if self._prober.poll() is not None:
             raise self._lost()
+        if self._failure is not None:
+            raise self._failure
 
     def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
         self._is_over.set()
@@ -110,10 +110,10 @@ class SteadyLoad:
             self._prober.communicate()
         if failed:
             return
-        if self._failure is not None:
-            raise self._failure
         if self._prober.returncode != 0:
             raise self._lost()
+        if self._failure is not None:
+            raise self._failure
         self.probes = Probes.read(self._task.result)
         self.fed = Fed.of(self._epochs + 1, self._published)
 
@@ -140,4 +140,5 @@ class SteadyLoad:
     def _lost(self) -> ClusterError:
         self._prober.kill()
         self._prober.communicate()
-        return ClusterError(f"the process that looks up failed:\n{self._errors.read_text()}")
+        status, said = self._prober.returncode, self._errors.read_text()
+        return ClusterError(f"the process that looks up failed ({status}):\n{said}")
