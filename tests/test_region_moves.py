@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 from itertools import product
 
 import numpy as np
@@ -15,8 +16,12 @@ from state_kit import MANY, Row, table_batch, through_the_wire
 from upriver.dataflow.batch import Batch, Hashes
 from upriver.dataflow.expressions import Evaluator
 from upriver.dataflow.local_typer import LocalTyper
+from upriver.dataflow.operators.filter import Filter
+from upriver.dataflow.operators.project import Project
+from upriver.dataflow.operators.turnover import Turnover
+from upriver.dataflow.operators.view import View
 from upriver.dataflow.plan import TableSpec, ViewPlan
-from upriver.dataflow.region import Region
+from upriver.dataflow.region import Region, store_of
 from upriver.dataflow.sql import plan_view
 from upriver.errors import ProtocolError
 from upriver.hashing import hash64
@@ -94,6 +99,16 @@ PLANS |= {view.name: _plan(view.name, view.sql, view.key) for view in VIEWS}
 EVALUATOR = Evaluator()
 
 
+def _tidy_region(plan: ViewPlan) -> Region:
+    """A region whose turnovers begin with the first row forgotten, and last for many calls."""
+    return Region(
+        None if plan.filter is None else Filter(plan.filter, EVALUATOR),
+        Project(plan.project, EVALUATOR),
+        store := Turnover(partial(store_of, plan), forgotten_min=0, step_rows=1),
+        View(store, plan.output, plan.having, EVALUATOR),
+    )
+
+
 @dataclass
 class Fleet:
     """Regions that share the keys of one plan, and one region that has them all."""
@@ -106,7 +121,9 @@ class Fleet:
 
     @classmethod
     def of(cls, plan: ViewPlan, size: int = 3) -> "Fleet":
-        return cls(plan, [Region.build(plan, EVALUATOR) for _ in range(size)], Region.build(plan, EVALUATOR), {}, [])
+        """The last region gives memory back eagerly."""
+        regions = [*(Region.build(plan, EVALUATOR) for _ in range(size - 1)), _tidy_region(plan)]
+        return cls(plan, regions, Region.build(plan, EVALUATOR), {}, [])
 
     def apply(self, batch: Batch) -> None:
         owners = np.array([self.owners.setdefault(key, key % len(self.regions)) for key in batch.hash64.tolist()])

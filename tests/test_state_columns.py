@@ -47,19 +47,6 @@ def test_a_column_holds_what_was_appended_piece_by_piece(data: Any, type: pa.Dat
 
 
 @MANY
-@given(st.data(), ALL_TYPES)
-def test_keep_leaves_the_chosen_values_in_the_chosen_order(data: Any, type: pa.DataType) -> None:
-    values = data.draw(values_of(type, 10))
-    column = column_of(type)
-    column.append(pa.array(values, type))
-    chosen = data.draw(st.permutations(range(10)))[:6]
-    column.keep(np.array(chosen))
-    column.append(pa.array(values[:2], type))
-    expected = pa.array([*(values[slot] for slot in chosen), *values[:2]], type)
-    assert repr(column.take(np.arange(8)).to_pylist()) == repr(expected.to_pylist())
-
-
-@MANY
 @given(st.data(), TYPES)
 def test_same_is_equality_of_values_and_of_nulls(data: Any, type: pa.DataType) -> None:
     left, right = data.draw(column_values(type, size=12)), data.draw(column_values(type, size=12))

@@ -69,16 +69,31 @@ def test_slots_are_those_of_a_dict(data: Any, types: list[pa.DataType], hasher: 
 
 @MANY
 @given(st.data(), HASHERS)
-def test_keep_renumbers_the_kept_and_forgets_the_rest(data: Any, hasher: Hasher) -> None:
+def test_a_forgotten_key_is_a_new_one_when_it_comes_back(data: Any, hasher: Hasher) -> None:
     keys = pa.array([*range(30), None])
-    index = SlotIndex([keys.type])
+    index, slots = SlotIndex([keys.type]), np.arange(31)
     index.assign(hasher([keys]), [keys])
-    kept = np.array(sorted(data.draw(st.sets(st.integers(0, 30)))), np.int64)
-    index.keep(kept)
-    expected = [kept.tolist().index(slot) if slot in kept else -1 for slot in range(31)]
-    assert index.find(hasher([keys]), [keys]).tolist() == expected
-    after = index.assign(hasher([keys]), [keys])
-    assert sorted(after.tolist()) == list(range(31))
+    for _ in range(data.draw(st.integers(1, 3))):
+        gone = np.array(sorted(data.draw(st.sets(st.integers(0, 30)))), np.int64)
+        index.forget(slots[gone])
+        slots[gone] = -1
+        assert index.find(hasher([keys]), [keys]).tolist() == slots.tolist()
+        assert sorted(index.with_hash(np.unique(hasher([keys])))) == sorted(slots[slots >= 0])
+        slots[gone] = np.arange(len(index), len(index) + len(gone))
+        assert index.assign(hasher([keys]), [keys]).tolist() == slots.tolist()
+
+
+@MANY
+@given(st.data(), HASHERS)
+def test_all_keys_of_a_hash_are_found_by_it_and_by_where_it_lies(data: Any, hasher: Hasher) -> None:
+    keys = pa.array(range(40))
+    hashes, index = hasher([keys]), SlotIndex([keys.type])
+    index.assign(hashes, [keys])
+    asked = np.array(sorted(data.draw(st.sets(st.sampled_from([0, 2**64 - 2, *hashes.tolist()])))), np.uint64)
+    assert sorted(index.with_hash(asked)) == np.flatnonzero(np.isin(hashes, asked)).tolist()
+    least, most = sorted(data.draw(st.lists(st.sampled_from([0, *hashes.tolist(), 2**64 - 1]), min_size=2, max_size=2)))
+    between = (hashes >= np.uint64(least)) & (hashes <= np.uint64(most))
+    assert index.between(least, most).tolist() == np.flatnonzero(between).tolist()
 
 
 @pytest.mark.parametrize("batch_rows", [1, 7, 5000])
@@ -94,6 +109,24 @@ def test_the_table_grows_and_finds_everything(batch_rows: int) -> None:
     others = pa.array(keys.to_numpy() + 1)
     assert (index.find(hash64([others]), [others]) == -1).all()
     assert (index.find(hashes, [others]) == -1).all()
+
+
+def test_what_is_forgotten_while_the_table_grows_stays_forgotten() -> None:
+    """Each batch is smaller than what is copied with it, so every state of a growing table is met."""
+    keys = pa.array(np.arange(200_000))
+    hashes, index = hash64([keys]), SlotIndex([keys.type])
+    expected = np.arange(len(keys))
+    for start in range(0, len(keys), 2000):
+        rows = slice(start, start + 2000)
+        index.assign(hashes[rows], [keys[rows]])
+        gone = np.arange(start // 2, start + 2000, 7)
+        gone = gone[expected[gone] >= 0]
+        index.forget(gone)
+        expected[gone] = -1
+        seen = slice(0, start + 2000)
+        assert (index.find(hashes[seen], [keys[seen]]) == expected[seen]).all()
+    found = index.with_hash(np.unique(hashes))
+    assert np.sort(found).tolist() == expected[expected >= 0].tolist()
 
 
 def test_memory_of_a_million_keys_is_near_32_bytes_each() -> None:

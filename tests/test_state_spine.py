@@ -64,31 +64,34 @@ def _array(keys: list[int | None]) -> pa.Array:
 
 
 @MANY
-@given(st.lists(KEYS, max_size=6), KEYS, st.booleans(), st.data())
-def test_fanout_is_a_dict_of_lists(
-    batches: list[list[int | None]], asked: list[int | None], collide: bool, data: st.DataObject
+@given(st.lists(st.tuples(KEYS, KEYS), max_size=6), KEYS, st.booleans())
+def test_fanout_is_a_dict_of_lists_from_which_keys_can_be_forgotten(
+    batches: list[tuple[list[int | None], list[int | None]]], asked: list[int | None], collide: bool
 ) -> None:
-    fanout, arrivals = Fanout([pa.int64()]), []
-    for keys in batches:
+    fanout, arrived = Fanout([pa.int64()]), 0
+    owned: dict[int, int | None] = {}
+    for keys, gone in batches:
+        members = range(arrived, arrived + len(keys))
         owners = fanout.owners(_hashes(_array(keys), collide), [_array(keys)])
-        fanout.link(owners, np.arange(len(arrivals), len(arrivals) + len(keys)))
+        fanout.link(owners, _slots(list(members)))
         fanout.count(owners, None)
-        arrivals += keys
-    assert fanout.held == len(set(arrivals))
-    kept = sorted(data.draw(st.sets(st.sampled_from(range(len(arrivals)))))) if arrivals else []
-    for stage in ("all", "kept"):
-        if stage == "kept":
-            owners = fanout.owners(_hashes(_array(arrivals), collide), [_array(arrivals)])
-            gone = np.setdiff1d(np.arange(len(arrivals)), kept)
-            fanout.count(owners[gone], np.full(len(gone), -1))
-            fanout.keep(_slots(kept))
-            arrivals = [arrivals[member] for member in kept]
-        positions, members = fanout.find(_hashes(_array(asked), collide), [_array(asked)])
-        expected = [
-            (place, member) for place, key in enumerate(asked) for member, owner in enumerate(arrivals) if owner == key
-        ]
-        assert list(zip(positions.tolist(), members.tolist(), strict=True)) == expected
-        assert fanout.held == len(set(arrivals))
+        owned |= zip(members, keys, strict=True)
+        arrived += len(keys)
+        hashes = np.unique(_hashes(_array(gone), collide))
+        going = [member for member, key in owned.items() if _hashes(_array([key]), collide)[0] in hashes]
+        owners, of_each, members_found = fanout.with_hash(hashes)
+        assert sorted(members_found.tolist()) == going
+        assert (
+            of_each.tolist() == _hashes(_array([owned[member] for member in members_found.tolist()]), collide).tolist()
+        )
+        fanout.forget(owners)
+        owned = {member: key for member, key in owned.items() if member not in going}
+    positions, members_found = fanout.find(_hashes(_array(asked), collide), [_array(asked)])
+    expected = [(place, member) for place, key in enumerate(asked) for member, owner in owned.items() if owner == key]
+    assert list(zip(positions.tolist(), members_found.tolist(), strict=True)) == expected
+    assert fanout.held == len(set(owned.values()))
+    left = _hashes(_array(list(set(owned.values()))), collide)
+    assert sorted(fanout.hashes_between(0, 2**64 - 1).tolist()) == sorted(left.tolist())
 
 
 @MANY

@@ -1,4 +1,4 @@
-"""Vectors grow and keep; tallies know how many slots have any."""
+"""Vectors grow; tallies know how many slots have any."""
 
 import numpy as np
 import pytest
@@ -20,9 +20,22 @@ def test_a_vector_is_a_list(pieces: list[list[int]], more: int) -> None:
     vector.resize(len(expected))
     assert vector.cells.tolist() == expected
     assert vector.nbytes == 8 * len(expected)
-    vector.keep(np.arange(len(expected))[::-2])
-    vector.extend(np.array([1, 2]))
-    assert vector.cells.tolist() == [*expected[::-2], 1, 2]
+
+
+@pytest.mark.parametrize("dtype", ["i8", "V16", "u1", "?"])
+def test_a_vector_with_pages_of_its_own_grows_with_and_without_onlookers(dtype: str) -> None:
+    vector, size = Vector(dtype), 100_000
+    expected = np.arange(16 * size, dtype=np.uint8).tobytes()
+    vector.extend(np.frombuffer(expected, dtype, size))
+    width = vector.cells.dtype.itemsize
+    for _ in range(4):
+        vector.resize(2 * len(vector))
+        assert vector.cells.tobytes() == expected[: size * width] + bytes((len(vector) - size) * width)
+        onlooker = vector.cells[:size]
+        vector.resize(2 * len(vector) + 1)
+        vector.cells[size:] = np.zeros(1, dtype)
+        assert onlooker.tobytes() == vector.cells[:size].tobytes() == expected[: size * width]
+        del onlooker
 
 
 def test_views_of_a_vector_survive_its_growth() -> None:
@@ -31,6 +44,16 @@ def test_views_of_a_vector_survive_its_growth() -> None:
     before = vector.cells
     vector.extend(np.arange(1000))
     assert before.tolist() == [0, 1, 2]
+
+
+def test_a_tally_can_be_set_and_cleared() -> None:
+    tally = Tally()
+    tally.resize(5)
+    tally.put(np.array([3, 1]), np.array([7, 2]))
+    assert (tally.held, tally.counts.tolist()) == (2, [0, 2, 0, 7, 0])
+    assert tally.of_those_held(np.array([4, 3, 1, 0])).tolist() == [3, 1]
+    tally.clear(np.array([3, 4]))
+    assert (tally.held, tally.counts.tolist()) == (1, [0, 2, 0, 0, 0])
 
 
 @MANY

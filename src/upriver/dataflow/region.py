@@ -6,6 +6,7 @@ routing key, the plan's ``index``, or by something finer.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Self
 
 import numpy as np
@@ -17,6 +18,7 @@ from upriver.dataflow.operators.evaluator import Evaluator
 from upriver.dataflow.operators.filter import Filter
 from upriver.dataflow.operators.project import Project, plain_columns, quoted
 from upriver.dataflow.operators.rows import Rows
+from upriver.dataflow.operators.turnover import Turnover
 from upriver.dataflow.operators.view import Store, View
 from upriver.dataflow.plan import AggregatePlan, ViewPlan
 from upriver.errors import ProtocolError
@@ -39,7 +41,7 @@ class Region:
 
         vnodes: the lake's. Scans are sorted by hash64, hence grouped by vnode, however many vnodes there are.
         """
-        store = _store(plan)
+        store = Turnover(partial(store_of, plan))
         return cls(
             None if plan.filter is None else Filter(plan.filter, evaluator),
             Project(plan.project, evaluator),
@@ -96,8 +98,8 @@ class Region:
         return {"rows": self._store.held, "keys": self._store.keys, "bytes": self._store.nbytes}
 
 
-def _store(plan: ViewPlan) -> Store:
-    """An empty store for what the plan keeps."""
+def store_of(plan: ViewPlan) -> Store:
+    """An empty store for what the plan keeps. Raises ProtocolError for a plan that contradicts itself."""
     columns = plain_columns(plan.output)
     kept = plan.project.schema.names if plan.aggregate is None else plan.aggregate.group
     routing = [columns[name] for name in plan.key if columns.get(name) in kept]

@@ -45,10 +45,6 @@ class Column(Protocol):
         """The values of these slots, as a new array of the column's type."""
         ...
 
-    def keep(self, slots: Slots) -> None:
-        """Become the values of these slots, in this order."""
-        ...
-
 
 def column_of(type: pa.DataType) -> Column:
     """An empty column."""
@@ -82,10 +78,6 @@ class Validity:
         """``None``: all are valid."""
         return None if self._valid is None else self._valid.cells[slots]
 
-    def keep(self, slots: Slots) -> None:
-        if self._valid is not None:
-            self._valid.keep(slots)
-
 
 class FixedColumn:
     """Values of fixed width."""
@@ -111,10 +103,6 @@ class FixedColumn:
     def take(self, slots: Slots) -> pa.Array:
         return array_of(self._type, self._cells.cells.take(slots), self._validity.take(slots))
 
-    def keep(self, slots: Slots) -> None:
-        self._cells.keep(slots)
-        self._validity.keep(slots)
-
 
 class BytesColumn:
     """Values of variable width."""
@@ -123,9 +111,6 @@ class BytesColumn:
 
     def __init__(self, type: pa.DataType) -> None:
         self._type = type
-        self._clear()
-
-    def _clear(self) -> None:
         self._bytes: Vector[np.uint8] = Vector(np.uint8)
         self._offsets: Vector[np.int64] = Vector(np.int64)
         self._offsets.resize(1)
@@ -152,12 +137,6 @@ class BytesColumn:
         if valid is None:
             return taken
         return pa.Array.from_buffers(self._type, len(slots), [_bitmap(valid), *taken.buffers()[1:]])
-
-    def keep(self, slots: Slots) -> None:
-        kept = self._in_place().take(pa.array(slots))
-        valid = self._validity.take(slots)
-        self._clear()
-        self.append(kept if valid is None else pc.if_else(pa.array(valid), kept, None))
 
     def _in_place(self) -> pa.Array:
         """All values as one Arrow array over this column's own memory; nulls are empty in it."""
@@ -195,9 +174,6 @@ class ChunksColumn:
         ]
         in_order_of_chunks = np.argsort(owner, kind="stable")
         return pa.concat_arrays([pa.nulls(0, self._type), *parts]).take(pa.array(np.argsort(in_order_of_chunks)))
-
-    def keep(self, slots: Slots) -> None:
-        self._chunks = [self.take(slots)]
 
     def _belong_together(self, older: pa.Array, newer: pa.Array) -> bool:
         return len(older) <= 2 * len(newer) and older.nbytes + newer.nbytes <= _CHUNK_BYTES_MAX

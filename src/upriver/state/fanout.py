@@ -80,17 +80,3 @@ class Fanout:
         rank = np.empty(len(self._index), np.int64)
         rank[np.argsort(self._index.hashes, kind="stable")] = np.arange(len(self._index))
         return members[np.lexsort((members, rank[owners]))]
-
-    def keep(self, members: Slots) -> None:
-        """Forget all but these members, ascending, which are numbered anew from 0, and keys that have none of them."""
-        number = np.full(int(members[-1]) + 1 if len(members) else 0, -1)
-        number[members] = np.arange(len(members))
-        owners, linked = self._spine.pairs()
-        staying = linked < len(number)
-        staying[staying] = number[linked[staying]] >= 0
-        owners, linked = owners[staying], number[linked[staying]]
-        held, owners = np.unique(owners, return_inverse=True)
-        self._index.keep(held)
-        self._tally.keep(held)
-        self._spine = Spine()
-        self._spine.insert(owners, linked)

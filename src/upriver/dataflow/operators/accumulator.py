@@ -41,10 +41,6 @@ class Accumulator(Protocol):
         """Keep this of these groups, which have nothing yet."""
         ...
 
-    def keep(self, slots: Slots) -> None:
-        """Become the state of these slots, in this order."""
-        ...
-
 
 class OutOfRange(Exception):
     """A group's result does not fit its type. Whoever knows the group's key tells the user."""

@@ -7,8 +7,7 @@ function scatter the rows' values into its column.
 If the group's key is the routing key, the routing key's hash is the group's, and a lookup is one probe. Otherwise
 groups are hashed over all their columns, and a :class:`Fanout` knows the groups of each routing key.
 
-Rows count with their weight. A group whose count falls to zero is forgotten; should it come back, it is a new one. When
-forgotten slots outnumber the others all are numbered anew.
+Rows count with their weight. A group whose count falls to zero is forgotten; should it come back, it is a new one.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,9 +27,6 @@ from upriver.state.columns import array_of, cells_of
 from upriver.state.fanout import Fanout
 from upriver.state.slots import SlotIndex
 from upriver.state.vectors import Hashes, Positions, Slots, Tally
-
-EMPTY_SLOTS_MIN = 4096
-"""So few empty slots are never worth a renumbering."""
 
 
 class Aggregate:
@@ -87,6 +83,11 @@ class Aggregate:
         return self._rows.held
 
     @property
+    def slots(self) -> int:
+        """How many slots are in use, those of forgotten groups too."""
+        return len(self._groups)
+
+    @property
     def keys(self) -> int:
         """How many routing keys have a group."""
         return self.held if self._fanout is None else self._fanout.held
@@ -116,15 +117,16 @@ class Aggregate:
             argument.add(slots, batch.rows.column(name), batch.weight)
         if emptied.size:
             self._groups.forget(slots[emptied])
-        if len(self._groups) - self.held > max(self.held, EMPTY_SLOTS_MIN):
-            self._renumber()
 
-    def find(self, hashes: Hashes, keys: Sequence[pa.Array]) -> Slots:
-        """The groups of each routing key, in the order of the keys, then of the groups' arrival."""
+    def find(self, hashes: Hashes, keys: Sequence[pa.Array]) -> tuple[Positions, Slots]:
+        """The groups of each routing key, each with the key's position; in the order of the keys, then of arrival."""
         if self._fanout is None:
             slots = self._groups.find(hashes, keys)
-            return self._rows.of_those_held(slots[slots >= 0])
-        return self._rows.of_those_held(self._fanout.find(hashes, keys)[1])
+            positions = np.flatnonzero(slots >= 0)
+            return positions, slots[positions]
+        positions, slots = self._fanout.find(hashes, keys)
+        held = self._rows.counts[slots] > 0
+        return positions[held], slots[held]
 
     def by_hash(self) -> Slots:
         """All groups, sorted by the routing key's hash64."""
@@ -180,8 +182,8 @@ class Aggregate:
             slots = self._groups.with_hash(keys)
             return self._groups.hashes[slots], slots
         _, hashes, slots = self._fanout.with_hash(keys)
-        present = self._rows.counts[slots] > 0
-        return hashes[present], slots[present]
+        held = self._rows.counts[slots] > 0
+        return hashes[held], slots[held]
 
     def _install_groups(self, routed: Hashes, keys: Sequence[pa.Array]) -> Slots:
         """New slots for new groups, told to the fanout. routed: hash64 of the routing key of each group."""
@@ -217,16 +219,6 @@ class Aggregate:
         owners = fanout.owners(batch.hash64[changed], keys)
         fanout.link(owners[: len(woken)], slots[woken])
         fanout.count(owners, np.repeat([1, -1], [len(woken), len(emptied)]))
-
-    def _renumber(self) -> None:
-        """Give the groups that have rows new slots, in the same order, and forget the others."""
-        slots = np.flatnonzero(self._rows.counts)
-        if self._fanout is not None:
-            self._fanout.keep(slots)
-        self._groups.keep(slots)
-        for argument in self._arguments.values():
-            argument.keep(slots)
-        self._rows.keep(slots)
 
     def _count_rows(self, slots: Slots) -> pa.Array:
         return array_of(pa.int64(), self._rows.counts[slots])

@@ -92,12 +92,6 @@ class Argument:
         for _, function in self._functions:
             function.install(slots, next(state))
 
-    def keep(self, slots: Slots) -> None:
-        if self._nulls is not None:
-            self._nulls.keep(slots)
-        for _, function in self._functions:
-            function.keep(slots)
-
     def _without_nulls(
         self, slots: Slots, values: pa.Array, weight: Weights | None
     ) -> tuple[Slots, pa.Array, Weights | None]:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from upriver.dataflow.operators.accumulator import Accumulator, Counts, any_value
 from upriver.errors import ProtocolError
-from upriver.state.columns import Cells, array_of, canonical, cell_type, cells_of, column_of, is_fixed
+from upriver.state.columns import Cells, Column, array_of, canonical, cell_type, cells_of, column_of, is_fixed
 from upriver.state.vectors import Slots, Vector, Weights
 
 _SPARE_MIN = 1024
@@ -65,9 +65,6 @@ class NumberExtreme:
     def install(self, slots: Slots, state: pa.Array) -> None:
         self._best.cells[slots] = cells_of(state)
 
-    def keep(self, slots: Slots) -> None:
-        self._best.keep(slots)
-
 
 class RankedExtreme:
     """The extreme of values that Arrow can rank.
@@ -82,8 +79,7 @@ class RankedExtreme:
         """order: ``ascending`` or ``descending``; the first in this order is the extreme."""
         self._type = type
         self._order = order
-        self._values = column_of(type)
-        self._values.append(pa.nulls(1, type))
+        self._values = _only_a_null(type)
         self._place: Vector[np.int64] = Vector(np.int64)
         """Of each group's extreme in ``values``; 0 is a null."""
 
@@ -107,7 +103,7 @@ class RankedExtreme:
         self._place.cells[touched[better]] = np.arange(len(better)) + len(self._values)
         self._values.append(pool.take(pa.array(holder[best[better]])))
         if len(self._values) > 2 * len(self._place) + _SPARE_MIN:
-            self.keep(np.arange(len(self._place)))
+            self._rewrite()
 
     def clear(self, slots: Slots) -> None:
         """Nothing to do: no group can lose its values."""
@@ -122,17 +118,24 @@ class RankedExtreme:
         self._place.cells[slots] = np.arange(len(slots)) + len(self._values)
         self._values.append(state)
 
-    def keep(self, slots: Slots) -> None:
-        self._place.keep(slots)
-        used, places = np.unique(np.append(0, self._place.cells), return_inverse=True)
-        self._values.keep(used)
-        self._place.cells[:] = places[1:]
+    def _rewrite(self) -> None:
+        """Leave the outdone behind."""
+        values = self._values.take(self._place.cells)
+        self._values = _only_a_null(self._type)
+        self._values.append(values)
+        self._place.cells[:] = np.arange(1, len(values) + 1)
 
     def _ranks(self, pool: pa.Array) -> Cells:
         """From 1 on, the best first; equal values have one rank, and nulls the last."""
         keys = [("", self._order, "at_end")]
         ranks: Cells = pc.rank(pool, sort_keys=keys, tiebreaker="dense").to_numpy().astype(np.int64)
         return ranks
+
+
+def _only_a_null(type: pa.DataType) -> Column:
+    column = column_of(type)
+    column.append(pa.nulls(1, type))
+    return column
 
 
 def refuse_retraction(weight: Weights | None) -> None:

@@ -1,8 +1,7 @@
 """Rows: what a view without GROUP BY keeps, which is the rows themselves, in order of arrival within each key.
 
 Rows are numbered as they come and lie in columns addressed by that number; a :class:`Fanout` knows the rows of each
-routing key. A retraction takes one equal row of its key away, the oldest. The row then no longer counts; when more rows
-are gone than are left, the columns are rewritten without them.
+routing key. A retraction takes one equal row of its key away, the oldest. The row then no longer counts.
 """
 
 from collections.abc import Sequence
@@ -15,9 +14,6 @@ from upriver.errors import ProtocolError
 from upriver.state.columns import array_of, cells_of, column_of, same
 from upriver.state.fanout import Fanout
 from upriver.state.vectors import Hashes, Positions, Slots, Vector, Weights
-
-GONE_ROWS_MIN = 4096
-"""So few rows that are gone are never worth rewriting the columns."""
 
 
 class Rows:
@@ -35,6 +31,11 @@ class Rows:
         """False for a row that was retracted."""
         self.held = 0
         """How many rows there are."""
+
+    @property
+    def slots(self) -> int:
+        """How many slots are in use, those of rows that are gone too."""
+        return len(self._present)
 
     @property
     def keys(self) -> int:
@@ -56,13 +57,14 @@ class Rows:
             return
         self._add(_repeated(batch, np.maximum(batch.weight, 0)))
         self._retract(_repeated(batch, np.maximum(-batch.weight, 0)))
-        if len(self._present) - self.held > max(self.held, GONE_ROWS_MIN):
-            self._rewrite()
 
-    def find(self, hashes: Hashes, keys: Sequence[pa.Array]) -> Slots:
-        """The rows of each routing key, in the order of the keys, then of arrival."""
-        _, rows = self._fanout.find(hashes, keys)
-        return self._still_present(rows)
+    def find(self, hashes: Hashes, keys: Sequence[pa.Array]) -> tuple[Positions, Slots]:
+        """The rows of each routing key, each with the key's position; in the order of the keys, then of arrival."""
+        positions, rows = self._fanout.find(hashes, keys)
+        if self.held == len(self._present):
+            return positions, rows
+        present = self._present.cells[rows]
+        return positions[present], rows[present]
 
     def by_hash(self) -> Slots:
         """All rows, sorted by the routing key's hash64, then by key, then by arrival."""
@@ -123,14 +125,6 @@ class Rows:
 
     def _key(self, batch: Batch) -> list[pa.Array]:
         return [batch.rows.column(name) for name in self._routing]
-
-    def _rewrite(self) -> None:
-        """Number the rows that are left anew, in the same order, and forget the others."""
-        rows = np.flatnonzero(self._present.cells)
-        for column in self._columns.values():
-            column.keep(rows)
-        self._fanout.keep(rows)
-        self._present.keep(rows)
 
 
 def _repeated(batch: Batch, times: Weights) -> Batch:

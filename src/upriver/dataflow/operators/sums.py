@@ -77,9 +77,6 @@ class ExactSum:
     def install(self, slots: Slots, state: pa.Array) -> None:
         self._totals.cells[slots] = cells_of(state)
 
-    def keep(self, slots: Slots) -> None:
-        self._totals.keep(slots)
-
     def _add_in_limbs(self, slots: Slots, cells: Cells, weight: Weights | None) -> None:
         touched, places = np.unique(slots, return_inverse=True)
         totals = split(self._totals.cells[touched])
@@ -165,9 +162,6 @@ class FloatSum:
 
     def install(self, slots: Slots, state: pa.Array) -> None:
         self._totals.cells[slots] = cells_of(state)
-
-    def keep(self, slots: Slots) -> None:
-        self._totals.keep(slots)
 
 
 class FloatMean(FloatSum):

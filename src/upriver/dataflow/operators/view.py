@@ -14,7 +14,7 @@ from upriver.dataflow.batch import Batch
 from upriver.dataflow.operators.evaluator import Evaluator
 from upriver.dataflow.operators.project import Project
 from upriver.dataflow.plan import Projection
-from upriver.state.vectors import Hashes, Slots, first_of_each
+from upriver.state.vectors import Hashes, Positions, Slots, first_of_each
 
 SCAN_ROWS = 65_536
 """Rows that a scan reads at a time."""
@@ -37,14 +37,19 @@ class Store(Protocol):
         ...
 
     @property
+    def slots(self) -> int:
+        """How many slots are in use. One is for good, even if its row is forgotten."""
+        ...
+
+    @property
     def nbytes(self) -> int: ...
 
     def apply(self, batch: Batch) -> None:
         """Take in a batch of changes."""
         ...
 
-    def find(self, hashes: Hashes, keys: Sequence[pa.Array]) -> Slots:
-        """The rows of each routing key, in the order of the keys, then of the rows' arrival."""
+    def find(self, hashes: Hashes, keys: Sequence[pa.Array]) -> tuple[Positions, Slots]:
+        """The rows of each routing key, each with the key's position; in the order of the keys, then of arrival."""
         ...
 
     def by_hash(self) -> Slots:
@@ -93,7 +98,7 @@ class View:
 
     def lookup(self, hashes: Hashes, keys: Sequence[pa.Array]) -> pa.RecordBatch:
         """The view's rows of these keys, each key once, in the order of their first mention."""
-        slots = self._store.find(hashes, keys)
+        _, slots = self._store.find(hashes, keys)
         if len(hashes) > 1:
             slots = slots[first_of_each(slots, np.arange(len(slots)))]
         return self._read(slots)
