@@ -1,6 +1,7 @@
 """The app: what a user declares, starts and asks. DESIGN section 9."""
 
 import atexit
+import math
 import os
 import re
 import secrets
@@ -37,6 +38,8 @@ class App:
     workers: how many workers keep the views. vnodes: power of two, fixed for the life of the lake.
     token: what every caller must show; made up if ``None``. bind: address that the app's servers listen on.
     ingest_tasks: Spark tasks that write one index of a micro-batch; by default what fits beside the workers.
+    migration_step_budget_ms: milliseconds that a worker may spend on one step of moving keys, while a rescale is on;
+    keys wait less with a small number, and the rescale is over sooner with a large one.
 
     Usable as a context manager, which stops the app at the end.
     """
@@ -51,6 +54,7 @@ class App:
         token: str | None = None,
         bind: str = "127.0.0.1",
         ingest_tasks: int | None = None,
+        migration_step_budget_ms: float = 5.0,
     ) -> None:
         check_vnodes(vnodes)
         if not 1 <= workers <= vnodes:
@@ -59,6 +63,10 @@ class App:
             )
         if ingest_tasks is not None and ingest_tasks < 1:
             raise DeclarationError(f"ingest_tasks={ingest_tasks}: at least 1 is needed")
+        if not (math.isfinite(migration_step_budget_ms) and migration_step_budget_ms > 0):
+            raise DeclarationError(
+                f"migration_step_budget_ms={migration_step_budget_ms}: give milliseconds, more than 0"
+            )
         use_own_python(spark)
         self._spark = spark
         self._config = RiverConfig(
@@ -68,6 +76,7 @@ class App:
             token=token or secrets.token_urlsafe(32),
             bind=bind,
             groups=ingest_tasks,
+            migration_step_budget_ms=migration_step_budget_ms,
         )
         self._sources: dict[str, Source] = {}
         self._tables: dict[str, TableSpec] = {}

@@ -56,7 +56,9 @@ class HandFedRiver:
         self._log = EpochLog(self._lake, History(), self._published)
         self._coordinator.start()
         self._service = CoordinatorService(self._coordinator, (self._plan,), BIND, self.token)
-        config = WorkerConfig(root=self._root, coordinator=self._service.address, token=self.token, bind=BIND)
+        config = WorkerConfig(
+            root=self._root, coordinator=self._service.address, token=self.token, bind=BIND, plans=(self._plan,)
+        )
         self._host = WorkerHost(self._spark, config, self._coordinator.fail)
         try:
             for worker in self._workers:

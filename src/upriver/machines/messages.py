@@ -239,5 +239,15 @@ class WorkerFailed:
 
 
 FromWorker = (
-    EpochFinished | RowsApplied | MetPeers | Settled | PeerLeft | Still | Moved | Strain | SnapshotTaken | WorkerFailed
+    EpochFinished
+    | RowsApplied
+    | MetPeers
+    | PeersLost
+    | Settled
+    | PeerLeft
+    | Still
+    | Moved
+    | Strain
+    | SnapshotTaken
+    | WorkerFailed
 )

@@ -32,11 +32,15 @@ class Message:
 
 def encode(message: Message) -> pa.Buffer:
     """The message's frame. Raises ProtocolError for fields that JSON cannot hold."""
-    streams = [_encode_batch(batch) for batch in message.batches]
-    head = encode_json(
-        {"kind": message.kind, "fields": dict(message.fields), "sizes": [stream.size for stream in streams]}
-    )
-    return pa.py_buffer(b"".join([_HEAD_BYTES.pack(len(head)), head, *streams]))
+    sizes = [_stream_bytes(batch) for batch in message.batches]
+    head = encode_json({"kind": message.kind, "fields": dict(message.fields), "sizes": sizes})
+    # One buffer of the right size: one that grows, or parts that are joined, cost as much as all the rest.
+    frame = pa.allocate_buffer(_HEAD_BYTES.size + len(head) + sum(sizes))
+    sink = pa.FixedSizeBufferWriter(frame)
+    sink.write(_HEAD_BYTES.pack(len(head)) + head)
+    for batch in message.batches:
+        _write_stream(sink, batch)
+    return frame
 
 
 def decode(frame: pa.Buffer) -> Message:
@@ -54,11 +58,15 @@ def decode(frame: pa.Buffer) -> Message:
         raise ProtocolError(f"a frame of {frame.size} bytes is malformed: {error}") from error
 
 
-def _encode_batch(batch: pa.RecordBatch) -> pa.Buffer:
-    sink = pa.BufferOutputStream()
+def _stream_bytes(batch: pa.RecordBatch) -> int:
+    counter = pa.MockOutputStream()
+    _write_stream(counter, batch)
+    return int(counter.size())
+
+
+def _write_stream(sink: Any, batch: pa.RecordBatch) -> None:
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
-    return sink.getvalue()
 
 
 def _decode_batch(stream: pa.Buffer) -> pa.RecordBatch:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from upriver.dataflow.expressions import Evaluator
+from upriver.dataflow.plan import ViewPlan
 from upriver.dataflow.region import Region
 from upriver.errors import UpriverError
 from upriver.ids import WorkerId
@@ -18,6 +19,7 @@ from upriver.shell.lake import Lake
 from upriver.shell.lookup import LOOKUP, LookupExchange
 from upriver.shell.peers import Peers
 from upriver.shell.remote import Remote
+from upriver.shell.warm_up import warm_up
 from upriver.shell.wire import Message
 from upriver.shell.worker_loop import WorkerLoop
 
@@ -32,21 +34,25 @@ class WorkerConfig:
     """What a worker needs to find its app; picklable. The token is kept out of its ``repr``.
 
     root: of the lake. coordinator: its address. bind: address that the worker's server listens on.
-    migration_step_budget_ms: that one step of a migration may take.
+    migration_step_budget_ms: that one step of a migration may take. plans: of the views that it will keep.
     """
 
     root: str
     coordinator: str
     token: str = field(repr=False)
     bind: str
+    plans: tuple[ViewPlan, ...]
     migration_step_budget_ms: float = 5.0
 
 
 def serve_worker(config: WorkerConfig, worker: WorkerId) -> None:
     """Fill a worker's place until it retires, its channel is lost, or it fails, which it tells the coordinator."""
     build_view = partial(Region.build, evaluator=Evaluator())
-    remote = Remote(config.coordinator, config.token)
-    loop = WorkerLoop(WorkerMachine(build_view), Lake(config.root), config.migration_step_budget_ms / 1000)
+    remote, lake = Remote(config.coordinator, config.token), Lake(config.root)
+    record = lake.record()
+    if record is not None:
+        warm_up(config.plans, record.tables, build_view)
+    loop = WorkerLoop(WorkerMachine(build_view), lake, config.migration_step_budget_ms / 1000)
     peers = Peers(worker, remote, loop.hear_peer, partial(_lost, loop))
     gets = {SNAPSHOT: lambda asked: loop.snapshot(int(asked["snapshot"]), str(asked["view"]))}
     exchanges: dict[str, Exchange] = {LOOKUP: LookupExchange(loop.lookup), CHANNEL: ChannelExchange(peers.accept)}

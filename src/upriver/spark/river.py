@@ -96,6 +96,7 @@ class River:
                 coordinator=self._service.address,
                 token=config.token,
                 bind=config.bind,
+                plans=self._plans,
                 migration_step_budget_ms=config.migration_step_budget_ms,
             )
             self._host = WorkerHost(self._spark, worker_config, self._coordinator.fail)
