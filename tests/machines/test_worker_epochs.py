@@ -1,0 +1,164 @@
+"""The worker machine's epochs: rules W1, W2 and W6 of docs/design/0001-river.md and docs/design/rescale.md."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from machines_kit import (
+    HALVES,
+    KEYS,
+    PLAN,
+    answered,
+    applied,
+    asked,
+    assign,
+    finished,
+    meet,
+    opened,
+    over,
+    read,
+    reading,
+    reports,
+    rows,
+    rows_from,
+    sent,
+    vnode_map,
+    worker,
+)
+
+from upriver.errors import ProtocolError
+from upriver.ids import VnodeId
+from upriver.machines.messages import EpochFinished, ReadVnodes, RowsApplied
+from upriver.machines.peers import Portion
+from upriver.machines.rules import Rules
+from upriver.machines.worker_events import ReadEpoch, Report, WorkerEvent
+from upriver.migration.messages import RowsSent
+
+MINE, ALSO_MINE, THEIRS = KEYS[0][0], KEYS[1][0], KEYS[7][0]
+"""By the map HALVES, seen from worker 0."""
+
+
+def test_an_epoch_is_read_applied_and_reported() -> None:
+    machine = worker(assign())
+    assert machine.step(opened(1)) == [reading(1)]
+    assert machine.step(rows(1, "a", "b")) == []
+    assert machine.step(rows(1, "b")) == []
+    assert machine.step(read(1, 3)) == [Report(message=finished(1, read=3, applied=3, keys=2, total=3))]
+
+
+def test_an_epoch_without_rows_is_reported_too() -> None:
+    machine = worker(assign(), opened(1), rows(1))
+    assert reports(machine.step(read(1, 0))) == [finished(1, read=0, applied=0, keys=0, total=0)]
+
+
+def test_rows_reach_every_view_that_their_channel_feeds() -> None:
+    twins = assign(plans=(PLAN, replace(PLAN, name="twin")), maps=dict.fromkeys(("seen", "twin"), vnode_map([0] * 8)))
+    machine = worker(twins, *applied("ab"))
+    for view in ("seen", "twin"):
+        assert answered(machine.step(asked("a", view=view))) == {1: ({"a": [1]}, 1)}
+
+
+def test_each_channel_is_read_once_and_counted_by_itself() -> None:
+    elsewhere = replace(PLAN, name="elsewhere", index=("j",))
+    two = assign(plans=(PLAN, elsewhere), maps=dict.fromkeys(("seen", "elsewhere"), vnode_map([0] * 8)))
+    machine = worker(two, opened(1), rows(1, "a"), rows(1, "b", "c", channel="t/j"))
+    promised = {"t/k": 1, "t/j": 2}
+    (report,) = reports(machine.step(replace(read(1, 0), promised=promised)))
+    assert isinstance(report, EpochFinished)
+    assert (report.read, report.applied) == (promised, {"seen": 1, "elsewhere": 2})
+
+
+def test_w1_the_next_epoch_is_read_when_the_one_before_is_applied() -> None:
+    machine = worker(assign(), opened(1))
+    assert machine.step(opened(2)) == []
+    assert machine.step(read(1, 0))[-1] == reading(2)
+
+
+@pytest.mark.parametrize("already", [[opened(1)], [opened(1), opened(2)], applied("a"), applied("a", "b")])
+def test_w1_an_epoch_opened_twice_is_applied_once(already: Sequence[WorkerEvent]) -> None:
+    machine, undisturbed = worker(assign(), *already), worker(assign(), *already)
+    assert machine.step(opened(1)) == []
+    following = [opened(epoch) for epoch in (1, 2, 3)]
+    assert [machine.step(event) for event in following] == [undisturbed.step(event) for event in following]
+
+
+@pytest.mark.parametrize("already", [[], applied("a"), [opened(1), opened(2)]])
+def test_w1_a_gap_between_epochs_is_a_fault(already: Sequence[WorkerEvent]) -> None:
+    with pytest.raises(ProtocolError, match="epoch 4 was opened after"):
+        worker(assign(), *already).step(opened(4))
+
+
+def test_w1_switched_off_applies_an_epoch_twice() -> None:
+    machine = worker(assign(), *applied("a"), rules=Rules(w1_each_epoch_once=False))
+    assert machine.step(opened(1)) == [reading(1)]
+
+
+@pytest.mark.parametrize("promised", [0, 1, 3])
+def test_w2_an_epoch_with_more_or_fewer_rows_than_promised_does_not_end(promised: int) -> None:
+    machine = worker(assign(), opened(1), rows(1, "a", "b"))
+    with pytest.raises(ProtocolError, match=f"promised {{'t/k': {promised}}}, read {{'t/k': 2}}"):
+        machine.step(read(1, promised))
+
+
+def test_w2_counts_the_rows_read_here_wherever_they_are_applied() -> None:
+    machine = worker(assign(HALVES), meet(0, 1), opened(1, mixed=True), rows(1, MINE, THEIRS))
+    assert reports(machine.step(read(1, 2))) == [finished(1, read=2, applied=1, keys=1, total=1)]
+
+
+def test_rows_of_a_key_that_is_kept_elsewhere_go_to_their_peer() -> None:
+    machine = worker(assign(HALVES), meet(0, 1), opened(1, mixed=True))
+    ((to, message),) = sent(machine.step(rows(1, MINE, THEIRS)))
+    assert isinstance(message, RowsSent)
+    assert isinstance(message.rows, Portion)
+    assert (to, message.rows.epoch, message.rows.batch.rows.column("k").to_pylist()) == (1, 1, [THEIRS])
+
+
+def test_rows_from_a_peer_count_for_the_epoch_that_is_not_finished_here() -> None:
+    machine = worker(assign(HALVES), meet(0, 1), opened(1, mixed=True))
+    assert not reports(machine.step(rows_from(1, 1, MINE)), RowsApplied)
+    machine.step(rows(1, MINE))
+    assert reports(machine.step(read(1, 1))) == [finished(1, read=1, applied=2, keys=1, total=2)]
+
+
+def test_rows_of_an_epoch_that_has_not_been_opened_here_count_when_it_is() -> None:
+    machine = worker(assign(HALVES), meet(0, 1), rows_from(1, 1, MINE), opened(1, mixed=True))
+    assert reports(machine.step(read(1, 0))) == [finished(1, read=0, applied=1, keys=1, total=1)]
+
+
+def test_rows_that_come_after_their_epoch_is_finished_here_are_told_at_once() -> None:
+    machine = worker(assign(HALVES), meet(0, 1), opened(1, mixed=True), read(1, 0))
+    late = reports(machine.step(rows_from(1, 1, MINE, ALSO_MINE)), RowsApplied)
+    assert late == [RowsApplied(epoch=opened(1).epoch, applied={"seen": 2})]
+    again = reports(machine.step(rows_from(1, 1, MINE)), RowsApplied)
+    assert again == [RowsApplied(epoch=opened(1).epoch, applied={"seen": 1})]
+
+
+def test_w6_a_mixed_epoch_is_reflected_when_it_is_over_everywhere() -> None:
+    machine = worker(assign(HALVES), meet(0, 1), opened(1, mixed=True), rows(1, MINE), asked(MINE, at_least=1))
+    assert answered(machine.step(read(1, 1))) == {}
+    machine.step(rows_from(1, 1, MINE))
+    assert answered(machine.step(over(1))) == {1: ({MINE: [1, 1]}, 1)}
+
+
+def test_w6_a_lookup_that_asks_for_an_epoch_before_does_not_wait_for_a_mixed_one() -> None:
+    machine = worker(assign(HALVES), meet(0, 1), opened(1, mixed=True), rows(1, MINE), read(1, 1))
+    assert answered(machine.step(asked(MINE))) == {1: ({MINE: [1]}, 0)}
+
+
+def test_w6_switched_off_answers_with_a_part_of_the_epoch() -> None:
+    off = Rules(w6_wait_until_over=False)
+    machine = worker(assign(HALVES), meet(0, 1), opened(1, mixed=True), rows(1, MINE), read(1, 1), rules=off)
+    assert answered(machine.step(asked(MINE, at_least=1))) == {1: ({MINE: [1]}, 1)}
+
+
+def test_an_epoch_that_is_not_mixed_is_reflected_when_it_is_read() -> None:
+    machine = worker(assign(), opened(1), asked("a", at_least=1))
+    assert answered(machine.step(read(1, 0))) == {1: ({}, 1)}
+
+
+def test_other_vnodes_are_read_from_the_next_epoch_on_that_is_opened() -> None:
+    machine = worker(assign(HALVES), opened(1), opened(2))
+    assert machine.step(ReadVnodes(vnodes=(VnodeId(7),))) == []
+    begun = [action for epoch in (1, 2) for action in machine.step(read(epoch, 0)) if isinstance(action, ReadEpoch)]
+    assert begun == [reading(2, range(4))]
+    assert machine.step(opened(3)) == [reading(3, [7])]

@@ -1,0 +1,239 @@
+"""The worker machine's lookups: asked here, answered here or at a peer, gathered here; rules W3 and W4."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+from machines_kit import (
+    ALL_MINE,
+    HALVES,
+    KEYS,
+    SEEN,
+    announce,
+    answered,
+    applied,
+    asked,
+    assign,
+    hashed,
+    meet,
+    move,
+    opened,
+    over,
+    owners_with,
+    question_from,
+    read,
+    refused,
+    reports,
+    rows,
+    said,
+    sent,
+    worker,
+)
+
+from upriver.errors import KeyTypeError, UnknownView, WrongOwner
+from upriver.ids import Epoch, MapVersion, WorkerId
+from upriver.machines.lookups import LOOKUPS_WAITING_MAX
+from upriver.machines.messages import PeersLost
+from upriver.machines.peers import PeerMessage, Question, QuestionAnswered, QuestionRefused
+from upriver.machines.rules import Rules
+from upriver.machines.worker_events import Answer, LookupGivenUp, PeerLost, Refuse, WorkerAction
+from upriver.migration.messages import RowsSent
+
+MINE, ALSO_MINE, THEIRS = KEYS[0][0], KEYS[1][0], KEYS[7][0]
+"""By the map HALVES, seen from worker 0."""
+MET = [assign(HALVES), meet(0, 1)]
+
+
+def answer(ticket: int, epoch: int, **seen: Sequence[int]) -> QuestionAnswered:
+    found = pa.RecordBatch.from_pylist([{"k": key, "seen": epochs} for key, epochs in seen.items()], schema=SEEN)
+    return QuestionAnswered(ticket=ticket, keys=len(seen), rows=found, epoch=Epoch(epoch))
+
+
+def questions(actions: Sequence[WorkerAction]) -> list[tuple[int, int, list[str]]]:
+    """Sent to peers: to whom, the lookup's ticket, and its keys."""
+    found = []
+    for to, message in sent(actions):
+        assert isinstance(message, RowsSent)
+        assert isinstance(message.rows, Question)
+        found.append((to, message.rows.ticket, message.rows.keys.column(0).to_pylist()))
+    return found
+
+
+def told(actions: Sequence[WorkerAction]) -> list[tuple[int, PeerMessage | None, type[Exception] | None]]:
+    """Replies to peers: to whom, the answer, or the kind of error."""
+    return [
+        (to, None, type(reply.error)) if isinstance(reply, QuestionRefused) else (to, reply, None)
+        for to, reply in sent(actions)
+    ]
+
+
+def test_w3_a_lookup_waits_until_all_is_applied_that_was_published_at_joining() -> None:
+    machine = worker(assign(serve_from=2), opened(1), opened(2), rows(1, "a"))
+    assert machine.step(asked("a")) == []
+    assert answered(machine.step(read(1, 1))) == {}
+    machine.step(rows(2, "a", "b"))
+    assert answered(machine.step(read(2, 2))) == {1: ({"a": [1, 2]}, 2)}
+
+
+def test_w3_switched_off_answers_while_what_was_published_is_read_again() -> None:
+    machine = worker(assign(serve_from=2), rules=Rules(w3_wait_for_replay=False))
+    assert answered(machine.step(asked("a"))) == {1: ({}, 0)}
+
+
+def test_a_lookup_waits_for_the_epoch_that_it_asks_for() -> None:
+    machine = worker(assign(), *applied("a"))
+    assert answered(machine.step(asked("a", ticket=1, at_least=1))) == {1: ({"a": [1]}, 1)}
+    assert machine.step(asked("a", ticket=2, at_least=2)) == []
+    assert machine.step(asked("a", ticket=3, at_least=3)) == []
+    machine.step(opened(2))
+    assert answered(machine.step(read(2, 0))) == {2: ({"a": [1]}, 2)}
+
+
+def test_so_many_lookups_wait_and_one_more_is_refused() -> None:
+    machine = worker(assign(serve_from=1))
+    waiting = [machine.step(asked("a", ticket=ticket)) for ticket in range(LOOKUPS_WAITING_MAX)]
+    assert not any(waiting)
+    assert refused(machine.step(asked("a", ticket=LOOKUPS_WAITING_MAX))) == {LOOKUPS_WAITING_MAX: WrongOwner}
+    assert told(machine.step(question_from(1, "a"))) == [(1, None, WrongOwner)]
+    machine.step(opened(1))
+    assert len(answered(machine.step(read(1, 0)))) == LOOKUPS_WAITING_MAX
+
+
+def test_a_lookup_that_was_given_up_waits_no_more() -> None:
+    machine = worker(
+        assign(serve_from=1), asked("a", ticket=1), asked("a", ticket=2), LookupGivenUp(ticket=1), opened(1)
+    )
+    assert list(answered(machine.step(read(1, 0)))) == [2]
+
+
+def test_a_lookup_of_no_keys_is_answered_with_no_rows_in_its_turn() -> None:
+    machine = worker(assign(), opened(1))
+    assert answered(machine.step(asked(ticket=1))) == {1: ({}, 0)}
+    assert machine.step(asked(ticket=2, at_least=1)) == []
+    assert answered(machine.step(read(1, 0))) == {2: ({}, 1)}
+
+
+def test_w4_a_worker_without_channels_refuses_keys_of_another() -> None:
+    machine = worker(assign(HALVES))
+    assert answered(machine.step(asked(MINE, ALSO_MINE))) == {1: ({}, 0)}
+    for foreign in (asked(THEIRS), asked(MINE, THEIRS), asked(THEIRS, at_least=9)):
+        assert refused(machine.step(foreign)) == {1: WrongOwner}
+
+
+def test_w4_a_worker_with_channels_asks_its_peer() -> None:
+    machine = worker(*MET)
+    assert questions(machine.step(asked(THEIRS, ticket=5))) == [(1, 5, [THEIRS])]
+
+
+def test_w4_switched_off_asks_over_a_channel_that_is_not_there() -> None:
+    machine = worker(assign(HALVES), rules=Rules(w4_own_vnodes_only=False))
+    assert questions(machine.step(asked(THEIRS))) == [(1, 1, [THEIRS])]
+
+
+def test_w4_a_worker_that_has_lost_a_channel_refuses_again_and_whoever_waits() -> None:
+    machine = worker(*MET, asked(THEIRS, ticket=4), asked(MINE, ticket=5, at_least=1))
+    actions = machine.step(PeerLost(why="host-1 is gone"))
+    assert refused(actions) == {4: WrongOwner, 5: WrongOwner}
+    assert reports(actions) == [PeersLost(why="host-1 is gone")]
+    assert refused(machine.step(asked(THEIRS))) == {1: WrongOwner}
+    assert answered(machine.step(asked(MINE))) == {1: ({}, 0)}
+
+
+def test_w4_a_worker_that_has_lost_a_channel_while_keys_move_refuses_all_keys() -> None:
+    machine = worker(*MET, announce(HALVES, owners_with(HALVES, v3=1)), PeerLost(why="gone"))
+    assert refused(machine.step(asked(MINE))) == {1: WrongOwner}
+
+
+def test_a_view_that_is_not_there_is_refused_with_the_names_of_those_that_are() -> None:
+    (refuse,) = worker(assign()).step(asked("a", view="typo"))
+    assert isinstance(refuse, Refuse)
+    assert isinstance(refuse.error, UnknownView)
+    assert str(refuse.error) == "no view 'typo'; there are: seen"
+
+
+def test_keys_that_the_view_refuses_are_refused() -> None:
+    numbers = pa.RecordBatch.from_arrays([pa.array([1])], names=["k"])
+    assert refused(worker(assign()).step(replace(asked("a"), keys=numbers))) == {1: KeyTypeError}
+
+
+def test_a_peers_question_is_answered_to_the_peer() -> None:
+    machine = worker(assign(HALVES), *applied([MINE]), meet(0, 1))
+    (reply,) = sent(machine.step(question_from(1, MINE, ALSO_MINE, ticket=8)))
+    assert reply == (1, replace(answer(8, 1, **{MINE: [1]}), keys=2))
+
+
+def test_a_peers_question_waits_for_its_epoch() -> None:
+    machine = worker(*MET, opened(1))
+    assert sent(machine.step(question_from(1, MINE, at_least=1))) == []
+    assert sent(machine.step(read(1, 0))) == [(1, replace(answer(1, 1), keys=1))]
+
+
+def test_a_peers_question_that_the_view_refuses_is_refused_to_the_peer() -> None:
+    numbers = pa.RecordBatch.from_arrays([pa.array([1])], names=["k"])
+    question = question_from(1, MINE)
+    content = question.envelope.content
+    asks_wrongly = Question(3, WorkerId(1), Epoch(0), numbers, hashed([MINE]))
+    wrong = replace(content, message=RowsSent(version=MapVersion(0), rows=asks_wrongly))
+    assert told(worker(*MET).step(said(1, wrong))) == [(1, None, KeyTypeError)]
+
+
+def test_a_lookup_is_gathered_from_all_who_keep_its_keys_as_of_the_earliest_epoch() -> None:
+    machine = worker(assign(HALVES), *applied([MINE], []), meet(0, 1))
+    actions = machine.step(asked(MINE, THEIRS, ticket=6))
+    assert (questions(actions), answered(actions)) == ([(1, 6, [THEIRS])], {})
+    actions = machine.step(said(1, answer(6, 1, **{THEIRS: [1, 1]})))
+    assert answered(actions) == {6: ({MINE: [1], THEIRS: [1, 1]}, 1)}
+
+
+def test_a_lookup_that_one_peer_refuses_is_refused_once() -> None:
+    machine = worker(assign(owners_with(HALVES, v7=2)), meet(0, 1, 2), asked(KEYS[6][0], THEIRS, ticket=6))
+    refusal = QuestionRefused(ticket=6, error=KeyTypeError("key k is a string"))
+    assert refused(machine.step(said(1, refusal))) == {6: KeyTypeError}
+    assert machine.step(said(2, refusal)) == []
+    assert machine.step(said(2, answer(6, 0, **{THEIRS: [1]}))) == []
+
+
+def test_an_answer_to_a_lookup_that_was_given_up_goes_nowhere() -> None:
+    machine = worker(*MET, asked(THEIRS, ticket=6), LookupGivenUp(ticket=6))
+    assert machine.step(said(1, answer(6, 0, **{THEIRS: [1]}))) == []
+
+
+def test_w8_an_answer_from_before_all_began_anew_goes_nowhere() -> None:
+    machine = worker(*MET, assign(HALVES, generation=1), meet(0, 1, meeting=2), asked(THEIRS, ticket=6))
+    assert machine.step(said(1, answer(6, 0, **{THEIRS: [1]}), generation=0)) == []
+    assert answered(machine.step(said(1, answer(6, 0, **{THEIRS: [1]}), generation=1))) == {6: ({THEIRS: [1]}, 0)}
+
+
+FIRST, SECOND = KEYS[0][:2]
+MOVES_0 = owners_with(ALL_MINE, v0=1)
+MOVING = [assign(), *applied([FIRST, SECOND, ALSO_MINE]), meet(0, 1), announce(ALL_MINE, MOVES_0, 0, 1)]
+"""Worker 0 gives vnode 0 to worker 1; it has two keys there, and has given none."""
+
+
+def test_while_keys_move_a_lookup_is_answered_here_until_the_keys_state_has_gone() -> None:
+    machine = worker(*MOVING)
+    assert answered(machine.step(asked(FIRST))) == {1: ({FIRST: [1]}, 1)}
+    machine.step(move(1))
+    assert questions(machine.step(asked(FIRST, SECOND, ticket=2))) == [(1, 2, [FIRST])]
+    assert answered(machine.step(asked(SECOND, ALSO_MINE, ticket=3))) == {3: ({SECOND: [1], ALSO_MINE: [1]}, 1)}
+
+
+def test_while_keys_move_a_peers_question_follows_the_key() -> None:
+    machine = worker(*MOVING, move(1))
+    assert questions(machine.step(question_from(1, FIRST, ticket=9, version=1))) == [(1, 9, [FIRST])]
+
+
+def test_a_lookup_that_waits_for_an_epoch_follows_its_key_when_that_has_moved() -> None:
+    machine = worker(*MOVING, asked(FIRST, SECOND, ticket=7, at_least=2), move(1), opened(2, mixed=True), read(2, 0))
+    assert questions(machine.step(over(2))) == [(1, 7, [FIRST])]
+    answers = answered(machine.step(said(1, answer(7, 2, **{FIRST: [1]}))))
+    assert answers == {7: ({FIRST: [1], SECOND: [1]}, 2)}
+
+
+@pytest.mark.parametrize(("settled", "version"), [(False, 0), (True, 1)])
+def test_an_answer_names_the_map_by_which_the_keys_are_kept(settled: bool, version: int) -> None:
+    nothing_moves = [announce(ALL_MINE, ALL_MINE, 0, 1)] if settled else []
+    (answer,) = worker(assign(), meet(0, 1), *nothing_moves).step(asked("a"))
+    assert isinstance(answer, Answer)
+    assert answer.version == version

@@ -1,0 +1,161 @@
+"""The worker machine's phases: every event in every one of them, beginning anew, and the end."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import get_args
+
+import pytest
+from machines_kit import (
+    ALL_MINE,
+    CHANNEL,
+    HALVES,
+    KEYS,
+    abort,
+    announce,
+    answered,
+    applied,
+    asked,
+    assign,
+    meet,
+    move,
+    opened,
+    over,
+    question_from,
+    read,
+    refused,
+    reports,
+    rows,
+    rows_from,
+    sent,
+    take,
+    worker,
+)
+
+from upriver.errors import IllegalEvent, RowError, WrongOwner
+from upriver.ids import SnapshotId
+from upriver.machines.messages import CloseInput, DropSnapshot, EpochFinished, GoOn, HoldStill, ReadVnodes, Retire
+from upriver.machines.worker_events import LookupGivenUp, PeerLost, PeersMet, Stop, WorkerEvent
+
+OF_EACH_KIND: list[WorkerEvent] = [
+    assign(),
+    opened(1),
+    over(1),
+    ReadVnodes(vnodes=()),
+    meet(0, 1),
+    announce(ALL_MINE, HALVES),
+    CloseInput(peers=()),
+    HoldStill(pause=1),
+    GoOn(),
+    take(1, at=1),
+    DropSnapshot(snapshot=SnapshotId(1)),
+    Retire(),
+    rows(1, "a"),
+    read(1, 0),
+    asked("a"),
+    LookupGivenUp(ticket=1),
+    PeersMet(meeting=1),
+    rows_from(1, 1, "a"),
+    PeerLost(why="gone"),
+    move(),
+]
+BEFORE_ASSIGNMENT = {"Assign", "Retire", "LookupAsked", "LookupGivenUp"}
+"""The kinds of event that a worker may see before it is told what it keeps."""
+
+
+def kind(event: object) -> str:
+    return type(event).__name__
+
+
+def test_these_are_events_of_each_kind() -> None:
+    assert {type(event) for event in OF_EACH_KIND} == set(get_args(WorkerEvent))
+
+
+@pytest.mark.parametrize("event", [e for e in OF_EACH_KIND if kind(e) not in BEFORE_ASSIGNMENT], ids=kind)
+def test_an_unassigned_worker_has_no_place_for(event: WorkerEvent) -> None:
+    with pytest.raises(IllegalEvent, match=f"{kind(event)} in phase Unassigned"):
+        worker().step(event)
+
+
+def test_an_unassigned_worker_owns_nothing_and_may_be_told_to_stop() -> None:
+    assert refused(worker().step(asked("a"))) == {1: WrongOwner}
+    assert worker().step(LookupGivenUp(ticket=1)) == []
+    assert worker().step(Retire()) == [Stop()]
+    assert worker().step(assign()) == []
+
+
+@pytest.mark.parametrize("event", [e for e in OF_EACH_KIND if kind(e) not in ("LookupAsked", "Retire")], ids=kind)
+def test_a_retired_worker_lets_pass(event: WorkerEvent) -> None:
+    assert worker(assign(), Retire()).step(event) == []
+
+
+@pytest.mark.parametrize("already", [[], [assign()], [assign(), opened(1), rows(1, "a")]])
+def test_a_worker_that_is_told_to_retire_stops(already: Sequence[WorkerEvent]) -> None:
+    machine = worker(*already)
+    assert machine.step(Retire()) == [Stop()]
+    assert refused(machine.step(asked("a"))) == {1: WrongOwner}
+    assert not machine.can_move
+
+
+@pytest.mark.parametrize(
+    ("already", "event"),
+    [
+        ([], rows(1, "a")),
+        ([], read(1, 0)),
+        ([opened(1), opened(2)], rows(2, "a")),
+        ([opened(1), opened(2)], read(2, 0)),
+        (applied("a"), rows(1, "a")),
+        (applied("a"), read(1, 1)),
+        ([opened(1)], rows(1, "a", channel="other/k")),
+        ([], abort()),
+        ([announce(ALL_MINE, HALVES, 0, 1)], announce(ALL_MINE, HALVES, 0, 1)),
+        ([announce(ALL_MINE, HALVES, 0, 1)], abort(version=2)),
+        ([announce(ALL_MINE, HALVES, 0, 1)], CloseInput(peers=())),
+    ],
+)
+def test_a_worker_that_follows_has_no_place_for(already: Sequence[WorkerEvent], event: WorkerEvent) -> None:
+    machine = worker(assign(), *already)
+    with pytest.raises(IllegalEvent):
+        machine.step(event)
+
+
+def test_a_bad_row_is_an_error_that_names_the_view_and_the_epoch() -> None:
+    bad = replace(rows(99, "a"), epoch=rows(1, "a").epoch)
+    with pytest.raises(RowError, match=r"^view 'seen', epoch 1: overflow$"):
+        worker(assign(), opened(1)).step(bad)
+
+
+def test_lookups_that_wait_are_refused_when_the_worker_retires() -> None:
+    machine = worker(assign(serve_from=1), asked("a", ticket=3), asked("b", ticket=4))
+    actions = machine.step(Retire())
+    assert refused(actions) == {3: WrongOwner, 4: WrongOwner}
+    assert actions[-1] == Stop()
+
+
+@pytest.mark.parametrize("end", [Retire(), assign(generation=1)], ids=kind)
+def test_what_was_said_before_the_end_is_not_said_again_at_the_end(end: WorkerEvent) -> None:
+    machine = worker(assign(), opened(1))
+    assert reports(machine.step(read(1, 0)), EpochFinished)
+    assert not reports(machine.step(end), EpochFinished)
+
+
+def test_a_worker_that_begins_anew_keeps_nothing_and_refuses_who_waits() -> None:
+    machine = worker(assign(), *applied("a"), opened(2), asked("a", ticket=5, at_least=2))
+    assert refused(machine.step(assign(generation=1))) == {5: WrongOwner}
+    assert answered(machine.step(asked("a"))) == {1: ({}, 0)}
+    machine.step(opened(1))
+    machine.step(rows(1, "a"))
+    assert reports(machine.step(read(1, 1)), EpochFinished)[0].read == {CHANNEL: 1}
+
+
+def test_a_worker_begins_at_the_epoch_that_it_is_told() -> None:
+    machine = worker(assign(start_at=7, serve_from=7))
+    assert answered(machine.step(asked("a", at_least=7))) == {1: ({}, 7)}
+    assert machine.step(opened(7)) == []
+    (begin,) = machine.step(opened(8))
+    assert begin.epoch == 8
+
+
+def test_a_peers_question_that_waits_is_forgotten_when_the_worker_begins_anew() -> None:
+    machine = worker(assign(HALVES), meet(0, 1), question_from(1, KEYS[0][0], at_least=1), assign(generation=1))
+    machine.step(opened(1))
+    assert sent(machine.step(read(1, 0))) == []

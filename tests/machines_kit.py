@@ -1,0 +1,280 @@
+"""Short words for tests of the worker machine: a small view, keys by vnode, events, and what came out of a step."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from upriver.dataflow.batch import Batch, Hashes
+from upriver.dataflow.plan import AggregateCall, AggregatePlan, Projection, ViewPlan
+from upriver.errors import KeyTypeError, RowError
+from upriver.hashing import hash64
+from upriver.ids import Channel, Epoch, Incarnation, MapVersion, SnapshotId, VnodeId, WorkerId
+from upriver.machines.messages import (
+    Assign,
+    EpochFinished,
+    EpochOver,
+    FromWorker,
+    Meet,
+    OpenEpoch,
+    Order,
+    TakeSnapshot,
+)
+from upriver.machines.peers import Envelope, ForRegion, PeerMessage, Portion, Question
+from upriver.machines.rules import ALL_RULES, Rules
+from upriver.machines.strategies import Strategy
+from upriver.machines.worker import WorkerMachine
+from upriver.machines.worker_events import (
+    Answer,
+    EpochRead,
+    LookupAsked,
+    PeerSaid,
+    ReadEpoch,
+    Refuse,
+    Report,
+    RowsRead,
+    SendPeer,
+    TimeToMove,
+    WorkerAction,
+    WorkerEvent,
+)
+from upriver.migration.events import AbortAsked, RescaleAnnounced
+from upriver.migration.messages import Message, RowsSent
+from upriver.vnodes import VnodeMap, vnodes_of
+
+VNODES = 8
+ROWS = pa.schema([("k", pa.string()), ("e", pa.int64())])
+SEEN = pa.schema([("k", pa.string()), ("seen", pa.list_(pa.int64()))])
+CHANNEL = Channel("t/k")
+PLAN = ViewPlan(
+    name="seen",
+    sql="SELECT k, collect_list(e) AS seen FROM t GROUP BY k",
+    table="t",
+    index=("k",),
+    key=("k",),
+    filter=None,
+    project=Projection(("k", "e"), ROWS),
+    aggregate=AggregatePlan(("k",), (AggregateCall("collect_list", "e", "seen", pa.list_(pa.int64())),)),
+    having=None,
+    output=Projection(("k", "seen"), SEEN),
+)
+
+
+class Seen:
+    """A view that lists, per key, the epochs of its rows in the order in which they came; epoch 99 is a bad row."""
+
+    def __init__(self) -> None:
+        self.epochs: dict[str, list[int]] = {}
+
+    def apply(self, batch: Batch) -> None:
+        for row in batch.rows.to_pylist():
+            if row["e"] == 99:
+                raise RowError("overflow")
+            self.epochs.setdefault(row["k"], []).append(row["e"])
+
+    def lookup(self, hash64: Hashes, keys: pa.RecordBatch) -> pa.RecordBatch:
+        if keys.schema.types != [pa.string()]:
+            raise KeyTypeError("key k is a string")
+        return self._rows([key for key in keys.column(0).to_pylist() if key in self.epochs])
+
+    def scan(self) -> pa.Table:
+        return pa.Table.from_batches([self._rows(sorted(self.epochs))])
+
+    def stats(self) -> dict[str, int]:
+        return {"rows": sum(map(len, self.epochs.values())), "keys": len(self.epochs), "bytes": 0}
+
+    def keys_of(self, vnode: int, vnodes: int) -> Hashes:
+        hashes = np.sort(hashed(list(self.epochs)))
+        return hashes[vnodes_of(hashes, vnodes) == vnode]
+
+    def collect(self, keys: Hashes) -> tuple[pa.RecordBatch, ...]:
+        return (self._rows(self._named(keys)),)
+
+    def install(self, state: tuple[pa.RecordBatch, ...]) -> None:
+        for row in state[0].to_pylist():
+            assert row["k"] not in self.epochs
+            self.epochs[row["k"]] = row["seen"]
+
+    def drop(self, keys: Hashes) -> None:
+        for key in self._named(keys):
+            del self.epochs[key]
+
+    def _named(self, keys: Hashes) -> list[str]:
+        return [key for key in self.epochs if hashed([key])[0] in keys]
+
+    def _rows(self, keys: Sequence[str]) -> pa.RecordBatch:
+        return pa.RecordBatch.from_pylist([{"k": key, "seen": self.epochs[key]} for key in keys], schema=SEEN)
+
+
+def hashed(keys: Sequence[str]) -> Hashes:
+    return hash64([pa.array(keys, pa.string())], len(keys))
+
+
+def _by_vnode() -> list[list[str]]:
+    names = sorted((f"k{number}" for number in range(200)), key=lambda name: int(hashed([name])[0]))
+    vnodes = vnodes_of(hashed(names), VNODES).tolist()
+    return [[name for name, place in zip(names, vnodes, strict=True) if place == vnode] for vnode in range(VNODES)]
+
+
+KEYS = _by_vnode()
+"""Some keys of each vnode, ascending by hash64."""
+
+# The map -----------------------------------------------------------------------------------------------------------
+
+ALL_MINE = (0,) * VNODES
+HALVES = (0,) * 4 + (1,) * 4
+"""Worker 0 owns vnodes 0 to 3, worker 1 the others."""
+
+
+def vnode_map(owners: Sequence[int], version: int = 0) -> VnodeMap:
+    return VnodeMap(MapVersion(version), tuple(map(WorkerId, owners)))
+
+
+def owners_with(owners: Sequence[int], **moves: int) -> tuple[int, ...]:
+    """``owners_with(HALVES, v3=1)``: the same, with vnode 3 at worker 1."""
+    return tuple(moves.get(f"v{vnode}", owner) for vnode, owner in enumerate(owners))
+
+
+# What the coordinator says ------------------------------------------------------------------------------------------
+
+
+def assign(owners: Sequence[int] = ALL_MINE, me: int = 0, **fields: Any) -> Assign:
+    """Worker ``me`` by version 0 of the map. fields: others of ``Assign``."""
+    before = vnode_map(owners)
+    known: dict[str, Any] = {
+        "plans": (PLAN,),
+        "maps": {"seen": before},
+        "reads": before.vnodes_of_worker(WorkerId(me)),
+        "start_at": Epoch(0),
+        "serve_from": Epoch(0),
+        "generation": 0,
+    }
+    return Assign(worker=WorkerId(me), **{**known, **fields})
+
+
+def opened(epoch: int, mixed: bool = False) -> OpenEpoch:
+    return OpenEpoch(epoch=Epoch(epoch), mixed=mixed)
+
+
+def over(epoch: int) -> EpochOver:
+    return EpochOver(epoch=Epoch(epoch))
+
+
+def meet(*members: int, meeting: int = 1) -> Meet:
+    peers = {WorkerId(member): (Incarnation(member + 1), f"host-{member}") for member in members}
+    return Meet(meeting=meeting, peers=peers, strategy=Strategy.ICADD, keys_max=None)
+
+
+def announce(before: Sequence[int], after: Sequence[int], *members: int, version: int = 0, view: str = "seen") -> Order:
+    """From ``before``, at ``version``, to ``after``; members: of both configurations, if owning does not say it."""
+    was, will = vnode_map(before, version), vnode_map(after, version + 1)
+    named = tuple(map(WorkerId, members))
+    order = RescaleAnnounced(before=was, after=will, old=named or was.workers, new=named or will.workers)
+    return Order(view=view, order=order)
+
+
+def abort(version: int = 1) -> Order:
+    return Order(view="seen", order=AbortAsked(version=MapVersion(version)))
+
+
+def take(snapshot: int, at: int) -> TakeSnapshot:
+    return TakeSnapshot(snapshot=SnapshotId(snapshot), view="seen", at=Epoch(at))
+
+
+# What else happens --------------------------------------------------------------------------------------------------
+
+
+def batch(epoch: int, *keys: str) -> Batch:
+    columns = [pa.array(keys, pa.string()), pa.array([epoch] * len(keys), pa.int64())]
+    return Batch(pa.RecordBatch.from_arrays(columns, schema=ROWS), hashed(keys))
+
+
+def rows(epoch: int, *keys: str, channel: str = CHANNEL) -> RowsRead:
+    return RowsRead(epoch=Epoch(epoch), channel=Channel(channel), batch=batch(epoch, *keys))
+
+
+def read(epoch: int, promised: int) -> EpochRead:
+    return EpochRead(epoch=Epoch(epoch), promised={CHANNEL: promised})
+
+
+def applied(*epochs: Sequence[str]) -> list[WorkerEvent]:
+    """The events of whole epochs, from the first on, each with a row of each of these keys."""
+    events: list[WorkerEvent] = []
+    for epoch, keys in enumerate(epochs, 1):
+        events += [opened(epoch), rows(epoch, *keys), read(epoch, len(keys))]
+    return events
+
+
+def asked(*keys: str, ticket: int = 1, view: str = "seen", at_least: int = 0) -> LookupAsked:
+    names = pa.RecordBatch.from_arrays([pa.array(keys, pa.string())], names=["k"])
+    return LookupAsked(ticket=ticket, view=view, keys=names, hash64=hashed(keys), at_least=Epoch(at_least))
+
+
+def said(sender: int, content: PeerMessage, generation: int = 0) -> PeerSaid:
+    return PeerSaid(sender=WorkerId(sender), envelope=Envelope(generation=generation, content=content))
+
+
+def of_region(sender: int, message: Message, generation: int = 0) -> PeerSaid:
+    return said(sender, ForRegion(view="seen", message=message), generation)
+
+
+def rows_from(sender: int, epoch: int, *keys: str, version: int = 0) -> PeerSaid:
+    portion = Portion(Epoch(epoch), batch(epoch, *keys))
+    return of_region(sender, RowsSent(version=MapVersion(version), rows=portion))
+
+
+def question_from(sender: int, *keys: str, ticket: int = 1, at_least: int = 0, version: int = 0) -> PeerSaid:
+    names = pa.RecordBatch.from_arrays([pa.array(keys, pa.string())], names=["k"])
+    question = Question(ticket, WorkerId(sender), Epoch(at_least), names, hashed(keys))
+    return of_region(sender, RowsSent(version=MapVersion(version), rows=question))
+
+
+def move(keys_max: int = 1) -> TimeToMove:
+    return TimeToMove(keys_max=keys_max)
+
+
+def worker(*events: WorkerEvent, rules: Rules = ALL_RULES) -> WorkerMachine:
+    """A machine that has lived through these events."""
+    machine = WorkerMachine(lambda _: Seen(), rules)
+    for event in events:
+        machine.step(event)
+    return machine
+
+
+# What came out ------------------------------------------------------------------------------------------------------
+
+
+def reading(epoch: int, vnodes: Sequence[int] = range(VNODES)) -> ReadEpoch:
+    return ReadEpoch(epoch=Epoch(epoch), channels=(CHANNEL,), vnodes=tuple(map(VnodeId, vnodes)))
+
+
+def finished(epoch: int, read: int, applied: int, keys: int, total: int) -> EpochFinished:
+    """read, applied: rows of the epoch. keys, total: keys and rows held."""
+    stats = {"seen": {"rows": total, "keys": keys, "bytes": 0}}
+    return EpochFinished(epoch=Epoch(epoch), read={CHANNEL: read}, applied={"seen": applied}, stats=stats)
+
+
+def reports(actions: Sequence[WorkerAction], kind: type[FromWorker] | None = None) -> list[FromWorker]:
+    """What was said to the coordinator; of one kind only, if one is named."""
+    messages = [action.message for action in actions if isinstance(action, Report)]
+    return [message for message in messages if kind is None or isinstance(message, kind)]
+
+
+def sent(actions: Sequence[WorkerAction]) -> list[tuple[int, PeerMessage]]:
+    """What was said to peers; a region's messages without their wrapping."""
+    return [
+        (action.to, getattr(action.envelope.content, "message", action.envelope.content))
+        for action in actions
+        if isinstance(action, SendPeer)
+    ]
+
+
+def answered(actions: Sequence[WorkerAction]) -> dict[int, tuple[dict[str, list[int]], int]]:
+    """By ticket: the epochs seen per key that was found, and the answer's epoch."""
+    answers = [action for action in actions if isinstance(action, Answer)]
+    return {a.ticket: ({row["k"]: row["seen"] for row in a.rows.to_pylist()}, a.epoch) for a in answers}
+
+
+def refused(actions: Sequence[WorkerAction]) -> dict[int, type[Exception]]:
+    return {action.ticket: type(action.error) for action in actions if isinstance(action, Refuse)}
