@@ -33,7 +33,16 @@ from machines_kit import (
 
 from upriver.errors import IllegalEvent, RowError, WrongOwner
 from upriver.ids import SnapshotId
-from upriver.machines.messages import CloseInput, DropSnapshot, EpochFinished, GoOn, HoldStill, ReadVnodes, Retire
+from upriver.machines.messages import (
+    CloseInput,
+    DropSnapshot,
+    EpochFinished,
+    GoOn,
+    HoldStill,
+    ReadVnodes,
+    Retire,
+    StartedAnew,
+)
 from upriver.machines.worker_events import LookupGivenUp, PeerLost, PeersMet, Stop, WorkerEvent
 
 OF_EACH_KIND: list[WorkerEvent] = [
@@ -145,6 +154,12 @@ def test_a_worker_that_begins_anew_keeps_nothing_and_refuses_who_waits() -> None
     machine.step(opened(1))
     machine.step(rows(1, "a"))
     assert reports(machine.step(read(1, 1)), EpochFinished)[0].read == {CHANNEL: 1}
+
+
+def test_w8_only_a_worker_that_begins_anew_says_of_what_it_speaks() -> None:
+    machine = worker()
+    assert machine.step(assign(generation=3)) == []
+    assert reports(machine.step(assign(generation=4))) == [StartedAnew(generation=4)]
 
 
 def test_a_worker_begins_at_the_epoch_that_it_is_told() -> None:

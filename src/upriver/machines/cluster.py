@@ -17,12 +17,16 @@ EPOCHS_AHEAD_MAX = 4
 
 @dataclass(slots=True, kw_only=True)
 class Member:
-    """The current incarnation in one worker's place. assigned: it was told what it keeps."""
+    """The current incarnation in one worker's place.
+
+    assigned: it was told what it keeps. generation: of what it says.
+    """
 
     worker: WorkerId
     incarnation: Incarnation
     address: str
     assigned: bool = False
+    generation: int = 0
     sent: Epoch = field(default=Epoch(0))
     finished: Epoch = field(default=Epoch(0))
     stats: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
@@ -71,6 +75,8 @@ class Cluster:
 
     def assign(self, member: Member, start_at: Epoch, serve_from: Epoch) -> None:
         """Tell a member what it keeps: nothing, as of ``start_at``."""
+        if not member.assigned:  # it has said nothing yet; else it will say when it has started anew
+            member.generation = self.generation
         member.assigned = True
         member.sent = member.finished = start_at
         assign = Assign(

@@ -31,6 +31,7 @@ from upriver.machines.ledger import Ledger
 from upriver.machines.messages import (
     EpochFinished,
     EpochOver,
+    FromWorker,
     MetPeers,
     Moved,
     PeerLeft,
@@ -39,6 +40,7 @@ from upriver.machines.messages import (
     RowsApplied,
     Settled,
     SnapshotTaken,
+    StartedAnew,
     Still,
     Strain,
     WorkerFailed,
@@ -156,29 +158,40 @@ class CoordinatorMachine:
             if self._rules.c2_current_incarnation_only or not self.cluster.members:  # C2
                 return
             member = self.cluster.by_worker()[0]
-        match event.message:
+        if isinstance(event.message, StartedAnew):
+            member.generation = event.message.generation
+        if self._is_heard(member, event.message):
+            self._heard(member, event.message)
+
+    def _is_heard(self, member: Member, message: FromWorker) -> bool:
+        """W8: what a worker said before all started anew concerns nobody, unless it cannot go on."""
+        current = member.generation == self.cluster.generation or not self._rules.w8_own_generation_only
+        return current or isinstance(message, WorkerFailed)
+
+    def _heard(self, member: Member, message: FromWorker) -> None:
+        match message:
             case EpochFinished():
-                member.finished = event.message.epoch
-                member.stats = event.message.stats
-                self._ledger.finished(member.worker, event.message)
+                member.finished = message.epoch
+                member.stats = message.stats
+                self._ledger.finished(member.worker, message)
             case RowsApplied():
-                self._ledger.applied(member.worker, event.message)
+                self._ledger.applied(member.worker, message)
             case SnapshotTaken():
-                self._scans.taken(member, event.message)
+                self._scans.taken(member, message)
             case Still():
-                self._scans.still(member, event.message)
+                self._scans.still(member, message)
             case MetPeers():
-                self._rescales.met(member, event.message)
+                self._rescales.met(member, message)
             case PeersLost():
-                self._rescales.channel_lost(member, event.message)
+                self._rescales.channel_lost(member, message)
             case Settled():
-                self._rescales.settled(member, event.message)
+                self._rescales.settled(member, message)
             case PeerLeft():
-                self._rescales.peer_left(member, event.message)
-            case Moved() | Strain():
-                pass  # for people: the shell shows them
+                self._rescales.peer_left(member, message)
+            case Moved() | Strain() | StartedAnew():
+                pass  # the first two are for people: the shell shows them
             case WorkerFailed():
-                self.cluster.actions.append(AppFailed(kind=event.message.kind, error=event.message.error))
+                self.cluster.actions.append(AppFailed(kind=message.kind, error=message.error))
 
     def _end_epochs(self) -> None:
         ended = self._ledger.end(self.cluster.workers)

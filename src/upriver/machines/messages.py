@@ -134,6 +134,13 @@ ToWorker = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StartedAnew:
+    """The worker has been assigned again: what it says from here on is of this generation."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EpochFinished:
     """The worker has read its slices of the epoch. read: rows per channel. applied: rows per view, all of them in a
     mixed epoch only what was applied here so far. stats: per view, rows, keys and bytes held."""
@@ -239,7 +246,8 @@ class WorkerFailed:
 
 
 FromWorker = (
-    EpochFinished
+    StartedAnew
+    | EpochFinished
     | RowsApplied
     | MetPeers
     | PeersLost

@@ -24,7 +24,7 @@ class Rules:
     w6_wait_until_over: bool = True
     """W6: a lookup that asks for a mixed epoch waits until it is over everywhere."""
     w8_own_generation_only: bool = True
-    """W8: what peers said before all workers started anew is not listened to."""
+    """W8: what workers said before all of them started anew is not listened to."""
     c1_all_workers_finish: bool = True
     """C1: an epoch ends when every worker has finished it, and every row was applied."""
     c2_current_incarnation_only: bool = True

@@ -33,6 +33,7 @@ from upriver.machines.messages import (
     Order,
     ReadVnodes,
     Retire,
+    StartedAnew,
     TakeSnapshot,
 )
 from upriver.machines.moving import (
@@ -60,6 +61,7 @@ from upriver.machines.worker_events import (
     PeerSaid,
     PeersMet,
     Refuse,
+    Report,
     RowsRead,
     Stop,
     TimeToMove,
@@ -108,6 +110,8 @@ class WorkerMachine:
         """Begin, or begin anew: what was kept, and who has asked, belongs to another generation."""
         actions = _taking_leave(old, WrongOwner("this worker starts anew; ask again"))
         self.phase = started(event, self._build_view, self._rules)
+        if isinstance(old, Following):
+            actions.append(Report(message=StartedAnew(generation=event.generation)))
         return actions
 
     def _retire(self) -> list[WorkerAction]:
