@@ -41,6 +41,7 @@ from upriver.migration.messages import Acquire, Message, RowsSent, WorkerDone
 from upriver.sim.icadd_node import Kind, Part, Violation
 from upriver.sim.icadd_rows import Item, ModelRows, brief, frozen, key_name
 from upriver.sim.icadd_scenario import Rulebook, Scenario, vnode_owner
+from upriver.vnodes import VnodeMap
 
 LATE_TRIGGER = "a worker hears of the rescale behind a peer that has begun"
 
@@ -83,15 +84,18 @@ class World:
     def _birth(self) -> None:
         for worker in self.scenario.workers:
             for region, map in self.scenario.maps.items():
-                back = self.parts.get((worker, region))  # whose upstream goes on where it was
-                position = 0 if back is None else back.position
-                machine, operators = self.rulebook.machine(worker, map), self.rulebook.operators
-                self.parts[worker, region] = Part(machine, operators, position=position)
+                self.parts[worker, region] = self._new_part(worker, region, map)
         for region, keys in self.scenario.prior.items():
             for key in keys:
                 self.parts[vnode_owner(self.scenario.maps[region], key), region].logs[key] = ((WorkerId(-1), 0),)
         if self.scenario.asked_at_once:
             self._ask(Step("ask"))
+
+    def _new_part(self, worker: WorkerId, region: RegionId, map: VnodeMap) -> Part:
+        """Of a worker that comes up; the upstream of one that comes back goes on where it was."""
+        back = self.parts.get((worker, region))
+        machine, operators = self.rulebook.machine(worker, map), self.rulebook.operators
+        return Part(machine, operators, position=0 if back is None else back.position)
 
     def copy(self) -> "World":
         """A world to go another way from here."""
@@ -114,17 +118,8 @@ class World:
             for pair in sorted(self.channels)
             if self.channels[pair]
         )
-        return hash(
-            (
-                parts,
-                channels,
-                frozenset(self.applied.items()),
-                self.unsettled,
-                self.asked,
-                self.epoch_ended,
-                self._aborts_left,
-            )
-        )
+        rest = self.unsettled, self.asked, self.epoch_ended, self._aborts_left
+        return hash((parts, channels, frozenset(self.applied.items()), rest))
 
     # What can happen ----------------------------------------------------------------------------------------------
 
@@ -325,10 +320,7 @@ class World:
         maps = phase.plan.before if self.rulebook.joiner_knows_old_map else phase.plan.after
         for worker in workers:
             for region, map in maps.items():
-                back = self.parts.get((worker, region))  # whose upstream goes on where it was
-                position = 0 if back is None else back.position
-                machine, operators = self.rulebook.machine(worker, map), self.rulebook.operators
-                self.parts[worker, region] = Part(machine, operators, position=position)
+                self.parts[worker, region] = self._new_part(worker, region, map)
         self._coordinate(WorkersStarted())
 
     # Checks -------------------------------------------------------------------------------------------------------
