@@ -16,7 +16,7 @@ from upriver.dataflow.region import Region
 from upriver.dataflow.sql import plan_view
 from upriver.machines.rules import ALL_RULES, Rules
 from upriver.sim.checkers import Violated
-from upriver.sim.oracle import BuildView
+from upriver.machines.following import BuildView
 from upriver.sim.tables import TABLES, VIEWS
 from upriver.sim.world import World
 
@@ -78,7 +78,7 @@ class Simulator:
         except Exception as error:
             error.add_note(f"in seed {seed}, step {world.steps}, {workers} workers")
             raise
-        return Outcome(seed, world.steps, violation, tuple(world.trace), dict(world.watcher.counters))
+        return Outcome(seed, world.steps, violation, tuple(world.river.trace), dict(world.river.watcher.counters))
 
 
 def compiled_views() -> tuple[ViewPlan, ...]:

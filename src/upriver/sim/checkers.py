@@ -9,10 +9,12 @@ from itertools import pairwise
 from typing import ParamSpec
 
 from upriver.errors import UnknownView, UpriverError, WrongOwner
-from upriver.ids import Channel, Epoch, Incarnation, SnapshotId, WorkerId
-from upriver.machines.coordinator import EPOCHS_AHEAD_MAX
+from upriver.ids import Channel, Epoch, Incarnation, MapVersion, SnapshotId, WorkerId
+from upriver.machines.cluster import EPOCHS_AHEAD_MAX
+from upriver.machines.coordinator_events import Outcome
 from upriver.sim.oracle import Row, Rows
 from upriver.sim.tables import Key
+from upriver.vnodes import VnodeMap
 
 P = ParamSpec("P")
 
@@ -70,10 +72,18 @@ def a_worker_holds_only_keys_of_its_vnodes(
     return f"it holds {foreign}" if foreign else None
 
 
-def a_key_lives_in_one_place(keys_of: Mapping[WorkerId, Collection[Key]]) -> str | None:
+def a_key_lives_in_one_place(keys_of: Mapping[str, Collection[int]]) -> str | None:
+    """``keys_of``: hash64 by place, or by way from one place to another."""
     places = Counter(key for keys in keys_of.values() for key in keys)
     split = [key for key, count in places.items() if count > 1]
-    return f"{split} are at several workers" if split else None
+    where = [place for place, keys in keys_of.items() if split and split[0] in keys]
+    return f"{split} are at several places, the first at {where}" if split else None
+
+
+def no_key_is_lost(expected: Collection[int], found: Collection[int]) -> str | None:
+    """``found``: in all places and on all ways together."""
+    lost, more = set(expected) - set(found), set(found) - set(expected)
+    return f"{sorted(lost)} are nowhere, {sorted(more)} should not be" if lost or more else None
 
 
 def a_keys_rows_are_in_order(rows: Rows, place: int) -> str | None:
@@ -107,25 +117,24 @@ def everybody_is_answered_once(ticket: int, waiting: Collection[int]) -> str | N
     return None if ticket in waiting else f"ticket {ticket} has its answer already"
 
 
-def lookups_tell_the_epoch_applied(applied: Epoch, answered: Epoch) -> str | None:
-    return None if answered == applied else f"answered as of epoch {answered}, {applied} is applied"
+def lookups_wait_for_their_epoch(answered: Epoch, at_least: Epoch) -> str | None:
+    return None if answered >= at_least else f"answered as of epoch {answered}, and {at_least} was asked for"
 
 
-def lookups_wait_for_the_replay(epoch: Epoch, at_least: Epoch, published_at_joining: Epoch) -> str | None:
-    needed = max(at_least, published_at_joining)
-    return None if epoch >= needed else f"answered at epoch {epoch}, and {needed} was the least"
+def lookups_wait_for_the_replay(answered: Epoch, serve_from: Epoch) -> str | None:
+    return None if answered >= serve_from else f"answered at epoch {answered}, and {serve_from} was the least"
 
 
-def lookups_equal_the_oracle(key: Key, found: Sequence[Row], before: Sequence[Row], after: Sequence[Row]) -> str | None:
-    """``before`` and ``after``: the key's rows without and with the epoch that is being read."""
-    return None if found in (before, after) else f"{key}: {found} where {before} or {after} is right"
-
-
-def lookups_are_answered_by_the_owner(
-    keys: Collection[Key], vnode_of: Mapping[Key, int], vnodes: Collection[int]
+def lookups_equal_the_oracle(
+    key: Key, found: Sequence[Row], epochs: Collection[Epoch], answered: Epoch, published: Epoch
 ) -> str | None:
-    foreign = [key for key in keys if vnode_of.get(key) not in vnodes]
-    return f"answered for {foreign}" if foreign else None
+    """``epochs``: as of which the key has the rows found, from ``answered`` on."""
+    return None if epochs else f"{key}: {found} is not right as of any epoch from {answered} to {published}"
+
+
+def lookups_never_go_back(key: Key, seen: Epoch, epochs: Collection[Epoch]) -> str | None:
+    """``seen``: the latest epoch that another lookup of the key had shown before this one was asked."""
+    return None if max(epochs) >= seen else f"{key}: as of epoch {max(epochs)}, and {seen} was seen already"
 
 
 def lookups_give_only_what_was_asked_for(asked: Collection[Key], found: Rows) -> str | None:
@@ -133,13 +142,23 @@ def lookups_give_only_what_was_asked_for(asked: Collection[Key], found: Rows) ->
     return f"asked for {asked}, got {more} too" if more else None
 
 
-def lookups_never_go_back(key: Key, seen: Epoch, answered: Epoch) -> str | None:
-    return None if answered >= seen else f"{key}: as of epoch {answered}, and {seen} was seen already"
+def lookups_tell_a_map_no_older_than_before(told: MapVersion, version: MapVersion) -> str | None:
+    return None if version >= told else f"of map {version}, and {told} was told already"
 
 
-def lookups_are_refused_for_a_reason(error: UpriverError, serves: bool, known: bool, owned: bool) -> str | None:
-    reason = None if serves and known and owned else WrongOwner if not serves or known else UnknownView
-    return None if reason is type(error) else f"refused with {error!r}, serves={serves} known={known} owned={owned}"
+def lookups_for_others_are_refused_by_who_is_alone(owned: bool, alone: bool, is_waiting: bool) -> str | None:
+    wrong = alone and is_waiting and not owned
+    return "it has no channel to anybody, and does not refuse what is not its own" if wrong else None
+
+
+def lookups_are_refused_for_a_reason(
+    error: UpriverError, known: bool, serves: bool, owned: bool, dismissed: bool
+) -> str | None:
+    """``owned``: it keeps the keys, or can ask its peers. ``dismissed``: it loses all that it has at this moment."""
+    reason = None if serves and known and owned and not dismissed else WrongOwner
+    reason = UnknownView if serves and not known and not dismissed else reason
+    circumstances = f"serves={serves} known={known} owned={owned} dismissed={dismissed}"
+    return None if reason is type(error) else f"refused with {error!r}, {circumstances}"
 
 
 # Epochs and snapshots at the coordinator
@@ -172,6 +191,28 @@ def snapshots_that_are_dropped_are_forgotten(
     return f"snapshots {kept} are still held" if kept else None
 
 
+# Rescales
+
+
+def peers_are_spoken_to_over_a_channel(has_channel: bool, has_lost: bool) -> str | None:
+    return None if has_channel or has_lost else "it speaks to a peer that it has no channel to"
+
+
+def a_rescale_ends_for_a_reason(outcome: Outcome, possible: bool, aborted: bool, disturbed: bool) -> str | None:
+    """possible: what was wanted can be had. disturbed: a worker was lost since it began."""
+    right = {
+        Outcome.OVER: possible,
+        Outcome.ABORTED: aborted,
+        Outcome.REFUSED: not possible,
+        Outcome.FAILED: disturbed,
+    }
+    return None if right[outcome] else f"{outcome}: possible={possible} aborted={aborted} disturbed={disturbed}"
+
+
+def a_rescale_leaves_as_many_workers_as_wanted(wanted: int, workers: Collection[WorkerId]) -> str | None:
+    return None if len(workers) == wanted else f"{wanted} were wanted, there are {sorted(workers)}"
+
+
 # At the end
 
 
@@ -189,3 +230,15 @@ def nobody_is_left_waiting(tickets: Collection[int]) -> str | None:
 
 def everybody_retires(running: Collection[Incarnation]) -> str | None:
     return f"incarnations {list(running)} are still running" if running else None
+
+
+def all_go_by_one_map(maps: Mapping[str, VnodeMap | None]) -> str | None:
+    """``maps``: by whose it is; ``None`` for one who still moves keys."""
+    first = next(iter(maps.values()))
+    others = [who for who, vnode_map in maps.items() if vnode_map is None or vnode_map != first]
+    return f"{others} go by another map than {next(iter(maps))}" if others else None
+
+
+def who_is_not_wanted_has_gone(running: Collection[Incarnation], wanted: Collection[Incarnation]) -> str | None:
+    stray = sorted(set(running) - set(wanted))
+    return f"incarnations {stray} are still running" if stray else None

@@ -1,19 +1,24 @@
 """What clients of a simulated river ask for."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from random import Random
 
 import numpy as np
 import pyarrow as pa
 
 from upriver.dataflow.plan import ViewPlan
-from upriver.ids import Epoch
-from upriver.machines.worker import LookupAsked, RowsRead
+from upriver.ids import Epoch, VnodeId, WorkerId
+from upriver.machines.coordinator_events import RescaleWanted
+from upriver.machines.strategies import Strategy
+from upriver.machines.worker_events import LookupAsked, RowsRead
 from upriver.sim.process import Process
 from upriver.sim.tables import Key, hashes_of_keys
 
 KEYS_ASKED_MAX = 4
-OWN_KEYS_SHARE, NEXT_KEY_SHARE, KNOWN_VIEWS_SHARE = 0.85, 0.7, 0.97
+OWN_KEYS_SHARE, NEXT_KEY_SHARE, KNOWN_VIEWS_SHARE = 0.6, 0.5, 0.97
+WORKERS_WANTED_MAX = 5
+MOVES_SHARE, NONSENSE_SHARE, FIXED_PACE_SHARE = 0.3, 0.05, 0.3
+MOVES_MAX = 6  # vnodes that a wish names
 
 
 def drawn_view(plans: Sequence[ViewPlan], lots: Random) -> str:
@@ -29,12 +34,14 @@ def drawn_lookup(
     published: Epoch,
     lots: Random,
 ) -> LookupAsked:
-    """Mostly for keys that the process owns; sometimes for others, for a later epoch, or for a view that is not there.
+    """Mostly for keys that the process was to read or is about to; sometimes for any, for a later epoch, or for a view
+    that is not there.
 
     vnode_of: of every key that the view can have.
     """
     hashes = hashes_of_keys(plan.index)
-    own = [key for key in hashes if vnode_of[key] in process.vnodes]
+    vnodes = () if process.assigned is None else process.assigned.reads
+    own = [key for key in hashes if vnode_of[key] in vnodes]
     candidates = own if own and lots.random() < OWN_KEYS_SHARE else list(hashes)
     keys = lots.sample(candidates, min(len(candidates), lots.randint(1, KEYS_ASKED_MAX)))
     if lots.random() < NEXT_KEY_SHARE:
@@ -55,3 +62,21 @@ def _next_key(process: Process, plan: ViewPlan) -> list[Key]:
     following = (event for event in process.unread if isinstance(event, RowsRead) and event.channel == plan.channel)
     batch = next((event.batch for event in following if len(event.batch)), None)
     return [] if batch is None else [tuple(batch.rows.column(column)[0].as_py() for column in plan.index)]
+
+
+def drawn_rescale(
+    ticket: int, workers: Collection[WorkerId], vnodes: int, strategies: Sequence[Strategy], lots: Random
+) -> RescaleWanted:
+    """So many workers, or some vnodes elsewhere; now and then what cannot be. workers: those that there are."""
+    moves: dict[VnodeId, WorkerId] | None = None
+    count: int | None = lots.randint(1, WORKERS_WANTED_MAX)
+    if lots.random() < NONSENSE_SHARE:
+        count = lots.choice((0, vnodes + 1))
+    elif lots.random() < MOVES_SHARE:
+        moving = lots.sample(range(vnodes), min(vnodes, lots.randint(1, MOVES_MAX)))
+        there = [*sorted(workers), *([WorkerId(99)] if lots.random() < NONSENSE_SHARE else [])]
+        moves, count = {VnodeId(vnode): lots.choice(there) for vnode in moving}, None
+    keys_max = lots.randint(1, 3) if lots.random() < FIXED_PACE_SHARE else None
+    return RescaleWanted(
+        ticket=ticket, workers=count, moves=moves, strategy=lots.choice(strategies), keys_max=keys_max
+    )

@@ -27,11 +27,11 @@ class Run:
 
     def rows_of(self, vnodes: Sequence[VnodeId]) -> int:
         """How many rows those vnodes have."""
-        owned = np.array(vnodes)
+        owned = np.array(vnodes, np.int64)
         return int((self.offsets[owned + 1] - self.offsets[owned]).sum())
 
     def slices_of(self, vnodes: Sequence[VnodeId], lots: Random) -> list[Batch]:
-        """Those vnodes' rows in order, cut wherever the lots fall: also between the rows of one key."""
+        """Those vnodes' rows in order, cut wherever the lots fall, but never between the rows of one key."""
         ranges = [(int(self.offsets[vnode]), int(self.offsets[vnode + 1])) for vnode in vnodes]
         joined: list[tuple[int, int]] = []
         for first, end in ranges:
@@ -39,7 +39,9 @@ class Run:
                 joined[-1] = (joined[-1][0], end)
             else:
                 joined.append((first, end))
-        cuts = [lots.randint(0, len(self.batch)) for _ in range(lots.choice((0, 0, 1, CUTS_MAX)))]
+        rows = len(self.batch)
+        drawn = [lots.randrange(rows) for _ in range(lots.choice((0, 0, 1, CUTS_MAX)))] if rows else []
+        cuts = set(np.searchsorted(self.batch.hash64, self.batch.hash64[drawn]).tolist())
         return [self._slice(*piece) for first, end in joined if first < end for piece in _cut(first, end, cuts)]
 
     def _slice(self, first: int, end: int) -> Batch:

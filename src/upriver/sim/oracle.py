@@ -1,7 +1,7 @@
 """What is right: one worker that owns everything and applies each epoch in one piece, and SQL over all rows."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import duckdb
@@ -9,16 +9,17 @@ import pyarrow as pa
 
 from upriver.dataflow.plan import ViewPlan
 from upriver.ids import Epoch, VnodeId, WorkerId
+from upriver.machines.following import BuildView, Following
 from upriver.machines.messages import Assign, OpenEpoch
-from upriver.machines.worker import EpochRead, Following, RowsRead, View, WorkerMachine
+from upriver.machines.worker import WorkerMachine
+from upriver.machines.worker_events import EpochRead, RowsRead
 from upriver.sim.lake import FakeLake
 from upriver.sim.tables import Key, hashes_of_keys
+from upriver.vnodes import VnodeMap
 
 Row = tuple[Any, ...]
 Rows = Mapping[Key, Sequence[Row]]
 """A view's rows by key, each key's in order."""
-
-BuildView = Callable[[ViewPlan], View]
 
 
 def by_key(rows: pa.Table | pa.RecordBatch, plan: ViewPlan) -> dict[Key, list[Row]]:
@@ -36,15 +37,18 @@ class Oracle:
     def __init__(self, plans: Sequence[ViewPlan], vnodes: int, build_view: BuildView) -> None:
         self._plans = plans
         self._machine = WorkerMachine(build_view)
+        alone = VnodeMap.initial(vnodes, [WorkerId(0)])
+        self._everything = alone.vnodes_of_worker(WorkerId(0))
         everything = Assign(
             worker=WorkerId(0),
-            vnodes_total=vnodes,
-            vnodes=tuple(map(VnodeId, range(vnodes))),
             plans=tuple(plans),
+            maps={plan.name: alone for plan in plans},
+            reads=self._everything,
+            start_at=Epoch(0),
             serve_from=Epoch(0),
+            generation=0,
         )
         self._machine.step(everything)
-        self._everything = everything.vnodes
         self._history: list[dict[str, Rows]] = [{plan.name: {} for plan in plans}]
         shift = 64 - (vnodes.bit_length() - 1)
         self.vnode_of: dict[str, dict[Key, int]] = {
@@ -54,19 +58,24 @@ class Oracle:
 
     def publish(self, epoch: Epoch, lake: FakeLake) -> None:
         """Apply one more epoch."""
-        self._machine.step(OpenEpoch(epoch=epoch))
+        self._machine.step(OpenEpoch(epoch=epoch, mixed=False))
         runs = lake.runs(epoch)
         for channel, run in runs.items():
             self._machine.step(RowsRead(epoch=epoch, channel=channel, batch=run.batch))
         self._machine.step(EpochRead(epoch=epoch, promised=lake.promised(epoch, self._everything)))
         assert isinstance(self._machine.phase, Following)
-        views = self._machine.phase.views
-        changed = {p.name: by_key(views[p.name].scan(), p) for p in self._plans if p.channel in runs}
+        shares = self._machine.phase.shares
+        changed = {p.name: by_key(shares[p.name].view.scan(), p) for p in self._plans if p.channel in runs}
         self._history.append({**self._history[-1], **changed})
 
     def at(self, view: str, epoch: Epoch) -> Rows:
         """The whole view at the end of an epoch."""
         return self._history[epoch][view]
+
+    def epochs_that_show(self, view: str, key: Key, rows: Sequence[Row], first: Epoch) -> list[Epoch]:
+        """The epochs from ``first`` on as of whose end the key has these rows."""
+        later = enumerate(self._history[first:], first)
+        return [Epoch(epoch) for epoch, views in later if views[view].get(key, []) == rows]
 
     def share(self, view: str, epoch: Epoch, vnodes: Collection[VnodeId]) -> dict[Key, Sequence[Row]]:
         """The part of the view that lies in ``vnodes``, at the end of an epoch."""

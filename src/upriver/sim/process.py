@@ -8,38 +8,54 @@ from random import Random
 
 import pyarrow as pa
 
-from upriver.ids import Epoch, Incarnation, SnapshotId, VnodeId, WorkerId
-from upriver.machines.messages import Assign, FromWorker, OpenEpoch, Retire, ToWorker
-from upriver.machines.worker import (
+from upriver.ids import Epoch, Incarnation, MapVersion, SnapshotId, WorkerId
+from upriver.machines.following import Following
+from upriver.machines.messages import Assign, CloseInput, FromWorker, Meet, OpenEpoch, Order, Retire, ToWorker
+from upriver.machines.share import Share
+from upriver.machines.worker import WorkerMachine
+from upriver.machines.worker_events import (
     EpochRead,
-    Following,
     LookupAsked,
+    LookupGivenUp,
+    PeerLost,
+    PeersMet,
     ReadEpoch,
     RowsRead,
-    View,
     WorkerEvent,
-    WorkerMachine,
 )
 from upriver.sim.lake import FakeLake
+from upriver.sim.tables import Key
+from upriver.vnodes import VnodeMap
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A lookup without an answer. seen: per key, the latest epoch that any lookup had shown when this one began."""
+
+    lookup: LookupAsked
+    seen: Mapping[Key, Epoch]
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Process:
-    """From its registration until nothing of it can be heard any more.
-
-    published_at_joining: the last epoch that the coordinator knew of when the process registered.
-    """
+    """From its registration until nothing of it can be heard any more."""
 
     worker: WorkerId
     incarnation: Incarnation
-    vnodes: tuple[VnodeId, ...]
     machine: WorkerMachine
-    published_at_joining: Epoch
+    assigned: Assign | None = None
+    """The last assignment that the process has heard."""
     applied: Epoch = field(default=Epoch(0))
-    """The last epoch that the process has reported as finished."""
+    """The last epoch that the process has reported as finished, since that assignment."""
     runs: bool = True
     serves: bool = False
     """Assigned, and not told to retire."""
+    alone: bool = True
+    """It was told of no rescale since it was assigned, or has lost a peer since."""
+    has_lost: bool = False
+    """It has lost a peer since it last met all of them."""
+    leaves: bool = False
+    """It was told to take leave of its peers."""
     torn: bool = False
     """A read has gone wrong, and the machine is to notice."""
     noticed_gone: bool = False
@@ -48,34 +64,71 @@ class Process:
     """On its way from the coordinator."""
     up: deque[FromWorker] = field(default_factory=deque)
     """On its way to the coordinator."""
+    inbox: deque[PeersMet | PeerLost] = field(default_factory=deque)
+    """What the shell has to tell."""
     opened: list[OpenEpoch] = field(default_factory=list)
     """Heard already; the network may say it again."""
     unread: deque[RowsRead | EpochRead] = field(default_factory=deque)
     """What is left to read of the open epoch; empty between epochs."""
     held: dict[SnapshotId, pa.Table] = field(default_factory=dict)
-    waiting: dict[int, LookupAsked] = field(default_factory=dict)
+    waiting: dict[int, Asked] = field(default_factory=dict)
     """All and only the lookups without an answer, by ticket."""
+    meet: Meet | None = None
+    """The last meeting, by which keys move if they do."""
+    version: MapVersion = field(default=MapVersion(0))
+    """Of the last answer."""
 
     def __str__(self) -> str:
         return f"w{self.worker}#{self.incarnation}"
 
     @property
-    def views(self) -> Mapping[str, View]:
+    def shares(self) -> Mapping[str, Share]:
         """The process's share of every view, for checkers to look at."""
-        return self.machine.phase.views if isinstance(self.machine.phase, Following) else {}
+        return self.machine.phase.shares if isinstance(self.machine.phase, Following) else {}
+
+    def map_of(self, view: str) -> VnodeMap | None:
+        """By which the process keeps the view's keys; ``None`` while they move."""
+        return getattr(self.shares[view].migrator.phase, "map", None) if view in self.shares else None
+
+    @property
+    def generation(self) -> int:
+        return -1 if self.assigned is None else self.assigned.generation
+
+    @property
+    def reads_mixed(self) -> bool:
+        """Whether the epoch opened last may have rows for peers."""
+        return bool(self.opened) and self.opened[-1].mixed
 
     def note(self, event: WorkerEvent) -> None:
         """Note what any shell would know before the machine takes the event."""
         match event:
             case Assign():
-                self.serves = True
+                self._begin(event)
+            case Order():
+                self.alone = False
+            case PeerLost():
+                self.alone = self.has_lost = True
+            case PeersMet():
+                self.has_lost = False
+            case CloseInput():
+                self.leaves = True
             case Retire():
                 self.serves = False
-            case LookupAsked():
-                self.waiting[event.ticket] = event
+            case OpenEpoch():
+                self.opened.append(event)
+            case LookupGivenUp():
+                self.waiting.pop(event.ticket, None)
+
+    def _begin(self, assign: Assign) -> None:
+        """What was read, held and heard is of no use any more."""
+        self.assigned, self.serves, self.leaves, self.torn = assign, True, False, False
+        self.applied, self.alone = assign.start_at, True
+        self.unread.clear()
+        self.opened.clear()
+        self.held.clear()
 
     def start_reading(self, action: ReadEpoch, lake: FakeLake, tear: bool, lots: Random) -> None:
-        """Line up the process's slices of an epoch: in order on each edge, in any order between edges.
+        """Line up slices of an epoch: in order on each edge, in any order between edges.
 
         tear: lose a slice, or read one twice.
         """
@@ -83,7 +136,7 @@ class Process:
         edges = [
             [
                 RowsRead(epoch=action.epoch, channel=edge, batch=batch)
-                for batch in runs[edge].slices_of(self.vnodes, lots)
+                for batch in runs[edge].slices_of(action.vnodes, lots)
             ]
             for edge in action.channels
             if edge in runs
@@ -94,13 +147,14 @@ class Process:
             self.torn = True
             place = lots.choice(full)
             slices[place : place + 1] = [slices[place]] * lots.choice((0, 2))
-        promised = lake.promised(action.epoch, self.vnodes)
+        promised = lake.promised(action.epoch, action.vnodes)
         self.unread = deque(chain(slices, [EpochRead(epoch=action.epoch, promised=promised)]))
 
     def end(self) -> None:
         """The process is no more. What it has sent may still arrive."""
         self.runs = self.serves = False
         self.down.clear()
+        self.inbox.clear()
         self.unread.clear()
         self.held.clear()
 

@@ -1,41 +1,55 @@
 """The observer of a simulated river: sees what goes in and comes out, and calls a checker on each thing it sees."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import duckdb
 
 from upriver.dataflow.plan import ViewPlan
-from upriver.ids import Epoch, SnapshotId, WorkerId
-from upriver.machines.coordinator import SnapshotFailed, SnapshotReady
-from upriver.machines.messages import DropSnapshot, EpochFinished, TakeSnapshot
-from upriver.machines.worker import Answer, HoldSnapshot, LookupAsked, Refuse
+from upriver.ids import Epoch, Incarnation, SnapshotId, WorkerId
+from upriver.machines.coordinator_events import SnapshotFailed, SnapshotReady
+from upriver.machines.messages import Assign, CloseInput, DropSnapshot, EpochFinished, OpenEpoch, Retire, TakeSnapshot
+from upriver.machines.messages import ToWorker
+from upriver.machines.peers import ForRegion
+from upriver.machines.worker_events import HoldSnapshot
+from upriver.migration.messages import Acquire
 from upriver.sim import checkers
 from upriver.sim.checkers import require
 from upriver.sim.lake import FakeLake
-from upriver.sim.oracle import Oracle, Row, Rows, by_key, sql_answer
+from upriver.sim.network import Network
+from upriver.sim.oracle import Oracle, Rows, by_key, sql_answer
 from upriver.sim.process import Process
-from upriver.sim.tables import ORDERED, Key
+from upriver.sim.tables import ORDERED, Key, hashes_of_keys
+from upriver.vnodes import VnodeMap
 
 FULL_LOOK_EPOCHS = 8
 
 
 class Watcher:
-    """Raises Violated at the first thing that is wrong. ``counters``: how often what happened."""
+    """Raises Violated at the first thing that is wrong. ``counters``: how often what happened.
 
-    def __init__(self, plans: Sequence[ViewPlan], workers: Sequence[WorkerId], lake: FakeLake, oracle: Oracle) -> None:
+    places: whose epochs count, as the coordinator has told them. losses: how many processes it has missed.
+    """
+
+    def __init__(
+        self, plans: Sequence[ViewPlan], workers: Sequence[WorkerId], lake: FakeLake, oracle: Oracle, network: Network
+    ) -> None:
         self.counters: Counter[str] = Counter()
-        self._plans = {plan.name: plan for plan in plans}
-        self._workers = workers
+        self.places = set(workers)
+        self.losses = 0
+        self.plans = {plan.name: plan for plan in plans}
         self._lake = lake
         self._oracle = oracle
+        self._network = network
         self._ended = Epoch(0)
         self._members: dict[WorkerId, Process] = {}
-        """By place: the last process to register, unless the coordinator has been told that it is gone."""
-        self._keys: dict[Process, dict[str, frozenset[Key]]] = {}
-        """By process and view: the keys that it held when last looked at."""
-        self._seen: dict[tuple[str, Key], Epoch] = {}
-        """By view and key: the latest epoch that a lookup has shown."""
+        """By place: the last process to register, unless the coordinator has been told that it is gone, or retires
+        it."""
+        self._applied: dict[WorkerId, Epoch] = {}
+        """The epoch that each member has finished since it was last told to begin."""
+        self._begun: dict[Incarnation, int] = {}
+        """The generation in which each process was last told to begin."""
+        self._mixed: set[Epoch] = set()
         self._cuts: dict[SnapshotId, TakeSnapshot] = {}
         self._dropped: set[SnapshotId] = set()
         self._scans: set[int] = set()
@@ -44,15 +58,38 @@ class Watcher:
     # Processes
 
     def joined(self, process: Process) -> None:
+        self.losses += process.worker in self._members
         self._members[process.worker] = process
 
     def lost(self, process: Process) -> None:
-        if self._members.get(process.worker) is process:
+        self.losses += 1
+        if self.is_current(process):
             del self._members[process.worker]
+            self._applied.pop(process.worker, None)
 
     def is_current(self, process: Process) -> bool:
         """Whether clients are sent to this process."""
         return self._members.get(process.worker) is process
+
+    def told(self, process: Process | None, message: ToWorker) -> None:
+        """The coordinator speaks to a process, or to one of whom nothing can be heard any more."""
+        match message:
+            case TakeSnapshot():
+                self._cuts[message.snapshot] = message
+            case DropSnapshot():
+                self._dropped.add(message.snapshot)
+            case OpenEpoch(epoch=epoch, mixed=True):
+                self._mixed.add(epoch)
+            case Assign() if process is not None:
+                self._begun[process.incarnation] = message.generation
+                self._applied[message.worker] = message.start_at
+                self.places.add(message.worker)
+            case CloseInput() if process is not None:
+                self.places.discard(process.worker)
+            case Retire() if process is not None and self.is_current(process):
+                self.places.discard(process.worker)
+                del self._members[process.worker]
+                self._applied.pop(process.worker, None)
 
     # Epochs
 
@@ -63,26 +100,27 @@ class Watcher:
         require(checkers.epochs_are_applied_in_order_and_once, process.applied, epoch)
 
     def finished(self, process: Process, message: EpochFinished) -> None:
-        """A process says that it has applied an epoch: look at the views that this can have changed, and sometimes at
-        the others."""
+        """A process says that it has read an epoch: if that has gone nowhere else, look at the views that this can
+        have changed, and sometimes at the others."""
         require(checkers.epochs_are_applied_in_order_and_once, process.applied, message.epoch)
-        promised = self._lake.promised(message.epoch, process.vnodes)
-        require(checkers.no_row_is_lost_or_doubled, promised, message.received)
         process.applied = message.epoch
-        for plan in self._plans.values():
-            if promised[plan.channel] or message.epoch % FULL_LOOK_EPOCHS == 0:
+        if self.is_current(process) and self._begun.get(process.incarnation) == process.generation:
+            self._applied[process.worker] = message.epoch
+        if message.epoch in self._mixed:
+            return
+        for plan in self.plans.values():
+            if message.read[plan.channel] or message.epoch % FULL_LOOK_EPOCHS == 0:
                 self._look_at(process, plan)
 
     def _look_at(self, process: Process, plan: ViewPlan) -> None:
-        """Scan one view of a process that stands between epochs."""
-        found = by_key(process.views[plan.name].scan(), plan)
-        vnode_of = self._oracle.vnode_of[plan.name]
-        require(checkers.a_worker_holds_only_keys_of_its_vnodes, found, vnode_of, process.vnodes)
-        self._keys.setdefault(process, {})[plan.name] = frozenset(found)
-        keys_of = {worker: self._keys.get(p, {}).get(plan.name, ()) for worker, p in self._members.items()}
-        require(checkers.a_key_lives_in_one_place, keys_of)
+        """Scan one view of a process that stands between epochs, while no keys move."""
+        found = by_key(process.shares[plan.name].view.scan(), plan)
+        vnode_map = process.map_of(plan.name)
+        assert vnode_map is not None
+        vnodes = vnode_map.vnodes_of_worker(process.worker)
+        require(checkers.a_worker_holds_only_keys_of_its_vnodes, found, self._oracle.vnode_of[plan.name], vnodes)
         self._check_order(plan, found)
-        expected = self._oracle.share(plan.name, process.applied, process.vnodes)
+        expected = self._oracle.share(plan.name, process.applied, vnodes)
         require(checkers.views_equal_the_oracle, expected, found)
 
     def _check_order(self, plan: ViewPlan, rows: Rows) -> None:
@@ -92,82 +130,75 @@ class Watcher:
 
     def ended(self, epoch: Epoch) -> None:
         require(checkers.epochs_end_in_order, self._ended, epoch)
-        applied = {worker: process.applied for worker, process in self._members.items()}
-        require(checkers.an_epoch_ends_when_every_worker_has_applied_it, epoch, self._workers, applied)
+        require(checkers.an_epoch_ends_when_every_worker_has_applied_it, epoch, sorted(self.places), self._applied)
         self._ended = epoch
         self.counters["epochs_ended"] += 1
+        if epoch in self._mixed:
+            self.counters["mixed_epochs_ended"] += 1
+            for plan in self.plans.values():
+                self._look_everywhere(plan, epoch)
 
-    # Lookups
+    # Where keys are
 
-    def answered(self, process: Process, answer: Answer) -> None:
-        require(checkers.everybody_is_answered_once, answer.ticket, process.waiting)
-        asked = process.waiting.pop(answer.ticket)
-        if process.torn:  # between the fault of the shell and the end of the epoch, the machine cannot know
-            return
-        joining = process.published_at_joining
-        require(checkers.lookups_tell_the_epoch_applied, process.applied, answer.epoch)
-        require(checkers.lookups_wait_for_the_replay, answer.epoch, asked.at_least, joining)
-        plan = self._plans[asked.view]
-        found = by_key(answer.rows, plan)
-        keys = list(zip(*(column.to_pylist() for column in asked.keys.columns), strict=True))
-        require(checkers.lookups_are_answered_by_the_owner, keys, self._oracle.vnode_of[plan.name], process.vnodes)
-        require(checkers.lookups_give_only_what_was_asked_for, keys, found)
-        self._check_order(plan, found)
-        for key in keys:
-            self._check_key(process, plan.name, key, found.get(key, []), answer.epoch)
-        self.counters["lookups"] += 1
-        self.counters["lookups_in_mid_epoch"] += bool(process.unread)
+    def keys_moved(self, process: Process, view: str) -> None:
+        """State has just left a process, or come there."""
+        require(checkers.a_key_lives_in_one_place, self._keys_of(view, process.generation))
+        self.counters["loads"] += 1
 
-    def _check_key(self, process: Process, view: str, key: Key, found: Sequence[Row], epoch: Epoch) -> None:
-        latest = Epoch(epoch + 1) if process.unread else epoch
-        before, after = (self._oracle.at(view, at).get(key, []) for at in (epoch, latest))
-        require(checkers.lookups_equal_the_oracle, key, found, before, after)
-        if self.is_current(process):
-            as_of_at_most = latest if found == after else epoch
-            require(checkers.lookups_never_go_back, key, self._seen.get((view, key), Epoch(0)), as_of_at_most)
-            self._seen[view, key] = epoch if found == before else latest
+    def _keys_of(self, view: str, generation: int) -> dict[str, list[int]]:
+        """hash64 of what has state, by the process or the channel where it is."""
+        found = {
+            str(process): process.shares[view].view.keys_of(0, 1).tolist()
+            for process in self._members.values()
+            if process.runs and process.shares and process.generation == generation
+        }
+        for line, envelope in self._network.on_its_way():
+            content = envelope.content
+            if isinstance(content, ForRegion) and content.view == view and envelope.generation == generation:
+                if isinstance(content.message, Acquire):
+                    way = found.setdefault(f"{line.sender} -> {line.receiver}", [])
+                    way += content.message.keys.tolist()
+        return found
 
-    def refused(self, process: Process, refusal: Refuse) -> None:
-        require(checkers.everybody_is_answered_once, refusal.ticket, process.waiting)
-        asked = process.waiting.pop(refusal.ticket)
-        owned = self._is_owned(process, asked)
-        known = asked.view in self._plans
-        require(checkers.lookups_are_refused_for_a_reason, refusal.error, process.serves, known, owned)
-        self.counters["lookups_refused"] += 1
-
-    def _is_owned(self, process: Process, asked: LookupAsked) -> bool:
-        vnode_of = self._oracle.vnode_of.get(asked.view, {})
-        keys = zip(*(column.to_pylist() for column in asked.keys.columns), strict=True)
-        return all(vnode_of.get(key) in process.vnodes for key in keys)
+    def _look_everywhere(self, plan: ViewPlan, epoch: Epoch) -> None:
+        """While keys move, but between two epochs: all are somewhere, and have all their rows."""
+        members = [process for process in self._members.values() if process.shares]
+        if not all(process.runs for process in members):
+            return  # what has died with one is lost, and will be read again
+        keys_of = self._keys_of(plan.name, max(process.generation for process in members))
+        require(checkers.a_key_lives_in_one_place, keys_of)
+        everything = self._oracle.at(plan.name, epoch)
+        hashes = hashes_of_keys(plan.index)
+        found = [hash64 for keys in keys_of.values() for hash64 in keys]
+        require(checkers.no_key_is_lost, {hashes[key] for key in everything}, found)
+        for process in members:
+            here = by_key(process.shares[plan.name].view.scan(), plan)
+            self._check_order(plan, here)
+            require(checkers.views_equal_the_oracle, {key: everything.get(key, []) for key in here}, here)
 
     # Snapshots
 
     def scan_asked(self, ticket: int) -> None:
         self._scans.add(ticket)
 
-    def told(self, message: TakeSnapshot | DropSnapshot) -> None:
-        match message:
-            case TakeSnapshot():
-                self._cuts[message.snapshot] = message
-            case DropSnapshot():
-                self._dropped.add(message.snapshot)
-
-    def holds(self, process: Process, part: HoldSnapshot) -> None:
+    def holds(self, part: HoldSnapshot) -> None:
         cut = self._cuts[part.snapshot]
-        expected = self._oracle.share(cut.view, cut.at, process.vnodes)
-        require(checkers.snapshots_are_consistent_cuts, expected, by_key(part.rows, self._plans[cut.view]))
+        found = by_key(part.rows, self.plans[cut.view])
+        everything = self._oracle.at(cut.view, cut.at)
+        require(checkers.snapshots_are_consistent_cuts, {key: everything.get(key, []) for key in found}, found)
 
     def snapshot_ready(self, ready: SnapshotReady) -> None:
         self._settle_scan(ready.ticket)
-        processes = [self._members[worker] for worker in self._workers]
+        processes = [self._members[worker] for worker in ready.workers]
         if not all(process.runs for process in processes):
             return  # one has died and nobody knows yet: the reader will
         missing = [process.incarnation for process in processes if ready.snapshot not in process.held]
         require(checkers.a_snapshot_that_is_ready_is_held, missing)
-        plan = self._plans[self._cuts[ready.snapshot].view]
-        parts = [by_key(process.held[ready.snapshot], plan) for process in processes]
-        require(checkers.a_key_lives_in_one_place, dict(zip(self._workers, parts, strict=True)))
-        whole = {key: rows for part in parts for key, rows in part.items()}
+        plan = self.plans[self._cuts[ready.snapshot].view]
+        parts = {str(process): by_key(process.held[ready.snapshot], plan) for process in processes}
+        hashes = hashes_of_keys(plan.index)
+        require(checkers.a_key_lives_in_one_place, {who: [hashes[key] for key in part] for who, part in parts.items()})
+        whole = {key: rows for part in parts.values() for key, rows in part.items()}
         self._check_order(plan, whole)
         require(checkers.snapshots_are_consistent_cuts, self._oracle.at(plan.name, ready.epoch), whole)
         self.counters["snapshots"] += 1
@@ -182,23 +213,31 @@ class Watcher:
 
     # At the end
 
-    def came_to_rest(self, processes: Iterable[Process], database: duckdb.DuckDBPyConnection) -> None:
-        """Nothing is under way: everything is done, and every view is right."""
-        processes = list(processes)
+    def came_to_rest(
+        self, running: Sequence[Process], maps: Mapping[str, VnodeMap], database: duckdb.DuckDBPyConnection
+    ) -> None:
+        """Nothing is under way: everything is done, and every view is right. maps: the coordinator's."""
         require(checkers.every_epoch_ends, self._lake.published, self._ended)
         require(checkers.nobody_is_left_waiting, self._scans)
-        for process in processes:
-            overdue = [t for t, asked in process.waiting.items() if asked.at_least <= self._lake.published]
+        members = [self._members[worker] for worker in sorted(self.places)]
+        wanted = [process.incarnation for process in members]
+        require(checkers.who_is_not_wanted_has_gone, [process.incarnation for process in running], wanted)
+        by_now: dict[str, VnodeMap | None] = dict(maps)
+        for process in members:
+            overdue = [t for t, a in process.waiting.items() if a.lookup.at_least <= self._lake.published]
             require(checkers.nobody_is_left_waiting, overdue)
             require(checkers.snapshots_that_are_dropped_are_forgotten, process.held, self._dropped)
-        for plan in self._plans.values():
-            self._check_whole(plan, processes, database)
+            for view in process.shares:
+                by_now[f"{process}, {view}"] = process.map_of(view)
+        require(checkers.all_go_by_one_map, by_now)
+        for plan in self.plans.values():
+            self._check_whole(plan, members, database)
 
     def _check_whole(self, plan: ViewPlan, processes: Sequence[Process], database: duckdb.DuckDBPyConnection) -> None:
-        whole: dict[Key, Sequence[Row]] = {}
+        whole: dict[Key, Sequence[tuple[object, ...]]] = {}
         for process in processes:
             self._look_at(process, plan)
-            whole.update(by_key(process.views[plan.name].scan(), plan))
+            whole.update(by_key(process.shares[plan.name].view.scan(), plan))
         require(checkers.views_equal_the_oracle, self._oracle.at(plan.name, self._lake.published), whole)
         require(checkers.views_equal_sql, sql_answer(plan, self._lake.all_rows(), database), whole)
 

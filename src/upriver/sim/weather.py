@@ -6,6 +6,9 @@ from random import Random
 from typing import Self
 
 from upriver.ids import WorkerId
+from upriver.machines.strategies import Strategy
+
+PLACES_MAX = 8  # places whose pace is drawn; others go on from the first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,6 +19,9 @@ class Weather:
     notice: that the coordinator hears of a loss. start: that a process comes to an empty place.
     takeover: that one comes to a full place. repeat: that the network says an ``OpenEpoch`` again.
     torn: that a read loses or doubles rows. sizes: rows of an epoch, to be drawn from.
+    give_up: that somebody who waits for a lookup does so no more.
+    rescale, abort: that somebody wants one, of these strategies. move: how fast a process gives keys away, so many at a
+    time. dial, carry: how fast a channel between workers comes about, and how fast it is.
     """
 
     publish: float
@@ -30,40 +36,50 @@ class Weather:
     repeat: float
     torn: float
     sizes: tuple[int, ...]
+    give_up: float
+    rescale: float
+    abort: float
+    strategies: tuple[Strategy, ...]
+    move: float
+    keys_max: int
+    dial: float
+    carry: float
 
     @classmethod
     def drawn(cls, lots: Random, workers: Sequence[WorkerId]) -> Self:
         """Each seed leaves some things out and overdoes others, so that all of them meet in some seed."""
         crowd = len(workers) / 3  # more workers have more to do between two things that concern them all
+        rescale = lots.choice((0.0, 0.1, 0.3, 1.0))
         return cls(
             publish=crowd * lots.choice((0.2, 0.5, 1.2)),
             lookup=crowd * lots.choice((0.5, 2.0, 4.0)),
             scan=crowd * lots.choice((0.0, 0.3, 1.5)),
-            pace=tuple(lots.choice((0.2, 1.0, 4.0)) for _ in workers),
+            pace=tuple(lots.choice((0.2, 1.0, 4.0)) for _ in range(PLACES_MAX)),
             hear=lots.choice((0.5, 2.0, 4.0)),
-            crash=lots.choice((0.0, 0.0, 0.01, 0.05, 0.2)),
+            crash=lots.choice((0.0, 0.0, 0.0, 0.01, 0.05, 0.2)),
             notice=lots.choice((0.3, 2.0)),
             start=lots.choice((1.0, 5.0)),
             takeover=lots.choice((0.0, 0.0, 0.05)),
             repeat=lots.choice((0.0, 0.3)),
             torn=lots.choice((0.0, 0.0, 0.05)),
             sizes=lots.choice(((0, 1), (0, 1, 3, 8), (0, 1, 5, 40), (20, 60))),
+            give_up=lots.choice((0.0, 0.2)),
+            rescale=rescale,
+            abort=rescale * lots.choice((0.0, 0.0, 0.5)),
+            strategies=lots.choice((tuple(Strategy), (Strategy.ICADD,), tuple(Strategy))),
+            move=lots.choice((0.2, 1.0, 4.0)),
+            keys_max=lots.choice((1, 2, 5)),
+            dial=lots.choice((0.3, 2.0)),
+            carry=lots.choice((0.3, 1.0, 4.0)),
         )
+
+    def pace_of(self, worker: WorkerId) -> float:
+        return self.pace[worker % PLACES_MAX]
 
     def calmed(self) -> Self:
         """Nothing new, and no more accidents: what is under way goes on to its end."""
-        pace = (1.0,) * len(self.pace)
-        return replace(
-            self,
-            publish=0,
-            lookup=0,
-            scan=0,
-            pace=pace,
-            hear=1,
-            crash=0,
-            notice=1,
-            start=1,
-            takeover=0,
-            repeat=0,
-            torn=0,
+        going_on = dict.fromkeys(("hear", "notice", "start", "move", "dial", "carry"), 1.0)
+        over = dict.fromkeys(
+            ("publish", "lookup", "scan", "crash", "takeover", "repeat", "torn", "give_up", "rescale", "abort"), 0.0
         )
+        return replace(self, pace=(1.0,) * PLACES_MAX, **going_on, **over)

@@ -1,0 +1,250 @@
+"""The machines of a simulated river and the channels between them; what the machines want done is done here."""
+
+from collections.abc import Mapping
+from functools import partial
+from itertools import count
+from random import Random
+from typing import assert_never
+
+from upriver.dataflow.plan import TableSpec, ViewPlan
+from upriver.errors import ProtocolError
+from upriver.ids import Incarnation, WorkerId
+from upriver.machines.coordinator import CoordinatorMachine
+from upriver.machines.coordinator_events import (
+    AppFailed,
+    CoordinatorAction,
+    CoordinatorEvent,
+    EpochEnded,
+    EpochPublished,
+    RescaleBegun,
+    RescaleEnded,
+    SnapshotFailed,
+    SnapshotReady,
+    StartWorkers,
+    Tell,
+    WorkerGone,
+    WorkerRegistered,
+    WorkerSaid,
+)
+from upriver.machines.following import BuildView
+from upriver.machines.messages import EpochFinished
+from upriver.machines.peers import Envelope, ForRegion, QuestionAnswered
+from upriver.machines.rules import Rules
+from upriver.machines.worker import WorkerMachine
+from upriver.machines.worker_events import (
+    Answer,
+    EpochRead,
+    ForgetSnapshot,
+    HoldSnapshot,
+    LookupAsked,
+    MeetPeers,
+    PeerLost,
+    PeerSaid,
+    ReadEpoch,
+    Refuse,
+    Report,
+    SendPeer,
+    Stop,
+    WorkerAction,
+    WorkerEvent,
+)
+from upriver.migration.messages import Acquire
+from upriver.sim import checkers
+from upriver.sim.askers import Askers
+from upriver.sim.checkers import require
+from upriver.sim.lake import FakeLake
+from upriver.sim.network import Network
+from upriver.sim.oracle import Oracle
+from upriver.sim.process import Process
+from upriver.sim.tables import Crowd
+from upriver.sim.watcher import Watcher
+from upriver.sim.wishes import Wishes
+from upriver.vnodes import VnodeMap
+
+
+class River:
+    """One coordinator, its workers' processes, and what is on its way between them.
+
+    processes: all that run, or may still be heard of. latest: by place, the last process to come, running or not.
+    trace: what has happened, in lines. torn: how likely a read goes wrong.
+    """
+
+    def __init__(
+        self, lots: Random, vnode_map: VnodeMap, plans: tuple[ViewPlan, ...], rules: Rules, build_view: BuildView
+    ) -> None:
+        vnodes = len(vnode_map.owners)
+        self.trace: list[str] = []
+        self.torn = 0.0
+        self.lake = FakeLake(plans, vnodes)
+        self.oracle = Oracle(plans, vnodes, build_view)
+        self.coordinator = CoordinatorMachine(vnode_map, plans, rules)
+        self.processes: dict[Incarnation, Process] = {}
+        self.latest: dict[WorkerId, Process] = {}
+        self.network = Network(self.processes.get)
+        self.watcher = Watcher(plans, vnode_map.workers, self.lake, self.oracle, self.network)
+        self.askers = Askers(self.watcher.plans, self.lake, self.oracle, self.watcher.counters)
+        self.wishes = Wishes(self.watcher, vnodes)
+        self._lots = lots
+        self._crowd = Crowd(lots)
+        self._new_machine = partial(WorkerMachine, build_view, rules)
+        self._incarnations = count(1)
+
+    @property
+    def running(self) -> list[Process]:
+        return [process for process in self.processes.values() if process.runs]
+
+    # What comes from outside
+
+    def publish(self, table: TableSpec, count: int) -> int:
+        """One more epoch, of so many rows; returns its number."""
+        rows = self._crowd.rows(table, count)
+        epoch = self.lake.publish(table.name, rows)
+        self.oracle.publish(epoch, self.lake)
+        self.watcher.counters["rows"] += rows.num_rows
+        self.step_coordinator(EpochPublished(epoch=epoch, rows=self.lake.rows(epoch)))
+        return epoch
+
+    def start(self, worker: WorkerId) -> Process:
+        """A process comes to a worker's place."""
+        incarnation = Incarnation(next(self._incarnations))
+        process = Process(worker=worker, incarnation=incarnation, machine=self._new_machine())
+        self.processes[incarnation] = self.latest[worker] = process
+        self.watcher.joined(process)
+        self.step_coordinator(WorkerRegistered(worker=worker, incarnation=incarnation, address=str(process)))
+        return process
+
+    def crash(self, process: Process) -> None:
+        """The process dies; of what it has sent, only a part has left it."""
+        for _ in range(self._lots.randint(0, len(process.up))):
+            process.up.pop()
+        process.waiting.clear()
+        process.end()
+        self.network.ended(process, self._lots, died=True)
+
+    def miss(self, process: Process) -> None:
+        """The coordinator hears that a process is gone."""
+        process.noticed_gone = True
+        self.watcher.lost(process)
+        self.step_coordinator(WorkerGone(incarnation=process.incarnation))
+        self._forget(process)
+
+    def hear(self, process: Process) -> None:
+        """The coordinator hears what comes next from a process."""
+        message = process.up.popleft()
+        self.step_coordinator(WorkerSaid(incarnation=process.incarnation, message=message))
+        self._forget(process)
+
+    def _forget(self, process: Process) -> None:
+        if process.noticed_gone and not process.up:
+            self.processes.pop(process.incarnation, None)
+
+    # Workers
+
+    def step_worker(self, process: Process, event: WorkerEvent) -> None:
+        """Give a process an event, and do what it wants done."""
+        process.note(event)
+        if isinstance(event, LookupAsked):
+            self.askers.asks(process, event)
+        try:
+            actions = process.machine.step(event)
+        except Exception as error:
+            if not (process.torn and isinstance(event, EpochRead) and isinstance(error, ProtocolError)):
+                raise checkers.machines_do_not_fail(error) from error
+            self.trace.append(f"{process} notices: {error}")
+            self.watcher.counters["torn_reads_noticed"] += 1
+            self.crash(process)
+            return
+        for action in actions:
+            self._carry_out(process, event, action)
+        if isinstance(event, PeerSaid):
+            self._look_at_load(process, event.envelope)
+        if isinstance(event, LookupAsked):
+            self.askers.asked(process, event)
+
+    def _carry_out(self, process: Process, event: WorkerEvent, action: WorkerAction) -> None:
+        match action:
+            case ReadEpoch():
+                self.watcher.reads(process, action.epoch)
+                tear = not process.reads_mixed and self._lots.random() < self.torn
+                process.start_reading(action, self.lake, tear, self._lots)
+            case Report():
+                if isinstance(action.message, EpochFinished):
+                    self.watcher.finished(process, action.message)
+                process.up.append(action.message)
+            case SendPeer():
+                self._send(process, action)
+            case MeetPeers():
+                self.network.meet(process, action.meet)
+            case Answer():
+                self.askers.answered(process, action, self.watcher.is_current(process))
+            case Refuse():
+                self.askers.refused(process, action, event)
+            case HoldSnapshot():
+                process.held[action.snapshot] = action.rows
+                self.watcher.holds(action)
+            case ForgetSnapshot():
+                process.held.pop(action.snapshot, None)
+            case Stop():
+                require(checkers.nobody_is_left_waiting, process.waiting)
+                process.end()
+                self.network.ended(process, self._lots, died=False)
+            case _:
+                assert_never(action)
+
+    def _send(self, process: Process, action: SendPeer) -> None:
+        content = action.envelope.content
+        if isinstance(content, QuestionAnswered) and (process.torn or not self.watcher.is_current(process)):
+            self.askers.doubtful.add(content.ticket)
+        has_channel = self.network.send(process, action.to, action.envelope)
+        require(checkers.peers_are_spoken_to_over_a_channel, has_channel, process.has_lost)
+        if not has_channel:
+            process.inbox.append(PeerLost(why=f"no channel to {action.to}"))
+        self._look_at_load(process, action.envelope)
+
+    def _look_at_load(self, process: Process, envelope: Envelope) -> None:
+        content = envelope.content
+        if isinstance(content, ForRegion) and isinstance(content.message, Acquire):
+            self.watcher.keys_moved(process, content.view)
+
+    # The coordinator
+
+    def step_coordinator(self, event: CoordinatorEvent) -> None:
+        """Give the coordinator an event, and do what it wants done."""
+        try:
+            actions = self.coordinator.step(event)
+        except Exception as error:
+            raise checkers.machines_do_not_fail(error) from error
+        for action in actions:
+            self._carry_out_for_all(action)
+
+    def _carry_out_for_all(self, action: CoordinatorAction) -> None:
+        match action:
+            case Tell():
+                process = self.processes.get(action.incarnation)
+                self.watcher.told(process, action.message)
+                if process is not None and process.runs:  # else it is lost
+                    process.down.append(action.message)
+            case EpochEnded():
+                self.trace.append(f"  epoch {action.epoch} ends")
+                self.watcher.ended(action.epoch)
+            case SnapshotReady():
+                self.watcher.snapshot_ready(action)
+            case SnapshotFailed():
+                self.watcher.snapshot_failed(action)
+            case StartWorkers():
+                self.wishes.starts(action)
+            case RescaleBegun():
+                self.trace.append(f"  rescale {action.ticket} begins: {action.before} to {action.after} workers")
+                self.wishes.begun(action)
+            case RescaleEnded():
+                self.trace.append(f"  rescale {action.ticket} is {action.outcome}")
+                self.wishes.ended(action)
+            case AppFailed():
+                require(checkers.the_app_does_not_fail, action.kind, action.error)
+            case _:
+                assert_never(action)
+
+    def maps(self) -> Mapping[str, VnodeMap]:
+        """The coordinator's, by what they are for."""
+        cluster = self.coordinator.cluster
+        return {"readers": cluster.reading, **{f"view {view}": found for view, found in cluster.maps.items()}}

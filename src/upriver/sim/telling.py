@@ -1,0 +1,73 @@
+"""What machines say, in a few words for a trace."""
+
+from upriver.machines.messages import (
+    Assign,
+    DropSnapshot,
+    EpochFinished,
+    EpochOver,
+    FromWorker,
+    Meet,
+    OpenEpoch,
+    Order,
+    ReadVnodes,
+    RowsApplied,
+    SnapshotTaken,
+    Still,
+    TakeSnapshot,
+    ToWorker,
+)
+from upriver.machines.peers import Envelope, ForRegion, Portion, Question, QuestionAnswered, QuestionRefused
+from upriver.migration.messages import Acquire, Message, RowsSent
+
+
+def short(message: ToWorker | FromWorker | Envelope | None) -> str:
+    """A message in a few words; ``None``: the end of a channel."""
+    name = type(message).__name__
+    match message:
+        case None:
+            return "is gone"
+        case Envelope():
+            return _said(message)
+        case OpenEpoch() | EpochFinished() | EpochOver():
+            mixed = ", mixed" if isinstance(message, OpenEpoch) and message.mixed else ""
+            return f"{name} {message.epoch}{mixed}"
+        case RowsApplied():
+            return f"{name} {message.epoch}: {dict(message.applied)}"
+        case Assign():
+            return f"{name} from {message.start_at}, generation {message.generation}"
+        case Meet():
+            return f"{name} {sorted(message.peers)} by {message.strategy}"
+        case Order():
+            return f"{name} {message.view} {type(message.order).__name__} {message.order.version}"
+        case ReadVnodes():
+            return f"{name} {list(message.vnodes)}"
+        case Still():
+            return f"{name} {message.given} given, {message.taken} taken"
+        case TakeSnapshot():
+            return f"{name} {message.snapshot} of {message.view} at {message.at}"
+        case SnapshotTaken() | DropSnapshot():
+            return f"{name} {message.snapshot}"
+    return name
+
+
+def _said(envelope: Envelope) -> str:
+    content, name = envelope.content, type(envelope.content).__name__
+    match content:
+        case ForRegion():
+            return f"{content.view} {_to_region(content.message)}"
+        case QuestionAnswered() | QuestionRefused():
+            return f"{name} {content.ticket}"
+    return name
+
+
+def _to_region(message: Message) -> str:
+    name = f"{type(message).__name__} v{message.version}"
+    match message:
+        case RowsSent(rows=Portion() as portion):
+            return f"{name}, {len(portion)} rows of epoch {portion.epoch}"
+        case RowsSent(rows=Question() as question):
+            return f"{name}, question {question.ticket} for {len(question)} keys"
+        case Acquire():
+            return f"{name} of {len(message.keys)} keys"
+    vnode = getattr(message, "vnode", None)
+    return name if vnode is None else f"{name} of {vnode}"
