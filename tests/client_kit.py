@@ -12,7 +12,7 @@ from upriver.errors import WaitTimeout, WrongOwner
 from upriver.hashing import hash64
 from upriver.ids import Epoch, WorkerId
 from upriver.shell.flight import Action, FlightBase
-from upriver.shell.lookup import LOOKUP, LookupExchange
+from upriver.shell.lookup import LOOKUP, Answered, LookupExchange
 from upriver.shell.routing import Routing, ViewRoute
 from upriver.vnodes import VnodeMap, vnodes_of
 
@@ -60,9 +60,7 @@ class Worker:
     def __post_init__(self) -> None:
         self.server = FlightBase(TOKEN, exchanges={LOOKUP: LookupExchange(self.lookup)})
 
-    def lookup(
-        self, view: str, keys: pa.RecordBatch, at_least: int | None, timeout: float
-    ) -> tuple[pa.RecordBatch, int]:
+    def lookup(self, view: str, keys: pa.RecordBatch, at_least: int | None, timeout: float) -> Answered:
         self.asked.put(keys.num_rows)
         self.before(keys.num_rows)
         vnodes = vnodes_of(hash64(keys.columns, keys.num_rows), VNODES)
@@ -75,7 +73,8 @@ class Worker:
         rows = [row for key in sorted(asked, key=str) for row in known.rows_of(key)]  # in an order of its own
         columns = list(zip(*rows, strict=True)) or [()] * len(known.route.schema)
         arrays = [pa.array(values, column.type) for values, column in zip(columns, known.route.schema, strict=True)]
-        return pa.RecordBatch.from_arrays(arrays, schema=known.route.schema), EPOCH
+        rows = pa.RecordBatch.from_arrays(arrays, schema=known.route.schema)
+        return Answered(rows, Epoch(EPOCH), self.cluster.vnode_map.version)
 
 
 class Cluster:

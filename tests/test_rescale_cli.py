@@ -70,6 +70,18 @@ def test_a_log_has_one_line_for_each_second(
     assert [line.split()[-2] for line in capsys.readouterr().out.splitlines()[:4]] == ["0.0", "1.0", "2.0", "0.5"]
 
 
+def test_of_a_rescale_that_waits_little_is_known(
+    coordinator: Coordinator, cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    queued = progress("queued", vnodes_moving=0, seconds=0.0) | {"from": None, "to": None}
+    coordinator.script = [queued, progress("aborted")]
+    coordinator.report = report("aborted") | {"from": None, "to": None}
+    assert run(cluster, "rescale", "--abort", "7") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("rescale 7 (icadd, ? -> ? workers): queued, ")
+    assert lines[2].split("  ")[-1] == "icadd, ? -> ? workers"
+
+
 def test_rescale_ends_with_one_json_object(
     coordinator: Coordinator, cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:

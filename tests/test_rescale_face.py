@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from client_kit import VNODES, Cluster
 from rescale_kit import TICKET, UNDERWAY, Coordinator, Json, progress, report
 
 import upriver
+from upriver.app import App
 from upriver.client import Client
 from upriver.errors import ClusterError, DeclarationError, TooFewSlots, UserError, WaitTimeout
 
@@ -149,3 +151,12 @@ def test_a_closed_client_follows_nothing(cluster: Cluster) -> None:
     client.close()
     with pytest.raises(ClusterError, match="closed"):
         rescale.wait()
+
+
+# The app
+
+
+@pytest.mark.parametrize("budget", [0, -1.0, math.nan, math.inf, True, "5", None])
+def test_a_step_has_some_time(budget: Any) -> None:
+    with pytest.raises(DeclarationError, match=r"migration_step_budget_ms=.*: give milliseconds, more than 0"):
+        App(None, "lake", migration_step_budget_ms=budget)  # type: ignore[arg-type]

@@ -6,6 +6,7 @@ import os
 import re
 import secrets
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from typing import Any, Self
 
 import pyarrow as pa
@@ -63,10 +64,7 @@ class App:
             )
         if ingest_tasks is not None and ingest_tasks < 1:
             raise DeclarationError(f"ingest_tasks={ingest_tasks}: at least 1 is needed")
-        if not (math.isfinite(migration_step_budget_ms) and migration_step_budget_ms > 0):
-            raise DeclarationError(
-                f"migration_step_budget_ms={migration_step_budget_ms}: give milliseconds, more than 0"
-            )
+        _check_budget(migration_step_budget_ms)
         use_own_python(spark)
         self._spark = spark
         self._config = RiverConfig(
@@ -257,6 +255,12 @@ def _columns(table: str, what: str, named: str | Sequence[str], schema: pa.Schem
     if len(set(columns)) < len(columns):
         raise DeclarationError(f"table {table!r}: {what} names a column twice")
     return columns
+
+
+def _check_budget(milliseconds: float) -> None:
+    is_number = isinstance(milliseconds, Real) and not isinstance(milliseconds, bool)
+    if not (is_number and math.isfinite(milliseconds) and milliseconds > 0):
+        raise DeclarationError(f"migration_step_budget_ms={milliseconds!r}: give milliseconds, more than 0")
 
 
 def _absolute(root: str) -> str:

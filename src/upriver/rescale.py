@@ -95,10 +95,10 @@ class Rescale:
     def progress(self) -> dict[str, Any]:
         """How far it is, as a plain dict.
 
-        ``state`` (queued, starting, moving; over, refused, failed), ``strategy``, ``from`` and ``to`` (workers),
-        ``vnodes_moving`` and ``vnodes_moved``, ``keys_moved`` and ``keys_left``, ``bytes_moved`` and ``bytes_left``,
-        ``seconds``, ``seconds_left`` (``None`` if not known), ``error``; and ``workers``: for each worker and view its
-        ``phase`` and its share of keys and bytes.
+        ``state`` (queued, starting, moving; over, aborted, refused, failed), ``strategy``, ``from`` and ``to``
+        (workers; ``None`` while nobody knows), ``vnodes_moving`` and ``vnodes_moved``, ``keys_moved`` and
+        ``keys_left``, ``bytes_moved`` and ``bytes_left``, ``seconds``, ``seconds_left`` (``None`` if not known),
+        ``error``; and ``workers``: for each worker and view its ``phase`` and its share of keys and bytes.
         """
         return self._ask("rescale_progress")
 

@@ -88,7 +88,13 @@ def render_progress_line(progress: Mapping[str, Any]) -> str:
 
 
 def _rescale_name(rescale: Mapping[str, Any]) -> str:
-    return f"rescale {rescale['ticket']} ({rescale['strategy']}, {rescale['from']} -> {rescale['to']} workers)"
+    return f"rescale {rescale['ticket']} ({_rescale_kind(rescale)})"
+
+
+def _rescale_kind(rescale: Mapping[str, Any]) -> str:
+    """``icadd, 2 -> 4 workers``. Before it begins, nobody knows how many workers there will be by then."""
+    before, after = ("?" if rescale[name] is None else str(rescale[name]) for name in ("from", "to"))
+    return f"{rescale['strategy']}, {before} -> {after} workers"
 
 
 def _bar(progress: Mapping[str, Any]) -> str:
@@ -119,8 +125,7 @@ def render_report(report: Mapping[str, Any]) -> str:
     ]
     if report["error"] is not None:
         rows.append(["error", report["error"]])
-    headings = [f"rescale {report['ticket']}", f"{report['strategy']}, {report['from']} -> {report['to']} workers"]
-    return render_rows(headings, rows, [False, False])
+    return render_rows([f"rescale {report['ticket']}", _rescale_kind(report)], rows, [False, False])
 
 
 def render_status(status: Mapping[str, Any]) -> str:
@@ -132,8 +137,8 @@ def render_status(status: Mapping[str, Any]) -> str:
     lines.append(render_rows(["view", "rows", "keys", "bytes"], views, [False, True, True, True]))
     if status["rescale"] is not None:
         lines.append(render_progress(status["rescale"]))
-    if waiting := status.get("rescales_waiting"):
-        lines.append(f"rescales that wait: {waiting}")
+    if status["rescales_waiting"]:
+        lines.append(f"rescales that wait: {status['rescales_waiting']}")
     return "\n".join(lines)
 
 
