@@ -1,0 +1,194 @@
+"""Short words for tests of the coordinator machine: two workers, events, and what came out of a step."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
+
+import pyarrow as pa
+
+from upriver.dataflow.plan import Projection, ViewPlan
+from upriver.ids import Channel, Epoch, Incarnation, MapVersion, SnapshotId, VnodeId, WorkerId
+from upriver.machines.coordinator import CoordinatorMachine
+from upriver.machines.coordinator_events import (
+    AbortWanted,
+    CoordinatorAction,
+    CoordinatorEvent,
+    EpochEnded,
+    EpochPublished,
+    RescaleEnded,
+    RescaleWanted,
+    SnapshotAsked,
+    SnapshotFailed,
+    Tell,
+    WorkerGone,
+    WorkerRegistered,
+    WorkerSaid,
+)
+from upriver.machines.messages import (
+    EpochFinished,
+    FromWorker,
+    MetPeers,
+    OpenEpoch,
+    PeerLeft,
+    RowsApplied,
+    Settled,
+    SnapshotTaken,
+    StartedAnew,
+    Still,
+    TakeSnapshot,
+    ToWorker,
+)
+from upriver.machines.rules import ALL_RULES, Rules
+from upriver.machines.strategies import Strategy
+from upriver.vnodes import VnodeMap
+
+CHANNEL, FEEDS_NOTHING = Channel("t/k"), Channel("t/other")
+ROWS = Projection(("k",), pa.schema([("k", pa.string())]))
+PLAN = ViewPlan(
+    name="rows",
+    sql="SELECT k FROM t",
+    table="t",
+    index=("k",),
+    key=("k",),
+    filter=None,
+    project=ROWS,
+    aggregate=None,
+    having=None,
+    output=ROWS,
+)
+OWNERS = (0, 1, 0, 1)
+"""What workers 0 and 1 own; a third one would take vnode 3."""
+
+
+def vnode_map(owners: Sequence[int] = OWNERS, version: int = 0) -> VnodeMap:
+    return VnodeMap(MapVersion(version), tuple(map(WorkerId, owners)))
+
+
+# What happens --------------------------------------------------------------------------------------------------------
+
+
+def came(worker: int, incarnation: int) -> WorkerRegistered:
+    address = f"host-{incarnation}"
+    return WorkerRegistered(worker=WorkerId(worker), incarnation=Incarnation(incarnation), address=address)
+
+
+def gone(incarnation: int) -> WorkerGone:
+    return WorkerGone(incarnation=Incarnation(incarnation))
+
+
+def published(epoch: int, rows: int = 0) -> EpochPublished:
+    return EpochPublished(epoch=Epoch(epoch), rows={CHANNEL: rows, FEEDS_NOTHING: rows + 1})
+
+
+def scan(ticket: int, view: str = "rows") -> SnapshotAsked:
+    return SnapshotAsked(ticket=ticket, view=view)
+
+
+def wanted(
+    ticket: int,
+    workers: int | None = None,
+    moves: Mapping[int, int] | None = None,
+    strategy: Strategy = Strategy.ICADD,
+) -> RescaleWanted:
+    named = None if moves is None else {VnodeId(vnode): WorkerId(worker) for vnode, worker in moves.items()}
+    return RescaleWanted(ticket=ticket, workers=workers, moves=named, strategy=strategy)
+
+
+def abort(ticket: int) -> AbortWanted:
+    return AbortWanted(ticket=ticket)
+
+
+def said(incarnation: int, message: FromWorker) -> WorkerSaid:
+    return WorkerSaid(incarnation=Incarnation(incarnation), message=message)
+
+
+def anew(incarnation: int, generation: int = 1) -> WorkerSaid:
+    return said(incarnation, StartedAnew(generation=generation))
+
+
+def finished(incarnation: int, epoch: int, applied: int = 0) -> WorkerSaid:
+    report = EpochFinished(epoch=Epoch(epoch), read={CHANNEL: applied}, applied={"rows": applied}, stats={})
+    return said(incarnation, report)
+
+
+def late(incarnation: int, epoch: int, applied: int) -> WorkerSaid:
+    return said(incarnation, RowsApplied(epoch=Epoch(epoch), applied={"rows": applied}))
+
+
+def taken(incarnation: int, snapshot: int) -> WorkerSaid:
+    return said(incarnation, SnapshotTaken(snapshot=SnapshotId(snapshot), rows=0))
+
+
+def met(incarnation: int, meeting: int = 1) -> WorkerSaid:
+    return said(incarnation, MetPeers(meeting=meeting))
+
+
+def settled(incarnation: int, version: int = 1, kept: Sequence[int] = (), view: str = "rows") -> WorkerSaid:
+    return said(incarnation, Settled(view=view, version=MapVersion(version), kept=tuple(map(VnodeId, kept))))
+
+
+def left(incarnation: int, peer: int) -> WorkerSaid:
+    return said(incarnation, PeerLeft(view="rows", peer=WorkerId(peer)))
+
+
+def still(incarnation: int, pause: int = 1, given: int = 0, taken: int = 0) -> WorkerSaid:
+    return said(incarnation, Still(pause=pause, given=given, taken=taken))
+
+
+BOTH: list[CoordinatorEvent] = [came(0, 1), came(1, 2)]
+"""Workers 0 and 1, incarnations 1 and 2."""
+UP: list[CoordinatorEvent] = [*BOTH, wanted(1, workers=3), came(2, 3), met(1), met(2), met(3)]
+"""A third worker joins, incarnation 3; vnode 3 moves to it from worker 1."""
+DOWN: list[CoordinatorEvent] = [*BOTH, wanted(1, workers=1), met(1), met(2)]
+"""Worker 1 leaves; vnodes 1 and 3 move to worker 0."""
+
+
+def coordinator(
+    *events: CoordinatorEvent, plans: Sequence[ViewPlan] = (PLAN,), rules: Rules = ALL_RULES
+) -> CoordinatorMachine:
+    """A machine of two workers, 0 and 1, that has lived through these events."""
+    machine = CoordinatorMachine(vnode_map(), tuple(plans), rules)
+    for event in events:
+        machine.step(event)
+    return machine
+
+
+# What came out -------------------------------------------------------------------------------------------------------
+
+Kind = TypeVar("Kind")
+
+
+def only(kind: type[Kind], actions: Sequence[CoordinatorAction]) -> list[Kind]:
+    """The actions of that kind, or the messages of that kind that were told to workers."""
+    told = [action.message for action in actions if isinstance(action, Tell)]
+    return [found for found in [*actions, *told] if isinstance(found, kind)]
+
+
+def listeners(kind: type[ToWorker], actions: Iterable[CoordinatorAction]) -> list[int]:
+    """The incarnations that are told something of that kind."""
+    return [a.incarnation for a in actions if isinstance(a, Tell) and isinstance(a.message, kind)]
+
+
+def tell(incarnation: int, message: ToWorker) -> Tell:
+    return Tell(incarnation=Incarnation(incarnation), message=message)
+
+
+def opened(incarnation: int, *epochs: int, mixed: bool = False) -> list[Tell]:
+    return [tell(incarnation, OpenEpoch(epoch=Epoch(epoch), mixed=mixed)) for epoch in epochs]
+
+
+def take(incarnation: int, snapshot: int, at: int) -> Tell:
+    return tell(incarnation, TakeSnapshot(snapshot=SnapshotId(snapshot), view="rows", at=Epoch(at)))
+
+
+def ended(*epochs: int) -> list[EpochEnded]:
+    return [EpochEnded(epoch=Epoch(epoch)) for epoch in epochs]
+
+
+def outcomes(actions: Iterable[CoordinatorAction]) -> list[tuple[int, str, int]]:
+    """Of rescales that have ended: ticket, outcome, vnodes moved."""
+    return [(a.ticket, str(a.outcome), a.vnodes) for a in actions if isinstance(a, RescaleEnded)]
+
+
+def failures(actions: Iterable[CoordinatorAction]) -> dict[int, type[Exception]]:
+    """Of snapshots, by ticket."""
+    return {a.ticket: type(a.error) for a in actions if isinstance(a, SnapshotFailed)}

@@ -1,0 +1,174 @@
+"""The coordinator machine's workers and epochs: rules C1 to C3 of docs/design/0001-river.md."""
+
+import pytest
+from coordinator_kit import (
+    BOTH,
+    CHANNEL,
+    PLAN,
+    came,
+    coordinator,
+    ended,
+    finished,
+    gone,
+    late,
+    only,
+    opened,
+    published,
+    said,
+    taken,
+    tell,
+    vnode_map,
+)
+
+from upriver.errors import ProtocolError
+from upriver.ids import Epoch, VnodeId, WorkerId
+from upriver.machines.cluster import EPOCHS_AHEAD_MAX
+from upriver.machines.coordinator_events import AppFailed, StopAsked, Tell
+from upriver.machines.messages import Assign, EpochOver, OpenEpoch, Retire, WorkerFailed
+from upriver.machines.rules import Rules
+
+
+def test_a_worker_that_comes_is_assigned_its_vnodes_and_all_epochs_so_far() -> None:
+    machine = coordinator(published(1), published(2))
+    assign = Assign(
+        worker=WorkerId(1),
+        plans=(PLAN,),
+        maps={"rows": vnode_map()},
+        reads=(VnodeId(1), VnodeId(3)),
+        start_at=Epoch(0),
+        serve_from=Epoch(2),
+        generation=0,
+    )
+    assert machine.step(came(1, 5)) == [tell(5, assign), *opened(5, 1, 2)]
+
+
+def test_an_epoch_is_opened_for_all_who_are_there() -> None:
+    assert coordinator(came(1, 7)).step(published(1)) == opened(7, 1)
+    assert coordinator(*BOTH).step(published(1)) == [*opened(1, 1), *opened(2, 1)]
+
+
+@pytest.mark.parametrize("epoch", [1, 3])
+def test_epochs_are_published_without_gaps(epoch: int) -> None:
+    with pytest.raises(ProtocolError, match=f"epoch {epoch} was published after 1"):
+        coordinator(published(1)).step(published(epoch))
+
+
+def test_c1_an_epoch_ends_when_every_worker_has_finished_it() -> None:
+    machine = coordinator(*BOTH, published(1, rows=3))
+    assert machine.step(finished(2, 1, applied=1)) == []
+    assert machine.step(finished(1, 1, applied=2)) == ended(1)
+
+
+def test_c1_switched_off_ends_an_epoch_with_the_first_who_has_finished() -> None:
+    machine = coordinator(*BOTH, published(1, rows=3), rules=Rules(c1_all_workers_finish=False))
+    assert machine.step(finished(2, 1, applied=1)) == ended(1)
+
+
+def test_c1_a_place_that_nobody_fills_holds_the_epoch() -> None:
+    machine = coordinator(came(0, 1), published(1))
+    assert machine.step(finished(1, 1)) == []
+    machine.step(came(1, 2))
+    assert machine.step(finished(2, 1)) == ended(1)
+
+
+def test_c1_a_lost_worker_has_finished_nothing_and_its_successor_does_it_again() -> None:
+    machine = coordinator(*BOTH, published(1, rows=3), finished(1, 1, applied=2), gone(1))
+    assert machine.step(finished(2, 1, applied=1)) == []
+    machine.step(came(0, 3))
+    assert machine.step(finished(3, 1, applied=2)) == ended(1)
+
+
+def test_c1_an_epoch_that_has_ended_does_not_end_again() -> None:
+    machine = coordinator(*BOTH, published(1), finished(1, 1), finished(2, 1), gone(1), came(0, 3))
+    assert machine.step(finished(3, 1)) == []
+
+
+def test_c1_epochs_end_in_order() -> None:
+    machine = coordinator(*BOTH, published(1), published(2), finished(2, 1), finished(2, 2))
+    assert machine.step(finished(1, 1)) == ended(1)
+    assert machine.step(finished(1, 2)) == ended(2)
+
+
+@pytest.mark.parametrize("applied", [0, 1, 3])
+def test_c1_rows_that_went_in_and_did_not_come_out_are_a_fault(applied: int) -> None:
+    machine = coordinator(*BOTH, published(1, rows=2), finished(1, 1))
+    with pytest.raises(ProtocolError, match=f"epoch 1: view 'rows' applied {applied} rows and 2 were published"):
+        machine.step(finished(2, 1, applied=applied))
+
+
+def test_c1_rows_of_an_epoch_that_has_ended_are_a_fault() -> None:
+    machine = coordinator(*BOTH, published(1), finished(1, 1), finished(2, 1))
+    with pytest.raises(ProtocolError, match="worker 1 has applied more of epoch 1, which has ended"):
+        machine.step(late(2, 1, applied=1))
+
+
+def test_nobody_is_told_that_an_epoch_is_over_that_was_not_mixed() -> None:
+    machine = coordinator(*BOTH, published(1), finished(1, 1))
+    assert only(EpochOver, machine.step(finished(2, 1))) == []
+
+
+def test_c2_what_a_lost_worker_reports_is_ignored() -> None:
+    machine = coordinator(*BOTH, published(1), gone(1))
+    failure = said(1, WorkerFailed(kind="RowError", error="overflow"))
+    for word in (finished(1, 1), taken(1, 1), failure):
+        assert machine.step(word) == []
+    assert machine.step(finished(2, 1)) == []
+
+
+def test_c2_switched_off_takes_it_for_another_workers() -> None:
+    machine = coordinator(*BOTH, published(1), gone(1), rules=Rules(c2_current_incarnation_only=False))
+    machine.step(finished(1, 1))
+    assert machine.members[WorkerId(1)].finished == 1
+
+
+def test_c2_a_new_incarnation_takes_the_place_of_one_that_is_still_there() -> None:
+    machine = coordinator(*BOTH, published(1))
+    actions = machine.step(came(0, 3))
+    assert actions[0] == tell(1, Retire())
+    assert actions[-1:] == opened(3, 1)
+    machine.step(finished(2, 1))
+    assert machine.step(finished(1, 1)) == []
+    assert machine.step(gone(1)) == []
+    assert machine.step(finished(3, 1)) == ended(1)
+
+
+def test_c3_a_worker_is_sent_only_so_many_epochs_ahead() -> None:
+    ahead = EPOCHS_AHEAD_MAX
+    machine = coordinator(*(published(epoch) for epoch in range(1, ahead + 3)), came(1, 2))
+    assert only(Tell, machine.step(came(0, 1)))[1:] == opened(1, *range(1, ahead + 1))
+    assert machine.step(finished(1, 1)) == opened(1, ahead + 1)
+    assert machine.step(finished(1, 2)) == opened(1, ahead + 2)
+    assert machine.step(finished(1, 3)) == []
+    assert machine.step(published(ahead + 3)) == opened(1, ahead + 3)
+
+
+def test_the_latest_report_of_each_worker_can_be_seen() -> None:
+    machine = coordinator(*BOTH, published(1), finished(2, 1))
+    members = machine.members
+    assert [(members[WorkerId(w)].sent, members[WorkerId(w)].finished) for w in (0, 1)] == [(1, 0), (1, 1)]
+    assert (machine.published, machine.vnode_map) == (1, vnode_map())
+
+
+def test_a_worker_that_cannot_go_on_fails_the_app() -> None:
+    failure = said(2, WorkerFailed(kind="RowError", error="overflow in view rows"))
+    assert coordinator(*BOTH).step(failure) == [AppFailed(kind="RowError", error="overflow in view rows")]
+
+
+def test_a_worker_without_a_place_is_retired() -> None:
+    machine = coordinator(*BOTH)
+    assert machine.step(came(2, 3)) == [tell(3, Retire())]
+    assert machine.step(published(1)) == [*opened(1, 1), *opened(2, 1)]
+    assert machine.step(gone(3)) == []
+
+
+def test_stopping_retires_all_workers_and_those_that_come_later() -> None:
+    machine = coordinator(*BOTH)
+    assert machine.step(StopAsked()) == [tell(1, Retire()), tell(2, Retire())]
+    assert machine.step(came(0, 3)) == [tell(3, Retire())]
+    assert only(OpenEpoch, machine.step(published(1))) == []
+
+
+def test_channels_that_feed_no_view_are_not_counted() -> None:
+    event = published(1, rows=1)
+    assert set(event.rows) > {CHANNEL}
+    assert coordinator(*BOTH, event, finished(1, 1)).step(finished(2, 1, applied=1)) == ended(1)

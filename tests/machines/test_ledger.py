@@ -1,0 +1,127 @@
+"""The coordinator's account of epochs: rule C1, for epochs that stay where they are read and for mixed ones."""
+
+from dataclasses import replace
+
+import pytest
+from coordinator_kit import CHANNEL, PLAN
+
+from upriver.errors import ProtocolError
+from upriver.ids import Channel, Epoch, WorkerId
+from upriver.machines.ledger import Ledger
+from upriver.machines.messages import EpochFinished, RowsApplied
+
+PLANS = (PLAN, replace(PLAN, name="other", index=("j",)))
+ZERO, ONE = WorkerId(0), WorkerId(1)
+BOTH = (ZERO, ONE)
+
+
+def ledger(*rows: tuple[int, int], mixed: bool = False, waits_for_all: bool = True) -> Ledger:
+    """Of epochs from the first on, with so many rows for each of the two views."""
+    made = Ledger(PLANS, waits_for_all)
+    for number, (for_rows, for_other) in enumerate(rows, 1):
+        made.publish(Epoch(number), {CHANNEL: for_rows, Channel("t/j"): for_other})
+        if mixed:
+            made.open_mixed(Epoch(number))
+    return made
+
+
+def finish(made: Ledger, worker: WorkerId, epoch: int, rows: int, other: int = 0) -> list[Epoch]:
+    applied = {"rows": rows, "other": other}
+    made.finished(worker, EpochFinished(epoch=Epoch(epoch), read={}, applied=applied, stats={}))
+    return made.end(BOTH)
+
+
+def more(made: Ledger, worker: WorkerId, epoch: int, **applied: int) -> list[Epoch]:
+    made.applied(worker, RowsApplied(epoch=Epoch(epoch), applied=applied))
+    return made.end(BOTH)
+
+
+def test_nothing_ends_before_anything_is_published() -> None:
+    made = ledger()
+    assert (made.end(BOTH), made.published, made.ended) == ([], 0, 0)
+
+
+def test_c1_the_rows_of_all_workers_add_up_to_those_published() -> None:
+    made = ledger((3, 1))
+    assert finish(made, ZERO, 1, rows=2) == []
+    assert finish(made, ONE, 1, rows=1, other=1) == [1]
+    assert made.ended == 1
+
+
+@pytest.mark.parametrize("of_one", [0, 2])
+def test_c1_an_epoch_that_is_not_mixed_must_add_up_when_all_have_finished(of_one: int) -> None:
+    made = ledger((1, 0))
+    finish(made, ZERO, 1, rows=0)
+    with pytest.raises(ProtocolError, match=f"view 'rows' applied {of_one} rows and 1 were published"):
+        finish(made, ONE, 1, rows=of_one)
+
+
+def test_c1_a_view_with_too_many_rows_is_a_fault_where_another_lacks_as_many() -> None:
+    made = ledger((1, 1), mixed=True)
+    finish(made, ZERO, 1, rows=0)
+    with pytest.raises(ProtocolError, match="view 'other' applied 2 rows and 1 were published"):
+        finish(made, ONE, 1, rows=0, other=2)
+
+
+def test_c1_a_mixed_epoch_waits_for_the_rows_that_are_on_their_way() -> None:
+    made = ledger((3, 1), mixed=True)
+    assert finish(made, ZERO, 1, rows=1) == []
+    assert finish(made, ONE, 1, rows=1) == []
+    assert more(made, ZERO, 1, rows=1) == []
+    assert more(made, ONE, 1, other=1) == [1]
+
+
+def test_c1_a_mixed_epoch_with_too_many_rows_is_a_fault() -> None:
+    made = ledger((1, 0), mixed=True)
+    finish(made, ZERO, 1, rows=1)
+    with pytest.raises(ProtocolError, match="view 'rows' applied 2 rows and 1 were published"):
+        finish(made, ONE, 1, rows=1)
+
+
+def test_c1_epochs_end_in_order_several_at_a_time() -> None:
+    made = ledger((1, 0), (1, 0))
+    for worker, epoch, rows in ((ZERO, 1, 1), (ZERO, 2, 1), (ONE, 2, 0)):
+        assert finish(made, worker, epoch, rows) == []
+    assert finish(made, ONE, 1, rows=0) == [1, 2]
+
+
+def test_c1_switched_off_waits_for_nobody_and_counts_nothing() -> None:
+    assert finish(ledger((3, 1), waits_for_all=False), ZERO, 1, rows=0) == [1]
+
+
+def test_more_rows_of_an_epoch_that_the_worker_has_not_finished_are_a_fault() -> None:
+    with pytest.raises(ProtocolError, match="worker 0 has applied more of epoch 1"):
+        more(ledger((1, 0), mixed=True), ZERO, 1, rows=1)
+
+
+def test_a_report_of_an_epoch_that_has_ended_counts_for_nothing() -> None:
+    made = ledger((1, 0))
+    finish(made, ZERO, 1, rows=1)
+    assert finish(made, ONE, 1, rows=0) == [1]
+    assert finish(made, ONE, 1, rows=5) == []
+
+
+def test_what_a_lost_worker_has_applied_is_lost() -> None:
+    made = ledger((2, 0))
+    finish(made, ZERO, 1, rows=1)
+    made.forget(ZERO)
+    assert finish(made, ONE, 1, rows=1) == []
+    assert finish(made, ZERO, 1, rows=1) == [1]
+
+
+def test_when_all_begin_anew_what_has_ended_has_ended_and_the_rest_is_counted_again() -> None:
+    made = ledger((1, 0), (1, 0), mixed=True)
+    finish(made, ZERO, 1, rows=1)
+    finish(made, ONE, 1, rows=0)
+    finish(made, ZERO, 2, rows=0)
+    made.start_anew()
+    assert (made.ended, finish(made, ONE, 2, rows=0)) == (1, [])
+    with pytest.raises(ProtocolError, match="epoch 2"):  # it is not mixed any more
+        finish(made, ZERO, 2, rows=0)
+
+
+def test_a_worker_that_has_left_is_not_waited_for_but_its_rows_count() -> None:
+    made = ledger((2, 0), mixed=True)
+    made.finished(ONE, EpochFinished(epoch=Epoch(1), read={}, applied={"rows": 1}, stats={}))
+    made.finished(ZERO, EpochFinished(epoch=Epoch(1), read={}, applied={"rows": 1}, stats={}))
+    assert made.end((ZERO,)) == [1]

@@ -1,0 +1,288 @@
+"""The coordinator machine's rescales that go as wished: rules C5, C6 and C8 of docs/design/rescale.md."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from coordinator_kit import (
+    BOTH,
+    DOWN,
+    PLAN,
+    UP,
+    anew,
+    came,
+    coordinator,
+    ended,
+    finished,
+    late,
+    left,
+    listeners,
+    met,
+    only,
+    opened,
+    outcomes,
+    published,
+    settled,
+    tell,
+    vnode_map,
+    wanted,
+)
+
+from upriver.errors import DeclarationError, IllegalEvent
+from upriver.ids import Epoch, VnodeId, WorkerId
+from upriver.machines.coordinator_events import RescaleBegun, RescaleEnded, StartWorkers
+from upriver.machines.messages import Assign, CloseInput, EpochOver, Meet, OpenEpoch, Order, ReadVnodes, Retire
+from upriver.machines.rules import Rules
+from upriver.machines.strategies import Strategy
+from upriver.migration.coordinator import QUEUE_REQUESTS_MAX
+from upriver.migration.events import RescaleAnnounced
+
+AT_3 = (0, 1, 0, 2)
+"""What three workers own."""
+MOVE_0: dict[int, int] = {0: 1}
+MOVING = [*BOTH, wanted(1, moves=MOVE_0), met(1), met(2)]
+ZERO, ONE, TWO = map(WorkerId, range(3))
+
+
+def test_up_the_workers_that_join_are_asked_for_while_everything_goes_on() -> None:
+    machine = coordinator(*BOTH)
+    begun = RescaleBegun(ticket=1, before=2, after=3, vnodes=1)
+    assert machine.step(wanted(1, workers=3)) == [begun, StartWorkers(workers=(TWO,))]
+    assert machine.step(published(1)) == [*opened(1, 1), *opened(2, 1)]
+
+
+def test_up_a_joiner_is_assigned_nothing_as_of_the_last_epoch_and_meets_the_others() -> None:
+    before = [*BOTH, published(1), finished(1, 1), finished(2, 1), wanted(1, workers=3)]
+    first, *others = coordinator(*before).step(came(2, 3))
+    assign = Assign(
+        worker=TWO,
+        plans=(PLAN,),
+        maps={"rows": vnode_map()},
+        reads=(),
+        start_at=Epoch(1),
+        serve_from=Epoch(1),
+        generation=0,
+    )
+    peers = {ZERO: (1, "host-1"), ONE: (2, "host-2"), TWO: (3, "host-3")}
+    meet = Meet(meeting=1, peers=peers, strategy=Strategy.ICADD, keys_max=None)
+    assert (first, others) == (tell(3, assign), [tell(incarnation, meet) for incarnation in (1, 2, 3)])
+
+
+def test_up_the_rescale_is_announced_when_all_have_met() -> None:
+    machine = coordinator(*UP[:-1])
+    before, after = vnode_map(), vnode_map(AT_3, version=1)
+    order = RescaleAnnounced(before=before, after=after, old=(ZERO, ONE), new=(ZERO, ONE, TWO))
+    orders = [tell(incarnation, Order(view="rows", order=order)) for incarnation in (1, 2, 3)]
+    assert machine.step(met(3)) == orders
+
+
+def test_up_the_rescale_is_over_when_all_have_settled_and_then_joiners_read() -> None:
+    machine = coordinator(*UP, settled(3), settled(1))
+    *reads, over = machine.step(settled(2))
+    vnodes = [(VnodeId(0), VnodeId(2)), (VnodeId(1),), (VnodeId(3),)]
+    assert reads == [tell(i, ReadVnodes(vnodes=v)) for i, v in enumerate(vnodes, 1)]
+    assert outcomes([over]) == [(1, "over", 1)]
+    assert machine.vnode_map == vnode_map(AT_3, version=1)
+    assert listeners(OpenEpoch, machine.step(published(1))) == [1, 2, 3]
+
+
+def test_several_joiners_are_waited_for() -> None:
+    machine = coordinator(*BOTH)
+    assert only(StartWorkers, machine.step(wanted(1, workers=4))) == [StartWorkers(workers=(TWO, WorkerId(3)))]
+    assert machine.step(came(3, 3)) == []
+    assert listeners(Meet, machine.step(came(2, 4))) == [1, 2, 4, 3]
+
+
+def test_a_joiner_that_registers_twice_takes_its_own_place() -> None:
+    machine = coordinator(*BOTH, wanted(1, workers=4), came(2, 3))
+    assert machine.step(came(2, 4)) == [tell(3, Retire())]
+    assert listeners(Meet, machine.step(came(3, 5))) == [1, 2, 4, 5]
+
+
+def test_down_a_leaver_that_has_settled_reads_no_more_and_its_input_is_closed() -> None:
+    machine = coordinator(*DOWN)
+    reads = [tell(1, ReadVnodes(vnodes=tuple(map(VnodeId, range(4))))), tell(2, ReadVnodes(vnodes=()))]
+    assert machine.step(settled(2)) == [*reads, tell(2, CloseInput(peers=(ZERO,)))]
+
+
+def test_down_a_leaver_is_told_to_retire_only_when_all_it_sent_was_read() -> None:
+    machine = coordinator(*DOWN, settled(2))
+    assert listeners(Retire, machine.step(settled(1))) == []
+    actions = machine.step(left(1, peer=1))
+    assert (listeners(Retire, actions), outcomes(actions)) == ([2], [(1, "over", 2)])
+    assert list(machine.members) == [ZERO]
+
+
+def test_c8_a_leavers_input_is_closed_when_the_last_epoch_that_it_reads_has_ended() -> None:
+    machine = coordinator(*DOWN, published(1))
+    assert listeners(CloseInput, machine.step(settled(2))) == []
+    machine.step(finished(2, 1))
+    actions = machine.step(finished(1, 1))
+    assert (listeners(EpochOver, actions), listeners(CloseInput, actions)) == ([1, 2], [2])
+
+
+def test_c8_who_has_left_is_not_sent_the_next_epoch_and_not_waited_for() -> None:
+    machine = coordinator(*DOWN, settled(2), settled(1))
+    assert machine.step(published(1)) == opened(1, 1, mixed=True)
+    assert ended(1)[0] in machine.step(finished(1, 1))
+
+
+def test_c8_switched_off_closes_it_while_an_epoch_is_open() -> None:
+    machine = coordinator(*DOWN, published(1), rules=Rules(c8_leave_when_dry=False))
+    assert listeners(CloseInput, machine.step(settled(2))) == [2]
+
+
+def test_moves_go_to_workers_that_are_there() -> None:
+    machine = coordinator(*BOTH)
+    begun, *meets = machine.step(wanted(1, moves=MOVE_0))
+    assert begun == RescaleBegun(ticket=1, before=2, after=2, vnodes=1)
+    assert listeners(Meet, meets) == [1, 2]
+    machine.step(met(1))
+    (order, _) = only(Order, machine.step(met(2)))
+    assert order.order.after == vnode_map((1, 1, 0, 1), version=1)
+
+
+@pytest.mark.parametrize("wish", [wanted(7, workers=2), wanted(7, moves={}), wanted(7, moves={0: 0})])
+def test_a_wish_that_changes_nothing_is_over_at_once(wish: object) -> None:
+    machine = coordinator(*BOTH)
+    actions = machine.step(wish)
+    assert (outcomes(actions), only(RescaleBegun, actions)) == ([(7, "over", 0)], [])
+    assert machine.vnode_map == vnode_map()
+
+
+@pytest.mark.parametrize(
+    ("wish", "error"),
+    [
+        (wanted(7, workers=0), "one worker or more"),
+        (wanted(7, workers=5), "4 vnodes can be spread over 1 to 4 workers"),
+        (wanted(7, moves={4: 0}), "there is no vnode 4"),
+        (wanted(7, moves={0: 2}), r"workers \[2\] would own vnodes"),
+        (wanted(7, moves={0: -1}), "a worker id is 0 or more"),
+    ],
+)
+def test_a_wish_that_cannot_be_met_is_refused_and_nothing_changes(wish: object, error: str) -> None:
+    machine = coordinator(*BOTH)
+    (refusal,) = machine.step(wish)
+    assert isinstance(refusal, RescaleEnded)
+    assert (refusal.ticket, refusal.outcome) == (7, "refused")
+    with pytest.raises(DeclarationError, match=error):
+        raise refusal.error
+    assert machine.step(published(1)) == [*opened(1, 1), *opened(2, 1)]
+
+
+def test_c5_while_keys_move_an_epoch_is_opened_when_the_one_before_has_ended_everywhere() -> None:
+    machine = coordinator(*MOVING)
+    assert machine.step(published(1, rows=2)) == [*opened(1, 1, mixed=True), *opened(2, 1, mixed=True)]
+    assert machine.step(published(2)) == []
+    assert machine.step(finished(1, 1, applied=1)) == []
+    assert machine.step(finished(2, 1)) == [], "a row is on its way"
+    actions = machine.step(late(1, 1, applied=1))
+    over = [tell(incarnation, EpochOver(epoch=Epoch(1))) for incarnation in (1, 2)]
+    assert actions == [*ended(1), *over, *opened(1, 2, mixed=True), *opened(2, 2, mixed=True)]
+
+
+def test_c5_the_rescale_is_over_when_the_epoch_that_is_open_has_ended() -> None:
+    machine = coordinator(*MOVING, published(1), published(2), settled(1))
+    assert machine.step(settled(2)) == []
+    machine.step(finished(1, 1))
+    actions = machine.step(finished(2, 1))
+    assert outcomes(actions) == [(1, "over", 1)]
+    assert listeners(EpochOver, actions) == [1, 2]
+    assert actions[-2:] == [*opened(1, 2), *opened(2, 2)]
+
+
+def test_c5_switched_off_opens_epochs_ahead_while_keys_move() -> None:
+    machine = coordinator(*MOVING, published(1), rules=Rules(c5_lock_step=False))
+    assert machine.step(published(2)) == [*opened(1, 2), *opened(2, 2)]
+
+
+def test_c6_a_rescale_waits_until_all_epochs_that_were_opened_have_ended() -> None:
+    machine = coordinator(*BOTH, published(1), published(2))
+    assert listeners(Meet, machine.step(wanted(1, moves=MOVE_0))) == []
+    assert machine.step(published(3)) == [], "nothing new is opened"
+    for word in (finished(1, 1), finished(1, 2), finished(2, 1)):
+        assert listeners(Meet, machine.step(word)) == []
+    assert listeners(Meet, machine.step(finished(2, 2))) == [1, 2]
+    machine.step(met(1))
+    assert listeners(OpenEpoch, machine.step(met(2))) == [1, 2]
+
+
+def test_c6_who_is_behind_is_sent_what_others_have_had() -> None:
+    machine = coordinator(*BOTH, *(published(epoch) for epoch in range(1, 7)), finished(1, 1), wanted(1, moves=MOVE_0))
+    for epoch in range(2, 6):
+        machine.step(finished(1, epoch))
+    assert machine.step(finished(2, 1)) == [*ended(1), *opened(2, 5)]
+    for epoch in range(2, 5):
+        assert listeners(OpenEpoch, machine.step(finished(2, epoch))) == []
+    assert listeners(Meet, machine.step(finished(2, 5))) == [1, 2]
+
+
+def test_c6_switched_off_waits_for_nothing() -> None:
+    machine = coordinator(*BOTH, published(1), rules=Rules(c6_between_epochs=False))
+    assert listeners(Meet, machine.step(wanted(1, moves=MOVE_0))) == [1, 2]
+
+
+def test_words_about_another_meeting_count_for_nothing() -> None:
+    machine = coordinator(*MOVING[:-2], met(1, meeting=7))
+    assert machine.step(met(2)) == []
+    assert listeners(Order, machine.step(met(1))) == [1, 2]
+
+
+def test_a_worker_that_settles_unasked_is_a_fault() -> None:
+    with pytest.raises(IllegalEvent, match="settled region 0 at 1 unasked"):
+        coordinator(*BOTH).step(settled(1))
+
+
+def test_rescales_take_turns() -> None:
+    machine = coordinator(*MOVING, wanted(2, moves={1: 0}), wanted(3, moves={0: 0}), settled(1))
+    actions = machine.step(settled(2))
+    assert (outcomes(actions), [begun.ticket for begun in only(RescaleBegun, actions)]) == ([(1, "over", 1)], [2])
+    assert [meet.meeting for meet in only(Meet, actions)] == [2, 2]
+    for word in (met(1, meeting=2), met(2, meeting=2), settled(1, version=2)):
+        machine.step(word)
+    assert [begun.ticket for begun in only(RescaleBegun, machine.step(settled(2, version=2)))] == [3]
+
+
+@pytest.mark.parametrize("at_once", [wanted(2, workers=2), wanted(2, workers=0)], ids=["nothing to do", "refused"])
+def test_a_wish_that_ends_at_once_does_not_hold_up_the_next(at_once: object) -> None:
+    machine = coordinator(*MOVING, at_once, wanted(3, moves={1: 0}), settled(1))
+    assert [begun.ticket for begun in only(RescaleBegun, machine.step(settled(2)))] == [3]
+
+
+def test_so_many_wishes_wait_and_one_more_is_refused() -> None:
+    wishes = [wanted(ticket, moves={1: 0}) for ticket in range(2, QUEUE_REQUESTS_MAX + 2)]
+    machine = coordinator(*MOVING)
+    assert [machine.step(wish) for wish in wishes] == [[]] * QUEUE_REQUESTS_MAX
+    assert outcomes(machine.step(wanted(99, workers=3))) == [(99, "refused", 0)]
+
+
+def test_each_view_is_settled_by_itself() -> None:
+    twins = (PLAN, replace(PLAN, name="twin"))
+    machine = coordinator(*MOVING[:-1], plans=twins)
+    assert sorted(order.view for order in only(Order, machine.step(met(2)))) == ["rows", "rows", "twin", "twin"]
+    for word in (settled(1), settled(2), settled(1, view="twin")):
+        assert outcomes(machine.step(word)) == []
+    assert outcomes(machine.step(settled(2, view="twin"))) == [(1, "over", 1)]
+
+
+# Restart ------------------------------------------------------------------------------------------------------------
+
+RESTART: Sequence[object] = [*BOTH, published(1), finished(1, 1), finished(2, 1)]
+
+
+def test_restart_all_begin_anew_by_the_new_map_and_read_everything_again() -> None:
+    machine = coordinator(*RESTART, wanted(1, workers=3, strategy=Strategy.RESTART))
+    actions = machine.step(came(2, 3))
+    assigned = only(Assign, actions)
+    assert [(a.worker, a.generation, a.start_at, a.serve_from) for a in assigned] == [(w, 1, 0, 1) for w in range(3)]
+    assert assigned[0].maps == {"rows": vnode_map(AT_3, version=1)}
+    assert (listeners(Meet, actions), listeners(OpenEpoch, actions)) == ([], [1, 2, 3])
+
+
+def test_restart_is_over_when_all_have_caught_up() -> None:
+    machine = coordinator(*RESTART, published(2), finished(1, 2), finished(2, 2))
+    machine.step(wanted(1, workers=1, strategy=Strategy.RESTART))
+    machine.step(anew(1, 1))
+    assert outcomes(machine.step(finished(1, 1))) == []
+    assert outcomes(machine.step(finished(1, 2))) == [(1, "over", 2)]
+    assert list(machine.members) == [ZERO]

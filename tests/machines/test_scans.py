@@ -1,0 +1,245 @@
+"""The coordinator machine's snapshots: rules C4 and C7 of docs/design/0001-river.md and docs/design/rescale.md."""
+
+from collections.abc import Sequence
+
+import pytest
+from coordinator_kit import (
+    BOTH,
+    DOWN,
+    UP,
+    abort,
+    came,
+    coordinator,
+    ended,
+    failures,
+    finished,
+    gone,
+    left,
+    listeners,
+    met,
+    only,
+    opened,
+    outcomes,
+    published,
+    scan,
+    settled,
+    still,
+    take,
+    taken,
+    tell,
+    wanted,
+)
+
+from upriver.errors import UnknownView, WaitTimeout, WorkerLost
+from upriver.ids import Epoch, SnapshotId, WorkerId
+from upriver.machines.cluster import EPOCHS_AHEAD_MAX
+from upriver.machines.coordinator_events import CoordinatorEvent, SnapshotFailed, SnapshotReady
+from upriver.machines.messages import DropSnapshot, GoOn, HoldStill, OpenEpoch, TakeSnapshot
+from upriver.machines.rules import Rules
+from upriver.machines.scans import SCANS_WAITING_MAX, SNAPSHOTS_HELD_MAX
+from upriver.machines.strategies import Strategy
+
+
+def ready(ticket: int, snapshot: int, epoch: int, workers: Sequence[int] = (0, 1)) -> SnapshotReady:
+    places = tuple(map(WorkerId, workers))
+    return SnapshotReady(ticket=ticket, snapshot=SnapshotId(snapshot), epoch=Epoch(epoch), workers=places)
+
+
+def test_c4_a_snapshots_cut_is_the_highest_epoch_that_any_worker_has_been_sent() -> None:
+    ahead = EPOCHS_AHEAD_MAX
+    epochs = [published(epoch) for epoch in range(1, ahead + 3)]
+    machine = coordinator(*BOTH, *epochs, finished(1, 1))
+    assert machine.step(scan(9)) == [take(1, 1, at=ahead + 1), take(2, 1, at=ahead + 1)]
+    assert machine.step(taken(2, 1)) == []
+    assert machine.step(taken(1, 1)) == [ready(9, 1, epoch=ahead + 1)]
+
+
+def test_c4_switched_off_takes_the_lowest() -> None:
+    epochs = [published(epoch) for epoch in range(1, EPOCHS_AHEAD_MAX + 3)]
+    machine = coordinator(*BOTH, *epochs, finished(1, 1), rules=Rules(c4_cut_ahead_of_all=False))
+    assert machine.step(scan(9))[0] == take(1, 1, at=EPOCHS_AHEAD_MAX)
+
+
+def test_snapshots_do_not_mix() -> None:
+    machine = coordinator(*BOTH, scan(8), scan(9))
+    assert [machine.step(word) for word in (taken(1, 2), taken(1, 1))] == [[], []]
+    assert machine.step(taken(2, 2)) == [ready(9, 2, epoch=0)]
+    assert machine.step(taken(2, 1)) == [ready(8, 1, epoch=0)]
+
+
+@pytest.mark.parametrize("already", [[], [taken(1, 1)]])
+def test_a_snapshot_fails_with_any_worker_that_keeps_a_part_of_it(already: Sequence[CoordinatorEvent]) -> None:
+    machine = coordinator(*BOTH, scan(8), *already)
+    assert failures(machine.step(gone(1))) == {8: WorkerLost}
+    assert machine.step(taken(2, 1)) == []
+
+
+def test_a_snapshot_fails_with_the_worker_whose_place_is_taken() -> None:
+    assert failures(coordinator(*BOTH, scan(8)).step(came(1, 3))) == {8: WorkerLost}
+
+
+def test_a_snapshot_is_refused_while_a_worker_is_missing_or_the_view_is_unknown() -> None:
+    (missing,) = only(SnapshotFailed, coordinator(came(0, 1)).step(scan(8)))
+    assert str(missing.error) == "workers [1] are not up; scan again when they are"
+    (unknown,) = only(SnapshotFailed, coordinator(*BOTH).step(scan(9, view="typo")))
+    assert isinstance(unknown.error, UnknownView)
+    assert str(unknown.error) == "no view 'typo'; there are: rows"
+
+
+def test_so_many_snapshots_are_held_and_one_more_lets_the_oldest_go() -> None:
+    machine = coordinator(*BOTH)
+    for snapshot in range(1, SNAPSHOTS_HELD_MAX + 1):
+        assert machine.step(scan(snapshot)) == [take(1, snapshot, at=0), take(2, snapshot, at=0)]
+        machine.step(taken(1, snapshot))
+        machine.step(taken(2, snapshot))
+    drop = DropSnapshot(snapshot=SnapshotId(1))
+    last = SNAPSHOTS_HELD_MAX + 1
+    assert machine.step(scan(last)) == [take(1, last, at=0), take(2, last, at=0), tell(1, drop), tell(2, drop)]
+
+
+def test_a_snapshot_that_is_pushed_out_before_it_is_ready_fails() -> None:
+    machine = coordinator(*BOTH, *map(scan, range(1, SNAPSHOTS_HELD_MAX + 1)), taken(1, 1))
+    assert failures(machine.step(scan(SNAPSHOTS_HELD_MAX + 1))) == {1: WaitTimeout}
+    assert machine.step(taken(2, 1)) == []
+
+
+# While a rescale is on ----------------------------------------------------------------------------------------------
+
+DRAINING = [*BOTH, published(1), wanted(1, moves={0: 1})]
+MEETING = [*BOTH, wanted(1, moves={0: 1})]
+MOVING = [*MEETING, met(1), met(2)]
+
+
+def test_while_workers_join_a_snapshot_is_taken_at_once_by_those_who_keep_something() -> None:
+    machine = coordinator(*BOTH, wanted(1, workers=3))
+    assert machine.step(scan(5)) == [take(1, 1, at=0), take(2, 1, at=0)]
+
+
+@pytest.mark.parametrize("stage", [DRAINING, MEETING], ids=["Draining", "Meeting"])
+def test_c7_a_scan_waits_until_keys_may_move(stage: Sequence[CoordinatorEvent]) -> None:
+    assert coordinator(*stage).step(scan(5)) == []
+
+
+def test_a_snapshot_under_way_keeps_the_members_from_meeting() -> None:
+    machine = coordinator(*BOTH, scan(5), taken(1, 1), wanted(1, moves={0: 1}))
+    assert machine.step(met(1)) == []
+    assert ready(5, 1, epoch=0) in machine.step(taken(2, 1))
+    assert outcomes(machine.step(abort(1))) == [], "it is on its way"
+
+
+def test_c7_a_scan_that_has_waited_is_taken_when_all_hold_still() -> None:
+    machine = coordinator(*MEETING, scan(5), met(1))
+    assert listeners(HoldStill, machine.step(met(2))) == [1, 2]
+    assert machine.step(still(1)) == []
+    assert machine.step(still(2)) == [take(1, 1, at=0), take(2, 1, at=0)]
+    assert machine.step(taken(1, 1)) == []
+    assert machine.step(taken(2, 1)) == [ready(5, 1, epoch=0), tell(1, GoOn()), tell(2, GoOn())]
+
+
+def test_c7_a_scan_is_not_taken_while_state_is_on_its_way() -> None:
+    machine = coordinator(*MOVING, scan(5), still(1, given=3, taken=0))
+    assert machine.step(still(2, given=0, taken=1)) == []
+    assert machine.step(still(2, given=0, taken=2)) == []
+    assert listeners(TakeSnapshot, machine.step(still(2, given=0, taken=3))) == [1, 2]
+
+
+def test_c7_words_about_a_pause_that_is_over_count_for_nothing() -> None:
+    machine = coordinator(*MOVING, still(1), scan(5), still(1), still(2), taken(1, 1), taken(2, 1), scan(6))
+    assert machine.step(still(1, pause=1)) == []
+    assert machine.step(still(2, pause=1)) == []
+    assert machine.step(still(2, pause=2)) == []
+    assert listeners(TakeSnapshot, machine.step(still(1, pause=2))) == [1, 2]
+
+
+def test_c7_a_scan_waits_for_the_open_epoch_and_no_other_is_opened_before_it_is_taken() -> None:
+    machine = coordinator(*MOVING, published(1), published(2))
+    assert machine.step(scan(5)) == []
+    machine.step(finished(1, 1))
+    actions = machine.step(finished(2, 1))
+    assert (listeners(HoldStill, actions), only(OpenEpoch, actions)) == ([1, 2], [])
+    machine.step(still(1))
+    assert machine.step(still(2)) == [take(1, 1, at=1), take(2, 1, at=1)]
+    machine.step(taken(1, 1))
+    actions = machine.step(taken(2, 1))
+    assert actions == [
+        ready(5, 1, epoch=1),
+        tell(1, GoOn()),
+        tell(2, GoOn()),
+        *opened(1, 2, mixed=True),
+        *opened(2, 2, mixed=True),
+    ]
+
+
+def test_c7_scans_that_come_during_the_pause_are_taken_in_it() -> None:
+    machine = coordinator(*MOVING, scan(5), scan(6), still(1))
+    assert listeners(TakeSnapshot, machine.step(still(2))) == [1, 2, 1, 2]
+    assert machine.step(scan(7)) == []
+    for word in (taken(1, 1), taken(2, 1), taken(1, 2)):
+        assert listeners(GoOn, machine.step(word)) == []
+    actions = machine.step(taken(2, 2))
+    assert (listeners(TakeSnapshot, actions), listeners(GoOn, actions)) == ([1, 2], [])
+    machine.step(taken(1, 3))
+    assert listeners(GoOn, machine.step(taken(2, 3))) == [1, 2]
+
+
+def test_c7_switched_off_takes_a_snapshot_while_keys_move() -> None:
+    machine = coordinator(*MOVING, rules=Rules(c7_still_while_cut=False))
+    assert listeners(TakeSnapshot, machine.step(scan(5))) == [1, 2]
+
+
+def test_a_rescale_that_ends_during_a_pause_lets_the_scan_be_taken_and_keys_move_again() -> None:
+    machine = coordinator(*MOVING, scan(5), settled(1), still(1))
+    actions = machine.step(settled(2))
+    assert outcomes(actions) == [(1, "over", 1)]
+    assert listeners(TakeSnapshot, actions) == [1, 2]
+    assert machine.step(still(2)) == []
+    machine.step(taken(1, 1))
+    assert machine.step(taken(2, 1)) == [ready(5, 1, epoch=0), tell(1, GoOn()), tell(2, GoOn())]
+
+
+def test_a_pause_does_not_wait_for_a_leaver_that_has_left() -> None:
+    machine = coordinator(*DOWN, settled(1), settled(2), scan(5), still(1))
+    actions = machine.step(left(1, peer=1))
+    assert outcomes(actions) == [(1, "over", 2)]
+    assert listeners(TakeSnapshot, actions) == [1]
+    assert machine.step(taken(1, 1)) == [ready(5, 1, epoch=0, workers=[0]), tell(1, GoOn())]
+
+
+def test_a_leaver_whose_input_is_closed_keeps_no_part_of_a_snapshot() -> None:
+    machine = coordinator(*DOWN, published(1), finished(1, 1), finished(2, 1), settled(1), settled(2))
+    assert only(OpenEpoch, machine.step(published(2))) == [OpenEpoch(epoch=Epoch(2), mixed=True)]
+    machine.step(finished(1, 2))
+    machine.step(scan(5))
+    machine.step(still(1, taken=4))
+    assert machine.step(still(2, given=4)) == [take(1, 1, at=2)]
+
+
+def test_a_joiner_keeps_a_part_of_a_snapshot() -> None:
+    machine = coordinator(*UP, scan(5), still(1), still(2))
+    assert listeners(TakeSnapshot, machine.step(still(3))) == [1, 2, 3]
+    for word in (taken(1, 1), taken(2, 1)):
+        machine.step(word)
+    assert machine.step(taken(3, 1))[0] == ready(5, 1, epoch=0, workers=[0, 1, 2])
+
+
+def test_a_restart_fails_no_scan_and_those_that_wait_are_taken_when_all_read_again() -> None:
+    machine = coordinator(*BOTH, published(1), wanted(1, moves={0: 1}, strategy=Strategy.RESTART), scan(5))
+    machine.step(finished(1, 1))
+    actions = machine.step(finished(2, 1))
+    assert ended(1)[0] in actions
+    assert (failures(actions), listeners(TakeSnapshot, actions)) == ({}, [1, 2])
+
+
+@pytest.mark.parametrize("already", [[], [still(1), still(2)]], ids=["holding still", "being taken"])
+def test_a_worker_lost_during_a_pause_ends_it(already: Sequence[CoordinatorEvent]) -> None:
+    machine = coordinator(*MOVING, scan(5), *already)
+    actions = machine.step(gone(2))
+    assert outcomes(actions) == [(1, "failed", 0)]
+    assert failures(actions) == {5: WorkerLost}
+    assert machine.step(still(1)) == []
+
+
+def test_so_many_scans_wait_and_one_more_is_refused() -> None:
+    machine = coordinator(*MEETING)
+    assert [machine.step(scan(ticket)) for ticket in range(SCANS_WAITING_MAX)] == [[]] * SCANS_WAITING_MAX
+    assert failures(machine.step(scan(SCANS_WAITING_MAX))) == {SCANS_WAITING_MAX: WaitTimeout}
