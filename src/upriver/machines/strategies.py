@@ -6,10 +6,12 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from upriver.ids import WorkerId
+from upriver.migration import redistribute_phases as redistribute
 from upriver.migration.actions import Action
 from upriver.migration.events import Event
 from upriver.migration.icadd import Distributor
 from upriver.migration.phases import Collecting, Interrogating
+from upriver.migration.redistribute import Redistributor
 from upriver.vnodes import VnodeMap
 
 
@@ -18,6 +20,8 @@ class Strategy(StrEnum):
 
     ICADD = "icadd"
     """Document 000: live, a few keys at a time, from worker to worker."""
+    REDISTRIBUTE = "redistribute"
+    """Document 001: live, a few keys at a time, on the word of every distributor."""
     RESTART = "restart"
     """Stop at an epoch's end, begin with the new map and nothing, read everything again."""
 
@@ -45,7 +49,9 @@ class Migrator(Protocol):
 
 MakeMigrator = Callable[[WorkerId, VnodeMap], Migrator]
 
-MIGRATORS: Mapping[Strategy, MakeMigrator] = MappingProxyType({Strategy.ICADD: Distributor})
+MIGRATORS: Mapping[Strategy, MakeMigrator] = MappingProxyType(
+    {Strategy.ICADD: Distributor, Strategy.REDISTRIBUTE: Redistributor}
+)
 """Of the strategies by which keys move live."""
 
 
@@ -56,4 +62,8 @@ def left_to_give(phase: object) -> tuple[int, int]:
             return 0, 1 + len(phase.remaining)
         case Collecting():
             return len(phase.whitelist) + len(phase.hold), len(phase.remaining)
+        case redistribute.Interrogating(migration=migration):
+            return 0, len(migration.rescale.before.diff(migration.rescale.after))
+        case redistribute.Collecting() as collecting:
+            return len(collecting.whitelist) + len(collecting.hold), 0
     return 0, 0

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from upriver.ids import MapVersion, VnodeId, WorkerId
 from upriver.migration.keysets import Mask
+from upriver.migration.redistribute_messages import Final, Redistribute, Scaleup, Sets, Shutdown
 from upriver.xxh64 import Hashes
 
 
@@ -88,4 +89,18 @@ class WorkerDone:
     version: MapVersion
 
 
-Message = RowsSent | Acquire | Done | Kept | Mark | RelayedMark | Bye | WorkerDone
+Message = (
+    RowsSent
+    | Acquire
+    | Done
+    | Kept
+    | Mark
+    | RelayedMark
+    | Bye
+    | WorkerDone
+    | Shutdown
+    | Scaleup
+    | Sets
+    | Final
+    | Redistribute
+)

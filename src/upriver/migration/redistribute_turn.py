@@ -1,10 +1,8 @@
 """One step of a redistribute machine in the making."""
 
 from dataclasses import dataclass
-from typing import cast
 
 from upriver.ids import WorkerId
-from upriver.migration.messages import Message
 from upriver.migration.redistribute_messages import RedistributeMessage
 from upriver.migration.redistribute_rules import ALL_ON, RedistributeRules
 from upriver.migration.turn import Turn
@@ -17,4 +15,4 @@ class RedistributeTurn(Turn):
     by: RedistributeRules = ALL_ON
 
     def tell(self, to: WorkerId, message: RedistributeMessage) -> None:
-        self.send(to, cast(Message, message))
+        self.send(to, message)
