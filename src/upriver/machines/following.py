@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from upriver.dataflow.plan import ViewPlan
-from upriver.ids import Channel, Epoch, MapVersion, VnodeId, WorkerId
+from upriver.ids import Channel, Epoch, Incarnation, VnodeId, WorkerId
 from upriver.machines.messages import Assign, FromWorker, Meet, TakeSnapshot
 from upriver.machines.peers import Envelope, PeerMessage, Question
 from upriver.machines.rules import Rules
@@ -86,12 +86,19 @@ class Following:
     snapshots: list[TakeSnapshot] = field(default_factory=list)
     """All and only the snapshots whose cut lies ahead. Cuts may go back, when the foremost worker is lost."""
     meet: Meet | None = None
-    """The last meeting, and so the peers that there is a channel to."""
+    """The last meeting that this worker was told of, unless a peer was lost since."""
+    peers: dict[WorkerId, Incarnation] = field(default_factory=dict)
+    """Who can be asked: all who have met at the last rescale, this worker too, but for those who have left; nobody if
+    one was lost since."""
+    left: set[WorkerId] = field(default_factory=set)
+    """Who has taken leave, and is not in its place again. There is no channel to them."""
     loads_out: int = 0
     """Loads of state that were sent and are not known to be installed."""
     given: int = 0
     taken: int = 0
-    """Keys whose state was sent and installed since the assignment."""
+    """Keys whose state was sent and installed since the last meeting."""
+    has_left: bool = False
+    """No rows come here any more, and no question can be sent on."""
     pause: int | None = None
     """Keys stay where they are: the name of the pause."""
     told: dict[str, tuple[object, ...]] = field(default_factory=dict)
@@ -114,10 +121,6 @@ class Following:
     def map_of(self, view: str) -> VnodeMap | None:
         """The map by which the view's keys are kept; ``None`` while they move."""
         return getattr(self.shares[view].migrator.phase, "map", None)
-
-    def map_version(self, view: str) -> MapVersion:
-        """Of that map; of the first one while keys move."""
-        return (self.map_of(view) or self.assignment.maps[view]).version
 
 
 def started(event: Assign, build_view: BuildView, rules: Rules) -> Following:

@@ -18,7 +18,10 @@ def lookup_asked(phase: Following, event: LookupAsked) -> Question | None:
     if event.view not in phase.shares:
         phase.actions.append(Refuse(ticket=event.ticket, error=UnknownView.among(event.view, phase.shares)))
         return None
-    if phase.meet is None and phase.rules.w4_own_vnodes_only:  # W4: with no channel to a peer, there is no other way
+    if phase.has_left:
+        phase.actions.append(Refuse(ticket=event.ticket, error=WrongOwner("this worker keeps nothing any more")))
+        return None
+    if not phase.peers and phase.rules.w4_own_vnodes_only:  # W4: with nobody to ask, there is no other way
         foreign = _foreign(phase, event)
         if foreign:
             error = WrongOwner(f"{foreign} keys are not kept here")
@@ -60,7 +63,7 @@ def _answer(phase: Following, view: str, question: Question) -> None:
     answer = QuestionAnswered(ticket=question.ticket, keys=len(question), rows=rows, epoch=phase.reflected)
     if question.asker == phase.me:
         answered(phase, answer)
-    else:
+    elif question.asker not in phase.left:
         phase.tell(question.asker, answer)
 
 
@@ -68,7 +71,7 @@ def _refuse(phase: Following, question: Question, error: UpriverError) -> None:
     refusal = QuestionRefused(ticket=question.ticket, error=error)
     if question.asker == phase.me:
         refused(phase, refusal)
-    else:
+    elif question.asker not in phase.left:
         phase.tell(question.asker, refusal)
 
 
@@ -84,7 +87,7 @@ def answered(phase: Following, answer: QuestionAnswered) -> None:
         return
     del phase.asked[answer.ticket]
     rows = asked.parts[0] if len(asked.parts) == 1 else pa.concat_batches(asked.parts)
-    version = phase.map_version(asked.view)
+    version = phase.shares[asked.view].version
     phase.actions.append(Answer(ticket=answer.ticket, rows=rows, epoch=asked.epoch, version=version))
 
 

@@ -5,7 +5,7 @@ from upriver.machines.following import Following
 from upriver.machines.lookups import answered, refuse_all, refused
 from upriver.machines.messages import CloseInput, GoOn, HoldStill, Meet, MetPeers, Order, PeersLost, ReadVnodes, Still
 from upriver.machines.peers import ForRegion, Installed, QuestionAnswered, QuestionRefused
-from upriver.machines.routes import carry_out, route, tell_progress
+from upriver.machines.routes import ask, carry_out, route, tell_progress
 from upriver.machines.strategies import MIGRATORS
 from upriver.machines.worker_events import MeetPeers, PeerLost, PeerSaid, PeersMet, TimeToMove
 from upriver.migration.events import InputClosed, Received
@@ -32,7 +32,11 @@ def time_to_move(phase: Following, event: TimeToMove) -> None:
 
 def meet(phase: Following, event: Meet) -> None:
     """Before each rescale: whom it concerns, and by what strategy it will go. Nothing moves at this time."""
+    if any(event.peers.get(peer, (None,))[0] != incarnation for peer, incarnation in phase.peers.items()):
+        _speak_to_nobody(phase, "another is in its place")
     phase.meet = event
+    phase.left -= event.peers.keys()
+    phase.given = phase.taken = 0
     for share in phase.shares.values():
         share.begin(MIGRATORS[event.strategy], phase.me)
     phase.told.clear()
@@ -48,11 +52,18 @@ def peer_lost(phase: Following, event: PeerLost) -> None:
     """Nobody is sent anything any more. If keys were moving, the coordinator will have all begin anew."""
     phase.meet = None
     phase.say(PeersLost(why=event.why))
-    refuse_all(phase, WrongOwner(f"a peer cannot be asked any more ({event.why}); ask again"))
+    _speak_to_nobody(phase, event.why)
+
+
+def _speak_to_nobody(phase: Following, why: str) -> None:
+    phase.peers.clear()
+    refuse_all(phase, WrongOwner(f"a peer cannot be asked any more ({why}); ask again"))
 
 
 def ordered(phase: Following, event: Order) -> None:
-    """The rescale begins here, or is to be aborted."""
+    """The rescale begins here, or is to be aborted. All have met: everybody listens, and has a channel to answer."""
+    if phase.meet is not None:
+        phase.peers = {peer: incarnation for peer, (incarnation, _) in phase.meet.peers.items()}
     route(phase, event.view, event.order)
     tell_progress(phase, event.view)
 
@@ -82,6 +93,10 @@ def read_vnodes(phase: Following, event: ReadVnodes) -> None:
 
 
 def close_input(phase: Following, event: CloseInput) -> None:
+    """Nothing is kept here any more: who waits here for an epoch is to wait where the keys are now."""
+    waiting, phase.waiting = phase.waiting, []
+    for asked in waiting:
+        ask(phase, asked.view, asked.question)
     for view in phase.shares:
         route(phase, view, InputClosed(peers=event.peers))
 

@@ -37,9 +37,11 @@ def carry_out(phase: Following, view: str, outcomes: list[Outcome]) -> None:
                 tell_progress(phase, view)
                 phase.say(Settled(view=view, version=version, kept=kept))
             case ReportGone(peer=peer):
+                phase.peers.pop(peer, None)
+                phase.left.add(peer)
                 phase.say(PeerLeft(view=view, peer=peer))
             case Leave():
-                pass  # the coordinator hears it from those who stay
+                phase.has_left = True  # the coordinator hears it from those who stay
 
 
 def ask(phase: Following, view: str, question: Question) -> None:

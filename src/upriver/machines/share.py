@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from upriver.dataflow.batch import Batch, Hashes
 from upriver.errors import RowError
-from upriver.ids import Epoch, WorkerId
+from upriver.ids import Epoch, MapVersion, WorkerId
 from upriver.machines.peers import Portion, Question
 from upriver.machines.strategies import MakeMigrator, Migrator
 from upriver.migration.actions import (
@@ -105,6 +105,8 @@ class Share:
         self.view = view
         self.migrator = migrator
         self.travelled = Travelled()
+        self.version: MapVersion = migrator.phase.map.version
+        """Of the map by which the keys are kept; while they move, by which they were."""
         self._name = name
         self._vnodes = vnodes
 
@@ -126,6 +128,7 @@ class Share:
             current = events.popleft()
             for action in self.migrator.step(current):
                 events.extend(self._carry_out(action, current, outcomes))
+        self.version = getattr(self.migrator.phase, "map", self).version
         return outcomes
 
     def give(self, keys_max: int) -> list[Outcome]:
