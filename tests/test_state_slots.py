@@ -85,15 +85,28 @@ def test_a_forgotten_key_is_a_new_one_when_it_comes_back(data: Any, hasher: Hash
 
 @MANY
 @given(st.data(), HASHERS)
-def test_all_keys_of_a_hash_are_found_by_it_and_by_where_it_lies(data: Any, hasher: Hasher) -> None:
+def test_all_keys_of_a_hash_are_found_by_it(data: Any, hasher: Hasher) -> None:
     keys = pa.array(range(40))
     hashes, index = hasher([keys]), SlotIndex([keys.type])
     index.assign(hashes, [keys])
     asked = np.array(sorted(data.draw(st.sets(st.sampled_from([0, 2**64 - 2, *hashes.tolist()])))), np.uint64)
     assert sorted(index.with_hash(asked)) == np.flatnonzero(np.isin(hashes, asked)).tolist()
-    least, most = sorted(data.draw(st.lists(st.sampled_from([0, *hashes.tolist(), 2**64 - 1]), min_size=2, max_size=2)))
-    between = (hashes >= np.uint64(least)) & (hashes <= np.uint64(most))
-    assert index.between(least, most).tolist() == np.flatnonzero(between).tolist()
+
+
+@MANY
+@given(st.data(), HASHERS)
+def test_slots_are_found_by_where_their_hashes_lie(data: Any, hasher: Hasher) -> None:
+    keys = pa.array(range(60))
+    hashes, index = hasher([keys]), SlotIndex([keys.type])
+    bounds = st.sampled_from([0, 2**63, 2**64 - 1, *hashes.tolist()])
+    for start in range(0, 60, 20):
+        rows = slice(start, start + 20)
+        index.assign(hashes[rows], [keys[rows]])
+        for _ in range(3):
+            least = data.draw(bounds)
+            most = data.draw(st.sampled_from([2**64 - 1, least | 2**40 - 1, least | 2**56 - 1, least | 2**60 - 1]))
+            within = (hashes[: start + 20] >= np.uint64(least)) & (hashes[: start + 20] <= np.uint64(most))
+            assert sorted(index.between(least, most)) == np.flatnonzero(within).tolist()
 
 
 @pytest.mark.parametrize("batch_rows", [1, 7, 5000])

@@ -1,76 +1,38 @@
-"""Memory that grows without being copied.
+"""Arrays that are longer than they need to be, and take memory only as they are filled.
 
-A numpy array cannot grow, so a longer one is made and the old one copied into it: for eight megabytes that are cold,
-tens of milliseconds. Here large arrays lie in pages of their own, which the system can give a longer range of addresses
-and leave where they are. Where it cannot, or somebody still looks at the old array, they are copied all the same.
+The system gives a large array addresses at first, and memory only when a page of it is touched: what is not used costs
+nothing. So a vector that has outgrown a small array gets a very large one at once, and is never copied while it grows
+from there to ``ROOM_BYTES``; copying eight megabytes into memory that is cold takes tens of milliseconds.
 """
 
-import mmap
-from contextlib import suppress
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-Cell = TypeVar("Cell", bound=np.generic)
+SMALL_BYTES = 1 << 18
+"""Arrays below half of this size are as large as they need to be; no small array is larger."""
 
-_CELLS_MIN = 16
+ROOM_BYTES = 1 << 26
+"""Addresses for an array that is not small. The C library never answers so large a request from used memory."""
 
-_PAGES_BYTES_MIN = 1 << 18
-"""Below this size an array is not worth pages of its own."""
-
-_LARGE_PAGE = 1 << 21
-
-
-class Memory(Generic[Cell]):
-    """An array, ``cells``, that :meth:`grow` replaces by a longer one."""
-
-    __slots__ = ("_offset", "_pages", "cells")
-
-    def __init__(self, dtype: npt.DTypeLike) -> None:
-        self.cells: npt.NDArray[Cell] = np.empty(_CELLS_MIN, dtype)
-        """All of them; what is in new ones is not defined."""
-        self._pages: mmap.mmap | None = None
-        self._offset = id(self) // 64 * mmap.PAGESIZE % _LARGE_PAGE
-        """Where in the pages the array begins. The system clears a large page when it is first touched, which takes a
-        while. Arrays that grow together should not all come to their next one at once, so they begin anywhere."""
-
-    def grow(self, size: int) -> None:
-        """Have room for ``size`` cells, and keep what is in those that there are."""
-        dtype, bytes = self.cells.dtype, size * self.cells.dtype.itemsize
-        if bytes < _PAGES_BYTES_MIN:
-            self._copy_to(np.empty(size, dtype))
-        elif self._pages is None or not self._stretched(self._pages, self._offset + bytes):
-            self._pages = _pages_of(self._offset + bytes)
-            self._copy_to(self._cells_in(self._pages, dtype))
-
-    def _stretched(self, pages: mmap.mmap, bytes: int) -> bool:
-        """Whether the pages have got so many bytes; they cannot while anybody has a view of them."""
-        dtype = self.cells.dtype
-        self.cells = np.empty(0, dtype)
-        try:
-            pages.resize(bytes)
-        except (BufferError, SystemError, OSError, ValueError):
-            return False
-        finally:
-            self.cells = self._cells_in(pages, dtype)
-        return True
-
-    def _cells_in(self, pages: mmap.mmap, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-        size = (len(pages) - self._offset) // np.dtype(dtype).itemsize
-        return np.frombuffer(pages, dtype, size, self._offset)
-
-    def _copy_to(self, cells: npt.NDArray[Any]) -> None:
-        cells[: len(self.cells)] = self.cells
-        self.cells = cells
+_PAGE = 1 << 12
+_PHASES = 512
+"""Pages in a large page."""
 
 
-def _pages_of(bytes: int) -> mmap.mmap:
-    """Empty pages of this process alone, large ones where the system has them."""
-    if not hasattr(mmap, "MAP_PRIVATE"):
-        return mmap.mmap(-1, bytes)
-    pages = mmap.mmap(-1, bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with suppress(OSError):
-            pages.madvise(mmap.MADV_HUGEPAGE)
-    return pages
+def longer(cells: npt.NDArray[Any], size: int, phase: int) -> npt.NDArray[Any]:
+    """A copy of the array with room for ``size`` cells or more; what is in the new ones is not defined.
+
+    phase: any number. The system clears a large page when it is first touched, which takes a while. Arrays that are
+    filled together and have different phases leave smallness, and come to their next large pages, one after the other.
+    """
+    width, phase = cells.itemsize, phase * 167 % _PHASES
+    small = (SMALL_BYTES + SMALL_BYTES * phase // _PHASES) // 2 // width
+    if size <= small:
+        room = np.empty(min(max(size, 2 * len(cells)), small), cells.dtype)
+    else:
+        first = phase * _PAGE // width
+        room = np.empty(first + max(size, 2 * len(cells), ROOM_BYTES // width), cells.dtype)[first:]
+    room[: len(cells)] = cells
+    return room

@@ -8,6 +8,7 @@ memory of what is forgotten comes back when the whole index goes.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -19,17 +20,31 @@ from upriver.state.vectors import Hashes, Positions, Slots, Vector
 
 _SLOTS_MAX = 0xFFFF_FFFF
 
+_BLOCK = 1 << 56
+"""Hashes of a block: every 256th part of all."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Which slots have a hash of the block ``number``, in order of their hashes; known of the first ``seen`` slots."""
+
+    number: int
+    seen: int
+    slots: Slots
+
 
 class SlotIndex:
     """Exact keys, each with a slot."""
 
-    __slots__ = ("_columns", "_hashes", "_table")
+    __slots__ = ("_block", "_columns", "_hashes", "_table")
 
     def __init__(self, types: Sequence[pa.DataType]) -> None:
         """types: of the key's columns; none is nested."""
         self._columns: tuple[Column, ...] = tuple(column_of(type) for type in types)
         self._hashes: Vector[np.uint64] = Vector(np.uint64)
         self._table = Table()
+        self._block: _Block | None = None
+        """The one that was asked for last."""
 
     def __len__(self) -> int:
         return len(self._hashes)
@@ -70,13 +85,30 @@ class SlotIndex:
         return same_hash
 
     def between(self, least: int, most: int) -> Slots:
-        """All slots, forgotten ones too, whose hash lies between these two or is one of them; ascending."""
-        # One comparison for two: what is below ``least`` wraps round and is far beyond.
-        return np.flatnonzero(self.hashes - np.uint64(least) <= np.uint64(most - least))
+        """All slots, forgotten ones too, whose hash lies between these two or is one of them, in no particular order.
+
+        Who asks for one small range after the other has all hashes looked through once per block, not once per range.
+        """
+        block = least // _BLOCK
+        if block != most // _BLOCK:
+            return self._scanned(0, least, most)
+        if self._block is None or self._block.number != block:
+            slots = self._scanned(0, block * _BLOCK, block * _BLOCK + _BLOCK - 1)
+            self._block = _Block(block, len(self), slots[np.argsort(self.hashes[slots])])
+        seen = self._block.slots
+        hashes = self.hashes[seen]
+        start = np.searchsorted(hashes, np.uint64(least), side="left")
+        stop = np.searchsorted(hashes, np.uint64(most), side="right")
+        return np.concatenate([seen[start:stop], self._scanned(self._block.seen, least, most)])
 
     def forget(self, slots: Slots) -> None:
         """Nobody finds these slots any more; their keys, should they come back, get new ones."""
         self._table.forget(self.hashes[slots], slots)
+
+    def _scanned(self, first: int, least: int, most: int) -> Slots:
+        """Of the slots from ``first`` on, those whose hash lies between these two or is one of them."""
+        # One comparison for two: what is below ``least`` wraps round and is far beyond.
+        return first + np.flatnonzero(self.hashes[first:] - np.uint64(least) <= np.uint64(most - least))
 
     def _find(self, hashes: Hashes, keys: Sequence[pa.Array]) -> Slots:
         slots, places = self._table.walk(hashes)

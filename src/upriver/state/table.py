@@ -25,6 +25,9 @@ COPIED_PLACES = 16_384
 _COPIED_PER_SLOT = 8
 """Places copied for each new slot, at least: a table is copied before its eighth part has filled."""
 
+_TOUCHED_AHEAD = 1 << 17
+"""Places: half a large page."""
+
 
 class Table:
     """Where the slot of each hash is, one hash any number of times.
@@ -38,7 +41,8 @@ class Table:
 
     def __init__(self) -> None:
         self._entries: Hashes = np.zeros(_PLACES_MIN, np.uint64)
-        self._wider: Hashes | None = None
+        self._wider: Hashes = np.zeros(0, np.uint64)
+        """Without places, if there is none."""
         self._copied = 0
 
     def __len__(self) -> int:
@@ -47,7 +51,7 @@ class Table:
 
     @property
     def nbytes(self) -> int:
-        return self._entries.nbytes + (0 if self._wider is None else self._wider.nbytes)
+        return int(self._entries.nbytes + self._wider.nbytes)
 
     def walk(self, hashes: Hashes, places: Positions | None = None) -> tuple[Slots, Positions]:
         """Probe to the next entry with the hash's tag, or to an empty one: from ``places`` on, or from home.
@@ -83,7 +87,7 @@ class Table:
         self._make_room(hashes, count)
         new = np.arange(len(hashes) - count, len(hashes))
         places = _put(self._entries, hashes[new], new)
-        if self._wider is not None:
+        if self._copied:
             behind = new[places < self._copied]
             _put(self._wider, hashes[behind], behind)
 
@@ -91,22 +95,29 @@ class Table:
         """No walk meets these slots any more. hashes: theirs."""
         places = _places_of(self._entries, hashes, slots)
         self._entries[places] ^= ~_SLOT_MASK
-        if self._wider is not None:
+        if self._copied:
             behind = places < self._copied
             self._wider[_places_of(self._wider, hashes[behind], slots[behind])] ^= ~_SLOT_MASK
 
     def _make_room(self, hashes: Hashes, count: int) -> None:
         while 8 * len(hashes) > 5 * len(self):
+            self._widen(hashes)
             self._copy(hashes, len(self))
-        if self._wider is not None or 2 * len(hashes) > len(self):
+        if len(self._wider):
             self._copy(hashes, max(COPIED_PLACES, _COPIED_PER_SLOT * count))
+        elif 2 * len(hashes) > len(self):
+            self._widen(hashes)
+
+    def _widen(self, hashes: Hashes) -> None:
+        if not len(self._wider):
+            self._wider = np.zeros(1 << (2 * len(hashes)).bit_length(), np.uint64)
+            self._touch(0)
 
     def _copy(self, hashes: Hashes, count: int) -> None:
-        """Copy so many more places to a wider table; the last one makes it the table."""
-        if self._wider is None:
-            self._wider, self._copied = np.zeros(1 << (2 * len(hashes)).bit_length(), np.uint64), 0
+        """Copy so many more places to the wider table; the last one makes it the table."""
         for start in range(self._copied, min(self._copied + count, len(self)), COPIED_PLACES):
             entries = self._entries[start : start + COPIED_PLACES]
+            self._touch(start + _TOUCHED_AHEAD)
             self._copied = start + len(entries)
             entries = entries[entries != _EMPTY]
             slots = _slots_in(entries)
@@ -114,7 +125,16 @@ class Table:
             known = _entries_of(theirs, slots) == entries
             _put(self._wider, theirs[known], slots[known])
         if self._copied == len(self):
-            self._entries, self._wider, self._copied = self._wider, None, 0
+            self._entries, self._wider, self._copied = self._wider, np.zeros(0, np.uint64), 0
+
+    def _touch(self, place: int) -> None:
+        """Have the system clear the page in the upper half of the wider table to which this place will be copied.
+
+        A place's entries go to two places half a table apart. A new large page for each of them in one call would take
+        it twice as long, so the upper one is touched earlier than it is needed.
+        """
+        if len(self) + place < len(self._wider):
+            self._wider[len(self) + place] |= _EMPTY
 
 
 def _put(table: Hashes, hashes: Hashes, slots: Slots) -> Positions:

@@ -4,13 +4,13 @@ State is *columnar*: whatever has a place in it (a group, a key, a row) is a den
 property of it is one array addressed by slot. An operator then works on a batch with a few whole-array steps.
 """
 
-from typing import Any, Generic
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from upriver.errors import ProtocolError
-from upriver.state.memory import Cell, Memory
+from upriver.state.memory import longer
 from upriver.xxh64 import Hashes as Hashes
 
 Slots = npt.NDArray[np.int64]
@@ -22,16 +22,20 @@ Positions = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 Weights = npt.NDArray[np.int64]
 
+Cell = TypeVar("Cell", bound=np.generic)
+
+_CAPACITY_MIN = 16
+
 
 class Vector(Generic[Cell]):
     """An array that grows at its end, and never for long."""
 
-    __slots__ = ("_fill", "_memory", "_size")
+    __slots__ = ("_fill", "_room", "_size")
 
     def __init__(self, dtype: npt.DTypeLike, fill: Any = None) -> None:
         """fill: the value of cells that :meth:`resize` adds; by default all their bits are zero."""
         self._fill = np.zeros((), dtype) if fill is None else np.array(fill, dtype)
-        self._memory: Memory[Cell] = Memory(dtype)
+        self._room: npt.NDArray[Cell] = np.empty(_CAPACITY_MIN, dtype)
         self._size = 0
 
     def __len__(self) -> int:
@@ -40,7 +44,7 @@ class Vector(Generic[Cell]):
     @property
     def cells(self) -> npt.NDArray[Cell]:
         """A writable view, good until the vector grows."""
-        return self._memory.cells[: self._size]
+        return self._room[: self._size]
 
     @property
     def nbytes(self) -> int:
@@ -49,18 +53,18 @@ class Vector(Generic[Cell]):
 
     def extend(self, values: npt.NDArray[Cell]) -> None:
         start = self._reserve(self._size + len(values))
-        self._memory.cells[start : self._size] = values
+        self._room[start : self._size] = values
 
     def resize(self, size: int) -> None:
         """Grow to ``size`` cells; new ones hold the fill value."""
         start = self._reserve(size)
-        self._memory.cells[start:size] = self._fill
+        self._room[start:size] = self._fill
 
     def _reserve(self, size: int) -> int:
         """Make room and set the size; return the old one."""
         old = self._size
-        if size > len(self._memory.cells):
-            self._memory.grow(max(size, 2 * len(self._memory.cells)))
+        if size > len(self._room):
+            self._room = longer(self._room, size, phase=id(self) // 64)
         self._size = size
         return old
 

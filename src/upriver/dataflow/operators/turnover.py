@@ -148,7 +148,7 @@ class Turnover:
             self._step()
 
     def _step(self) -> None:
-        """Move the keys of one range; with the last one, the old store goes."""
+        """Move the keys of one range; with the last one that has any, the old store goes."""
         new, old = self._stores
         keys = np.unique(old.hashes_between(self._bound(self._done), self._bound(self._done + 1) - 1))
         held = new.held
@@ -156,7 +156,7 @@ class Turnover:
         old.drop(keys)
         self._moved_rows += new.held - held
         self._done += 1
-        if self._done == self._ranges:
+        if self._done == self._ranges or not old.held:
             self._stores.pop()
 
     def _is_late(self) -> bool:
