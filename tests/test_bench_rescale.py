@@ -3,6 +3,8 @@
 import argparse
 import itertools
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -73,14 +75,17 @@ def test_lookups_before_and_during_are_told_apart_and_moving_keys_from_others() 
     found = probes(
         *(steady(number / 100, 1 + number / 100) for number in range(100)),  # 1 to 2 ms
         *(steady(11 + number / 100, 3, key=1) for number in range(50)),
-        *(steady(12 + number / 100, 30, key=2) for number in range(50)),
+        *(steady(11.995 + number / 100, 30, key=2) for number in range(50)),
     )
-    figures = way_figures(found, Fed.of(1, []), BEFORE, DURING, found.key == 2, REPORT)
+    figures = way_figures(found, Fed.of(1, []), BEFORE, DURING, 12.0, found.key == 2, REPORT)
     assert figures["lookup_p99_ms_before"] == figures["lookup_p99_ms_before_all_keys"] == pytest.approx(1.98)
     assert figures["lookup_p50_ms_before"] == pytest.approx(1.49)
     assert figures["lookup_p99_ms_during"] == pytest.approx(3)
     assert figures["lookup_p99_ms_during_all_keys"] == figures["lookup_max_ms_during"] == pytest.approx(30)
     assert figures["lookups_during"] == 100
+    assert (figures["starting_s"], figures["lookup_max_ms_starting"]) == (2.0, pytest.approx(30))
+    assert figures["lookup_max_ms_moving"] == pytest.approx(30)
+    assert figures["lookup_p99_ms_moving"] is None
     assert (figures["bytes"], figures["moved_keys"], figures["seconds"]) == (640, 40, 9.9)
     assert (figures["max_hold_ms"], figures["max_stall_ms"]) == (7.0, 3.0)
     json.dumps(figures)
@@ -95,14 +100,14 @@ def test_unserved_is_the_longest_of_lookups_updates_and_holds(
 ) -> None:
     found = probes(steady(12, lookup_ms), (13.0, 13.0 + update_ms / 1e3, 1, 2, 1), steady(5, 500))
     figures = way_figures(
-        found, Fed.of(1, [(13.0, keys(1))]), BEFORE, DURING, found.key < 0, REPORT | {"max_hold_ms": hold_ms}
+        found, Fed.of(1, [(13.0, keys(1))]), BEFORE, DURING, 12.0, found.key < 0, REPORT | {"max_hold_ms": hold_ms}
     )
     assert figures["max_unserved_ms"] == pytest.approx(longest)
     assert figures["update_max_ms_during"] == pytest.approx(update_ms)
 
 
 def test_a_rescale_during_which_nothing_was_asked_has_no_latencies() -> None:
-    figures = way_figures(probes(steady(1, 1)), Fed.of(1, []), BEFORE, DURING, np.array([False]), REPORT)
+    figures = way_figures(probes(steady(1, 1)), Fed.of(1, []), BEFORE, DURING, 12.0, np.array([False]), REPORT)
     assert figures["lookup_p99_ms_during"] is None
     assert figures["max_unserved_ms"] == 7.0
     assert batching_figures(10, probes(), DURING, REPORT)["lookup_max_ms_during"] is None
@@ -237,7 +242,7 @@ def test_what_the_prober_writes_is_read_again(tmp_path: Path) -> None:
 
 def way(unserved_ms: float) -> dict[str, Any]:
     found = probes(steady(1, 1), steady(12, unserved_ms))
-    return way_figures(found, Fed.of(1, []), BEFORE, DURING, found.key < 0, REPORT | {"max_hold_ms": None})
+    return way_figures(found, Fed.of(1, []), BEFORE, DURING, 12.0, found.key < 0, REPORT | {"max_hold_ms": None})
 
 
 RESULT: dict[str, Any] = {
@@ -351,3 +356,35 @@ def test_sparks_own_way_is_timed_in_parts_that_add_up(spark: Any, tmp_path: Path
         query.check(501)
     query.stop()
     assert not spark.streams.active
+
+
+@pytest.mark.spark
+def test_a_river_is_rescaled_there_and_back_under_load(tmp_path: Path) -> None:
+    """In a process of its own: the benchmark ends its Spark session, which here would be everybody's."""
+    picture = tmp_path / "rescale.svg"
+    command = [sys.executable, "-m", "upriver.cli", "bench", "rescale", "--json", "--picture", str(picture)]
+    load = [
+        "--keys",
+        "3000",
+        "--from",
+        "1",
+        "--to",
+        "2",
+        "--steady-s",
+        "1",
+        "--epoch-rows",
+        "50",
+        "--epochs-per-s",
+        "10",
+    ]
+    run = subprocess.run([*command, *load, "--strategies", "icadd", "--no-spark"], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    measured = json.loads(run.stdout.splitlines()[-1])
+    figures = measured["strategies"]["icadd"]
+    assert measured["right"] is True
+    assert (figures["lookups_wrong"], figures["keys_differing"]) == (0, 0)
+    assert 1000 < figures["moved_keys"] < 2000
+    assert figures["back"]["moved_keys"] == figures["moved_keys"]
+    assert figures["max_unserved_ms"] >= figures["max_hold_ms"]
+    assert measured["ratio_spark_to_icadd"] is None
+    assert picture.exists()

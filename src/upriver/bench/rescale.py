@@ -19,6 +19,7 @@ import pyarrow as pa
 from upriver.bench.events import VIEW
 from upriver.bench.hand_fed import HandFedRiver
 from upriver.bench.rescale_figures import (
+    Fed,
     Mask,
     Probes,
     Trace,
@@ -82,16 +83,21 @@ class RescaleOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """One rescale under load. before: the steady span. moved: the vnodes that changed their owner, of so many."""
+    """One rescale under load. before: the steady span. moved_at: when it had begun to move, as polled. moved: the
+    vnodes that changed their owner, of so many."""
 
     before: Window
     during: Window
+    moved_at: float
     moved: tuple[VnodeId, ...]
     vnodes: int
     report: Mapping[str, Any]
 
     def moves(self, probes: Probes) -> Mask:
         return moving(probes.key, self.vnodes, self.moved)
+
+    def figures(self, probes: Probes, fed: Fed) -> dict[str, Any]:
+        return way_figures(probes, fed, self.before, self.during, self.moved_at, self.moves(probes), self.report)
 
     def trace(self, probes: Probes) -> Trace:
         shown = Window(self.during.began - SHOWN_BEFORE_S, self.during.ended + SETTLE_S)
@@ -160,7 +166,7 @@ def _measure_strategy(
             time.sleep(SETTLE_S)
         differing = _differing_keys(river, client, load, options.keys)
     probes, fed = load.probes, load.fed
-    ways = [way_figures(probes, fed, w.before, w.during, w.moves(probes), w.report) for w in (there, back)]
+    ways = [way.figures(probes, fed) for way in (there, back)]
     wrong = wrong_answers(probes, fed)
     for way, figures in zip((there, back), ways, strict=True):
         longest = figures["max_unserved_ms"]
@@ -213,14 +219,20 @@ def rescale_under(
     steady_at = time.perf_counter()
     time.sleep(steady_s)
     began_at = time.perf_counter()
-    report = client.rescale(workers, strategy=strategy, keys_max=keys_max).wait(RESCALE_S_MAX)
+    rescale = client.rescale(workers, strategy=strategy, keys_max=keys_max)
+    moved_at = began_at
+    for progress in rescale.follow(RESCALE_S_MAX):
+        if progress["state"] in ("queued", "starting"):
+            moved_at = time.perf_counter()
     ended_at = time.perf_counter()
+    report = rescale.outcome()
     load.check()
     if report["outcome"] != "over":
         raise ClusterError(f"{strategy} to {workers} workers: {report}")
     return Way(
         before=Window(steady_at, began_at),
         during=Window(began_at, ended_at),
+        moved_at=moved_at,
         moved=tuple(old.diff(_vnode_map(river))),
         vnodes=len(old.owners),
         report=report,

@@ -138,17 +138,19 @@ def rows_per_s(probes: Probes, fed: Fed, window: Window) -> int:
 
 
 def way_figures(
-    probes: Probes, fed: Fed, before: Window, during: Window, moves: Mask, report: Mapping[str, Any]
+    probes: Probes, fed: Fed, before: Window, during: Window, moved_at: float, moves: Mask, report: Mapping[str, Any]
 ) -> dict[str, Any]:
     """One way of one strategy as ``--json`` prints it.
 
-    before: a steady span. during: the rescale. moves: of each probe, whether its key does. report: the rescale's own.
+    before: a steady span. during: the rescale. moved_at: when it had begun to move; until then workers were starting.
+    moves: of each probe, whether its key does. report: the rescale's own.
 
     ``max_unserved_ms`` is the longest of three: a lookup under way during the rescale, of any key; an epoch's way from
     published to shown; and the longest hold that the workers report, which no sample misses.
     """
     stays_before = probes.where(~moves).steady.inside(before)
     stays = probes.where(~moves).steady.touching(during)
+    starting, moved = Window(during.began, moved_at), Window(moved_at, during.ended)
     lookups, updates = probes.steady.touching(during), probes.fresh.touching(during)
     unserved = [_longest(lookups), _longest(updates), report["max_hold_ms"]]
     return {
@@ -172,6 +174,10 @@ def way_figures(
         "update_max_ms_during": _longest(updates),
         "lookups_during": len(lookups.key),
         "seconds_as_seen": round(during.seconds, 3),
+        "starting_s": round(starting.seconds, 3),
+        "lookup_max_ms_starting": _longest(lookups.touching(starting)),
+        "lookup_max_ms_moving": _longest(lookups.touching(moved)),
+        "lookup_p99_ms_moving": _percentile(stays.touching(moved), 99),
     }
 
 
