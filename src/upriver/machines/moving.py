@@ -49,7 +49,10 @@ def peers_met(phase: Following, event: PeersMet) -> None:
 
 
 def peer_lost(phase: Following, event: PeerLost) -> None:
-    """Nobody is sent anything any more. If keys were moving, the coordinator will have all begin anew."""
+    """Nobody is asked anything any more, unless the peer has taken leave. If keys were moving, the coordinator will
+    have all begin anew."""
+    if event.peer in phase.left:
+        return
     phase.meet = None
     phase.say(PeersLost(why=event.why))
     _speak_to_nobody(phase, event.why)
@@ -63,7 +66,8 @@ def _speak_to_nobody(phase: Following, why: str) -> None:
 def ordered(phase: Following, event: Order) -> None:
     """The rescale begins here, or is to be aborted. All have met: everybody listens, and has a channel to answer."""
     if phase.meet is not None:
-        phase.peers = {peer: incarnation for peer, (incarnation, _) in phase.meet.peers.items()}
+        there = phase.meet.peers.items()
+        phase.peers = {peer: incarnation for peer, (incarnation, _) in there if peer not in phase.left}
     route(phase, event.view, event.order)
     tell_progress(phase, event.view)
 

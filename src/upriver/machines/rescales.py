@@ -196,7 +196,8 @@ class Rescales:
                     for worker in sorted(leaving):
                         self._close_input(worker, leaving[worker])
                     leaving.clear()
-                if over is not None and (cluster.is_quiet() or not cluster.rules.c5_lock_step):  # C5
+                at_end = cluster.is_quiet() and not self._scans.are_pending  # a leaver may hold a part of one
+                if over is not None and (at_end or not cluster.rules.c5_lock_step):  # C5
                     self._settle(over)
             case Reloading(until, vnodes):
                 if cluster.is_complete() and all(member.finished >= until for member in cluster.by_worker()):

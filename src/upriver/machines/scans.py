@@ -64,6 +64,11 @@ class Scans:
         return not self._pending and self._pause is None
 
     @property
+    def are_pending(self) -> bool:
+        """Whether any worker has been asked for its part of a snapshot that is not ready."""
+        return bool(self._pending)
+
+    @property
     def wants_pause(self) -> bool:
         """Whether the next epoch is to wait for a snapshot."""
         return bool(self._waiting) or not self.is_idle

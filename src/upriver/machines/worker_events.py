@@ -65,9 +65,11 @@ class PeerSaid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerLost:
-    """The channel to a peer is gone, or could not be opened. why: for a person."""
+    """The channel to a peer has ended, with or without a goodbye, or could not be opened. peer: ``None`` if that is not
+    known. why: for a person."""
 
     why: str
+    peer: WorkerId | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
