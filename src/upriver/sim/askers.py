@@ -22,9 +22,7 @@ class Askers:
     was replaced and did not know.
     """
 
-    def __init__(
-        self, plans: Mapping[str, ViewPlan], lake: FakeLake, oracle: Oracle, counters: Counter[str]
-    ) -> None:
+    def __init__(self, plans: Mapping[str, ViewPlan], lake: FakeLake, oracle: Oracle, counters: Counter[str]) -> None:
         self.doubtful: set[int] = set()
         self._plans = plans
         self._lake = lake
@@ -55,8 +53,9 @@ class Askers:
         require(checkers.lookups_wait_for_their_epoch, answer.epoch, lookup.at_least)
         if process.alone:
             require(checkers.lookups_wait_for_the_replay, answer.epoch, process.assigned.serve_from)
-        require(checkers.lookups_tell_a_map_no_older_than_before, process.version, answer.version)
-        process.version = answer.version
+        told = process.versions.get(lookup.view, answer.version)
+        require(checkers.lookups_tell_a_map_no_older_than_before, told, answer.version)
+        process.versions[lookup.view] = answer.version
         plan = self._plans[lookup.view]
         found = by_key(answer.rows, plan)
         keys = _keys(lookup)
@@ -81,9 +80,7 @@ class Askers:
         owned = not process.leaves and (not process.alone or self._is_owned(process, lookup))
         known = lookup.view in self._plans
         dismissed = isinstance(cause, Assign | Retire | PeerLost)
-        require(
-            checkers.lookups_are_refused_for_a_reason, refusal.error, known, process.serves, owned, dismissed
-        )
+        require(checkers.lookups_are_refused_for_a_reason, refusal.error, known, process.serves, owned, dismissed)
         self._counters["lookups_refused"] += 1
 
     def _is_owned(self, process: Process, lookup: LookupAsked) -> bool:

@@ -14,9 +14,9 @@ from upriver.dataflow.local_typer import LocalTyper
 from upriver.dataflow.plan import ViewPlan
 from upriver.dataflow.region import Region
 from upriver.dataflow.sql import plan_view
+from upriver.machines.following import BuildView
 from upriver.machines.rules import ALL_RULES, Rules
 from upriver.sim.checkers import Violated
-from upriver.machines.following import BuildView
 from upriver.sim.tables import TABLES, VIEWS
 from upriver.sim.world import World
 

@@ -155,7 +155,7 @@ def lookups_are_refused_for_a_reason(
     error: UpriverError, known: bool, serves: bool, owned: bool, dismissed: bool
 ) -> str | None:
     """``owned``: it keeps the keys, or can ask its peers. ``dismissed``: it loses all that it has at this moment."""
-    reason = None if serves and known and owned and not dismissed else WrongOwner
+    reason: type[UpriverError] | None = None if serves and known and owned and not dismissed else WrongOwner
     reason = UnknownView if serves and not known and not dismissed else reason
     circumstances = f"serves={serves} known={known} owned={owned} dismissed={dismissed}"
     return None if reason is type(error) else f"refused with {error!r}, {circumstances}"

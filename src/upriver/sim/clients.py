@@ -77,6 +77,4 @@ def drawn_rescale(
         there = [*sorted(workers), *([WorkerId(99)] if lots.random() < NONSENSE_SHARE else [])]
         moves, count = {VnodeId(vnode): lots.choice(there) for vnode in moving}, None
     keys_max = lots.randint(1, 3) if lots.random() < FIXED_PACE_SHARE else None
-    return RescaleWanted(
-        ticket=ticket, workers=count, moves=moves, strategy=lots.choice(strategies), keys_max=keys_max
-    )
+    return RescaleWanted(ticket=ticket, workers=count, moves=moves, strategy=lots.choice(strategies), keys_max=keys_max)

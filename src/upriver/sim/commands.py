@@ -14,6 +14,8 @@ from upriver.errors import UserError
 from upriver.sim.campaign import campaign
 from upriver.sim.icadd_campaign import RULEBOOKS, WORKERS_MAX, icadd_campaign
 from upriver.sim.icadd_faults import search_published
+from upriver.sim.redistribute_campaign import redistribute_campaign
+from upriver.sim.redistribute_faults import search_published_redistribute
 
 RIVER = "river"
 
@@ -37,7 +39,10 @@ def _icadd(first_seed: int, runs: int, rules: str, workers: int | None) -> dict[
     return icadd_campaign(first_seed, runs, rules=rules, workers=workers)
 
 
-PROTOCOLS: Mapping[str, Protocol] = {"icadd": Protocol(campaign=_icadd, search=search_published)}
+PROTOCOLS: Mapping[str, Protocol] = {
+    "icadd": Protocol(campaign=_icadd, search=search_published),
+    "redistribute": Protocol(campaign=redistribute_campaign, search=search_published_redistribute),
+}
 """By the name that a user gives."""
 
 

@@ -79,12 +79,18 @@ def _asked(scenario: Scenario) -> Iterator[str]:
 
 
 def run(seed: int, scenario: Scenario, rulebook: Rulebook) -> tuple[list[Step], Violation | None, frozenset[str]]:
-    """One run to its end, or to the first violation: the steps taken, what was found, and what happened on the way.
+    """One run to its end, or to the first violation: the steps taken, what was found, and what happened on the way."""
+    world = World(scenario, rulebook)
+    taken, violation = play(seed, world)
+    return taken, violation, world.happened
+
+
+def play(seed: int, world: World) -> tuple[list[Step], Violation | None]:
+    """Let a world go on to its end, or to the first violation: the steps taken, and what was found.
 
     Each kind of step at each place has its own pace for the whole run, so some channels and workers are slow.
     """
     lots = random.Random(f"schedule {seed}")
-    world = World(scenario, rulebook)
     paces: dict[Step, float] = {}
     taken: list[Step] = []
     try:
@@ -99,8 +105,8 @@ def run(seed: int, scenario: Scenario, rulebook: Rulebook) -> tuple[list[Step], 
             world.take(step)
         world.check_end()
     except Violation as violation:
-        return taken, violation, world.happened
-    return taken, None, world.happened
+        return taken, violation
+    return taken, None
 
 
 def _told(seed: int, scenario: Scenario, rulebook: Rulebook, steps: list[Step], violation: Violation) -> dict[str, Any]:

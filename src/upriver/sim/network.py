@@ -67,12 +67,12 @@ class Network:
         process.meet = meet
         place = self._places.setdefault(process.incarnation, _Place())
         named = {worker: peer for worker, (peer, _) in meet.peers.items() if worker != process.worker}
-        for worker, line in list(place.joined.items()):
-            if named.get(worker) != line.receiver.incarnation:
+        for worker, joined in list(place.joined.items()):
+            if named.get(worker) != joined.receiver.incarnation:
                 place.joined.pop(worker).said.append(Goodbye())
         for worker, peer in sorted(named.items()):
-            line = self._lines.get((process.incarnation, peer))
             pair = process.incarnation, peer
+            line = self._lines.get(pair)
             if line is not None:
                 place.joined[worker] = line
             elif process.worker < worker and pair not in self._dialling:
@@ -85,6 +85,7 @@ class Network:
         if not dialler.runs:
             return
         if accepter is None or not accepter.runs:
+            dialler.has_lost = True
             dialler.inbox.append(PeerLost(why="nobody answers"))
             return
         for sender, receiver in ((dialler, accepter), (accepter, dialler)):
@@ -115,8 +116,8 @@ class Network:
         back = joined.get(line.sender.worker)
         if back is not None and back.receiver is line.sender:
             del joined[line.sender.worker]
-            if isinstance(said, Break):
-                line.receiver.inbox.append(PeerLost(why=f"{line.sender} is gone"))
+            line.receiver.has_lost = True
+            line.receiver.inbox.append(PeerLost(peer=line.sender.worker, why=f"{line.sender} is gone"))
         return None
 
     def ended(self, process: Process, lots: Random, died: bool) -> None:

@@ -11,6 +11,7 @@ import pyarrow as pa
 from upriver.ids import Epoch, Incarnation, MapVersion, SnapshotId, WorkerId
 from upriver.machines.following import Following
 from upriver.machines.messages import Assign, CloseInput, FromWorker, Meet, OpenEpoch, Order, Retire, ToWorker
+from upriver.machines.peers import Envelope, ForRegion
 from upriver.machines.share import Share
 from upriver.machines.worker import WorkerMachine
 from upriver.machines.worker_events import (
@@ -18,11 +19,13 @@ from upriver.machines.worker_events import (
     LookupAsked,
     LookupGivenUp,
     PeerLost,
+    PeerSaid,
     PeersMet,
     ReadEpoch,
     RowsRead,
     WorkerEvent,
 )
+from upriver.migration.messages import Bye
 from upriver.sim.lake import FakeLake
 from upriver.sim.tables import Key
 from upriver.vnodes import VnodeMap
@@ -52,6 +55,8 @@ class Process:
     """Assigned, and not told to retire."""
     alone: bool = True
     """It was told of no rescale since it was assigned, or has lost a peer since."""
+    left: set[WorkerId] = field(default_factory=set)
+    """Who has taken leave of this process."""
     has_lost: bool = False
     """It has lost a peer since it last met all of them."""
     leaves: bool = False
@@ -75,8 +80,8 @@ class Process:
     """All and only the lookups without an answer, by ticket."""
     meet: Meet | None = None
     """The last meeting, by which keys move if they do."""
-    version: MapVersion = field(default=MapVersion(0))
-    """Of the last answer."""
+    versions: dict[str, MapVersion] = field(default_factory=dict)
+    """By view: of the last answer."""
 
     def __str__(self) -> str:
         return f"w{self.worker}#{self.incarnation}"
@@ -106,8 +111,12 @@ class Process:
                 self._begin(event)
             case Order():
                 self.alone = False
-            case PeerLost():
+            case PeerLost() if event.peer not in self.left:
                 self.alone = self.has_lost = True
+            case Meet():
+                self.left -= event.peers.keys()
+            case PeerSaid(envelope=Envelope(content=ForRegion(message=Bye()))):
+                self.left.add(event.sender)
             case PeersMet():
                 self.has_lost = False
             case CloseInput():
@@ -123,6 +132,7 @@ class Process:
         """What was read, held and heard is of no use any more."""
         self.assigned, self.serves, self.leaves, self.torn = assign, True, False, False
         self.applied, self.alone = assign.start_at, True
+        self.left.clear()
         self.unread.clear()
         self.opened.clear()
         self.held.clear()

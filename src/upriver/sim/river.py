@@ -196,9 +196,10 @@ class River:
         if isinstance(content, QuestionAnswered) and (process.torn or not self.watcher.is_current(process)):
             self.askers.doubtful.add(content.ticket)
         has_channel = self.network.send(process, action.to, action.envelope)
-        require(checkers.peers_are_spoken_to_over_a_channel, has_channel, process.has_lost)
+        is_doomed = process.has_lost or self.watcher.is_to_begin(process)
+        require(checkers.peers_are_spoken_to_over_a_channel, has_channel, is_doomed)
         if not has_channel:
-            process.inbox.append(PeerLost(why=f"no channel to {action.to}"))
+            process.inbox.append(PeerLost(peer=action.to, why=f"no channel to {action.to}"))
         self._look_at_load(process, action.envelope)
 
     def _look_at_load(self, process: Process, envelope: Envelope) -> None:

@@ -8,8 +8,16 @@ import duckdb
 from upriver.dataflow.plan import ViewPlan
 from upriver.ids import Epoch, Incarnation, SnapshotId, WorkerId
 from upriver.machines.coordinator_events import SnapshotFailed, SnapshotReady
-from upriver.machines.messages import Assign, CloseInput, DropSnapshot, EpochFinished, OpenEpoch, Retire, TakeSnapshot
-from upriver.machines.messages import ToWorker
+from upriver.machines.messages import (
+    Assign,
+    CloseInput,
+    DropSnapshot,
+    EpochFinished,
+    OpenEpoch,
+    Retire,
+    TakeSnapshot,
+    ToWorker,
+)
 from upriver.machines.peers import ForRegion
 from upriver.machines.worker_events import HoldSnapshot
 from upriver.migration.messages import Acquire
@@ -71,6 +79,10 @@ class Watcher:
         """Whether clients are sent to this process."""
         return self._members.get(process.worker) is process
 
+    def is_to_begin(self, process: Process) -> bool:
+        """Whether it was told to begin anew, and has not heard."""
+        return self._begun.get(process.incarnation, process.generation) != process.generation
+
     def told(self, process: Process | None, message: ToWorker) -> None:
         """The coordinator speaks to a process, or to one of whom nothing can be heard any more."""
         match message:
@@ -104,7 +116,7 @@ class Watcher:
         have changed, and sometimes at the others."""
         require(checkers.epochs_are_applied_in_order_and_once, process.applied, message.epoch)
         process.applied = message.epoch
-        if self.is_current(process) and self._begun.get(process.incarnation) == process.generation:
+        if self.is_current(process) and not self.is_to_begin(process):
             self._applied[process.worker] = message.epoch
         if message.epoch in self._mixed:
             return
@@ -153,11 +165,9 @@ class Watcher:
             if process.runs and process.shares and process.generation == generation
         }
         for line, envelope in self._network.on_its_way():
-            content = envelope.content
-            if isinstance(content, ForRegion) and content.view == view and envelope.generation == generation:
-                if isinstance(content.message, Acquire):
-                    way = found.setdefault(f"{line.sender} -> {line.receiver}", [])
-                    way += content.message.keys.tolist()
+            match envelope.content:
+                case ForRegion(view=of, message=Acquire(keys=keys)) if (of, envelope.generation) == (view, generation):
+                    found.setdefault(f"{line.sender} -> {line.receiver}", []).extend(keys.tolist())
         return found
 
     def _look_everywhere(self, plan: ViewPlan, epoch: Epoch) -> None:

@@ -78,8 +78,23 @@ class Weather:
 
     def calmed(self) -> Self:
         """Nothing new, and no more accidents: what is under way goes on to its end."""
-        going_on = dict.fromkeys(("hear", "notice", "start", "move", "dial", "carry"), 1.0)
-        over = dict.fromkeys(
-            ("publish", "lookup", "scan", "crash", "takeover", "repeat", "torn", "give_up", "rescale", "abort"), 0.0
+        return replace(
+            self,
+            publish=0,
+            lookup=0,
+            scan=0,
+            pace=(1.0,) * PLACES_MAX,
+            hear=1,
+            crash=0,
+            notice=1,
+            start=1,
+            takeover=0,
+            repeat=0,
+            torn=0,
+            give_up=0,
+            rescale=0,
+            abort=0,
+            move=1,
+            dial=1,
+            carry=1,
         )
-        return replace(self, pace=(1.0,) * PLACES_MAX, **going_on, **over)

@@ -16,9 +16,9 @@ from upriver.sim.watcher import Watcher
 
 
 class Wishes:
-    """Raises Violated at the first thing that is wrong. waiting: by ticket, all and only the wishes that have not ended.
+    """Raises Violated at the first thing that is wrong.
 
-    awaited: the places of workers that are to join.
+    waiting: by ticket, all and only the wishes that have not ended. awaited: the places of workers that are to join.
     """
 
     def __init__(self, watcher: Watcher, vnodes: int) -> None:
