@@ -145,10 +145,20 @@ def test_simulate_goes_again_from_a_seed_to_the_same_violation(capsys: pytest.Ca
     assert replay == f"upriver simulate --protocol icadd --rules published --seed {found['seed']}"
 
 
+def test_simulate_does_the_same_for_redistribute(capsys: pytest.CaptureFixture[str]) -> None:
+    searched = simulated(capsys, 1, "--protocol", "redistribute", "--rules", "published")
+    assert (searched["protocol"], searched["missing"]) == ("redistribute", [])
+    assert {fault["name"] for fault in searched["faults"]} >= {"P1", "P2", "P3", "P4", "P5"}
+    fixed = simulated(capsys, 0, "--protocol", "redistribute", "--runs", "10")
+    assert (fixed["protocol"], fixed["rules"], fixed["runs"], fixed["violations"]) == ("redistribute", "fixed", 10, 0)
+    assert simulated(capsys, 1, "--protocol", "redistribute", "--rules", "published", "--runs", "5")["violations"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--rules", "fixed"], "--rules goes with --protocol"),
+        (["--rules", "fixed"], "--rules goes with --protocol icadd or redistribute"),
+        (["--protocol", "redistribute", "--workers", "0"], "--workers of redistribute is 1 to 5, not 0"),
         (["--protocol", "icadd", "--steps", "3"], "--steps is for the river"),
         (["--protocol", "icadd", "--workers", "6"], "--workers of icadd is 1 to 5, not 6"),
         (["--protocol", "icadd", "--runs", "0"], "--runs is 1 or more, not 0"),
