@@ -17,7 +17,6 @@ class Mover:
         self._pace = Pace(budget_s)
         self._rests_until = 0.0
         self._load_began: float | None = None
-        self._keys_given = 0
         self.stall_s = 0.0
         """The longest step so far."""
         self.hold_s = 0.0

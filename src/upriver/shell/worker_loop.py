@@ -102,6 +102,8 @@ class WorkerLoop:
         self._is_hurried = False
         """The app does not go on."""
         self._stopped = False
+        self._keys_given = 0
+        """In the step under way."""
         self._is_over = False
         """Nobody will answer any more."""
 
@@ -174,7 +176,7 @@ class WorkerLoop:
                 if self._is_reading and not self._stopped:
                     self._step(next(self._reading))
                 if self._machine.can_move and not self._mover.rest_s():
-                    self._move()
+                    self._take(TimeToMove(keys_max=self._mover.keys))
                 peers.flush()
         except Exception as error:  # whatever it is, nobody shall wait for this worker in vain
             kind = type(error).__name__ if isinstance(error, UpriverError) else ProtocolError.__name__
@@ -198,25 +200,17 @@ class WorkerLoop:
             self._take(event)
 
     def _take(self, event: WorkerEvent) -> None:
-        """Step by an event of the inbox, and keep the time of what a migration costs."""
-        began = time.perf_counter()
+        """Step by an event, and keep the time of what a migration costs."""
+        began, self._keys_given = time.perf_counter(), 0
         self._step(event)
         match event:
             case PeerSaid(envelope=Envelope(content=ForRegion(message=Acquire()))):
                 self._mover.took(began)
             case PeerSaid(envelope=Envelope(content=Installed())):
                 self._mover.installed()
-
-    def _move(self) -> None:
-        """Give the next keys away, as many as there is time for."""
-        assert self._peers is not None
-        began, keys = time.perf_counter(), 0
-        for action in self._machine.step(TimeToMove(keys_max=self._mover.keys)):
-            if isinstance(action, SendPeer):
-                keys += _keys_in(action.envelope)
-            self._carry_out(action)
-        self._peers.flush()  # packing is part of the step
-        self._mover.gave(began, keys)
+        if self._keys_given and self._peers is not None:
+            self._peers.flush()  # packing is part of the step
+            self._mover.gave(began, self._keys_given)
 
     def _step(self, event: WorkerEvent) -> None:
         if isinstance(event, Assign):
@@ -267,6 +261,7 @@ class WorkerLoop:
 
     def _send(self, action: SendPeer) -> None:
         assert self._peers is not None
+        self._keys_given += _keys_in(action.envelope)
         try:
             self._peers.send(action.to, action.envelope)
         except ClusterError as error:
