@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pyarrow as pa
-import pytest
 from machines_kit import (
     ALL_MINE,
     HALVES,
     KEYS,
     SEEN,
+    VNODES,
     announce,
     answered,
     applied,
@@ -18,6 +18,7 @@ from machines_kit import (
     hashed,
     meet,
     move,
+    of_region,
     opened,
     over,
     owners_with,
@@ -32,17 +33,19 @@ from machines_kit import (
 )
 
 from upriver.errors import KeyTypeError, UnknownView, WrongOwner
-from upriver.ids import Epoch, MapVersion, WorkerId
+from upriver.ids import Epoch, Incarnation, MapVersion, VnodeId, WorkerId
 from upriver.machines.lookups import LOOKUPS_WAITING_MAX
-from upriver.machines.messages import PeersLost
+from upriver.machines.messages import CloseInput, PeersLost
 from upriver.machines.peers import PeerMessage, Question, QuestionAnswered, QuestionRefused
 from upriver.machines.rules import Rules
 from upriver.machines.worker_events import Answer, LookupGivenUp, PeerLost, Refuse, WorkerAction
-from upriver.migration.messages import RowsSent
+from upriver.migration.messages import Bye, Mark, RowsSent
 
 MINE, ALSO_MINE, THEIRS = KEYS[0][0], KEYS[1][0], KEYS[7][0]
 """By the map HALVES, seen from worker 0."""
-MET = [assign(HALVES), meet(0, 1)]
+ANNOUNCED = [meet(0, 1), announce(HALVES, HALVES)]
+"""All have met, and the rescale to come moves nothing here: there is a channel to worker 1, and it listens."""
+MET = [assign(HALVES), *ANNOUNCED]
 
 
 def answer(ticket: int, epoch: int, **seen: Sequence[int]) -> QuestionAnswered:
@@ -121,7 +124,11 @@ def test_w4_a_worker_without_channels_refuses_keys_of_another() -> None:
         assert refused(machine.step(foreign)) == {1: WrongOwner}
 
 
-def test_w4_a_worker_with_channels_asks_its_peer() -> None:
+def test_w4_a_worker_that_has_not_heard_that_all_have_met_refuses_keys_of_another() -> None:
+    assert refused(worker(assign(HALVES), meet(0, 1)).step(asked(THEIRS))) == {1: WrongOwner}
+
+
+def test_w4_once_all_have_met_a_worker_asks_its_peer() -> None:
     machine = worker(*MET)
     assert questions(machine.step(asked(THEIRS, ticket=5))) == [(1, 5, [THEIRS])]
 
@@ -141,7 +148,7 @@ def test_w4_a_worker_that_has_lost_a_channel_refuses_again_and_whoever_waits() -
 
 
 def test_w4_a_worker_that_has_lost_a_channel_while_keys_move_refuses_all_keys() -> None:
-    machine = worker(*MET, announce(HALVES, owners_with(HALVES, v3=1)), PeerLost(why="gone"))
+    machine = worker(assign(HALVES), meet(0, 1), announce(HALVES, owners_with(HALVES, v3=1)), PeerLost(why="gone"))
     assert refused(machine.step(asked(MINE))) == {1: WrongOwner}
 
 
@@ -179,7 +186,7 @@ def test_a_peers_question_that_the_view_refuses_is_refused_to_the_peer() -> None
 
 
 def test_a_lookup_is_gathered_from_all_who_keep_its_keys_as_of_the_earliest_epoch() -> None:
-    machine = worker(assign(HALVES), *applied([MINE], []), meet(0, 1))
+    machine = worker(assign(HALVES), *applied([MINE], []), *ANNOUNCED)
     actions = machine.step(asked(MINE, THEIRS, ticket=6))
     assert (questions(actions), answered(actions)) == ([(1, 6, [THEIRS])], {})
     actions = machine.step(said(1, answer(6, 1, **{THEIRS: [1, 1]})))
@@ -187,7 +194,9 @@ def test_a_lookup_is_gathered_from_all_who_keep_its_keys_as_of_the_earliest_epoc
 
 
 def test_a_lookup_that_one_peer_refuses_is_refused_once() -> None:
-    machine = worker(assign(owners_with(HALVES, v7=2)), meet(0, 1, 2), asked(KEYS[6][0], THEIRS, ticket=6))
+    thirds = owners_with(HALVES, v7=2)
+    met = [assign(thirds), meet(0, 1, 2), announce(thirds, thirds)]
+    machine = worker(*met, asked(KEYS[6][0], THEIRS, ticket=6))
     refusal = QuestionRefused(ticket=6, error=KeyTypeError("key k is a string"))
     assert refused(machine.step(said(1, refusal))) == {6: KeyTypeError}
     assert machine.step(said(2, refusal)) == []
@@ -200,10 +209,50 @@ def test_an_answer_to_a_lookup_that_was_given_up_goes_nowhere() -> None:
 
 
 def test_w8_an_answer_from_before_all_began_anew_goes_nowhere() -> None:
-    machine = worker(*MET, assign(HALVES, generation=1), meet(0, 1, meeting=2), asked(THEIRS, ticket=6))
+    machine = worker(*MET, assign(HALVES, generation=1), *ANNOUNCED, asked(THEIRS, ticket=6))
     assert machine.step(said(1, answer(6, 0, **{THEIRS: [1]}), generation=0)) == []
     assert answered(machine.step(said(1, answer(6, 0, **{THEIRS: [1]}), generation=1))) == {6: ({THEIRS: [1]}, 0)}
 
+
+# Peers that change ---------------------------------------------------------------------------------------------------
+
+GOODBYE = Bye(version=MapVersion(1))
+
+
+def test_who_waits_for_an_answer_is_refused_when_another_has_taken_the_peers_place() -> None:
+    machine = worker(*MET, asked(THEIRS, ticket=4))
+    again = meet(0, 1, meeting=2)
+    another = replace(again, peers={**again.peers, WorkerId(1): (Incarnation(9), "host-9")})
+    assert refused(machine.step(another)) == {4: WrongOwner}
+    assert refused(machine.step(asked(THEIRS))) == {1: WrongOwner}
+
+
+def test_who_waits_for_an_answer_waits_on_when_the_same_meet_again() -> None:
+    machine = worker(*MET, asked(THEIRS, ticket=4))
+    assert refused(machine.step(meet(0, 1, 2, meeting=2))) == {}
+    assert answered(machine.step(said(1, answer(4, 0, **{THEIRS: [1]})))) == {4: ({THEIRS: [1]}, 0)}
+
+
+def test_a_peer_that_has_left_is_not_answered() -> None:
+    machine = worker(*MET, opened(1), question_from(1, MINE, at_least=1), of_region(1, GOODBYE))
+    assert sent(machine.step(read(1, 0))) == []
+
+
+def test_a_worker_that_has_left_keeps_nothing_and_asks_nobody() -> None:
+    machine = worker(assign(me=2), meet(0, 2), announce(ALL_MINE, ALL_MINE, 0, 2), CloseInput(peers=(WorkerId(0),)))
+    assert refused(machine.step(asked(MINE))) == {1: WrongOwner}
+
+
+def test_who_waits_for_an_epoch_at_a_worker_that_leaves_is_to_wait_where_the_keys_are() -> None:
+    marks = [of_region(1, Mark(version=MapVersion(1), vnode=VnodeId(vnode))) for vnode in range(VNODES)]
+    machine = worker(assign(), asked(FIRST, ticket=7, at_least=2), meet(0, 1), announce(ALL_MINE, (1,) * VNODES))
+    assert not any(answered(machine.step(mark)) for mark in marks)
+    actions = machine.step(CloseInput(peers=(WorkerId(1),)))
+    assert [type(message) for _, message in sent(actions)] == [RowsSent, Bye]
+    assert answered(machine.step(said(1, replace(answer(7, 2), keys=1)))) == {7: ({}, 2)}
+
+
+# While keys move -----------------------------------------------------------------------------------------------------
 
 FIRST, SECOND = KEYS[0][:2]
 MOVES_0 = owners_with(ALL_MINE, v0=1)
@@ -231,9 +280,15 @@ def test_a_lookup_that_waits_for_an_epoch_follows_its_key_when_that_has_moved() 
     assert answers == {7: ({FIRST: [1], SECOND: [1]}, 2)}
 
 
-@pytest.mark.parametrize(("settled", "version"), [(False, 0), (True, 1)])
-def test_an_answer_names_the_map_by_which_the_keys_are_kept(settled: bool, version: int) -> None:
-    nothing_moves = [announce(ALL_MINE, ALL_MINE, 0, 1)] if settled else []
-    (answer,) = worker(assign(), meet(0, 1), *nothing_moves).step(asked("a"))
-    assert isinstance(answer, Answer)
-    assert answer.version == version
+def test_an_answer_names_the_map_by_which_the_keys_are_kept_and_while_they_move_the_one_before() -> None:
+    versions = []
+    machine = worker(assign())
+    orders = [
+        announce(ALL_MINE, ALL_MINE, 0, 1),
+        announce(ALL_MINE, MOVES_0, 0, 1, version=1),
+        of_region(1, Mark(version=MapVersion(2), vnode=VnodeId(0))),
+    ]
+    for event in (meet(0, 1), *orders):
+        machine.step(event)
+        versions += [action.version for action in machine.step(asked(ALSO_MINE)) if isinstance(action, Answer)]
+    assert versions == [0, 1, 1, 2]

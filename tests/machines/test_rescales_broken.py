@@ -1,0 +1,300 @@
+"""The coordinator machine's rescales that do not go as wished: aborted, a worker lost, the app stopped; rule W8."""
+
+from collections.abc import Sequence
+
+import pytest
+from coordinator_kit import (
+    BOTH,
+    DOWN,
+    OWNERS,
+    UP,
+    abort,
+    anew,
+    came,
+    coordinator,
+    ended,
+    failures,
+    finished,
+    gone,
+    late,
+    left,
+    listeners,
+    met,
+    only,
+    opened,
+    outcomes,
+    published,
+    said,
+    scan,
+    settled,
+    tell,
+    vnode_map,
+    wanted,
+)
+
+from upriver.errors import WorkerLost
+from upriver.ids import VnodeId, WorkerId
+from upriver.machines.coordinator_events import (
+    AppFailed,
+    CoordinatorEvent,
+    RescaleBegun,
+    RescaleEnded,
+    StartWorkers,
+    StopAsked,
+)
+from upriver.machines.messages import Assign, Meet, OpenEpoch, Order, PeersLost, Retire, WorkerFailed
+from upriver.machines.rules import Rules
+from upriver.machines.strategies import Strategy
+from upriver.migration.events import AbortAsked, RescaleAnnounced
+
+MOVE_0 = wanted(1, moves={0: 1})
+OPEN = [*BOTH, published(1, rows=2), published(2)]
+"""Two epochs are open everywhere; of the first one two rows are expected."""
+STARTING = [*BOTH, wanted(1, workers=3)]
+DRAINING = [*BOTH, published(1), MOVE_0]
+MEETING = [*BOTH, MOVE_0]
+MOVING = [*MEETING, met(1), met(2)]
+RELOADING = [*BOTH, published(1), finished(1, 1), finished(2, 1), wanted(1, moves={0: 1}, strategy=Strategy.RESTART)]
+ZERO, ONE = WorkerId(0), WorkerId(1)
+
+
+def orders(actions: Sequence[object]) -> list[tuple[str, str]]:
+    return [(order.view, type(order.order).__name__) for order in only(Order, actions)]
+
+
+# Aborted ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_wish_that_waits_is_aborted_at_once() -> None:
+    machine = coordinator(*MOVING, wanted(2, workers=1), wanted(3, moves={1: 0}))
+    assert outcomes(machine.step(abort(2))) == [(2, "aborted", 0)]
+    machine.step(settled(1))
+    assert [begun.ticket for begun in only(RescaleBegun, machine.step(settled(2)))] == [3]
+
+
+def test_aborted_while_starting_the_joiners_come_and_go_home_again() -> None:
+    machine = coordinator(*STARTING)
+    assert machine.step(abort(1)) == []
+    assert listeners(Meet, machine.step(came(2, 3))) == [1, 2, 3]
+    machine.step(met(1))
+    machine.step(met(2))
+    (order, *_) = only(Order, machine.step(met(3)))
+    assert isinstance(order.order, RescaleAnnounced)
+    assert order.order.after == vnode_map(OWNERS, version=1), "nothing moves"
+    for word in (settled(1), settled(2)):
+        machine.step(word)
+    assert len(orders(machine.step(settled(3)))) == 3, "a second round, without the joiner"
+    for word in (settled(1, version=2), settled(2, version=2), settled(3, version=2), left(1, peer=2)):
+        assert outcomes(machine.step(word)) == []
+    actions = machine.step(left(2, peer=2))
+    assert (listeners(Retire, actions), outcomes(actions)) == ([3], [(1, "aborted", 0)])
+    assert machine.vnode_map == vnode_map(OWNERS, version=2)
+
+
+@pytest.mark.parametrize(
+    "stage", [[*DRAINING, abort(1), finished(1, 1), finished(2, 1)], [*MEETING, abort(1)]], ids=["Draining", "Meeting"]
+)
+def test_aborted_before_keys_move_all_are_told_right_after_the_announcement(stage: Sequence[CoordinatorEvent]) -> None:
+    machine = coordinator(*stage, met(1))
+    told = orders(machine.step(met(2)))
+    assert told == [("rows", "RescaleAnnounced")] * 2 + [("rows", "AbortAsked")] * 2
+
+
+def test_aborted_while_meeting_joiners_change_nothing() -> None:
+    machine = coordinator(*UP[:-1], abort(1))
+    (order, *_) = only(Order, machine.step(met(3)))
+    assert isinstance(order.order, RescaleAnnounced)
+    assert order.order.after.owners == OWNERS
+
+
+def test_aborted_while_keys_move_what_has_moved_stays_moved() -> None:
+    machine = coordinator(*BOTH, wanted(1, moves={0: 1, 2: 1}), met(1), met(2))
+    told = [order.order for order in only(Order, machine.step(abort(1)))]
+    assert told == [AbortAsked(version=settled(1).message.version)] * 2
+    assert machine.step(abort(1)) == []
+    machine.step(settled(1, kept=[2]))
+    assert outcomes(machine.step(settled(2, kept=[2]))) == [(1, "aborted", 1)]
+    assert machine.vnode_map == vnode_map((1, 1, 0, 1), version=1)
+
+
+def test_aborted_while_keys_move_only_those_who_have_not_settled_are_told() -> None:
+    machine = coordinator(*MOVING, settled(1))
+    assert listeners(Order, machine.step(abort(1))) == [2]
+
+
+def test_a_leaver_that_keeps_something_after_an_abort_stays() -> None:
+    machine = coordinator(*DOWN, abort(1), settled(1, kept=[3]))
+    assert outcomes(machine.step(settled(2, kept=[3]))) == [(1, "aborted", 1)]
+    assert list(machine.members) == [ZERO, ONE]
+    assert machine.vnode_map == vnode_map((0, 0, 0, 1), version=1)
+
+
+@pytest.mark.parametrize("events", [MOVING, RELOADING, [*MOVING, settled(1), settled(2)]])
+def test_an_abort_of_nothing_that_can_be_aborted_does_nothing(events: Sequence[CoordinatorEvent]) -> None:
+    other = 9 if events is MOVING else 1
+    assert coordinator(*events).step(abort(other)) == []
+
+
+# A worker lost --------------------------------------------------------------------------------------------------------
+
+
+def test_lost_while_starting_a_worker_comes_back_and_the_rescale_goes_on() -> None:
+    machine = coordinator(*STARTING)
+    assert machine.step(gone(1)) == []
+    assert machine.step(came(2, 3)) == []
+    actions = machine.step(came(0, 4))
+    assert (listeners(Assign, actions), listeners(Meet, actions)) == ([4, 3], [4, 2, 3])
+
+
+def test_lost_while_draining_a_worker_comes_back_and_reads_what_the_others_have_read() -> None:
+    machine = coordinator(*OPEN, MOVE_0, finished(1, 1, applied=2), finished(2, 1), finished(2, 2), gone(1))
+    machine.step(published(3))
+    assert machine.step(came(0, 3))[1:] == opened(3, 1, 2)
+    machine.step(finished(3, 1, applied=2))
+    assert listeners(Meet, machine.step(finished(3, 2))) == [3, 2]
+
+
+def test_lost_while_draining_all_workers_come_back_and_read_all_that_has_ended() -> None:
+    machine = coordinator(*OPEN, finished(1, 1, applied=2), finished(2, 1), MOVE_0, gone(1), gone(2))
+    assert listeners(OpenEpoch, machine.step(came(0, 3))) == [3]
+    assert listeners(OpenEpoch, machine.step(came(1, 4))) == [4]
+    machine.step(finished(3, 1))
+    assert listeners(Meet, machine.step(finished(4, 1))) == [3, 4]
+
+
+@pytest.mark.parametrize("strategy", [Strategy.ICADD, Strategy.RESTART])
+def test_lost_while_draining_a_joiner_is_waited_for_again(strategy: Strategy) -> None:
+    machine = coordinator(*BOTH, published(1), wanted(1, workers=3, strategy=strategy), came(2, 3), gone(3))
+    machine.step(finished(1, 1))
+    assert listeners(Assign, machine.step(finished(2, 1))) == []
+    assert 4 in listeners(Assign, machine.step(came(2, 4)))
+
+
+@pytest.mark.parametrize("stage", [MEETING, MOVING, [*MOVING, settled(1)]], ids=["Meeting", "Moving", "settling"])
+def test_lost_while_keys_may_move_all_who_are_left_begin_anew_by_the_old_map(stage: Sequence[CoordinatorEvent]) -> None:
+    machine = coordinator(*stage)
+    actions = machine.step(gone(2))
+    (over,) = only(RescaleEnded, actions)
+    assert (over.ticket, over.outcome, type(over.error)) == (1, "failed", WorkerLost)
+    (assign,) = only(Assign, actions)
+    assert (assign.worker, assign.generation, assign.start_at) == (0, 1, 0)
+    assert assign.maps["rows"] == vnode_map(OWNERS, version=2), "of a version that nobody has seen"
+    (again,) = only(Assign, machine.step(came(1, 3)))
+    assert (again.generation, again.maps) == (1, assign.maps)
+
+
+def test_lost_while_keys_move_joiners_go_home() -> None:
+    actions = coordinator(*UP).step(gone(1))
+    assert (listeners(Retire, actions), listeners(Assign, actions)) == ([3], [2])
+
+
+def test_lost_while_keys_move_a_joiner_that_comes_again_has_no_place_any_more() -> None:
+    machine = coordinator(*UP)
+    actions = machine.step(came(2, 4))
+    assert (listeners(Retire, actions), listeners(Assign, actions)) == ([3, 4], [1, 2])
+    assert list(machine.members) == [ZERO, ONE]
+
+
+def test_lost_while_keys_move_a_leaver_that_has_left_takes_all_with_it() -> None:
+    actions = coordinator(*DOWN, settled(2), settled(1)).step(gone(2))
+    assert (outcomes(actions), listeners(Assign, actions)) == ([(1, "failed", 0)], [1])
+
+
+def test_lost_when_all_keys_have_moved_and_an_epoch_is_open_all_begin_anew() -> None:
+    machine = coordinator(*MOVING, published(1), settled(1), settled(2))
+    actions = machine.step(gone(2))
+    assert outcomes(actions) == [(1, "failed", 0)]
+    assert only(Assign, actions)[0].maps["rows"] == vnode_map(OWNERS, version=2)
+
+
+def test_a_lost_channel_is_as_bad_as_a_lost_worker() -> None:
+    lost = said(1, PeersLost(why="host-2 does not answer"))
+    actions = coordinator(*MOVING).step(lost)
+    assert (outcomes(actions), listeners(Assign, actions)) == ([(1, "failed", 0)], [1, 2])
+    assert "worker 0: host-2 does not answer" in str(only(RescaleEnded, actions)[0].error)
+    assert coordinator(*BOTH).step(lost) == []
+
+
+def test_lost_while_keys_move_an_open_epoch_is_read_again_and_stays_where_it_is_read() -> None:
+    machine = coordinator(*MOVING, published(1, rows=2), finished(1, 1, applied=2))
+    actions = machine.step(gone(2))
+    assert [action for action in actions if action in opened(1, 1)] == opened(1, 1)
+    machine.step(anew(1))
+    assert machine.step(finished(1, 1, applied=1)) == []
+    machine.step(came(1, 3))
+    assert machine.step(finished(3, 1, applied=1)) == ended(1)
+
+
+def test_lost_while_keys_move_the_next_wish_has_its_turn() -> None:
+    machine = coordinator(*MOVING, wanted(2, workers=3))
+    actions = machine.step(gone(2))
+    assert (outcomes(actions), len(only(StartWorkers, actions))) == ([(1, "failed", 0)], 1)
+
+
+def test_lost_while_reading_again_a_worker_is_waited_for() -> None:
+    machine = coordinator(*RELOADING, anew(1), anew(2), gone(2))
+    assert outcomes(machine.step(finished(1, 1))) == []
+    machine.step(came(1, 3))
+    assert outcomes(machine.step(finished(3, 1))) == [(1, "over", 1)]
+
+
+STALE = [finished(1, 1, applied=2), late(1, 1, applied=1), settled(1), left(1, peer=1), said(1, PeersLost(why="gone"))]
+
+
+@pytest.mark.parametrize("word", STALE, ids=lambda word: type(word.message).__name__)
+def test_w8_what_was_said_before_all_began_anew_is_not_listened_to(word: CoordinatorEvent) -> None:
+    machine = coordinator(*MOVING, published(1, rows=2), gone(2), came(1, 3), wanted(2, moves={1: 0}))
+    assert machine.step(word) == []
+    assert machine.members[ZERO].finished == 0
+    machine.step(anew(1))
+    machine.step(finished(1, 1, applied=1))
+    assert ended(1)[0] in machine.step(finished(3, 1, applied=1))
+
+
+def test_w8_a_worker_is_listened_to_again_when_it_speaks_of_the_latest_beginning() -> None:
+    machine = coordinator(*MOVING, gone(2), came(1, 3), MOVE_0, anew(1), met(1, meeting=2), met(3, meeting=2), gone(3))
+    machine.step(published(1))
+    for word in (anew(1, generation=1), finished(1, 1)):
+        assert machine.step(word) == []
+        assert machine.members[ZERO].finished == 0
+    machine.step(anew(1, generation=2))
+    machine.step(finished(1, 1))
+    assert machine.members[ZERO].finished == 1
+
+
+def test_w8_a_worker_that_cannot_go_on_is_heard_in_any_case() -> None:
+    failure = said(1, WorkerFailed(kind="RowError", error="overflow"))
+    assert coordinator(*MOVING, gone(2)).step(failure) == [AppFailed(kind="RowError", error="overflow")]
+
+
+def test_w8_switched_off_takes_old_words_for_new_ones() -> None:
+    machine = coordinator(*MOVING, published(1, rows=2), gone(2), rules=Rules(w8_own_generation_only=False))
+    machine.step(finished(1, 1, applied=2))
+    assert machine.members[ZERO].finished == 1
+
+
+# Stopped ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("stage", "incarnations"),
+    [(STARTING, [1, 2]), ([*STARTING, came(2, 3)], [1, 2, 3]), (DRAINING, [1, 2]), (MOVING, [1, 2]), (UP, [1, 2, 3])],
+)
+def test_stopped_in_any_stage_all_retire_and_nobody_is_told_anything_more(
+    stage: Sequence[CoordinatorEvent], incarnations: list[int]
+) -> None:
+    machine = coordinator(*stage)
+    assert machine.step(StopAsked()) == [tell(incarnation, Retire()) for incarnation in incarnations]
+    for event in (published(2 if stage is DRAINING else 1), came(2, 9), *map(gone, incarnations)):
+        actions = machine.step(event)
+        assert listeners(Assign, actions) == listeners(OpenEpoch, actions) == []
+        assert outcomes(actions) == []
+
+
+def test_stopped_a_snapshot_that_loses_a_worker_fails_all_the_same() -> None:
+    assert failures(coordinator(*BOTH, scan(5), StopAsked()).step(gone(1))) == {5: WorkerLost}
+
+
+def test_the_vnodes_that_a_restart_moves_are_read_by_their_new_owner() -> None:
+    assigned = only(Assign, coordinator(*RELOADING[:-1]).step(RELOADING[-1]))
+    assert [assign.reads for assign in assigned] == [(VnodeId(2),), (VnodeId(0), VnodeId(1), VnodeId(3))]
