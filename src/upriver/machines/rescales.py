@@ -87,6 +87,8 @@ class Rescales:
         self._queue: list[RescaleWanted] = []
         self._current: RescaleWanted | None = None
         """The request that is on; ``None`` if and only if the stage is Idle."""
+        self._workers_before = cluster.workers
+        """Who was there when the request's turn came: some may own nothing."""
         self._orders: list[protocol.Announce] = []
         """To be told to the workers once they have met."""
         self._meeting = 0
@@ -206,6 +208,7 @@ class Rescales:
     def _take_up(self, request: RescaleWanted) -> None:
         """A request's turn has come."""
         self._current = request
+        self._workers_before = self._cluster.workers
         asked = protocol.RescaleAsked(ticket=Ticket(request.ticket), count=request.workers, moves=request.moves)
         self._follow(self._protocol.step(asked))
 
@@ -339,7 +342,7 @@ class Rescales:
         version = MapVersion(last + 1)
         cluster.maps = {view: VnodeMap(version, vnode_map.owners) for view, vnode_map in cluster.maps.items()}
         cluster.reading = next(iter(cluster.maps.values()))
-        cluster.workers = cluster.reading.workers
+        cluster.workers = self._workers_before
         for worker in sorted(set(cluster.members) - set(cluster.workers)):
             cluster.tell(cluster.members.pop(worker), Retire())
         self._protocol = self._new_protocol()
