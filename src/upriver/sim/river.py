@@ -119,6 +119,7 @@ class River:
             process.up.pop()
         process.waiting.clear()
         process.end()
+        self.watcher.losses += 1
         self.network.ended(process, self._lots, died=True)
 
     def miss(self, process: Process) -> None:

@@ -36,7 +36,7 @@ FULL_LOOK_EPOCHS = 8
 class Watcher:
     """Raises Violated at the first thing that is wrong. ``counters``: how often what happened.
 
-    places: whose epochs count, as the coordinator has told them. losses: how many processes it has missed.
+    places: whose epochs count, as the coordinator has told them. losses: how many processes have died.
     """
 
     def __init__(
@@ -58,6 +58,7 @@ class Watcher:
         self._begun: dict[Incarnation, int] = {}
         """The generation in which each process was last told to begin."""
         self._mixed: set[Epoch] = set()
+        """Epochs that were opened while keys move, since all began anew."""
         self._cuts: dict[SnapshotId, TakeSnapshot] = {}
         self._dropped: set[SnapshotId] = set()
         self._scans: set[int] = set()
@@ -66,11 +67,10 @@ class Watcher:
     # Processes
 
     def joined(self, process: Process) -> None:
-        self.losses += process.worker in self._members
+        self.losses += process.worker in self._members  # which is replaced
         self._members[process.worker] = process
 
     def lost(self, process: Process) -> None:
-        self.losses += 1
         if self.is_current(process):
             del self._members[process.worker]
             self._applied.pop(process.worker, None)
@@ -93,6 +93,8 @@ class Watcher:
             case OpenEpoch(epoch=epoch, mixed=True):
                 self._mixed.add(epoch)
             case Assign() if process is not None:
+                if message.generation > max(self._begun.values(), default=0):
+                    self._mixed.clear()
                 self._begun[process.incarnation] = message.generation
                 self._applied[message.worker] = message.start_at
                 self.places.add(message.worker)
@@ -118,7 +120,7 @@ class Watcher:
         process.applied = message.epoch
         if self.is_current(process) and not self.is_to_begin(process):
             self._applied[process.worker] = message.epoch
-        if message.epoch in self._mixed:
+        if process.reads_mixed:
             return
         for plan in self.plans.values():
             if message.read[plan.channel] or message.epoch % FULL_LOOK_EPOCHS == 0:
