@@ -51,11 +51,19 @@ def peers_met(phase: Following, event: PeersMet) -> None:
 def peer_lost(phase: Following, event: PeerLost) -> None:
     """Nobody is asked anything any more, unless the peer has taken leave. If keys were moving, the coordinator will
     have all begin anew."""
-    if event.peer in phase.left:
+    if phase.meet is None or event.peer in phase.left or _is_of_the_past(phase.meet, event):
         return
     phase.meet = None
     phase.say(PeersLost(why=event.why))
     _speak_to_nobody(phase, event.why)
+
+
+def _is_of_the_past(meet: Meet, event: PeerLost) -> bool:
+    """Whether the last meeting is not about the peer that was lost: its place was given to another, or up."""
+    if event.peer is None or event.incarnation is None:
+        return False
+    incarnation, _ = meet.peers.get(event.peer, (None, ""))
+    return incarnation != event.incarnation
 
 
 def _speak_to_nobody(phase: Following, why: str) -> None:

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from upriver.dataflow.batch import Batch, Hashes
 from upriver.errors import UpriverError
-from upriver.ids import Channel, Epoch, MapVersion, SnapshotId, VnodeId, WorkerId
+from upriver.ids import Channel, Epoch, Incarnation, MapVersion, SnapshotId, VnodeId, WorkerId
 from upriver.machines.messages import FromWorker, Meet, ToWorker
 from upriver.machines.peers import Envelope
 
@@ -65,11 +65,14 @@ class PeerSaid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerLost:
-    """The channel to a peer has ended, with or without a goodbye, or could not be opened. peer: ``None`` if that is not
-    known. why: for a person."""
+    """The channel to a peer has ended, with or without a goodbye, or could not be opened.
+
+    peer, incarnation: whose; ``None`` if that is not known. why: for a person.
+    """
 
     why: str
     peer: WorkerId | None = None
+    incarnation: Incarnation | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
