@@ -64,7 +64,6 @@ class Network:
 
     def meet(self, process: Process, meet: Meet) -> None:
         """A process is told of a meeting."""
-        process.meet = meet
         place = self._places.setdefault(process.incarnation, _Place())
         named = {worker: peer for worker, (peer, _) in meet.peers.items() if worker != process.worker}
         for worker, joined in list(place.joined.items()):
@@ -86,7 +85,7 @@ class Network:
             return
         if accepter is None or not accepter.runs:
             dialler.has_lost = True
-            dialler.inbox.append(PeerLost(why="nobody answers"))
+            dialler.inbox.append(PeerLost(why="nobody answers") if accepter is None else _lost(accepter))
             return
         for sender, receiver in ((dialler, accepter), (accepter, dialler)):
             self._lines[sender.incarnation, receiver.incarnation] = line = Line(sender, receiver)
@@ -117,7 +116,7 @@ class Network:
         if back is not None and back.receiver is line.sender:
             del joined[line.sender.worker]
             line.receiver.has_lost = True
-            line.receiver.inbox.append(PeerLost(peer=line.sender.worker, why=f"{line.sender} is gone"))
+            line.receiver.inbox.append(_lost(line.sender))
         return None
 
     def ended(self, process: Process, lots: Random, died: bool) -> None:
@@ -142,3 +141,7 @@ class Network:
         if place.met < meet.meeting and place.joined.keys() >= others:
             place.met = meet.meeting
             process.inbox.append(PeersMet(meeting=meet.meeting))
+
+
+def _lost(process: Process) -> PeerLost:
+    return PeerLost(peer=process.worker, incarnation=process.incarnation, why=f"{process} is gone")

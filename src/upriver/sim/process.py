@@ -111,10 +111,11 @@ class Process:
                 self._begin(event)
             case Order():
                 self.alone = False
-            case PeerLost() if event.peer not in self.left:
+            case PeerLost() if self._counts(event):
                 self.alone = self.has_lost = True
             case Meet():
                 self.left -= event.peers.keys()
+                self.meet = event
             case PeerSaid(envelope=Envelope(content=ForRegion(message=Bye()))):
                 self.left.add(event.sender)
             case PeersMet():
@@ -123,10 +124,17 @@ class Process:
                 self.leaves = True
             case Retire():
                 self.serves = False
-            case OpenEpoch():
+            case OpenEpoch() if event not in self.opened:
                 self.opened.append(event)
             case LookupGivenUp():
                 self.waiting.pop(event.ticket, None)
+
+    def _counts(self, event: PeerLost) -> bool:
+        """Whether it is a loss: not of one who has taken leave, and of one whom the last meeting has named."""
+        if event.peer is None or event.incarnation is None:
+            return True
+        named = None if self.meet is None else self.meet.peers.get(event.peer)
+        return event.peer not in self.left and named is not None and named[0] == event.incarnation
 
     def _begin(self, assign: Assign) -> None:
         """What was read, held and heard is of no use any more."""
