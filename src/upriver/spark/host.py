@@ -9,7 +9,6 @@ from collections.abc import Callable
 from functools import partial
 from uuid import uuid4
 
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from upriver.errors import ClusterError, UpriverError, WorkerLost
@@ -49,18 +48,20 @@ class WorkerHost:
             try:
                 self._run_job(worker)
                 return  # it has retired
-            except PySparkException as error:
+            except Exception as error:  # of many classes: whatever made the job fail, or the JVM itself is gone
                 cause = error
-            except Exception as error:  # the gateway to the JVM is gone: Spark has stopped
-                cause = error
-                break
             if self._stopping.is_set():
                 return
-        if not self._stopping.is_set():
-            failure = WorkerLost(f"worker {worker} was lost {1 + RESTARTS_MAX} times; the last time: {cause}")
-            self._on_failure(
-                failure if isinstance(cause, PySparkException) else ClusterError(f"Spark is gone: {cause}")
-            )
+            if self._spark_is_gone():
+                self._on_failure(ClusterError(f"Spark is gone: {cause}"))
+                return
+        self._on_failure(WorkerLost(f"worker {worker} was lost {1 + RESTARTS_MAX} times; the last time: {cause}"))
+
+    def _spark_is_gone(self) -> bool:
+        try:
+            return bool(self._spark.sparkContext._jsc.sc().isStopped())
+        except Exception:  # there is nobody to ask
+            return True
 
     def _run_job(self, worker: WorkerId) -> None:
         task = partial(run_task, self._config, worker)
