@@ -98,12 +98,13 @@ def test_lookups_before_and_during_are_told_apart_and_moving_keys_from_others() 
 def test_unserved_is_the_longest_of_lookups_updates_and_holds(
     lookup_ms: float, update_ms: float, hold_ms: float | None, longest: float
 ) -> None:
-    found = probes(steady(12, lookup_ms), (13.0, 13.0 + update_ms / 1e3, 1, 2, 1), steady(5, 500))
+    found = probes(steady(12, lookup_ms), (13.0, 13.0 + update_ms / 1e3, 1, 2, 1), steady(5, 500), steady(20.1, 99))
     figures = way_figures(
         found, Fed.of(1, [(13.0, keys(1))]), BEFORE, DURING, 12.0, found.key < 0, REPORT | {"max_hold_ms": hold_ms}
     )
     assert figures["max_unserved_ms"] == pytest.approx(longest)
     assert figures["update_max_ms_during"] == pytest.approx(update_ms)
+    assert figures["lookup_max_ms_after"] == pytest.approx(99)
 
 
 def test_a_rescale_during_which_nothing_was_asked_has_no_latencies() -> None:

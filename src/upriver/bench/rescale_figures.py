@@ -19,6 +19,8 @@ Mask = npt.NDArray[np.bool_]
 
 BIN_S = 0.1
 """Seconds of the latencies that are one point of a picture: the longest of them."""
+AFTER_S = 1.0
+"""Seconds after a rescale whose longest lookup is told apart: tasks of retired workers end in them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +180,7 @@ def way_figures(
         "lookup_max_ms_starting": _longest(lookups.touching(starting)),
         "lookup_max_ms_moving": _longest(lookups.touching(moved)),
         "lookup_p99_ms_moving": _percentile(stays.touching(moved), 99),
+        "lookup_max_ms_after": _longest(probes.steady.inside(Window(during.ended, during.ended + AFTER_S))),
     }
 
 

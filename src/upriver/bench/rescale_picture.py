@@ -117,7 +117,7 @@ def _figure(path: Path, is_shared: bool) -> Iterator[tuple[Any, Any]]:
         panels = figure.subplots(1, 2, sharey=is_shared)
         yield figure, panels
         for axes in panels:
-            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if not is_shared else (1,)))
+            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             axes.yaxis.set_major_formatter("{x:,g}")
             axes.yaxis.set_minor_formatter(NullFormatter())
         path.parent.mkdir(parents=True, exist_ok=True)
