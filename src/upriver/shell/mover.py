@@ -2,58 +2,86 @@
 
 import time
 
+from upriver.machines.peers import Envelope, ForRegion, Installed
+from upriver.migration.messages import Acquire
 from upriver.migration.pace import Pace
+from upriver.migration.redistribute_messages import Redistribute, Sets
 
 REST_SHARE = 1.0
 """How long a worker rests from moving keys after a step, in steps: meanwhile it does all else that there is to do."""
 
 
 class Mover:
-    """Keeps the time. Used by the worker's loop alone."""
+    """Keeps the time. Used by the worker's loop alone; times are those of ``time.perf_counter``."""
 
     def __init__(self, budget_s: float) -> None:
         """budget_s: seconds that one step may take."""
         self._budget_s = budget_s
         self._pace = Pace(budget_s)
         self._rests_until = 0.0
+        self._step_began = 0.0
+        self._keys_given = 0
+        """In the step under way."""
+        self._hold_began: float | None = None
+        """When the keys were put on hold that are to be collected next; ``None`` if they will be in that step."""
         self._load_began: float | None = None
+        """When the keys were put on hold whose state is on its way."""
         self.stall_s = 0.0
         """The longest step so far."""
         self.hold_s = 0.0
-        """The longest that keys given away here were out of service so far: from before their state was collected
-        until their new owner has said that it is in place."""
+        """The longest that keys given away here were out of service so far: from when they were put on hold until
+        their new owner has said that their state is in place."""
 
     def begin(self, keys_max: int | None) -> None:
         """Another rescale. keys_max: keys at a time, if the user has said so."""
         self._pace = Pace(self._budget_s, keys_max)
         self.stall_s = self.hold_s = 0.0
-        self._load_began = None
+        self._hold_began = self._load_began = None
 
     @property
     def keys(self) -> int:
         """To be moved in the next step."""
         return self._pace.keys
 
+    @property
+    def gives(self) -> bool:
+        """Whether the step under way has given keys away."""
+        return self._keys_given > 0
+
     def rest_s(self) -> float:
         """Seconds until the next step is due; 0 if it is."""
         return max(0.0, self._rests_until - time.perf_counter())
 
-    def gave(self, began: float, keys: int) -> None:
-        """A step that began at that time (``time.perf_counter``) has sent the state of so many keys, packed."""
-        now = time.perf_counter()
-        self._pace.took(keys, now - began)
-        self._load_began = began
-        self._rests_until = now + REST_SHARE * (now - began)
-        self.stall_s = max(self.stall_s, now - began)
+    def step_begins(self) -> None:
+        self._step_began, self._keys_given = time.perf_counter(), 0
 
-    def took(self, began: float) -> None:
-        """A step that began at that time has put state in place."""
-        now = time.perf_counter()
-        self._rests_until = now + REST_SHARE * (now - began)
-        self.stall_s = max(self.stall_s, now - began)
+    def sends(self, envelope: Envelope) -> None:
+        """The step under way sends this."""
+        match envelope.content:
+            case ForRegion(message=Acquire(keys=keys)):
+                self._keys_given += len(keys)
+                self._load_began = self._step_began if self._hold_began is None else self._hold_began
+                self._hold_began = None
+            case ForRegion(message=Redistribute(following=hold) | Sets(hold=hold)) if len(hold):
+                self._hold_began = time.perf_counter()
 
-    def installed(self) -> None:
-        """The last load is in place at its new owner."""
-        if self._load_began is not None:
-            self.hold_s = max(self.hold_s, time.perf_counter() - self._load_began)
-            self._load_began = None
+    def hears(self, envelope: Envelope) -> None:
+        """The step under way was set off by this, and is over."""
+        match envelope.content:
+            case ForRegion(message=Acquire()):
+                self._has_worked()
+            case Installed() if self._load_began is not None:
+                self.hold_s = max(self.hold_s, time.perf_counter() - self._load_began)
+                self._load_began = None
+
+    def gave(self) -> None:
+        """The step under way, which has given keys away, is over: their state is packed."""
+        self._pace.took(self._keys_given, self._has_worked())
+
+    def _has_worked(self) -> float:
+        """Rest for a while; how long the step took, in seconds."""
+        now = time.perf_counter()
+        seconds = now - self._step_began
+        self._rests_until = now + REST_SHARE * seconds
+        self.stall_s = max(self.stall_s, seconds)
+        return seconds

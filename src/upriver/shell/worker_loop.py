@@ -8,7 +8,6 @@ a step after each turn.
 import itertools
 import queue
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -32,7 +31,7 @@ from upriver.machines.messages import (
     ToWorker,
     WorkerFailed,
 )
-from upriver.machines.peers import Envelope, ForRegion, Installed
+from upriver.machines.peers import Envelope
 from upriver.machines.worker import WorkerMachine
 from upriver.machines.worker_events import (
     Answer,
@@ -54,7 +53,6 @@ from upriver.machines.worker_events import (
     WorkerAction,
     WorkerEvent,
 )
-from upriver.migration.messages import Acquire
 from upriver.shell.lake import Lake
 from upriver.shell.lookup import Answered
 from upriver.shell.mover import Mover
@@ -102,8 +100,6 @@ class WorkerLoop:
         self._is_hurried = False
         """The app does not go on."""
         self._stopped = False
-        self._keys_given = 0
-        """In the step under way."""
         self._is_over = False
         """Nobody will answer any more."""
 
@@ -201,16 +197,13 @@ class WorkerLoop:
 
     def _take(self, event: WorkerEvent) -> None:
         """Step by an event, and keep the time of what a migration costs."""
-        began, self._keys_given = time.perf_counter(), 0
+        self._mover.step_begins()
         self._step(event)
-        match event:
-            case PeerSaid(envelope=Envelope(content=ForRegion(message=Acquire()))):
-                self._mover.took(began)
-            case PeerSaid(envelope=Envelope(content=Installed())):
-                self._mover.installed()
-        if self._keys_given and self._peers is not None:
+        if isinstance(event, PeerSaid):
+            self._mover.hears(event.envelope)
+        if self._mover.gives and self._peers is not None:
             self._peers.flush()  # packing is part of the step
-            self._mover.gave(began, self._keys_given)
+            self._mover.gave()
 
     def _step(self, event: WorkerEvent) -> None:
         if isinstance(event, Assign):
@@ -261,7 +254,7 @@ class WorkerLoop:
 
     def _send(self, action: SendPeer) -> None:
         assert self._peers is not None
-        self._keys_given += _keys_in(action.envelope)
+        self._mover.sends(action.envelope)
         try:
             self._peers.send(action.to, action.envelope)
         except ClusterError as error:
@@ -287,13 +280,6 @@ class WorkerLoop:
                 yield RowsRead(epoch=action.epoch, channel=channel, batch=Batch(user, hashes))
         promised = {channel: manifest.rows_of(channel, vnodes) for channel in action.channels}
         yield EpochRead(epoch=action.epoch, promised=promised)
-
-
-def _keys_in(envelope: Envelope) -> int:
-    match envelope.content:
-        case ForRegion(message=Acquire(keys=keys)):
-            return len(keys)
-    return 0
 
 
 def _retired() -> WrongOwner:
