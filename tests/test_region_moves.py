@@ -23,7 +23,7 @@ from upriver.dataflow.operators.view import View
 from upriver.dataflow.plan import TableSpec, ViewPlan
 from upriver.dataflow.region import Region, store_of
 from upriver.dataflow.sql import plan_view
-from upriver.errors import ProtocolError
+from upriver.errors import ProtocolError, RowError
 from upriver.hashing import hash64
 from upriver.sim.tables import TABLES, VIEWS
 
@@ -273,12 +273,14 @@ def test_state_is_not_installed_twice(name: str) -> None:
         region.install(region.collect(region.keys_of(0, 1)))
 
 
-def test_a_sum_that_came_by_installing_still_overflows() -> None:
+@pytest.mark.parametrize("totals", [(2**62, 1), (1, 2**62)])
+def test_sums_still_overflow_where_other_sums_were_installed(totals: tuple[int, int]) -> None:
     plan = _plan("v", "SELECT k, sum(m) AS m FROM events GROUP BY k", ("k",))
-    row = ("a", 1, 2**62, *[None] * 5)
-    first, second = Region.build(plan, EVALUATOR), Region.build(plan, EVALUATOR)
-    batch = table_batch(EVENTS.schema, [row], ["k"], hash64)
-    first.apply(batch)
-    second.install(first.collect(batch.hash64))
-    with pytest.raises(Exception, match="sum does not fit"):
-        second.apply(batch)
+    rows = [(key, 1, total, *[None] * 5) for key, total in zip("ab", totals, strict=True)]
+    moved, own = (table_batch(EVENTS.schema, [row], ["k"], hash64) for row in rows)
+    source, target = Region.build(plan, EVALUATOR), Region.build(plan, EVALUATOR)
+    source.apply(moved)
+    target.apply(own)
+    target.install(source.collect(moved.hash64))
+    with pytest.raises(RowError, match="sum does not fit"):
+        target.apply(max((moved, own), key=lambda batch: batch.rows.column("m")[0].as_py()))
