@@ -87,6 +87,8 @@ class Following:
     """All and only the snapshots whose cut lies ahead. Cuts may go back, when the foremost worker is lost."""
     meet: Meet | None = None
     """The last meeting that this worker was told of, unless a peer was lost since."""
+    met: Meet | None = None
+    """The last meeting whose channels are all open, or were."""
     peers: dict[WorkerId, Incarnation] = field(default_factory=dict)
     """Who can be asked: all who have met at the last rescale, this worker too, but for those who have left; nobody if
     one was lost since."""
@@ -117,6 +119,13 @@ class Following:
     def tell(self, peer: WorkerId, content: PeerMessage) -> None:
         envelope = Envelope(generation=self.assignment.generation, content=content)
         self.actions.append(SendPeer(to=peer, envelope=envelope))
+
+    def reaches(self, asker: WorkerId) -> bool:
+        """Whether there is, or was, a channel to a worker that has asked something. Who it was may be gone for long,
+        and another may be in its place."""
+        if self.met is None or asker not in self.met.peers or asker in self.left:
+            return False
+        return self.meet is None or self.meet.peers.get(asker) == self.met.peers[asker]
 
     def map_of(self, view: str) -> VnodeMap | None:
         """The map by which the view's keys are kept; ``None`` while they move."""

@@ -63,7 +63,7 @@ def _answer(phase: Following, view: str, question: Question) -> None:
     answer = QuestionAnswered(ticket=question.ticket, keys=len(question), rows=rows, epoch=phase.reflected)
     if question.asker == phase.me:
         answered(phase, answer)
-    elif question.asker not in phase.left:
+    elif phase.reaches(question.asker):
         phase.tell(question.asker, answer)
 
 
@@ -71,7 +71,7 @@ def _refuse(phase: Following, question: Question, error: UpriverError) -> None:
     refusal = QuestionRefused(ticket=question.ticket, error=error)
     if question.asker == phase.me:
         refused(phase, refusal)
-    elif question.asker not in phase.left:
+    elif phase.reaches(question.asker):
         phase.tell(question.asker, refusal)
 
 

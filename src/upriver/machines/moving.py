@@ -45,6 +45,7 @@ def meet(phase: Following, event: Meet) -> None:
 
 def peers_met(phase: Following, event: PeersMet) -> None:
     if phase.meet is not None and event.meeting == phase.meet.meeting:
+        phase.met = phase.meet
         phase.say(MetPeers(meeting=event.meeting))
 
 
