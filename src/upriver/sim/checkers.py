@@ -80,9 +80,9 @@ def a_key_lives_in_one_place(keys_of: Mapping[str, Collection[int]]) -> str | No
     return f"{split} are at several places, the first at {where}" if split else None
 
 
-def no_key_is_lost(expected: Collection[int], found: Collection[int]) -> str | None:
-    """``found``: in all places and on all ways together."""
-    lost, more = set(expected) - set(found), set(found) - set(expected)
+def no_key_is_lost(expected: Collection[int], kept: Collection[int], travelling: Collection[int]) -> str | None:
+    """``travelling``: keys whose state is on its way, some of which may have none."""
+    lost, more = set(expected) - set(kept) - set(travelling), set(kept) - set(expected)
     return f"{sorted(lost)} are nowhere, {sorted(more)} should not be" if lost or more else None
 
 

@@ -57,6 +57,8 @@ class Process:
     """It was told of no rescale since it was assigned, or has lost a peer since."""
     left: set[WorkerId] = field(default_factory=set)
     """Who has taken leave of this process."""
+    all_there: bool = False
+    """It has lost nobody since it was told of the last meeting."""
     has_lost: bool = False
     """It has lost a peer since it last met all of them."""
     leaves: bool = False
@@ -110,12 +112,14 @@ class Process:
             case Assign():
                 self._begin(event)
             case Order():
-                self.alone = False
+                self.alone = not self.all_there
             case PeerLost() if self._counts(event):
                 self.alone = self.has_lost = True
+                self.all_there = False
             case Meet():
                 self.left -= event.peers.keys()
                 self.meet = event
+                self.all_there = True
             case PeerSaid(envelope=Envelope(content=ForRegion(message=Bye()))):
                 self.left.add(event.sender)
             case PeersMet():
@@ -141,6 +145,7 @@ class Process:
         self.assigned, self.serves, self.leaves, self.torn = assign, True, False, False
         self.applied, self.alone = assign.start_at, True
         self.left.clear()
+        self.all_there = False
         self.unread.clear()
         self.opened.clear()
         self.held.clear()

@@ -181,8 +181,9 @@ class Watcher:
         require(checkers.a_key_lives_in_one_place, keys_of)
         everything = self._oracle.at(plan.name, epoch)
         hashes = hashes_of_keys(plan.index)
-        found = [hash64 for keys in keys_of.values() for hash64 in keys]
-        require(checkers.no_key_is_lost, {hashes[key] for key in everything}, found)
+        kept = [hash64 for process in members for hash64 in keys_of.pop(str(process))]
+        travelling = [hash64 for keys in keys_of.values() for hash64 in keys]
+        require(checkers.no_key_is_lost, {hashes[key] for key in everything}, kept, travelling)
         for process in members:
             here = by_key(process.shares[plan.name].view.scan(), plan)
             self._check_order(plan, here)
