@@ -130,6 +130,7 @@ class Watcher:
         """Scan one view of a process that stands between epochs, while no keys move."""
         found = by_key(process.shares[plan.name].view.scan(), plan)
         vnode_map = process.map_of(plan.name)
+        require(checkers.no_keys_move_while_epochs_flow, vnode_map is not None)
         assert vnode_map is not None
         vnodes = vnode_map.vnodes_of_worker(process.worker)
         require(checkers.a_worker_holds_only_keys_of_its_vnodes, found, self._oracle.vnode_of[plan.name], vnodes)
