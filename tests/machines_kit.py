@@ -86,7 +86,8 @@ class Seen:
 
     def keys_of(self, vnode: int, vnodes: int) -> Hashes:
         hashes = np.sort(hashed(list(self.epochs)))
-        return hashes[vnodes_of(hashes, vnodes) == vnode]
+        mine: Hashes = hashes[vnodes_of(hashes, vnodes) == vnode]
+        return mine
 
     def collect(self, keys: Hashes) -> tuple[pa.RecordBatch, ...]:
         return (self._rows(self._named(keys)),)
@@ -255,13 +256,13 @@ def finished(epoch: int, read: int, applied: int, keys: int, total: int) -> Epoc
     return EpochFinished(epoch=Epoch(epoch), read={CHANNEL: read}, applied={"seen": applied}, stats=stats)
 
 
-def reports(actions: Sequence[WorkerAction], kind: type[FromWorker] | None = None) -> list[FromWorker]:
+def reports(actions: Sequence[WorkerAction], kind: type[FromWorker] | None = None) -> list[Any]:
     """What was said to the coordinator; of one kind only, if one is named."""
     messages = [action.message for action in actions if isinstance(action, Report)]
     return [message for message in messages if kind is None or isinstance(message, kind)]
 
 
-def sent(actions: Sequence[WorkerAction]) -> list[tuple[int, PeerMessage]]:
+def sent(actions: Sequence[WorkerAction]) -> list[tuple[int, Any]]:
     """What was said to peers; a region's messages without their wrapping."""
     return [
         (action.to, getattr(action.envelope.content, "message", action.envelope.content))

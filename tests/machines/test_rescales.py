@@ -1,5 +1,6 @@
 """The coordinator machine's rescales that go as wished: rules C5, C6 and C8 of docs/design/rescale.md."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -29,8 +30,14 @@ from coordinator_kit import (
 )
 
 from upriver.errors import DeclarationError, IllegalEvent
-from upriver.ids import Epoch, VnodeId, WorkerId
-from upriver.machines.coordinator_events import RescaleBegun, RescaleEnded, StartWorkers
+from upriver.ids import Epoch, Incarnation, VnodeId, WorkerId
+from upriver.machines.coordinator_events import (
+    CoordinatorEvent,
+    RescaleBegun,
+    RescaleEnded,
+    RescaleWanted,
+    StartWorkers,
+)
 from upriver.machines.messages import Assign, CloseInput, EpochOver, Meet, OpenEpoch, Order, ReadVnodes, Retire
 from upriver.machines.rules import Rules
 from upriver.machines.strategies import Strategy
@@ -63,7 +70,7 @@ def test_up_a_joiner_is_assigned_nothing_as_of_the_last_epoch_and_meets_the_othe
         serve_from=Epoch(1),
         generation=0,
     )
-    peers = {ZERO: (1, "host-1"), ONE: (2, "host-2"), TWO: (3, "host-3")}
+    peers = {WorkerId(worker): (Incarnation(worker + 1), f"host-{worker + 1}") for worker in range(3)}
     meet = Meet(meeting=1, peers=peers, strategy=Strategy.ICADD, keys_max=None)
     assert (first, others) == (tell(3, assign), [tell(incarnation, meet) for incarnation in (1, 2, 3)])
 
@@ -139,11 +146,12 @@ def test_moves_go_to_workers_that_are_there() -> None:
     assert listeners(Meet, meets) == [1, 2]
     machine.step(met(1))
     (order, _) = only(Order, machine.step(met(2)))
+    assert isinstance(order.order, RescaleAnnounced)
     assert order.order.after == vnode_map((1, 1, 0, 1), version=1)
 
 
 @pytest.mark.parametrize("wish", [wanted(7, workers=2), wanted(7, moves={}), wanted(7, moves={0: 0})])
-def test_a_wish_that_changes_nothing_is_over_at_once(wish: object) -> None:
+def test_a_wish_that_changes_nothing_is_over_at_once(wish: RescaleWanted) -> None:
     machine = coordinator(*BOTH)
     actions = machine.step(wish)
     assert (outcomes(actions), only(RescaleBegun, actions)) == ([(7, "over", 0)], [])
@@ -160,13 +168,13 @@ def test_a_wish_that_changes_nothing_is_over_at_once(wish: object) -> None:
         (wanted(7, moves={0: -1}), "a worker id is 0 or more"),
     ],
 )
-def test_a_wish_that_cannot_be_met_is_refused_and_nothing_changes(wish: object, error: str) -> None:
+def test_a_wish_that_cannot_be_met_is_refused_and_nothing_changes(wish: RescaleWanted, error: str) -> None:
     machine = coordinator(*BOTH)
     (refusal,) = machine.step(wish)
     assert isinstance(refusal, RescaleEnded)
     assert (refusal.ticket, refusal.outcome) == (7, "refused")
-    with pytest.raises(DeclarationError, match=error):
-        raise refusal.error
+    assert isinstance(refusal.error, DeclarationError)
+    assert re.search(error, str(refusal.error))
     assert machine.step(published(1)) == [*opened(1, 1), *opened(2, 1)]
 
 
@@ -244,7 +252,7 @@ def test_rescales_take_turns() -> None:
 
 
 @pytest.mark.parametrize("at_once", [wanted(2, workers=2), wanted(2, workers=0)], ids=["nothing to do", "refused"])
-def test_a_wish_that_ends_at_once_does_not_hold_up_the_next(at_once: object) -> None:
+def test_a_wish_that_ends_at_once_does_not_hold_up_the_next(at_once: RescaleWanted) -> None:
     machine = coordinator(*MOVING, at_once, wanted(3, moves={1: 0}), settled(1))
     assert [begun.ticket for begun in only(RescaleBegun, machine.step(settled(2)))] == [3]
 
@@ -267,7 +275,7 @@ def test_each_view_is_settled_by_itself() -> None:
 
 # Restart ------------------------------------------------------------------------------------------------------------
 
-RESTART: Sequence[object] = [*BOTH, published(1), finished(1, 1), finished(2, 1)]
+RESTART: Sequence[CoordinatorEvent] = [*BOTH, published(1), finished(1, 1), finished(2, 1)]
 
 
 def test_restart_all_begin_anew_by_the_new_map_and_read_everything_again() -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from machines_kit import (
+    CHANNEL,
     HALVES,
     KEYS,
     PLAN,
@@ -27,7 +28,7 @@ from machines_kit import (
 )
 
 from upriver.errors import ProtocolError
-from upriver.ids import VnodeId
+from upriver.ids import Channel, VnodeId
 from upriver.machines.messages import EpochFinished, ReadVnodes, RowsApplied
 from upriver.machines.peers import Portion
 from upriver.machines.rules import Rules
@@ -62,7 +63,7 @@ def test_each_channel_is_read_once_and_counted_by_itself() -> None:
     elsewhere = replace(PLAN, name="elsewhere", index=("j",))
     two = assign(plans=(PLAN, elsewhere), maps=dict.fromkeys(("seen", "elsewhere"), vnode_map([0] * 8)))
     machine = worker(two, opened(1), rows(1, "a"), rows(1, "b", "c", channel="t/j"))
-    promised = {"t/k": 1, "t/j": 2}
+    promised = {CHANNEL: 1, Channel("t/j"): 2}
     (report,) = reports(machine.step(replace(read(1, 0), promised=promised)))
     assert isinstance(report, EpochFinished)
     assert (report.read, report.applied) == (promised, {"seen": 1, "elsewhere": 2})

@@ -36,16 +36,17 @@ from upriver.errors import KeyTypeError, UnknownView, WrongOwner
 from upriver.ids import Epoch, Incarnation, MapVersion, VnodeId, WorkerId
 from upriver.machines.lookups import LOOKUPS_WAITING_MAX
 from upriver.machines.messages import CloseInput, PeersLost
-from upriver.machines.peers import PeerMessage, Question, QuestionAnswered, QuestionRefused
+from upriver.machines.peers import ForRegion, PeerMessage, Question, QuestionAnswered, QuestionRefused
 from upriver.machines.rules import Rules
-from upriver.machines.worker_events import Answer, LookupGivenUp, PeerLost, Refuse, WorkerAction
+from upriver.machines.worker_events import Answer, LookupGivenUp, PeerLost, PeersMet, Refuse, WorkerAction, WorkerEvent
 from upriver.migration.messages import Bye, Mark, RowsSent
 
 MINE, ALSO_MINE, THEIRS = KEYS[0][0], KEYS[1][0], KEYS[7][0]
 """By the map HALVES, seen from worker 0."""
-ANNOUNCED = [meet(0, 1), announce(HALVES, HALVES)]
+CHANNELS: list[WorkerEvent] = [meet(0, 1), PeersMet(meeting=1)]
+ANNOUNCED: list[WorkerEvent] = [*CHANNELS, announce(HALVES, HALVES)]
 """All have met, and the rescale to come moves nothing here: there is a channel to worker 1, and it listens."""
-MET = [assign(HALVES), *ANNOUNCED]
+MET: list[WorkerEvent] = [assign(HALVES), *ANNOUNCED]
 
 
 def answer(ticket: int, epoch: int, **seen: Sequence[int]) -> QuestionAnswered:
@@ -55,7 +56,7 @@ def answer(ticket: int, epoch: int, **seen: Sequence[int]) -> QuestionAnswered:
 
 def questions(actions: Sequence[WorkerAction]) -> list[tuple[int, int, list[str]]]:
     """Sent to peers: to whom, the lookup's ticket, and its keys."""
-    found = []
+    found: list[tuple[int, int, list[str]]] = []
     for to, message in sent(actions):
         assert isinstance(message, RowsSent)
         assert isinstance(message.rows, Question)
@@ -94,7 +95,7 @@ def test_a_lookup_waits_for_the_epoch_that_it_asks_for() -> None:
 
 
 def test_so_many_lookups_wait_and_one_more_is_refused() -> None:
-    machine = worker(assign(serve_from=1))
+    machine = worker(assign(serve_from=1), *CHANNELS)
     waiting = [machine.step(asked("a", ticket=ticket)) for ticket in range(LOOKUPS_WAITING_MAX)]
     assert not any(waiting)
     assert refused(machine.step(asked("a", ticket=LOOKUPS_WAITING_MAX))) == {LOOKUPS_WAITING_MAX: WrongOwner}
@@ -165,7 +166,7 @@ def test_keys_that_the_view_refuses_are_refused() -> None:
 
 
 def test_a_peers_question_is_answered_to_the_peer() -> None:
-    machine = worker(assign(HALVES), *applied([MINE]), meet(0, 1))
+    machine = worker(assign(HALVES), *applied([MINE]), *CHANNELS)
     (reply,) = sent(machine.step(question_from(1, MINE, ALSO_MINE, ticket=8)))
     assert reply == (1, replace(answer(8, 1, **{MINE: [1]}), keys=2))
 
@@ -180,6 +181,7 @@ def test_a_peers_question_that_the_view_refuses_is_refused_to_the_peer() -> None
     numbers = pa.RecordBatch.from_arrays([pa.array([1])], names=["k"])
     question = question_from(1, MINE)
     content = question.envelope.content
+    assert isinstance(content, ForRegion)
     asks_wrongly = Question(3, WorkerId(1), Epoch(0), numbers, hashed([MINE]))
     wrong = replace(content, message=RowsSent(version=MapVersion(0), rows=asks_wrongly))
     assert told(worker(*MET).step(said(1, wrong))) == [(1, None, KeyTypeError)]
@@ -195,7 +197,7 @@ def test_a_lookup_is_gathered_from_all_who_keep_its_keys_as_of_the_earliest_epoc
 
 def test_a_lookup_that_one_peer_refuses_is_refused_once() -> None:
     thirds = owners_with(HALVES, v7=2)
-    met = [assign(thirds), meet(0, 1, 2), announce(thirds, thirds)]
+    met: list[WorkerEvent] = [assign(thirds), meet(0, 1, 2), announce(thirds, thirds)]
     machine = worker(*met, asked(KEYS[6][0], THEIRS, ticket=6))
     refusal = QuestionRefused(ticket=6, error=KeyTypeError("key k is a string"))
     assert refused(machine.step(said(1, refusal))) == {6: KeyTypeError}
@@ -233,6 +235,17 @@ def test_who_waits_for_an_answer_waits_on_when_the_same_meet_again() -> None:
     assert answered(machine.step(said(1, answer(4, 0, **{THEIRS: [1]})))) == {4: ({THEIRS: [1]}, 0)}
 
 
+def test_a_peer_to_which_no_channel_is_open_is_not_answered() -> None:
+    assert sent(worker(assign(HALVES), meet(0, 1)).step(question_from(1, MINE))) == []
+
+
+def test_a_peer_in_whose_place_another_is_to_be_met_is_not_answered() -> None:
+    again = meet(0, 1, meeting=2)
+    another = replace(again, peers={**again.peers, WorkerId(1): (Incarnation(9), "host-9")})
+    machine = worker(*MET, opened(1), question_from(1, MINE, at_least=1), another)
+    assert sent(machine.step(read(1, 0))) == []
+
+
 def test_a_peer_that_has_left_is_not_answered() -> None:
     machine = worker(*MET, opened(1), question_from(1, MINE, at_least=1), of_region(1, GOODBYE))
     assert sent(machine.step(read(1, 0))) == []
@@ -256,7 +269,12 @@ def test_who_waits_for_an_epoch_at_a_worker_that_leaves_is_to_wait_where_the_key
 
 FIRST, SECOND = KEYS[0][:2]
 MOVES_0 = owners_with(ALL_MINE, v0=1)
-MOVING = [assign(), *applied([FIRST, SECOND, ALSO_MINE]), meet(0, 1), announce(ALL_MINE, MOVES_0, 0, 1)]
+MOVING: list[WorkerEvent] = [
+    assign(),
+    *applied([FIRST, SECOND, ALSO_MINE]),
+    meet(0, 1),
+    announce(ALL_MINE, MOVES_0, 0, 1),
+]
 """Worker 0 gives vnode 0 to worker 1; it has two keys there, and has given none."""
 
 
@@ -283,7 +301,7 @@ def test_a_lookup_that_waits_for_an_epoch_follows_its_key_when_that_has_moved() 
 def test_an_answer_names_the_map_by_which_the_keys_are_kept_and_while_they_move_the_one_before() -> None:
     versions = []
     machine = worker(assign())
-    orders = [
+    orders: list[WorkerEvent] = [
         announce(ALL_MINE, ALL_MINE, 0, 1),
         announce(ALL_MINE, MOVES_0, 0, 1, version=1),
         of_region(1, Mark(version=MapVersion(2), vnode=VnodeId(0))),

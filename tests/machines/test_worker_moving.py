@@ -4,18 +4,21 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from machines_kit import (
     ALL_MINE,
     HALVES,
     KEYS,
     PLAN,
+    Seen,
     abort,
     announce,
     answered,
     applied,
     asked,
     assign,
+    batch,
     hashed,
     meet,
     move,
@@ -37,16 +40,16 @@ from upriver.machines.messages import CloseInput, GoOn, HoldStill, MetPeers, Mov
 from upriver.machines.moving import LOADS_OUT_MAX
 from upriver.machines.peers import ForRegion, Installed
 from upriver.machines.rules import Rules
-from upriver.machines.worker_events import MeetPeers, PeersMet, WorkerAction
+from upriver.machines.worker_events import MeetPeers, PeerSaid, PeersMet, WorkerAction, WorkerEvent
 from upriver.migration.messages import Acquire, Bye, Done, Kept, Mark, RelayedMark, RowsSent
 
 FIRST, SECOND = KEYS[0][:2]
 STAYS = KEYS[1][0]
 MOVES_0 = owners_with(ALL_MINE, v0=1)
-BEFORE = [assign(), *applied([FIRST, SECOND, STAYS]), meet(0, 1)]
-MOVING = [*BEFORE, announce(ALL_MINE, MOVES_0, 0, 1)]
+BEFORE: list[WorkerEvent] = [assign(), *applied([FIRST, SECOND, STAYS]), meet(0, 1)]
+MOVING: list[WorkerEvent] = [*BEFORE, announce(ALL_MINE, MOVES_0, 0, 1)]
 """Worker 0 gives vnode 0 to worker 1; it has two keys there, and has given none."""
-TAKING = [assign(me=1), meet(0, 1), announce(ALL_MINE, MOVES_0, 0, 1)]
+TAKING: list[WorkerEvent] = [assign(me=1), meet(0, 1), announce(ALL_MINE, MOVES_0, 0, 1)]
 """The same, seen by worker 1."""
 INSTALLED = said(1, Installed(view="seen"))
 V1 = MapVersion(1)
@@ -55,14 +58,19 @@ V1 = MapVersion(1)
 def given(actions: Sequence[WorkerAction]) -> list[list[str]]:
     """The keys of each load of state that was sent."""
     loads = [message for _, message in sent(actions) if isinstance(message, Acquire)]
-    return [load.state[0].column("k").to_pylist() for load in loads]
+    return [part.column("k").to_pylist() for load in loads for part in _state(load)]
 
 
-def load(*keys: str, generation: int = 0) -> object:
+def _state(load: Acquire) -> tuple[pa.RecordBatch, ...]:
+    assert isinstance(load.state, tuple)
+    return load.state
+
+
+def load(*keys: str, generation: int = 0) -> PeerSaid:
     """A load of such keys, from worker 0."""
-    giver = worker(assign(), *applied(keys), meet(0, 1))
-    (state,) = (giver.phase.shares["seen"].view.collect(np.sort(hashed(keys))),)
-    return of_region(0, Acquire(version=V1, keys=np.sort(hashed(keys)), state=state), generation)
+    giver, sorted_keys = Seen(), np.sort(hashed(keys))
+    giver.apply(batch(1, *keys))
+    return of_region(0, Acquire(version=V1, keys=sorted_keys, state=giver.collect(sorted_keys)), generation)
 
 
 def test_a_meeting_is_reported_when_all_channels_are_open() -> None:

@@ -22,6 +22,7 @@ from machines_kit import (
     over,
     question_from,
     read,
+    reading,
     refused,
     reports,
     rows,
@@ -166,8 +167,7 @@ def test_a_worker_begins_at_the_epoch_that_it_is_told() -> None:
     machine = worker(assign(start_at=7, serve_from=7))
     assert answered(machine.step(asked("a", at_least=7))) == {1: ({}, 7)}
     assert machine.step(opened(7)) == []
-    (begin,) = machine.step(opened(8))
-    assert begin.epoch == 8
+    assert machine.step(opened(8)) == [reading(8)]
 
 
 def test_a_peers_question_that_waits_is_forgotten_when_the_worker_begins_anew() -> None:
