@@ -31,6 +31,15 @@ HAPPENINGS = (
     "late_reports",
     "takeovers",
     "repeats",
+    "lookups_given_up",
+    "mixed_epochs_ended",
+    "loads",
+    "rescales_live",
+    "restarts",
+    "rescales_aborted",
+    "rescales_failed",
+    "rescales_refused",
+    "PeerLost",
     "torn_reads_noticed",
 )
 

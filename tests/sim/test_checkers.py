@@ -13,10 +13,13 @@ from upriver.dataflow.batch import Batch
 from upriver.dataflow.expressions import Evaluator
 from upriver.dataflow.region import Region
 from upriver.errors import UnknownView, WrongOwner
-from upriver.machines.coordinator import EPOCHS_AHEAD_MAX
+from upriver.ids import MapVersion, WorkerId
+from upriver.machines.cluster import EPOCHS_AHEAD_MAX
+from upriver.machines.coordinator_events import Outcome
 from upriver.sim import checkers
 from upriver.sim.campaign import Simulator
 from upriver.sim.checkers import Violated, require
+from upriver.vnodes import VnodeMap
 
 Checker = Callable[..., str | None]
 Args = tuple[Any, ...]
@@ -26,6 +29,8 @@ VNODE_OF = {A: 0, B: 1}
 VIEW = {A: [("a", 1)], B: [("b", 1), ("b", 2)]}
 OTHER = {A: [("a", 1)], B: [("b", 1)]}
 SQL = Counter({("a", 1): 1, ("b", 1): 1, ("b", 2): 1})
+MAP = VnodeMap.initial(2, [WorkerId(0), WorkerId(1)])
+OTHER_MAP = VnodeMap(MapVersion(1), MAP.owners)
 GONE, UNKNOWN = WrongOwner("gone"), UnknownView("typo")
 
 CASES: list[tuple[Checker, list[Args], list[Args]]] = [
@@ -37,29 +42,41 @@ CASES: list[tuple[Checker, list[Args], list[Args]]] = [
         [([A], VNODE_OF, {0})],
         [([A, B], VNODE_OF, {0}), ([("c",)], VNODE_OF, {0})],
     ),
-    (checkers.a_key_lives_in_one_place, [({0: [A], 1: [B]},)], [({0: [A], 1: [A, B]},)]),
+    (checkers.no_keys_move_while_epochs_flow, [(True,)], [(False,)]),
+    (checkers.a_key_lives_in_one_place, [({"w0": [1], "w1": [2]},)], [({"w0": [1], "w0 -> w1": [1, 2]},)]),
+    (
+        checkers.no_key_is_lost,
+        [({1, 2}, [1], [2]), ({1}, [1], [3])],
+        [({1, 2}, [1], []), ({1}, [1, 2], [])],
+    ),
     (checkers.a_keys_rows_are_in_order, [(VIEW, 1)], [({A: [("a", 2), ("a", 1)]}, 1), ({A: [("a", 1)] * 2}, 1)]),
     (checkers.views_equal_the_oracle, [(VIEW, dict(VIEW))], [(VIEW, OTHER), (OTHER, VIEW), (VIEW, {})]),
     (checkers.views_equal_sql, [(SQL, VIEW)], [(SQL, OTHER), (SQL, {}), (SQL + SQL, VIEW)]),
     (checkers.everybody_is_answered_once, [(1, {1, 2})], [(3, {1, 2})]),
-    (checkers.lookups_tell_the_epoch_applied, [(2, 2)], [(2, 1), (2, 3)]),
-    (checkers.lookups_wait_for_the_replay, [(2, 1, 2), (3, 3, 0)], [(1, 0, 2), (2, 3, 0)]),
+    (checkers.lookups_wait_for_their_epoch, [(2, 2), (2, 0)], [(2, 3)]),
+    (checkers.lookups_wait_for_the_replay, [(2, 2), (3, 0)], [(1, 2)]),
+    (checkers.lookups_equal_the_oracle, [(A, [1], [4], 3, 5)], [(A, [1], [], 3, 5)]),
+    (checkers.lookups_tell_a_map_no_older_than_before, [(1, 1), (1, 2)], [(2, 1)]),
     (
-        checkers.lookups_equal_the_oracle,
-        [(A, [1], [1], [1, 2]), (A, [1, 2], [1], [1, 2])],
-        [(A, [], [1], [1, 2]), (A, [2], [1], [1, 2])],
+        checkers.lookups_for_others_are_refused_by_who_is_alone,
+        [(True, True, True), (False, True, False), (False, False, True)],
+        [(False, True, True)],
     ),
-    (checkers.lookups_are_answered_by_the_owner, [([A], VNODE_OF, {0})], [([A, B], VNODE_OF, {0})]),
     (checkers.lookups_give_only_what_was_asked_for, [([A, B], VIEW), ([A, B], {})], [([A], VIEW)]),
-    (checkers.lookups_never_go_back, [(A, 2, 2), (A, 2, 3)], [(A, 2, 1)]),
+    (checkers.lookups_never_go_back, [(A, 2, [2]), (A, 2, [1, 3])], [(A, 2, [0, 1])]),
     (
         checkers.lookups_are_refused_for_a_reason,
-        [(GONE, False, False, True), (UNKNOWN, True, False, False), (GONE, True, True, False)],
         [
-            (GONE, True, True, True),
-            (UNKNOWN, True, True, False),
-            (GONE, True, False, True),
-            (UNKNOWN, False, True, True),
+            (GONE, True, False, True, False),
+            (UNKNOWN, False, True, True, False),
+            (GONE, True, True, False, False),
+            (GONE, False, True, True, True),
+        ],
+        [
+            (GONE, True, True, True, False),
+            (UNKNOWN, True, True, False, False),
+            (GONE, False, True, True, False),
+            (UNKNOWN, False, False, True, False),
         ],
     ),
     (checkers.epochs_end_in_order, [(0, 1)], [(0, 2), (1, 1)]),
@@ -71,9 +88,36 @@ CASES: list[tuple[Checker, list[Args], list[Args]]] = [
     (checkers.snapshots_are_consistent_cuts, [(VIEW, dict(VIEW))], [(VIEW, OTHER)]),
     (checkers.a_snapshot_that_is_ready_is_held, [([],)], [([3],)]),
     (checkers.snapshots_that_are_dropped_are_forgotten, [([1, 2], {3})], [([1, 2], {2})]),
+    (
+        checkers.peers_are_spoken_to_over_a_channel,
+        [(True, False), (True, True), (False, True)],
+        [(False, False)],
+    ),
+    (
+        checkers.a_rescale_ends_for_a_reason,
+        [
+            (Outcome.OVER, True, False, False),
+            (Outcome.ABORTED, True, True, False),
+            (Outcome.REFUSED, False, False, False),
+            (Outcome.FAILED, True, False, True),
+        ],
+        [
+            (Outcome.OVER, False, True, True),
+            (Outcome.ABORTED, True, False, True),
+            (Outcome.REFUSED, True, True, True),
+            (Outcome.FAILED, True, True, False),
+        ],
+    ),
+    (checkers.a_rescale_leaves_as_many_workers_as_wanted, [(2, {0, 3})], [(2, {0}), (2, {0, 1, 2})]),
     (checkers.the_river_comes_to_rest, [(9, 10)], [(10, 10)]),
     (checkers.every_epoch_ends, [(3, 3)], [(3, 2)]),
     (checkers.nobody_is_left_waiting, [([],)], [([7],)]),
+    (
+        checkers.all_go_by_one_map,
+        [({"readers": MAP, "w0": MAP},)],
+        [({"readers": MAP, "w0": None},), ({"readers": MAP, "w0": OTHER_MAP},)],
+    ),
+    (checkers.who_is_not_wanted_has_gone, [([1, 2], [1, 2, 3])], [([1, 2], [2])]),
     (checkers.everybody_retires, [([],)], [([2],)]),
 ]
 NEVER_RIGHT = {checkers.machines_do_not_fail, checkers.the_app_does_not_fail}
