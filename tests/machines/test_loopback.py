@@ -106,6 +106,7 @@ class River:
         self._incarnations = count(1)
         self._tickets = count(1)
         self.start(WorkerId(0))
+        self.run()
 
     def start(self, worker: WorkerId) -> None:
         incarnation = next(self._incarnations)
