@@ -29,13 +29,14 @@ def drawn_view(plans: Sequence[ViewPlan], lots: Random) -> str:
 def drawn_lookup(
     ticket: int,
     process: Process,
+    reader: Process,
     plan: ViewPlan,
     vnode_of: Mapping[Key, int],
     published: Epoch,
     lots: Random,
 ) -> LookupAsked:
-    """Mostly for keys that the process was to read or is about to; sometimes for any, for a later epoch, or for a view
-    that is not there.
+    """Mostly for keys that the process was to read, or that the reader is about to read; sometimes for any, for a later
+    epoch, or for a view that is not there.
 
     vnode_of: of every key that the view can have.
     """
@@ -45,7 +46,7 @@ def drawn_lookup(
     candidates = own if own and lots.random() < OWN_KEYS_SHARE else list(hashes)
     keys = lots.sample(candidates, min(len(candidates), lots.randint(1, KEYS_ASKED_MAX)))
     if lots.random() < NEXT_KEY_SHARE:
-        keys[:1] = _next_key(process, plan) or keys[:1]
+        keys[:1] = _next_key(reader, plan) or keys[:1]
     columns = zip(plan.key, zip(*dict.fromkeys(keys), strict=True), strict=True)
     schema = plan.output.schema
     return LookupAsked(
@@ -53,13 +54,13 @@ def drawn_lookup(
         view=drawn_view([plan], lots),
         keys=pa.record_batch({name: pa.array(list(values), schema.field(name).type) for name, values in columns}),
         hash64=np.array([hashes[key] for key in dict.fromkeys(keys)], np.uint64),
-        at_least=Epoch(lots.choice((0, 0, 0, published, published + lots.randint(1, 3)))),
+        at_least=Epoch(lots.choice((0, 0, published, published, published + lots.randint(1, 3)))),
     )
 
 
-def _next_key(process: Process, plan: ViewPlan) -> list[Key]:
-    """The key that the process is to read next: the likeliest to be seen in the middle of its rows."""
-    following = (event for event in process.unread if isinstance(event, RowsRead) and event.channel == plan.channel)
+def _next_key(reader: Process, plan: ViewPlan) -> list[Key]:
+    """The key that is to be read next: the likeliest to be seen without an epoch's rows."""
+    following = (event for event in reader.unread if isinstance(event, RowsRead) and event.channel == plan.channel)
     batch = next((event.batch for event in following if len(event.batch)), None)
     return [] if batch is None else [tuple(batch.rows.column(column)[0].as_py() for column in plan.index)]
 

@@ -15,8 +15,9 @@ PLACES_MAX = 8  # places whose pace is drawn; others go on from the first
 class Weather:
     """Weights, relative to each other; ``torn`` is a probability.
 
-    pace: how fast each place takes its messages and reads. hear: how fast the coordinator takes reports.
-    notice: that the coordinator hears of a loss. start: that a process comes to an empty place.
+    pace: how fast each place takes its messages and reads; read: how fast it reads, beside that.
+    hear: how fast the coordinator takes reports. notice: that it hears of a loss.
+    start: that a process comes to an empty place.
     takeover: that one comes to a full place. repeat: that the network says an ``OpenEpoch`` again.
     torn: that a read loses or doubles rows. sizes: rows of an epoch, to be drawn from.
     give_up: that somebody who waits for a lookup does so no more.
@@ -28,6 +29,7 @@ class Weather:
     lookup: float
     scan: float
     pace: tuple[float, ...]
+    read: float
     hear: float
     crash: float
     notice: float
@@ -55,6 +57,7 @@ class Weather:
             lookup=crowd * lots.choice((0.5, 2.0, 4.0)),
             scan=crowd * lots.choice((0.0, 0.3, 1.5)),
             pace=tuple(lots.choice((0.2, 1.0, 4.0)) for _ in range(PLACES_MAX)),
+            read=lots.choice((0.1, 1.0, 1.0)),
             hear=lots.choice((0.5, 2.0, 4.0)),
             crash=lots.choice((0.0, 0.0, 0.0, 0.01, 0.05, 0.2)),
             notice=lots.choice((0.3, 2.0)),
@@ -84,6 +87,7 @@ class Weather:
             lookup=0,
             scan=0,
             pace=(1.0,) * PLACES_MAX,
+            read=1,
             hear=1,
             crash=0,
             notice=1,

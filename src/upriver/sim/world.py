@@ -140,7 +140,7 @@ class World:
         if process.inbox:
             moves.append((pace, partial(self._take, process)))
         if process.unread:
-            moves.append((pace, partial(self._read, process)))
+            moves.append((pace * weather.read, partial(self._read, process)))
         if process.opened:
             moves.append((weather.repeat, partial(self._repeat, process)))
         if process.machine.can_move:
@@ -225,7 +225,8 @@ class World:
         process = self._lots.choice(self.river.running)
         plan = self._lots.choice(self._plans)
         vnode_of = self.river.oracle.vnode_of[plan.name]
-        lookup = drawn_lookup(next(self._tickets), process, plan, vnode_of, self.river.lake.published, self._lots)
+        reader, published = self._lots.choice(self.river.running), self.river.lake.published
+        lookup = drawn_lookup(next(self._tickets), process, reader, plan, vnode_of, published, self._lots)
         keys = [tuple(row.values()) for row in lookup.keys.to_pylist()]
         at_least = f" at least {lookup.at_least}" if lookup.at_least else ""
         self._happened("lookups_asked", f"{process} is asked for {lookup.view} {keys}{at_least}: {lookup.ticket}")
