@@ -1,10 +1,10 @@
 """The coordinator's rescales, from the wish to the end; rules C5, C6 and C8.
 
-A rescale waits until the workers that join are up, then until every epoch that was opened has ended (``Draining``);
-while it is on, epochs are opened one at a time. All members open channels to each other (``Meeting``), and then the
-keys move (``Moving``), as :class:`upriver.migration.coordinator.RescaleCoordinator` says. ``restart`` moves nothing:
-all workers begin anew by the new map and read everything again (``Reloading``); so they do, by the old map, when a
-worker is lost while keys move. DESIGN section 5; documents 000 and 001.
+A rescale waits until the workers that join are up (``Starting``), and all members have opened channels to each other
+(``Meeting``), then until every epoch that was opened has ended (``Draining``). Then the keys move (``Moving``), while
+epochs are opened one at a time, as :class:`upriver.migration.coordinator.RescaleCoordinator` says. ``restart`` moves
+nothing: all workers begin anew by the new map and read everything again (``Reloading``); so they do, by the old map,
+when a worker is lost while keys move. DESIGN section 5; documents 000 and 001.
 """
 
 from collections.abc import Sequence
@@ -29,6 +29,9 @@ from upriver.machines.strategies import Strategy
 from upriver.migration import coordinator as protocol
 from upriver.migration.coordinator import QUEUE_REQUESTS_MAX, RegionId, RescaleCoordinator, Ticket
 from upriver.vnodes import VnodeMap
+
+MEETINGS_AGAIN_MAX = 5
+"""Times that the members of a rescale meet again because a channel was lost before keys have moved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +95,7 @@ class Rescales:
         self._orders: list[protocol.Announce] = []
         """To be told to the workers once they have met."""
         self._meeting = 0
+        self._meetings_left = 0
 
     def _new_protocol(self) -> RescaleCoordinator:
         maps = {region: self._cluster.maps[view] for view, region in self._regions.items()}
@@ -100,7 +104,7 @@ class Rescales:
     @property
     def opens_epochs(self) -> bool:
         """Whether epochs may be opened that nobody has had yet."""
-        return not (isinstance(self.stage, Draining | Meeting) and self._cluster.rules.c6_between_epochs)
+        return not (isinstance(self.stage, Draining) and self._cluster.rules.c6_between_epochs)
 
     @property
     def in_lock_step(self) -> bool:
@@ -110,7 +114,7 @@ class Rescales:
     @property
     def takes_scans(self) -> bool:
         """Whether a snapshot can be taken while epochs flow."""
-        return isinstance(self.stage, Idle | Starting | Reloading)
+        return isinstance(self.stage, Idle | Starting | Meeting | Reloading)
 
     @property
     def holds_still(self) -> bool:
@@ -118,7 +122,7 @@ class Rescales:
         return isinstance(self.stage, Moving) and self._current is not None and self._current.strategy.holds_still
 
     def awaits(self, worker: WorkerId) -> bool:
-        """Whether the worker is to join, and the others have not met."""
+        """Whether the worker is to join, and is told what it keeps when all are there."""
         return isinstance(self.stage, Starting | Draining) and worker in self._joining()
 
     # What users want
@@ -158,14 +162,24 @@ class Rescales:
         self._follow(self._protocol.step(event))
 
     def lost(self, member: Member) -> None:
-        """A member is gone. Its state may have been on its way: nobody can tell, so all begin anew."""
-        if isinstance(self.stage, Meeting | Moving):
+        """A member is gone. While keys move, its state may have been on its way: nobody can tell, so all begin anew.
+        Before that, it is waited for."""
+        if isinstance(self.stage, Moving):
             self._fail(WorkerLost(f"worker {member.worker} was lost; all workers start anew by the old map"))
+        elif isinstance(self.stage, Meeting | Draining):
+            joining = self._joining()
+            if member.worker in joining:
+                self._cluster.workers = tuple(w for w in self._cluster.workers if w != member.worker)
+            self.stage = Starting(joining)
 
     def channel_lost(self, member: Member, message: PeersLost) -> None:
-        """What was said over it may be lost."""
-        if isinstance(self.stage, Meeting | Moving):
+        """While keys move, what was said over it may be lost. Before that, it is only to be opened again."""
+        moving = isinstance(self.stage, Moving)
+        if moving or (isinstance(self.stage, Meeting | Draining) and self._meetings_left == 0):
             self._fail(WorkerLost(f"worker {member.worker}: {message.why}; all workers start anew by the old map"))
+        elif isinstance(self.stage, Meeting | Draining):
+            self._meetings_left -= 1
+            self.stage = Starting(self._joining())
 
     # Stages
 
@@ -183,16 +197,15 @@ class Rescales:
                 if self._queue:
                     self._take_up(self._queue.pop(0))
             case Starting(joining):
-                if all(worker in cluster.members for worker in joining):
-                    self.stage = Draining()
-            case Draining():
-                complete = all(worker in cluster.members for worker in self._joining())
-                quiet = cluster.is_quiet() and self._scans.is_idle
-                if complete and (quiet or not cluster.rules.c6_between_epochs):  # C6
-                    self._begin()
+                if cluster.members.keys() >= {*cluster.workers, *joining}:
+                    self._meet()
             case Meeting(waiting):
                 if not waiting:
-                    self._announce()
+                    self.stage = Draining()
+            case Draining():
+                quiet = cluster.is_quiet() and self._scans.is_idle
+                if quiet or not cluster.rules.c6_between_epochs:  # C6
+                    self._begin()
             case Moving(leaving, over):
                 if cluster.is_quiet() or not cluster.rules.c8_leave_when_dry:  # C8
                     for worker in sorted(leaving):
@@ -209,24 +222,35 @@ class Rescales:
         """A request's turn has come."""
         self._current = request
         self._workers_before = self._cluster.workers
+        self._meetings_left = MEETINGS_AGAIN_MAX
         asked = protocol.RescaleAsked(ticket=Ticket(request.ticket), count=request.workers, moves=request.moves)
         self._follow(self._protocol.step(asked))
 
-    def _begin(self) -> None:
-        """All is quiet: the members meet, or begin anew."""
+    def _meet(self) -> None:
+        """All are there. Those who join take part in epochs from now on, though they keep and read nothing; a restart
+        has no use for them, or for channels, before it is done."""
         cluster, request = self._cluster, self._current
         assert request is not None
-        joining = self._joining()
         if request.strategy is Strategy.RESTART:
-            self._settle_at_once()
+            self.stage = Draining()
             return
-        for worker in joining:
-            cluster.assign(cluster.members[worker], start_at=cluster.ledger.ended, serve_from=cluster.ledger.ended)
-        cluster.workers = tuple(sorted({*cluster.workers, *joining}))
+        ended = cluster.ledger.ended
+        for worker in self._joining():
+            if not cluster.members[worker].assigned:
+                cluster.assign(cluster.members[worker], start_at=ended, serve_from=ended)
+        cluster.workers = tuple(sorted({*cluster.workers, *self._joining()}))
         self._meeting += 1
         peers = {m.worker: (m.incarnation, m.address) for m in cluster.by_worker()}
         cluster.tell_all(Meet(meeting=self._meeting, peers=peers, strategy=request.strategy, keys_max=request.keys_max))
         self.stage = Meeting(frozenset(m.incarnation for m in cluster.by_worker()))
+
+    def _begin(self) -> None:
+        """All is quiet: keys move, or all begin anew."""
+        assert self._current is not None
+        if self._current.strategy is Strategy.RESTART:
+            self._settle_at_once()
+        else:
+            self._announce()
 
     def _joining(self) -> tuple[WorkerId, ...]:
         phase = self._protocol.phase
@@ -263,7 +287,7 @@ class Rescales:
                         continue
                     if isinstance(self.stage, Idle):
                         self._say_begun()
-                        self.stage = Draining()
+                        self.stage = Starting(())
                     self._orders.append(action)
                 case protocol.Retire(worker=worker, peers=peers):
                     assert isinstance(self.stage, Moving)

@@ -36,7 +36,8 @@ FULL_LOOK_EPOCHS = 8
 class Watcher:
     """Raises Violated at the first thing that is wrong. ``counters``: how often what happened.
 
-    places: whose epochs count, as the coordinator has told them. losses: how many processes have died.
+    places: whose epochs count, as the coordinator has told them. awaited: the places of workers that are to join.
+    losses: how many processes have died.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Watcher:
         it."""
         self._applied: dict[WorkerId, Epoch] = {}
         """The epoch that each member has finished since it was last told to begin."""
+        self.awaited: set[WorkerId] = set()
         self._begun: dict[Incarnation, int] = {}
         """The generation in which each process was last told to begin."""
         self._mixed: set[Epoch] = set()
@@ -68,12 +70,19 @@ class Watcher:
 
     def joined(self, process: Process) -> None:
         self.losses += process.worker in self._members  # which is replaced
+        self._forget_joiner(process.worker)
         self._members[process.worker] = process
 
     def lost(self, process: Process) -> None:
         if self.is_current(process):
             del self._members[process.worker]
             self._applied.pop(process.worker, None)
+            self._forget_joiner(process.worker)
+
+    def _forget_joiner(self, worker: WorkerId) -> None:
+        """Nobody waits for a worker that was lost before it had anything to keep."""
+        if worker in self.awaited:
+            self.places.discard(worker)
 
     def is_current(self, process: Process) -> bool:
         """Whether clients are sent to this process."""

@@ -18,12 +18,11 @@ from upriver.sim.watcher import Watcher
 class Wishes:
     """Raises Violated at the first thing that is wrong.
 
-    waiting: by ticket, all and only the wishes that have not ended. awaited: the places of workers that are to join.
+    waiting: by ticket, all and only the wishes that have not ended.
     """
 
     def __init__(self, watcher: Watcher, vnodes: int) -> None:
         self.waiting: dict[int, RescaleWanted] = {}
-        self.awaited: set[WorkerId] = set()
         self._watcher = watcher
         self._vnodes = vnodes
         self._aborted: set[int] = set()
@@ -33,7 +32,7 @@ class Wishes:
     @property
     def places(self) -> list[WorkerId]:
         """Where a process is wanted."""
-        return sorted(self._watcher.places | self.awaited)
+        return sorted(self._watcher.places | self._watcher.awaited)
 
     def wished(self, wish: RescaleWanted | AbortWanted) -> None:
         if isinstance(wish, AbortWanted):
@@ -42,7 +41,7 @@ class Wishes:
             self.waiting[wish.ticket] = wish
 
     def starts(self, action: StartWorkers) -> None:
-        self.awaited |= set(action.workers)
+        self._watcher.awaited |= set(action.workers)
 
     def begun(self, action: RescaleBegun) -> None:
         self._current = action.ticket
@@ -55,7 +54,7 @@ class Wishes:
             self._watcher.places = set(self._places_before)
         if action.ticket == self._current:
             self._current = None
-            self.awaited.clear()
+            self._watcher.awaited.clear()
         places = self._watcher.places
         possible = wish.workers is None or 1 <= wish.workers <= self._vnodes
         possible &= wish.moves is None or places >= set(wish.moves.values())
