@@ -204,30 +204,36 @@ def test_c5_switched_off_opens_epochs_ahead_while_keys_move() -> None:
     assert machine.step(published(2)) == [*opened(1, 2), *opened(2, 2)]
 
 
-def test_c6_a_rescale_waits_until_all_epochs_that_were_opened_have_ended() -> None:
-    machine = coordinator(*BOTH, published(1), published(2))
-    assert listeners(Meet, machine.step(wanted(1, moves=MOVE_0))) == []
-    assert machine.step(published(3)) == [], "nothing new is opened"
-    for word in (finished(1, 1), finished(1, 2), finished(2, 1)):
-        assert listeners(Meet, machine.step(word)) == []
-    assert listeners(Meet, machine.step(finished(2, 2))) == [1, 2]
+def test_c6_everything_goes_on_until_all_have_met_and_then_no_new_epoch_is_opened() -> None:
+    machine = coordinator(*BOTH, published(1), wanted(1, moves=MOVE_0))
+    assert listeners(OpenEpoch, machine.step(published(2))) == [1, 2]
     machine.step(met(1))
-    assert listeners(OpenEpoch, machine.step(met(2))) == [1, 2]
+    assert listeners(Order, machine.step(met(2))) == []
+    assert machine.step(published(3)) == []
+
+
+def test_c6_a_rescale_is_announced_when_all_epochs_that_were_opened_have_ended() -> None:
+    machine = coordinator(*BOTH, published(1), published(2), wanted(1, moves=MOVE_0), met(1), met(2), published(3))
+    for word in (finished(1, 1), finished(1, 2), finished(2, 1)):
+        assert listeners(Order, machine.step(word)) == []
+    actions = machine.step(finished(2, 2))
+    assert (listeners(Order, actions), listeners(OpenEpoch, actions)) == ([1, 2], [1, 2])
 
 
 def test_c6_who_is_behind_is_sent_what_others_have_had() -> None:
-    machine = coordinator(*BOTH, *(published(epoch) for epoch in range(1, 7)), finished(1, 1), wanted(1, moves=MOVE_0))
+    epochs = [published(epoch) for epoch in range(1, 7)]
+    machine = coordinator(*BOTH, *epochs, finished(1, 1), wanted(1, moves=MOVE_0), met(1), met(2))
     for epoch in range(2, 6):
         machine.step(finished(1, epoch))
     assert machine.step(finished(2, 1)) == [*ended(1), *opened(2, 5)]
     for epoch in range(2, 5):
         assert listeners(OpenEpoch, machine.step(finished(2, epoch))) == []
-    assert listeners(Meet, machine.step(finished(2, 5))) == [1, 2]
+    assert listeners(Order, machine.step(finished(2, 5))) == [1, 2]
 
 
 def test_c6_switched_off_waits_for_nothing() -> None:
-    machine = coordinator(*BOTH, published(1), rules=Rules(c6_between_epochs=False))
-    assert listeners(Meet, machine.step(wanted(1, moves=MOVE_0))) == [1, 2]
+    machine = coordinator(*BOTH, published(1), wanted(1, moves=MOVE_0), met(1), rules=Rules(c6_between_epochs=False))
+    assert listeners(Order, machine.step(met(2))) == [1, 2]
 
 
 def test_words_about_another_meeting_count_for_nothing() -> None:

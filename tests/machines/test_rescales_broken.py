@@ -34,6 +34,7 @@ from coordinator_kit import (
 
 from upriver.errors import WorkerLost
 from upriver.ids import MapVersion, VnodeId, WorkerId
+from upriver.machines.cluster import EPOCHS_AHEAD_MAX
 from upriver.machines.coordinator_events import (
     AppFailed,
     CoordinatorAction,
@@ -44,6 +45,7 @@ from upriver.machines.coordinator_events import (
     StopAsked,
 )
 from upriver.machines.messages import Assign, Meet, OpenEpoch, Order, PeersLost, Retire, WorkerFailed
+from upriver.machines.rescales import MEETINGS_AGAIN_MAX
 from upriver.machines.rules import Rules
 from upriver.machines.strategies import Strategy
 from upriver.migration.events import AbortAsked, RescaleAnnounced
@@ -52,7 +54,7 @@ MOVE_0 = wanted(1, moves={0: 1})
 OPEN = [*BOTH, published(1, rows=2), published(2)]
 """Two epochs are open everywhere; of the first one two rows are expected."""
 STARTING = [*BOTH, wanted(1, workers=3)]
-DRAINING = [*BOTH, published(1), MOVE_0]
+DRAINING = [*BOTH, published(1), MOVE_0, met(1), met(2)]
 MEETING = [*BOTH, MOVE_0]
 MOVING = [*MEETING, met(1), met(2)]
 RELOADING = [*BOTH, published(1), finished(1, 1), finished(2, 1), wanted(1, moves={0: 1}, strategy=Strategy.RESTART)]
@@ -93,11 +95,14 @@ def test_aborted_while_starting_the_joiners_come_and_go_home_again() -> None:
 
 
 @pytest.mark.parametrize(
-    "stage", [[*DRAINING, abort(1), finished(1, 1), finished(2, 1)], [*MEETING, abort(1)]], ids=["Draining", "Meeting"]
+    ("stage", "last"),
+    [([*MEETING, abort(1), met(1)], met(2)), ([*DRAINING, abort(1), finished(1, 1)], finished(2, 1))],
+    ids=["Meeting", "Draining"],
 )
-def test_aborted_before_keys_move_all_are_told_right_after_the_announcement(stage: Sequence[CoordinatorEvent]) -> None:
-    machine = coordinator(*stage, met(1))
-    told = orders(machine.step(met(2)))
+def test_aborted_before_keys_move_all_are_told_right_after_the_announcement(
+    stage: Sequence[CoordinatorEvent], last: CoordinatorEvent
+) -> None:
+    told = orders(coordinator(*stage).step(last))
     assert told == [("rows", "RescaleAnnounced")] * 2 + [("rows", "AbortAsked")] * 2
 
 
@@ -147,32 +152,54 @@ def test_lost_while_starting_a_worker_comes_back_and_the_rescale_goes_on() -> No
     assert (listeners(Assign, actions), listeners(Meet, actions)) == ([4, 3], [4, 2, 3])
 
 
-def test_lost_while_draining_a_worker_comes_back_and_reads_what_the_others_have_read() -> None:
-    machine = coordinator(*OPEN, MOVE_0, finished(1, 1, applied=2), finished(2, 1), finished(2, 2), gone(1))
-    machine.step(published(3))
-    assert machine.step(came(0, 3))[1:] == opened(3, 1, 2)
-    machine.step(finished(3, 1, applied=2))
-    assert listeners(Meet, machine.step(finished(3, 2))) == [3, 2]
+@pytest.mark.parametrize("stage", [DRAINING[:-1], DRAINING], ids=["Meeting", "Draining"])
+def test_lost_before_keys_move_a_worker_is_waited_for_and_all_meet_again(stage: Sequence[CoordinatorEvent]) -> None:
+    machine = coordinator(*stage)
+    assert machine.step(gone(1)) == []
+    actions = machine.step(came(0, 3))
+    assert [meet.meeting for meet in only(Meet, actions)] == [2, 2]
+    assert listeners(Meet, actions) == [3, 2]
+    for word in (finished(2, 1), finished(3, 1), met(2, meeting=1), met(3, meeting=2)):
+        assert listeners(Order, machine.step(word)) == []
+    assert listeners(Order, machine.step(met(2, meeting=2))) == [3, 2]
 
 
-def test_lost_while_draining_all_workers_come_back_and_read_all_that_has_ended() -> None:
-    machine = coordinator(*OPEN, finished(1, 1, applied=2), finished(2, 1), MOVE_0, gone(1), gone(2))
-    assert listeners(OpenEpoch, machine.step(came(0, 3))) == [3]
-    assert listeners(OpenEpoch, machine.step(came(1, 4))) == [4]
-    machine.step(finished(3, 1))
-    assert listeners(Meet, machine.step(finished(4, 1))) == [3, 4]
+def test_lost_before_keys_move_a_worker_reads_all_that_has_ended_while_nothing_new_is_opened() -> None:
+    epochs = range(1, EPOCHS_AHEAD_MAX + 3)
+    history = [event for e in epochs for event in (published(e), finished(1, e), finished(2, e))]
+    machine = coordinator(*BOTH, *history, MOVE_0, gone(1), came(0, 3), met(2, meeting=2), met(3, meeting=2))
+    assert machine.step(published(len(epochs) + 1)) == []
+    opened_later = [action for e in epochs[:-1] for action in machine.step(finished(3, e))]
+    assert opened_later == opened(3, *epochs[EPOCHS_AHEAD_MAX:])
+    assert listeners(Order, machine.step(finished(3, epochs[-1]))) == [3, 2]
+
+
+def test_lost_while_another_is_waited_for_a_joiner_is_waited_for_too() -> None:
+    machine = coordinator(*BOTH, wanted(1, workers=3), came(2, 3), gone(1), gone(3))
+    assert listeners(Meet, machine.step(came(0, 4))) == []
+    actions = machine.step(came(2, 5))
+    assert (listeners(Assign, actions), listeners(Meet, actions)) == ([5], [4, 2, 5])
+
+
+def test_a_channel_lost_before_keys_move_is_opened_again_so_many_times() -> None:
+    lost = said(1, PeersLost(why="host-2 does not answer"))
+    machine = coordinator(*MEETING)
+    for meeting in range(2, MEETINGS_AGAIN_MAX + 2):
+        assert [meet.meeting for meet in only(Meet, machine.step(lost))] == [meeting, meeting]
+    actions = machine.step(lost)
+    assert (outcomes(actions), listeners(Assign, actions)) == ([(1, "failed", 0)], [1, 2])
 
 
 @pytest.mark.parametrize("strategy", [Strategy.ICADD, Strategy.RESTART])
-def test_lost_while_draining_a_joiner_is_waited_for_again(strategy: Strategy) -> None:
+def test_lost_before_keys_move_a_joiner_is_waited_for_again(strategy: Strategy) -> None:
     machine = coordinator(*BOTH, published(1), wanted(1, workers=3, strategy=strategy), came(2, 3), gone(3))
     machine.step(finished(1, 1))
     assert listeners(Assign, machine.step(finished(2, 1))) == []
     assert 4 in listeners(Assign, machine.step(came(2, 4)))
 
 
-@pytest.mark.parametrize("stage", [MEETING, MOVING, [*MOVING, settled(1)]], ids=["Meeting", "Moving", "settling"])
-def test_lost_while_keys_may_move_all_who_are_left_begin_anew_by_the_old_map(stage: Sequence[CoordinatorEvent]) -> None:
+@pytest.mark.parametrize("stage", [MOVING, [*MOVING, settled(1)]], ids=["Moving", "settling"])
+def test_lost_while_keys_move_all_who_are_left_begin_anew_by_the_old_map(stage: Sequence[CoordinatorEvent]) -> None:
     machine = coordinator(*stage)
     actions = machine.step(gone(2))
     (over,) = only(RescaleEnded, actions)

@@ -7,7 +7,6 @@ from coordinator_kit import (
     BOTH,
     DOWN,
     UP,
-    abort,
     came,
     coordinator,
     ended,
@@ -34,7 +33,7 @@ from upriver.errors import UnknownView, WaitTimeout, WorkerLost
 from upriver.ids import Epoch, SnapshotId, WorkerId
 from upriver.machines.cluster import EPOCHS_AHEAD_MAX
 from upriver.machines.coordinator_events import CoordinatorEvent, SnapshotFailed, SnapshotReady
-from upriver.machines.messages import DropSnapshot, GoOn, HoldStill, OpenEpoch, TakeSnapshot
+from upriver.machines.messages import DropSnapshot, GoOn, HoldStill, OpenEpoch, Order, TakeSnapshot
 from upriver.machines.rules import Rules
 from upriver.machines.scans import SCANS_WAITING_MAX, SNAPSHOTS_HELD_MAX
 from upriver.machines.strategies import Strategy
@@ -105,9 +104,9 @@ def test_a_snapshot_that_is_pushed_out_before_it_is_ready_fails() -> None:
 
 # While a rescale is on ----------------------------------------------------------------------------------------------
 
-DRAINING = [*BOTH, published(1), wanted(1, moves={0: 1})]
 MEETING = [*BOTH, wanted(1, moves={0: 1})]
 MOVING = [*MEETING, met(1), met(2)]
+DRAINING = [*BOTH, published(1), wanted(1, moves={0: 1}), met(1), met(2)]
 
 
 def test_while_workers_join_a_snapshot_is_taken_at_once_by_those_who_keep_something() -> None:
@@ -115,25 +114,28 @@ def test_while_workers_join_a_snapshot_is_taken_at_once_by_those_who_keep_someth
     assert machine.step(scan(5)) == [take(1, 1, at=0), take(2, 1, at=0)]
 
 
-@pytest.mark.parametrize("stage", [DRAINING, MEETING], ids=["Draining", "Meeting"])
-def test_c7_a_scan_waits_until_keys_may_move(stage: Sequence[CoordinatorEvent]) -> None:
-    assert coordinator(*stage).step(scan(5)) == []
+def test_while_the_members_meet_a_snapshot_is_taken_at_once() -> None:
+    assert coordinator(*MEETING).step(scan(5)) == [take(1, 1, at=0), take(2, 1, at=0)]
 
 
-def test_a_snapshot_under_way_keeps_the_members_from_meeting() -> None:
-    machine = coordinator(*BOTH, scan(5), taken(1, 1), wanted(1, moves={0: 1}))
-    assert machine.step(met(1)) == []
-    assert ready(5, 1, epoch=0) in machine.step(taken(2, 1))
-    assert outcomes(machine.step(abort(1))) == [], "it is on its way"
+def test_while_epochs_are_held_back_a_scan_waits() -> None:
+    assert coordinator(*DRAINING).step(scan(5)) == []
+
+
+def test_a_snapshot_under_way_is_taken_before_keys_move() -> None:
+    machine = coordinator(*BOTH, scan(5), taken(1, 1), wanted(1, moves={0: 1}), met(1))
+    assert listeners(Order, machine.step(met(2))) == []
+    actions = machine.step(taken(2, 1))
+    assert (actions[0], listeners(Order, actions)) == (ready(5, 1, epoch=0), [1, 2])
 
 
 def test_c7_a_scan_that_has_waited_is_taken_when_all_hold_still() -> None:
-    machine = coordinator(*MEETING, scan(5), met(1))
-    assert listeners(HoldStill, machine.step(met(2))) == [1, 2]
+    machine = coordinator(*DRAINING, scan(5), finished(1, 1))
+    assert listeners(HoldStill, machine.step(finished(2, 1))) == [1, 2]
     assert machine.step(still(1)) == []
-    assert machine.step(still(2)) == [take(1, 1, at=0), take(2, 1, at=0)]
+    assert machine.step(still(2)) == [take(1, 1, at=1), take(2, 1, at=1)]
     assert machine.step(taken(1, 1)) == []
-    assert machine.step(taken(2, 1)) == [ready(5, 1, epoch=0), tell(1, GoOn()), tell(2, GoOn())]
+    assert machine.step(taken(2, 1)) == [ready(5, 1, epoch=1), tell(1, GoOn()), tell(2, GoOn())]
 
 
 def test_c7_a_scan_is_not_taken_while_state_is_on_its_way() -> None:
@@ -240,6 +242,6 @@ def test_a_worker_lost_during_a_pause_ends_it(already: Sequence[CoordinatorEvent
 
 
 def test_so_many_scans_wait_and_one_more_is_refused() -> None:
-    machine = coordinator(*MEETING)
+    machine = coordinator(*DRAINING)
     assert [machine.step(scan(ticket)) for ticket in range(SCANS_WAITING_MAX)] == [[]] * SCANS_WAITING_MAX
     assert failures(machine.step(scan(SCANS_WAITING_MAX))) == {SCANS_WAITING_MAX: WaitTimeout}
