@@ -4,7 +4,10 @@ The first call of many a library function loads code: the first Arrow column mad
 second and more, which is longer than any key may wait while it moves.
 """
 
-from collections.abc import Sequence
+import os
+import sys
+import threading
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -20,8 +23,23 @@ from upriver.migration.messages import Acquire
 from upriver.shell import wire
 from upriver.shell.peer_codec import decode, encode
 
+NICENESS = 19
+"""How far a worker that is not in its place yet stands back behind those that are."""
 ROWS = 1024
 """Made-up rows: enough that structures grow."""
+
+
+def stand_back(work: Callable[[], None]) -> None:
+    """Do some work on a thread that yields the processors to all others; returns when it is done."""
+
+    def run() -> None:
+        if sys.platform == "linux":  # elsewhere, niceness is the whole process's, which cannot take it back
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+        work()
+
+    thread = threading.Thread(target=run, name="upriver-warm-up")
+    thread.start()
+    thread.join()
 
 
 def warm_up(plans: Sequence[ViewPlan], tables: Sequence[TableSpec], build_view: BuildView) -> None:

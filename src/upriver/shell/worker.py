@@ -19,7 +19,7 @@ from upriver.shell.lake import Lake
 from upriver.shell.lookup import LOOKUP, LookupExchange
 from upriver.shell.peers import Peers
 from upriver.shell.remote import Remote
-from upriver.shell.warm_up import warm_up
+from upriver.shell.warm_up import stand_back, warm_up
 from upriver.shell.wire import Message
 from upriver.shell.worker_loop import WorkerLoop
 
@@ -51,7 +51,7 @@ def serve_worker(config: WorkerConfig, worker: WorkerId) -> None:
     remote, lake = Remote(config.coordinator, config.token), Lake(config.root)
     record = lake.record()
     if record is not None:
-        warm_up(config.plans, record.tables, build_view)
+        stand_back(partial(warm_up, config.plans, record.tables, build_view))
     loop = WorkerLoop(WorkerMachine(build_view), lake, config.migration_step_budget_ms / 1000)
     peers = Peers(worker, remote, loop.hear_peer, partial(_lost, loop))
     gets = {SNAPSHOT: lambda asked: loop.snapshot(int(asked["snapshot"]), str(asked["view"]))}
