@@ -126,7 +126,7 @@ def _demo(options: argparse.Namespace) -> int:
     result = run_demo(workers=options.workers)
     if options.json:
         _print_json(result)
-    return 0 if result["matches_spark"] else 1
+    return 0 if result["matches_spark"] and not result["lookups_wrong"] else 1
 
 
 def _status(options: argparse.Namespace) -> int:

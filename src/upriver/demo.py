@@ -1,25 +1,35 @@
-"""The demo: a year of real flights through the whole river, and every view compared with Spark's own answer."""
+"""The demo: a year of real flights through the whole river, while its workers become more and fewer and a prober
+looks keys up without pause; and every view compared with Spark's own answer.
+"""
 
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+import pyarrow.parquet
+
 from upriver.app import App
+from upriver.bench.figures import percentile
 from upriver.demo_data import FLIGHTS_ROWS, write_slices
+from upriver.demo_prober import Floats, Prober, Probes, ProbeTask
 from upriver.spark.compare import differing_rows
 from upriver.spark.names import DataFrame, SparkSession
 from upriver.spark.session import local_session
-from upriver.text import progress_bar, render_rows, render_table
+from upriver.text import progress_bar, render_bytes, render_rows, render_table
 
 BATCHES = 25
+RESCALE_AFTER = (8, 16)
+"""Epochs after which there shall be two workers more, and then one less."""
 WAIT_S_MAX = 600.0
-"""Seconds that the whole stream may take."""
+"""Seconds that each part of the stream, and each rescale, may take."""
 PROGRESS_S = 0.2
 """Seconds between two looks at the progress."""
+LINE_CHARS = 79
+"""Characters of a line that changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +64,41 @@ VIEWS: Mapping[str, DemoView] = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoRescale:
+    """One rescale of the demo.
+
+    steady_since, began, ended: when nothing moved any more before it, its own beginning and end; ``time.monotonic``.
+    """
+
+    report: Mapping[str, Any]
+    steady_since: float
+    began: float
+    ended: float
+
+    def to_json(self, probes: Probes) -> dict[str, Any]:
+        """The report with what the prober felt of it; ``None`` where it asked nothing at that time."""
+        before, during = probes.between(self.steady_since, self.began), probes.between(self.began, self.ended)
+        known = ("from", "to", "strategy", "moved_keys", "moved_bytes", "seconds", "max_hold_ms")
+        return {name: self.report[name] for name in known} | {
+            "lookup_p99_ms_before": _percentile_ms(before, 99),
+            "lookup_p99_ms_during": _percentile_ms(during, 99),
+            "lookup_max_ms_during": _percentile_ms(during, 100),
+        }
+
+
+def _percentile_ms(seconds: Floats, percent: float) -> float | None:
+    return round(percentile(seconds.tolist(), percent) * 1000, 3) if len(seconds) else None
+
+
 def run_demo(*, workers: int = 2, out: TextIO = sys.stdout) -> dict[str, Any]:
-    """Run the demo, telling ``out`` about it; returns what ``upriver demo --json`` prints."""
-    print(f"Upriver: {FLIGHTS_ROWS:,} flights from New York in 2013, in {BATCHES} micro-batches of Spark", file=out)
-    spark = local_session(workers)
+    """Run the demo, telling ``out`` about it; returns what ``upriver demo --json`` prints.
+
+    It starts with ``workers``, goes on with two more, and then with one less than that.
+    """
+    print(f"Upriver: {FLIGHTS_ROWS:,} flights from New York in 2013, in {BATCHES} micro-batches of Spark.", file=out)
+    print("A prober in a process of its own looks up random aircraft without pause and checks each answer.", file=out)
+    spark = local_session(workers + 2)
     try:
         with tempfile.TemporaryDirectory(prefix="upriver-demo-") as directory:
             return _run(spark, Path(directory), workers, out)
@@ -76,9 +117,14 @@ def _run(spark: SparkSession, directory: Path, workers: int, out: TextIO) -> dic
             app.view(name, view.sql, key=view.key)
         started = time.perf_counter()
         app.start()
-        epochs = _follow(app, out)
-        seconds = time.perf_counter() - started
+        with Prober(_task(app, files)) as prober:
+            rescales = _follow(app, workers, out)
+            epochs = app.wait(timeout=WAIT_S_MAX)
+            seconds = time.perf_counter() - started
+            probes = prober.stop()
         print(f"\n{FLIGHTS_ROWS:,} rows in {seconds:.1f} s: {FLIGHTS_ROWS / seconds:,.0f} rows/s\n", file=out)
+        felt = [rescale.to_json(probes) for rescale in rescales]
+        _show_probes(probes, felt, out)
         _show_lookups(app, out)
         rows.createOrReplaceTempView("flights")
         compared = {name: _compare(app, spark, name, out) for name in VIEWS}
@@ -88,20 +134,84 @@ def _run(spark: SparkSession, directory: Path, workers: int, out: TextIO) -> dic
         "workers": workers,
         "seconds": round(seconds, 3),
         "rows_per_s": round(FLIGHTS_ROWS / seconds),
+        "rescales": felt,
+        "lookups": len(probes.seconds),
+        "lookups_wrong": probes.wrong,
         "views": {name: count for name, (count, _) in compared.items()},
         "matches_spark": all(different == 0 for _, different in compared.values()),
     }
 
 
-def _follow(app: App, out: TextIO) -> int:
-    """Show the epochs as they end; returns how many there were."""
+def _task(app: App, files: Path) -> ProbeTask:
+    """To look up any aircraft of the whole year, also those that have not flown yet."""
+    keys = pyarrow.parquet.read_table(files, columns=["tailnum"])["tailnum"].unique().to_pylist()
+    return ProbeTask(address=app.address, token=app.token, view="aircraft", key="tailnum", count="flights", keys=keys)
+
+
+def _follow(app: App, workers: int, out: TextIO) -> list[DemoRescale]:
+    """Show the epochs as they end, and rescale in between."""
+    rescales: list[DemoRescale] = []
+    steady_since = time.monotonic()
+    for epochs, target in zip(RESCALE_AFTER, (workers + 2, workers + 1), strict=True):
+        _show_epochs(app, epochs, out)
+        rescales.append(_rescale(app, target, steady_since, out))
+        steady_since = rescales[-1].ended
+    _show_epochs(app, BATCHES, out)
+    _say(f"{progress_bar(app.status()['epoch'], BATCHES)} epochs", out)
+    return rescales
+
+
+def _show_epochs(app: App, until: int, out: TextIO) -> None:
     deadline = time.monotonic() + WAIT_S_MAX
-    epoch = 0
-    while epoch < BATCHES and time.monotonic() < deadline:
-        epoch = app.status()["epoch"]
-        print(f"\r  {progress_bar(epoch, BATCHES)} epochs", end="", file=out, flush=True)
+    status = app.status()
+    while status["epoch"] < until and not status["failure"] and time.monotonic() < deadline:
+        _show_line(f"{progress_bar(status['epoch'], BATCHES)} epochs", out)
         time.sleep(PROGRESS_S)
-    return app.wait(timeout=max(1.0, deadline - time.monotonic()))
+        status = app.status()
+    _show_line(f"{progress_bar(status['epoch'], BATCHES)} epochs", out)
+
+
+def _show_line(text: str, out: TextIO) -> None:
+    """On a terminal, write over the line that was shown last; what changes all the time is for nowhere else."""
+    if out.isatty():
+        print(f"\r  {text}".ljust(LINE_CHARS), end="", file=out, flush=True)
+
+
+def _say(text: str, out: TextIO) -> None:
+    """A line to stay, in place of the one that changes."""
+    _show_line("", out)
+    print(("\r  " if out.isatty() else "  ") + text, file=out, flush=True)
+
+
+def _rescale(app: App, workers: int, steady_since: float, out: TextIO) -> DemoRescale:
+    began = time.monotonic()
+    rescale = app.rescale(workers)
+    for progress in rescale.follow(WAIT_S_MAX):
+        now = f"{progress_bar(app.status()['epoch'], BATCHES)} epochs"
+        _show_line(f"{now}, on the way to {workers} workers: {progress['state']}", out)
+    ended = time.monotonic()
+    report = rescale.outcome()
+    moved = f"{report['moved_keys']:,} keys ({render_bytes(report['moved_bytes'])}) moved in {report['seconds']:.2f} s"
+    _say(f"{report['from']} -> {report['to']} workers, epoch {app.status()['epoch']}: {moved}", out)
+    return DemoRescale(report=report, steady_since=steady_since, began=began, ended=ended)
+
+
+def _show_probes(probes: Probes, rescales: Sequence[Mapping[str, Any]], out: TextIO) -> None:
+    right = (
+        f"{probes.wrong:,} WERE WRONG, the first: {probes.first_wrong}" if probes.wrong else "every answer was right"
+    )
+    print(f"Meanwhile the prober looked up {len(probes.seconds):,} keys: {right}.", file=out)
+    shown = ("max_hold_ms", "lookup_p99_ms_before", "lookup_p99_ms_during", "lookup_max_ms_during")
+    names = ["workers", "keys moved", "longest wait of a key", "lookups p99 before", "p99 during", "slowest during"]
+    cells = [
+        [f"{r['from']} -> {r['to']}", f"{r['moved_keys']:,}", *(_milliseconds(r[name]) for name in shown)]
+        for r in rescales
+    ]
+    print(render_rows(names, cells, [False, True, True, True, True, True]) + "\n", file=out)
+
+
+def _milliseconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f} ms"
 
 
 def _show_lookups(app: App, out: TextIO) -> None:
