@@ -78,7 +78,8 @@ def test_of_a_rescale_that_waits_little_is_known(
     coordinator.report = report("aborted") | {"from": None, "to": None}
     assert run(cluster, "rescale", "--abort", "7") == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("rescale 7 (icadd, ? -> ? workers): queued, ")
+    assert lines[0] == "rescale 7 (icadd, ? -> ? workers): queued"
+    assert lines[1].startswith("rescale 7 (icadd, 2 -> 3 workers): aborted, ")
     assert lines[2].split("  ")[-1] == "icadd, ? -> ? workers"
 
 
@@ -220,6 +221,15 @@ def test_status_shows_the_rescale_that_is_on(
     assert "rescale 7 (icadd, 2 -> 3 workers): moving" in lines
     assert "[############..................] 400/1,000 keys" in lines
     assert lines[-1] == "rescales that wait: 1"
+
+
+def test_status_shows_one_that_has_to_wait(
+    coordinator: Coordinator, cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    coordinator.script = [progress("queued")]
+    assert run(cluster, "status") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-2:] == ["rescale 7 (icadd, 2 -> 3 workers): queued", "rescales that wait: 1"]
 
 
 def test_watching_ends_with_ctrl_c(

@@ -63,7 +63,6 @@ def render_bytes(count: int) -> str:
 
 def render_progress(progress: Mapping[str, Any]) -> str:
     """A rescale's progress as a few lines: how far it is, and each worker's phase and share in each view."""
-    headline = f"{_rescale_name(progress)}: {progress['state']}"
     workers = [
         [
             str(share["worker"]),
@@ -75,7 +74,9 @@ def render_progress(progress: Mapping[str, Any]) -> str:
         ]
         for share in progress["workers"]
     ]
-    lines = [headline, _bar(progress), _amounts(progress)]
+    lines = [f"{_rescale_name(progress)}: {progress['state']}"]
+    if progress["state"] != "queued":  # nothing is known of it before
+        lines += [_bar(progress), _amounts(progress)]
     if workers:
         names = ["worker", "view", "phase", "keys moved", "keys left", "moved"]
         lines.append(render_rows(names, workers, [True, False, False, True, True, True]))
@@ -84,7 +85,8 @@ def render_progress(progress: Mapping[str, Any]) -> str:
 
 def render_progress_line(progress: Mapping[str, Any]) -> str:
     """A rescale's progress in one line, for a log."""
-    return f"{_rescale_name(progress)}: {progress['state']}, {_bar(progress)}, {_amounts(progress)}"
+    headline = f"{_rescale_name(progress)}: {progress['state']}"
+    return headline if progress["state"] == "queued" else f"{headline}, {_bar(progress)}, {_amounts(progress)}"
 
 
 def _rescale_name(rescale: Mapping[str, Any]) -> str:
