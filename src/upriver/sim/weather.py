@@ -20,6 +20,7 @@ class Weather:
     start: that a process comes to an empty place.
     takeover: that one comes to a full place. repeat: that the network says an ``OpenEpoch`` again.
     torn: that a read loses or doubles rows. sizes: rows of an epoch, to be drawn from.
+    crash: that a process dies; crash_moving: one that has peers, while a rescale is on.
     give_up: that somebody who waits for a lookup does so no more.
     rescale, abort: that somebody wants one, of these strategies. move: how fast a process gives keys away, so many at a
     time. dial, carry: how fast a channel between workers comes about, and how fast it is.
@@ -32,6 +33,7 @@ class Weather:
     read: float
     hear: float
     crash: float
+    crash_moving: float
     notice: float
     start: float
     takeover: float
@@ -53,13 +55,14 @@ class Weather:
         crowd = len(workers) / 3  # more workers have more to do between two things that concern them all
         rescale = lots.choice((0.0, 0.1, 0.3, 1.0))
         return cls(
-            publish=crowd * lots.choice((0.2, 0.5, 1.2)),
+            publish=crowd * lots.choice((0.2, 0.7, 2.0)),
             lookup=crowd * lots.choice((0.5, 2.0, 4.0)),
             scan=crowd * lots.choice((0.0, 0.3, 1.5)),
             pace=tuple(lots.choice((0.2, 1.0, 4.0)) for _ in range(PLACES_MAX)),
             read=lots.choice((0.1, 1.0, 1.0)),
             hear=lots.choice((0.5, 2.0, 4.0)),
             crash=lots.choice((0.0, 0.0, 0.0, 0.01, 0.05, 0.2)),
+            crash_moving=lots.choice((0.0, 0.0, 0.0, 0.1)),
             notice=lots.choice((0.3, 2.0)),
             start=lots.choice((1.0, 5.0)),
             takeover=lots.choice((0.0, 0.0, 0.05)),
@@ -70,34 +73,44 @@ class Weather:
             rescale=rescale,
             abort=rescale * lots.choice((0.0, 0.0, 0.5)),
             strategies=lots.choice((tuple(Strategy), (Strategy.ICADD,), tuple(Strategy))),
-            move=lots.choice((0.2, 1.0, 4.0)),
+            move=lots.choice((0.05, 0.3, 2.0)),
             keys_max=lots.choice((1, 2, 5)),
             dial=lots.choice((0.3, 2.0)),
-            carry=lots.choice((0.3, 1.0, 4.0)),
+            carry=lots.choice((0.1, 0.5, 2.0)),
         )
 
     def pace_of(self, worker: WorkerId) -> float:
         return self.pace[worker % PLACES_MAX]
 
-    def calmed(self) -> Self:
-        """Nothing new, and no more accidents: what is under way goes on to its end."""
+    def fair(self) -> Self:
+        """No more accidents, and no new wishes; but what flows goes on, though less."""
         return replace(
             self,
-            publish=0,
-            lookup=0,
-            scan=0,
-            pace=(1.0,) * PLACES_MAX,
-            read=1,
-            hear=1,
+            publish=min(self.publish, 0.2),
+            lookup=min(self.lookup, 0.5),
+            scan=min(self.scan, 0.1),
             crash=0,
+            crash_moving=0,
             notice=1,
-            start=1,
             takeover=0,
             repeat=0,
             torn=0,
             give_up=0,
             rescale=0,
             abort=0,
+        )
+
+    def calmed(self) -> Self:
+        """Nothing new, and no more accidents: what is under way goes on to its end."""
+        return replace(
+            self.fair(),
+            publish=0,
+            lookup=0,
+            scan=0,
+            pace=(1.0,) * PLACES_MAX,
+            read=1,
+            hear=1,
+            start=1,
             move=1,
             dial=1,
             carry=1,

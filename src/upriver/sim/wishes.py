@@ -30,6 +30,11 @@ class Wishes:
         self._places_before: set[WorkerId] = set()
 
     @property
+    def is_on(self) -> bool:
+        """Whether a rescale has begun and not ended."""
+        return self._current is not None
+
+    @property
     def places(self) -> list[WorkerId]:
         """Where a process is wanted."""
         return sorted(self._watcher.places | self._watcher.awaited)

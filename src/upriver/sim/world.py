@@ -16,7 +16,7 @@ import duckdb
 from upriver.dataflow.plan import ViewPlan
 from upriver.errors import DeclarationError
 from upriver.ids import Incarnation, MapVersion, WorkerId
-from upriver.machines.coordinator_events import AbortWanted, SnapshotAsked, StopAsked
+from upriver.machines.coordinator_events import AbortWanted, RescaleWanted, SnapshotAsked, StopAsked
 from upriver.machines.following import BuildView
 from upriver.machines.messages import OpenEpoch
 from upriver.machines.rules import Rules
@@ -39,6 +39,7 @@ Move = tuple[float, Callable[[], None]]
 VNODES = (1, 4, 8, 16, 64, 256)
 VNODES_CHOICES = 4  # of the numbers of vnodes that are enough, the lowest
 RESCALES_WAITING_MAX = 3  # users wish for no more meanwhile
+FAIR_STEPS_MAX = 200  # in which rescales can end while epochs are published
 BURST_MAX = 4  # envelopes that arrive from one peer at a time
 
 
@@ -46,13 +47,20 @@ class World:
     """Everything that one seed plays out. steps: how many things have happened."""
 
     def __init__(
-        self, lots: Random, workers: int, plans: tuple[ViewPlan, ...], rules: Rules, build_view: BuildView
+        self,
+        lots: Random,
+        workers: int,
+        plans: tuple[ViewPlan, ...],
+        rules: Rules,
+        build_view: BuildView,
+        weather: Weather | None = None,
     ) -> None:
+        """weather: drawn too, unless it is given."""
         self.steps = 0
         self._lots = lots
         vnode_map = drawn_map(lots, workers)
         self._vnodes = len(vnode_map.owners)
-        self._weather = Weather.drawn(lots, vnode_map.workers)
+        self._weather = weather or Weather.drawn(lots, vnode_map.workers)
         self._plans = tuple(sorted(lots.sample(plans, lots.randint(1, len(plans))), key=plans.index))
         self.river = River(lots, vnode_map, self._plans, rules, build_view)
         self.river.torn = self._weather.torn
@@ -75,9 +83,14 @@ class World:
         return True
 
     def come_to_rest(self, database: duckdb.DuckDBPyConnection) -> None:
-        """Let all accidents end and everything under way arrive; then everything must be right."""
-        self._weather = self._weather.calmed()
+        """Let all accidents end, then everything under way arrive; then everything must be right."""
+        self._weather = self._weather.fair()
         self.river.torn = 0.0
+        fair_steps = 0
+        while self.river.wishes.waiting and fair_steps < FAIR_STEPS_MAX:
+            self.step()
+            fair_steps += 1
+        self._weather = self._weather.calmed()
         self._drain()
         require(checkers.nobody_is_left_waiting, self.river.wishes.waiting)
         self.river.watcher.came_to_rest(self.river.running, self.river.maps(), database)
@@ -145,7 +158,9 @@ class World:
             moves.append((weather.repeat, partial(self._repeat, process)))
         if process.machine.can_move:
             moves.append((weather.move, partial(self._move, process)))
-        return [*moves, (weather.crash, partial(self._crash, process))]
+        at_risk = self.river.wishes.is_on and not process.alone
+        crash = max(weather.crash, weather.crash_moving) if at_risk else weather.crash
+        return [*moves, (crash, partial(self._crash, process))]
 
     # What can happen
 
@@ -247,14 +262,20 @@ class World:
 
     def _rescale(self) -> None:
         places, strategies = self.river.watcher.places, self._weather.strategies
-        wish = drawn_rescale(next(self._tickets), places, self._vnodes, strategies, self._lots)
+        self.want(drawn_rescale(next(self._tickets), places, self._vnodes, strategies, self._lots))
+
+    def want(self, wish: RescaleWanted) -> None:
+        """Somebody wants a rescale."""
         what = f"{wish.workers} workers" if wish.moves is None else f"moves {dict(sorted(wish.moves.items()))}"
         self._happened("rescales_asked", f"rescale {wish.ticket} to {what} by {wish.strategy}")
         self.river.wishes.wished(wish)
         self.river.step_coordinator(wish)
 
     def _abort(self) -> None:
-        ticket = self._lots.choice(list(self.river.wishes.waiting))
+        self.abort(self._lots.choice(list(self.river.wishes.waiting)))
+
+    def abort(self, ticket: int) -> None:
+        """Somebody wants a rescale no more."""
         self._happened("aborts_asked", f"abort {ticket}")
         wish = AbortWanted(ticket=ticket)
         self.river.wishes.wished(wish)

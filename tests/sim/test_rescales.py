@@ -1,0 +1,163 @@
+"""Rescales in the whole river, one at a time: in fair weather, given up, in a row, and with a worker lost on the way.
+
+What must hold at each step and at rest is watched by the river's checkers; a test adds what it alone knows.
+"""
+
+from functools import partial
+from random import Random
+
+import duckdb
+import pytest
+
+from upriver.dataflow.expressions import Evaluator
+from upriver.dataflow.region import Region
+from upriver.ids import VnodeId, WorkerId
+from upriver.machines.coordinator_events import RescaleWanted
+from upriver.machines.messages import Order
+from upriver.machines.rules import ALL_RULES
+from upriver.machines.strategies import Strategy
+from upriver.sim.campaign import compiled_views
+from upriver.sim.process import Process
+from upriver.sim.weather import Weather
+from upriver.sim.world import World
+
+STEPS_MAX = 3000
+LIVE = tuple(strategy for strategy in Strategy if strategy is not Strategy.RESTART)
+SEEDS = range(4)
+
+
+def fair_world(seed: int, workers: int) -> World:
+    """A river in which nobody dies, and nobody wants a rescale yet; it has run for a while."""
+    lots = Random(seed)
+    places = [WorkerId(worker) for worker in range(workers)]
+    weather = Weather.drawn(lots, places).fair()
+    build_view = partial(Region.build, evaluator=Evaluator())
+    world = World(lots, workers, compiled_views(), ALL_RULES, build_view, weather)
+    world.run(150)
+    return world
+
+
+def wanted(workers: int | None = None, strategy: Strategy = Strategy.ICADD, **more: object) -> RescaleWanted:
+    fields = {"ticket": 1_000_000, "moves": None, "keys_max": 1, **more}
+    return RescaleWanted(workers=workers, strategy=strategy, **fields)  # type: ignore[arg-type]
+
+
+def run_until(world: World, counter: str) -> None:
+    """Until this has happened once more."""
+    before = world.river.watcher.counters[counter]
+    for _ in range(STEPS_MAX):
+        if world.river.watcher.counters[counter] > before:
+            return
+        world.step()
+    pytest.fail(f"no {counter} within {STEPS_MAX} steps")
+
+
+def come_to_rest(world: World) -> None:
+    with duckdb.connect() as database:
+        world.come_to_rest(database)
+    world.stop()
+
+
+def owners(world: World) -> set[WorkerId]:
+    return {worker for vnode_map in world.river.maps().values() for worker in vnode_map.workers}
+
+
+@pytest.mark.parametrize("strategy", Strategy)
+@pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 1), (2, 4), (4, 2)])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_there_are_as_many_workers_as_wanted(seed: int, before: int, after: int, strategy: Strategy) -> None:
+    world = fair_world(seed, before)
+    world.want(wanted(after, strategy))
+    run_until(world, "rescales_over")
+    counters = world.river.watcher.counters
+    assert len(world.river.watcher.places) == after
+    assert (counters["loads"] > 0) == (strategy is not Strategy.RESTART)
+    come_to_rest(world)
+
+
+@pytest.mark.parametrize("strategy", LIVE)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_vnodes_go_where_they_are_wanted_and_no_other_goes(seed: int, strategy: Strategy) -> None:
+    world = fair_world(seed, 3)
+    before = world.river.maps()["readers"]
+    moves = {VnodeId(0): WorkerId(2), VnodeId(3): WorkerId(0)}
+    world.want(wanted(strategy=strategy, moves=moves))
+    run_until(world, "rescales_over")
+    assert world.river.maps()["readers"].owners == before.moved(moves).owners
+    come_to_rest(world)
+
+
+@pytest.mark.parametrize("strategy", LIVE)
+@pytest.mark.parametrize(("before", "after"), [(2, 4), (4, 2)])
+@pytest.mark.parametrize("loads", [0, 1, 3])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_rescale_given_up_leaves_one_map_and_nobody_without_vnodes(
+    seed: int, loads: int, before: int, after: int, strategy: Strategy
+) -> None:
+    world = fair_world(seed, before)
+    wish = wanted(after, strategy)
+    world.want(wish)
+    for _ in range(loads):
+        run_until(world, "loads")
+    world.abort(wish.ticket)
+    run_until(world, "rescales_aborted")
+    assert world.river.watcher.places == owners(world)
+    come_to_rest(world)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_rescales_take_turns(seed: int) -> None:
+    world = fair_world(seed, 2)
+    counts = [4, 1, 3, 3, 2]
+    for number, (workers, strategy) in enumerate(zip(counts, [*Strategy, *Strategy], strict=False)):
+        world.want(wanted(workers, strategy, ticket=1_000_000 + number))
+    for workers in counts:
+        run_until(world, "rescales_over")
+        assert len(world.river.watcher.places) == workers
+    come_to_rest(world)
+
+
+@pytest.mark.parametrize("strategy", LIVE)
+@pytest.mark.parametrize(("before", "after", "dies"), [(2, 4, 3), (2, 4, 0), (4, 2, 3), (4, 2, 0)])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_when_a_worker_dies_while_keys_move_all_is_as_before(
+    seed: int, before: int, after: int, dies: int, strategy: Strategy
+) -> None:
+    world = fair_world(seed, before)
+    places, old = set(world.river.watcher.places), world.river.maps()["readers"]
+    world.want(wanted(after, strategy))
+    run_until(world, "loads")
+    world.river.crash(world.river.latest[WorkerId(dies)])
+    run_until(world, "rescales_failed")
+    assert world.river.watcher.places == places
+    assert world.river.maps()["readers"].owners == old.owners
+    come_to_rest(world)
+
+
+@pytest.mark.parametrize("dies", [0, 2])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_worker_that_dies_before_keys_move_is_waited_for(seed: int, dies: int) -> None:
+    world = fair_world(seed, 2)
+    world.want(wanted(3))
+    run_until(world, "PeersMet")
+    if any(_is_ordered(process) for process in world.river.running):
+        pytest.skip("keys move already")
+    world.river.crash(world.river.latest[WorkerId(dies)])
+    run_until(world, "rescales_over")
+    assert len(world.river.watcher.places) == 3
+    come_to_rest(world)
+
+
+def _is_ordered(process: Process) -> bool:
+    return not process.alone or any(isinstance(message, Order) for message in process.down)
+
+
+@pytest.mark.parametrize("strategy", LIVE)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_lookups_and_scans_go_on_while_keys_move(seed: int, strategy: Strategy) -> None:
+    world = fair_world(seed, 2)
+    world.want(wanted(4, strategy))
+    run_until(world, "loads")
+    run_until(world, "lookups")
+    come_to_rest(world)
+    assert world.river.watcher.counters["rescales_over"] == 1
