@@ -188,8 +188,10 @@ class CoordinatorMachine:
                 self._rescales.settled(member, message)
             case PeerLeft():
                 self._rescales.peer_left(member, message)
-            case Moved() | Strain() | StartedAnew():
-                pass  # the first two are for people: the shell shows them
+            case Moved():
+                self._scans.some_have_moved()
+            case Strain() | StartedAnew():
+                pass  # the first is for people: the shell shows it
             case WorkerFailed():
                 self.cluster.actions.append(AppFailed(kind=message.kind, error=message.error))
 

@@ -57,6 +57,10 @@ class Scans:
         self._last = SnapshotId(0)
         self._pause: Pause | None = None
         self._last_pause = 0
+        self._paused_at = Epoch(-1)
+        """The last epoch that had ended when the last pause began."""
+        self._has_moved = False
+        """Some slice has, since the last pause began."""
 
     @property
     def is_idle(self) -> bool:
@@ -71,7 +75,12 @@ class Scans:
     @property
     def wants_pause(self) -> bool:
         """Whether the next epoch is to wait for a snapshot."""
-        return bool(self._waiting) or not self.is_idle
+        return (bool(self._waiting) and self._may_pause) or not self.is_idle
+
+    @property
+    def _may_pause(self) -> bool:
+        """However many scans are asked for, a rescale goes on between two pauses."""
+        return self._has_moved or self._cluster.ledger.ended > self._paused_at
 
     def asked(self, event: SnapshotAsked) -> None:
         """Somebody wants one; it waits until :meth:`take_now` or :meth:`take_still`."""
@@ -99,7 +108,8 @@ class Scans:
         if not self._cluster.rules.c7_still_while_cut:
             self.take_now()
             return
-        if self._pause is None and self._waiting and not self._pending:
+        if self._pause is None and self._waiting and not self._pending and self._may_pause:
+            self._paused_at, self._has_moved = self._cluster.ledger.ended, False
             self._last_pause += 1
             self._pause = Pause(self._last_pause)
             self._cluster.tell_all(HoldStill(pause=self._last_pause))
@@ -112,7 +122,12 @@ class Scans:
         pause.still[member.incarnation] = (message.given, message.taken)
         if pause.nothing_moves({member.incarnation for member in self._cluster.by_worker()}):
             pause.reached = True
+            self.take_now()
             self._go_on()
+
+    def some_have_moved(self) -> None:
+        """A worker has told how far it is with giving keys away."""
+        self._has_moved = True
 
     def all_have_moved(self) -> None:
         """No keys are left to move, so nobody who holds still needs to be heard of: some may have left."""
@@ -177,11 +192,8 @@ class Scans:
         self._held.clear()
 
     def _go_on(self) -> None:
-        """Take what has come to wait meanwhile; when nothing does, keys may move again."""
-        if self._pause is None or not self._pause.reached or self._pending:
-            return
-        self.take_now()
-        if not self._pending:
+        """When all that was taken in a pause is there, keys may move again."""
+        if self._pause is not None and self._pause.reached and not self._pending:
             self._pause = None
             self._cluster.tell_all(GoOn())
 
