@@ -13,6 +13,8 @@ import upriver
 from upriver.app import App
 from upriver.client import Client
 from upriver.errors import ClusterError, DeclarationError, TooFewSlots, UserError, WaitTimeout
+from upriver.machines.strategies import Strategy
+from upriver.rescale import STRATEGIES
 
 
 @pytest.fixture
@@ -83,6 +85,10 @@ def test_nonsense_is_refused_and_nobody_asked(
     with pytest.raises(DeclarationError, match=said):
         client.rescale(**arguments)
     assert coordinator.heard() == []
+
+
+def test_the_strategies_are_those_of_the_coordinator() -> None:
+    assert set(STRATEGIES) == {str(strategy) for strategy in Strategy}
 
 
 def test_what_the_coordinator_refuses_comes_as_it_is(coordinator: Coordinator, client: Client) -> None:

@@ -184,7 +184,7 @@ def _say(text: str, out: TextIO) -> None:
 
 
 def _rescale(app: App, workers: int, steady_since: float, out: TextIO) -> DemoRescale:
-    began = time.monotonic()
+    first_epoch, began = app.status()["epoch"], time.monotonic()
     rescale = app.rescale(workers)
     for progress in rescale.follow(WAIT_S_MAX):
         now = f"{progress_bar(app.status()['epoch'], BATCHES)} epochs"
@@ -192,7 +192,8 @@ def _rescale(app: App, workers: int, steady_since: float, out: TextIO) -> DemoRe
     ended = time.monotonic()
     report = rescale.outcome()
     moved = f"{report['moved_keys']:,} keys ({render_bytes(report['moved_bytes'])}) moved in {report['seconds']:.2f} s"
-    _say(f"{report['from']} -> {report['to']} workers, epoch {app.status()['epoch']}: {moved}", out)
+    epochs = f"from epoch {first_epoch} to {app.status()['epoch']}"
+    _say(f"{report['from']} -> {report['to']} workers {epochs}: {moved}", out)
     return DemoRescale(report=report, steady_since=steady_since, began=began, ended=ended)
 
 
