@@ -53,16 +53,16 @@ class Weather:
     def drawn(cls, lots: Random, workers: Sequence[WorkerId]) -> Self:
         """Each seed leaves some things out and overdoes others, so that all of them meet in some seed."""
         crowd = len(workers) / 3  # more workers have more to do between two things that concern them all
-        rescale = lots.choice((0.0, 0.1, 0.3, 1.0))
+        rescale = lots.choice((0.0, 0.2, 1.0, 3.0))
         return cls(
             publish=crowd * lots.choice((0.2, 0.7, 2.0)),
-            lookup=crowd * lots.choice((0.5, 2.0, 4.0)),
+            lookup=crowd * lots.choice((0.3, 1.0, 3.0)),
             scan=crowd * lots.choice((0.0, 0.3, 1.5)),
-            pace=tuple(lots.choice((0.2, 1.0, 4.0)) for _ in range(PLACES_MAX)),
+            pace=tuple(lots.choice((0.5, 2.0, 6.0)) for _ in range(PLACES_MAX)),
             read=lots.choice((0.1, 1.0, 1.0)),
-            hear=lots.choice((0.5, 2.0, 4.0)),
+            hear=lots.choice((1.0, 3.0, 6.0)),
             crash=lots.choice((0.0, 0.0, 0.0, 0.01, 0.05, 0.2)),
-            crash_moving=lots.choice((0.0, 0.0, 0.1, 0.3)),
+            crash_moving=lots.choice((0.0, 0.0, 0.0, 0.1)),
             notice=lots.choice((0.3, 2.0)),
             start=lots.choice((1.0, 5.0)),
             takeover=lots.choice((0.0, 0.0, 0.05)),
@@ -71,12 +71,12 @@ class Weather:
             sizes=lots.choice(((0, 1), (0, 1, 3, 8), (0, 1, 5, 40), (20, 60))),
             give_up=lots.choice((0.0, 0.2)),
             rescale=rescale,
-            abort=rescale * lots.choice((0.0, 0.0, 0.5)),
+            abort=lots.choice((0.0, 0.0, 0.0, 0.1)),
             strategies=lots.choice((tuple(Strategy), (Strategy.ICADD,), tuple(Strategy))),
             move=lots.choice((0.05, 0.3, 2.0)),
             keys_max=lots.choice((1, 2, 5)),
-            dial=lots.choice((0.3, 2.0)),
-            carry=lots.choice((0.1, 0.5, 2.0)),
+            dial=lots.choice((0.5, 4.0)),
+            carry=lots.choice((0.2, 1.0, 4.0)),
         )
 
     def pace_of(self, worker: WorkerId) -> float:
