@@ -27,6 +27,7 @@ from upriver.machines.messages import (
     EpochFinished,
     FromWorker,
     MetPeers,
+    Moved,
     OpenEpoch,
     PeerLeft,
     RowsApplied,
@@ -99,6 +100,14 @@ def abort(ticket: int) -> AbortWanted:
 
 def said(incarnation: int, message: FromWorker) -> WorkerSaid:
     return WorkerSaid(incarnation=Incarnation(incarnation), message=message)
+
+
+def moved(incarnation: int) -> WorkerSaid:
+    """A slice has gone."""
+    progress = Moved(
+        view="rows", phase="Collecting", keys=1, bytes=8, keys_left=0, vnodes_left=0, forwarded=0, bounced=0
+    )
+    return said(incarnation, progress)
 
 
 def anew(incarnation: int, generation: int = 1) -> WorkerSaid:

@@ -48,7 +48,7 @@ from upriver.machines.messages import Assign, Meet, OpenEpoch, Order, PeersLost,
 from upriver.machines.rescales import MEETINGS_AGAIN_MAX
 from upriver.machines.rules import Rules
 from upriver.machines.strategies import Strategy
-from upriver.migration.events import AbortAsked, RescaleAnnounced
+from upriver.migration.events import AbortAsked
 
 MOVE_0 = wanted(1, moves={0: 1})
 OPEN = [*BOTH, published(1, rows=2), published(2)]
@@ -75,42 +75,29 @@ def test_a_wish_that_waits_is_aborted_at_once() -> None:
     assert [begun.ticket for begun in only(RescaleBegun, machine.step(settled(2)))] == [3]
 
 
-def test_aborted_while_starting_the_joiners_come_and_go_home_again() -> None:
+def test_aborted_while_starting_it_is_over_and_joiners_that_come_go_home_again() -> None:
     machine = coordinator(*STARTING)
-    assert machine.step(abort(1)) == []
-    assert listeners(Meet, machine.step(came(2, 3))) == [1, 2, 3]
-    machine.step(met(1))
-    machine.step(met(2))
-    (order, *_) = only(Order, machine.step(met(3)))
-    assert isinstance(order.order, RescaleAnnounced)
-    assert order.order.after == vnode_map(OWNERS, version=1), "nothing moves"
-    for word in (settled(1), settled(2)):
-        machine.step(word)
-    assert len(orders(machine.step(settled(3)))) == 3, "a second round, without the joiner"
-    for word in (settled(1, version=2), settled(2, version=2), settled(3, version=2), left(1, peer=2)):
-        assert outcomes(machine.step(word)) == []
-    actions = machine.step(left(2, peer=2))
-    assert (listeners(Retire, actions), outcomes(actions)) == ([3], [(1, "aborted", 0)])
-    assert machine.vnode_map == vnode_map(OWNERS, version=2)
+    assert outcomes(machine.step(abort(1))) == [(1, "aborted", 0)]
+    assert listeners(Retire, machine.step(came(2, 3))) == [3]
+    assert machine.vnode_map == vnode_map()
 
 
-@pytest.mark.parametrize(
-    ("stage", "last"),
-    [([*MEETING, abort(1), met(1)], met(2)), ([*DRAINING, abort(1), finished(1, 1)], finished(2, 1))],
-    ids=["Meeting", "Draining"],
-)
-def test_aborted_before_keys_move_all_are_told_right_after_the_announcement(
-    stage: Sequence[CoordinatorEvent], last: CoordinatorEvent
-) -> None:
-    told = orders(coordinator(*stage).step(last))
-    assert told == [("rows", "RescaleAnnounced")] * 2 + [("rows", "AbortAsked")] * 2
+@pytest.mark.parametrize("stage", [MEETING, DRAINING], ids=["Meeting", "Draining"])
+def test_aborted_before_keys_move_it_is_over_and_everything_goes_on(stage: Sequence[CoordinatorEvent]) -> None:
+    machine = coordinator(*stage)
+    actions = machine.step(abort(1))
+    assert (outcomes(actions), orders(actions)) == ([(1, "aborted", 0)], [])
+    assert listeners(OpenEpoch, machine.step(published(2 if stage is DRAINING else 1))) == [1, 2]
 
 
-def test_aborted_while_meeting_joiners_change_nothing() -> None:
-    machine = coordinator(*UP[:-1], abort(1))
-    (order, *_) = only(Order, machine.step(met(3)))
-    assert isinstance(order.order, RescaleAnnounced)
-    assert order.order.after.owners == OWNERS
+def test_aborted_while_meeting_joiners_go_home_with_all_that_they_have_said() -> None:
+    machine = coordinator(*UP[:-1], published(1), finished(3, 1), abort(1))
+    assert machine.vnode_map == vnode_map()
+    machine.step(finished(1, 1))
+    assert ended(1)[0] in machine.step(finished(2, 1))
+    machine = coordinator(*UP[:-1], published(1), finished(3, 1), abort(1), wanted(2, workers=3), came(2, 4))
+    machine.step(finished(1, 1))
+    assert ended(1)[0] not in machine.step(finished(2, 1)), "the new joiner has not finished"
 
 
 def test_aborted_while_keys_move_what_has_moved_stays_moved() -> None:
@@ -181,13 +168,17 @@ def test_lost_while_another_is_waited_for_a_joiner_is_waited_for_too() -> None:
     assert (listeners(Assign, actions), listeners(Meet, actions)) == ([5], [4, 2, 5])
 
 
+def lost_channel(meeting: int) -> CoordinatorEvent:
+    return said(1, PeersLost(meeting=meeting, why="host-2 does not answer"))
+
+
 def test_a_channel_lost_before_keys_move_is_opened_again_so_many_times() -> None:
-    lost = said(1, PeersLost(why="host-2 does not answer"))
     machine = coordinator(*MEETING)
-    for meeting in range(2, MEETINGS_AGAIN_MAX + 2):
-        assert [meet.meeting for meet in only(Meet, machine.step(lost))] == [meeting, meeting]
-    actions = machine.step(lost)
-    assert (outcomes(actions), listeners(Assign, actions)) == ([(1, "failed", 0)], [1, 2])
+    for meeting in range(1, MEETINGS_AGAIN_MAX + 1):
+        met_again = only(Meet, machine.step(lost_channel(meeting)))
+        assert [meet.meeting for meet in met_again] == [meeting + 1, meeting + 1]
+        assert machine.step(lost_channel(meeting)) == [], "of a meeting that is over"
+    assert outcomes(machine.step(lost_channel(MEETINGS_AGAIN_MAX + 1))) == [(1, "failed", 0)]
 
 
 @pytest.mark.parametrize("strategy", [Strategy.ICADD, Strategy.RESTART])
@@ -236,7 +227,7 @@ def test_lost_when_all_keys_have_moved_and_an_epoch_is_open_all_begin_anew() -> 
 
 
 def test_a_lost_channel_is_as_bad_as_a_lost_worker() -> None:
-    lost = said(1, PeersLost(why="host-2 does not answer"))
+    lost = said(1, PeersLost(meeting=1, why="host-2 does not answer"))
     actions = coordinator(*MOVING).step(lost)
     assert (outcomes(actions), listeners(Assign, actions)) == ([(1, "failed", 0)], [1, 2])
     assert "worker 0: host-2 does not answer" in str(only(RescaleEnded, actions)[0].error)
@@ -266,7 +257,13 @@ def test_lost_while_reading_again_a_worker_is_waited_for() -> None:
     assert outcomes(machine.step(finished(3, 1))) == [(1, "over", 1)]
 
 
-STALE = [finished(1, 1, applied=2), late(1, 1, applied=1), settled(1), left(1, peer=1), said(1, PeersLost(why="gone"))]
+STALE = [
+    finished(1, 1, applied=2),
+    late(1, 1, applied=1),
+    settled(1),
+    left(1, peer=1),
+    said(1, PeersLost(meeting=1, why="gone")),
+]
 
 
 @pytest.mark.parametrize("word", STALE, ids=lambda word: type(word.message).__name__)

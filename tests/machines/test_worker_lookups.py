@@ -143,7 +143,7 @@ def test_w4_a_worker_that_has_lost_a_channel_refuses_again_and_whoever_waits() -
     machine = worker(*MET, asked(THEIRS, ticket=4), asked(MINE, ticket=5, at_least=1))
     actions = machine.step(PeerLost(why="host-1 is gone"))
     assert refused(actions) == {4: WrongOwner, 5: WrongOwner}
-    assert reports(actions) == [PeersLost(why="host-1 is gone")]
+    assert reports(actions) == [PeersLost(meeting=1, why="host-1 is gone")]
     assert refused(machine.step(asked(THEIRS))) == {1: WrongOwner}
     assert answered(machine.step(asked(MINE))) == {1: ({}, 0)}
 

@@ -168,8 +168,9 @@ class MetPeers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeersLost:
-    """A channel to a peer is gone, or could not be opened. why: for a person."""
+    """A channel of this meeting is gone, or could not be opened. why: for a person."""
 
+    meeting: int
     why: str
 
 

@@ -54,8 +54,8 @@ def peer_lost(phase: Following, event: PeerLost) -> None:
     have all begin anew."""
     if phase.meet is None or event.peer in phase.left or _is_of_the_past(phase.meet, event):
         return
+    phase.say(PeersLost(meeting=phase.meet.meeting, why=event.why))
     phase.meet = None
-    phase.say(PeersLost(why=event.why))
     _speak_to_nobody(phase, event.why)
 
 

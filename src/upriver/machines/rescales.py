@@ -129,21 +129,28 @@ class Rescales:
 
     def wanted(self, event: RescaleWanted) -> None:
         """Rescales take turns, in the order in which they were asked for (M9)."""
-        if len(self._queue) >= QUEUE_REQUESTS_MAX:
-            error = DeclarationError(f"{QUEUE_REQUESTS_MAX} rescales wait already")
-            self._say(RescaleEnded(ticket=event.ticket, outcome=Outcome.REFUSED, vnodes=0, error=error))
-        else:
+        refusal = None
+        if not self._regions:
+            refusal = "there is no view, and so nothing to rescale"
+        elif len(self._queue) >= QUEUE_REQUESTS_MAX:
+            refusal = f"{QUEUE_REQUESTS_MAX} rescales wait already"
+        if refusal is None:
             self._queue.append(event)
+        else:
+            error = DeclarationError(refusal)
+            self._say(RescaleEnded(ticket=event.ticket, outcome=Outcome.REFUSED, vnodes=0, error=error))
 
     def abort_wanted(self, event: AbortWanted) -> None:
-        """A restart cannot be aborted: there is no moment at which some keys have moved and others have not."""
+        """Does nothing to a restart that is reloading: some keys are back and others not, by no map's order."""
         if any(request.ticket == event.ticket for request in self._queue):
             self._queue = [request for request in self._queue if request.ticket != event.ticket]
             self._say(RescaleEnded(ticket=event.ticket, outcome=Outcome.ABORTED, vnodes=0))
-            return
-        current = self._current
-        if current is not None and current.ticket == event.ticket and current.strategy is not Strategy.RESTART:
-            self._follow(self._protocol.step(protocol.AbortWanted(ticket=Ticket(event.ticket))))
+        elif self._current is not None and self._current.ticket == event.ticket:
+            if isinstance(self.stage, Moving):
+                self._follow(self._protocol.step(protocol.AbortWanted(ticket=Ticket(event.ticket))))
+            elif isinstance(self.stage, Starting | Meeting | Draining):
+                self._send_joiners_home()
+                self._end(Outcome.ABORTED, 0)
 
     # What workers say
 
@@ -174,10 +181,11 @@ class Rescales:
 
     def channel_lost(self, member: Member, message: PeersLost) -> None:
         """While keys move, what was said over it may be lost. Before that, it is only to be opened again."""
-        moving = isinstance(self.stage, Moving)
-        if moving or (isinstance(self.stage, Meeting | Draining) and self._meetings_left == 0):
+        if message.meeting != self._meeting or not isinstance(self.stage, Meeting | Draining | Moving):
+            return
+        if isinstance(self.stage, Moving) or self._meetings_left == 0:
             self._fail(WorkerLost(f"worker {member.worker}: {message.why}; all workers start anew by the old map"))
-        elif isinstance(self.stage, Meeting | Draining):
+        else:
             self._meetings_left -= 1
             self.stage = Starting(self._joining())
 
@@ -366,13 +374,21 @@ class Rescales:
         version = MapVersion(last + 1)
         cluster.maps = {view: VnodeMap(version, vnode_map.owners) for view, vnode_map in cluster.maps.items()}
         cluster.reading = next(iter(cluster.maps.values()))
-        cluster.workers = self._workers_before
-        for worker in sorted(set(cluster.members) - set(cluster.workers)):
-            cluster.tell(cluster.members.pop(worker), Retire())
-        self._protocol = self._new_protocol()
-        self._orders.clear()
+        self._send_joiners_home()
         self._start_anew()
         self._end(Outcome.FAILED, 0, error)
+
+    def _send_joiners_home(self) -> None:
+        """The workers are those of before, and no rescale has begun."""
+        cluster = self._cluster
+        cluster.workers = self._workers_before
+        for worker in sorted(set(cluster.members) - set(cluster.workers)):
+            joiner = cluster.members.pop(worker)
+            cluster.tell(joiner, Retire())
+            cluster.ledger.forget(worker)
+            self._scans.lost(joiner.incarnation)
+        self._protocol = self._new_protocol()
+        self._orders.clear()
 
     def _end(self, outcome: Outcome, vnodes: int, error: UpriverError | None = None) -> None:
         request, self._current = self._current, None
