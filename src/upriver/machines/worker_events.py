@@ -32,7 +32,10 @@ class EpochRead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookupAsked:
-    """Somebody asks for keys of a view. ticket: names the asker. hash64: of the keys, one per row of ``keys``."""
+    """Somebody asks for keys of a view. hash64: of the keys, one per row of ``keys``.
+
+    ticket: names the asker, and no other that ever asked any worker: answers may come late, to who is in its place.
+    """
 
     ticket: int
     view: str
