@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from upriver.dataflow.plan import ViewPlan
 from upriver.ids import Epoch
-from upriver.machines.messages import Assign, Retire
+from upriver.machines.messages import Assign, Meet, Retire
 from upriver.machines.worker_events import Answer, LookupAsked, PeerLost, Refuse, WorkerEvent
 from upriver.sim import checkers
 from upriver.sim.checkers import require
@@ -79,7 +79,7 @@ class Askers:
         lookup = process.waiting.pop(refusal.ticket).lookup
         owned = not process.leaves and (not process.alone or self._is_owned(process, lookup))
         known = lookup.view in self._plans
-        dismissed = isinstance(cause, Assign | Retire | PeerLost)
+        dismissed = isinstance(cause, Assign | Meet | Retire | PeerLost)
         require(checkers.lookups_are_refused_for_a_reason, refusal.error, known, process.serves, owned, dismissed)
         self._counters["lookups_refused"] += 1
 
