@@ -270,6 +270,7 @@ class CoordinatorLoop:
             joined.end.close()
         self._inbox.put(None)
         self._thread.join()
+        self._start_worker = None  # it holds on to whoever has made it, and Spark's callback threads to this
         return bool(gone)
 
     # The loop

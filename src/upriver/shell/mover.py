@@ -26,6 +26,8 @@ class Mover:
         """When the keys were put on hold that are to be collected next; ``None`` if they will be in that step."""
         self._load_began: float | None = None
         """When the keys were put on hold whose state is on its way."""
+        self._anew_since: float | None = None
+        """When this worker has begun anew, until it is where it was."""
         self.stall_s = 0.0
         """The longest step so far."""
         self.hold_s = 0.0
@@ -37,6 +39,17 @@ class Mover:
         self._pace = Pace(self._budget_s, keys_max)
         self.stall_s = self.hold_s = 0.0
         self._hold_began = self._load_began = None
+
+    def begins_anew(self) -> None:
+        """All keys that this worker keeps are out of service from now on."""
+        self.hold_s, self._anew_since = 0.0, time.perf_counter()
+
+    def is_back(self) -> bool:
+        """All keys are back; whether they were away."""
+        if self._anew_since is None:
+            return False
+        self.hold_s, self._anew_since = time.perf_counter() - self._anew_since, None
+        return True
 
     @property
     def keys(self) -> int:

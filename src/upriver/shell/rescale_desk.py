@@ -56,7 +56,8 @@ class Case:
     def progress(self) -> dict[str, Any]:
         keys, left = self.total("keys"), 0 if self.is_over else self.total("keys_left")
         seconds = self.seconds()
-        vnodes_left = max((self._vnodes_left(view) for _, view in self.moved), default=self.vnodes)
+        heard = len({worker for worker, _ in self.moved}) >= (self.before or 0)
+        vnodes_left = max((self._vnodes_left(view) for _, view in self.moved), default=0) if heard else self.vnodes
         return {
             "ticket": self.wanted.ticket,
             "strategy": str(self.wanted.strategy),

@@ -23,6 +23,7 @@ from upriver.ids import Channel, Epoch, SnapshotId, WorkerId
 from upriver.machines.messages import (
     Assign,
     CloseInput,
+    EpochFinished,
     FromWorker,
     Meet,
     Retire,
@@ -86,6 +87,7 @@ class WorkerLoop:
         self._inbox: queue.SimpleQueue[WorkerEvent] = queue.SimpleQueue()
         self._reading: Iterator[WorkerEvent] = iter(())
         self._is_reading = False
+        self._serve_from = Epoch(0)
         self._tables: dict[Channel, TableSpec] = {}
         self._tickets = itertools.count()
         self._waiting: dict[int, Future[Answered]] = {}
@@ -220,6 +222,9 @@ class WorkerLoop:
             raise ProtocolError(f"{self._lake.root}: no app.json, and yet a worker was assigned")
         tables = {table.name: table for table in record.tables}
         self._tables = {plan.channel: tables[plan.table] for plan in event.plans}
+        self._serve_from = event.serve_from
+        if event.generation:
+            self._mover.begins_anew()
         self._is_reading, self._reading = False, iter(())
 
     def _carry_out(self, action: WorkerAction) -> None:
@@ -227,8 +232,7 @@ class WorkerLoop:
             case ReadEpoch():
                 self._reading, self._is_reading = self._read(action), True
             case Report():
-                if isinstance(action.message, Settled):
-                    self._report(Strain(stall_ms=self._mover.stall_s * 1000, hold_ms=self._mover.hold_s * 1000))
+                self._report_strain(action.message)
                 self._report(action.message)
             case SendPeer():
                 self._send(action)
@@ -251,6 +255,18 @@ class WorkerLoop:
                 self._stopped = True
             case _:
                 assert_never(action)
+
+    def _report_strain(self, ahead_of: FromWorker) -> None:
+        """What a rescale has cost here, when it is through here."""
+        match ahead_of:
+            case Settled():
+                is_through = True
+            case EpochFinished(epoch=epoch):
+                is_through = epoch >= self._serve_from and self._mover.is_back()
+            case _:
+                is_through = False
+        if is_through:
+            self._report(Strain(stall_ms=self._mover.stall_s * 1000, hold_ms=self._mover.hold_s * 1000))
 
     def _send(self, action: SendPeer) -> None:
         assert self._peers is not None

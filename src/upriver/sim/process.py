@@ -117,6 +117,7 @@ class Process:
                 self.alone = self.has_lost = True
                 self.all_there = False
             case Meet():
+                self.alone |= self._meets_another(event)
                 self.left -= event.peers.keys()
                 self.meet = event
                 self.all_there = True
@@ -139,6 +140,13 @@ class Process:
             return True
         named = None if self.meet is None else self.meet.peers.get(event.peer)
         return event.peer not in self.left and named is not None and named[0] == event.incarnation
+
+    def _meets_another(self, meet: Meet) -> bool:
+        """Whether somebody whom it can ask is there no more, or another in his place."""
+        if self.meet is None or self.alone:
+            return False
+        there = {peer: who for peer, (who, _) in self.meet.peers.items() if peer not in self.left}
+        return any(meet.peers.get(peer, (None, ""))[0] != who for peer, who in there.items())
 
     def _begin(self, assign: Assign) -> None:
         """What was read, held and heard is of no use any more."""
