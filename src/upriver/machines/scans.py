@@ -181,6 +181,8 @@ class Scans:
         error = WorkerLost("a worker was lost while the snapshot was taken; scan again")
         for snapshot in [s for s in sorted(self._pending) if incarnation in self._pending[s].asked]:
             self._fail(self._pending.pop(snapshot).ticket, error)
+            self._held.remove(snapshot)
+            self._cluster.tell_all(DropSnapshot(snapshot=snapshot))  # its cut may lie ahead of those who are left
         self._go_on()
 
     def start_anew(self) -> None:
