@@ -90,7 +90,7 @@ MESSAGES = {
 ERRORS = st.builds(lambda kind, text: kind(text), st.sampled_from([WrongOwner, UnknownView, WaitTimeout]), st.text())
 CONTENTS = {
     ForRegion: st.builds(ForRegion, view=VIEWS, message=st.one_of(*MESSAGES.values())),
-    Installed: st.builds(Installed, view=VIEWS),
+    Installed: st.builds(Installed, view=VIEWS, seconds=st.floats(0, 100)),
     QuestionAnswered: st.builds(QuestionAnswered, ticket=NUMBERS, keys=NUMBERS, rows=tables(), epoch=EPOCHS),
     QuestionRefused: st.builds(QuestionRefused, ticket=NUMBERS, error=ERRORS),
 }
@@ -214,14 +214,15 @@ MALFORMED = {
     "nothing said": (wire.Message("peer"), "None where a list belongs"),
     "no envelope": (wire.Message("peer", {"said": [7]}), "envelope 0 of a frame is malformed"),
     "the second": (wire.Message("peer", {"said": [done(), [2]]}), "envelope 1 of a frame is malformed"),
-    "no generation": (wire.Message("peer", {"said": [[True, ["Installed", ["v"]]]]}), "True where a whole number"),
+    "no generation": (wire.Message("peer", {"said": [[True, ["Installed", ["v", 0.1]]]]}), "True where a whole number"),
     "text": (wire.Message("peer", {"said": [done(vnode="3")]}), "ForRegion: Done: '3' where a whole number belongs"),
     "a field short": (wire.Message("peer", {"said": [[2, ["Installed", []]]]}), "Installed: zip"),
     "unknown content": (wire.Message("peer", {"said": [[2, ["os.system", ["ls"]]]]}), "'os.system' is no content"),
     "kind of another": (wire.Message("peer", {"said": [[2, ["Done", [7, 3]]]]}), "'Done' is no content"),
     "a list as kind": (wire.Message("peer", {"said": [[2, [[], []]]]}), "unhashable"),
     "no error": (wire.Message("peer", {"said": [[2, ["QuestionRefused", [1, "x"]]]]}), "'x' where an error belongs"),
-    "no text": (wire.Message("peer", {"said": [[2, ["Installed", [5]]]]}), "Installed: 5 where text belongs"),
+    "no text": (wire.Message("peer", {"said": [[2, ["Installed", [5, 0.1]]]]}), "Installed: 5 where text belongs"),
+    "no seconds": (wire.Message("peer", {"said": [[2, ["Installed", ["v", "1"]]]]}), "'1' where seconds belong"),
     "no rows": (
         wire.Message("peer", {"said": [[2, ["QuestionAnswered", [1, 1, None, 4]]]]}),
         "more batches are spoken",

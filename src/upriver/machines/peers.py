@@ -71,9 +71,13 @@ class ForRegion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installed:
-    """The state of the last ``Acquire`` is in place: the receiver may send the next."""
+    """The state of the last ``Acquire`` is in place: the receiver may send the next.
+
+    seconds: that it took; machines have no clock, so their shell puts it in.
+    """
 
     view: str
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,7 @@
 """When a worker moves keys, and what it costs: the pace of a rescale in one worker's loop."""
 
 import time
+from dataclasses import replace
 
 from upriver.machines.peers import Envelope, ForRegion, Installed
 from upriver.migration.messages import Acquire
@@ -24,6 +25,8 @@ class Mover:
         """In the step under way."""
         self._hold_began: float | None = None
         """When the keys were put on hold that are to be collected next; ``None`` if they will be in that step."""
+        self._load_keys, self._load_s = 0, 0.0
+        """Of the load on its way: how many keys, and how long the step took that has sent them."""
         self._load_began: float | None = None
         """When the keys were put on hold whose state is on its way."""
         self._anew_since: float | None = None
@@ -68,28 +71,34 @@ class Mover:
     def step_begins(self) -> None:
         self._step_began, self._keys_given = time.perf_counter(), 0
 
-    def sends(self, envelope: Envelope) -> None:
-        """The step under way sends this."""
+    def sends(self, envelope: Envelope) -> Envelope:
+        """The step under way sends this; with the time in it, if it is to tell one."""
         match envelope.content:
+            case Installed() as installed:
+                seconds = time.perf_counter() - self._step_began
+                return replace(envelope, content=replace(installed, seconds=seconds))
             case ForRegion(message=Acquire(keys=keys)):
                 self._keys_given += len(keys)
                 self._load_began = self._step_began if self._hold_began is None else self._hold_began
                 self._hold_began = None
             case ForRegion(message=Redistribute(following=hold) | Sets(hold=hold)) if len(hold):
                 self._hold_began = time.perf_counter()
+        return envelope
 
     def hears(self, envelope: Envelope) -> None:
         """The step under way was set off by this, and is over."""
         match envelope.content:
             case ForRegion(message=Acquire()):
                 self._has_worked()
-            case Installed() if self._load_began is not None:
+            case Installed(seconds=seconds) if self._load_began is not None:
                 self.hold_s = max(self.hold_s, time.perf_counter() - self._load_began)
                 self._load_began = None
+                # Both ends have a loop that others wait for: the slower one sets the pace.
+                self._pace.took(self._load_keys, max(self._load_s, seconds))
 
     def gave(self) -> None:
         """The step under way, which has given keys away, is over: their state is packed."""
-        self._pace.took(self._keys_given, self._has_worked())
+        self._load_keys, self._load_s = self._keys_given, self._has_worked()
 
     def _has_worked(self) -> float:
         """Rest for a while; how long the step took, in seconds."""

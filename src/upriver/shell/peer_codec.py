@@ -241,6 +241,12 @@ def _take_batches(said: Any, frame: _FrameReader) -> tuple[pa.RecordBatch, ...]:
     return tuple(frame.take_batch() for _ in range(_take_number(said, frame)))
 
 
+def _take_seconds(said: Any, _: _FrameReader) -> float:
+    if isinstance(said, bool) or not isinstance(said, int | float):
+        raise ProtocolError(f"{said!r} where seconds belong")
+    return float(said)
+
+
 def _put_nothing(value: object, _: FrameWriter) -> None:
     if value is not None:
         raise ProtocolError(f"{type(value).__name__} where nothing belongs: only the published rules have it there")
@@ -257,6 +263,7 @@ _NUMBERS = _Plain(
     lambda values, _: [int(value) for value in values],
     lambda said, frame: tuple(_take_number(item, frame) for item in _listed(said)),
 )
+_SECONDS = _Plain(lambda value, _: float(value), _take_seconds)
 _TEXT = _Plain(lambda value, _: str(value), _take_text)
 _ERROR = _Plain(lambda error, _: error_to_json(error), _take_error)
 _HASHES = _Plain(lambda hashes, frame: frame.put_words(hashes), _take_words)
@@ -306,7 +313,7 @@ _MESSAGE = _OneOf(
 _CONTENT = _OneOf(
     "content of an envelope",
     _Record(ForRegion, view=_TEXT, message=_MESSAGE),
-    _Record(Installed, view=_TEXT),
+    _Record(Installed, view=_TEXT, seconds=_SECONDS),
     _Record(QuestionAnswered, ticket=_NUMBER, keys=_NUMBER, rows=_ARROW, epoch=_NUMBER),
     _Record(QuestionRefused, ticket=_NUMBER, error=_ERROR),
 )

@@ -270,9 +270,9 @@ class WorkerLoop:
 
     def _send(self, action: SendPeer) -> None:
         assert self._peers is not None
-        self._mover.sends(action.envelope)
+        envelope = self._mover.sends(action.envelope)
         try:
-            self._peers.send(action.to, action.envelope)
+            self._peers.send(action.to, envelope)
         except ClusterError as error:
             self._inbox.put(PeerLost(why=str(error)))
 
