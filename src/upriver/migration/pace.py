@@ -10,6 +10,8 @@ KEYS_FIRST = 64
 """Keys of the first step, of which nothing is known."""
 KEYS_MAX = 65_536
 """Keys of one step, however much time there is."""
+AIM_SHARE = 0.5
+"""Of the budget: steps vary, and one that aims at less than all of it stays within."""
 GROWTH_MAX = 2.0
 """How many times more keys a step may have than the one before it."""
 MEMORY = 0.7
@@ -42,5 +44,5 @@ class Pace:
             self._speed = speed  # too slow counts at once
         else:
             self._speed = MEMORY * self._speed + (1 - MEMORY) * speed
-        wanted = min(self._speed * self.budget_s, GROWTH_MAX * self._keys, KEYS_MAX)
+        wanted = min(self._speed * AIM_SHARE * self.budget_s, GROWTH_MAX * self._keys, KEYS_MAX)
         self._keys = max(1, int(wanted))

@@ -8,7 +8,7 @@ from upriver.migration.messages import Acquire
 from upriver.migration.pace import Pace
 from upriver.migration.redistribute_messages import Redistribute, Sets
 
-REST_SHARE = 3.0
+REST_SHARE = 10.0
 """How long a worker rests from moving keys after a step, in steps: meanwhile it does all else that there is to do."""
 
 
