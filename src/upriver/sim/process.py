@@ -53,8 +53,9 @@ class Process:
     runs: bool = True
     serves: bool = False
     """Assigned, and not told to retire."""
-    alone: bool = True
-    """It was told of no rescale since it was assigned, or has lost a peer since."""
+    peers: dict[WorkerId, Incarnation] = field(default_factory=dict)
+    """Whom it can ask, itself among them: who took part in the last rescale and has not taken leave; nobody, if it was
+    told of no rescale since it was assigned, or has lost a peer since."""
     left: set[WorkerId] = field(default_factory=set)
     """Who has taken leave of this process."""
     all_there: bool = False
@@ -102,6 +103,11 @@ class Process:
         return -1 if self.assigned is None else self.assigned.generation
 
     @property
+    def alone(self) -> bool:
+        """Whether it can ask nobody."""
+        return not self.peers
+
+    @property
     def reads_mixed(self) -> bool:
         """Whether the epoch opened last may have rows for peers."""
         return bool(self.opened) and self.opened[-1].mixed
@@ -111,18 +117,21 @@ class Process:
         match event:
             case Assign():
                 self._begin(event)
-            case Order():
-                self.alone = not self.all_there
+            case Order() if self.meet is not None and self.all_there:
+                named = self.meet.peers.items()
+                self.peers = {peer: who for peer, (who, _) in named if peer not in self.left}
             case PeerLost() if self._counts(event):
-                self.alone = self.has_lost = True
-                self.all_there = False
+                self.peers.clear()
+                self.all_there, self.has_lost = False, True
             case Meet():
-                self.alone |= self._meets_another(event)
+                if any(event.peers.get(peer, (None, ""))[0] != who for peer, who in self.peers.items()):
+                    self.peers.clear()
                 self.left -= event.peers.keys()
                 self.meet = event
                 self.all_there = True
             case PeerSaid(envelope=Envelope(content=ForRegion(message=Bye()))):
                 self.left.add(event.sender)
+                self.peers.pop(event.sender, None)
             case PeersMet():
                 self.has_lost = False
             case CloseInput():
@@ -141,17 +150,11 @@ class Process:
         named = None if self.meet is None else self.meet.peers.get(event.peer)
         return event.peer not in self.left and named is not None and named[0] == event.incarnation
 
-    def _meets_another(self, meet: Meet) -> bool:
-        """Whether somebody whom it can ask is there no more, or another in his place."""
-        if self.meet is None or self.alone:
-            return False
-        there = {peer: who for peer, (who, _) in self.meet.peers.items() if peer not in self.left}
-        return any(meet.peers.get(peer, (None, ""))[0] != who for peer, who in there.items())
-
     def _begin(self, assign: Assign) -> None:
         """What was read, held and heard is of no use any more."""
         self.assigned, self.serves, self.leaves, self.torn = assign, True, False, False
-        self.applied, self.alone = assign.start_at, True
+        self.applied = assign.start_at
+        self.peers.clear()
         self.left.clear()
         self.all_there = False
         self.unread.clear()
