@@ -8,8 +8,9 @@ from upriver.migration.messages import Acquire
 from upriver.migration.pace import Pace
 from upriver.migration.redistribute_messages import Redistribute, Sets
 
-REST_SHARE = 10.0
-"""How long a worker rests from moving keys after a step, in steps: meanwhile it does all else that there is to do."""
+REST_SHARE_IDLE, REST_SHARE_BUSY = 3.0, 20.0
+"""How long a worker rests from moving keys after a step, in steps: if nobody has looked anything up since the step
+before it, and if somebody has. Meanwhile it does all else that there is to do."""
 
 
 class Mover:
@@ -20,6 +21,7 @@ class Mover:
         self._budget_s = budget_s
         self._pace = Pace(budget_s)
         self._rests_until = 0.0
+        self._was_asked = False
         self._step_began = 0.0
         self._keys_given = 0
         """In the step under way."""
@@ -68,6 +70,10 @@ class Mover:
         """Seconds until the next step is due; 0 if it is."""
         return max(0.0, self._rests_until - time.perf_counter())
 
+    def asked(self) -> None:
+        """Somebody looks something up here, and would wait for a step."""
+        self._was_asked = True
+
     def step_begins(self) -> None:
         self._step_began, self._keys_given = time.perf_counter(), 0
 
@@ -104,6 +110,7 @@ class Mover:
         """Rest for a while; how long the step took, in seconds."""
         now = time.perf_counter()
         seconds = now - self._step_began
-        self._rests_until = now + REST_SHARE * seconds
+        share = REST_SHARE_BUSY if self._was_asked else REST_SHARE_IDLE
+        self._rests_until, self._was_asked = now + share * seconds, False
         self.stall_s = max(self.stall_s, seconds)
         return seconds

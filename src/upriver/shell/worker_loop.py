@@ -203,6 +203,8 @@ class WorkerLoop:
         self._step(event)
         if isinstance(event, PeerSaid):
             self._mover.hears(event.envelope)
+        elif isinstance(event, LookupAsked):
+            self._mover.asked()
         if self._mover.gives and self._peers is not None:
             self._peers.flush()  # packing is part of the step
             self._mover.gave()
