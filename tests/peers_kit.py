@@ -45,7 +45,7 @@ class Node:
             self.worker,
             Remote(self.server.address, token),
             lambda worker, envelopes: self.heard.put((worker, envelopes)),
-            lambda worker, error: self.lost.put((worker, error)),
+            lambda worker, _, error: self.lost.put((worker, error)),
             limits=LIMITS,
             meet_s_max=meet_s_max,
         )

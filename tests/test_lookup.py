@@ -20,6 +20,8 @@ SECONDS_MAX = 10.0
 KEYS = pa.schema([("k", pa.string())])
 ROWS = pa.schema([("k", pa.string()), ("at_least", pa.int64())])
 
+VERSION = 3
+
 
 def keys(*values: str | None) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array(values, pa.string())], schema=KEYS)
@@ -33,17 +35,16 @@ class Worker:
         self.may_answer = threading.Event()
         self.may_answer.set()
 
-    def lookup(
-        self, view: str, keys: pa.RecordBatch, at_least: int | None, timeout: float
-    ) -> tuple[pa.RecordBatch, int]:
+    def lookup(self, view: str, keys: pa.RecordBatch, at_least: int | None, timeout: float) -> Answered:
         self.asked.put((view, keys.num_rows, at_least, timeout))
         assert self.may_answer.wait(SECONDS_MAX)
         if "bad" in keys.column(0).to_pylist():
             raise RowError("division by zero")
         if "odd" in keys.column(0).to_pylist():
-            return keys, 0
+            return Answered(keys, 0, VERSION)
         epochs = pa.array([at_least] * keys.num_rows, pa.int64())
-        return pa.RecordBatch.from_arrays([keys.column(0), epochs], schema=ROWS), at_least or 0
+        rows = pa.RecordBatch.from_arrays([keys.column(0), epochs], schema=ROWS)
+        return Answered(rows, at_least or 0, VERSION)
 
 
 @pytest.fixture
@@ -71,8 +72,8 @@ def borrow(streams: LookupStreams, server: FlightBase, view: str = "planes") -> 
 def ask(stream: LookupStream, *values: str | None, at_least: int | None = None) -> list[str | None]:
     stream.ask(keys(*values), at_least, SECONDS_MAX)
     answer = stream.answer()
-    assert answer.schema == ROWS
-    found: list[str | None] = answer.column(0).to_pylist()
+    assert (answer.rows.schema, answer.epoch, answer.version) == (ROWS, at_least or 0, VERSION)
+    found: list[str | None] = answer.rows.column(0).to_pylist()
     return found
 
 
@@ -100,12 +101,12 @@ def test_an_error_is_an_answer_and_the_stream_goes_on(server: FlightBase, stream
     streams.give_back(stream)
 
 
-def test_the_epoch_comes_beside_the_rows(server: FlightBase) -> None:
+def test_epoch_and_map_version_come_beside_the_rows(server: FlightBase) -> None:
     with Connection(Remote(server.address, TOKEN)) as connection:
         writer, reader = connection.exchange(LOOKUP, "planes", timeout=SECONDS_MAX)
         writer.begin(KEYS)
         writer.write_with_metadata(keys("a"), encode_json({"at_least": 7, "timeout": 1.0}))
-        assert decode_json(reader.read_chunk().app_metadata) == {"epoch": 7}
+        assert decode_json(reader.read_chunk().app_metadata) == {"epoch": 7, "map_version": VERSION}
         writer.write_metadata(encode_json({"at_least": None, "timeout": 1.0}))
         assert decode_json(reader.read_chunk().app_metadata)["message"] == "view 'planes': a lookup without keys"
         writer.done_writing()

@@ -32,7 +32,7 @@ PEER_LIMITS = ChannelLimits()
 """Of both ends of a channel between workers."""
 
 Hear = Callable[[WorkerId, tuple[Envelope, ...]], None]
-Lost = Callable[[WorkerId, UpriverError | None], None]
+Lost = Callable[[WorkerId, Incarnation, UpriverError | None], None]
 Met = Callable[[int], None]
 Failed = Callable[[int, UpriverError], None]
 
@@ -238,7 +238,7 @@ class Peers:
             del self._early[link.worker]
         if self._joined.get(link.worker) is link:
             del self._joined[link.worker]
-            self._news.append(partial(self._lost, link.worker, error))
+            self._news.append(partial(self._lost, link.worker, link.incarnation, error))
             self._fail(error or WorkerLost(f"{link} has left"))
 
     # On other threads

@@ -7,7 +7,7 @@ from upriver.dataflow.expressions import Evaluator
 from upriver.dataflow.plan import ViewPlan
 from upriver.dataflow.region import Region
 from upriver.errors import UpriverError
-from upriver.ids import WorkerId
+from upriver.ids import Incarnation, WorkerId
 from upriver.machines.messages import FromWorker, Meet
 from upriver.machines.worker import WorkerMachine
 from upriver.machines.worker_events import PeerLost, PeersMet
@@ -90,7 +90,6 @@ def _meet(loop: WorkerLoop, peers: Peers, worker: WorkerId, meet: Meet) -> None:
     peers.meet(meet.meeting, meet.peers, incarnation, met, failed)
 
 
-def _lost(loop: WorkerLoop, peer: WorkerId, error: UpriverError | None) -> None:
-    """A peer that has taken its leave was retired: nothing is lost."""
-    if error is not None:
-        loop.hear(PeerLost(why=f"worker {peer}: {error}"))
+def _lost(loop: WorkerLoop, peer: WorkerId, incarnation: Incarnation, error: UpriverError | None) -> None:
+    why = f"worker {peer}: {error or 'it has said goodbye'}"
+    loop.hear(PeerLost(why=why, peer=peer, incarnation=incarnation))

@@ -7,6 +7,7 @@ a step after each turn.
 
 import itertools
 import queue
+import secrets
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -61,6 +62,9 @@ from upriver.shell.mover import Mover
 INBOX_TURN_MAX = 64
 """Events taken from the inbox between two slices of an epoch, or two steps of a migration."""
 
+TICKET_BITS = 30
+"""Of a ticket's number: so many are drawn by each process, and as many count its lookups."""
+
 
 class PeerChannels(Protocol):
     """What the loop needs of :class:`upriver.shell.peers.Peers`."""
@@ -89,7 +93,8 @@ class WorkerLoop:
         self._is_reading = False
         self._serve_from = Epoch(0)
         self._tables: dict[Channel, TableSpec] = {}
-        self._tickets = itertools.count()
+        # Peers that answer late know a lookup by its ticket alone: no two processes may use the same ones.
+        self._tickets = itertools.count(secrets.randbits(TICKET_BITS) << TICKET_BITS)
         self._waiting: dict[int, Future[Answered]] = {}
         """The askers of all and only the lookups that are not answered."""
         self._snapshots: dict[SnapshotId, pa.Table] = {}
@@ -225,6 +230,9 @@ class WorkerLoop:
         tables = {table.name: table for table in record.tables}
         self._tables = {plan.channel: tables[plan.table] for plan in event.plans}
         self._serve_from = event.serve_from
+        self._snapshots.clear()
+        with self._snapshot_read:
+            self._unread_snapshots.clear()
         if event.generation:
             self._mover.begins_anew()
         self._is_reading, self._reading = False, iter(())
