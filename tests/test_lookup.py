@@ -10,7 +10,7 @@ import pytest
 
 from upriver.errors import AccessDenied, ClusterError, ProtocolError, RowError, WorkerLost
 from upriver.shell.flight import FlightBase
-from upriver.shell.lookup import IDLE_STREAMS_MAX, LOOKUP, LookupExchange, LookupStream, LookupStreams
+from upriver.shell.lookup import IDLE_STREAMS_MAX, LOOKUP, Answered, LookupExchange, LookupStream, LookupStreams
 from upriver.shell.remote import Connection, Remote
 from upriver.shell.wire import decode_json, encode_json
 
