@@ -8,7 +8,7 @@ from upriver.migration.messages import Acquire
 from upriver.migration.pace import Pace
 from upriver.migration.redistribute_messages import Redistribute, Sets
 
-REST_SHARE_IDLE, REST_SHARE_BUSY = 3.0, 20.0
+REST_SHARE_IDLE, REST_SHARE_BUSY = 3.0, 10.0
 """How long a worker rests from moving keys after a step, in steps: if nobody has looked anything up since the step
 before it, and if somebody has. Meanwhile it does all else that there is to do."""
 
