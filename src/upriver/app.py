@@ -206,9 +206,10 @@ class App:
         """Begin to change, while all goes on, how many workers there are or which vnodes they own; returns at once.
 
         workers: how many there shall be. moves: instead, the worker that a vnode shall go to, by vnode; all others
-        stay. strategy: ``icadd`` (each key moves by itself, and waits only while it does), ``redistribute`` (all state
-        goes through the distributors) or ``restart`` (stop, remap, go on). keys_max: keys on the move at once; by
-        default as many as ``migration_step_budget_ms`` allows. A rescale that is asked for during another one waits.
+        stay. strategy: ``icadd`` (each key moves by itself, and waits only while it does), ``redistribute`` (each
+        key moves when every worker holds its rows) or ``restart`` (stop, remap, go on). keys_max: keys on the move at
+        once; by default as many as ``migration_step_budget_ms`` allows. A rescale that is asked for during another
+        one waits.
         Raises DeclarationError for what cannot be, TooFewSlots.
         """
         self._running()

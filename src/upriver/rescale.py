@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from upriver.errors import ClusterError, DeclarationError, UserError, WaitTimeout
+from upriver.machines.strategies import Strategy
 
-STRATEGIES = ("icadd", "redistribute", "restart")
+STRATEGIES = tuple(map(str, Strategy))
 """What ``strategy`` may be."""
 POLL_S_MIN, POLL_S_MAX = 0.005, 0.1
 """Seconds between two looks at the progress; doubled each time."""

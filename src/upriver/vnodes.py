@@ -4,7 +4,7 @@ A key's vnode never changes; a rescale changes only the map. The number of vnode
 life of a lake, so *sorted by hash64* means *grouped by vnode*.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -105,6 +105,15 @@ class VnodeMap:
                 raise DeclarationError(f"there is no vnode {vnode}: they are 0 to {len(owners) - 1}")
             owners[vnode] = worker
         return self if tuple(owners) == self.owners else self._next(tuple(owners))
+
+    def keeping(self, before: "VnodeMap", vnodes: Collection[VnodeId]) -> Self:
+        """This map, but for these vnodes, which stay where they are by the map ``before``."""
+        if not vnodes:
+            return self
+        owners = list(self.owners)
+        for vnode in vnodes:
+            owners[vnode] = before.owners[vnode]
+        return type(self)(self.version, tuple(owners))
 
     @cached_property
     def workers(self) -> tuple[WorkerId, ...]:

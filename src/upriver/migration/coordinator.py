@@ -349,19 +349,13 @@ def _retire_leaver(phase: Rescaling, worker: WorkerId, actions: list[Action]) ->
 
 
 def _maps_now(phase: Rescaling) -> Mapping[RegionId, VnodeMap]:
-    return {region: _with_kept(phase.plan, region, phase.kept[region]) for region in sorted(phase.plan.after)}
+    before, after = phase.plan.before, phase.plan.after
+    return {region: after[region].keeping(before[region], phase.kept[region]) for region in sorted(after)}
 
 
 def _workers_now(phase: Rescaling) -> tuple[WorkerId, ...]:
     owners = {worker for region_map in _maps_now(phase).values() for worker in region_map.workers}
     return tuple(sorted({*phase.plan.new, *owners}))
-
-
-def _with_kept(plan: Plan, region: RegionId, kept: tuple[VnodeId, ...]) -> VnodeMap:
-    owners = list(plan.after[region].owners)
-    for vnode in kept:
-        owners[vnode] = plan.before[region].owners[vnode]
-    return VnodeMap(plan.after[region].version, tuple(owners))
 
 
 _HANDLERS: Mapping[type, Callable[[RescaleCoordinator, Any, list[Action]], None]] = {

@@ -6,7 +6,6 @@ from typing import TypeVar
 import numpy as np
 
 from upriver.errors import ProtocolError
-from upriver.ids import VnodeId
 from upriver.migration.actions import Leave, ReportGone, ReportSettled, TakeState
 from upriver.migration.events import InputClosed, Received, RescaleAnnounced
 from upriver.migration.keysets import NO_KEYS
@@ -28,7 +27,6 @@ from upriver.migration.redistribute_phases import (
 )
 from upriver.migration.redistribute_routing import release
 from upriver.migration.redistribute_turn import RedistributeTurn
-from upriver.vnodes import VnodeMap
 
 AnyPhase = TypeVar("AnyPhase", bound=Phase)
 
@@ -130,15 +128,7 @@ def settle_if_over(turn: RedistributeTurn, phase: Phase) -> Phase:
     keepers = [owner for owner, view in migration.views.items() if view.stage is Stage.KEPT]
     kept = tuple(sorted(vnode for owner in keepers for vnode in own_vnodes(migration, owner)))
     turn.say(ReportSettled(version=migration.version, kept=kept))
-    return Normal(map=_map_now(migration, kept))
-
-
-def _map_now(migration: Migration, kept: tuple[VnodeId, ...]) -> VnodeMap:
-    before, after = migration.rescale.before, migration.rescale.after
-    owners = list(after.owners)
-    for vnode in kept:
-        owners[vnode] = before.owners[vnode]
-    return VnodeMap(after.version, tuple(owners))
+    return Normal(map=migration.rescale.after.keeping(migration.rescale.before, kept))
 
 
 def leave(turn: RedistributeTurn, phase: Normal, event: InputClosed) -> Left:

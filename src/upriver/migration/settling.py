@@ -13,7 +13,6 @@ from upriver.migration.messages import Bye, Done, Kept, Mark, RelayedMark
 from upriver.migration.phases import Fate, Left, Migration, Normal, Phase, Settling, Started
 from upriver.migration.routing import open_slice
 from upriver.migration.turn import Turn
-from upriver.vnodes import VnodeMap
 
 StartedPhase = TypeVar("StartedPhase", bound=Started)
 AnyPhase = TypeVar("AnyPhase", bound=Phase)
@@ -99,23 +98,13 @@ def settle_if_over(turn: Turn, phase: Phase) -> Phase:
         return phase
     migration = phase.migration
     kept = tuple(map(VnodeId, np.flatnonzero(migration.fates == Fate.KEPT).tolist()))
-    map_now = _map_now(migration, kept)
+    map_now = migration.rescale.after.keeping(migration.rescale.before, kept)
     leaves = turn.me not in migration.rescale.new and turn.me not in map_now.workers
     waits = any(migration.unmarked.values()) or any(migration.closed.values())
     if waits and not (leaves and not turn.rules.m8_leave_after_marks):
         return phase
     turn.say(ReportSettled(version=migration.version, kept=kept))
     return Normal(map=map_now)
-
-
-def _map_now(migration: Migration, kept: tuple[VnodeId, ...]) -> VnodeMap:
-    before, after = migration.rescale.before, migration.rescale.after
-    if not kept:
-        return after
-    owners = list(after.owners)
-    for vnode in kept:
-        owners[vnode] = before.owners[vnode]
-    return VnodeMap(after.version, tuple(owners))
 
 
 def leave(turn: Turn, phase: Normal, event: InputClosed) -> Left:

@@ -74,7 +74,7 @@ def _form(kind: Any) -> Form:
         return _sequence(_form(arguments[0]))
     if origin is tuple:
         return _row([_form(argument) for argument in arguments])
-    if origin is Mapping or origin is types.MappingProxyType or issubclass(origin, Mapping):
+    if issubclass(origin, Mapping):
         return _mapping(arguments[0], _form(arguments[1]))
     raise TypeError(f"no form for {kind}")
 
