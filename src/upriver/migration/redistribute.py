@@ -28,12 +28,11 @@ from upriver.migration.events import (
     RowsArrived,
 )
 from upriver.migration.messages import Acquire, Bye, Kept, RowsSent
+from upriver.migration.phases import Left
 from upriver.migration.redistribute_following import (
     announced,
     announced_early,
-    gone,
     kept,
-    leave,
     redistribute,
     rows_waiting,
     sets,
@@ -49,7 +48,7 @@ from upriver.migration.redistribute_giving import (
     may_collect,
 )
 from upriver.migration.redistribute_messages import Final, Redistribute, Scaleup, Sets, Shutdown
-from upriver.migration.redistribute_phases import Collecting, Interrogating, Left, Normal, Phase, Settling, Started
+from upriver.migration.redistribute_phases import Collecting, Interrogating, Normal, Phase, Settling, Started
 from upriver.migration.redistribute_routing import (
     route_own,
     route_own_normally,
@@ -58,6 +57,7 @@ from upriver.migration.redistribute_routing import (
 )
 from upriver.migration.redistribute_rules import ALL_ON, RedistributeRules
 from upriver.migration.redistribute_turn import RedistributeTurn
+from upriver.migration.settling import gone, leave
 from upriver.vnodes import VnodeMap
 
 

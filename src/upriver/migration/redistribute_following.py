@@ -1,20 +1,18 @@
 """A distributor's part in ``redistribute`` (the document's X): it tells every old owner, and follows what each says."""
 
 from dataclasses import replace
-from typing import TypeVar
 
 import numpy as np
 
 from upriver.errors import ProtocolError
-from upriver.migration.actions import Leave, ReportGone, ReportSettled, TakeState
-from upriver.migration.events import InputClosed, Received, RescaleAnnounced
+from upriver.migration.actions import ReportSettled, TakeState
+from upriver.migration.events import Received, RescaleAnnounced
 from upriver.migration.keysets import NO_KEYS
-from upriver.migration.messages import Acquire, Bye, Kept
+from upriver.migration.messages import Acquire, Kept
 from upriver.migration.redistribute_giving import ask_if_announced, new_owner, own_vnodes
 from upriver.migration.redistribute_messages import Final, Redistribute, Scaleup, Sets, Shutdown
 from upriver.migration.redistribute_phases import (
     Interrogating,
-    Left,
     Migration,
     Normal,
     Phase,
@@ -27,8 +25,6 @@ from upriver.migration.redistribute_phases import (
 )
 from upriver.migration.redistribute_routing import release
 from upriver.migration.redistribute_turn import RedistributeTurn
-
-AnyPhase = TypeVar("AnyPhase", bound=Phase)
 
 
 def announced(turn: RedistributeTurn, phase: Normal, event: RescaleAnnounced) -> Started:
@@ -129,22 +125,6 @@ def settle_if_over(turn: RedistributeTurn, phase: Phase) -> Phase:
     kept = tuple(sorted(vnode for owner in keepers for vnode in own_vnodes(migration, owner)))
     turn.say(ReportSettled(version=migration.version, kept=kept))
     return Normal(map=migration.rescale.after.keeping(migration.rescale.before, kept))
-
-
-def leave(turn: RedistributeTurn, phase: Normal, event: InputClosed) -> Left:
-    """Nobody sends rows here by this map; what this worker owes its peers is ahead of its Bye."""
-    if turn.me in phase.map.workers:
-        raise ProtocolError(f"worker {turn.me} cannot leave: it owns vnodes {phase.map.vnodes_of_worker(turn.me)}")
-    for peer in event.peers:
-        turn.send(peer, Bye(version=phase.map.version))
-    turn.say(Leave())
-    return Left(map=phase.map)
-
-
-def gone(turn: RedistributeTurn, phase: AnyPhase, event: Received) -> AnyPhase:
-    """A peer has left. Only then may another rescale begin: no row of its is on its way any more."""
-    turn.say(ReportGone(peer=event.sender))
-    return phase
 
 
 def rows_waiting(phase: Phase) -> int:

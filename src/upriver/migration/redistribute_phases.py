@@ -14,7 +14,7 @@ import numpy as np
 from upriver.ids import MapVersion, WorkerId
 from upriver.migration.events import RescaleAnnounced
 from upriver.migration.keysets import NO_KEYS, Mask, contains, key_set
-from upriver.migration.phases import Parked
+from upriver.migration.phases import Left, Parked
 from upriver.vnodes import VnodeMap
 from upriver.xxh64 import Hashes
 
@@ -171,13 +171,6 @@ class Settling:
     """Nothing to give; other old owners are not through."""
 
     migration: Migration
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Left:
-    """The end. map: what the others route by now."""
-
-    map: VnodeMap
 
 
 Started = Interrogating | Collecting | Settling

@@ -1,7 +1,7 @@
 """What the others' progress means here: fates of slices, marks, and when the rescale is over for this worker."""
 
 from dataclasses import replace
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -13,9 +13,17 @@ from upriver.migration.messages import Bye, Done, Kept, Mark, RelayedMark
 from upriver.migration.phases import Fate, Left, Migration, Normal, Phase, Settling, Started
 from upriver.migration.routing import open_slice
 from upriver.migration.turn import Turn
+from upriver.vnodes import VnodeMap
 
 StartedPhase = TypeVar("StartedPhase", bound=Started)
-AnyPhase = TypeVar("AnyPhase", bound=Phase)
+AnyPhase = TypeVar("AnyPhase")
+
+
+class AtRest(Protocol):
+    """A phase, of whatever strategy, in which rows go by one map."""
+
+    @property
+    def map(self) -> VnodeMap: ...
 
 
 def version_of(phase: Phase) -> MapVersion:
@@ -107,7 +115,7 @@ def settle_if_over(turn: Turn, phase: Phase) -> Phase:
     return Normal(map=map_now)
 
 
-def leave(turn: Turn, phase: Normal, event: InputClosed) -> Left:
+def leave(turn: Turn, phase: AtRest, event: InputClosed) -> Left:
     """Nobody sends rows here by this map; what this worker owes its peers is ahead of its Bye."""
     if turn.me in phase.map.workers:
         raise ProtocolError(f"worker {turn.me} cannot leave: it owns vnodes {phase.map.vnodes_of_worker(turn.me)}")
