@@ -36,6 +36,8 @@ class Service:
         self.shares = list(shares)
         self.held: dict[int, list[pa.Table]] = {}
         """The snapshots taken, by id."""
+        self.read: list[int] = []
+        """The snapshots of which a part was read, once for each part."""
         self.holds_snapshots = True
         self.workers: list[FlightBase] = []
         self._scans = Scans(self._take)
@@ -48,7 +50,8 @@ class Service:
 
     def _addresses(self) -> list[str]:
         while len(self.workers) < len(self.shares):
-            self.workers.append(FlightBase(TOKEN, gets={"snapshot": self._part(len(self.workers))}))
+            gets, actions = {"snapshot": self._part(len(self.workers))}, {"snapshot_read": self._was_read}
+            self.workers.append(FlightBase(TOKEN, gets=gets, actions=actions))
         return [server.address for server in self.workers[: len(self.shares)]]
 
     def _part(self, worker: int) -> Callable[[Mapping[str, Any]], pa.Table]:
@@ -58,6 +61,10 @@ class Service:
             return self.held[asked["snapshot"]][worker]
 
         return part
+
+    def _was_read(self, told: Mapping[str, Any]) -> dict[str, Any]:
+        self.read.append(told["snapshot"])
+        return {}
 
     def _routing(self, _: Mapping[str, Any]) -> dict[str, Any]:
         workers = [WorkerId(number) for number in range(len(self.shares))]
@@ -206,9 +213,12 @@ def test_workers_may_have_come_and_gone_since_the_plan(spark: Any, serve: Serve,
 
 @pytest.mark.spark
 def test_a_part_comes_in_many_batches_and_may_be_left_early(spark: Any, serve: Serve) -> None:
-    rows = read(spark, serve(numbers(0, 3 * GET_ROWS_MAX + 1), numbers(0, 1)))
+    service = serve(numbers(0, 3 * GET_ROWS_MAX + 1), numbers(0, 1))
+    rows = read(spark, service)
     assert rows.selectExpr("count(*)", "sum(n)").first()[:] == (200_000 - 3390, sum(range(3 * GET_ROWS_MAX + 1)))
+    assert service.read == [1, 1]
     assert len(rows.limit(3).collect()) == 3
+    assert 2 in service.read, "a scan that needs no more rows is through as well"
     assert rows.where("n > 5").first()["n"] == 6
 
 

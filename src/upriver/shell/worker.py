@@ -1,20 +1,23 @@
 """A worker's process: its event loop, its server, its channels to its peers and to the coordinator."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from upriver.dataflow.expressions import Evaluator
 from upriver.dataflow.plan import ViewPlan
 from upriver.dataflow.region import Region
 from upriver.errors import UpriverError
-from upriver.ids import Incarnation, WorkerId
+from upriver.ids import Incarnation, SnapshotId, WorkerId
 from upriver.machines.messages import FromWorker, Meet
 from upriver.machines.worker import WorkerMachine
 from upriver.machines.worker_events import PeerLost, PeersMet
 from upriver.shell.channel import CHANNEL, ChannelExchange, Receiver, open_channel
 from upriver.shell.codec import decode_to_worker, encode
 from upriver.shell.coordinator_service import REGISTER
-from upriver.shell.flight import GOODBYE_S_MAX, Exchange, FlightBase, Listen
+from upriver.shell.flight import GOODBYE_S_MAX, Action, Exchange, FlightBase, Get, Listen
+from upriver.shell.held_snapshots import HeldSnapshots
 from upriver.shell.lake import Lake
 from upriver.shell.lookup import LOOKUP, LookupExchange
 from upriver.shell.peers import Peers
@@ -25,8 +28,10 @@ from upriver.shell.worker_loop import WorkerLoop
 
 SNAPSHOT = "snapshot"
 """The get that gives a worker's part of a snapshot: ``{"snapshot": id, "view": name}``."""
-LINGER_S_MAX = 30.0
-"""Seconds that a retired worker waits for readers of the snapshots that it holds a part of."""
+SNAPSHOT_READ = "snapshot_read"
+"""The action that says that a scan is through with this worker's part: ``{"snapshot": id}``."""
+LINGER_S_MAX = 60.0
+"""Seconds that a retired worker waits for scans of the snapshots that it holds a part of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,9 +59,12 @@ def serve_worker(config: WorkerConfig, worker: WorkerId) -> None:
         stand_back(partial(warm_up, config.plans, record.tables, build_view))
     loop = WorkerLoop(WorkerMachine(build_view), lake, config.migration_step_budget_ms / 1000)
     peers = Peers(worker, remote, loop.hear_peer, partial(_lost, loop))
-    gets = {SNAPSHOT: lambda asked: loop.snapshot(int(asked["snapshot"]), str(asked["view"]))}
+    held = loop.snapshots
+    gets: dict[str, Get] = {SNAPSHOT: lambda asked: held.read(SnapshotId(asked["snapshot"]), str(asked["view"]))}
+    actions: dict[str, Action] = {SNAPSHOT_READ: partial(_snapshot_read, held)}
     exchanges: dict[str, Exchange] = {LOOKUP: LookupExchange(loop.lookup), CHANNEL: ChannelExchange(peers.accept)}
-    with FlightBase(config.token, listen=Listen(host=config.bind), exchanges=exchanges, gets=gets) as server:
+    listen = Listen(host=config.bind)
+    with FlightBase(config.token, listen=listen, exchanges=exchanges, actions=actions, gets=gets) as server:
         hello = Message(REGISTER, {"worker": worker, "address": server.address})
         channel = open_channel(remote, hello, _receiver(loop))
 
@@ -68,6 +76,11 @@ def serve_worker(config: WorkerConfig, worker: WorkerId) -> None:
         peers.close()
         channel.close()
         channel.wait_closed(GOODBYE_S_MAX)
+
+
+def _snapshot_read(held: HeldSnapshots, told: Mapping[str, Any]) -> Mapping[str, Any]:
+    held.was_read(SnapshotId(told["snapshot"]))
+    return {}
 
 
 def _receiver(loop: WorkerLoop) -> Receiver:

@@ -8,7 +8,6 @@ a step after each turn.
 import itertools
 import queue
 import secrets
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -20,7 +19,7 @@ from upriver.dataflow.batch import Batch
 from upriver.dataflow.plan import TableSpec
 from upriver.errors import ClusterError, ProtocolError, UpriverError, WaitTimeout, WrongOwner
 from upriver.hashing import hash64
-from upriver.ids import Channel, Epoch, SnapshotId, WorkerId
+from upriver.ids import Channel, Epoch, WorkerId
 from upriver.machines.messages import (
     Assign,
     CloseInput,
@@ -55,6 +54,7 @@ from upriver.machines.worker_events import (
     WorkerAction,
     WorkerEvent,
 )
+from upriver.shell.held_snapshots import HeldSnapshots
 from upriver.shell.lake import Lake
 from upriver.shell.lookup import Answered
 from upriver.shell.mover import Mover
@@ -97,15 +97,9 @@ class WorkerLoop:
         self._tickets = itertools.count(secrets.randbits(TICKET_BITS) << TICKET_BITS)
         self._waiting: dict[int, Future[Answered]] = {}
         """The askers of all and only the lookups that are not answered."""
-        self._snapshots: dict[SnapshotId, pa.Table] = {}
-        self._unread_snapshots: set[SnapshotId] = set()
-        """Held, and not read by anybody yet."""
-        self._snapshot_read = threading.Condition()
-        """Guards and announces ``_unread_snapshots`` and ``_is_hurried``."""
+        self.snapshots = HeldSnapshots()
         self._leaves = False
         """The worker was told to take leave of its peers, while the app goes on."""
-        self._is_hurried = False
-        """The app does not go on."""
         self._stopped = False
         self._is_over = False
         """Nobody will answer any more."""
@@ -116,9 +110,7 @@ class WorkerLoop:
 
     def hurry(self) -> None:
         """The coordinator is gone, and so is everybody who could still ask for something."""
-        with self._snapshot_read:
-            self._is_hurried = True
-            self._snapshot_read.notify_all()
+        self.snapshots.hurry()
         self._inbox.put(Retire())
 
     def hear_peer(self, peer: WorkerId, envelopes: tuple[Envelope, ...]) -> None:
@@ -146,25 +138,10 @@ class WorkerLoop:
         finally:
             self._waiting.pop(ticket, None)
 
-    def snapshot(self, snapshot: int, view: str) -> pa.Table:
-        """This worker's part of a snapshot that was taken. Raises WaitTimeout if it is not held any more."""
-        try:
-            part = self._snapshots[SnapshotId(snapshot)]
-        except KeyError as error:
-            raise WaitTimeout(
-                f"view {view!r}: snapshot {snapshot} is not held any more; read the view again"
-            ) from error
-        with self._snapshot_read:
-            self._unread_snapshots.discard(SnapshotId(snapshot))
-            self._snapshot_read.notify_all()
-        return part
-
     def linger(self, seconds: float) -> None:
         """After ``run``: if the app goes on, wait until the snapshots held here were read, at most that long."""
-        with self._snapshot_read:
-            self._snapshot_read.wait_for(
-                lambda: not (self._leaves and self._unread_snapshots) or self._is_hurried, seconds
-            )
+        if self._leaves:
+            self.snapshots.wait_read(seconds)
 
     def run(self, report: Callable[[FromWorker], None], meet: Callable[[Meet], None], peers: PeerChannels) -> None:
         """Run until the worker retires or fails. report: sends to the coordinator, in order, without blocking.
@@ -230,9 +207,7 @@ class WorkerLoop:
         tables = {table.name: table for table in record.tables}
         self._tables = {plan.channel: tables[plan.table] for plan in event.plans}
         self._serve_from = event.serve_from
-        self._snapshots.clear()
-        with self._snapshot_read:
-            self._unread_snapshots.clear()
+        self.snapshots.forget_all()
         if event.generation:
             self._mover.begins_anew()
         self._is_reading, self._reading = False, iter(())
@@ -254,13 +229,9 @@ class WorkerLoop:
             case Refuse():
                 self._settle(action.ticket, action.error)
             case HoldSnapshot():
-                self._snapshots[action.snapshot] = action.rows
-                with self._snapshot_read:
-                    self._unread_snapshots.add(action.snapshot)
+                self.snapshots.hold(action.snapshot, action.rows)
             case ForgetSnapshot():
-                self._snapshots.pop(action.snapshot, None)
-                with self._snapshot_read:
-                    self._unread_snapshots.discard(action.snapshot)
+                self.snapshots.forget(action.snapshot)
             case Stop():
                 self._stopped = True
             case _:

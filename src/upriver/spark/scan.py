@@ -10,6 +10,7 @@ shows it. Who wants the rows of a few keys looks them up.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
@@ -21,13 +22,15 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from upriver.errors import DeclarationError, UnknownView, WorkerLost
+from upriver.errors import DeclarationError, UnknownView, UpriverError, WorkerLost
 from upriver.shell.remote import Connection, Remote
 from upriver.shell.routing import Routing
 
 FORMAT = "upriver"
 PLAN_S_MAX = 10.0
 """Seconds in which the coordinator must say who the workers are."""
+READ_S_MAX = 2.0
+"""Seconds to tell a worker that its part was read."""
 SNAPSHOT_S_MAX = 90.0
 """Seconds to wait for a snapshot: more than the coordinator gives the workers, so that it is the one to say why."""
 PART_S_MAX = 24 * 3600.0
@@ -139,7 +142,11 @@ class ViewReader(DataSourceReader):
     def _read_worker(self, address: str, snapshot: int) -> Iterator[pa.RecordBatch]:
         asked: dict[str, Any] = {"snapshot": snapshot, "view": self._view}
         with Connection(self._remote.at(address), WorkerLost) as worker:
-            yield from worker.get("snapshot", asked, timeout=PART_S_MAX)
+            try:
+                yield from worker.get("snapshot", asked, timeout=PART_S_MAX)
+            finally:
+                with suppress(UpriverError):  # a worker that is about to leave need not wait to hear its own answer
+                    worker.act("snapshot_read", {"snapshot": snapshot}, timeout=READ_S_MAX)
 
 
 def _action() -> str:
