@@ -102,10 +102,18 @@ def said(incarnation: int, message: FromWorker) -> WorkerSaid:
     return WorkerSaid(incarnation=Incarnation(incarnation), message=message)
 
 
-def moved(incarnation: int) -> WorkerSaid:
-    """A slice has gone."""
+def moved(incarnation: int, *gone: int, view: str = "rows") -> WorkerSaid:
+    """These slices have gone."""
     progress = Moved(
-        view="rows", phase="Collecting", keys=1, bytes=8, keys_left=0, vnodes_left=0, forwarded=0, bounced=0
+        view=view,
+        phase="Collecting",
+        keys=1,
+        bytes=8,
+        keys_left=0,
+        vnodes_left=0,
+        gone=tuple(map(VnodeId, gone)),
+        forwarded=0,
+        bounced=0,
     )
     return said(incarnation, progress)
 

@@ -19,6 +19,7 @@ from coordinator_kit import (
     left,
     listeners,
     met,
+    moved,
     only,
     opened,
     outcomes,
@@ -86,11 +87,25 @@ def test_up_the_rescale_is_announced_when_all_have_met() -> None:
 def test_up_the_rescale_is_over_when_all_have_settled_and_then_joiners_read() -> None:
     machine = coordinator(*UP, settled(3), settled(1))
     *reads, over = machine.step(settled(2))
-    vnodes = [(VnodeId(0), VnodeId(2)), (VnodeId(1),), (VnodeId(3),)]
-    assert reads == [tell(i, ReadVnodes(vnodes=v)) for i, v in enumerate(vnodes, 1)]
+    assert reads == [tell(2, reading(1)), tell(3, reading(3))], "the first reads what it has read before"
     assert outcomes([over]) == [(1, "over", 1)]
     assert machine.vnode_map == vnode_map(AT_3, version=1)
     assert listeners(OpenEpoch, machine.step(published(1))) == [1, 2, 3]
+
+
+def reading(*vnodes: int) -> ReadVnodes:
+    return ReadVnodes(vnodes=tuple(map(VnodeId, vnodes)))
+
+
+def test_a_slice_that_has_moved_is_read_by_its_new_owner_from_the_next_epoch_on() -> None:
+    machine = coordinator(*DOWN, published(1), published(2), published(3))
+    assert machine.step(moved(2, 1)) == []
+    machine.step(finished(1, 1))
+    first, second, *epochs = machine.step(finished(2, 1))[3:]  # the epoch has ended
+    assert (first, second) == (tell(1, reading(0, 1, 2)), tell(2, reading(3)))
+    assert epochs == [tell(i, OpenEpoch(epoch=Epoch(2), mixed=True)) for i in (1, 2)]
+    machine.step(finished(1, 2))
+    assert listeners(ReadVnodes, machine.step(finished(2, 2))) == [], "nothing has moved since"
 
 
 def test_several_joiners_are_waited_for() -> None:

@@ -186,15 +186,22 @@ def test_progress_is_told_when_a_slice_or_a_phase_has_changed_and_not_for_each_k
     machine = worker(*BEFORE)
     (begun,) = reports(machine.step(announce(ALL_MINE, MOVES_0, 0, 1)))
     expected = Moved(
-        view="seen", phase="Collecting", keys=0, bytes=0, keys_left=2, vnodes_left=0, forwarded=0, bounced=0
+        view="seen", phase="Collecting", keys=0, bytes=0, keys_left=2, vnodes_left=0, gone=(), forwarded=0, bounced=0
     )
     assert begun == expected
     assert reports(machine.step(move())) == []
     machine.step(INSTALLED)
     (done,) = reports(machine.step(move()))
     assert isinstance(done, Moved)
-    assert (done.phase, done.keys, done.keys_left) == ("Settling", 2, 0)
+    assert (done.phase, done.keys, done.keys_left, done.gone) == ("Settling", 2, 0, (VnodeId(0),))
     assert done.bytes > 0
+
+
+def test_a_slice_that_has_gone_is_told_of_once() -> None:
+    two_slices = owners_with(ALL_MINE, v0=1, v1=1)
+    machine = worker(*BEFORE, announce(ALL_MINE, two_slices, 0, 1))
+    told = [moved.gone for event in [move(), INSTALLED] * 3 for moved in reports(machine.step(event), Moved)]
+    assert [gone for gone in told if gone] == [(VnodeId(0),), (VnodeId(1),)]
 
 
 def test_progress_estimates_the_keys_of_slices_that_nobody_has_asked_about() -> None:

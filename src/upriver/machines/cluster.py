@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from upriver.dataflow.plan import ViewPlan
-from upriver.ids import Epoch, Incarnation, WorkerId
+from upriver.ids import Epoch, Incarnation, VnodeId, WorkerId
 from upriver.machines.coordinator_events import CoordinatorAction, Tell
 from upriver.machines.ledger import Ledger
 from upriver.machines.messages import Assign, OpenEpoch, ReadVnodes, ToWorker
@@ -19,7 +19,7 @@ EPOCHS_AHEAD_MAX = 4
 class Member:
     """The current incarnation in one worker's place.
 
-    assigned: it was told what it keeps. generation: of what it says.
+    assigned: it was told what it keeps. generation: of what it says. reads: whose slices it was told to read.
     """
 
     worker: WorkerId
@@ -27,6 +27,7 @@ class Member:
     address: str
     assigned: bool = False
     generation: int = 0
+    reads: tuple[VnodeId, ...] = ()
     sent: Epoch = field(default=Epoch(0))
     finished: Epoch = field(default=Epoch(0))
     stats: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
@@ -79,11 +80,12 @@ class Cluster:
             member.generation = self.generation
         member.assigned = True
         member.sent = member.finished = start_at
+        member.reads = self.reading.vnodes_of_worker(member.worker)
         assign = Assign(
             worker=member.worker,
             plans=self.plans,
             maps=dict(self.maps),
-            reads=self.reading.vnodes_of_worker(member.worker),
+            reads=member.reads,
             start_at=start_at,
             serve_from=serve_from,
             generation=self.generation,
@@ -94,7 +96,10 @@ class Cluster:
         """From the next epoch on, slices are read by this map."""
         self.reading = vnode_map
         for member in self.by_worker():
-            self.tell(member, ReadVnodes(vnodes=vnode_map.vnodes_of_worker(member.worker)))
+            vnodes = vnode_map.vnodes_of_worker(member.worker)
+            if vnodes != member.reads:
+                member.reads = vnodes
+                self.tell(member, ReadVnodes(vnodes=vnodes))
 
     @property
     def opened(self) -> Epoch:
@@ -108,13 +113,17 @@ class Cluster:
             for epoch in range(member.sent + 1, until + 1):
                 self._open(member, Epoch(epoch), mixed=False)
 
+    @property
+    def may_open_next(self) -> bool:
+        """Whether there is an epoch to open, and every one that was opened has ended."""
+        return self.ledger.published > self.ledger.ended and self.is_quiet()
+
     def open_next(self) -> None:
-        """C5: open one epoch for all, if every one that was opened has ended."""
-        if self.ledger.published > self.ledger.ended and self.is_quiet():
-            epoch = Epoch(self.ledger.ended + 1)
-            self.ledger.open_mixed(epoch)
-            for worker in self.workers:
-                self._open(self.members[worker], epoch, mixed=True)
+        """Open one epoch for all, whose rows may be applied elsewhere than where they are read."""
+        epoch = Epoch(self.ledger.ended + 1)
+        self.ledger.open_mixed(epoch)
+        for worker in self.workers:
+            self._open(self.members[worker], epoch, mixed=True)
 
     def _open(self, member: Member, epoch: Epoch, *, mixed: bool) -> None:
         member.sent = epoch

@@ -120,7 +120,7 @@ class CoordinatorMachine:
             scans.take_still()
         if rescales.in_lock_step:
             if not (scans.wants_pause and rescales.holds_still):
-                self.cluster.open_next()
+                rescales.open_next()
         else:  # while nothing new is opened, those who are behind get what others had
             self.cluster.open_ahead(self._ledger.published if rescales.opens_epochs else self.cluster.opened)
 
@@ -190,6 +190,7 @@ class CoordinatorMachine:
                 self._rescales.peer_left(member, message)
             case Moved():
                 self._scans.some_have_moved()
+                self._rescales.moved(message)
             case Strain() | StartedAnew():
                 pass  # the first is for people: the shell shows it
             case WorkerFailed():

@@ -56,6 +56,18 @@ class Waiting:
     question: Question
 
 
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What the coordinator was told of a view's migration: the distributor's phase, and which slices are given."""
+
+    phase: str
+    vnodes_left: int
+    gone: frozenset[VnodeId]
+
+
+NOTHING_TOLD = Told("", -1, frozenset())
+
+
 @dataclass(slots=True, kw_only=True)
 class Following:
     """Applies epochs, answers lookups, gives and takes keys."""
@@ -103,7 +115,7 @@ class Following:
     """No rows come here any more, and no question can be sent on."""
     pause: int | None = None
     """Keys stay where they are: the name of the pause."""
-    told: dict[str, tuple[object, ...]] = field(default_factory=dict)
+    told: dict[str, Told] = field(default_factory=dict)
     """What the coordinator was last told of each view's migration."""
     actions: list[WorkerAction] = field(default_factory=list)
     """What the step under way wants done."""

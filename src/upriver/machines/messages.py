@@ -204,8 +204,9 @@ class Still:
 class Moved:
     """How far this worker is with a view since its last rescale began. phase: the distributor's.
 
-    keys, bytes: given away. keys_left, vnodes_left: still to give, the keys estimated. forwarded: own rows sent to a
-    peer. bounced: a peer's rows sent on.
+    keys, bytes: given away. keys_left, vnodes_left: still to give, the keys estimated. gone: slices that are wholly
+    their new owner's since it last said how far it is. forwarded: own rows sent to a peer. bounced: a peer's rows sent
+    on.
     """
 
     view: str
@@ -214,6 +215,7 @@ class Moved:
     bytes: int
     keys_left: int
     vnodes_left: int
+    gone: tuple[VnodeId, ...]
     forwarded: int
     bounced: int
 

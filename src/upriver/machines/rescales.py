@@ -8,11 +8,10 @@ when a worker is lost while keys move. DESIGN section 5; documents 000 and 001.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import assert_never
 
 from upriver.errors import DeclarationError, UpriverError, WorkerLost
-from upriver.ids import Epoch, Incarnation, MapVersion, WorkerId
+from upriver.ids import Epoch, MapVersion, WorkerId
 from upriver.machines.cluster import Cluster, Member
 from upriver.machines.coordinator_events import (
     AbortWanted,
@@ -23,8 +22,10 @@ from upriver.machines.coordinator_events import (
     RescaleWanted,
     StartWorkers,
 )
-from upriver.machines.messages import CloseInput, Meet, MetPeers, Order, PeerLeft, PeersLost, Retire, Settled
+from upriver.machines.handover import Handover
+from upriver.machines.messages import CloseInput, Meet, MetPeers, Moved, Order, PeerLeft, PeersLost, Retire, Settled
 from upriver.machines.scans import Scans
+from upriver.machines.stages import Draining, Idle, Meeting, Moving, Reloading, Stage, Starting
 from upriver.machines.strategies import Strategy
 from upriver.migration import coordinator as protocol
 from upriver.migration.coordinator import QUEUE_REQUESTS_MAX, RegionId, RescaleCoordinator, Ticket
@@ -32,50 +33,6 @@ from upriver.vnodes import VnodeMap
 
 MEETINGS_AGAIN_MAX = 5
 """Times that the members of a rescale meet again because a channel was lost before keys have moved."""
-
-
-@dataclass(frozen=True, slots=True)
-class Idle:
-    """No rescale is on."""
-
-
-@dataclass(frozen=True, slots=True)
-class Starting:
-    """The workers that join are not all up."""
-
-    joining: tuple[WorkerId, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Draining:
-    """No epoch is opened until all that are open have ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class Meeting:
-    """waiting: all and only the members that do not have all their channels."""
-
-    waiting: frozenset[Incarnation]
-
-
-@dataclass(slots=True)
-class Moving:
-    """Keys move. leaving: all and only the workers that have nothing left, and whose input is not closed; with the
-    peers to take leave of. over: all keys have moved, and only the epoch that is open has to end."""
-
-    leaving: dict[WorkerId, tuple[WorkerId, ...]] = field(default_factory=dict)
-    over: protocol.RescaleOver | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Reloading:
-    """All workers read everything up to ``until`` again. vnodes: how many have moved."""
-
-    until: Epoch
-    vnodes: int
-
-
-Stage = Idle | Starting | Draining | Meeting | Moving | Reloading
 
 
 class Rescales:
@@ -158,6 +115,10 @@ class Rescales:
         if isinstance(self.stage, Meeting) and message.meeting == self._meeting:
             self.stage = Meeting(self.stage.waiting - {member.incarnation})
 
+    def moved(self, message: Moved) -> None:
+        if isinstance(self.stage, Moving):
+            self.stage.handover.gone(message.view, message.gone)
+
     def settled(self, member: Member, message: Settled) -> None:
         event = protocol.RegionSettled(
             worker=member.worker, region=self._regions[message.view], version=message.version, kept=message.kept
@@ -191,6 +152,16 @@ class Rescales:
 
     # Stages
 
+    def open_next(self) -> None:
+        """C5: open one epoch for all, if every one that was opened has ended. It is read where its slices are kept."""
+        if not self._cluster.may_open_next:
+            return
+        if isinstance(self.stage, Moving) and not self.stage.leaving:
+            reading = self.stage.handover.take()
+            if reading is not None:
+                self._cluster.read_by(reading)
+        self._cluster.open_next()
+
     def advance(self) -> None:
         """Go on to the next stage, if its time has come."""
         before = None
@@ -214,7 +185,7 @@ class Rescales:
                 quiet = cluster.is_quiet() and self._scans.is_idle
                 if quiet or not cluster.rules.c6_between_epochs:  # C6
                     self._begin()
-            case Moving(leaving, over):
+            case Moving(leaving=leaving, over=over):
                 if cluster.is_quiet() or not cluster.rules.c8_leave_when_dry:  # C8
                     for worker in sorted(leaving):
                         self._close_input(worker, leaving[worker])
@@ -265,7 +236,9 @@ class Rescales:
         return phase.plan.joining if isinstance(phase, protocol.Starting) else ()
 
     def _announce(self) -> None:
-        self.stage = Moving()
+        phase, region = self._protocol.phase, RegionId(0)
+        assert isinstance(phase, protocol.Starting | protocol.Rescaling)
+        self.stage = Moving(Handover(phase.plan.before[region], phase.plan.after[region], list(self._regions)))
         if isinstance(self._protocol.phase, protocol.Starting):
             self._follow(self._protocol.step(protocol.WorkersStarted()))
         orders, self._orders = self._orders, []

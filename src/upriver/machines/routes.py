@@ -1,11 +1,11 @@
 """Through a worker's distributors: rows, questions and state go in, and what they want comes out."""
 
-from upriver.machines.following import Following
+from upriver.machines.following import NOTHING_TOLD, Following, Told
 from upriver.machines.lookups import asked_here, no_longer_waiting
 from upriver.machines.messages import Moved, PeerLeft, Settled
 from upriver.machines.peers import ForRegion, Question
 from upriver.machines.share import Applied, AskedHere, Gave, Outcome, Took
-from upriver.machines.strategies import left_to_give
+from upriver.machines.strategies import left_to_give, slices_given
 from upriver.migration.actions import Leave, ReportGone, ReportSettled, Send
 from upriver.migration.events import Event, RowsArrived
 from upriver.migration.messages import Acquire
@@ -63,20 +63,23 @@ def tell_progress(phase: Following, view: str) -> None:
     share = phase.shares[view]
     keys, vnodes = left_to_give(share.migrator.phase)
     name = type(share.migrator.phase).__name__
-    if phase.told.get(view) == (name, vnodes):
+    before = phase.told.get(view, NOTHING_TOLD)
+    if (before.phase, before.vnodes_left) == (name, vnodes):
         return
-    phase.told[view] = (name, vnodes)
+    gone = slices_given(share.migrator.phase, phase.me)
+    phase.told[view] = Told(name, vnodes, gone)
     here = max(1, len(phase.reads))
-    gone = share.travelled
+    travelled = share.travelled
     phase.say(
         Moved(
             view=view,
             phase=name,
-            keys=gone.keys,
-            bytes=gone.bytes,
+            keys=travelled.keys,
+            bytes=travelled.bytes,
             keys_left=keys + vnodes * share.view.stats()["keys"] // here,
             vnodes_left=vnodes,
-            forwarded=gone.forwarded,
-            bounced=gone.bounced,
+            gone=tuple(sorted(gone - before.gone)),
+            forwarded=travelled.forwarded,
+            bounced=travelled.bounced,
         )
     )

@@ -5,12 +5,14 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from upriver.ids import WorkerId
+import numpy as np
+
+from upriver.ids import VnodeId, WorkerId
 from upriver.migration import redistribute_phases as redistribute
 from upriver.migration.actions import Action
 from upriver.migration.events import Event
 from upriver.migration.icadd import Distributor
-from upriver.migration.phases import Collecting, Interrogating
+from upriver.migration.phases import Collecting, Fate, Interrogating, Settling
 from upriver.migration.redistribute import Redistributor
 from upriver.vnodes import VnodeMap
 
@@ -67,3 +69,13 @@ def left_to_give(phase: object) -> tuple[int, int]:
         case redistribute.Collecting() as collecting:
             return len(collecting.whitelist) + len(collecting.hold), 0
     return 0, 0
+
+
+def slices_given(phase: object, me: WorkerId) -> frozenset[VnodeId]:
+    """This worker's slices that are wholly their new owner's. With redistribute, keys go in an order of their own."""
+    match phase:
+        case Interrogating(migration=migration) | Collecting(migration=migration) | Settling(migration=migration):
+            done = np.flatnonzero(migration.fates == Fate.DONE)
+            given = done[migration.rescale.before.owners_of(done) == me]
+            return frozenset(map(VnodeId, given.tolist()))
+    return frozenset()
