@@ -27,6 +27,7 @@ def spark() -> Iterator[Any]:
 
     session = (
         SparkSession.builder.master("local[8]")
+        .config("spark.python.daemon.module", "upriver.spark.daemon")
         .appName("upriver-tests")
         .config("spark.ui.enabled", "false")
         .config("spark.driver.host", "127.0.0.1")

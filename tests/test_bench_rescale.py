@@ -24,6 +24,7 @@ from upriver.bench.rescale import ratio
 from upriver.bench.rescale_figures import (
     Fed,
     Probes,
+    Spans,
     Trace,
     Window,
     batching_figures,
@@ -58,6 +59,7 @@ def keys(*numbers: int) -> np.ndarray:
 # Counting --------------------------------------------------------------------------------------------------------
 
 BEFORE, DURING = Window(0.0, 10.0), Window(10.0, 20.0)
+SPANS = Spans(BEFORE, DURING, 12.0)
 REPORT = {"max_hold_ms": 7.0, "max_stall_ms": 3.0, "moved_bytes": 640, "moved_keys": 40, "seconds": 9.9}
 
 
@@ -76,11 +78,15 @@ def test_lookups_before_and_during_are_told_apart_and_moving_keys_from_others() 
         *(steady(number / 100, 1 + number / 100) for number in range(100)),  # 1 to 2 ms
         *(steady(11 + number / 100, 3, key=1) for number in range(50)),
         *(steady(11.995 + number / 100, 30, key=2) for number in range(50)),
+        steady(20.5, 77),  # the tasks of retired workers end in that second
+        *(steady(21 + number / 100, 4) for number in range(50)),
+        steady(40, 88),
     )
-    figures = way_figures(found, Fed.of(1, []), BEFORE, DURING, 12.0, found.key == 2, REPORT)
+    figures = way_figures(found, Fed.of(1, []), SPANS, found.key == 2, REPORT)
     assert figures["lookup_p99_ms_before"] == figures["lookup_p99_ms_before_all_keys"] == pytest.approx(1.98)
     assert figures["lookup_p50_ms_before"] == pytest.approx(1.49)
     assert figures["lookup_p99_ms_during"] == pytest.approx(3)
+    assert figures["lookup_p99_ms_after"] == pytest.approx(4)
     assert figures["lookup_p99_ms_during_all_keys"] == figures["lookup_max_ms_during"] == pytest.approx(30)
     assert figures["lookups_during"] == 100
     assert (figures["starting_s"], figures["lookup_max_ms_starting"]) == (2.0, pytest.approx(30))
@@ -99,16 +105,14 @@ def test_unserved_is_the_longest_of_lookups_updates_and_holds(
     lookup_ms: float, update_ms: float, hold_ms: float | None, longest: float
 ) -> None:
     found = probes(steady(12, lookup_ms), (13.0, 13.0 + update_ms / 1e3, 1, 2, 1), steady(5, 500), steady(20.1, 99))
-    figures = way_figures(
-        found, Fed.of(1, [(13.0, keys(1))]), BEFORE, DURING, 12.0, found.key < 0, REPORT | {"max_hold_ms": hold_ms}
-    )
+    figures = way_figures(found, Fed.of(1, [(13.0, keys(1))]), SPANS, found.key < 0, REPORT | {"max_hold_ms": hold_ms})
     assert figures["max_unserved_ms"] == pytest.approx(longest)
     assert figures["update_max_ms_during"] == pytest.approx(update_ms)
     assert figures["lookup_max_ms_after"] == pytest.approx(99)
 
 
 def test_a_rescale_during_which_nothing_was_asked_has_no_latencies() -> None:
-    figures = way_figures(probes(steady(1, 1)), Fed.of(1, []), BEFORE, DURING, 12.0, np.array([False]), REPORT)
+    figures = way_figures(probes(steady(1, 1)), Fed.of(1, []), SPANS, np.array([False]), REPORT)
     assert figures["lookup_p99_ms_during"] is None
     assert figures["max_unserved_ms"] == 7.0
     assert batching_figures(10, probes(), DURING, REPORT)["lookup_max_ms_during"] is None
@@ -243,7 +247,7 @@ def test_what_the_prober_writes_is_read_again(tmp_path: Path) -> None:
 
 def way(unserved_ms: float) -> dict[str, Any]:
     found = probes(steady(1, 1), steady(12, unserved_ms))
-    return way_figures(found, Fed.of(1, []), BEFORE, DURING, 12.0, found.key < 0, REPORT | {"max_hold_ms": None})
+    return way_figures(found, Fed.of(1, []), SPANS, found.key < 0, REPORT | {"max_hold_ms": None})
 
 
 RESULT: dict[str, Any] = {

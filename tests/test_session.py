@@ -58,6 +58,7 @@ def test_a_local_session_has_a_slot_for_all_and_lets_tasks_fail() -> None:
     assert conf["spark.master"] == "local[5,4]"
     assert conf["spark.driver.memory"] == "2048m"
     assert conf["spark.driver.bindAddress"] == conf["spark.driver.host"] == "127.0.0.1"
+    assert conf["spark.python.daemon.module"] == "upriver.spark.daemon"
 
 
 def test_a_shortage_on_a_local_master_names_the_master_to_use() -> None:

@@ -22,6 +22,7 @@ from upriver.bench.rescale_figures import (
     Fed,
     Mask,
     Probes,
+    Spans,
     Trace,
     Window,
     batching_figures,
@@ -97,7 +98,8 @@ class Way:
         return moving(probes.key, self.vnodes, self.moved)
 
     def figures(self, probes: Probes, fed: Fed) -> dict[str, Any]:
-        return way_figures(probes, fed, self.before, self.during, self.moved_at, self.moves(probes), self.report)
+        spans = Spans(self.before, self.during, self.moved_at)
+        return way_figures(probes, fed, spans, self.moves(probes), self.report)
 
     def trace(self, probes: Probes) -> Trace:
         shown = Window(self.during.began - SHOWN_BEFORE_S, self.during.ended + SETTLE_S)
@@ -163,7 +165,7 @@ def _measure_strategy(
         with load:
             there = rescale_under(load, river, client, options.steady_s, options.after, strategy)
             back = rescale_under(load, river, client, options.steady_s, options.before, strategy)
-            time.sleep(SETTLE_S)
+            time.sleep(SETTLE_S + options.steady_s)
         differing = _differing_keys(river, client, load, options.keys)
     probes, fed = load.probes, load.fed
     ways = [way.figures(probes, fed) for way in (there, back)]

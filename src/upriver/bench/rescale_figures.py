@@ -139,27 +139,41 @@ def rows_per_s(probes: Probes, fed: Fed, window: Window) -> int:
     return round(float(fed.rows[shown].sum() / window.seconds))
 
 
-def way_figures(
-    probes: Probes, fed: Fed, before: Window, during: Window, moved_at: float, moves: Mask, report: Mapping[str, Any]
-) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """before: a steady span. during: the rescale. moved_at: when it had begun to move; until then workers started."""
+
+    before: Window
+    during: Window
+    moved_at: float
+
+    @property
+    def after(self) -> Window:
+        """A steady span as long as the one before."""
+        began = self.during.ended + AFTER_S
+        return Window(began, began + self.before.seconds)
+
+
+def way_figures(probes: Probes, fed: Fed, spans: Spans, moves: Mask, report: Mapping[str, Any]) -> dict[str, Any]:
     """One way of one strategy as ``--json`` prints it.
 
-    before: a steady span. during: the rescale. moved_at: when it had begun to move; until then workers were starting.
     moves: of each probe, whether its key does. report: the rescale's own.
 
     ``max_unserved_ms`` is the longest of three: a lookup under way during the rescale, of any key; an epoch's way from
     published to shown; and the longest hold that the workers report, which no sample misses.
     """
-    stays_before = probes.where(~moves).steady.inside(before)
-    stays = probes.where(~moves).steady.touching(during)
-    starting, moved = Window(during.began, moved_at), Window(moved_at, during.ended)
+    before, during = spans.before, spans.during
+    staying = probes.where(~moves).steady
+    stays = staying.touching(during)
+    starting, moved = Window(during.began, spans.moved_at), Window(spans.moved_at, during.ended)
     lookups, updates = probes.steady.touching(during), probes.fresh.touching(during)
     unserved = [_longest(lookups), _longest(updates), report["max_hold_ms"]]
     return {
         "max_unserved_ms": max((ms for ms in unserved if ms is not None), default=None),
         "lookup_p50_ms": _percentile(lookups, 50),
-        "lookup_p99_ms_before": _percentile(stays_before, 99),
+        "lookup_p99_ms_before": _percentile(staying.inside(before), 99),
         "lookup_p99_ms_during": _percentile(stays, 99),
+        "lookup_p99_ms_after": _percentile(staying.inside(spans.after), 99),
         "lookup_max_ms_during": _longest(lookups),
         "seconds": report["seconds"],
         "bytes": report["moved_bytes"],

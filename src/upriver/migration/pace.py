@@ -10,7 +10,7 @@ KEYS_FIRST = 64
 """Keys of the first step, of which nothing is known."""
 KEYS_MAX = 65_536
 """Keys of one step, however much time there is."""
-AIM_SHARE = 0.5
+AIM_SHARE = 0.25
 """Of the budget: steps vary, and one that aims at less than all of it stays within."""
 GROWTH_MAX = 2.0
 """How many times more keys a step may have than the one before it."""

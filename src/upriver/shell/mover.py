@@ -8,9 +8,11 @@ from upriver.migration.messages import Acquire
 from upriver.migration.pace import Pace
 from upriver.migration.redistribute_messages import Redistribute, Sets
 
-REST_SHARE_IDLE, REST_SHARE_BUSY = 3.0, 10.0
-"""How long a worker rests from moving keys after a step, in steps: if nobody has looked anything up since the step
-before it, and if somebody has. Meanwhile it does all else that there is to do."""
+REST_SHARE_IDLE, REST_SHARE_BUSY = 3.0, 15.0
+"""How long a worker rests from moving keys after a step, in steps: if nobody has looked anything up for a while, and
+if somebody has. Meanwhile it does all else that there is to do."""
+BUSY_S = 0.5
+"""Seconds after a lookup in which another one is to be expected."""
 
 
 class Mover:
@@ -21,7 +23,7 @@ class Mover:
         self._budget_s = budget_s
         self._pace = Pace(budget_s)
         self._rests_until = 0.0
-        self._was_asked = False
+        self._busy_until = 0.0
         self._step_began = 0.0
         self._keys_given = 0
         """In the step under way."""
@@ -72,7 +74,7 @@ class Mover:
 
     def asked(self) -> None:
         """Somebody looks something up here, and would wait for a step."""
-        self._was_asked = True
+        self._busy_until = time.perf_counter() + BUSY_S
 
     def step_begins(self) -> None:
         self._step_began, self._keys_given = time.perf_counter(), 0
@@ -110,7 +112,7 @@ class Mover:
         """Rest for a while; how long the step took, in seconds."""
         now = time.perf_counter()
         seconds = now - self._step_began
-        share = REST_SHARE_BUSY if self._was_asked else REST_SHARE_IDLE
-        self._rests_until, self._was_asked = now + share * seconds, False
+        share = REST_SHARE_BUSY if now < self._busy_until else REST_SHARE_IDLE
+        self._rests_until = now + share * seconds
         self.stall_s = max(self.stall_s, seconds)
         return seconds

@@ -1,5 +1,7 @@
 """A worker's process: its event loop, its server, its channels to its peers and to the coordinator."""
 
+import gc
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -30,6 +32,8 @@ SNAPSHOT = "snapshot"
 """The get that gives a worker's part of a snapshot: ``{"snapshot": id, "view": name}``."""
 SNAPSHOT_READ = "snapshot_read"
 """The action that says that a scan is through with this worker's part: ``{"snapshot": id}``."""
+SWITCH_S = 0.0005
+"""Seconds after which a thread of a worker lets another run: Python's own default would keep a lookup waiting."""
 LINGER_S_MAX = 60.0
 """Seconds that a retired worker waits for scans of the snapshots that it holds a part of."""
 
@@ -52,11 +56,13 @@ class WorkerConfig:
 
 def serve_worker(config: WorkerConfig, worker: WorkerId) -> None:
     """Fill a worker's place until it retires, its channel is lost, or it fails, which it tells the coordinator."""
+    sys.setswitchinterval(SWITCH_S)
     build_view = partial(Region.build, evaluator=Evaluator())
     remote, lake = Remote(config.coordinator, config.token), Lake(config.root)
     record = lake.record()
     if record is not None:
         stand_back(partial(warm_up, config.plans, record.tables, build_view))
+    gc.freeze()  # what was loaded stays: no collection need look at it, and keep a lookup waiting
     loop = WorkerLoop(WorkerMachine(build_view), lake, config.migration_step_budget_ms / 1000)
     peers = Peers(worker, remote, loop.hear_peer, partial(_lost, loop))
     held = loop.snapshots

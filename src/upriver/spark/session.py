@@ -58,6 +58,7 @@ def local_conf(workers: int, ingest_slots: int, heap: int) -> dict[str, str | in
         "spark.log.level": "ERROR",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": ingest_slots,  # the workers' slots are taken: more would only queue
+        "spark.python.daemon.module": "upriver.spark.daemon",
         "spark.ui.enabled": False,
         "spark.ui.showConsoleProgress": False,
     }
