@@ -5,12 +5,15 @@ all its state is kept by that key or by something finer. A region's *depth* is 0
 more than that of the deepest region that does.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import pyarrow as pa
 
 from upriver.dataflow.ops import Op
-from upriver.dataflow.plan import AggregatePlan, Projection
+from upriver.dataflow.plan import AggregatePlan, Projection, lake_channel
+from upriver.ids import Channel
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +22,10 @@ class LakeEdge:
 
     table: str
     index: tuple[str, ...]
+
+    @property
+    def channel(self) -> Channel:
+        return lake_channel(self.table, self.index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,3 +86,56 @@ class RegionPlan:
     nodes: tuple[Node, ...]
     store: ViewStore | None
     why: str
+
+    @property
+    def lake_ports(self) -> tuple[tuple[int, Channel], ...]:
+        """The ports that lake edges feed, each with its channel."""
+        edges = enumerate(entry.edge for entry in self.inputs)
+        return tuple((port, edge.channel) for port, edge in edges if isinstance(edge, LakeEdge))
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """An exchange edge as its sender sees it. key: the receiver's routing key, columns of the sender's output."""
+
+    to: str
+    port: int
+    key: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class DataflowPlan:
+    """A compiled view: what the driver works out once, and every worker builds its regions from.
+
+    name, sql: as declared. key: the view's key, columns of ``schema``, in the order of the last region's routing key.
+    regions: each after those that feed it; the last one has the store, and the view's name.
+    """
+
+    name: str
+    sql: str
+    key: tuple[str, ...]
+    schema: pa.Schema
+    regions: tuple[RegionPlan, ...]
+
+    @cached_property
+    def depths(self) -> Mapping[str, int]:
+        """By region: 0 if only lake edges feed it, else one more than the deepest region that does."""
+        depths: dict[str, int] = {}
+        for region in self.regions:
+            fed_by = [depths[entry.edge.region] for entry in region.inputs if isinstance(entry.edge, ExchangeEdge)]
+            depths[region.name] = 1 + max(fed_by, default=-1)
+        return depths
+
+    @property
+    def depth(self) -> int:
+        """Of the deepest region: 0 if nothing is exchanged."""
+        return max(self.depths.values())
+
+    def sends(self, region: str) -> tuple[Send, ...]:
+        """Where a region's rows go."""
+        return tuple(
+            Send(to.name, port, entry.edge.key)
+            for to in self.regions
+            for port, entry in enumerate(to.inputs)
+            if isinstance(entry.edge, ExchangeEdge) and entry.edge.region == region
+        )
