@@ -80,13 +80,17 @@ class Projection:
 
 @dataclass(frozen=True, slots=True)
 class AggregateCall:
-    """One aggregate. ``function`` is count_star, count, sum, avg, min or max; ``argument`` is a column of the
-    aggregate's input (``None`` for count_star); ``output`` and ``type`` are the result's, as Spark gives them."""
+    """One aggregate. ``function`` is count_star, count, sum, avg, min, max, any_value, stddev_samp, stddev_pop, var_samp
+    or var_pop; ``argument`` is a column of the aggregate's input (``None`` for count_star; of the last four a DOUBLE);
+    ``output`` and ``type`` are the result's, as Spark gives them. distinct: whether equal values of a group count once.
+    where: a BOOLEAN column of the input; only rows in which it is true count (``None``: all do)."""
 
     function: str
     argument: str | None
     output: str
     type: pa.DataType
+    distinct: bool = False
+    where: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +108,7 @@ class AggregatePlan:
         fields = [pa.field(call.output, call.type) for call in self.calls]
         return {
             "group": list(self.group),
-            "calls": [[call.function, call.argument] for call in self.calls],
+            "calls": [[call.function, call.argument, call.distinct, call.where] for call in self.calls],
             "outputs": schema_to_json(pa.schema(fields)),
         }
 
@@ -112,8 +116,8 @@ class AggregatePlan:
     def from_json(cls, json: Mapping[str, Any]) -> Self:
         outputs = schema_from_json(json["outputs"])
         calls = (
-            AggregateCall(function, argument, field.name, field.type)
-            for (function, argument), field in zip(json["calls"], outputs, strict=True)
+            AggregateCall(function, argument, field.name, field.type, distinct, where)
+            for (function, argument, distinct, where), field in zip(json["calls"], outputs, strict=True)
         )
         return cls(tuple(json["group"]), tuple(calls))
 
