@@ -80,8 +80,8 @@ class Projection:
 
 @dataclass(frozen=True, slots=True)
 class AggregateCall:
-    """One aggregate. ``function`` is count_star, count, sum, avg, min, max, any_value, stddev_samp, stddev_pop, var_samp
-    or var_pop; ``argument`` is a column of the aggregate's input (``None`` for count_star; of the last four a DOUBLE);
+    """One aggregate. ``function`` is count_star, count, sum, avg, min, max, any_value, stddev_samp, stddev_pop,
+    var_samp or var_pop; ``argument`` is a column of the input (``None`` for count_star; a DOUBLE for the last four);
     ``output`` and ``type`` are the result's, as Spark gives them. distinct: whether equal values of a group count once.
     where: a BOOLEAN column of the input; only rows in which it is true count (``None``: all do)."""
 
