@@ -1,0 +1,85 @@
+"""Lists: for each owner a list of members, all of them in one pool.
+
+An owner's list lies in a stretch of the pool that has some room behind it. A list that outgrows its room moves to the
+end of the pool and gets half as much again; the stretch that it leaves is of no use until the whole pool goes. So
+reading a list costs one jump, however many owners there are.
+"""
+
+import numpy as np
+
+from upriver.state.vectors import Positions, Slots, Vector
+
+
+class Lists:
+    """Growing lists of slots."""
+
+    __slots__ = ("_lengths", "_pool", "_rooms", "_starts")
+
+    def __init__(self) -> None:
+        self._pool: Vector[np.int64] = Vector(np.int64)
+        self._starts: Vector[np.int64] = Vector(np.int64)
+        self._lengths: Vector[np.int64] = Vector(np.int64)
+        self._rooms: Vector[np.int64] = Vector(np.int64)
+        """By owner: where its list begins, how many members it has, and how many it has room for."""
+
+    def __len__(self) -> int:
+        """How many owners there are."""
+        return len(self._lengths)
+
+    @property
+    def nbytes(self) -> int:
+        return self._pool.nbytes + self._starts.nbytes + self._lengths.nbytes + self._rooms.nbytes
+
+    def resize(self, size: int) -> None:
+        """Make place for so many owners; new ones have no members."""
+        for vector in (self._starts, self._lengths, self._rooms):
+            vector.resize(size)
+
+    def lengths(self, owners: Slots) -> Positions:
+        """How many members each of these owners has."""
+        lengths: Positions = self._lengths.cells[owners]
+        return lengths
+
+    def find(self, owners: Slots) -> tuple[Positions, Slots]:
+        """The members of each owner in the order of its list: the owner's position in ``owners``, and the member."""
+        positions, places = _stretches(self._starts.cells[owners], self._lengths.cells[owners])
+        return positions, self._pool.cells[places]
+
+    def append(self, owners: Slots, members: Slots) -> None:
+        """Add each member to the end of its owner's list."""
+        order = np.argsort(owners, kind="stable")
+        touched, counts = np.unique(owners, return_counts=True)
+        lengths = self._lengths.cells[touched]
+        self._make_room(touched, lengths + counts)
+        _, places = _stretches(self._starts.cells[touched] + lengths, counts)
+        self._pool.cells[places] = members[order]
+        self._lengths.cells[touched] = lengths + counts
+
+    def replace(self, owners: Slots, lengths: Positions, members: Slots) -> None:
+        """Give these owners, each named once, new lists. members: of the first owner, then of the next, and so on."""
+        self._lengths.cells[owners] = 0
+        self._make_room(owners, lengths)
+        _, places = _stretches(self._starts.cells[owners], lengths)
+        self._pool.cells[places] = members
+        self._lengths.cells[owners] = lengths
+
+    def _make_room(self, owners: Slots, lengths: Positions) -> None:
+        """Move those of these lists that have no room for so many members to where they have."""
+        narrow = lengths > self._rooms.cells[owners]
+        if not narrow.any():
+            return
+        moving, wanted = owners[narrow], lengths[narrow]
+        _, members = self.find(moving)
+        rooms = wanted + (wanted >> 1)
+        ends = len(self._pool) + np.cumsum(rooms)
+        self._pool.resize(int(ends[-1]))
+        self._starts.cells[moving], self._rooms.cells[moving] = ends - rooms, rooms
+        _, places = _stretches(ends - rooms, self._lengths.cells[moving])
+        self._pool.cells[places] = members
+
+
+def _stretches(starts: Positions, lengths: Positions) -> tuple[Positions, Positions]:
+    """All places of these stretches, one stretch after the other, and the number of the stretch of each."""
+    numbers = np.repeat(np.arange(len(lengths)), lengths)
+    ends = np.cumsum(lengths)
+    return numbers, np.arange(len(numbers)) + (starts - ends + lengths)[numbers]

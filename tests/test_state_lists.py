@@ -1,0 +1,49 @@
+"""Lists against Python's: each owner's members, in the order in which they came."""
+
+from itertools import chain
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from state_kit import MANY
+
+from upriver.state.lists import Lists
+
+OWNER = st.integers(0, 5)
+
+
+@MANY
+@given(st.data())
+def test_each_owner_has_its_members(data: st.DataObject) -> None:
+    lists, expected = Lists(), [list[int]() for _ in range(6)]
+    lists.resize(6)
+    for start in range(0, data.draw(st.integers(0, 8)) * 100, 100):
+        if data.draw(st.booleans()):
+            owners = data.draw(st.lists(OWNER, max_size=20))
+            lists.append(np.array(owners, np.int64), np.arange(start, start + len(owners)))
+            for place, owner in enumerate(owners):
+                expected[owner].append(start + place)
+        else:
+            chosen = data.draw(st.lists(OWNER, unique=True))
+            new = [list(range(start, start + data.draw(st.integers(0, 9)))) for _ in chosen]
+            lengths = np.array([len(each) for each in new], np.int64)
+            lists.replace(np.array(chosen, np.int64), lengths, np.array(list(chain(*new)), np.int64))
+            for owner, members in zip(chosen, new, strict=True):
+                expected[owner] = members
+        asked = np.array(data.draw(st.lists(OWNER)), np.int64)
+        positions, members = lists.find(asked)
+        assert lists.lengths(asked).tolist() == [len(expected[owner]) for owner in asked]
+        found = list(zip(positions.tolist(), members.tolist(), strict=True))
+        assert found == [(place, member) for place, owner in enumerate(asked) for member in expected[owner]]
+
+
+def test_lists_that_are_replaced_take_no_more_memory() -> None:
+    lists = Lists()
+    lists.resize(3)
+    owners = np.arange(3)
+    for turn in range(100):
+        lists.append(np.repeat(owners, 10), np.arange(30) + turn)
+        lists.replace(owners, np.full(3, 10), np.arange(30))
+        if turn == 0:
+            full = lists.nbytes
+    assert lists.nbytes < 3 * full
