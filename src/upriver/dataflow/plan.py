@@ -97,10 +97,13 @@ class Projection:
 
 @dataclass(frozen=True, slots=True)
 class AggregateCall:
-    """One aggregate. ``function`` is count_star, count, sum, avg, min, max, any_value, stddev_samp, stddev_pop,
-    var_samp or var_pop; ``argument`` is a column of the input (``None`` for count_star; a DOUBLE for the last four);
-    ``output`` and ``type`` are the result's, as Spark gives them. distinct: whether equal values of a group count once.
-    where: a BOOLEAN column of the input; only rows in which it is true count (``None``: all do)."""
+    """One aggregate.
+
+    function: count_star, count, sum, avg, min, max, any_value, stddev_samp, stddev_pop, var_samp, var_pop, bool_and or
+    bool_or. argument: a column of the input; ``None`` for count_star. output, type: the result's, as Spark gives them.
+    distinct: whether equal values of a group count once. where: a BOOLEAN column of the input; only rows in which it is
+    true count. ``None``: all do.
+    """
 
     function: str
     argument: str | None
@@ -115,11 +118,13 @@ class AggregatePlan:
     """Group by the input columns ``group`` (may be empty of extras but always holds the routing key's columns).
 
     The routing key's columns come first in ``group``, in the order of the plan's ``index``; then the others. Each has
-    the value that Spark groups by (one zero, one NaN). Output columns: the group columns, then one per call.
+    the value that Spark groups by (one zero, one NaN). Output columns: the group columns, then one per call. retracts:
+    whether rows may be taken back. If not, less is kept: of extremes only the best, of sums of floats not every bit.
     """
 
     group: tuple[str, ...]
     calls: tuple[AggregateCall, ...]
+    retracts: bool = False
 
     def to_json(self) -> dict[str, Any]:
         fields = [pa.field(call.output, call.type) for call in self.calls]
@@ -127,6 +132,7 @@ class AggregatePlan:
             "group": list(self.group),
             "calls": [[call.function, call.argument, call.distinct, call.where] for call in self.calls],
             "outputs": schema_to_json(pa.schema(fields)),
+            "retracts": self.retracts,
         }
 
     @classmethod
@@ -136,7 +142,7 @@ class AggregatePlan:
             AggregateCall(function, argument, field.name, field.type, distinct, where)
             for (function, argument, distinct, where), field in zip(json["calls"], outputs, strict=True)
         )
-        return cls(tuple(json["group"]), tuple(calls))
+        return cls(tuple(json["group"]), tuple(calls), json["retracts"])
 
 
 @dataclass(frozen=True, slots=True)
