@@ -3,7 +3,8 @@
 An upsert table is what its versions come to: a scan of them, and the latest of each primary key.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from upriver.dataflow.algebra import Relation
 from upriver.dataflow.operators.project import plain_columns
@@ -14,9 +15,6 @@ from upriver.dataflow.planning_steps import Step, Steps
 from upriver.dataflow.sql_types import same_type
 from upriver.errors import KeyTypeError, ProtocolError, UnsupportedSql
 from upriver.hashing import check_hashable
-
-Refuse = Callable[[Relation, str], UnsupportedSql]
-"""Makes the error for a relation and what is wrong with it."""
 
 
 def shaped(view: str, relation: Relation, tables: Mapping[str, TableSpec], steps: Steps) -> Step:
@@ -35,6 +33,8 @@ def shaped(view: str, relation: Relation, tables: Mapping[str, TableSpec], steps
             return steps.project(inputs[0], projection)
         case UnionAll():
             return steps.union(inputs, relation.schema)
+        case Aggregate(plan):
+            return steps.make(Aggregate(replace(plan, retracts=inputs[0].retracts)), inputs, relation.schema)
         case _:
             return steps.make(relation.op, inputs, relation.schema)
 

@@ -73,8 +73,11 @@ class Steps:
         return self.make(Project(projection), [step], projection.schema)
 
     def union(self, parts: Iterable[Step], schema: pa.Schema) -> Step:
-        """The rows of all parts."""
+        """The rows of all parts. Those that keep nothing are together: one region can read them all."""
         flat = [inner for part in parts for inner in (part.inputs if isinstance(part.op, Union) else [part])]
+        easy = [part for part in flat if part.stateless]
+        if 1 < len(easy) < len(flat):
+            flat = [self.make(Union(), easy, schema), *(part for part in flat if not part.stateless)]
         return flat[0] if len(flat) == 1 else self.make(Union(), flat, schema)
 
     def narrowed(self, step: Step, columns: Iterable[str]) -> Step:

@@ -1,0 +1,98 @@
+"""From the plan of a region to its operators: one builder for each kind."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import pyarrow as pa
+
+from upriver.dataflow import ops
+from upriver.dataflow.graph import Node, RegionPlan
+from upriver.dataflow.operators.evaluator import Evaluator
+from upriver.dataflow.operators.grouped import Grouped
+from upriver.dataflow.operators.join import Join
+from upriver.dataflow.operators.latest import Latest
+from upriver.dataflow.operators.operator import Operator, Stateful
+from upriver.dataflow.operators.set_operation import SetOperation
+from upriver.dataflow.operators.stateful_map import StatefulMap
+from upriver.dataflow.operators.stateless import Filtering, Projecting
+from upriver.dataflow.operators.topk import TopK
+from upriver.dataflow.operators.union import Union
+from upriver.dataflow.routing import Key, Routing, found_in, of_join, routings
+from upriver.errors import ProtocolError
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a node stands. sources: the schemas of its inputs. routings: where the routing key is in each of them."""
+
+    node: Node
+    sources: Sequence[pa.Schema]
+    routings: Sequence[Routing]
+    evaluator: Evaluator
+
+    @property
+    def source(self) -> pa.Schema:
+        """Of the first input."""
+        return self.sources[0]
+
+    def routing(self, columns: Sequence[str]) -> Key:
+        """The routing key by columns of the first input, some of these. Raises ProtocolError if it is not there."""
+        found = found_in(self.routings[0], columns)
+        if found is None:
+            raise ProtocolError(f"{self.node.op} keeps rows by {columns}, of which the routing key is no part")
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Operators:
+    """Of one region. all: one for each node, in order. stateful: those of them that keep something."""
+
+    all: tuple[Operator, ...]
+    stateful: tuple[Stateful, ...]
+
+
+def operators_of(plan: RegionPlan, evaluator: Evaluator) -> Operators:
+    """Operators that have not seen anything. Raises ProtocolError for a plan that contradicts itself."""
+    schemas = [*(entry.schema for entry in plan.inputs), *(node.schema for node in plan.nodes)]
+    found = routings(plan)
+    built: list[Operator] = []
+    stateful: list[Stateful] = []
+    for node in plan.nodes:
+        sources = [schemas[number] for number in node.inputs]
+        place = Place(node, sources, [found[number] for number in node.inputs], evaluator)
+        if type(node.op) in STATELESS:
+            built.append(STATELESS[type(node.op)](node.op, place))
+        else:
+            stateful.append(STATEFUL[type(node.op)](node.op, place))
+            built.append(stateful[-1])
+    return Operators(tuple(built), tuple(stateful))
+
+
+def _join(op: ops.Join, place: Place) -> Stateful:
+    keys = of_join(op, *place.routings)
+    if keys is None:
+        raise ProtocolError(f"{op} compares nothing that is the routing key of both sides")
+    left, right = place.sources
+    return Join(op, left, right, *keys, place.evaluator)
+
+
+STATELESS: Mapping[type, Callable[[Any, Place], Operator]] = MappingProxyType(
+    {
+        ops.Filter: lambda op, place: Filtering(op.predicate, place.evaluator),
+        ops.Project: lambda op, place: Projecting(op.projection, place.evaluator),
+        ops.Union: lambda op, place: Union(place.node.schema),
+    }
+)
+STATEFUL: Mapping[type, Callable[[Any, Place], Stateful]] = MappingProxyType(
+    {
+        ops.Aggregate: lambda op, place: Grouped(op.plan, place.source, place.routing(op.plan.group)),
+        ops.Join: _join,
+        ops.TopK: lambda op, place: TopK(op, place.source, place.routing(op.partition)),
+        ops.SetOperation: lambda op, place: SetOperation(op, place.source, place.routing(place.source.names)),
+        ops.Latest: lambda op, place: Latest(op, place.source, place.routing(op.key), place.evaluator),
+        ops.StatefulMap: lambda op, place: StatefulMap(op, place.source, place.routing(op.key)),
+    }
+)
+"""Builders, by the operator's record."""

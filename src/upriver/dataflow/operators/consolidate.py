@@ -1,0 +1,63 @@
+"""Changes as few rows: what was added and taken back in the meantime leaves no trace."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from upriver.dataflow.batch import Batch
+from upriver.errors import KeyTypeError
+from upriver.hashing import check_hashable, hash64
+from upriver.state.columns import canonical
+from upriver.state.slots import first_equal
+from upriver.state.vectors import Hashes
+
+
+def concatenated(batches: Sequence[Batch]) -> Batch:
+    """Batches of one schema, one or more, as one."""
+    if len(batches) == 1:
+        return batches[0]
+    schema = batches[0].rows.schema
+    weights = [np.ones(len(batch), np.int64) if batch.weight is None else batch.weight for batch in batches]
+    return Batch(
+        pa.concat_batches([_of_schema(batch.rows, schema) for batch in batches]),
+        np.concatenate([batch.hash64 for batch in batches]),
+        None if all(batch.weight is None for batch in batches) else np.concatenate(weights),
+    )
+
+
+def consolidated(batch: Batch) -> Batch:
+    """The same changes without rows that take each other back, and without rows of weight zero.
+
+    Where something is taken back, equal rows become one, with the sum of their weights; where all rows add something,
+    nothing can be saved, and none are compared. Equal is as :mod:`upriver.dataflow.ops` says. Each row keeps the hash64
+    of the first of its equals.
+    """
+    if batch.weight is None or (batch.weight > 0).all():
+        return batch
+    weight = batch.weight[batch.weight != 0]
+    batch = batch.filtered(batch.weight != 0)
+    columns = [canonical(column) for column in batch.rows.columns]
+    first = first_equal(_row_hashes(columns, len(batch)), columns)
+    net = np.zeros(len(batch), np.int64)
+    np.add.at(net, first, weight)
+    kept = np.flatnonzero(net)
+    return Batch(batch.rows.take(pa.array(kept)), batch.hash64[kept], net[kept])
+
+
+def _row_hashes(columns: Sequence[pa.Array], rows: int) -> Hashes:
+    """Equal for equal rows. What cannot be hashed is left out; equality is looked at later."""
+    return hash64([column for column in columns if _is_hashable(column.type)], rows)
+
+
+def _is_hashable(type: pa.DataType) -> bool:
+    try:
+        check_hashable(type, "")
+    except KeyTypeError:
+        return False
+    return True
+
+
+def _of_schema(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Schemas of one relation may differ in what may be null, as joins see it."""
+    return rows if rows.schema is schema else pa.RecordBatch.from_arrays(rows.columns, schema=schema)

@@ -1,0 +1,143 @@
+"""Gather: rows that have come over an exchange edge and wait for the others of their epoch.
+
+Until their stage has come, rows are state like any other: they belong to a key, and move with it. They are looked up by
+key only when keys move, so only then are they put in order: in **piles**, each sorted by hash64, and each more than
+twice as long as the next.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from upriver.dataflow.batch import Batch
+from upriver.dataflow.operators.consolidate import concatenated
+from upriver.errors import ProtocolError
+from upriver.state.columns import array_of, cells_of
+from upriver.state.vectors import Hashes, Mask, Positions
+
+
+class _Pile:
+    """Rows by hash64; those that have gone are still in it."""
+
+    __slots__ = ("_hashes", "_order", "_rows", "_stays", "held")
+
+    def __init__(self, rows: Batch) -> None:
+        self.held = len(rows)
+        self._rows = rows
+        self._order: Positions = np.argsort(rows.hash64, kind="stable")
+        self._hashes: Hashes = rows.hash64[self._order]
+        self._stays: Mask = np.ones(len(rows), np.bool_)
+
+    @property
+    def nbytes(self) -> int:
+        return _nbytes(self._rows) + self._hashes.nbytes + self._order.nbytes + self._stays.nbytes
+
+    @property
+    def rest(self) -> Batch:
+        """The rows that have not gone."""
+        return self._rows.filtered(self._stays)
+
+    def hashes_between(self, least: int, most: int) -> Hashes:
+        start = np.searchsorted(self._hashes, np.uint64(least), side="left")
+        stop = np.searchsorted(self._hashes, np.uint64(most), side="right")
+        places = self._order[start:stop]
+        return self._rows.hash64[places[self._stays[places]]]
+
+    def of(self, keys: Hashes) -> Batch:
+        """The rows of these keys."""
+        places = self._places(keys)
+        rows = self._rows
+        weight = None if rows.weight is None else rows.weight[places]
+        return Batch(rows.rows.take(pa.array(places)), rows.hash64[places], weight)
+
+    def drop(self, keys: Hashes) -> None:
+        """Let the rows of these keys go."""
+        places = self._places(keys)
+        self._stays[places] = False
+        self.held -= len(places)
+
+    def _places(self, keys: Hashes) -> Positions:
+        starts = np.searchsorted(self._hashes, keys, side="left")
+        counts = np.searchsorted(self._hashes, keys, side="right") - starts
+        ends = np.cumsum(counts)
+        # The n-th row of its key lies n places after the key's first.
+        within = np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - ends + counts, counts)
+        places: Positions = self._order[within]
+        return places[self._stays[places]]
+
+
+class Gather:
+    """The rows that wait at one port. ``schema`` is theirs."""
+
+    __slots__ = ("_loose", "_piles", "schema")
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.schema = schema
+        self._loose: list[Batch] = []
+        """In no order of hashes."""
+        self._piles: list[_Pile] = []
+
+    @property
+    def held(self) -> int:
+        """How many rows there are, equal ones and those that take each other back counted one by one."""
+        return sum(map(len, self._loose)) + sum(pile.held for pile in self._piles)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(map(_nbytes, self._loose)) + sum(pile.nbytes for pile in self._piles)
+
+    def add(self, batch: Batch) -> None:
+        """Let these rows wait."""
+        if len(batch):
+            rows = pa.RecordBatch.from_arrays(batch.rows.columns, schema=self.schema)
+            self._loose.append(batch.replaced(rows))
+
+    def take(self) -> Batch | None:
+        """All rows, which wait no longer; ``None`` if there are none."""
+        batches = [batch for batch in [*(pile.rest for pile in self._piles), *self._loose] if len(batch)]
+        self._loose, self._piles = [], []
+        return concatenated(batches) if batches else None
+
+    def hashes_between(self, least: int, most: int) -> Hashes:
+        """The hash64 of the rows' keys, of those from ``least`` to ``most``, in no particular order."""
+        return np.concatenate(
+            [np.empty(0, np.uint64), *(pile.hashes_between(least, most) for pile in self._in_piles())]
+        )
+
+    def collect(self, keys: Hashes) -> pa.RecordBatch:
+        """The rows of these keys, ascending and unique, behind their hash64 and their weight. They stay here, too."""
+        found = [self._nothing(), *(pile.of(keys) for pile in self._in_piles())]
+        rows = concatenated(found)
+        weight = np.ones(len(rows), np.int64) if rows.weight is None else rows.weight
+        columns = [array_of(pa.uint64(), rows.hash64), array_of(pa.int64(), weight), *rows.rows.columns]
+        return pa.RecordBatch.from_arrays(columns, [str(place) for place in range(len(columns))])
+
+    def install(self, state: pa.RecordBatch) -> None:
+        """Let rows wait that were collected elsewhere."""
+        if state.num_columns != len(self.schema) + 2:
+            raise ProtocolError(f"rows of {state.num_columns - 2} columns cannot wait among those of {self.schema}")
+        hashes, weight, *columns = state.columns
+        rows = pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        self.add(Batch(rows, cells_of(hashes), cells_of(weight)))
+
+    def drop(self, keys: Hashes) -> None:
+        """Forget the rows of these keys."""
+        for pile in self._in_piles():
+            pile.drop(keys)
+
+    def _in_piles(self) -> Sequence[_Pile]:
+        if self._loose:
+            rows = concatenated(self._loose)
+            self._loose = []
+            while self._piles and self._piles[-1].held <= 2 * len(rows):
+                rows = concatenated([self._piles.pop().rest, rows])
+            self._piles.append(_Pile(rows))
+        return self._piles
+
+    def _nothing(self) -> Batch:
+        return Batch(pa.RecordBatch.from_pylist([], self.schema), np.empty(0, np.uint64))
+
+
+def _nbytes(batch: Batch) -> int:
+    return int(batch.rows.nbytes + batch.hash64.nbytes + (0 if batch.weight is None else batch.weight.nbytes))

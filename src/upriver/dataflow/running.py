@@ -1,0 +1,277 @@
+"""Region: one worker's share of one region of a view, from its edges to other regions or to the answer.
+
+Rows of a lake edge flow through the operators as they come. Rows of an exchange edge are gathered until their stage
+has come, and then settled: consolidated, and taken through in one go. So an operator sees a row taken back only after
+it has seen it come, or in the same batch. What comes out waits to be drained, and is consolidated then.
+
+The state of a key is what the operators and the view's store keep of it, and its gathered rows. What has come out
+already is no state: it goes its way from where it came out, wherever the key goes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import Protocol, Self
+
+import numpy as np
+import pyarrow as pa
+
+from upriver.dataflow.batch import Batch, Hashes
+from upriver.dataflow.building import Operators, operators_of
+from upriver.dataflow.column_names import columns_in
+from upriver.dataflow.graph import ExchangeEdge, RegionPlan, Send, ViewStore
+from upriver.dataflow.operators.aggregate import Aggregate
+from upriver.dataflow.operators.consolidate import concatenated, consolidated
+from upriver.dataflow.operators.evaluator import Evaluator
+from upriver.dataflow.operators.gather import Gather
+from upriver.dataflow.operators.rows import Rows
+from upriver.dataflow.operators.turnover import Turnover
+from upriver.dataflow.operators.view import Store, View
+from upriver.dataflow.plan import Projection
+from upriver.dataflow.routing import found_in, routings
+from upriver.errors import ProtocolError
+from upriver.hashing import hash64
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """Rows for a port of another region, hashed by that region's routing key; none has weight zero."""
+
+    to: str
+    port: int
+    batch: Batch
+
+
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """What feeds what. nodes: of each, the numbers of its inputs, as :class:`RegionPlan` counts them: the first node
+    has the number ``ports``."""
+
+    ports: int
+    nodes: tuple[tuple[int, ...], ...]
+
+    @property
+    def last(self) -> int:
+        """The number whose rows leave the region."""
+        return self.ports + len(self.nodes) - 1
+
+
+class Keeper(Protocol):
+    """Whatever keeps something by key: an operator, the store of the view, the rows that wait at a port."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def hashes_between(self, least: int, most: int) -> Hashes: ...
+
+    def drop(self, keys: Hashes) -> None: ...
+
+
+class Kept:
+    """The store of a view, and how it is read."""
+
+    __slots__ = ("store", "view")
+
+    def __init__(self, plan: ViewStore, source: pa.Schema, evaluator: Evaluator) -> None:
+        """source: of the rows to come."""
+        self.store = Turnover(partial(_store_of, plan, source))
+        self.view = View(self.store, plan.output, plan.having, evaluator)
+
+
+class Region:
+    """The share of one region that one worker has."""
+
+    __slots__ = ("_gathers", "_kept", "_operators", "_outbox", "_sends", "_stateful", "_wiring")
+
+    def __init__(
+        self,
+        wiring: Wiring,
+        operators: Operators,
+        gathers: Sequence[Gather | None],
+        kept: Kept | None,
+        sends: Sequence[Send],
+    ) -> None:
+        """operators: of the nodes. gathers: one for each port, ``None`` for that of a lake edge."""
+        self._wiring = wiring
+        self._operators = operators.all
+        self._stateful = operators.stateful
+        self._gathers = tuple(gathers)
+        self._kept = kept
+        self._sends = tuple(sends)
+        self._outbox: list[Batch] = []
+        """What has come out and is not drained."""
+
+    @classmethod
+    def build(cls, plan: RegionPlan, sends: Sequence[Send], evaluator: Evaluator) -> Self:
+        """An empty region. sends: where its rows go. Raises ProtocolError for a plan that contradicts itself."""
+        source = (plan.nodes or plan.inputs)[-1].schema
+        if plan.store is not None and found_in(routings(plan)[-1], plan.store.key) != plan.store.key:
+            raise ProtocolError(f"region {plan.name!r}: its key is not in {plan.store.key} of what it keeps")
+        return cls(
+            Wiring(len(plan.inputs), tuple(node.inputs for node in plan.nodes)),
+            operators_of(plan, evaluator),
+            [Gather(entry.schema) if isinstance(entry.edge, ExchangeEdge) else None for entry in plan.inputs],
+            None if plan.store is None else Kept(plan.store, source, evaluator),
+            sends,
+        )
+
+    # Rows -------------------------------------------------------------------------------------------------------------
+
+    def apply(self, port: int, batch: Batch) -> None:
+        """Take in rows of one input, in the order in which they came off the edge.
+
+        Raises RowError if a row makes an operator fail. The region is of no use then: a part of the batch may be in its
+        state.
+        """
+        gather = self._gathers[port]
+        if gather is None:
+            self._flow(port, batch)
+        else:
+            gather.add(batch)
+
+    @property
+    def gathered(self) -> int:
+        """How many rows wait to be settled."""
+        return sum(gather.held for gather in self._gathers if gather is not None)
+
+    def settle(self) -> int:
+        """Take all gathered rows through the operators; returns how many there were. Raises RowError as ``apply``."""
+        settled = self.gathered
+        for port, gather in enumerate(self._gathers):
+            rows = None if gather is None else gather.take()
+            if rows is not None:
+                self._flow(port, consolidated(rows))
+        return settled
+
+    def drain(self) -> list[Outgoing]:
+        """What has come out since the last time, consolidated."""
+        if not self._outbox:
+            return []
+        rows = consolidated(concatenated(self._outbox))
+        self._outbox = []
+        return [
+            Outgoing(send.to, send.port, Batch(rows.rows, _hashed(rows, send.key), rows.weight))
+            for send in self._sends
+            if len(rows)
+        ]
+
+    def _flow(self, port: int, batch: Batch) -> None:
+        """Take rows of one input through the operators."""
+        flowing = {port: batch}
+        for number, (operator, inputs) in enumerate(
+            zip(self._operators, self._wiring.nodes, strict=True), start=self._wiring.ports
+        ):
+            changes = [
+                operator.apply(place, flowing[source])
+                for place, source in enumerate(inputs)
+                if source in flowing and len(flowing[source])
+            ]
+            if changes:
+                flowing[number] = concatenated(changes)
+        out = flowing.get(self._wiring.last)
+        if out is None or not len(out):
+            return
+        if self._kept is None:
+            self._outbox.append(out)
+        else:
+            self._kept.store.apply(out)
+
+    # Reads ------------------------------------------------------------------------------------------------------------
+
+    def lookup(self, hash64: Hashes, keys: pa.RecordBatch) -> pa.RecordBatch:
+        """The view's rows of these keys, in the order in which the keys are first mentioned; a null matches a null.
+
+        keys: one column for each of the routing key's, in that order. hash64: theirs. Raises RowError if an output
+        expression fails.
+        """
+        return self._view.lookup(hash64, keys.columns)
+
+    def scan(self) -> pa.Table:
+        """All of the view's rows, sorted by hash64. Raises RowError if an output expression fails."""
+        return self._view.scan()
+
+    def stats(self) -> dict[str, int]:
+        """rows, keys: of the view, before HAVING; 0 in a region that does not keep it. held: rows, groups and states
+        that operators keep. gathered: rows that wait. bytes: of memory. Costs no more with size."""
+        kept = None if self._kept is None else self._kept.store
+        return {
+            "rows": 0 if kept is None else kept.held,
+            "keys": 0 if kept is None else kept.keys,
+            "held": sum(operator.held for operator in self._stateful),
+            "gathered": self.gathered,
+            "bytes": sum(keeper.nbytes for keeper in self._keepers),
+        }
+
+    @property
+    def _view(self) -> View:
+        if self._kept is None:
+            raise ProtocolError("a region in the midst of a dataflow has no view to read")
+        return self._kept.view
+
+    # Moves ------------------------------------------------------------------------------------------------------------
+
+    def keys_of(self, vnode: int, vnodes: int) -> Hashes:
+        """The hash64 of all keys of that vnode that have state here, ascending and unique. vnodes: the lake's."""
+        width = 2**64 // vnodes
+        least, most = vnode * width, (vnode + 1) * width - 1
+        found = [keeper.hashes_between(least, most) for keeper in self._keepers]
+        return np.unique(np.concatenate([np.empty(0, np.uint64), *found]))
+
+    def collect(self, keys: Hashes) -> tuple[pa.RecordBatch, ...]:
+        """All state of the keys with these hash64 (ascending, unique), for :meth:`install` in another region of the
+        same plan. It stays here until :meth:`drop`. How many batches there are, and the schema of each, depends on the
+        plan only; each has the key's hash64 first."""
+        state = [batch for operator in self._stateful for batch in operator.collect(keys)]
+        state += [pa.concat_batches(store.collect(keys)) for store in self._stores]
+        return (*state, *(gather.collect(keys) for gather in self._waiting))
+
+    def install(self, state: Sequence[pa.RecordBatch]) -> None:
+        """Take in what another region has collected, as if all rows of those keys had come here.
+
+        Raises ProtocolError if there is state of them here already.
+        """
+        parts = iter(state)
+        for operator in self._stateful:
+            operator.install(list(islice(parts, operator.parts)))
+        for store in self._stores:
+            store.install([next(parts)])
+        for gather in self._waiting:
+            gather.install(next(parts))
+
+    def drop(self, keys: Hashes) -> None:
+        """Forget the keys with these hash64 (ascending, unique), as if they had never been."""
+        for keeper in self._keepers:
+            keeper.drop(keys)
+
+    @property
+    def _stores(self) -> tuple[Store, ...]:
+        """The view's store, if it is here."""
+        return () if self._kept is None else (self._kept.store,)
+
+    @property
+    def _waiting(self) -> tuple[Gather, ...]:
+        return tuple(gather for gather in self._gathers if gather is not None)
+
+    @property
+    def _keepers(self) -> tuple[Keeper, ...]:
+        return (*self._stateful, *self._stores, *self._waiting)
+
+
+def _hashed(rows: Batch, key: Sequence[str]) -> Hashes:
+    return hash64([rows.rows.column(column) for column in key], len(rows))
+
+
+def _store_of(plan: ViewStore, source: pa.Schema) -> Store:
+    if plan.aggregate is None:
+        return Rows(source, plan.key)
+    return Aggregate(plan.aggregate, source, plan.key, _titles(plan.output))
+
+
+def _titles(output: Projection) -> dict[str, str]:
+    """For each column of what is kept, the view's columns that are made of it: what the user knows it by."""
+    made_of: dict[str, list[str]] = {}
+    for expression, name in zip(output.expressions, output.schema.names, strict=True):
+        for column in sorted(columns_in(expression)):
+            made_of.setdefault(column, []).append(name)
+    return {column: " and ".join(names) for column, names in made_of.items()}
