@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -146,14 +145,11 @@ class Fleet:
         for number, join in enumerate(self.joins):
             kept = np.unique(join.hashes_between(0, 2**64 - 1))
             assert all(self.owner.get(hash, 0) == number for hash in kept.tolist())
-            assert sum(part.num_rows for part in join.collect(kept)) == join.held
+            parts = join.collect(kept)
+            assert {hash for part in parts for hash in part.column(0).to_pylist()} == set(kept.tolist())
+            assert sum(part.num_rows for part in parts) == join.held
 
 
 def known_hashes(fleet: Fleet) -> list[int]:
     """The hash64 of all keys of which anything is kept anywhere, ascending."""
     return sorted({hash for join in fleet.joins for hash in join.hashes_between(0, 2**64 - 1).tolist()})
-
-
-def rows_in(rows: Counter[Row]) -> list[Any]:
-    """Those that are there, in a fixed order."""
-    return sorted((row for row, count in rows.items() if count > 0), key=repr)

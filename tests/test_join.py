@@ -25,7 +25,8 @@ def _less(left: Row, right: Row) -> bool:
 CONDITIONS: list[tuple[str | None, Truth]] = [
     (None, lambda left, right: True),
     ('"lx" < "rx"', _less),
-    ('"lx" = 1', lambda left, right: left[0] == 1),
+    ('"lx" IS DISTINCT FROM "rx"', lambda left, right: left[0] != right[0]),
+    ('"lx" = 1 OR "rx" = 1', lambda left, right: left[0] == 1 or right[0] == 1),
     ('"rx" IS NULL', lambda left, right: right[0] is None),
     ("FALSE", lambda left, right: False),
 ]
@@ -63,7 +64,8 @@ def _rows_of(data: st.DataObject, case: Case) -> list[st.SearchStrategy[Row]]:
     """Rows of each side: few keys, which both share, and few payloads."""
 
     def few(type: pa.DataType) -> st.SearchStrategy[object]:
-        return st.sampled_from([None, *data.draw(st.lists(VALUES[type], min_size=1, max_size=2))])
+        values = data.draw(st.lists(VALUES[type], min_size=1, max_size=2))
+        return st.sampled_from([*values, *([None] * data.draw(st.integers(0, 1)))])
 
     left, right = case.inputs
     keys = [few(left.field(name).type) for name in case.op.left_key]
@@ -72,7 +74,7 @@ def _rows_of(data: st.DataObject, case: Case) -> list[st.SearchStrategy[Row]]:
 
 def _changes(data: st.DataObject, rows: st.SearchStrategy[Row], there: dict[Row, int]) -> Changes:
     """Rows that come, rows that go, rows that do both; in any order."""
-    changes = [(row, 1) for row in data.draw(st.lists(rows, max_size=6))]
+    changes = [(row, 1) for row in data.draw(st.lists(rows, max_size=10))]
     for row in sorted((row for row, count in there.items() if count), key=repr):
         if data.draw(st.integers(0, 2)) == 0:
             changes.append((row, -data.draw(st.integers(1, there[row]))))

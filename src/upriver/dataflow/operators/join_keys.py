@@ -26,22 +26,22 @@ class JoinKeys:
         self._fanout = Fanout([]) if finer else None
         self._totals: tuple[Vector[np.int64], Vector[np.int64]] = (Vector(np.int64), Vector(np.int64))
 
+    def __len__(self) -> int:
+        """How many owners there are, those of forgotten keys too."""
+        return len(self._index)
+
     @property
     def nbytes(self) -> int:
         fanout = 0 if self._fanout is None else self._fanout.nbytes
         return self._index.nbytes + sum(totals.nbytes for totals in self._totals) + fanout
 
-    def __len__(self) -> int:
-        """How many owners there are, those of forgotten keys too."""
-        return len(self._index)
-
     def owners(self, routed: Hashes, keys: Sequence[pa.Array]) -> Slots:
         """The owner of each key; unseen keys get one. routed: the hash64 of their routing keys."""
-        known = len(self)
+        known = len(self._index)
         owners = self._index.assign(routed if self._fanout is None else hash64(keys), keys)
         for totals in self._totals:
-            totals.resize(len(self))
-        if self._fanout is not None and len(self) > known:
+            totals.resize(len(self._index))
+        if self._fanout is not None and len(self._index) > known:
             first = first_of_each(owners, np.flatnonzero(owners >= known))
             groups = self._fanout.owners(routed[first], [])
             self._fanout.link(groups, owners[first])

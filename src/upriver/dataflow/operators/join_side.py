@@ -14,9 +14,12 @@ from upriver.dataflow.operators.join_shape import SideShape
 from upriver.errors import KeyTypeError, ProtocolError
 from upriver.hashing import check_hashable, hash64
 from upriver.state.columns import Column, column_of
+from upriver.state.multimap import Multimap
 from upriver.state.slots import SlotIndex
-from upriver.state.spine import Spine
 from upriver.state.vectors import Hashes, Positions, Slots, Vector, Weights, first_of_each
+
+FOUND_MIN = 64
+"""So few entries, if found though they are gone, do not matter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,7 @@ class Members:
 class JoinSide:
     """One side's entries."""
 
-    __slots__ = ("_as_text", "_exact", "_index", "_schema", "_spine", "counts", "held", "matches")
+    __slots__ = ("_as_text", "_entries_of", "_exact", "_index", "_schema", "counts", "held", "matches")
 
     def __init__(self, shape: SideShape) -> None:
         self._schema = shape.kept
@@ -63,13 +66,17 @@ class JoinSide:
             if self._as_text[place] or pa.types.is_floating(field.type)
         }
         """By place, the columns that the index does not keep as they are."""
-        self._spine = Spine()
+        self._entries_of = Multimap()
         self.counts: Vector[np.int64] = Vector(np.int64)
         """How often each entry's row is there. An entry whose count falls to zero is forgotten."""
         self.matches: Vector[np.int64] | None = Vector(np.int64) if shape.counted else None
         """How many rows of the other side each entry's row matches, if that is counted."""
         self.held = 0
         """How many entries there are."""
+
+    def resize(self, size: int) -> None:
+        """Make place for so many owners."""
+        self._entries_of.resize(size)
 
     @property
     def slots(self) -> int:
@@ -80,7 +87,7 @@ class JoinSide:
     def nbytes(self) -> int:
         exact = sum(column.nbytes for column in self._exact.values())
         matches = 0 if self.matches is None else self.matches.nbytes
-        return self._index.nbytes + exact + self._spine.nbytes + self.counts.nbytes + matches
+        return self._index.nbytes + exact + self._entries_of.nbytes + self.counts.nbytes + matches
 
     def change(self, rows: Sequence[pa.Array], owners: Slots, routed: Hashes, weight: Weights | None) -> Changes:
         """Add rows, or take them away. rows: the kept columns. owners, routed: the key and the hash64 of each.
@@ -106,17 +113,28 @@ class JoinSide:
         self.counts.cells[slots] = counts
         gone, new = counts == 0, slots >= known
         self.held += int(np.count_nonzero(new)) - int(np.count_nonzero(gone))
-        self._index.forget(slots[gone])
-        born = new & ~gone
-        self._spine.insert(owners[born], slots[born])
+        if gone.any():
+            self._index.forget(slots[gone])
+            self._entries_of.remove(owners[gone], slots[gone])
+            new &= ~gone
+        self._entries_of.insert(owners[new], slots[new])
 
     def members(self, owners: Slots) -> Members:
-        """The entries of these owners, those of one owner in order of age."""
-        positions, slots = self._spine.find(owners)
+        """The entries of these owners, each named once and ascending; those of one owner in order of age."""
+        positions, slots = self._entries_of.find(owners)
         there = self.counts.cells[slots] > 0
-        if not there.all():
-            positions, slots = positions[there], slots[there]
-        return Members(np.bincount(positions, minlength=len(owners)), slots)
+        sizes = np.bincount(positions, minlength=len(owners))
+        if there.all():
+            return Members(sizes, slots)
+        members = Members(np.bincount(positions[there], minlength=len(owners)), slots[there])
+        self._tidy(owners, sizes, members)
+        return members
+
+    def _tidy(self, owners: Slots, sizes: Positions, members: Members) -> None:
+        """Where most of what was found is gone, see to it that it is not found again. sizes: how many were found."""
+        stale = sizes > FOUND_MIN + 2 * members.sizes
+        of_stale = np.repeat(stale, members.sizes)
+        self._entries_of.replace(owners[stale], members.sizes[stale], members.slots[of_stale])
 
     def column(self, place: int, slots: Slots) -> pa.Array:
         """One of the kept columns, of these entries."""
@@ -134,7 +152,8 @@ class JoinSide:
         if self.matches is not None and matches is not None:
             self.matches.cells[slots] = matches
         self.held += len(slots)
-        self._spine.insert(owners, slots)
+        order = np.argsort(owners, kind="stable")
+        self._entries_of.insert(owners[order], slots[order])
 
     def forget(self, slots: Slots) -> None:
         """These entries are not there any more."""

@@ -55,7 +55,7 @@ class JoinStore:
         Raises RowError if the condition fails on a pair.
         """
         shape = self._shape.sides[port]
-        owners = self._keys.owners(batch.hash64, [batch.rows.column(name) for name in shape.key])
+        owners = self._owners(batch.hash64, [batch.rows.column(name) for name in shape.key])
         rows = [batch.rows.column(name) for name in shape.kept.names]
         changes = self._sides[port].change(rows, owners, batch.hash64, batch.weight)
         before = self._keys.total(port, changes.owners)
@@ -78,13 +78,13 @@ class JoinStore:
 
     def install(self, state: Sequence[pa.RecordBatch]) -> None:
         """Raises ProtocolError if something is kept of one of the keys."""
-        known = len(self._keys)
+        _, known = self._keys.with_hash(np.unique(np.concatenate([cells_of(part.column(0)) for part in state])))
+        if known.size:
+            raise ProtocolError("state was installed of a key that has state here")
         for port, (side, shape, part) in enumerate(zip(self._sides, self._shape.sides, state, strict=True)):
-            routed, counts, *columns = part.columns
+            hashes, counts, *columns = part.columns
             matches = cells_of(columns.pop(0)) if shape.counted else None
-            owners = self._keys.owners(cells_of(routed), [columns[shape.kept.names.index(name)] for name in shape.key])
-            if (owners < known).any():
-                raise ProtocolError("state was installed of a key that has state here")
+            owners = self._owners(cells_of(hashes), [columns[shape.kept.names.index(name)] for name in shape.key])
             side.install(columns, owners, cells_of(counts), matches)
             self._keys.add(port, owners, cells_of(counts))
 
@@ -92,6 +92,12 @@ class JoinStore:
         owners = self._keys.drop(keys)
         for side in self._sides:
             side.forget(side.members(owners).slots)
+
+    def _owners(self, routed: Hashes, keys: Sequence[pa.Array]) -> Slots:
+        owners = self._keys.owners(routed, keys)
+        for side in self._sides:
+            side.resize(len(self._keys))
+        return owners
 
     def _by_key(self, port: int, changes: Changes, before: Mask) -> Iterator[Batch]:
         """What follows where all rows of a key match. before: which of the changed keys had rows on this side."""
