@@ -1,7 +1,7 @@
 """Rows of one Arrow schema as named tuples of plain Python values, and what a user's function may give for a row."""
 
 from collections import namedtuple
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -17,29 +17,36 @@ Fields = Sequence[Any]
 """The values of a row, in the order of the schema."""
 
 
-class PlainRows:
-    """Rows of one schema, which has a column at least."""
+class RowReader:
+    """Reads rows of one schema, which has a column at least."""
 
-    __slots__ = ("_columns", "_make", "_names", "_what", "schema")
+    __slots__ = ("_make", "schema")
 
     def __init__(self, schema: pa.Schema, what: str) -> None:
-        """what: to call a row by, in messages. Raises ProtocolError for a type that has no plain values."""
+        """what: to call a row by."""
         self.schema = schema
-        self._what = what
-        self._names = schema.names
         # A column that Python could not name is named after its place: _0, _1, ...
         make_type: Any = namedtuple  # which mypy wants to be called with names that it can read
         self._make = make_type(what.title().replace(" ", ""), schema.names, rename=True)._make
-        columns = {field.name: plain_values(field.type) for field in schema}
-        if missing := [name for name, values in columns.items() if values is None]:
-            raise ProtocolError(f"column {missing[0]} of a {what} has no plain values: {schema.field(missing[0]).type}")
-        self._columns: Sequence[PlainValues] = [values for values in columns.values() if values is not None]
 
     def read(self, rows: pa.RecordBatch) -> Iterator[Any]:
         """Each row as a named tuple."""
         for start in range(0, rows.num_rows, READ_ROWS):
             columns = rows.slice(start, READ_ROWS).columns
             yield from map(self._make, zip(*(column.to_pylist() for column in columns), strict=True))
+
+
+class PlainRows(RowReader):
+    """Reads and writes rows of one schema."""
+
+    __slots__ = ("_columns", "_names", "_what")
+
+    def __init__(self, schema: pa.Schema, what: str) -> None:
+        """what: to call a row by. Raises ProtocolError for a type that :func:`plain_values` does not have."""
+        super().__init__(schema, what)
+        self._what = what
+        self._names = schema.names
+        self._columns = [_written_as(field) for field in schema]
 
     def fields(self, row: Any) -> Fields:
         """The values of a row that is a tuple, a list, or a mapping by column. Raises Misfit for anything else."""
@@ -93,7 +100,7 @@ class PlainRows:
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def _cast(self, values: pa.Array, field: pa.Field) -> pa.Array:
-        if _kind(values.type) not in (_kind(field.type), "null"):
+        if not _may_be_cast(values.type, field.type):
             raise Misfit(f"column {field.name} of the {self._what} is {values.type}, and declared as {field.type}")
         try:
             return pc.cast(values, field.type)
@@ -104,16 +111,33 @@ class PlainRows:
         return f"the {len(self._names)} columns {', '.join(self._names)}"
 
 
-_KINDS = {
-    "number": (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal),
+def _written_as(field: pa.Field) -> PlainValues:
+    values = plain_values(field.type)
+    if values is None:
+        raise ProtocolError(f"column {field.name!r} has no plain values: {field.type}")
+    return values
+
+
+_Test = Callable[[pa.DataType], bool]
+_KINDS: Mapping[str, Sequence[_Test]] = {
+    "integer": (pa.types.is_integer,),
+    "float": (pa.types.is_floating,),
+    "decimal": (pa.types.is_decimal,),
     "string": (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view),
     "binary": (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view),
-    "null": (pa.types.is_null,),
+    "instant": (lambda type: pa.types.is_timestamp(type) and type.tz is not None,),
+    "wall clock": (lambda type: pa.types.is_timestamp(type) and type.tz is None,),
 }
+_WIDER = {("integer", "float"), ("integer", "decimal")}
 
 
-def _kind(type: pa.DataType) -> Any:
-    """Types of one kind are cast to each other; any other type is a kind of its own."""
-    if pa.types.is_timestamp(type):
-        return "instant" if type.tz else "wall clock"
-    return next((kind for kind, tests in _KINDS.items() if any(test(type) for test in tests)), type)
+def _may_be_cast(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether values of one type stand for such of the other, as long as none is lost."""
+    if found == wanted or pa.types.is_null(found):
+        return True
+    kinds = _kind(found), _kind(wanted)
+    return kinds in _WIDER or (kinds[0] is not None and kinds[0] == kinds[1])
+
+
+def _kind(type: pa.DataType) -> str | None:
+    return next((kind for kind, tests in _KINDS.items() if any(test(type) for test in tests)), None)

@@ -160,7 +160,7 @@ def _timestamp(type: pa.DataType) -> PlainValues:
         type,
         "a datetime with a time zone" if zoned else "a datetime without a time zone",
         lambda value: isinstance(value, datetime) and (value.tzinfo is not None) == zoned,
-        lambda value: value.__class__ is datetime and value.tzinfo is None and not zoned,
+        lambda value: value.__class__ is datetime and value.tzinfo is None and not zoned and not value.fold,
     )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from upriver.dataflow.batch import Batch
-from upriver.dataflow.operators.plain_rows import PlainRows
+from upriver.dataflow.operators.plain_rows import PlainRows, RowReader
 from upriver.dataflow.operators.states import States
 from upriver.dataflow.operators.turning import Turning
 from upriver.dataflow.operators.turnover import FORGOTTEN_MIN, STEP_ROWS
@@ -50,8 +50,8 @@ class StatefulMap:
         if list(op.output)[: len(key)] != list(key):
             raise ProtocolError(f"the output {op.output.names} does not begin with the key {op.key}")
         shapes = Shapes(
-            PlainRows(key, "key"),
-            PlainRows(source, "row"),
+            RowReader(key, "key"),
+            RowReader(source, "row"),
             PlainRows(op.state, "state"),
             PlainRows(pa.schema(list(op.output)[len(key) :]), "output row"),
         )

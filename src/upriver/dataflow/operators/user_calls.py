@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from upriver.dataflow.operators.plain_rows import Fields, PlainRows
+from upriver.dataflow.operators.plain_rows import Fields, PlainRows, RowReader
 from upriver.dataflow.operators.plain_values import Misfit, shown
 from upriver.dataflow.ops import Per
 from upriver.errors import RowError
@@ -59,8 +59,8 @@ class Made:
 class Shapes:
     """How all that goes to and fro looks in Python. output: without the key's columns."""
 
-    key: PlainRows
-    row: PlainRows
+    key: RowReader
+    row: RowReader
     state: PlainRows
     output: PlainRows
 

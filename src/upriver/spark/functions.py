@@ -1,0 +1,78 @@
+"""A user's functions on their way to the workers, and the columns that go with them."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+from pyspark import cloudpickle
+from pyspark.errors import PySparkException
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from upriver.dataflow.ops import Per, StatefulMap
+from upriver.dataflow.plan import TableSpec
+from upriver.dataflow.stateful import ANY_STATE, AnyState, stateful_map_op
+from upriver.errors import DeclarationError
+
+Columns: TypeAlias = str | StructType | pa.Schema
+"""As users declare them: in Spark's DDL, ``"trips INT, last TIMESTAMP"``, or as a schema."""
+
+
+def declare_stateful_map(
+    name: str,
+    source: TableSpec,
+    key: Sequence[str],
+    function: Callable[..., Any],
+    schema: Columns,
+    state: Columns | None = None,
+    *,
+    per: str = Per.ROW,
+    order_by: Sequence[str] = (),
+    timezone: str,
+) -> StatefulMap:
+    """:func:`stateful_map_op` of what a user gives. state: ``None`` for any value that can be pickled.
+
+    timezone: the session's, which must run if columns are in DDL. Raises DeclarationError, KeyTypeError.
+    """
+    about = f"stateful map {name!r}"
+    if not callable(function):
+        raise DeclarationError(f"{about}: {function!r} is no function")
+    rows = declared_columns(schema, f"{about}: schema", timezone)
+    if state is None:
+        sent, kept = pickled(AnyState(function), about), ANY_STATE
+    else:
+        sent, kept = pickled(function, about), declared_columns(state, f"{about}: state", timezone)
+    return stateful_map_op(name, source, key, sent, rows, kept, per=per, order_by=order_by)
+
+
+def pickled(function: Callable[..., Any], about: str) -> bytes:
+    """The function as :func:`pickle.loads` takes it on a worker. about: whose it is.
+
+    What it refers to goes with it, as with Spark's own functions: by value if it is defined in the program itself, by
+    name if in a module, which the workers must then have. Raises DeclarationError if it cannot be pickled.
+    """
+    dumps: Any = cloudpickle.dumps  # which has no types
+    try:
+        made: bytes = dumps(function)
+        return made
+    except Exception as error:  # of any class: objects say in their own way that they cannot be pickled
+        raise DeclarationError(
+            f"{about}: its function cannot be sent to the workers: {type(error).__name__}: {error}. "
+            "What it needs of this process (a session, a connection, a lock) it has to make for itself"
+        ) from error
+
+
+def declared_columns(columns: Columns, about: str, timezone: str) -> pa.Schema:
+    """The columns in Arrow's terms. timezone: the session's, which must run for DDL. Raises DeclarationError."""
+    if isinstance(columns, pa.Schema):
+        return columns
+    try:
+        declared = StructType.fromDDL(columns) if isinstance(columns, str) else columns
+        if not isinstance(declared, StructType):
+            raise TypeError(f"it is {declared}")
+        return to_arrow_schema(declared, timezone=timezone)
+    except (PySparkException, TypeError) as error:
+        first = (str(error).strip().splitlines() or [""])[0]
+        raise DeclarationError(
+            f"{about}: {columns!r} is no list of columns such as 'trips INT, last TIMESTAMP': {first}"
+        ) from error
