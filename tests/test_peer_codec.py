@@ -118,7 +118,7 @@ def over_the_wire(*envelopes: Envelope) -> tuple[Envelope, ...]:
 
 
 def said_in_region(message: BetweenDistributors) -> Envelope:
-    return Envelope(generation=2, content=ForRegion(view="planes", message=message))
+    return Envelope(generation=2, content=ForRegion(region="planes", message=message))
 
 
 def test_there_is_a_case_here_for_all_that_workers_say() -> None:

@@ -11,9 +11,11 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from upriver.dataflow.plan import TableSpec, ViewPlan
+from upriver.dataflow.graph import DataflowPlan, LakeEdge
+from upriver.dataflow.plan import TableSpec
 from upriver.ids import Epoch, WorkerId
 from upriver.machines.coordinator import CoordinatorMachine
+from upriver.shell.codec import plan_to_json
 from upriver.shell.coordinator_loop import CoordinatorLoop
 from upriver.shell.coordinator_service import CoordinatorService
 from upriver.shell.lake import LakeRecord, OwnedLake
@@ -57,7 +59,7 @@ class River:
     """One app's running parts. ``start`` once, ``stop`` once."""
 
     def __init__(
-        self, spark: SparkSession, config: RiverConfig, sources: Sequence[Source], plans: Sequence[ViewPlan]
+        self, spark: SparkSession, config: RiverConfig, sources: Sequence[Source], plans: Sequence[DataflowPlan]
     ) -> None:
         self._spark = spark
         self._config = config
@@ -118,9 +120,11 @@ class River:
     def _indexes(self) -> dict[str, tuple[tuple[str, ...], ...]]:
         """Per table the keys it is kept in the order of: its own, and those its views are routed by."""
         indexes: dict[str, tuple[tuple[str, ...], ...]] = {}
+        edges = [entry.edge for plan in self._plans for region in plan.regions for entry in region.inputs]
         for source in self._sources:
-            keys = [source.table.key, *(plan.index for plan in self._plans if plan.table == source.table.name)]
-            indexes[source.table.name] = tuple(dict.fromkeys(keys))
+            table = source.table
+            keys = [edge.index for edge in edges if isinstance(edge, LakeEdge) and edge.table == table.name]
+            indexes[table.name] = tuple(dict.fromkeys([table.key, *keys]))
         return indexes
 
     def _control(self) -> dict[str, Any]:
@@ -129,7 +133,7 @@ class River:
             "process": os.getpid(),
             "started_at": time.time(),
             "workers": self._config.workers,
-            "views": [plan.to_json() for plan in self._plans],
+            "views": [plan_to_json(plan) for plan in self._plans],
         }
 
     def _replay(self, lake: OwnedLake) -> EpochLog:
