@@ -14,7 +14,8 @@ import pytest
 from upriver.dataflow.plan import TableSpec
 from upriver.errors import DeclarationError, IngestFailed, WaitTimeout
 from upriver.ids import Epoch
-from upriver.shell.lake import Lake, LakeRecord, Manifest, OwnedLake
+from upriver.shell.lake import Lake, LakeRecord, Manifest
+from upriver.shell.owned_lake import OwnedLake
 from upriver.spark.ingest import EpochLog, History, Ingest, Layout, LoadIngest, StreamIngest
 from upriver.state.runs import run_schema
 
@@ -30,7 +31,7 @@ class Driver:
 
     def __init__(self, root: Path, on_published: Listener = lambda _: None) -> None:
         self.lake = OwnedLake(str(root), LakeRecord(VNODES, (TABLE,), {"events": INDEXES}), {})
-        self.layout = Layout(root=str(root), table=TABLE, indexes=INDEXES, vnodes=VNODES, groups=2)
+        self.layout = Layout(root=str(root), table=TABLE, vnodes=VNODES, groups=2)
         history = History()
         manifests = [self.lake.manifest(Epoch(e)) for e in range(1, self.lake.last_epoch() + 1)]
         for manifest in manifests:

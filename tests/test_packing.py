@@ -55,7 +55,7 @@ def test_each_index_gets_every_row_once_in_order(
     batches: list[list[tuple[Any, ...]]], shelves: Shelves, order_by: list[str]
 ) -> None:
     indexes = [("k",), ("n", "x")]
-    packed = [part for rows in batches for part in pack(table(rows), SCHEMA, indexes, shelves)]
+    packed = [part for rows in batches for part in pack(table(rows), SCHEMA, dict(enumerate(indexes)), shelves)]
     expected = sorted(repr(row) for rows in batches for row in table(rows).to_pylist())
     for number, key in enumerate(indexes):
         found: list[dict[str, Any]] = []

@@ -18,7 +18,7 @@ from upriver.errors import DeclarationError
 from upriver.hashing import hash64
 from upriver.ids import Channel
 from upriver.shell.lake import Lake
-from upriver.spark.runs import RunWriter, check_columns, gathered, write_runs
+from upriver.spark.runs import Lot, RunWriter, check_columns, gathered, write_runs
 from upriver.spark.schema import arrow_schema
 from upriver.state.runs import RunInfo, run_schema
 from upriver.vnodes import vnodes_of
@@ -30,7 +30,8 @@ Written = dict[Channel, tuple[RunInfo, ...]]
 
 def writer(root: Path, rows: Any, *indexes: tuple[str, ...], order_by: tuple[str, ...] = (), **more: Any) -> RunWriter:
     table = TableSpec("events", arrow_schema(rows, "events"), indexes[0], order_by)
-    plan = RunWriter(root=str(root), table=table, indexes=indexes, vnodes=VNODES, groups=GROUPS, batch=7)
+    lots = tuple(Lot(7, index) for index in indexes)
+    plan = RunWriter(root=str(root), table=table, lots=lots, vnodes=VNODES, groups=GROUPS)
     return replace(plan, **more)
 
 
@@ -42,7 +43,7 @@ def read_back(plan: RunWriter, infos: Sequence[RunInfo]) -> pa.Table:
 
 def assert_runs_are_right(plan: RunWriter, written: Written) -> None:
     """What must be true of all runs: their hashes, their order, their place and what is said of them."""
-    for number, key in enumerate(plan.indexes):
+    for number, key in plan.keys().items():
         groups_seen = []
         for info in written[plan.channel(number)]:
             rows = read_back(plan, [info])
@@ -53,7 +54,7 @@ def assert_runs_are_right(plan: RunWriter, written: Written) -> None:
             assert info.vnode_rows == tuple(zip(present.tolist(), counts.tolist(), strict=True))
             (group,) = {vnode * plan.groups // plan.vnodes for vnode in present.tolist()}
             groups_seen.append(group)
-            assert info.path.startswith(f"tables/{plan.channel(number)}/000000000007-")
+            assert info.path.startswith(f"tables/{plan.channel(number)}/{plan.lots[number].batch:012d}-")
         assert groups_seen == sorted(groups_seen)
 
 
@@ -63,7 +64,7 @@ def sorted_rows(table: pa.Table) -> list[str]:
 
 def assert_each_row_once(plan: RunWriter, written: Written, rows: Any) -> None:
     expected = sorted_rows(rows.toArrow().cast(plan.table.schema))
-    for number in range(len(plan.indexes)):
+    for number in plan.keys():
         table = read_back(plan, written[plan.channel(number)])
         assert sorted_rows(table.drop_columns("hash64")) == expected
 
@@ -106,7 +107,7 @@ def test_rows_of_a_key_come_in_order(spark: Any, tmp_path: Path, order_by: tuple
     plan = writer(tmp_path, rows, ("name",), ("kind",), order_by=order_by)
     written = write_runs(rows, plan)
     assert_runs_are_right(plan, written)
-    for number, key in enumerate(plan.indexes):
+    for number, key in plan.keys().items():
         of_key = defaultdict(list)
         for row in read_back(plan, written[plan.channel(number)]).to_pylist():
             of_key[row[key[0]]].append([(row[name] is not None, row[name]) for name in order_by])

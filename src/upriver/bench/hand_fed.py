@@ -20,7 +20,8 @@ from upriver.ids import Epoch, WorkerId
 from upriver.machines.coordinator import CoordinatorMachine
 from upriver.shell.coordinator_loop import CoordinatorLoop
 from upriver.shell.coordinator_service import CoordinatorService
-from upriver.shell.lake import LakeRecord, Manifest, OwnedLake
+from upriver.shell.lake import LakeRecord, Manifest
+from upriver.shell.owned_lake import OwnedLake
 from upriver.shell.worker import WorkerConfig
 from upriver.spark.host import WorkerHost
 from upriver.spark.ingest import EpochLog, History

@@ -24,7 +24,7 @@ from upriver.ids import Epoch, Term, VnodeId
 from upriver.shell.lake import Lake, Manifest
 from upriver.spark.ingest import Layout
 from upriver.spark.names import DataFrame, SparkSession
-from upriver.spark.runs import write_runs
+from upriver.spark.runs import Lot, write_runs
 from upriver.spark.session import local_session
 from upriver.spark.typer import SparkTyper
 from upriver.vnodes import VNODES_DEFAULT
@@ -54,7 +54,7 @@ def measure_stages(options: StageOptions, say: Any = print) -> dict[str, Any]:
             write_events(data, options.events)
             batches = _micro_batches(spark, data, options.files_per_trigger)
             say("Spark: read the source, and ingest")
-            layout = Layout(root=root, table=EVENTS, indexes=(EVENTS.key,), vnodes=VNODES_DEFAULT, groups=options.cores)
+            layout = Layout(root=root, table=EVENTS, vnodes=VNODES_DEFAULT, groups=options.cores)
             _, scanning = _timed(_scan, batches)
             manifests, ingesting = _timed(partial(_ingest, layout), list(enumerate(batches)))
             say("a worker: read the runs, and apply them")
@@ -102,7 +102,7 @@ def _scan(batch: DataFrame) -> None:
 
 def _ingest(layout: Layout, numbered: tuple[int, DataFrame]) -> Manifest:
     number, batch = numbered
-    runs = write_runs(batch, layout.writer(number))
+    runs = write_runs(batch, layout.writer(Lot(number, EVENTS.key)))
     return Manifest(epoch=Epoch(number + 1), term=Term(1), table=TABLE, query="bench", batch=number, runs=runs)
 
 

@@ -137,17 +137,25 @@ class Latest:
     deleted: str | None
 
 
+class Per(StrEnum):
+    """For what a user's function is called once: for each row, for each key of a batch, or for each batch."""
+
+    ROW = "row"
+    KEY = "key"
+    BATCH = "batch"
+
+
 @dataclass(frozen=True, slots=True)
 class StatefulMap:
     """A user's Python function over the rows of each key, in order, with a state of its own. One input, append only.
 
-    key: columns. function: made by cloudpickle. by_batch: whether it takes the key's rows of a batch as one Arrow batch
-    or one after the other. state: the schema of a key's state. output: of the rows that the function gives.
+    key: columns. function: made by cloudpickle; docs/stateful_map.md says what it takes and gives, by ``per``. state:
+    the schema of a key's state. output: the key's columns, then those of the rows that the function gives.
     """
 
     key: tuple[str, ...]
     function: bytes
-    by_batch: bool
+    per: Per
     state: pa.Schema
     output: pa.Schema
 

@@ -43,12 +43,19 @@ def lake_channel(table: str, index: tuple[str, ...]) -> Channel:
 
 @dataclass(frozen=True, slots=True)
 class TableSpec:
-    """A declared table. ``key`` and ``order_by`` are column names; ``schema`` is its rows'."""
+    """A declared table. ``key``, ``order_by`` and ``primary_key`` are column names; ``schema`` is its rows'.
+
+    primary_key: of an upsert table, whose rows are versions: of the versions of one primary key the one that is last by
+    ``order_by`` counts, and the key has no row if ``deletes``, a DuckDB predicate over the columns, is true for it;
+    ``None`` if no version deletes. Of an append table, all of whose rows count, ``()``.
+    """
 
     name: str
     schema: pa.Schema
     key: tuple[str, ...]
     order_by: tuple[str, ...] = ()
+    primary_key: tuple[str, ...] = ()
+    deletes: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -56,11 +63,21 @@ class TableSpec:
             "schema": schema_to_json(self.schema),
             "key": list(self.key),
             "order_by": list(self.order_by),
+            "primary_key": list(self.primary_key),
+            "deletes": self.deletes,
         }
 
     @classmethod
     def from_json(cls, json: Mapping[str, Any]) -> Self:
-        return cls(json["name"], schema_from_json(json["schema"]), tuple(json["key"]), tuple(json["order_by"]))
+        """A record from before there were upsert tables is an append table's."""
+        return cls(
+            name=json["name"],
+            schema=schema_from_json(json["schema"]),
+            key=tuple(json["key"]),
+            order_by=tuple(json["order_by"]),
+            primary_key=tuple(json.get("primary_key", ())),
+            deletes=json.get("deletes"),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +97,17 @@ class Projection:
 
 @dataclass(frozen=True, slots=True)
 class AggregateCall:
-    """One aggregate. ``function`` is count_star, count, sum, avg, min or max; ``argument`` is a column of the
-    aggregate's input (``None`` for count_star); ``output`` and ``type`` are the result's, as Spark gives them."""
+    """One aggregate. ``function`` is count_star, count, sum, avg, min, max, any_value, stddev_samp, stddev_pop,
+    var_samp or var_pop; ``argument`` is a column of the input (``None`` for count_star; a DOUBLE for the last four);
+    ``output`` and ``type`` are the result's, as Spark gives them. distinct: whether equal values of a group count once.
+    where: a BOOLEAN column of the input; only rows in which it is true count (``None``: all do)."""
 
     function: str
     argument: str | None
     output: str
     type: pa.DataType
+    distinct: bool = False
+    where: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +125,7 @@ class AggregatePlan:
         fields = [pa.field(call.output, call.type) for call in self.calls]
         return {
             "group": list(self.group),
-            "calls": [[call.function, call.argument] for call in self.calls],
+            "calls": [[call.function, call.argument, call.distinct, call.where] for call in self.calls],
             "outputs": schema_to_json(pa.schema(fields)),
         }
 
@@ -112,8 +133,8 @@ class AggregatePlan:
     def from_json(cls, json: Mapping[str, Any]) -> Self:
         outputs = schema_from_json(json["outputs"])
         calls = (
-            AggregateCall(function, argument, field.name, field.type)
-            for (function, argument), field in zip(json["calls"], outputs, strict=True)
+            AggregateCall(function, argument, field.name, field.type, distinct, where)
+            for (function, argument, distinct, where), field in zip(json["calls"], outputs, strict=True)
         )
         return cls(tuple(json["group"]), tuple(calls))
 

@@ -3,12 +3,17 @@
 ::
 
     app.json                                   format, vnodes, tables with their indexes: written once, compared after
-    tables/<table>/<index>/<batch>-<part>-<id>.arrow   runs
+    tables/<table>/<index>/<batch>-<id>-<part>.arrow   runs
     epochs/<epoch>.json                        manifests; a manifest's existence is the epoch's commit
+    indexes/<table>/<index>.json               an index that the table has got since; once it is there, it is complete
+    supplements/<table>/<index>/<epoch>.json   such an index's runs of an epoch whose manifest does not have it
+    rejected/<table>/<epoch>-<checksum>.arrow  rows that were set aside (rejected.py)
     control/<term>.json                        one per driver that has owned the root
     ingest/<table>/                            Spark's own checkpoint of the table's stream
     loads/<table>.json                         how a table that is not a stream is cut into batches
     unfinished/                                files being written
+
+Rules I1 to I8, which say what is written in which order: ``docs/design/lake.md``.
 
 Runs are named after the batch that wrote them and not after the epoch, which is given only when the batch is
 published; the random ``<id>`` keeps a task that Spark runs twice from writing one file twice.
@@ -18,19 +23,20 @@ A JSON file is ``{"xxh3_64": ..., "record": ...}``: a damaged digit would be JSO
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import IO, Any, Self
-from uuid import uuid4
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 import pyarrow as pa
 
-from upriver.dataflow.plan import TableSpec
-from upriver.errors import CorruptFile, DeclarationError, LakeInUse
+from upriver.dataflow.plan import TableSpec, lake_channel
+from upriver.errors import CorruptFile, DeclarationError, ProtocolError
 from upriver.ids import Channel, Epoch, Term, VnodeId
-from upriver.shell.files import UNFINISHED, Files, open_files
+from upriver.shell.files import Files, open_files
 from upriver.state.runs import CHECKSUM, RunInfo, checksum_of, cut, decode_run, named_columns, run_schema
 
-FORMAT = 1
+FORMAT = 2
+_FORMATS_READ = (1, FORMAT)
+"""1: before there were upsert tables."""
 SLICE_ROWS_MAX = 65_536
 """Rows of one batch that a worker applies without looking at its inbox; more, if they are all of one key."""
 
@@ -70,19 +76,22 @@ class LakeRecord:
                 raise DeclarationError(f"table {table.name!r} is not in {root}; start it on another root")
             if (difference := _difference(kept[table.name], table)) is not None:
                 raise DeclarationError(f"table {table.name!r} is kept in {root} with {difference}")
-            for key in declared.indexes[table.name]:
-                if key not in self.indexes[table.name]:
-                    raise DeclarationError(
-                        f"table {table.name!r} is not kept in the order of ({', '.join(key)}) in {root}; a view "
-                        f"with that key needs another root"
-                    )
+
+    def lacking(self, declared: "LakeRecord") -> list[tuple[str, tuple[str, ...]]]:
+        """(table, index) of all indexes that are declared and not kept."""
+        return [
+            (table.name, index)
+            for table in declared.tables
+            for index in declared.indexes[table.name]
+            if index not in self.indexes[table.name]
+        ]
 
 
 def _difference(kept: TableSpec, declared: TableSpec) -> str | None:
-    if kept.key != declared.key:
-        return f"key {kept.key}, not {declared.key}"
-    if kept.order_by != declared.order_by:
-        return f"order_by {kept.order_by}, not {declared.order_by}"
+    for what in ("key", "order_by", "primary_key", "deletes"):
+        before, now = getattr(kept, what), getattr(declared, what)
+        if before != now:
+            return f"{what} {before}, not {now}"
     if not kept.schema.equals(declared.schema):
         return f"columns {named_columns(kept.schema)}; declared are {named_columns(declared.schema)}"
     return None
@@ -114,16 +123,13 @@ class Manifest:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Self:
-        runs = {
-            Channel(channel): tuple(RunInfo.from_json(run) for run in runs) for channel, runs in record["runs"].items()
-        }
         return cls(
             epoch=Epoch(record["epoch"]),
             term=Term(record["term"]),
             table=record["table"],
             query=record["query"],
             batch=record["batch"],
-            runs=runs,
+            runs={Channel(channel): _runs_from_json(runs) for channel, runs in record["runs"].items()},
         )
 
     def rows(self) -> dict[Channel, int]:
@@ -133,14 +139,32 @@ class Manifest:
     def rows_of(self, channel: Channel, vnodes: Iterable[VnodeId]) -> int:
         """Rows of those vnodes on one lake edge."""
         wanted = frozenset(vnodes)
-        return sum(run.rows_of(wanted) for run in self.runs.get(channel, ()))
+        return sum(run.rows_of(wanted) for run in self.runs_of(channel))
+
+    def runs_of(self, channel: Channel) -> tuple[RunInfo, ...]:
+        """The epoch's runs on one lake edge: none, if it is another table's."""
+        if channel not in self.runs and channel.partition("/")[0] == self.table:  # I7
+            raise ProtocolError(f"epoch {self.epoch}: {channel} was asked for before the index was complete")
+        return self.runs.get(channel, ())
 
 
-def _epoch_path(epoch: Epoch) -> str:
+def _runs_from_json(runs: Iterable[Mapping[str, Any]]) -> tuple[RunInfo, ...]:
+    return tuple(RunInfo.from_json(run) for run in runs)
+
+
+def epoch_path(epoch: Epoch) -> str:
     return f"epochs/{epoch:012d}.json"
 
 
-def _term_path(term: Term) -> str:
+def index_path(channel: Channel) -> str:
+    return f"indexes/{channel}.json"
+
+
+def supplement_path(channel: Channel, epoch: Epoch) -> str:
+    return f"supplements/{channel}/{epoch:012d}.json"
+
+
+def term_path(term: Term) -> str:
     return f"control/{term:08d}.json"
 
 
@@ -157,24 +181,64 @@ class Lake:
             record = self.read_record("app.json")
         except FileNotFoundError:
             return None
-        if record.get("format") != FORMAT:
+        if record.get("format") not in _FORMATS_READ:
             raise CorruptFile(f"{self.root}/app.json: format {record.get('format')!r}, not {FORMAT}")
-        return LakeRecord.from_json(record)
+        first = LakeRecord.from_json(record)
+        return replace(first, indexes={t: (*keys, *self._added(t)) for t, keys in first.indexes.items()})
+
+    def _added(self, table: str) -> list[tuple[str, ...]]:
+        """The indexes that the table has got since the lake was first started."""
+        added = []
+        for channel in self.added_channels(table):
+            path = index_path(channel)
+            index = tuple(self.read_record(path).get("index", ()))
+            if lake_channel(table, index) != channel:
+                raise CorruptFile(f"{self.root}/{path}: it says that it is of ({', '.join(index)})")
+            added.append(index)
+        return added
+
+    def added_channels(self, table: str) -> list[Channel]:
+        return [Channel(f"{table}/{name.removesuffix('.json')}") for name in self.files.names(f"indexes/{table}")]
 
     def last_epoch(self) -> Epoch:
         """The highest epoch published; 0 if none."""
-        return Epoch(self._last_number("epochs"))
+        return Epoch(self.last_number("epochs"))
 
     def manifest(self, epoch: Epoch) -> Manifest:
-        """The manifest of a published epoch. Raises CorruptFile."""
-        path = _epoch_path(epoch)
+        """The manifest of a published epoch, with the runs of all indexes that are complete. Raises CorruptFile."""
+        manifest = Manifest.from_json(self._of_epoch(epoch_path(epoch), epoch))
+        added = {
+            channel: self._supplement(channel, epoch)
+            for channel in self.added_channels(manifest.table)
+            if channel not in manifest.runs
+        }
+        return replace(manifest, runs={**manifest.runs, **added})
+
+    def _supplement(self, channel: Channel, epoch: Epoch) -> tuple[RunInfo, ...]:
+        """An index's runs of an epoch whose manifest does not have it."""
+        path = supplement_path(channel, epoch)
+        record = self._of_epoch(path, epoch)
+        if record.get("channel") != channel:
+            raise CorruptFile(f"{self.root}/{path}: it says that it is of {record.get('channel')}")
+        return _runs_from_json(record["runs"])
+
+    def _of_epoch(self, path: str, epoch: Epoch) -> dict[str, Any]:
         try:
             record = self.read_record(path)
         except FileNotFoundError as error:
-            raise CorruptFile(f"{self.root}/{path}: the manifest is gone") from error
+            raise CorruptFile(f"{self.root}/{path}: the file is gone") from error
         if record.get("epoch") != epoch:
             raise CorruptFile(f"{self.root}/{path}: it says that it is of epoch {record.get('epoch')}")
-        return Manifest.from_json(record)
+        return record
+
+    def supplemented(self, channel: Channel) -> set[Epoch]:
+        """The epochs of which an index, complete or not, has its runs in a supplement."""
+        return {Epoch(number) for number in self._numbers(f"supplements/{channel}")}
+
+    def sets_aside(self) -> frozenset[str]:
+        """The tables whose bad rows are to be set aside, as the driver has it that was last to take the root."""
+        term = self.last_number("control")
+        return frozenset(self.read_record(term_path(Term(term))).get("set_aside", ())) if term else frozenset()
 
     def read(
         self, manifest: Manifest, channel: Channel, vnodes: frozenset[VnodeId], table: TableSpec
@@ -198,7 +262,7 @@ class Lake:
         self, manifest: Manifest, channel: Channel, vnodes: frozenset[VnodeId], table: TableSpec
     ) -> Iterator[pa.RecordBatch]:
         schema = run_schema(table.schema)
-        for run in manifest.runs.get(channel, ()):
+        for run in manifest.runs_of(channel):
             slices = run.slices_of(vnodes)
             if slices:
                 rows = self.open_run(run, schema)
@@ -222,94 +286,23 @@ class Lake:
             record = json.loads(content)["record"]
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptFile(f"{self.root}/{path}: not a record ({error!r})") from error
-        if content != _sealed(record):
+        if content != sealed(record):
             raise CorruptFile(f"{self.root}/{path}: its checksum is not that of its content")
         return dict(record)
 
-    def _last_number(self, directory: str) -> int:
+    def last_number(self, directory: str) -> int:
         """The highest of the numbers that a directory's files are named by; 0 if there is none."""
-        last = 0
+        return max(self._numbers(directory), default=0)
+
+    def _numbers(self, directory: str) -> Iterator[int]:
         for name in self.files.names(directory):
             number = name.removesuffix(".json")
             if not number.isdecimal():
                 raise CorruptFile(f"{self.root}/{directory}/{name}: not a file of this lake")
-            last = max(last, int(number))
-        return last
+            yield int(number)
 
 
-class OwnedLake(Lake):
-    """A lake, as the one driver that owns it may change it."""
-
-    def __init__(self, root: str, declared: LakeRecord, control: Mapping[str, Any]) -> None:
-        """Take the root: lock it, compare or write its record, and open a new term.
-
-        control: what to remember of this driver. Raises LakeInUse, DeclarationError, CorruptFile.
-        """
-        super().__init__(root)
-        self._owner = uuid4().hex
-        self._lock: IO[str] | None = self.files.lock()
-        try:
-            self.term = self._take(declared, control)
-        except BaseException:
-            self.release()
-            raise
-
-    def _take(self, declared: LakeRecord, control: Mapping[str, Any]) -> Term:
-        kept = self.record()
-        term = Term(self._last_number("control") + 1)
-        try:
-            if kept is None:
-                self.write_record("app.json", declared.to_json())
-            else:
-                kept.check_unchanged(declared, self.root)
-            self.write_record(_term_path(term), {**control, "term": term, "owner": self._owner})
-        except FileExistsError as error:
-            raise LakeInUse(f"{self.root}: another driver is starting on it") from error
-        return term
-
-    def write_record(self, path: str, record: Mapping[str, Any]) -> None:
-        """Create a JSON file. Raises FileExistsError."""
-        self.files.create(path, _sealed(record))
-
-    def publish(self, manifest: Manifest) -> None:
-        """Commit an epoch. Raises LakeInUse if another driver has taken the root over."""
-        if not self._is_owner():
-            raise LakeInUse(f"{self.root}: another driver has taken it over; this one must stop")
-        try:
-            self.write_record(_epoch_path(manifest.epoch), manifest.to_json())
-        except FileExistsError as error:
-            raise LakeInUse(f"{self.root}: epoch {manifest.epoch} was published by another driver") from error
-
-    def _is_owner(self) -> bool:
-        """Whether no other driver has opened a term since, or this one's at the very moment when we did."""
-        last_term = self._last_number("control")
-        return last_term == self.term and self.read_record(_term_path(self.term))["owner"] == self._owner
-
-    def sweep(self, kept: set[str]) -> int:
-        """Remove what batches that were never published have left; returns how many runs.
-
-        kept: the paths of all runs that a manifest names. For a driver that has not begun to write.
-        """
-        for name in self.files.names(UNFINISHED):
-            self.files.remove(f"{UNFINISHED}/{name}")
-        removed = 0
-        for table in self.files.names("tables"):
-            for index in self.files.names(f"tables/{table}"):
-                for name in self.files.names(f"tables/{table}/{index}"):
-                    path = f"tables/{table}/{index}/{name}"
-                    if path not in kept:
-                        self.files.remove(path)
-                        removed += 1
-        return removed
-
-    def release(self) -> None:
-        """Give the root up."""
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
-
-
-def _sealed(record: Any) -> bytes:
+def sealed(record: Any) -> bytes:
     """A JSON file that holds the record, and tells damage."""
     content = json.dumps(record, separators=(",", ":")).encode()
     return f'{{"{CHECKSUM}":"{checksum_of(content)}","record":'.encode() + content + b"}"

@@ -2,7 +2,7 @@
 
 Exactly once: a batch's runs are written first, and count only when its manifest is published, by a create that fails
 if the epoch is there. Each manifest names its batch, so a batch that Spark replays after a crash is recognised and
-skipped. Rules I1 to I4: ``docs/design/0001-river.md``.
+skipped. Rules I1 to I5: ``docs/design/lake.md``.
 """
 
 import threading
@@ -16,12 +16,13 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from upriver.dataflow.plan import TableSpec
+from upriver.dataflow.plan import TableSpec, lake_channel
 from upriver.errors import DeclarationError, IngestFailed, UpriverError, WaitTimeout
 from upriver.ids import Channel, Epoch
-from upriver.shell.lake import Manifest, OwnedLake
+from upriver.shell.lake import Manifest
+from upriver.shell.owned_lake import OwnedLake
 from upriver.spark.drain import Drain
-from upriver.spark.runs import RunWriter, quoted, write_runs
+from upriver.spark.runs import Lot, RunWriter, quoted, rewrite_runs, write_runs
 from upriver.state.runs import RunInfo
 
 LOAD_EPOCH_ROWS = 1_000_000
@@ -39,9 +40,12 @@ class EpochLog:
     """
 
     def __init__(self, lake: OwnedLake, history: "History", on_published: Callable[[Manifest], None]) -> None:
+        record = lake.record()
+        assert record is not None
         self._lake = lake
         self._history = history
         self._on_published = on_published
+        self._indexes = dict(record.indexes)
         self._lock = threading.Lock()
 
     @property
@@ -57,15 +61,29 @@ class EpochLog:
         """The highest batch of the table that is published; -1 if none."""
         return self._history.batches.get(table, -1)
 
-    def publish(self, table: str, query: str, batch: int, runs: Mapping[Channel, tuple[RunInfo, ...]]) -> Epoch:
-        """Commit a batch as the next epoch."""
+    def indexes(self, table: str) -> tuple[tuple[str, ...], ...]:
+        """The indexes that the table's next epoch will have; more may come until it is published."""
+        return self._indexes[table]
+
+    def keep(self, table: str, index: tuple[str, ...]) -> Epoch:
+        """From now on give every epoch of the table this index too; returns the last epoch that may lack it (I5)."""
         with self._lock:
-            epoch = Epoch(self._history.last + 1)
-            manifest = Manifest(epoch=epoch, term=self._lake.term, table=table, query=query, batch=batch, runs=runs)
-            self._lake.publish(manifest)
-            self._history.add(manifest)
-            self._on_published(manifest)
-        return epoch
+            self._indexes[table] = tuple(dict.fromkeys([*self._indexes[table], index]))
+            return self._history.last
+
+    def publish(
+        self, table: str, query: str, batch: int, runs: Mapping[Channel, tuple[RunInfo, ...]]
+    ) -> tuple[tuple[str, ...], ...]:
+        """Commit a batch as the next epoch, unless the table has got indexes that the runs lack: returns those."""
+        with self._lock:
+            lacking = tuple(index for index in self._indexes[table] if lake_channel(table, index) not in runs)
+            if not lacking:
+                epoch = Epoch(self._history.last + 1)
+                manifest = Manifest(epoch=epoch, term=self._lake.term, table=table, query=query, batch=batch, runs=runs)
+                self._lake.publish(manifest)
+                self._history.add(manifest)
+                self._on_published(manifest)
+            return lacking
 
 
 class History:
@@ -89,19 +107,23 @@ class Layout:
 
     root: str
     table: TableSpec
-    indexes: tuple[tuple[str, ...], ...]
     vnodes: int
     groups: int
 
-    def writer(self, batch: int) -> RunWriter:
-        return RunWriter(
-            root=self.root,
-            table=self.table,
-            indexes=self.indexes,
-            vnodes=self.vnodes,
-            groups=min(self.groups, self.vnodes),
-            batch=batch,
-        )
+    def writer(self, *lots: Lot) -> RunWriter:
+        groups = min(self.groups, self.vnodes)
+        return RunWriter(root=self.root, table=self.table, lots=lots, vnodes=self.vnodes, groups=groups)
+
+
+def publish_batch(rows: DataFrame, layout: Layout, log: EpochLog, query: str, batch: int) -> None:
+    """Write a batch's runs, and commit them as the next epoch."""
+    table = layout.table.name
+    runs = write_runs(rows, layout.writer(*(Lot(batch, index) for index in log.indexes(table))))
+    while lacking := log.publish(table, query, batch, runs):
+        # The rows are taken from the runs: if the source were read again, it might not give the same.
+        writer, source = layout.writer(*(Lot(batch, index) for index in lacking)), next(iter(runs.values()))
+        rewritten = rewrite_runs(rows.sparkSession, [source] * len(lacking), writer)
+        runs |= {writer.channel(lot): written for lot, written in enumerate(rewritten)}
 
 
 class Ingest(Protocol):
@@ -160,8 +182,7 @@ class StreamIngest:
             )
         if batch <= self._log.last_batch(table):  # I2
             return
-        runs = write_runs(rows, self._layout.writer(batch))
-        self._log.publish(table, query, batch, runs)
+        publish_batch(rows, self._layout, self._log, query, batch)
 
     def drain(self, seconds_left: Callable[[], float]) -> None:
         assert self._query is not None
@@ -227,8 +248,7 @@ class LoadIngest:
             for batch in range(self._log.last_batch(table.name) + 1, slices):
                 if self._stopping.is_set():
                     return
-                runs = write_runs(rows.where(number == batch), self._layout.writer(batch))
-                self._log.publish(table.name, LOAD_QUERY, batch, runs)
+                publish_batch(rows.where(number == batch), self._layout, self._log, LOAD_QUERY, batch)
 
     def _slices(self, rows: DataFrame, key_hash: Column) -> int:
         """Into how many epochs the rows go: decided once per lake, for these keys."""

@@ -7,7 +7,7 @@ vnodes: one packed value holds rows of one shelf, and Spark sorts the values by 
 holds one shelf at a time.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,11 +46,14 @@ class Shelves:
 
 
 def pack(
-    rows: pa.Table, schema: pa.Schema, indexes: Sequence[Sequence[str]], shelves: Shelves
+    rows: pa.Table, schema: pa.Schema, lots: Mapping[int, Sequence[str]], shelves: Shelves
 ) -> Iterator[pa.RecordBatch]:
-    """The rows once per index, as packed values. schema: of the table; ``rows`` has its columns, in its order."""
+    """The rows once per lot, as packed values. schema: of the table; ``rows`` has its columns, in its order.
+
+    lots: numbers of lots, and the columns by which each is kept. Lot ``n`` has the partitions from ``n * groups`` on.
+    """
     batch = pa.Table.from_arrays(rows.columns, names=schema.names).cast(schema).combine_chunks().to_batches()[0]
-    for number, key in enumerate(indexes):
+    for number, key in lots.items():
         hashes = hash64([batch.column(name) for name in key], batch.num_rows)
         shelf_of = shelves.of(hashes)
         order = np.argsort(shelf_of, kind="stable")  # a radix sort, since shelves are 16-bit

@@ -18,11 +18,13 @@ from upriver.machines.coordinator import CoordinatorMachine
 from upriver.shell.codec import plan_to_json
 from upriver.shell.coordinator_loop import CoordinatorLoop
 from upriver.shell.coordinator_service import CoordinatorService
-from upriver.shell.lake import LakeRecord, OwnedLake
+from upriver.shell.lake import LakeRecord
+from upriver.shell.owned_lake import OwnedLake
 from upriver.shell.worker import WorkerConfig
+from upriver.spark.backfill import Backfill
 from upriver.spark.host import WorkerHost
 from upriver.spark.ingest import EpochLog, History, Ingest, Layout, LoadIngest, StreamIngest
-from upriver.spark.runs import warm_up
+from upriver.spark.runs import Lot, warm_up
 from upriver.spark.session import free_slots, require_slots
 from upriver.vnodes import VnodeMap
 
@@ -32,11 +34,15 @@ STOP_SECONDS_MAX = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A declared table and the DataFrame that feeds it. trigger: as for ``DataStreamWriter.trigger``."""
+    """A declared table and the DataFrame that feeds it. trigger: as for ``DataStreamWriter.trigger``.
+
+    sets_aside: whether a row that a view cannot be computed from is set aside, or makes the app fail.
+    """
 
     table: TableSpec
     rows: DataFrame
     trigger: Mapping[str, Any]
+    sets_aside: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +79,8 @@ class River:
         self._service: CoordinatorService | None = None
         self._host: WorkerHost | None = None
         self._log: EpochLog | None = None
+        self._layouts: dict[str, Layout] = {}
+        self._backfill: Backfill | None = None
         self._ingests: list[Ingest] = []
 
     @property
@@ -87,8 +95,10 @@ class River:
         require_slots(self._spark, config.workers)
         self._coordinator.start()
         try:
-            record = LakeRecord(config.vnodes, tuple(s.table for s in self._sources), self._indexes())
-            self._lake = OwnedLake(config.root, record, self._control())
+            declared = LakeRecord(config.vnodes, tuple(s.table for s in self._sources), self._indexes())
+            self._lake = OwnedLake(config.root, declared, self._control())
+            self._layouts = self._layouts_in(self._lake)
+            self._backfill = self._complete_indexes(self._lake, declared)
             self._log = self._replay(self._lake)
             self._service = CoordinatorService(
                 self._coordinator, self._plans, config.bind, config.token, partial(require_slots, self._spark)
@@ -104,11 +114,11 @@ class River:
             self._host = WorkerHost(self._spark, worker_config, self._coordinator.fail)
             for worker in self._workers:
                 self._host.start(worker)
-            layouts = self._layouts(self._lake)
-            for source, layout in zip(self._sources, layouts, strict=True):
-                warm_up(self._spark, source.rows.schema, layout.writer(0))
+            for source in self._sources:
+                lots = (Lot(0, index) for index in self._log.indexes(source.table.name))
+                warm_up(self._spark, source.rows.schema, self._layouts[source.table.name].writer(*lots))
             self._coordinator.wait_joined(seconds)
-            self._start_ingest(layouts, self._lake, self._log)
+            self._start_ingest(self._lake, self._log)
         except BaseException:
             self.stop()
             raise
@@ -118,13 +128,14 @@ class River:
         self._host.start(worker)
 
     def _indexes(self) -> dict[str, tuple[tuple[str, ...], ...]]:
-        """Per table the keys it is kept in the order of: its own, and those its views are routed by."""
+        """Per table the keys it is kept in the order of: its own, its primary key, those its views are routed by."""
         indexes: dict[str, tuple[tuple[str, ...], ...]] = {}
         edges = [entry.edge for plan in self._plans for region in plan.regions for entry in region.inputs]
         for source in self._sources:
             table = source.table
+            own = [key for key in (table.key, table.primary_key) if key]
             keys = [edge.index for edge in edges if isinstance(edge, LakeEdge) and edge.table == table.name]
-            indexes[table.name] = tuple(dict.fromkeys([table.key, *keys]))
+            indexes[table.name] = tuple(dict.fromkeys([*own, *keys]))
         return indexes
 
     def _control(self) -> dict[str, Any]:
@@ -134,7 +145,26 @@ class River:
             "started_at": time.time(),
             "workers": self._config.workers,
             "views": [plan_to_json(plan) for plan in self._plans],
+            "set_aside": [source.table.name for source in self._sources if source.sets_aside],
         }
+
+    def _complete_indexes(self, lake: OwnedLake, declared: LakeRecord) -> Backfill:
+        """Give the tables the indexes that are declared and that they do not have, before anybody reads or writes."""
+        backfill, kept = Backfill(self._spark, lake), lake.record()
+        assert kept is not None
+        for table, index in kept.lacking(declared):
+            backfill.run(self._layouts[table], index, lake.last_epoch())
+        return backfill
+
+    def add_index(self, table: str, index: tuple[str, ...]) -> None:
+        """Keep a table in one more order; returns when all epochs up to now have it, and all later ones will.
+
+        Blocks while Spark writes the table's history again; ingest goes on. Returns at once if the table is kept so.
+        Raises IngestFailed, LakeError; after either of them it may be called again, and goes on where it was.
+        """
+        assert self._log is not None
+        assert self._backfill is not None
+        self._backfill.run(self._layouts[table], index, self._log.keep(table, index))
 
     def _replay(self, lake: OwnedLake) -> EpochLog:
         """Tell the coordinator of all epochs that there are, and clear away what was never published."""
@@ -148,23 +178,15 @@ class River:
         lake.sweep(kept)
         return EpochLog(lake, history, self._coordinator.published)
 
-    def _layouts(self, lake: OwnedLake) -> list[Layout]:
-        """How each source's table is kept: in all orders that the lake has it in."""
-        record = lake.record()
-        assert record is not None
-        return [
-            Layout(
-                root=lake.root,
-                table=source.table,
-                indexes=record.indexes[source.table.name],
-                vnodes=record.vnodes,
-                groups=self._groups(),
-            )
-            for source in self._sources
-        ]
+    def _layouts_in(self, lake: OwnedLake) -> dict[str, Layout]:
+        """How each source's table is kept."""
+        vnodes, groups = self._config.vnodes, self._groups()
+        tables = [source.table for source in self._sources]
+        return {table.name: Layout(root=lake.root, table=table, vnodes=vnodes, groups=groups) for table in tables}
 
-    def _start_ingest(self, layouts: Sequence[Layout], lake: OwnedLake, log: EpochLog) -> None:
-        for source, layout in zip(self._sources, layouts, strict=True):
+    def _start_ingest(self, lake: OwnedLake, log: EpochLog) -> None:
+        for source in self._sources:
+            layout = self._layouts[source.table.name]
             if source.rows.isStreaming:
                 ingest: Ingest = StreamIngest(source.rows, layout, log, source.trigger)
             else:
@@ -206,6 +228,8 @@ class River:
         """Stop ingest, retire the workers, give the root up. Epochs that were published stay."""
         for ingest in self._ingests:
             ingest.stop()
+        if self._backfill is not None:
+            self._backfill.stop()
         self._coordinator.stop(STOP_SECONDS_MAX)
         if self._host is not None:
             self._host.stop(STOP_SECONDS_MAX)

@@ -1,12 +1,14 @@
 """Spark writes runs: hash64, shuffle by vnode group, sort, one file a task. Runs in executors and in the driver.
 
-One Spark job of two stages writes all indexes of a batch. The first packs the rows, once per index (``packing.py``
-says why). Spark shuffles what is packed, so that partition ``index * groups + group`` holds one index's rows of one
-contiguous group of vnodes and nothing else; the second unpacks them in order and writes them.
+One Spark job of two stages writes all *lots*: a lot is the rows of one batch in the order of one index. The first packs
+the rows, once per lot (``packing.py`` says why). Spark shuffles what is packed, so that partition ``lot * groups +
+group`` holds one lot's rows of one contiguous group of vnodes and nothing else; the second unpacks them in order and
+writes them. What is packed comes from the batch, for all of its indexes, or out of runs that are there, for an index
+that a table gets later.
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from uuid import uuid4
@@ -21,8 +23,9 @@ from upriver.dataflow.plan import TableSpec, lake_channel
 from upriver.errors import DeclarationError, ProtocolError
 from upriver.ids import Channel
 from upriver.shell.files import Files, open_files
+from upriver.shell.lake import Lake
 from upriver.spark.packing import PACK_BYTES_MAX, PACK_ROWS_MAX, PACKED_SQL, Shelves, pack, unpack
-from upriver.state.runs import HASH_COLUMN, RunInfo, describe_run, encode_run
+from upriver.state.runs import HASH_COLUMN, RunInfo, describe_run, encode_run, run_schema
 
 RUN_ROWS_MAX = 4_000_000
 RUN_BYTES_MAX = 2**30
@@ -31,22 +34,36 @@ RUN_BYTES_MAX = 2**30
 WARM_UP_ROWS = 100_000
 """Made-up rows that a table's way into the lake is tried with before the first batch."""
 
+REWRITE_ROWS = 10_000
+"""Rows of a run that are looked at before it is known whether they are enough to be packed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lot:
+    """A batch's rows in the order of one index."""
+
+    batch: int
+    index: tuple[str, ...]
+
 
 @dataclass(frozen=True, slots=True)
 class RunWriter:
-    """What a writing task needs to know; picklable. groups: tasks per index. rows_max: of one run."""
+    """What a writing task needs to know; picklable. groups: tasks per lot. rows_max: of one run."""
 
     root: str
     table: TableSpec
-    indexes: tuple[tuple[str, ...], ...]
+    lots: tuple[Lot, ...]
     vnodes: int
     groups: int
-    batch: int
     rows_max: int = RUN_ROWS_MAX
 
-    def channel(self, index: int) -> Channel:
-        """The lake edge that an index feeds."""
-        return lake_channel(self.table.name, self.indexes[index])
+    def channel(self, lot: int) -> Channel:
+        """The lake edge that a lot's index feeds."""
+        return lake_channel(self.table.name, self.lots[lot].index)
+
+    def keys(self) -> dict[int, tuple[str, ...]]:
+        """The lots by their numbers, and the columns by which each is kept."""
+        return {number: lot.index for number, lot in enumerate(self.lots)}
 
 
 def check_columns(schema: pa.Schema, table: str) -> None:
@@ -59,22 +76,45 @@ def check_columns(schema: pa.Schema, table: str) -> None:
 def write_runs(rows: DataFrame, writer: RunWriter) -> dict[Channel, tuple[RunInfo, ...]]:
     """Write a batch's runs with one Spark job; when this returns they are in the lake, and in no manifest.
 
-    Raises what the job raises; files that it has written by then are swept when the app next starts.
+    Each of the writer's lots is all of ``rows``. Raises what the job raises; files that it has written by then are
+    swept when the app next starts.
     """
-    written = _in_order(rows, writer).mapInArrow(partial(write_partition, writer), "index int, run string").collect()
-    runs: dict[Channel, list[RunInfo]] = {writer.channel(index): [] for index in range(len(writer.indexes))}
+    lots = _written(_packed(rows, writer), writer)
+    return {writer.channel(lot): runs for lot, runs in enumerate(lots)}
+
+
+def rewrite_runs(
+    spark: SparkSession, sources: Sequence[Sequence[RunInfo]], writer: RunWriter
+) -> list[tuple[RunInfo, ...]]:
+    """Write rows that are in the lake once more, with one Spark job: lot ``n`` is the rows of the runs ``sources[n]``.
+
+    Returns the runs of each lot, which no manifest names. Raises what the job raises.
+    """
+    named = [(lot, json.dumps(run.to_json())) for lot, runs in enumerate(sources) for run in runs]
+    tasks = max(1, min(writer.groups, len(named)))
+    runs = spark.createDataFrame(named, "lot int, run string").repartition(tasks)
+    return _written(runs.mapInArrow(partial(pack_runs, writer), PACKED_SQL), writer)
+
+
+def _written(packed: DataFrame, writer: RunWriter) -> list[tuple[RunInfo, ...]]:
+    """Each lot's runs, once they are in the lake."""
+    written = _in_order(packed, writer).mapInArrow(partial(write_partition, writer), "lot int, run string").collect()
+    runs: list[list[RunInfo]] = [[] for _ in writer.lots]
     for row in written:
-        runs[writer.channel(row["index"])].append(RunInfo.from_json(json.loads(row["run"])))
+        runs[row["lot"]].append(RunInfo.from_json(json.loads(row["run"])))
     # By first vnode, then by name, in which the parts of one task are numbered: the order of the sort.
-    return {c: tuple(sorted(infos, key=lambda run: (run.vnode_rows[0][0], run.path))) for c, infos in runs.items()}
+    return [tuple(sorted(infos, key=lambda run: (run.vnode_rows[0][0], run.path))) for infos in runs]
 
 
-def _in_order(rows: DataFrame, writer: RunWriter) -> DataFrame:
-    """The rows packed, a partition for each index and vnode group, by shelf."""
+def _packed(rows: DataFrame, writer: RunWriter) -> DataFrame:
     # mapInArrow takes no names with dots or backticks. More tasks than groups would only wait for slots.
     names = [F.col(quoted(name)).alias(f"c{place}") for place, name in enumerate(writer.table.schema.names)]
-    packed = rows.select(*names).coalesce(writer.groups).mapInArrow(partial(pack_partition, writer), PACKED_SQL)
-    return packed.repartitionById(writer.groups * len(writer.indexes), F.col("partition")).sortWithinPartitions("shelf")
+    return rows.select(*names).coalesce(writer.groups).mapInArrow(partial(pack_partition, writer), PACKED_SQL)
+
+
+def _in_order(packed: DataFrame, writer: RunWriter) -> DataFrame:
+    """What is packed, a partition for each lot and vnode group, by shelf."""
+    return packed.repartitionById(writer.groups * len(writer.lots), F.col("partition")).sortWithinPartitions("shelf")
 
 
 def warm_up(spark: SparkSession, rows: StructType, writer: RunWriter) -> None:
@@ -82,7 +122,7 @@ def warm_up(spark: SparkSession, rows: StructType, writer: RunWriter) -> None:
     and code that is compiled. ``rows``: Spark's schema of the table."""
     columns = [F.lit(None).cast(field.dataType).alias(field.name) for field in rows]
     made_up = spark.range(0, WARM_UP_ROWS, 1, writer.groups).select(*columns)
-    _in_order(made_up, writer).mapInArrow(partial(_unpack_only, writer), "rows long").collect()
+    _in_order(_packed(made_up, writer), writer).mapInArrow(partial(_unpack_only, writer), "rows long").collect()
 
 
 def _unpack_only(writer: RunWriter, packed: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -96,25 +136,36 @@ def quoted(column: str) -> str:
 
 
 def pack_partition(writer: RunWriter, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Pack one task's rows."""
+    """Pack one task's rows, for every lot."""
     shelves = Shelves(writer.vnodes, writer.groups)
     for rows in gathered(batches, PACK_ROWS_MAX, PACK_BYTES_MAX):
-        yield from pack(rows, writer.table.schema, writer.indexes, shelves)
+        yield from pack(rows, writer.table.schema, writer.keys(), shelves)
+
+
+def pack_runs(writer: RunWriter, named: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Pack the rows of the runs that a task is given, each for its lot."""
+    shelves, schema, lake = Shelves(writer.vnodes, writer.groups), writer.table.schema, Lake(writer.root)
+    for batch in named:
+        for given in batch.to_pylist():
+            lot, run = given["lot"], RunInfo.from_json(json.loads(given["run"]))
+            rows = lake.open_run(run, run_schema(schema)).select(schema.names)
+            for part in gathered(cut_batches([rows], REWRITE_ROWS), PACK_ROWS_MAX, PACK_BYTES_MAX):
+                yield from pack(part, schema, {lot: writer.lots[lot].index}, shelves)
 
 
 def write_partition(writer: RunWriter, packed: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Write one task's rows, in order, as runs of bounded size; yields what was written."""
     context = TaskContext.get()
     assert context is not None
-    index, group = divmod(context.partitionId(), writer.groups)
+    lot, group = divmod(context.partitionId(), writer.groups)
     files = open_files(writer.root)
     # A task that Spark runs twice must not write one file twice: hence an id per attempt.
-    attempt = f"tables/{writer.channel(index)}/{writer.batch:012d}-{uuid4().hex}"
+    attempt = f"tables/{writer.channel(lot)}/{writer.lots[lot].batch:012d}-{uuid4().hex}"
     ordered = unpack(packed, writer.table.schema, writer.table.order_by)
     for part, rows in enumerate(gathered(cut_batches(ordered, writer.rows_max), writer.rows_max, RUN_BYTES_MAX)):
         run = _write_run(files, writer, f"{attempt}-{part:05d}.arrow", rows)
         _check_group(run, writer, group)
-        described = {"index": [index], "run": [json.dumps(run.to_json())]}
+        described = {"lot": [lot], "run": [json.dumps(run.to_json())]}
         yield pa.RecordBatch.from_pydict(described, schema=_WRITTEN)
 
 
@@ -125,7 +176,7 @@ def cut_batches(batches: Iterable[pa.RecordBatch], rows_max: int) -> Iterator[pa
             yield batch.slice(start, rows_max)
 
 
-_WRITTEN = pa.schema([("index", pa.int32()), ("run", pa.string())])
+_WRITTEN = pa.schema([("lot", pa.int32()), ("run", pa.string())])
 
 
 def gathered(batches: Iterable[pa.RecordBatch], rows_max: int, bytes_max: int) -> Iterator[pa.Table]:

@@ -1,0 +1,152 @@
+"""StatefulMap: a user's Python function over the rows of each key, in order, with a state for each key.
+
+A batch is cut by key, the states of its keys are read, the function is called for all of them (:mod:`.user_calls`), and
+only when all has gone well are the new states stored: a batch that fails leaves nothing behind.
+"""
+
+import pickle
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+
+from upriver.dataflow.batch import Batch
+from upriver.dataflow.operators.plain_rows import PlainRows
+from upriver.dataflow.operators.states import States
+from upriver.dataflow.operators.turning import Turning
+from upriver.dataflow.operators.turnover import FORGOTTEN_MIN, STEP_ROWS
+from upriver.dataflow.operators.user_calls import CALLS, Function, Given, Made, Shapes
+from upriver.dataflow.ops import StatefulMap as StatefulMapOp
+from upriver.errors import DeclarationError, ProtocolError
+from upriver.state.columns import canonical
+from upriver.state.slots import first_equal, run_heads
+from upriver.state.vectors import Hashes, Mask
+
+
+class StatefulMap:
+    """The function and its states. ``parts`` is one: the states."""
+
+    __slots__ = ("_call", "_key", "_output", "_states")
+
+    parts = 1
+
+    def __init__(
+        self,
+        op: StatefulMapOp,
+        source: pa.Schema,
+        routing: Sequence[str],
+        forgotten_min: int = FORGOTTEN_MIN,
+        step_rows: int = STEP_ROWS,
+    ) -> None:
+        """source: of the rows to come. routing: the routing key's columns, all of them in the key.
+        forgotten_min, step_rows: as for :class:`Turning`.
+
+        Raises DeclarationError if the function cannot be loaded here, ProtocolError for an op that contradicts itself.
+        """
+        if not set(routing) <= set(op.key):
+            raise ProtocolError(f"a stateful map by {op.key} in a region that is routed by {tuple(routing)}")
+        key = pa.schema([pa.field(name, source.field(name).type) for name in op.key])
+        if list(op.output)[: len(key)] != list(key):
+            raise ProtocolError(f"the output {op.output.names} does not begin with the key {op.key}")
+        shapes = Shapes(
+            PlainRows(key, "key"),
+            PlainRows(source, "row"),
+            PlainRows(op.state, "state"),
+            PlainRows(pa.schema(list(op.output)[len(key) :]), "output row"),
+        )
+        self._key = key
+        self._output = op.output
+        self._call = CALLS[op.per](_loaded(op.function), shapes)
+        self._states = Turning(partial(States, key, op.state), forgotten_min, step_rows)
+
+    @property
+    def held(self) -> int:
+        """How many keys have a state."""
+        return self._states.held
+
+    @property
+    def nbytes(self) -> int:
+        return self._states.nbytes
+
+    def apply(self, port: int, batch: Batch) -> Batch:
+        """Call the function for the rows; returns the rows that it gives, each behind its key, those of a key in order.
+
+        Raises RowError, from what the function raised, or for what it gave that was not declared; no state has changed
+        then. Raises ProtocolError for a retraction: what a function has made of a row cannot be undone.
+        """
+        batch = _repeated(batch)
+        if not len(batch):
+            return Batch(pa.RecordBatch.from_pylist([], self._output), batch.hash64)
+        given, hashes = self._given(batch)
+        made = self._call(given)
+        self._write(hashes, given, made)
+        owners = pa.array(made.owners)
+        columns = [column.take(owners) for column in given.keys.columns] + made.rows.columns
+        return Batch(pa.RecordBatch.from_arrays(columns, schema=self._output), hashes[made.owners])
+
+    def hashes_between(self, least: int, most: int) -> Hashes:
+        return self._states.hashes_between(least, most)
+
+    def collect(self, keys: Hashes) -> tuple[pa.RecordBatch, ...]:
+        """A row for each key that has a state: hash64, the key's columns, the state's."""
+        return self._states.collect(keys)
+
+    def install(self, state: Sequence[pa.RecordBatch]) -> None:
+        self._states.install(state)
+
+    def drop(self, keys: Hashes) -> None:
+        self._states.drop(keys)
+
+    def _given(self, batch: Batch) -> tuple[Given, Hashes]:
+        """The batch by key, with the states; and the hash64 of each key."""
+        keys = [canonical(batch.rows.column(name)) for name in self._key.names]
+        heads = run_heads(batch.hash64, keys)
+        if len(np.unique(batch.hash64[heads])) < len(heads):  # as it may be if two keys have one hash64
+            first = first_equal(batch.hash64, keys)
+            order = np.argsort(first, kind="stable")
+            batch = Batch(batch.rows.take(pa.array(order)), batch.hash64[order])
+            keys = [column.take(pa.array(order)) for column in keys]
+            heads = np.unique(first[order], return_index=True)[1]
+        hashes = batch.hash64[heads]
+        of_heads = pa.RecordBatch.from_arrays([column.take(pa.array(heads)) for column in keys], schema=self._key)
+        states, known = self._read(hashes, of_heads)
+        return Given(batch.rows, np.append(heads, len(batch)), of_heads, states, known), hashes
+
+    def _read(self, hashes: Hashes, keys: pa.RecordBatch) -> tuple[pa.RecordBatch, Mask]:
+        parts = [
+            (np.flatnonzero(share), *store.read(hashes[share], keys.filter(pa.array(share)).columns))
+            for store, share in self._states.shares(hashes)
+        ]
+        places, states, known = zip(*parts, strict=True)
+        in_order = np.argsort(np.concatenate(places))
+        return pa.concat_batches(states).take(pa.array(in_order)), np.concatenate(known)[in_order]
+
+    def _write(self, hashes: Hashes, given: Given, made: Made) -> None:
+        gone = given.known & ~made.kept
+        for store, share in self._states.shares(hashes):
+            kept, lost = made.kept & share, gone & share
+            store.write(hashes[kept], given.keys.filter(pa.array(kept)).columns, made.states.filter(pa.array(kept)))
+            store.forget(hashes[lost], given.keys.filter(pa.array(lost)).columns)
+        self._states.tidy()
+
+
+def _repeated(batch: Batch) -> Batch:
+    """Each row as often as its weight says."""
+    if batch.weight is None:
+        return batch
+    if (batch.weight < 0).any():
+        raise ProtocolError("a row was retracted that a stateful map has seen: its input is append only")
+    places = np.repeat(np.arange(len(batch)), batch.weight)
+    return Batch(batch.rows.take(pa.array(places)), batch.hash64[places])
+
+
+def _loaded(function: bytes) -> Function:
+    try:
+        loaded: Function = pickle.loads(function)
+    except Exception as error:  # of any class: loading runs what the user's modules have in them
+        raise DeclarationError(
+            f"the function of a stateful map cannot be loaded on a worker: {type(error).__name__}: {error}. "
+            "Give the workers the modules that it needs, or define it in the program that declares it"
+        ) from error
+    return loaded

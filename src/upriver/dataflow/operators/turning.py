@@ -1,0 +1,154 @@
+"""Turning: what an operator keeps, in one store, or for a while in two, so that memory comes back little by little.
+
+The state structures never use a slot again. When more slots are forgotten than hold something, an empty store takes
+the place of the old one step by step, as :mod:`upriver.dataflow.operators.turnover` has it for the stores of views:
+each call that changes something also moves the keys of one range of hash64 over, lowest first.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Generic, Protocol, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from upriver.dataflow.operators.turnover import FORGOTTEN_MIN, STEP_ROWS
+from upriver.state.columns import cells_of
+from upriver.state.vectors import Hashes, Mask
+
+
+class Store(Protocol):
+    """What is kept by routing key or by something finer; the methods are those of :class:`operator.Stateful`."""
+
+    @property
+    def held(self) -> int:
+        """How many slots are in use for something that is kept."""
+        ...
+
+    @property
+    def slots(self) -> int:
+        """How many slots are in use, those of what is forgotten too."""
+        ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def hashes_between(self, least: int, most: int) -> Hashes: ...
+
+    def collect(self, keys: Hashes) -> tuple[pa.RecordBatch, ...]: ...
+
+    def install(self, state: Sequence[pa.RecordBatch]) -> None: ...
+
+    def drop(self, keys: Hashes) -> None: ...
+
+
+Kept = TypeVar("Kept", bound=Store)
+
+
+class Turning(Generic[Kept]):
+    """One store, or two. Whoever owns it works on :meth:`shares`, and calls :meth:`tidy` when something has changed."""
+
+    __slots__ = (
+        "_build",
+        "_done",
+        "_first_held",
+        "_first_slots",
+        "_forgotten_min",
+        "_moved",
+        "_ranges",
+        "_step_rows",
+        "_stores",
+    )
+
+    def __init__(
+        self, build: Callable[[], Kept], forgotten_min: int = FORGOTTEN_MIN, step_rows: int = STEP_ROWS
+    ) -> None:
+        """build: makes an empty store of the plan. The others: as the constants of these names say."""
+        self._build = build
+        self._forgotten_min = forgotten_min
+        self._step_rows = step_rows
+        self._stores = [build()]
+        """In order of the hash64 that they have: during a turnover the new one, then the old one."""
+        self._ranges, self._done = 1, 0
+        """Into how many ranges of hash64 a turnover is divided, and how many have moved; of use during one only."""
+        self._first_held, self._first_slots, self._moved = 0, 0, 0
+        """What was held and the slots of the old store when the turnover began, and how much has moved since."""
+
+    @property
+    def held(self) -> int:
+        return sum(store.held for store in self._stores)
+
+    @property
+    def slots(self) -> int:
+        return sum(store.slots for store in self._stores)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(store.nbytes for store in self._stores)
+
+    def shares(self, hashes: Hashes) -> Iterator[tuple[Kept, Mask]]:
+        """Each store, and which of these hashes are its."""
+        if len(self._stores) == 1:
+            yield self._stores[0], np.ones(len(hashes), np.bool_)
+        else:
+            new, old = self._stores
+            moved = hashes < np.uint64(self._bound(self._done))
+            yield new, moved
+            yield old, ~moved
+
+    def hashes_between(self, least: int, most: int) -> Hashes:
+        return np.concatenate([store.hashes_between(least, most) for store in self._stores])
+
+    def collect(self, keys: Hashes) -> tuple[pa.RecordBatch, ...]:
+        of_stores = [store.collect(keys[share]) for store, share in self.shares(keys)]
+        if len(of_stores) == 1:
+            return of_stores[0]
+        return tuple(pa.concat_batches(parts) for parts in zip(*of_stores, strict=True))
+
+    def install(self, state: Sequence[pa.RecordBatch]) -> None:
+        if len(self._stores) == 1:
+            self._stores[0].install(state)
+        else:
+            of_parts = [list(self.shares(cells_of(part.column(0)))) for part in state]
+            for shares in zip(*of_parts, strict=True):
+                store = shares[0][0]
+                store.install([part.filter(pa.array(mask)) for part, (_, mask) in zip(state, shares, strict=True)])
+        self.tidy()
+
+    def drop(self, keys: Hashes) -> None:
+        for store, share in self.shares(keys):
+            store.drop(keys[share])
+        self.tidy()
+
+    def tidy(self) -> None:
+        """Begin a turnover if one is due. If one is on, take a step, and more if slots are used up faster than that."""
+        if len(self._stores) == 1:
+            (store,) = self._stores
+            if store.slots - store.held <= max(store.held, self._forgotten_min):
+                return
+            self._ranges, self._done = 1 << (store.held // self._step_rows).bit_length(), 0
+            self._first_held, self._first_slots, self._moved = store.held, store.slots, 0
+            self._stores.insert(0, self._build())
+        self._step()
+        while len(self._stores) > 1 and self._is_late():
+            self._step()
+
+    def _step(self) -> None:
+        """Move the keys of one range; with the last one that has any, the old store goes."""
+        new, old = self._stores
+        keys = np.unique(old.hashes_between(self._bound(self._done), self._bound(self._done + 1) - 1))
+        held = new.held
+        new.install(old.collect(keys))
+        old.drop(keys)
+        self._moved += new.held - held
+        self._done += 1
+        if self._done == self._ranges or not old.held:
+            self._stores.pop()
+
+    def _is_late(self) -> bool:
+        """Whether more slots would be used up during the turnover than were held when it began."""
+        used = self.slots - self._moved - self._first_slots
+        return self._done * self._first_held < self._ranges * used
+
+    def _bound(self, place: int) -> int:
+        """Where the range at this place begins."""
+        return place * (2**64 // self._ranges)

@@ -1,0 +1,116 @@
+"""Joins against a join in plain Python: whatever the types, the order, the batches and the moves of state."""
+
+from collections.abc import Callable
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from join_kit import Case, Changes, Fleet, Truth, known_hashes
+from state_kit import MANY, TYPES, VALUES, Row
+
+from upriver.dataflow import ops
+from upriver.dataflow.expressions import Evaluator
+from upriver.dataflow.ops import JoinKind
+
+KINDS = st.sampled_from(list(JoinKind))
+SMALL = st.none() | st.integers(0, 2)
+"""What a condition compares."""
+
+
+def _less(left: Row, right: Row) -> bool:
+    return left[0] is not None and right[0] is not None and left[0] < right[0]
+
+
+CONDITIONS: list[tuple[str | None, Truth]] = [
+    (None, lambda left, right: True),
+    ('"lx" < "rx"', _less),
+    ('"lx" = 1', lambda left, right: left[0] == 1),
+    ('"rx" IS NULL', lambda left, right: right[0] is None),
+    ("FALSE", lambda left, right: False),
+]
+"""Predicates over the first column of each side."""
+
+
+@pytest.fixture(scope="module")
+def evaluator() -> Evaluator:
+    return Evaluator()
+
+
+def _case(data: st.DataObject) -> Case:
+    """A join on one to three columns, which are routed by all of them, in any order, or by some."""
+    types = data.draw(st.lists(TYPES, min_size=1, max_size=3))
+    schemas = tuple(
+        pa.schema(
+            [
+                (f"{side}x", pa.int8()),
+                *((f"{side}k{place}", type) for place, type in enumerate(types)),
+                (f"{side}v", data.draw(TYPES)),
+            ]
+        )
+        for side in "lr"
+    )
+    left, right = (tuple(f"{side}k{place}" for place in range(len(types))) for side in "lr")
+    routed = data.draw(st.permutations(range(len(types))))[: data.draw(st.integers(1, len(types)))]
+    condition, truth = data.draw(st.sampled_from(CONDITIONS))
+    null_safe = tuple(data.draw(st.lists(st.booleans(), min_size=len(types), max_size=len(types))))
+    op = ops.Join(data.draw(KINDS), left, right, null_safe, condition)
+    routing = ([left[place] for place in routed], [right[place] for place in routed])
+    return Case(op, (schemas[0], schemas[1]), routing, truth)
+
+
+def _rows_of(data: st.DataObject, case: Case) -> list[st.SearchStrategy[Row]]:
+    """Rows of each side: few keys, which both share, and few payloads."""
+
+    def few(type: pa.DataType) -> st.SearchStrategy[object]:
+        return st.sampled_from([None, *data.draw(st.lists(VALUES[type], min_size=1, max_size=2))])
+
+    left, right = case.inputs
+    keys = [few(left.field(name).type) for name in case.op.left_key]
+    return [st.tuples(SMALL, *keys, few(schema.field(len(schema) - 1).type)) for schema in (left, right)]
+
+
+def _changes(data: st.DataObject, rows: st.SearchStrategy[Row], there: dict[Row, int]) -> Changes:
+    """Rows that come, rows that go, rows that do both; in any order."""
+    changes = [(row, 1) for row in data.draw(st.lists(rows, max_size=6))]
+    for row in sorted((row for row, count in there.items() if count), key=repr):
+        if data.draw(st.integers(0, 2)) == 0:
+            changes.append((row, -data.draw(st.integers(1, there[row]))))
+    for row in data.draw(st.lists(rows, max_size=1)):
+        changes += [(row, 2), (row, -1), (row, -1)]
+    changes = data.draw(st.permutations(changes))
+    for row, weight in changes:
+        there[row] = there.get(row, 0) + weight
+    return changes
+
+
+def _run(data: st.DataObject, evaluator: Evaluator, move: Callable[[Fleet], None]) -> None:
+    case = _case(data)
+    fleet = Fleet(case, [case.build(evaluator) for _ in range(2)], collide=data.draw(st.booleans()))
+    rows = _rows_of(data, case)
+    there: tuple[dict[Row, int], dict[Row, int]] = ({}, {})
+    for port in data.draw(st.lists(st.integers(0, 1), min_size=1, max_size=8)):
+        fleet.apply(port, _changes(data, rows[port], there[port]))
+        fleet.check()
+        move(fleet)
+    for port in (0, 1):
+        fleet.apply(port, [(row, -count) for row, count in there[port].items()])
+        fleet.check()
+    assert [join.held for join in fleet.joins] == [0, 0]
+
+
+@MANY
+@given(data=st.data())
+def test_what_comes_out_is_the_join_of_what_went_in(data: st.DataObject, evaluator: Evaluator) -> None:
+    _run(data, evaluator, lambda fleet: None)
+
+
+@MANY
+@given(data=st.data())
+def test_keys_move_at_any_point(data: st.DataObject, evaluator: Evaluator) -> None:
+    def move(fleet: Fleet) -> None:
+        hashes = known_hashes(fleet)
+        if hashes:
+            fleet.move(data.draw(st.lists(st.sampled_from(hashes), max_size=4)), to=data.draw(st.integers(0, 1)))
+
+    _run(data, evaluator, move)
