@@ -1,11 +1,14 @@
 """Short words for tests of the coordinator machine: two workers, events, and what came out of a step."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 import pyarrow as pa
 
-from upriver.dataflow.plan import Projection, ViewPlan
+from upriver.dataflow.graph import DataflowPlan
+from upriver.dataflow.plan import Projection, TableSpec, ViewPlan
+from upriver.dataflow.single import single_region
 from upriver.ids import Channel, Epoch, Incarnation, MapVersion, SnapshotId, VnodeId, WorkerId
 from upriver.machines.coordinator import CoordinatorMachine
 from upriver.machines.coordinator_events import (
@@ -43,8 +46,8 @@ from upriver.machines.strategies import Strategy
 from upriver.vnodes import VnodeMap
 
 CHANNEL, FEEDS_NOTHING = Channel("t/k"), Channel("t/other")
-ROWS = Projection(("k",), pa.schema([("k", pa.string())]))
-PLAN = ViewPlan(
+ROWS = Projection(('"k"',), pa.schema([("k", pa.string())]))
+VIEW = ViewPlan(
     name="rows",
     sql="SELECT k FROM t",
     table="t",
@@ -56,6 +59,14 @@ PLAN = ViewPlan(
     having=None,
     output=ROWS,
 )
+
+
+def planned(**changes: object) -> DataflowPlan:
+    """The view, but for these fields."""
+    return single_region(replace(VIEW, **changes), TableSpec("t", ROWS.schema, ("k",)))  # type: ignore[arg-type]
+
+
+PLAN = planned()
 OWNERS = (0, 1, 0, 1)
 """What workers 0 and 1 own; a third one would take vnode 3."""
 
@@ -105,7 +116,7 @@ def said(incarnation: int, message: FromWorker) -> WorkerSaid:
 def moved(incarnation: int, *gone: int, view: str = "rows") -> WorkerSaid:
     """These slices have gone."""
     progress = Moved(
-        view=view,
+        region=view,
         phase="Collecting",
         keys=1,
         bytes=8,
@@ -140,11 +151,11 @@ def met(incarnation: int, meeting: int = 1) -> WorkerSaid:
 
 
 def settled(incarnation: int, version: int = 1, kept: Sequence[int] = (), view: str = "rows") -> WorkerSaid:
-    return said(incarnation, Settled(view=view, version=MapVersion(version), kept=tuple(map(VnodeId, kept))))
+    return said(incarnation, Settled(region=view, version=MapVersion(version), kept=tuple(map(VnodeId, kept))))
 
 
 def left(incarnation: int, peer: int) -> WorkerSaid:
-    return said(incarnation, PeerLeft(view="rows", peer=WorkerId(peer)))
+    return said(incarnation, PeerLeft(region="rows", peer=WorkerId(peer)))
 
 
 def still(incarnation: int, pause: int = 1, given: int = 0, taken: int = 0) -> WorkerSaid:
@@ -160,7 +171,7 @@ DOWN: list[CoordinatorEvent] = [*BOTH, wanted(1, workers=1), met(1), met(2)]
 
 
 def coordinator(
-    *events: CoordinatorEvent, plans: Sequence[ViewPlan] = (PLAN,), rules: Rules = ALL_RULES
+    *events: CoordinatorEvent, plans: Sequence[DataflowPlan] = (PLAN,), rules: Rules = ALL_RULES
 ) -> CoordinatorMachine:
     """A machine of two workers, 0 and 1, that has lived through these events."""
     machine = CoordinatorMachine(vnode_map(), tuple(plans), rules)

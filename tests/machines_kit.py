@@ -1,13 +1,16 @@
 """Short words for tests of the worker machine: a small view, keys by vnode, events, and what came out of a step."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from upriver.dataflow.batch import Batch, Hashes
-from upriver.dataflow.plan import AggregateCall, AggregatePlan, Projection, ViewPlan
+from upriver.dataflow.batch import Batch, Hashes, Outgoing
+from upriver.dataflow.graph import DataflowPlan
+from upriver.dataflow.plan import AggregateCall, AggregatePlan, Projection, TableSpec, ViewPlan
+from upriver.dataflow.single import single_region
 from upriver.errors import KeyTypeError, RowError
 from upriver.hashing import hash64
 from upriver.ids import Channel, Epoch, Incarnation, MapVersion, SnapshotId, VnodeId, WorkerId
@@ -47,7 +50,7 @@ VNODES = 8
 ROWS = pa.schema([("k", pa.string()), ("e", pa.int64())])
 SEEN = pa.schema([("k", pa.string()), ("seen", pa.list_(pa.int64()))])
 CHANNEL = Channel("t/k")
-PLAN = ViewPlan(
+VIEW = ViewPlan(
     name="seen",
     sql="SELECT k, collect_list(e) AS seen FROM t GROUP BY k",
     table="t",
@@ -57,8 +60,16 @@ PLAN = ViewPlan(
     project=Projection(("k", "e"), ROWS),
     aggregate=AggregatePlan(("k",), (AggregateCall("collect_list", "e", "seen", pa.list_(pa.int64())),)),
     having=None,
-    output=Projection(("k", "seen"), SEEN),
+    output=Projection(('"k"', '"seen"'), SEEN),
 )
+
+
+def planned(**changes: object) -> DataflowPlan:
+    """The view, but for these fields."""
+    return single_region(replace(VIEW, **changes), TableSpec("t", ROWS, ("k",)))  # type: ignore[arg-type]
+
+
+PLAN = planned()
 
 
 class Seen:
@@ -67,7 +78,16 @@ class Seen:
     def __init__(self) -> None:
         self.epochs: dict[str, list[int]] = {}
 
-    def apply(self, batch: Batch) -> None:
+    gathered = 0
+
+    def settle(self) -> int:
+        return 0
+
+    def drain(self) -> tuple[Outgoing, ...]:
+        return ()
+
+    def apply(self, port: int, batch: Batch) -> None:
+        assert port == 0
         for row in batch.rows.to_pylist():
             if row["e"] == 99:
                 raise RowError("overflow")
@@ -172,11 +192,11 @@ def announce(before: Sequence[int], after: Sequence[int], *members: int, version
     was, will = vnode_map(before, version), vnode_map(after, version + 1)
     named = tuple(map(WorkerId, members))
     order = RescaleAnnounced(before=was, after=will, old=named or was.workers, new=named or will.workers)
-    return Order(view=view, order=order)
+    return Order(region=view, order=order)
 
 
 def abort(version: int = 1) -> Order:
-    return Order(view="seen", order=AbortAsked(version=MapVersion(version)))
+    return Order(region="seen", order=AbortAsked(version=MapVersion(version)))
 
 
 def take(snapshot: int, at: int) -> TakeSnapshot:
@@ -217,11 +237,11 @@ def said(sender: int, content: PeerMessage, generation: int = 0) -> PeerSaid:
 
 
 def of_region(sender: int, message: Message, generation: int = 0) -> PeerSaid:
-    return said(sender, ForRegion(view="seen", message=message), generation)
+    return said(sender, ForRegion(region="seen", message=message), generation)
 
 
 def rows_from(sender: int, epoch: int, *keys: str, version: int = 0) -> PeerSaid:
-    portion = Portion(Epoch(epoch), batch(epoch, *keys))
+    portion = Portion(Epoch(epoch), 0, batch(epoch, *keys))
     return of_region(sender, RowsSent(version=MapVersion(version), rows=portion))
 
 
@@ -237,7 +257,7 @@ def move(keys_max: int = 1) -> TimeToMove:
 
 def worker(*events: WorkerEvent, rules: Rules = ALL_RULES) -> WorkerMachine:
     """A machine that has lived through these events."""
-    machine = WorkerMachine(lambda _: Seen(), rules)
+    machine = WorkerMachine(lambda *_: Seen(), rules)
     for event in events:
         machine.step(event)
     return machine

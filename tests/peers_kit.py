@@ -82,7 +82,7 @@ class Node:
 
 def numbered(number: int) -> Envelope:
     done = Done(version=MapVersion(1), vnode=VnodeId(number))
-    return Envelope(generation=1, content=ForRegion(view="planes", message=done))
+    return Envelope(generation=1, content=ForRegion(region="planes", message=done))
 
 
 def number_of(envelope: Envelope) -> int:

@@ -37,7 +37,7 @@ from upriver.shell import wire
 from upriver.shell.peer_codec import FrameWriter, decode, encode
 
 NUMBERS = st.integers(0, 2**63 - 1)
-VIEWS = st.text()
+REGIONS = st.text()
 VERSIONS, VNODES, EPOCHS = NUMBERS.map(MapVersion), NUMBERS.map(VnodeId), NUMBERS.map(Epoch)
 WORKERS = NUMBERS.map(WorkerId)
 
@@ -69,7 +69,7 @@ QUESTIONS = tables().flatmap(
 )
 KEYS = st.integers(0, 5).flatmap(hashes)
 MESSAGES = {
-    RowsSent: st.builds(RowsSent, version=VERSIONS, rows=st.builds(Portion, EPOCHS, BATCHES) | QUESTIONS),
+    RowsSent: st.builds(RowsSent, version=VERSIONS, rows=st.builds(Portion, EPOCHS, NUMBERS, BATCHES) | QUESTIONS),
     Acquire: st.builds(
         Acquire,
         version=VERSIONS,
@@ -89,8 +89,8 @@ MESSAGES = {
 }
 ERRORS = st.builds(lambda kind, text: kind(text), st.sampled_from([WrongOwner, UnknownView, WaitTimeout]), st.text())
 CONTENTS = {
-    ForRegion: st.builds(ForRegion, view=VIEWS, message=st.one_of(*MESSAGES.values())),
-    Installed: st.builds(Installed, view=VIEWS, seconds=st.floats(0, 100)),
+    ForRegion: st.builds(ForRegion, region=REGIONS, message=st.one_of(*MESSAGES.values())),
+    Installed: st.builds(Installed, region=REGIONS, seconds=st.floats(0, 100)),
     QuestionAnswered: st.builds(QuestionAnswered, ticket=NUMBERS, keys=NUMBERS, rows=tables(), epoch=EPOCHS),
     QuestionRefused: st.builds(QuestionRefused, ticket=NUMBERS, error=ERRORS),
 }
@@ -118,7 +118,7 @@ def over_the_wire(*envelopes: Envelope) -> tuple[Envelope, ...]:
 
 
 def said_in_region(message: BetweenDistributors) -> Envelope:
-    return Envelope(generation=2, content=ForRegion(view="planes", message=message))
+    return Envelope(generation=2, content=ForRegion(region="planes", message=message))
 
 
 def test_there_is_a_case_here_for_all_that_workers_say() -> None:
@@ -173,7 +173,7 @@ def test_a_frame_s_size_is_known_before_it_is_taken() -> None:
     frame = FrameWriter()
     rows = pa.RecordBatch.from_pydict({"n": np.arange(1000)})
     batch = Batch(rows, np.arange(1000, dtype=np.uint64), np.ones(1000, np.int64))
-    frame.add(said_in_region(RowsSent(version=MapVersion(7), rows=Portion(Epoch(1), batch))))
+    frame.add(said_in_region(RowsSent(version=MapVersion(7), rows=Portion(Epoch(1), 0, batch))))
     assert frame.messages == 1
     assert 3 * 8000 < frame.bytes < 3 * 8000 + 200
     assert len(frame.take().batches) == 2
@@ -248,11 +248,11 @@ def altered(envelope: Envelope, alter: Callable[[dict[str, Any]], None]) -> wire
 
 def portion(rows: int) -> Envelope:
     batch = Batch(pa.RecordBatch.from_pydict({"n": range(rows)}), np.arange(rows, dtype=np.uint64))
-    return said_in_region(RowsSent(version=MapVersion(7), rows=Portion(Epoch(1), batch)))
+    return said_in_region(RowsSent(version=MapVersion(7), rows=Portion(Epoch(1), 0, batch)))
 
 
 def rows_of(said: dict[str, Any]) -> list[Any]:
-    """The fields of the Portion: epoch, and the batch's rows, hash64 and weight."""
+    """The fields of the Portion: epoch, port, and the batch's rows, hash64 and weight."""
     return said["said"][0][1][1][1][1][1][1]
 
 
@@ -261,7 +261,7 @@ def rows_of(said: dict[str, Any]) -> list[Any]:
 )
 def test_hashes_that_do_not_fit_the_rows_are_refused(count: int, match: str) -> None:
     def alter(said: dict[str, Any]) -> None:
-        rows_of(said)[1][1] = count
+        rows_of(said)[2][1] = count
 
     with pytest.raises(ProtocolError, match=match):
         decode(altered(portion(3), alter))

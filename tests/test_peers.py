@@ -70,7 +70,7 @@ def test_large_state_goes_without_a_flush_and_in_order(node: Nodes) -> None:
     state = pa.RecordBatch.from_pydict({"n": np.arange(3_000_000)})
     acquire = Acquire(version=MapVersion(1), keys=np.arange(9, dtype=np.uint64), state=(state,))
     one.peers.send(two.worker, numbered(1))
-    one.peers.send(two.worker, Envelope(generation=1, content=ForRegion(view="planes", message=acquire)))
+    one.peers.send(two.worker, Envelope(generation=1, content=ForRegion(region="planes", message=acquire)))
     one.say(two, 2)
     _, (first, arrived) = two.heard.get(timeout=SECONDS_MAX)
     assert number_of(first) == 1

@@ -9,10 +9,10 @@ import pytest
 from duckdb_kit import DuckDbEvaluator, by_duckdb
 from hypothesis import given
 from hypothesis import strategies as st
+from region_kit import region_of
 from state_kit import MANY, Row, batch_of, decimal_of, keys_of, pieces, plain, plain_rows
 
 from upriver.dataflow.plan import AggregateCall, AggregatePlan, Projection, ViewPlan
-from upriver.dataflow.region import Region
 from upriver.errors import ProtocolError, RowError
 from upriver.hashing import hash64
 
@@ -98,9 +98,9 @@ def table_of(schema: pa.Schema, rows: list[Row]) -> pa.Table:
 @MANY
 @given(st.data(), st.sampled_from([CARRIER_DAYS, LATE_FLIGHTS]), st.lists(FLIGHT, max_size=30))
 def test_a_view_is_what_duckdb_makes_of_the_same_rows(data: st.DataObject, plan: ViewPlan, rows: list[Row]) -> None:
-    region = Region.build(plan, DuckDbEvaluator())
+    region = region_of(plan, DuckDbEvaluator())
     for batch in pieces(batch_of(FLIGHTS, rows, ["carrier"]), data.draw(st.lists(st.integers(0, 40), max_size=2))):
-        region.apply(batch)
+        region.apply(0, batch)
     truth = plain_rows(by_duckdb(plan.sql, flights=table_of(FLIGHTS, rows)).cast(plan.output.schema))
     scanned = region.scan()
     assert scanned.schema == plan.output.schema
@@ -119,9 +119,9 @@ def test_a_view_is_what_duckdb_makes_of_the_same_rows(data: st.DataObject, plan:
 def test_a_routing_key_of_several_columns_in_another_order_than_the_group() -> None:
     schema = pa.schema([("a", pa.int32()), ("b", pa.string()), ("x", pa.int64())])
     calls = (AggregateCall("sum", "x", "total", pa.int64()),)
-    region = Region.build(planes(AggregatePlan(("a", "b"), calls), schema, ("b", "a")), DuckDbEvaluator())
+    region = region_of(planes(AggregatePlan(("a", "b"), calls), schema, ("b", "a")), DuckDbEvaluator())
     rows = [(1, "u", 5), (None, "u", 6), (1, None, 7), (1, "u", 8), (None, None, 9)]
-    region.apply(batch_of(schema, rows, ["b", "a"]))
+    region.apply(0, batch_of(schema, rows, ["b", "a"]))
     key_schema = pa.schema([("b", pa.string()), ("a", pa.int32())])
     found = region.lookup(*keys_of(key_schema, [(None, None), ("u", 1), (None, 1), ("u", 2)]))
     assert plain_rows(found) == [(None, None, 9), (1, "u", 13), (1, None, 7)]
@@ -129,26 +129,26 @@ def test_a_routing_key_of_several_columns_in_another_order_than_the_group() -> N
 
 
 def test_stats_count_rows_before_having_and_keys_and_bytes() -> None:
-    region = Region.build(CARRIER_DAYS, DuckDbEvaluator())
+    region = region_of(CARRIER_DAYS, DuckDbEvaluator())
     assert (region.stats()["rows"], region.stats()["keys"]) == (0, 0)
     empty = region.stats()["bytes"]
-    region.apply(batch_of(FLIGHTS, [("AA", 1, 1, 0.0)] * 9 + [("AA", 2, 1, None), ("UA", 1, 1, None)], ["carrier"]))
+    region.apply(0, batch_of(FLIGHTS, [("AA", 1, 1, 0.0)] * 9 + [("AA", 2, 1, None), ("UA", 1, 1, None)], ["carrier"]))
     assert (region.stats()["rows"], region.stats()["keys"]) == (3, 2)
     assert region.stats()["bytes"] > empty
     assert region.scan().num_rows == 2
 
 
 def test_an_overflow_is_told_in_the_users_words() -> None:
-    region = Region.build(CARRIER_DAYS, DuckDbEvaluator())
+    region = region_of(CARRIER_DAYS, DuckDbEvaluator())
     rows = [("UA", 1, 2**62, None), ("AA", 2, 2**62, None), ("AA", 2, 2**62, None)]
     with pytest.raises(RowError, match=r"column m: sum does not fit int64 for the key \{'c': 'AA', 'day': 2\}"):
-        region.apply(batch_of(FLIGHTS, rows, ["carrier"]))
+        region.apply(0, batch_of(FLIGHTS, rows, ["carrier"]))
 
 
 def test_an_empty_batch_and_one_that_is_filtered_away_change_nothing() -> None:
-    region = Region.build(LATE_FLIGHTS, DuckDbEvaluator())
-    region.apply(batch_of(FLIGHTS, [], ["carrier"]))
-    region.apply(batch_of(FLIGHTS, [("AA", 1, 1, -1.0)], ["carrier"]))
+    region = region_of(LATE_FLIGHTS, DuckDbEvaluator())
+    region.apply(0, batch_of(FLIGHTS, [], ["carrier"]))
+    region.apply(0, batch_of(FLIGHTS, [("AA", 1, 1, -1.0)], ["carrier"]))
     assert region.scan().num_rows == region.stats()["rows"] == 0
     assert region.lookup(*keys_of(CARRIER, [("AA",)])).schema == LATE_FLIGHTS.output.schema
 
@@ -156,10 +156,10 @@ def test_an_empty_batch_and_one_that_is_filtered_away_change_nothing() -> None:
 def test_a_million_keys_take_their_bytes_and_no_more() -> None:
     schema = pa.schema([("k", pa.int64()), ("x", pa.int64())])
     calls = (AggregateCall("count_star", None, "n", pa.int64()), AggregateCall("sum", "x", "s", pa.int64()))
-    region = Region.build(planes(AggregatePlan(("k",), calls), schema, ("k",)), DuckDbEvaluator())
+    region = region_of(planes(AggregatePlan(("k",), calls), schema, ("k",)), DuckDbEvaluator())
     for start in range(0, 1_000_000, 50_000):
         rows = [(key, 1) for key in range(start, start + 50_000)]
-        region.apply(batch_of(schema, rows, ["k"]))
+        region.apply(0, batch_of(schema, rows, ["k"]))
     assert region.stats()["rows"] == 1_000_000
     assert 48_000_000 <= region.stats()["bytes"] <= 50_000_000
 
@@ -167,7 +167,7 @@ def test_a_million_keys_take_their_bytes_and_no_more() -> None:
 @pytest.mark.parametrize("key", [("n",), ("m",), ("absent",)])
 def test_a_plan_whose_key_is_not_kept_is_our_fault(key: tuple[str, ...]) -> None:
     with pytest.raises(ProtocolError, match=r"its key .* is not a column of what it keeps"):
-        Region.build(replace(CARRIER_DAYS, key=key), DuckDbEvaluator())
+        region_of(replace(CARRIER_DAYS, key=key), DuckDbEvaluator())
 
 
 # Spark ------------------------------------------------------------------------------------------------------------
@@ -214,8 +214,8 @@ def test_aggregates_are_sparks(spark: Any, type: pa.DataType) -> None:
         calls += [AggregateCall("sum", "x", "sum", SUMMED[type]), AggregateCall("avg", "x", "avg", AVERAGED[type])]
     schema = pa.schema([("k", pa.int32()), ("x", type)])
     rows = [(1, value) for value in values] + [(None, value) for value in values[:2]] + [(2, None)]
-    region = Region.build(planes(AggregatePlan(("k",), tuple(calls)), schema, ("k",)), DuckDbEvaluator())
-    region.apply(batch_of(schema, rows, ["k"]))
+    region = region_of(planes(AggregatePlan(("k",), tuple(calls)), schema, ("k",)), DuckDbEvaluator())
+    region.apply(0, batch_of(schema, rows, ["k"]))
     spark.createDataFrame(table_of(schema, rows)).createOrReplaceTempView("samples")
     sql = ", ".join(f"{call.function}(x) AS {call.output}" for call in calls[1:])
     truth = spark.sql(f"SELECT k, count(*) AS n, {sql} FROM samples GROUP BY k").toArrow()

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from region_kit import region_of
 from state_kit import MANY, Row, table_batch, through_the_wire
 
 from upriver.dataflow.batch import Batch, Hashes
@@ -22,6 +23,7 @@ from upriver.dataflow.operators.turnover import Turnover
 from upriver.dataflow.operators.view import View
 from upriver.dataflow.plan import TableSpec, ViewPlan
 from upriver.dataflow.region import Region, store_of
+from upriver.dataflow.single import single_region
 from upriver.dataflow.sql import plan_view
 from upriver.errors import ProtocolError, RowError
 from upriver.hashing import hash64
@@ -101,10 +103,12 @@ EVALUATOR = Evaluator()
 
 def _tidy_region(plan: ViewPlan) -> Region:
     """A region whose turnovers begin with the first row forgotten, and last for many calls."""
+    kept = single_region(plan, {t.name: t for t in (EVENTS, *TABLES)}[plan.table]).regions[-1].store
+    assert kept is not None
     return Region(
         None if plan.filter is None else Filter(plan.filter, EVALUATOR),
         Project(plan.project, EVALUATOR),
-        store := Turnover(partial(store_of, plan), forgotten_min=0, step_rows=1),
+        store := Turnover(partial(store_of, plan.name, kept, plan.project.schema), forgotten_min=0, step_rows=1),
         View(store, plan.output, plan.having, EVALUATOR),
     )
 
@@ -122,14 +126,14 @@ class Fleet:
     @classmethod
     def of(cls, plan: ViewPlan, size: int = 3) -> "Fleet":
         """The last region gives memory back eagerly."""
-        regions = [*(Region.build(plan, EVALUATOR) for _ in range(size - 1)), _tidy_region(plan)]
-        return cls(plan, regions, Region.build(plan, EVALUATOR), {}, [])
+        regions = [*(region_of(plan, EVALUATOR) for _ in range(size - 1)), _tidy_region(plan)]
+        return cls(plan, regions, region_of(plan, EVALUATOR), {}, [])
 
     def apply(self, batch: Batch) -> None:
         owners = np.array([self.owners.setdefault(key, key % len(self.regions)) for key in batch.hash64.tolist()])
         for place, region in enumerate(self.regions):
-            region.apply(batch.filtered(owners == place))
-        self.whole.apply(batch)
+            region.apply(0, batch.filtered(owners == place))
+        self.whole.apply(0, batch)
         self.seen.append(batch)
 
     def move(self, keys: set[int], source: int, target: int) -> None:
@@ -241,8 +245,8 @@ def _examples(table: str) -> list[Row]:
 @pytest.mark.parametrize("name", PLANS)
 def test_the_form_of_state_depends_on_the_plan_only(name: str) -> None:
     plan = PLANS[name]
-    empty, filled = Region.build(plan, EVALUATOR), Region.build(plan, EVALUATOR)
-    filled.apply(table_batch(SCHEMAS[plan.table], _examples(plan.table), plan.index, hash64))
+    empty, filled = region_of(plan, EVALUATOR), region_of(plan, EVALUATOR)
+    filled.apply(0, table_batch(SCHEMAS[plan.table], _examples(plan.table), plan.index, hash64))
     nothing, something = empty.collect(np.empty(0, np.uint64)), filled.collect(filled.keys_of(0, 1))
     assert [batch.schema for batch in nothing] == [batch.schema for batch in something]
     assert all(type(batch) is pa.RecordBatch for batch in something)
@@ -254,21 +258,21 @@ def test_the_form_of_state_depends_on_the_plan_only(name: str) -> None:
 def test_a_key_that_comes_back_starts_from_nothing(name: str) -> None:
     plan = PLANS[name]
     batch = table_batch(SCHEMAS[plan.table], _examples(plan.table), plan.index, hash64)
-    fresh, used = Region.build(plan, EVALUATOR), Region.build(plan, EVALUATOR)
+    fresh, used = region_of(plan, EVALUATOR), region_of(plan, EVALUATOR)
     for _ in range(3):
-        used.apply(batch)
+        used.apply(0, batch)
         used.drop(np.unique(batch.hash64))
         assert (used.stats()["rows"], used.stats()["keys"], used.scan().num_rows) == (0, 0, 0)
-    fresh.apply(batch)
-    used.apply(batch)
+    fresh.apply(0, batch)
+    used.apply(0, batch)
     assert repr(used.scan().to_pylist()) == repr(fresh.scan().to_pylist())
 
 
 @pytest.mark.parametrize("name", ["sums", "finer", "extremes"])
 def test_state_is_not_installed_twice(name: str) -> None:
     plan = PLANS[name]
-    region = Region.build(plan, EVALUATOR)
-    region.apply(table_batch(SCHEMAS[plan.table], _examples(plan.table), plan.index, hash64))
+    region = region_of(plan, EVALUATOR)
+    region.apply(0, table_batch(SCHEMAS[plan.table], _examples(plan.table), plan.index, hash64))
     with pytest.raises(ProtocolError, match="has state here"):
         region.install(region.collect(region.keys_of(0, 1)))
 
@@ -278,9 +282,9 @@ def test_sums_still_overflow_where_other_sums_were_installed(totals: tuple[int, 
     plan = _plan("v", "SELECT k, sum(m) AS m FROM events GROUP BY k", ("k",))
     rows = [(key, 1, total, *[None] * 5) for key, total in zip("ab", totals, strict=True)]
     moved, own = (table_batch(EVENTS.schema, [row], ["k"], hash64) for row in rows)
-    source, target = Region.build(plan, EVALUATOR), Region.build(plan, EVALUATOR)
-    source.apply(moved)
-    target.apply(own)
+    source, target = region_of(plan, EVALUATOR), region_of(plan, EVALUATOR)
+    source.apply(0, moved)
+    target.apply(0, own)
     target.install(source.collect(moved.hash64))
     with pytest.raises(RowError, match="sum does not fit"):
-        target.apply(max((moved, own), key=lambda batch: batch.rows.column("m")[0].as_py()))
+        target.apply(0, max((moved, own), key=lambda batch: batch.rows.column("m")[0].as_py()))

@@ -8,12 +8,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
+from region_kit import region_of
 from sql_kit import same_value, spec
 
 from upriver.dataflow.batch import Batch
 from upriver.dataflow.expressions import Evaluator
 from upriver.dataflow.plan import ViewPlan
-from upriver.dataflow.region import Region
 from upriver.dataflow.sql import plan_view
 from upriver.errors import DeclarationError, UnsupportedSql
 from upriver.hashing import hash64
@@ -80,9 +80,9 @@ def flights(count: int = 400) -> pa.RecordBatch:
 def answer(plan: ViewPlan, rows: pa.RecordBatch) -> pa.Table:
     """What a worker that owns all keys gives, fed in two batches."""
     hashes = hash64([rows.column(name) for name in plan.index])
-    region = Region.build(plan, Evaluator())
+    region = region_of(plan, Evaluator())
     for part in np.array_split(np.argsort(hashes, kind="stable"), 2):
-        region.apply(Batch(rows.take(pa.array(part)), hashes[part]))
+        region.apply(0, Batch(rows.take(pa.array(part)), hashes[part]))
     return region.scan()
 
 

@@ -13,8 +13,9 @@ import pyarrow as pa
 
 from upriver.client import Client, Keys, connect
 from upriver.dataflow.explain import render
-from upriver.dataflow.plan import TableSpec, ViewPlan
-from upriver.dataflow.sql import plan_view
+from upriver.dataflow.graph import DataflowPlan
+from upriver.dataflow.plan import TableSpec
+from upriver.dataflow.views import declare_view
 from upriver.errors import DeclarationError
 from upriver.hashing import check_hashable
 from upriver.ids import Epoch
@@ -79,7 +80,7 @@ class App:
         self._sources: dict[str, Source] = {}
         self._tables: dict[str, TableSpec] = {}
         self._typer = SparkTyper(spark, self._tables)
-        self._plans: dict[str, ViewPlan] = {}
+        self._plans: dict[str, DataflowPlan] = {}
         self._river: River | None = None
         self._client: Client | None = None
 
@@ -135,7 +136,7 @@ class App:
             )
         if name in self._plans or name in self._sources:
             raise DeclarationError(f"view {name!r}: there is a table or a view of that name already")
-        self._plans[name] = plan_view(name, sql, key, self._tables, self._typer)
+        self._plans[name] = declare_view(name, sql, key, self._tables, self._typer)
 
     def _check_declaring(self, what: str) -> None:
         if self._river is not None:

@@ -92,7 +92,7 @@ def test_c1_epochs_end_in_order() -> None:
 @pytest.mark.parametrize("applied", [0, 1, 3])
 def test_c1_rows_that_went_in_and_did_not_come_out_are_a_fault(applied: int) -> None:
     machine = coordinator(*BOTH, published(1, rows=2), finished(1, 1))
-    with pytest.raises(ProtocolError, match=f"epoch 1: view 'rows' applied {applied} rows and 2 were published"):
+    with pytest.raises(ProtocolError, match=f"epoch 1: {applied} rows have come to region 'rows', and 2 went in"):
         machine.step(finished(2, 1, applied=applied))
 
 

@@ -1,23 +1,21 @@
 """The coordinator's account of epochs: rule C1, for epochs that stay where they are read and for mixed ones."""
 
-from dataclasses import replace
-
 import pytest
-from coordinator_kit import CHANNEL, PLAN
+from coordinator_kit import CHANNEL, PLAN, planned
 
 from upriver.errors import ProtocolError
 from upriver.ids import Channel, Epoch, WorkerId
 from upriver.machines.ledger import Ledger
 from upriver.machines.messages import EpochFinished, RowsApplied
 
-PLANS = (PLAN, replace(PLAN, name="other", index=("j",)))
+PLANS = (PLAN, planned(name="other", index=("j",)))
 ZERO, ONE = WorkerId(0), WorkerId(1)
 BOTH = (ZERO, ONE)
 
 
 def ledger(*rows: tuple[int, int], mixed: bool = False, waits_for_all: bool = True) -> Ledger:
     """Of epochs from the first on, with so many rows for each of the two views."""
-    made = Ledger(PLANS, waits_for_all)
+    made = Ledger(PLANS, waits_for_all, True)
     for number, (for_rows, for_other) in enumerate(rows, 1):
         made.publish(Epoch(number), {CHANNEL: for_rows, Channel("t/j"): for_other})
         if mixed:
@@ -52,14 +50,14 @@ def test_c1_the_rows_of_all_workers_add_up_to_those_published() -> None:
 def test_c1_an_epoch_that_is_not_mixed_must_add_up_when_all_have_finished(of_one: int) -> None:
     made = ledger((1, 0))
     finish(made, ZERO, 1, rows=0)
-    with pytest.raises(ProtocolError, match=f"view 'rows' applied {of_one} rows and 1 were published"):
+    with pytest.raises(ProtocolError, match=f"{of_one} rows have come to region 'rows', and 1 went in"):
         finish(made, ONE, 1, rows=of_one)
 
 
 def test_c1_a_view_with_too_many_rows_is_a_fault_where_another_lacks_as_many() -> None:
     made = ledger((1, 1), mixed=True)
     finish(made, ZERO, 1, rows=0)
-    with pytest.raises(ProtocolError, match="view 'other' applied 2 rows and 1 were published"):
+    with pytest.raises(ProtocolError, match="2 rows have come to region 'other', and 1 went in"):
         finish(made, ONE, 1, rows=0, other=2)
 
 
@@ -74,7 +72,7 @@ def test_c1_a_mixed_epoch_waits_for_the_rows_that_are_on_their_way() -> None:
 def test_c1_a_mixed_epoch_with_too_many_rows_is_a_fault() -> None:
     made = ledger((1, 0), mixed=True)
     finish(made, ZERO, 1, rows=1)
-    with pytest.raises(ProtocolError, match="view 'rows' applied 2 rows and 1 were published"):
+    with pytest.raises(ProtocolError, match="2 rows have come to region 'rows', and 1 went in"):
         finish(made, ONE, 1, rows=1)
 
 

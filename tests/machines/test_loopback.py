@@ -110,7 +110,7 @@ class River:
 
     def start(self, worker: WorkerId) -> None:
         incarnation = next(self._incarnations)
-        self.workers[incarnation], self.places[incarnation] = WorkerMachine(lambda _: Seen()), worker
+        self.workers[incarnation], self.places[incarnation] = WorkerMachine(lambda *_: Seen()), worker
         registered = WorkerRegistered(worker=worker, incarnation=Incarnation(incarnation), address="")
         self.put(incarnation, COORDINATOR, registered)
 
@@ -291,7 +291,7 @@ def check_map(river: River, workers: int) -> None:
     assert len(river.workers) == workers
     for incarnation, machine in river.workers.items():
         assert isinstance(machine.phase, Following)
-        view = machine.phase.shares["seen"].view
+        view = machine.phase.shares["seen"].region
         assert isinstance(view, Seen)
         mine = np.flatnonzero(owners == river.places[incarnation]).tolist()
         assert set(view.epochs) == {key for vnode in mine for key in KEYS[vnode]} & set(ALL_KEYS)

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 from coordinator_kit import (
@@ -23,6 +22,7 @@ from coordinator_kit import (
     only,
     opened,
     outcomes,
+    planned,
     published,
     settled,
     tell,
@@ -80,7 +80,7 @@ def test_up_the_rescale_is_announced_when_all_have_met() -> None:
     machine = coordinator(*UP[:-1])
     before, after = vnode_map(), vnode_map(AT_3, version=1)
     order = RescaleAnnounced(before=before, after=after, old=(ZERO, ONE), new=(ZERO, ONE, TWO))
-    orders = [tell(incarnation, Order(view="rows", order=order)) for incarnation in (1, 2, 3)]
+    orders = [tell(incarnation, Order(region="rows", order=order)) for incarnation in (1, 2, 3)]
     assert machine.step(met(3)) == orders
 
 
@@ -286,9 +286,9 @@ def test_so_many_wishes_wait_and_one_more_is_refused() -> None:
 
 
 def test_each_view_is_settled_by_itself() -> None:
-    twins = (PLAN, replace(PLAN, name="twin"))
+    twins = (PLAN, planned(name="twin"))
     machine = coordinator(*MOVING[:-1], plans=twins)
-    assert sorted(order.view for order in only(Order, machine.step(met(2)))) == ["rows", "rows", "twin", "twin"]
+    assert sorted(order.region for order in only(Order, machine.step(met(2)))) == ["rows", "rows", "twin", "twin"]
     for word in (settled(1), settled(2), settled(1, view="twin")):
         assert outcomes(machine.step(word)) == []
     assert outcomes(machine.step(settled(2, view="twin"))) == [(1, "over", 1)]

@@ -62,7 +62,7 @@ ZERO, ONE = WorkerId(0), WorkerId(1)
 
 
 def orders(actions: Sequence[CoordinatorAction]) -> list[tuple[str, str]]:
-    return [(order.view, type(order.order).__name__) for order in only(Order, actions)]
+    return [(order.region, type(order.order).__name__) for order in only(Order, actions)]
 
 
 # Aborted ------------------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from machines_kit import (
     meet,
     opened,
     over,
+    planned,
     read,
     reading,
     reports,
@@ -53,14 +54,14 @@ def test_an_epoch_without_rows_is_reported_too() -> None:
 
 
 def test_rows_reach_every_view_that_their_channel_feeds() -> None:
-    twins = assign(plans=(PLAN, replace(PLAN, name="twin")), maps=dict.fromkeys(("seen", "twin"), vnode_map([0] * 8)))
+    twins = assign(plans=(PLAN, planned(name="twin")), maps=dict.fromkeys(("seen", "twin"), vnode_map([0] * 8)))
     machine = worker(twins, *applied("ab"))
     for view in ("seen", "twin"):
         assert answered(machine.step(asked("a", view=view))) == {1: ({"a": [1]}, 1)}
 
 
 def test_each_channel_is_read_once_and_counted_by_itself() -> None:
-    elsewhere = replace(PLAN, name="elsewhere", index=("j",))
+    elsewhere = planned(name="elsewhere", index=("j",))
     two = assign(plans=(PLAN, elsewhere), maps=dict.fromkeys(("seen", "elsewhere"), vnode_map([0] * 8)))
     machine = worker(two, opened(1), rows(1, "a"), rows(1, "b", "c", channel="t/j"))
     promised = {CHANNEL: 1, Channel("t/j"): 2}

@@ -1,7 +1,6 @@
 """The worker machine's part in a rescale: meeting, giving, taking, holding still, leaving; rules W7 and W8."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +24,7 @@ from machines_kit import (
     of_region,
     opened,
     owners_with,
+    planned,
     reports,
     rows,
     rows_from,
@@ -51,7 +51,7 @@ MOVING: list[WorkerEvent] = [*BEFORE, announce(ALL_MINE, MOVES_0, 0, 1)]
 """Worker 0 gives vnode 0 to worker 1; it has two keys there, and has given none."""
 TAKING: list[WorkerEvent] = [assign(me=1), meet(0, 1), announce(ALL_MINE, MOVES_0, 0, 1)]
 """The same, seen by worker 1."""
-INSTALLED = said(1, Installed(view="seen"))
+INSTALLED = said(1, Installed(region="seen"))
 V1 = MapVersion(1)
 
 
@@ -69,7 +69,7 @@ def _state(load: Acquire) -> tuple[pa.RecordBatch, ...]:
 def load(*keys: str, generation: int = 0) -> PeerSaid:
     """A load of such keys, from worker 0."""
     giver, sorted_keys = Seen(), np.sort(hashed(keys))
-    giver.apply(batch(1, *keys))
+    giver.apply(0, batch(1, *keys))
     return of_region(0, Acquire(version=V1, keys=sorted_keys, state=giver.collect(sorted_keys)), generation)
 
 
@@ -110,7 +110,7 @@ def test_w7_the_next_load_leaves_when_the_one_before_is_installed() -> None:
 
 def test_w7_two_views_share_the_bound_and_take_turns_in_order() -> None:
     views = ("seen", "twin")
-    twins = assign(plans=(PLAN, replace(PLAN, name="twin")), maps=dict.fromkeys(views, vnode_map(ALL_MINE)))
+    twins = assign(plans=(PLAN, planned(name="twin")), maps=dict.fromkeys(views, vnode_map(ALL_MINE)))
     orders = [announce(ALL_MINE, MOVES_0, 0, 1, view=view) for view in views]
     machine = worker(twins, *applied([FIRST]), meet(0, 1), *orders)
     assert (given(machine.step(move())), machine.can_move) == ([[FIRST]], False)
@@ -120,7 +120,7 @@ def test_w7_two_views_share_the_bound_and_take_turns_in_order() -> None:
 
 def test_a_load_is_installed_and_its_giver_is_told_so() -> None:
     machine = worker(*TAKING)
-    assert sent(machine.step(load(FIRST, SECOND))) == [(0, Installed(view="seen"))]
+    assert sent(machine.step(load(FIRST, SECOND))) == [(0, Installed(region="seen"))]
     assert answered(machine.step(asked(FIRST, SECOND))) == {}, "it asks the old owner until that has said Done"
 
 
@@ -130,13 +130,13 @@ def test_a_slice_is_done_with_its_last_key_and_settled_when_the_taker_has_marked
     assert sent(machine.step(move()))[-1] == (1, done)
     actions = machine.step(of_region(1, Mark(version=V1, vnode=VnodeId(0))))
     assert sent(actions) == [(1, RelayedMark(version=V1, vnode=VnodeId(0), origin=WorkerId(1)))]
-    assert reports(actions, Settled) == [Settled(view="seen", version=V1, kept=())]
+    assert reports(actions, Settled) == [Settled(region="seen", version=V1, kept=())]
 
 
 def test_the_taker_settles_when_its_own_mark_has_come_back() -> None:
     machine = worker(*TAKING, load(FIRST), of_region(0, Done(version=V1, vnode=VnodeId(0))))
     mark = RelayedMark(version=V1, vnode=VnodeId(0), origin=WorkerId(1))
-    assert reports(machine.step(of_region(0, mark)), Settled) == [Settled(view="seen", version=V1, kept=())]
+    assert reports(machine.step(of_region(0, mark)), Settled) == [Settled(region="seen", version=V1, kept=())]
     assert answered(machine.step(asked(FIRST))) == {1: ({FIRST: [1]}, 0)}
 
 
@@ -144,7 +144,7 @@ def test_what_has_not_begun_to_move_is_kept_after_an_abort() -> None:
     machine = worker(*MOVING)
     actions = machine.step(abort())
     assert sent(actions) == [(1, Kept(version=V1, vnodes=(VnodeId(0),)))]
-    assert reports(actions, Settled) == [Settled(view="seen", version=V1, kept=(VnodeId(0),))]
+    assert reports(actions, Settled) == [Settled(region="seen", version=V1, kept=(VnodeId(0),))]
     assert not machine.can_move
 
 
@@ -179,14 +179,14 @@ def test_a_worker_that_still_owns_vnodes_cannot_leave() -> None:
 def test_a_goodbye_is_told_to_the_coordinator() -> None:
     machine = worker(assign(), meet(0, 2))
     goodbye = of_region(2, Bye(version=MapVersion(0)))
-    assert reports(machine.step(goodbye), PeerLeft) == [PeerLeft(view="seen", peer=WorkerId(2))]
+    assert reports(machine.step(goodbye), PeerLeft) == [PeerLeft(region="seen", peer=WorkerId(2))]
 
 
 def test_progress_is_told_when_a_slice_or_a_phase_has_changed_and_not_for_each_key() -> None:
     machine = worker(*BEFORE)
     (begun,) = reports(machine.step(announce(ALL_MINE, MOVES_0, 0, 1)))
     expected = Moved(
-        view="seen", phase="Collecting", keys=0, bytes=0, keys_left=2, vnodes_left=0, gone=(), forwarded=0, bounced=0
+        region="seen", phase="Collecting", keys=0, bytes=0, keys_left=2, vnodes_left=0, gone=(), forwarded=0, bounced=0
     )
     assert begun == expected
     assert reports(machine.step(move())) == []
@@ -233,12 +233,12 @@ def test_w8_what_a_peer_said_before_all_began_anew_is_not_heard() -> None:
     assert machine.step(load(FIRST, generation=0)) == []
     assert machine.step(rows_from(0, 1, KEYS[0][0], version=1)) == []
     machine.step(HoldStill(pause=1))
-    assert sent(machine.step(load(FIRST, generation=1))) == [(0, Installed(view="seen"))]
+    assert sent(machine.step(load(FIRST, generation=1))) == [(0, Installed(region="seen"))]
 
 
 def test_w8_switched_off_hears_it() -> None:
     machine = worker(*TAKING, assign(me=1, generation=1), rules=Rules(w8_own_generation_only=False))
-    assert sent(machine.step(load(FIRST, generation=0))) == [(0, Installed(view="seen"))]
+    assert sent(machine.step(load(FIRST, generation=0))) == [(0, Installed(region="seen"))]
 
 
 def test_w8_loads_on_their_way_when_all_began_anew_do_not_hold_the_next_ones_up() -> None:
@@ -257,5 +257,5 @@ def test_everything_said_to_peers_is_of_the_workers_generation() -> None:
 
 def test_a_peer_that_speaks_of_a_view_that_is_not_kept_here_is_a_fault() -> None:
     message = RowsSent(version=MapVersion(0), rows=rows(1, "a").batch)
-    with pytest.raises(ProtocolError, match="worker 1 speaks of view 'typo'"):
-        worker(assign(HALVES), meet(0, 1)).step(said(1, ForRegion(view="typo", message=message)))
+    with pytest.raises(ProtocolError, match="worker 1 speaks of region 'typo'"):
+        worker(assign(HALVES), meet(0, 1)).step(said(1, ForRegion(region="typo", message=message)))

@@ -33,8 +33,9 @@ from machines_kit import (
 )
 
 from upriver.errors import IllegalEvent, RowError, WrongOwner
-from upriver.ids import SnapshotId
+from upriver.ids import Epoch, SnapshotId
 from upriver.machines.messages import (
+    BeginStage,
     CloseInput,
     DropSnapshot,
     EpochFinished,
@@ -49,6 +50,7 @@ from upriver.machines.worker_events import LookupGivenUp, PeerLost, PeersMet, St
 OF_EACH_KIND: list[WorkerEvent] = [
     assign(),
     opened(1),
+    BeginStage(epoch=Epoch(1), stage=0),
     over(1),
     ReadVnodes(vnodes=()),
     meet(0, 1),

@@ -175,7 +175,7 @@ class Forgetful(Region):
     ],
 )
 def test_a_view_that_is_wrong_is_caught(faulty: type[Region], caught_by: set[str]) -> None:
-    simulator = Simulator(build_view=partial(faulty.build, evaluator=Evaluator()))
+    simulator = Simulator(build_region=partial(faulty.build, evaluator=Evaluator()))
     found = [simulator.play(seed, steps=200, workers=3).violation for seed in range(10)]
     assert {violation.checker for violation in found if violation is not None} <= caught_by
     assert any(found)

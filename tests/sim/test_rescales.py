@@ -33,9 +33,9 @@ def fair_world(seed: int, workers: int) -> World:
     lots = Random(seed)
     drawn = Weather.drawn(lots, [WorkerId(worker) for worker in range(workers)])
     weather = replace(drawn.calmed(), publish=0.2, lookup=0.5, scan=0.05, move=0.5, sizes=(1, 20, 60))
-    build_view = partial(Region.build, evaluator=Evaluator())
+    build_region = partial(Region.build, evaluator=Evaluator())
     while True:
-        world = World(lots, workers, compiled_views(), ALL_RULES, build_view, weather)
+        world = World(lots, workers, compiled_views(), ALL_RULES, build_region, weather)
         if len(world.river.maps()["readers"].owners) >= VNODES_MIN:
             world.run(150)
             return world

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from upriver.bench.events import SCHEMA, TABLE, TOTALS, VIEW
 from upriver.dataflow.plan import TableSpec
-from upriver.dataflow.sql import plan_view
+from upriver.dataflow.views import declare_view
 from upriver.hashing import hash64
 from upriver.ids import Epoch, WorkerId
 from upriver.machines.coordinator import CoordinatorMachine
@@ -44,7 +44,8 @@ class HandFedRiver:
         self.table = TableSpec(TABLE, SCHEMA, ("k",))
         self.token = secrets.token_urlsafe(32)
         tables = {TABLE: self.table}
-        self._plan = plan_view(VIEW, TOTALS, "k", tables, SparkTyper(spark, tables))
+        self._plan = declare_view(VIEW, TOTALS, "k", tables, SparkTyper(spark, tables))
+        (self._channel,) = self._plan.channels
         self._spark = spark
         self._root = str(root)
         self._workers = [WorkerId(number) for number in range(workers)]
@@ -90,10 +91,10 @@ class HandFedRiver:
         columns = [pa.array(hashes[order]), *rows.take(pa.array(order)).columns]
         encoded = encode_run(pa.Table.from_arrays(columns, schema=run_schema(SCHEMA)))
         batch = self._log.last_batch(TABLE) + 1
-        path = f"tables/{self._plan.channel}/{batch:012d}-hand-fed.arrow"
+        path = f"tables/{self._channel}/{batch:012d}-hand-fed.arrow"
         self._lake.files.create(path, encoded)
         run = describe_run(path, encoded, hashes[order], VNODES_DEFAULT)
-        self._log.publish(TABLE, "hand-fed", batch, {self._plan.channel: (run,)})
+        self._log.publish(TABLE, "hand-fed", batch, {self._channel: (run,)})
         return self._published_at
 
     def _published(self, manifest: Manifest) -> None:

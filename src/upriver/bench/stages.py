@@ -19,7 +19,7 @@ from upriver.dataflow.batch import Batch
 from upriver.dataflow.expressions import Evaluator
 from upriver.dataflow.plan import TableSpec, lake_channel
 from upriver.dataflow.region import Region
-from upriver.dataflow.sql import plan_view
+from upriver.dataflow.views import declare_view
 from upriver.ids import Epoch, Term, VnodeId
 from upriver.shell.lake import Lake, Manifest
 from upriver.spark.ingest import Layout
@@ -116,10 +116,11 @@ def _read(lake: Lake, manifest: Manifest) -> list[Batch]:
 def _region(spark: SparkSession) -> Callable[[Sequence[Batch]], None]:
     """A worker's share of the view, which here is all of it; the result applies an epoch to it."""
     tables = {TABLE: EVENTS}
-    region = Region.build(plan_view(VIEW, TOTALS, "k", tables, SparkTyper(spark, tables)), Evaluator())
+    plan = declare_view(VIEW, TOTALS, "k", tables, SparkTyper(spark, tables))
+    region = Region.build(plan, plan.regions[-1], Evaluator())
 
     def apply(epoch: Sequence[Batch]) -> None:
         for batch in epoch:
-            region.apply(batch)
+            region.apply(0, batch)
 
     return apply

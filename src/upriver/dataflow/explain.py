@@ -2,35 +2,49 @@
 
 from typing import Any
 
-from upriver.dataflow.plan import AggregatePlan, ViewPlan
+from upriver.dataflow.graph import DataflowPlan, LakeEdge, RegionPlan
+from upriver.dataflow.ops import Filter, Project
+from upriver.dataflow.plan import AggregatePlan, Projection
 
 FULL_REASON = "every key is kept: partial state is not built yet"
 
 
-def explain(plan: ViewPlan) -> dict[str, Any]:
+def explain(plan: DataflowPlan) -> dict[str, Any]:
     """The plan as a plain dict; :func:`render` turns it into text."""
+    regions = [_region(region) for region in plan.regions]
+    return {"view": plan.name, "sql": plan.sql, "key": list(plan.key), "regions": regions}
+
+
+def _region(region: RegionPlan) -> dict[str, Any]:
+    edge, projection = region.inputs[0].edge, None
+    assert isinstance(edge, LakeEdge)
     steps: list[str] = []
-    if plan.filter is not None:
-        steps.append(f"filter {plan.filter}")
-    if plan.aggregate is not None:
-        steps.append(_aggregate(plan, plan.aggregate))
+    for node in region.nodes:
+        if isinstance(node.op, Filter):
+            steps.append(f"filter {node.op.predicate}")
+        elif isinstance(node.op, Project):
+            projection = node.op.projection
+    store = region.store
+    assert store is not None
+    assert projection is not None
+    if store.aggregate is not None:
+        steps.append(_aggregate(projection, store.aggregate))
     else:
         steps.append("keep the rows")
-    if plan.having is not None:
-        steps.append(f"having {plan.having}")
-    steps.append(f"output {', '.join(f'{field.name} {field.type}' for field in plan.output.schema)}")
-    region = {
-        "routing_key": list(plan.index),
-        "input": f"lake edge {plan.channel}: rows of {plan.table} in hash64 order of ({', '.join(plan.index)})",
+    if store.having is not None:
+        steps.append(f"having {store.having}")
+    steps.append(f"output {', '.join(f'{field.name} {field.type}' for field in store.output.schema)}")
+    return {
+        "routing_key": list(edge.index),
+        "input": f"lake edge {edge.channel}: rows of {edge.table} in hash64 order of ({', '.join(edge.index)})",
         "steps": steps,
         "state": "full",
         "why": FULL_REASON,
     }
-    return {"view": plan.name, "sql": plan.sql, "key": list(plan.key), "regions": [region]}
 
 
-def _aggregate(plan: ViewPlan, aggregate: AggregatePlan) -> str:
-    source = dict(zip(plan.project.schema.names, plan.project.expressions, strict=True))
+def _aggregate(projection: Projection, aggregate: AggregatePlan) -> str:
+    source = dict(zip(projection.schema.names, projection.expressions, strict=True))
     group = ", ".join(source[name] for name in aggregate.group)
     calls = (
         "count(*)" if call.argument is None else f"{call.function}({source[call.argument]})" for call in aggregate.calls

@@ -27,6 +27,11 @@ class LakeEdge:
     def channel(self) -> Channel:
         return lake_channel(self.table, self.index)
 
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The routing key, columns of the rows that come."""
+        return self.index
+
 
 @dataclass(frozen=True, slots=True)
 class ExchangeEdge:
@@ -125,6 +130,11 @@ class DataflowPlan:
             fed_by = [depths[entry.edge.region] for entry in region.inputs if isinstance(entry.edge, ExchangeEdge)]
             depths[region.name] = 1 + max(fed_by, default=-1)
         return depths
+
+    @property
+    def channels(self) -> frozenset[Channel]:
+        """The lake edges that feed it."""
+        return frozenset(channel for region in self.regions for _, channel in region.lake_ports)
 
     @property
     def depth(self) -> int:

@@ -12,15 +12,17 @@ from typing import Self
 import numpy as np
 import pyarrow as pa
 
-from upriver.dataflow.batch import Batch, Hashes
+from upriver.dataflow import ops
+from upriver.dataflow.batch import Batch, Hashes, Outgoing
+from upriver.dataflow.graph import DataflowPlan, RegionPlan, ViewStore
 from upriver.dataflow.operators.aggregate import Aggregate
 from upriver.dataflow.operators.evaluator import Evaluator
 from upriver.dataflow.operators.filter import Filter
-from upriver.dataflow.operators.project import Project, plain_columns, quoted
+from upriver.dataflow.operators.project import Project, quoted
 from upriver.dataflow.operators.rows import Rows
 from upriver.dataflow.operators.turnover import Turnover
 from upriver.dataflow.operators.view import Store, View
-from upriver.dataflow.plan import AggregatePlan, ViewPlan
+from upriver.dataflow.plan import AggregatePlan, Projection
 from upriver.errors import ProtocolError
 
 
@@ -36,20 +38,38 @@ class Region:
         self._view = view
 
     @classmethod
-    def build(cls, plan: ViewPlan, evaluator: Evaluator) -> Self:
+    def build(cls, view: DataflowPlan, region: RegionPlan, evaluator: Evaluator) -> Self:
         """An empty region. Raises ProtocolError for a plan that contradicts itself.
 
         vnodes: the lake's. Scans are sorted by hash64, hence grouped by vnode, however many vnodes there are.
         """
-        store = Turnover(partial(store_of, plan))
+        predicate, project, kept = None, None, region.store
+        for node in region.nodes:
+            if isinstance(node.op, ops.Filter):
+                predicate = node.op.predicate
+            elif isinstance(node.op, ops.Project):
+                project = node.op.projection
+        if project is None or kept is None or len(region.inputs) != 1:
+            raise ProtocolError(f"region {region.name!r} is of a kind that is not built yet")
+        store = Turnover(partial(store_of, view.name, kept, project.schema))
         return cls(
-            None if plan.filter is None else Filter(plan.filter, evaluator),
-            Project(plan.project, evaluator),
+            None if predicate is None else Filter(predicate, evaluator),
+            Project(project, evaluator),
             store,
-            View(store, plan.output, plan.having, evaluator),
+            View(store, kept.output, kept.having, evaluator),
         )
 
-    def apply(self, batch: Batch) -> None:
+    @property
+    def gathered(self) -> int:
+        return 0
+
+    def settle(self) -> int:
+        return 0
+
+    def drain(self) -> Sequence[Outgoing]:
+        return ()
+
+    def apply(self, port: int, batch: Batch) -> None:
         """Take in rows of the table, in the order in which they came off the edge.
 
         Raises RowError if a row makes an expression or an aggregate fail. The region is of no use then: a part of the
@@ -98,23 +118,21 @@ class Region:
         return {"rows": self._store.held, "keys": self._store.keys, "bytes": self._store.nbytes}
 
 
-def store_of(plan: ViewPlan) -> Store:
-    """An empty store for what the plan keeps. Raises ProtocolError for a plan that contradicts itself."""
-    columns = plain_columns(plan.output)
-    kept = plan.project.schema.names if plan.aggregate is None else plan.aggregate.group
-    routing = [columns[name] for name in plan.key if columns.get(name) in kept]
-    if len(routing) < len(plan.index):
-        raise ProtocolError(f"view {plan.name!r}: its key {plan.key} is not a column of what it keeps, {kept}")
-    if plan.aggregate is None:
-        return Rows(plan.project.schema, routing)
-    return Aggregate(plan.aggregate, plan.project.schema, routing, _titles(plan, plan.aggregate))
+def store_of(view: str, store: ViewStore, source: pa.Schema) -> Store:
+    """An empty store. Raises ProtocolError for a plan that contradicts itself."""
+    kept = source.names if store.aggregate is None else store.aggregate.group
+    if not set(store.key) <= set(kept):
+        raise ProtocolError(f"view {view!r}: its key {store.key} is not a column of what it keeps, {kept}")
+    if store.aggregate is None:
+        return Rows(source, store.key)
+    return Aggregate(store.aggregate, source, store.key, _titles(store.output, store.aggregate))
 
 
-def _titles(plan: ViewPlan, aggregate: AggregatePlan) -> dict[str, str]:
+def _titles(output: Projection, aggregate: AggregatePlan) -> dict[str, str]:
     """For each column of the aggregate, the view's columns that are made of it: what the user knows it by."""
-    outputs = list(zip(plan.output.expressions, plan.output.schema.names, strict=True))
+    outputs = list(zip(output.expressions, output.schema.names, strict=True))
     made_of = {
-        column: [output for expression, output in outputs if quoted(column) in expression]
+        column: [name for expression, name in outputs if quoted(column) in expression]
         for column in (*aggregate.group, *(call.output for call in aggregate.calls))
     }
     return {column: " and ".join(titles) for column, titles in made_of.items() if titles}

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from upriver.dataflow.plan import ViewPlan
+from upriver.dataflow.graph import DataflowPlan
 from upriver.ids import Epoch, Incarnation, VnodeId, WorkerId
 from upriver.machines.coordinator_events import CoordinatorAction, Tell
 from upriver.machines.ledger import Ledger
@@ -35,10 +35,10 @@ class Member:
 
 @dataclass(slots=True, kw_only=True)
 class Cluster:
-    """workers: every place that takes part in epochs. reading: who reads which vnode's slices. maps: of each view's
-    region; all the same as ``reading`` unless a rescale is on. generation: how often all were assigned anew."""
+    """workers: every place that takes part in epochs. reading: who reads which vnode's slices. maps: of each region;
+    all the same as ``reading`` unless a rescale is on. generation: how often all were assigned anew."""
 
-    plans: tuple[ViewPlan, ...]
+    plans: tuple[DataflowPlan, ...]
     rules: Rules
     workers: tuple[WorkerId, ...]
     reading: VnodeMap
@@ -60,12 +60,27 @@ class Cluster:
         """Whether every place is filled."""
         return all(worker in self.members and self.members[worker].assigned for worker in self.workers)
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether any epoch was opened since all have begun."""
+        return self.ledger.through > 0 or any(member.sent > 0 for member in self.by_worker())
+
+    def is_filled(self) -> bool:
+        """Whether there is somebody in every place, told what to keep or not."""
+        return self.members.keys() >= set(self.workers)
+
     def is_quiet(self) -> bool:
         """Whether every epoch that was opened has ended, and every worker has caught up."""
         if not self.is_complete():
             return False
         members = [self.members[worker] for worker in self.workers]
-        return all(member.finished == member.sent == self.ledger.ended for member in members)
+        return all(member.finished == member.sent == self.ledger.through for member in members)
+
+    def has_caught_up(self, until: Epoch) -> bool:
+        """Whether every place is filled, and everybody has gone through this epoch."""
+        if not self.is_complete() or (self.ledger.is_staged and self.ledger.through < until):
+            return False
+        return all(member.finished >= until for member in self.by_worker())
 
     def tell(self, member: Member, message: ToWorker) -> None:
         self.actions.append(Tell(incarnation=member.incarnation, message=message))
@@ -92,6 +107,14 @@ class Cluster:
         )
         self.tell(member, assign)
 
+    def start_anew(self) -> None:
+        """All workers begin from nothing, as another generation."""
+        self.generation += 1
+        self.ledger.start_anew()
+        for worker, member in sorted(self.members.items()):
+            if member.assigned or worker in self.workers:  # else it is to join, when all are ready for it
+                self.assign(member, start_at=Epoch(0), serve_from=self.ledger.published)
+
     def read_by(self, vnode_map: VnodeMap) -> None:
         """From the next epoch on, slices are read by this map."""
         self.reading = vnode_map
@@ -116,12 +139,13 @@ class Cluster:
     @property
     def may_open_next(self) -> bool:
         """Whether there is an epoch to open, and every one that was opened has ended."""
-        return self.ledger.published > self.ledger.ended and self.is_quiet()
+        return self.ledger.published > self.ledger.through and self.is_quiet()
 
-    def open_next(self) -> None:
+    def open_next(self, *, keys_move: bool) -> None:
         """Open one epoch for all, whose rows may be applied elsewhere than where they are read."""
-        epoch = Epoch(self.ledger.ended + 1)
-        self.ledger.open_mixed(epoch)
+        epoch = Epoch(self.ledger.through + 1)
+        if keys_move:
+            self.ledger.open_mixed(epoch)
         for worker in self.workers:
             self._open(self.members[worker], epoch, mixed=True)
 

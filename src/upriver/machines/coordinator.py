@@ -9,7 +9,7 @@ from nothing and applies all epochs again, while the others go on.
 Rules C1 to C4: ``docs/design/0001-river.md``. Rescales, C5 to C8: ``docs/design/rescale.md``.
 """
 
-from upriver.dataflow.plan import ViewPlan
+from upriver.dataflow.graph import DataflowPlan
 from upriver.ids import Epoch, Incarnation, WorkerId
 from upriver.machines.cluster import Cluster, Member
 from upriver.machines.coordinator_events import (
@@ -28,7 +28,9 @@ from upriver.machines.coordinator_events import (
     WorkerSaid,
 )
 from upriver.machines.ledger import Ledger
+from upriver.machines.meetings import Meetings
 from upriver.machines.messages import (
+    BeginStage,
     EpochFinished,
     EpochOver,
     FromWorker,
@@ -38,8 +40,10 @@ from upriver.machines.messages import (
     PeersLost,
     Retire,
     RowsApplied,
+    RowsSettled,
     Settled,
     SnapshotTaken,
+    StageDone,
     StartedAnew,
     Still,
     Strain,
@@ -48,26 +52,30 @@ from upriver.machines.messages import (
 from upriver.machines.rescales import Rescales
 from upriver.machines.rules import ALL_RULES, Rules
 from upriver.machines.scans import Scans
+from upriver.machines.strategies import Strategy
 from upriver.vnodes import VnodeMap
 
 
 class CoordinatorMachine:
     """``step(event) -> actions``; see the module's docstring."""
 
-    def __init__(self, vnode_map: VnodeMap, plans: tuple[ViewPlan, ...], rules: Rules = ALL_RULES) -> None:
+    def __init__(self, vnode_map: VnodeMap, plans: tuple[DataflowPlan, ...], rules: Rules = ALL_RULES) -> None:
         self.plans = plans
         self._rules = rules
-        self._ledger = Ledger(plans, rules.c1_all_workers_finish)
+        self._ledger = Ledger(plans, rules.c1_all_workers_finish, rules.c9_rows_have_arrived)
         self.cluster = Cluster(
             plans=plans,
             rules=rules,
             workers=vnode_map.workers,
             reading=vnode_map,
-            maps={plan.name: vnode_map for plan in plans},
+            maps={region.name: vnode_map for plan in plans for region in plan.regions},
             ledger=self._ledger,
         )
         self._scans = Scans(self.cluster)
-        self._rescales = Rescales(self.cluster, self._scans)
+        self._meetings = Meetings(self.cluster)
+        self._rescales = Rescales(self.cluster, self._scans, self._meetings)
+        self._is_torn = False
+        """C10: rows that were exchanged may be lost, so all are to begin anew."""
         self._stopping = False
 
     @property
@@ -111,18 +119,34 @@ class CoordinatorMachine:
 
     def _go_on(self) -> None:
         """Do whatever has become possible."""
+        if self._is_torn and self.cluster.is_filled():
+            self._is_torn = False
+            if self.cluster.has_begun:
+                self._rescales.all_begin_anew()
         self._end_epochs()
         self._rescales.advance()
+        if self._ledger.is_staged:
+            self._see_that_all_have_met()
         rescales, scans = self._rescales, self._scans
         if rescales.takes_scans:
             scans.take_now()
         elif rescales.holds_still and self.cluster.is_quiet():
             scans.take_still()
-        if rescales.in_lock_step:
-            if not (scans.wants_pause and rescales.holds_still):
+        if rescales.in_lock_step or self._ledger.is_staged:
+            ready = rescales.opens_epochs and self._may_exchange()
+            if ready and not (scans.wants_pause and rescales.holds_still):
                 rescales.open_next()
         else:  # while nothing new is opened, those who are behind get what others had
             self.cluster.open_ahead(self._ledger.published if rescales.opens_epochs else self.cluster.opened)
+
+    def _may_exchange(self) -> bool:
+        """Whether there is a channel between any two workers, or none is needed."""
+        return not self._ledger.is_staged or (self._meetings.is_over and self._meetings.is_of_all)
+
+    def _see_that_all_have_met(self) -> None:
+        """With exchange edges, no epoch is opened before everybody can speak to everybody (C10)."""
+        if self._rescales.is_idle and not self._meetings.is_of_all and self.cluster.is_quiet():
+            self._meetings.call(Strategy.ICADD, None)
 
     # Members
 
@@ -137,7 +161,7 @@ class CoordinatorMachine:
             return
         member = Member(worker=event.worker, incarnation=event.incarnation, address=event.address)
         self.cluster.members[event.worker] = member
-        if not joins:
+        if not (joins or self._is_torn):
             self.cluster.assign(member, start_at=Epoch(0), serve_from=self._ledger.published)
 
     def _gone(self, incarnation: Incarnation) -> None:
@@ -148,7 +172,15 @@ class CoordinatorMachine:
         self._ledger.forget(member.worker)
         self._scans.lost(incarnation)
         if not self._stopping:
+            self._tear()
             self._rescales.lost(member)
+
+    def _tear(self) -> None:
+        """Somebody, or a channel, was lost, and with it perhaps rows that were exchanged. Where keys move, the rescale
+        has all begin anew; and where no epoch was opened yet, there is nothing to lose."""
+        exchanges = self._ledger.is_staged and self.cluster.has_begun and not self._rescales.in_lock_step
+        if exchanges and self._rules.c10_anew_when_torn:  # C10
+            self._is_torn = True
 
     # What workers say
 
@@ -176,14 +208,22 @@ class CoordinatorMachine:
                 self._ledger.finished(member.worker, message)
             case RowsApplied():
                 self._ledger.applied(member.worker, message)
+            case RowsSettled():
+                self._ledger.settled(member.worker, message)
+            case StageDone():
+                member.stats = message.stats
+                self._ledger.stage_done(member.worker, message)
             case SnapshotTaken():
                 self._scans.taken(member, message)
             case Still():
                 self._scans.still(member, message)
             case MetPeers():
-                self._rescales.met(member, message)
-            case PeersLost():
-                self._rescales.channel_lost(member, message)
+                self._meetings.met(member, message)
+            case PeersLost(meeting=meeting):
+                if meeting == self._meetings.number:
+                    self._meetings.forget()
+                    self._tear()
+                    self._rescales.channel_lost(member, message)
             case Settled():
                 self._rescales.settled(member, message)
             case PeerLeft():
@@ -197,8 +237,14 @@ class CoordinatorMachine:
                 self.cluster.actions.append(AppFailed(kind=message.kind, error=message.error))
 
     def _end_epochs(self) -> None:
-        ended = self._ledger.end(self.cluster.workers)
-        for epoch in ended:
-            self.cluster.actions.append(EpochEnded(epoch=epoch))
-            if self._rescales.in_lock_step:
+        due = self._ledger.stage_due(self.cluster.workers)
+        if due is not None:
+            epoch, stage = due
+            for worker in self.cluster.workers:
+                self.cluster.tell(self.cluster.members[worker], BeginStage(epoch=epoch, stage=stage))
+        before = self._ledger.ended
+        for epoch in self._ledger.end(self.cluster.workers):
+            if epoch > before:  # else it is gone through again
+                self.cluster.actions.append(EpochEnded(epoch=epoch))
+            if self._rescales.in_lock_step or self._ledger.is_staged:
                 self.cluster.tell_all(EpochOver(epoch=epoch))

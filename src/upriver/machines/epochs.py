@@ -1,11 +1,19 @@
-"""A worker's epochs: opened, read, applied, finished; rules W1 and W2."""
+"""A worker's epochs: opened, read, applied, finished, and their stages; rules W1, W2 and W9."""
 
 from collections import Counter
 
 from upriver.errors import IllegalEvent, ProtocolError
 from upriver.ids import Epoch
-from upriver.machines.following import Following, Reading, Unread
-from upriver.machines.messages import EpochFinished, EpochOver, OpenEpoch, RowsApplied
+from upriver.machines.following import NO_STAGE, Following, Reading, Unread
+from upriver.machines.messages import (
+    BeginStage,
+    EpochFinished,
+    EpochOver,
+    OpenEpoch,
+    RowsApplied,
+    RowsSettled,
+    StageDone,
+)
 from upriver.machines.peers import Portion
 from upriver.machines.routes import ask_again, route
 from upriver.machines.snapshots import take_snapshots
@@ -34,17 +42,17 @@ def _read_next(phase: Following) -> None:
 
 
 def rows_read(phase: Following, event: RowsRead) -> None:
-    """Rows go through the distributor of every view that they feed."""
+    """Rows go through the distributor of every region that they feed."""
     reading = phase.reading
     if reading is None or event.epoch != reading.epoch:
         raise IllegalEvent(f"rows of epoch {event.epoch}, which is not being read; {phase.applied} is applied")
     if event.channel not in reading.read:
-        raise IllegalEvent(f"rows of {event.channel}, which feeds no view here")
+        raise IllegalEvent(f"rows of {event.channel}, which feeds no region here")
     if not len(event.batch):
         return
     reading.read[event.channel] += len(event.batch)
-    for view in phase.fed_by[event.channel]:
-        route(phase, view, RowsArrived(rows=Portion(event.epoch, event.batch)))
+    for region, port in phase.fed_by[event.channel]:
+        route(phase, region, RowsArrived(rows=Portion(event.epoch, port, event.batch)))
 
 
 def epoch_read(phase: Following, event: EpochRead) -> None:
@@ -54,13 +62,12 @@ def epoch_read(phase: Following, event: EpochRead) -> None:
         raise IllegalEvent(f"end of epoch {event.epoch}, which is not being read; {phase.applied} is applied")
     if phase.rules.w2_counts_match and reading.read != event.promised:  # W2
         raise ProtocolError(f"epoch {event.epoch}: promised {event.promised}, read {reading.read}")
-    phase.applied, phase.reading = event.epoch, None
+    phase.applied, phase.reading, phase.stage = event.epoch, None, NO_STAGE
     if not (reading.mixed and phase.rules.w6_wait_until_over):  # W6
         phase.reflected = event.epoch
     counts = phase.counts.pop(event.epoch, Counter())
-    stats = {name: share.view.stats() for name, share in phase.shares.items()}
     applied = {name: counts[name] for name in phase.shares}
-    phase.say(EpochFinished(epoch=event.epoch, read=reading.read, applied=applied, stats=stats))
+    phase.say(EpochFinished(epoch=event.epoch, read=reading.read, applied=applied, stats=phase.stats()))
     take_snapshots(phase)
     ask_again(phase)
     _read_next(phase)
@@ -69,14 +76,49 @@ def epoch_read(phase: Following, event: EpochRead) -> None:
 def epoch_over(phase: Following, event: EpochOver) -> None:
     """Every row of a mixed epoch is where it belongs."""
     phase.reflected = Epoch(max(phase.reflected, event.epoch))
+    take_snapshots(phase)
     ask_again(phase)
+
+
+def begin_stage(phase: Following, event: BeginStage) -> None:
+    """All rows of the epoch for regions of this depth are gathered, here or elsewhere."""
+    if event.epoch != phase.applied or event.stage != phase.stage + 1:
+        raise ProtocolError(
+            f"stage {event.stage} of epoch {event.epoch} begins, and stage {phase.stage} of {phase.applied} is done"
+        )
+    phase.stage = event.stage
+    _settle(phase, [region for region, depth in phase.depths.items() if depth == event.stage])
+    phase.say(StageDone(epoch=event.epoch, stage=event.stage, stats=phase.stats()))
+
+
+def settle_late_rows(phase: Following) -> None:
+    """W9: rows that were gathered elsewhere have come with their key's state, and their stage has begun here."""
+    late = [
+        region
+        for region, share in phase.shares.items()
+        if phase.depths[region] <= phase.stage and share.region.gathered
+    ]
+    if late and phase.rules.w9_settle_what_comes_late:  # W9
+        _settle(phase, late)
+
+
+def _settle(phase: Following, regions: list[str]) -> None:
+    """Take in what these regions have gathered, and send what has come of the epoch in them."""
+    settled, sent = Counter[str](), Counter[str]()
+    for region in regions:
+        rows, outgoing = phase.shares[region].settle(phase.applied)
+        settled[region] += rows
+        for out in outgoing:
+            sent[out.to] += len(out.batch)
+            route(phase, out.to, RowsArrived(rows=Portion(phase.applied, out.port, out.batch)))
+    phase.say(RowsSettled(epoch=phase.applied, settled=dict(settled), sent=dict(sent)))
 
 
 def report_late_rows(phase: Following) -> None:
     """Tell of rows of finished epochs that this step has applied."""
     late: dict[Epoch, dict[str, int]] = {}
-    for (epoch, view), rows in phase.late.items():
-        late.setdefault(epoch, {})[view] = rows
+    for (epoch, region), rows in phase.late.items():
+        late.setdefault(epoch, {})[region] = rows
     phase.late.clear()
     for epoch in sorted(late):
         phase.say(RowsApplied(epoch=epoch, applied=late[epoch]))

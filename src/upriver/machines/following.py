@@ -1,23 +1,23 @@
 """The state of a worker that follows the river."""
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from upriver.dataflow.plan import ViewPlan
+from upriver.dataflow.graph import DataflowPlan, RegionPlan
 from upriver.ids import Channel, Epoch, Incarnation, VnodeId, WorkerId
 from upriver.machines.messages import Assign, FromWorker, Meet, TakeSnapshot
 from upriver.machines.peers import Envelope, PeerMessage, Question
 from upriver.machines.rules import Rules
-from upriver.machines.share import Share, View
+from upriver.machines.share import Region, Share
 from upriver.machines.strategies import MIGRATORS, Strategy
 from upriver.machines.worker_events import Report, SendPeer, WorkerAction
 from upriver.vnodes import VnodeMap
 
-BuildView = Callable[[ViewPlan], View]
-"""Makes a view's empty state from its plan."""
+BuildRegion = Callable[[DataflowPlan, RegionPlan], Region]
+"""Makes an empty region of a view."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Unread:
 
 @dataclass(slots=True)
 class Reading:
-    """The epoch whose slices are being read. read: rows so far, per channel that feeds a view."""
+    """The epoch whose slices are being read. read: rows so far, per channel that feeds a region."""
 
     epoch: Epoch
     mixed: bool
@@ -65,6 +65,8 @@ class Told:
     gone: frozenset[VnodeId]
 
 
+NO_STAGE = -1
+"""Before the first one."""
 NOTHING_TOLD = Told("", -1, frozenset())
 
 
@@ -75,8 +77,13 @@ class Following:
     assignment: Assign
     rules: Rules
     shares: dict[str, Share]
-    fed_by: dict[Channel, list[str]]
-    """The views that each channel feeds."""
+    """Of every region, by name."""
+    views: frozenset[str]
+    """The names of the regions that can be looked up: each view's last."""
+    depths: Mapping[str, int]
+    """Of every region, by name."""
+    fed_by: dict[Channel, list[tuple[str, int]]]
+    """The regions that each channel feeds, each with the port."""
     reads: tuple[VnodeId, ...]
     applied: Epoch
     """The last epoch whose slices were all read."""
@@ -88,9 +95,11 @@ class Following:
     reading: Reading | None = None
     """``None`` between two epochs."""
     counts: defaultdict[Epoch, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
-    """Rows applied per view, of epochs that are not finished here."""
+    """Rows that have come per region, of epochs that are not finished here."""
     late: Counter[tuple[Epoch, str]] = field(default_factory=Counter)
-    """Rows applied in this step, of epochs that are finished here."""
+    """Rows that have come per region in this step, of epochs that are finished here."""
+    stage: int = NO_STAGE
+    """The last stage of the epoch read last that has begun here."""
     asked: dict[int, Asked] = field(default_factory=dict)
     """All and only the lookups that were asked for here and have no answer, by ticket."""
     waiting: list[Waiting] = field(default_factory=list)
@@ -139,30 +148,37 @@ class Following:
             return False
         return self.meet is None or self.meet.peers.get(asker) == self.met.peers[asker]
 
-    def map_of(self, view: str) -> VnodeMap | None:
-        """The map by which the view's keys are kept; ``None`` while they move."""
-        return getattr(self.shares[view].migrator.phase, "map", None)
+    @property
+    def is_staged(self) -> bool:
+        """Whether rows are exchanged."""
+        return any(self.depths.values())
+
+    def stats(self) -> Mapping[str, Mapping[str, int]]:
+        return {name: share.region.stats() for name, share in self.shares.items()}
+
+    def map_of(self, region: str) -> VnodeMap | None:
+        """The map by which the region's keys are kept; ``None`` while they move."""
+        return getattr(self.shares[region].migrator.phase, "map", None)
 
 
-def started(event: Assign, build_view: BuildView, rules: Rules) -> Following:
+def started(event: Assign, build_region: BuildRegion, rules: Rules) -> Following:
     """A worker that holds nothing."""
     make = MIGRATORS[Strategy.ICADD]
-    shares = {
-        plan.name: Share(
-            plan.name,
-            build_view(plan),
-            make(event.worker, event.maps[plan.name]),
-            len(event.maps[plan.name].owners),
-        )
-        for plan in event.plans
-    }
-    fed_by: dict[Channel, list[str]] = {}
+    shares: dict[str, Share] = {}
+    fed_by: dict[Channel, list[tuple[str, int]]] = {}
     for plan in event.plans:
-        fed_by.setdefault(plan.channel, []).append(plan.name)
+        for region in plan.regions:
+            vnode_map = event.maps[region.name]
+            migrator = make(event.worker, vnode_map)
+            shares[region.name] = Share(region.name, build_region(plan, region), migrator, len(vnode_map.owners))
+            for port, channel in region.lake_ports:
+                fed_by.setdefault(channel, []).append((region.name, port))
     return Following(
         assignment=event,
         rules=rules,
         shares=shares,
+        views=frozenset(plan.name for plan in event.plans),
+        depths={name: depth for plan in event.plans for name, depth in plan.depths.items()},
         fed_by=fed_by,
         reads=event.reads,
         applied=event.start_at,

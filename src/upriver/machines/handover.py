@@ -1,8 +1,8 @@
 """Who reads which slices of the epochs while keys move.
 
-A slice that is wholly its new owner's, in every view, is read there from the next epoch on. Whoever reads a row routes
-it through the view's distributor, so any reader is right; but at the old owner, each row of the slice would have to be
-relayed.
+A slice that is wholly its new owner's, in every region, is read there from the next epoch on. Whoever reads a row
+routes it through the region's distributor, so any reader is right; but at the old owner, each row of the slice would
+have to be relayed.
 """
 
 from collections.abc import Collection, Sequence
@@ -12,16 +12,16 @@ from upriver.vnodes import VnodeMap
 
 
 class Handover:
-    """before, after: the maps of all views' regions. With no view, nothing is handed over."""
+    """before, after: the maps of all regions. With no region, nothing is handed over."""
 
-    def __init__(self, before: VnodeMap, after: VnodeMap, views: Sequence[str]) -> None:
+    def __init__(self, before: VnodeMap, after: VnodeMap, regions: Sequence[str]) -> None:
         self._before, self._after = before, after
-        self._gone: dict[str, set[VnodeId]] = {view: set() for view in views}
+        self._gone: dict[str, set[VnodeId]] = {region: set() for region in regions}
         self._handed: set[VnodeId] = set()
 
-    def gone(self, view: str, vnodes: Collection[VnodeId]) -> None:
-        """These slices of the view are wholly their new owner's."""
-        self._gone[view].update(vnodes)
+    def gone(self, region: str, vnodes: Collection[VnodeId]) -> None:
+        """These slices of the region are wholly their new owner's."""
+        self._gone[region].update(vnodes)
 
     def take(self) -> VnodeMap | None:
         """By which map the next epoch is to be read; ``None``: by the same as the last one."""

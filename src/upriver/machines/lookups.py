@@ -15,8 +15,8 @@ LOOKUPS_WAITING_MAX = 10_000
 
 def lookup_asked(phase: Following, event: LookupAsked) -> Question | None:
     """What is to be routed, unless the lookup was refused."""
-    if event.view not in phase.shares:
-        phase.actions.append(Refuse(ticket=event.ticket, error=UnknownView.among(event.view, phase.shares)))
+    if event.view not in phase.views:
+        phase.actions.append(Refuse(ticket=event.ticket, error=UnknownView.among(event.view, phase.views)))
         return None
     if phase.has_left:
         phase.actions.append(Refuse(ticket=event.ticket, error=WrongOwner("this worker keeps nothing any more")))
@@ -56,7 +56,7 @@ def _must_wait(phase: Following, question: Question) -> bool:
 
 def _answer(phase: Following, view: str, question: Question) -> None:
     try:
-        rows = phase.shares[view].view.lookup(question.hash64, question.keys)
+        rows = phase.shares[view].region.lookup(question.hash64, question.keys)
     except UpriverError as error:
         _refuse(phase, question, error)
         return

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from upriver.dataflow.plan import ViewPlan
+from upriver.dataflow.graph import DataflowPlan
 from upriver.ids import Channel, Epoch, Incarnation, MapVersion, SnapshotId, VnodeId, WorkerId
 from upriver.machines.strategies import Strategy
 from upriver.migration.events import AbortAsked, RescaleAnnounced
@@ -14,13 +14,13 @@ from upriver.vnodes import VnodeMap
 class Assign:
     """Who a worker is and what it keeps: the first message to a new incarnation, and again when all start anew.
 
-    maps: of each view's region. reads: the vnodes whose slices this worker reads. start_at: the epoch that its state,
+    maps: of each region. reads: the vnodes whose slices this worker reads. start_at: the epoch that its state,
     which is empty, reflects. serve_from: it answers no lookup before it has applied this epoch.
     generation: how often all workers have been assigned anew.
     """
 
     worker: WorkerId
-    plans: tuple[ViewPlan, ...]
+    plans: tuple[DataflowPlan, ...]
     maps: Mapping[str, VnodeMap]
     reads: tuple[VnodeId, ...]
     start_at: Epoch
@@ -38,6 +38,15 @@ class OpenEpoch:
 
     epoch: Epoch
     mixed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeginStage:
+    """Every row of the epoch for regions of this depth has arrived, wherever: take in what was gathered, send what has
+    come of the epoch in these regions, and say ``StageDone``."""
+
+    epoch: Epoch
+    stage: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,9 +80,9 @@ class Meet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """To the distributor of one view's region."""
+    """To the distributor of one region."""
 
-    view: str
+    region: str
     order: RescaleAnnounced | AbortAsked
 
 
@@ -120,6 +129,7 @@ class Retire:
 ToWorker = (
     Assign
     | OpenEpoch
+    | BeginStage
     | EpochOver
     | ReadVnodes
     | Meet
@@ -142,8 +152,8 @@ class StartedAnew:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochFinished:
-    """The worker has read its slices of the epoch. read: rows per channel. applied: rows per view, all of them in a
-    mixed epoch only what was applied here so far. stats: per view, rows, keys and bytes held."""
+    """The worker has read its slices of the epoch. read: rows per channel. applied: rows that have come per region; in
+    a mixed epoch only those that have come here so far. stats: per region, rows, keys and bytes held."""
 
     epoch: Epoch
     read: Mapping[Channel, int]
@@ -153,10 +163,29 @@ class EpochFinished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsApplied:
-    """More rows of an epoch that this worker has finished came from peers. applied: per view."""
+    """More rows of an epoch that this worker has finished have come. applied: per region."""
 
     epoch: Epoch
     applied: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsSettled:
+    """Rows that were gathered here are taken in. settled: how many, per region. sent: of what came of it, and of the
+    epoch's rows of the lake, how many rows were sent to each region."""
+
+    epoch: Epoch
+    settled: Mapping[str, int]
+    sent: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageDone:
+    """This worker has done what ``BeginStage`` says. stats: as in ``EpochFinished``."""
+
+    epoch: Epoch
+    stage: int
+    stats: Mapping[str, Mapping[str, int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,18 +205,19 @@ class PeersLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """This worker routes the view's rows by the map of this version, and waits for nobody. kept: slices that stayed."""
+    """This worker routes the region's rows by the map of this version, and waits for nobody. kept: slices that
+    stayed."""
 
-    view: str
+    region: str
     version: MapVersion
     kept: tuple[VnodeId, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerLeft:
-    """Nothing of the view is on its way here from a peer that leaves."""
+    """Nothing of the region is on its way here from a peer that leaves."""
 
-    view: str
+    region: str
     peer: WorkerId
 
 
@@ -202,14 +232,14 @@ class Still:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moved:
-    """How far this worker is with a view since its last rescale began. phase: the distributor's.
+    """How far this worker is with a region since its last rescale began. phase: the distributor's.
 
     keys, bytes: given away. keys_left, vnodes_left: still to give, the keys estimated. gone: slices that are wholly
     their new owner's since it last said how far it is. forwarded: own rows sent to a peer. bounced: a peer's rows sent
     on.
     """
 
-    view: str
+    region: str
     phase: str
     keys: int
     bytes: int
@@ -252,6 +282,8 @@ FromWorker = (
     StartedAnew
     | EpochFinished
     | RowsApplied
+    | RowsSettled
+    | StageDone
     | MetPeers
     | PeersLost
     | Settled

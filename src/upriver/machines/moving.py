@@ -23,11 +23,11 @@ def can_move(phase: Following) -> bool:
 
 
 def time_to_move(phase: Following, event: TimeToMove) -> None:
-    """The first view that has keys to give gives some."""
+    """The first region that has keys to give gives some."""
     if can_move(phase):
-        view = next(name for name, share in phase.shares.items() if share.can_give)
-        carry_out(phase, view, phase.shares[view].give(event.keys_max))
-        tell_progress(phase, view)
+        region = next(name for name, share in phase.shares.items() if share.can_give)
+        carry_out(phase, region, phase.shares[region].give(event.keys_max))
+        tell_progress(phase, region)
 
 
 def meet(phase: Following, event: Meet) -> None:
@@ -77,8 +77,8 @@ def ordered(phase: Following, event: Order) -> None:
     if phase.meet is not None:
         there = phase.meet.peers.items()
         phase.peers = {peer: incarnation for peer, (incarnation, _) in there if peer not in phase.left}
-    route(phase, event.view, event.order)
-    tell_progress(phase, event.view)
+    route(phase, event.region, event.order)
+    tell_progress(phase, event.region)
 
 
 def peer_said(phase: Following, event: PeerSaid) -> None:
@@ -86,13 +86,13 @@ def peer_said(phase: Following, event: PeerSaid) -> None:
     if event.envelope.generation != phase.assignment.generation and phase.rules.w8_own_generation_only:
         return
     match event.envelope.content:
-        case ForRegion(view=view, message=message):
-            if view not in phase.shares:
-                raise ProtocolError(f"worker {event.sender} speaks of view {view!r}, which is not kept here")
-            route(phase, view, Received(sender=event.sender, message=message))
+        case ForRegion(region=region, message=message):
+            if region not in phase.shares:
+                raise ProtocolError(f"worker {event.sender} speaks of region {region!r}, which is not kept here")
+            route(phase, region, Received(sender=event.sender, message=message))
             if isinstance(message, Acquire):
-                phase.tell(event.sender, Installed(view=view))
-            tell_progress(phase, view)
+                phase.tell(event.sender, Installed(region=region))
+            tell_progress(phase, region)
         case Installed():
             phase.loads_out -= 1
         case QuestionAnswered() as answer:
@@ -110,8 +110,8 @@ def close_input(phase: Following, event: CloseInput) -> None:
     waiting, phase.waiting = phase.waiting, []
     for asked in waiting:
         ask(phase, asked.view, asked.question)
-    for view in phase.shares:
-        route(phase, view, InputClosed(peers=event.peers))
+    for region in phase.shares:
+        route(phase, region, InputClosed(peers=event.peers))
 
 
 def hold_still(phase: Following, event: HoldStill) -> None:

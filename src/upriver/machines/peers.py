@@ -20,9 +20,10 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """Rows of one epoch on their way to where their keys' state is."""
+    """Rows of one epoch on their way to where their keys' state is. port: of the region, at which they come in."""
 
     epoch: Epoch
+    port: int
     batch: Batch
 
     @property
@@ -34,7 +35,7 @@ class Portion:
 
     def filtered(self, mask: Mask) -> "Portion":
         """The rows where ``mask`` is true, in order."""
-        return Portion(self.epoch, self.batch.filtered(mask))
+        return Portion(self.epoch, self.port, self.batch.filtered(mask))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +64,9 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForRegion:
-    """From one distributor of a view's region to another. Rows in it are Portions or Questions."""
+    """From one distributor of a region to another. Rows in it are Portions or Questions."""
 
-    view: str
+    region: str
     message: Message
 
 
@@ -76,7 +77,7 @@ class Installed:
     seconds: that it took; machines have no clock, so their shell puts it in.
     """
 
-    view: str
+    region: str
     seconds: float = 0.0
 
 

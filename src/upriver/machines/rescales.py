@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from upriver.errors import DeclarationError, UpriverError, WorkerLost
-from upriver.ids import Epoch, MapVersion, WorkerId
+from upriver.ids import MapVersion, WorkerId
 from upriver.machines.cluster import Cluster, Member
 from upriver.machines.coordinator_events import (
     AbortWanted,
@@ -23,9 +23,10 @@ from upriver.machines.coordinator_events import (
     StartWorkers,
 )
 from upriver.machines.handover import Handover
-from upriver.machines.messages import CloseInput, Meet, MetPeers, Moved, Order, PeerLeft, PeersLost, Retire, Settled
+from upriver.machines.meetings import Meetings
+from upriver.machines.messages import CloseInput, Moved, Order, PeerLeft, PeersLost, Retire, Settled
+from upriver.machines.rescale_stages import Draining, Idle, Meeting, Moving, Reloading, Stage, Starting
 from upriver.machines.scans import Scans
-from upriver.machines.stages import Draining, Idle, Meeting, Moving, Reloading, Stage, Starting
 from upriver.machines.strategies import Strategy
 from upriver.migration import coordinator as protocol
 from upriver.migration.coordinator import QUEUE_REQUESTS_MAX, RegionId, RescaleCoordinator, Ticket
@@ -38,11 +39,13 @@ MEETINGS_AGAIN_MAX = 5
 class Rescales:
     """``advance`` is to be called after every step of the coordinator, the other methods when their time comes."""
 
-    def __init__(self, cluster: Cluster, scans: Scans) -> None:
+    def __init__(self, cluster: Cluster, scans: Scans, meetings: Meetings) -> None:
         self.stage: Stage = Idle()
         self._cluster = cluster
         self._scans = scans
-        self._regions = {plan.name: RegionId(place) for place, plan in enumerate(cluster.plans)}
+        self._meetings = meetings
+        self._regions = {region: RegionId(place) for place, region in enumerate(cluster.maps)}
+        self._names = {place: region for region, place in self._regions.items()}
         self._protocol = self._new_protocol()
         self._queue: list[RescaleWanted] = []
         self._current: RescaleWanted | None = None
@@ -51,12 +54,16 @@ class Rescales:
         """Who was there when the request's turn came: some may own nothing."""
         self._orders: list[protocol.Announce] = []
         """To be told to the workers once they have met."""
-        self._meeting = 0
         self._meetings_left = 0
 
     def _new_protocol(self) -> RescaleCoordinator:
-        maps = {region: self._cluster.maps[view] for view, region in self._regions.items()}
+        maps = {place: self._cluster.maps[region] for region, place in self._regions.items()}
         return RescaleCoordinator(maps, self._cluster.workers)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is in the way of a meeting that is not the rescale's own."""
+        return isinstance(self.stage, Idle | Starting | Reloading)
 
     @property
     def opens_epochs(self) -> bool:
@@ -111,22 +118,18 @@ class Rescales:
 
     # What workers say
 
-    def met(self, member: Member, message: MetPeers) -> None:
-        if isinstance(self.stage, Meeting) and message.meeting == self._meeting:
-            self.stage = Meeting(self.stage.waiting - {member.incarnation})
-
     def moved(self, message: Moved) -> None:
         if isinstance(self.stage, Moving):
-            self.stage.handover.gone(message.view, message.gone)
+            self.stage.handover.gone(message.region, message.gone)
 
     def settled(self, member: Member, message: Settled) -> None:
         event = protocol.RegionSettled(
-            worker=member.worker, region=self._regions[message.view], version=message.version, kept=message.kept
+            worker=member.worker, region=self._regions[message.region], version=message.version, kept=message.kept
         )
         self._follow(self._protocol.step(event))
 
     def peer_left(self, member: Member, message: PeerLeft) -> None:
-        event = protocol.PeerGone(worker=member.worker, region=self._regions[message.view], leaver=message.peer)
+        event = protocol.PeerGone(worker=member.worker, region=self._regions[message.region], leaver=message.peer)
         self._follow(self._protocol.step(event))
 
     def lost(self, member: Member) -> None:
@@ -140,9 +143,16 @@ class Rescales:
                 self._cluster.workers = tuple(w for w in self._cluster.workers if w != member.worker)
             self.stage = Starting(joining)
 
+    def all_begin_anew(self) -> None:
+        """Not by a wish of this rescale. What is on the way to move is none the worse for it."""
+        assert not isinstance(self.stage, Moving)
+        self._start_anew()
+        if isinstance(self.stage, Meeting | Draining):
+            self.stage = Starting(self._joining())
+
     def channel_lost(self, member: Member, message: PeersLost) -> None:
         """While keys move, what was said over it may be lost. Before that, it is only to be opened again."""
-        if message.meeting != self._meeting or not isinstance(self.stage, Meeting | Draining | Moving):
+        if message.meeting != self._meetings.number or not isinstance(self.stage, Meeting | Draining | Moving):
             return
         if isinstance(self.stage, Moving) or self._meetings_left == 0:
             self._fail(WorkerLost(f"worker {member.worker}: {message.why}; all workers start anew by the old map"))
@@ -156,11 +166,12 @@ class Rescales:
         """C5: open one epoch for all, if every one that was opened has ended. It is read where its slices are kept."""
         if not self._cluster.may_open_next:
             return
+        keys_move = isinstance(self.stage, Moving)
         if isinstance(self.stage, Moving) and not self.stage.leaving:
             reading = self.stage.handover.take()
             if reading is not None:
                 self._cluster.read_by(reading)
-        self._cluster.open_next()
+        self._cluster.open_next(keys_move=keys_move)
 
     def advance(self) -> None:
         """Go on to the next stage, if its time has come."""
@@ -176,10 +187,11 @@ class Rescales:
                 if self._queue:
                     self._take_up(self._queue.pop(0))
             case Starting(joining):
-                if cluster.members.keys() >= {*cluster.workers, *joining}:
+                ready = cluster.members.keys() >= {*cluster.workers, *joining}
+                if ready and (cluster.is_quiet() or not cluster.ledger.is_staged):
                     self._meet()
-            case Meeting(waiting):
-                if not waiting:
+            case Meeting():
+                if self._meetings.is_over:
                     self.stage = Draining()
             case Draining():
                 quiet = cluster.is_quiet() and self._scans.is_idle
@@ -194,7 +206,7 @@ class Rescales:
                 if over is not None and (at_end or not cluster.rules.c5_lock_step):  # C5
                     self._settle(over)
             case Reloading(until, vnodes):
-                if cluster.is_complete() and all(member.finished >= until for member in cluster.by_worker()):
+                if cluster.has_caught_up(until):
                     self._end(Outcome.OVER, vnodes)
 
     def _take_up(self, request: RescaleWanted) -> None:
@@ -213,15 +225,13 @@ class Rescales:
         if request.strategy is Strategy.RESTART:
             self.stage = Draining()
             return
-        ended = cluster.ledger.ended
+        ended = cluster.ledger.through
         for worker in self._joining():
             if not cluster.members[worker].assigned:
                 cluster.assign(cluster.members[worker], start_at=ended, serve_from=ended)
         cluster.workers = tuple(sorted({*cluster.workers, *self._joining()}))
-        self._meeting += 1
-        peers = {m.worker: (m.incarnation, m.address) for m in cluster.by_worker()}
-        cluster.tell_all(Meet(meeting=self._meeting, peers=peers, strategy=request.strategy, keys_max=request.keys_max))
-        self.stage = Meeting(frozenset(m.incarnation for m in cluster.by_worker()))
+        self._meetings.call(request.strategy, request.keys_max)
+        self.stage = Meeting()
 
     def _begin(self) -> None:
         """All is quiet: keys move, or all begin anew."""
@@ -246,8 +256,8 @@ class Rescales:
             self._order(order)
 
     def _order(self, order: protocol.Announce) -> None:
-        view = self._cluster.plans[order.region].name
-        self._cluster.tell(self._cluster.members[order.worker], Order(view=view, order=order.order))
+        region = self._names[order.region]
+        self._cluster.tell(self._cluster.members[order.worker], Order(region=region, order=order.order))
 
     def _close_input(self, worker: WorkerId, peers: tuple[WorkerId, ...]) -> None:
         self._cluster.workers = tuple(w for w in self._cluster.workers if w != worker)
@@ -302,7 +312,7 @@ class Rescales:
         """The maps and the workers are those; who is not among them may go. Returns how many vnodes have moved."""
         cluster = self._cluster
         vnodes = len(next(iter(cluster.maps.values())).diff(over.maps[RegionId(0)]))
-        cluster.maps = {view: over.maps[region] for view, region in self._regions.items()}
+        cluster.maps = {region: over.maps[place] for region, place in self._regions.items()}
         cluster.reading = over.maps[RegionId(0)]
         cluster.workers = over.workers
         for worker in sorted(set(cluster.members) - set(over.workers)):
@@ -333,19 +343,16 @@ class Rescales:
         self.stage = Reloading(self._cluster.ledger.ended, vnodes)
 
     def _start_anew(self) -> None:
-        cluster = self._cluster
-        cluster.generation += 1
-        cluster.ledger.start_anew()
         self._scans.start_anew()
-        for _, member in sorted(cluster.members.items()):
-            cluster.assign(member, start_at=Epoch(0), serve_from=cluster.ledger.published)
+        self._meetings.forget()
+        self._cluster.start_anew()
 
     def _fail(self, error: UpriverError) -> None:
         """Back to the old map: whatever was on its way is lost, and everybody reads everything again."""
         cluster, phase = self._cluster, self._protocol.phase
         last = self._protocol.maps[RegionId(0)].version if isinstance(phase, protocol.Idle) else phase.plan.version
         version = MapVersion(last + 1)
-        cluster.maps = {view: VnodeMap(version, vnode_map.owners) for view, vnode_map in cluster.maps.items()}
+        cluster.maps = {region: VnodeMap(version, vnode_map.owners) for region, vnode_map in cluster.maps.items()}
         cluster.reading = next(iter(cluster.maps.values()))
         self._send_joiners_home()
         self._start_anew()

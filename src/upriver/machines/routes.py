@@ -11,45 +11,45 @@ from upriver.migration.events import Event, RowsArrived
 from upriver.migration.messages import Acquire
 
 
-def route(phase: Following, view: str, event: Event) -> None:
-    """Give a view's distributor an event, and see to all that follows from it."""
-    carry_out(phase, view, phase.shares[view].step(event))
+def route(phase: Following, region: str, event: Event) -> None:
+    """Give a region's distributor an event, and see to all that follows from it."""
+    carry_out(phase, region, phase.shares[region].step(event))
 
 
-def carry_out(phase: Following, view: str, outcomes: list[Outcome]) -> None:
+def carry_out(phase: Following, region: str, outcomes: list[Outcome]) -> None:
     for outcome in outcomes:
         match outcome:
             case Applied(epoch, rows):
                 if epoch <= phase.applied:
-                    phase.late[epoch, view] += rows
+                    phase.late[epoch, region] += rows
                 else:
-                    phase.counts[epoch][view] += rows
+                    phase.counts[epoch][region] += rows
             case AskedHere(question):
-                asked_here(phase, view, question)
+                asked_here(phase, region, question)
             case Gave(keys):
                 phase.given += keys
             case Took(keys):
                 phase.taken += keys
             case Send(to=peer, message=message):
                 phase.loads_out += isinstance(message, Acquire)
-                phase.tell(peer, ForRegion(view=view, message=message))
+                phase.tell(peer, ForRegion(region=region, message=message))
             case ReportSettled(version=version, kept=kept):
-                tell_progress(phase, view)
-                phase.say(Settled(view=view, version=version, kept=kept))
+                tell_progress(phase, region)
+                phase.say(Settled(region=region, version=version, kept=kept))
             case ReportGone(peer=peer):
                 phase.peers.pop(peer, None)
                 phase.left.add(peer)
-                phase.say(PeerLeft(view=view, peer=peer))
+                phase.say(PeerLeft(region=region, peer=peer))
             case Leave():
                 phase.has_left = True  # the coordinator hears it from those who stay
 
 
-def ask(phase: Following, view: str, question: Question) -> None:
+def ask(phase: Following, region: str, question: Question) -> None:
     """Send a question to where its keys are. One of no keys belongs nowhere, and is answered here."""
     if len(question):
-        route(phase, view, RowsArrived(rows=question))
+        route(phase, region, RowsArrived(rows=question))
     else:
-        asked_here(phase, view, question)
+        asked_here(phase, region, question)
 
 
 def ask_again(phase: Following) -> None:
@@ -58,25 +58,25 @@ def ask_again(phase: Following) -> None:
         ask(phase, waiting.view, waiting.question)
 
 
-def tell_progress(phase: Following, view: str) -> None:
-    """Tell the coordinator how far a view's migration is, if that has changed by a slice or a phase."""
-    share = phase.shares[view]
+def tell_progress(phase: Following, region: str) -> None:
+    """Tell the coordinator how far a region's migration is, if that has changed by a slice or a phase."""
+    share = phase.shares[region]
     keys, vnodes = left_to_give(share.migrator.phase)
     name = type(share.migrator.phase).__name__
-    before = phase.told.get(view, NOTHING_TOLD)
+    before = phase.told.get(region, NOTHING_TOLD)
     if (before.phase, before.vnodes_left) == (name, vnodes):
         return
     gone = slices_given(share.migrator.phase, phase.me)
-    phase.told[view] = Told(name, vnodes, gone)
+    phase.told[region] = Told(name, vnodes, gone)
     here = max(1, len(phase.reads))
     travelled = share.travelled
     phase.say(
         Moved(
-            view=view,
+            region=region,
             phase=name,
             keys=travelled.keys,
             bytes=travelled.bytes,
-            keys_left=keys + vnodes * share.view.stats()["keys"] // here,
+            keys_left=keys + vnodes * share.region.stats()["keys"] // here,
             vnodes_left=vnodes,
             gone=tuple(sorted(gone - before.gone)),
             forwarded=travelled.forwarded,

@@ -39,6 +39,12 @@ class Rules:
     """C7: during a rescale a snapshot is taken when no state is on its way, and none moves until it is taken."""
     c8_leave_when_dry: bool = True
     """C8: a leaver's input is closed when the last epoch that it reads has ended."""
+    c9_rows_have_arrived: bool = True
+    """C9: a stage begins when every row of the epoch for its regions has arrived."""
+    c10_anew_when_torn: bool = True
+    """C10: with exchange edges, all workers begin anew when one of them or a channel between two is lost."""
+    w9_settle_what_comes_late: bool = True
+    """W9: what was gathered elsewhere, and comes with its key's state after the stage has begun here, is taken in."""
 
 
 ALL_RULES = Rules()

@@ -1,17 +1,18 @@
-"""Share: what one worker keeps of one view, behind the distributor through which all that concerns it comes.
+"""Share: what one worker keeps of one region, behind the distributor through which all that concerns it comes.
 
 Rows, lookups and state take the same way: an event goes to the distributor, and what that wants done is done to the
 state at once. So the operators have answered an Interrogate or a Collect before anything else can come.
 """
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pyarrow as pa
 
-from upriver.dataflow.batch import Batch, Hashes
+from upriver.dataflow.batch import Batch, Hashes, Outgoing
 from upriver.errors import RowError
 from upriver.ids import Epoch, MapVersion, WorkerId
 from upriver.machines.peers import Portion, Question
@@ -35,10 +36,19 @@ State = tuple[pa.RecordBatch, ...]
 """All that a region keeps of some keys."""
 
 
-class View(Protocol):
-    """One view's state at one worker, as :class:`upriver.dataflow.region.Region` keeps it."""
+class Region(Protocol):
+    """One region's state at one worker, as :class:`upriver.dataflow.region.Region` keeps it."""
 
-    def apply(self, batch: Batch) -> None: ...
+    @property
+    def gathered(self) -> int:
+        """Rows that came over exchange edges and are not taken in."""
+        ...
+
+    def apply(self, port: int, batch: Batch) -> None: ...
+
+    def settle(self) -> int: ...
+
+    def drain(self) -> Sequence[Outgoing]: ...
 
     def lookup(self, hash64: Hashes, keys: pa.RecordBatch) -> pa.RecordBatch: ...
 
@@ -57,7 +67,7 @@ class View(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """Rows of an epoch are in the view."""
+    """Rows of an epoch have come to the region."""
 
     epoch: Epoch
     rows: int
@@ -99,10 +109,10 @@ class Travelled:
 
 
 class Share:
-    """``step(event) -> outcomes``. ``view`` is there to be read."""
+    """``step(event) -> outcomes``. ``region`` is there to be read."""
 
-    def __init__(self, name: str, view: View, migrator: Migrator, vnodes: int) -> None:
-        self.view = view
+    def __init__(self, name: str, region: Region, migrator: Migrator, vnodes: int) -> None:
+        self.region = region
         self.migrator = migrator
         self.travelled = Travelled()
         self.version: MapVersion = migrator.phase.map.version
@@ -144,19 +154,19 @@ class Share:
             case PassDown(rows=Question() as question):
                 outcomes.append(AskedHere(question))
             case Interrogate(vnodes=asked):
-                keys = [self.view.keys_of(vnode, self._vnodes) for vnode in asked]
+                keys = [self.region.keys_of(vnode, self._vnodes) for vnode in asked]
                 return [Interrogated(keys=key_set(*keys))]
             case Collect(keys=keys):
-                state = self.view.collect(keys)
+                state = self.region.collect(keys)
                 self.travelled.keys += len(keys)
                 self.travelled.bytes += sum(batch.nbytes for batch in state)
                 outcomes.append(Gave(len(keys)))
                 return [Collected(keys=keys, state=state)]
             case TakeState():
-                self.view.install(_as_state(action.state))
+                self.region.install(_as_state(action.state))
                 outcomes.append(Took(len(action.keys)))
             case Drop(keys=keys):
-                self.view.drop(keys)
+                self.region.drop(keys)
             case Send():
                 self._count(action, cause)
                 outcomes.append(action)
@@ -166,11 +176,24 @@ class Share:
                 raise AssertionError(f"no distributor wants {action!r}")
         return []
 
+    def settle(self, epoch: Epoch) -> tuple[int, Sequence[Outgoing]]:
+        """Take in what was gathered: how many rows that was, and what is to be sent of this and of what came before.
+
+        Raises RowError, naming the region, for a row that cannot be applied.
+        """
+        with self._naming(epoch):
+            return self.region.settle(), self.region.drain()
+
     def _apply(self, portion: Portion) -> None:
+        with self._naming(portion.epoch):
+            self.region.apply(portion.port, portion.batch)
+
+    @contextmanager
+    def _naming(self, epoch: Epoch) -> Iterator[None]:
         try:
-            self.view.apply(portion.batch)
+            yield
         except RowError as error:
-            raise RowError(f"view {self._name!r}, epoch {portion.epoch}: {error}") from error
+            raise RowError(f"view {self._name!r}, epoch {epoch}: {error}") from error
 
     def _count(self, sent: Send, cause: Event) -> None:
         if isinstance(sent.message, RowsSent) and isinstance(sent.message.rows, Portion):

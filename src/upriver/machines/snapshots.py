@@ -21,7 +21,7 @@ def take_snapshots(phase: Following) -> None:
     at_cut = [asked for asked in phase.snapshots if _at_cut(phase, asked)]
     phase.snapshots = [asked for asked in phase.snapshots if asked not in at_cut]
     for asked in at_cut:
-        rows = phase.shares[asked.view].view.scan()
+        rows = phase.shares[asked.view].region.scan()
         phase.actions.append(HoldSnapshot(snapshot=asked.snapshot, rows=rows))
         phase.say(SnapshotTaken(snapshot=asked.snapshot, rows=rows.num_rows))
 
@@ -31,4 +31,5 @@ def _at_cut(phase: Following, asked: TakeSnapshot) -> bool:
         return True
     if phase.applied > asked.at:
         raise ProtocolError(f"snapshot {asked.snapshot} wants epoch {asked.at}, {phase.applied} is applied")
-    return phase.applied == asked.at and phase.reading is None
+    is_over = phase.reflected == asked.at if phase.is_staged else phase.reading is None
+    return phase.applied == asked.at and is_over

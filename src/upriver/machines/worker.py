@@ -2,7 +2,7 @@
 
 Theory of operation. A worker is assigned once per incarnation, and again when all workers start anew. From then on the
 coordinator opens epochs, in order; the worker asks the shell to read its slices of each (``ReadEpoch``), hands them to
-the shares of the views that they feed as they come (``RowsRead``) and reports the epoch when the shell has read them
+the shares of the regions that they feed as they come (``RowsRead``) and reports the epoch when the shell has read them
 all (``EpochRead``). Each share has a distributor, which applies rows here, or, while a rescale is on, sends them to the
 peer that keeps their keys. A key's rows of one epoch are never cut apart, so whoever looks a key up sees all of an
 epoch's rows or none.
@@ -18,11 +18,20 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from upriver.errors import IllegalEvent, WrongOwner
-from upriver.machines.epochs import epoch_over, epoch_read, open_epoch, report_late_rows, rows_read
-from upriver.machines.following import BuildView, Following, started
+from upriver.machines.epochs import (
+    begin_stage,
+    epoch_over,
+    epoch_read,
+    open_epoch,
+    report_late_rows,
+    rows_read,
+    settle_late_rows,
+)
+from upriver.machines.following import BuildRegion, Following, started
 from upriver.machines.lookups import given_up, lookup_asked, refuse_all
 from upriver.machines.messages import (
     Assign,
+    BeginStage,
     CloseInput,
     DropSnapshot,
     EpochOver,
@@ -81,8 +90,8 @@ class Retired:
 class WorkerMachine:
     """``step(event) -> actions``; see the module's docstring."""
 
-    def __init__(self, build_view: BuildView, rules: Rules = ALL_RULES) -> None:
-        self._build_view = build_view
+    def __init__(self, build_region: BuildRegion, rules: Rules = ALL_RULES) -> None:
+        self._build_region = build_region
         self._rules = rules
         self.phase: Unassigned | Following | Retired = Unassigned()
 
@@ -109,7 +118,7 @@ class WorkerMachine:
     def _assigned(self, old: Unassigned | Following, event: Assign) -> list[WorkerAction]:
         """Begin, or begin anew: what was kept, and who has asked, belongs to another generation."""
         actions = _taking_leave(old, WrongOwner("this worker starts anew; ask again"))
-        self.phase = started(event, self._build_view, self._rules)
+        self.phase = started(event, self._build_region, self._rules)
         if isinstance(old, Following):
             actions.append(Report(message=StartedAnew(generation=event.generation)))
         return actions
@@ -134,6 +143,7 @@ def _follow(phase: Following, event: WorkerEvent) -> list[WorkerAction]:
     phase.actions = []
     taken = phase.taken
     handler(phase, event)
+    settle_late_rows(phase)
     report_late_rows(phase)
     if phase.taken != taken:
         say_still(phase)
@@ -151,6 +161,7 @@ _TABLE: Mapping[type, Callable[[Following, Any], None]] = {
     OpenEpoch: open_epoch,
     RowsRead: rows_read,
     EpochRead: epoch_read,
+    BeginStage: begin_stage,
     EpochOver: epoch_over,
     LookupAsked: _lookup,
     LookupGivenUp: given_up,

@@ -5,14 +5,18 @@ A message is the JSON of its fields, under the name of its class. The types of t
 
 import dataclasses
 import types
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
+from enum import StrEnum
 from functools import cache
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from upriver.dataflow.plan import ViewPlan
+import pyarrow as pa
+
+from upriver.dataflow.graph import DataflowPlan
+from upriver.dataflow.plan import schema_from_json, schema_to_json
 from upriver.errors import ProtocolError
 from upriver.machines.messages import FromWorker, ToWorker
-from upriver.machines.strategies import Strategy
 from upriver.shell.wire import Message
 from upriver.vnodes import VnodeMap
 
@@ -25,6 +29,13 @@ def encode(message: ToWorker | FromWorker) -> Message:
     kind: Any = type(message)
     to_json, _ = _record(kind)
     return Message(type(message).__name__, to_json(message))
+
+
+def plan_to_json(plan: DataflowPlan) -> dict[str, Any]:
+    """A plan as it travels, for records of it."""
+    to_json, _ = _record(DataflowPlan)
+    json: dict[str, Any] = to_json(plan)
+    return json
 
 
 def decode_to_worker(message: Message) -> ToWorker:
@@ -54,14 +65,26 @@ def _decode(message: Message, kinds: Mapping[str, type], unknown: str) -> Any:
         raise ProtocolError(f"a malformed {message.kind}: {error!r}") from error
 
 
+_PLAIN_FORMS: Mapping[Any, Form] = {
+    pa.Schema: (schema_to_json, schema_from_json),
+    pa.DataType: (
+        lambda type: schema_to_json(pa.schema([("", type)])),
+        lambda text: schema_from_json(text).field(0).type,
+    ),
+    bytes: (lambda value: b64encode(value).decode("ascii"), lambda text: b64decode(text, validate=True)),
+}
+
+
 @cache
 def _form(kind: Any) -> Form:
     """Of a field's type."""
     origin, arguments = get_origin(kind), get_args(kind)
-    if kind in (ViewPlan, VnodeMap):
-        return lambda value: value.to_json(), kind.from_json
-    if kind is Strategy:
-        return str, Strategy
+    if kind is VnodeMap:
+        return VnodeMap.to_json, VnodeMap.from_json
+    if kind in _PLAIN_FORMS:
+        return _PLAIN_FORMS[kind]
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        return str, kind
     if hasattr(kind, "__supertype__"):
         return _form(kind.__supertype__)
     if kind in (int, str, float, bool):

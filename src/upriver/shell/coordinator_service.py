@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from upriver.dataflow.explain import explain
-from upriver.dataflow.plan import ViewPlan
+from upriver.dataflow.graph import DataflowPlan
 from upriver.errors import DeclarationError, ProtocolError, UnknownView, UpriverError
 from upriver.ids import Incarnation, VnodeId, WorkerId
 from upriver.machines.messages import ToWorker
@@ -53,7 +53,7 @@ class CoordinatorService:
     def __init__(
         self,
         loop: CoordinatorLoop,
-        plans: Sequence[ViewPlan],
+        plans: Sequence[DataflowPlan],
         bind: str,
         token: str,
         check_slots: Callable[[int], None] = _any_number,
@@ -63,7 +63,7 @@ class CoordinatorService:
         self._check_slots = check_slots
         self._scans = Scans(loop.snapshot)
         self._plans = {plan.name: plan for plan in plans}
-        self._views = {plan.name: ViewRoute(plan.key, plan.output.schema) for plan in plans}
+        self._views = {plan.name: ViewRoute(plan.key, plan.schema) for plan in plans}
         actions = {
             "routing": self._routing,
             "status": lambda _: loop.status(),

@@ -292,7 +292,7 @@ def _uneven_question(question: Question) -> str | None:
 _BATCH = _Record(Batch, _uneven_batch, rows=_ARROW, hash64=_HASHES, weight=_WEIGHT)
 _ROWS = _OneOf(
     "kind of rows",
-    _Record(Portion, epoch=_NUMBER, batch=_BATCH),
+    _Record(Portion, epoch=_NUMBER, port=_NUMBER, batch=_BATCH),
     _Record(Question, _uneven_question, ticket=_NUMBER, asker=_NUMBER, at_least=_NUMBER, keys=_ARROW, hash64=_HASHES),
 )
 _MESSAGE = _OneOf(
@@ -312,8 +312,8 @@ _MESSAGE = _OneOf(
 )
 _CONTENT = _OneOf(
     "content of an envelope",
-    _Record(ForRegion, view=_TEXT, message=_MESSAGE),
-    _Record(Installed, view=_TEXT, seconds=_SECONDS),
+    _Record(ForRegion, region=_TEXT, message=_MESSAGE),
+    _Record(Installed, region=_TEXT, seconds=_SECONDS),
     _Record(QuestionAnswered, ticket=_NUMBER, keys=_NUMBER, rows=_ARROW, epoch=_NUMBER),
     _Record(QuestionRefused, ticket=_NUMBER, error=_ERROR),
 )

@@ -132,7 +132,7 @@ class RescaleDesk:
         case = self.on()
         if case is not None:
             case.state = MOVING
-            case.moved[worker, message.view] = message
+            case.moved[worker, message.region] = message
 
     def strained(self, worker: WorkerId, message: Strain) -> None:
         case = self.on()

@@ -13,11 +13,11 @@ import numpy as np
 import pyarrow as pa
 
 from upriver.dataflow.batch import Batch
-from upriver.dataflow.plan import TableSpec, ViewPlan
+from upriver.dataflow.graph import DataflowPlan, RegionPlan
 from upriver.errors import UpriverError
 from upriver.hashing import hash64
 from upriver.ids import MapVersion
-from upriver.machines.following import BuildView
+from upriver.machines.following import BuildRegion
 from upriver.machines.peers import Envelope, ForRegion
 from upriver.migration.messages import Acquire
 from upriver.shell import wire
@@ -42,26 +42,29 @@ def stand_back(work: Callable[[], None]) -> None:
     thread.join()
 
 
-def warm_up(plans: Sequence[ViewPlan], tables: Sequence[TableSpec], build_view: BuildView) -> None:
-    """Take made-up rows into each view, read them, and move them from it to another."""
-    specs = {table.name: table for table in tables}
+def warm_up(plans: Sequence[DataflowPlan], build_region: BuildRegion) -> None:
+    """Take made-up rows into each region, read them, and move them from it to another."""
     for plan in plans:
-        try:
-            _warm_view(plan, specs[plan.table].schema, build_view)
-        except UpriverError:
-            continue  # made-up rows may be such as no user has; the view is only so much warmer
+        for region in plan.regions:
+            try:
+                _warm_region(plan, region, build_region)
+            except UpriverError:
+                continue  # made-up rows may be such as no user has; the view is only so much warmer
 
 
-def _warm_view(plan: ViewPlan, schema: pa.Schema, build_view: BuildView) -> None:
-    old, new = build_view(plan), build_view(plan)
-    rows = pa.RecordBatch.from_arrays([_made_up(field.type) for field in schema], schema=_nullable(schema))
-    keys = rows.select(list(plan.index))
-    hashes = hash64(keys.columns, keys.num_rows)
-    order = np.argsort(hashes)
-    old.apply(Batch(rows.take(pa.array(order)), hashes[order]))
+def _warm_region(plan: DataflowPlan, region: RegionPlan, build_region: BuildRegion) -> None:
+    old, new = build_region(plan, region), build_region(plan, region)
+    for port, entry in enumerate(region.inputs):
+        rows = pa.RecordBatch.from_arrays([_made_up(field.type) for field in entry.schema], _nullable(entry.schema))
+        keys = rows.select(list(entry.edge.key))
+        hashes = hash64(keys.columns, keys.num_rows)
+        order = np.argsort(hashes)
+        old.apply(port, Batch(rows.take(pa.array(order)), hashes[order]))
+    old.settle()
+    old.drain()
     moving = np.unique(np.concatenate([old.keys_of(vnode, 2) for vnode in (0, 1)]))
     acquire = Acquire(version=MapVersion(0), keys=moving, state=old.collect(moving))
-    envelope = Envelope(generation=0, content=ForRegion(view=plan.name, message=acquire))
+    envelope = Envelope(generation=0, content=ForRegion(region=region.name, message=acquire))
     (arrived,) = decode(wire.decode(wire.encode(encode([envelope]))))
     old.drop(moving)
     assert isinstance(arrived.content, ForRegion)
@@ -69,8 +72,9 @@ def _warm_view(plan: ViewPlan, schema: pa.Schema, build_view: BuildView) -> None
     state = arrived.content.message.state
     assert isinstance(state, tuple)
     new.install(state)
-    new.lookup(hashes[:1], keys.slice(0, 1))
-    new.scan()
+    if region.store is not None:
+        new.lookup(hashes[:1], keys.slice(0, 1))
+        new.scan()
 
 
 def _made_up(type: pa.DataType) -> pa.Array:

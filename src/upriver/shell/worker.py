@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from upriver.dataflow.expressions import Evaluator
-from upriver.dataflow.plan import ViewPlan
+from upriver.dataflow.graph import DataflowPlan
 from upriver.dataflow.region import Region
 from upriver.errors import UpriverError
 from upriver.ids import Incarnation, SnapshotId, WorkerId
@@ -50,20 +50,20 @@ class WorkerConfig:
     coordinator: str
     token: str = field(repr=False)
     bind: str
-    plans: tuple[ViewPlan, ...]
+    plans: tuple[DataflowPlan, ...]
     migration_step_budget_ms: float = 5.0
 
 
 def serve_worker(config: WorkerConfig, worker: WorkerId) -> None:
     """Fill a worker's place until it retires, its channel is lost, or it fails, which it tells the coordinator."""
     sys.setswitchinterval(SWITCH_S)
-    build_view = partial(Region.build, evaluator=Evaluator())
+    build_region = partial(Region.build, evaluator=Evaluator())
     remote, lake = Remote(config.coordinator, config.token), Lake(config.root)
     record = lake.record()
     if record is not None:
-        stand_back(partial(warm_up, config.plans, record.tables, build_view))
+        stand_back(partial(warm_up, config.plans, build_region))
     gc.freeze()  # what was loaded stays: no collection need look at it, and keep a lookup waiting
-    loop = WorkerLoop(WorkerMachine(build_view), lake, config.migration_step_budget_ms / 1000)
+    loop = WorkerLoop(WorkerMachine(build_region), lake, config.migration_step_budget_ms / 1000)
     peers = Peers(worker, remote, loop.hear_peer, partial(_lost, loop))
     held = loop.snapshots
     gets: dict[str, Get] = {SNAPSHOT: lambda asked: held.read(SnapshotId(asked["snapshot"]), str(asked["view"]))}

@@ -16,6 +16,7 @@ from typing import Protocol, assert_never
 import pyarrow as pa
 
 from upriver.dataflow.batch import Batch
+from upriver.dataflow.graph import LakeEdge
 from upriver.dataflow.plan import TableSpec
 from upriver.errors import ClusterError, ProtocolError, UpriverError, WaitTimeout, WrongOwner
 from upriver.hashing import hash64
@@ -205,7 +206,8 @@ class WorkerLoop:
         if record is None:
             raise ProtocolError(f"{self._lake.root}: no app.json, and yet a worker was assigned")
         tables = {table.name: table for table in record.tables}
-        self._tables = {plan.channel: tables[plan.table] for plan in event.plans}
+        edges = [entry.edge for plan in event.plans for region in plan.regions for entry in region.inputs]
+        self._tables = {edge.channel: tables[edge.table] for edge in edges if isinstance(edge, LakeEdge)}
         self._serve_from = event.serve_from
         self.snapshots.forget_all()
         if event.generation:

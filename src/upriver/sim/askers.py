@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping
 
-from upriver.dataflow.plan import ViewPlan
+from upriver.dataflow.graph import DataflowPlan
 from upriver.ids import Epoch
 from upriver.machines.messages import Assign, Meet, Retire
 from upriver.machines.worker_events import Answer, LookupAsked, PeerLost, Refuse, WorkerEvent
@@ -22,7 +22,9 @@ class Askers:
     was replaced and did not know.
     """
 
-    def __init__(self, plans: Mapping[str, ViewPlan], lake: FakeLake, oracle: Oracle, counters: Counter[str]) -> None:
+    def __init__(
+        self, plans: Mapping[str, DataflowPlan], lake: FakeLake, oracle: Oracle, counters: Counter[str]
+    ) -> None:
         self.doubtful: set[int] = set()
         self._plans = plans
         self._lake = lake
@@ -61,7 +63,7 @@ class Askers:
         keys = _keys(lookup)
         require(checkers.lookups_give_only_what_was_asked_for, keys, found)
         if plan.name in ORDERED:
-            place = plan.output.schema.get_field_index(ORDERED[plan.name])
+            place = plan.schema.get_field_index(ORDERED[plan.name])
             require(checkers.a_keys_rows_are_in_order, found, place)
         for key in keys:
             rows = found.get(key, [])

@@ -10,11 +10,11 @@ from typing import Any
 import duckdb
 
 from upriver.dataflow.expressions import Evaluator
+from upriver.dataflow.graph import DataflowPlan
 from upriver.dataflow.local_typer import LocalTyper
-from upriver.dataflow.plan import ViewPlan
 from upriver.dataflow.region import Region
-from upriver.dataflow.sql import plan_view
-from upriver.machines.following import BuildView
+from upriver.dataflow.views import declare_view
+from upriver.machines.following import BuildRegion
 from upriver.machines.rules import ALL_RULES, Rules
 from upriver.sim.checkers import Violated
 from upriver.sim.tables import TABLES, VIEWS
@@ -54,11 +54,11 @@ class Outcome:
 class Simulator:
     """Plays seeds with the same rules; opening it costs more than a seed."""
 
-    def __init__(self, rules: Rules = ALL_RULES, build_view: BuildView | None = None) -> None:
-        """build_view: makes a view's empty state; the real Region, unless a test wants a faulty one."""
+    def __init__(self, rules: Rules = ALL_RULES, build_region: BuildRegion | None = None) -> None:
+        """build_region: makes a view's empty state; the real Region, unless a test wants a faulty one."""
         evaluator = Evaluator()
         self._rules = rules
-        self._build_view = build_view or partial(Region.build, evaluator=evaluator)
+        self._build_region = build_region or partial(Region.build, evaluator=evaluator)
         self._plans = compiled_views()
         self._database = duckdb.connect(config={"threads": 1})
 
@@ -67,7 +67,7 @@ class Simulator:
 
         Raises DeclarationError for a number of workers that cannot be.
         """
-        world = World(Random(seed), workers, self._plans, self._rules, self._build_view)
+        world = World(Random(seed), workers, self._plans, self._rules, self._build_region)
         violation = None
         try:
             world.run(steps)
@@ -81,11 +81,11 @@ class Simulator:
         return Outcome(seed, world.steps, violation, tuple(world.river.trace), dict(world.river.watcher.counters))
 
 
-def compiled_views() -> tuple[ViewPlan, ...]:
+def compiled_views() -> tuple[DataflowPlan, ...]:
     """The plans of all views that a simulated river can have."""
     tables = {table.name: table for table in TABLES}
     typer = LocalTyper(tables)
-    return tuple(plan_view(view.name, view.sql, view.key, tables, typer) for view in VIEWS)
+    return tuple(declare_view(view.name, view.sql, view.key, tables, typer) for view in VIEWS)
 
 
 def run_seed(seed: int, steps: int, workers: int, rules: Rules = ALL_RULES) -> Outcome:

@@ -6,7 +6,7 @@ from random import Random
 import numpy as np
 import pyarrow as pa
 
-from upriver.dataflow.plan import ViewPlan
+from upriver.dataflow.graph import DataflowPlan
 from upriver.ids import Epoch, VnodeId, WorkerId
 from upriver.machines.coordinator_events import RescaleWanted
 from upriver.machines.strategies import Strategy
@@ -21,7 +21,7 @@ MOVES_SHARE, NONSENSE_SHARE, FIXED_PACE_SHARE = 0.3, 0.05, 0.3
 MOVES_MAX = 6  # vnodes that a wish names
 
 
-def drawn_view(plans: Sequence[ViewPlan], lots: Random) -> str:
+def drawn_view(plans: Sequence[DataflowPlan], lots: Random) -> str:
     """The name of a view, now and then of one that is not there."""
     return lots.choice(plans).name if lots.random() < KNOWN_VIEWS_SHARE else "typo"
 
@@ -30,7 +30,7 @@ def drawn_lookup(
     ticket: int,
     process: Process,
     reader: Process,
-    plan: ViewPlan,
+    plan: DataflowPlan,
     vnode_of: Mapping[Key, int],
     published: Epoch,
     lots: Random,
@@ -40,7 +40,7 @@ def drawn_lookup(
 
     vnode_of: of every key that the view can have.
     """
-    hashes = hashes_of_keys(plan.index)
+    hashes = hashes_of_keys(plan.key)
     vnodes = () if process.assigned is None else process.assigned.reads
     own = [key for key in hashes if vnode_of[key] in vnodes]
     candidates = own if own and lots.random() < OWN_KEYS_SHARE else list(hashes)
@@ -48,7 +48,7 @@ def drawn_lookup(
     if lots.random() < NEXT_KEY_SHARE:
         keys[:1] = _next_key(reader, plan) or keys[:1]
     columns = zip(plan.key, zip(*dict.fromkeys(keys), strict=True), strict=True)
-    schema = plan.output.schema
+    schema = plan.schema
     return LookupAsked(
         ticket=ticket,
         view=drawn_view([plan], lots),
@@ -58,11 +58,12 @@ def drawn_lookup(
     )
 
 
-def _next_key(reader: Process, plan: ViewPlan) -> list[Key]:
+def _next_key(reader: Process, plan: DataflowPlan) -> list[Key]:
     """The key that is to be read next: the likeliest to be seen without an epoch's rows."""
-    following = (event for event in reader.unread if isinstance(event, RowsRead) and event.channel == plan.channel)
-    batch = next((event.batch for event in following if len(event.batch)), None)
-    return [] if batch is None else [tuple(batch.rows.column(column)[0].as_py() for column in plan.index)]
+    for event in reader.unread:
+        if isinstance(event, RowsRead) and len(event.batch) and set(plan.key) <= set(event.batch.rows.schema.names):
+            return [tuple(event.batch.rows.column(column)[0].as_py() for column in plan.key)]
+    return []
 
 
 def drawn_rescale(

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from upriver.dataflow.batch import Batch
-from upriver.dataflow.plan import ViewPlan
+from upriver.dataflow.graph import DataflowPlan, LakeEdge
 from upriver.ids import Channel, Epoch, VnodeId
 from upriver.sim.tables import TABLES, hashes_of_keys
 from upriver.vnodes import offsets_by_vnode
@@ -55,9 +55,10 @@ def _cut(first: int, end: int, cuts: Iterable[int]) -> Iterable[tuple[int, int]]
 class FakeLake:
     """All epochs published so far, on the edges that feed ``plans``."""
 
-    def __init__(self, plans: Sequence[ViewPlan], vnodes: int) -> None:
+    def __init__(self, plans: Sequence[DataflowPlan], vnodes: int) -> None:
         self._vnodes = vnodes
-        self._indexes = {plan.channel: (plan.table, plan.index) for plan in plans}
+        edges = [entry.edge for plan in plans for region in plan.regions for entry in region.inputs]
+        self._indexes = {edge.channel: (edge.table, edge.index) for edge in edges if isinstance(edge, LakeEdge)}
         self._epochs: list[Mapping[Channel, Run]] = []
         self._rows: dict[str, list[pa.RecordBatch]] = {table.name: [] for table in TABLES}
 

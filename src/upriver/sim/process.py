@@ -91,12 +91,12 @@ class Process:
 
     @property
     def shares(self) -> Mapping[str, Share]:
-        """The process's share of every view, for checkers to look at."""
+        """The process's share of every region, for checkers to look at."""
         return self.machine.phase.shares if isinstance(self.machine.phase, Following) else {}
 
-    def map_of(self, view: str) -> VnodeMap | None:
-        """By which the process keeps the view's keys; ``None`` while they move."""
-        return getattr(self.shares[view].migrator.phase, "map", None) if view in self.shares else None
+    def map_of(self, region: str) -> VnodeMap | None:
+        """By which the process keeps the region's keys; ``None`` while they move."""
+        return getattr(self.shares[region].migrator.phase, "map", None) if region in self.shares else None
 
     @property
     def generation(self) -> int:

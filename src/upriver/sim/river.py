@@ -6,7 +6,8 @@ from itertools import count
 from random import Random
 from typing import assert_never
 
-from upriver.dataflow.plan import TableSpec, ViewPlan
+from upriver.dataflow.graph import DataflowPlan
+from upriver.dataflow.plan import TableSpec
 from upriver.errors import ProtocolError
 from upriver.ids import Incarnation, WorkerId
 from upriver.machines.coordinator import CoordinatorMachine
@@ -26,7 +27,7 @@ from upriver.machines.coordinator_events import (
     WorkerRegistered,
     WorkerSaid,
 )
-from upriver.machines.following import BuildView
+from upriver.machines.following import BuildRegion
 from upriver.machines.messages import EpochFinished
 from upriver.machines.peers import Envelope, ForRegion, QuestionAnswered
 from upriver.machines.rules import Rules
@@ -70,13 +71,18 @@ class River:
     """
 
     def __init__(
-        self, lots: Random, vnode_map: VnodeMap, plans: tuple[ViewPlan, ...], rules: Rules, build_view: BuildView
+        self,
+        lots: Random,
+        vnode_map: VnodeMap,
+        plans: tuple[DataflowPlan, ...],
+        rules: Rules,
+        build_region: BuildRegion,
     ) -> None:
         vnodes = len(vnode_map.owners)
         self.trace: list[str] = []
         self.torn = 0.0
         self.lake = FakeLake(plans, vnodes)
-        self.oracle = Oracle(plans, vnodes, build_view)
+        self.oracle = Oracle(plans, vnodes, build_region)
         self.coordinator = CoordinatorMachine(vnode_map, plans, rules)
         self.processes: dict[Incarnation, Process] = {}
         self.latest: dict[WorkerId, Process] = {}
@@ -86,7 +92,7 @@ class River:
         self.wishes = Wishes(self.watcher, vnodes)
         self._lots = lots
         self._crowd = Crowd(lots)
-        self._new_machine = partial(WorkerMachine, build_view, rules)
+        self._new_machine = partial(WorkerMachine, build_region, rules)
         self._incarnations = count(1)
 
     @property
@@ -206,7 +212,7 @@ class River:
     def _look_at_load(self, process: Process, envelope: Envelope) -> None:
         content = envelope.content
         if isinstance(content, ForRegion) and isinstance(content.message, Acquire):
-            self.watcher.keys_moved(process, content.view)
+            self.watcher.keys_moved(process, content.region)
 
     # The coordinator
 
@@ -249,4 +255,4 @@ class River:
     def maps(self) -> Mapping[str, VnodeMap]:
         """The coordinator's, by what they are for."""
         cluster = self.coordinator.cluster
-        return {"readers": cluster.reading, **{f"view {view}": found for view, found in cluster.maps.items()}}
+        return {"readers": cluster.reading, **{f"region {region}": found for region, found in cluster.maps.items()}}

@@ -2,6 +2,7 @@
 
 from upriver.machines.messages import (
     Assign,
+    BeginStage,
     DropSnapshot,
     EpochFinished,
     EpochOver,
@@ -11,7 +12,9 @@ from upriver.machines.messages import (
     Order,
     ReadVnodes,
     RowsApplied,
+    RowsSettled,
     SnapshotTaken,
+    StageDone,
     Still,
     TakeSnapshot,
     ToWorker,
@@ -31,6 +34,10 @@ def short(message: ToWorker | FromWorker | Envelope | None) -> str:
         case OpenEpoch() | EpochFinished() | EpochOver():
             mixed = ", mixed" if isinstance(message, OpenEpoch) and message.mixed else ""
             return f"{name} {message.epoch}{mixed}"
+        case BeginStage() | StageDone():
+            return f"{name} {message.stage} of {message.epoch}"
+        case RowsSettled():
+            return f"{name} {message.epoch}: {dict(message.settled)}, sent {dict(message.sent)}"
         case RowsApplied():
             return f"{name} {message.epoch}: {dict(message.applied)}"
         case Assign():
@@ -38,7 +45,7 @@ def short(message: ToWorker | FromWorker | Envelope | None) -> str:
         case Meet():
             return f"{name} {sorted(message.peers)} by {message.strategy}"
         case Order():
-            return f"{name} {message.view} {type(message.order).__name__} {message.order.version}"
+            return f"{name} {message.region} {type(message.order).__name__} {message.order.version}"
         case ReadVnodes():
             return f"{name} {list(message.vnodes)}"
         case Still():
@@ -54,7 +61,7 @@ def _said(envelope: Envelope) -> str:
     content, name = envelope.content, type(envelope.content).__name__
     match content:
         case ForRegion():
-            return f"{content.view} {_to_region(content.message)}"
+            return f"{content.region} {_to_region(content.message)}"
         case QuestionAnswered() | QuestionRefused():
             return f"{name} {content.ticket}"
     return name

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import duckdb
 
-from upriver.dataflow.plan import ViewPlan
+from upriver.dataflow.graph import DataflowPlan
 from upriver.ids import Epoch, Incarnation, SnapshotId, WorkerId
 from upriver.machines.coordinator_events import SnapshotFailed, SnapshotReady
 from upriver.machines.messages import (
@@ -41,7 +41,12 @@ class Watcher:
     """
 
     def __init__(
-        self, plans: Sequence[ViewPlan], workers: Sequence[WorkerId], lake: FakeLake, oracle: Oracle, network: Network
+        self,
+        plans: Sequence[DataflowPlan],
+        workers: Sequence[WorkerId],
+        lake: FakeLake,
+        oracle: Oracle,
+        network: Network,
     ) -> None:
         self.counters: Counter[str] = Counter()
         self.places = set(workers)
@@ -132,12 +137,12 @@ class Watcher:
         if process.reads_mixed:
             return
         for plan in self.plans.values():
-            if message.read[plan.channel] or message.epoch % FULL_LOOK_EPOCHS == 0:
+            if any(message.read[channel] for channel in plan.channels) or message.epoch % FULL_LOOK_EPOCHS == 0:
                 self._look_at(process, plan)
 
-    def _look_at(self, process: Process, plan: ViewPlan) -> None:
+    def _look_at(self, process: Process, plan: DataflowPlan) -> None:
         """Scan one view of a process that stands between epochs, while no keys move."""
-        found = by_key(process.shares[plan.name].view.scan(), plan)
+        found = by_key(process.shares[plan.name].region.scan(), plan)
         vnode_map = process.map_of(plan.name)
         require(checkers.no_keys_move_while_epochs_flow, vnode_map is not None)
         assert vnode_map is not None
@@ -147,9 +152,9 @@ class Watcher:
         expected = self._oracle.share(plan.name, process.applied, vnodes)
         require(checkers.views_equal_the_oracle, expected, found)
 
-    def _check_order(self, plan: ViewPlan, rows: Rows) -> None:
+    def _check_order(self, plan: DataflowPlan, rows: Rows) -> None:
         if plan.name in ORDERED:
-            place = plan.output.schema.get_field_index(ORDERED[plan.name])
+            place = plan.schema.get_field_index(ORDERED[plan.name])
             require(checkers.a_keys_rows_are_in_order, rows, place)
 
     def ended(self, epoch: Epoch) -> None:
@@ -164,25 +169,26 @@ class Watcher:
 
     # Where keys are
 
-    def keys_moved(self, process: Process, view: str) -> None:
+    def keys_moved(self, process: Process, region: str) -> None:
         """State has just left a process, or come there."""
-        require(checkers.a_key_lives_in_one_place, self._keys_of(view, process.generation))
+        require(checkers.a_key_lives_in_one_place, self._keys_of(region, process.generation))
         self.counters["loads"] += 1
 
-    def _keys_of(self, view: str, generation: int) -> dict[str, list[int]]:
+    def _keys_of(self, region: str, generation: int) -> dict[str, list[int]]:
         """hash64 of what has state, by the process or the channel where it is."""
         found = {
-            str(process): process.shares[view].view.keys_of(0, 1).tolist()
+            str(process): process.shares[region].region.keys_of(0, 1).tolist()
             for process in self._members.values()
             if process.runs and process.shares and process.generation == generation
         }
+        wanted = region, generation
         for line, envelope in self._network.on_its_way():
             match envelope.content:
-                case ForRegion(view=of, message=Acquire(keys=keys)) if (of, envelope.generation) == (view, generation):
+                case ForRegion(region=of, message=Acquire(keys=keys)) if (of, envelope.generation) == wanted:
                     found.setdefault(f"{line.sender} -> {line.receiver}", []).extend(keys.tolist())
         return found
 
-    def _look_everywhere(self, plan: ViewPlan, epoch: Epoch) -> None:
+    def _look_everywhere(self, plan: DataflowPlan, epoch: Epoch) -> None:
         """While keys move, but between two epochs: all are somewhere, and have all their rows."""
         members = [process for process in self._members.values() if process.shares]
         if not all(process.runs for process in members):
@@ -190,12 +196,12 @@ class Watcher:
         keys_of = self._keys_of(plan.name, max(process.generation for process in members))
         require(checkers.a_key_lives_in_one_place, keys_of)
         everything = self._oracle.at(plan.name, epoch)
-        hashes = hashes_of_keys(plan.index)
+        hashes = hashes_of_keys(plan.key)
         kept = [hash64 for process in members for hash64 in keys_of.pop(str(process))]
         travelling = [hash64 for keys in keys_of.values() for hash64 in keys]
         require(checkers.no_key_is_lost, {hashes[key] for key in everything}, kept, travelling)
         for process in members:
-            here = by_key(process.shares[plan.name].view.scan(), plan)
+            here = by_key(process.shares[plan.name].region.scan(), plan)
             self._check_order(plan, here)
             require(checkers.views_equal_the_oracle, {key: everything.get(key, []) for key in here}, here)
 
@@ -219,7 +225,7 @@ class Watcher:
         require(checkers.a_snapshot_that_is_ready_is_held, missing)
         plan = self.plans[self._cuts[ready.snapshot].view]
         parts = {str(process): by_key(process.held[ready.snapshot], plan) for process in processes}
-        hashes = hashes_of_keys(plan.index)
+        hashes = hashes_of_keys(plan.key)
         require(checkers.a_key_lives_in_one_place, {who: [hashes[key] for key in part] for who, part in parts.items()})
         whole = {key: rows for part in parts.values() for key, rows in part.items()}
         self._check_order(plan, whole)
@@ -250,17 +256,19 @@ class Watcher:
             overdue = [t for t, a in process.waiting.items() if a.lookup.at_least <= self._lake.published]
             require(checkers.nobody_is_left_waiting, overdue)
             require(checkers.snapshots_that_are_dropped_are_forgotten, process.held, self._dropped)
-            for view in process.shares:
-                by_now[f"{process}, {view}"] = process.map_of(view)
+            for region in process.shares:
+                by_now[f"{process}, {region}"] = process.map_of(region)
         require(checkers.all_go_by_one_map, by_now)
         for plan in self.plans.values():
             self._check_whole(plan, members, database)
 
-    def _check_whole(self, plan: ViewPlan, processes: Sequence[Process], database: duckdb.DuckDBPyConnection) -> None:
+    def _check_whole(
+        self, plan: DataflowPlan, processes: Sequence[Process], database: duckdb.DuckDBPyConnection
+    ) -> None:
         whole: dict[Key, Sequence[tuple[object, ...]]] = {}
         for process in processes:
             self._look_at(process, plan)
-            whole.update(by_key(process.shares[plan.name].view.scan(), plan))
+            whole.update(by_key(process.shares[plan.name].region.scan(), plan))
         require(checkers.views_equal_the_oracle, self._oracle.at(plan.name, self._lake.published), whole)
         require(checkers.views_equal_sql, sql_answer(plan, self._lake.all_rows(), database), whole)
 

@@ -13,11 +13,11 @@ from random import Random
 
 import duckdb
 
-from upriver.dataflow.plan import ViewPlan
+from upriver.dataflow.graph import DataflowPlan
 from upriver.errors import DeclarationError
 from upriver.ids import Incarnation, MapVersion, WorkerId
 from upriver.machines.coordinator_events import AbortWanted, RescaleWanted, SnapshotAsked, StopAsked
-from upriver.machines.following import BuildView
+from upriver.machines.following import BuildRegion
 from upriver.machines.messages import OpenEpoch
 from upriver.machines.rules import Rules
 from upriver.machines.worker_events import LookupGivenUp, PeerSaid, RowsRead, TimeToMove
@@ -50,9 +50,9 @@ class World:
         self,
         lots: Random,
         workers: int,
-        plans: tuple[ViewPlan, ...],
+        plans: tuple[DataflowPlan, ...],
         rules: Rules,
-        build_view: BuildView,
+        build_region: BuildRegion,
         weather: Weather | None = None,
     ) -> None:
         """weather: drawn too, unless it is given."""
@@ -62,7 +62,7 @@ class World:
         self._vnodes = len(vnode_map.owners)
         self._weather = weather or Weather.drawn(lots, vnode_map.workers)
         self._plans = tuple(sorted(lots.sample(plans, lots.randint(1, len(plans))), key=plans.index))
-        self.river = River(lots, vnode_map, self._plans, rules, build_view)
+        self.river = River(lots, vnode_map, self._plans, rules, build_region)
         self.river.torn = self._weather.torn
         self._tickets = count(1)
 

@@ -11,9 +11,11 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from upriver.dataflow.plan import TableSpec, ViewPlan
+from upriver.dataflow.graph import DataflowPlan, LakeEdge
+from upriver.dataflow.plan import TableSpec
 from upriver.ids import Epoch, WorkerId
 from upriver.machines.coordinator import CoordinatorMachine
+from upriver.shell.codec import plan_to_json
 from upriver.shell.coordinator_loop import CoordinatorLoop
 from upriver.shell.coordinator_service import CoordinatorService
 from upriver.shell.lake import LakeRecord
@@ -63,7 +65,7 @@ class River:
     """One app's running parts. ``start`` once, ``stop`` once."""
 
     def __init__(
-        self, spark: SparkSession, config: RiverConfig, sources: Sequence[Source], plans: Sequence[ViewPlan]
+        self, spark: SparkSession, config: RiverConfig, sources: Sequence[Source], plans: Sequence[DataflowPlan]
     ) -> None:
         self._spark = spark
         self._config = config
@@ -128,10 +130,12 @@ class River:
     def _indexes(self) -> dict[str, tuple[tuple[str, ...], ...]]:
         """Per table the keys it is kept in the order of: its own, its primary key, those its views are routed by."""
         indexes: dict[str, tuple[tuple[str, ...], ...]] = {}
+        edges = [entry.edge for plan in self._plans for region in plan.regions for entry in region.inputs]
         for source in self._sources:
-            own = [key for key in (source.table.key, source.table.primary_key) if key]
-            keys = [*own, *(plan.index for plan in self._plans if plan.table == source.table.name)]
-            indexes[source.table.name] = tuple(dict.fromkeys(keys))
+            table = source.table
+            own = [key for key in (table.key, table.primary_key) if key]
+            keys = [edge.index for edge in edges if isinstance(edge, LakeEdge) and edge.table == table.name]
+            indexes[table.name] = tuple(dict.fromkeys([*own, *keys]))
         return indexes
 
     def _control(self) -> dict[str, Any]:
@@ -140,7 +144,7 @@ class River:
             "process": os.getpid(),
             "started_at": time.time(),
             "workers": self._config.workers,
-            "views": [plan.to_json() for plan in self._plans],
+            "views": [plan_to_json(plan) for plan in self._plans],
             "set_aside": [source.table.name for source in self._sources if source.sets_aside],
         }
 

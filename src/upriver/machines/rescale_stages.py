@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from upriver.ids import Epoch, Incarnation, WorkerId
+from upriver.ids import Epoch, WorkerId
 from upriver.machines.handover import Handover
 from upriver.migration.coordinator import RescaleOver
 
@@ -21,9 +21,7 @@ class Starting:
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """waiting: all and only the members that do not have all their channels."""
-
-    waiting: frozenset[Incarnation]
+    """Not all members have all their channels."""
 
 
 @dataclass(frozen=True, slots=True)

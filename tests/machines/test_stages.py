@@ -1,0 +1,319 @@
+"""Epochs of views whose rows are exchanged: stages at the ledger, a worker, the coordinator; rules C9, C10, W9."""
+
+from dataclasses import replace
+
+import pytest
+from coordinator_kit import (
+    BOTH,
+    CHANNEL,
+    anew,
+    came,
+    coordinator,
+    ended,
+    gone,
+    listeners,
+    met,
+    only,
+    published,
+    said,
+    tell,
+)
+from machines_kit import (
+    ALL_MINE,
+    HALVES,
+    KEYS,
+    announce,
+    answered,
+    asked,
+    meet,
+    move,
+    of_region,
+    opened,
+    over,
+    read,
+    reports,
+    rows,
+    sent,
+    take,
+)
+from stages_kit import FIRST, OTHER_END, STAGED, staged, staged_worker
+
+from upriver.errors import ProtocolError, UnknownView
+from upriver.ids import Epoch, WorkerId
+from upriver.machines.ledger import Ledger
+from upriver.machines.messages import (
+    Assign,
+    BeginStage,
+    EpochFinished,
+    EpochOver,
+    Meet,
+    OpenEpoch,
+    PeersLost,
+    RowsApplied,
+    RowsSettled,
+    SnapshotTaken,
+    StageDone,
+)
+from upriver.machines.rules import ALL_RULES
+from upriver.machines.worker_events import Refuse
+from upriver.migration.messages import Acquire, RowsSent
+
+ZERO, ONE = WorkerId(0), WorkerId(1)
+EVERYBODY = (ZERO, ONE)
+A, Z = KEYS[0][0], KEYS[7][1]
+"""A row of A, which is worker 0's, is passed on as one of Z, at the other end."""
+
+
+def begin(stage: int, epoch: int = 1) -> BeginStage:
+    return BeginStage(epoch=Epoch(epoch), stage=stage)
+
+
+# The ledger -------------------------------------------------------------------------------------------------------
+
+
+class Book:
+    """A ledger of one epoch, of one view of two regions, that two workers go through."""
+
+    def __init__(self, rows: int, *, mixed: bool = False, c9: bool = True) -> None:
+        self.ledger = Ledger((STAGED,), True, c9)
+        self.ledger.publish(Epoch(1), {CHANNEL: rows})
+        if mixed:
+            self.ledger.open_mixed(Epoch(1))
+
+    def read(self, worker: WorkerId, rows: int) -> tuple[Epoch, int] | None:
+        finished = EpochFinished(epoch=Epoch(1), read={}, applied={"seen/0": rows, "seen": 0}, stats={})
+        self.ledger.finished(worker, finished)
+        return self.due
+
+    def settle(self, worker: WorkerId, settled: dict[str, int], sent: dict[str, int]) -> tuple[Epoch, int] | None:
+        self.ledger.settled(worker, RowsSettled(epoch=Epoch(1), settled=settled, sent=sent))
+        return self.due
+
+    def apply(self, worker: WorkerId, rows: int) -> tuple[Epoch, int] | None:
+        self.ledger.applied(worker, RowsApplied(epoch=Epoch(1), applied={"seen": rows}))
+        return self.due
+
+    def done(self, worker: WorkerId, stage: int) -> tuple[Epoch, int] | None:
+        self.ledger.stage_done(worker, StageDone(epoch=Epoch(1), stage=stage, stats={}))
+        return self.due
+
+    @property
+    def due(self) -> tuple[Epoch, int] | None:
+        return self.ledger.stage_due(EVERYBODY)
+
+    @property
+    def ends(self) -> list[Epoch]:
+        return self.ledger.end(EVERYBODY)
+
+
+def test_the_first_stage_begins_when_all_rows_were_read() -> None:
+    book = Book(3)
+    assert book.read(ZERO, 2) is None
+    assert book.read(ONE, 1) == (1, 0)
+    assert (book.due, book.ends) == (None, [])
+
+
+def test_c9_a_stage_begins_when_all_rows_of_the_one_before_have_arrived() -> None:
+    book = Book(3)
+    book.read(ZERO, 2)
+    book.read(ONE, 1)
+    assert book.settle(ZERO, {"seen/0": 0}, {"seen": 2}) is None
+    assert book.done(ZERO, 0) is None
+    assert book.done(ONE, 0) is None
+    assert book.apply(ONE, 2) == (1, 1)
+
+
+def test_c9_switched_off_does_not_wait_for_rows_on_their_way() -> None:
+    book = Book(1, c9=False)
+    book.read(ZERO, 1)
+    book.read(ONE, 0)
+    book.settle(ZERO, {}, {"seen": 1})
+    book.done(ZERO, 0)
+    assert book.done(ONE, 0) == (1, 1)
+
+
+def at_last_stage(mixed: bool = False) -> Book:
+    """One row has come to the second region, at worker 1, and its stage has begun."""
+    book = Book(1, mixed=mixed)
+    book.read(ZERO, 1)
+    book.read(ONE, 0)
+    book.settle(ZERO, {}, {"seen": 1})
+    book.apply(ONE, 1)
+    book.done(ZERO, 0)
+    assert book.done(ONE, 0) == (1, 1)
+    return book
+
+
+def test_an_epoch_ends_when_all_that_was_sent_is_taken_in() -> None:
+    book = at_last_stage()
+    book.done(ZERO, 1)
+    book.done(ONE, 1)
+    assert book.ends == []
+    book.settle(ONE, {"seen": 1}, {})
+    assert (book.due, book.ends, book.ledger.ended) == (None, [1], 1)
+
+
+def test_rows_that_nobody_has_sent_are_a_fault_unless_keys_move() -> None:
+    for mixed in (False, True):
+        book = at_last_stage(mixed)
+        book.apply(ONE, 1)
+        book.done(ZERO, 1)
+        book.done(ONE, 1)
+        if mixed:
+            assert book.ends == []
+        else:
+            with pytest.raises(ProtocolError, match="2 rows have come to region 'seen', and 1 went in"):
+                book.ledger.end(EVERYBODY)
+
+
+def test_when_all_begin_anew_every_epoch_is_gone_through_again() -> None:
+    book = at_last_stage()
+    book.done(ZERO, 1)
+    book.done(ONE, 1)
+    book.settle(ONE, {"seen": 1}, {})
+    assert book.ends == [1]
+    book.ledger.start_anew()
+    assert (book.ledger.through, book.ledger.ended) == (0, 1)
+    book.read(ZERO, 0)
+    assert book.read(ONE, 1) == (1, 0)
+
+
+# A worker ---------------------------------------------------------------------------------------------------------
+
+READ = [opened(1, mixed=True), rows(1, A), read(1, 1)]
+
+
+def test_rows_are_passed_on_when_the_stage_begins_and_not_before() -> None:
+    machine = staged_worker(staged(HALVES), meet(0, 1), *READ)
+    actions = machine.step(begin(0))
+    ((to, message),) = sent(actions)
+    assert (to, message.rows.port, message.rows.batch.rows.column("k").to_pylist()) == (1, 0, [Z])
+    assert reports(actions)[:1] == [RowsSettled(epoch=Epoch(1), settled={"seen/0": 0}, sent={"seen": 1})]
+    assert reports(actions, StageDone)[0].stage == 0
+
+
+def test_rows_that_stay_are_gathered_until_their_stage_begins() -> None:
+    machine = staged_worker(staged(ALL_MINE), *READ)
+    actions = machine.step(begin(0))
+    assert reports(actions, RowsApplied) == [RowsApplied(epoch=Epoch(1), applied={"seen": 1})]
+    assert answered(machine.step(asked(Z))) == {1: ({}, 0)}
+    assert reports(machine.step(begin(1)), RowsSettled) == [RowsSettled(epoch=Epoch(1), settled={"seen": 1}, sent={})]
+    machine.step(over(1))
+    assert answered(machine.step(asked(Z, at_least=1))) == {1: ({Z: [1]}, 1)}
+
+
+@pytest.mark.parametrize("wrong", [begin(1), begin(0, epoch=2)])
+def test_a_stage_out_of_turn_is_a_fault(wrong: BeginStage) -> None:
+    with pytest.raises(ProtocolError, match="begins, and stage -1 of 1 is done"):
+        staged_worker(staged(ALL_MINE), *READ).step(wrong)
+
+
+def test_only_a_views_last_region_can_be_looked_up() -> None:
+    (refusal,) = staged_worker(staged(ALL_MINE)).step(asked(A, view="seen/0"))
+    assert isinstance(refusal, Refuse)
+    assert isinstance(refusal.error, UnknownView)
+
+
+def test_a_snapshot_is_taken_when_the_epoch_is_over_and_not_when_it_is_read() -> None:
+    machine = staged_worker(staged(ALL_MINE), take(1, at=1), *READ, begin(0), begin(1))
+    assert reports(machine.step(over(1)), SnapshotTaken) != []
+
+
+def gathered_elsewhere() -> Acquire:
+    """The state of Z, with a row that was gathered for epoch 1 and is not taken in."""
+    giver = staged_worker(staged(HALVES, 1), meet(0, 1), *_read_by_one())
+    announced = announce(HALVES, (0,) * 8, 0, 1)
+    giver.step(announced)
+    acquires = [m for _, m in sent(giver.step(move())) if isinstance(m, Acquire)]
+    return acquires[0]
+
+
+def _read_by_one() -> list[object]:
+    portion = sent(staged_worker(staged(HALVES), meet(0, 1), *READ).step(begin(0)))[0][1]
+    assert isinstance(portion, RowsSent)
+    return [opened(1, mixed=True), read(1, 0), begin(0), of_region(0, portion)]
+
+
+def test_w9_rows_that_come_late_with_their_keys_state_are_taken_in() -> None:
+    machine = staged_worker(staged(HALVES), meet(0, 1), announce(HALVES, ALL_MINE, 0, 1), *READ, begin(0), begin(1))
+    actions = machine.step(of_region(1, gathered_elsewhere()))
+    assert reports(actions, RowsSettled) == [RowsSettled(epoch=Epoch(1), settled={"seen": 1}, sent={})]
+
+
+def test_w9_switched_off_leaves_them() -> None:
+    events = [staged(HALVES), meet(0, 1), announce(HALVES, ALL_MINE, 0, 1), *READ, begin(0), begin(1)]
+    machine = staged_worker(*events, rules=replace(ALL_RULES, w9_settle_what_comes_late=False))
+    assert reports(machine.step(of_region(1, gathered_elsewhere())), RowsSettled) == []
+
+
+# The coordinator --------------------------------------------------------------------------------------------------
+
+MET = [*BOTH, met(1), met(2)]
+
+
+def staged_coordinator(*events: object, **rules: bool) -> object:
+    return coordinator(*events, plans=(STAGED,), rules=replace(ALL_RULES, **rules))  # type: ignore[arg-type]
+
+
+def test_no_epoch_is_opened_before_all_have_met() -> None:
+    machine = staged_coordinator(came(0, 1))
+    assert listeners(Meet, machine.step(came(1, 2))) == [1, 2]
+    assert only(OpenEpoch, machine.step(published(1))) == []
+    machine.step(met(1))
+    assert machine.step(met(2)) == [tell(i, OpenEpoch(epoch=Epoch(1), mixed=True)) for i in (1, 2)]
+
+
+def test_epochs_go_through_their_stages_one_at_a_time() -> None:
+    machine = staged_coordinator(*MET, published(1), published(2))
+    machine.step(finish(1))
+    assert machine.step(finish(2)) == [tell(i, begin(0)) for i in (1, 2)]
+    machine.step(done(1, 0))
+    assert machine.step(done(2, 0)) == [tell(i, begin(1)) for i in (1, 2)]
+    machine.step(done(1, 1))
+    actions = machine.step(done(2, 1))
+    assert actions[:1] == ended(1)
+    assert only(EpochOver, actions) == [over(1)] * 2
+    assert only(OpenEpoch, actions) == [OpenEpoch(epoch=Epoch(2), mixed=True)] * 2
+
+
+def finish(incarnation: int) -> object:
+    return said(incarnation, EpochFinished(epoch=Epoch(1), read={CHANNEL: 0}, applied={}, stats={}))
+
+
+def done(incarnation: int, stage: int) -> object:
+    return said(incarnation, StageDone(epoch=Epoch(1), stage=stage, stats={}))
+
+
+def test_c10_all_begin_anew_when_one_was_lost_as_soon_as_another_has_come() -> None:
+    machine = staged_coordinator(*MET, published(1), finish(1))
+    assert machine.step(gone(2)) == []
+    actions = machine.step(came(1, 3))
+    assert [(a.worker, a.start_at, a.generation) for a in only(Assign, actions)] == [(0, 0, 1), (1, 0, 1)]
+    assert listeners(Meet, actions) == [1, 3]
+    machine.step(anew(1))
+    machine.step(met(1, meeting=2))
+    assert listeners(OpenEpoch, machine.step(met(3, meeting=2))) == [1, 3]
+
+
+def test_c10_all_begin_anew_when_a_channel_was_lost() -> None:
+    machine = staged_coordinator(*MET, published(1))
+    actions = machine.step(said(1, PeersLost(meeting=1, why="cut")))
+    assert listeners(Assign, actions) == [1, 2]
+    assert listeners(Meet, actions) == [1, 2]
+
+
+def test_before_the_first_epoch_nothing_is_lost_with_a_channel() -> None:
+    actions = staged_coordinator(*MET).step(said(1, PeersLost(meeting=1, why="cut")))
+    assert (listeners(Assign, actions), listeners(Meet, actions)) == ([], [1, 2])
+
+
+def test_c10_switched_off_goes_on_with_who_is_there() -> None:
+    machine = staged_coordinator(*MET, published(1), finish(1), c10_anew_when_torn=False)
+    machine.step(gone(2))
+    assert [a.generation for a in only(Assign, machine.step(came(1, 3)))] == [0]
+
+
+def test_depths_follow_the_edges() -> None:
+    assert (STAGED.depths, STAGED.depth, STAGED.sends("seen/0")[0].to) == ({"seen/0": 0, "seen": 1}, 1, "seen")
+    assert FIRST.lake_ports == ((0, CHANNEL),)
+    assert OTHER_END[A] == Z
