@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from upriver.dataflow.operators.project import plain_columns
-from upriver.dataflow.ops import Aggregate, Filter, Join, Latest, Project, Scan, SetOperation, StatefulMap, TopK, Union
+from upriver.dataflow.ops import Aggregate, Filter, Join, Latest, Project, SetOperation, StatefulMap, TopK, Union
 from upriver.dataflow.planning_keys import inward
 from upriver.dataflow.planning_steps import Step
 from upriver.dataflow.routing import Key
@@ -54,14 +54,14 @@ def _what_for(step: Step) -> str:
 
 
 def _obstacle(step: Step, key: Key) -> str:
-    """What keeps the rows from being there by the key at once; nothing, if it is the number of rows."""
-    while True:
-        inputs = inward(step, key)
-        if inputs is None:
-            return _missing(step, key)
-        if not isinstance(step.op, Filter | Project):
-            return ", and fewer rows are exchanged here than before"
-        (step,), (key,) = step.inputs, inputs
+    """What keeps the rows from being there by the key at once; if nothing does, why they are exchanged so late."""
+    inputs = inward(step, key)
+    if inputs is None:
+        return _missing(step, key)
+    if isinstance(step.op, Filter | Project | Union):
+        found = (_obstacle(part, wanted) for part, wanted in zip(step.inputs, inputs, strict=True))
+        return next((obstacle for obstacle in found if obstacle), "")
+    return ", and fewer rows are exchanged here than before"
 
 
 def _missing(step: Step, key: Key) -> str:
@@ -79,5 +79,5 @@ def _missing(step: Step, key: Key) -> str:
             return f", which is more than the primary key {listed(step.op.key)}"
         case StatefulMap():
             return f", which is more than {listed(step.op.key)}, of which the stateful map has a state"
-        case Scan() | Union() | _:
+        case _:
             return ""

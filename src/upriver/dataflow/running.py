@@ -69,14 +69,15 @@ class Keeper(Protocol):
 
 
 class Kept:
-    """The store of a view, and how it is read."""
+    """The store of a view, and how it is read. parts: how many batches the store collects."""
 
-    __slots__ = ("store", "view")
+    __slots__ = ("parts", "store", "view")
 
     def __init__(self, plan: ViewStore, source: pa.Schema, evaluator: Evaluator) -> None:
         """source: of the rows to come."""
         self.store = Turnover(partial(_store_of, plan, source))
         self.view = View(self.store, plan.output, plan.having, evaluator)
+        self.parts = len(self.store.collect(np.empty(0, np.uint64)))
 
 
 class Region:
@@ -196,7 +197,7 @@ class Region:
         that operators keep. gathered: rows that wait. bytes: of memory. Costs no more with size."""
         kept = None if self._kept is None else self._kept.store
         return {
-            "rows": 0 if kept is None else kept.held,
+            "rows": 0 if kept is None else kept.rows,
             "keys": 0 if kept is None else kept.keys,
             "held": sum(operator.held for operator in self._stateful),
             "gathered": self.gathered,
@@ -223,7 +224,8 @@ class Region:
         same plan. It stays here until :meth:`drop`. How many batches there are, and the schema of each, depends on the
         plan only; each has the key's hash64 first."""
         state = [batch for operator in self._stateful for batch in operator.collect(keys)]
-        state += [pa.concat_batches(store.collect(keys)) for store in self._stores]
+        if self._kept is not None:
+            state += self._kept.store.collect(keys)
         return (*state, *(gather.collect(keys) for gather in self._waiting))
 
     def install(self, state: Sequence[pa.RecordBatch]) -> None:
@@ -234,8 +236,8 @@ class Region:
         parts = iter(state)
         for operator in self._stateful:
             operator.install(list(islice(parts, operator.parts)))
-        for store in self._stores:
-            store.install([next(parts)])
+        if self._kept is not None:
+            self._kept.store.install(list(islice(parts, self._kept.parts)))
         for gather in self._waiting:
             gather.install(next(parts))
 
@@ -245,17 +247,13 @@ class Region:
             keeper.drop(keys)
 
     @property
-    def _stores(self) -> tuple[Store, ...]:
-        """The view's store, if it is here."""
-        return () if self._kept is None else (self._kept.store,)
-
-    @property
     def _waiting(self) -> tuple[Gather, ...]:
         return tuple(gather for gather in self._gathers if gather is not None)
 
     @property
     def _keepers(self) -> tuple[Keeper, ...]:
-        return (*self._stateful, *self._stores, *self._waiting)
+        kept = [] if self._kept is None else [self._kept.store]
+        return (*self._stateful, *kept, *self._waiting)
 
 
 def _hashed(rows: Batch, key: Sequence[str]) -> Hashes:
