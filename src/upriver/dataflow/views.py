@@ -1,9 +1,11 @@
 """From a declared view to its dataflow."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from upriver.dataflow.graph import DataflowPlan
+from upriver.dataflow.graph import DataflowPlan, RegionPlan
+from upriver.dataflow.operators.evaluator import Evaluator
 from upriver.dataflow.plan import TableSpec
+from upriver.dataflow.running import Region
 from upriver.dataflow.single import single_region
 from upriver.dataflow.sql import Typer, plan_view
 
@@ -17,3 +19,12 @@ def declare_view(
     """
     plan = plan_view(name, sql, key, tables, typer)
     return single_region(plan, tables[plan.table])
+
+
+def region_builder(evaluator: Evaluator) -> Callable[[DataflowPlan, RegionPlan], Region]:
+    """Makes empty regions of any view."""
+
+    def build(view: DataflowPlan, region: RegionPlan) -> Region:
+        return Region.build(region, view.sends(region.name), evaluator)
+
+    return build

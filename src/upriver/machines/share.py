@@ -12,7 +12,8 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from upriver.dataflow.batch import Batch, Hashes, Outgoing
+from upriver.dataflow.batch import Batch, Hashes
+from upriver.dataflow.running import Outgoing
 from upriver.errors import RowError
 from upriver.ids import Epoch, MapVersion, WorkerId
 from upriver.machines.peers import Portion, Question
@@ -37,7 +38,7 @@ State = tuple[pa.RecordBatch, ...]
 
 
 class Region(Protocol):
-    """One region's state at one worker, as :class:`upriver.dataflow.region.Region` keeps it."""
+    """One region's state at one worker, as :class:`upriver.dataflow.running.Region` keeps it."""
 
     @property
     def gathered(self) -> int:

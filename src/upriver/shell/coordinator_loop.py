@@ -3,14 +3,15 @@
 import itertools
 import queue
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
 from typing import Any, Protocol, assert_never
 
+from upriver.dataflow.graph import DataflowPlan
 from upriver.errors import ClusterError, ProtocolError, UpriverError, UserError, WaitTimeout
-from upriver.ids import Epoch, Incarnation, SnapshotId, VnodeId, WorkerId
+from upriver.ids import Channel, Epoch, Incarnation, SnapshotId, VnodeId, WorkerId
 from upriver.machines.coordinator import CoordinatorMachine
 from upriver.machines.coordinator_events import (
     AbortWanted,
