@@ -1,7 +1,7 @@
 """A region's state moved key by key: several regions that share the keys answer as one that saw every row."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from itertools import product
 
@@ -90,7 +90,14 @@ def _plan(name: str, sql: str, key: Sequence[str]) -> ViewPlan:
     return plan_view(name, sql, key, tables, LocalTyper(tables))
 
 
-PLANS = {name: _plan(name, sql, ("k",)) for name, sql in (RETRACTABLE | GROWING).items()}
+def _retracting(plan: ViewPlan) -> ViewPlan:
+    """The same for rows that may be taken back."""
+    aggregate = None if plan.aggregate is None else replace(plan.aggregate, retracts=True)
+    return replace(plan, aggregate=aggregate)
+
+
+PLANS = {name: _retracting(_plan(name, sql, ("k",))) for name, sql in RETRACTABLE.items()}
+PLANS |= {name: _plan(name, sql, ("k",)) for name, sql in GROWING.items()}
 PLANS |= {view.name: _plan(view.name, view.sql, view.key) for view in VIEWS}
 EVALUATOR = Evaluator()
 
