@@ -44,7 +44,7 @@ class HandFedRiver:
         self.table = TableSpec(TABLE, SCHEMA, ("k",))
         self.token = secrets.token_urlsafe(32)
         tables = {TABLE: self.table}
-        self._plan = declare_view(VIEW, TOTALS, "k", tables, SparkTyper(spark, tables))
+        self._plan = declare_view(VIEW, TOTALS, "k", tables, {}, SparkTyper(spark, tables))
         (self._channel,) = self._plan.channels
         self._spark = spark
         self._root = str(root)

@@ -115,7 +115,7 @@ def _read(lake: Lake, manifest: Manifest) -> list[Batch]:
 def _region(spark: SparkSession) -> Callable[[Sequence[Batch]], None]:
     """A worker's share of the view, which here is all of it; the result applies an epoch to it."""
     tables = {TABLE: EVENTS}
-    plan = declare_view(VIEW, TOTALS, "k", tables, SparkTyper(spark, tables))
+    plan = declare_view(VIEW, TOTALS, "k", tables, {}, SparkTyper(spark, tables))
     region = region_builder(Evaluator())(plan, plan.regions[-1])
 
     def apply(epoch: Sequence[Batch]) -> None:

@@ -1,24 +1,31 @@
-"""From a declared view to its dataflow."""
+"""From a declared view to its dataflow, and from that to what workers run."""
 
 from collections.abc import Callable, Mapping, Sequence
 
 from upriver.dataflow.graph import DataflowPlan, RegionPlan
 from upriver.dataflow.operators.evaluator import Evaluator
 from upriver.dataflow.plan import TableSpec
+from upriver.dataflow.planning import plan_regions, view_key
 from upriver.dataflow.running import Region
-from upriver.dataflow.single import single_region
-from upriver.dataflow.sql import Typer, plan_view
+from upriver.dataflow.sql import Typer, compile_view
 
 
 def declare_view(
-    name: str, sql: str, key: str | Sequence[str], tables: Mapping[str, TableSpec], typer: Typer
+    name: str,
+    sql: str,
+    key: str | Sequence[str],
+    tables: Mapping[str, TableSpec],
+    views: Mapping[str, str],
+    typer: Typer,
 ) -> DataflowPlan:
-    """Compile a view. key: output columns by which it is looked up.
+    """Compile a view. key: output columns by which it is looked up. views: the SQL of those that it may read, by name.
 
     Raises UnsupportedSql for what Spark can do and we cannot, with its place; DeclarationError for what is wrong.
     """
-    plan = plan_view(name, sql, key, tables, typer)
-    return single_region(plan, tables[plan.table])
+    compiled = compile_view(name, sql, tables, views, typer)
+    named = view_key(name, compiled.schema, (key,) if isinstance(key, str) else tuple(key))
+    regions = plan_regions(name, compiled.relation, named, tables)
+    return DataflowPlan(name, sql, named, compiled.schema, regions)
 
 
 def region_builder(evaluator: Evaluator) -> Callable[[DataflowPlan, RegionPlan], Region]:

@@ -151,7 +151,7 @@ class Rescales:
         Before that, it is waited for."""
         if isinstance(self.stage, Moving):
             self._fail(WorkerLost(f"worker {member.worker} was lost; all workers start anew by the old map"))
-        elif isinstance(self.stage, Meeting | Draining):
+        elif isinstance(self.stage, Starting | Meeting | Draining):
             joining = self._joining()
             if member.worker in joining:
                 self._cluster.workers = tuple(w for w in self._cluster.workers if w != member.worker)

@@ -15,7 +15,7 @@ from upriver.dataflow.views import declare_view, region_builder
 from upriver.machines.following import BuildRegion
 from upriver.machines.rules import ALL_RULES, Rules
 from upriver.sim.checkers import Violated
-from upriver.sim.tables import TABLES, VIEWS
+from upriver.sim.tables import EXCHANGED, TABLES, VIEWS
 from upriver.sim.world import World
 
 TRACE_TAIL_LINES = 60
@@ -83,7 +83,7 @@ def compiled_views() -> tuple[DataflowPlan, ...]:
     """The plans of all views that a simulated river can have."""
     tables = {table.name: table for table in TABLES}
     typer = LocalTyper(tables)
-    return tuple(declare_view(view.name, view.sql, view.key, tables, typer) for view in VIEWS)
+    return tuple(declare_view(view.name, view.sql, view.key, tables, {}, typer) for view in (*VIEWS, *EXCHANGED))
 
 
 def run_seed(seed: int, steps: int, workers: int, rules: Rules = ALL_RULES) -> Outcome:

@@ -115,6 +115,8 @@ class World:
         places_max = len(river.wishes.places) + 5
         epochs = places_max * (river.lake.published + 1) * (slices_max + 3)
         slices = places_max**2 * len(self._plans) * (self._vnodes + 10)
+        depth = max(plan.depth for plan in self._plans)
+        epochs *= 1 + 4 * (depth + 1) * places_max if depth else 1
         steps_max = 2 * under_way + 2 * (2 + len(river.wishes.waiting)) * (epochs + slices)
         steps = 0
         while self.step():
