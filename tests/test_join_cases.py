@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from join_kit import Case, Fleet, join_of, weighed
+from join_kit import Case, Fleet, join_of, known_hashes, weighed
 from state_kit import MANY, Row
 
 from upriver.dataflow import ops
@@ -17,7 +17,8 @@ from upriver.dataflow.batch import Batch
 from upriver.dataflow.expressions import Evaluator
 from upriver.dataflow.operators.join import Join
 from upriver.dataflow.operators.join_pairs import pairs_of
-from upriver.dataflow.operators.join_side import Changes, Members
+from upriver.dataflow.operators.join_shape import JoinShape, SideShape
+from upriver.dataflow.operators.join_side import FOUND_MIN, Changes, JoinSide, Members
 from upriver.dataflow.operators.turnover import FORGOTTEN_MIN
 from upriver.dataflow.ops import JoinKind
 from upriver.errors import ProtocolError, RowError
@@ -146,6 +147,26 @@ def test_a_key_cannot_be_installed_twice(evaluator: Evaluator) -> None:
         there.install(here.collect(here.hashes_between(0, 2**64 - 1)))
 
 
+def test_the_routing_key_may_be_a_part_of_the_key() -> None:
+    op = ops.Join(JoinKind.INNER, ("k", "x"), ("k2", "y"), (False, False), None)
+    inputs = (pa.schema(LEFT), pa.schema(RIGHT))
+    assert JoinShape.of(op, inputs, (["x"], ["y"])).routing == ("1",)
+    assert JoinShape.of(op, inputs, (["x", "k"], ["y", "k2"])).routing == ("0", "1")
+
+
+def test_state_that_has_moved_is_in_the_same_order(evaluator: Evaluator) -> None:
+    """Of three keys under one routing key, the oldest has right rows only."""
+    op = ops.Join(JoinKind.FULL, ("k", "x"), ("k2", "y"), (False, False), None)
+    case = Case(op, (pa.schema(LEFT), pa.schema(RIGHT)), (["k"], ["k2"]))
+    fleet = Fleet(case, [case.build(evaluator), case.build(evaluator)])
+    fleet.apply(1, [((1, "a"), 1), ((1, "b"), 1)])
+    fleet.apply(0, [((1, "c"), 1), ((1, "b"), 1)])
+    for turn in (1, 0, 1):
+        fleet.move(known_hashes(fleet), to=turn)
+    fleet.apply(0, [((1, "a"), 1), ((1, "c"), -1)])
+    fleet.check()
+
+
 def test_memory_of_rows_that_are_gone_comes_back(evaluator: Evaluator) -> None:
     case = join_of(JoinKind.INNER, LEFT, RIGHT)
     join = Join(case.op, *case.inputs, *case.routing, evaluator)
@@ -202,3 +223,29 @@ def test_many_rows_of_one_key_on_both_sides(evaluator: Evaluator) -> None:
     batch = case.batch(1, rows)
     gone = weighed(join.apply(1, Batch(batch.rows, batch.hash64, np.full(len(batch), -1))))
     assert gone == {row: -weight for row, weight in matched.items()}
+
+
+def _replace(side: JoinSide, owner: int, old: list[str], new: list[str]) -> None:
+    """In one batch, and with it a row that comes and goes."""
+    texts = [*old, *new, "passing", "passing"]
+    weight = np.array([-1] * len(old) + [1] * len(new) + [1, -1])
+    owners = np.full(len(texts), owner)
+    side.change([pa.array(owners), pa.array(texts)], owners, np.zeros(len(texts), np.uint64), weight)
+
+
+@pytest.mark.parametrize("count", [1, 100])
+def test_rows_that_are_gone_are_not_found_again_and_again(count: int) -> None:
+    """All rows of a key are replaced with every batch: a lookup costs in proportion to those that are there."""
+    side = JoinSide(SideShape(pa.schema(LEFT), len(LEFT), ("k",), ("k",), None, False))
+    side.resize(2)
+    _replace(side, 1, [], ["other"])
+    old: list[str] = []
+    for version in range(30):
+        new = [f"{n} of {version}" for n in range(count)]
+        _replace(side, 0, old, new)
+        old = new
+        members = side.members(np.array([1, 0]))
+        assert members.sizes.tolist() == [1, count]
+        assert side.column(1, members.slots).to_pylist() == ["other", *new]
+        _, looked_at = side._by_owner.find(np.array([0]))
+        assert len(looked_at) <= (1 if count == 1 else FOUND_MIN + 2 * count)

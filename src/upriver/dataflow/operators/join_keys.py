@@ -66,8 +66,6 @@ class JoinKeys:
         """Forget all keys of routing keys with these hash64, ascending and unique; returns their owners."""
         owners = self._index.with_hash(routed)
         self._index.forget(owners)
-        for totals in self._totals:
-            totals.cells[owners] = 0
         return owners
 
     def _have_rows(self, owners: Slots) -> Mask:
