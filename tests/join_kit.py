@@ -38,12 +38,15 @@ class Case:
         return Join(self.op, *self.inputs, *self.routing, evaluator, partial(Turning, forgotten_min=0, step_rows=1))
 
     def batch(self, port: int, changes: Changes, collide: bool = False) -> Batch:
-        """Changes of one input, in order. collide: all keys have one hash64."""
+        """Changes of one input, in order, as a slice of a larger batch. collide: all keys have one hash64."""
         schema = self.inputs[port]
-        columns = [pa.array([row[place] for row, _ in changes], field.type) for place, field in enumerate(schema)]
-        rows = pa.RecordBatch.from_arrays(columns, schema=schema)
+        columns = [
+            pa.array([None, *(row[place] for row, _ in changes)], type) for place, type in enumerate(schema.types)
+        ]
+        rows = pa.RecordBatch.from_arrays(columns, schema=schema).slice(1)
         hashes = hash64([] if collide else [rows.column(name) for name in self.routing[port]], len(changes))
-        return Batch(rows, hashes, np.array([weight for _, weight in changes], np.int64))
+        weights = np.array([weight for _, weight in changes], np.int64)
+        return Batch(rows, hashes, None if (weights == 1).all() else weights)
 
     def expected(self, left: Counter[Row], right: Counter[Row]) -> Counter[Row]:
         """The rows of the join of these rows."""

@@ -6,12 +6,15 @@ from random import Random
 
 import pyarrow as pa
 import pytest
-from dataflow_kit import QUERIES, ROWS, TABLES, Query
+from dataflow_kit import CURRENT, QUERIES, ROWS, TABLES, Query
 from duckdb_kit import by_duckdb
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_relations import relations
+from relation_sql import sql_of
 from state_kit import MANY, Row, plain_rows
 
+from upriver.dataflow.algebra import Relation
 from upriver.dataflow.expressions import Evaluator
 from upriver.sim.dataflow_world import DataflowWorld
 
@@ -67,4 +70,17 @@ def test_a_view_is_what_its_sql_says_while_keys_move(name: str, data: st.DataObj
     lake = Lake(data, lots)
     for _ in range(data.draw(st.integers(1, 3))):
         world.run_epoch(lake.next_rows(12))
+        check(query, world, lake.rows)
+
+
+@FEWER
+@given(data=st.data(), relation=relations(3))
+def test_any_query_is_what_its_sql_says_while_keys_move(data: st.DataObject, relation: Relation) -> None:
+    key = tuple(data.draw(st.permutations(["a", "b", "c"]))[: data.draw(st.integers(1, 3))])
+    query = Query(relation, key, sql_of(relation, {"stock": f"SELECT * FROM {CURRENT}"}))
+    lots = Random(data.draw(st.integers(0, 2**32)))
+    world = DataflowWorld(query.plan("v"), TABLES, EVALUATOR, lots)
+    lake = Lake(data, lots)
+    for _ in range(2):
+        world.run_epoch(lake.next_rows(8))
         check(query, world, lake.rows)

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from upriver.dataflow.plan import TableSpec
+from upriver.dataflow.plan import TableSpec, lake_channel
 from upriver.errors import DeclarationError
 from upriver.hashing import hash64
 from upriver.ids import Channel
 from upriver.shell.lake import Lake
-from upriver.spark.runs import Lot, RunWriter, check_columns, gathered, write_runs
+from upriver.spark.runs import Lot, RunWriter, check_columns, gathered, rewrite_runs, write_runs
 from upriver.spark.schema import arrow_schema
 from upriver.state.runs import RunInfo, run_schema
 from upriver.vnodes import vnodes_of
@@ -43,7 +43,7 @@ def read_back(plan: RunWriter, infos: Sequence[RunInfo]) -> pa.Table:
 
 def assert_runs_are_right(plan: RunWriter, written: Written) -> None:
     """What must be true of all runs: their hashes, their order, their place and what is said of them."""
-    for number, key in plan.keys().items():
+    for number, key in plan.lot_keys().items():
         groups_seen = []
         for info in written[plan.channel(number)]:
             rows = read_back(plan, [info])
@@ -64,7 +64,7 @@ def sorted_rows(table: pa.Table) -> list[str]:
 
 def assert_each_row_once(plan: RunWriter, written: Written, rows: Any) -> None:
     expected = sorted_rows(rows.toArrow().cast(plan.table.schema))
-    for number in plan.keys():
+    for number in range(len(plan.lots)):
         table = read_back(plan, written[plan.channel(number)])
         assert sorted_rows(table.drop_columns("hash64")) == expected
 
@@ -107,7 +107,7 @@ def test_rows_of_a_key_come_in_order(spark: Any, tmp_path: Path, order_by: tuple
     plan = writer(tmp_path, rows, ("name",), ("kind",), order_by=order_by)
     written = write_runs(rows, plan)
     assert_runs_are_right(plan, written)
-    for number, key in plan.keys().items():
+    for number, key in plan.lot_keys().items():
         of_key = defaultdict(list)
         for row in read_back(plan, written[plan.channel(number)]).to_pylist():
             of_key[row[key[0]]].append([(row[name] is not None, row[name]) for name in order_by])
@@ -130,6 +130,24 @@ def test_long_runs_are_cut(spark: Any, tmp_path: Path) -> None:
     assert (np.diff(whole.column("hash64").to_numpy().astype(object)) >= 0).all()
     in_order = [(row["hash64"], row["ts"] is not None, row["ts"], row["id"]) for row in whole.to_pylist()]
     assert in_order == sorted(in_order)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("rows_max", [1_000, 30])
+def test_runs_are_written_once_more_in_other_orders(spark: Any, tmp_path: Path, rows_max: int) -> None:
+    """Lots of two batches and two indexes, in one job: each is what it would be if written from the batch itself."""
+    batches = [spark.sql(EVENTS).where("id % 3 = 0"), spark.sql(EVENTS).where("id % 3 > 0"), spark.sql(EVENTS).limit(0)]
+    own, *others = [("name",), ("kind",), ("id", "name")]
+    plans = [writer(tmp_path, rows, own, *others, order_by=("ts", "id"), rows_max=rows_max) for rows in batches]
+    first = [write_runs(rows, plan) for rows, plan in zip(batches, plans, strict=True)]
+    lots = tuple(Lot(number, index) for number in range(3) for index in others)
+    plan = replace(plans[0], lots=lots)
+    written = rewrite_runs(spark, [first[lot.batch][lake_channel("events", own)] for lot in lots], plan)
+    for lot, runs in zip(lots, written, strict=True):
+        alone = replace(plan, lots=(lot,))
+        assert_runs_are_right(alone, {alone.channel(0): runs})
+        assert read_back(alone, runs) == read_back(alone, first[lot.batch][alone.channel(0)])
+        assert max((run.rows for run in runs), default=0) <= rows_max
 
 
 @pytest.mark.spark

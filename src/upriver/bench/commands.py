@@ -11,6 +11,10 @@ from typing import Any
 
 from upriver.bench.events import EventsSpec
 from upriver.bench.latency import LatencyOptions, measure_latency
+from upriver.bench.nexmark import NexmarkOptions, measure_nexmark
+from upriver.bench.nexmark_contestant import STATE_STORES
+from upriver.bench.nexmark_events import NexmarkSpec
+from upriver.bench.nexmark_queries import QUERIES
 from upriver.bench.rescale import RescaleOptions, measure_rescale
 from upriver.bench.stages import StageOptions, measure_stages
 from upriver.bench.throughput import ThroughputOptions, measure_throughput
@@ -28,6 +32,7 @@ def add_benchmarks(benchmarks: Any) -> None:
     _add_rescale(
         _benchmark(benchmarks, "rescale", _rescale, "what a rescale costs those who look up and feed meanwhile")
     )
+    _add_nexmark(_benchmark(benchmarks, "nexmark", _nexmark, "NEXMark's queries 0 to 8, beside Spark's streaming"))
     _add_stages(_benchmark(benchmarks, "stages", _stages, "rows/s of each step on the way to a view, alone"))
 
 
@@ -163,6 +168,69 @@ def render_stages(measured: Mapping[str, Any]) -> str:
     """The result of ``upriver bench stages`` for a person."""
     rows = [[stage, *(f"{rate:,}" for rate in rates.values())] for stage, rates in measured["stages"].items()]
     return "\n" + render_rows(["stage", "rows/s at first", "rows/s later"], rows, [False, True, True])
+
+
+def _add_nexmark(parser: argparse.ArgumentParser) -> None:
+    _number(parser, "--events", 1_000_000, "people, auctions and bids together")
+    _number(parser, "--event-rate", 10_000, "of them a second of event time")
+    _number(parser, "--seed", 1, "of the events")
+    _number(parser, "--files", 10, "Parquet files of each table, one to a micro-batch")
+    _number(parser, "--warm-up-files", 3, "of them that each side takes the whole way once before")
+    parser.add_argument(
+        "--queries",
+        type=_names,
+        default=tuple(QUERIES),
+        metavar="Q,...",
+        help="those to run (default: all of q0 to q8)",
+    )
+    _number(parser, "--workers", 2, "workers that keep the view")
+    _number(parser, "--cores", None, "processors that each side may use, all together (default: as many as workers)")
+    parser.add_argument("--no-spark", action="store_true", help="without Spark's streaming")
+    parser.add_argument(
+        "--state-store", choices=STATE_STORES, default="default", help="where Spark's streaming keeps its state"
+    )
+    parser.add_argument("--data", metavar="DIR", help="keep the events there, and use them if they are there already")
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(","))
+
+
+def _nexmark(options: argparse.Namespace) -> int:
+    measured = measure_nexmark(
+        NexmarkOptions(
+            spec=NexmarkSpec(events=options.events, seed=options.seed, events_per_s=options.event_rate),
+            queries=options.queries,
+            workers=options.workers,
+            cores=options.cores or min(options.workers, os.cpu_count() or 1),
+            files=options.files,
+            warm_up_files=options.warm_up_files,
+            has_spark=not options.no_spark,
+            state_store=options.state_store,
+            data=options.data,
+        ),
+        _say(),
+    )
+    print(json.dumps(measured) if options.json else render_nexmark(measured))
+    return 0 if measured["equal"] else 1
+
+
+def render_nexmark(measured: Mapping[str, Any]) -> str:
+    """The result of ``upriver bench nexmark`` for a person."""
+    names = [
+        "events_per_s",
+        "spark_events_per_s",
+        "ratio",
+        "cpu_us_per_event",
+        "spark_cpu_us_per_event",
+        "equal",
+        "why",
+    ]
+    rows = [
+        [query, *(_shown(figures[name]) for name in names[:-2]), str(figures["equal"]), figures["why"] or ""]
+        for query, figures in measured["queries"].items()
+    ]
+    return "\n" + render_rows(["", *names], rows, [False, *(True for _ in names[:-2]), False, False])
 
 
 def _add_rescale(parser: argparse.ArgumentParser) -> None:

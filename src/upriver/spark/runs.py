@@ -61,7 +61,7 @@ class RunWriter:
         """The lake edge that a lot's index feeds."""
         return lake_channel(self.table.name, self.lots[lot].index)
 
-    def keys(self) -> dict[int, tuple[str, ...]]:
+    def lot_keys(self) -> dict[int, tuple[str, ...]]:
         """The lots by their numbers, and the columns by which each is kept."""
         return {number: lot.index for number, lot in enumerate(self.lots)}
 
@@ -139,7 +139,7 @@ def pack_partition(writer: RunWriter, batches: Iterable[pa.RecordBatch]) -> Iter
     """Pack one task's rows, for every lot."""
     shelves = Shelves(writer.vnodes, writer.groups)
     for rows in gathered(batches, PACK_ROWS_MAX, PACK_BYTES_MAX):
-        yield from pack(rows, writer.table.schema, writer.keys(), shelves)
+        yield from pack(rows, writer.table.schema, writer.lot_keys(), shelves)
 
 
 def pack_runs(writer: RunWriter, named: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

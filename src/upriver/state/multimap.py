@@ -1,34 +1,31 @@
 """Multimap: which members belong to which owner, where most owners have one, and members come and go.
 
 An owner's only member is kept at the owner's own place: one look finds it, and one that takes the place of another
-leaves nothing behind. The members of all other owners are in a :class:`Spine`, each owner under a number of its own,
-its *fan*. Nothing is ever taken out of a spine; an owner with more dead members than live ones is given a new fan.
+leaves nothing behind. The members of all other owners are in :class:`Lists`, each owner's under a number of its own.
 """
 
 import numpy as np
 
-from upriver.state.spine import Spine
+from upriver.state.lists import Lists
 from upriver.state.vectors import Positions, Slots, Vector
 
 _NONE = -1
-"""The place of an owner without members. Below it are the fans, the first one next to it."""
+"""The place of an owner without members. That of an owner with a list is below it: the first list's is next to it."""
 
 
 class Multimap:
-    """Owners and members are slots below 2**32; a member has one owner."""
+    """Owners and members are slots; a member has one owner."""
 
-    __slots__ = ("_fans", "_places", "_spine")
+    __slots__ = ("_lists", "_places")
 
     def __init__(self) -> None:
         self._places: Vector[np.int64] = Vector(np.int64, fill=_NONE)
-        """By owner: its only member, or its fan, or ``_NONE``."""
-        self._fans = 0
-        """How many fans there have been."""
-        self._spine = Spine()
+        """By owner: its only member, or where its list is, or ``_NONE``."""
+        self._lists = Lists()
 
     @property
     def nbytes(self) -> int:
-        return self._places.nbytes + self._spine.nbytes
+        return self._places.nbytes + self._lists.nbytes
 
     def resize(self, size: int) -> None:
         """Make place for so many owners."""
@@ -43,25 +40,25 @@ class Multimap:
         only = (places == _NONE) & (sizes == 1)
         self._places.cells[owners[only]] = members[heads[only]]
         if not only.all():
-            fans = self._fans_of(owners[~only])
+            lists = self._lists_of(owners[~only])
             had_one = places[~only] > _NONE
             moved, more = places[~only][had_one], members[np.repeat(~only, sizes)]
-            fans = np.concatenate([fans[had_one], np.repeat(fans, sizes[~only])])
-            self._spine.insert(fans, np.concatenate([moved, more]))
+            lists = np.concatenate([lists[had_one], np.repeat(lists, sizes[~only])])
+            self._lists.append(lists, np.concatenate([moved, more]))
 
     def find(self, owners: Slots) -> tuple[Positions, Slots]:
         """The members of each owner: for every member the position of its owner in ``owners``, and the member.
 
-        Sorted by position, then by member. Members that were removed may be among them.
+        Sorted by position, then in order of arrival. Members that were removed may be among them.
         """
         places = self._places.cells[owners]
-        ones, fanned = np.flatnonzero(places > _NONE), np.flatnonzero(places < _NONE)
-        if not fanned.size:
-            return ones, places[ones]
-        positions, members = self._spine.find(_NONE - 1 - places[fanned])
-        positions = np.concatenate([ones, fanned[positions]])
+        single, listed = np.flatnonzero(places > _NONE), np.flatnonzero(places < _NONE)
+        if not listed.size:
+            return single, places[single]
+        positions, members = self._lists.find(_NONE - 1 - places[listed])
+        positions = np.concatenate([single, listed[positions]])
         order = np.argsort(positions, kind="stable")
-        return positions[order], np.concatenate([places[ones], members])[order]
+        return positions[order], np.concatenate([places[single], members])[order]
 
     def remove(self, owners: Slots, members: Slots) -> None:
         """These are members no more; if they are not the only ones of their owners, they may still be found."""
@@ -69,15 +66,16 @@ class Multimap:
         self._places.cells[owners[only]] = _NONE
 
     def replace(self, owners: Slots, sizes: Positions, members: Slots) -> None:
-        """These owners, ascending, have just these members now. sizes: how many each has."""
-        self._places.cells[owners] = _NONE
-        self.insert(np.repeat(owners, sizes), members)
+        """These owners, each named once, have just these members now. sizes: how many each has."""
+        self._lists.replace(self._lists_of(owners), sizes, members)
 
-    def _fans_of(self, owners: Slots) -> Slots:
-        """The fan of each owner; an owner without one gets one."""
+    def _lists_of(self, owners: Slots) -> Slots:
+        """The list of each of these owners, each named once; one without a list gets one."""
         places = self._places.cells[owners]
         new = np.flatnonzero(places >= _NONE)
-        places[new] = _NONE - 1 - np.arange(self._fans, self._fans + len(new))
-        self._fans += len(new)
-        self._places.cells[owners] = places
+        if new.size:
+            known = len(self._lists)
+            self._lists.resize(known + len(new))
+            places[new] = _NONE - 1 - np.arange(known, known + len(new))
+            self._places.cells[owners] = places
         return _NONE - 1 - places

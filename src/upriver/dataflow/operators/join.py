@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from upriver.dataflow import ops
 from upriver.dataflow.batch import Batch
+from upriver.dataflow.operators.consolidate import concatenated
 from upriver.dataflow.operators.evaluator import Evaluator
 from upriver.dataflow.operators.join_shape import JoinShape
 from upriver.dataflow.operators.join_store import JoinStore
@@ -24,7 +25,7 @@ from upriver.state.vectors import Hashes
 class Join:
     """An operator with two ports, the left and the right input. ``schema``: of its output, all of it nullable."""
 
-    __slots__ = ("_shape", "_stores", "schema")
+    __slots__ = ("_nothing", "_shape", "_stores", "schema")
 
     def __init__(
         self,
@@ -41,6 +42,7 @@ class Join:
         self._shape = JoinShape.of(op, (left, right), (left_routing, right_routing))
         self._stores = turning(partial(JoinStore, self._shape, evaluator))
         self.schema = self._shape.output
+        self._nothing = Batch(pa.RecordBatch.from_pylist([], self.schema), np.empty(0, np.uint64))
 
     @property
     def parts(self) -> int:
@@ -64,7 +66,7 @@ class Join:
         for name in self._shape.sides[port].strict:
             if batch.rows.column(name).null_count:
                 strangers |= ~validity(batch.rows.column(name))
-        outputs = []
+        outputs: list[Batch] = []
         if strangers.any():
             outputs += self._without_match(port, batch.filtered(strangers))
             batch = batch.filtered(~strangers)
@@ -72,7 +74,7 @@ class Join:
             if share.any():
                 outputs += store.apply(port, batch.filtered(share))
         self._stores.tidy()
-        return _together([output for output in outputs if len(output)], self.schema)
+        return concatenated([output for output in outputs if len(output)] or [self._nothing])
 
     def hashes_between(self, least: int, most: int) -> Hashes:
         return self._stores.hashes_between(least, most)
@@ -99,15 +101,3 @@ class Join:
             for field in list(shape.kept)[: shape.shown]
         ]
         return [batch.replaced(pa.RecordBatch.from_arrays(columns, schema=self.schema))]
-
-
-def _together(batches: Sequence[Batch], schema: pa.Schema) -> Batch:
-    """One batch of them all."""
-    if len(batches) == 1:
-        return batches[0]
-    weights = [np.ones(len(batch), np.int64) if batch.weight is None else batch.weight for batch in batches]
-    return Batch(
-        pa.concat_batches([pa.RecordBatch.from_pylist([], schema), *(batch.rows for batch in batches)]),
-        np.concatenate([np.empty(0, np.uint64), *(batch.hash64 for batch in batches)]),
-        np.concatenate([np.empty(0, np.int64), *weights]),
-    )

@@ -1,29 +1,22 @@
-"""The keys of a join: a number for each, its *owner*, which both sides use, and the weight of the rows of each side.
-
-If the join's key is finer than the routing key, keys are hashed over all their columns, and a :class:`Fanout` knows the
-keys of each routing key, by its hash alone: keys whose hash64 are equal move together.
-"""
+"""The keys of a join: a number for each, its *owner*, which both sides use, and how many rows each side has of it."""
 
 from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
 
-from upriver.hashing import hash64
-from upriver.state.fanout import Fanout
-from upriver.state.slots import SlotIndex
-from upriver.state.vectors import Hashes, Mask, Slots, Vector, Weights, first_of_each
+from upriver.dataflow.operators.join_shape import JoinShape
+from upriver.state.routed import RoutedIndex
+from upriver.state.vectors import Hashes, Mask, Slots, Vector, Weights
 
 
 class JoinKeys:
     """Keys that have rows on one side or on both. A key that has none any more is forgotten."""
 
-    __slots__ = ("_fanout", "_index", "_totals")
+    __slots__ = ("_index", "_totals")
 
-    def __init__(self, types: Sequence[pa.DataType], finer: bool) -> None:
-        """types: of the key's columns. finer: than the routing key."""
-        self._index = SlotIndex(types)
-        self._fanout = Fanout([]) if finer else None
+    def __init__(self, shape: JoinShape) -> None:
+        self._index = RoutedIndex(shape.key, shape.routing)
         self._totals: tuple[Vector[np.int64], Vector[np.int64]] = (Vector(np.int64), Vector(np.int64))
 
     def __len__(self) -> int:
@@ -32,20 +25,13 @@ class JoinKeys:
 
     @property
     def nbytes(self) -> int:
-        fanout = 0 if self._fanout is None else self._fanout.nbytes
-        return self._index.nbytes + sum(totals.nbytes for totals in self._totals) + fanout
+        return self._index.nbytes + sum(totals.nbytes for totals in self._totals)
 
     def owners(self, routed: Hashes, keys: Sequence[pa.Array]) -> Slots:
         """The owner of each key; unseen keys get one. routed: the hash64 of their routing keys."""
-        known = len(self._index)
-        owners = self._index.assign(routed if self._fanout is None else hash64(keys), keys)
+        owners = self._index.assign(routed, keys)
         for totals in self._totals:
-            totals.resize(len(self._index))
-        if self._fanout is not None and len(self._index) > known:
-            first = first_of_each(owners, np.flatnonzero(owners >= known))
-            groups = self._fanout.owners(routed[first], [])
-            self._fanout.link(groups, owners[first])
-            self._fanout.count(groups, None)
+            totals.resize(len(self))
         return owners
 
     def total(self, port: int, owners: Slots) -> Weights:
@@ -57,46 +43,29 @@ class JoinKeys:
         """These keys, which may be named often, have so many more rows on that side."""
         np.add.at(self._totals[port].cells, owners, weight)
 
-    def forget_empty(self, owners: Slots, routed: Hashes) -> None:
-        """Of these keys, each named once, forget those without rows. routed: the hash64 of their routing keys."""
-        empty = ~self._have_rows(owners)
-        self._index.forget(owners[empty])
-        if self._fanout is not None and empty.any():
-            groups = self._fanout.owners(routed[empty], [])
-            self._fanout.count(groups, np.full(len(groups), -1))
+    def forget_empty(self, owners: Slots) -> None:
+        """Of these keys, each named once, forget those without rows."""
+        self._index.forget(owners[~self._have_rows(owners)])
 
     def hashes_between(self, least: int, most: int) -> Hashes:
         """The hash64, in no particular order, of routing keys that have rows."""
-        if self._fanout is not None:
-            return self._fanout.hashes_between(least, most)
-        owners = self._index.between(least, most)
-        return self._index.hashes[owners[self._have_rows(owners)]]
+        return self._index.hashes_between(least, most)
 
     def with_hash(self, routed: Hashes) -> tuple[Hashes, Slots]:
-        """The keys that have rows, of routing keys with these hash64, which are unique: the hash64, and the owner.
+        """The keys of routing keys with these hash64, ascending and unique: of each the hash64, and the owner.
 
         Sorted by hash64; of those with one hash64, the keys that have left rows come first, then by age. Whoever
         numbers them as they come in the left rows, then as they come in the right ones, has them in this order again.
         """
-        if self._fanout is None:
-            owners = self._index.with_hash(routed)
-            hashes = self._index.hashes[owners]
-        else:
-            _, hashes, owners = self._fanout.with_hash(routed)
-        some = self._have_rows(owners)
-        hashes, owners = hashes[some], owners[some]
+        owners = self._index.with_hash(routed)
+        hashes = self._index.hashes(owners)
         order = np.lexsort((owners, self.total(0, owners) == 0, hashes))
         return hashes[order], owners[order]
 
     def drop(self, routed: Hashes) -> Slots:
-        """Forget all keys of routing keys with these hash64, which are unique; returns their owners."""
-        _, owners = self.with_hash(routed)
+        """Forget all keys of routing keys with these hash64, ascending and unique; returns their owners."""
+        owners = self._index.with_hash(routed)
         self._index.forget(owners)
-        for totals in self._totals:
-            totals.cells[owners] = 0
-        if self._fanout is not None:
-            groups, _, _ = self._fanout.with_hash(routed)
-            self._fanout.forget(groups)
         return owners
 
     def _have_rows(self, owners: Slots) -> Mask:

@@ -40,14 +40,19 @@ class SideShape:
 
 @dataclass(frozen=True, slots=True)
 class JoinShape:
-    """A join. paired: pairs are put out. tested: the columns that the condition needs. finer: the join's key has more
-    columns than the routing key. output: nullable columns of the left input, then of the right one if paired."""
+    """A join.
+
+    paired: pairs are put out. tested: the columns that the condition needs. key: the join's key, its columns named by
+    their places. routing: those of them that are the routing key. output: the left input's columns, then, if paired,
+    the right one's; all may be null.
+    """
 
     sides: tuple[SideShape, SideShape]
     paired: bool
     condition: str | None
     tested: frozenset[str]
-    finer: bool
+    key: pa.Schema
+    routing: tuple[str, ...]
     output: pa.Schema
 
     @classmethod
@@ -56,6 +61,7 @@ class JoinShape:
         paired = op.kind not in (JoinKind.SEMI, JoinKind.ANTI)
         tested = {name for schema in inputs for name in schema.names if quoted(name) in (op.condition or "")}
         keys = (op.left_key, op.right_key)
+        routed = set(zip(*routing, strict=True))
         # Of the right rows of a semi join, nothing matters but what they match by.
         matter = tested.union(op.right_key, inputs[1].names if paired else ())
         kept = (inputs[0], pa.schema([field for field in inputs[1] if field.name in matter]))
@@ -76,6 +82,7 @@ class JoinShape:
             paired=paired,
             condition=op.condition,
             tested=frozenset(tested or op.left_key[:1]),  # of no columns, there would be no telling how many rows
-            finer=not set(zip(*keys, strict=True)) <= set(zip(*routing, strict=True)),
+            key=pa.schema([(str(place), inputs[0].field(name).type) for place, name in enumerate(op.left_key)]),
+            routing=tuple(str(place) for place, pair in enumerate(zip(*keys, strict=True)) if pair in routed),
             output=pa.schema(output),
         )

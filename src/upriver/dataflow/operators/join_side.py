@@ -11,12 +11,10 @@ import numpy as np
 import pyarrow as pa
 
 from upriver.dataflow.operators.join_shape import SideShape
-from upriver.errors import KeyTypeError, ProtocolError
-from upriver.hashing import check_hashable, hash64
-from upriver.state.columns import Column, column_of
+from upriver.errors import ProtocolError
+from upriver.state.entries import Entries
 from upriver.state.multimap import Multimap
-from upriver.state.slots import SlotIndex
-from upriver.state.vectors import Hashes, Positions, Slots, Vector, Weights, first_of_each
+from upriver.state.vectors import Hashes, Positions, Slots, Vector, Weights
 
 FOUND_MIN = 64
 """So few entries, if found though they are gone, do not matter."""
@@ -53,20 +51,11 @@ class Members:
 class JoinSide:
     """One side's entries."""
 
-    __slots__ = ("_as_text", "_entries_of", "_exact", "_index", "_schema", "counts", "held", "matches")
+    __slots__ = ("_by_owner", "_entries", "counts", "held", "matches")
 
     def __init__(self, shape: SideShape) -> None:
-        self._schema = shape.kept
-        self._as_text = [not _is_hashable(field.type) for field in shape.kept]
-        types = [pa.string() if text else field.type for text, field in zip(self._as_text, shape.kept, strict=True)]
-        self._index = SlotIndex(types)
-        self._exact: dict[int, Column] = {
-            place: column_of(field.type)
-            for place, field in enumerate(shape.kept)
-            if self._as_text[place] or pa.types.is_floating(field.type)
-        }
-        """By place, the columns that the index does not keep as they are."""
-        self._entries_of = Multimap()
+        self._entries = Entries(shape.kept, exact=shape.kept.names)
+        self._by_owner = Multimap()
         self.counts: Vector[np.int64] = Vector(np.int64)
         """How often each entry's row is there. An entry whose count falls to zero is forgotten."""
         self.matches: Vector[np.int64] | None = Vector(np.int64) if shape.counted else None
@@ -76,18 +65,17 @@ class JoinSide:
 
     def resize(self, size: int) -> None:
         """Make place for so many owners."""
-        self._entries_of.resize(size)
+        self._by_owner.resize(size)
 
     @property
     def slots(self) -> int:
         """How many slots are in use, those of forgotten entries too."""
-        return len(self._index)
+        return len(self._entries)
 
     @property
     def nbytes(self) -> int:
-        exact = sum(column.nbytes for column in self._exact.values())
         matches = 0 if self.matches is None else self.matches.nbytes
-        return self._index.nbytes + exact + self._entries_of.nbytes + self.counts.nbytes + matches
+        return self._entries.nbytes + self._by_owner.nbytes + self.counts.nbytes + matches
 
     def change(self, rows: Sequence[pa.Array], owners: Slots, routed: Hashes, weight: Weights | None) -> Changes:
         """Add rows, or take them away. rows: the kept columns. owners, routed: the key and the hash64 of each.
@@ -95,7 +83,7 @@ class JoinSide:
         Raises ProtocolError if a row is taken away that is not there.
         """
         known = self.slots
-        slots = self._entries(rows)
+        slots = self._assign(rows, len(owners))
         order, heads = _runs(owners << 32 | slots)
         net = np.diff(heads, append=len(order)) if weight is None else np.add.reduceat(weight[order], heads)
         firsts = order[heads]
@@ -114,14 +102,14 @@ class JoinSide:
         gone, new = counts == 0, slots >= known
         self.held += int(np.count_nonzero(new)) - int(np.count_nonzero(gone))
         if gone.any():
-            self._index.forget(slots[gone])
-            self._entries_of.remove(owners[gone], slots[gone])
+            self._entries.forget(slots[gone])
+            self._by_owner.remove(owners[gone], slots[gone])
             new &= ~gone
-        self._entries_of.insert(owners[new], slots[new])
+        self._by_owner.insert(owners[new], slots[new])
 
     def members(self, owners: Slots) -> Members:
-        """The entries of these owners, each named once and ascending; those of one owner in order of age."""
-        positions, slots = self._entries_of.find(owners)
+        """The entries of these owners, each named once; those of one owner in order of age."""
+        positions, slots = self._by_owner.find(owners)
         there = self.counts.cells[slots] > 0
         sizes = np.bincount(positions, minlength=len(owners))
         if there.all():
@@ -133,64 +121,44 @@ class JoinSide:
     def _tidy(self, owners: Slots, sizes: Positions, members: Members) -> None:
         """Where most of what was found is gone, see to it that it is not found again. sizes: how many were found."""
         stale = sizes > FOUND_MIN + 2 * members.sizes
-        of_stale = np.repeat(stale, members.sizes)
-        self._entries_of.replace(owners[stale], members.sizes[stale], members.slots[of_stale])
+        if stale.any():
+            of_stale = np.repeat(stale, members.sizes)
+            self._by_owner.replace(owners[stale], members.sizes[stale], members.slots[of_stale])
 
     def column(self, place: int, slots: Slots) -> pa.Array:
         """One of the kept columns, of these entries."""
-        exact = self._exact.get(place)
-        return self._index.column(place, slots) if exact is None else exact.take(slots)
+        return self._entries.column(place, slots)
 
     def columns(self, slots: Slots) -> list[pa.Array]:
         """All of the kept columns, of these entries."""
-        return [self.column(place, slots) for place in range(len(self._schema))]
+        return self._entries.columns(slots)
 
     def install(self, rows: Sequence[pa.Array], owners: Slots, counts: Weights, matches: Weights | None) -> None:
         """Keep these entries, which are not here yet."""
-        slots = self._entries(rows)
+        slots = self._assign(rows, len(owners))
         self.counts.cells[slots] = counts
         if self.matches is not None and matches is not None:
             self.matches.cells[slots] = matches
         self.held += len(slots)
         order = np.argsort(owners, kind="stable")
-        self._entries_of.insert(owners[order], slots[order])
+        self._by_owner.insert(owners[order], slots[order])
 
     def forget(self, slots: Slots) -> None:
         """These entries are not there any more."""
-        self._index.forget(slots)
+        self._entries.forget(slots)
         self.counts.cells[slots] = 0
         self.held -= len(slots)
 
-    def _entries(self, rows: Sequence[pa.Array]) -> Slots:
+    def _assign(self, rows: Sequence[pa.Array], count: int) -> Slots:
         """The slot of each row; unseen rows get one."""
-        known = self.slots
-        identity = [_text(column) if text else column for text, column in zip(self._as_text, rows, strict=True)]
-        slots = self._index.assign(hash64(identity), identity)
+        slots = self._entries.assign(rows, count)
         self.counts.resize(self.slots)
         if self.matches is not None:
             self.matches.resize(self.slots)
-        if self._exact and self.slots > known:
-            first = pa.array(first_of_each(slots, np.flatnonzero(slots >= known)))
-            for place, column in self._exact.items():
-                column.append(rows[place].take(first))
         return slots
-
-
-def _is_hashable(type: pa.DataType) -> bool:
-    try:
-        check_hashable(type, "")
-    except KeyTypeError:
-        return False
-    return True
-
-
-def _text(column: pa.Array) -> pa.Array:
-    """Values that Arrow does not compare, such as lists, as texts that are equal when they are."""
-    return pa.array([repr(value) for value in column.to_pylist()], pa.string())
 
 
 def _runs(numbers: Slots) -> tuple[Positions, Positions]:
     """The order that sorts the numbers, and where in it each run of equal ones begins."""
     order = np.argsort(numbers)
-    in_order = numbers[order]
-    return order, np.flatnonzero(np.diff(in_order, prepend=-1))
+    return order, np.flatnonzero(np.diff(numbers[order], prepend=-1))

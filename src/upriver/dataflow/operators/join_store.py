@@ -32,9 +32,8 @@ class JoinStore:
     def __init__(self, shape: JoinShape, evaluator: Evaluator) -> None:
         self._shape = shape
         self._evaluator = evaluator
-        left, right = shape.sides
-        self._keys = JoinKeys([left.kept.field(name).type for name in left.key], shape.finer)
-        self._sides = (JoinSide(left), JoinSide(right))
+        self._keys = JoinKeys(shape)
+        self._sides = (JoinSide(shape.sides[0]), JoinSide(shape.sides[1]))
 
     @property
     def held(self) -> int:
@@ -64,7 +63,7 @@ class JoinStore:
             follows = list(self._by_key(port, changes, before > 0))
         else:
             follows = list(self._by_row(port, changes, self._shape.condition))
-        self._keys.forget_empty(changes.owners, changes.routed)
+        self._keys.forget_empty(changes.owners)
         return follows
 
     def hashes_between(self, least: int, most: int) -> Hashes:

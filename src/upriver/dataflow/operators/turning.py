@@ -120,7 +120,7 @@ class Turning(Generic[Kept]):
         self.tidy()
 
     def tidy(self) -> None:
-        """Begin a turnover if one is due. If one is on, take a step, and more if slots are used up faster than that."""
+        """Begin a turnover if one is due. If one is on, move a range of keys, or more if slots are used up faster."""
         if len(self._stores) == 1:
             (store,) = self._stores
             if store.slots - store.held <= max(store.held, self._forgotten_min):
@@ -128,26 +128,24 @@ class Turning(Generic[Kept]):
             self._ranges, self._done = 1 << (store.held // self._step_rows).bit_length(), 0
             self._first_held, self._first_slots, self._moved = store.held, store.slots, 0
             self._stores.insert(0, self._build())
-        self._step()
-        while len(self._stores) > 1 and self._is_late():
-            self._step()
+        self._move(max(self._done + 1, self._due()))
 
-    def _step(self) -> None:
-        """Move the keys of one range; with the last one that has any, the old store goes."""
+    def _due(self) -> int:
+        """How many ranges must have moved, lest more slots are used up in a turnover than were held at its start."""
+        used = self.slots - self._moved - self._first_slots
+        return min(self._ranges, -(-self._ranges * used // max(self._first_held, 1)))
+
+    def _move(self, done: int) -> None:
+        """Move the keys of the ranges up to this one; with the last one that has any, the old store goes."""
         new, old = self._stores
-        keys = np.unique(old.hashes_between(self._bound(self._done), self._bound(self._done + 1) - 1))
+        keys = np.unique(old.hashes_between(self._bound(self._done), self._bound(done) - 1))
         held = new.held
         new.install(old.collect(keys))
         old.drop(keys)
         self._moved += new.held - held
-        self._done += 1
-        if self._done == self._ranges or not old.held:
+        self._done = done
+        if done == self._ranges or not old.held:
             self._stores.pop()
-
-    def _is_late(self) -> bool:
-        """Whether more slots would be used up during the turnover than were held when it began."""
-        used = self.slots - self._moved - self._first_slots
-        return self._done * self._first_held < self._ranges * used
 
     def _bound(self, place: int) -> int:
         """Where the range at this place begins."""

@@ -1,0 +1,179 @@
+"""NEXMark, queries 0 to 8: Upriver's views and Spark's streaming queries side by side on the same events.
+
+Each side answers each query in a fresh process tree of its own, and this process only watches. What is measured, and
+what it leaves out: ``docs/performance.md``.
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from upriver.bench.nexmark_contestant import RUN_S_MAX, SIDES, NexmarkTask, Ran, read_outcome
+from upriver.bench.nexmark_events import NexmarkSpec, write_nexmark
+from upriver.bench.nexmark_queries import QUERIES, Refused
+from upriver.bench.process_tree import Meter, available_cores
+from upriver.bench.throughput import SAMPLE_S, START_S_MAX
+from upriver.errors import UserError
+
+NOT_ASKED = Refused("not asked for")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NexmarkOptions:
+    """What to measure. queries: names out of QUERIES. files: of each table, one to a micro-batch. cores: processors
+    that each side may use. warm_up_files: files of each table that are taken the whole way once, before the run that
+    counts. state_store: of Spark's side. data: directory to keep the events in; ``None`` for a temporary one."""
+
+    spec: NexmarkSpec
+    queries: tuple[str, ...]
+    workers: int
+    cores: int
+    files: int
+    warm_up_files: int
+    has_spark: bool
+    state_store: str
+    data: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """One side's run of one query. cpu_us_per_event: CPU time of its process tree in the measured span, in us."""
+
+    events: int
+    events_per_s: float
+    cpu_us_per_event: float
+    is_equal: bool
+
+
+Result = Measured | Refused
+
+
+def measure_nexmark(options: NexmarkOptions, say: Any = print) -> dict[str, Any]:
+    """Run the queries on both sides; returns what ``--json`` prints. ``say`` is told how it goes.
+
+    Raises UserError for queries that there are not, or more cores than there are.
+    """
+    _check(options)
+    queries = {}
+    with tempfile.TemporaryDirectory(prefix="upriver-bench-") as directory:
+        data = Path(options.data or f"{directory}/events")
+        write_nexmark(data, options.spec, options.files)
+        say(f"{options.spec.events:,} events in {options.files} files of each table: {data}")
+        for name in options.queries:
+            results = {side: _run(side, name, options, data, Path(directory) / f"{side}-{name}") for side in SIDES}
+            for side, result in results.items():
+                say(f"{name} {side:8} {_told(result)}")
+            queries[name] = report(name, results["upriver"], results["spark"])
+    return {
+        "events": options.spec.events,
+        "events_per_s_of_event_time": options.spec.events_per_s,
+        "workers": options.workers,
+        "cores": options.cores,
+        "files": options.files,
+        "warm_up_files": options.warm_up_files,
+        "spark_state_store": options.state_store,
+        "queries": queries,
+        "equal": all(figures["equal"] is True for figures in queries.values()),
+    }
+
+
+def _check(options: NexmarkOptions) -> None:
+    if unknown := [name for name in options.queries if name not in QUERIES]:
+        raise UserError(f"no query {', '.join(unknown)}; there are: {', '.join(QUERIES)}")
+    if options.cores > (there_are := len(available_cores())):
+        raise UserError(f"cores={options.cores}: there are {there_are} for this process")
+
+
+def _run(side: str, query: str, options: NexmarkOptions, data: Path, work: Path) -> Result:
+    """One side's run, in a process tree that ends with it."""
+    if side == "spark" and not options.has_spark:
+        return NOT_ASKED
+    work.mkdir()
+    task = NexmarkTask(
+        side=side,
+        query=query,
+        data=str(data),
+        work=str(work),
+        result=str(work / "outcome.json"),
+        workers=options.workers,
+        cores=options.cores,
+        warm_up_files=options.warm_up_files,
+        state_store=options.state_store,
+    )
+    (work / "task.json").write_text(json.dumps(asdict(task)))
+    command = [sys.executable, "-m", "upriver.bench.nexmark_contestant", str(work / "task.json")]
+    with (work / "output").open("wb") as sink, subprocess.Popen(command, stdout=sink, stderr=sink) as process:
+        meter = _watch(process)
+    if process.returncode != 0:
+        return Refused(f"failed ({process.returncode}): {_last_line(work / 'output')}")
+    outcome = read_outcome(Path(task.result))
+    shutil.rmtree(work)
+    return outcome if isinstance(outcome, Refused) else _measured(outcome, meter)
+
+
+def _watch(process: subprocess.Popen[bytes]) -> Meter:
+    """Meter a process to its end, or until it has had all its time."""
+    deadline = time.monotonic() + RUN_S_MAX + START_S_MAX
+    meter = Meter(process.pid)
+    try:
+        while process.poll() is None and time.monotonic() < deadline:
+            meter.sample()
+            time.sleep(SAMPLE_S)
+    finally:
+        process.kill()  # no more than a precaution if it has ended; Spark's JVM follows its driver
+    return meter
+
+
+def _last_line(output: Path) -> str:
+    lines = [line for line in output.read_text(errors="replace").splitlines() if line.strip()]
+    return lines[-1] if lines else "it said nothing"
+
+
+def _measured(ran: Ran, meter: Meter) -> Measured:
+    return Measured(
+        events=ran.events,
+        events_per_s=ran.events / (ran.reflected_at - ran.started_at),
+        cpu_us_per_event=meter.usage(ran.started_at, ran.reflected_at).cpu_s * 1e6 / ran.events,
+        is_equal=ran.differing == 0,
+    )
+
+
+def report(query: str, ours: Result, sparks: Result) -> dict[str, Any]:
+    """A query's figures, as ``--json`` has them: ``None`` where there is nothing to measure, and ``why``."""
+    refused = {"Upriver": ours, "Spark": sparks}
+    whys = [f"{side}: {result.why}" for side, result in refused.items() if isinstance(result, Refused)]
+    ratio = None
+    if isinstance(ours, Measured) and isinstance(sparks, Measured):
+        ratio = round(ours.events_per_s / sparks.events_per_s, 2)
+    return {
+        "about": QUERIES[query].about,
+        "equal": ours.is_equal if isinstance(ours, Measured) else None,
+        "stateful": QUERIES[query].is_stateful,
+        **_figures("", ours),
+        **_figures("spark_", sparks),
+        "ratio": ratio,
+        "spark_equal": sparks.is_equal if isinstance(sparks, Measured) else None,
+        "why": "; ".join(whys) or None,
+    }
+
+
+def _figures(prefix: str, result: Result) -> dict[str, float | None]:
+    if isinstance(result, Refused):
+        return {f"{prefix}events_per_s": None, f"{prefix}cpu_us_per_event": None}
+    return {
+        f"{prefix}events_per_s": round(result.events_per_s),
+        f"{prefix}cpu_us_per_event": round(result.cpu_us_per_event, 3),
+    }
+
+
+def _told(result: Result) -> str:
+    if isinstance(result, Refused):
+        return result.why
+    verdict = "equal" if result.is_equal else "NOT EQUAL"
+    return f"{result.events_per_s:12,.0f} events/s, {result.cpu_us_per_event:.2f} us of CPU each; {verdict}"

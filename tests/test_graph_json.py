@@ -1,0 +1,75 @@
+"""Dataflow plans go through JSON as they are."""
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from dataflow_kit import INT, LONG, QUERIES, SALES, TABLES
+from hypothesis import given
+from random_relations import relations
+from relation_kit import scan
+
+from upriver.dataflow.algebra import Relation
+from upriver.dataflow.graph import DataflowPlan
+from upriver.dataflow.graph_json import op_from_json, op_to_json, plan_from_json, plan_to_json
+from upriver.dataflow.ops import (
+    Join,
+    JoinKind,
+    Latest,
+    Op,
+    Order,
+    Per,
+    Ranking,
+    Scan,
+    SetKind,
+    SetOperation,
+    StatefulMap,
+    TopK,
+)
+from upriver.dataflow.planning import plan_regions
+
+MAP = StatefulMap(
+    ("shop",),
+    b"\x00\xff any bytes",
+    Per.KEY,
+    pa.schema([("s", pa.binary())]),
+    pa.schema([("shop", INT), ("total", LONG)]),
+)
+OPS: list[Op] = [
+    Scan("a table"),
+    Join(JoinKind.ANTI, ("a", "b"), ("x", "y"), (True, False), '"a" < "y"'),
+    TopK((), (Order("a", True, False), Order("b", False, True)), 3, Ranking.DENSE_RANK, "nth"),
+    SetOperation(SetKind.INTERSECT, True),
+    Latest(("a",), (), None),
+    MAP,
+]
+
+
+def by_wire(value: Any) -> Any:
+    return json.loads(json.dumps(value))
+
+
+@pytest.mark.parametrize("op", OPS, ids=[type(op).__name__ for op in OPS])
+def test_an_operator_goes_through_json(op: Op) -> None:
+    read = op_from_json(by_wire(op_to_json(op)))
+    assert read == op
+    assert repr(read) == repr(op)
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_a_plan_goes_through_json(name: str) -> None:
+    plan = QUERIES[name].plan("v")
+    assert plan_from_json(by_wire(plan_to_json(plan))) == plan
+
+
+@given(relation=relations(3))
+def test_any_plan_goes_through_json(relation: Relation) -> None:
+    plan = DataflowPlan("v", "SELECT", ("c",), relation.schema, plan_regions("v", relation, ("c",), TABLES))
+    assert plan_from_json(by_wire(plan_to_json(plan))) == plan
+
+
+def test_a_stateful_map_goes_through_json_with_its_plan() -> None:
+    relation = Relation(MAP, (scan(SALES),), MAP.output)
+    plan = DataflowPlan("v", "", ("shop",), MAP.output, plan_regions("v", relation, ("shop",), TABLES))
+    assert plan_from_json(by_wire(plan_to_json(plan))) == plan

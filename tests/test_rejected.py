@@ -1,0 +1,153 @@
+"""Rows that were set aside: each is read once, whoever has met it, and however often."""
+
+import math
+from collections import Counter
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from upriver.dataflow.plan import TableSpec
+from upriver.errors import CorruptFile
+from upriver.ids import Epoch
+from upriver.shell.lake import Lake
+from upriver.shell.rejected import Rejected, rejected_schema
+from upriver.state.runs import checksum_of
+
+SCHEMA = pa.schema(
+    [
+        ("k", pa.int64()),
+        ("x", pa.float64()),
+        ("price", pa.decimal128(9, 2)),
+        ("at", pa.timestamp("us", "UTC")),
+        ("tags", pa.map_(pa.string(), pa.list_(pa.int32()))),
+    ]
+)
+TABLE = TableSpec("orders", SCHEMA, ("k",))
+FAR = 9_000_000_000_000_000_000  # microseconds; Python's own calendar ends long before
+ROW = st.tuples(
+    st.integers(0, 3),
+    st.none() | st.sampled_from([0.0, -0.0, math.nan, 1.5]),
+    st.none() | st.sampled_from([Decimal("1.00"), Decimal("-0.01")]),
+    st.none() | st.sampled_from([0, -FAR, FAR]),
+    st.none() | st.sampled_from([[], [("a", [1, None])], [("a", None)]]),
+)
+Row = tuple[Any, ...]
+
+
+def batch(rows: list[Row]) -> pa.RecordBatch:
+    columns = list(zip(*rows, strict=True)) or [()] * len(SCHEMA)
+    moments = pa.array(columns[3], pa.int64()).cast(SCHEMA.field("at").type)
+    arrays = [pa.array(c, f.type) if f.name != "at" else moments for c, f in zip(columns, SCHEMA, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+
+
+def add(lake: Lake, rows: list[Row], epoch: int = 1, view: str = "totals") -> None:
+    Rejected(lake, TABLE).add(Epoch(epoch), view, batch(rows), [f"bad {row[0]}" for row in rows])
+
+
+def read(lake: Lake) -> Counter[Row]:
+    """(epoch, view, error, row) of all rows, and how often each is there."""
+    found: Counter[Row] = Counter()
+    for rows in Rejected(lake, TABLE).read():
+        assert rows.schema.equals(rejected_schema(TABLE))
+        row = rows.column("row")
+        fields = [row.field(place) for place in range(len(SCHEMA))]
+        fields[3] = fields[3].cast(pa.int64())
+        values = zip(*(field.to_pylist() for field in fields), strict=True)
+        told = [rows.column(name).to_pylist() for name in ("epoch", "view", "error")]
+        found.update((*what, repr(whole)) for *what, whole in zip(*told, values, strict=True))
+    return found
+
+
+def counted(rows: list[Row], epoch: int = 1, view: str = "totals") -> Counter[Row]:
+    return Counter((epoch, view, f"bad {row[0]}", repr(row)) for row in rows)
+
+
+@given(
+    rows=st.lists(ROW, max_size=12), attempts=st.lists(st.lists(st.integers(0, 2), min_size=4, max_size=4), max_size=4)
+)
+def test_each_row_is_read_once_whichever_workers_have_met_it(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[Row], attempts: list[list[int]]
+) -> None:
+    """attempts: at each time that the epoch was applied, the worker that each key's rows came to."""
+    lake = Lake(str(tmp_path_factory.mktemp("lake")))
+    for worker_of in attempts:
+        for worker in range(3):
+            add(lake, [row for row in rows if worker_of[row[0]] == worker])
+    assert read(lake) == (counted(rows) if attempts else Counter())
+
+
+@given(parts=st.lists(st.lists(ROW, max_size=6), max_size=4))
+def test_of_a_key_whose_rows_were_parted_no_row_is_lost(
+    tmp_path_factory: pytest.TempPathFactory, parts: list[list[Row]]
+) -> None:
+    """As when it moves in mid-epoch: of rows that are equal in all columns, as many are read as one worker has met."""
+    lake = Lake(str(tmp_path_factory.mktemp("lake")))
+    for part in parts:
+        add(lake, part)
+    expected: Counter[Row] = Counter()
+    for part in parts:
+        expected |= counted(part)
+    assert read(lake) == expected
+
+
+def test_what_is_added_again_takes_no_room(tmp_path: Path) -> None:
+    lake, rows = Lake(str(tmp_path)), [(1, math.nan, None, FAR, None), (1, math.nan, None, FAR, None)]
+    for _ in range(3):
+        add(lake, rows)
+    add(lake, [])
+    (name,) = lake.files.names("rejected/orders")
+    assert name.startswith("000000000001-")
+    assert read(lake) == counted(rows)
+
+
+def test_epochs_and_views_are_told_apart(tmp_path: Path) -> None:
+    lake, rows = Lake(str(tmp_path)), [(1, None, None, None, None)]
+    for epoch, view in ((1, "totals"), (2, "totals"), (1, "places")):
+        add(lake, rows, epoch, view)
+    assert read(lake) == counted(rows) + counted(rows, 2) + counted(rows, view="places")
+    assert list(Rejected(lake, TableSpec("others", SCHEMA, ("k",))).read()) == []
+
+
+def test_columns_may_have_any_name(tmp_path: Path) -> None:
+    schema = pa.schema([("epoch", pa.int64()), ("identity", pa.string()), ("row", pa.int64())])
+    table = TableSpec("odd", schema, ("row",))
+    rejected = Rejected(Lake(str(tmp_path)), table)
+    rows = pa.RecordBatch.from_pydict({"epoch": [7], "identity": ["a"], "row": [8]}, schema=schema)
+    rejected.add(Epoch(1), "v", rows, ["bad"])
+    (found,) = rejected.read()
+    assert found.to_pylist() == [{"epoch": 1, "view": "v", "error": "bad", "row": rows.to_pylist()[0]}]
+
+
+@pytest.mark.parametrize("damage", [lambda c: c[:-1], lambda c: c[:99] + bytes([c[99] ^ 1]) + c[100:], lambda _: b""])
+def test_damage_is_named(tmp_path: Path, damage: Any) -> None:
+    lake = Lake(str(tmp_path))
+    add(lake, [(1, None, None, None, None)])
+    path = next((tmp_path / "rejected/orders").iterdir())
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(CorruptFile, match=f"{path}: its checksum is not that of its content"):
+        read(lake)
+
+
+def test_foreign_files_are_named(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path))
+    lake.files.create("rejected/orders/notes.txt", b"")
+    with pytest.raises(CorruptFile, match=r"rejected/orders/notes\.txt: not a file of this lake"):
+        read(lake)
+    lake.files.remove("rejected/orders/notes.txt")
+    lake.files.create(f"rejected/orders/000000000001-{checksum_of(b'text')}.arrow", b"text")
+    with pytest.raises(CorruptFile, match=r"000000000001-\w+\.arrow: not an Arrow file"):
+        read(lake)
+
+
+def test_another_tables_file_is_named(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path))
+    add(lake, [(1, None, None, None, None)])
+    other = TableSpec("orders", pa.schema([("k", pa.int64())]), ("k",))
+    with pytest.raises(CorruptFile, match="its rows are not those of table 'orders'"):
+        list(Rejected(lake, other).read())

@@ -1,0 +1,239 @@
+"""A region at a worker: what it gathers, settles and drains, and the state that moves with a key."""
+
+from collections import Counter
+from random import Random
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from dataflow_kit import LONG, QUERIES, SALES, TABLES, TEXT
+from hypothesis import given
+from hypothesis import strategies as st
+from relation_kit import count, scan
+from state_kit import MANY, Row, batch_of, plain_rows, plainly, through_the_wire
+
+from upriver.dataflow.batch import Batch
+from upriver.dataflow.expressions import Evaluator
+from upriver.dataflow.graph import DataflowPlan, RegionPlan
+from upriver.dataflow.operators.consolidate import concatenated, consolidated
+from upriver.dataflow.operators.gather import Gather
+from upriver.dataflow.planning import plan_regions
+from upriver.dataflow.running import Region
+from upriver.errors import ProtocolError
+from upriver.hashing import hash64
+from upriver.sim.dataflow_world import DataflowWorld
+
+EVALUATOR = Evaluator()
+EVERY_KEY = (0, 1)
+"""The only vnode of one."""
+
+SCHEMA = pa.schema([("k", TEXT), ("x", pa.float64()), ("tags", pa.list_(pa.int32()))])
+ROW = st.tuples(
+    st.sampled_from([None, "", "a", "b"]),
+    st.sampled_from([None, 0.0, -0.0, float("nan"), 1.5]),
+    st.none() | st.lists(st.none() | st.integers(0, 1), max_size=2),
+)
+CHANGES = st.lists(st.tuples(ROW, st.integers(-2, 2)), max_size=12)
+
+Changes = list[tuple[Row, int]]
+
+
+def batch(changes: Changes) -> Batch:
+    rows, weight = [row for row, _ in changes], [weight for _, weight in changes]
+    return batch_of(SCHEMA, rows, ["k"], weight)
+
+
+def total(*batches: Batch) -> Counter[str]:
+    """How often each row is there in all."""
+    found: Counter[str] = Counter()
+    for each in batches:
+        weight = np.ones(len(each), np.int64) if each.weight is None else each.weight
+        for row, times in zip(
+            zip(*(map(plainly, c.to_pylist()) for c in each.rows.columns), strict=True), weight, strict=True
+        ):
+            found[repr(row)] += int(times)
+    return Counter({row: times for row, times in found.items() if times})
+
+
+# Rows that wait -------------------------------------------------------------------------------------------------------
+
+
+@MANY
+@given(changes=CHANGES)
+def test_consolidated_changes_come_to_the_same(changes: Changes) -> None:
+    before = batch(changes)
+    after = consolidated(before)
+    assert total(after) == total(before)
+    if after is not before:
+        assert len(after) == len(total(after))
+        assert after.weight is not None
+        assert np.all(after.weight != 0)
+    assert after.hash64.tolist() == hash64([after.rows.column("k")], len(after)).tolist()
+
+
+@MANY
+@given(parts=st.lists(CHANGES, min_size=1, max_size=4))
+def test_batches_together_come_to_the_same(parts: list[Changes]) -> None:
+    batches = [batch(changes) for changes in parts]
+    assert total(concatenated(batches)) == total(*batches)
+
+
+@MANY
+@given(data=st.data())
+def test_gathered_rows_are_found_by_key_and_move(data: st.DataObject) -> None:
+    """Two gathers share the keys: what both hold is always what came."""
+    gathers, came = [Gather(SCHEMA), Gather(SCHEMA)], [batch([])]
+    for _ in range(data.draw(st.integers(1, 6))):
+        came.append(batch(data.draw(CHANGES)))
+        gathers[data.draw(st.integers(0, 1))].add(came[-1])
+        source, target = data.draw(st.permutations(gathers))
+        keys = np.unique(source.hashes_between(0, 2**64 - 1))
+        keys = keys[[data.draw(st.booleans()) for _ in keys]]
+        held = source.held + target.held
+        (state,) = through_the_wire([source.collect(keys)])
+        source.drop(keys)
+        assert not set(keys.tolist()) & set(source.hashes_between(0, 2**64 - 1).tolist())
+        target.install(state)
+        assert source.held + target.held == held == sum(map(len, came))
+        assert target.collect(keys).num_rows >= state.num_rows
+    taken = [rows for gather in gathers if (rows := gather.take()) is not None]
+    assert total(*taken) == total(*came)
+    assert [gather.held for gather in gathers] == [0, 0]
+    assert [gather.take() for gather in gathers] == [None, None]
+
+
+def test_rows_of_other_columns_cannot_wait_here() -> None:
+    state = Gather(pa.schema([("a", LONG)])).collect(np.empty(0, np.uint64))
+    with pytest.raises(ProtocolError, match="1 columns cannot wait"):
+        Gather(SCHEMA).install(state)
+
+
+# Regions --------------------------------------------------------------------------------------------------------------
+
+
+def _sales(*rows: tuple[int, str, int]) -> pa.RecordBatch:
+    columns = list(
+        zip(*((shop, item, amount, 1.0, place) for place, (shop, item, amount) in enumerate(rows)), strict=True)
+    )
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, SALES.schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=SALES.schema)
+
+
+def _by(rows: pa.RecordBatch, column: str) -> Batch:
+    return Batch(rows, hash64([rows.column(column)]))
+
+
+@pytest.fixture
+def plan() -> DataflowPlan:
+    """How often each item is sold, looked up by that."""
+    relation = count(scan(SALES), "item")
+    return DataflowPlan("v", "", ("n",), relation.schema, plan_regions("v", relation, ("n",), TABLES))
+
+
+def _built(plan: DataflowPlan) -> tuple[Region, Region]:
+    first, last = (Region.build(region, plan.sends(region.name), EVALUATOR) for region in plan.regions)
+    return first, last
+
+
+def test_what_comes_out_is_drained_once_and_consolidated(plan: DataflowPlan) -> None:
+    first, _ = _built(plan)
+    for item in ("a", "a", "b"):
+        first.apply(0, _by(_sales((1, item, 1)), "item"))
+    (outgoing,) = first.drain()
+    assert (outgoing.to, outgoing.port) == ("v", 0)
+    assert Counter(plain_rows(outgoing.batch.rows)) == {("a", 2): 1, ("b", 1): 1}
+    assert outgoing.batch.hash64.tolist() == hash64([outgoing.batch.rows.column("n")]).tolist()
+    assert first.drain() == []
+
+
+def test_nothing_is_sent_if_nothing_has_changed_in_all() -> None:
+    plan = QUERIES["latest by another key"].plan("v")
+    first, _ = _built(plan)
+    schema = TABLES["stock"].schema
+    for held, seq in ((1, 1), (2, 2), (1, 3)):
+        version = {"shop": 1, "item": "a", "held": held, "seq": seq, "gone": False}
+        first.apply(0, _by(pa.RecordBatch.from_pylist([version], schema), "shop"))
+        if seq == 1:
+            assert first.drain()
+    assert first.drain() == []
+
+
+def test_gathered_rows_show_only_once_they_are_settled(plan: DataflowPlan) -> None:
+    first, last = _built(plan)
+    first.apply(0, _by(_sales((1, "a", 1), (1, "b", 1), (1, "a", 2)), "item"))
+    for outgoing in first.drain():
+        last.apply(outgoing.port, outgoing.batch)
+        last.apply(outgoing.port, Batch(outgoing.batch.rows, outgoing.batch.hash64, np.full(2, -1)))
+        last.apply(outgoing.port, outgoing.batch)
+    assert (last.gathered, last.stats()["gathered"], last.scan().num_rows) == (6, 6, 0)
+    assert last.settle() == 6
+    assert (last.gathered, last.settle()) == (0, 0)
+    assert Counter(plain_rows(last.scan())) == {("a", 2): 1, ("b", 1): 1}
+    assert (last.stats()["rows"], last.stats()["keys"]) == (2, 2)
+    keys = pa.RecordBatch.from_arrays([pa.array([2, 2, 7], LONG)], ["n"])
+    assert plain_rows(last.lookup(hash64(keys.columns), keys)) == [("a", 2)]
+
+
+def test_a_region_amid_a_dataflow_has_no_view(plan: DataflowPlan) -> None:
+    first, _ = _built(plan)
+    with pytest.raises(ProtocolError, match="no view to read"):
+        first.scan()
+    first.apply(0, _by(_sales((1, "a", 1), (1, "b", 1)), "item"))
+    assert {name: first.stats()[name] for name in ("rows", "keys", "held")} == {"rows": 0, "keys": 0, "held": 2}
+    assert first.stats()["bytes"] > 0
+
+
+def test_a_store_by_another_key_is_refused(plan: DataflowPlan) -> None:
+    last = plan.regions[-1]
+    assert last.store is not None
+    wrong = RegionPlan(last.name, last.inputs, last.nodes, QUERIES["rows"].plan("v").regions[-1].store, last.why)
+    with pytest.raises(ProtocolError, match="its key is not in"):
+        Region.build(wrong, (), EVALUATOR)
+
+
+# State ----------------------------------------------------------------------------------------------------------------
+
+
+def _filled(name: str) -> tuple[DataflowPlan, DataflowWorld]:
+    """One worker that has seen some rows of each table."""
+    plan = QUERIES[name].plan("v")
+    world = DataflowWorld(plan, TABLES, EVALUATOR, Random(1), workers=1)
+    sales = [(shop, item, shop + amount) for shop in range(4) for item in "abc" for amount in (1, 2)]
+    items = pa.RecordBatch.from_pylist(
+        [{"item": item, "maker": "m", "size": 2} for item in "abd"], TABLES["items"].schema
+    )
+    stock = [
+        {"shop": shop, "item": item, "held": shop, "seq": shop, "gone": item == "c"}
+        for shop in range(3)
+        for item in "abc"
+    ]
+    rows = {"sales": _sales(*sales), "items": items, "stock": pa.RecordBatch.from_pylist(stock, TABLES["stock"].schema)}
+    world.run_epoch(rows)
+    return plan, world
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_state_that_was_moved_is_the_same_state(name: str) -> None:
+    """Collected and installed, it is collected as it was, in batches whose number and form the plan alone decides."""
+    plan, world = _filled(name)
+    for region in plan.regions:
+        old, new = world.workers[0][region.name], Region.build(region, plan.sends(region.name), EVALUATOR)
+        for port, entry in enumerate(region.inputs):
+            if port not in dict(region.lake_ports):
+                nulls = pa.RecordBatch.from_arrays(
+                    [pa.nulls(2, field.type) for field in entry.schema], schema=entry.schema
+                )
+                old.apply(port, Batch(nulls, np.array([5, 2**63], np.uint64)))
+        keys = old.keys_of(*EVERY_KEY)
+        assert keys.size or not old.stats()["bytes"]
+        state, nothing = old.collect(keys), new.collect(keys)
+        assert [part.schema for part in nothing] == [part.schema for part in state]
+        assert [part.num_rows for part in nothing] == [0] * len(state)
+        new.install(through_the_wire(state))
+        assert new.keys_of(*EVERY_KEY).tolist() == keys.tolist()
+        assert [sorted(map(repr, part.to_pylist())) for part in new.collect(keys)] == [
+            sorted(map(repr, part.to_pylist())) for part in state
+        ]
+        old.drop(keys)
+        assert old.keys_of(*EVERY_KEY).tolist() == []
+        assert {old.stats()[what] for what in ("rows", "keys", "held", "gathered")} == {0}
