@@ -16,7 +16,7 @@ from upriver.dataflow.explain import render
 from upriver.dataflow.graph import DataflowPlan
 from upriver.dataflow.plan import TableSpec
 from upriver.dataflow.views import declare_view
-from upriver.errors import DeclarationError
+from upriver.errors import DeclarationError, UnknownView
 from upriver.hashing import check_hashable
 from upriver.ids import Epoch
 from upriver.rescale import Rescale
@@ -29,6 +29,8 @@ from upriver.spark.schema import arrow_schema
 from upriver.spark.typer import SparkTyper
 from upriver.vnodes import VNODES_DEFAULT, check_vnodes
 
+REPLAN_S_MAX = 120.0
+"""Seconds in which a view can be added to an app that runs, or dropped, unless the caller says otherwise."""
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -122,21 +124,46 @@ class App:
         self._tables[name] = table
         self._sources[name] = Source(table=table, rows=rows, trigger=trigger or {})
 
-    def view(self, name: str, sql: str, key: str | Sequence[str], *, partial: bool = True) -> None:
-        """Declare a view in Spark SQL on a declared table. What is not supported is refused here.
+    def view(
+        self,
+        name: str,
+        sql: str,
+        key: str | Sequence[str],
+        *,
+        partial: bool = True,
+        timeout: float = REPLAN_S_MAX,
+    ) -> None:
+        """Declare a view in Spark SQL on declared tables and views. What is not supported is refused here.
 
         key: the output column or columns that the view is looked up by. partial: keep only the keys that are read,
-        where the view is eligible; none is yet, and ``explain`` says so.
-        Raises DeclarationError, UnsupportedSql.
+        where the view is eligible; none is yet, and ``explain`` says so. In an app that runs, Spark first makes the
+        indexes that the view needs; then all workers read the tables' history again, and lookups wait for that.
+        timeout: seconds for this to begin. Raises DeclarationError, UnsupportedSql; WaitTimeout.
         """
-        self._check_declaring("view")
         if not NAME.fullmatch(name):
             raise DeclarationError(
                 f"view {name!r}: a name is letters, digits and underscores, and starts with no digit"
             )
         if name in self._plans or name in self._sources:
             raise DeclarationError(f"view {name!r}: there is a table or a view of that name already")
-        self._plans[name] = declare_view(name, sql, key, self._tables, self._typer)
+        views = {plan.name: plan.sql for plan in self._plans.values()}
+        plan = declare_view(name, sql, key, self._tables, views, self._typer)
+        self._keep({**self._plans, name: plan}, timeout)
+
+    def drop_view(self, name: str, *, timeout: float = REPLAN_S_MAX) -> None:
+        """Keep a view no more. Views that read it go on: they hold what they need of it themselves.
+
+        timeout: as for :meth:`view`. Raises UnknownView, WaitTimeout.
+        """
+        if name not in self._plans:
+            raise UnknownView.among(name, self._plans)
+        self._keep({view: plan for view, plan in self._plans.items() if view != name}, timeout)
+
+    def _keep(self, plans: dict[str, DataflowPlan], timeout: float) -> None:
+        """These are the views from now on, whether the app runs or not."""
+        if self._river is not None:
+            self._river.replan(list(plans.values()), timeout)
+        self._plans = plans
 
     def _check_declaring(self, what: str) -> None:
         if self._river is not None:

@@ -62,8 +62,9 @@ class CoordinatorService:
         self._loop = loop
         self._check_slots = check_slots
         self._scans = Scans(loop.snapshot)
-        self._plans = {plan.name: plan for plan in plans}
-        self._views = {plan.name: ViewRoute(plan.key, plan.schema) for plan in plans}
+        self._plans: dict[str, DataflowPlan] = {}
+        self._views: dict[str, ViewRoute] = {}
+        self.replan(plans)
         actions = {
             "routing": self._routing,
             "status": lambda _: loop.status(),
@@ -85,6 +86,11 @@ class CoordinatorService:
     def stop(self) -> None:
         """Refuse further calls and end those that are on."""
         self._server.stop()
+
+    def replan(self, plans: Sequence[DataflowPlan]) -> None:
+        """The views are these from now on."""
+        self._plans = {plan.name: plan for plan in plans}
+        self._views = {plan.name: ViewRoute(plan.key, plan.schema) for plan in plans}
 
     def explain(self, view: str) -> dict[str, Any]:
         """How a view is kept. Raises UnknownView."""
