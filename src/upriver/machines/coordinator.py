@@ -130,8 +130,7 @@ class CoordinatorMachine:
         """Do whatever has become possible."""
         if self._is_torn and self.cluster.is_filled():
             self._is_torn = False
-            if self.cluster.has_begun:
-                self._rescales.all_begin_anew()
+            self._rescales.all_begin_anew()
         self._end_epochs()
         if self._wanted and self._rescales.is_over and self.cluster.is_quiet() and self._scans.is_idle:  # C11
             self._replan(self._wanted.pop(0))
@@ -191,11 +190,12 @@ class CoordinatorMachine:
         member = self.cluster.of_incarnation(incarnation)
         if member is None:
             return
+        if not self._stopping:
+            self._tear()  # while it is known what was opened for it
         del self.cluster.members[member.worker]
         self._ledger.forget(member.worker)
         self._scans.lost(incarnation)
         if not self._stopping:
-            self._tear()
             self._rescales.lost(member)
 
     def _tear(self) -> None:
