@@ -105,7 +105,8 @@ def test_what_a_function_of_rows_may_not_give(fault: str) -> None:
 
 KEY_FAULTS: dict[str, tuple[Callable[..., Any], str]] = {
     "no pair": (lambda key, rows, state: rows, "is not (rows, state)"),
-    "a list": (lambda key, rows, state: ([(1, "x")], None), "is no pyarrow.RecordBatch or Table of the 2 columns"),
+    "an array": (lambda key, rows, state: (rows["v"], None), "is no output row: that is a tuple or a dict of the 2"),
+    "a float": (lambda key, rows, state: ([(1, "x"), (0.5, "x")], None), "column total of the output row: 0.5 is not"),
     "the input": (lambda key, rows, state: (rows, None), "the columns k, v, day are not just the 2 columns total, who"),
     "a lossy column": (
         lambda key, rows, state: (pa.record_batch({"total": [1.234], "who": ["x"]}), None),
@@ -145,6 +146,20 @@ def test_what_a_function_of_batches_may_not_give(fault: str) -> None:
     said, _ = outcome(Per.BATCH, bad)
     assert message in said
     assert "for a batch of 3 rows of 3 keys" in said
+
+
+def mixed(key: str, rows: pa.RecordBatch, state: Any) -> Any:
+    """Two plain rows or a batch of one, by turns."""
+    n = rows.num_rows
+    return {0: None, 1: [(1, key), {"who": key, "total": n}], 2: ROWS.slice(0, 1)}[n - 1], None
+
+
+def test_rows_of_a_key_may_be_plain_or_arrows() -> None:
+    operator = StatefulMap(map_op(mixed, SOURCE, ["k"], STATE, OUTPUT, Per.KEY), SOURCE, ["k"])
+    rows = [(key, 0, None) for key, count in {"a": 1, "b": 2, "c": 3, "d": 2, "e": 3}.items() for _ in range(count)]
+    output = operator.apply(0, batch_of(SOURCE, rows, ["k"]))
+    given = sorted((row["k"], row["who"], int(row["total"])) for row in output.rows.to_pylist())
+    assert given == [("b", "b", 1), ("b", "b", 2), ("c", "x", 1), ("d", "d", 1), ("d", "d", 2), ("e", "x", 1)]
 
 
 def test_keys_of_a_batch_may_be_an_arrow_array() -> None:

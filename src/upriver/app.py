@@ -17,15 +17,14 @@ from upriver.dataflow.graph import DataflowPlan
 from upriver.dataflow.plan import TableSpec
 from upriver.dataflow.views import declare_view
 from upriver.errors import DeclarationError, UnknownView
-from upriver.hashing import check_hashable
 from upriver.ids import Epoch
 from upriver.rescale import Rescale
 from upriver.spark.names import DataFrame, SparkSession
 from upriver.spark.python import use_own_python
+from upriver.spark.rejected import read_rejected
 from upriver.spark.river import River, RiverConfig, Source
-from upriver.spark.runs import check_columns
 from upriver.spark.scan import read_view
-from upriver.spark.schema import arrow_schema
+from upriver.spark.tables import declared_table
 from upriver.spark.typer import SparkTyper
 from upriver.vnodes import VNODES_DEFAULT, check_vnodes
 
@@ -92,16 +91,25 @@ class App:
         self,
         name: str,
         rows: DataFrame,
-        key: str | Sequence[str],
+        key: str | Sequence[str] = (),
         *,
+        primary_key: str | Sequence[str] = (),
         order_by: str | Sequence[str] = (),
+        deletes: str | None = None,
+        on_bad_row: str = "fail",
         trigger: Mapping[str, Any] | None = None,
     ) -> None:
-        """Declare an append table, fed by a DataFrame, streaming or not.
+        """Declare a table, fed by a DataFrame, streaming or not.
 
-        key: the column or columns its rows are kept by. order_by: within one epoch, rows of one key come in this
-        order. trigger: of the streaming query, as for ``DataStreamWriter.trigger``; ``{"processingTime": "1 second"}``.
-        Raises DeclarationError, or KeyTypeError for a key column of a type that cannot be hashed.
+        All rows of an append table count. One with a primary key is an upsert table: its rows are versions. Of those of
+        one primary key the one that is last by ``order_by`` counts, in whatever order they come; views see no other.
+
+        key: the column or columns its rows are kept by; the primary key, unless given. order_by: within one epoch, rows
+        of one key come in this order. deletes: of an upsert table, a condition in Spark SQL over its columns; a version
+        for which it is true deletes the row. on_bad_row: ``fail`` (the app fails) or ``set_aside`` (the row is left out
+        of the view, see :meth:`rejected`), when a view cannot be computed from a row. trigger: of the streaming query,
+        as for ``DataStreamWriter.trigger``; ``{"processingTime": "1 second"}``.
+        Raises DeclarationError, UnsupportedSql, or KeyTypeError for a key column of a type that cannot be hashed.
         """
         self._check_declaring("table")
         if not NAME.fullmatch(name):
@@ -112,17 +120,12 @@ class App:
             raise DeclarationError(f"table {name!r} is declared twice")
         if trigger and not rows.isStreaming:
             raise DeclarationError(f"table {name!r}: a DataFrame that is not streaming has no trigger")
-        schema = arrow_schema(rows, name)
-        check_columns(schema, name)
-        table = TableSpec(
-            name, schema, _columns(name, "key", key, schema), _columns(name, "order_by", order_by, schema)
-        )
-        if not table.key:
-            raise DeclarationError(f"table {name!r}: its key has no column")
-        for column in table.key:
-            check_hashable(schema.field(column).type, column)
+        if on_bad_row not in ("fail", "set_aside"):
+            raise DeclarationError(f"table {name!r}: on_bad_row is 'fail' or 'set_aside', not {on_bad_row!r}")
+        table = declared_table(name, rows, key=key, primary_key=primary_key, order_by=order_by, deletes=deletes)
         self._tables[name] = table
-        self._sources[name] = Source(table=table, rows=rows, trigger=trigger or {})
+        sets_aside = on_bad_row == "set_aside"
+        self._sources[name] = Source(table=table, rows=rows, trigger=trigger or {}, sets_aside=sets_aside)
 
     def view(
         self,
@@ -223,6 +226,17 @@ class App:
         river.explain(view)  # refuses an unknown view here, and not in the action
         return read_view(self._spark, river.address, self._config.token, view)
 
+    def rejected(self, table: str) -> DataFrame:
+        """The rows of a table that were set aside, each once: ``epoch``, ``view``, ``error``, and the row as ``row``.
+
+        A row that two views could not be computed from is there for each of them. Each action on the DataFrame reads
+        what is there then; rows of the epoch that ``wait`` returns, and of all before it, are. The app need not run.
+        Raises DeclarationError for a table that is not declared.
+        """
+        if table not in self._tables:
+            raise DeclarationError(f"no table {table!r}; there are: {', '.join(sorted(self._tables)) or 'none'}")
+        return read_rejected(self._spark, self._config.root, self._tables[table])
+
     def rescale(
         self,
         workers: int | None = None,
@@ -272,18 +286,6 @@ class App:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-
-
-def _columns(table: str, what: str, named: str | Sequence[str], schema: pa.Schema) -> tuple[str, ...]:
-    columns = (named,) if isinstance(named, str) else tuple(named)
-    for column in columns:
-        if column not in schema.names:
-            raise DeclarationError(
-                f"table {table!r}: {what} names {column!r}; its columns are {', '.join(schema.names)}"
-            )
-    if len(set(columns)) < len(columns):
-        raise DeclarationError(f"table {table!r}: {what} names a column twice")
-    return columns
 
 
 def _check_budget(milliseconds: float) -> None:

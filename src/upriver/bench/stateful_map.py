@@ -44,10 +44,10 @@ def totals_by_row(key: int, row: Any, state: Any) -> tuple[list[tuple[int, int]]
     return [after], after
 
 
-def totals_by_key(key: int, rows: pa.RecordBatch, state: Any) -> tuple[pa.RecordBatch, tuple[int, int]]:
+def totals_by_key(key: int, rows: pa.RecordBatch, state: Any) -> tuple[list[tuple[int, int]], tuple[int, int]]:
     n, total = (0, 0) if state is None else state
-    n, total = n + rows.num_rows, total + pc.sum(rows["v"]).as_py()
-    return pa.record_batch({"n": [n], "total": [total]}), (n, total)
+    after = n + rows.num_rows, total + pc.sum(rows["v"]).as_py()
+    return [after], after
 
 
 def totals_by_batch(

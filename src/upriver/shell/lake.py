@@ -13,7 +13,7 @@
     loads/<table>.json                         how a table that is not a stream is cut into batches
     unfinished/                                files being written
 
-Rules I1 to I8, which say what is written in which order: ``docs/design/lake.md``.
+What is written in which order, rules I1 to I8: ``docs/design/lake.md``.
 
 Runs are named after the batch that wrote them and not after the epoch, which is given only when the batch is
 published; the random ``<id>`` keeps a task that Spark runs twice from writing one file twice.

@@ -1,6 +1,6 @@
 """Rows that were set aside, because a view could not be computed from them.
 
-``rejected/<table>/<epoch>-<checksum>.arrow``: what one worker has met in one epoch, on the way into one view.
+``rejected/<table>/<epoch>-<checksum>.arrow``: what one worker has met in one epoch, on one edge into one view.
 Workers write these files, before they say that the epoch is finished, and nothing ever changes one.
 
 An epoch is applied again, and its bad rows are met again, when a worker or the app is started anew; by other workers,
@@ -44,8 +44,8 @@ class Rejected:
     def add(self, epoch: Epoch, view: str, rows: pa.RecordBatch, errors: Sequence[str]) -> None:
         """Set rows aside; when this returns they are in the lake. Whoever adds the same again adds nothing.
 
-        rows: with the table's schema, all that this worker has met of them in the epoch on their way into the view, in
-        one call. errors: what is wrong with each.
+        rows: with the table's schema, all that this worker has met of them in the epoch on one edge into the view, in
+        one call. errors: what is wrong with each. A row that is met on several edges is read once.
         """
         if not rows.num_rows:
             return

@@ -1,7 +1,7 @@
 """The rows of one input of a join: a multiset, whose rows are reached by their key's owner.
 
 Equal rows are one *entry*: a slot with a count. An index over all columns finds a row's entry, so that a row comes and
-goes at the same cost however many others share its key; a spine knows the entries of each owner.
+goes at the same cost however many others share its key; a multimap knows the entries of each owner.
 """
 
 from collections.abc import Sequence

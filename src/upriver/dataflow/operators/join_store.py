@@ -21,7 +21,7 @@ from upriver.errors import ProtocolError
 from upriver.state.columns import array_of, cells_of
 from upriver.state.vectors import Hashes, Mask, Positions, Slots, Weights
 
-Some = TypeVar("Some", Slots, None)
+_Other = TypeVar("_Other", Slots, None)
 
 
 class JoinStore:
@@ -173,7 +173,7 @@ class JoinStore:
         return Batch(pa.RecordBatch.from_arrays(columns, schema=self._shape.output), hashes, weight)
 
 
-def _by_port(port: int, own: Slots, other: Some) -> tuple[Slots | Some, Slots | Some]:
+def _by_port(port: int, own: Slots, other: _Other) -> tuple[Slots | _Other, Slots | _Other]:
     return (own, other) if port == 0 else (other, own)
 
 

@@ -111,6 +111,46 @@ class PlainRows(RowReader):
         return f"the {len(self._names)} columns {', '.join(self._names)}"
 
 
+class Output:
+    """Rows that are given out little by little, plain ones or Arrow's, on their way into one batch."""
+
+    __slots__ = ("_parts", "_plain", "_shape", "rows")
+
+    def __init__(self, shape: PlainRows) -> None:
+        self._shape = shape
+        self._plain: list[Fields] = []
+        """The last of the parts, which may grow."""
+        self._parts: list[list[Fields] | pa.RecordBatch] = [self._plain]
+        self.rows = 0
+        """How many there are."""
+
+    def add(self, more: Any) -> None:
+        """An Arrow batch or table, or any plain rows; ``None`` for no rows. Raises Misfit for what is no row."""
+        if more is None:
+            return
+        if isinstance(more, pa.RecordBatch | pa.Table):
+            batch = self._shape.fitted(more)
+            self._plain = []
+            self._parts += [batch, self._plain]
+            self.rows += batch.num_rows
+        else:
+            before = len(self._plain)
+            self._plain.extend(map(self._shape.fields, more))
+            self.rows += len(self._plain) - before
+
+    def written(self) -> pa.RecordBatch:
+        """All rows, in order. Raises Misfit, which tells the row."""
+        batches: list[pa.RecordBatch] = []
+        done = 0
+        for part in self._parts:
+            try:
+                batches.append(self._shape.written(part) if isinstance(part, list) else part)
+            except Misfit as misfit:
+                raise Misfit(str(misfit), done + misfit.row) from misfit
+            done += len(part)
+        return pa.concat_batches(batches)
+
+
 def _written_as(field: pa.Field) -> PlainValues:
     values = plain_values(field.type)
     if values is None:

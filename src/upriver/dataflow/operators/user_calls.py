@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from upriver.dataflow.operators.plain_rows import Fields, PlainRows, RowReader
+from upriver.dataflow.operators.plain_rows import Fields, Output, PlainRows, RowReader
 from upriver.dataflow.operators.plain_values import Misfit, shown
 from upriver.dataflow.ops import Per
 from upriver.errors import RowError
@@ -92,31 +92,14 @@ class RowCalls:
         self._shapes = shapes
 
     def __call__(self, given: Given) -> Made:
-        shapes = self._shapes
-        keys, states, rows = shapes.keys(given.keys), shapes.states(given), shapes.row.read(given.rows)
-        output: list[Fields] = []
-        counts = []
-        for place, (start, stop) in enumerate(pairwise(given.bounds.tolist())):
-            before = len(output)
-            states[place] = self._fold(keys[place], islice(rows, stop - start), states[place], output)
-            counts.append(len(output) - before)
-        owners = np.repeat(np.arange(len(keys)), counts)
-        try:
-            made = shapes.output.written(output)
-        except Misfit as misfit:
-            raise _unfit(misfit, _of_key(keys[owners[misfit.row]])) from misfit
-        return Made(made, owners, *shapes.kept(states))
+        rows = self._shapes.row.read(given.rows)
+        of_each = (islice(rows, count) for count in np.diff(given.bounds).tolist())
+        return _key_by_key(self._shapes, given, of_each, self._fold)
 
-    def _fold(self, key: Any, rows: Iterable[Any], state: Any, output: list[Fields]) -> Any:
-        """One key's rows. Adds to ``output``; returns the state."""
-        fields, settled = self._shapes.output.fields, self._shapes.state.settled
+    def _fold(self, key: Any, rows: Iterable[Any], state: Any, output: Output) -> Any:
         for row in rows:
             try:
-                more, state = _answer(self._function(key, row, state), _ROWS_AND_STATE)
-                if more is not None:
-                    output.extend(map(fields, more))
-                if state is not None:
-                    state = settled(state)
+                state = _state(self._shapes, self._function(key, row, state), output)
             except Misfit as misfit:
                 raise _unfit(misfit, _of_row(key, row)) from misfit
             except Exception as error:  # of any class: it is the user's code
@@ -125,33 +108,48 @@ class RowCalls:
 
 
 class KeyCalls:
-    """``f(key, rows, state) -> (rows, state)``, rows in Arrow batches."""
+    """``f(key, rows, state) -> (rows, state)``, the rows of a key as an Arrow batch."""
 
     def __init__(self, function: Function, shapes: Shapes) -> None:
         self._function = function
         self._shapes = shapes
 
     def __call__(self, given: Given) -> Made:
-        keys, states = self._shapes.keys(given.keys), self._shapes.states(given)
-        output, counts = [self._shapes.output.written([])], []
-        for place, (start, stop) in enumerate(pairwise(given.bounds.tolist())):
-            key = keys[place]
-            try:
-                more, states[place] = self._called(key, given.rows.slice(start, stop - start), states[place])
-            except Misfit as misfit:
-                raise _unfit(misfit, _of_key(key)) from misfit
-            except Exception as error:  # of any class: it is the user's code
-                raise _raised(error, _of_key(key)) from error
-            counts.append(0 if more is None else more.num_rows)
-            if more is not None:
-                output.append(more)
-        owners = np.repeat(np.arange(len(keys)), counts)
-        return Made(pa.concat_batches(output), owners, *self._shapes.kept(states))
+        of_each = (given.rows.slice(start, stop - start) for start, stop in pairwise(given.bounds.tolist()))
+        return _key_by_key(self._shapes, given, of_each, self._fold)
 
-    def _called(self, key: Any, rows: pa.RecordBatch, state: Any) -> tuple[pa.RecordBatch | None, Any]:
-        more, state = _answer(self._function(key, rows, state), _ROWS_AND_STATE)
-        more = None if more is None else self._shapes.output.fitted(more)
-        return more, None if state is None else self._shapes.state.settled(state)
+    def _fold(self, key: Any, rows: pa.RecordBatch, state: Any, output: Output) -> Any:
+        try:
+            return _state(self._shapes, self._function(key, rows, state), output)
+        except Misfit as misfit:
+            raise _unfit(misfit, _of_key(key)) from misfit
+        except Exception as error:  # of any class: it is the user's code
+            raise _raised(error, _of_key(key)) from error
+
+
+Fold = Callable[[Any, Any, Any, Output], Any]
+"""Takes a key, its rows and its state; adds to the output and returns the state."""
+
+
+def _key_by_key(shapes: Shapes, given: Given, rows: Iterable[Any], fold: Fold) -> Made:
+    keys, states, output = shapes.keys(given.keys), shapes.states(given), Output(shapes.output)
+    ends = []
+    for place, (key, of_key) in enumerate(zip(keys, rows, strict=True)):
+        states[place] = fold(key, of_key, states[place], output)
+        ends.append(output.rows)
+    owners = np.repeat(np.arange(len(keys)), np.diff(ends, prepend=0))
+    try:
+        made = output.written()
+    except Misfit as misfit:
+        raise _unfit(misfit, _of_key(keys[owners[misfit.row]])) from misfit
+    return Made(made, owners, *shapes.kept(states))
+
+
+def _state(shapes: Shapes, answer: Any, output: Output) -> Any:
+    """Take the rows of an answer; returns the state in it."""
+    rows, state = _answer(answer, _ROWS_AND_STATE)
+    output.add(rows)
+    return None if state is None else shapes.state.settled(state)
 
 
 class BatchCalls:

@@ -1,0 +1,74 @@
+"""What may be a table: the columns that a declaration names, and their types."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from upriver.dataflow.deletes import deletion
+from upriver.dataflow.plan import TableSpec
+from upriver.errors import DeclarationError
+from upriver.hashing import check_hashable
+from upriver.spark.runs import check_columns
+from upriver.spark.schema import arrow_schema
+from upriver.spark.typer import SparkTyper
+
+Columns = str | Sequence[str]
+
+
+def declared_table(
+    name: str, rows: DataFrame, *, key: Columns, primary_key: Columns, order_by: Columns, deletes: str | None
+) -> TableSpec:
+    """The table that a user declares; parameters as of :meth:`upriver.App.table`.
+
+    Raises DeclarationError, KeyTypeError, UnsupportedSql.
+    """
+    schema = arrow_schema(rows, name)
+    check_columns(schema, name)
+    unique = _columns(name, "primary_key", primary_key, schema)
+    table = TableSpec(
+        name=name,
+        schema=schema,
+        key=_columns(name, "key", key, schema) or unique,
+        order_by=_columns(name, "order_by", order_by, schema),
+        primary_key=unique,
+    )
+    _check(table, deletes)
+    if deletes is None:
+        return table
+    return replace(table, deletes=deletion(deletes, table, SparkTyper(rows.sparkSession, {name: table})))
+
+
+def _columns(table: str, what: str, named: Columns, schema: pa.Schema) -> tuple[str, ...]:
+    columns = (named,) if isinstance(named, str) else tuple(named)
+    for column in columns:
+        if column not in schema.names:
+            raise DeclarationError(
+                f"table {table!r}: {what} names {column!r}; its columns are {', '.join(schema.names)}"
+            )
+    if len(set(columns)) < len(columns):
+        raise DeclarationError(f"table {table!r}: {what} names a column twice")
+    return columns
+
+
+def _check(table: TableSpec, deletes: str | None) -> None:
+    if not table.key:
+        raise DeclarationError(f"table {table.name!r}: its key has no column")
+    for column in dict.fromkeys([*table.key, *table.primary_key]):
+        check_hashable(table.schema.field(column).type, column)
+    for column in table.order_by:
+        type = table.schema.field(column).type
+        if pa.types.is_nested(type) or pa.types.is_interval(type):
+            raise DeclarationError(
+                f"table {table.name!r}: order_by names {column!r}, and {type} has no order; make a column of the part "
+                f"that has one"
+            )
+    if table.primary_key and not table.order_by:
+        raise DeclarationError(
+            f"table {table.name!r} has a primary key and no order_by, which says which version of a row is the last"
+        )
+    if deletes is not None and not table.primary_key:
+        raise DeclarationError(
+            f"table {table.name!r} has deletes and no primary_key, which says which row it is that is deleted"
+        )
