@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
+from upriver.dataflow.algebra import Relation
 from upriver.dataflow.graph import DataflowPlan, RegionPlan
 from upriver.dataflow.operators.evaluator import Evaluator
+from upriver.dataflow.ops import Scan, StatefulMap
 from upriver.dataflow.plan import TableSpec
 from upriver.dataflow.planning import plan_regions, view_key
 from upriver.dataflow.running import Region
@@ -26,6 +28,13 @@ def declare_view(
     named = view_key(name, compiled.schema, (key,) if isinstance(key, str) else tuple(key))
     regions = plan_regions(name, compiled.relation, named, tables)
     return DataflowPlan(name, sql, named, compiled.schema, regions)
+
+
+def mapped_view(name: str, op: StatefulMap, source: TableSpec) -> DataflowPlan:
+    """The view of what a user's function gives for the rows of a table."""
+    relation = Relation(op, (Relation(Scan(source.name), (), source.schema),), op.output)
+    regions = plan_regions(name, relation, op.key, {source.name: source})
+    return DataflowPlan(name, f"stateful_map of {source.name}", op.key, op.output, regions)
 
 
 def region_builder(evaluator: Evaluator) -> Callable[[DataflowPlan, RegionPlan], Region]:

@@ -101,7 +101,12 @@ class River:
             self._backfill = self._complete_indexes(self._lake, declared)
             self._log = self._replay(self._lake)
             self._service = CoordinatorService(
-                self._coordinator, self._plans, config.bind, config.token, partial(require_slots, self._spark)
+                self._coordinator,
+                self._plans,
+                [source.table for source in self._sources],
+                config.bind,
+                config.token,
+                partial(require_slots, self._spark),
             )
             worker_config = WorkerConfig(
                 root=config.root,
@@ -167,8 +172,8 @@ class River:
         self._backfill.run(self._layouts[table], index, self._log.keep(table, index))
 
     def replan(self, plans: Sequence[DataflowPlan], seconds: float) -> None:
-        """Keep these views from now on. Indexes that they need are made first, while all goes on; then all workers begin
-        anew, and answer when they have read what there is.
+        """Keep these views from now on. Indexes that they need are made first, while all goes on; then all workers
+        begin anew, and answer when they have read what there is.
 
         Raises WaitTimeout if that has not begun in so many seconds, IngestFailed, LakeError.
         """
