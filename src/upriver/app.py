@@ -175,9 +175,8 @@ class App:
         """
         self._check_free(name)
         if source not in self._tables:
-            raise DeclarationError(
-                f"stateful map {name!r}: {source!r} is none of the tables, {', '.join(self._tables)}"
-            )
+            tables = ", ".join(self._tables) or "none yet"
+            raise DeclarationError(f"stateful map {name!r}: there is no table {source!r}; there are: {tables}")
         table, order = self._tables[source], _listed(order_by)
         if self._river is None:
             table = in_order(table, order, f"stateful map {name!r}")
