@@ -1,7 +1,7 @@
 """A region's state moved key by key: several regions that share the keys answer as one that saw every row."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import partial
 from itertools import product
@@ -93,7 +93,10 @@ def _one_hash(columns: Sequence[pa.Array]) -> Hashes:
 
 def _plan(name: str, sql: str, key: Sequence[str]) -> ViewPlan:
     tables = {table.name: table for table in (EVENTS, *TABLES)}
-    return plan_view(name, sql, key, tables, LocalTyper(tables))
+    plan = plan_view(name, sql, key, tables, LocalTyper(tables))
+    if plan.aggregate is None:
+        return plan
+    return replace(plan, aggregate=replace(plan.aggregate, retracts=name in RETRACTABLE))
 
 
 PLANS = {name: _plan(name, sql, ("k",)) for name, sql in (RETRACTABLE | GROWING).items()}

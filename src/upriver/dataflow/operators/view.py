@@ -27,8 +27,13 @@ class Store(Protocol):
     def schema(self) -> pa.Schema: ...
 
     @property
-    def held(self) -> int:
+    def rows(self) -> int:
         """How many rows there are."""
+        ...
+
+    @property
+    def held(self) -> int:
+        """How many slots hold something: a row, or what is kept beside the rows."""
         ...
 
     @property
