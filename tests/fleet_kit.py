@@ -118,12 +118,9 @@ class Fleet:
             self._exactly[repr(row)] += weight
 
 
-def drawn_changes(data: st.DataObject, there: Sequence[tuple[Row, Row]], rows: Sequence[Row]) -> list[tuple[Row, int]]:
-    """Changes of one batch in a random order: these rows come, and some of them and of those that are there go.
-
-    there: rows in their plain form, each with one that is equal to it.
-    """
-    going = data.draw(st.lists(st.integers(0, len(there) + len(rows) - 1), unique=True)) if there or rows else []
-    candidates = [row for _, row in there] + list(rows)
+def drawn_changes(data: st.DataObject, there: Sequence[Row], rows: Sequence[Row]) -> list[tuple[Row, int]]:
+    """Changes of one batch in a random order: these rows come, and some of them and of those that are there go."""
+    candidates = [*there, *rows]
+    going = data.draw(st.lists(st.sampled_from(range(len(candidates))), unique=True)) if candidates else []
     changes = [(row, 1) for row in rows] + [(candidates[place], -1) for place in going]
     return data.draw(st.permutations(changes))

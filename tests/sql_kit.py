@@ -10,7 +10,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from upriver.dataflow.expressions import Evaluator
 from upriver.dataflow.local_typer import LocalTyper
 from upriver.dataflow.plan import TableSpec, ViewPlan
-from upriver.dataflow.sql import Typer, plan_view
+from upriver.dataflow.sql import CompiledView, Typer, compile_view, plan_view
 
 
 def spec(name: str, schema: pa.Schema) -> TableSpec:
@@ -21,6 +21,12 @@ def local_plan(sql: str, key: str | Sequence[str], *tables: TableSpec) -> ViewPl
     """The view's plan, without Spark."""
     declared = {table.name: table for table in tables}
     return plan_view("v", sql, key, declared, LocalTyper(declared))
+
+
+def local_view(sql: str, *tables: TableSpec, **views: str) -> CompiledView:
+    """The view as a query, without Spark. views: others that it may read."""
+    declared = {table.name: table for table in tables}
+    return compile_view("v", sql, declared, views, LocalTyper(declared))
 
 
 def evaluated(rows: pa.RecordBatch, expressions: Sequence[str], typer: Typer) -> pa.RecordBatch:

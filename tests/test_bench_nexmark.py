@@ -310,7 +310,7 @@ def measured(rate: float, *, is_equal: bool = True) -> Measured:
 def test_a_query_is_reported_with_what_there_is() -> None:
     both = report("q5", measured(400_000), measured(160_000))
     assert (both["ratio"], both["equal"], both["spark_equal"], both["why"]) == (2.5, True, True, None)
-    assert (both["events_per_s"], both["cpu_us_per_event"]) == (400_000, 2.5)
+    assert (both["events"], both["events_per_s"], both["cpu_us_per_event"]) == (100, 400_000, 2.5)
     refused = report("q4", Refused("no joins"), Refused("no average of maxima"))
     assert (refused["equal"], refused["ratio"], refused["events_per_s"], refused["spark_events_per_s"]) == (None,) * 4
     assert refused["why"] == "Upriver: no joins; Spark: no average of maxima"

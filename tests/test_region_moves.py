@@ -87,7 +87,10 @@ def _one_hash(columns: Sequence[pa.Array]) -> Hashes:
 
 def _plan(name: str, sql: str, key: Sequence[str]) -> ViewPlan:
     tables = {table.name: table for table in (EVENTS, *TABLES)}
-    return plan_view(name, sql, key, tables, LocalTyper(tables))
+    plan = plan_view(name, sql, key, tables, LocalTyper(tables))
+    if plan.aggregate is None:
+        return plan
+    return replace(plan, aggregate=replace(plan.aggregate, retracts=name in RETRACTABLE))
 
 
 def _retracting(plan: ViewPlan) -> ViewPlan:

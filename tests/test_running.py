@@ -131,7 +131,7 @@ def plan() -> DataflowPlan:
 
 
 def _built(plan: DataflowPlan) -> tuple[Region, Region]:
-    first, last = (Region.build(region, plan.sends(region.name), EVALUATOR) for region in plan.regions)
+    first, last = (Region.build(plan, region, EVALUATOR) for region in plan.regions)
     return first, last
 
 
@@ -188,7 +188,7 @@ def test_a_store_by_another_key_is_refused(plan: DataflowPlan) -> None:
     assert last.store is not None
     wrong = RegionPlan(last.name, last.inputs, last.nodes, QUERIES["rows"].plan("v").regions[-1].store, last.why)
     with pytest.raises(ProtocolError, match="its key is not in"):
-        Region.build(wrong, (), EVALUATOR)
+        Region.build(plan, wrong, EVALUATOR)
 
 
 # State ----------------------------------------------------------------------------------------------------------------
@@ -217,7 +217,7 @@ def test_state_that_was_moved_is_the_same_state(name: str) -> None:
     """Collected and installed, it is collected as it was, in batches whose number and form the plan alone decides."""
     plan, world = _filled(name)
     for region in plan.regions:
-        old, new = world.workers[0][region.name], Region.build(region, plan.sends(region.name), EVALUATOR)
+        old, new = world.workers[0][region.name], Region.build(plan, region, EVALUATOR)
         for port, entry in enumerate(region.inputs):
             if port not in dict(region.lake_ports):
                 nulls = pa.RecordBatch.from_arrays(

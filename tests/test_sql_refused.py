@@ -4,7 +4,7 @@ import re
 
 import pyarrow as pa
 import pytest
-from sql_kit import local_plan, spec
+from sql_kit import local_plan, local_view, spec
 
 from upriver.dataflow.sql import plan_view
 from upriver.errors import UnsupportedSql
@@ -32,59 +32,107 @@ TABLE = spec(
 
 # What is said; and the SQL, in which the place is marked with a caret.
 QUERIES = """
-JOIN is not supported | SELECT k FROM t ^JOIN u ON t.k = u.k
-JOIN is not supported | SELECT k FROM t, ^u
-a subquery | SELECT k FROM (SELECT ^k FROM t)
-a subquery | SELECT k FROM t WHERE i IN (SELECT ^i FROM t)
-a subquery | SELECT k, (SELECT ^max(i) FROM t) AS m FROM t
-a subquery | SELECT k FROM t WHERE EXISTS (SELECT ^1 FROM t)
-UNION is not supported | SELECT k FROM t ^UNION ALL SELECT k FROM t
-EXCEPT is not supported | SELECT k FROM t ^EXCEPT SELECT k FROM t
-DISTINCT is not supported | SELECT ^DISTINCT k FROM t
-LIMIT is not supported | SELECT k FROM t ^LIMIT 5
-OFFSET is not supported | SELECT k FROM t ^OFFSET 5
-ORDER is not supported | SELECT k FROM t ^ORDER BY k
+a statement that does not begin with SELECT or WITH | ^DROP TABLE t
+a statement that does not begin with SELECT or WITH | ^EXPLAIN SELECT k FROM t
+a statement that does not begin with SELECT or WITH | ^INSERT INTO t SELECT k FROM t
+a statement that does not begin with SELECT or WITH | ^FROM t SELECT k
+a statement that does not begin with SELECT or WITH | ^VALUES (1)
+INSERT is not supported | WITH ^u AS (SELECT k FROM t) INSERT INTO t SELECT k FROM u
+a second statement | SELECT k FROM t; SELECT ^i FROM t
+a subquery as a value | SELECT k, (SELECT ^max(i) FROM t) AS m FROM t
+a subquery as a value | SELECT k FROM t WHERE i > (SELECT ^max(i) FROM t)
+IN (SELECT ...) anywhere but between the ANDs of WHERE | SELECT k FROM t WHERE b OR i IN (SELECT ^i FROM t)
+IN (SELECT ...) anywhere but between the ANDs of WHERE | SELECT k, i IN (SELECT ^i FROM t) AS e FROM t
+EXISTS (SELECT ...) anywhere but between the ANDs of WHERE | SELECT k FROM t WHERE EXISTS (SELECT ^1 FROM t) OR b
+EXISTS without an equality with the query around it | SELECT k FROM t WHERE EXISTS (SELECT ^1 FROM t AS u)
+EXISTS without an equality | SELECT k FROM t z WHERE NOT EXISTS (SELECT ^1 FROM t WHERE i < z.i)
+NOT IN (SELECT ...) | SELECT k FROM t WHERE ^i NOT IN (SELECT i FROM t)
+'z', of the query around | SELECT k FROM t z WHERE i IN (SELECT max(i) FROM t WHERE k = ^z.k GROUP BY s)
+a subquery as a value | SELECT k FROM t JOIN t u ON t.k = u.k AND t.i = (SELECT ^max(i) FROM t)
+a join without an equality between its sides | SELECT t.k FROM t JOIN ^t AS u ON t.i < u.i
+a join without an equality between its sides | SELECT t.k FROM t, ^t AS u
+a join without an equality between its sides | SELECT t.k FROM t CROSS JOIN ^t AS u
+a join without an equality between its sides | SELECT t.k FROM t LEFT JOIN ^t AS u ON t.i = 1 AND u.i = 1
+a join without an equality between its sides | SELECT t.k FROM t, ^t AS u RIGHT JOIN t AS w ON w.k = t.k WHERE t.k = u.k
+a join without an equality between its sides | SELECT t.k FROM t, ^t AS u LEFT JOIN t AS w ON w.k = u.k
+a join without an equality between its sides | SELECT t.k FROM t JOIN ^t AS u ON t.k = u.k OR t.s = u.s
+'t' twice in FROM | SELECT k FROM t JOIN ^t USING (k)
+a join in parentheses | SELECT t.k FROM (^t JOIN t AS u ON t.k = u.k) JOIN t AS w ON t.k = w.k
+mixing STRING with INT | SELECT t.k FROM t JOIN t AS u ON ^t.s = u.i
+comparing ARRAY | SELECT t.k FROM t JOIN (SELECT DISTINCT ^k, a FROM t) AS u ON t.k = u.k
+LATERAL is not supported | SELECT k FROM t ^LATERAL VIEW explode(a) AS e
+LATERAL is not supported | SELECT k FROM t, LATERAL (SELECT ^k AS z FROM t)
+WINDOW is not supported | SELECT k, RANK() OVER w AS n FROM t ^WINDOW w AS (PARTITION BY k ORDER BY i)
+/*+ is not supported | SELECT /*+ broadcast(t) */ k FROM t
+ORDER BY without LIMIT | SELECT k FROM t ^ORDER BY k
+ORDER BY without LIMIT | SELECT k FROM (SELECT k FROM t ^ORDER BY i)
+LIMIT without ORDER BY | SELECT k FROM t ^LIMIT 5
+LIMIT by anything but a number | SELECT k FROM t ORDER BY k ^LIMIT 1 + 1
+LIMIT by anything but a number | SELECT k FROM t ORDER BY k ^LIMIT 0
+OFFSET is not supported | SELECT k FROM t ORDER BY k LIMIT 5 ^OFFSET 5
 SORT is not supported | SELECT k FROM t ^SORT BY k
 CLUSTER is not supported | SELECT k FROM t ^CLUSTER BY k
 DISTRIBUTE is not supported | SELECT k FROM t ^DISTRIBUTE BY k
-LATERAL is not supported | SELECT k FROM t ^LATERAL VIEW explode(a) AS e
-QUALIFY is not supported | SELECT k FROM t ^QUALIFY i = 1
-/*+ is not supported | SELECT /*+ broadcast(t) */ k FROM t
-a second statement | SELECT k FROM t; SELECT ^i FROM t
-a statement that does not begin with SELECT | ^DROP TABLE t
-a statement that does not begin with SELECT | ^WITH u AS (SELECT 1) SELECT k FROM t
-a statement that does not begin with SELECT | ^EXPLAIN SELECT k FROM t
-a statement that does not begin with SELECT | ^INSERT INTO t SELECT k FROM t
-a statement that does not begin with SELECT | ^FROM t SELECT k
 |> is not supported | SELECT k FROM t ^|> WHERE i > 1
 TABLESAMPLE | SELECT k FROM ^t TABLESAMPLE (5 PERCENT)
 PIVOT | SELECT k FROM ^t PIVOT (sum(i) FOR b IN (true))
+PIVOT | SELECT k FROM (SELECT ^k, b FROM t) PIVOT (sum(i) FOR b IN (true))
 VERSION | SELECT k FROM ^t VERSION AS OF 1
 a database before a table | SELECT k FROM ^db.t
 FROM anything but a table | SELECT k FROM ^range(5)
-FROM anything but a table | SELECT k FROM VALUES (^1)
-an alias with columns | SELECT k FROM t AS ^u(a, b)
+VALUES | SELECT k FROM VALUES (^1)
+WITH RECURSIVE | WITH ^RECURSIVE u AS (SELECT k FROM t) SELECT k FROM u
+BY_NAME is not supported | SELECT k FROM t UNION ALL BY NAME SELECT k FROM t
+mixing STRING with INT in one column | SELECT k FROM t UNION ALL SELECT ^i FROM t
+comparing ARRAY | SELECT k, a FROM t EXCEPT SELECT ^k, a FROM t
+ORDER BY a position here | SELECT k FROM t UNION ALL SELECT k FROM t ORDER BY ^1 LIMIT 2
 GROUP BY with ALL | SELECT k FROM t ^GROUP BY ALL
 GROUP BY with ROLLUP | SELECT k FROM t ^GROUP BY k WITH ROLLUP
 ROLLUP in GROUP BY | SELECT k FROM t GROUP BY ROLLUP(^k)
 CUBE in GROUP BY | SELECT k FROM t GROUP BY CUBE(^k)
 GROUPING SETS in GROUP BY | SELECT k FROM t GROUP BY GROUPING SETS ((^k))
 TUPLE in GROUP BY | SELECT k FROM t GROUP BY (^k, i)
+an expression over ARRAY | SELECT 1 AS k FROM t GROUP BY ^a
+GROUP BY of NULL | SELECT 1 AS k FROM t GROUP BY NULL
 a star with GROUP BY | SELECT ^* FROM t GROUP BY k
 a star with EXCEPT or the like | SELECT ^* EXCEPT (i) FROM t
 an aggregate without GROUP BY | SELECT ^count(*) AS k FROM t
+an aggregate without GROUP BY | SELECT k FROM (SELECT ^max(k) AS k FROM t)
 an alias of this SELECT, inside the same SELECT | SELECT k, i + 1 AS j, ^j + 1 AS m FROM t
 a column and an alias of another one | SELECT k AS i, i AS k FROM t GROUP BY k, i HAVING ^k > 1
 a doubled quote in a string | SELECT k FROM t WHERE s = 'it'^'s'
 &, ^ and | SELECT k, i & 1 | 2 AS z FROM t
+a window as a whole, which is a STRUCT, as a column of a view | SELECT k, ^window(n, '1 hour') AS w FROM t
+a window as a whole, which is a STRUCT, as a column of a view | SELECT ^* FROM (SELECT window(n, '1 hour') AS w FROM t)
+a window as a whole, which is a STRUCT, in an expression | SELECT k, coalesce(^window(n, '1 hour'), NULL) AS w FROM t
+a window, a STRUCT, in a set operation | SELECT k FROM t UNION ALL SELECT ^window(n, '1 hour') AS w FROM t
+a second window() in one SELECT | SELECT window(n, '1 hour').start AS a, ^window(t, '1 hour').start AS b FROM t
+window() by anything but a length in quotes | SELECT window(n, ^'1 month').start AS a FROM t
+window() by anything but a length in quotes | SELECT window(n, ^5).start AS a FROM t
+window() of DATE | SELECT ^window(d, '1 hour').start AS a FROM t
+window() of these lengths | SELECT ^window(n, '1 hour', '2 hours').start AS a FROM t
+window() that puts each row in 3600 windows | SELECT ^window(n, '1 hour', '1 second').start AS a FROM t
+window() of 1 operands | SELECT ^window(n).start AS a FROM t
+numbering all rows | SELECT k, ^RANK() OVER (PARTITION BY k ORDER BY i) AS n FROM t
+numbering all rows | SELECT k FROM (SELECT k, ^RANK() OVER (PARTITION BY k ORDER BY i) AS n FROM t) WHERE n > 3
+numbering all rows | SELECT k FROM (SELECT k, ^RANK() OVER (PARTITION BY k ORDER BY i) AS n FROM t) WHERE n <= length(k)
+a second window function in one SELECT | SELECT RANK() OVER (ORDER BY k) AS a, ^RANK() OVER (ORDER BY i) AS b FROM t
+sum() OVER | SELECT k, ^sum(i) OVER (PARTITION BY k) AS z FROM t
+lag() OVER | SELECT k, ^lag(i) OVER (PARTITION BY k ORDER BY i) AS z FROM t
+ntile() OVER | SELECT k, ^ntile(4) OVER (PARTITION BY k ORDER BY i) AS z FROM t
+ROWS or RANGE | SELECT ^RANK() OVER (ORDER BY i ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS n FROM t
+an expression over ARRAY | SELECT k FROM (SELECT k, RANK() OVER (ORDER BY ^a) AS n FROM t) WHERE n = 1
+sorting by NULL | SELECT k FROM t ORDER BY NULL LIMIT 1
 """
 
 EXPRESSIONS = """
-count(DISTINCT ...)         | ^count(DISTINCT i)
+count() of 2 operands       | ^count(DISTINCT i, l)
 count() of 2 operands       | ^count(i, l)
 a star inside an expression | count(^t.*)
-WINDOW                      | ^sum(i) OVER (PARTITION BY k)
-FILTER                      | ^count(*) FILTER (WHERE b)
+sum() of STRING             | ^sum(s)
+bool_and() of INT           | ^bool_and(i)
+an expression over ARRAY    | count(^a)
+count() of NULL             | ^count(NULL)
 IGNORE NULLS                | ^first(i) IGNORE NULLS
 the function first()        | ^first(i)
 the function collect_list() | ^collect_list(i)
@@ -103,7 +151,11 @@ a field of a struct         | ^r.z
 an expression over ARRAY    | coalesce(^a, a)
 RAW STRING                  | ^r'a'
 HEX STRING                  | ^X'1F'
-INTERVAL                    | d + INTERVAL ^'1' DAY
+INTERVAL is not supported   | coalesce(INTERVAL ^'1' DAY)
+this INTERVAL               | ^n + INTERVAL '1-2' YEAR TO MONTH
+this INTERVAL               | ^n + INTERVAL '1 month 2 days'
+DATE and INTERVAL of less than days | ^d + INTERVAL '1' HOUR
+STRING and INTERVAL         | ^s - INTERVAL 1 DAY
 this escape in a string     | ^'\\101'
 TUPLE                       | (^i, l) = (i, l)
 REGEXP LIKE                 | ^s RLIKE 'a'
@@ -172,16 +224,16 @@ def check(message: str, what: str, place: int | None) -> None:
 def test_a_query_is_refused(line: str) -> None:
     what, sql, place = marked(line)
     with pytest.raises(UnsupportedSql) as raised:
-        local_plan(sql, "k", TABLE)
+        local_view(sql, TABLE)
     check(str(raised.value), what, place)
 
 
 @pytest.mark.parametrize("line", EXPRESSIONS.strip().splitlines())
 def test_an_expression_is_refused(line: str) -> None:
     what, sql, place = marked(line, "SELECT k, ")
-    grouped = " GROUP BY k" if re.search(r"\b(count|sum)\(", sql) else ""
+    grouped = " GROUP BY k" if re.search(r"\b(count|sum|bool_and)\(", sql) else ""
     with pytest.raises(UnsupportedSql) as raised:
-        local_plan(f"{sql} AS e FROM t{grouped}", "k", TABLE)
+        local_view(f"{sql} AS e FROM t{grouped}", TABLE)
     check(str(raised.value), what, place)
 
 

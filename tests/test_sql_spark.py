@@ -153,11 +153,17 @@ def test_the_users_session_stays_as_it_is(spark: Any) -> None:
     assert typer.schema_of("SELECT a FROM later").types == [pa.int8()]
 
 
-@pytest.mark.parametrize(
-    "sql", ["DROP VIEW flights", "CREATE TABLE made AS SELECT 1 AS a", "SET x.y = 1", "WITH a AS (SELECT 1) SELECT 2"]
-)
+COMMANDS = [
+    "DROP VIEW flights",
+    "CREATE TABLE made AS SELECT 1 AS a",
+    "SET x.y = 1",
+    "WITH a AS (SELECT 1) INSERT INTO made SELECT 2",
+]
+
+
+@pytest.mark.parametrize("sql", COMMANDS)
 def test_spark_is_never_given_a_command(spark: Any, sql: str) -> None:
-    with pytest.raises(UnsupportedSql, match="does not begin with SELECT"):
+    with pytest.raises(UnsupportedSql, match=r"does not begin with SELECT|INSERT is not supported"):
         plan_view("v", sql, "plane", {"flights": FLIGHTS}, SparkTyper(spark, {"flights": FLIGHTS}))
     assert not spark.catalog.tableExists("made")
 

@@ -1,7 +1,14 @@
 """NEXMark, queries 0 to 8: Upriver's views and Spark's streaming queries side by side on the same events.
 
-Each side answers each query in a fresh process tree of its own, and this process only watches. What is measured, and
-what it leaves out: ``docs/performance.md``.
+Each side answers each query in a fresh process tree of its own, confined to the same processors, and this process only
+watches. Both are given the same streaming DataFrames: the columns that the query reads, of the tables that it reads,
+one Parquet file of each to a micro-batch. First they take a few of the files the whole way, then all of them. What is
+measured begins with the first micro-batch, by Spark's own report, and ends when the view reflects all rows
+(``App.wait``), or when Spark has processed all there is (``processAllAvailable``).
+
+Upriver keeps every answer where it can be looked up; Spark's goes to the ``noop`` sink. Of windows Spark gives only
+those that are over, Upriver all that have begun. ``equal``: the view holds what Spark's batch query gives for the same
+rows. ``spark_equal``: so does what Spark's streaming query put out in the warm-up, as far as windows were over.
 """
 
 import json
@@ -43,7 +50,8 @@ class NexmarkOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """One side's run of one query. cpu_us_per_event: CPU time of its process tree in the measured span, in us."""
+    """One side's run of one query. events: rows of the tables that the query reads. cpu_us_per_event: CPU time, user
+    and system, of the whole process tree in the measured span, in microseconds."""
 
     events: int
     events_per_s: float
@@ -155,6 +163,7 @@ def report(query: str, ours: Result, sparks: Result) -> dict[str, Any]:
         "about": QUERIES[query].about,
         "equal": ours.is_equal if isinstance(ours, Measured) else None,
         "stateful": QUERIES[query].is_stateful,
+        "events": next((result.events for result in (ours, sparks) if isinstance(result, Measured)), None),
         **_figures("", ours),
         **_figures("spark_", sparks),
         "ratio": ratio,

@@ -90,8 +90,7 @@ def _routing_key(region: RegionPlan) -> tuple[str, ...]:
     """As the view's store or the first edge names it; several tables that only pass through have none in common."""
     if region.store is not None:
         return region.store.key
-    keys = [entry.edge.index if isinstance(entry.edge, LakeEdge) else entry.edge.key for entry in region.inputs]
-    return keys[0]
+    return region.inputs[0].edge.key
 
 
 def _edge(entry: Input) -> str:

@@ -68,13 +68,15 @@ class ViewStore:
 
     key: columns of what is kept that are the routing key, in its order. aggregate: what is kept is groups, of the rows
     that come; ``None``: the rows. having: a predicate over what is kept, applied when it is read; ``None`` for none.
-    output: the view's columns, computed from what is kept when it is read.
+    output: the view's columns, computed from what is kept when it is read. retracts: whether rows that come may be
+    taken back; rows that never are stay in the order in which they came.
     """
 
     key: tuple[str, ...]
     aggregate: AggregatePlan | None
     having: str | None
     output: Projection
+    retracts: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -210,9 +210,11 @@ def _store_to_json(store: ViewStore) -> Json:
         "aggregate": None if store.aggregate is None else store.aggregate.to_json(),
         "having": store.having,
         "output": store.output.to_json(),
+        "retracts": store.retracts,
     }
 
 
 def _store_from_json(json: Mapping[str, Any]) -> ViewStore:
     aggregate = None if json["aggregate"] is None else AggregatePlan.from_json(json["aggregate"])
-    return ViewStore(tuple(json["key"]), aggregate, json["having"], Projection.from_json(json["output"]))
+    output = Projection.from_json(json["output"])
+    return ViewStore(tuple(json["key"]), aggregate, json["having"], output, json["retracts"])

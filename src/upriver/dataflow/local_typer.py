@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from upriver.dataflow.plan import TableSpec
-from upriver.dataflow.sql import compile_query
-from upriver.dataflow.sql_query import read, resolve
+from upriver.dataflow.sql import output_fields
+from upriver.dataflow.sql_queries import Views, compile_query, parsed
 from upriver.dataflow.sql_source import Source
 
 
@@ -23,10 +23,10 @@ class LocalTyper:
     def schema_of(self, sql: str) -> pa.Schema:
         """Raises UnsupportedSql, DeclarationError."""
         source = Source("", sql)
-        query = resolve(read(source, self._tables))
+        rows = compile_query(Views({}, self._tables, self.timezone).setting(source), parsed(source))
         fields = []
-        for item, value in zip(query.items, compile_query(query, self.timezone).outputs, strict=True):
-            if item.name is None:
-                raise source.wrong(item.node, "only Spark knows the name of this column", "Give it one: ... AS name.")
-            fields.append(pa.field(item.name, value.type))
+        for column, type in output_fields(source, rows):
+            if column.title is None:
+                raise source.wrong(column.node, "only Spark knows the name of this column", "Give it one: ... AS name.")
+            fields.append(pa.field(column.title, type))
         return pa.schema(fields)

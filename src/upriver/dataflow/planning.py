@@ -84,9 +84,13 @@ def _stored(root: Step, key: Key) -> tuple[Step, Key, ViewStore]:
         routing = tuple(dict.fromkeys(sources[column] for column in key if sources.get(column) in step.op.plan.group))
         if len(routing) == len(key):
             having = reduce(_and_then, reversed(predicates)) if predicates else None
-            store = ViewStore(routing, _routed_first(step.op.plan, routing), having, output)
-            return step.inputs[0], routing, store
-    return root, key, ViewStore(key, None, None, plain(root.schema))
+            (kept,) = step.inputs
+            return (
+                kept,
+                routing,
+                ViewStore(routing, _routed_first(step.op.plan, routing), having, output, kept.retracts),
+            )
+    return root, key, ViewStore(key, None, None, plain(root.schema), root.retracts)
 
 
 def _and_then(second: str, first: str) -> str:

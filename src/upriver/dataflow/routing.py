@@ -7,7 +7,7 @@ both ask here. Two columns hold the same if they are equal wherever hash64 sees 
 
 from collections.abc import Iterable, Sequence
 
-from upriver.dataflow.graph import LakeEdge, RegionPlan
+from upriver.dataflow.graph import RegionPlan
 from upriver.dataflow.operators.project import plain_columns
 from upriver.dataflow.ops import Aggregate, Filter, Join, JoinKind, Latest, Op, Project, Scan, StatefulMap, TopK
 
@@ -26,8 +26,7 @@ RIGHT_HOLDS = frozenset({JoinKind.INNER, JoinKind.RIGHT})
 
 def routings(plan: RegionPlan) -> tuple[Routing, ...]:
     """Of the rows of each input, then of each node."""
-    edges = [entry.edge for entry in plan.inputs]
-    found = [_routing(edge.index if isinstance(edge, LakeEdge) else edge.key) for edge in edges]
+    found = [_routing(entry.edge.key) for entry in plan.inputs]
     for node in plan.nodes:
         found.append(through(node.op, [found[number] for number in node.inputs]))
     return tuple(found)

@@ -17,14 +17,15 @@ from typing import Protocol, Self
 import numpy as np
 import pyarrow as pa
 
-from upriver.dataflow.batch import Batch, Hashes
+from upriver.dataflow.batch import Batch, Hashes, Outgoing
 from upriver.dataflow.building import Operators, operators_of
 from upriver.dataflow.column_names import columns_in
-from upriver.dataflow.graph import ExchangeEdge, RegionPlan, Send, ViewStore
+from upriver.dataflow.graph import DataflowPlan, ExchangeEdge, RegionPlan, Send, ViewStore
 from upriver.dataflow.operators.aggregate import Aggregate
 from upriver.dataflow.operators.consolidate import concatenated, consolidated
 from upriver.dataflow.operators.evaluator import Evaluator
 from upriver.dataflow.operators.gather import Gather
+from upriver.dataflow.operators.row_counts import RowCounts
 from upriver.dataflow.operators.rows import Rows
 from upriver.dataflow.operators.turnover import Turnover
 from upriver.dataflow.operators.view import Store, View
@@ -32,15 +33,6 @@ from upriver.dataflow.plan import Projection
 from upriver.dataflow.routing import found_in, routings
 from upriver.errors import ProtocolError
 from upriver.hashing import hash64
-
-
-@dataclass(frozen=True, slots=True)
-class Outgoing:
-    """Rows for a port of another region, hashed by that region's routing key; none has weight zero."""
-
-    to: str
-    port: int
-    batch: Batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,17 +96,17 @@ class Region:
         """What has come out and is not drained."""
 
     @classmethod
-    def build(cls, plan: RegionPlan, sends: Sequence[Send], evaluator: Evaluator) -> Self:
-        """An empty region. sends: where its rows go. Raises ProtocolError for a plan that contradicts itself."""
-        source = (plan.nodes or plan.inputs)[-1].schema
-        if plan.store is not None and found_in(routings(plan)[-1], plan.store.key) != plan.store.key:
-            raise ProtocolError(f"region {plan.name!r}: its key is not in {plan.store.key} of what it keeps")
+    def build(cls, view: DataflowPlan, region: RegionPlan, evaluator: Evaluator) -> Self:
+        """An empty region of a view. Raises ProtocolError for a plan that contradicts itself."""
+        source, store = (region.nodes or region.inputs)[-1].schema, region.store
+        if store is not None and found_in(routings(region)[-1], store.key) != store.key:
+            raise ProtocolError(f"region {region.name!r}: its key is not in {store.key} of what it keeps")
         return cls(
-            Wiring(len(plan.inputs), tuple(node.inputs for node in plan.nodes)),
-            operators_of(plan, evaluator),
-            [Gather(entry.schema) if isinstance(entry.edge, ExchangeEdge) else None for entry in plan.inputs],
-            None if plan.store is None else Kept(plan.store, source, evaluator),
-            sends,
+            Wiring(len(region.inputs), tuple(node.inputs for node in region.nodes)),
+            operators_of(region, evaluator),
+            [Gather(entry.schema) if isinstance(entry.edge, ExchangeEdge) else None for entry in region.inputs],
+            None if store is None else Kept(store, source, evaluator),
+            view.sends(region.name),
         )
 
     # Rows -------------------------------------------------------------------------------------------------------------
@@ -262,7 +254,7 @@ def _hashed(rows: Batch, key: Sequence[str]) -> Hashes:
 
 def _store_of(plan: ViewStore, source: pa.Schema) -> Store:
     if plan.aggregate is None:
-        return Rows(source, plan.key)
+        return RowCounts(source, plan.key) if plan.retracts else Rows(source, plan.key)
     return Aggregate(plan.aggregate, source, plan.key, _titles(plan.output))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pyarrow as pa
 from sqlglot import exp
 
+from upriver.dataflow.sql_aggregates import AGGREGATES, INSTEAD
 from upriver.dataflow.sql_casts import cast
 from upriver.dataflow.sql_logic import LOGIC, choose, compare
 from upriver.dataflow.sql_operators import (
@@ -23,9 +24,6 @@ from upriver.dataflow.sql_source import ELSEWHERE
 from upriver.dataflow.sql_strings import STRING_RULES, STRINGS
 from upriver.dataflow.sql_times import TIME_RULES, TIMES
 from upriver.dataflow.sql_types import decimal_type, duck_name, is_boolean, is_decimal, is_floating, is_integer, is_null
-
-AGGREGATES = {"count": "count", "sum": "sum", "avg": "avg", "mean": "avg", "min": "min", "max": "max"}
-"""Spark's name to ours. These are no scalar functions: the aggregate's scope knows them."""
 
 _CHANGING = re.compile(
     "rand|random|randn|randstr|uniform|uuid|shuffle|now|curdate|localtimestamp|unix_timestamp|user|session_user|version|"
@@ -215,7 +213,7 @@ def _called(context: Context, node: exp.Expr) -> Scalar:
         if _CHANGING.fullmatch(name):
             what = f"{name}(), which gives another answer each time,"
             raise context.unsupported(node, what, "A view must depend on its rows alone: make it a column.")
-        raise context.unsupported(node, f"the function {name}()", ELSEWHERE)
+        raise context.unsupported(node, f"the function {name}()", INSTEAD.get(name, ELSEWHERE))
     return call(context, node, name, function, context.translate_all(node.expressions))
 
 

@@ -64,17 +64,22 @@ def connect(word: str, parts: Sequence[Scalar]) -> Scalar:
     return Scalar(f"CASE WHEN {decided} THEN {result} ELSE ({head.sql} {word} {tail.sql}) END", pa.bool_(), fails=True)
 
 
+def conjuncts(node: exp.Expr) -> list[exp.Expr]:
+    """The conditions that must all be true for this one to be."""
+    return chain(node) if isinstance(node, exp.And) else [node]
+
+
 def condition(context: Context, node: exp.Expr) -> str:
-    """A WHERE or HAVING as DuckDB SQL. As in Spark's filter, a row stops at the first part that is not true."""
-    parts = [boolean(context, part) for part in (chain(node) if isinstance(node, exp.And) else [node])]
-    return _filter(parts)
+    """A WHERE or HAVING as DuckDB SQL."""
+    return conjunction([boolean(context, part) for part in conjuncts(node)])
 
 
-def _filter(parts: Sequence[Scalar]) -> str:
+def conjunction(parts: Sequence[Scalar]) -> str:
+    """A filter by all parts. As in Spark's, a row stops at the first that is not true."""
     head, rest = parts[0], parts[1:]
     if not any_fails(rest):
         return " AND ".join(part.sql for part in parts)
-    return f"CASE WHEN {head.sql} THEN {_filter(rest)} ELSE FALSE END"
+    return f"CASE WHEN {head.sql} THEN {conjunction(rest)} ELSE FALSE END"
 
 
 def _not(context: Context, node: exp.Expr) -> Scalar:

@@ -7,6 +7,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from upriver.dataflow.sql_casts import cast
+from upriver.dataflow.sql_moments import moved
 from upriver.dataflow.sql_scalar import Context, Rule, Scalar, any_fails, literal, macro, null, typed_name
 from upriver.dataflow.sql_source import ELSEWHERE
 from upriver.dataflow.sql_types import (
@@ -164,6 +165,9 @@ def negated(context: Context, node: exp.Expr, value: Scalar) -> Scalar:
 def _arithmetic(sign: str) -> Rule:
     def rule(context: Context, node: exp.Expr) -> Scalar:
         context.only(node, "this", "expression")
+        shifted = moved(context, node) if sign in "+-" else None
+        if shifted is not None:
+            return shifted
         left, right = context.translate(node.this), context.translate(node.expression)
         if is_date(left.type) or is_date(right.type):
             return _date_arithmetic(context, node, sign, left, right)

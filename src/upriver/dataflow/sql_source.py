@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import sqlglot
 from sqlglot import exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import ParseError, TokenError
@@ -44,16 +43,19 @@ class ViewDialect(Spark):
 class Source:
     """One view's SQL. The offsets that sqlglot keeps in the tree are offsets into ``sql``.
 
-    view: its name, with which messages begin; empty for a query that is no view's.
+    view: its name, with which messages begin; empty for a query that is no view's. inlined: whether the view is a
+    part of another one, in whose SQL nothing of it has a place.
     """
 
     view: str
     sql: str
+    inlined: bool = False
 
     def parse(self) -> exp.Expr:
         """The one statement. Raises DeclarationError if there is none, Unreadable if it does not parse."""
         try:
-            statements = [tree for tree in sqlglot.parse(self.sql, dialect=ViewDialect) if tree is not None]
+            parsed = ViewDialect().parser().parse(_reworded(self.tokens()), self.sql)
+            statements = [tree for tree in parsed if tree is not None]
         except ParseError as error:
             raise self._unreadable(error) from error
         if len(statements) > 1:
@@ -86,18 +88,26 @@ class Source:
         """The error for a declaration that makes no sense."""
         return DeclarationError(self._message(node, what, instead))
 
-    def keyword(self, word: str) -> int | None:
-        """The offset of a clause's first word, outside parentheses if it is found there."""
-        found: int | None = None
+    def keyword(self, word: str, near: exp.Expr | None = None) -> int | None:
+        """The offset of a clause's first word: the last one before ``near``, or the first outside parentheses."""
+        offset = self.offset(near)
+        found = [(depth, start) for text, depth, start in self._words() if text == word]
+        if offset is not None:
+            before = [start for _, start in found if start <= offset]
+            return before[-1] if before else None
+        return next((start for depth, start in found if depth == 0), found[0][1] if found else None)
+
+    def _words(self) -> Iterator[tuple[str, int, int]]:
+        """All words that are not quoted: the first of each token, how deep in parentheses it stands, and where."""
         depth = 0
         for token in self.tokens():
             depth += (token.token_type == TokenType.L_PAREN) - (token.token_type == TokenType.R_PAREN)
-            quoted = token.token_type in (TokenType.STRING, TokenType.IDENTIFIER)
-            if not quoted and token.text.upper().split(" ")[0] == word:
-                if depth == 0:
-                    return int(token.start)
-                found = int(token.start) if found is None else found
-        return found
+            if token.token_type not in (TokenType.STRING, TokenType.IDENTIFIER):
+                yield token.text.upper().split(" ")[0], depth, int(token.start)
+
+    def place(self, node: exp.Expr | None) -> int | None:
+        """Where the node is in the SQL of the view that is being compiled."""
+        return None if self.inlined else self.offset(node)
 
     def _message(self, node: exp.Expr | int | None, what: str, instead: str) -> str:
         offset = node if isinstance(node, int) else self.offset(node)
@@ -121,6 +131,15 @@ class Source:
     def offset(self, node: exp.Expr | None) -> int | None:
         """Where the node's text begins: at the first of its parts whose place is known."""
         return None if node is None else min(_starts(node), default=None)
+
+
+def _reworded(tokens: list[Token]) -> list[Token]:
+    """WINDOW as a name, which it is for Spark wherever it does not begin the clause WINDOW name AS."""
+    for token, following, behind in zip(tokens, tokens[1:], [*tokens[2:], tokens[-1]], strict=False):
+        clause = behind.token_type == TokenType.ALIAS and following.token_type != TokenType.L_PAREN
+        if token.token_type == TokenType.WINDOW and not clause:
+            token.token_type = TokenType.VAR
+    return tokens
 
 
 def _starts(node: exp.Expr) -> Iterator[int]:

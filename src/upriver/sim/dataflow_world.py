@@ -13,11 +13,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from upriver.dataflow.batch import Batch
+from upriver.dataflow.batch import Batch, Outgoing
 from upriver.dataflow.graph import DataflowPlan, LakeEdge
 from upriver.dataflow.operators.evaluator import Evaluator
 from upriver.dataflow.plan import TableSpec
-from upriver.dataflow.running import Outgoing, Region
+from upriver.dataflow.running import Region
 from upriver.hashing import hash64
 from upriver.vnodes import vnodes_of
 
@@ -52,8 +52,7 @@ class DataflowWorld:
         }
         """By region, of each vnode."""
         self.workers = [
-            {region.name: Region.build(region, plan.sends(region.name), evaluator) for region in plan.regions}
-            for _ in range(workers)
+            {region.name: Region.build(plan, region, evaluator) for region in plan.regions} for _ in range(workers)
         ]
         """By worker and region."""
 

@@ -4,7 +4,9 @@ Two rows are one entry if all their values are equal as SQL's DISTINCT has it: a
 -0.0 equals 0.0. Values of a type that is no key, such as a list, are told by their text.
 """
 
+import math
 from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -89,5 +91,21 @@ def is_hashable(type: pa.DataType) -> bool:
     return True
 
 
+def comparable(value: Any) -> tuple[Any, ...]:
+    """The form of a value in which Python compares it as SQL does, part by part: equal values have equal forms, and
+    forms sort as Spark sorts the values, a null first."""
+    if value is None:
+        return (0,)
+    if isinstance(value, float):
+        return (1, math.isnan(value), 0.0 if math.isnan(value) or value == 0 else value)
+    if isinstance(value, str):
+        return (1, value.encode())
+    if isinstance(value, dict):
+        return (1, *map(comparable, value.values()))
+    if isinstance(value, list | tuple):
+        return (1, *map(comparable, value))
+    return (1, value)
+
+
 def _text(column: pa.Array) -> pa.Array:
-    return pa.array([None if value is None else repr(value) for value in column.to_pylist()], pa.string())
+    return pa.array([None if value is None else repr(comparable(value)) for value in column.to_pylist()], pa.string())

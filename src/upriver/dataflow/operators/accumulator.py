@@ -1,5 +1,6 @@
 """What an aggregate function keeps for each group."""
 
+from collections.abc import Iterator
 from typing import Protocol
 
 import numpy as np
@@ -12,7 +13,10 @@ Counts = npt.NDArray[np.int64]
 
 
 class Accumulator(Protocol):
-    """One value per group slot, fed with the values of one column that are not null."""
+    """Something for each group slot, fed with the values of one column that are not null.
+
+    A value may be taken back, by a negative weight, only from those that are built for it.
+    """
 
     @property
     def nbytes(self) -> int: ...
@@ -25,20 +29,16 @@ class Accumulator(Protocol):
         """Add values to their groups. Raises OutOfRange, having changed nothing, if a result has no room."""
         ...
 
-    def clear(self, slots: Slots) -> None:
-        """These groups have no values any more."""
-        ...
-
     def take(self, slots: Slots, counts: Counts) -> pa.Array:
         """The results, null where there are none. counts: how many values each group has. Raises OutOfRange."""
         ...
 
-    def state(self, slots: Slots) -> pa.Array:
-        """All that is kept of these groups, one value for each. Its type depends on the function's types only."""
+    def state(self, slots: Slots) -> list[pa.Array]:
+        """All that is kept of these groups, one row for each. The types depend on the function's types only."""
         ...
 
-    def install(self, slots: Slots, state: pa.Array) -> None:
-        """Keep this of these groups, which have nothing yet."""
+    def install(self, slots: Slots, state: Iterator[pa.Array]) -> None:
+        """Keep this of these groups, which have nothing yet; takes as many columns as :meth:`state` gave."""
         ...
 
 
@@ -50,7 +50,7 @@ class OutOfRange(Exception):
         self.slot = slot
 
 
-def any_value(counts: Counts) -> Mask | None:
+def some_value(counts: Counts) -> Mask | None:
     """Which groups have values; ``None`` if all do."""
     some: Mask = counts > 0
     return None if some.all() else some

@@ -1,8 +1,9 @@
-"""Aggregate: GROUP BY with count, sum, avg, min and max, kept up to date batch by batch.
+"""Aggregate: GROUP BY, kept up to date batch by batch.
 
 Each group has a dense slot, which a :class:`SlotIndex` finds from the group's key; what the functions keep is columns
 addressed by slot. Applying a batch means: find each row's slot (once per run of equal neighbours), then for each
-function scatter the rows' values into its column.
+function scatter the rows' values into its column. The functions of one column, or of those of its rows for which one
+condition is true, share an :class:`Argument`.
 
 If the group's key is the routing key, the routing key's hash is the group's, and a lookup is one probe. Otherwise
 groups are hashed over all their columns, and a :class:`Fanout` knows the groups of each routing key.
@@ -19,14 +20,15 @@ import numpy as np
 import pyarrow as pa
 
 from upriver.dataflow.batch import Batch
-from upriver.dataflow.operators.argument import Argument, Reader
+from upriver.dataflow.operators.argument import Argument
+from upriver.dataflow.operators.functions import Reader
 from upriver.dataflow.plan import AggregateCall, AggregatePlan
 from upriver.errors import ProtocolError, RowError
 from upriver.hashing import hash64
 from upriver.state.columns import array_of, cells_of
 from upriver.state.fanout import Fanout
 from upriver.state.slots import SlotIndex
-from upriver.state.vectors import Hashes, Positions, Slots, Tally
+from upriver.state.vectors import Hashes, Positions, Slots, Tally, Weights
 
 
 class Aggregate:
@@ -42,6 +44,7 @@ class Aggregate:
         "_groups",
         "_hasher",
         "_readers",
+        "_retracts",
         "_routing",
         "_rows",
         "_titles",
@@ -63,13 +66,15 @@ class Aggregate:
         """
         finer = [name for name in plan.group if name not in routing]
         self._routing = tuple(routing)
+        self._retracts = plan.retracts
         self._titles = titles
         self._group = (*routing, *finer)
         self._hasher = hasher
         self._groups = SlotIndex([source.field(name).type for name in self._group])
         self._fanout = Fanout([source.field(name).type for name in routing]) if finer else None
         self._rows = Tally()
-        self._arguments: dict[str, Argument] = {}
+        self._arguments: dict[tuple[str | None, str | None], Argument] = {}
+        """By the names of the column, if it is not the rows themselves that count, and of the condition, if any."""
         self._readers: dict[str, Reader] = {
             name: partial(self._groups.column, place) for place, name in enumerate(self._group)
         }
@@ -78,19 +83,24 @@ class Aggregate:
         self.schema = pa.schema([*(source.field(name) for name in plan.group), *results])
 
     @property
-    def held(self) -> int:
+    def rows(self) -> int:
         """How many groups there are."""
         return self._rows.held
 
     @property
+    def held(self) -> int:
+        """How many groups there are, and how many values are kept one by one."""
+        return self.rows + sum(argument.held for argument in self._arguments.values())
+
+    @property
     def slots(self) -> int:
-        """How many slots are in use, those of forgotten groups too."""
-        return len(self._groups)
+        """How many slots are in use for what is held, those of what is forgotten too."""
+        return len(self._groups) + sum(argument.slots for argument in self._arguments.values())
 
     @property
     def keys(self) -> int:
         """How many routing keys have a group."""
-        return self.held if self._fanout is None else self._fanout.held
+        return self.rows if self._fanout is None else self._fanout.held
 
     @property
     def nbytes(self) -> int:
@@ -102,21 +112,33 @@ class Aggregate:
         """Add the batch's rows to their groups.
 
         Raises RowError if a result overflows; only a part of the batch is applied then. Raises ProtocolError if rows
-        are retracted that were not there, or a retraction meets min or max.
+        are retracted that were not there, or that the plan says are never retracted.
         """
-        if batch.weight is not None:
-            batch = batch.filtered(batch.weight != 0)
+        self.add(batch, self.assign(batch))
+
+    def assign(self, batch: Batch) -> Slots:
+        """The group of each row; one that is not there yet gets a slot, which :meth:`add` must be told of."""
         columns = [batch.rows.column(name) for name in self._group]
-        hashes = batch.hash64 if self._fanout is None else self._hasher(columns)
-        slots = self._groups.assign(hashes, columns)
+        slots = self._groups.assign(batch.hash64 if self._fanout is None else self._hasher(columns), columns)
         self._resize(len(self._groups))
+        return slots
+
+    def add(self, batch: Batch, slots: Slots) -> None:
+        """Add the batch's rows to these groups; otherwise as :meth:`apply`."""
+        if batch.weight is not None and not self._retracts and (batch.weight < 0).any():
+            raise ProtocolError("a row was retracted from groups whose rows only ever come")
         woken, emptied = self._rows.add(slots, batch.weight)
         if self._fanout is not None:
             self._fan_out(self._fanout, batch, slots, woken, emptied)
-        for name, argument in self._arguments.items():
-            argument.add(slots, batch.rows.column(name), batch.weight)
+        for (column, where), argument in self._arguments.items():
+            values = None if column is None else batch.rows.column(column)
+            argument.add(slots, values, None if where is None else batch.rows.column(where), batch.weight)
         if emptied.size:
             self._groups.forget(slots[emptied])
+
+    def counts(self, slots: Slots) -> Weights:
+        """How many rows these groups have."""
+        return self._rows.counts[slots]
 
     def find(self, hashes: Hashes, keys: Sequence[pa.Array]) -> tuple[Positions, Slots]:
         """The groups of each routing key, each with the key's position; in the order of the keys, then of arrival."""
@@ -175,6 +197,8 @@ class Aggregate:
             slots = self._rows.of_those_held(slots)
         self._groups.forget(slots)
         self._rows.clear(slots)
+        for argument in self._arguments.values():
+            argument.drop(slots)
 
     def _with_hash(self, keys: Hashes) -> tuple[Hashes, Slots]:
         """The groups of these routing keys, those of one key in order of arrival, and the routing hash of each."""
@@ -199,11 +223,13 @@ class Aggregate:
         return slots
 
     def _reader(self, call: AggregateCall, source: pa.Schema) -> Reader:
-        if call.argument is None:
+        if call.argument is None and call.where is None:
             return self._count_rows
-        if call.argument not in self._arguments:
-            self._arguments[call.argument] = Argument(source.field(call.argument).type, self._rows, self._overflow)
-        return self._arguments[call.argument].reader(call)
+        name = (call.argument, call.where)
+        if name not in self._arguments:
+            type = None if call.argument is None else source.field(call.argument).type
+            self._arguments[name] = Argument(type, self._rows, self._overflow, self._retracts)
+        return self._arguments[name].reader(call)
 
     def _resize(self, size: int) -> None:
         self._rows.resize(size)

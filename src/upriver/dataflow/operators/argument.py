@@ -1,132 +1,150 @@
-"""One input column of an aggregate: the functions that are fed with its values, and the count of its nulls.
+"""One input column of an aggregate, or the rows of it for which a condition is true: the functions of its values.
 
-The functions of one column share that count, and none is kept before the first null comes: until then a group has as
-many values as rows.
+They share the count of rows that have no value, because it is null or the condition is not true. None is kept before
+the first such row comes: until then a group has as many values as rows.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
 
-from upriver.dataflow.operators.accumulator import Accumulator, Counts, OutOfRange
-from upriver.dataflow.operators.extremes import max_of, min_of
-from upriver.dataflow.operators.sums import avg_of, sum_of
+from upriver.dataflow.operators.accumulator import Counts
+from upriver.dataflow.operators.functions import (
+    VALUE_FUNCTIONS,
+    Functions,
+    Overflow,
+    Reader,
+    accumulator_of,
+    check_value_type,
+)
+from upriver.dataflow.operators.values import Values
 from upriver.dataflow.plan import AggregateCall
-from upriver.errors import ProtocolError, RowError
+from upriver.errors import ProtocolError
 from upriver.state.columns import array_of, cells_of, validity
-from upriver.state.vectors import Slots, Tally, Vector, Weights
+from upriver.state.vectors import Mask, Slots, Tally, Vector, Weights
 
-Overflow = Callable[[AggregateCall, int], RowError]
-"""The error to raise when the call's result for a group slot does not fit its type."""
-
-Reader = Callable[[Slots], pa.Array]
-"""Gives one output column's values for these group slots."""
+_SAME_IF_DISTINCT = (*VALUE_FUNCTIONS, "bool_and", "bool_or")
 
 
 class Argument:
     """What is kept of one column for every group."""
 
-    __slots__ = ("_functions", "_nulls", "_overflow", "_rows", "_type")
+    __slots__ = ("_functions", "_missing", "_overflow", "_retracts", "_rows", "_type", "_values")
 
-    def __init__(self, type: pa.DataType, rows: Tally, overflow: Overflow) -> None:
-        """type: of the column. rows: how many rows each group has; kept by the caller. overflow: makes errors."""
+    def __init__(self, type: pa.DataType | None, rows: Tally, overflow: Overflow, retracts: bool) -> None:
+        """type: of the column; ``None`` if it is not a column that counts, but the rows. rows: how many rows each group
+        has; kept by the caller. overflow: makes errors. retracts: whether rows may be taken back."""
         self._type = type
         self._rows = rows
         self._overflow = overflow
-        self._nulls: Vector[np.int64] | None = None
-        """How many nulls each group has; ``None`` as long as there was none."""
-        self._functions: list[tuple[AggregateCall, Accumulator]] = []
+        self._retracts = retracts
+        self._missing: Vector[np.int64] | None = None
+        """How many rows of each group have no value; ``None`` as long as all have one."""
+        self._functions = Functions(self._counts, overflow)
+        self._values: Values | None = None
+        """All values, if some function needs them."""
+
+    @property
+    def held(self) -> int:
+        """How many values are kept one by one."""
+        return 0 if self._values is None else self._values.held
+
+    @property
+    def slots(self) -> int:
+        """How many slots they take up, those of forgotten ones too."""
+        return 0 if self._values is None else self._values.slots
 
     @property
     def nbytes(self) -> int:
-        nulls = 0 if self._nulls is None else self._nulls.nbytes
-        return nulls + sum(function.nbytes for _, function in self._functions)
+        missing = 0 if self._missing is None else self._missing.nbytes
+        values = 0 if self._values is None else self._values.nbytes
+        return missing + values + self._functions.nbytes
 
     def reader(self, call: AggregateCall) -> Reader:
         """Keep what the call needs from now on; returns the reader of its results, which may raise RowError.
 
         Raises ProtocolError for a call whose types Spark would not give it.
         """
-        if call.function == "count":
+        distinct = call.distinct and call.function not in _SAME_IF_DISTINCT
+        if call.function in ("count_star", "count") and not distinct:
             return lambda slots: array_of(pa.int64(), self._counts(slots))
-        function = _accumulator(call, self._type)
-        self._functions.append((call, function))
-
-        def read(slots: Slots) -> pa.Array:
-            try:
-                return function.take(slots, self._counts(slots))
-            except OutOfRange as lost:
-                raise self._overflow(call, lost.slot) from None
-
-        return read
+        if self._type is None:
+            raise ProtocolError(f"{call.function} of no column")
+        if distinct:
+            return self._kept(self._type).distinct(call)
+        if self._retracts and call.function in VALUE_FUNCTIONS:
+            check_value_type(call, self._type)
+            return self._kept(self._type).extreme(greatest=call.function == "max")
+        return self._functions.reader(call, accumulator_of(call, self._type, self._retracts))
 
     def resize(self, size: int) -> None:
-        if self._nulls is not None:
-            self._nulls.resize(size)
-        for _, function in self._functions:
-            function.resize(size)
+        if self._missing is not None:
+            self._missing.resize(size)
+        if self._values is not None:
+            self._values.resize(size)
+        self._functions.resize(size)
 
-    def add(self, slots: Slots, values: pa.Array, weight: Weights | None) -> None:
-        """Add one value for each row, once the rows are counted. Raises RowError if a result overflows."""
-        if values.null_count:
-            slots, values, weight = self._without_nulls(slots, values, weight)
-        for call, function in self._functions:
-            try:
-                function.add(slots, values, weight)
-            except OutOfRange as lost:
-                raise self._overflow(call, lost.slot) from None
-        if weight is not None:
-            self._clear_emptied(slots)
+    def add(self, slots: Slots, values: pa.Array | None, where: pa.Array | None, weight: Weights | None) -> None:
+        """Add one value for each row, once the rows are counted; of rows only for which ``where`` is true, if given.
+
+        Raises RowError if a result overflows.
+        """
+        present = _present(values, where)
+        if present is not None:
+            absent = ~present
+            np.add.at(self._some_missing().cells, slots[absent], 1 if weight is None else weight[absent])
+            slots, weight = slots[present], None if weight is None else weight[present]
+            values = None if values is None else values.filter(pa.array(present))
+        if weight is not None and (self._counts(slots) < 0).any():
+            raise ProtocolError("more values were retracted than had been added")
+        if values is not None:
+            self._functions.add(slots, values, weight)
+            if self._values is not None:
+                self._values.add(slots, values, weight)
 
     def state(self, slots: Slots) -> list[pa.Array]:
-        """What is kept of these groups: the number of nulls, then a column for each function."""
-        nulls = np.zeros(len(slots), np.int64) if self._nulls is None else self._nulls.cells[slots]
-        return [array_of(pa.int64(), nulls), *(function.state(slots) for _, function in self._functions)]
+        """What is kept of these groups: the number of rows without a value, then some columns for each function."""
+        missing = np.zeros(len(slots), np.int64) if self._missing is None else self._missing.cells[slots]
+        values = [] if self._values is None else self._values.state(slots)
+        return [array_of(pa.int64(), missing), *self._functions.state(slots), *values]
 
     def install(self, slots: Slots, state: Iterator[pa.Array]) -> None:
         """Keep of these groups, which have nothing yet, what :meth:`state` said of them; takes as many columns."""
-        nulls = cells_of(next(state))
-        if nulls.any():
-            self._some_nulls().cells[slots] = nulls
-        for _, function in self._functions:
-            function.install(slots, next(state))
+        missing = cells_of(next(state))
+        if missing.any():
+            self._some_missing().cells[slots] = missing
+        self._functions.install(slots, state)
+        if self._values is not None:
+            self._values.install(slots, state)
 
-    def _without_nulls(
-        self, slots: Slots, values: pa.Array, weight: Weights | None
-    ) -> tuple[Slots, pa.Array, Weights | None]:
-        """Count the nulls; return the rows that have a value."""
-        valid = validity(values)
-        np.add.at(self._some_nulls().cells, slots[~valid], 1 if weight is None else weight[~valid])
-        return slots[valid], values.drop_null(), None if weight is None else weight[valid]
+    def drop(self, slots: Slots) -> None:
+        """Forget these groups, which are gone for good."""
+        if self._values is not None:
+            self._values.drop(slots)
 
-    def _some_nulls(self) -> Vector[np.int64]:
-        if self._nulls is None:
-            self._nulls = Vector(np.int64)
-            self._nulls.resize(len(self._rows))
-        return self._nulls
+    def _kept(self, type: pa.DataType) -> Values:
+        if self._values is None:
+            self._values = Values(type, self._overflow)
+        return self._values
 
-    def _clear_emptied(self, slots: Slots) -> None:
-        counts = self._counts(slots)
-        if (counts < 0).any():
-            raise ProtocolError("more values were retracted than had been added")
-        for _, function in self._functions:
-            function.clear(slots[counts == 0])
+    def _some_missing(self) -> Vector[np.int64]:
+        if self._missing is None:
+            self._missing = Vector(np.int64)
+            self._missing.resize(len(self._rows))
+        return self._missing
 
     def _counts(self, slots: Slots) -> Counts:
         """How many values each group has."""
         rows = self._rows.counts[slots]
-        return rows if self._nulls is None else rows - self._nulls.cells[slots]
+        return rows if self._missing is None else rows - self._missing.cells[slots]
 
 
-def _accumulator(call: AggregateCall, argument: pa.DataType) -> Accumulator:
-    match call.function:
-        case "sum":
-            return sum_of(argument, call.type)
-        case "avg":
-            return avg_of(argument, call.type)
-        case "min" if call.type == argument:
-            return min_of(argument)
-        case "max" if call.type == argument:
-            return max_of(argument)
-    raise ProtocolError(f"{call.function} of {argument} as {call.type}")
+def _present(values: pa.Array | None, where: pa.Array | None) -> Mask | None:
+    """Which rows have a value; ``None`` if all do."""
+    present: Mask | None = None
+    if where is not None:
+        present = cells_of(where.fill_null(False)).astype(np.bool_)
+    if values is not None and values.null_count:
+        present = validity(values) if present is None else present & validity(values)
+    return None if present is None or present.all() else present

@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow as pa
 
 from upriver.dataflow.batch import Batch
-from upriver.errors import KeyTypeError
-from upriver.hashing import check_hashable, hash64
+from upriver.hashing import hash64
 from upriver.state.columns import canonical
+from upriver.state.entries import is_hashable
 from upriver.state.slots import first_equal
 from upriver.state.vectors import Hashes
 
@@ -47,15 +47,7 @@ def consolidated(batch: Batch) -> Batch:
 
 def _row_hashes(columns: Sequence[pa.Array], rows: int) -> Hashes:
     """Equal for equal rows. What cannot be hashed is left out; equality is looked at later."""
-    return hash64([column for column in columns if _is_hashable(column.type)], rows)
-
-
-def _is_hashable(type: pa.DataType) -> bool:
-    try:
-        check_hashable(type, "")
-    except KeyTypeError:
-        return False
-    return True
+    return hash64([column for column in columns if is_hashable(column.type)], rows)
 
 
 def _of_schema(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

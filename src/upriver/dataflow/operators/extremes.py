@@ -1,30 +1,29 @@
-"""min and max, over every type that has an order. Nothing can be retracted: what came second is not kept.
+"""min, max and any_value of rows that only ever come: what came second is not kept.
 
-Numbers, booleans, dates and timestamps are compared as machine integers, floats through a map that keeps their order
-(NaN is the greatest, as in Spark). For other types Arrow ranks the values of a batch together with the extremes so far
-of the groups that it touches; ranks are numbers.
+Numbers, booleans, dates and timestamps are compared as machine integers. For other types Arrow ranks the values of a
+batch together with the extremes so far of the groups that it touches; ranks are numbers.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from upriver.dataflow.operators.accumulator import Accumulator, Counts, any_value
-from upriver.errors import ProtocolError
-from upriver.state.columns import Cells, Column, array_of, canonical, cell_type, cells_of, column_of, is_fixed
-from upriver.state.vectors import Slots, Vector, Weights
+from upriver.dataflow.operators.accumulator import Accumulator, Counts, some_value
+from upriver.state.columns import Column, array_of, canonical, cell_type, cells_of, column_of
+from upriver.state.ordering import from_ordered, is_number, ordered, ranks
+from upriver.state.vectors import Slots, Vector, Weights, first_of_each
 
 _SPARE_MIN = 1024
 
 
 def min_of(type: pa.DataType) -> Accumulator:
-    return NumberExtreme(type, np.minimum) if _is_number(type) else RankedExtreme(type, "ascending")
+    return NumberExtreme(type, np.minimum) if is_number(type) else RankedExtreme(type, "ascending")
 
 
 def max_of(type: pa.DataType) -> Accumulator:
-    return NumberExtreme(type, np.maximum) if _is_number(type) else RankedExtreme(type, "descending")
+    return NumberExtreme(type, np.maximum) if is_number(type) else RankedExtreme(type, "descending")
 
 
 class NumberExtreme:
@@ -36,7 +35,7 @@ class NumberExtreme:
         """better: np.minimum or np.maximum."""
         self._type = type
         self._better = better
-        dtype = _ordered(np.empty(0, cell_type(type))).dtype
+        dtype = ordered(np.empty(0, cell_type(type))).dtype
         worst = np.iinfo(dtype).max if better is np.minimum else np.iinfo(dtype).min
         self._best: Vector[Any] = Vector(dtype, fill=worst)
 
@@ -48,40 +47,33 @@ class NumberExtreme:
         self._best.resize(size)
 
     def add(self, slots: Slots, values: pa.Array, weight: Weights | None) -> None:
-        refuse_retraction(weight)
-        self._better.at(self._best.cells, slots, _ordered(cells_of(canonical(values))))
-
-    def clear(self, slots: Slots) -> None:
-        """Nothing to do: no group can lose its values."""
+        self._better.at(self._best.cells, slots, ordered(cells_of(canonical(values))))
 
     def take(self, slots: Slots, counts: Counts) -> pa.Array:
-        best = _from_ordered(self._best.cells[slots], cell_type(self._type))
-        return array_of(self._type, best, any_value(counts))
+        best = from_ordered(self._best.cells[slots], cell_type(self._type))
+        return array_of(self._type, best, some_value(counts))
 
-    def state(self, slots: Slots) -> pa.Array:
+    def state(self, slots: Slots) -> list[pa.Array]:
         best = self._best.cells[slots]
-        return array_of(pa.from_numpy_dtype(best.dtype), best)
+        return [array_of(pa.from_numpy_dtype(best.dtype), best)]
 
-    def install(self, slots: Slots, state: pa.Array) -> None:
-        self._best.cells[slots] = cells_of(state)
+    def install(self, slots: Slots, state: Iterator[pa.Array]) -> None:
+        self._best.cells[slots] = cells_of(next(state))
 
 
-class RankedExtreme:
-    """The extreme of values that Arrow can rank.
+class FirstValue:
+    """The value that came first.
 
-    Values that were the best of a group when they came lie in a column, in order of arrival; ``place`` points to the
-    one that still is. When more than half of them are outdone, the column is rewritten.
+    Values that were once chosen lie in a column, in order of arrival; ``place`` points to the one of each group.
     """
 
-    __slots__ = ("_order", "_place", "_type", "_values")
+    __slots__ = ("_place", "_type", "_values")
 
-    def __init__(self, type: pa.DataType, order: str) -> None:
-        """order: ``ascending`` or ``descending``; the first in this order is the extreme."""
+    def __init__(self, type: pa.DataType) -> None:
         self._type = type
-        self._order = order
         self._values = _only_a_null(type)
         self._place: Vector[np.int64] = Vector(np.int64)
-        """Of each group's extreme in ``values``; 0 is a null."""
+        """Of each group's value in ``values``; 0 is a null."""
 
     @property
     def nbytes(self) -> int:
@@ -91,32 +83,48 @@ class RankedExtreme:
         self._place.resize(size)
 
     def add(self, slots: Slots, values: pa.Array, weight: Weights | None) -> None:
-        refuse_retraction(weight)
-        touched, groups = np.unique(slots, return_inverse=True)
-        pool = pa.concat_arrays([self._values.take(self._place.cells[touched]), values])
-        ranks = self._ranks(pool)
-        so_far, best = ranks[: len(touched)], ranks[: len(touched)].copy()
-        np.minimum.at(best, groups, ranks[len(touched) :])
-        better = np.flatnonzero(best < so_far)
-        holder = np.empty(len(pool) + 1, np.int64)
-        holder[ranks] = np.arange(len(pool))
-        self._place.cells[touched[better]] = np.arange(len(better)) + len(self._values)
-        self._values.append(pool.take(pa.array(holder[best[better]])))
-        if len(self._values) > 2 * len(self._place) + _SPARE_MIN:
-            self._rewrite()
-
-    def clear(self, slots: Slots) -> None:
-        """Nothing to do: no group can lose its values."""
+        new = first_of_each(slots, np.flatnonzero(self._place.cells[slots] == 0))
+        self._choose(slots[new], values.take(pa.array(new)))
 
     def take(self, slots: Slots, counts: Counts) -> pa.Array:
         return self._values.take(self._place.cells[slots])
 
-    def state(self, slots: Slots) -> pa.Array:
-        return self._values.take(self._place.cells[slots])
+    def state(self, slots: Slots) -> list[pa.Array]:
+        return [self._values.take(self._place.cells[slots])]
 
-    def install(self, slots: Slots, state: pa.Array) -> None:
+    def install(self, slots: Slots, state: Iterator[pa.Array]) -> None:
+        values = next(state)
+        some = np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False))
+        self._choose(slots[some], values.take(pa.array(some)))
+
+    def _choose(self, slots: Slots, values: pa.Array) -> None:
+        """These are the groups' values from now on."""
         self._place.cells[slots] = np.arange(len(slots)) + len(self._values)
-        self._values.append(state)
+        self._values.append(values)
+
+
+class RankedExtreme(FirstValue):
+    """The extreme of values that Arrow can rank. When more than half of the column is outdone, it is rewritten."""
+
+    __slots__ = ("_order",)
+
+    def __init__(self, type: pa.DataType, order: str) -> None:
+        """order: ``ascending`` or ``descending``; the first in this order is the extreme."""
+        super().__init__(type)
+        self._order = order
+
+    def add(self, slots: Slots, values: pa.Array, weight: Weights | None) -> None:
+        touched, groups = np.unique(slots, return_inverse=True)
+        pool = pa.concat_arrays([self._values.take(self._place.cells[touched]), values])
+        rank = ranks(pool, self._order)
+        so_far, best = rank[: len(touched)], rank[: len(touched)].copy()
+        np.minimum.at(best, groups, rank[len(touched) :])
+        better = np.flatnonzero(best < so_far)
+        holder = np.empty(len(pool) + 1, np.int64)
+        holder[rank] = np.arange(len(pool))
+        self._choose(touched[better], pool.take(pa.array(holder[best[better]])))
+        if len(self._values) > 2 * len(self._place) + _SPARE_MIN:
+            self._rewrite()
 
     def _rewrite(self) -> None:
         """Leave the outdone behind."""
@@ -125,40 +133,8 @@ class RankedExtreme:
         self._values.append(values)
         self._place.cells[:] = np.arange(1, len(values) + 1)
 
-    def _ranks(self, pool: pa.Array) -> Cells:
-        """From 1 on, the best first; equal values have one rank, and nulls the last."""
-        keys = [("", self._order, "at_end")]
-        ranks: Cells = pc.rank(pool, sort_keys=keys, tiebreaker="dense").to_numpy().astype(np.int64)
-        return ranks
-
 
 def _only_a_null(type: pa.DataType) -> Column:
     column = column_of(type)
     column.append(pa.nulls(1, type))
     return column
-
-
-def refuse_retraction(weight: Weights | None) -> None:
-    """Raises ProtocolError if a weight is negative."""
-    if weight is not None and (weight < 0).any():
-        raise ProtocolError("min and max cannot take a value back: their input must only ever grow")
-
-
-def _is_number(type: pa.DataType) -> bool:
-    return is_fixed(type) and type.bit_width <= 64 and not pa.types.is_decimal(type)
-
-
-def _ordered(cells: Cells) -> Cells:
-    """Floats as signed integers of the same order; other cells as they are."""
-    if cells.dtype.kind != "f":
-        return cells
-    width = cells.dtype.itemsize
-    bits = cells.view(f"i{width}")
-    # As integers, the bits of negative floats run the wrong way: turn all of them round but the sign.
-    ordered: Cells = bits ^ (bits >> (8 * width - 1) & np.iinfo(bits.dtype).max)
-    return ordered
-
-
-def _from_ordered(cells: Cells, dtype: np.dtype[Any]) -> Cells:
-    """The inverse of :func:`_ordered`, which undoes itself."""
-    return _ordered(cells.view(dtype)).view(dtype) if dtype.kind == "f" else cells

@@ -33,6 +33,10 @@ class Rows:
         """How many rows there are."""
 
     @property
+    def rows(self) -> int:
+        return self.held
+
+    @property
     def slots(self) -> int:
         """How many slots are in use, those of rows that are gone too."""
         return len(self._present)

@@ -9,13 +9,13 @@ the other, each step for those rows alone that tie in all steps before.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from upriver.state.columns import Cells, canonical, cells_of, is_fixed, validity
+from upriver.state.entries import comparable
 from upriver.state.vectors import Mask, Positions
 
 Step = Callable[[pa.Array], Sequence[Cells]]
@@ -53,7 +53,7 @@ class SortKey:
 
 
 def in_order(groups: Positions, keys: Sequence[SortKey], read: Read) -> tuple[Positions, Mask]:
-    """Sort rows by their group, then by the keys; rows that tie stay as they are.
+    """Sort rows by their group, then by the keys; rows that tie stay in the order in which they are.
 
     groups: a number for each row. Returns the rows' positions in order; and where in this order a row differs from the
     one before it in its group or in a key.
@@ -164,21 +164,6 @@ def _ranks(values: pa.Array) -> Sequence[Cells]:
 
 def _ranks_one_by_one(values: pa.Array) -> Sequence[Cells]:
     """Of values that Arrow does not compare."""
-    comparable = [_comparable(value) for value in values.to_pylist()]
-    ranks = {value: rank for rank, value in enumerate(sorted(set(comparable)))}
-    return (np.array([ranks[value] for value in comparable], np.int64),)
-
-
-def _comparable(value: Any) -> tuple[Any, ...]:
-    """A value that Python compares as Spark compares this one, a null being the least."""
-    if value is None:
-        return (0,)
-    if isinstance(value, float):
-        return (1, np.isnan(value), 0.0 if np.isnan(value) else value)
-    if isinstance(value, str):
-        return (1, value.encode())
-    if isinstance(value, dict):
-        return (1, *map(_comparable, value.values()))
-    if isinstance(value, list | tuple):
-        return (1, *map(_comparable, value))
-    return (1, value)
+    forms = [comparable(value) for value in values.to_pylist()]
+    ranks = {form: rank for rank, form in enumerate(sorted(set(forms)))}
+    return (np.array([ranks[form] for form in forms], np.int64),)

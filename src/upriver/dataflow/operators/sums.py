@@ -2,14 +2,17 @@
 
 So the result does not depend on how the rows were cut into batches. An exact sum is checked after each batch: one that
 leaves its type's range is an error, as in Spark's ANSI mode (whose own check depends on the order in which it adds).
-A retracted float is subtracted, hence comes off with a rounding error; a group left without values is set to zero.
+Floats that may be taken back are added exactly, too (:mod:`upriver.dataflow.operators.exact`).
 """
+
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from upriver.dataflow.operators.accumulator import Accumulator, Counts, OutOfRange, any_value
+from upriver.dataflow.operators.accumulator import Accumulator, Counts, OutOfRange, some_value
+from upriver.dataflow.operators.exact import ExactFloatMean, ExactFloatSum
 from upriver.errors import ProtocolError
 from upriver.state.columns import Cells, array_of, cell_type, cells_of
 from upriver.state.vectors import Slots, Vector, Weights
@@ -19,21 +22,27 @@ _LONG_MAX = 2**63 - 1
 """The greatest int64."""
 
 
-def sum_of(argument: pa.DataType, type: pa.DataType) -> Accumulator:
-    """An accumulator of sum. Raises ProtocolError if Spark would not sum ``argument`` to ``type``."""
+def sum_of(argument: pa.DataType, type: pa.DataType, retracts: bool) -> Accumulator:
+    """An accumulator of sum. retracts: whether values may be taken back.
+
+    Raises ProtocolError if Spark would not sum ``argument`` to ``type``.
+    """
     if pa.types.is_signed_integer(argument) and type == pa.int64():
         return LongSum()
     if pa.types.is_floating(argument) and type == pa.float64():
-        return FloatSum()
+        return ExactFloatSum() if retracts else FloatSum()
     if pa.types.is_decimal128(argument) and type == decimal_sum_type(argument):
         return DecimalSum(type)
     raise ProtocolError(f"sum of {argument} as {type}")
 
 
-def avg_of(argument: pa.DataType, type: pa.DataType) -> Accumulator:
-    """An accumulator of avg. Raises ProtocolError if Spark would not average ``argument`` to ``type``."""
+def avg_of(argument: pa.DataType, type: pa.DataType, retracts: bool) -> Accumulator:
+    """An accumulator of avg. retracts: whether values may be taken back.
+
+    Raises ProtocolError if Spark would not average ``argument`` to ``type``.
+    """
     if (pa.types.is_signed_integer(argument) or pa.types.is_floating(argument)) and type == pa.float64():
-        return FloatMean()
+        return ExactFloatMean() if retracts else FloatMean()
     if pa.types.is_decimal128(argument) and pa.types.is_decimal128(type) and type.scale >= argument.scale:
         return DecimalMean(decimal_sum_type(argument), type)
     raise ProtocolError(f"avg of {argument} as {type}")
@@ -65,17 +74,14 @@ class ExactSum:
     def add(self, slots: Slots, values: pa.Array, weight: Weights | None) -> None:
         self._add_in_limbs(slots, cells_of(values), weight)
 
-    def clear(self, slots: Slots) -> None:
-        """Nothing to do: what was added exactly has come off exactly."""
-
     def take(self, slots: Slots, counts: Counts) -> pa.Array:
-        return array_of(self._type, self._totals.cells[slots], any_value(counts))
+        return array_of(self._type, self._totals.cells[slots], some_value(counts))
 
-    def state(self, slots: Slots) -> pa.Array:
-        return array_of(self._type, self._totals.cells[slots])
+    def state(self, slots: Slots) -> list[pa.Array]:
+        return [array_of(self._type, self._totals.cells[slots])]
 
-    def install(self, slots: Slots, state: pa.Array) -> None:
-        self._totals.cells[slots] = cells_of(state)
+    def install(self, slots: Slots, state: Iterator[pa.Array]) -> None:
+        self._totals.cells[slots] = cells_of(next(state))
 
     def _add_in_limbs(self, slots: Slots, cells: Cells, weight: Weights | None) -> None:
         touched, places = np.unique(slots, return_inverse=True)
@@ -119,15 +125,15 @@ class LongSum(ExactSum):
         else:
             np.add.at(self._totals.cells, slots, cells if weight is None else cells * weight)
 
-    def install(self, slots: Slots, state: pa.Array) -> None:
+    def install(self, slots: Slots, state: Iterator[pa.Array]) -> None:
         super().install(slots, state)
         if len(slots):
-            totals = cells_of(state)
+            totals = self._totals.cells[slots]
             self._reach = max(self._reach, min(_LONG_MAX, max(int(totals.max()), -int(totals.min()))))
 
 
 class FloatSum:
-    """sum as float64, of floats or of whole numbers taken as floats."""
+    """sum as float64, of floats or of whole numbers taken as floats, none of which is ever taken back."""
 
     __slots__ = ("_totals",)
 
@@ -142,26 +148,18 @@ class FloatSum:
         self._totals.resize(size)
 
     def add(self, slots: Slots, values: pa.Array, weight: Weights | None) -> None:
-        """Raises ProtocolError for a retracted NaN or infinity: what they were added to is lost."""
         cells = cells_of(values).astype(np.float64)
-        if weight is not None:
-            if not np.isfinite(cells[weight < 0]).all():
-                raise ProtocolError("a NaN or an infinity cannot be retracted from a sum of floats")
-            cells = cells * weight
         with np.errstate(all="ignore"):
-            np.add.at(self._totals.cells, slots, cells)
-
-    def clear(self, slots: Slots) -> None:
-        self._totals.cells[slots] = 0.0
+            np.add.at(self._totals.cells, slots, cells if weight is None else cells * weight)
 
     def take(self, slots: Slots, counts: Counts) -> pa.Array:
-        return array_of(pa.float64(), self._totals.cells[slots], any_value(counts))
+        return array_of(pa.float64(), self._totals.cells[slots], some_value(counts))
 
-    def state(self, slots: Slots) -> pa.Array:
-        return array_of(pa.float64(), self._totals.cells[slots])
+    def state(self, slots: Slots) -> list[pa.Array]:
+        return [array_of(pa.float64(), self._totals.cells[slots])]
 
-    def install(self, slots: Slots, state: pa.Array) -> None:
-        self._totals.cells[slots] = cells_of(state)
+    def install(self, slots: Slots, state: Iterator[pa.Array]) -> None:
+        self._totals.cells[slots] = cells_of(next(state))
 
 
 class FloatMean(FloatSum):
@@ -171,7 +169,7 @@ class FloatMean(FloatSum):
 
     def take(self, slots: Slots, counts: Counts) -> pa.Array:
         means = self._totals.cells[slots] / np.maximum(counts, 1)
-        return array_of(pa.float64(), means, any_value(counts))
+        return array_of(pa.float64(), means, some_value(counts))
 
 
 class DecimalMean(DecimalSum):
@@ -194,7 +192,7 @@ class DecimalMean(DecimalSum):
             if abs(mean) >= 10**self._mean_type.precision:
                 raise OutOfRange(int(slots[place]))
             means[place : place + 1] = from_ints([mean], means.dtype.itemsize)
-        return array_of(self._mean_type, means, any_value(counts))
+        return array_of(self._mean_type, means, some_value(counts))
 
     def _divide_small(self, totals: Cells, divisors: Counts) -> tuple[Cells, npt.NDArray[np.bool_]]:
         """Quotients in 64 bits, and where they are right; the others are too large for it."""

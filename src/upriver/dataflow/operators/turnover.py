@@ -59,6 +59,10 @@ class Turnover:
         self.schema = self._stores[0].schema
 
     @property
+    def rows(self) -> int:
+        return sum(store.rows for store in self._stores)
+
+    @property
     def held(self) -> int:
         return sum(store.held for store in self._stores)
 
@@ -111,12 +115,15 @@ class Turnover:
         return np.concatenate([store.hashes_between(least, most) for store in self._stores])
 
     def collect(self, keys: Hashes) -> tuple[pa.RecordBatch, ...]:
-        return tuple(batch for store, share in self._shares(keys) for batch in store.collect(keys[share]))
+        collected = [store.collect(keys[share]) for store, share in self._shares(keys)]
+        return tuple(pa.concat_batches(parts) for parts in zip(*collected, strict=True))
 
     def install(self, state: Sequence[pa.RecordBatch]) -> None:
-        for batch in state:
-            for store, share in self._shares(cells_of(batch.column(0))):
-                store.install([batch if share.all() else batch.filter(pa.array(share))])
+        of_batches = [list(self._shares(cells_of(batch.column(0)))) for batch in state]
+        for shares in zip(*of_batches, strict=True):
+            masks = [share for _, share in shares]
+            store, _ = shares[0]
+            store.install([_rows_of(batch, mask) for batch, mask in zip(state, masks, strict=True)])
         self._tidy()
 
     def drop(self, keys: Hashes) -> None:
@@ -167,3 +174,7 @@ class Turnover:
     def _bound(self, place: int) -> int:
         """Where the range at this place begins."""
         return place * (2**64 // self._ranges)
+
+
+def _rows_of(batch: pa.RecordBatch, share: npt.NDArray[np.bool_]) -> pa.RecordBatch:
+    return batch if share.all() else batch.filter(pa.array(share))

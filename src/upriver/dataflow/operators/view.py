@@ -14,7 +14,7 @@ from upriver.dataflow.batch import Batch
 from upriver.dataflow.operators.evaluator import Evaluator
 from upriver.dataflow.operators.project import Project
 from upriver.dataflow.plan import Projection
-from upriver.state.vectors import Hashes, Positions, Slots, first_of_each
+from upriver.state.vectors import Hashes, Positions, Slots
 
 SCAN_ROWS = 65_536
 """Rows that a scan reads at a time."""
@@ -27,8 +27,13 @@ class Store(Protocol):
     def schema(self) -> pa.Schema: ...
 
     @property
-    def held(self) -> int:
+    def rows(self) -> int:
         """How many rows there are."""
+        ...
+
+    @property
+    def held(self) -> int:
+        """How many slots hold something: a row, or what is kept beside the rows."""
         ...
 
     @property
@@ -49,7 +54,10 @@ class Store(Protocol):
         ...
 
     def find(self, hashes: Hashes, keys: Sequence[pa.Array]) -> tuple[Positions, Slots]:
-        """The rows of each routing key, each with the key's position; in the order of the keys, then of arrival."""
+        """The rows of each routing key, each with the key's position; in the order of the keys, then of arrival.
+
+        Equal rows may have one slot, which is named once for each.
+        """
         ...
 
     def by_hash(self) -> Slots:
@@ -98,9 +106,11 @@ class View:
 
     def lookup(self, hashes: Hashes, keys: Sequence[pa.Array]) -> pa.RecordBatch:
         """The view's rows of these keys, each key once, in the order of their first mention."""
-        _, slots = self._store.find(hashes, keys)
+        positions, slots = self._store.find(hashes, keys)
         if len(hashes) > 1:
-            slots = slots[first_of_each(slots, np.arange(len(slots)))]
+            # A slot that one key names twice is of two equal rows; one that two keys name is of one key, asked twice.
+            _, first, found = np.unique(slots, return_index=True, return_inverse=True)
+            slots = slots[positions == positions[first[found]]]
         return self._read(slots)
 
     def scan(self) -> pa.Table:

@@ -1,0 +1,104 @@
+"""Grouped: GROUP BY amid a dataflow. Of each group that a batch touches the old row goes, and the new one comes.
+
+Without aggregate functions that is DISTINCT.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
+
+import numpy as np
+import pyarrow as pa
+
+from upriver.dataflow.batch import Batch
+from upriver.dataflow.operators.aggregate import Aggregate
+from upriver.dataflow.operators.lasting import joined
+from upriver.dataflow.operators.turning import Turning
+from upriver.dataflow.operators.turnover import FORGOTTEN_MIN, STEP_ROWS
+from upriver.dataflow.plan import AggregatePlan
+from upriver.state.columns import canonical, same
+from upriver.state.vectors import Hashes, Mask
+
+
+class Grouped:
+    """The operator of :class:`upriver.dataflow.ops.Aggregate`. ``schema`` is of its output."""
+
+    __slots__ = ("_calls", "_group", "_states", "schema")
+
+    parts = 1
+
+    def __init__(
+        self,
+        plan: AggregatePlan,
+        source: pa.Schema,
+        routing: Sequence[str],
+        titles: Mapping[str, str] = MappingProxyType({}),
+        forgotten_min: int = FORGOTTEN_MIN,
+        step_rows: int = STEP_ROWS,
+    ) -> None:
+        """source, routing, titles: as of :class:`Aggregate`. forgotten_min, step_rows: as of :class:`Turning`."""
+        build = partial(Aggregate, plan, source, routing, titles)
+        self._states = Turning(build, forgotten_min, step_rows)
+        self._group = plan.group
+        self._calls = tuple(call.output for call in plan.calls)
+        self.schema = build().schema
+
+    @property
+    def held(self) -> int:
+        return self._states.held
+
+    @property
+    def nbytes(self) -> int:
+        return self._states.nbytes
+
+    def apply(self, port: int, batch: Batch) -> Batch:
+        """Add the batch's rows to their groups; returns the rows of the groups that are not as they were.
+
+        Raises RowError if a result overflows, and ProtocolError as :meth:`Aggregate.apply` does.
+        """
+        changes = [self._change(groups, batch.filtered(share)) for groups, share in self._states.shares(batch.hash64)]
+        self._states.tidy()
+        return joined(changes)
+
+    def hashes_between(self, least: int, most: int) -> Hashes:
+        return self._states.hashes_between(least, most)
+
+    def collect(self, keys: Hashes) -> tuple[pa.RecordBatch, ...]:
+        return self._states.collect(keys)
+
+    def install(self, state: Sequence[pa.RecordBatch]) -> None:
+        self._states.install(state)
+
+    def drop(self, keys: Hashes) -> None:
+        self._states.drop(keys)
+
+    def _change(self, groups: Aggregate, batch: Batch) -> Batch:
+        slots = groups.assign(batch)
+        touched, first = np.unique(slots, return_index=True)
+        was = groups.counts(touched) > 0
+        old = [groups.column(name, touched[was]) for name in self._calls]
+        groups.add(batch, slots)
+        now = groups.counts(touched) > 0
+        new = [groups.column(name, touched[now]) for name in self._calls]
+        goes, comes, stays = was.copy(), now.copy(), was & now
+        goes[stays] = comes[stays] = _differ(old, stays[was], new, stays[now])
+        places = np.concatenate([np.flatnonzero(goes), np.flatnonzero(comes)])
+        columns = [groups.column(name, touched[places]) for name in self._group]
+        columns += [_joined(*pair, goes[was], comes[now]) for pair in zip(old, new, strict=True)]
+        rows = pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        gone = int(np.count_nonzero(goes))
+        return Batch(
+            rows, batch.hash64[first[places]], np.repeat([-1, 1], [gone, len(places) - gone]) if gone else None
+        )
+
+
+def _differ(old: Sequence[pa.Array], old_mask: Mask, new: Sequence[pa.Array], new_mask: Mask) -> Mask:
+    """Of the groups that were there and still are, those with another result than before."""
+    differ = np.zeros(np.count_nonzero(old_mask), np.bool_)
+    for before, now in zip(old, new, strict=True):
+        differ |= ~same(canonical(before.filter(pa.array(old_mask))), canonical(now.filter(pa.array(new_mask))))
+    return differ
+
+
+def _joined(old: pa.Array, new: pa.Array, old_mask: Mask, new_mask: Mask) -> pa.Array:
+    return pa.concat_arrays([old.filter(pa.array(old_mask)), new.filter(pa.array(new_mask))])

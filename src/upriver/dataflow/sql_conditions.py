@@ -1,0 +1,73 @@
+"""The conditions of WHERE, ON and QUALIFY, one by one: each is asked where the rows that it is about are first."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from upriver.dataflow.algebra import Relation
+from upriver.dataflow.sql_logic import conjunction, conjuncts
+from upriver.dataflow.sql_operators import boolean
+from upriver.dataflow.sql_relations import bounded, filtered
+from upriver.dataflow.sql_scalar import Context, Scalar
+from upriver.dataflow.sql_scope import names_in
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One condition of several that must all hold. names: the columns that it is about."""
+
+    node: exp.Expr
+    value: Scalar
+    names: frozenset[str]
+
+
+def conditions(context: Context, nodes: Iterable[exp.Expr]) -> list[Condition]:
+    """Bound nodes, translated, and parted where they are joined by AND."""
+    return [Condition(part, boolean(context, part), names_in(part)) for node in nodes for part in conjuncts(node)]
+
+
+def restricted(relation: Relation, wanted: Sequence[Condition], place: int | None) -> Relation:
+    """The rows for which all conditions hold, in their order. One on a row's number also ends the numbering."""
+    left: list[Scalar] = []
+    for condition in wanted:
+        limit = _limit(condition.node)
+        inner = None if limit is None else bounded(relation, limit.name, limit.most)
+        relation = relation if inner is None else inner
+        if inner is None or limit is None or not limit.alone:
+            left.append(condition.value)
+    return filtered(relation, conjunction(left), place) if left else relation
+
+
+@dataclass(frozen=True, slots=True)
+class _Limit:
+    """The condition says that a column is at most so much. alone: and, if it counts from 1, nothing else."""
+
+    name: str
+    most: int
+    alone: bool
+
+
+def _limit(node: exp.Expr) -> _Limit | None:
+    if isinstance(node, exp.Between):
+        least, most = _number(node.args["low"]), _number(node.args["high"])
+        if isinstance(node.this, exp.Column) and least is not None and most is not None and most >= 1:
+            return _Limit(node.this.name, most, alone=least <= 1)
+        return None
+    if not isinstance(node, exp.LT | exp.LTE | exp.EQ | exp.GT | exp.GTE):
+        return None
+    column, number = node.this, _number(node.expression)
+    less, at_most = isinstance(node, exp.LT), isinstance(node, exp.LTE)
+    if number is None:
+        column, number = node.expression, _number(node.this)
+        less, at_most = isinstance(node, exp.GT), isinstance(node, exp.GTE)
+    equal = isinstance(node, exp.EQ)
+    if number is None or not isinstance(column, exp.Column) or not (less or at_most or equal):
+        return None
+    most = number - less
+    return _Limit(column.name, most, alone=not equal or most == 1) if most >= 1 else None
+
+
+def _number(node: exp.Expr) -> int | None:
+    literal = isinstance(node, exp.Literal) and not node.is_string and node.this.isdigit()
+    return int(node.this) if literal else None

@@ -1,0 +1,113 @@
+"""Two relations become one: what of ON is their key, what is asked of one side alone, and what of pairs of rows."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from sqlglot import exp
+
+from upriver.dataflow.algebra import Relation
+from upriver.dataflow.ops import Join, JoinKind
+from upriver.dataflow.sql_conditions import Condition, restricted
+from upriver.dataflow.sql_logic import conjunction
+from upriver.dataflow.sql_operators import to_comparable
+from upriver.dataflow.sql_relations import Output, widened
+from upriver.dataflow.sql_scalar import Context, Scalar, column, typed_name
+from upriver.dataflow.sql_scope import names_in, unique
+from upriver.dataflow.sql_source import ELSEWHERE
+from upriver.dataflow.sql_types import is_null
+
+_NEEDED = "Say which columns are equal: ... JOIN ... ON a.x = b.y AND ..."
+
+LEFT_ASKED = frozenset({JoinKind.INNER, JoinKind.RIGHT, JoinKind.SEMI})
+"""Joins that give no row of the left side for which a condition in ON on that side alone is not true."""
+
+RIGHT_ASKED = frozenset({JoinKind.INNER, JoinKind.LEFT, JoinKind.SEMI, JoinKind.ANTI})
+"""The same for the right side: there, such rows are as good as not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Equality:
+    """One pair of the key, both of one type."""
+
+    left: Scalar
+    right: Scalar
+    null_safe: bool
+
+
+def equates(condition: Condition, left: pa.Schema, right: pa.Schema) -> bool:
+    """Whether the condition is an equality between a value of one side and one of the other."""
+    return _sides(condition.node, left, right) is not None
+
+
+def join(
+    context: Context,
+    kind: JoinKind,
+    left: Relation,
+    right: Relation,
+    on: Sequence[Condition],
+    node: exp.Expr,
+    taken: set[str],
+) -> Relation:
+    """The join of two relations that have no column name in common; it may have computed columns besides theirs.
+
+    context: of the columns of both. node: what is joined, for its place. taken: names that no computed column may have,
+    lower case; theirs are added. Raises UnsupportedSql if no condition is an equality between the two.
+    """
+    source = context.source
+    keys = [_equality(context, condition, left.schema, right.schema) for condition in on]
+    equalities = [key for key in keys if key is not None]
+    if not equalities:
+        raise without_equality(context, node)
+    rest = [condition for condition, key in zip(on, keys, strict=True) if key is None]
+    of_left = [one for one in rest if kind in LEFT_ASKED and _asks_only(one, left)]
+    of_right = [one for one in rest if kind in RIGHT_ASKED and _asks_only(one, right)]
+    of_pairs = [one.value for one in rest if one not in of_left and one not in of_right]
+    left, left_key = _keyed(restricted(left, of_left, source.place(node)), [key.left for key in equalities], taken)
+    right, right_key = _keyed(restricted(right, of_right, source.place(node)), [key.right for key in equalities], taken)
+    null_safe = tuple(key.null_safe for key in equalities)
+    op = Join(kind, left_key, right_key, null_safe, conjunction(of_pairs) if of_pairs else None)
+    both = kind not in (JoinKind.SEMI, JoinKind.ANTI)
+    schema = pa.schema([*left.schema, *(right.schema if both else ())])
+    return Relation(op, (left, right), schema, source.place(node))
+
+
+def without_equality(context: Context, node: exp.Expr) -> Exception:
+    """The error for what would be joined with everything else."""
+    return context.unsupported(node, "a join without an equality between its sides", _NEEDED)
+
+
+def _sides(node: exp.Expr, left: pa.Schema, right: pa.Schema) -> tuple[exp.Expr, exp.Expr] | None:
+    """The operands of an equality: that of the left side first."""
+    if not isinstance(node, exp.EQ | exp.NullSafeEQ):
+        return None
+    for one, other in ((node.this, node.expression), (node.expression, node.this)):
+        ones, others = names_in(one), names_in(other)
+        if ones and others and ones <= set(left.names) and others <= set(right.names):
+            return one, other
+    return None
+
+
+def _equality(context: Context, condition: Condition, left: pa.Schema, right: pa.Schema) -> _Equality | None:
+    sides = _sides(condition.node, left, right)
+    if sides is None:
+        return None
+    one, other = to_comparable(context, condition.node, context.translate_all(sides))
+    if is_null(one.type):
+        raise context.unsupported(condition.node, f"a join on {typed_name(one)}", ELSEWHERE)
+    return _Equality(one, other, isinstance(condition.node, exp.NullSafeEQ))
+
+
+def _asks_only(condition: Condition, side: Relation) -> bool:
+    return bool(condition.names) and condition.names <= set(side.schema.names) and not condition.value.fails
+
+
+def _keyed(relation: Relation, values: Sequence[Scalar], taken: set[str]) -> tuple[Relation, tuple[str, ...]]:
+    """The relation with a column for each value of the key, and their names; what is a column already stays it."""
+    plain = {column(field.name, field.type).sql: field.name for field in relation.schema}
+    computed: dict[str, Output] = {}
+    for value in values:
+        if value.sql not in plain and value.sql not in computed:
+            computed[value.sql] = Output(unique("key", taken), value)
+    names = [plain[value.sql] if value.sql in plain else computed[value.sql].name for value in values]
+    return widened(relation, list(computed.values()), None), tuple(names)

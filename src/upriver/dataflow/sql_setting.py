@@ -1,0 +1,47 @@
+"""What a query is compiled in: which tables, views and WITH queries its FROM may name, and whose SQL it is."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+from sqlglot import exp
+
+from upriver.dataflow.plan import TableSpec
+from upriver.dataflow.sql_functions import RULES
+from upriver.dataflow.sql_scalar import Context, Scalar, column
+from upriver.dataflow.sql_scope import Rows
+from upriver.dataflow.sql_source import ELSEWHERE, Source
+from upriver.dataflow.sql_types import duck_name, spark_name
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """timezone: the Spark session's. view: the rows of a declared view, or ``None`` if there is none of that name.
+
+    queries: those of WITH, by name in lower case. compile: what a subquery comes to, in a setting.
+    """
+
+    source: Source
+    timezone: str
+    tables: Mapping[str, TableSpec]
+    view: Callable[[str], Rows | None]
+    compile: Callable[["Setting", exp.Expr], Rows]
+    queries: Mapping[str, Rows]
+
+    def knowing(self, queries: Mapping[str, Rows]) -> "Setting":
+        """With more queries of WITH."""
+        return replace(self, queries={**self.queries, **queries})
+
+    def context(self, *schemas: pa.Schema) -> Context:
+        """For expressions over rows that have the columns of all these schemas."""
+        types = {field.name: field.type for schema in schemas for field in schema}
+
+        def leaf(node: exp.Expr) -> Scalar | None:
+            if not isinstance(node, exp.Column):
+                return None
+            type = types[node.name]
+            if duck_name(type) is None:
+                raise self.source.unsupported(node, f"an expression over {spark_name(type)}", ELSEWHERE)
+            return column(node.name, type)
+
+        return Context(self.source, self.timezone, leaf, RULES)

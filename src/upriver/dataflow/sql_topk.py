@@ -1,0 +1,129 @@
+"""The first rows: of each partition, by ROW_NUMBER and its kin with a bound; of a whole query, by ORDER BY LIMIT."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from sqlglot import exp
+
+from upriver.dataflow.algebra import Relation
+from upriver.dataflow.ops import Order, Ranking, TopK
+from upriver.dataflow.sql_relations import UNBOUNDED, Output, projected, widened
+from upriver.dataflow.sql_scalar import Context, Scalar, column, construct, typed_name
+from upriver.dataflow.sql_scope import unique
+from upriver.dataflow.sql_source import ELSEWHERE, Source
+from upriver.dataflow.sql_types import duck_name, is_null
+
+RANK_TYPE = pa.int32()
+
+_RANKINGS = {ranking.value: ranking for ranking in Ranking}
+_GROUP = "GROUP BY in a subquery, and join with it."
+_BOUND = "Keep the first rows: SELECT * FROM (SELECT ..., ROW_NUMBER() OVER (...) AS n FROM ...) WHERE n <= 10."
+
+
+@dataclass(frozen=True, slots=True)
+class SortKey:
+    """A value to sort by."""
+
+    value: Scalar
+    descending: bool
+    nulls_first: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Numbered:
+    """``ROW_NUMBER() OVER (PARTITION BY ... ORDER BY ...)``, or RANK or DENSE_RANK."""
+
+    ranking: Ranking
+    partition: tuple[Scalar, ...]
+    order: tuple[SortKey, ...]
+
+
+def check_window(source: Source, node: exp.Expr) -> None:
+    """Raises UnsupportedSql for any window function but those that number rows, and for what is odd about it."""
+    function = node.this
+    while not isinstance(function, exp.Anonymous) and isinstance(function.this, exp.Expr):
+        function = function.this
+    if not isinstance(function, exp.Anonymous) or function.name.lower() not in _RANKINGS or function.expressions:
+        what = f"{function.name}() OVER" if isinstance(function, exp.Anonymous) else f"{construct(function)} OVER"
+        raise source.unsupported(node, what, f"There are ROW_NUMBER(), RANK() and DENSE_RANK(). {_GROUP}")
+    for part, instead in (("alias", "Write the window out, behind OVER."), ("spec", "Leave the frame out.")):
+        if node.args.get(part):
+            raise source.unsupported(node, "a named window" if part == "alias" else "ROWS or RANGE", instead)
+    if node.args.get("order") is None:
+        raise source.wrong(node, f"{function.name}() OVER without ORDER BY", "Say which rows come first.")
+
+
+def numbered(context: Context, node: exp.Expr) -> Numbered:
+    """A bound window node, translated."""
+    partition = tuple(_comparable(context, part) for part in node.args.get("partition_by") or ())
+    order = tuple(sort_key(context, part, part.this) for part in node.args["order"].expressions)
+    return Numbered(_RANKINGS[node.this.name.lower()], partition, order)
+
+
+def sort_key(context: Context, ordered: exp.Expr, node: exp.Expr) -> SortKey:
+    """One of ORDER BY. node: what is sorted by, bound."""
+    context.only(ordered, "this", "desc", "nulls_first")
+    descending = bool(ordered.args.get("desc"))
+    return SortKey(_comparable(context, node), descending, bool(ordered.args.get("nulls_first")))
+
+
+def ranked(relation: Relation, wanted: Numbered, rank: str, place: int | None) -> Relation:
+    """All rows with their number in the column ``rank``. It is for a condition to bound it."""
+    values = [*wanted.partition, *(key.value for key in wanted.order)]
+    relation, names = _with_values(relation, values)
+    partition = tuple(dict.fromkeys(names[: len(wanted.partition)]))
+    order = _orders(names[len(wanted.partition) :], wanted.order)
+    op = TopK(partition, order, UNBOUNDED, wanted.ranking, rank)
+    return Relation(op, (relation,), pa.schema([*relation.schema, pa.field(rank, RANK_TYPE)]), place)
+
+
+def first_rows(
+    relation: Relation, outputs: Sequence[Output], keys: Sequence[SortKey], limit: int, place: int | None
+) -> Relation:
+    """The outputs, of the rows that come first. keys: of the same relation as the outputs."""
+    taken = {output.name.lower() for output in outputs}
+    known = {output.value.sql: output.name for output in reversed(outputs)}
+    more: dict[str, Output] = {}
+    for key in keys:
+        if key.value.sql not in known and key.value.sql not in more:
+            more[key.value.sql] = Output(unique("order", taken), key.value)
+    names = [known[key.value.sql] if key.value.sql in known else more[key.value.sql].name for key in keys]
+    source = projected(relation, [*outputs, *more.values()], place)
+    found = Relation(TopK((), _orders(names, keys), limit, Ranking.ROW_NUMBER, None), (source,), source.schema, place)
+    if not more:
+        return found
+    return projected(found, [Output(one.name, column(one.name, one.value.type)) for one in outputs], None)
+
+
+def unbounded_rank(source: Source, place: int | None) -> Exception:
+    """The error for rows that are all numbered."""
+    return source.unsupported(place, "numbering all rows", _BOUND)
+
+
+def _with_values(relation: Relation, values: Iterable[Scalar]) -> tuple[Relation, list[str]]:
+    """The relation with each value as a column, and these columns' names."""
+    taken = {name.lower() for name in relation.schema.names}
+    names = {column(field.name, field.type).sql: field.name for field in relation.schema}
+    more: list[Output] = []
+    wanted = list(values)
+    for value in wanted:
+        if value.sql not in names:
+            names[value.sql] = unique("order", taken)
+            more.append(Output(names[value.sql], value))
+    return widened(relation, more, None), [names[value.sql] for value in wanted]
+
+
+def _orders(names: Sequence[str], keys: Sequence[SortKey]) -> tuple[Order, ...]:
+    """By each column once: by the same one again, nothing is sorted any further."""
+    orders: dict[str, Order] = {}
+    for name, key in zip(names, keys, strict=True):
+        orders.setdefault(name, Order(name, key.descending, key.nulls_first))
+    return tuple(orders.values())
+
+
+def _comparable(context: Context, node: exp.Expr) -> Scalar:
+    value = context.translate(node)
+    if is_null(value.type) or duck_name(value.type) is None:
+        raise context.unsupported(node, f"sorting by {typed_name(value)}", ELSEWHERE)
+    return value

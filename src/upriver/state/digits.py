@@ -1,0 +1,202 @@
+"""Exact sums and products of floats and whole numbers, as digits of 32 bits.
+
+The digit at place p counts for 2**(32 * p); p may be negative. Digits are *balanced*, from -2**31 to 2**31 - 1, which
+makes them a function of the number alone: zeros further up or down change nothing. So a sum is the same in whichever
+order, and in however many batches, its parts were added and taken away.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from upriver.state.columns import array_of, cells_of
+from upriver.state.vectors import Slots, Vector, Weights
+
+Longs = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+_BITS = 32
+_MASK = 0xFFFF_FFFF
+_HALF = 1 << 31
+
+_MANTISSA_BITS = 53
+_LEAST_EXPONENT = -960
+"""A digit so far down, or further, counts only by not being zero."""
+
+_PLACE_BITS = 8
+_PLACE_BIAS = 128
+"""In a saved digit, its lowest bits are its place plus this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Digits:
+    """Numbers side by side: each column of ``rows`` is one, the digit in the first row at ``place``."""
+
+    rows: Longs
+    place: int
+
+    @classmethod
+    def of(cls, numbers: Longs) -> Self:
+        """Whole numbers."""
+        return cls(_balanced(np.stack([numbers & _MASK, numbers >> _BITS, np.zeros_like(numbers)])), 0)
+
+    def times(self, other: "Digits") -> "Digits":
+        """Products, column by column."""
+        height = len(other.rows)
+        rows = np.zeros((len(self.rows) + height + 1, self.rows.shape[1]), np.int64)
+        for place, row in enumerate(self.rows):
+            part = row * other.rows
+            rows[place : place + height] += part & _MASK
+            rows[place + 1 : place + height + 1] += part >> _BITS
+        return Digits(_balanced(rows), self.place + other.place)
+
+    def minus(self, other: "Digits") -> "Digits":
+        """Differences, column by column."""
+        place = min(self.place, other.place)
+        top = max(self.place + len(self.rows), other.place + len(other.rows))
+        rows = np.zeros((top + 1 - place, self.rows.shape[1]), np.int64)
+        rows[self.place - place :][: len(self.rows)] += self.rows
+        rows[other.place - place :][: len(other.rows)] -= other.rows
+        return Digits(_balanced(rows), place)
+
+    def divided(self, divisors: Floats | None = None) -> Floats:
+        """The numbers as the nearest floats, infinite beyond the greatest; or divided, give or take the last bits."""
+        count = self.rows.shape[1]
+        if not len(self.rows):
+            return np.zeros(count)
+        top = len(self.rows) - 1 - np.argmax(self.rows[::-1] != 0, axis=0)
+        # What is above is never nearer to zero than what is below, so a sum leaves exactly what it has rounded off.
+        high, low, rest = np.zeros(count), np.zeros(count), np.zeros(count)
+        for step in range(len(self.rows)):
+            digits = np.where(top >= step, self.rows[np.maximum(top - step, 0), np.arange(count)], 0)
+            part = np.ldexp(digits.astype(np.float64), max(-_BITS * step, _LEAST_EXPONENT))
+            high, part = _sum_and_error(high, part)
+            low, part = _sum_and_error(low, part)
+            rest += part
+        # An odd last bit stands for all that is below it, so the last sum is rounded as if it had everything.
+        even = (low.view(np.int64) & 1 == 0) & (rest != 0)
+        low = np.where(even, np.nextafter(low, np.copysign(np.inf, rest)), low)
+        with np.errstate(all="ignore"):
+            fraction = high + low if divisors is None else (high + low) / divisors
+            numbers: Floats = np.ldexp(fraction, _BITS * (self.place + top))
+        return numbers
+
+
+class ExactSums:
+    """For each slot a sum, from which nothing is lost."""
+
+    __slots__ = ("_cells", "_size")
+
+    def __init__(self) -> None:
+        self._cells: dict[int, Vector[np.int64]] = {}
+        """By place; only those places that some number has needed."""
+        self._size = 0
+
+    @property
+    def nbytes(self) -> int:
+        return sum(cells.nbytes for cells in self._cells.values())
+
+    def resize(self, size: int) -> None:
+        self._size = size
+        for cells in self._cells.values():
+            cells.resize(size)
+
+    def add(self, slots: Slots, mantissas: Longs, exponents: Longs, weight: Weights | None) -> None:
+        """Add mantissa * 2**exponent, so many times, to the sum of each slot.
+
+        Mantissas are below 2**55 and above its negative. The absolute weights add up to less than 2**29.
+        """
+        shifts = exponents & _BITS - 1
+        low, high = (mantissas & _MASK) << shifts, (mantissas >> _BITS) << shifts
+        parts = np.stack([low & _MASK, (low >> _BITS) + (high & _MASK), high >> _BITS])
+        places = exponents >> 5
+        touched, columns = np.unique(slots, return_inverse=True)
+        if not len(touched):
+            return
+        first = int(places.min())
+        rows = np.zeros((int(places.max()) - first + len(parts), len(touched)), np.int64)
+        at = (places - first) * len(touched) + columns
+        for part in parts if weight is None else parts * weight:
+            np.add.at(rows.reshape(-1), at, part)
+            at += len(touched)
+        self._add_rows(touched, rows, first)
+
+    def digits(self, slots: Slots) -> Digits:
+        """The sums of these slots."""
+        found = {place: cells.cells[slots] for place, cells in self._cells.items()}
+        found = {place: row for place, row in found.items() if row.any()}
+        if not found:
+            return Digits(np.zeros((0, len(slots)), np.int64), 0)
+        first, last = min(found), max(found)
+        rows = np.zeros((last + 1 - first, len(slots)), np.int64)
+        for place, row in found.items():
+            rows[place - first] = row
+        return Digits(rows, first)
+
+    def state(self, slots: Slots) -> pa.Array:
+        """The sums of these slots, each as a list of its digits that are not zero, each with its place."""
+        digits = self.digits(slots)
+        columns, rows = np.nonzero(digits.rows.T)
+        words = digits.rows[rows, columns] << _PLACE_BITS | rows + digits.place + _PLACE_BIAS
+        offsets = pa.array(np.searchsorted(columns, np.arange(len(slots) + 1)))
+        return pa.LargeListArray.from_arrays(offsets, array_of(pa.int64(), words))
+
+    def install(self, slots: Slots, state: pa.Array) -> None:
+        """Set the sums of these slots, which are zero, to what :meth:`state` said."""
+        each = np.repeat(slots, state.value_lengths().to_numpy(zero_copy_only=False))
+        words = cells_of(state.flatten())
+        places = (words & (1 << _PLACE_BITS) - 1) - _PLACE_BIAS
+        for place in np.unique(places).tolist():
+            here = places == place
+            self._at(place)[each[here]] = words[here] >> _PLACE_BITS
+
+    def _add_rows(self, slots: Slots, rows: Longs, place: int) -> None:
+        """Add numbers in rows of digits, the first one's at ``place``, to the sums of these slots, each named once."""
+        carry = np.zeros(len(slots), np.int64)
+        for row in rows:
+            carry = self._add_row(slots, row + carry, place)
+            place += 1
+        while carry.any():
+            carry = self._add_row(slots, carry, place)
+            place += 1
+
+    def _add_row(self, slots: Slots, row: Longs, place: int) -> Longs:
+        """Add to one digit of each sum; returns what is to be carried on."""
+        if not row.any():
+            return row
+        cells = self._at(place)
+        total = cells[slots] + row
+        carry = total + _HALF >> _BITS
+        cells[slots] = total - (carry << _BITS)
+        return carry
+
+    def _at(self, place: int) -> Longs:
+        if place not in self._cells:
+            self._cells[place] = Vector(np.int64)
+            self._cells[place].resize(self._size)
+        return self._cells[place].cells
+
+
+def parts_of(numbers: Floats) -> tuple[Longs, Longs]:
+    """The mantissa and the exponent of each float, all of them finite."""
+    fractions, exponents = np.frexp(numbers)
+    return np.ldexp(fractions, _MANTISSA_BITS).astype(np.int64), exponents.astype(np.int64) - _MANTISSA_BITS
+
+
+def _sum_and_error(larger: Floats, smaller: Floats) -> tuple[Floats, Floats]:
+    """The rounded sum, and what the exact one has more. larger: or zero."""
+    total = larger + smaller
+    return total, smaller - (total - larger)
+
+
+def _balanced(rows: Longs) -> Longs:
+    """Carry in place, from the first row up. The last row must have room."""
+    for row, above in pairwise(rows):
+        carry = row + _HALF >> _BITS
+        row -= carry << _BITS
+        above += carry
+    return rows

@@ -1,0 +1,118 @@
+"""Queries of all kinds over the tables of query_kit. Those of DUCK are read by DuckDB as Spark reads them."""
+
+DUCK = """
+SELECT s.k, name, i FROM sales s JOIN people q ON s.k = q.k;
+SELECT s.k, name, city FROM sales s JOIN people q ON s.k = q.k JOIN places r ON r.k = q.k AND r.i = s.i;
+SELECT s.k, s.i, q.name FROM sales s LEFT JOIN people q ON s.k = q.k AND s.i < q.j;
+SELECT s.k, q.k AS other, q.name FROM sales s RIGHT JOIN people q ON s.k = q.k AND s.i > 1;
+SELECT s.k, q.k AS other, s.i, q.j FROM sales s FULL OUTER JOIN people q ON s.k = q.k AND s.l = q.j;
+SELECT s.k, s.i FROM sales s SEMI JOIN people q ON s.k = q.k AND q.name IS NOT NULL;
+SELECT s.k, s.i FROM sales s ANTI JOIN people q ON s.k = q.k AND q.j > s.i;
+SELECT s.k, name FROM sales s, people q WHERE s.k = q.k AND s.i > 1 AND q.j < 3;
+SELECT s.k, name, city FROM sales s, places r, people q WHERE q.j = s.l AND r.k = q.k AND r.i IS NOT NULL;
+SELECT s.i, q.j FROM sales s JOIN people q ON s.i = q.j;
+SELECT s.i, q.j FROM sales s JOIN people q ON s.p = q.j + 1.25;
+SELECT s.i AS a, t.i AS b FROM sales s JOIN sales t ON s.x = t.x AND s.i < t.i;
+SELECT k, name, city FROM people JOIN places USING (k);
+SELECT k, q.k AS k2, name, city FROM people q LEFT JOIN places r USING (k);
+SELECT k, name, city FROM people RIGHT JOIN places USING (k);
+SELECT k, name, city FROM people FULL JOIN places USING (k);
+SELECT s.k, count(*) AS n FROM sales s JOIN people q ON s.k = q.k GROUP BY s.k;
+SELECT q.name, sum(s.i) AS total, avg(s.x) AS mean FROM sales s JOIN people q ON s.k = q.k GROUP BY q.name
+    HAVING count(*) > 2;
+SELECT k, i, n FROM (SELECT k, i, count(*) AS n FROM sales GROUP BY k, i) WHERE n > 1;
+SELECT n, count(*) AS groups FROM (SELECT k, count(*) AS n FROM sales GROUP BY k) GROUP BY n;
+SELECT s.k, s.i, m.most FROM sales s JOIN (SELECT k, max(i) AS most FROM sales GROUP BY k) m ON s.k = m.k AND
+    s.i = m.most;
+WITH big AS (SELECT k, sum(l) AS total FROM sales GROUP BY k) SELECT q.name, b.total FROM big b JOIN people q ON
+    b.k = q.k;
+WITH a AS (SELECT k, i FROM sales WHERE i > 0), b AS (SELECT k FROM a WHERE i > 1) SELECT a.k, a.i FROM a JOIN b
+    ON a.k = b.k;
+WITH a(u, v) AS (SELECT k, i FROM sales) SELECT u, count(v) AS n FROM a GROUP BY u;
+SELECT k FROM sales UNION ALL SELECT k FROM people;
+SELECT k FROM sales UNION SELECT k FROM people;
+SELECT i FROM sales UNION SELECT j FROM people UNION SELECT x FROM sales;
+SELECT k, i FROM sales EXCEPT SELECT k, i FROM places;
+SELECT k FROM sales EXCEPT ALL SELECT k FROM people;
+SELECT k FROM sales INTERSECT SELECT k FROM people;
+SELECT k FROM sales INTERSECT ALL SELECT k FROM people;
+SELECT k FROM sales UNION ALL SELECT k FROM people INTERSECT SELECT k FROM places;
+(SELECT k FROM sales UNION ALL SELECT k FROM people) EXCEPT SELECT k FROM places;
+SELECT k, count(*) AS n FROM (SELECT k FROM sales UNION ALL SELECT k FROM people) GROUP BY k;
+SELECT DISTINCT k, b FROM sales;
+SELECT DISTINCT x FROM sales;
+SELECT DISTINCT k, count(*) AS n FROM sales GROUP BY k, i;
+SELECT k, count(DISTINCT i) AS n, sum(DISTINCT i) AS s, count(DISTINCT x) AS xs FROM sales GROUP BY k;
+SELECT k, count(*) FILTER (WHERE b) AS yes, sum(i) FILTER (WHERE i > 1) AS s, count(DISTINCT i) FILTER (WHERE
+    NOT b) AS d FROM sales GROUP BY k;
+SELECT k, stddev(i) AS a, stddev_pop(i) AS b, var_samp(p) AS c, var_pop(l) AS d FROM sales GROUP BY k;
+SELECT k, bool_and(b) AS every_one, bool_or(b) AS any_one, count_if(i > 1) AS n FROM sales GROUP BY k;
+SELECT * FROM (SELECT k, i, l, ROW_NUMBER() OVER (PARTITION BY k ORDER BY i DESC NULLS LAST, l NULLS FIRST, ts
+    NULLS FIRST, p, d) AS n FROM sales) WHERE n <= 2;
+SELECT k, i, n FROM (SELECT *, RANK() OVER (PARTITION BY k ORDER BY i NULLS FIRST) AS n FROM sales) WHERE n < 3
+    AND i > 0;
+SELECT k, i, n FROM (SELECT *, DENSE_RANK() OVER (PARTITION BY k ORDER BY i DESC NULLS LAST) AS n FROM sales) AS
+    r WHERE r.n BETWEEN 1 AND 2;
+SELECT k, i, n FROM (SELECT *, DENSE_RANK() OVER (PARTITION BY k ORDER BY i DESC NULLS LAST) AS n FROM sales) AS
+    r WHERE r.n = 2;
+WITH r AS (SELECT *, RANK() OVER (PARTITION BY k ORDER BY x DESC NULLS LAST) AS n FROM sales) SELECT r.k, r.x,
+    q.name FROM people q JOIN r ON r.k = q.k AND r.n = 1;
+SELECT k, c, n FROM (SELECT k, count(*) AS c, RANK() OVER (PARTITION BY b ORDER BY count(*) DESC) AS n FROM
+    sales GROUP BY k, b) WHERE 1 >= n;
+SELECT k, avg(i) AS m FROM (SELECT k, i, RANK() OVER (PARTITION BY k ORDER BY l DESC NULLS LAST) AS n FROM
+    sales) WHERE n <= 3 GROUP BY k;
+SELECT k, i, RANK() OVER (PARTITION BY k ORDER BY i NULLS FIRST) AS n FROM sales QUALIFY n = 1;
+SELECT k, i FROM sales QUALIFY DENSE_RANK() OVER (PARTITION BY k ORDER BY i NULLS FIRST) <= 2;
+SELECT k, i, l FROM sales ORDER BY l DESC NULLS LAST, i NULLS FIRST, k NULLS FIRST LIMIT 5;
+SELECT k, sum(i) AS s FROM sales GROUP BY k ORDER BY s DESC NULLS LAST, k LIMIT 3;
+SELECT k, i FROM sales WHERE k IN (SELECT k FROM people WHERE j > 1);
+SELECT k, i FROM sales s WHERE EXISTS (SELECT 1 FROM people q WHERE q.k = s.k AND q.j > s.i) AND i > 0;
+SELECT k, i FROM sales s WHERE NOT EXISTS (SELECT 1 FROM people q WHERE q.k = s.k AND q.j > s.i);
+SELECT k, i FROM sales s WHERE i IN (SELECT j FROM people q WHERE q.k = s.k);
+SELECT k, i FROM sales WHERE (k, i) IN (SELECT k, max(i) FROM sales GROUP BY k);
+SELECT name FROM people WHERE k IN (SELECT k FROM sales GROUP BY k HAVING count(*) > 10) AND NOT EXISTS (SELECT
+    1 FROM places r WHERE r.k = people.k);
+SELECT s.k, s.i FROM sales s JOIN people q ON s.k IS NOT DISTINCT FROM q.k AND s.i = q.j;
+SELECT z.u AS u, z.v AS v FROM (SELECT k, i FROM places) AS z(u, v) WHERE z.v IS NOT NULL;
+SELECT upper(s.k) AS big, q.name || '!' AS loud FROM sales s JOIN people q ON upper(s.k) = upper(q.k);
+SELECT s.k, t.k AS k2, u.k AS k3 FROM places s JOIN places t ON s.i = t.i LEFT JOIN places u ON u.k = t.k AND
+    u.city = 'Rome';
+"""
+
+SPARK = """
+SELECT s.k, s.i FROM sales s JOIN people q ON s.k <=> q.k AND s.i = q.j;
+SELECT * FROM people LEFT SEMI JOIN places USING (k);
+SELECT * FROM people NATURAL FULL JOIN places;
+SELECT q.*, r.k AS k3 FROM people q FULL JOIN places r USING (k);
+SELECT s.k AS a, r.* FROM sales s, people q LEFT JOIN places r ON q.k = r.k WHERE s.k = q.k;
+SELECT s.d, q.j FROM sales s JOIN people q ON s.ts = q.at;
+SELECT s.d, s.i FROM sales s LEFT ANTI JOIN people q ON s.d = CAST(q.at AS DATE);
+SELECT s.k, q.since FROM sales s JOIN people q ON s.d = q.since AND s.ts BETWEEN q.at - INTERVAL '10' MINUTE AND
+    q.at;
+SELECT k FROM sales MINUS SELECT k FROM people;
+SELECT window.start, window.end, count(*) AS n FROM sales GROUP BY window(ts, '10 minutes');
+SELECT k, window.start AS s, sum(i) AS total FROM sales GROUP BY k, window(ts, '10 minutes', '5 minutes');
+SELECT window(ts, '7 minutes', '3 minutes', '1 minute').start AS s, count(*) AS n, count(k) AS m FROM sales
+    GROUP BY window(ts, '7 minutes', '3 minutes', '1 minute');
+SELECT w.start AS s, w.end AS e, n FROM (SELECT window(ts, '15 minutes') AS w, count(*) AS n FROM sales GROUP BY
+    w) WHERE n > 2;
+SELECT k, window(ts, '1 hour').end AS e FROM sales;
+SELECT a.k, a.n, b.s FROM (SELECT k, count(*) AS n, window.start AS s FROM sales GROUP BY k, window(ts, '20
+    minutes', '10 minutes')) a JOIN (SELECT max(n) AS most, s FROM (SELECT k, count(*) AS n, window.start AS s
+    FROM sales GROUP BY k, window(ts, '20 minutes', '10 minutes')) GROUP BY s) b ON a.s = b.s AND a.n >= b.most;
+SELECT k, every(b), some(b), any_value(k), count(DISTINCT p), std(i) FROM sales GROUP BY k;
+SELECT k, i, rn FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY k, i ORDER BY i) AS rn FROM sales) WHERE rn = 1;
+SELECT k, i AS x FROM sales QUALIFY RANK() OVER (PARTITION BY k ORDER BY x) = 1;
+SELECT k FROM sales UNION ALL SELECT name FROM people ORDER BY k DESC LIMIT 4;
+SELECT DISTINCT k FROM sales ORDER BY k DESC LIMIT 2;
+SELECT s.*, q.name FROM sales s JOIN people q ON s.k = q.k WHERE s.i / nullif(q.j - q.j, 0) > 0;
+SELECT count(*), s.k FROM sales s JOIN people q USING (k) GROUP BY s.k, q.name;
+SELECT s.x, q.x AS y FROM sales s JOIN sales q ON s.x = q.x AND s.i = 1 AND q.i = 2;
+SELECT d + INTERVAL 1 MONTH AS a, d - INTERVAL 3 DAYS AS b, ts + INTERVAL '90' MINUTE AS c, ts - INTERVAL 1 DAY
+    AS e, k FROM sales;
+"""
+
+
+def queries(text: str) -> list[str]:
+    """The queries, each on one line."""
+    return [" ".join(part.split()) for part in text.split(";") if part.strip()]

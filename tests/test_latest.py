@@ -1,0 +1,176 @@
+"""Latest against a loop over the versions."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from duckdb_kit import DuckDbEvaluator
+from fleet_kit import Fleet, changes_batch, colliding, eager, plain_row
+from hypothesis import given
+from hypothesis import strategies as st
+from state_kit import MANY, TYPES, Row, column_values, order_of
+
+from upriver.dataflow import ops
+from upriver.dataflow.batch import Batch
+from upriver.dataflow.operators.latest import Latest
+from upriver.errors import ProtocolError
+from upriver.hashing import hash64
+
+SCHEMA = pa.schema([("k", pa.int8()), ("v", pa.int32()), ("x", pa.float64()), ("op", pa.string())])
+DELETED = "\"op\" = 'D'"
+BY_VERSION = ops.Latest(("k",), ("v",), DELETED)
+BY_ARRIVAL = ops.Latest(("k",), (), DELETED)
+
+
+def _order(row: Row, places: Sequence[int]) -> list[Any]:
+    """Sorts as Spark does: nulls first."""
+    in_bytes = [row[place].encode() if isinstance(row[place], str) else row[place] for place in places]
+    return [(value is not None, order_of(value)) if value is not None else (False,) for value in in_bytes]
+
+
+def current(op: ops.Latest, schema: pa.Schema, versions: Sequence[Row]) -> Counter[Row]:
+    """The current rows, from all versions as they came."""
+    key, order = ([schema.get_field_index(name) for name in names] for names in (op.key, op.order_by))
+    highest: dict[Row, Row] = {}
+    for row in versions:
+        of_key = plain_row([row[place] for place in key])
+        if of_key not in highest or _order(row, order) >= _order(highest[of_key], order):
+            highest[of_key] = row
+    return Counter(plain_row(row) for row in highest.values() if op.deleted is None or row[-1] != "D")
+
+
+@MANY
+@given(st.data(), st.lists(TYPES, min_size=1, max_size=2), st.lists(TYPES, max_size=2), st.booleans())
+def test_the_highest_version_is_the_row(
+    data: st.DataObject, keys: list[pa.DataType], order_by: list[pa.DataType], collide: bool
+) -> None:
+    key_fields = [(f"k{place}", type) for place, type in enumerate(keys)]
+    order_fields = [(f"v{place}", type) for place, type in enumerate(order_by)]
+    schema = pa.schema([*key_fields, *order_fields, ("x", pa.int8()), ("op", pa.string())])
+    deleted = data.draw(st.sampled_from([None, DELETED]))
+    op = ops.Latest(tuple(name for name, _ in key_fields), tuple(name for name, _ in order_fields), deleted)
+    routing = schema.names[: data.draw(st.integers(1, len(keys)))]
+    hasher = colliding if collide else hash64
+    fleet = Fleet(schema, routing, lambda: Latest(op, schema, routing, DuckDbEvaluator(), hasher, eager))
+    known = list(zip(*(data.draw(column_values(type, size=3)) for type in keys), strict=True))
+    rest = st.tuples(st.integers(0, 2), st.sampled_from(["U", "D", None]))
+    versions: list[Row] = []
+    for _ in range(data.draw(st.integers(1, 5))):
+        size = data.draw(st.integers(0, 8))
+        ordered = list(zip(*(data.draw(column_values(type, size=size)) for type in order_by), strict=True))
+        came = [
+            (*data.draw(st.sampled_from(known)), *(ordered[place] if order_by else ()), *data.draw(rest))
+            for place in range(size)
+        ]
+        batch = changes_batch(schema, [], [(row, 1) for row in came])
+        versions += zip(*(column.to_pylist() for column in batch.rows.columns), strict=True)
+        fleet.apply([(row, 1) for row in came])
+        fleet.check(current(op, schema, versions))
+        if data.draw(st.booleans()):
+            fleet.move_some(data)
+
+
+def latest(op: ops.Latest, *batches: Sequence[Row]) -> tuple[Latest, list[list[tuple[Row, int]]]]:
+    """An operator that has taken these batches in, and what it put out for each."""
+    operator = Latest(op, SCHEMA, ["k"], DuckDbEvaluator())
+    return operator, [_changes(operator.apply(0, versions_batch(rows))) for rows in batches]
+
+
+def versions_batch(rows: Sequence[Row]) -> Batch:
+    return changes_batch(SCHEMA, ["k"], [(row, 1) for row in rows])
+
+
+def _changes(batch: Batch) -> list[tuple[Row, int]]:
+    assert batch.weight is not None
+    rows = zip(*(column.to_pylist() for column in batch.rows.columns), strict=True)
+    return list(zip(rows, batch.weight.tolist(), strict=True))
+
+
+OLD, NEW, GONE = (1, 1, 0.5, "U"), (1, 2, 1.5, "U"), (1, 3, None, "D")
+
+
+def test_an_update_takes_the_old_row_back() -> None:
+    _, changes = latest(BY_VERSION, [OLD], [NEW], [OLD], [NEW])
+    assert changes == [[(OLD, 1)], [(OLD, -1), (NEW, 1)], [], []]
+
+
+def test_of_equal_versions_the_last_to_come_is_the_row() -> None:
+    again = (1, 1, 9.0, "U")
+    _, changes = latest(BY_VERSION, [OLD, again], [OLD])
+    assert changes == [[(again, 1)], [(again, -1), (OLD, 1)]]
+
+
+def test_a_deleted_row_is_not_brought_back_by_an_older_version() -> None:
+    later = (1, 4, 2.5, "U")
+    operator, changes = latest(BY_VERSION, [OLD], [GONE], [NEW], [(1, 3, None, "D")], [later])
+    assert changes == [[(OLD, 1)], [(OLD, -1)], [], [], [(later, 1)]]
+    assert operator.held == 1
+
+
+def test_a_deletion_may_come_before_what_it_deletes() -> None:
+    _, changes = latest(BY_VERSION, [GONE], [NEW, OLD])
+    assert changes == [[], []]
+
+
+def test_a_deletion_is_forgotten_where_nothing_can_be_late() -> None:
+    operator, changes = latest(BY_ARRIVAL, [GONE], [NEW, GONE], [NEW], [OLD], [GONE])
+    assert changes == [[], [], [(NEW, 1)], [(NEW, -1), (OLD, 1)], [(OLD, -1)]]
+    assert operator.held == 0
+
+
+def test_a_null_is_the_lowest_version_and_nan_the_highest() -> None:
+    op = ops.Latest(("k",), ("x",), None)
+    rows = [(1, 1, None, ""), (1, 2, -math.inf, ""), (1, 3, math.nan, ""), (1, 4, math.inf, ""), (1, 5, -math.nan, "")]
+    _, changes = latest(op, *([row] for row in rows))
+    assert [[(row[1], weight) for row, weight in each] for each in changes] == [
+        [(1, 1)],
+        [(1, -1), (2, 1)],
+        [(2, -1), (3, 1)],
+        [],
+        [(3, -1), (5, 1)],
+    ]
+
+
+def test_a_version_of_no_weight_is_none() -> None:
+    operator = Latest(BY_VERSION, SCHEMA, ["k"], DuckDbEvaluator())
+    assert _changes(operator.apply(0, changes_batch(SCHEMA, ["k"], [(OLD, 0)]))) == []
+    assert operator.held == 0
+
+
+def test_a_version_cannot_be_retracted() -> None:
+    operator, _ = latest(BY_VERSION, [OLD])
+    with pytest.raises(ProtocolError, match="cannot be retracted"):
+        operator.apply(0, changes_batch(SCHEMA, ["k"], [(OLD, -1)]))
+
+
+def test_state_of_a_key_that_is_there_is_not_installed() -> None:
+    one, _ = latest(BY_VERSION, [OLD])
+    other, _ = latest(BY_VERSION, [GONE])
+    with pytest.raises(ProtocolError, match="has state here"):
+        other.install(one.collect(versions_batch([OLD]).hash64))
+
+
+def test_values_of_nested_types_are_kept() -> None:
+    schema = pa.schema([("k", pa.string()), ("v", pa.int64()), ("tags", pa.list_(pa.string()))])
+    op = ops.Latest(("k",), ("v",), None)
+    fleet = Fleet(schema, ["k"], partial(Latest, op, schema, ["k"], DuckDbEvaluator()))
+    fleet.apply([(("a", 1, ["x", None]), 1), (("b", 1, []), 1)])
+    fleet.move([int(hash64([pa.array(["a"])])[0])], 1)
+    fleet.apply([(("a", 2, None), 1), (("b", 1, []), 1)])
+    fleet.check(Counter({("a", 2, None): 1, ("b", 1, ()): 1}))
+
+
+def test_memory_comes_back() -> None:
+    operator = Latest(ops.Latest(("k",), ("v",), None), SCHEMA, ["k"], DuckDbEvaluator())
+    rows = [(key % 100, key, None, f"{key}") for key in range(2000)]
+    most = 0
+    for turn in range(200):
+        operator.apply(0, versions_batch([(key, v + turn, None, op) for key, v, _, op in rows[:100]]))
+        if turn < 60:
+            most = max(most, operator.nbytes)
+    assert operator.held == 100
+    assert operator.nbytes <= 2 * most

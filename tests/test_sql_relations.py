@@ -1,0 +1,298 @@
+"""Queries as trees of relations: what each construct becomes, and that the tree gives what DuckDB gives for the SQL."""
+
+from typing import TypeVar
+
+import pyarrow as pa
+import pytest
+from query_kit import evaluated, names_are_apart, relation_sql, same_rows, tables
+from query_list import DUCK, queries
+
+from upriver.dataflow.algebra import Relation
+from upriver.dataflow.local_typer import LocalTyper
+from upriver.dataflow.ops import (
+    Aggregate,
+    Filter,
+    Join,
+    JoinKind,
+    Op,
+    Order,
+    Project,
+    Ranking,
+    Scan,
+    SetKind,
+    SetOperation,
+    TopK,
+    Union,
+)
+from upriver.dataflow.plan import AggregateCall
+from upriver.dataflow.sql import CompiledView, compile_view
+from upriver.errors import DeclarationError, UnsupportedSql
+
+TABLES = tables()
+Found = TypeVar("Found", bound=Op)
+
+
+def compiled(sql: str, **views: str) -> CompiledView:
+    return compile_view("v", sql, TABLES, views, LocalTyper(TABLES))
+
+
+def tree(sql: str, **views: str) -> Relation:
+    return compiled(sql, **views).relation
+
+
+def found(relation: Relation, kind: type[Found]) -> list[Found]:
+    """The operators of a kind, from the root down."""
+    below = [op for part in relation.inputs for op in found(part, kind)]
+    return [relation.op, *below] if isinstance(relation.op, kind) else below
+
+
+def kinds(relation: Relation) -> list[str]:
+    """The operators along the first inputs."""
+    names = []
+    while True:
+        names.append(type(relation.op).__name__)
+        if not relation.inputs:
+            return names
+        relation = relation.inputs[0]
+
+
+@pytest.mark.parametrize("sql", queries(DUCK))
+def test_a_tree_gives_what_duckdb_gives_for_the_sql(sql: str) -> None:
+    view = compiled(sql)
+    assert names_are_apart(view.relation)
+    assert view.relation.schema == view.schema
+    assert same_rows(evaluated(relation_sql(view.relation)), evaluated(sql))
+
+
+# Structure
+
+
+def test_a_grouped_query_has_its_operators_in_the_order_of_the_clauses() -> None:
+    view = tree("SELECT k, count(*) AS n FROM sales WHERE i > 1 GROUP BY k HAVING n > 2")
+    assert kinds(view) == ["Project", "Filter", "Aggregate", "Project", "Filter", "Scan"]
+    assert view.schema.names == ["k", "n"]
+
+
+def test_a_join_reads_its_condition_in_parts() -> None:
+    on = "s.k = q.k AND s.i <=> q.j AND s.l < q.j AND q.j > 1 AND s.b"
+    view = tree(f"SELECT s.k, q.j FROM sales s LEFT JOIN people q ON {on}")
+    (join,) = found(view, Join)
+    assert join.kind == JoinKind.LEFT
+    assert (join.left_key, join.right_key, join.null_safe) == (("k", "key"), ("k_1", "j"), (False, True))
+    assert join.condition == '("l" < "j") AND "b"'
+    (of_right,) = found(view, Filter)
+    assert of_right.predicate == '("j" > CAST(1 AS BIGINT))'
+
+
+def test_types_that_differ_meet_below_the_join() -> None:
+    view = tree("SELECT s.i, q.j FROM sales s JOIN people q ON s.i = q.j")
+    (join,) = found(view, Join)
+    computed = found(view, Project)[1]
+    assert computed.projection.expressions[-1] == 'CAST("i" AS BIGINT)'
+    assert computed.projection.schema.field(join.left_key[0]).type == pa.int64()
+
+
+def test_where_is_asked_before_the_join_unless_it_can_fail() -> None:
+    where = "s.i > 1 AND q.j < 5 AND s.i / q.j > 1 AND s.i < q.j"
+    view = tree(f"SELECT s.k FROM sales s JOIN people q ON s.k = q.k WHERE {where}")
+    (join,) = found(view, Join)
+    above, *below = [op.predicate for op in found(view, Filter)]
+    assert below == ['("i" > CAST(1 AS INTEGER))', '("j" < CAST(5 AS BIGINT))']
+    assert join.condition == '(CAST("i" AS BIGINT) < "j")'
+    assert "spark_divide" in above
+
+
+def test_where_stays_above_an_outer_join_that_may_add_nulls() -> None:
+    view = tree("SELECT s.k FROM sales s LEFT JOIN people q ON s.k = q.k WHERE q.j < 5 AND s.i > 1")
+    assert kinds(view) == ["Project", "Filter", "Join", "Filter", "Scan"]
+    assert [op.predicate for op in found(view, Filter)] == ['("j" < CAST(5 AS BIGINT))', '("i" > CAST(1 AS INTEGER))']
+
+
+def test_a_comma_takes_its_equality_from_where_in_any_order() -> None:
+    view = tree("SELECT s.k FROM sales s, places r, people q WHERE r.k = q.k AND q.j = s.l")
+    first, second = found(view, Join)
+    assert (second.left_key, second.right_key) == (("l",), ("j",))
+    assert (first.left_key, first.right_key) == (("k_2",), ("k_1",))
+
+
+def test_a_row_number_is_bounded_by_its_condition() -> None:
+    numbered = "SELECT *, ROW_NUMBER() OVER (PARTITION BY k ORDER BY i DESC, x) AS n FROM sales"
+    for condition, limit, filtered in (
+        ("n <= 3", 3, False),
+        ("n < 3", 2, False),
+        ("3 > n", 2, False),
+        ("n = 1", 1, False),
+        ("n = 2", 2, True),
+        ("n BETWEEN 1 AND 4", 4, False),
+        ("n BETWEEN 2 AND 4", 4, True),
+        ("n <= 5 AND n <= 2", 2, False),
+        ("n <= 5 AND i > 1", 5, True),
+    ):
+        view = tree(f"SELECT k, i, n FROM ({numbered}) WHERE {condition}")
+        order = (Order("i", True, False), Order("x", False, True))
+        assert found(view, TopK) == [TopK(("k",), order, limit, Ranking.ROW_NUMBER, "rank")], condition
+        assert bool(found(view, Filter)) == filtered, condition
+
+
+def test_a_bound_is_found_through_joins_and_views() -> None:
+    ranked = "SELECT k, i, RANK() OVER (PARTITION BY k ORDER BY i) AS n FROM sales"
+    sql = f"WITH r AS ({ranked}) SELECT q.name, r.i FROM people q LEFT JOIN r ON r.k = q.k AND r.n <= 2"
+    assert [op.limit for op in found(tree(sql), TopK)] == [2]
+    sql = f"WITH r AS ({ranked}) SELECT q.name, r.i FROM people q LEFT JOIN r ON r.k = q.k WHERE r.n <= 2"
+    with pytest.raises(UnsupportedSql, match="numbering all rows is not supported"):
+        tree(sql)
+
+
+def test_the_first_rows_of_all_are_of_one_partition() -> None:
+    view = tree("SELECT k, i AS v FROM sales ORDER BY v DESC, l LIMIT 3")
+    order = (Order("v", True, False), Order("order", False, True))
+    assert found(view, TopK) == [TopK((), order, 3, Ranking.ROW_NUMBER, None)]
+    assert view.schema.names == ["k", "v"]
+
+
+def test_a_window_that_slides_is_a_union_of_projections() -> None:
+    view = tree("SELECT window.start AS s, count(*) AS n FROM sales GROUP BY window(ts, '10 minutes', '3 minutes')")
+    (union,) = [part for part in walked(view) if isinstance(part.op, Union)]
+    assert len(union.inputs) == 4
+    assert [isinstance(part.inputs[0].op, Filter) for part in union.inputs] == [True] * 4
+    assert len({id(part.inputs[0]) for part in union.inputs}) == 2  # the oldest window is not every row's
+    (groups,) = found(view, Aggregate)
+    assert groups.plan.group == ("group_0", "group_1")
+
+
+def test_a_tumbling_window_is_one_projection() -> None:
+    view = tree("SELECT k, window(ts, '10 minutes').end AS e FROM sales")
+    assert kinds(view) == ["Project", "Project", "Filter", "Scan"]
+    assert not found(view, Union)
+
+
+def test_aggregates_of_picked_and_of_distinct_values() -> None:
+    calls = "count(DISTINCT i) FILTER (WHERE b) AS n, count_if(i > 1) AS m, every(b) AS e"
+    (groups,) = found(tree(f"SELECT k, {calls} FROM sales GROUP BY k"), Aggregate)
+    assert groups.plan.calls == (
+        AggregateCall("count", "argument_0", "aggregate_0", pa.int64(), True, "argument_1"),
+        AggregateCall("count_star", None, "aggregate_1", pa.int64(), False, "argument_2"),
+        AggregateCall("bool_and", "argument_1", "aggregate_2", pa.bool_()),
+    )
+
+
+def test_distinct_rows_are_groups_without_aggregates() -> None:
+    view = tree("SELECT DISTINCT k, x FROM sales")
+    assert kinds(view) == ["Aggregate", "Project", "Project", "Scan"]
+    (groups,) = found(view, Aggregate)
+    assert (groups.plan.group, groups.plan.calls) == (("k", "x"), ())
+    assert found(view, Project)[0].projection.expressions == ('"k"', 'CAST(spark_group("x") AS DOUBLE)')
+
+
+def test_a_chain_of_union_all_is_one_union() -> None:
+    view = tree("SELECT k FROM sales UNION ALL SELECT k FROM people UNION ALL SELECT name FROM people")
+    (union,) = [part for part in walked(view) if isinstance(part.op, Union)]
+    assert len(union.inputs) == 3
+    assert all(part.schema == union.schema for part in union.inputs)
+
+
+def test_set_operations_keep_their_precedence() -> None:
+    view = tree("SELECT k FROM sales EXCEPT SELECT k FROM people INTERSECT ALL SELECT k FROM places")
+    assert found(view, SetOperation) == [SetOperation(SetKind.EXCEPT, False), SetOperation(SetKind.INTERSECT, True)]
+
+
+def test_a_subquery_in_where_is_a_semi_join() -> None:
+    subquery = "SELECT 1 FROM people q WHERE q.k = s.k AND q.j > s.i AND q.j < 5"
+    view = tree(f"SELECT k FROM sales s WHERE NOT EXISTS ({subquery})")
+    (join,) = found(view, Join)
+    assert (join.kind, join.left_key, join.right_key) == (JoinKind.ANTI, ("k",), ("k_1",))
+    assert join.condition == '("j" > CAST("i" AS BIGINT))'
+    assert [op.predicate for op in found(view, Filter)] == ['("j" < CAST(5 AS BIGINT))']
+
+
+def walked(relation: Relation) -> list[Relation]:
+    return [relation, *(inner for part in relation.inputs for inner in walked(part))]
+
+
+# Views over views, and WITH
+
+
+def test_a_view_of_a_view_reads_the_tables() -> None:
+    totals, big = "SELECT k, sum(i) AS total FROM sales GROUP BY k", "SELECT * FROM Totals WHERE total > 1"
+    sql = "SELECT b.k, total, q.name FROM big b JOIN people q ON b.k = q.k"
+    view = compiled(sql, totals=f"{totals};", big=big)
+    assert {op.table for op in found(view.relation, Scan)} == {"sales", "people"}
+    inlined = f"WITH totals AS ({totals}), big AS ({big}) {sql}"
+    assert same_rows(evaluated(relation_sql(view.relation)), evaluated(inlined))
+
+
+def test_what_is_inlined_has_no_place() -> None:
+    view = compiled("SELECT b.k FROM big b JOIN people q ON b.k = q.k", big="SELECT k, i FROM sales WHERE i > 1")
+    places = {part.op.table: part.place for part in walked(view.relation) if isinstance(part.op, Scan)}
+    assert places == {"sales": None, "people": 27}
+
+
+def test_a_message_on_a_view_of_a_view_keeps_its_place() -> None:
+    with pytest.raises(DeclarationError, match="line 2, column 8: there is no column 'nothing'"):
+        compiled("SELECT k,\n       nothing FROM big", big="SELECT k, i\nFROM sales -- ends here")
+
+
+def test_a_query_of_with_goes_before_tables_and_views() -> None:
+    sql = "WITH people AS (SELECT k FROM places), big AS (SELECT k FROM people) SELECT * FROM big"
+    assert [op.table for op in found(tree(sql, big="SELECT i FROM sales"), Scan)] == ["places"]
+
+
+def test_a_query_of_with_that_is_used_twice_is_one_relation() -> None:
+    view = tree("WITH n AS (SELECT k, count(*) AS c FROM sales GROUP BY k) SELECT a.k FROM n a JOIN n b ON a.c = b.c")
+    groups = [part for part in walked(view) if isinstance(part.op, Aggregate)]
+    assert len(groups) == 2
+    assert groups[0] is groups[1]
+
+
+# Names
+
+
+@pytest.mark.parametrize(
+    ("sql", "why"),
+    [
+        ("SELECT k FROM sales s JOIN people q ON s.k = q.k", "there are several columns 'k'. Say whose: s.k."),
+        ("SELECT z.k FROM sales s JOIN people q ON s.k = q.k", "there is no 'z' here. FROM names s and q."),
+        (
+            "SELECT s.name FROM sales s JOIN people q ON s.k = q.k",
+            "no column 'name'. The columns of s and q are k, i,",
+        ),
+        ("SELECT q.name FROM sales s SEMI JOIN people q ON s.k = q.k", "there is no 'q' here"),
+        ("SELECT k FROM (SELECT k FROM people) AS s(a, b)", "'s' names 2 columns of 1"),
+        ("WITH c(a, b) AS (SELECT k FROM people) SELECT a FROM c", "'c' names 2 columns of 1"),
+        ("SELECT k FROM nowhere", "there is no table 'nowhere'. Declared with app.table(): people, places, sales."),
+        ("SELECT k FROM sales UNION ALL SELECT k, j FROM people", "2 columns here, and 1 in the first query"),
+        ("SELECT s.k, q.k FROM sales s JOIN people q ON s.k = q.k", "two columns are named 'k'"),
+        ("SELECT k FROM sales ORDER BY 2 LIMIT 1", "there is no column 2. SELECT has 1."),
+        ("SELECT DISTINCT k FROM sales ORDER BY i LIMIT 1", "sorted by what it does not select"),
+        ("SELECT k, RANK() OVER (PARTITION BY i) AS n FROM sales", "RANK() OVER without ORDER BY"),
+        ("SELECT k FROM sales WHERE (k, i) IN (SELECT k FROM people)", "IN compares 2 values with 1 columns"),
+        ("SELECT k FROM sales s WHERE i IN (SELECT z.j FROM people q)", "there is no 'z' here"),
+    ],
+)
+def test_names_that_mean_nothing_or_too_much(sql: str, why: str) -> None:
+    with pytest.raises(DeclarationError) as raised:
+        compiled(sql)
+    assert why in str(raised.value)
+
+
+def test_columns_of_the_same_name_are_kept_apart() -> None:
+    joined = "sales s JOIN people q ON s.k = q.k JOIN places r ON r.k = q.k"
+    view = tree(f"SELECT s.k AS a, Q.K AS b, r.k AS c FROM {joined}")
+    renamed = [op.projection.schema.names[0] for op in found(view, Project)[1:]]
+    assert sorted(renamed) == ["k_1", "k_2"]
+    assert view.schema.names == ["a", "b", "c"]
+
+
+def test_a_column_named_key_is_none_of_ours() -> None:
+    left, right = "(SELECT i AS key FROM sales) a", "(SELECT j AS key FROM people) b"
+    sql = f"SELECT a.key, b.key AS other FROM {left} JOIN {right} ON a.key = b.key"
+    view = compiled(sql)
+    assert names_are_apart(view.relation)
+    assert same_rows(evaluated(relation_sql(view.relation)), evaluated(sql))
+
+
+def test_where_things_are_is_told() -> None:
+    sql = "SELECT s.k FROM sales s JOIN people q ON s.k = q.k WHERE s.i > 1"
+    places = {type(part.op).__name__: part.place for part in walked(tree(sql)) if not isinstance(part.op, Project)}
+    assert sql[places["Join"] or 0 :].startswith("people q")
+    assert sql[places["Filter"] or 0 :].startswith("s.i > 1")

@@ -1,0 +1,219 @@
+"""TopK against all rows sorted and numbered in Python."""
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import cmp_to_key, partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from fleet_kit import Fleet, changes_batch, colliding, drawn_changes, eager, plain_row
+from hypothesis import given
+from hypothesis import strategies as st
+from state_kit import MANY, TYPES, Row, column_values
+
+from upriver.dataflow import ops
+from upriver.dataflow.batch import Batch
+from upriver.dataflow.operators.topk import TopK
+from upriver.dataflow.ops import Order, Ranking
+from upriver.errors import ProtocolError
+from upriver.hashing import hash64
+
+Compare = Callable[[Row, Row], int]
+
+RANKINGS = st.sampled_from(list(Ranking))
+
+
+def compared(schema: pa.Schema, orders: Sequence[Order], left: Row, right: Row) -> int:
+    """-1, 0 or 1: which of two rows in their plain form Spark puts first."""
+    for order in orders:
+        place = schema.get_field_index(order.column)
+        sides = [(row[place] is not None, *_key(row[place], schema.field(place).type)) for row in (left, right)]
+        (a_there, *a), (b_there, *b) = sides
+        if a_there != b_there:
+            return (a_there - b_there) * (1 if order.nulls_first else -1)
+        if a_there and a != b:
+            return (-1 if a < b else 1) * (-1 if order.descending else 1)
+    return 0
+
+
+def _key(value: Any, type: pa.DataType) -> tuple[Any, ...]:
+    if pa.types.is_floating(type):
+        return (value == "NaN", 0.0 if value == "NaN" else value)
+    return (value.encode() if isinstance(value, str) else value,)
+
+
+def top(op: ops.TopK, schema: pa.Schema, rows: Sequence[Row]) -> Counter[Row]:
+    """The answer, from the rows alone."""
+    by_partition: dict[Row, list[Row]] = {}
+    for row in rows:
+        by_partition.setdefault(tuple(row[schema.get_field_index(name)] for name in op.partition), []).append(row)
+    others = [Order(name, False, True) for name in schema.names]
+    orders = (*op.order, *others) if op.ranking is Ranking.ROW_NUMBER else op.order
+    answer: Counter[Row] = Counter()
+    for partition in by_partition.values():
+        in_turn = sorted(partition, key=cmp_to_key(partial(compared, schema, orders)))
+        number = groups = 0
+        for place, row in enumerate(in_turn):
+            if place == 0 or compared(schema, op.order, in_turn[place - 1], row):
+                number, groups = place + 1, groups + 1
+            of_row = {Ranking.ROW_NUMBER: place + 1, Ranking.RANK: number, Ranking.DENSE_RANK: groups}[op.ranking]
+            if of_row <= op.limit:
+                answer[row if op.rank is None else (*row, of_row)] += 1
+    return answer
+
+
+def drawn_op(data: st.DataObject, partition: Sequence[str], columns: Sequence[str], limit: int = 4) -> ops.TopK:
+    chosen = data.draw(st.lists(st.sampled_from(columns), min_size=1, unique=True))
+    order = tuple(Order(name, data.draw(st.booleans()), data.draw(st.booleans())) for name in chosen)
+    rank = data.draw(st.sampled_from([None, "n"]))
+    return ops.TopK(tuple(partition), order, data.draw(st.integers(0, limit)), data.draw(RANKINGS), rank)
+
+
+def run(data: st.DataObject, fleet: Fleet, op: ops.TopK, given_rows: Sequence[Row], batches: int) -> None:
+    """Let the rows come in some batches, many of them go again, and keys move now and then."""
+    given_form = {plain_row(row): row for row in given_rows}
+    size = -(-len(given_rows) // batches)
+    for start in range(0, batches * size, max(size, 1)):
+        there = [given_form[row] for row in fleet.rows()]
+        fleet.apply(drawn_changes(data, there, given_rows[start : start + size]))
+        if data.draw(st.booleans()):
+            put_out = top(dataclasses.replace(op, rank=None), fleet.schema, fleet.rows())
+            fleet.apply([(given_form[row], -1) for row in put_out.elements()])
+        fleet.check(top(op, fleet.schema, fleet.rows()))
+        if data.draw(st.booleans()):
+            fleet.move_some(data)
+
+
+@MANY
+@given(st.data(), st.lists(TYPES, min_size=1, max_size=3), st.booleans(), st.booleans())
+def test_values_of_all_types_are_ranked(
+    data: st.DataObject, types: list[pa.DataType], finer: bool, collide: bool
+) -> None:
+    fields = [("k", pa.int8()), ("p", data.draw(TYPES)), *((f"c{place}", type) for place, type in enumerate(types))]
+    schema = pa.schema(fields)
+    op = drawn_op(data, ["p", "k"] if finer else ["k"], schema.names[2:])
+    size = data.draw(st.integers(0, 20))
+    keys = data.draw(st.lists(st.sampled_from([1, 2, None]), min_size=size, max_size=size))
+    others = [data.draw(column_values(type, size=size)) for _, type in fields[1:]]
+    build = partial(TopK, op, schema, ["k"], colliding if collide else hash64, eager)
+    run(data, Fleet(schema, ["k"], build), op, list(zip(keys, *others, strict=True)), 3)
+
+
+SCHEMA = pa.schema([("k", pa.int8()), ("x", pa.int16()), ("s", pa.string())])
+SMALL = st.tuples(st.integers(1, 2), st.none() | st.integers(0, 30), st.sampled_from(["", "a"]))
+
+
+@MANY
+@given(st.data(), st.lists(SMALL, min_size=30, max_size=120))
+def test_large_partitions_have_a_rest(data: st.DataObject, rows: list[Row]) -> None:
+    op = drawn_op(data, ["k"], ["x", "s"], limit=2)
+    run(data, Fleet(SCHEMA, ["k"], partial(TopK, op, SCHEMA, ["k"], turning=eager)), op, rows, 4)
+
+
+@pytest.mark.parametrize("ranking", Ranking)
+@pytest.mark.parametrize("values", [2**15, 300])
+def test_the_next_row_follows_however_many_go(ranking: Ranking, values: int) -> None:
+    """The best rows of a very large partition go and others come, a few at a time, until there is none."""
+    op = ops.TopK(("k",), (Order("x", True, False), Order("s", False, True)), 3, ranking, "n")
+    lots = np.random.default_rng(4)
+    left = [(1, int(x), str(y)) for x, y in lots.integers(0, values, (12_000, 2))]
+    fleet = Fleet(SCHEMA, ["k"], partial(TopK, op, SCHEMA, ["k"]))
+    fleet.apply([(row, 1) for row in left])
+    for going in [*lots.choice([1, 20, 150, 1000], 60).tolist(), len(left), len(left)]:
+        left = sorted(left, key=lambda row: (-row[1], row[2]))
+        near = left[going : going + 500]
+        coming = [(1, near[place][1], f"{place}") for place in lots.integers(0, len(near), min(going, 50, len(near)))]
+        fleet.apply([(row, 1) for row in coming] + [(row, -1) for row in left[:going]])
+        left = left[going:] + coming
+        few = sorted(left, key=lambda row: (-row[1], row[2]))[:200]  # none of those behind has a number up to the limit
+        assert {row: n for row, n in fleet.output.items() if n} == dict(top(op, SCHEMA, few))
+    fleet.check(Counter())
+    assert fleet.operators[0].held == 0
+
+
+def test_a_batch_is_a_multiset_of_changes() -> None:
+    op = ops.TopK(("k",), (Order("x", False, True),), 2, Ranking.ROW_NUMBER, None)
+    topk = TopK(op, SCHEMA, ["k"])
+    first, second, third = (1, 1, "a"), (1, 2, "a"), (1, 3, "a")
+    out = topk.apply(0, changes_batch(SCHEMA, ["k"], [(first, -1), (first, 1), (second, 1), (third, 3), (third, -1)]))
+    assert _changes(out) == [(second, 1), (third, 1)]
+    out = topk.apply(0, changes_batch(SCHEMA, ["k"], [(first, 2), (second, -1), (second, 1), (third, 0)]))
+    assert _changes(out) == [(first, 2), (second, -1), (third, -1)]
+    out = topk.apply(0, changes_batch(SCHEMA, ["k"], [(first, 1), (third, 1)]))
+    assert _changes(out) == []
+    assert topk.held == 3
+
+
+def _changes(batch: Batch) -> list[tuple[Row, int]]:
+    assert batch.weight is not None
+    rows = zip(*(column.to_pylist() for column in batch.rows.columns), strict=True)
+    return list(zip(rows, batch.weight.tolist(), strict=True))
+
+
+def test_only_numbers_that_change_are_put_out() -> None:
+    op = ops.TopK(("k",), (Order("x", False, True),), 3, Ranking.ROW_NUMBER, "n")
+    topk = TopK(op, SCHEMA, ["k"])
+    topk.apply(0, changes_batch(SCHEMA, ["k"], [((1, 1, "a"), 1), ((1, 3, "a"), 2)]))
+    out = topk.apply(0, changes_batch(SCHEMA, ["k"], [((1, 2, "b"), 1)]))
+    assert _changes(out) == [((1, 2, "b", 2), 1), ((1, 3, "a", 2), -1)]
+
+
+def test_a_value_comes_back_to_the_bit() -> None:
+    schema = pa.schema([("k", pa.int8()), ("x", pa.float64()), ("tags", pa.list_(pa.float32()))])
+    op = ops.TopK(("k",), (Order("x", True, False),), 1, Ranking.RANK, None)
+    topk = TopK(op, schema, ["k"])
+    out = topk.apply(0, changes_batch(schema, ["k"], [((1, -0.0, [-0.0, None]), 1), ((1, -1.0, []), 1)]))
+    assert repr(_changes(out)) == "[((1, -0.0, [-0.0, None]), 1)]"
+    out = topk.apply(0, changes_batch(schema, ["k"], [((1, 0.0, [0.0, None]), 1), ((1, math.nan, None), 1)]))
+    assert repr(_changes(out)) == "[((1, nan, None), 1), ((1, -0.0, [-0.0, None]), -1)]"
+    out = topk.apply(0, changes_batch(schema, ["k"], [((1, -math.nan, None), -1), ((1, 0.0, [-0.0, None]), -1)]))
+    assert repr(_changes(out)) == "[((1, nan, None), -1), ((1, -0.0, [-0.0, None]), 1)]"
+    out = topk.apply(0, changes_batch(schema, ["k"], [((1, 0.0, [0.0, None]), -1)]))
+    assert repr(_changes(out)) == "[((1, -0.0, [-0.0, None]), -1), ((1, -1.0, []), 1)]"
+
+
+def test_one_partition_of_all_rows() -> None:
+    op = ops.TopK((), (Order("x", True, False),), 2, Ranking.ROW_NUMBER, None)
+    fleet = Fleet(SCHEMA, [], partial(TopK, op, SCHEMA, []))
+    fleet.apply([((key, key, ""), 1) for key in range(50)])
+    fleet.check(Counter({(49, 49, ""): 1, (48, 48, ""): 1}))
+    fleet.move([int(hash64([], 1)[0])], 1)
+    fleet.apply([((49, 49, ""), -1)])
+    fleet.check(Counter({(48, 48, ""): 1, (47, 47, ""): 1}))
+
+
+@pytest.mark.parametrize("gone", [[((1, 1, "a"), -2)], [((1, 2, "a"), -1)], [((2, 1, "a"), -1)]])
+def test_a_row_that_is_not_there_cannot_be_retracted(gone: list[tuple[Row, int]]) -> None:
+    op = ops.TopK(("k",), (Order("x", True, False),), 2, Ranking.ROW_NUMBER, None)
+    topk = TopK(op, SCHEMA, ["k"])
+    topk.apply(0, changes_batch(SCHEMA, ["k"], [((1, 1, "a"), 1)]))
+    with pytest.raises(ProtocolError, match="more often than it is there"):
+        topk.apply(0, changes_batch(SCHEMA, ["k"], gone))
+
+
+def test_state_of_a_key_that_is_there_is_not_installed() -> None:
+    op = ops.TopK(("k",), (Order("x", True, False),), 2, Ranking.ROW_NUMBER, None)
+    topk, other = TopK(op, SCHEMA, ["k"]), TopK(op, SCHEMA, ["k"])
+    batch = changes_batch(SCHEMA, ["k"], [((1, 1, "a"), 1)])
+    topk.apply(0, batch)
+    other.apply(0, changes_batch(SCHEMA, ["k"], [((1, 2, "a"), 1)]))
+    with pytest.raises(ProtocolError, match="has state here"):
+        other.install(topk.collect(batch.hash64))
+
+
+def test_memory_comes_back() -> None:
+    op = ops.TopK(("k",), (Order("x", True, False),), 1, Ranking.ROW_NUMBER, None)
+    topk = TopK(op, SCHEMA, ["k"])
+    most = 0
+    for turn in range(40):
+        rows = [(key % 100, turn + key % 500, "x" * 20) for key in range(2000)]
+        topk.apply(0, changes_batch(SCHEMA, ["k"], [(row, 1) for row in rows]))
+        topk.apply(0, changes_batch(SCHEMA, ["k"], [(row, -1) for row in rows]))
+        if turn < 10:
+            most = max(most, topk.nbytes)
+    assert topk.held == 0
+    assert topk.nbytes <= 2 * most
