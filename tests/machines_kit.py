@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from upriver.dataflow.batch import Batch, Hashes
+from upriver.dataflow.batch import Batch, Hashes, Outgoing
 from upriver.dataflow.graph import DataflowPlan
 from upriver.dataflow.plan import AggregateCall, AggregatePlan, Projection, TableSpec, ViewPlan
-from upriver.dataflow.running import Outgoing
 from upriver.dataflow.single import single_region
 from upriver.errors import KeyTypeError, RowError
 from upriver.hashing import hash64

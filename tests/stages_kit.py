@@ -6,9 +6,8 @@ import numpy as np
 import pyarrow as pa
 from machines_kit import KEYS, PLAN, ROWS, VNODES, Seen, assign, hashed, vnode_map
 
-from upriver.dataflow.batch import Batch, Hashes
+from upriver.dataflow.batch import Batch, Hashes, Outgoing
 from upriver.dataflow.graph import DataflowPlan, ExchangeEdge, Input, RegionPlan
-from upriver.dataflow.running import Outgoing
 from upriver.machines.messages import Assign
 from upriver.machines.rules import ALL_RULES, Rules
 from upriver.machines.worker import WorkerMachine

@@ -3,6 +3,7 @@
 import inspect
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -175,7 +176,7 @@ class Forgetful(Region):
 )
 def test_a_view_that_is_wrong_is_caught(faulty: type[Region], caught_by: set[str]) -> None:
     evaluator = Evaluator()
-    simulator = Simulator(build_region=lambda view, region: faulty.build(region, view.sends(region.name), evaluator))
+    simulator = Simulator(build_region=partial(faulty.build, evaluator=evaluator))
     found = [simulator.play(seed, steps=200, workers=3).violation for seed in range(10)]
     assert {violation.checker for violation in found if violation is not None} <= caught_by
     assert any(found)

@@ -4,13 +4,14 @@ What must hold at each step and at rest is watched by the river's checkers; a te
 """
 
 from dataclasses import replace
+from functools import partial
 from random import Random
 
 import duckdb
 import pytest
 
 from upriver.dataflow.expressions import Evaluator
-from upriver.dataflow.views import region_builder
+from upriver.dataflow.running import Region
 from upriver.ids import VnodeId, WorkerId
 from upriver.machines.coordinator_events import RescaleWanted
 from upriver.machines.messages import Order
@@ -32,7 +33,7 @@ def fair_world(seed: int, workers: int) -> World:
     lots = Random(seed)
     drawn = Weather.drawn(lots, [WorkerId(worker) for worker in range(workers)])
     weather = replace(drawn.calmed(), publish=0.2, lookup=0.5, scan=0.05, move=0.5, sizes=(1, 20, 60))
-    build_region = region_builder(Evaluator())
+    build_region = partial(Region.build, evaluator=Evaluator())
     while True:
         world = World(lots, workers, compiled_views(), ALL_RULES, build_region, weather)
         if len(world.river.maps()["readers"].owners) >= VNODES_MIN:

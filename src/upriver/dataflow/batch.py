@@ -36,3 +36,15 @@ class Batch:
             return self
         weight = None if self.weight is None else self.weight[mask]
         return Batch(self.rows.filter(pa.array(mask)), self.hash64[mask], weight)
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """Rows that leave a region over an exchange edge, hashed by the receiver's routing key.
+
+    to: the receiving region. port: of it, at which they come in.
+    """
+
+    to: str
+    port: int
+    batch: Batch

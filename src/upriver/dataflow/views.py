@@ -1,14 +1,12 @@
-"""From a declared view to its dataflow, and from that to what workers run."""
+"""From a declared view to its dataflow."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from upriver.dataflow.algebra import Relation
-from upriver.dataflow.graph import DataflowPlan, RegionPlan
-from upriver.dataflow.operators.evaluator import Evaluator
+from upriver.dataflow.graph import DataflowPlan
 from upriver.dataflow.ops import Scan, StatefulMap
 from upriver.dataflow.plan import TableSpec
 from upriver.dataflow.planning import plan_regions, view_key
-from upriver.dataflow.running import Region
 from upriver.dataflow.sql import Typer, compile_view
 
 
@@ -35,12 +33,3 @@ def mapped_view(name: str, op: StatefulMap, source: TableSpec) -> DataflowPlan:
     relation = Relation(op, (Relation(Scan(source.name), (), source.schema),), op.output)
     regions = plan_regions(name, relation, op.key, {source.name: source})
     return DataflowPlan(name, f"stateful_map of {source.name}", op.key, op.output, regions)
-
-
-def region_builder(evaluator: Evaluator) -> Callable[[DataflowPlan, RegionPlan], Region]:
-    """Makes empty regions of any view."""
-
-    def build(view: DataflowPlan, region: RegionPlan) -> Region:
-        return Region.build(region, view.sends(region.name), evaluator)
-
-    return build

@@ -12,8 +12,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from upriver.dataflow.batch import Batch, Hashes
-from upriver.dataflow.running import Outgoing
+from upriver.dataflow.batch import Batch, Hashes, Outgoing
 from upriver.errors import RowError
 from upriver.ids import Epoch, MapVersion, WorkerId
 from upriver.machines.peers import Portion, Question

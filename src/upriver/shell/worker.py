@@ -9,7 +9,7 @@ from typing import Any
 
 from upriver.dataflow.expressions import Evaluator
 from upriver.dataflow.graph import DataflowPlan
-from upriver.dataflow.views import region_builder
+from upriver.dataflow.running import Region
 from upriver.errors import UpriverError
 from upriver.ids import Incarnation, SnapshotId, WorkerId
 from upriver.machines.messages import FromWorker, Meet
@@ -57,7 +57,7 @@ class WorkerConfig:
 def serve_worker(config: WorkerConfig, worker: WorkerId) -> None:
     """Fill a worker's place until it retires, its channel is lost, or it fails, which it tells the coordinator."""
     sys.setswitchinterval(SWITCH_S)
-    build_region = region_builder(Evaluator())
+    build_region = partial(Region.build, evaluator=Evaluator())
     remote, lake = Remote(config.coordinator, config.token), Lake(config.root)
     record = lake.record()
     if record is not None:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -11,7 +12,8 @@ import duckdb
 from upriver.dataflow.expressions import Evaluator
 from upriver.dataflow.graph import DataflowPlan
 from upriver.dataflow.local_typer import LocalTyper
-from upriver.dataflow.views import declare_view, region_builder
+from upriver.dataflow.running import Region
+from upriver.dataflow.views import declare_view
 from upriver.machines.following import BuildRegion
 from upriver.machines.rules import ALL_RULES, Rules
 from upriver.sim.checkers import Violated
@@ -56,7 +58,7 @@ class Simulator:
         """build_region: makes a view's empty state; the real Region, unless a test wants a faulty one."""
         evaluator = Evaluator()
         self._rules = rules
-        self._build_region = build_region or region_builder(evaluator)
+        self._build_region = build_region or partial(Region.build, evaluator=evaluator)
         self._plans = compiled_views()
         self._database = duckdb.connect(config={"threads": 1})
 
