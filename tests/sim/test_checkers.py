@@ -19,6 +19,7 @@ from upriver.machines.coordinator_events import Outcome
 from upriver.sim import checkers
 from upriver.sim.campaign import Simulator
 from upriver.sim.checkers import Violated, require
+from upriver.sim.tables import VIEWS
 from upriver.vnodes import VnodeMap
 
 Checker = Callable[..., str | None]
@@ -176,7 +177,7 @@ class Forgetful(Region):
 )
 def test_a_view_that_is_wrong_is_caught(faulty: type[Region], caught_by: set[str]) -> None:
     evaluator = Evaluator()
-    simulator = Simulator(build_region=partial(faulty.build, evaluator=evaluator))
+    simulator = Simulator(build_region=partial(faulty.build, evaluator=evaluator), views=VIEWS)
     found = [simulator.play(seed, steps=200, workers=3).violation for seed in range(10)]
     assert {violation.checker for violation in found if violation is not None} <= caught_by
     assert any(found)
