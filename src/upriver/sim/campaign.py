@@ -60,7 +60,8 @@ class Simulator:
         build_region: BuildRegion | None = None,
         views: Sequence[ViewSpec] = (*VIEWS, *EXCHANGED),
     ) -> None:
-        """views: of which each seed draws some. build_region: makes a view's empty state; the real Region, unless a test wants a faulty one."""
+        """views: of which each seed draws some. build_region: makes an empty region; the real one, unless a test wants a
+        faulty one."""
         evaluator = Evaluator()
         self._rules = rules
         self._build_region = build_region or partial(Region.build, evaluator=evaluator)
