@@ -60,8 +60,7 @@ class Simulator:
         build_region: BuildRegion | None = None,
         views: Sequence[ViewSpec] = (*VIEWS, *EXCHANGED),
     ) -> None:
-        """views: of which each seed draws some. build_region: makes an empty region; the real one, unless a test wants a
-        faulty one."""
+        """views: of which each seed draws some. build_region: makes an empty region, the real one unless it is given."""
         evaluator = Evaluator()
         self._rules = rules
         self._build_region = build_region or partial(Region.build, evaluator=evaluator)
