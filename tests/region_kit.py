@@ -2,7 +2,7 @@
 
 from upriver.dataflow.operators.evaluator import Evaluator
 from upriver.dataflow.plan import TableSpec, ViewPlan
-from upriver.dataflow.region import Region
+from upriver.dataflow.running import Region
 from upriver.dataflow.single import single_region
 
 

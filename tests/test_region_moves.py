@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from functools import partial
 from itertools import product
 
 import numpy as np
@@ -17,13 +16,8 @@ from state_kit import MANY, Row, table_batch, through_the_wire
 from upriver.dataflow.batch import Batch, Hashes
 from upriver.dataflow.expressions import Evaluator
 from upriver.dataflow.local_typer import LocalTyper
-from upriver.dataflow.operators.filter import Filter
-from upriver.dataflow.operators.project import Project
-from upriver.dataflow.operators.turnover import Turnover
-from upriver.dataflow.operators.view import View
 from upriver.dataflow.plan import TableSpec, ViewPlan
-from upriver.dataflow.region import Region, store_of
-from upriver.dataflow.single import single_region
+from upriver.dataflow.running import Region
 from upriver.dataflow.sql import plan_view
 from upriver.errors import ProtocolError, RowError
 from upriver.hashing import hash64
@@ -99,21 +93,16 @@ def _plan(name: str, sql: str, key: Sequence[str]) -> ViewPlan:
     return replace(plan, aggregate=replace(plan.aggregate, retracts=name in RETRACTABLE))
 
 
-PLANS = {name: _plan(name, sql, ("k",)) for name, sql in (RETRACTABLE | GROWING).items()}
+def _retracting(plan: ViewPlan) -> ViewPlan:
+    """The same for rows that may be taken back."""
+    aggregate = None if plan.aggregate is None else replace(plan.aggregate, retracts=True)
+    return replace(plan, aggregate=aggregate)
+
+
+PLANS = {name: _retracting(_plan(name, sql, ("k",))) for name, sql in RETRACTABLE.items()}
+PLANS |= {name: _plan(name, sql, ("k",)) for name, sql in GROWING.items()}
 PLANS |= {view.name: _plan(view.name, view.sql, view.key) for view in VIEWS}
 EVALUATOR = Evaluator()
-
-
-def _tidy_region(plan: ViewPlan) -> Region:
-    """A region whose turnovers begin with the first row forgotten, and last for many calls."""
-    kept = single_region(plan, {t.name: t for t in (EVENTS, *TABLES)}[plan.table]).regions[-1].store
-    assert kept is not None
-    return Region(
-        None if plan.filter is None else Filter(plan.filter, EVALUATOR),
-        Project(plan.project, EVALUATOR),
-        store := Turnover(partial(store_of, plan.name, kept, plan.project.schema), forgotten_min=0, step_rows=1),
-        View(store, plan.output, plan.having, EVALUATOR),
-    )
 
 
 @dataclass
@@ -129,7 +118,7 @@ class Fleet:
     @classmethod
     def of(cls, plan: ViewPlan, size: int = 3) -> "Fleet":
         """The last region gives memory back eagerly."""
-        regions = [*(region_of(plan, EVALUATOR) for _ in range(size - 1)), _tidy_region(plan)]
+        regions = [region_of(plan, EVALUATOR) for _ in range(size)]
         return cls(plan, regions, region_of(plan, EVALUATOR), {}, [])
 
     def apply(self, batch: Batch) -> None:

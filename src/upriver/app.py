@@ -5,20 +5,24 @@ import math
 import os
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from numbers import Real
 from typing import Any, Self
 
 import pyarrow as pa
 
 from upriver.client import Client, Keys, connect
-from upriver.dataflow.explain import render
+from upriver.dataflow.explain_dataflow import render
 from upriver.dataflow.graph import DataflowPlan
+from upriver.dataflow.ops import Per
 from upriver.dataflow.plan import TableSpec
-from upriver.dataflow.views import declare_view
-from upriver.errors import DeclarationError
+from upriver.dataflow.stateful import in_order
+from upriver.dataflow.views import declare_view, mapped_view
+from upriver.errors import DeclarationError, UnknownView
 from upriver.ids import Epoch
 from upriver.rescale import Rescale
+from upriver.spark.functions import Columns, declare_stateful_map
 from upriver.spark.names import DataFrame, SparkSession
 from upriver.spark.python import use_own_python
 from upriver.spark.rejected import read_rejected
@@ -28,6 +32,8 @@ from upriver.spark.tables import declared_table
 from upriver.spark.typer import SparkTyper
 from upriver.vnodes import VNODES_DEFAULT, check_vnodes
 
+REPLAN_S_MAX = 120.0
+"""Seconds in which a view can be added to an app that runs, or dropped, unless the caller says otherwise."""
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -125,21 +131,84 @@ class App:
         sets_aside = on_bad_row == "set_aside"
         self._sources[name] = Source(table=table, rows=rows, trigger=trigger or {}, sets_aside=sets_aside)
 
-    def view(self, name: str, sql: str, key: str | Sequence[str], *, partial: bool = True) -> None:
-        """Declare a view in Spark SQL on a declared table. What is not supported is refused here.
+    def view(
+        self,
+        name: str,
+        sql: str,
+        key: str | Sequence[str],
+        *,
+        partial: bool = True,
+        timeout: float = REPLAN_S_MAX,
+    ) -> None:
+        """Declare a view in Spark SQL on declared tables and views. What is not supported is refused here.
 
         key: the output column or columns that the view is looked up by. partial: keep only the keys that are read,
-        where the view is eligible; none is yet, and ``explain`` says so.
-        Raises DeclarationError, UnsupportedSql.
+        where the view is eligible; none is yet, and ``explain`` says so. In an app that runs, Spark first makes the
+        indexes that the view needs; then all workers read the tables' history again, and lookups wait for that.
+        timeout: seconds for this to begin. Raises DeclarationError, UnsupportedSql; WaitTimeout.
         """
-        self._check_declaring("view")
+        self._check_free(name)
+        views = {view: plan.sql for view, plan in self._plans.items()}
+        plan = declare_view(name, sql, key, self._tables, views, self._typer)
+        self._keep({**self._plans, name: plan}, timeout)
+
+    def stateful_map(
+        self,
+        name: str,
+        source: str,
+        key: str | Sequence[str],
+        func: Callable[..., Any],
+        schema: Columns,
+        *,
+        state: Columns | None = None,
+        per: str = Per.ROW,
+        order_by: str | Sequence[str] = (),
+        timeout: float = REPLAN_S_MAX,
+    ) -> None:
+        """Declare a view of what a Python function makes of each key's rows, in order, with a state of its own.
+
+        source: a table without a primary key. key: its columns that the function is called by. func: sees a row, a
+        key's rows, or many keys' rows at a time (``per``: ``"row"``, ``"key"``, ``"batch"``); docs/stateful_map.md says
+        what it takes and gives. schema: of the rows that it gives, behind the key's columns. state: of a key's state;
+        ``None`` for any value that can be pickled. Both in Spark's DDL, or as a schema. order_by: of the rows of a key.
+        timeout: as for :meth:`view`. Raises DeclarationError, KeyTypeError; WaitTimeout.
+        """
+        self._check_free(name)
+        if source not in self._tables:
+            tables = ", ".join(self._tables) or "none yet"
+            raise DeclarationError(f"stateful map {name!r}: there is no table {source!r}; there are: {tables}")
+        table, order = self._tables[source], _listed(order_by)
+        if self._river is None:
+            table = in_order(table, order, f"stateful map {name!r}")
+        op = declare_stateful_map(
+            name, table, _listed(key), func, schema, state, per=per, order_by=order, timezone=self._typer.timezone
+        )
+        self._tables[source] = table
+        self._sources[source] = replace(self._sources[source], table=table)
+        self._keep({**self._plans, name: mapped_view(name, op, table)}, timeout)
+
+    def drop_view(self, name: str, *, timeout: float = REPLAN_S_MAX) -> None:
+        """Keep a view no more. Views that read it go on: they hold what they need of it themselves.
+
+        timeout: as for :meth:`view`. Raises UnknownView, WaitTimeout.
+        """
+        if name not in self._plans:
+            raise UnknownView.among(name, self._plans)
+        self._keep({view: plan for view, plan in self._plans.items() if view != name}, timeout)
+
+    def _check_free(self, name: str) -> None:
         if not NAME.fullmatch(name):
             raise DeclarationError(
                 f"view {name!r}: a name is letters, digits and underscores, and starts with no digit"
             )
         if name in self._plans or name in self._sources:
             raise DeclarationError(f"view {name!r}: there is a table or a view of that name already")
-        self._plans[name] = declare_view(name, sql, key, self._tables, self._typer)
+
+    def _keep(self, plans: dict[str, DataflowPlan], timeout: float) -> None:
+        """These are the views from now on, whether the app runs or not."""
+        if self._river is not None:
+            self._river.replan(list(plans.values()), timeout)
+        self._plans = plans
 
     def _check_declaring(self, what: str) -> None:
         if self._river is not None:
@@ -259,6 +328,10 @@ class App:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+def _listed(columns: str | Sequence[str]) -> tuple[str, ...]:
+    return (columns,) if isinstance(columns, str) else tuple(columns)
 
 
 def _check_budget(milliseconds: float) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from upriver.dataflow.batch import Batch
 from upriver.dataflow.expressions import Evaluator
-from upriver.dataflow.region import Region
+from upriver.dataflow.running import Region
 from upriver.errors import UnknownView, WrongOwner
 from upriver.ids import MapVersion, WorkerId
 from upriver.machines.cluster import EPOCHS_AHEAD_MAX
@@ -19,6 +19,7 @@ from upriver.machines.coordinator_events import Outcome
 from upriver.sim import checkers
 from upriver.sim.campaign import Simulator
 from upriver.sim.checkers import Violated, require
+from upriver.sim.tables import VIEWS
 from upriver.vnodes import VnodeMap
 
 Checker = Callable[..., str | None]
@@ -145,25 +146,25 @@ def test_the_difference_of_two_views_is_told_by_its_first_key() -> None:
 class Doubling(Region):
     """Takes in everything twice; so does the oracle, but not SQL."""
 
-    def apply(self, batch: Batch) -> None:
-        super().apply(batch)
-        super().apply(batch)
+    def apply(self, port: int, batch: Batch) -> None:
+        super().apply(port, batch)
+        super().apply(port, batch)
 
 
 class Hasty(Region):
     """Takes a key's rows of one batch in the wrong order."""
 
-    def apply(self, batch: Batch) -> None:
+    def apply(self, port: int, batch: Batch) -> None:
         backwards = pa.array(range(len(batch) - 1, -1, -1), pa.int64())
-        super().apply(Batch(batch.rows.take(backwards), batch.hash64[::-1]))
+        super().apply(port, Batch(batch.rows.take(backwards), batch.hash64[::-1]))
 
 
 class Forgetful(Region):
     """Loses the first row of a batch that has several, which depends on how an epoch is cut."""
 
-    def apply(self, batch: Batch) -> None:
+    def apply(self, port: int, batch: Batch) -> None:
         lost = 1 if len(batch) > 1 else 0
-        super().apply(Batch(batch.rows.slice(lost), batch.hash64[lost:]))
+        super().apply(port, Batch(batch.rows.slice(lost), batch.hash64[lost:]))
 
 
 @pytest.mark.parametrize(
@@ -175,7 +176,8 @@ class Forgetful(Region):
     ],
 )
 def test_a_view_that_is_wrong_is_caught(faulty: type[Region], caught_by: set[str]) -> None:
-    simulator = Simulator(build_region=partial(faulty.build, evaluator=Evaluator()))
+    evaluator = Evaluator()
+    simulator = Simulator(build_region=partial(faulty.build, evaluator=evaluator), views=VIEWS)
     found = [simulator.play(seed, steps=200, workers=3).violation for seed in range(10)]
     assert {violation.checker for violation in found if violation is not None} <= caught_by
     assert any(found)

@@ -11,7 +11,7 @@ import duckdb
 import pytest
 
 from upriver.dataflow.expressions import Evaluator
-from upriver.dataflow.region import Region
+from upriver.dataflow.running import Region
 from upriver.ids import VnodeId, WorkerId
 from upriver.machines.coordinator_events import RescaleWanted
 from upriver.machines.messages import Order

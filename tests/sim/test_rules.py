@@ -37,6 +37,9 @@ CAUGHT_BY = {
     "c6_between_epochs": {"no_keys_move_while_epochs_flow", "nobody_is_left_waiting"},
     "c7_still_while_cut": {"snapshots_are_consistent_cuts", "a_key_lives_in_one_place"},
     "c8_leave_when_dry": {"machines_do_not_fail"},  # a worker that has left reads on
+    "c9_rows_have_arrived": {"machines_do_not_fail"},  # a stage's rows come when their epoch has ended
+    "c10_anew_when_torn": {"every_epoch_ends", "nobody_is_left_waiting", "views_equal_the_oracle"},
+    "w9_settle_what_comes_late": {"every_epoch_ends", "nobody_is_left_waiting"},
 }
 
 

@@ -44,7 +44,7 @@ class HandFedRiver:
         self.table = TableSpec(TABLE, SCHEMA, ("k",))
         self.token = secrets.token_urlsafe(32)
         tables = {TABLE: self.table}
-        self._plan = declare_view(VIEW, TOTALS, "k", tables, SparkTyper(spark, tables))
+        self._plan = declare_view(VIEW, TOTALS, "k", tables, {}, SparkTyper(spark, tables))
         (self._channel,) = self._plan.channels
         self._spark = spark
         self._root = str(root)
@@ -57,7 +57,7 @@ class HandFedRiver:
         self._lake = OwnedLake(self._root, LakeRecord(VNODES_DEFAULT, (self.table,), {TABLE: (self.table.key,)}), {})
         self._log = EpochLog(self._lake, History(), self._published)
         self._coordinator.start()
-        self._service = CoordinatorService(self._coordinator, (self._plan,), BIND, self.token)
+        self._service = CoordinatorService(self._coordinator, (self._plan,), (self.table,), BIND, self.token)
         config = WorkerConfig(
             root=self._root, coordinator=self._service.address, token=self.token, bind=BIND, plans=(self._plan,)
         )

@@ -18,7 +18,7 @@ from upriver.bench.events import SCHEMA, TABLE, TOTALS, VIEW, EventsSpec, write_
 from upriver.dataflow.batch import Batch
 from upriver.dataflow.expressions import Evaluator
 from upriver.dataflow.plan import TableSpec, lake_channel
-from upriver.dataflow.region import Region
+from upriver.dataflow.running import Region
 from upriver.dataflow.views import declare_view
 from upriver.ids import Epoch, Term, VnodeId
 from upriver.shell.lake import Lake, Manifest
@@ -116,7 +116,7 @@ def _read(lake: Lake, manifest: Manifest) -> list[Batch]:
 def _region(spark: SparkSession) -> Callable[[Sequence[Batch]], None]:
     """A worker's share of the view, which here is all of it; the result applies an epoch to it."""
     tables = {TABLE: EVENTS}
-    plan = declare_view(VIEW, TOTALS, "k", tables, SparkTyper(spark, tables))
+    plan = declare_view(VIEW, TOTALS, "k", tables, {}, SparkTyper(spark, tables))
     region = Region.build(plan, plan.regions[-1], Evaluator())
 
     def apply(epoch: Sequence[Batch]) -> None:

@@ -2,18 +2,34 @@
 
 from collections.abc import Mapping, Sequence
 
+from upriver.dataflow.algebra import Relation
 from upriver.dataflow.graph import DataflowPlan
+from upriver.dataflow.ops import Scan, StatefulMap
 from upriver.dataflow.plan import TableSpec
-from upriver.dataflow.single import single_region
-from upriver.dataflow.sql import Typer, plan_view
+from upriver.dataflow.planning import plan_regions, view_key
+from upriver.dataflow.sql import Typer, compile_view
 
 
 def declare_view(
-    name: str, sql: str, key: str | Sequence[str], tables: Mapping[str, TableSpec], typer: Typer
+    name: str,
+    sql: str,
+    key: str | Sequence[str],
+    tables: Mapping[str, TableSpec],
+    views: Mapping[str, str],
+    typer: Typer,
 ) -> DataflowPlan:
-    """Compile a view. key: output columns by which it is looked up.
+    """Compile a view. key: output columns by which it is looked up. views: the SQL of those that it may read, by name.
 
     Raises UnsupportedSql for what Spark can do and we cannot, with its place; DeclarationError for what is wrong.
     """
-    plan = plan_view(name, sql, key, tables, typer)
-    return single_region(plan, tables[plan.table])
+    compiled = compile_view(name, sql, tables, views, typer)
+    named = view_key(name, compiled.schema, (key,) if isinstance(key, str) else tuple(key))
+    regions = plan_regions(name, compiled.relation, named, tables)
+    return DataflowPlan(name, sql, named, compiled.schema, regions)
+
+
+def mapped_view(name: str, op: StatefulMap, source: TableSpec) -> DataflowPlan:
+    """The view of what a user's function gives for the rows of a table."""
+    relation = Relation(op, (Relation(Scan(source.name), (), source.schema),), op.output)
+    regions = plan_regions(name, relation, op.key, {source.name: source})
+    return DataflowPlan(name, f"stateful_map of {source.name}", op.key, op.output, regions)

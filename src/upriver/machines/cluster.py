@@ -1,10 +1,10 @@
 """The coordinator's view of its workers: who is there, who keeps what, and who is told what."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from upriver.dataflow.graph import DataflowPlan
-from upriver.ids import Epoch, Incarnation, VnodeId, WorkerId
+from upriver.ids import Channel, Epoch, Incarnation, VnodeId, WorkerId
 from upriver.machines.coordinator_events import CoordinatorAction, Tell
 from upriver.machines.ledger import Ledger
 from upriver.machines.messages import Assign, OpenEpoch, ReadVnodes, ToWorker
@@ -114,6 +114,12 @@ class Cluster:
         for worker, member in sorted(self.members.items()):
             if member.assigned or worker in self.workers:  # else it is to join, when all are ready for it
                 self.assign(member, start_at=Epoch(0), serve_from=self.ledger.published)
+
+    def replan(self, plans: tuple[DataflowPlan, ...], epochs: Sequence[Mapping[Channel, int]]) -> None:
+        """Keep these views, by the map that there is. epochs: as the ledger has it."""
+        self.plans = plans
+        self.maps = {region.name: self.reading for plan in plans for region in plan.regions}
+        self.ledger.replan(plans, epochs)
 
     def read_by(self, vnode_map: VnodeMap) -> None:
         """From the next epoch on, slices are read by this map."""

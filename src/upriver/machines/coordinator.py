@@ -19,6 +19,8 @@ from upriver.machines.coordinator_events import (
     CoordinatorEvent,
     EpochEnded,
     EpochPublished,
+    PlansTaken,
+    PlansWanted,
     RescaleWanted,
     SnapshotAsked,
     StopAsked,
@@ -60,7 +62,6 @@ class CoordinatorMachine:
     """``step(event) -> actions``; see the module's docstring."""
 
     def __init__(self, vnode_map: VnodeMap, plans: tuple[DataflowPlan, ...], rules: Rules = ALL_RULES) -> None:
-        self.plans = plans
         self._rules = rules
         self._ledger = Ledger(plans, rules.c1_all_workers_finish, rules.c9_rows_have_arrived)
         self.cluster = Cluster(
@@ -76,7 +77,13 @@ class CoordinatorMachine:
         self._rescales = Rescales(self.cluster, self._scans, self._meetings)
         self._is_torn = False
         """C10: rows that were exchanged may be lost, so all are to begin anew."""
+        self._wanted: list[PlansWanted] = []
+        """Views that are to be the app's, in order."""
         self._stopping = False
+
+    @property
+    def plans(self) -> tuple[DataflowPlan, ...]:
+        return self.cluster.plans
 
     @property
     def vnode_map(self) -> VnodeMap:
@@ -105,6 +112,8 @@ class CoordinatorMachine:
                 self._said(event)
             case SnapshotAsked():
                 self._scans.asked(event)
+            case PlansWanted():
+                self._wanted.append(event)
             case RescaleWanted():
                 self._rescales.wanted(event)
             case AbortWanted():
@@ -121,9 +130,10 @@ class CoordinatorMachine:
         """Do whatever has become possible."""
         if self._is_torn and self.cluster.is_filled():
             self._is_torn = False
-            if self.cluster.has_begun:
-                self._rescales.all_begin_anew()
+            self._rescales.all_begin_anew()
         self._end_epochs()
+        if self._wanted and self._rescales.is_over and self.cluster.is_quiet() and self._scans.is_idle:  # C11
+            self._replan(self._wanted.pop(0))
         self._rescales.advance()
         if self._ledger.is_staged:
             self._see_that_all_have_met()
@@ -133,11 +143,23 @@ class CoordinatorMachine:
         elif rescales.holds_still and self.cluster.is_quiet():
             scans.take_still()
         if rescales.in_lock_step or self._ledger.is_staged:
-            ready = rescales.opens_epochs and self._may_exchange()
+            ready = self._opens_epochs and self._may_exchange()
             if ready and not (scans.wants_pause and rescales.holds_still):
                 rescales.open_next()
         else:  # while nothing new is opened, those who are behind get what others had
-            self.cluster.open_ahead(self._ledger.published if rescales.opens_epochs else self.cluster.opened)
+            self.cluster.open_ahead(self._ledger.published if self._opens_epochs else self.cluster.opened)
+
+    @property
+    def _opens_epochs(self) -> bool:
+        """Whether epochs may be opened that nobody has had yet."""
+        return self._rescales.opens_epochs and not (self._wanted and self._rescales.is_over)
+
+    def _replan(self, wanted: PlansWanted) -> None:
+        """Other views from now on: all workers begin anew, and read what there is (C11)."""
+        self.cluster.replan(wanted.plans, wanted.epochs)
+        self._rescales.replanned()
+        self.cluster.start_anew()
+        self.cluster.actions.append(PlansTaken(ticket=wanted.ticket))
 
     def _may_exchange(self) -> bool:
         """Whether there is a channel between any two workers, or none is needed."""
@@ -168,11 +190,12 @@ class CoordinatorMachine:
         member = self.cluster.of_incarnation(incarnation)
         if member is None:
             return
+        if not self._stopping:
+            self._tear()  # while it is known what was opened for it
         del self.cluster.members[member.worker]
         self._ledger.forget(member.worker)
         self._scans.lost(incarnation)
         if not self._stopping:
-            self._tear()
             self._rescales.lost(member)
 
     def _tear(self) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from upriver.dataflow.graph import DataflowPlan
 from upriver.errors import UpriverError
 from upriver.ids import Channel, Epoch, Incarnation, SnapshotId, VnodeId, WorkerId
 from upriver.machines.messages import FromWorker, ToWorker
@@ -52,6 +53,19 @@ class SnapshotAsked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlansWanted:
+    """These shall be the views from now on. epochs: of each epoch in the lake, from the first on, the rows per channel,
+    those of channels that are new among them; epochs may have been published since.
+
+    ticket: names the asker.
+    """
+
+    ticket: int
+    plans: tuple[DataflowPlan, ...]
+    epochs: tuple[Mapping[Channel, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RescaleWanted:
     """Somebody wants so many workers, or these vnodes at these workers. ticket: names the request; never used twice.
 
@@ -83,6 +97,7 @@ CoordinatorEvent = (
     | EpochPublished
     | WorkerSaid
     | SnapshotAsked
+    | PlansWanted
     | RescaleWanted
     | AbortWanted
     | StopAsked
@@ -120,6 +135,13 @@ class SnapshotFailed:
 
     ticket: int
     error: UpriverError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlansTaken:
+    """The views are those that were wanted. All workers begin anew, and answer when they have caught up."""
+
+    ticket: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,5 +190,13 @@ class AppFailed:
 
 
 CoordinatorAction = (
-    Tell | EpochEnded | SnapshotReady | SnapshotFailed | StartWorkers | RescaleBegun | RescaleEnded | AppFailed
+    Tell
+    | EpochEnded
+    | SnapshotReady
+    | SnapshotFailed
+    | PlansTaken
+    | StartWorkers
+    | RescaleBegun
+    | RescaleEnded
+    | AppFailed
 )

@@ -54,19 +54,38 @@ class Ledger:
 
     def __init__(self, plans: Sequence[DataflowPlan], waits_for_all: bool, stages_wait: bool) -> None:
         """waits_for_all, stages_wait: rules C1 and C9."""
-        regions = [region for plan in plans for region in plan.regions]
         self.published = Epoch(0)
         self.ended = Epoch(0)
         self.through = Epoch(0)
-        self.deepest = max((plan.depth for plan in plans), default=0)
-        self._channels = {region.name: [channel for _, channel in region.lake_ports] for region in regions}
-        self._depths = {name: depth for plan in plans for name, depth in plan.depths.items()}
+        self.deepest = 0
+        self._channels: dict[str, list[Channel]] = {}
+        """By region: the lake edges that feed it."""
+        self._depths: dict[str, int] = {}
+        self._take(plans)
         self._c1_all_workers_finish = waits_for_all
         self._c9_rows_have_arrived = stages_wait
         self._promised: dict[Epoch, Mapping[Channel, int]] = {}
         """Rows per channel: of epochs that have not ended; with exchange edges, of all, for they may come again."""
         self._accounts: dict[Epoch, Account] = {}
         """Of all and only the epochs that somebody has finished or that were opened mixed, and that have not ended."""
+
+    def replan(self, plans: Sequence[DataflowPlan], epochs: Sequence[Mapping[Channel, int]]) -> None:
+        """The views are these, and all workers begin from nothing. epochs: of each, from the first on, the rows."""
+        self._take(plans)
+        first = 1 if self.is_staged else self.ended + 1
+        for epoch, rows in enumerate(epochs, 1):
+            if epoch >= first:
+                self._promised[Epoch(epoch)] = rows
+        self.start_anew()
+        if not self.is_staged:
+            self.through = self.ended
+            self._promised = {epoch: rows for epoch, rows in self._promised.items() if epoch > self.ended}
+
+    def _take(self, plans: Sequence[DataflowPlan]) -> None:
+        regions = [region for plan in plans for region in plan.regions]
+        self.deepest = max((plan.depth for plan in plans), default=0)
+        self._channels = {region.name: [channel for _, channel in region.lake_ports] for region in regions}
+        self._depths = {name: depth for plan in plans for name, depth in plan.depths.items()}
 
     @property
     def is_staged(self) -> bool:

@@ -44,8 +44,8 @@ class Rescales:
         self._cluster = cluster
         self._scans = scans
         self._meetings = meetings
-        self._regions = {region: RegionId(place) for place, region in enumerate(cluster.maps)}
-        self._names = {place: region for region, place in self._regions.items()}
+        self._regions: dict[str, RegionId] = {}
+        self._names: dict[RegionId, str] = {}
         self._protocol = self._new_protocol()
         self._queue: list[RescaleWanted] = []
         self._current: RescaleWanted | None = None
@@ -57,8 +57,15 @@ class Rescales:
         self._meetings_left = 0
 
     def _new_protocol(self) -> RescaleCoordinator:
+        self._regions = {region: RegionId(place) for place, region in enumerate(self._cluster.maps)}
+        self._names = {place: region for region, place in self._regions.items()}
         maps = {place: self._cluster.maps[region] for region, place in self._regions.items()}
         return RescaleCoordinator(maps, self._cluster.workers)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no rescale is on."""
+        return isinstance(self.stage, Idle)
 
     @property
     def is_idle(self) -> bool:
@@ -88,6 +95,13 @@ class Rescales:
     def awaits(self, worker: WorkerId) -> bool:
         """Whether the worker is to join, and is told what it keeps when all are there."""
         return isinstance(self.stage, Starting | Draining) and worker in self._joining()
+
+    def replanned(self) -> None:
+        """The regions are others now, and all begin anew."""
+        assert isinstance(self.stage, Idle)
+        self._protocol = self._new_protocol()
+        self._scans.start_anew()
+        self._meetings.forget()
 
     # What users want
 
@@ -137,7 +151,7 @@ class Rescales:
         Before that, it is waited for."""
         if isinstance(self.stage, Moving):
             self._fail(WorkerLost(f"worker {member.worker} was lost; all workers start anew by the old map"))
-        elif isinstance(self.stage, Meeting | Draining):
+        elif isinstance(self.stage, Starting | Meeting | Draining):
             joining = self._joining()
             if member.worker in joining:
                 self._cluster.workers = tuple(w for w in self._cluster.workers if w != member.worker)

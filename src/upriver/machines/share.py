@@ -37,7 +37,7 @@ State = tuple[pa.RecordBatch, ...]
 
 
 class Region(Protocol):
-    """One region's state at one worker, as :class:`upriver.dataflow.region.Region` keeps it."""
+    """One region's state at one worker, as :class:`upriver.dataflow.running.Region` keeps it."""
 
     @property
     def gathered(self) -> int:

@@ -3,14 +3,15 @@
 import itertools
 import queue
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
 from typing import Any, Protocol, assert_never
 
+from upriver.dataflow.graph import DataflowPlan
 from upriver.errors import ClusterError, ProtocolError, UpriverError, UserError, WaitTimeout
-from upriver.ids import Epoch, Incarnation, SnapshotId, VnodeId, WorkerId
+from upriver.ids import Channel, Epoch, Incarnation, SnapshotId, VnodeId, WorkerId
 from upriver.machines.coordinator import CoordinatorMachine
 from upriver.machines.coordinator_events import (
     AbortWanted,
@@ -19,6 +20,8 @@ from upriver.machines.coordinator_events import (
     CoordinatorEvent,
     EpochEnded,
     EpochPublished,
+    PlansTaken,
+    PlansWanted,
     RescaleBegun,
     RescaleEnded,
     RescaleWanted,
@@ -80,6 +83,7 @@ class CoordinatorLoop:
         self._tickets = itertools.count()
         self._joined: dict[Incarnation, _Joined] = {}
         self._asked: dict[int, Future[SnapshotParts]] = {}
+        self._replanning: dict[int, threading.Event] = {}
         self._desk = RescaleDesk()
         self._changed = threading.Condition()
         """Guards and announces ``_ended``, ``_failure``, ``_joined`` and ``_desk``."""
@@ -185,6 +189,19 @@ class CoordinatorLoop:
             raise WaitTimeout(f"view {view!r}: no snapshot in {seconds:g} s") from error
         finally:
             self._asked.pop(ticket, None)
+
+    def replan(self, plans: tuple[DataflowPlan, ...], epochs: Sequence[Mapping[Channel, int]], seconds: float) -> None:
+        """Keep these views from now on. epochs: of each epoch in the lake, from the first on, the rows per channel.
+
+        Returns when all workers have begun anew; they answer when they have read what there is. Raises WaitTimeout
+        after so many seconds; it will happen all the same.
+        """
+        ticket, taken = next(self._tickets), threading.Event()
+        self._replanning[ticket] = taken
+        self._inbox.put(PlansWanted(ticket=ticket, plans=plans, epochs=tuple(epochs)))
+        if not taken.wait(seconds):
+            self.check()
+            raise WaitTimeout(f"the views have not changed in {seconds:g} s: a rescale is on, or a worker is missing")
 
     # Rescales
 
@@ -299,6 +316,8 @@ class CoordinatorLoop:
             case SnapshotFailed():
                 if (asker := self._asked.pop(action.ticket, None)) is not None:
                     asker.set_exception(action.error)
+            case PlansTaken():
+                self._replanning.pop(action.ticket).set()
             case StartWorkers():
                 for worker in action.workers:
                     assert self._start_worker is not None

@@ -1,11 +1,12 @@
 """The coordinator on the network: workers open channels to it, everybody else calls actions."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from upriver.dataflow.explain import explain
+from upriver.dataflow.explain_dataflow import explain
 from upriver.dataflow.graph import DataflowPlan
+from upriver.dataflow.plan import TableSpec
 from upriver.errors import DeclarationError, ProtocolError, UnknownView, UpriverError
 from upriver.ids import Incarnation, VnodeId, WorkerId
 from upriver.machines.messages import ToWorker
@@ -54,6 +55,7 @@ class CoordinatorService:
         self,
         loop: CoordinatorLoop,
         plans: Sequence[DataflowPlan],
+        tables: Iterable[TableSpec],
         bind: str,
         token: str,
         check_slots: Callable[[int], None] = _any_number,
@@ -62,8 +64,10 @@ class CoordinatorService:
         self._loop = loop
         self._check_slots = check_slots
         self._scans = Scans(loop.snapshot)
-        self._plans = {plan.name: plan for plan in plans}
-        self._views = {plan.name: ViewRoute(plan.key, plan.schema) for plan in plans}
+        self._tables = {table.name: table for table in tables}
+        self._plans: dict[str, DataflowPlan] = {}
+        self._views: dict[str, ViewRoute] = {}
+        self.replan(plans)
         actions = {
             "routing": self._routing,
             "status": lambda _: loop.status(),
@@ -86,11 +90,16 @@ class CoordinatorService:
         """Refuse further calls and end those that are on."""
         self._server.stop()
 
+    def replan(self, plans: Sequence[DataflowPlan]) -> None:
+        """The views are these from now on."""
+        self._plans = {plan.name: plan for plan in plans}
+        self._views = {plan.name: ViewRoute(plan.key, plan.schema) for plan in plans}
+
     def explain(self, view: str) -> dict[str, Any]:
         """How a view is kept. Raises UnknownView."""
         if view not in self._plans:
             raise UnknownView.among(view, self._plans)
-        return explain(self._plans[view])
+        return explain(self._plans[view], self._tables)
 
     def _registered(self, end: ChannelEnd, hello: Message) -> Receiver:
         if hello.kind != REGISTER:

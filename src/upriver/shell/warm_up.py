@@ -55,7 +55,8 @@ def warm_up(plans: Sequence[DataflowPlan], build_region: BuildRegion) -> None:
 def _warm_region(plan: DataflowPlan, region: RegionPlan, build_region: BuildRegion) -> None:
     old, new = build_region(plan, region), build_region(plan, region)
     for port, entry in enumerate(region.inputs):
-        rows = pa.RecordBatch.from_arrays([_made_up(field.type) for field in entry.schema], _nullable(entry.schema))
+        made_up = [_made_up(field.type) for field in entry.schema]
+        rows = pa.RecordBatch.from_arrays(made_up, schema=_nullable(entry.schema))
         keys = rows.select(list(entry.edge.key))
         hashes = hash64(keys.columns, keys.num_rows)
         order = np.argsort(hashes)

@@ -9,7 +9,7 @@ from typing import Any
 
 from upriver.dataflow.expressions import Evaluator
 from upriver.dataflow.graph import DataflowPlan
-from upriver.dataflow.region import Region
+from upriver.dataflow.running import Region
 from upriver.errors import UpriverError
 from upriver.ids import Incarnation, SnapshotId, WorkerId
 from upriver.machines.messages import FromWorker, Meet

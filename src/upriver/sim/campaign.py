@@ -1,7 +1,7 @@
 """Many seeds, each a river of its own. The same seed, steps and workers play out the same, to the last line."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from random import Random
@@ -12,12 +12,12 @@ import duckdb
 from upriver.dataflow.expressions import Evaluator
 from upriver.dataflow.graph import DataflowPlan
 from upriver.dataflow.local_typer import LocalTyper
-from upriver.dataflow.region import Region
+from upriver.dataflow.running import Region
 from upriver.dataflow.views import declare_view
 from upriver.machines.following import BuildRegion
 from upriver.machines.rules import ALL_RULES, Rules
 from upriver.sim.checkers import Violated
-from upriver.sim.tables import TABLES, VIEWS
+from upriver.sim.tables import EXCHANGED, TABLES, VIEWS, ViewSpec
 from upriver.sim.world import World
 
 TRACE_TAIL_LINES = 60
@@ -54,12 +54,18 @@ class Outcome:
 class Simulator:
     """Plays seeds with the same rules; opening it costs more than a seed."""
 
-    def __init__(self, rules: Rules = ALL_RULES, build_region: BuildRegion | None = None) -> None:
-        """build_region: makes a view's empty state; the real Region, unless a test wants a faulty one."""
+    def __init__(
+        self,
+        rules: Rules = ALL_RULES,
+        build_region: BuildRegion | None = None,
+        views: Sequence[ViewSpec] = (*VIEWS, *EXCHANGED),
+    ) -> None:
+        """views: of which each seed draws some. build_region: makes an empty region; the real one, unless a test wants a
+        faulty one."""
         evaluator = Evaluator()
         self._rules = rules
         self._build_region = build_region or partial(Region.build, evaluator=evaluator)
-        self._plans = compiled_views()
+        self._plans = compiled_views(views)
         self._database = duckdb.connect(config={"threads": 1})
 
     def play(self, seed: int, steps: int, workers: int) -> Outcome:
@@ -81,11 +87,11 @@ class Simulator:
         return Outcome(seed, world.steps, violation, tuple(world.river.trace), dict(world.river.watcher.counters))
 
 
-def compiled_views() -> tuple[DataflowPlan, ...]:
-    """The plans of all views that a simulated river can have."""
+def compiled_views(views: Sequence[ViewSpec] = (*VIEWS, *EXCHANGED)) -> tuple[DataflowPlan, ...]:
+    """The plans of the views that a simulated river can have."""
     tables = {table.name: table for table in TABLES}
     typer = LocalTyper(tables)
-    return tuple(declare_view(view.name, view.sql, view.key, tables, typer) for view in VIEWS)
+    return tuple(declare_view(view.name, view.sql, view.key, tables, {}, typer) for view in views)
 
 
 def run_seed(seed: int, steps: int, workers: int, rules: Rules = ALL_RULES) -> Outcome:

@@ -17,6 +17,7 @@ from upriver.machines.coordinator_events import (
     CoordinatorEvent,
     EpochEnded,
     EpochPublished,
+    PlansTaken,
     RescaleBegun,
     RescaleEnded,
     SnapshotFailed,
@@ -239,6 +240,8 @@ class River:
                 self.watcher.snapshot_ready(action)
             case SnapshotFailed():
                 self.watcher.snapshot_failed(action)
+            case PlansTaken():
+                raise AssertionError("nobody has asked for other views")
             case StartWorkers():
                 self.wishes.starts(action)
             case RescaleBegun():

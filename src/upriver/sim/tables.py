@@ -35,6 +35,9 @@ TABLES = (TRADES, VISITS)
 
 SYMBOLS = (None, "", "ACME", "BETA", "CERN", "DUNE", "ECHO", "FLUX", "GULF", "HYDE", "IRIS", "JADE")
 SITES = (None, 0, 1, 2)
+NUMBERS = (None, 1, 2, 3, 4, 5, 6, 7)
+COUNTS_MAX = 5000
+"""More rows than any key has."""
 PAGES = (None, "/", "/about", "/buy", "/help")
 
 
@@ -43,7 +46,6 @@ class ViewSpec:
     """A view as a user declares it."""
 
     name: str
-    table: TableSpec
     sql: str
     key: tuple[str, ...]
 
@@ -51,32 +53,50 @@ class ViewSpec:
 VIEWS = (
     ViewSpec(
         "volumes",
-        TRADES,
         "SELECT sym, count(*) AS n, sum(qty) AS qty, min(price) AS low, max(price) AS high FROM trades GROUP BY sym",
         ("sym",),
     ),
-    ViewSpec("ticks", TRADES, "SELECT seq, sym, qty FROM trades WHERE qty > 2", ("sym",)),
+    ViewSpec("ticks", "SELECT seq, sym, qty FROM trades WHERE qty > 2", ("sym",)),
     ViewSpec(
         "pages",
-        VISITS,
         "SELECT site, page, count(*) AS n, avg(ms) AS ms FROM visits GROUP BY site, page",
         ("site", "page"),
     ),
+    ViewSpec("slowest", "SELECT page, max(ms) AS ms, count(site) AS sites FROM visits GROUP BY page", ("page",)),
+)
+EXCHANGED = (
     ViewSpec(
-        "slowest", VISITS, "SELECT page, max(ms) AS ms, count(site) AS sites FROM visits GROUP BY page", ("page",)
+        "habits",
+        "SELECT n, count(*) AS syms, sum(qty) AS qty FROM"
+        " (SELECT sym, count(*) AS n, sum(qty) AS qty FROM trades GROUP BY sym) GROUP BY n",
+        ("n",),
+    ),
+    ViewSpec(
+        "matches",
+        "SELECT sym, count(*) AS n, sum(v.times) AS times FROM trades JOIN"
+        " (SELECT ms, count(*) AS times FROM visits GROUP BY ms) v ON qty = v.ms GROUP BY sym",
+        ("sym",),
+    ),
+    ViewSpec(
+        "rhythms",
+        "SELECT page, count(*) AS habits FROM visits JOIN"
+        " (SELECT n, count(*) AS syms FROM (SELECT sym, count(*) AS n FROM trades GROUP BY sym) GROUP BY n) t"
+        " ON ms = t.syms GROUP BY page",
+        ("page",),
     ),
 )
+"""Views whose rows go from worker to worker, once or more often."""
 ORDERED = MappingProxyType({"ticks": "seq"})
 """Views of rows, and the column by which a key's rows are in order."""
 
 
 @cache
 def hashes_of_keys(index: tuple[str, ...]) -> Mapping[Key, int]:
-    """hash64 of every key that there can be on the lake edge of that index, in a fixed order."""
-    values = {"sym": SYMBOLS, "site": SITES, "page": PAGES}
-    schema = TRADES.schema if "sym" in index else VISITS.schema
+    """hash64 of every key that there can be of these columns of tables or views, in a fixed order."""
+    values = {"sym": SYMBOLS, "site": SITES, "page": PAGES, "qty": NUMBERS, "ms": NUMBERS, "n": range(1, COUNTS_MAX)}
+    types = {"sym": pa.string(), "site": pa.int32(), "page": pa.string()}
     keys = list(product(*(values[column] for column in index)))
-    columns = [pa.array([key[place] for key in keys], schema.field(name).type) for place, name in enumerate(index)]
+    columns = [pa.array([key[place] for key in keys], types.get(name, pa.int64())) for place, name in enumerate(index)]
     return MappingProxyType(dict(zip(keys, hash64(columns).tolist(), strict=True)))
 
 
@@ -100,9 +120,8 @@ class Crowd:
         columns: dict[str, list[Any]] = {name: [key[place] for key in drawn] for place, name in enumerate(table.key)}
         columns["seq"] = list(range(self._seq, self._seq + count))
         self._seq += count
-        numbers = (None, 1, 2, 3, 4, 5, 6, 7)
         for name in ("qty", "ms"):
-            columns[name] = self._lots.choices(numbers, k=count)
+            columns[name] = self._lots.choices(NUMBERS, k=count)
         columns["price"] = [number / 4 for number in self._lots.choices(range(100), k=count)]
         arrays = [pa.array(columns[field.name], field.type) for field in table.schema]
         return pa.RecordBatch.from_arrays(arrays, schema=table.schema)

@@ -40,6 +40,7 @@ VNODES = (1, 4, 8, 16, 64, 256)
 VNODES_CHOICES = 4  # of the numbers of vnodes that are enough, the lowest
 RESCALES_WAITING_MAX = 3  # users wish for no more meanwhile
 FAIR_STEPS_MAX = 200  # in which rescales can end while epochs are published
+EXCHANGED_SHARE = 0.3  # of the rivers that may have views of several regions
 BURST_MAX = 4  # envelopes that arrive from one peer at a time
 
 
@@ -61,7 +62,7 @@ class World:
         vnode_map = drawn_map(lots, workers)
         self._vnodes = len(vnode_map.owners)
         self._weather = weather or Weather.drawn(lots, vnode_map.workers)
-        self._plans = tuple(sorted(lots.sample(plans, lots.randint(1, len(plans))), key=plans.index))
+        self._plans = _drawn_plans(lots, plans)
         self.river = River(lots, vnode_map, self._plans, rules, build_region)
         self.river.torn = self._weather.torn
         self._tickets = count(1)
@@ -115,6 +116,8 @@ class World:
         places_max = len(river.wishes.places) + 5
         epochs = places_max * (river.lake.published + 1) * (slices_max + 3)
         slices = places_max**2 * len(self._plans) * (self._vnodes + 10)
+        depth = max(plan.depth for plan in self._plans)
+        epochs *= 1 + 4 * (depth + 1) * places_max if depth else 1
         steps_max = 2 * under_way + 2 * (2 + len(river.wishes.waiting)) * (epochs + slices)
         steps = 0
         while self.step():
@@ -284,6 +287,13 @@ class World:
     def _happened(self, what: str, line: str) -> None:
         self.river.watcher.counters[what] += 1
         self.river.trace.append(line)
+
+
+def _drawn_plans(lots: Random, plans: tuple[DataflowPlan, ...]) -> tuple[DataflowPlan, ...]:
+    """Some of the views; in most rivers only such as exchange nothing, whose epochs flow."""
+    flowing = tuple(plan for plan in plans if not plan.depth)
+    pool = flowing if flowing and lots.random() >= EXCHANGED_SHARE else plans
+    return tuple(sorted(lots.sample(pool, lots.randint(1, len(pool))), key=plans.index))
 
 
 def drawn_map(lots: Random, workers: int) -> VnodeMap:

@@ -6,11 +6,13 @@ one failure), the host starts another job, at most ``RESTARTS_MAX`` times for ea
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from uuid import uuid4
 
 from pyspark.sql import SparkSession
 
+from upriver.dataflow.graph import DataflowPlan
 from upriver.errors import ClusterError, UpriverError, WorkerLost
 from upriver.ids import WorkerId
 from upriver.shell.worker import WorkerConfig
@@ -34,6 +36,10 @@ class WorkerHost:
         self._threads: list[threading.Thread] = []
         """One for each time that a place was filled; a worker that has left may take its time."""
         self._stopping = threading.Event()
+
+    def replan(self, plans: tuple[DataflowPlan, ...]) -> None:
+        """Workers that are started from now on are to keep these views."""
+        self._config = replace(self._config, plans=plans)
 
     def start(self, worker: WorkerId) -> None:
         """Ask Spark for a slot and fill a worker's place; returns at once."""

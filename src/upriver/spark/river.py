@@ -101,7 +101,12 @@ class River:
             self._backfill = self._complete_indexes(self._lake, declared)
             self._log = self._replay(self._lake)
             self._service = CoordinatorService(
-                self._coordinator, self._plans, config.bind, config.token, partial(require_slots, self._spark)
+                self._coordinator,
+                self._plans,
+                [source.table for source in self._sources],
+                config.bind,
+                config.token,
+                partial(require_slots, self._spark),
             )
             worker_config = WorkerConfig(
                 root=config.root,
@@ -165,6 +170,25 @@ class River:
         assert self._log is not None
         assert self._backfill is not None
         self._backfill.run(self._layouts[table], index, self._log.keep(table, index))
+
+    def replan(self, plans: Sequence[DataflowPlan], seconds: float) -> None:
+        """Keep these views from now on. Indexes that they need are made first, while all goes on; then all workers
+        begin anew, and answer when they have read what there is.
+
+        Raises WaitTimeout if that has not begun in so many seconds, IngestFailed, LakeError.
+        """
+        assert self._log is not None
+        assert self._lake is not None
+        assert self._service is not None
+        assert self._host is not None
+        self._plans = tuple(plans)
+        for table, indexes in self._indexes().items():
+            for index in indexes:
+                self.add_index(table, index)
+        epochs = [self._lake.manifest(Epoch(epoch)).rows() for epoch in range(1, self._log.last + 1)]
+        self._host.replan(self._plans)
+        self._coordinator.replan(self._plans, epochs, seconds)
+        self._service.replan(self._plans)
 
     def _replay(self, lake: OwnedLake) -> EpochLog:
         """Tell the coordinator of all epochs that there are, and clear away what was never published."""

@@ -1,0 +1,175 @@
+# ruff: noqa: E501  queries are easier to read on one line
+"""Views of every kind in a running app on Spark: each equals Spark SQL over the same rows, before and after rescales."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from upriver import App
+from upriver.errors import DeclarationError, UnknownView, UnsupportedSql
+
+ORDERS = "id BIGINT, customer BIGINT, amount DOUBLE, kind STRING, at TIMESTAMP"
+CUSTOMERS = "cid BIGINT, name STRING, region STRING"
+VIEWS = {
+    "joined": (
+        "SELECT region, count(*) AS n, sum(amount) AS amount FROM orders JOIN customers ON customer = cid GROUP BY region",
+        "region",
+    ),
+    "outer_joined": ("SELECT id, customer, name FROM orders LEFT JOIN customers ON customer = cid", "id"),
+    "both_sides": (
+        "SELECT coalesce(customer, cid) AS c, count(*) AS n FROM orders FULL JOIN customers ON customer = cid GROUP BY coalesce(customer, cid)",
+        "c",
+    ),
+    "missing": (
+        "SELECT customer, count(*) AS n FROM orders LEFT ANTI JOIN customers ON customer = cid GROUP BY customer",
+        "customer",
+    ),
+    "sizes": (
+        "SELECT n, count(*) AS customers FROM (SELECT customer, count(*) AS n FROM orders GROUP BY customer) GROUP BY n",
+        "n",
+    ),
+    "largest": (
+        "SELECT kind, id, amount FROM (SELECT kind, id, amount, row_number() OVER (PARTITION BY kind ORDER BY amount DESC, id) AS place FROM orders) WHERE place <= 3",
+        "kind",
+    ),
+    "kinds": (
+        "SELECT kind, count(DISTINCT customer) AS customers, stddev(amount) AS spread, sum(amount) FILTER (WHERE amount > 2) AS much FROM orders GROUP BY kind",
+        "kind",
+    ),
+    "hours": (
+        "SELECT window(at, '1 hour').start AS start, count(*) AS n FROM orders GROUP BY window(at, '1 hour')",
+        "start",
+    ),
+    "either": (
+        "SELECT customer AS c, kind AS what FROM orders UNION SELECT cid AS c, region AS what FROM customers",
+        "c",
+    ),
+    "without": (
+        "WITH o AS (SELECT DISTINCT customer FROM orders) SELECT customer FROM o EXCEPT SELECT cid FROM customers",
+        "customer",
+    ),
+}
+
+
+@pytest.fixture
+def river(spark: Any, tmp_path: Path) -> Iterator[App]:
+    """Orders of eight customers, one of whom nobody knows, and a customer without an order. Some values are null."""
+    orders = spark.range(600).selectExpr(
+        "id",
+        "if(id % 50 = 0, null, id % 8) AS customer",
+        "if(id % 17 = 0, null, double(id % 5)) AS amount",
+        "concat('k', id % 3) AS kind",
+        "timestamp_seconds(id * 60) AS at",
+    )
+    customers = spark.range(1, 10).selectExpr(
+        "id AS cid", "concat('n', id) AS name", "if(id % 2 = 0, 'east', 'west') AS region"
+    )
+    orders.createOrReplaceTempView("orders")
+    customers.createOrReplaceTempView("customers")
+    with App(spark, root=str(tmp_path / "lake"), workers=2, vnodes=16) as app:
+        app.table("orders", orders, key="id", order_by="id")
+        app.table("customers", customers, key="cid")
+        yield app
+    spark.catalog.dropTempView("orders")
+    spark.catalog.dropTempView("customers")
+
+
+def assert_equals_spark(spark: Any, app: App, name: str, sql: str) -> None:
+    expected = spark.sql(sql)
+    found = app.read(name)
+    assert found.schema.simpleString() == expected.schema.simpleString(), name
+    counted = [sorted(map(repr, _rounded(rows))) for rows in (found.collect(), expected.collect())]
+    assert counted[0] == counted[1], name
+
+
+def _rounded(rows: list[Any]) -> list[tuple[Any, ...]]:
+    """A standard deviation may differ in its last bits."""
+    return [tuple(round(value, 9) if isinstance(value, float) else value for value in row) for row in rows]
+
+
+@pytest.mark.spark
+def test_views_of_every_kind_equal_spark_sql_and_go_on_doing_so_when_rescaled(spark: Any, river: App) -> None:
+    for name, (sql, key) in VIEWS.items():
+        river.view(name, sql, key=key)
+    river.start()
+    river.wait()
+    for strategy, workers in (("icadd", 3), ("redistribute", 2), ("restart", 3)):
+        for name, (sql, _) in VIEWS.items():
+            assert_equals_spark(spark, river, name, sql)
+        assert river.rescale(workers, strategy=strategy).wait()["outcome"] == "over"
+    for name, (sql, _) in VIEWS.items():
+        assert_equals_spark(spark, river, name, sql)
+
+
+@pytest.mark.spark
+def test_views_are_added_to_a_running_app_and_dropped(spark: Any, river: App) -> None:
+    river.view("sizes", VIEWS["sizes"][0], key="n")
+    river.start()
+    river.wait()
+    for name in ("joined", "largest"):
+        sql, key = VIEWS[name]
+        river.view(name, sql, key=key)
+        assert_equals_spark(spark, river, name, sql)
+    river.view("rich", "SELECT region FROM joined WHERE amount > 100", key="region")
+    assert_equals_spark(spark, river, "rich", f"SELECT region FROM ({VIEWS['joined'][0]}) WHERE amount > 100")
+    river.drop_view("joined")
+    assert sorted(river.status()["views"]) == ["largest", "rich", "sizes"]
+    assert river.lookup("rich", ["west"]).num_rows == 1
+    with pytest.raises(UnknownView, match="joined"):
+        river.lookup("joined", ["west"])
+    with pytest.raises(UnknownView, match="joined"):
+        river.drop_view("joined")
+    with pytest.raises(UnsupportedSql):
+        river.view("cubed", "SELECT kind, count(*) AS n FROM orders GROUP BY CUBE (kind)", key="kind")
+    assert_equals_spark(spark, river, "sizes", VIEWS["sizes"][0])
+
+
+def running_total(customer: int, order: Any, total: float | None) -> tuple[list[tuple[int, float]], float]:
+    total = (total or 0.0) + (order.amount or 0.0)
+    return [(order.id, total)], total
+
+
+@pytest.mark.spark
+def test_a_stateful_map_sees_each_keys_rows_in_order_while_keys_move(spark: Any, river: App) -> None:
+    river.stateful_map(
+        "totals", source="orders", key="customer", func=running_total, schema="id BIGINT, total DOUBLE", order_by="id"
+    )
+    river.start()
+    river.wait()
+    sql = """SELECT customer, id, sum(coalesce(amount, 0D)) OVER (PARTITION BY customer ORDER BY id) AS total FROM orders"""
+    assert_equals_spark(spark, river, "totals", sql)
+    assert river.rescale(3).wait()["outcome"] == "over"
+    assert_equals_spark(spark, river, "totals", sql)
+    found = river.lookup("totals", [3])
+    assert found["id"].to_pylist() == sorted(found["id"].to_pylist())
+    with pytest.raises(DeclarationError, match="there is no table 'nowhere'"):
+        river.stateful_map("x", source="nowhere", key="k", func=running_total, schema="n INT")
+
+
+@pytest.mark.spark
+def test_an_upsert_tables_views_see_the_last_version_of_each_row(spark: Any, tmp_path: Path) -> None:
+    versions = spark.sql("""
+        SELECT id % 40 AS id, id AS version, concat('d', (id * 7) % 5) AS dept, id % 11 AS pay,
+               if(id % 13 = 0, 'D', 'U') AS op FROM range(400)""")
+    versions.createOrReplaceTempView("versions")
+    with App(spark, root=str(tmp_path / "lake"), workers=2, vnodes=16) as app:
+        app.table("staff", versions, primary_key="id", order_by="version", deletes="op = 'D'")
+        app.view(
+            "pay", "SELECT dept, count(*) AS n, sum(pay) AS pay, max(pay) AS most FROM staff GROUP BY dept", key="dept"
+        )
+        app.view("one", "SELECT id, dept, pay FROM staff", key="id")
+        app.start()
+        app.wait()
+        current = "(SELECT * FROM (SELECT *, row_number() OVER (PARTITION BY id ORDER BY version DESC) AS r FROM versions) WHERE r = 1 AND op <> 'D')"
+        for _ in range(2):
+            assert_equals_spark(
+                spark,
+                app,
+                "pay",
+                f"SELECT dept, count(*) AS n, sum(pay) AS pay, max(pay) AS most FROM {current} GROUP BY dept",
+            )
+            assert_equals_spark(spark, app, "one", f"SELECT id, dept, pay FROM {current}")
+            assert app.rescale(3).wait()["outcome"] == "over"
+    spark.catalog.dropTempView("versions")
