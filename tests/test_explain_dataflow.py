@@ -11,8 +11,8 @@ from upriver.dataflow.explain_dataflow import explain, render
 JOIN = """\
 view makers, looked up by (i_maker)
   region makers/0, keyed by (item), stage 0
-    why: keyed by (item) and (i_item), for the inner join on item = i_item; ends here because makers needs its rows by \
-(i_maker), which is not what the inner join compares
+    why: keyed by (sales.item) and (items.item), for the inner join on sales.item = items.item; ends here because \
+makers needs its rows by (items.maker), which is not what the inner join compares
     0: lake edge sales/item: rows of sales in hash64 order of (item)
     1: lake edge items/item: rows of items in hash64 order of (item)
     2, from 0: columns (item, price)
@@ -55,11 +55,17 @@ def test_what_is_told_is_what_is_planned(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "reasons"),
     [
-        ("computed key", ["keeps nothing", "and (low) is computed"]),
-        ("key of an aggregate", ["for groups by (item)", "more than (item), by which rows are grouped"]),
-        ("latest by another key", ["the latest row of each (shop, item)", "more than the primary key (shop, item)"]),
+        ("computed key", ["keeps nothing", "by (f(sales.item)), and (f(sales.item)) is computed"]),
+        (
+            "key of an aggregate",
+            ["for groups by (sales.item)", "by (count(*)), which is more than (sales.item), by which rows are grouped"],
+        ),
+        (
+            "latest by another key",
+            ["the latest row of each (stock.shop, stock.item)", "more than the primary key (stock.shop, stock.item)"],
+        ),
         ("top of all", ["all rows in one place", "v/1 needs its rows in one place"]),
-        ("union by a computed key", ["and (k) is computed"]),
+        ("union by a computed key", ["and (f(sales.amount)) is computed"]),
         ("greatest group by a computed key", ["fewer rows are exchanged here than before"]),
     ],
 )

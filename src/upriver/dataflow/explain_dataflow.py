@@ -75,7 +75,7 @@ def _region(plan: DataflowPlan, region: RegionPlan) -> Explained:
     return {
         "region": region.name,
         "depth": plan.depths[region.name],
-        "routing_key": list(_routing_key(region)),
+        "routing_key": list(_routing_key(plan, region)),
         "why": region.why,
         "inputs": [_edge(entry) for entry in region.inputs],
         "steps": [{"does": _step(node), "of": list(node.inputs)} for node in region.nodes],
@@ -86,11 +86,12 @@ def _region(plan: DataflowPlan, region: RegionPlan) -> Explained:
     }
 
 
-def _routing_key(region: RegionPlan) -> tuple[str, ...]:
-    """As the view's store or the first edge names it; several tables that only pass through have none in common."""
+def _routing_key(plan: DataflowPlan, region: RegionPlan) -> tuple[str, ...]:
+    """As the user knows it where he does: of the view, or of a table."""
     if region.store is not None:
-        return region.store.key
-    return region.inputs[0].edge.key
+        return plan.key
+    edges = [entry.edge for entry in region.inputs]
+    return next((edge for edge in edges if isinstance(edge, LakeEdge)), edges[0]).key
 
 
 def _edge(entry: Input) -> str:

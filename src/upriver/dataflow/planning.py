@@ -42,9 +42,9 @@ def plan_regions(
                 f"view {name!r}: its key {column!r} is of type {root.schema.field(column).type}, by which rows cannot "
                 "be looked up. Choose another column."
             )
-    kept, routing, store = _stored(root, wanted)
-    regions = _Regions(name, Keys(kept, tables), tables)
-    return regions.planned(kept, routing, store)
+    kept, store = _stored(root, wanted)
+    last = _Draft(why_looked_up(wanted), name)
+    return _Regions(name, Keys(kept, tables), tables).planned(last, kept, store)
 
 
 def view_key(name: str, schema: pa.Schema, key: Sequence[str]) -> Key:
@@ -67,8 +67,8 @@ def view_key(name: str, schema: pa.Schema, key: Sequence[str]) -> Key:
 # What is kept of the view ---------------------------------------------------------------------------------------------
 
 
-def _stored(root: Step, key: Key) -> tuple[Step, Key, ViewStore]:
-    """What goes into the store, by which of its columns, and the store.
+def _stored(root: Step, key: Key) -> tuple[Step, ViewStore]:
+    """What goes into the store, and the store.
 
     If the view is looked up by what its last step groups by, it keeps the groups; else its rows.
     """
@@ -85,12 +85,8 @@ def _stored(root: Step, key: Key) -> tuple[Step, Key, ViewStore]:
         if len(routing) == len(key):
             having = reduce(_and_then, reversed(predicates)) if predicates else None
             (kept,) = step.inputs
-            return (
-                kept,
-                routing,
-                ViewStore(routing, _routed_first(step.op.plan, routing), having, output, kept.retracts),
-            )
-    return root, key, ViewStore(key, None, None, plain(root.schema), root.retracts)
+            return kept, ViewStore(routing, _routed_first(step.op.plan, routing), having, output, kept.retracts)
+    return root, ViewStore(key, None, None, plain(root.schema), root.retracts)
 
 
 def _and_then(second: str, first: str) -> str:
@@ -152,9 +148,9 @@ class _Regions:
         self._finished: dict[Step, _Draft] = {}
         """By the step that ends it; each after those that feed it."""
 
-    def planned(self, kept: Step, key: Key, store: ViewStore) -> tuple[RegionPlan, ...]:
-        last = _Draft(why_looked_up(key), self._view)
-        self._by(last, kept, key)
+    def planned(self, last: _Draft, kept: Step, store: ViewStore) -> tuple[RegionPlan, ...]:
+        """All regions, the last of which has the store."""
+        self._by(last, kept, store.key)
         return (*(draft.plan(None) for draft in self._finished.values()), last.plan(store))
 
     def _by(self, draft: _Draft, step: Step, key: Key) -> int:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from upriver.dataflow.column_names import columns_in
-from upriver.dataflow.ops import Aggregate, Filter, Join, JoinKind, Latest, Project, Scan, Union
+from upriver.dataflow.ops import Aggregate, Filter, Join, JoinKind, Latest, Project, Scan, TopK, Union
 from upriver.dataflow.plan import AggregatePlan, Projection
 from upriver.dataflow.planning_steps import Step, Steps
 
@@ -70,6 +70,8 @@ def _wanted(step: Step, needed: set[str]) -> list[set[str]]:
         case Latest():
             deleted = set() if step.op.deleted is None else columns_in(step.op.deleted)
             return [{*needed, *step.op.key, *step.op.order_by, *deleted}]
+        case TopK():
+            return [(needed - {step.op.rank}) | {*step.op.partition, *(order.column for order in step.op.order)}]
         case Union():
             return [needed for _ in step.inputs]
         case _:
@@ -112,6 +114,11 @@ def _rebuilt(step: Step, needed: set[str], inputs: Sequence[Step], steps: Steps)
             return steps.make(step.op, exact, _fields(step.schema, names))
         case Latest():
             return steps.make(step.op, exact, exact[0].schema)
+        case TopK():
+            # Ties are settled by the columns that are left: which of them is settled first, nobody asked.
+            rank = step.op.rank if step.op.rank in needed else None
+            ranked = [] if rank is None else [step.schema.field(rank)]
+            return steps.make(replace(step.op, rank=rank), exact, pa.schema([*exact[0].schema, *ranked]))
         case _:
             return steps.make(step.op, exact, step.schema)
 

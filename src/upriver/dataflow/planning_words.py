@@ -1,9 +1,14 @@
-"""Why a region is keyed as it is, and why it ends where it does, in words for ``explain``."""
+"""Why a region is keyed as it is, and why it ends where it does, in words for ``explain``.
+
+Columns are called by what they are of the declared tables: the names in between are the front end's own.
+"""
 
 from collections.abc import Iterable
 
+from upriver.dataflow.column_names import columns_in
 from upriver.dataflow.operators.project import plain_columns
-from upriver.dataflow.ops import Aggregate, Filter, Join, Latest, Project, SetOperation, StatefulMap, TopK, Union
+from upriver.dataflow.ops import Aggregate, Filter, Join, Latest, Project, Scan, SetOperation, StatefulMap, TopK, Union
+from upriver.dataflow.plan import AggregateCall, Projection
 from upriver.dataflow.planning_keys import inward
 from upriver.dataflow.planning_steps import Step
 from upriver.dataflow.routing import Key
@@ -15,7 +20,7 @@ def listed(columns: Iterable[str]) -> str:
 
 
 def why_looked_up(key: Key) -> str:
-    """Of the last region."""
+    """Of the last region. key: of the view."""
     return f"keyed by {listed(key)}, by which the view is looked up"
 
 
@@ -25,32 +30,75 @@ def why_keyed(step: Step, keys: tuple[Key, ...] | None) -> str:
         return "keeps nothing, so its rows come by the tables' own keys"
     if not keys[0]:
         return "has all rows in one place, for all of them are compared with each other"
-    return f"keyed by {' and '.join(dict.fromkeys(map(listed, keys)))}, {_what_for(step)}"
+    names = [_origins(part, key) for part, key in zip(step.inputs, keys, strict=True)]
+    return f"keyed by {' and '.join(dict.fromkeys(names))}, {_what_for(step)}"
 
 
 def why_cut(step: Step, key: Key, user: str) -> str:
     """user: the region that needs the rows of ``step`` by ``key``."""
-    obstacle = "" if not key else _obstacle(step, key)
-    return f"ends here because {user} needs its rows {f'by {listed(key)}' if key else 'in one place'}{obstacle}"
+    if not key:
+        return f"ends here because {user} needs its rows in one place"
+    return f"ends here because {user} needs its rows by {_origins(step, key)}{_obstacle(step, key)}"
+
+
+def origin(step: Step, column: str) -> str:
+    """What a column of a step's rows is: ``table.column``, a function of such columns, or a result."""
+    match step.op:
+        case Scan(table):
+            return f"{table}.{column}"
+        case Project(projection):
+            return _projected(step.inputs[0], projection, column)
+        case Aggregate(plan) if column not in plan.group:
+            call = next(call for call in plan.calls if call.output == column)
+            return _called(step.inputs[0], call)
+        case TopK() if column == step.op.rank:
+            return f"{step.op.ranking}()"
+        case StatefulMap() if column not in step.op.key:
+            return f"the stateful map's {column}"
+        case _:
+            return origin(next(part for part in step.inputs if column in part.schema.names), column)
+
+
+def _projected(source: Step, projection: Projection, column: str) -> str:
+    plain = plain_columns(projection)
+    if column in plain:
+        return origin(source, plain[column])
+    named = columns_in(projection.expressions[projection.schema.get_field_index(column)])
+    return f"f{listed(origin(source, name) for name in sorted(named))}"
+
+
+def _called(source: Step, call: AggregateCall) -> str:
+    argument = "*" if call.argument is None else origin(source, call.argument)
+    return f"{call.function.removesuffix('_star')}({argument})"
+
+
+def _origins(step: Step, columns: Iterable[str]) -> str:
+    return listed(origin(step, column) for column in columns)
 
 
 def _what_for(step: Step) -> str:
+    source = step.inputs[0]
     match step.op:
         case Aggregate(plan):
-            return f"for groups by {listed(plan.group)}"
+            return f"for groups by {_origins(source, plan.group)}"
         case Join():
-            pairs = zip(step.op.left_key, step.op.right_key, strict=True)
-            return f"for the {step.op.kind} join on {' and '.join(f'{left} = {right}' for left, right in pairs)}"
+            return f"for the {step.op.kind} join on {_pairs(step, step.op)}"
         case TopK():
-            return f"for the first {step.op.limit} of each {listed(step.op.partition)}"
+            return f"for the first {step.op.limit} of each {_origins(source, step.op.partition)}"
         case Latest():
-            return f"for the latest row of each {listed(step.op.key)}"
+            return f"for the latest row of each {_origins(source, step.op.key)}"
         case StatefulMap():
-            return f"for the stateful map of each {listed(step.op.key)}"
+            return f"for the stateful map of each {_origins(source, step.op.key)}"
         case SetOperation():
             return f"for {step.op.kind}, which compares whole rows"
         case _:
             return "which all of its inputs have"
+
+
+def _pairs(step: Step, op: Join) -> str:
+    left, right = step.inputs
+    pairs = zip(op.left_key, op.right_key, strict=True)
+    return " and ".join(f"{origin(left, one)} = {origin(right, other)}" for one, other in pairs)
 
 
 def _obstacle(step: Step, key: Key) -> str:
@@ -68,16 +116,16 @@ def _missing(step: Step, key: Key) -> str:
     match step.op:
         case Project(projection):
             computed = [column for column in key if column not in plain_columns(projection)]
-            return f", and {listed(computed)} is computed" if computed else ""
+            return f", and {_origins(step, computed)} is computed" if computed else ""
         case Aggregate(plan):
-            return f", which is more than {listed(plan.group)}, by which rows are grouped"
+            return f", which is more than {_origins(step, plan.group)}, by which rows are grouped"
         case Join():
             return f", which is not what the {step.op.kind} join compares"
         case TopK():
-            return f", which is more than {listed(step.op.partition)}, within which rows are ranked"
+            return f", which is more than {_origins(step, step.op.partition)}, within which rows are ranked"
         case Latest():
-            return f", which is more than the primary key {listed(step.op.key)}"
+            return f", which is more than the primary key {_origins(step, step.op.key)}"
         case StatefulMap():
-            return f", which is more than {listed(step.op.key)}, of which the stateful map has a state"
+            return f", which is more than {_origins(step, step.op.key)}, of which the stateful map has a state"
         case _:
             return ""
