@@ -89,15 +89,16 @@ def recall_op(source: pa.Schema, key: Sequence[str], per: Per) -> Op:
     return map_op(RECALL[per], source, key, columns, columns, per)
 
 
-def folded(rows: Iterable[Row], key: Sequence[int]) -> dict[Row, list[Row]]:
-    """What :func:`recall` gives for each key, in plain Python. key: places of its columns."""
+def folded(rows: Iterable[Row], key: Sequence[int]) -> tuple[dict[Row, list[Row]], set[Row]]:
+    """What :func:`recall` gives for each key, in plain Python, and the keys that have a state. key: its columns."""
     states: dict[Row, Any] = {}
     given: dict[Row, list[Row]] = {}
     for row in rows:
         of = tuple(plainly(row[place]) for place in key)
         more, states[of] = recall(None, row, states.get(of))
         given.setdefault(of, []).extend(tuple(map(plainly, output)) for output in more)
-    return {of: output for of, output in given.items() if output}
+    held = {of for of, state in states.items() if state is not None}
+    return {of: output for of, output in given.items() if output}, held
 
 
 @dataclass
@@ -117,8 +118,10 @@ class Fleet:
         build = (StatefulMap(self.op, self.source, self.routing, forgotten_min=0, step_rows=1) for _ in range(2))
         self.maps.extend(build)
 
-    def batch(self, rows: Sequence[Row]) -> Batch:
-        return table_batch(self.source, rows, self.routing, self.hasher)
+    def batch(self, rows: Sequence[Row], by_hash: bool) -> Batch:
+        """by_hash: in the order of a lake edge; or just as they are."""
+        batch = table_batch(self.source, rows, self.routing, self.hasher if by_hash else _no_hashes)
+        return Batch(batch.rows, self.hasher([batch.rows.column(name) for name in self.routing]))
 
     def apply(self, batch: Batch, cuts: Iterable[int] = ()) -> None:
         for piece in pieces(batch, cuts):
@@ -149,8 +152,20 @@ class Fleet:
         assert source.collect(keys)[0].num_rows == 0
         self.owners[key] = to
 
-    def held(self) -> int:
-        return sum(operator.held for operator in self.maps)
+    def check_held(self, keys: set[Row]) -> None:
+        """These keys have a state, each at the one operator that owns it, and no others have."""
+        found: set[Row] = set()
+        for place, operator in enumerate(self.maps):
+            hashes = operator.hashes_between(0, 2**64 - 1)
+            assert {self.owners[key] for key in hashes.tolist()} <= {place}
+            (state,) = operator.collect(np.unique(hashes))
+            assert operator.held == len(hashes) == state.num_rows
+            found |= {row[1 : 1 + len(self.op.key)] for row in plain_rows(state)}
+        assert found == keys
+
+
+def _no_hashes(columns: Sequence[pa.Array]) -> Hashes:
+    return np.zeros(len(columns[0]), np.uint64)
 
 
 def assert_same_state(left: Sequence[pa.RecordBatch], right: Sequence[pa.RecordBatch]) -> None:

@@ -42,10 +42,12 @@ def test_a_function_sees_each_keys_rows_in_order_with_its_state(
     for _ in range(data.draw(st.integers(1, 3))):
         size = data.draw(st.integers(0, 20))
         rows = list(zip(*(data.draw(column_values(type, size=size)) for type in types), strict=True))
-        batch = fleet.batch(rows)
+        batch = fleet.batch(rows, by_hash=data.draw(st.booleans()))
         fleet.apply(batch, data.draw(CUTS))
         seen += zip(*(column.to_pylist() for column in batch.rows.columns), strict=True)
-        assert fleet.given == folded(seen, range(width))
+        expected, held = folded(seen, range(width))
+        assert fleet.given == expected
+        fleet.check_held(held)
         for moved in data.draw(st.lists(st.sampled_from([0, *fleet.owners]), max_size=3)):
             if moved in fleet.owners:
                 fleet.move(moved, to=data.draw(st.integers(0, 1)))

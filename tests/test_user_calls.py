@@ -162,6 +162,17 @@ def test_rows_of_a_key_may_be_plain_or_arrows() -> None:
     assert given == [("b", "b", 1), ("b", "b", 2), ("c", "x", 1), ("d", "d", 1), ("d", "d", 2), ("e", "x", 1)]
 
 
+def wrong_at_last(key: str, rows: pa.RecordBatch, state: Any) -> Any:
+    return {1: [(1, key)], 2: ROWS, 3: [(1, key), (0.5, key)]}[rows.num_rows], None
+
+
+def test_the_key_at_fault_is_told_whatever_came_before() -> None:
+    operator = StatefulMap(map_op(wrong_at_last, SOURCE, ["k"], STATE, OUTPUT, Per.KEY), SOURCE, ["k"])
+    batch = batch_of(SOURCE, [(key, 0, None) for key in ("a", "b", "b", "c", "c", "c", "d")], [])
+    with pytest.raises(RowError, match=r"for the key 'c' .* column total of the output row: 0\.5 is not a Decimal"):
+        operator.apply(0, batch)
+
+
 def test_keys_of_a_batch_may_be_an_arrow_array() -> None:
     HERE.update(fine=lambda keys, rows, states: (pa.array([0, 0]), ROWS, states_of(1)))
     operator = StatefulMap(map_op(misbehaving, SOURCE, ["k"], STATE, OUTPUT, Per.BATCH), SOURCE, ["k"])
