@@ -4,30 +4,55 @@ import json
 import re
 
 import pytest
-from dataflow_kit import QUERIES, TABLES
+from dataflow_kit import QUERIES, SALES, TABLES, TEXT
+from relation_kit import count, scan, select
 
 from upriver.dataflow.explain_dataflow import explain, render
+from upriver.dataflow.graph import DataflowPlan
+from upriver.dataflow.planning import plan_regions
 
 JOIN = """\
 view makers, looked up by (i_maker)
-  region makers/0, keyed by (item), stage 0
+  region makers/0, keyed by (sales.item), stage 0
     why: keyed by (sales.item) and (items.item), for the inner join on sales.item = items.item; ends here because \
 makers needs its rows by (items.maker), which is not what the inner join compares
     0: lake edge sales/item: rows of sales in hash64 order of (item)
     1: lake edge items/item: rows of items in hash64 order of (item)
-    2, from 0: columns (item, price)
-    3, from 1: columns (i_item = item, i_maker = maker)
-    4, from 2 and 3: inner join on item = i_item
-    5, from 4: columns (price, i_maker)
-    rows go to region makers by (i_maker)
+    2, from 0: columns (sales.item, sales.price)
+    3, from 1: columns (items.item, items.maker)
+    4, from 2 and 3: inner join on sales.item = items.item
+    5, from 4: columns (sales.price, items.maker)
+    rows go to region makers by (items.maker)
     state: full (every key is kept: partial state is not built yet)
   region makers, keyed by (i_maker), stage 1
     why: keyed by (i_maker), by which the view is looked up
-    0: exchange edge: rows (price, i_maker) of region makers/0 by (i_maker)
-    keeps group by (i_maker): count(*), min(price); gives i_maker string, n int64, least double
+    0: exchange edge: rows of region makers/0 by (items.maker)
+    keeps group by (items.maker): count(*), min(sales.price); gives i_maker string, n int64, least double
     state: full (every key is kept: partial state is not built yet)
   index (item) of sales: made for views by Spark, at ingest
   index (item) of items: its own key"""
+
+STEPS = {
+    "rows": ["columns (sales.shop, sales.item, sales.amount * 2)", "filter sales.amount * 2 > 0"],
+    "groups": ["columns (sales.shop, sales.item)"],
+    "anti join": ["anti join on sales.item = items.item and sales.amount > items.size"],
+    "latest": ["latest row by (seq) of each (shop, item), none if gone", "filter stock.held > 1"],
+    "top": [
+        "first 2 by sales.amount desc, sales.seq of each (sales.item)",
+        "columns (sales.item, sales.seq, row_number())",
+    ],
+    "top of all": ["first 3 by sales.amount desc, sales.seq", "columns (sales.shop, sales.seq)"],
+    "except": ["columns (sales.item)", "columns (items.item)", "except"],
+    "union": ["columns (sales.item)", "columns (items.maker)", "union"],
+    "groups of groups": ["group by (sales.shop, sales.item): count(*), sum(sales.amount)"],
+}
+KEEPS = {
+    "rows": "the rows; gives shop int32, item string, twice int64",
+    "groups": "group by (sales.shop, sales.item): count(*); read where count(*) > 1; "
+    "gives n int64, thing string, shop int32",
+    "distinct": "group by (sales.item, sales.shop): distinct values only; gives shop int32, item string",
+    "groups of groups": "group by (count(*)): max(sum(sales.amount)), count(*); gives n int64, most int64, shops int64",
+}
 
 
 def test_a_dataflow_is_told_region_by_region() -> None:
@@ -55,7 +80,7 @@ def test_what_is_told_is_what_is_planned(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "reasons"),
     [
-        ("computed key", ["keeps nothing", "by (f(sales.item)), and (f(sales.item)) is computed"]),
+        ("computed key", ["keeps nothing", "and (lower(sales.item) || '!') is computed"]),
         (
             "key of an aggregate",
             ["for groups by (sales.item)", "by (count(*)), which is more than (sales.item), by which rows are grouped"],
@@ -65,10 +90,30 @@ def test_what_is_told_is_what_is_planned(name: str) -> None:
             ["the latest row of each (stock.shop, stock.item)", "more than the primary key (stock.shop, stock.item)"],
         ),
         ("top of all", ["all rows in one place", "v/1 needs its rows in one place"]),
-        ("union by a computed key", ["and (f(sales.amount)) is computed"]),
+        ("union by a computed key", ["and (sales.amount + 1) is computed"]),
         ("greatest group by a computed key", ["fewer rows are exchanged here than before"]),
     ],
 )
 def test_it_says_why_a_region_is_keyed_and_cut(name: str, reasons: list[str]) -> None:
     told = " ".join(region.why for region in QUERIES[name].plan("v").regions)
     assert [reason for reason in reasons if reason not in told] == []
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_step_is_told_by_the_columns_of_the_tables(name: str) -> None:
+    told = explain(QUERIES[name].plan("v"), TABLES)
+    steps = [step["does"] for region in told["regions"] for step in region["steps"]]
+    assert [step for step in STEPS[name] if step not in steps] == []
+
+
+@pytest.mark.parametrize("name", KEEPS)
+def test_what_is_kept_is_told_by_the_columns_of_the_tables(name: str) -> None:
+    assert explain(QUERIES[name].plan("v"), TABLES)["regions"][-1]["keeps"] == KEEPS[name]
+
+
+def test_a_long_expression_is_told_by_what_it_is_made_of() -> None:
+    long = select(scan(SALES), k=(" || ".join(['"item"', '"item"::VARCHAR(3)', "'it''s \"long\"'"] * 2), TEXT))
+    regions = plan_regions("v", count(long, "k"), ("k",), TABLES)
+    told = explain(DataflowPlan("v", "", ("k",), long.schema, regions), TABLES)
+    assert told["regions"][0]["sends"] == [{"to": "v", "key": ["f(sales.item)"]}]
+    assert told["regions"][0]["steps"][0]["does"].count("'it''s \"long\"'") == 2

@@ -1,43 +1,49 @@
 """What a dataflow does, in words a user can check: regions, routing keys, edges, indexes, partial or full and why."""
 
-from collections.abc import Mapping
-from itertools import chain
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
+import pyarrow as pa
+
+from upriver.dataflow.column_names import with_texts
 from upriver.dataflow.explain import FULL_REASON
 from upriver.dataflow.graph import DataflowPlan, Input, LakeEdge, Node, RegionPlan, ViewStore
-from upriver.dataflow.operators.project import plain_columns
 from upriver.dataflow.ops import (
     Aggregate,
     Filter,
     Join,
     Latest,
+    Op,
     Project,
     Ranking,
-    Scan,
     SetOperation,
     StatefulMap,
     TopK,
     Union,
 )
-from upriver.dataflow.plan import AggregateCall, AggregatePlan, Projection, TableSpec
-from upriver.dataflow.planning_words import listed
+from upriver.dataflow.origins import Below, called, listed, origin, result
+from upriver.dataflow.plan import AggregatePlan, Projection, TableSpec
 
 Explained = dict[str, Any]
+
+NameOf = Callable[[str], str]
+"""What a column of some rows is."""
 
 
 def explain(plan: DataflowPlan, tables: Mapping[str, TableSpec]) -> Explained:
     """The plan as a plain dict; :func:`render` turns it into text. tables: those that it reads.
 
     indexes: all that the view reads, and whether each is ``new``: made for views, beside the table's own key. In each
-    region the numbers of its inputs, then of its steps, count from 0; ``of`` says what a step works on.
+    region the numbers of its inputs, then of its steps, count from 0; ``of`` says what a step works on. Columns are
+    called by what they are: ``table.column``, or how they are made of such columns.
     """
     edges = [entry.edge for region in plan.regions for entry in region.inputs if isinstance(entry.edge, LakeEdge)]
     return {
         "view": plan.name,
         "sql": plan.sql,
         "key": list(plan.key),
-        "regions": [_region(plan, region) for region in plan.regions],
+        "regions": [_Region(plan, region).explained() for region in plan.regions],
         "indexes": [
             {"table": edge.table, "columns": list(edge.index), "new": edge.index != tables[edge.table].key}
             for edge in dict.fromkeys(edges)
@@ -64,105 +70,140 @@ def _rendered(region: Mapping[str, Any]) -> list[str]:
         lines.append(f"    {number}, from {' and '.join(map(str, step['of']))}: {step['does']}")
     if region["keeps"] is not None:
         lines.append(f"    keeps {region['keeps']}")
-    for send in region["sends"]:
-        by = f"by {listed(send['key'])}" if send["key"] else "to one place"
-        lines.append(f"    rows go to region {send['to']} {by}")
+    lines += [f"    rows go to region {send['to']} {_by(send['key'])}" for send in region["sends"]]
     return [*lines, f"    state: {region['state']} ({region['why_state']})"]
 
 
-def _region(plan: DataflowPlan, region: RegionPlan) -> Explained:
-    stateless = region.store is None and all(isinstance(node.op, Filter | Project | Union) for node in region.nodes)
-    return {
-        "region": region.name,
-        "depth": plan.depths[region.name],
-        "routing_key": list(_routing_key(plan, region)),
-        "why": region.why,
-        "inputs": [_edge(entry) for entry in region.inputs],
-        "steps": [{"does": _step(node), "of": list(node.inputs)} for node in region.nodes],
-        "keeps": None if region.store is None else _kept(region.store),
-        "sends": [{"to": send.to, "key": list(send.key)} for send in plan.sends(region.name)],
-        "state": "none" if stateless else "full",
-        "why_state": "rows pass through" if stateless else FULL_REASON,
-    }
+def _by(key: Sequence[str]) -> str:
+    return f"by {listed(key)}" if key else "in one place"
 
 
-def _routing_key(plan: DataflowPlan, region: RegionPlan) -> tuple[str, ...]:
-    """As the user knows it where he does: of the view, or of a table."""
-    if region.store is not None:
-        return plan.key
-    edges = [entry.edge for entry in region.inputs]
-    return next((edge for edge in edges if isinstance(edge, LakeEdge)), edges[0]).key
+class _Region:
+    """One region of a plan, in words."""
 
+    def __init__(self, plan: DataflowPlan, region: RegionPlan) -> None:
+        self._plan = plan
+        self._region = region
+        self._regions = {other.name: other for other in plan.regions}
 
-def _edge(entry: Input) -> str:
-    edge = entry.edge
-    if isinstance(edge, LakeEdge):
-        return f"lake edge {edge.channel}: rows of {edge.table} in hash64 order of {listed(edge.index)}"
-    by = f"by {listed(edge.key)}" if edge.key else "in one place"
-    return f"exchange edge: rows {listed(entry.schema.names)} of region {edge.region} {by}"
+    def explained(self) -> Explained:
+        region, store = self._region, self._region.store
+        stateless = store is None and all(isinstance(node.op, Filter | Project | Union) for node in region.nodes)
+        last = len(region.inputs) + len(region.nodes) - 1
+        sends = self._plan.sends(region.name)
+        return {
+            "region": region.name,
+            "depth": self._plan.depths[region.name],
+            "routing_key": self._routing_key(),
+            "why": region.why,
+            "inputs": [self._edge(number, entry) for number, entry in enumerate(region.inputs)],
+            "steps": [{"does": self._step(node), "of": list(node.inputs)} for node in region.nodes],
+            "keeps": None if store is None else self._kept(store, partial(self._origin, region, last)),
+            "sends": [
+                {"to": send.to, "key": [self._origin(region, last, column) for column in send.key]} for send in sends
+            ],
+            "state": "none" if stateless else "full",
+            "why_state": "rows pass through" if stateless else FULL_REASON,
+        }
 
+    def _origin(self, region: RegionPlan, number: int, column: str) -> str:
+        """What a column of an input, or of a node, of some region is."""
+        if number >= len(region.inputs):
+            node = region.nodes[number - len(region.inputs)]
+            return origin(node.op, column, *self._below(region, node))
+        edge = region.inputs[number].edge
+        if isinstance(edge, LakeEdge):
+            return f"{edge.table}.{column}"
+        source = self._regions[edge.region]
+        return self._origin(source, len(source.inputs) + len(source.nodes) - 1, column)
 
-def _kept(store: ViewStore) -> str:
-    kept = "the rows" if store.aggregate is None else _aggregate(store.aggregate)
-    having = "" if store.having is None else f"; read where {store.having}"
-    columns = ", ".join(f"{field.name} {field.type}" for field in store.output.schema)
-    return f"{kept}{having}; gives {columns}"
+    def _below(self, region: RegionPlan, node: Node) -> tuple[list[pa.Schema], Below]:
+        """The schemas of a node's inputs, and what their columns are."""
+        schemas = [*(entry.schema for entry in region.inputs), *(other.schema for other in region.nodes)]
+        names = [partial(self._origin, region, number) for number in node.inputs]
+        return [schemas[number] for number in node.inputs], lambda place, name: names[place](name)
+
+    def _routing_key(self) -> list[str]:
+        """As the user knows it where he does: of the view, or of a table."""
+        if self._region.store is not None:
+            return list(self._plan.key)
+        edge = self._region.inputs[0].edge
+        return [self._origin(self._region, 0, column) for column in edge.key]
+
+    def _edge(self, number: int, entry: Input) -> str:
+        edge = entry.edge
+        if isinstance(edge, LakeEdge):
+            return f"lake edge {edge.channel}: rows of {edge.table} in hash64 order of {listed(edge.index)}"
+        by = _by([self._origin(self._region, number, column) for column in edge.key])
+        return f"exchange edge: rows of region {edge.region} {by}"
+
+    def _step(self, node: Node) -> str:
+        names = [partial(self._origin, self._region, number) for number in node.inputs]
+        match node.op:
+            case Filter(predicate):
+                return f"filter {with_texts(predicate, names[0])}"
+            case Project(projection):
+                return _project(projection, names[0])
+            case Aggregate(plan):
+                return _aggregate(plan, names[0])
+            case Join():
+                condition = "" if node.op.condition is None else f" and {self._over_both(node, node.op.condition)}"
+                return f"{_join(node.op, *names)}{condition}"
+            case _:
+                return _simple_step(node.op, names[0])
+
+    def _over_both(self, node: Node, condition: str) -> str:
+        """A join's condition."""
+        return with_texts(condition, lambda column: origin(node.op, column, *self._below(self._region, node)))
+
+    def _kept(self, store: ViewStore, name_of: NameOf) -> str:
+        plan, columns = store.aggregate, ", ".join(f"{field.name} {field.type}" for field in store.output.schema)
+        if plan is None:
+            return f"the rows; gives {columns}"
+        having = ""
+        if store.having is not None:
+            having = f"; read where {with_texts(store.having, lambda column: result(plan, column, name_of))}"
+        return f"{_aggregate(plan, name_of)}{having}; gives {columns}"
 
 
 # Steps ----------------------------------------------------------------------------------------------------------------
 
 
-def _step(node: Node) -> str:
-    match node.op:
-        case Filter(predicate):
-            return f"filter {predicate}"
-        case Project(projection):
-            return _project(projection)
-        case Aggregate(plan):
-            return _aggregate(plan)
-        case Join():
-            return _join(node.op)
+def _simple_step(op: Op, name_of: NameOf) -> str:
+    match op:
         case TopK():
-            return _top(node.op)
+            return _top(op, name_of)
         case Union():
             return "union"
         case SetOperation():
-            return f"{node.op.kind}{' all' if node.op.all else ''}"
+            return f"{op.kind}{' all' if op.all else ''}"
         case Latest():
-            order = f" by {listed(node.op.order_by)}" if node.op.order_by else ""
-            gone = "" if node.op.deleted is None else f", none if {node.op.deleted}"
-            return f"latest row{order} of each {listed(node.op.key)}{gone}"
+            order = f" by {listed(op.order_by)}" if op.order_by else ""
+            gone = "" if op.deleted is None else f", none if {with_texts(op.deleted, str)}"
+            return f"latest row{order} of each {listed(op.key)}{gone}"
         case StatefulMap():
-            return f"stateful map per {node.op.per} for each {listed(node.op.key)}"
-        case Scan(table):
-            raise AssertionError(f"{table} is read at an edge")
+            return f"stateful map per {op.per} for each {listed(map(name_of, op.key))}"
+        case _:
+            raise AssertionError(f"{op} is told elsewhere")
 
 
-def _project(projection: Projection) -> str:
-    plain = plain_columns(projection)
-    texts = []
-    for name, expression in zip(projection.schema.names, projection.expressions, strict=True):
-        texts.append(name if plain.get(name) == name else f"{name} = {plain.get(name, expression)}")
-    return f"columns {listed(texts)}"
+def _project(projection: Projection, name_of: NameOf) -> str:
+    return f"columns {listed(with_texts(expression, name_of) for expression in projection.expressions)}"
 
 
-def _aggregate(plan: AggregatePlan) -> str:
-    return f"group by {listed(plan.group)}: {', '.join(map(_call, plan.calls)) or 'distinct values only'}"
+def _aggregate(plan: AggregatePlan, name_of: NameOf) -> str:
+    calls = ", ".join(called(call, name_of) for call in plan.calls)
+    return f"group by {listed(map(name_of, plan.group))}: {calls or 'distinct values only'}"
 
 
-def _call(call: AggregateCall) -> str:
-    argument = "*" if call.argument is None else f"{'DISTINCT ' if call.distinct else ''}{call.argument}"
-    where = "" if call.where is None else f" FILTER (WHERE {call.where})"
-    return f"{call.function.removesuffix('_star')}({argument}){where}"
-
-
-def _join(op: Join) -> str:
+def _join(op: Join, left: NameOf, right: NameOf) -> str:
     pairs = zip(op.left_key, op.right_key, op.null_safe, strict=True)
-    equal = [f"{left} {'<=>' if null_safe else '='} {right}" for left, right, null_safe in pairs]
-    return f"{op.kind} join on {' and '.join(chain(equal, [] if op.condition is None else [op.condition]))}"
+    on = [f"{left(one)} {'<=>' if null_safe else '='} {right(other)}" for one, other, null_safe in pairs]
+    return f"{op.kind} join on {' and '.join(on)}"
 
 
-def _top(op: TopK) -> str:
-    order = ", ".join(f"{order.column}{' desc' if order.descending else ''}" for order in op.order)
+def _top(op: TopK, name_of: NameOf) -> str:
+    order = ", ".join(f"{name_of(order.column)}{' desc' if order.descending else ''}" for order in op.order)
     ranking = "" if op.ranking is Ranking.ROW_NUMBER else f" ({op.ranking})"
-    return f"first {op.limit}{ranking} by {order} of each {listed(op.partition)}"
+    each = f" of each {listed(map(name_of, op.partition))}" if op.partition else ""
+    return f"first {op.limit}{ranking} by {order}{each}"

@@ -1,22 +1,13 @@
-"""Why a region is keyed as it is, and why it ends where it does, in words for ``explain``.
-
-Columns are called by what they are of the declared tables: the names in between are the front end's own.
-"""
+"""Why a region is keyed as it is, and why it ends where it does, in words for ``explain``."""
 
 from collections.abc import Iterable
 
-from upriver.dataflow.column_names import columns_in
 from upriver.dataflow.operators.project import plain_columns
 from upriver.dataflow.ops import Aggregate, Filter, Join, Latest, Project, Scan, SetOperation, StatefulMap, TopK, Union
-from upriver.dataflow.plan import AggregateCall, Projection
+from upriver.dataflow.origins import listed, origin
 from upriver.dataflow.planning_keys import inward
 from upriver.dataflow.planning_steps import Step
 from upriver.dataflow.routing import Key
-
-
-def listed(columns: Iterable[str]) -> str:
-    """``(a, b)``."""
-    return f"({', '.join(columns)})"
 
 
 def why_looked_up(key: Key) -> str:
@@ -41,39 +32,15 @@ def why_cut(step: Step, key: Key, user: str) -> str:
     return f"ends here because {user} needs its rows by {_origins(step, key)}{_obstacle(step, key)}"
 
 
-def origin(step: Step, column: str) -> str:
-    """What a column of a step's rows is: ``table.column``, a function of such columns, or a result."""
-    match step.op:
-        case Scan(table):
-            return f"{table}.{column}"
-        case Project(projection):
-            return _projected(step.inputs[0], projection, column)
-        case Aggregate(plan) if column not in plan.group:
-            call = next(call for call in plan.calls if call.output == column)
-            return _called(step.inputs[0], call)
-        case TopK() if column == step.op.rank:
-            return f"{step.op.ranking}()"
-        case StatefulMap() if column not in step.op.key:
-            return f"the stateful map's {column}"
-        case _:
-            return origin(next(part for part in step.inputs if column in part.schema.names), column)
-
-
-def _projected(source: Step, projection: Projection, column: str) -> str:
-    plain = plain_columns(projection)
-    if column in plain:
-        return origin(source, plain[column])
-    named = columns_in(projection.expressions[projection.schema.get_field_index(column)])
-    return f"f{listed(origin(source, name) for name in sorted(named))}"
-
-
-def _called(source: Step, call: AggregateCall) -> str:
-    argument = "*" if call.argument is None else origin(source, call.argument)
-    return f"{call.function.removesuffix('_star')}({argument})"
+def _origin(step: Step, column: str) -> str:
+    if isinstance(step.op, Scan):
+        return f"{step.op.table}.{column}"
+    schemas = [part.schema for part in step.inputs]
+    return origin(step.op, column, schemas, lambda place, name: _origin(step.inputs[place], name))
 
 
 def _origins(step: Step, columns: Iterable[str]) -> str:
-    return listed(origin(step, column) for column in columns)
+    return listed(_origin(step, column) for column in columns)
 
 
 def _what_for(step: Step) -> str:
@@ -98,7 +65,7 @@ def _what_for(step: Step) -> str:
 def _pairs(step: Step, op: Join) -> str:
     left, right = step.inputs
     pairs = zip(op.left_key, op.right_key, strict=True)
-    return " and ".join(f"{origin(left, one)} = {origin(right, other)}" for one, other in pairs)
+    return " and ".join(f"{_origin(left, one)} = {_origin(right, other)}" for one, other in pairs)
 
 
 def _obstacle(step: Step, key: Key) -> str:

@@ -12,6 +12,9 @@ from upriver.state.entries import is_hashable
 from upriver.state.slots import first_equal
 from upriver.state.vectors import Hashes
 
+SAMPLE_ROWS = 512
+"""Looked at before all rows are compared with each other."""
+
 
 def concatenated(batches: Sequence[Batch]) -> Batch:
     """Batches of one schema, one or more, as one."""
@@ -29,20 +32,28 @@ def concatenated(batches: Sequence[Batch]) -> Batch:
 def consolidated(batch: Batch) -> Batch:
     """The same changes without rows that take each other back, and without rows of weight zero.
 
-    Where something is taken back, equal rows become one, with the sum of their weights; where all rows add something,
-    nothing can be saved, and none are compared. Equal is as :mod:`upriver.dataflow.ops` says. Each row keeps the hash64
+    Equal rows become one, with the sum of their weights; unless nothing is taken back and few rows seem to be equal,
+    so that comparing them would save nothing. Equal is as :mod:`upriver.dataflow.ops` says. Each row keeps the hash64
     of the first of its equals.
     """
-    if batch.weight is None or (batch.weight > 0).all():
+    weight = np.ones(len(batch), np.int64) if batch.weight is None else batch.weight
+    if (weight > 0).all() and not _repeats(batch.rows):
         return batch
-    weight = batch.weight[batch.weight != 0]
-    batch = batch.filtered(batch.weight != 0)
+    if not weight.all():
+        batch, weight = batch.filtered(weight != 0), weight[weight != 0]
     columns = [canonical(column) for column in batch.rows.columns]
     first = first_equal(_row_hashes(columns, len(batch)), columns)
     net = np.zeros(len(batch), np.int64)
     np.add.at(net, first, weight)
     kept = np.flatnonzero(net)
     return Batch(batch.rows.take(pa.array(kept)), batch.hash64[kept], net[kept])
+
+
+def _repeats(rows: pa.RecordBatch) -> bool:
+    """Whether many rows are equal, as far as a sample of them tells."""
+    places = np.linspace(0, rows.num_rows - 1, min(rows.num_rows, SAMPLE_ROWS)).astype(np.int64)
+    hashes = _row_hashes([canonical(column.take(pa.array(places))) for column in rows.columns], len(places))
+    return 2 * len(np.unique(hashes)) < len(places)
 
 
 def _row_hashes(columns: Sequence[pa.Array], rows: int) -> Hashes:

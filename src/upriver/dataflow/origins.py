@@ -1,0 +1,61 @@
+"""What a column in the midst of a dataflow is, for people: the names there are the front end's own.
+
+A column is called by the table's column that it is, or by how it is made of such columns.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+
+import pyarrow as pa
+
+from upriver.dataflow.column_names import columns_in, with_texts
+from upriver.dataflow.operators.project import quoted
+from upriver.dataflow.ops import Aggregate, Op, Project, StatefulMap, TopK
+from upriver.dataflow.plan import AggregateCall, AggregatePlan
+
+EXPRESSION_CHARS_MAX = 60
+"""Of an expression that stands for a column; of a longer one it is only said what it is made of."""
+
+Below = Callable[[int, str], str]
+"""What a column of an operator's input is, given the input's number and the column."""
+
+
+def origin(op: Op, column: str, inputs: Sequence[pa.Schema], below: Below) -> str:
+    """What a column of an operator's output is. inputs: the schemas of the operator's inputs."""
+    match op:
+        case Project(projection):
+            return shown(projection.expressions[projection.schema.get_field_index(column)], lambda name: below(0, name))
+        case Aggregate(plan) if column not in plan.group:
+            return result(plan, column, lambda name: below(0, name))
+        case TopK() if column == op.rank:
+            return f"{op.ranking}()"
+        case StatefulMap() if column not in op.key:
+            return f"the stateful map's {column}"
+        case _:
+            place = next(place for place, schema in enumerate(inputs) if column in schema.names)
+            return below(place, column)
+
+
+def result(plan: AggregatePlan, column: str, name_of: Callable[[str], str]) -> str:
+    """What a column of an aggregate's output is. name_of: what a column of its input is."""
+    call = next((call for call in plan.calls if call.output == column), None)
+    return name_of(column) if call is None else called(call, name_of)
+
+
+def called(call: AggregateCall, name_of: Callable[[str], str]) -> str:
+    """``sum(DISTINCT table.column) FILTER (WHERE ...)``."""
+    argument = "*" if call.argument is None else f"{'DISTINCT ' if call.distinct else ''}{name_of(call.argument)}"
+    where = "" if call.where is None else f" FILTER (WHERE {name_of(call.where)})"
+    return f"{call.function.removesuffix('_star')}({argument}){where}"
+
+
+def shown(expression: str, name_of: Callable[[str], str]) -> str:
+    """The expression over what its columns are; if it is too long for that, ``f(...)`` of them."""
+    text = with_texts(expression, name_of)
+    if len(text) <= EXPRESSION_CHARS_MAX or expression in map(quoted, columns_in(expression)):
+        return text
+    return f"f{listed(dict.fromkeys(name_of(column) for column in sorted(columns_in(expression))))}"
+
+
+def listed(columns: Iterable[str]) -> str:
+    """``(a, b)``."""
+    return f"({', '.join(columns)})"
