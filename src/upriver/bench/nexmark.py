@@ -100,8 +100,8 @@ def _check(options: NexmarkOptions) -> None:
 
 def _run(side: str, query: str, options: NexmarkOptions, data: Path, work: Path) -> Result:
     """One side's run, in a process tree that ends with it."""
-    if side == "spark" and not options.has_spark:
-        return NOT_ASKED
+    if side == "spark" and (refused := _why_not(query, options)) is not None:
+        return refused
     work.mkdir()
     task = NexmarkTask(
         side=side,
@@ -123,6 +123,11 @@ def _run(side: str, query: str, options: NexmarkOptions, data: Path, work: Path)
     outcome = read_outcome(Path(task.result))
     shutil.rmtree(work)
     return outcome if isinstance(outcome, Refused) else _measured(outcome, meter)
+
+
+def _why_not(query: str, options: NexmarkOptions) -> Refused | None:
+    how = QUERIES[query].streaming
+    return how if isinstance(how, Refused) else None if options.has_spark else NOT_ASKED
 
 
 def _watch(process: subprocess.Popen[bytes]) -> Meter:
