@@ -73,7 +73,9 @@ def _ends_in(
     level: Pairs, marks: npt.NDArray[np.int32], owners: Slots, greatest: bool, keys: Keys, living: Living
 ) -> Slots:
     """As :meth:`OrderedSpine.ends`, of one level."""
-    starts, stops = np.searchsorted(level, np.stack([owners, owners + 1]).astype(np.uint64) << _HIGH)
+    # In one go, and side by side: one search leaves in the cache what the next one needs.
+    bounds = np.stack([owners, owners + 1], axis=1).astype(np.uint64) << _HIGH
+    starts, stops = np.searchsorted(level, bounds.reshape(-1)).reshape(-1, 2).T
     some = np.flatnonzero(starts < stops)
     _sort(level, marks, starts[some], stops[some], keys)
     row = marks[0]
@@ -97,7 +99,7 @@ def _sort(level: Pairs, marks: npt.NDArray[np.int32], starts: Positions, stops: 
     if len(starts):
         places = spread(starts, counts)
         pairs = level[places]
-        level[places] = pairs[np.lexsort((keys(_members(pairs)), pairs >> _HIGH))]
+        level[places] = pairs[np.lexsort((keys(_members(pairs)), np.repeat(np.arange(len(counts)), counts)))]
 
 
 def _first_living(level: Pairs, places: Positions, stops: Positions, living: Living) -> Positions:

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from upriver.dataflow.batch import Batch
 from upriver.dataflow.operators.aggregate import Aggregate
-from upriver.dataflow.operators.lasting import joined
+from upriver.dataflow.operators.consolidate import concatenated
 from upriver.dataflow.operators.turning import Turning
 from upriver.dataflow.operators.turnover import FORGOTTEN_MIN, STEP_ROWS
 from upriver.dataflow.plan import AggregatePlan
@@ -58,7 +58,7 @@ class Grouped:
         """
         changes = [self._change(groups, batch.filtered(share)) for groups, share in self._states.shares(batch.hash64)]
         self._states.tidy()
-        return joined(changes)
+        return concatenated(changes)
 
     def hashes_between(self, least: int, most: int) -> Hashes:
         return self._states.hashes_between(least, most)

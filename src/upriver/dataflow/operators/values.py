@@ -86,7 +86,7 @@ class Values:
         np.add.at(self._counts.cells, slots, weight)
         self._functions.add(slots, self._bag.values(entries), weight)
         for extreme in self._extremes.values():
-            extreme.follow(woken, emptied)
+            extreme.follow(woken, emptied, self._counts.cells)
 
     def _distinct(self, slots: Slots) -> Counts:
         return self._counts.cells[slots]
@@ -113,12 +113,14 @@ class Extreme:
     def resize(self, size: int) -> None:
         self._best.resize(size)
 
-    def follow(self, woken: Slots, emptied: Slots) -> None:
-        """These entries of the multiset are new, and these are gone."""
+    def follow(self, woken: Slots, emptied: Slots, counts: Counts) -> None:
+        """These entries of the multiset are new, and these are gone. counts: how many each group has now."""
         best = self._best.cells
         slots = self._bag.owners(emptied)
         best[slots[best[slots] == emptied]] = _UNKNOWN
         slots = self._bag.owners(woken)
+        groups, news = np.unique(slots, return_counts=True)
+        best[groups[counts[groups] == news]] = _NONE
         known = best[slots] != _UNKNOWN
         slots, woken = slots[known], woken[known]
         if not len(slots):
