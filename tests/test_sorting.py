@@ -102,6 +102,14 @@ def test_nested_values_are_sorted_part_by_part(type: pa.DataType, ascending: lis
     assert repr(found) == repr(ascending[::-1] if descending else ascending)
 
 
+def test_very_many_rows_that_tie_stay_in_order() -> None:
+    values = np.arange(2**21) % 3
+    arrow = pa.array(values)
+    order, heads = in_order(np.zeros(len(values), np.int64), [SortKey(0, pa.int64())], lambda _, at: arrow.take(at))
+    assert (order == np.argsort(values, kind="stable")).all()
+    assert np.count_nonzero(heads) == 3
+
+
 @MANY
 @given(st.data(), st.lists(TYPES, min_size=1, max_size=3), st.integers(1, 8))
 def test_the_best_are_among_those_picked_out(data: st.DataObject, types: list[pa.DataType], count: int) -> None:

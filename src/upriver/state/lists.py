@@ -7,7 +7,10 @@ reading a list costs one jump, however many owners there are.
 
 import numpy as np
 
-from upriver.state.vectors import Positions, Slots, Vector
+from upriver.state.vectors import Mask, Positions, Slots, Vector
+
+PIECE_MEMBERS = 1 << 15
+"""A piece of a long list takes no more members than so many, unless one call adds more."""
 
 
 class Lists:
@@ -76,6 +79,58 @@ class Lists:
         self._starts.cells[moving], self._rooms.cells[moving] = ends - rooms, rooms
         _, places = _stretches(ends - rooms, self._lengths.cells[moving])
         self._pool.cells[places] = members
+
+
+class LongLists:
+    """Growing lists of slots, of any length: each is made of pieces, so that no call moves a whole list."""
+
+    __slots__ = ("_last", "_members", "_pieces")
+
+    def __init__(self) -> None:
+        self._pieces = Lists()
+        """By owner."""
+        self._last: Vector[np.int64] = Vector(np.int64, fill=-1)
+        """By owner: the piece that grows; -1 if there is none yet."""
+        self._members = Lists()
+        """By piece."""
+
+    def __len__(self) -> int:
+        """How many owners there are."""
+        return len(self._last)
+
+    @property
+    def nbytes(self) -> int:
+        return self._pieces.nbytes + self._last.nbytes + self._members.nbytes
+
+    def resize(self, size: int) -> None:
+        """Make place for so many owners; new ones have no members."""
+        self._pieces.resize(size)
+        self._last.resize(size)
+
+    def find(self, owners: Slots) -> tuple[Positions, Slots]:
+        """The members of each owner in the order of its list: the owner's position in ``owners``, and the member."""
+        positions, pieces = self._pieces.find(owners)
+        places, members = self._members.find(pieces)
+        return positions[places], members
+
+    def append(self, owners: Slots, members: Slots) -> None:
+        """Add each member to the end of its owner's list."""
+        touched, counts = np.unique(owners, return_counts=True)
+        last = self._last.cells[touched]
+        full = last < 0
+        full[~full] = self._members.lengths(last[~full]) + counts[~full] > PIECE_MEMBERS
+        known = len(self._members)
+        pieces = np.arange(known, known + np.count_nonzero(full))
+        self._members.resize(known + len(pieces))
+        self._pieces.append(touched[full], pieces)
+        self._last.cells[touched[full]] = pieces
+        self._members.append(self._last.cells[owners], members)
+
+    def keep(self, owners: Slots, kept: Mask) -> None:
+        """Of all members that :meth:`find` gives of these owners, each named once, leave these in their lists."""
+        _, pieces = self._pieces.find(owners)
+        places, members = self._members.find(pieces)
+        self._members.replace(pieces, np.bincount(places[kept], minlength=len(pieces)), members[kept])
 
 
 def _stretches(starts: Positions, lengths: Positions) -> tuple[Positions, Positions]:

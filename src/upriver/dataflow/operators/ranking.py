@@ -12,18 +12,16 @@ from upriver.state.vectors import Mask, Positions, Slots, Weights
 class Ranked:
     """Entries in order: one partition after the other, each from its best on.
 
-    slots: the entries'. partitions: the number of each one's partition, ascending from 0, none left out. peers: where
-    an entry differs from the one before it in what it is sorted by.
+    slots, counts: the entries', and how often each is there. partitions: the number of each one's partition, ascending
+    from 0, none left out. starts: where each partition begins. peers: where an entry differs from the one before it in
+    what it is sorted by.
     """
 
     slots: Slots
+    counts: Weights
     partitions: Positions
+    starts: Positions
     peers: Mask
-
-    @property
-    def starts(self) -> Positions:
-        """Where each partition begins."""
-        return np.flatnonzero(np.diff(self.partitions, prepend=-1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,17 +33,16 @@ class Numbers:
 
 
 def number(ranked: Ranked, counts: Weights, ranking: Ranking, limit: int) -> Numbers:
-    """counts: how many copies there are of each entry; of an entry without any, the number says nothing."""
-    starts = ranked.starts
+    """counts: how many copies are taken to be there of each entry; of one without any, the number says nothing."""
     if ranking is Ranking.ROW_NUMBER:
         ahead = _before(counts)
-        ahead -= ahead[starts][ranked.partitions]
+        ahead -= ahead[ranked.starts][ranked.partitions]
         return Numbers(ahead + 1, np.clip(limit - ahead, 0, counts))
     leaders = np.flatnonzero(ranked.peers)
     among = np.cumsum(ranked.peers) - 1
     totals = np.add.reduceat(counts, leaders) if len(leaders) else counts
     ahead = _before(totals if ranking is Ranking.RANK else np.sign(totals))[among]
-    ahead -= ahead[starts][ranked.partitions]
+    ahead -= ahead[ranked.starts][ranked.partitions]
     return Numbers(ahead + 1, np.where(ahead < limit, counts, 0))
 
 

@@ -1,14 +1,13 @@
 """Sorting rows in Spark's order of each type: nulls where they are wanted, NaN above all numbers and equal to itself,
 -0.0 equal to 0.0, strings by their UTF-8 bytes, arrays and structs value by value.
 
-Values become integers, *cells*, that sort as they do. A column may take several steps to tell all its values apart:
-of a string first eight bytes are compared, and only where those are equal more. So rows are sorted by one step after
-the other, each step for those rows alone that tie in all steps before.
+Values become integers, *cells*, that sort as they do. It may take several to tell all values of a column apart: of a
+string first eight bytes are compared, then eight more, and only then all. So rows are sorted by one part after the
+other, each for those rows alone that tie in all parts before.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -18,14 +17,17 @@ from upriver.state.columns import Cells, canonical, cells_of, is_fixed, validity
 from upriver.state.entries import comparable
 from upriver.state.vectors import Mask, Positions
 
-Step = Callable[[pa.Array], Sequence[Cells]]
-"""Gives integers that sort as the values do, as far as they go: the most significant first; none if all are equal."""
+Step = Callable[[pa.Array], Iterable[Cells]]
+"""Gives integers that sort as the values do, as far as they go: the most significant part first."""
 
 Read = Callable[[int, Positions], pa.Array]
 """Gives one column, by its place, of the rows at these positions."""
 
-PREFIX_BYTES = (0, 8, 16)
-"""Where the parts of a string begin that are compared as numbers, before whole strings are."""
+LONG_DECIMAL_DIGITS = 18
+"""Decimals of so many digits fit in 64 bits."""
+
+WORDS_MAX = 3
+"""Of eight bytes each: so much of strings, behind what all have in common, is compared as numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +44,14 @@ class SortKey:
         """What tells the column's values apart, one after the other."""
         return _steps_of(self.type)
 
-    def cells(self, step: Step, values: pa.Array) -> list[Cells]:
+    def cells(self, step: Step, values: pa.Array) -> Iterator[Cells]:
         """One step's integers, in this key's direction."""
-        cells = [~part if self.descending else part for part in step(values)]
-        if not values.null_count or not cells:
-            return cells
-        valid = validity(values)
-        in_front = valid if self.nulls_first else ~valid
-        return [in_front.view(np.uint8), *(np.where(valid, part, part.dtype.type(0)) for part in cells)]
+        valid = validity(values) if values.null_count else None
+        if valid is not None:
+            yield (valid if self.nulls_first else ~valid).view(np.uint8)
+        for part in step(values):
+            cells = ~part if self.descending else part
+            yield cells if valid is None else np.where(valid, cells, cells.dtype.type(0))
 
 
 def in_order(groups: Positions, keys: Sequence[SortKey], read: Read) -> tuple[Positions, Mask]:
@@ -61,16 +63,17 @@ def in_order(groups: Positions, keys: Sequence[SortKey], read: Read) -> tuple[Po
     order = np.argsort(groups, kind="stable")
     heads = np.ones(len(order), np.bool_)
     heads[1:] = groups[order[1:]] != groups[order[:-1]]
+    places = _tied(heads)
     for key in keys:
         for step in key.steps:
-            tied = ~heads
-            tied[:-1] |= tied[1:]
-            places = np.flatnonzero(tied)
             if not places.size:
                 return order, heads
-            cells = key.cells(step, read(key.place, order[places]))
-            if cells:
-                _refine(order, heads, places, cells)
+            rows = order[places]
+            of_row = np.empty(len(order), np.int64)
+            of_row[rows] = np.arange(len(rows))
+            for part in key.cells(step, read(key.place, rows)):
+                _refine(order, heads, places, part[of_row[order[places]]])
+                places = _tied(heads)
     return order, heads
 
 
@@ -96,14 +99,44 @@ def best_of(rows: Positions, count: int, keys: Sequence[SortKey], read: Read) ->
     return np.concatenate([*certain, rows])
 
 
-def _refine(order: Positions, heads: Mask, places: Positions, cells: Sequence[Cells]) -> None:
+def _tied(heads: Mask) -> Positions:
+    """The places of ties of several rows. heads: where each tie begins."""
+    tied = ~heads
+    tied[:-1] |= tied[1:]
+    return np.flatnonzero(tied)
+
+
+def _refine(order: Positions, heads: Mask, places: Positions, cells: Cells) -> None:
     """Sort the rows at these places of the order, ties of several rows, by their cells, within each tie."""
-    ties = np.cumsum(heads[places])
-    sorting = np.lexsort((*reversed(cells), ties)) if ties[-1] > 1 else np.lexsort((*reversed(cells),))
+    bits = len(places).bit_length()
+    key = np.cumsum(heads[places]) - 1 << bits | _ranks_of(cells)
+    sorting = _sorted(key, 2 * bits)
+    in_turn = key[sorting]
     order[places] = order[places[sorting]]
-    for part in cells:
-        in_turn = part[sorting]
-        heads[places[1:]] |= in_turn[1:] != in_turn[:-1]
+    heads[places[1:]] |= in_turn[1:] != in_turn[:-1]
+
+
+def _ranks_of(cells: Cells) -> Positions:
+    """Numbers from 0 on, without gaps, that sort as the cells do. Does without a stable sort, which takes longer."""
+    order = np.argsort(cells)
+    in_turn = cells[order]
+    ranks = np.empty(len(cells), np.int64)
+    ranks[order] = np.cumsum(np.concatenate([[False], in_turn[1:] != in_turn[:-1]]))
+    return ranks
+
+
+def _sorted(key: Positions, bits: int) -> Positions:
+    """The positions of these numbers in their order; equal ones stay in the order in which they are.
+
+    bits: that a number has at most, and no more than 62.
+    """
+    of_position = len(key).bit_length()
+    if bits + of_position > 63:
+        return np.argsort(key, kind="stable")
+    packed = key << of_position | np.arange(len(key))
+    packed.sort()
+    positions: Positions = packed & ((1 << of_position) - 1)
+    return positions
 
 
 # Steps: what lies under a null is arbitrary. --------------------------------------------------------------------------
@@ -117,53 +150,65 @@ def _steps_of(type: pa.DataType) -> tuple[Step, ...]:
     if is_fixed(type) and type.bit_width <= 64:
         return (_floats if pa.types.is_floating(type) else _integers,)
     if pa.types.is_string(type) or pa.types.is_binary(type):
-        return (*(partial(_eight_bytes, start) for start in PREFIX_BYTES), _ranks)
+        return _words, _ranks
     if pa.types.is_large_string(type) or pa.types.is_large_binary(type):
         return (_ranks,)
     return (_ranks_one_by_one,)
 
 
-def _integers(values: pa.Array) -> Sequence[Cells]:
-    return (cells_of(values),)
+def _integers(values: pa.Array) -> Iterator[Cells]:
+    yield cells_of(values)
 
 
-def _floats(values: pa.Array) -> Sequence[Cells]:
+def _floats(values: pa.Array) -> Iterator[Cells]:
     cells = cells_of(canonical(values))
     width = cells.dtype.itemsize
     bits = cells.view(f"i{width}")
     # As integers, the bits of negative floats run the wrong way: turn all of them round but the sign.
-    return (bits ^ (bits >> (8 * width - 1) & np.iinfo(bits.dtype).max),)
+    yield bits ^ (bits >> (8 * width - 1) & np.iinfo(bits.dtype).max)
 
 
-def _decimals(values: pa.Array) -> Sequence[Cells]:
+def _decimals(values: pa.Array) -> Iterator[Cells]:
     words = cells_of(values).view(np.int64).reshape(-1, 2)
-    if values.type.precision <= 18:
-        return (words[:, 0],)
-    return words[:, 1], words[:, 0].view(np.uint64)
+    if values.type.precision > LONG_DECIMAL_DIGITS:
+        yield words[:, 1]
+        yield words[:, 0].view(np.uint64)
+    else:
+        yield words[:, 0]
 
 
-def _eight_bytes(start: int, values: pa.Array) -> Sequence[Cells]:
-    """Eight bytes of each value from there on as one number, zeros behind its end."""
+def _words(values: pa.Array) -> Iterator[Cells]:
+    """Eight bytes of each value as one number, zeros behind its end, from where two values first differ."""
     _, offset_buffer, data = values.buffers()
     offsets = np.frombuffer(offset_buffer, np.int32, len(values) + 1, values.offset * 4).astype(np.int64)
-    begins, left = offsets[:-1] + start, np.clip(np.diff(offsets) - start, 0, 8)
-    if not left.any():
-        return ()
     text = np.frombuffer(data or b"", np.uint8)[: offsets[-1]]
     padded = np.concatenate([text, np.zeros(8, np.uint8)])
     at_every_byte: Cells = np.ndarray((len(text) + 1,), ">u8", padded, strides=(1,))
-    words = at_every_byte[np.minimum(begins, len(text))].astype(np.uint64)
-    unwanted = (64 - 8 * left).astype(np.uint64)
-    return (np.where(left > 0, words >> unwanted % 64 << unwanted % 64, np.uint64(0)),)
+    start = _common_bytes(values)
+    for begin in range(start, start + 8 * WORDS_MAX, 8):
+        left = np.clip(np.diff(offsets) - begin, 0, 8)
+        if not left.any():
+            return
+        words = at_every_byte[np.minimum(offsets[:-1] + begin, len(text))].astype(np.uint64)
+        unwanted = (64 - 8 * left).astype(np.uint64) % np.uint64(64)
+        yield np.where(left > 0, words >> unwanted << unwanted, np.uint64(0))
 
 
-def _ranks(values: pa.Array) -> Sequence[Cells]:
+def _common_bytes(values: pa.Array) -> int:
+    """How many bytes all values begin with."""
+    extremes = pc.min_max(values.cast(pa.binary()))
+    least, most = extremes["min"].as_py() or b"", extremes["max"].as_py() or b""
+    shared = min(len(least), len(most))
+    return next((place for place in range(shared) if least[place] != most[place]), shared)
+
+
+def _ranks(values: pa.Array) -> Iterator[Cells]:
     ranks = pc.rank(values, sort_keys=[("", "ascending", "at_start")], tiebreaker="dense")
-    return (ranks.to_numpy().astype(np.int64),)
+    yield ranks.to_numpy().astype(np.int64)
 
 
-def _ranks_one_by_one(values: pa.Array) -> Sequence[Cells]:
+def _ranks_one_by_one(values: pa.Array) -> Iterator[Cells]:
     """Of values that Arrow does not compare."""
     forms = [comparable(value) for value in values.to_pylist()]
     ranks = {form: rank for rank, form in enumerate(sorted(set(forms)))}
-    return (np.array([ranks[form] for form in forms], np.int64),)
+    yield np.array([ranks[form] for form in forms], np.int64)

@@ -21,14 +21,14 @@ from upriver.dataflow import ops
 from upriver.dataflow.batch import Batch
 from upriver.dataflow.operators.changes import net_changes
 from upriver.dataflow.operators.lasting import Lasting, Turner
-from upriver.dataflow.operators.ranking import Changes, Ranked, changes, number, numbered_changes
+from upriver.dataflow.operators.ranking import Changes, Numbers, Ranked, changes, number, numbered_changes
 from upriver.dataflow.operators.sorting import SortKey, best_of, in_order
 from upriver.dataflow.operators.turning import Turning
 from upriver.errors import ProtocolError
 from upriver.hashing import hash64
 from upriver.state.columns import array_of, cells_of
 from upriver.state.entries import Entries, Hasher
-from upriver.state.lists import Lists
+from upriver.state.lists import Lists, LongLists
 from upriver.state.routed import RoutedIndex
 from upriver.state.vectors import Hashes, Mask, Positions, Slots, Tally, Vector, Weights
 
@@ -91,7 +91,7 @@ class _Partitions:
         self._tops = Lists()
         self._rest_of: Vector[np.int64] = Vector(np.int64, fill=-1)
         """By partition: how many entries it has, its top, and the number of its rest, or -1."""
-        self._rests = Lists()
+        self._rests = LongLists()
         self._bounds: Vector[np.int64] = Vector(np.int64)
         """By rest: its entries, some of which may be gone, and the bound: an entry, which may be gone, too."""
         self.held = 0
@@ -115,11 +115,12 @@ class _Partitions:
             raise ProtocolError("a row was retracted more often than it is there")
         self._counts.cells[slots] = after
         new, gone = (after > 0) & (after == weight), after == 0
-        named = batch.rows.take(pa.array(first[new]))
-        self._own(slots[new], batch.hash64[first[new]], named.columns)
+        at = pa.array(first[new])
+        self._own(
+            slots[new], batch.hash64[first[new]], [batch.rows.column(place).take(at) for place in self._partition]
+        )
         self._enter(slots[new])
-        lost = slots[gone & (weight < 0)]
-        emptied = self._lose(lost)
+        emptied = self._lose(slots[gone & (weight < 0)])
         touched = np.unique(self._owners.cells[slots[self._in_top.cells[slots] & (weight != 0)]])
         output = self._settle(touched, slots, weight)
         self._entries.forget(slots[gone])
@@ -146,13 +147,14 @@ class _Partitions:
             known, partitions = self.slots, len(self._partitions)
             slots = self._assign(columns, len(part))
             self._counts.cells[slots] = cells_of(counts)
-            self._own(slots, cells_of(hashes), columns)
+            self._own(slots, cells_of(hashes), [columns[place] for place in self._partition])
             touched = np.unique(self._owners.cells[slots])
             if self.slots != known + len(slots) or (touched < partitions).any():
                 raise ProtocolError("state was installed of a key that has state here")
             self._enter(slots)
             long = touched[self._tops.lengths(touched) > 2 * self._wanted(touched)]
-            self._keep(long, self._ranked(long))
+            ranked = self._ranked(long)
+            self._keep(long, ranked, self._number(ranked, ranked.counts))
 
     def drop(self, keys: Hashes) -> None:
         owners, slots = self._members(keys)
@@ -174,9 +176,9 @@ class _Partitions:
             vector.resize(self.slots)
         return slots
 
-    def _own(self, slots: Slots, routed: Hashes, columns: Sequence[pa.Array]) -> None:
+    def _own(self, slots: Slots, routed: Hashes, partition: Sequence[pa.Array]) -> None:
         """Give these new entries their partitions. routed: the hash64 of their routing keys."""
-        owners = self._partitions.assign(routed, [columns[place] for place in self._partition])
+        owners = self._partitions.assign(routed, partition)
         self._owners.cells[slots] = owners
         for vector in (self._sizes, self._tops, self._rest_of):
             vector.resize(len(self._partitions))
@@ -217,19 +219,17 @@ class _Partitions:
         slots, weight: all entries that have changed, ascending, and by how much.
         """
         ranked = self._ranked(touched)
-        while (dry := self._dry(touched, ranked)).size:
+        after = self._number(ranked, ranked.counts)
+        while (dry := self._dry(touched, ranked, after)).size:
             self._refill(dry)
             ranked = self._ranked(touched)
-        counts = self._counts.cells[ranked.slots]
-        places = np.minimum(np.searchsorted(slots, ranked.slots), len(slots) - 1)
-        changed = np.where(slots[places] == ranked.slots, weight[places], 0) if len(slots) else counts
-        before = number(ranked, counts - changed, self._op.ranking, self._op.limit)
-        after = number(ranked, counts, self._op.ranking, self._op.limit)
+            after = self._number(ranked, ranked.counts)
+        before = self._number(ranked, ranked.counts - _of_each(ranked.slots, slots, weight))
         if self._op.rank is None:
             output = self._batch(ranked, changes(before, after))
         else:
             output = self._batch(ranked, numbered_changes(before, after, self._op.ranking))
-        self._keep(touched, ranked)
+        self._keep(touched, ranked, after)
         return output
 
     def _batch(self, ranked: Ranked, changed: Changes) -> Batch:
@@ -244,7 +244,9 @@ class _Partitions:
         """The tops of these partitions, sorted."""
         positions, slots = self._tops.find(owners)
         order, peers = self._in_order(positions, slots)
-        return Ranked(slots[order], positions[order], peers)
+        positions, slots = positions[order], slots[order]
+        starts = np.flatnonzero(np.diff(positions, prepend=-1))
+        return Ranked(slots, self._counts.cells[slots], positions, starts, peers)
 
     def _in_order(self, groups: Positions, slots: Slots) -> tuple[Positions, Mask]:
         return in_order(groups, self._keys, partial(self._column, slots))
@@ -257,32 +259,29 @@ class _Partitions:
         spare: Positions = np.sqrt(self._sizes.counts[owners]).astype(np.int64)
         return 2 * max(self._op.limit, 0) + 1 + spare
 
-    def _beyond(self, ranked: Ranked) -> Weights:
-        """How many copies of each entry are not put out."""
-        counts = self._counts.cells[ranked.slots]
-        beyond: Weights = counts - number(ranked, counts, self._op.ranking, self._op.limit).copies
-        return beyond
+    def _number(self, ranked: Ranked, counts: Weights) -> Numbers:
+        return number(ranked, counts, self._op.ranking, self._op.limit)
 
-    def _dry(self, owners: Slots, ranked: Ranked) -> Slots:
+    def _dry(self, owners: Slots, ranked: Ranked, numbers: Numbers) -> Slots:
         """Partitions with a rest that may have to put something out of it: nothing in the top is beyond the limit."""
-        beyond = np.bincount(ranked.partitions[self._beyond(ranked) > 0], minlength=len(owners))
-        return owners[(beyond == 0) & (self._rest_of.cells[owners] >= 0)]
+        beyond = ranked.partitions[numbers.copies < ranked.counts]
+        dry: Slots = owners[(np.bincount(beyond, minlength=len(owners)) == 0) & (self._rest_of.cells[owners] >= 0)]
+        return dry
 
     def _refill(self, owners: Slots) -> None:
         """Move the best entries of these partitions' rests to their tops: as many as should be there, or as are."""
         rests = self._rest_of.cells[owners]
         positions, slots = self._rests.find(rests)
-        there = self._counts.cells[slots] > 0
-        positions, slots = positions[there], slots[there]
-        chosen = self._best(positions, slots, np.maximum(self._wanted(owners), self._tops.lengths(owners)))
+        left = self._counts.cells[slots] > 0
+        there = np.flatnonzero(left)
+        best = self._best(positions[there], slots[there], np.maximum(self._wanted(owners), self._tops.lengths(owners)))
+        chosen = there[best]
+        left[chosen] = False
+        self._rests.keep(rests, left)
         self._in_top.cells[slots[chosen]] = True
         self._tops.append(owners[positions[chosen]], slots[chosen])
         self._bounds.cells[rests[positions[chosen]]] = slots[chosen]  # of several for one rest, the last one stays
-        left = np.ones(len(slots), np.bool_)
-        left[chosen] = False
-        lengths = np.bincount(positions[left], minlength=len(owners))
-        self._rests.replace(rests, lengths, slots[left])
-        self._rest_of.cells[owners[lengths == 0]] = -1
+        self._rest_of.cells[owners[np.bincount(positions[left], minlength=len(owners)) == 0]] = -1
 
     def _best(self, groups: Positions, slots: Slots, counts: Positions) -> Positions:
         """The places of the best entries, so many of each group, sorted. groups: ascending."""
@@ -300,13 +299,13 @@ class _Partitions:
         best: Positions = places[_nth(groups, np.bincount(groups, minlength=len(counts))) < counts[groups]]
         return best
 
-    def _keep(self, owners: Slots, ranked: Ranked) -> None:
+    def _keep(self, owners: Slots, ranked: Ranked, numbers: Numbers) -> None:
         """Make what is there of these sorted tops the tops; the worst of those that are too long go to the rests."""
-        there = self._counts.cells[ranked.slots] > 0
+        there = ranked.counts > 0
         slots, positions = ranked.slots[there], ranked.partitions[there]
         lengths = np.bincount(positions, minlength=len(owners))
-        put_out = self._beyond(ranked)[there] == 0
-        wanted = np.maximum(self._wanted(owners), np.bincount(positions[put_out], minlength=len(owners)) + 1)
+        put_out = ranked.partitions[there & (numbers.copies == ranked.counts)]
+        wanted = np.maximum(self._wanted(owners), np.bincount(put_out, minlength=len(owners)) + 1)
         kept = np.where(lengths > 2 * wanted, wanted, lengths)
         nth = _nth(positions, lengths)
         stays = nth < kept[positions]
@@ -337,6 +336,14 @@ def _sort_keys(op: ops.TopK, source: pa.Schema) -> list[SortKey]:
         told = {*op.partition, *(order.column for order in op.order)}
         keys += [SortKey(place, field.type) for place, field in enumerate(source) if field.name not in told]
     return keys
+
+
+def _of_each(slots: Slots, named: Slots, weight: Weights) -> Weights:
+    """The weight of each of these slots; zero, if it is not among those named, which are ascending."""
+    if not len(named):
+        return np.zeros(len(slots), np.int64)
+    places = np.minimum(np.searchsorted(named, slots), len(named) - 1)
+    return np.where(named[places] == slots, weight[places], 0)
 
 
 def _nth(groups: Positions, sizes: Positions) -> Positions:
