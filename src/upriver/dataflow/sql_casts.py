@@ -177,6 +177,17 @@ def _decimal_to_floating(context: Context, node: exp.Expr, value: Scalar, to: pa
     return Scalar(f"CAST(CAST({value.sql} AS VARCHAR) AS DOUBLE)", to, value.fails)  # parsed: correctly rounded
 
 
+def _floating_to_decimal(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Scalar:
+    """Of the digits that would be printed; NULL where there are none."""
+    text = f"CAST(CAST(v AS VARCHAR) AS {duck_name(to)})"
+    sql = f"CASE WHEN isnan(v) OR isinf(v) THEN NULL ELSE {text} END"
+    return Scalar(f"list_transform([CAST({value.sql} AS DOUBLE)], lambda v: {sql})[1]", to, fails=True)
+
+
+def _text_to_decimal(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Scalar:
+    return Scalar(f"CAST({macro('spark_decimal_text', value.sql)} AS {duck_name(to)})", to, fails=True)
+
+
 def _checked_by(name: str) -> Cast:
     """A cast by one of our macros (sql_macros.py)."""
 
@@ -225,11 +236,13 @@ _CASTS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], bool]
     (is_decimal, is_integer, _decimal_to_integer),
     (is_decimal, is_floating, _decimal_to_floating),
     (is_floating, is_integer, _floating_to_integer),
+    (is_floating, is_decimal, _floating_to_decimal),
     (is_floating, is_floating, _floating_to_floating),
     (is_boolean, is_integer, _plain),
     (is_boolean, is_floating, _plain),
     (is_boolean, is_string, _plain),
     (is_string, is_integer, _text_to_integer),
+    (is_string, is_decimal, _text_to_decimal),
     (is_string, _is_double, _checked_by("spark_double_of_text")),
     (is_string, is_date, _checked_by("spark_date_of_text")),
     (is_string, is_boolean, _checked_by("spark_boolean_of_text")),

@@ -8,6 +8,8 @@ from sqlglot import exp
 
 from upriver.dataflow.sql_aggregates import AGGREGATES, INSTEAD
 from upriver.dataflow.sql_casts import cast
+from upriver.dataflow.sql_decimals import rounded_double
+from upriver.dataflow.sql_formats import FORMATS
 from upriver.dataflow.sql_logic import LOGIC, choose, compare
 from upriver.dataflow.sql_operators import (
     CAST_IT,
@@ -18,12 +20,16 @@ from upriver.dataflow.sql_operators import (
     to_common,
     whole_divide,
 )
-from upriver.dataflow.sql_scalar import Context, Rule, Scalar, any_fails, macro, null, typed_name
+from upriver.dataflow.sql_patterns import PATTERNS
+from upriver.dataflow.sql_scalar import Context, Rule, Scalar, any_fails, literal, macro, null, typed_name
 from upriver.dataflow.sql_signatures import Functions, Kind, Operands, Signature, Spoken, call
 from upriver.dataflow.sql_source import ELSEWHERE
 from upriver.dataflow.sql_strings import STRING_RULES, STRINGS
 from upriver.dataflow.sql_times import TIME_RULES, TIMES
 from upriver.dataflow.sql_types import decimal_type, duck_name, is_boolean, is_decimal, is_floating, is_integer, is_null
+
+PLACES_MAX = 15
+"""Places to which a DOUBLE is rounded."""
 
 _CHANGING = re.compile(
     "rand|random|randn|randstr|uniform|uuid|shuffle|now|curdate|localtimestamp|unix_timestamp|user|session_user|version|"
@@ -109,7 +115,7 @@ def _to_whole(function: str) -> Spoken:
 
 
 def _rounded(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
-    """``round``, half up. Of doubles only to whole numbers: Spark rounds the digits that it would print."""
+    """``round``, half up."""
     value = operands[0]
     places = operands[1].constant if len(operands) > 1 else 0
     if not isinstance(places, int) or places < 0:
@@ -121,6 +127,8 @@ def _rounded(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
         type = decimal_type(value.type.precision - value.type.scale + 1 + scale, scale)
         if type is not None:
             return Scalar(f"CAST({value.sql} AS {duck_name(type)})", type, value.fails)
+    if value.type == pa.float64() and 0 < places <= PLACES_MAX:
+        return rounded_double(value, places)
     if value.type != pa.float64() or places:
         what = f"round() of {typed_name(value)} to {places} places"
         raise context.unsupported(node, what, "Round when you read the view, or compute with DECIMAL.")
@@ -140,6 +148,8 @@ def _two(combine: Callable[[Context, exp.Expr, Scalar, Scalar], Scalar]) -> Spok
 
 
 def _try_divide(context: Context, node: exp.Expr, left: Scalar, right: Scalar) -> Scalar:
+    if is_decimal(left.type) or is_decimal(right.type):
+        raise context.unsupported(node, "try_divide() of DECIMAL", CAST_IT)
     left, right = as_doubles(context, node, left, right)
     return Scalar(macro("spark_try_divide", left.sql, right.sql), pa.float64(), any_fails((left, right)))
 
@@ -147,6 +157,25 @@ def _try_divide(context: Context, node: exp.Expr, left: Scalar, right: Scalar) -
 def _square_root(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
     value = _double(context, node, operands[0])
     return Scalar(f"sqrt({value.sql})", pa.float64(), value.fails)
+
+
+def _signum(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    value = _double(context, node, operands[0])
+    return Scalar(macro("spark_signum", value.sql), pa.float64(), value.fails)
+
+
+def _equal_null(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    return compare(context, node, "IS NOT DISTINCT FROM", *operands)
+
+
+def _zero(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    """``nullifzero(x)``."""
+    return _null_if(context, node, (operands[0], literal(0, pa.int32())))
+
+
+def _or_zero(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    """``zeroifnull(x)``."""
+    return _coalesced(context, node, (operands[0], literal(0, pa.int32())))
 
 
 def _is_nan(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
@@ -168,7 +197,9 @@ def _cast_to(type: pa.DataType) -> Spoken:
 
 FUNCTIONS: Functions = {
     **STRINGS,
+    **PATTERNS,
     **TIMES,
+    **FORMATS,
     "if": Spoken((3, 3), _if),
     "coalesce": Spoken((1, 1000), _coalesced),
     "nvl": Spoken((2, 2), _coalesced),
@@ -190,6 +221,11 @@ FUNCTIONS: Functions = {
     "pmod": Spoken((2, 2), _positive_modulo),
     "negative": Spoken((1, 1), lambda context, node, operands: negated(context, node, operands[0])),
     "try_divide": _two(_try_divide),
+    "sign": Spoken((1, 1), _signum),
+    "signum": Spoken((1, 1), _signum),
+    "equal_null": Spoken((2, 2), _equal_null),
+    "nullifzero": Spoken((1, 1), _zero),
+    "zeroifnull": Spoken((1, 1), _or_zero),
     "isnan": Spoken((1, 1), _is_nan),
     "nanvl": Spoken((2, 2), _not_a_number),
     "boolean": _cast_to(pa.bool_()),

@@ -12,7 +12,8 @@ from sqlglot import exp
 
 from upriver.dataflow.sql_casts import cast
 from upriver.dataflow.sql_operators import TYPES, boolean, suffixed, to_common, to_comparable
-from upriver.dataflow.sql_scalar import Context, Rule, Scalar, any_fails, literal, null, string_sql, typed_name
+from upriver.dataflow.sql_patterns import matches
+from upriver.dataflow.sql_scalar import Context, Rule, Scalar, any_fails, literal, macro, null, string_sql, typed_name
 from upriver.dataflow.sql_source import ELSEWHERE
 from upriver.dataflow.sql_types import decimal_type, is_null, is_string
 
@@ -182,6 +183,24 @@ def _matches(context: Context, node: exp.Expr, escape: str) -> Scalar:
     return Scalar(f"({value.sql} {word} {pattern.sql} ESCAPE {string_sql(escape)})", pa.bool_(), value.fails)
 
 
+def _like_any_case(context: Context, node: exp.Expr) -> Scalar:
+    """``ILIKE``: both sides in small letters."""
+    context.only(node, "this", "expression", "negate")
+    value, pattern = context.translate_all((node.this, node.expression))
+    if not is_string(value.type) or not isinstance(pattern.constant, str) or not pattern.constant.isascii():
+        instead = "Match a STRING with a pattern in quotes, of ASCII letters."
+        raise context.unsupported(node, f"{typed_name(value)} ILIKE this", instead)
+    _check_pattern(context, node, pattern.constant, "\\")
+    word = "NOT LIKE" if node.args.get("negate") else "LIKE"
+    sql = f"({macro('spark_lower', value.sql)} {word} {string_sql(pattern.constant.lower())} ESCAPE '\\')"
+    return Scalar(sql, pa.bool_(), value.fails)
+
+
+def _regular(context: Context, node: exp.Expr) -> Scalar:
+    context.only(node, "this", "expression")
+    return matches(context, node, context.translate_all((node.this, node.expression)))
+
+
 def _check_pattern(context: Context, node: exp.Expr, pattern: str, escape: str) -> None:
     at = pattern.find(escape)
     while at >= 0:
@@ -240,6 +259,8 @@ LOGIC: dict[type[exp.Expr], Rule] = {
     exp.Is: _is,
     exp.Like: _like,
     exp.Escape: _escaped_like,
+    exp.ILike: _like_any_case,
+    exp.RegexpLike: _regular,
     exp.Cast: _cast,
     exp.Boolean: lambda context, node: literal(bool(node.this), pa.bool_()),
     exp.Null: lambda context, node: null(pa.null()),

@@ -7,6 +7,8 @@ strict about what it is given; the translator casts operands to the types named 
 _BLANK = r"[\x00-\x20\x7F]*"  # what Spark trims from text before it parses it
 _DIGITS = "[+-]?[0-9]+"
 _DECIMAL = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
+_SPACE = r"[\x00-\x20]*"
+_PLAIN = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,2})?"
 _DAY = r"([0-9]{4})(?:-([0-9]{1,2})(?:-([0-9]{1,2})(?:[ T](?s:.)*)?)?)?"
 
 
@@ -26,6 +28,12 @@ _NUMBERS = {
     "spark_mod(a, b)": """CASE WHEN b = 0 AND a IS NOT NULL THEN error('Division by zero')
         WHEN b = -1 THEN a - a ELSE a % b END""",
     "spark_fmod(a, b)": "CASE WHEN b = 0 AND a IS NOT NULL THEN error('Division by zero') ELSE a % b END",
+    # Of whole numbers, rounded half up, away from zero.
+    "spark_quotient(a, b)": """CASE WHEN b = 0 AND a IS NOT NULL THEN error('Division by zero')
+        WHEN (a < 0) = (b < 0) THEN (2 * abs(a) + abs(b)) // (2 * abs(b))
+        ELSE -((2 * abs(a) + abs(b)) // (2 * abs(b))) END""",
+    "spark_signum(x)": """CASE WHEN x > 0 AND NOT isnan(x) THEN CAST(1 AS DOUBLE)
+        WHEN x < 0 THEN CAST(-1 AS DOUBLE) ELSE x END""",
     "spark_pmod(a, b)": "CASE WHEN a % b < 0 THEN a % b + b ELSE a % b END",
     # 2^63 is not a BIGINT, but Spark lets this one double through.
     "spark_double_to_bigint(x)": """CASE WHEN x = 9.223372036854775808e18 THEN 9223372036854775807
@@ -43,6 +51,16 @@ _STRINGS = {
     "spark_substring(s, p, n)": """CASE WHEN s IS NULL OR p IS NULL OR n IS NULL THEN NULL
         ELSE spark_substring_from(s, CASE WHEN p > 0 THEN p - 1 WHEN p < 0 THEN length(s) + p ELSE 0 END, n) END""",
     "spark_right(s, n)": "CASE WHEN s IS NOT NULL AND n <= 0 THEN '' ELSE right(s, n) END",
+    "spark_lpad(s, n, p)": """CASE WHEN s IS NULL OR n IS NULL OR p IS NULL THEN NULL WHEN n <= 0 THEN ''
+        WHEN length(s) >= n THEN left(s, n) WHEN p = '' THEN s ELSE lpad(s, n, p) END""",
+    "spark_rpad(s, n, p)": """CASE WHEN s IS NULL OR n IS NULL OR p IS NULL THEN NULL WHEN n <= 0 THEN ''
+        WHEN length(s) >= n THEN left(s, n) WHEN p = '' THEN s ELSE rpad(s, n, p) END""",
+    # By letters; DuckDB alone would keep a letter and its accents together.
+    "spark_reverse(s)": "array_to_string(list_reverse(regexp_extract_all(s, '(?s).')), '')",
+    "spark_split_part(s, d, n)": """CASE WHEN n = 0 AND s IS NOT NULL AND d IS NOT NULL
+        THEN error('The index 0 of split_part() is invalid')
+        WHEN d = '' THEN CASE WHEN n = 1 OR n = -1 THEN s WHEN s IS NOT NULL AND n IS NOT NULL THEN '' END
+        ELSE split_part(s, d, n) END""",
 }
 
 _TEXTS = {
@@ -56,6 +74,9 @@ _TEXTS = {
         WHEN regexp_full_match(s, '{_BLANK}-(?i:inf|infinity){_BLANK}') THEN CAST('-Infinity' AS DOUBLE)
         WHEN regexp_full_match(s, '{_BLANK}(?:(?i:nan)|[+-]NaN){_BLANK}') THEN CAST('NaN' AS DOUBLE)
         ELSE {_malformed("s", "DOUBLE")} END""",
+    "spark_decimal_text(s)": f"""CASE WHEN s IS NULL THEN NULL
+        WHEN regexp_full_match(s, '{_SPACE}{_PLAIN}{_SPACE}') THEN regexp_extract(s, '{_PLAIN}')
+        ELSE {_malformed("s", "DECIMAL")} END""",
     "spark_date_of_text(s)": f"""CASE WHEN s IS NULL THEN NULL
         WHEN regexp_full_match(s, '[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}') THEN CAST(s AS DATE)
         WHEN regexp_full_match(s, '{_BLANK}{_DAY}{_BLANK}') THEN make_date({_part(1)}, {_part(2)}, {_part(3)})
@@ -73,6 +94,8 @@ _TIMES = {
         THEN error('A date outside the years 1 to 9999 cannot be cast to text') ELSE CAST(d AS VARCHAR) END""",
     "spark_text_of_timestamp(t)": """CASE WHEN year(t) < 1 OR year(t) > 9999
         THEN error('A timestamp outside the years 1 to 9999 cannot be cast to text') ELSE CAST(t AS VARCHAR) END""",
+    "spark_formatted(t, form)": """CASE WHEN year(t) < 1 OR year(t) > 9999
+        THEN error('A timestamp outside the years 1 to 9999 cannot be formatted') ELSE strftime(t, form) END""",
     # Whole units since 1970, rounded down also before it.
     "spark_units(us, unit)": "(us - (us % unit + unit) % unit) // unit",
     "spark_unix_seconds(t)": "spark_units(epoch_us(t), 1000000)",

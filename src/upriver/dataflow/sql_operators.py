@@ -7,6 +7,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from upriver.dataflow.sql_casts import cast
+from upriver.dataflow.sql_decimals import quotient, remainder
 from upriver.dataflow.sql_moments import moved
 from upriver.dataflow.sql_scalar import Context, Rule, Scalar, any_fails, literal, macro, null, typed_name
 from upriver.dataflow.sql_source import ELSEWHERE
@@ -179,11 +180,16 @@ def _arithmetic(sign: str) -> Rule:
 def arithmetic(context: Context, node: exp.Expr, sign: str, left: Scalar, right: Scalar) -> Scalar:
     """``+``, ``-`` or ``*`` of two numbers."""
     _need_numbers(context, node, left, right)
-    decimals = is_decimal(left.type) or is_decimal(right.type)
-    if decimals and not (is_floating(left.type) or is_floating(right.type)):
+    if _are_decimals(left, right):
         return _decimal_arithmetic(context, node, sign, left, right)
     left, right = to_common(context, node, (left, right))
     return Scalar(f"({left.sql} {sign} {right.sql})", left.type, any_fails((left, right)) or is_integer(left.type))
+
+
+def _are_decimals(left: Scalar, right: Scalar) -> bool:
+    """Whether two numbers meet as decimals."""
+    floating = is_floating(left.type) or is_floating(right.type)
+    return not floating and (is_decimal(left.type) or is_decimal(right.type))
 
 
 def _decimal_arithmetic(context: Context, node: exp.Expr, sign: str, left: Scalar, right: Scalar) -> Scalar:
@@ -229,15 +235,14 @@ def _need_numbers(context: Context, node: exp.Expr, *values: Scalar) -> None:
 
 
 def as_doubles(context: Context, node: exp.Expr, left: Scalar, right: Scalar) -> tuple[Scalar, Scalar]:
-    """The operands of ``/``: always doubles here. The quotient of decimals has a rounding of Spark's own."""
+    """The operands of ``/``, unless both are exact and one is a decimal."""
     _need_numbers(context, node, left, right)
-    floating = is_floating(left.type) or is_floating(right.type)
-    if not floating and (is_decimal(left.type) or is_decimal(right.type)):
-        raise context.unsupported(node, "division of DECIMAL", "CAST an operand to DOUBLE (a literal: 2.5D).")
     return cast(context, node, left, pa.float64()), cast(context, node, right, pa.float64())
 
 
 def _divide(context: Context, node: exp.Expr, left: Scalar, right: Scalar) -> Scalar:
+    if _are_decimals(left, right):
+        return quotient(context, node, *(_least_decimal(context, node, value) for value in (left, right)))
     left, right = as_doubles(context, node, left, right)
     return Scalar(macro("spark_divide", left.sql, right.sql), pa.float64(), fails=True)
 
@@ -253,9 +258,9 @@ def whole_divide(context: Context, node: exp.Expr, left: Scalar, right: Scalar) 
 def modulo(context: Context, node: exp.Expr, left: Scalar, right: Scalar) -> Scalar:
     """``%``: the sign is the left operand's."""
     _need_numbers(context, node, left, right)
+    if _are_decimals(left, right):
+        return remainder(context, node, *(_least_decimal(context, node, value) for value in (left, right)))
     left, right = to_common(context, node, (left, right))
-    if is_decimal(left.type):
-        raise context.unsupported(node, "% of DECIMAL", "CAST the operands to DOUBLE or BIGINT.")
     name = "spark_mod" if is_integer(left.type) else "spark_fmod"
     return Scalar(macro(name, left.sql, right.sql), left.type, fails=True)
 

@@ -8,6 +8,7 @@ from upriver.dataflow.sql_scalar import Context, Rule, Scalar, any_fails, litera
 from upriver.dataflow.sql_signatures import Functions, Kind, Operands, Signature, Spoken, take
 
 _STRING, _INT, _BOOLEAN = pa.string(), pa.int32(), pa.bool_()
+_BLANK = literal(" ", _STRING)
 _TO_THE_END = literal(2**31 - 1, pa.int32())
 
 
@@ -57,7 +58,7 @@ def _trim_from(context: Context, node: exp.Expr) -> Scalar:
 
 
 def _trimmed(context: Context, node: exp.Expr, function: str, operands: Operands) -> Scalar:
-    text, letters = (take(context, node, Kind.STRING, value) for value in (*operands, literal(" ", _STRING))[:2])
+    text, letters = (take(context, node, Kind.STRING, value) for value in (*operands, _BLANK)[:2])
     return Scalar(f"{function}({text.sql}, {letters.sql})", _STRING, any_fails((text, letters)))
 
 
@@ -79,6 +80,26 @@ def _position(context: Context, node: exp.Expr) -> Scalar:
 def _replaced(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
     parts = [take(context, node, Kind.STRING, value) for value in (*operands, literal("", _STRING))[:3]]
     return Scalar(f"replace({', '.join(part.sql for part in parts)})", _STRING, any_fails(parts))
+
+
+def _padded(side: str) -> Spoken:
+    """``lpad(s, length[, by])`` and ``rpad``."""
+
+    def rule(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+        text, by = (take(context, node, Kind.STRING, value) for value in (operands[0], (*operands, _BLANK)[2]))
+        length = take(context, node, Kind.INT, operands[1])
+        sql = macro(f"spark_{side}pad", text.sql, length.sql, by.sql)
+        return Scalar(sql, _STRING, any_fails((text, by, length)))
+
+    return Spoken((2, 3), rule)
+
+
+def _digested(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    """``sha2(s, bits)``, of 256 bits."""
+    if operands[1].constant not in (0, 256):
+        raise context.unsupported(node, "sha2() of these bits", "Take 256.")
+    text = take(context, node, Kind.STRING, operands[0])
+    return Scalar(f"sha256({text.sql})", _STRING, text.fails)
 
 
 _LENGTH = Signature((Kind.STRING,), "CAST(length({0}) AS INTEGER)", _INT)
@@ -105,6 +126,19 @@ STRINGS: Functions = {
     "startswith": Signature((Kind.STRING, Kind.STRING), "starts_with({0}, {1})", _BOOLEAN),
     "endswith": Signature((Kind.STRING, Kind.STRING), "suffix({0}, {1})", _BOOLEAN),
     "contains": Signature((Kind.STRING, Kind.STRING), "contains({0}, {1})", _BOOLEAN),
+    "lpad": _padded("l"),
+    "rpad": _padded("r"),
+    "repeat": Signature((Kind.STRING, Kind.INT), "repeat({0}, {1})", _STRING),
+    "space": Signature((Kind.INT,), "repeat(' ', {0})", _STRING),
+    "reverse": Signature((Kind.STRING,), "spark_reverse", _STRING),
+    "translate": Signature((Kind.STRING, Kind.STRING, Kind.STRING), "translate({0}, {1}, {2})", _STRING),
+    "split_part": Signature((Kind.STRING, Kind.STRING, Kind.INT), "spark_split_part", _STRING, fails=True),
+    "ascii": Signature((Kind.STRING,), "CAST(ascii({0}) AS INTEGER)", _INT),
+    "octet_length": Signature((Kind.STRING,), "CAST(strlen({0}) AS INTEGER)", _INT),
+    "md5": Signature((Kind.STRING,), "md5({0})", _STRING),
+    "sha": Signature((Kind.STRING,), "sha1({0})", _STRING),
+    "sha1": Signature((Kind.STRING,), "sha1({0})", _STRING),
+    "sha2": Spoken((2, 2), _digested),
     "instr": Signature((Kind.STRING, Kind.STRING), "CAST(instr({0}, {1}) AS INTEGER)", _INT),
     "locate": Signature((Kind.STRING, Kind.STRING), "CAST(instr({1}, {0}) AS INTEGER)", _INT),
 }

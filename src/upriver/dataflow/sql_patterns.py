@@ -1,0 +1,157 @@
+r"""Regular expressions: those of Java's that mean the same to RE2, DuckDB's library, said in RE2's words.
+
+What both have in common: letters, classes, groups, ``|``, ``* + ? {n,m}`` and their lazy forms, ``^``, and ``\d \w``.
+What must be put differently: ``.``, ``$`` and ``\s``. Everything else is refused.
+"""
+
+import re
+
+import pyarrow as pa
+from sqlglot import exp
+
+from upriver.dataflow.sql_scalar import Context, Scalar, any_fails, string_sql
+from upriver.dataflow.sql_signatures import Functions, Kind, Operands, Spoken, take
+
+GROUPS_MAX = 9
+"""Groups that DuckDB gives."""
+
+_ENDS = r"\n\r\x{85}\x{2028}\x{2029}"  # what ends a line for Java
+_ANY = f"[^{_ENDS}]"
+_AT_END = rf"(?:\r\n|[{_ENDS}])?\z"
+_SPACES = r"\t\n\x0B\f\r "
+_ESCAPED = {**{letter: f"\\{letter}" for letter in "dDwWtnrf"}, "s": f"[{_SPACES}]", "S": f"[^{_SPACES}]"}
+_IN_CLASS = {**{letter: f"\\{letter}" for letter in "dwtnrf"}, "s": _SPACES}
+_REPEAT = re.compile(r"(?:[*+?]|\{\d{1,3}(?:,\d{0,3})?\})\??(?![*+?{])")
+_CLASS = re.compile(r"\[(\^?)((?:\\.|[^\[\]\\^&])(?:\\.|[^\[\]\\&])*)\]", re.DOTALL)
+_CLASS_PART = re.compile(r"(\\.|[^\\])(?:-(\\.|[^\\]))?", re.DOTALL)
+
+
+def to_re2(pattern: str) -> str | None:
+    """The pattern in RE2's words, to be searched for; ``None`` if it may mean something else, or nothing."""
+    parts: list[str] = []
+    at, repeatable = 0, False
+    while at < len(pattern):
+        letter = pattern[at]
+        repeat = _REPEAT.match(pattern, at) if repeatable else None
+        group = re.compile(r"\((?:\?:)?(?!\?)").match(pattern, at)
+        if repeat is not None:
+            text, repeatable, end = repeat[0], False, repeat.end()
+        elif group is not None:
+            text, repeatable, end = group[0], False, group.end()
+        elif letter in ")|^":
+            text, repeatable, end = letter, letter == ")", at + 1
+        elif letter == "$" and pattern[at + 1 : at + 2] in ("", ")", "|"):
+            text, repeatable, end = _AT_END, False, at + 1
+        elif letter == "[":
+            found = _CLASS.match(pattern, at)
+            text, repeatable, end = ("", False, at) if found is None else (_class(*found.groups()), True, found.end())
+        else:
+            text, repeatable, end = _one(pattern[at : at + 2]), True, at + 1 + (letter == "\\")
+        if not text:
+            return None
+        parts.append(text)
+        at = end
+    return "".join(parts) if _is_whole(pattern) else None
+
+
+def _one(text: str) -> str:
+    """One letter, or one behind a backslash; nothing if it is special."""
+    letter = text[:1]
+    if letter == "\\":
+        return _ESCAPED.get(text[1:], _letter(text[1:]) if not text[1:].isalnum() else "")
+    return {".": _ANY}.get(letter, "" if letter in "*+?{}()[]$\0" else _letter(letter))
+
+
+def _letter(letter: str) -> str:
+    return f"\\{letter}" if letter.isascii() and not letter.isalnum() and letter not in " _" else letter
+
+
+def _class(negated: str, inside: str) -> str:
+    """A class in brackets; nothing if a part of it is special."""
+    parts = [f"[{negated}"]
+    for match in _CLASS_PART.finditer(inside):
+        ends = [_in_class(end) for end in match.groups() if end is not None]
+        if "" in ends or (len(ends) == 2 and any(len(end) > 2 or end in _IN_CLASS.values() for end in ends)):
+            return ""
+        parts.append("-".join(ends))
+    return "".join([*parts, "]"])
+
+
+def _in_class(text: str) -> str:
+    if text.startswith("\\"):
+        return _IN_CLASS.get(text[1:], _letter(text[1:]) if not text[1:].isalnum() else "")
+    return "" if text == "\0" else _letter(text)
+
+
+def _is_whole(pattern: str) -> bool:
+    """Whether its parentheses and ranges are in order: Python is as strict as Java there."""
+    try:
+        re.compile(pattern)
+    except (re.error, OverflowError):
+        return False
+    return True
+
+
+# Functions
+
+
+def matches(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    """``s RLIKE pattern``: whether it is found anywhere."""
+    text, pattern = take(context, node, Kind.STRING, operands[0]), _pattern(context, node, operands[1])
+    return Scalar(f"regexp_matches({text.sql}, {string_sql(pattern)})", pa.bool_(), text.fails)
+
+
+def _pattern(context: Context, node: exp.Expr, value: Scalar) -> str:
+    pattern = to_re2(value.constant) if isinstance(value.constant, str) else None
+    if pattern is None:
+        instead = "Write one in quotes, of letters, classes, groups and repetitions alone."
+        raise context.unsupported(node, "this regular expression", instead)
+    return pattern
+
+
+def _range(context: Context, node: exp.Expr, value: Scalar) -> str:
+    """A pattern of which it matters what it finds, not only whether: ``$`` would find the end of the line, too."""
+    pattern = _pattern(context, node, value)
+    if _AT_END in pattern:
+        raise context.unsupported(node, "$ in this regular expression", "Compare the end by itself: s RLIKE '...$'.")
+    return pattern
+
+
+def _extracted(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    """``regexp_extract(s, pattern[, group])``: '' if there is none."""
+    text, pattern = take(context, node, Kind.STRING, operands[0]), _range(context, node, operands[1])
+    group = operands[2].constant if len(operands) > 2 else 1
+    there = _groups(pattern)
+    if not isinstance(group, int) or not 0 <= group <= min(there, GROUPS_MAX):
+        raise context.unsupported(
+            node, "this group of a regular expression", f"It has {there}; 0 is all that is found."
+        )
+    return Scalar(f"regexp_extract({text.sql}, {string_sql(pattern)}, {group})", pa.string(), text.fails)
+
+
+def _groups(pattern: str) -> int:
+    """How many groups are counted."""
+    return len(re.findall(r"\((?!\?)", re.sub(r"\\.|\[(?:\\.|[^\]\\])*\]", "", pattern)))
+
+
+def _replaced(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    """``regexp_replace(s, pattern, by)``: everywhere."""
+    text, pattern = take(context, node, Kind.STRING, operands[0]), _range(context, node, operands[1])
+    by = operands[2].constant
+    if not isinstance(by, str) or set(by) & {"$", "\\"}:
+        raise context.unsupported(node, "a replacement with groups", "Write it in quotes, without $ and backslashes.")
+    written = operands[1].constant
+    if isinstance(written, str) and re.search(written, "") is not None:
+        what = "replacing what a regular expression finds in nothing"
+        raise context.unsupported(node, what, "Let it find one letter at least.")
+    sql = f"regexp_replace({text.sql}, {string_sql(pattern)}, {string_sql(by)}, 'g')"
+    return Scalar(sql, pa.string(), any_fails((text,)))
+
+
+PATTERNS: Functions = {
+    "regexp": Spoken((2, 2), matches),
+    "regexp_like": Spoken((2, 2), matches),
+    "rlike": Spoken((2, 2), matches),
+    "regexp_extract": Spoken((2, 3), _extracted),
+    "regexp_replace": Spoken((3, 3), _replaced),
+}
