@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from upriver.dataflow.batch import Batch
+from upriver.dataflow.operators.consolidate import concatenated
 from upriver.dataflow.operators.turning import Store, Turning
 from upriver.state.vectors import Hashes
 
@@ -48,9 +49,13 @@ class Lasting:
 
         Raises ProtocolError for a retraction of a row that is not there.
         """
-        changes = [store.apply(port, batch.filtered(share)) for store, share in self._stores.shares(batch.hash64)]
+        changes = [
+            store.apply(port, batch.filtered(share))
+            for store, share in self._stores.shares(batch.hash64)
+            if share.any()
+        ]
         self._stores.tidy()
-        return joined(changes)
+        return concatenated(changes) if changes else _no_changes(self.schema)
 
     def hashes_between(self, least: int, most: int) -> Hashes:
         return self._stores.hashes_between(least, most)
@@ -66,13 +71,6 @@ class Lasting:
         self._stores.drop(keys)
 
 
-def joined(batches: Sequence[Batch]) -> Batch:
-    """Changes of one schema, one or more batches of them, as one."""
-    if len(batches) == 1:
-        return batches[0]
-    weights = [np.ones(len(batch), np.int64) if batch.weight is None else batch.weight for batch in batches]
-    return Batch(
-        pa.concat_batches([batch.rows for batch in batches]),
-        np.concatenate([batch.hash64 for batch in batches]),
-        np.concatenate(weights),
-    )
+def _no_changes(schema: pa.Schema) -> Batch:
+    rows = pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
+    return Batch(rows, np.empty(0, np.uint64), np.empty(0, np.int64))
