@@ -1,18 +1,15 @@
 """Dataflows of several regions on several workers, while keys move: a view is always what DuckDB says it is."""
 
-from collections import Counter
-from collections.abc import Mapping
 from random import Random
 
-import pyarrow as pa
 import pytest
-from dataflow_kit import CURRENT, QUERIES, ROWS, TABLES, Query
-from duckdb_kit import by_duckdb
+from dataflow_kit import CURRENT, QUERIES, TABLES, Query
+from dataflow_lake import Lake, check
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_relations import relations
 from relation_sql import sql_of
-from state_kit import MANY, Row, plain_rows
+from state_kit import MANY
 
 from upriver.dataflow.algebra import Relation
 from upriver.dataflow.expressions import Evaluator
@@ -20,44 +17,6 @@ from upriver.sim.dataflow_world import DataflowWorld
 
 EVALUATOR = Evaluator()
 FEWER = settings(MANY, max_examples=25)
-VERSIONS_MAX = 100
-"""Rows of an upsert table."""
-
-
-class Lake:
-    """All rows so far, and the next ones. Versions of an upsert table come in any order."""
-
-    def __init__(self, data: st.DataObject, lots: Random) -> None:
-        self._data = data
-        self._versions = iter(lots.sample(range(VERSIONS_MAX), VERSIONS_MAX))
-        self.rows = {name: table.schema.empty_table() for name, table in TABLES.items()}
-
-    def next_rows(self, most: int) -> dict[str, pa.RecordBatch]:
-        """Of each table at most so many."""
-        drawn = {name: self._drawn(name, most) for name in self.rows if self._data.draw(st.booleans())}
-        for name, rows in drawn.items():
-            self.rows[name] = pa.concat_tables([self.rows[name], pa.Table.from_batches([rows])])
-        return drawn
-
-    def _drawn(self, name: str, most: int) -> pa.RecordBatch:
-        rows: list[Row] = self._data.draw(st.lists(ROWS[name], max_size=most))
-        if name == "sales":
-            rows = [(*row, self.rows[name].num_rows + number) for number, row in enumerate(rows)]
-        if name == "stock":
-            rows = [(*row, next(self._versions), self._data.draw(st.sampled_from([None, False, True]))) for row in rows]
-        schema = TABLES[name].schema
-        columns = [pa.array([row[place] for row in rows], field.type) for place, field in enumerate(schema)]
-        return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def check(query: Query, world: DataflowWorld, rows: Mapping[str, pa.Table]) -> None:
-    """The whole view, and each key by itself, is what DuckDB says."""
-    wanted = by_duckdb(query.sql, **rows)
-    answer = world.scan()
-    assert Counter(plain_rows(answer)) == Counter(plain_rows(wanted.rename_columns(answer.schema.names)))
-    keys = answer.select(list(query.key)).group_by(list(query.key)).aggregate([]).combine_chunks()
-    for batch in keys.to_batches():
-        assert Counter(plain_rows(world.lookup(batch))) == Counter(plain_rows(answer))
 
 
 @pytest.mark.parametrize("name", QUERIES)

@@ -4,17 +4,19 @@ from random import Random
 
 import pytest
 from dataflow_kit import CURRENT, TABLES, Query
+from dataflow_lake import Lake, check
 from duckdb_kit import by_duckdb
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from state_kit import MANY
-from test_dataflow import EVALUATOR, Lake, check
 
+from upriver.dataflow.expressions import Evaluator
 from upriver.dataflow.local_typer import LocalTyper
 from upriver.dataflow.sql import compile_view
 from upriver.sim.dataflow_world import DataflowWorld
 
 TYPER = LocalTyper(TABLES)
+EVALUATOR = Evaluator()
 SEVERAL = settings(MANY, max_examples=12)
 MAKERS = "SELECT i.maker, s.shop, s.amount FROM sales s JOIN items i ON s.item = i.item"
 

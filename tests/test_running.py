@@ -9,7 +9,7 @@ import pytest
 from dataflow_kit import LONG, QUERIES, SALES, TABLES, TEXT
 from hypothesis import given
 from hypothesis import strategies as st
-from relation_kit import count, scan
+from relation_kit import count, group, scan, select
 from state_kit import MANY, Row, batch_of, plain_rows, plainly, through_the_wire
 
 from upriver.dataflow.batch import Batch
@@ -19,7 +19,7 @@ from upriver.dataflow.operators.consolidate import concatenated, consolidated
 from upriver.dataflow.operators.gather import Gather
 from upriver.dataflow.planning import plan_regions
 from upriver.dataflow.running import Region
-from upriver.errors import ProtocolError
+from upriver.errors import ProtocolError, RowError
 from upriver.hashing import hash64
 from upriver.sim.dataflow_world import DataflowWorld
 
@@ -181,6 +181,15 @@ def test_a_region_amid_a_dataflow_has_no_view(plan: DataflowPlan) -> None:
     first.apply(0, _by(_sales((1, "a", 1), (1, "b", 1)), "item"))
     assert {name: first.stats()[name] for name in ("rows", "keys", "held")} == {"rows": 0, "keys": 0, "held": 2}
     assert first.stats()["bytes"] > 0
+
+
+def test_a_row_at_fault_is_told_by_the_names_in_the_query() -> None:
+    sums = select(group(scan(SALES), "item", s0=("sum", "amount", LONG)), "item AS thing", "s0 AS total")
+    regions = plan_regions("v", sums, ("total",), TABLES)
+    plan = DataflowPlan("v", "", ("total",), sums.schema, regions)
+    first, _ = _built(plan)
+    with pytest.raises(RowError, match=r"column total: sum does not fit int64 for the key \{'thing': 'a'\}"):
+        first.apply(0, _by(_sales((1, "a", 2**62), (1, "a", 2**62)), "item"))
 
 
 def test_a_store_by_another_key_is_refused(plan: DataflowPlan) -> None:

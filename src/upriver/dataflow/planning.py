@@ -21,20 +21,23 @@ from upriver.dataflow.planning_shape import is_hashable, shaped
 from upriver.dataflow.planning_steps import Step, Steps, plain
 from upriver.dataflow.planning_words import why_cut, why_keyed, why_looked_up
 from upriver.dataflow.routing import Key
+from upriver.dataflow.sql_source import Source
 from upriver.errors import DeclarationError
 
 
 def plan_regions(
-    name: str, relation: Relation, key: Sequence[str], tables: Mapping[str, TableSpec]
+    name: str, relation: Relation, key: Sequence[str], tables: Mapping[str, TableSpec], sql: str = ""
 ) -> tuple[RegionPlan, ...]:
     """The regions of a view, each after those that feed it; the last one has the store, and the view's name.
 
-    key: columns of the relation, as :func:`view_key` gives them. tables: all that the relation reads.
+    key: columns of the relation, in any case. tables: all that the relation reads. sql: the view's, which messages
+    show the place in; empty for a view that has none.
+
     Raises UnsupportedSql where rows that belong together cannot be routed to one place, DeclarationError for a key
     that is none.
     """
     steps = Steps()
-    root = pruned(shaped(name, relation, tables, steps), steps)
+    root = pruned(shaped(Source(name, sql), relation, tables, steps), steps)
     wanted = view_key(name, root.schema, key)
     for column in wanted:
         if not is_hashable(root, column):

@@ -12,18 +12,21 @@ from upriver.dataflow.ops import Aggregate, Filter, Join, Latest, Op, Project, S
 from upriver.dataflow.ops import Union as UnionAll
 from upriver.dataflow.plan import TableSpec
 from upriver.dataflow.planning_steps import Step, Steps
+from upriver.dataflow.sql_source import Source
 from upriver.dataflow.sql_types import same_type
-from upriver.errors import KeyTypeError, ProtocolError, UnsupportedSql
+from upriver.errors import KeyTypeError, ProtocolError
 from upriver.hashing import check_hashable
 
+Fault = tuple[str, str]
+"""What is not supported, and what to do instead."""
 
-def shaped(view: str, relation: Relation, tables: Mapping[str, TableSpec], steps: Steps) -> Step:
+
+def shaped(source: Source, relation: Relation, tables: Mapping[str, TableSpec], steps: Steps) -> Step:
     """The relation as steps. Raises UnsupportedSql for an operator whose rows cannot be brought together by a key."""
-    inputs = [shaped(view, part, tables, steps) for part in relation.inputs]
+    inputs = [shaped(source, part, tables, steps) for part in relation.inputs]
     fault = _fault(relation.op, inputs)
     if fault is not None:
-        place = "" if relation.place is None else f", character {relation.place + 1}"
-        raise UnsupportedSql(f"view {view!r}{place}: {fault}")
+        raise source.unsupported(relation.place if source.sql else None, *fault)
     match relation.op:
         case Scan(table):
             return _table(tables[table], steps)
@@ -55,7 +58,7 @@ def _table(table: TableSpec, steps: Steps) -> Step:
     return steps.make(Latest(table.primary_key, table.order_by, table.deletes), [versions], table.schema)
 
 
-def _fault(op: Op, inputs: Sequence[Step]) -> str | None:
+def _fault(op: Op, inputs: Sequence[Step]) -> Fault | None:
     match op:
         case Aggregate(plan):
             return _no_key(inputs[0], plan.group, "GROUP BY")
@@ -71,25 +74,25 @@ def _fault(op: Op, inputs: Sequence[Step]) -> str | None:
             return None
 
 
-def _no_key(step: Step, columns: Sequence[str], what: str) -> str | None:
+def _no_key(step: Step, columns: Sequence[str], what: str) -> Fault | None:
     """Rows that belong together meet where their key says; no columns at all: all rows meet."""
     if not columns or any(is_hashable(step, column) for column in columns):
         return None
     listed = ", ".join(f"{column} {step.schema.field(column).type}" for column in columns)
-    return f"{what} of nothing but {listed}, by which rows cannot be hashed, is not supported. Add a plain column."
+    return f"{what} of nothing but {listed}, by which rows cannot be hashed,", "Add a plain column."
 
 
-def _fault_of_join(op: Join, left: Step, right: Step) -> str | None:
+def _fault_of_join(op: Join, left: Step, right: Step) -> Fault | None:
     for one, other in zip(op.left_key, op.right_key, strict=True):
         types = left.schema.field(one).type, right.schema.field(other).type
         if not same_type(*types):
             raise ProtocolError(f"a join compares {one} {types[0]} with {other} {types[1]}")
     if not op.left_key:
-        return "a join without an equality is not supported. Say ON which columns rows agree."
+        return "a join without an equality", "Say ON which columns rows agree."
     return _no_key(left, op.left_key, "a join ON an equality")
 
 
-def _fault_of_map(op: StatefulMap, source: Step) -> str | None:
+def _fault_of_map(op: StatefulMap, source: Step) -> Fault | None:
     """Rows keep their order only on the way from a table."""
     columns: Iterable[str] = op.key
     while isinstance(source.op, Filter | Project):
@@ -98,7 +101,7 @@ def _fault_of_map(op: StatefulMap, source: Step) -> str | None:
             columns = [sources.get(column, "") for column in columns]
         (source,) = source.inputs
     if not isinstance(source.op, Scan):
-        return "stateful_map over anything but an append table is not supported: its rows would have no order."
+        return "stateful_map over anything but an append table", "Elsewhere, rows have no order."
     if "" in columns:
-        return "a computed key of stateful_map is not supported. Make it a column before app.table()."
+        return "a computed key of stateful_map", "Make it a column before app.table()."
     return None

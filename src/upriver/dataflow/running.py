@@ -18,8 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from upriver.dataflow.batch import Batch, Hashes, Outgoing
-from upriver.dataflow.building import Operators, operators_of
-from upriver.dataflow.column_names import columns_in
+from upriver.dataflow.building import Operators, operators_of, titles
 from upriver.dataflow.graph import DataflowPlan, ExchangeEdge, RegionPlan, Send, ViewStore
 from upriver.dataflow.operators.aggregate import Aggregate
 from upriver.dataflow.operators.consolidate import concatenated, consolidated
@@ -29,7 +28,6 @@ from upriver.dataflow.operators.row_counts import RowCounts
 from upriver.dataflow.operators.rows import Rows
 from upriver.dataflow.operators.turnover import Turnover
 from upriver.dataflow.operators.view import Store, View
-from upriver.dataflow.plan import Projection
 from upriver.dataflow.routing import found_in, routings
 from upriver.errors import ProtocolError
 from upriver.hashing import hash64
@@ -255,13 +253,4 @@ def _hashed(rows: Batch, key: Sequence[str]) -> Hashes:
 def _store_of(plan: ViewStore, source: pa.Schema) -> Store:
     if plan.aggregate is None:
         return RowCounts(source, plan.key) if plan.retracts else Rows(source, plan.key)
-    return Aggregate(plan.aggregate, source, plan.key, _titles(plan.output))
-
-
-def _titles(output: Projection) -> dict[str, str]:
-    """For each column of what is kept, the view's columns that are made of it: what the user knows it by."""
-    made_of: dict[str, list[str]] = {}
-    for expression, name in zip(output.expressions, output.schema.names, strict=True):
-        for column in sorted(columns_in(expression)):
-            made_of.setdefault(column, []).append(name)
-    return {column: " and ".join(names) for column, names in made_of.items()}
+    return Aggregate(plan.aggregate, source, plan.key, titles(plan.output))
