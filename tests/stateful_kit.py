@@ -159,7 +159,8 @@ class Fleet:
             hashes = operator.hashes_between(0, 2**64 - 1)
             assert {self.owners[key] for key in hashes.tolist()} <= {place}
             (state,) = operator.collect(np.unique(hashes))
-            assert operator.held == len(hashes) == state.num_rows
+            assert operator.held == state.num_rows
+            assert set(state.column(0).to_pylist()) == set(hashes.tolist())
             found |= {row[1 : 1 + len(self.op.key)] for row in plain_rows(state)}
         assert found == keys
 

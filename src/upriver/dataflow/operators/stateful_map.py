@@ -19,6 +19,7 @@ from upriver.dataflow.operators.turnover import FORGOTTEN_MIN, STEP_ROWS
 from upriver.dataflow.operators.user_calls import CALLS, Function, Given, Made, Shapes
 from upriver.dataflow.ops import StatefulMap as StatefulMapOp
 from upriver.errors import DeclarationError, ProtocolError
+from upriver.hashing import hash64
 from upriver.state.columns import canonical
 from upriver.state.slots import first_equal, run_heads
 from upriver.state.vectors import Hashes, Mask
@@ -27,7 +28,7 @@ from upriver.state.vectors import Hashes, Mask
 class StatefulMap:
     """The function and its states. ``parts`` is one: the states."""
 
-    __slots__ = ("_call", "_key", "_output", "_states")
+    __slots__ = ("_call", "_is_finer", "_key", "_output", "_states")
 
     parts = 1
 
@@ -58,7 +59,8 @@ class StatefulMap:
         self._key = key
         self._output = op.output
         self._call = CALLS[op.per](_loaded(op.function), shapes)
-        self._states = Turning(partial(States, key, op.state), forgotten_min, step_rows)
+        self._is_finer = set(routing) < set(op.key)
+        self._states = Turning(partial(States, key, op.state, routing), forgotten_min, step_rows)
 
     @property
     def held(self) -> int:
@@ -99,19 +101,20 @@ class StatefulMap:
         self._states.drop(keys)
 
     def _given(self, batch: Batch) -> tuple[Given, Hashes]:
-        """The batch by key, with the states; and the hash64 of each key."""
+        """The batch by key, with the states; and the hash64 of each key's routing key."""
         keys = [canonical(batch.rows.column(name)) for name in self._key.names]
-        heads = run_heads(batch.hash64, keys)
-        if len(np.unique(batch.hash64[heads])) < len(heads):  # as it may be if two keys have one hash64
-            first = first_equal(batch.hash64, keys)
+        hashes = hash64(keys) if self._is_finer else batch.hash64
+        heads = run_heads(hashes, keys)
+        if len(np.unique(hashes[heads])) < len(heads):  # a key's rows are apart, or two keys have one hash
+            first = first_equal(hashes, keys)
             order = np.argsort(first, kind="stable")
             batch = Batch(batch.rows.take(pa.array(order)), batch.hash64[order])
             keys = [column.take(pa.array(order)) for column in keys]
             heads = np.unique(first[order], return_index=True)[1]
-        hashes = batch.hash64[heads]
+        routed = batch.hash64[heads]
         of_heads = pa.RecordBatch.from_arrays([column.take(pa.array(heads)) for column in keys], schema=self._key)
-        states, known = self._read(hashes, of_heads)
-        return Given(batch.rows, np.append(heads, len(batch)), of_heads, states, known), hashes
+        states, known = self._read(routed, of_heads)
+        return Given(batch.rows, np.append(heads, len(batch)), of_heads, states, known), routed
 
     def _read(self, hashes: Hashes, keys: pa.RecordBatch) -> tuple[pa.RecordBatch, Mask]:
         parts = [
