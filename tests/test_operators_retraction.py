@@ -246,6 +246,23 @@ def test_sums_of_floats_are_rounded_once(values: list[float], total: Any) -> Non
     assert answer(aggregate) == [(1, total)]
 
 
+@pytest.mark.parametrize(
+    ("type", "value", "other"),
+    [
+        (pa.int64(), 2**62, -(2**62)),
+        (pa.decimal128(28, 6), Decimal("9999999999999999999999.999999"), Decimal("-9999999999999999999999.999998")),
+    ],
+)
+def test_a_row_may_be_there_very_often(type: pa.DataType, value: Any, other: Any) -> None:
+    """As after a skewed join. Weights are so great that what limbs hold would overflow."""
+    schema, often = schema_of(type), 2**33
+    aggregate = Aggregate(
+        AggregatePlan(("k0",), calls_of([schema.field("a")], ("count", "sum")), True), schema, ROUTING
+    )
+    aggregate.apply(batch_of(schema, [(1, "", value, None), (1, "", other, None)], ROUTING, [often, often]))
+    assert answer(aggregate) == [(1, 2 * often, (value + other) * often)]
+
+
 # Faults -----------------------------------------------------------------------------------------------------------
 
 

@@ -82,6 +82,16 @@ def test_products_and_differences_are_exact(rows: list[tuple[float, float, int]]
         assert _number(found, place) == number * Fraction(one) - Fraction(one) * Fraction(other)
 
 
+def test_a_number_may_come_very_often() -> None:
+    sums = ExactSums()
+    sums.resize(2)
+    weight = np.array([2**62 - 1, -(2**50) - 7, 1])
+    sums.add(np.array([0, 1, 1]), *parts_of(np.array([0.1, 1e18, 3.0])), weight)
+    digits = sums.digits(np.arange(2))
+    assert _number(digits, 0) == Fraction(0.1) * (2**62 - 1)
+    assert _number(digits, 1) == 3 - 10**18 * (2**50 + 7)
+
+
 def test_two_numbers_that_nearly_cancel_out_are_divided() -> None:
     sums = ExactSums()
     sums.resize(1)

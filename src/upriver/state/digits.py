@@ -24,6 +24,9 @@ _MASK = 0xFFFF_FFFF
 _HALF = 1 << 31
 
 _MANTISSA_BITS = 53
+_WEIGHTS_BITS = 28
+"""What is added at a time has weights that add up to no more than two to the power of this."""
+
 _LEAST_EXPONENT = -960
 """A digit so far down, or further, counts only by not being zero."""
 
@@ -108,8 +111,13 @@ class ExactSums:
     def add(self, slots: Slots, mantissas: Longs, exponents: Longs, weight: Weights | None) -> None:
         """Add mantissa * 2**exponent, so many times, to the sum of each slot.
 
-        Mantissas are below 2**55 and above its negative. The absolute weights add up to less than 2**29.
+        Mantissas are between -2**55 and 2**55.
         """
+        if weight is not None and np.abs(weight.astype(np.float64)).sum() > 1 << _WEIGHTS_BITS:
+            bits = _WEIGHTS_BITS - len(slots).bit_length()
+            self.add(slots, mantissas, exponents, weight & (1 << bits) - 1)
+            self.add(slots, mantissas, exponents + bits, weight >> bits)
+            return
         shifts = exponents & _BITS - 1
         low, high = (mantissas & _MASK) << shifts, (mantissas >> _BITS) << shifts
         parts = np.stack([low & _MASK, (low >> _BITS) + (high & _MASK), high >> _BITS])

@@ -64,6 +64,9 @@ class Functions:
         self._overflow = overflow
         self._functions: list[tuple[AggregateCall, Accumulator]] = []
 
+    def __len__(self) -> int:
+        return len(self._functions)
+
     @property
     def nbytes(self) -> int:
         return sum(function.nbytes for _, function in self._functions)

@@ -21,6 +21,9 @@ from upriver.state.wide import add_at, from_ints, join, outside, split, to_ints
 _LONG_MAX = 2**63 - 1
 """The greatest int64."""
 
+_LIMB_WEIGHTS_MAX = 2**30
+"""Up to which sum of weights values are added in limbs."""
+
 
 def sum_of(argument: pa.DataType, type: pa.DataType, retracts: bool) -> Accumulator:
     """An accumulator of sum. retracts: whether values may be taken back.
@@ -84,6 +87,9 @@ class ExactSum:
         self._totals.cells[slots] = cells_of(next(state))
 
     def _add_in_limbs(self, slots: Slots, cells: Cells, weight: Weights | None) -> None:
+        if weight is not None and np.abs(weight.astype(np.float64)).sum() > _LIMB_WEIGHTS_MAX:
+            self._add_one_by_one(slots, cells, weight)
+            return
         touched, places = np.unique(slots, return_inverse=True)
         totals = split(self._totals.cells[touched])
         add_at(totals, places, split(cells), weight)
@@ -91,6 +97,17 @@ class ExactSum:
         if lost.size:
             raise OutOfRange(int(touched[lost[0]]))
         self._totals.cells[touched] = join(totals, cells.dtype)
+
+    def _add_one_by_one(self, slots: Slots, cells: Cells, weight: Weights) -> None:
+        """For rows that are there so often that limbs have no room for it, as a skewed join may have them."""
+        touched, places = np.unique(slots, return_inverse=True)
+        totals = to_ints(self._totals.cells[touched])
+        for place, value, times in zip(places.tolist(), to_ints(cells), weight.tolist(), strict=True):
+            totals[place] += value * times
+        for slot, total in zip(touched.tolist(), totals, strict=True):
+            if not self._least <= total <= self._most:
+                raise OutOfRange(slot)
+        self._totals.cells[touched] = from_ints(totals, cells.dtype.itemsize).view(cells.dtype)
 
 
 class DecimalSum(ExactSum):

@@ -84,7 +84,8 @@ class Values:
         slots = self._bag.owners(entries)
         weight = np.repeat([1, -1], [len(woken), len(emptied)])
         np.add.at(self._counts.cells, slots, weight)
-        self._functions.add(slots, self._bag.values(entries), weight)
+        if len(self._functions):
+            self._functions.add(slots, self._bag.values(entries), weight)
         for extreme in self._extremes.values():
             extreme.follow(woken, emptied, self._counts.cells)
 
