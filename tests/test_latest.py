@@ -59,7 +59,7 @@ def test_the_highest_version_is_the_row(
     known = list(zip(*(data.draw(column_values(type, size=3)) for type in keys), strict=True))
     rest = st.tuples(st.integers(0, 2), st.sampled_from(["U", "D", None]))
     versions: list[Row] = []
-    for _ in range(data.draw(st.integers(1, 5))):
+    for _ in range(data.draw(st.integers(2, 6))):
         size = data.draw(st.integers(0, 8))
         ordered = list(zip(*(data.draw(column_values(type, size=size)) for type in order_by), strict=True))
         came = [
@@ -120,6 +120,25 @@ def test_a_deletion_is_forgotten_where_nothing_can_be_late() -> None:
     operator, changes = latest(BY_ARRIVAL, [GONE], [NEW, GONE], [NEW], [OLD], [GONE])
     assert changes == [[], [], [(NEW, 1)], [(NEW, -1), (OLD, 1)], [(OLD, -1)]]
     assert operator.held == 0
+
+
+def test_a_deletion_moves_with_its_key() -> None:
+    later = (1, 4, 2.5, "U")
+    fleet = Fleet(SCHEMA, ["k"], partial(Latest, BY_VERSION, SCHEMA, ["k"], DuckDbEvaluator()))
+    fleet.apply([(OLD, 1), (GONE, 1)])
+    fleet.move(versions_batch([OLD]).hash64.tolist(), 2)
+    fleet.apply([(NEW, 1)])
+    fleet.check(Counter())
+    fleet.apply([(later, 1)])
+    fleet.check(Counter({later: 1}))
+
+
+def test_a_row_has_the_key_that_came_with_it() -> None:
+    op = ops.Latest(("x",), ("v",), None)
+    operator = Latest(op, SCHEMA, ["x"], DuckDbEvaluator())
+    minus, plus = (1, 1, -0.0, ""), (1, 2, 0.0, "")
+    changes = [_changes(operator.apply(0, changes_batch(SCHEMA, ["x"], [(row, 1)]))) for row in (minus, plus)]
+    assert repr(changes) == repr([[(minus, 1)], [(minus, -1), (plus, 1)]])
 
 
 def test_a_null_is_the_lowest_version_and_nan_the_highest() -> None:

@@ -145,9 +145,9 @@ class _Versions:
         versions = self._place.cells[keys]
         was_row = versions >= 0
         was_row[was_row] = self._is_row.cells[versions[was_row]]
-        changes = (versions < 0) | (was_row != is_row)
-        alike = ~changes
-        changes[alike] = ~self._equal(keys[alike], versions[alike], rows.filter(pa.array(alike)))
+        changes = versions < 0
+        known = ~changes
+        changes[known] = ~self._equal(keys[known], versions[known], rows.filter(pa.array(known)))
         goes, comes = changes & was_row, changes & is_row
         columns = [
             pa.concat_arrays([self._column(place, keys[goes], versions[goes]), column.filter(pa.array(comes))])
