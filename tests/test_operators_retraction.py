@@ -198,6 +198,21 @@ def test_an_extreme_that_is_there_twice_stays_when_one_goes() -> None:
     assert answer(aggregate) == [(1, 4, 9, 4)]
 
 
+def test_any_value_and_distinct_of_nested_values() -> None:
+    type = pa.list_(pa.int32())
+    schema = schema_of(type)
+    calls = calls_of([schema.field("a")], ("any_value",)) + calls_of([schema.field("a")], ("count",), distinct=True)
+    aggregate = Aggregate(AggregatePlan(("k0",), calls, retracts=True), schema, ROUTING)
+    rows = [(1, "", value, None) for value in ([1, None], [], [1, None], None)]
+    aggregate.apply(batch_of(schema, rows, ROUTING))
+    aggregate.apply(batch_of(schema, rows[:1], ROUTING, [-1]))
+    assert answer(aggregate)[0][2] == 2
+    aggregate.apply(batch_of(schema, rows[:1], ROUTING, [-1]))
+    assert answer(aggregate) == [(1, [], 1)]
+    aggregate.apply(batch_of(schema, rows[1:2], ROUTING, [-1]))
+    assert answer(aggregate) == [(1, None, 0)]
+
+
 # Sums -------------------------------------------------------------------------------------------------------------
 
 

@@ -9,23 +9,22 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from upriver.hashing import hash64
-from upriver.state.columns import array_of, canonical, cells_of
+from upriver.state.columns import Cells, array_of, cells_of
+from upriver.state.entries import Entries, is_hashable
 from upriver.state.ordered_spine import OrderedSpine
 from upriver.state.ordering import order_keys
-from upriver.state.slots import SlotIndex
-from upriver.state.vectors import Hashes, Mask, Positions, Slots, Tally, Weights
+from upriver.state.vectors import Mask, Positions, Slots, Tally, Weights
 
 
 class Multiset:
     """Values of owners, none of them null. Owners are dense numbers, and whoever gives them gives each but once."""
 
-    __slots__ = ("_index", "_spine", "_times", "_type")
+    __slots__ = ("_has_order", "_index", "_spine", "_times")
 
     def __init__(self, type: pa.DataType) -> None:
-        """type: of the values; not nested."""
-        self._type = type
-        self._index = SlotIndex([pa.int64(), type])
+        """type: of the values."""
+        self._has_order = is_hashable(type)
+        self._index = Entries(pa.schema([("owner", pa.int64()), ("value", type)]))
         self._times = Tally()
         self._spine = OrderedSpine()
 
@@ -49,7 +48,8 @@ class Multiset:
         Returns the entries that are new, and those that are gone. Raises ProtocolError if a value would be there less
         than no times.
         """
-        entries = self._assign(owners, values)
+        entries = self._index.assign([array_of(pa.int64(), np.ascontiguousarray(owners)), values], len(owners))
+        self._times.resize(len(self._index))
         woken, emptied = self._times.add(entries, weight)
         self._index.forget(entries[emptied])
         new, gone = woken[~np.isin(woken, emptied)], emptied[~np.isin(emptied, woken)]
@@ -66,7 +66,11 @@ class Multiset:
 
     def ends(self, owners: Slots, greatest: bool) -> Slots:
         """The entry of the least (or the greatest) value of each owner, each named once; -1 for none."""
-        return self._spine.ends(owners, greatest, lambda entries: order_keys(self.values(entries)), self._living)
+        return self._spine.ends(owners, greatest, self.keys, self._living)
+
+    def keys(self, entries: Slots) -> Cells:
+        """Integers in the order of the values, as :func:`order_keys` says; of nested values, in order of arrival."""
+        return order_keys(self.values(entries)) if self._has_order else entries
 
     def state(self, owners: Slots) -> tuple[pa.Array, pa.Array]:
         """All that is kept of these owners: a list of values for each, and a list of how many times they are there."""
@@ -96,15 +100,6 @@ class Multiset:
         positions, entries = self._spine.find(owners)
         living = self._living(entries)
         return positions[living], entries[living]
-
-    def _assign(self, owners: Slots, values: pa.Array) -> Slots:
-        keys = [array_of(pa.int64(), np.ascontiguousarray(owners)), canonical(values)]
-        entries = self._index.assign(self._hashes(keys), keys)
-        self._times.resize(len(self._index))
-        return entries
-
-    def _hashes(self, keys: Sequence[pa.Array]) -> Hashes:
-        return hash64(keys)
 
     def _living(self, entries: Slots) -> Mask:
         living: Mask = self._times.counts[entries] > 0

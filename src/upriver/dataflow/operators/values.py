@@ -10,7 +10,6 @@ from upriver.dataflow.operators.functions import Functions, Overflow, Reader, ac
 from upriver.dataflow.plan import AggregateCall
 from upriver.state.columns import array_of
 from upriver.state.multiset import Multiset
-from upriver.state.ordering import order_keys
 from upriver.state.vectors import Slots, Vector, Weights
 
 _NONE = -1
@@ -31,6 +30,7 @@ class Values:
         self._functions = Functions(self._distinct, overflow)
         """They get each distinct value once, and have it taken back with the last of its rows."""
         self._extremes: dict[bool, Extreme] = {}
+        """By whether it is the greatest."""
 
     @property
     def held(self) -> int:
@@ -129,7 +129,7 @@ class Extreme:
         touched = np.unique(slots[best[slots] != _NONE])
         rivals = np.concatenate([best[touched], woken])
         owners = np.concatenate([touched, slots])
-        keys = order_keys(self._bag.values(rivals))
+        keys = self._bag.keys(rivals)
         order = np.lexsort((keys if self._greatest else ~keys, owners))
         best[owners[order]] = rivals[order]  # of a group's rivals the last one stays
 
