@@ -1,4 +1,7 @@
-"""Queries of all kinds over the tables of query_kit. Those of DUCK are read by DuckDB as Spark reads them."""
+"""Queries of all kinds over the tables of query_kit.
+
+Those of DUCK are read by DuckDB as Spark reads them. Those of UNNAMED have columns whose names only Spark knows.
+"""
 
 DUCK = """
 SELECT s.k, name, i FROM sales s JOIN people q ON s.k = q.k;
@@ -80,6 +83,52 @@ SELECT s.k, t.k AS k2, u.k AS k3 FROM places s JOIN places t ON s.i = t.i LEFT J
 """
 
 SPARK = """
+SELECT k, a.j, b.name, c.city FROM people a LEFT JOIN people b USING (k) RIGHT JOIN places c USING (k);
+SELECT k, a.j, c.city, d.i FROM people a FULL JOIN places c USING (k) FULL JOIN places d USING (k);
+SELECT k FROM sales s WHERE EXISTS (SELECT 1 FROM people q WHERE q.k = s.k AND (q.j > 2 OR s.i = 2));
+SELECT s.k FROM sales s WHERE s.k IN (SELECT q.k FROM people q WHERE q.j IN (SELECT i FROM places));
+SELECT s.k FROM sales s WHERE EXISTS (SELECT 1 FROM people q WHERE q.k = s.k AND EXISTS (SELECT 1 FROM places r
+    WHERE r.k = q.k));
+SELECT s.k FROM sales s WHERE EXISTS (SELECT 1 FROM people q JOIN places r ON q.k = r.k WHERE q.k = s.k AND r.i
+    < s.i);
+SELECT s.k, q.j FROM sales s FULL JOIN people q ON q.k = s.k AND s.i = 1 AND q.j = 1;
+SELECT s.k, q.j FROM sales s RIGHT JOIN people q ON q.k = s.k WHERE s.i = 1;
+SELECT a.n, b.n AS m FROM (SELECT k, count(*) n FROM sales GROUP BY k) a JOIN (SELECT k, count(*) n FROM people
+    GROUP BY k) b ON a.k <=> b.k;
+SELECT p FROM sales UNION SELECT x FROM sales;
+SELECT d FROM sales UNION SELECT ts FROM sales;
+SELECT x FROM sales EXCEPT ALL SELECT 0.0D FROM sales;
+SELECT x FROM sales INTERSECT ALL SELECT x FROM sales WHERE i > 0;
+SELECT k, 1 AS c FROM sales UNION ALL SELECT k, NULL FROM people UNION ALL SELECT NULL, 2L FROM places;
+SELECT c, count(*) AS n FROM (SELECT NULL AS c FROM sales UNION ALL SELECT name FROM people EXCEPT ALL SELECT
+    'Ann' FROM people) GROUP BY c;
+WITH s AS (SELECT k, max(i) AS m FROM sales GROUP BY k) SELECT x.k, x.m, y.m AS o FROM s x LEFT JOIN s y ON x.m
+    = y.m AND x.k < y.k;
+SELECT k, total, ROW_NUMBER() OVER (PARTITION BY k ORDER BY total DESC) AS n FROM (SELECT k, i, sum(l) AS total
+    FROM sales WHERE l IS NOT NULL GROUP BY k, i) QUALIFY n = 1 AND total > 3;
+SELECT s.k, s.i, s.n FROM (SELECT k, i, RANK() OVER (PARTITION BY k ORDER BY i DESC) + 0 AS m, RANK() OVER
+    (PARTITION BY k ORDER BY i DESC) AS n FROM sales) s WHERE s.n <= 2;
+SELECT k, i FROM (SELECT k, i, RANK() OVER (PARTITION BY x ORDER BY i) AS n FROM sales) WHERE n <= 1;
+SELECT k, i FROM (SELECT k, i, RANK() OVER (ORDER BY p DESC, x NULLS LAST) AS n FROM sales) WHERE n <= 3;
+SELECT k, i FROM (SELECT k, i, RANK() OVER (PARTITION BY k, upper(k) ORDER BY length(k), i DESC) AS n FROM
+    sales) WHERE n <= 1 AND k <> 'a';
+SELECT k AS i, i AS k FROM sales ORDER BY i, k LIMIT 5;
+SELECT DISTINCT k AS a, i FROM sales ORDER BY a DESC, i LIMIT 4;
+SELECT window.start AS s, k, count(*) AS n FROM sales GROUP BY k, window(ts, '30 minutes') HAVING window.end >
+    TIMESTAMP '2024-01-01 00:30:00';
+SELECT a.w.start AS s, a.k, b.name FROM (SELECT window(ts, '20 minutes') AS w, k FROM sales) a JOIN (SELECT
+    window(at, '20 minutes') AS w, name FROM people) b ON a.w.start = b.w.start;
+SELECT s.start AS st, n FROM (SELECT window AS s, count(*) AS n FROM sales GROUP BY window(ts, '10 minutes')) q;
+SELECT k, count(DISTINCT x) AS c, sum(DISTINCT p) AS p, avg(DISTINCT i) AS a FROM sales GROUP BY k;
+SELECT k, sum(x) FILTER (WHERE NOT isnan(x)) AS s, min(x) AS lo, max(x) AS hi, avg(p) AS ap FROM sales GROUP BY
+    k;
+SELECT coalesce(s.k, q.k) AS k, s.n, q.m FROM (SELECT k, count(*) AS n FROM sales GROUP BY k) s FULL JOIN
+    (SELECT k, count(*) AS m FROM people GROUP BY k) q ON s.k = q.k;
+SELECT s.d, q.at FROM sales s JOIN people q ON s.ts = q.at OR s.d = q.since WHERE s.k = q.k;
+SELECT s.p, q.j FROM sales s JOIN people q ON s.p * 4 = q.j * 5;
+SELECT k FROM sales s LEFT SEMI JOIN people q ON s.k = q.k LEFT ANTI JOIN places r ON r.k = s.k;
+SELECT k, upper(k) AS u, count(*) AS c FROM sales GROUP BY ALL;
+SELECT k, window(ts, '20 minutes').start AS s, sum(i) + count(*) AS c FROM sales GROUP BY ALL HAVING c > 2;
 SELECT s.k, s.i FROM sales s JOIN people q ON s.k <=> q.k AND s.i = q.j;
 SELECT * FROM people LEFT SEMI JOIN places USING (k);
 SELECT * FROM people NATURAL FULL JOIN places;
@@ -100,16 +149,19 @@ SELECT k, window(ts, '1 hour').end AS e FROM sales;
 SELECT a.k, a.n, b.s FROM (SELECT k, count(*) AS n, window.start AS s FROM sales GROUP BY k, window(ts, '20
     minutes', '10 minutes')) a JOIN (SELECT max(n) AS most, s FROM (SELECT k, count(*) AS n, window.start AS s
     FROM sales GROUP BY k, window(ts, '20 minutes', '10 minutes')) GROUP BY s) b ON a.s = b.s AND a.n >= b.most;
-SELECT k, every(b), some(b), any_value(k), count(DISTINCT p), std(i) FROM sales GROUP BY k;
 SELECT k, i, rn FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY k, i ORDER BY i) AS rn FROM sales) WHERE rn = 1;
 SELECT k, i AS x FROM sales QUALIFY RANK() OVER (PARTITION BY k ORDER BY x) = 1;
 SELECT k FROM sales UNION ALL SELECT name FROM people ORDER BY k DESC LIMIT 4;
 SELECT DISTINCT k FROM sales ORDER BY k DESC LIMIT 2;
 SELECT s.*, q.name FROM sales s JOIN people q ON s.k = q.k WHERE s.i / nullif(q.j - q.j, 0) > 0;
-SELECT count(*), s.k FROM sales s JOIN people q USING (k) GROUP BY s.k, q.name;
 SELECT s.x, q.x AS y FROM sales s JOIN sales q ON s.x = q.x AND s.i = 1 AND q.i = 2;
 SELECT d + INTERVAL 1 MONTH AS a, d - INTERVAL 3 DAYS AS b, ts + INTERVAL '90' MINUTE AS c, ts - INTERVAL 1 DAY
     AS e, k FROM sales;
+"""
+
+UNNAMED = """
+SELECT k, every(b), some(b), any_value(k), count(DISTINCT p), std(i) FROM sales GROUP BY k;
+SELECT count(*), s.k FROM sales s JOIN people q USING (k) GROUP BY s.k, q.name;
 """
 
 

@@ -44,13 +44,15 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Clauses:
-    """A SELECT, clause by clause. limit: how many rows, in that order; ``None`` for all."""
+    """A SELECT, clause by clause. group_all: whether GROUP BY ALL stands there. limit: how many rows, in that order;
+    ``None`` for all."""
 
     items: tuple[Item, ...]
     table: exp.Expr
     joins: tuple[exp.Join, ...]
     where: exp.Expr | None
     group: tuple[exp.Expr, ...]
+    group_all: bool
     having: exp.Expr | None
     qualify: exp.Expr | None
     distinct: bool
@@ -78,6 +80,7 @@ def read_clauses(source: Source, select: exp.Select) -> Clauses:
         joins=tuple(select.args.get("joins") or ()),
         where=None if where is None else where.this,
         group=() if group is None else _grouping(source, group),
+        group_all=group is not None and bool(group.args.get("all")),
         having=None if having is None else having.this,
         qualify=None if qualify is None else qualify.this,
         distinct=distinct is not None,
@@ -139,7 +142,7 @@ def _item(node: exp.Expr) -> Item:
 
 def _grouping(source: Source, group: exp.Expr) -> tuple[exp.Expr, ...]:
     for part, value in group.args.items():
-        if part != "expressions" and value not in (None, False, []):
+        if part not in ("expressions", "all") and value not in (None, False, []):
             word = part.replace("_", " ").upper()
             at = source.keyword("GROUP", _first(value) or _first(group.expressions))
             raise source.unsupported(at, f"GROUP BY with {word}", _GROUPINGS)

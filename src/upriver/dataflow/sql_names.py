@@ -30,6 +30,16 @@ class Names:
             found += [bound for bound in self._group(bare(node)) if bound not in found]
         return tuple(found)
 
+    def group_all(self) -> tuple[exp.Expr, ...]:
+        """GROUP BY ALL: by each output in which nothing is aggregated."""
+        plain = [item for item in self.items if not has_aggregate(item.node) and item.node.find(exp.Window) is None]
+        if not plain:
+            raise self._source.unsupported(
+                self.items[0].node, "GROUP BY ALL of aggregates alone", "SELECT what the view is looked up by, too."
+            )
+        nodes = [node for item in plain for node in self._grouped(item, item.node)]
+        return tuple(dict.fromkeys(nodes))
+
     def having(self, root: exp.Expr, group: Sequence[exp.Expr]) -> exp.Expr:
         """A condition on groups: inside aggregates there are only columns."""
         holder = exp.Paren(this=root)
@@ -107,14 +117,19 @@ class Names:
         item = self._position(node)
         if item is None and not (isinstance(node, exp.Column) and self._scope.knows(node)):
             item = self._aliased(node)
-        window = self._window(node) if item is None else item.window
-        if window is not None and window.end is not None:
-            yield from (as_node(name, node) for name in (window.name, window.end))
-            return
-        bound = self._scope.bind(node) if item is None else item.node.copy()
-        if has_aggregate(bound):
+        if item is None:
+            window = self._window(node)
+            item = Item(node if window is not None else self._scope.bind(node), None, window=window)
+        if has_aggregate(item.node):
             raise self._source.wrong(node, "GROUP BY of an aggregate", "Group by what is known before aggregation.")
-        yield bound
+        yield from self._grouped(item, node)
+
+    def _grouped(self, item: Item, node: exp.Expr) -> Iterator[exp.Expr]:
+        """What an output is grouped by. node: for its place."""
+        if item.window is None or item.window.end is None:
+            yield item.node.copy()
+        else:
+            yield from (as_node(name, node) for name in (item.window.name, item.window.end))
 
     def _position(self, node: exp.Expr) -> Item | None:
         """The output whose position a number is."""

@@ -1,6 +1,7 @@
 """Any query: a SELECT, a set operation, one of them in parentheses, and WITH before each."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from sqlglot import exp
 from sqlglot.tokenizer_core import TokenType
@@ -75,7 +76,7 @@ def _with_queries(setting: Setting, clause: exp.Expr | None) -> Setting:
         raise setting.source.unsupported(at, "WITH RECURSIVE", "A view's queries name only those before them.")
     for query in clause.expressions:
         only(setting.source, query, {"this", "alias"})
-        rows = compile_query(setting, query.this)
+        rows = compile_query(replace(setting, untyped=False), query.this)
         titles = [title.name for title in query.args["alias"].args.get("columns") or ()]
         if titles:
             rows = _titled(setting, query, rows, titles)

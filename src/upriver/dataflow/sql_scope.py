@@ -18,12 +18,14 @@ class Column:
     """What a query can name. A window of time, which Spark makes a struct of, is two columns of the relation.
 
     title: its name in SQL; ``None`` if only Spark knows it. name: of the column in the relation; of a window, of the
-    one with its start. end: of the one with a window's end, or ``None``. node: where it is selected, for messages.
+    one with its start. end: of the one with a window's end, or ``None``. untyped: whether it is nothing but NULL, of
+    whatever type the relation has it. node: where it is selected, for messages.
     """
 
     title: str | None
     name: str
     end: str | None = None
+    untyped: bool = False
     node: exp.Expr | None = field(default=None, compare=False)
 
     def is_titled(self, title: str) -> bool:

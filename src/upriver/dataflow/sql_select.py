@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import pyarrow as pa
 from sqlglot import exp
 
 from upriver.dataflow.algebra import Relation
@@ -14,7 +15,7 @@ from upriver.dataflow.sql_groups import Groups
 from upriver.dataflow.sql_logic import condition
 from upriver.dataflow.sql_names import Names
 from upriver.dataflow.sql_relations import Output, comparable, distinct, filtered, projected
-from upriver.dataflow.sql_scalar import Context, Scalar, column
+from upriver.dataflow.sql_scalar import Context, Scalar, column, null
 from upriver.dataflow.sql_scope import Column, Rows, Scope, as_node, unique
 from upriver.dataflow.sql_setting import Setting
 from upriver.dataflow.sql_topk import RANK_TYPE, SortKey, check_window, first_rows, numbered, ranked, sort_key
@@ -25,6 +26,8 @@ from upriver.dataflow.sql_windows import spread
 
 def select(setting: Setting, tree: exp.Select) -> Rows:
     """Raises UnsupportedSql, DeclarationError."""
+    untyped = setting.untyped
+    setting = replace(setting, untyped=False)
     clauses = read_clauses(setting.source, tree)
     taken: set[str] = set()
     source = read_from(setting, clauses, None, taken)
@@ -32,7 +35,7 @@ def select(setting: Setting, tree: exp.Select) -> Rows:
     relation, scope = spread(setting, relation, source.scope, tree)
     if scope is not source.scope:
         clauses = _reread(setting, tree, clauses)
-    return _Selection(setting, clauses, relation, scope).rows()
+    return _Selection(setting, clauses, relation, scope, untyped).rows()
 
 
 def _reread(setting: Setting, tree: exp.Select, before: Clauses) -> Clauses:
@@ -56,14 +59,15 @@ class _Bound:
 
 
 class _Selection:
-    """What is behind FROM and WHERE. relation: their rows; scope: what can be named of them."""
+    """What is behind FROM and WHERE. relation: their rows; scope: what can be named of them; untyped: see Setting."""
 
-    def __init__(self, setting: Setting, clauses: Clauses, relation: Relation, scope: Scope) -> None:
+    def __init__(self, setting: Setting, clauses: Clauses, relation: Relation, scope: Scope, untyped: bool) -> None:
         self._setting = setting
         self._source = setting.source
         self._clauses = clauses
         self._relation = relation
         self._scope = scope
+        self._untyped = untyped
         self._place = setting.source.place(clauses.items[0].node)
 
     def rows(self) -> Rows:
@@ -79,7 +83,7 @@ class _Selection:
         keys = self._sort_keys(over, bound.order, outputs)
         relation = self._relation
         if groups is not None:
-            place = self._source.place(self._clauses.group[0])
+            place = self._source.place(bound.group[0])
             relation = filtered(groups.relation(relation, place), having, self._source.place(self._clauses.having))
         if window is not None:
             relation = ranked(relation, window, bound.rank, self._source.place(bound.window))
@@ -102,7 +106,7 @@ class _Selection:
 
     def _groups(self) -> bool:
         """Whether rows are grouped. A group of all rows is refused."""
-        if self._clauses.group:
+        if self._clauses.group or self._clauses.group_all:
             return True
         nodes = [item.node for item in self._clauses.items]
         aggregated = next((node for node in nodes if has_aggregate(node)), self._clauses.having)
@@ -113,8 +117,8 @@ class _Selection:
 
     def _bind(self) -> _Bound:
         clauses = self._clauses
-        names = Names(self._scope, clauses.items, bool(clauses.group))
-        group = names.group(clauses.group)
+        names = Names(self._scope, clauses.items, bool(clauses.group) or clauses.group_all)
+        group = names.group_all() if clauses.group_all else names.group(clauses.group)
         having = None if clauses.having is None else names.having(clauses.having, group)
         qualify = None if clauses.qualify is None else names.qualify(clauses.qualify)
         order = tuple(names.order(ordered.this) for ordered in clauses.order)
@@ -150,8 +154,9 @@ class _Selection:
         for number, item in enumerate(items):
             wanted = item.name or f"column_{number + 1}"
             if item.window is None:
-                columns.append(Column(item.name, unique(wanted, taken), node=item.node))
-                outputs.append(Output(columns[-1].name, self._value(context, item.node, plain)))
+                value = self._value(context, item.node, plain)
+                columns.append(Column(item.name, unique(wanted, taken), None, is_null(value.type), item.node))
+                outputs.append(Output(columns[-1].name, null(pa.bool_()) if is_null(value.type) else value))
             else:
                 bounds = unique(f"{wanted}_start", taken), unique(f"{wanted}_end", taken)
                 columns.append(Column(item.name, *bounds, node=item.node))
@@ -164,7 +169,7 @@ class _Selection:
         if plain and isinstance(node, exp.Column) and node.name in self._relation.schema.names:
             return column(node.name, self._relation.schema.field(node.name).type)
         value = context.translate(node)
-        if is_null(value.type):
+        if is_null(value.type) and not self._untyped:
             raise context.unsupported(node, "a column of nothing but NULL", "Give it a type: CAST(NULL AS ...).")
         return value
 

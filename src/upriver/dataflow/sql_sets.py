@@ -1,6 +1,7 @@
 """UNION, EXCEPT and INTERSECT. Columns go by position; their types become the one that Spark would give them."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 from sqlglot import exp
@@ -20,11 +21,11 @@ from upriver.dataflow.sql_relations import (
     union,
     with_equal_values,
 )
-from upriver.dataflow.sql_scalar import column
+from upriver.dataflow.sql_scalar import column, null
 from upriver.dataflow.sql_scope import Entry, Rows, Scope, bare
 from upriver.dataflow.sql_setting import Setting
 from upriver.dataflow.sql_topk import first_rows, sort_key
-from upriver.dataflow.sql_types import common_type, same_type, spark_name
+from upriver.dataflow.sql_types import common_type, is_null, same_type, spark_name
 
 _KINDS = {exp.Except: SetKind.EXCEPT, exp.Intersect: SetKind.INTERSECT}
 
@@ -36,13 +37,16 @@ def combined(setting: Setting, tree: exp.SetOperation) -> Rows:
         parts = _all_of_union(tree)
     else:
         parts = [tree.this, tree.expression]
-    rows = [setting.compile(setting, part) for part in parts]
-    relations = _alike(setting, parts, rows)
+    rows = [setting.compile(replace(setting, untyped=True), part) for part in parts]
+    types = _types(setting, parts, rows)
+    names = [column.name for column in rows[0].columns]
+    relations = [_cast(setting, part, one, names, types) for part, one in zip(parts, rows, strict=True)]
     place = setting.source.place(tree.expression)
     if tree.args.get("distinct") or not isinstance(tree, exp.Union):
         relations = [comparable(setting.source, relation, tree.expression) for relation in relations]
-    relation = _combined(tree, relations, place)
-    return ordered(setting, tree, Rows(relation, rows[0].columns))
+    untyped = [all(one.columns[place].untyped for one in rows) for place in range(len(types))]
+    columns = [replace(column, untyped=void) for column, void in zip(rows[0].columns, untyped, strict=True)]
+    return ordered(setting, tree, Rows(_combined(tree, relations, place), tuple(columns)))
 
 
 def ordered(setting: Setting, tree: exp.Expr, rows: Rows) -> Rows:
@@ -77,8 +81,8 @@ def _continues(tree: exp.Expr) -> bool:
     return isinstance(tree, exp.Union) and not tree.args.get("distinct") and plain
 
 
-def _alike(setting: Setting, parts: Sequence[exp.Expr], rows: Sequence[Rows]) -> list[Relation]:
-    """The relations with the names of the first, and each column of the one type of all."""
+def _types(setting: Setting, parts: Sequence[exp.Expr], rows: Sequence[Rows]) -> list[pa.DataType]:
+    """Of each column the one type of all queries."""
     first = rows[0]
     for part, one in zip(parts, rows, strict=True):
         if any(column.end is not None for column in one.columns):
@@ -86,33 +90,36 @@ def _alike(setting: Setting, parts: Sequence[exp.Expr], rows: Sequence[Rows]) ->
         if len(one.columns) != len(first.columns):
             what = f"{len(one.columns)} columns here, and {len(first.columns)} in the first query"
             raise setting.source.wrong(part, what, "SELECT as many.")
-    types = [
-        _type(setting, parts, [one.relation.schema.field(one.columns[place].name).type for one in rows])
-        for place in range(len(first.columns))
-    ]
-    names = [column.name for column in first.columns]
-    return [_cast(setting, part, one, names, types) for part, one in zip(parts, rows, strict=True)]
+    return [_type(setting, parts, rows, place) for place in range(len(first.columns))]
 
 
-def _type(setting: Setting, parts: Sequence[exp.Expr], types: Sequence[pa.DataType]) -> pa.DataType:
-    found = types[0]
-    for part, type in zip(parts, types, strict=True):
+def _type(setting: Setting, parts: Sequence[exp.Expr], rows: Sequence[Rows], place: int) -> pa.DataType:
+    found = pa.null()
+    for part, one in zip(parts, rows, strict=True):
+        column = one.columns[place]
+        type = pa.null() if column.untyped else one.relation.schema.field(column.name).type
         wider = common_type(found, type)
         if wider is None:
             names = f"{spark_name(found)} with {spark_name(type)}"
             raise setting.source.unsupported(part, f"mixing {names} in one column", CAST_IT)
         found = wider
-    return found
+    if is_null(found) and not setting.untyped:
+        raise setting.source.unsupported(
+            rows[0].columns[place].node, "a column of nothing but NULL", "Give it a type: CAST(NULL AS ...)."
+        )
+    return pa.bool_() if is_null(found) else found
 
 
 def _cast(setting: Setting, part: exp.Expr, rows: Rows, names: Sequence[str], types: Sequence[pa.DataType]) -> Relation:
+    """The rows with these names and types."""
     schema = rows.relation.schema
-    fields = [schema.field(one.name) for one in rows.columns]
-    if fields == list(schema) and all(same_type(field.type, type) for field, type in zip(fields, types, strict=True)):
+    same = all(same_type(schema.field(one.name).type, type) for one, type in zip(rows.columns, types, strict=True))
+    if same and [one.name for one in rows.columns] == schema.names:
         return retyped(rows.relation, pa.schema(list(zip(names, types, strict=True))))
     context = setting.context(schema)
     values = [
-        cast(context, part, column(field.name, field.type), type) for field, type in zip(fields, types, strict=True)
+        null(type) if one.untyped else cast(context, part, column(one.name, schema.field(one.name).type), type)
+        for one, type in zip(rows.columns, types, strict=True)
     ]
     return projected(rows.relation, [Output(*pair) for pair in zip(names, values, strict=True)], None)
 

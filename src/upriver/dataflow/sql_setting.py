@@ -18,7 +18,8 @@ from upriver.dataflow.sql_types import duck_name, spark_name
 class Setting:
     """timezone: the Spark session's. view: the rows of a declared view, or ``None`` if there is none of that name.
 
-    queries: those of WITH, by name in lower case. compile: what a subquery comes to, in a setting.
+    queries: those of WITH, by name in lower case. compile: what a subquery comes to, in a setting. untyped: whether
+    a column may be nothing but NULL: what the query is united with gives it its type.
     """
 
     source: Source
@@ -27,6 +28,7 @@ class Setting:
     view: Callable[[str], Rows | None]
     compile: Callable[["Setting", exp.Expr], Rows]
     queries: Mapping[str, Rows]
+    untyped: bool = False
 
     def knowing(self, queries: Mapping[str, Rows]) -> "Setting":
         """With more queries of WITH."""
