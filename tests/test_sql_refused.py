@@ -154,6 +154,8 @@ this regular expression     | ^s RLIKE '[a&&b]'
 this regular expression     | ^s RLIKE '[[:alpha:]]'
 this regular expression     | ^s RLIKE 'a$b'
 this regular expression     | ^s RLIKE '(a'
+this regular expression     | ^s RLIKE '(a{90}){90}'
+a group that may come several times | ^regexp_extract(s, '(a|b)+', 1)
 date_format() by 'DDD'      | ^date_format(n, 'DDD')
 this date_format()          | ^date_format(n, s)
 sha2() of these bits        | ^sha2(s, 512)
@@ -166,7 +168,6 @@ TRANSFORM                   | transform(^a, y -> y + 1)
 BRACKET                     | ^a[0]
 a field of a struct         | ^r.z
 an expression over ARRAY    | coalesce(^a, a)
-RAW STRING                  | ^r'a'
 HEX STRING                  | ^X'1F'
 INTERVAL is not supported   | coalesce(INTERVAL ^'1' DAY)
 this INTERVAL               | ^n + INTERVAL '1-2' YEAR TO MONTH

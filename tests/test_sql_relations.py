@@ -126,6 +126,7 @@ def test_a_row_number_is_bounded_by_its_condition() -> None:
         ("n BETWEEN 1 AND 4", 4, False),
         ("n BETWEEN 2 AND 4", 4, True),
         ("n <= 5 AND n <= 2", 2, False),
+        ("n IN (1, 3)", 3, True),
         ("n <= 5 AND i > 1", 5, True),
     ):
         view = tree(f"SELECT k, i, n FROM ({numbered}) WHERE {condition}")

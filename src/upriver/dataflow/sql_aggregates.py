@@ -51,7 +51,13 @@ def is_aggregate(node: exp.Expr) -> bool:
 
 
 def has_aggregate(node: exp.Expr) -> bool:
-    return any(is_aggregate(part) and not isinstance(part.parent, exp.Window) for part in node.find_all(exp.Anonymous))
+    """Whether rows must be grouped for it: a window function does not need that, what it is over may."""
+    return any(is_aggregate(part) and not _is_over(part) for part in node.find_all(exp.Anonymous))
+
+
+def _is_over(node: exp.Expr) -> bool:
+    call = node.parent if isinstance(node.parent, exp.Filter) else node
+    return isinstance(call.parent, exp.Window) and call.arg_key == "this"
 
 
 def aggregate_call(context: Context, node: exp.Expr) -> Call:

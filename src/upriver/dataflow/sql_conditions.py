@@ -54,6 +54,10 @@ def _limit(node: exp.Expr) -> _Limit | None:
         if isinstance(node.this, exp.Column) and least is not None and most is not None and most >= 1:
             return _Limit(node.this.name, most, alone=least <= 1)
         return None
+    if isinstance(node, exp.In) and isinstance(node.this, exp.Column):
+        numbers = [_number(item) for item in node.expressions]
+        most = max((number for number in numbers if number is not None), default=0)
+        return _Limit(node.this.name, most, alone=False) if None not in numbers and most >= 1 else None
     if not isinstance(node, exp.LT | exp.LTE | exp.EQ | exp.GT | exp.GTE):
         return None
     column, number = node.this, _number(node.expression)

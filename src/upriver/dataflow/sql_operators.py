@@ -113,6 +113,13 @@ def _literal(context: Context, node: exp.Expr) -> Scalar:
     return literal(node.this, pa.string())
 
 
+def _raw(context: Context, node: exp.Expr) -> Scalar:
+    """``r'...'``, in which a backslash is a letter."""
+    if "\0" in node.this:
+        raise context.unsupported(node, "NUL in a string", "Leave it out.")
+    return literal(node.this, pa.string())
+
+
 def _backslashes(written: str) -> list[int]:
     found, at = [], written.find("\\")
     while at >= 0:
@@ -295,6 +302,7 @@ def _flipped(context: Context, node: exp.Expr) -> Scalar:
 
 OPERATORS: dict[type[exp.Expr], Rule] = {
     exp.Literal: _literal,
+    exp.RawString: _raw,
     exp.Concat: _adjacent,
     exp.Neg: _negative,
     exp.Add: _arithmetic("+"),

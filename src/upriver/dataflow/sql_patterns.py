@@ -4,16 +4,20 @@ What both have in common: letters, classes, groups, ``|``, ``* + ? {n,m}`` and t
 What must be put differently: ``.``, ``$`` and ``\s``. Everything else is refused.
 """
 
+import math
 import re
 
 import pyarrow as pa
 from sqlglot import exp
 
-from upriver.dataflow.sql_scalar import Context, Scalar, any_fails, string_sql
+from upriver.dataflow.sql_scalar import Context, Scalar, string_sql
 from upriver.dataflow.sql_signatures import Functions, Kind, Operands, Spoken, take
 
 GROUPS_MAX = 9
 """Groups that DuckDB gives."""
+
+REPEATS_MAX = 1000
+"""Repetitions that RE2 allows, those inside of others multiplied."""
 
 _ENDS = r"\n\r\x{85}\x{2028}\x{2029}"  # what ends a line for Java
 _ANY = f"[^{_ENDS}]"
@@ -22,6 +26,8 @@ _SPACES = r"\t\n\x0B\f\r "
 _ESCAPED = {**{letter: f"\\{letter}" for letter in "dDwWtnrf"}, "s": f"[{_SPACES}]", "S": f"[^{_SPACES}]"}
 _IN_CLASS = {**{letter: f"\\{letter}" for letter in "dwtnrf"}, "s": _SPACES}
 _REPEAT = re.compile(r"(?:[*+?]|\{\d{1,3}(?:,\d{0,3})?\})\??(?![*+?{])")
+_GROUP = re.compile(r"\((?:\?:)?(?!\?)")
+_REPEATED_GROUP = re.compile(r"\)[*+{]")
 _CLASS = re.compile(r"\[(\^?)((?:\\.|[^\[\]\\^&])(?:\\.|[^\[\]\\&])*)\]", re.DOTALL)
 _CLASS_PART = re.compile(r"(\\.|[^\\])(?:-(\\.|[^\\]))?", re.DOTALL)
 
@@ -33,7 +39,7 @@ def to_re2(pattern: str) -> str | None:
     while at < len(pattern):
         letter = pattern[at]
         repeat = _REPEAT.match(pattern, at) if repeatable else None
-        group = re.compile(r"\((?:\?:)?(?!\?)").match(pattern, at)
+        group = _GROUP.match(pattern, at)
         if repeat is not None:
             text, repeatable, end = repeat[0], False, repeat.end()
         elif group is not None:
@@ -51,7 +57,7 @@ def to_re2(pattern: str) -> str | None:
             return None
         parts.append(text)
         at = end
-    return "".join(parts) if _is_whole(pattern) else None
+    return "".join(parts) if _is_whole(pattern) and _repeats(pattern) <= REPEATS_MAX else None
 
 
 def _one(text: str) -> str:
@@ -69,6 +75,8 @@ def _letter(letter: str) -> str:
 def _class(negated: str, inside: str) -> str:
     """A class in brackets; nothing if a part of it is special."""
     parts = [f"[{negated}"]
+    if any(pair in inside for pair in ("--", "||", "~~")):  # Python may one day read them as Java reads &&
+        return ""
     for match in _CLASS_PART.finditer(inside):
         ends = [_in_class(end) for end in match.groups() if end is not None]
         if "" in ends or (len(ends) == 2 and any(len(end) > 2 or end in _IN_CLASS.values() for end in ends)):
@@ -81,6 +89,11 @@ def _in_class(text: str) -> str:
     if text.startswith("\\"):
         return _IN_CLASS.get(text[1:], _letter(text[1:]) if not text[1:].isalnum() else "")
     return "" if text == "\0" else _letter(text)
+
+
+def _repeats(pattern: str) -> int:
+    """How often a part of the pattern may have to come, at most."""
+    return math.prod(max(int(number), 1) for number in re.findall(r"\{(?:\d+,)?(\d+),?\}", pattern))
 
 
 def _is_whole(pattern: str) -> bool:
@@ -122,6 +135,8 @@ def _extracted(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
     text, pattern = take(context, node, Kind.STRING, operands[0]), _range(context, node, operands[1])
     group = operands[2].constant if len(operands) > 2 else 1
     there = _groups(pattern)
+    if group != 0 and _REPEATED_GROUP.search(pattern):
+        raise context.unsupported(node, "a group that may come several times", "Take group 0, or write it out.")
     if not isinstance(group, int) or not 0 <= group <= min(there, GROUPS_MAX):
         raise context.unsupported(
             node, "this group of a regular expression", f"It has {there}; 0 is all that is found."
@@ -145,7 +160,7 @@ def _replaced(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
         what = "replacing what a regular expression finds in nothing"
         raise context.unsupported(node, what, "Let it find one letter at least.")
     sql = f"regexp_replace({text.sql}, {string_sql(pattern)}, {string_sql(by)}, 'g')"
-    return Scalar(sql, pa.string(), any_fails((text,)))
+    return Scalar(sql, pa.string(), text.fails)
 
 
 PATTERNS: Functions = {

@@ -123,20 +123,26 @@ class _Selection:
         qualify = None if clauses.qualify is None else names.qualify(clauses.qualify)
         order = tuple(names.order(ordered.this) for ordered in clauses.order)
         rank = unique("rank", {name.lower() for name in self._relation.schema.names})
-        trees = [*(item.node for item in names.items), having, qualify, *order]
-        window = self._window(trees)
-        numbers = [None if tree is None else _with_rank_for(tree, rank) for tree in trees]
-        items = tuple(
-            replace(item, node=node) for item, node in zip(names.items, numbers, strict=False) if node is not None
+        trees = [
+            *(item.node for item in names.items),
+            *(tree for tree in (having, qualify) if tree is not None),
+            *order,
+        ]
+        return _Bound(
+            items=tuple(replace(item, node=_numbering(item.node, rank)) for item in names.items),
+            group=group,
+            having=None if having is None else _numbering(having, rank),
+            qualify=None if qualify is None else _numbering(qualify, rank),
+            order=tuple(_numbering(node, rank) for node in order),
+            window=self._window(trees),
+            rank=rank,
         )
-        rest = numbers[len(items) :]
-        return _Bound(items, group, rest[0], rest[1], tuple(node for node in rest[2:] if node), window, rank)
 
-    def _window(self, trees: Sequence[exp.Expr | None]) -> exp.Expr | None:
+    def _window(self, trees: Sequence[exp.Expr]) -> exp.Expr | None:
         """The one call that numbers rows."""
         found: exp.Expr | None = None
         for tree in trees:
-            for node in [] if tree is None else tree.find_all(exp.Window):
+            for node in tree.find_all(exp.Window):
                 check_window(self._source, node)
                 if found is not None and node != found:
                     instead = "Number the rows once more in a query around this one."
@@ -197,10 +203,10 @@ def _with_rank(context: Context, rank: str) -> Context:
     return replace(context, leaf=leaf)
 
 
-def _with_rank_for(tree: exp.Expr, rank: str) -> exp.Expr:
-    """The tree with the column ``rank`` for each window function."""
-    holder = exp.Paren(this=tree)
-    for node in list(tree.find_all(exp.Window)):
+def _numbering(tree: exp.Expr, rank: str) -> exp.Expr:
+    """A copy of the tree with the column ``rank`` for each window function."""
+    holder = exp.Paren(this=tree.copy())
+    for node in list(holder.find_all(exp.Window)):
         node.replace(as_node(rank, node))
     found: exp.Expr = holder.this
     return found
