@@ -83,7 +83,8 @@ TOPICS = {
         regexp_extract(s, '([a-z]+)(\\d+)'); regexp_extract(s, '([a-z]+)(\\d+)', 2); regexp_extract(s, '.', 0);
         regexp_extract(s, '(x)?a', 1); regexp_extract(s, '[^.]+', 0); regexp_extract(s, '(a+?)(a*)', 2);
         regexp_replace(s, 'a', 'xy'); regexp_replace(s, '[0-9]+', '#'); regexp_replace(s, '\\W', '');
-        regexp_replace(s, '^.', 'first'); regexp_replace(s, '(a|b)+', '-'); NULL RLIKE 'a'; s RLIKE ''; s RLIKE r'^\w+\d$'; r'a\d' || s; s RLIKE '(a{2}){1,2}';
+        regexp_replace(s, '^.', 'first'); regexp_replace(s, '(a|b)+', '-'); NULL RLIKE 'a';
+        s RLIKE ''; s RLIKE r'^\w+\d$'; r'a\d' || s; s RLIKE '(a{2}){1,2}';
         """
     ),
     "decimals": listed(

@@ -123,18 +123,14 @@ class _Selection:
         qualify = None if clauses.qualify is None else names.qualify(clauses.qualify)
         order = tuple(names.order(ordered.this) for ordered in clauses.order)
         rank = unique("rank", {name.lower() for name in self._relation.schema.names})
-        trees = [
-            *(item.node for item in names.items),
-            *(tree for tree in (having, qualify) if tree is not None),
-            *order,
-        ]
+        trees = [*(item.node for item in names.items), having, qualify, *order]
         return _Bound(
             items=tuple(replace(item, node=_numbering(item.node, rank)) for item in names.items),
             group=group,
             having=None if having is None else _numbering(having, rank),
             qualify=None if qualify is None else _numbering(qualify, rank),
             order=tuple(_numbering(node, rank) for node in order),
-            window=self._window(trees),
+            window=self._window([tree for tree in trees if tree is not None]),
             rank=rank,
         )
 
