@@ -60,7 +60,7 @@ class Simulator:
         build_region: BuildRegion | None = None,
         views: Sequence[ViewSpec] = (*VIEWS, *EXCHANGED),
     ) -> None:
-        """views: of which each seed draws some. build_region: makes an empty region, the real one unless it is given."""
+        """views: of which each seed draws some. build_region: makes empty regions, real ones unless it is given."""
         evaluator = Evaluator()
         self._rules = rules
         self._build_region = build_region or partial(Region.build, evaluator=evaluator)
