@@ -5,8 +5,10 @@ from dataclasses import replace
 
 from sqlglot.tokenizer_core import TokenType
 
+from upriver.dataflow.algebra import Relation
+from upriver.dataflow.ops import Filter, Project, Scan
 from upriver.dataflow.plan import TableSpec
-from upriver.dataflow.sql import Typer, plan_view
+from upriver.dataflow.sql import CompiledView, Typer, compile_view
 from upriver.dataflow.sql_source import Source
 from upriver.errors import DeclarationError, UserError
 
@@ -23,13 +25,21 @@ def deletion(sql: str, table: TableSpec, typer: Typer) -> str:
     plain = replace(table, primary_key=(), deletes=None)  # all versions are rows to be asked
     try:
         _check_closed(sql)
-        plan = plan_view(_VIEW, query, table.key[0], {table.name: plain}, typer)
+        return _predicate(compile_view(_VIEW, query, {table.name: plain}, {}, typer))
     except UserError as error:
         words = str(error).removeprefix(f"view {_VIEW!r}").lstrip(":, ")
         in_its_lines = re.sub(r"\bline (\d+)", lambda match: f"line {int(match[1]) - 1}", words)
         raise type(error)(f"table {table.name!r}, deletes: {in_its_lines}") from error
-    assert plan.filter is not None
-    return plan.filter
+
+
+def _predicate(view: CompiledView) -> str:
+    """What a query of one table filters by. Raises UnsupportedSql if it asks for more than the row."""
+    match view.relation:
+        case Relation(op=Project(), inputs=(Relation(op=Filter(predicate), inputs=(Relation(op=Scan()),)),)):
+            return predicate
+        case relation:
+            place = next((below.place for below in relation.inputs), None)
+            raise view.source.unsupported(place, "a condition on other rows", "Ask for the columns of the row alone.")
 
 
 def _check_closed(sql: str) -> None:
