@@ -89,12 +89,10 @@ TOPICS = {
     ),
     "decimals": listed(
         r"""
-        p / 2; p / 3; q / 7; p / q; q / p; 1 / nullif(p, 0); p / nullif(i, 0); 2.5 / 3; p / 0.3; -p / 7; (p + 1) / 9;
-        p % 2; p % q; q % p; -q % 0.7; p % i; p % 1.25; q % 3; 10 % nullif(p, 0.00); p / 2 + q / 4; p % 7 = 0;
-        sign(p); sign(i); signum(x); sign(f); sign(-x);
-        """.replace("p / q; q / p;", "p / nullif(q, 0); q / nullif(p, 0);")
-        .replace("p % q; q % p;", "p % nullif(q, 0); q % nullif(p, 0);")
-        .replace("p % i;", "p % nullif(i, 0);")
+        p / 2; p / 3; q / 7; p / nullif(q, 0); q / nullif(p, 0); 1 / nullif(p, 0); p / nullif(i, 0); 2.5 / 3; p / 0.3;
+        -p / 7; (p + 1) / 9; p % 2; p % nullif(q, 0); q % nullif(p, 0); -q % 0.7; p % nullif(i, 0); p % 1.25; q % 3;
+        10 % nullif(p, 0.00); p / 2 + q / 4; p % 7 = 0; sign(p); sign(i); signum(x); sign(f); sign(-x);
+        """
     ),
     "roundings": listed(
         r"""
