@@ -9,7 +9,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from upriver.dataflow.expressions import Evaluator
 from upriver.dataflow.local_typer import LocalTyper
-from upriver.dataflow.plan import TableSpec, ViewPlan
+from upriver.dataflow.ops import Project
+from upriver.dataflow.plan import Projection, TableSpec, ViewPlan
 from upriver.dataflow.sql import CompiledView, Typer, compile_view, plan_view
 
 
@@ -29,13 +30,19 @@ def local_view(sql: str, *tables: TableSpec, **views: str) -> CompiledView:
     return compile_view("v", sql, declared, views, LocalTyper(declared))
 
 
+def projection_of(view: CompiledView) -> Projection:
+    """How the columns of a view of rows are computed."""
+    assert isinstance(view.relation.op, Project)
+    return view.relation.op.projection
+
+
 def evaluated(rows: pa.RecordBatch, expressions: Sequence[str], typer: Typer) -> pa.RecordBatch:
     """The expressions over ``rows``, the table t whose first column is a key: columns e0, e1, ..."""
     table = spec("t", rows.schema)
     key = rows.schema.names[0]
     listed = ", ".join(f"{text} AS e{number}" for number, text in enumerate(expressions))
-    plan = plan_view("v", f"SELECT {key}, {listed} FROM t", key, {"t": table}, typer)
-    return Evaluator().project(rows, plan.project)
+    view = compile_view("v", f"SELECT {key}, {listed} FROM t", {"t": table}, {}, typer)
+    return Evaluator().project(rows, projection_of(view))
 
 
 def by_spark(spark: Any, rows: pa.RecordBatch, expressions: Sequence[str]) -> pa.Table:

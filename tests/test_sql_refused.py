@@ -4,9 +4,10 @@ import re
 
 import pyarrow as pa
 import pytest
-from sql_kit import local_plan, local_view, spec
+from sql_kit import local_view, projection_of, spec
 
-from upriver.dataflow.sql import plan_view
+from upriver.dataflow.ops import Filter
+from upriver.dataflow.sql import compile_view
 from upriver.errors import UnsupportedSql
 
 TABLE = spec(
@@ -280,24 +281,25 @@ class ParisTyper:
 )
 def test_what_reads_a_timestamps_clock_needs_a_session_in_utc(text: str) -> None:
     sql = f"SELECT k, {text} AS e FROM t"
-    assert local_plan(sql, "k", TABLE).project.expressions
+    assert projection_of(local_view(sql, TABLE)).expressions
     with pytest.raises(
         UnsupportedSql, match=r"session's time zone \(Europe/Paris\).*Set spark.sql.session.timeZone to UTC"
     ):
-        plan_view("v", sql, "k", {"t": TABLE}, ParisTyper(pa.int32()))
+        compile_view("v", sql, {"t": TABLE}, {}, ParisTyper(pa.int32()))
 
 
 def test_a_timestamp_in_quotes_is_read_in_the_sessions_time_zone() -> None:
     sql = "SELECT k, t > '2024-07-01 12:00:00' AS e FROM t WHERE t > TIMESTAMP '2024-01-01 00:00:00' AND hour(n) > 1"
-    plan = plan_view("v", sql, "k", {"t": TABLE}, ParisTyper(pa.bool_()))
-    assert plan.project.expressions[1] == "(\"t\" > TIMESTAMP '2024-07-01 10:00:00')"
-    assert plan.filter is not None
-    assert "TIMESTAMP '2023-12-31 23:00:00'" in plan.filter
+    view = compile_view("v", sql, {"t": TABLE}, {}, ParisTyper(pa.bool_()))
+    assert projection_of(view).expressions[1] == "(\"t\" > TIMESTAMP '2024-07-01 10:00:00')"
+    where = view.relation.inputs[0].op
+    assert isinstance(where, Filter)
+    assert "TIMESTAMP '2023-12-31 23:00:00'" in where.predicate
 
 
 def test_types_other_than_sparks_are_refused() -> None:
     with pytest.raises(UnsupportedSql, match="'e', BIGINT for Spark and INT here, is not supported"):
-        plan_view("v", "SELECT k, i + 1 AS e FROM t", "k", {"t": TABLE}, ParisTyper(pa.int64()))
+        compile_view("v", "SELECT k, i + 1 AS e FROM t", {"t": TABLE}, {}, ParisTyper(pa.int64()))
 
 
 def test_an_expression_may_not_grow_without_bound() -> None:
@@ -305,11 +307,11 @@ def test_an_expression_may_not_grow_without_bound() -> None:
     for _ in range(8):
         nested = f"substring({nested}, i, i)"
     with pytest.raises(UnsupportedSql, match=r"nested as deeply|as large as this"):
-        local_plan("SELECT k, " + "abs(" * 3000 + "i" + ")" * 3000 + " AS e FROM t", "k", TABLE)
-    assert local_plan(f"SELECT k, {nested} AS e FROM t", "k", TABLE).project.expressions
+        local_view("SELECT k, " + "abs(" * 3000 + "i" + ")" * 3000 + " AS e FROM t", TABLE)
+    assert projection_of(local_view(f"SELECT k, {nested} AS e FROM t", TABLE)).expressions
 
 
 def test_sql_that_does_not_parse_here_is_told_with_its_place() -> None:
     with pytest.raises(UnsupportedSql, match=r"line 2, column 14: the SQL cannot be read from here on") as raised:
-        local_plan("SELECT k\nFROM t WHERE WHERE b", "k", TABLE)
+        local_view("SELECT k\nFROM t WHERE WHERE b", TABLE)
     assert str(raised.value).splitlines()[1] == "FROM t WHERE WHERE b"

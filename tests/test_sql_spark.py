@@ -2,21 +2,21 @@
 
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from random import Random
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
-from region_kit import region_of
-from sql_kit import same_value, spec
+from sql_kit import projection_of, same_value, spec
 
-from upriver.dataflow.batch import Batch
 from upriver.dataflow.expressions import Evaluator
-from upriver.dataflow.plan import ViewPlan
-from upriver.dataflow.sql import plan_view
+from upriver.dataflow.graph import DataflowPlan
+from upriver.dataflow.planning import plan_regions
+from upriver.dataflow.sql import CompiledView, compile_view
 from upriver.errors import DeclarationError, UnsupportedSql
-from upriver.hashing import hash64
+from upriver.sim.dataflow_world import DataflowWorld
 from upriver.spark.typer import SparkTyper
 
 pytestmark = pytest.mark.spark
@@ -77,13 +77,20 @@ def flights(count: int = 400) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
 
-def answer(plan: ViewPlan, rows: pa.RecordBatch) -> pa.Table:
-    """What a worker that owns all keys gives, fed in two batches."""
-    hashes = hash64([rows.column(name) for name in plan.index])
-    region = region_of(plan, Evaluator())
-    for part in np.array_split(np.argsort(hashes, kind="stable"), 2):
-        region.apply(0, Batch(rows.take(pa.array(part)), hashes[part]))
-    return region.scan()
+def compiled(sql: str, typer: SparkTyper) -> CompiledView:
+    """A view of the table flights."""
+    return compile_view("v", sql, {"flights": FLIGHTS}, {}, typer)
+
+
+def answer(sql: str, key: list[str], rows: pa.RecordBatch, typer: SparkTyper) -> pa.Table:
+    """What workers give, in two epochs of the table f."""
+    tables = {"f": spec("f", SCHEMA)}
+    view = compile_view("v", sql, tables, {}, typer)
+    regions = plan_regions("v", view.relation, key, tables)
+    world = DataflowWorld(DataflowPlan("v", sql, tuple(key), view.schema, regions), tables, Evaluator(), Random(1))
+    for part in (rows.slice(0, 150), rows.slice(150)):
+        world.run_epoch({"f": part})
+    return world.scan()
 
 
 def ordered(table: pa.Table) -> list[list[Any]]:
@@ -94,11 +101,10 @@ def ordered(table: pa.Table) -> list[list[Any]]:
 @pytest.mark.parametrize("view", VIEWS.strip().splitlines())
 def test_a_view_equals_spark(spark: Any, view: str) -> None:
     key, sql = (part.strip() for part in view.split("|", 1))
-    rows, tables = flights(), {"f": spec("f", SCHEMA)}
-    plan = plan_view("v", sql, key.split(), tables, SparkTyper(spark, tables))
+    rows, typer = flights(), SparkTyper(spark, {"f": spec("f", SCHEMA)})
     schema = from_arrow_schema(SCHEMA, prefer_timestamp_ntz=True)
     spark.createDataFrame(pa.Table.from_batches([rows]), schema).createOrReplaceTempView("f")
-    expected, found = spark.sql(sql).toArrow(), answer(plan, rows)
+    expected, found = spark.sql(sql).toArrow(), answer(sql, key.split(), rows, typer)
     assert found.schema.names == expected.schema.names
     assert found.schema.types == expected.schema.types
     assert found.num_rows == expected.num_rows
@@ -116,10 +122,9 @@ def nearly_same(left: Any, right: Any) -> bool:
 def test_spark_names_what_has_no_alias(spark: Any) -> None:
     typer = SparkTyper(spark, {"flights": FLIGHTS})
     sql = "SELECT PLANE, count(*), sum(distance) / count(1), max(`day`) FROM flights GROUP BY plane"
-    plan = plan_view("v", sql, "plane", {"flights": FLIGHTS}, typer)
-    names = ["PLANE", "count(1)", "(sum(distance) / count(1))", "max(day)"]
-    assert plan.output.schema.names == names
-    assert (plan.key, plan.index) == (("PLANE",), ("Plane",))
+    view = compiled(sql, typer)
+    assert view.schema.names == ["PLANE", "count(1)", "(sum(distance) / count(1))", "max(day)"]
+    assert view.relation.schema == view.schema
 
 
 FAULTS = [
@@ -136,7 +141,7 @@ FAULTS = [
 @pytest.mark.parametrize(("sql", "words"), FAULTS)
 def test_a_mistake_is_told_in_sparks_words(spark: Any, sql: str, words: str) -> None:
     with pytest.raises(DeclarationError, match=words) as raised:
-        plan_view("v", sql, "plane", {"flights": FLIGHTS}, SparkTyper(spark, {"flights": FLIGHTS}))
+        compiled(sql, SparkTyper(spark, {"flights": FLIGHTS}))
     message = str(raised.value)
     assert message.startswith("view 'v': [")
     assert "Project" not in message
@@ -164,7 +169,7 @@ COMMANDS = [
 @pytest.mark.parametrize("sql", COMMANDS)
 def test_spark_is_never_given_a_command(spark: Any, sql: str) -> None:
     with pytest.raises(UnsupportedSql, match=r"does not begin with SELECT|INSERT is not supported"):
-        plan_view("v", sql, "plane", {"flights": FLIGHTS}, SparkTyper(spark, {"flights": FLIGHTS}))
+        compiled(sql, SparkTyper(spark, {"flights": FLIGHTS}))
     assert not spark.catalog.tableExists("made")
 
 
@@ -189,12 +194,10 @@ def test_the_typer_knows_the_sessions_time_zone(spark: Any) -> None:
     typer = SparkTyper(session, {"flights": FLIGHTS})
     assert typer.timezone == "Europe/Paris"
     zone = pa.timestamp("us", tz="Europe/Paris")
-    plan = plan_view(
-        "v", "SELECT plane, max(at) AS last FROM flights GROUP BY plane", "plane", {"flights": FLIGHTS}, typer
-    )
-    assert plan.output.schema.field("last").type == zone
+    view = compiled("SELECT plane, max(at) AS last FROM flights GROUP BY plane", typer)
+    assert view.schema.field("last").type == zone
     with pytest.raises(UnsupportedSql, match="Europe/Paris"):
-        plan_view("v", "SELECT plane, hour(at) AS h FROM flights", "plane", {"flights": FLIGHTS}, typer)
+        compiled("SELECT plane, hour(at) AS h FROM flights", typer)
 
 
 def test_a_timestamp_in_quotes_is_sparks_instant_in_any_zone(spark: Any) -> None:
@@ -209,8 +212,7 @@ def test_a_timestamp_in_quotes_is_sparks_instant_in_any_zone(spark: Any) -> None
         "2024-11-03 01:30:00",
         "1900-01-01 00:00:00",
     ):
-        sql = f"SELECT plane, coalesce(NULL, TIMESTAMP '{text}') AS t FROM flights"
-        plan = plan_view("v", sql, "plane", {"flights": FLIGHTS}, typer)
-        (ours,) = Evaluator().project(flights(1), plan.project).column("t")
+        view = compiled(f"SELECT plane, coalesce(NULL, TIMESTAMP '{text}') AS t FROM flights", typer)
+        (ours,) = Evaluator().project(flights(1), projection_of(view)).column("t")
         (theirs,) = session.sql(f"SELECT unix_micros(TIMESTAMP '{text}') AS t").collect()
         assert ours.cast(pa.int64()).as_py() == theirs.t
