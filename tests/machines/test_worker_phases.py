@@ -27,6 +27,7 @@ from machines_kit import (
     reports,
     rows,
     rows_from,
+    said,
     sent,
     take,
     worker,
@@ -45,6 +46,7 @@ from upriver.machines.messages import (
     Retire,
     StartedAnew,
 )
+from upriver.machines.peers import QuestionRefused
 from upriver.machines.worker_events import LookupGivenUp, PeerLost, PeersMet, Stop, WorkerEvent
 
 OF_EACH_KIND: list[WorkerEvent] = [
@@ -86,6 +88,11 @@ def test_these_are_events_of_each_kind() -> None:
 def test_an_unassigned_worker_has_no_place_for(event: WorkerEvent) -> None:
     with pytest.raises(IllegalEvent, match=f"{kind(event)} in phase Unassigned"):
         worker().step(event)
+
+
+def test_an_unassigned_worker_lets_answers_pass_to_who_was_in_its_place_before() -> None:
+    refusal = QuestionRefused(ticket=7, error=WrongOwner("not here"))
+    assert worker().step(said(1, refusal)) == []
 
 
 def test_an_unassigned_worker_owns_nothing_and_may_be_told_to_stop() -> None:

@@ -1,5 +1,6 @@
 """The fake lake: what a worker reads is its share, whole and in order, however it is cut."""
 
+from collections.abc import Sequence
 from itertools import pairwise
 from random import Random
 
@@ -7,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from upriver.dataflow.graph import DataflowPlan, LakeEdge
 from upriver.dataflow.plan import TableSpec
 from upriver.hashing import hash64
 from upriver.ids import VnodeId
@@ -16,6 +18,11 @@ from upriver.sim.tables import TABLES, Crowd, hashes_of_keys
 from upriver.vnodes import vnodes_of
 
 VNODES = 16
+
+
+def lake_edges(plans: Sequence[DataflowPlan]) -> list[LakeEdge]:
+    edges = [entry.edge for plan in plans for region in plan.regions for entry in region.inputs]
+    return [edge for edge in dict.fromkeys(edges) if isinstance(edge, LakeEdge)]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -28,25 +35,25 @@ def test_slices_put_together_are_the_share_of_the_epoch(seed: int) -> None:
     for table in TABLES:
         rows = crowd.rows(table, 50)
         epoch = lake.publish(table.name, rows)
-        for plan in plans:
-            if plan.table != table.name:
-                assert lake.promised(epoch, vnodes)[plan.channel] == 0
+        for edge in lake_edges(plans):
+            if edge.table != table.name:
+                assert lake.promised(epoch, vnodes)[edge.channel] == 0
                 continue
-            hashes = hash64([rows.column(column) for column in plan.index])
+            hashes = hash64([rows.column(column) for column in edge.index])
             order = np.argsort(hashes, kind="stable")
             own = order[np.isin(vnodes_of(hashes[order], VNODES), share)]
-            slices = lake.runs(epoch)[plan.channel].slices_of(vnodes, lots)
+            slices = lake.runs(epoch)[edge.channel].slices_of(vnodes, lots)
             read = pa.Table.from_batches([slice_.rows for slice_ in slices], schema=rows.schema)
             assert read.to_pylist() == rows.take(pa.array(own)).to_pylist()
             assert np.array_equal(np.concatenate([hashes[:0], *(slice_.hash64 for slice_ in slices)]), hashes[own])
-            assert lake.promised(epoch, vnodes)[plan.channel] == len(own)
+            assert lake.promised(epoch, vnodes)[edge.channel] == len(own)
 
 
 def test_a_slice_may_end_between_two_keys_of_a_vnode_and_never_between_two_rows_of_a_key() -> None:
     lots = Random(0)
     plans = compiled_views()
     lake = FakeLake(plans, VNODES)
-    run = lake.runs(lake.publish("trades", Crowd(lots).rows(TABLES[0], 60)))[plans[0].channel]
+    run = lake.runs(lake.publish("trades", Crowd(lots).rows(TABLES[0], 60)))[lake_edges(plans)[0].channel]
     cuts = [run.slices_of([VnodeId(vnode) for vnode in range(VNODES)], lots) for _ in range(20)]
     pairs = [pair for slices in cuts for pair in pairwise(slices) if all(map(len, pair))]
     assert pairs

@@ -45,6 +45,8 @@ class Cluster:
     maps: dict[str, VnodeMap]
     ledger: Ledger
     generation: int = 0
+    serve_from: Epoch = field(default=Epoch(0))
+    """What was published when all began anew: some of it may have been seen by then."""
     members: dict[WorkerId, Member] = field(default_factory=dict)
     actions: list[CoordinatorAction] = field(default_factory=list)
     """What the step under way wants done."""
@@ -110,6 +112,7 @@ class Cluster:
     def start_anew(self) -> None:
         """All workers begin from nothing, as another generation."""
         self.generation += 1
+        self.serve_from = self.ledger.published
         self.ledger.start_anew()
         for worker, member in sorted(self.members.items()):
             if member.assigned or worker in self.workers:  # else it is to join, when all are ready for it

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from upriver.errors import DeclarationError, UpriverError, WorkerLost
-from upriver.ids import MapVersion, WorkerId
+from upriver.ids import Epoch, MapVersion, WorkerId
 from upriver.machines.cluster import Cluster, Member
 from upriver.machines.coordinator_events import (
     AbortWanted,
@@ -239,10 +239,11 @@ class Rescales:
         if request.strategy is Strategy.RESTART:
             self.stage = Draining()
             return
-        ended = cluster.ledger.through
+        through = cluster.ledger.through
+        serve_from = Epoch(max(through, cluster.serve_from))  # for keys that move there while all go through it again
         for worker in self._joining():
             if not cluster.members[worker].assigned:
-                cluster.assign(cluster.members[worker], start_at=ended, serve_from=ended)
+                cluster.assign(cluster.members[worker], start_at=through, serve_from=serve_from)
         cluster.workers = tuple(sorted({*cluster.workers, *self._joining()}))
         self._meetings.call(request.strategy, request.keys_max)
         self.stage = Meeting()

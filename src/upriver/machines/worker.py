@@ -59,6 +59,7 @@ from upriver.machines.moving import (
     say_still,
     time_to_move,
 )
+from upriver.machines.peers import Envelope, QuestionAnswered, QuestionRefused
 from upriver.machines.routes import ask
 from upriver.machines.rules import ALL_RULES, Rules
 from upriver.machines.snapshots import snapshot_asked, snapshot_dropped
@@ -113,6 +114,8 @@ class WorkerMachine:
                 return _follow(phase, event)
             case (Retired(), _) | (_, LookupGivenUp()):
                 return []
+            case (Unassigned(), PeerSaid(envelope=Envelope(content=QuestionAnswered() | QuestionRefused()))):
+                return []  # to who was in this place before
         raise IllegalEvent(f"{type(event).__name__} in phase {type(self.phase).__name__}")
 
     def _assigned(self, old: Unassigned | Following, event: Assign) -> list[WorkerAction]:
