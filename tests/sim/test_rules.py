@@ -19,7 +19,7 @@ CAUGHT_BY = {
         "lookups_for_others_are_refused_by_who_is_alone",
     },
     "w5_snapshot_at_cut": {"snapshots_are_consistent_cuts"},
-    "w6_wait_until_over": {"lookups_equal_the_oracle"},
+    "w6_wait_until_over": {"lookups_equal_the_oracle", "snapshots_are_consistent_cuts"},
     "w8_own_generation_only": {
         "an_epoch_ends_when_every_worker_has_applied_it",
         "workers_are_not_sent_too_far_ahead",
@@ -36,7 +36,7 @@ CAUGHT_BY = {
     "c5_lock_step": {"no_keys_move_while_epochs_flow"},
     "c6_between_epochs": {"no_keys_move_while_epochs_flow", "nobody_is_left_waiting"},
     "c7_still_while_cut": {"snapshots_are_consistent_cuts", "a_key_lives_in_one_place"},
-    "c8_leave_when_dry": {"machines_do_not_fail"},  # a worker that has left reads on
+    "c8_leave_when_dry": {"machines_do_not_fail", "views_equal_the_oracle"},  # a worker that has left reads on
     "c9_rows_have_arrived": {"machines_do_not_fail"},  # a stage's rows come when their epoch has ended
     "c10_anew_when_torn": {"every_epoch_ends", "nobody_is_left_waiting", "views_equal_the_oracle"},
     "w9_settle_what_comes_late": {"every_epoch_ends", "nobody_is_left_waiting"},
