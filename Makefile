@@ -12,9 +12,9 @@ demo: $(VENV)/ready
 test: $(VENV)/ready check
 	$(BIN)/python -m pytest
 
-# The long form of the simulations: the same tests, more seeds.
+# Everything: the simulations with many more seeds, and the long tests.
 soak: $(VENV)/ready
-	$(BIN)/python -m pytest tests/sim --soak
+	$(BIN)/python -m pytest --soak
 
 check: $(VENV)/ready
 	$(BIN)/ruff check src tests

@@ -15,7 +15,17 @@ settings.load_profile("upriver")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--soak", action="store_true", help="many more seeds for the simulator")
+    parser.addoption("--soak", action="store_true", help="many more seeds for the simulator, and the long tests")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the long tests out of a run that is not asked for them."""
+    if config.getoption("--soak"):
+        return
+    long = [item for item in items if item.get_closest_marker("long")]
+    if long:
+        items[:] = [item for item in items if not item.get_closest_marker("long")]
+        config.hook.pytest_deselected(items=long)
 
 
 @pytest.fixture(scope="session")

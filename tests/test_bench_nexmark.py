@@ -178,6 +178,7 @@ def streams(spark: Any, data: Path, query: str) -> None:
         rows.select(*source.columns).withWatermark("ts", "0 seconds").createOrReplaceTempView(name)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_every_query_has_an_answer_from_the_columns_it_names(spark: Any, data: Path) -> None:
     for name, query in QUERIES.items():
@@ -203,6 +204,7 @@ def sellers_averages() -> dict[int, float]:
     return {seller: float(np.mean([price for *_, price in sorted(all_)[-10:]])) for seller, all_ in won.items()}
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_query_6_is_what_it_says(spark: Any, data: Path) -> None:
     for table in ("auction", "bid"):
@@ -212,6 +214,7 @@ def test_query_6_is_what_it_says(spark: Any, data: Path) -> None:
     assert len(answer) > 100
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.parametrize("name", [name for name, query in QUERIES.items() if isinstance(query.streaming, Refused)])
 def test_what_spark_cannot_stream_is_refused_in_every_mode(spark: Any, data: Path, tmp_path: Path, name: str) -> None:
@@ -247,6 +250,7 @@ def test_an_app_keeps_the_answer(spark: Any, data: Path, tmp_path: Path) -> None
     assert outcome.events == SLOW.rows("bid").num_rows
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_stream_of_spark_finds_the_answer_put_in_its_own_way(spark: Any, data: Path, tmp_path: Path) -> None:
     assert isinstance(QUERIES["q5"].streaming, Streaming)
@@ -276,6 +280,7 @@ def options(queries: tuple[str, ...], **changed: Any) -> NexmarkOptions:
     )
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_side_runs_in_a_process_of_its_own() -> None:
     measured = json.loads(json.dumps(measure_nexmark(options(("q2",)), lambda _: None)))
