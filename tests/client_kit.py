@@ -50,23 +50,30 @@ VIEWS = {"planes": PLANES, "routes": ROUTES}
 
 @dataclass
 class Worker:
-    """One worker's server. ``before`` is called by each lookup and may fail it."""
+    """One worker's server. ``before`` is called by each lookup and may fail it. epoch: at whose end it stands;
+    comes_to: where it goes when it is asked for a later one."""
 
     number: WorkerId
     cluster: "Cluster"
     before: Callable[[int], None] = lambda keys: None
     asked: "queue.Queue[int]" = field(default_factory=queue.Queue)
+    epoch: int = EPOCH
+    comes_to: int = EPOCH
+    together: bool | None = None
+    """Of the last lookup."""
 
     def __post_init__(self) -> None:
         self.server = FlightBase(TOKEN, exchanges={LOOKUP: LookupExchange(self.lookup)})
 
-    def lookup(self, view: str, keys: pa.RecordBatch, at_least: int | None, timeout: float) -> Answered:
+    def lookup(self, view: str, keys: pa.RecordBatch, at_least: int | None, together: bool, timeout: float) -> Answered:
+        self.together = together
         self.asked.put(keys.num_rows)
         self.before(keys.num_rows)
         vnodes = vnodes_of(hash64(keys.columns, keys.num_rows), VNODES)
         if (self.cluster.vnode_map.owners_of(vnodes) != self.number).any():
             raise WrongOwner(f"not all of these are worker {self.number}'s")
-        if (at_least or 0) > EPOCH:
+        self.epoch = max(self.epoch, min(at_least or 0, self.comes_to))
+        if (at_least or 0) > self.epoch:
             raise WaitTimeout(f"view {view!r}: epoch {at_least} was not reached in {timeout:.0f} s")
         known = self.cluster.views[view]
         asked = zip(*(column.to_pylist() for column in keys.columns), strict=True)
@@ -74,7 +81,7 @@ class Worker:
         columns = list(zip(*rows, strict=True)) or [()] * len(known.route.schema)
         arrays = [pa.array(values, column.type) for values, column in zip(columns, known.route.schema, strict=True)]
         rows = pa.RecordBatch.from_arrays(arrays, schema=known.route.schema)
-        return Answered(rows, Epoch(EPOCH), self.cluster.vnode_map.version)
+        return Answered(rows, Epoch(self.epoch), self.cluster.vnode_map.version)
 
 
 class Cluster:

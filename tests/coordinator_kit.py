@@ -1,14 +1,14 @@
 """Short words for tests of the coordinator machine: two workers, events, and what came out of a step."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import TypeVar
 
 import pyarrow as pa
+from relation_kit import dataflow
+from relation_kit import scan as scan_of
 
 from upriver.dataflow.graph import DataflowPlan
-from upriver.dataflow.plan import Projection, TableSpec, ViewPlan
-from upriver.dataflow.single import single_region
+from upriver.dataflow.plan import TableSpec
 from upriver.ids import Channel, Epoch, Incarnation, MapVersion, SnapshotId, VnodeId, WorkerId
 from upriver.machines.coordinator import CoordinatorMachine
 from upriver.machines.coordinator_events import (
@@ -46,24 +46,12 @@ from upriver.machines.strategies import Strategy
 from upriver.vnodes import VnodeMap
 
 CHANNEL, FEEDS_NOTHING = Channel("t/k"), Channel("t/other")
-ROWS = Projection(('"k"',), pa.schema([("k", pa.string())]))
-VIEW = ViewPlan(
-    name="rows",
-    sql="SELECT k FROM t",
-    table="t",
-    index=("k",),
-    key=("k",),
-    filter=None,
-    project=ROWS,
-    aggregate=None,
-    having=None,
-    output=ROWS,
-)
+TABLE = TableSpec("t", pa.schema([("k", pa.string()), ("j", pa.string())]), ("k",))
 
 
-def planned(**changes: object) -> DataflowPlan:
-    """The view, but for these fields."""
-    return single_region(replace(VIEW, **changes), TableSpec("t", ROWS.schema, ("k",)))  # type: ignore[arg-type]
+def planned(name: str = "rows", key: str = "k") -> DataflowPlan:
+    """A view of the table's rows."""
+    return dataflow(name, scan_of(TABLE), (key,), TABLE)
 
 
 PLAN = planned()

@@ -29,6 +29,9 @@ class DuckDbEvaluator:
     def __init__(self) -> None:
         self.calls = 0
 
+    def curt(self) -> "DuckDbEvaluator":
+        return self
+
     def project(self, rows: pa.RecordBatch, projection: Projection) -> pa.RecordBatch:
         columns = zip(projection.expressions, projection.schema.names, strict=True)
         answer = self._query(rows, ", ".join(f'{expression} AS "{name}"' for expression, name in columns))

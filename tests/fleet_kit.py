@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,14 +12,10 @@ from state_kit import Row, plainly, through_the_wire
 
 from upriver.dataflow.batch import Batch, Hashes
 from upriver.dataflow.operators.lasting import Lasting
-from upriver.dataflow.operators.turning import Turning
 from upriver.hashing import hash64
 
 Changes = Sequence[tuple[Row, int]]
 """Rows, each with a weight."""
-
-eager = partial(Turning, forgotten_min=0, step_rows=1)
-"""Gives memory back as soon as it can, so that it does so in a test of a few rows."""
 
 
 def colliding(columns: Sequence[pa.Array], count: int) -> Hashes:

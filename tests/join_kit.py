@@ -3,17 +3,15 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 import numpy as np
 import pyarrow as pa
-from state_kit import Row, plain_rows, plainly, through_the_wire
+from state_kit import EAGER, Row, plain_rows, plainly, through_the_wire
 
 from upriver.dataflow import ops
 from upriver.dataflow.batch import Batch
 from upriver.dataflow.expressions import Evaluator
 from upriver.dataflow.operators.join import Join
-from upriver.dataflow.operators.turning import Turning
 from upriver.dataflow.ops import JoinKind
 from upriver.hashing import hash64
 
@@ -35,7 +33,7 @@ class Case:
 
     def build(self, evaluator: Evaluator) -> Join:
         """A join that gives memory back as soon as it can, so that it does so in a test of a few rows."""
-        return Join(self.op, *self.inputs, *self.routing, evaluator, partial(Turning, forgotten_min=0, step_rows=1))
+        return Join(self.op, *self.inputs, *self.routing, evaluator, EAGER)
 
     def batch(self, port: int, changes: Changes, collide: bool = False) -> Batch:
         """Changes of one input, in order, as a slice of a larger batch. collide: all keys have one hash64."""

@@ -1,16 +1,16 @@
 """Short words for tests of the worker machine: a small view, keys by vnode, events, and what came out of a step."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from relation_kit import dataflow, group, scan
 
 from upriver.dataflow.batch import Batch, Hashes, Outgoing
 from upriver.dataflow.graph import DataflowPlan
-from upriver.dataflow.plan import AggregateCall, AggregatePlan, Projection, TableSpec, ViewPlan
-from upriver.dataflow.single import single_region
+from upriver.dataflow.plan import TableSpec
+from upriver.dataflow.set_aside import SetAside
 from upriver.errors import KeyTypeError, RowError
 from upriver.hashing import hash64
 from upriver.ids import Channel, Epoch, Incarnation, MapVersion, SnapshotId, VnodeId, WorkerId
@@ -50,35 +50,33 @@ VNODES = 8
 ROWS = pa.schema([("k", pa.string()), ("e", pa.int64())])
 SEEN = pa.schema([("k", pa.string()), ("seen", pa.list_(pa.int64()))])
 CHANNEL = Channel("t/k")
-VIEW = ViewPlan(
-    name="seen",
-    sql="SELECT k, collect_list(e) AS seen FROM t GROUP BY k",
-    table="t",
-    index=("k",),
-    key=("k",),
-    filter=None,
-    project=Projection(("k", "e"), ROWS),
-    aggregate=AggregatePlan(("k",), (AggregateCall("collect_list", "e", "seen", pa.list_(pa.int64())),)),
-    having=None,
-    output=Projection(('"k"', '"seen"'), SEEN),
-)
+TABLE = TableSpec("t", ROWS, ("k",))
 
 
-def planned(**changes: object) -> DataflowPlan:
-    """The view, but for these fields."""
-    return single_region(replace(VIEW, **changes), TableSpec("t", ROWS, ("k",)))  # type: ignore[arg-type]
+def planned(name: str = "seen", key: str = "k") -> DataflowPlan:
+    """A view of the epochs of each key."""
+    relation = group(scan(TABLE), key, seen=("collect_list", "e", pa.list_(pa.int64())))
+    return dataflow(name, relation, (key,), TABLE)
 
 
 PLAN = planned()
 
 
 class Seen:
-    """A view that lists, per key, the epochs of its rows in the order in which they came; epoch 99 is a bad row."""
+    """A view that lists, per key, the epochs of its rows in the order in which they came; epoch 99 is a bad row.
+
+    Rows of epoch 98 are set aside.
+    """
 
     def __init__(self) -> None:
         self.epochs: dict[str, list[int]] = {}
+        self.aside: list[SetAside] = []
 
     gathered = 0
+
+    def left_out(self) -> list[SetAside]:
+        aside, self.aside = self.aside, []
+        return aside
 
     def settle(self) -> int:
         return 0
@@ -88,9 +86,12 @@ class Seen:
 
     def apply(self, port: int, batch: Batch) -> None:
         assert port == 0
-        for row in batch.rows.to_pylist():
+        for place, row in enumerate(batch.rows.to_pylist()):
             if row["e"] == 99:
                 raise RowError("overflow")
+            if row["e"] == 98:
+                self.aside.append(SetAside("seen", "t", batch.rows.slice(place, 1), ("overflow",)))
+                continue
             self.epochs.setdefault(row["k"], []).append(row["e"])
 
     def lookup(self, hash64: Hashes, keys: pa.RecordBatch) -> pa.RecordBatch:
@@ -227,9 +228,10 @@ def applied(*epochs: Sequence[str]) -> list[WorkerEvent]:
     return events
 
 
-def asked(*keys: str, ticket: int = 1, view: str = "seen", at_least: int = 0) -> LookupAsked:
+def asked(*keys: str, ticket: int = 1, view: str = "seen", at_least: int = 0, together: bool = False) -> LookupAsked:
     names = pa.RecordBatch.from_arrays([pa.array(keys, pa.string())], names=["k"])
-    return LookupAsked(ticket=ticket, view=view, keys=names, hash64=hashed(keys), at_least=Epoch(at_least))
+    epoch = Epoch(at_least)
+    return LookupAsked(ticket=ticket, view=view, keys=names, hash64=hashed(keys), at_least=epoch, together=together)
 
 
 def said(sender: int, content: PeerMessage, generation: int = 0) -> PeerSaid:
@@ -245,9 +247,11 @@ def rows_from(sender: int, epoch: int, *keys: str, version: int = 0) -> PeerSaid
     return of_region(sender, RowsSent(version=MapVersion(version), rows=portion))
 
 
-def question_from(sender: int, *keys: str, ticket: int = 1, at_least: int = 0, version: int = 0) -> PeerSaid:
+def question_from(
+    sender: int, *keys: str, ticket: int = 1, at_least: int = 0, version: int = 0, together: bool = False
+) -> PeerSaid:
     names = pa.RecordBatch.from_arrays([pa.array(keys, pa.string())], names=["k"])
-    question = Question(ticket, WorkerId(sender), Epoch(at_least), names, hashed(keys))
+    question = Question(ticket, WorkerId(sender), Epoch(at_least), names, hashed(keys), together)
     return of_region(sender, RowsSent(version=MapVersion(version), rows=question))
 
 

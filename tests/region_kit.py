@@ -1,12 +1,11 @@
-"""Regions of views of one table, for tests."""
+"""The region of a view that is one, for tests."""
 
+from upriver.dataflow.graph import DataflowPlan
 from upriver.dataflow.operators.evaluator import Evaluator
-from upriver.dataflow.plan import TableSpec, ViewPlan
 from upriver.dataflow.running import Region
-from upriver.dataflow.single import single_region
 
 
-def region_of(plan: ViewPlan, evaluator: Evaluator) -> Region:
-    """The one region of the view."""
-    view = single_region(plan, TableSpec(plan.table, plan.project.schema, plan.index))
-    return Region.build(view, view.regions[-1], evaluator)
+def region_of(plan: DataflowPlan, evaluator: Evaluator) -> Region:
+    """All of it: one worker has every key."""
+    (region,) = plan.regions
+    return Region.build(plan, region, evaluator)

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from upriver.dataflow.algebra import Relation
+from upriver.dataflow.graph import DataflowPlan
 from upriver.dataflow.ops import (
     Aggregate,
     Filter,
@@ -20,6 +21,13 @@ from upriver.dataflow.ops import (
     Union,
 )
 from upriver.dataflow.plan import AggregateCall, AggregatePlan, Projection, TableSpec
+from upriver.dataflow.planning import plan_regions
+
+
+def dataflow(name: str, relation: Relation, key: Sequence[str], *tables: TableSpec) -> DataflowPlan:
+    """The view that is this relation. tables: all that it reads."""
+    regions = plan_regions(name, relation, key, {table.name: table for table in tables})
+    return DataflowPlan(name, "", tuple(key), relation.schema, regions)
 
 
 def scan(table: TableSpec) -> Relation:

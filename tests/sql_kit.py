@@ -2,26 +2,53 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from upriver.dataflow.expressions import Evaluator
+from upriver.dataflow.graph import DataflowPlan, LakeEdge, ViewStore
 from upriver.dataflow.local_typer import LocalTyper
-from upriver.dataflow.ops import Project
-from upriver.dataflow.plan import Projection, TableSpec, ViewPlan
-from upriver.dataflow.sql import CompiledView, Typer, compile_view, plan_view
+from upriver.dataflow.ops import Filter, Project
+from upriver.dataflow.plan import Projection, TableSpec
+from upriver.dataflow.sql import CompiledView, Typer, compile_view
+from upriver.dataflow.views import declare_view
 
 
 def spec(name: str, schema: pa.Schema) -> TableSpec:
     return TableSpec(name, schema, (schema.names[0],))
 
 
-def local_plan(sql: str, key: str | Sequence[str], *tables: TableSpec) -> ViewPlan:
+def local_plan(sql: str, key: str | Sequence[str], *tables: TableSpec, name: str = "v") -> DataflowPlan:
     """The view's plan, without Spark."""
     declared = {table.name: table for table in tables}
-    return plan_view("v", sql, key, declared, LocalTyper(declared))
+    return declare_view(name, sql, key, declared, {}, LocalTyper(declared))
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What the one region of a view of one table does: rows of the edge are filtered, computed and kept."""
+
+    key: tuple[str, ...]
+    edge: LakeEdge
+    filter: str | None
+    project: Projection
+    store: ViewStore
+
+
+def parts_of(plan: DataflowPlan) -> Parts:
+    """Of a view that is such a region, and nothing else."""
+    (region,) = plan.regions
+    (entry,) = region.inputs
+    *filters, project = (node.op for node in region.nodes)
+    assert isinstance(entry.edge, LakeEdge)
+    assert isinstance(project, Project)
+    assert region.store is not None
+    predicates = [op.predicate for op in filters if isinstance(op, Filter)]
+    assert len(predicates) == len(filters) <= 1
+    return Parts(plan.key, entry.edge, predicates[0] if predicates else None, project.projection, region.store)
 
 
 def local_view(sql: str, *tables: TableSpec, **views: str) -> CompiledView:

@@ -14,11 +14,15 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from upriver.dataflow.batch import Batch, Hashes
+from upriver.dataflow.operators.turning import Eagerness
 from upriver.dataflow.plan import Projection
 from upriver.hashing import hash64
 
 MANY = settings(derandomize=True, deadline=None, max_examples=80, suppress_health_check=[HealthCheck.too_slow])
 """How property tests run: the same examples each time, however slow the machine."""
+
+EAGER = Eagerness(forgotten_min=0, step_rows=1)
+"""Memory is given back as soon as it can be, so that it is in a test of a few rows."""
 
 Row = tuple[Any, ...]
 

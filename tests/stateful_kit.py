@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from state_kit import Row, pieces, plain_rows, plainly, table_batch, through_the_wire
+from state_kit import EAGER, Row, pieces, plain_rows, plainly, table_batch, through_the_wire
 
 from upriver.dataflow.batch import Batch, Hashes
 from upriver.dataflow.operators.stateful_map import StatefulMap
@@ -115,7 +115,7 @@ class Fleet:
 
     def __post_init__(self) -> None:
         # Their memory is turned over with the first state that is forgotten, one key at a time.
-        build = (StatefulMap(self.op, self.source, self.routing, forgotten_min=0, step_rows=1) for _ in range(2))
+        build = (StatefulMap(self.op, self.source, self.routing, eagerness=EAGER) for _ in range(2))
         self.maps.extend(build)
 
     def batch(self, rows: Sequence[Row], by_hash: bool) -> Batch:

@@ -52,9 +52,9 @@ def running(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ap
     """One app over ``ROWS``, for all tests that only ask."""
     with App(spark, str(tmp_path_factory.mktemp("app")), workers=2) as app:
         app.table("orders", orders(spark), key="customer", order_by="at")
-        app.view("totals", TOTALS, key="customer")
-        app.view("places", PLACES, key=["country", "city"])
-        app.view("recent", RECENT, key="customer")
+        app.view("totals", TOTALS, key="customer", partial=False)
+        app.view("places", PLACES, key=["country", "city"], partial=False)
+        app.view("recent", RECENT, key="customer", partial=False)
         app.start()
         app.wait()
         yield app
@@ -218,7 +218,7 @@ def event_app(spark: Any, root: Path, directory: Path) -> App:
     stream = spark.readStream.schema("k long, v long").option("maxFilesPerTrigger", 1).parquet(str(directory))
     app = App(spark, str(root), workers=2)
     app.table("events", stream, key="k")
-    app.view("sums", "SELECT k, count(*) AS n, sum(v) AS total FROM events GROUP BY k", key="k")
+    app.view("sums", "SELECT k, count(*) AS n, sum(v) AS total FROM events GROUP BY k", key="k", partial=False)
     return app
 
 
@@ -263,9 +263,10 @@ def test_a_bad_row_fails_the_app_with_its_reason(spark: Any, tmp_path: Path) -> 
     rows = spark.createDataFrame([("a", 1), ("b", 0)], "k string, v int")
     with App(spark, str(tmp_path), workers=1) as app:
         app.table("numbers", rows, key="k")
-        app.view("shares", "SELECT k, sum(10 / v) AS share FROM numbers GROUP BY k", key="k")
+        app.view("shares", "SELECT k, sum(10 / v) AS share FROM numbers GROUP BY k", key="k", partial=False)
         app.start()
-        with pytest.raises(RowError, match=r"(?i)view 'shares', epoch 1: .*division by zero"):
+        told = r"(?i)view 'shares', epoch 1: table 'numbers': .*division by zero.* in the row \(k = b, v = 0\)$"
+        with pytest.raises(RowError, match=told):
             app.wait()
 
 
@@ -282,7 +283,7 @@ def test_a_failed_source_is_told(spark: Any, tmp_path: Path) -> None:
 def test_an_empty_source_gives_empty_views(spark: Any, tmp_path: Path) -> None:
     with App(spark, str(tmp_path), workers=2) as app:
         app.table("events", spark.createDataFrame([], "k long, v long"), key="k")
-        app.view("sums", "SELECT k, sum(v) AS total FROM events GROUP BY k", key="k")
+        app.view("sums", "SELECT k, sum(v) AS total FROM events GROUP BY k", key="k", partial=False)
         app.start()
         app.wait()
         assert app.lookup("sums", [1, None]).num_rows == 0

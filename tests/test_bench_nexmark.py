@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from upriver.bench.commands import add_benchmarks, render_nexmark
+from upriver.bench.commands import add_benchmarks, render_nexmark, render_stateful_map
 from upriver.bench.nexmark import Measured, NexmarkOptions, measure_nexmark, report
 from upriver.bench.nexmark_contestant import NexmarkTask, Ran, run_spark, run_upriver
 from upriver.bench.nexmark_events import BLOCK_EVENTS, NexmarkSpec, write_nexmark
@@ -162,6 +162,20 @@ def test_events_are_written_once_in_order_and_other_ones_are_refused(tmp_path: P
         write_nexmark(tmp_path / "b", spec, 1_001)
 
 
+def test_only_the_tables_that_are_asked_for_are_written(tmp_path: Path) -> None:
+    spec = NexmarkSpec(events=1_000)
+    write_nexmark(tmp_path, spec, 2, ("person", "auction"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["_nexmark.json", "auction", "person"]
+    assert pq.read_table(tmp_path / "auction").equals(spec.rows("auction"))
+    with pytest.raises(UserError, match="holds something else"):
+        write_nexmark(tmp_path, spec, 2)
+
+
+def test_queries_read_about_as_many_rows() -> None:
+    shares = [query.times * sum(TABLES[table].kind.share for table in query.sources) for query in QUERIES.values()]
+    assert max(shares) <= 1.1 * min(shares)
+
+
 # Queries ---------------------------------------------------------------------------------------------------------
 
 
@@ -267,7 +281,7 @@ def test_what_an_app_refuses_is_an_outcome(spark: Any, data: Path, tmp_path: Pat
 
 
 def options(queries: tuple[str, ...], **changed: Any) -> NexmarkOptions:
-    fields = {"has_spark": False, "state_store": "default"} | changed
+    fields = {"has_spark": False, "state_store": "default", "map_keys": ()} | changed
     return NexmarkOptions(
         spec=NexmarkSpec(events=2_000),
         queries=queries,
@@ -289,6 +303,18 @@ def test_a_side_runs_in_a_process_of_its_own() -> None:
     assert figures["events_per_s"] > 0
     assert figures["cpu_us_per_event"] > 0
     assert (figures["spark_events_per_s"], figures["ratio"], figures["why"]) == (None, None, "Spark: not asked for")
+    assert measured["stateful_map"] == {"cases": [], "equal": True, "why": "not asked for"}
+
+
+@pytest.mark.long
+@pytest.mark.spark
+def test_stateful_maps_run_in_a_process_of_their_own() -> None:
+    measured = json.loads(json.dumps(measure_nexmark(options((), map_keys=(1_000,)), lambda _: None)))
+    (case,) = measured["stateful_map"]["cases"]
+    assert (measured["equal"], case["keys"], case["equal"], case["why"]) == (True, 1_000, True, "not asked for")
+    assert case["upriver_rows_per_s"]["batch"] > 0
+    shown = render_nexmark(measured).splitlines()
+    assert [line.split()[:2] for line in shown[-3:]] == [["1,000", form] for form in ("row", "key", "batch")]
 
 
 def test_a_side_that_fails_is_reported() -> None:
@@ -303,6 +329,8 @@ def test_a_side_that_fails_is_reported() -> None:
 def test_queries_and_cores_that_there_are_not_are_refused() -> None:
     with pytest.raises(UserError, match="no query q9; there are: q0, q1"):
         measure_nexmark(options(("q0", "q9")))
+    with pytest.raises(UserError, match=r"over \[7\] keys; there are: \[1000, 10000, 1000000\]"):
+        measure_nexmark(options(("q0",), map_keys=(7, 1_000)))
 
 
 # Figures and commands --------------------------------------------------------------------------------------------
@@ -327,10 +355,28 @@ def test_figures_are_shown_to_a_person() -> None:
         "q4": report("q4", measured(400_000), Refused("cannot")),
         "q6": report("q6", Refused("no"), Refused("not")),
     }
-    shown = render_nexmark({"queries": queries}).splitlines()
-    assert shown[-2].split()[:3] == ["q4", "400,000", "2.5"]
-    assert "Spark: cannot" in shown[-2]
-    assert "Upriver: no; Spark: not" in shown[-1]
+    stateful_map = {"cases": [], "equal": False, "why": "failed (1): no"}
+    shown = render_nexmark({"queries": queries, "stateful_map": stateful_map}).splitlines()
+    assert shown[-4].split()[:3] == ["q4", "400,000", "2.5"]
+    assert "Spark: cannot" in shown[-4]
+    assert "Upriver: no; Spark: not" in shown[-3]
+    assert shown[-1] == "stateful maps: failed (1): no"
+
+
+def test_figures_of_stateful_maps_are_shown_to_a_person() -> None:
+    case = {
+        "keys": 1_000_000,
+        "spark_rows_per_s": 459,
+        "why": None,
+        "upriver_rows_per_s": {"batch": 600_000},
+        "ratio": {"batch": 1_307.2},
+        "alone": {"batch": 900_000},
+        "equal": True,
+    }
+    alone = case | {"spark_rows_per_s": None, "ratio": None, "why": "not asked for"}
+    first, second = render_stateful_map({"cases": [case, alone]}).splitlines()[-2:]
+    assert first.split() == ["1,000,000", "batch", "600,000", "459", "1,307.2", "900,000", "True"]
+    assert second.split() == ["1,000,000", "batch", "600,000", "900,000", "True", "not", "asked", "for"]
 
 
 def parse(*arguments: str) -> argparse.Namespace:
@@ -342,6 +388,8 @@ def parse(*arguments: str) -> argparse.Namespace:
 def test_the_command_has_its_options() -> None:
     parsed = parse("nexmark", "--json", "--events", "5000", "--queries", "q0,q7", "--workers", "3", "--no-spark")
     assert (parsed.events, parsed.queries, parsed.workers, parsed.no_spark) == (5_000, ("q0", "q7"), 3, True)
+    assert parse("nexmark", "--map-keys", "").map_keys == ()
+    assert parse("nexmark").map_keys == (1_000, 10_000, 1_000_000)
     assert parse("nexmark").queries == tuple(QUERIES) == tuple(f"q{number}" for number in range(9))
     with pytest.raises(SystemExit):
         parse("nexmark", "--events", "0")

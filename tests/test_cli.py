@@ -19,8 +19,8 @@ def running(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ap
     )
     with App(spark, str(tmp_path_factory.mktemp("cli")), workers=1) as app:
         app.table("flights", rows, key="o")
-        app.view("sums", "SELECT o, sum(v) AS total FROM flights GROUP BY o", key="o")
-        app.view("pairs", "SELECT o, n, count(*) AS c FROM flights GROUP BY o, n", key=["o", "n"])
+        app.view("sums", "SELECT o, sum(v) AS total FROM flights GROUP BY o", key="o", partial=False)
+        app.view("pairs", "SELECT o, n, count(*) AS c FROM flights GROUP BY o, n", key=["o", "n"], partial=False)
         app.start()
         app.wait()
         yield app

@@ -96,6 +96,12 @@ def test_an_epoch_that_is_reached_may_be_asked_for(shared: Client) -> None:
     assert rows_of(shared.lookup("planes", ["N7"], at_least=EPOCH)) == [("N7", 7)]
 
 
+def test_an_answer_says_which_epoch_it_reflects(shared: Client) -> None:
+    rows, epoch = shared.lookup_with_epoch("planes", ["N1", "N2", "N3"], at_least=EPOCH)
+    assert (rows_of(rows), epoch) == (rows_of(shared.lookup("planes", ["N1", "N2", "N3"])), EPOCH)
+    assert shared.lookup_with_epoch("planes", [])[1] == 0
+
+
 def test_status_and_explain_are_the_coordinator_s(shared: Client) -> None:
     assert shared.status() == {"epoch": EPOCH}
     assert shared.explain("planes") == {"view": "planes", "partial": False}
@@ -156,6 +162,29 @@ def test_a_worker_s_error_is_raised_at_once_and_spoils_nothing(cluster: Cluster,
 def test_an_epoch_that_does_not_come_is_a_timeout(shared: Client) -> None:
     with pytest.raises(WaitTimeout, match="view 'planes': epoch 6 was not reached"):
         shared.lookup("planes", ["N1"], at_least=EPOCH + 1)
+
+
+def test_keys_of_several_workers_are_all_as_of_one_epoch(cluster: Cluster, client: Client) -> None:
+    behind, ahead = (cluster.workers[WorkerId(number)] for number in range(2))
+    ahead.epoch = behind.comes_to = EPOCH + 2
+    keys = [f"N{number}" for number in range(20)]
+    rows, epoch = client.lookup_with_epoch("planes", keys)
+    assert rows_of(rows) == PLANES.rows[:20]
+    assert epoch == EPOCH + 2
+    assert (behind.asked.qsize(), ahead.asked.qsize()) == (2, 1)  # who was behind is asked once more
+    assert behind.together
+    assert ahead.together
+
+
+def test_a_worker_that_stays_behind_is_a_timeout(cluster: Cluster, client: Client) -> None:
+    cluster.workers[WorkerId(1)].epoch = EPOCH + 1
+    with pytest.raises(WaitTimeout, match=f"view 'planes': epoch {EPOCH + 1} was not reached"):
+        client.lookup("planes", [f"N{number}" for number in range(20)])
+
+
+def test_a_single_key_need_not_wait_for_the_end_of_an_epoch(cluster: Cluster, client: Client) -> None:
+    client.lookup("planes", ["N1", "N1"])
+    assert {worker.together for worker in cluster.workers.values()} <= {None, False}
 
 
 # Workers that move, go, and do not answer

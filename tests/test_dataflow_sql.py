@@ -71,6 +71,16 @@ VIEWS = {
         "SELECT upper(maker) AS brand, count(*) AS n, sum(size) AS size FROM items WHERE size > 0 GROUP BY 1",
         ("brand",),
     ),
+    "an aggregate as the key": ("SELECT item, count(*) AS n FROM sales GROUP BY item", ("n",)),
+    "a computed group as the key": (
+        "SELECT item, upper(maker) AS brand, max(size) AS size FROM items GROUP BY item, maker",
+        ("brand",),
+    ),
+    "one column twice in the key": (
+        "SELECT item AS a, item AS b, count(*) AS n FROM sales GROUP BY item",
+        ("b", "a"),
+    ),
+    "one column of rows twice in the key": ("SELECT shop AS a, shop AS b, amount FROM sales", ("a", "b")),
     "three tables": (
         "SELECT i.maker, k.held, count(*) AS n FROM sales s JOIN items i ON s.item = i.item "
         "JOIN stock k ON k.shop = s.shop AND k.item = s.item GROUP BY i.maker, k.held",

@@ -99,6 +99,20 @@ def test_a_slice_holds_a_flight_at_least(tmp_path: Path, batches: int) -> None:
         demo_data.write_slices(tmp_path, batches)
 
 
+def test_the_other_tables_are_as_they_were_in_parquet_and_meet_flights_by_the_hour(
+    tmp_path: Path, flights: pa.Table
+) -> None:
+    paths = demo_data.write_tables(tmp_path / "tables")
+    assert {name: pq.read_table(path).num_rows for name, path in paths.items()} == {
+        "planes": 3322,
+        "weather": 26_115,
+        "airports": 1458,
+    }
+    weather = pq.read_table(paths["weather"])
+    assert weather.equals(demo_data.weather())
+    assert weather.schema.field("time_hour").type == flights.schema.field("time_hour").type
+
+
 def test_without_the_package_the_error_says_how_to_get_it() -> None:
     # In a process that sees no installed package but this one and Arrow: there is no other way to unlearn one.
     code = """

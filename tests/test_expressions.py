@@ -9,11 +9,12 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
-from sql_kit import local_plan, spec
+from sql_kit import local_plan, parts_of, spec
 
 from upriver.dataflow.expressions import STATEMENTS_MAX, Evaluator
-from upriver.dataflow.plan import Projection, ViewPlan
+from upriver.dataflow.plan import Projection
 from upriver.errors import ProtocolError, RowError
+from upriver.shell.codec import plan_from_json, plan_to_json
 
 NUMBERS = pa.schema([("a", pa.int32()), ("b", pa.int32())])
 ODD_NAMES = [
@@ -112,15 +113,14 @@ def test_any_column_name_will_do(evaluator: Evaluator) -> None:
     schema = pa.schema([("k", pa.string()), *((name, pa.int32()) for name in ODD_NAMES)])
     escaped = [name.replace("`", "``") for name in ODD_NAMES]
     listed = ", ".join(f"`{name}` + {place} AS `{name}`" for place, name in enumerate(escaped))
-    plan = local_plan(
-        f"SELECT k, {listed}, 'it is \"order\"' AS text FROM t WHERE `two words` > 0", "k", spec("t", schema)
-    )
+    sql = f"SELECT k, {listed}, 'it is \"order\"' AS text FROM t WHERE `two words` > 0"
+    made = parts_of(local_plan(sql, "k", spec("t", schema)))
     rows = pa.RecordBatch.from_arrays(
         [pa.array(["x"]), *(pa.array([10 * place], pa.int32()) for place in range(len(ODD_NAMES)))], schema=schema
     )
-    assert plan.filter is not None
-    assert evaluator.mask(rows, plan.filter).tolist() == [True]
-    out = evaluator.project(rows, plan.project)
+    assert made.filter is not None
+    assert evaluator.mask(rows, made.filter).tolist() == [True]
+    out = evaluator.project(rows, made.project)
     assert out.schema.names == ["k", *ODD_NAMES, "text"]
     assert list(out.to_pylist()[0].values()) == ["x", *(11 * place for place in range(len(ODD_NAMES))), 'it is "order"']
 
@@ -193,10 +193,10 @@ def test_a_plan_survives_json_and_pickle(evaluator: Evaluator) -> None:
     schema = pa.schema([("k", pa.string()), ("d", pa.date32()), ("m", pa.decimal128(9, 2))])
     sql = "SELECT k, year(d) AS y, sum(m) AS s, max(m) - min(m) AS r FROM t WHERE d > '2000-01-01' GROUP BY k, year(d)"
     plan = local_plan(sql, "k", spec("t", schema))
-    for copy in (ViewPlan.from_json(plan.to_json()), pickle.loads(pickle.dumps(plan))):
+    for copy in (plan_from_json(plan_to_json(plan)), pickle.loads(pickle.dumps(plan))):
         assert copy == plan
         rows = pa.RecordBatch.from_arrays(
             [pa.array(["x"]), pa.array([date(2024, 1, 1)]), pa.array([Decimal(1)], pa.decimal128(9, 2))], schema=schema
         )
-        out: dict[str, Any] = evaluator.project(rows, copy.project).to_pydict()
+        out: dict[str, Any] = evaluator.project(rows, parts_of(copy).project).to_pydict()
         assert list(out.values()) == [["x"], [2024], [Decimal("1.00")]]

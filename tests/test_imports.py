@@ -56,6 +56,8 @@ def test_the_contracts_hold() -> None:
         ("dataflow/bad.py", "from pathlib import Path", "do no I/O"),
         ("machines/bad.py", "import duckdb", "Only the dataflow knows SQL"),
         ("migration/bad.py", "import random", "do no I/O"),
+        ("membership/bad.py", "import time", "do no I/O"),
+        ("membership/bad.py", "from upriver.upquery import rules", "Imports point downward"),
         ("dataflow/bad.py", "from upriver.migration import icadd", "Imports point downward"),
         ("shell/bad.py", "from upriver.migration import published", "Only the simulator knows the published rules"),
         ("bad.py", "", "bad"),

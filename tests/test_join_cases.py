@@ -19,7 +19,7 @@ from upriver.dataflow.operators.join import Join
 from upriver.dataflow.operators.join_pairs import pairs_of
 from upriver.dataflow.operators.join_shape import JoinShape, SideShape
 from upriver.dataflow.operators.join_side import FOUND_MIN, Changes, JoinSide, Members
-from upriver.dataflow.operators.turnover import FORGOTTEN_MIN
+from upriver.dataflow.operators.turning import FORGOTTEN_MIN
 from upriver.dataflow.ops import JoinKind
 from upriver.errors import ProtocolError, RowError
 

@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from duckdb_kit import DuckDbEvaluator
-from fleet_kit import Fleet, changes_batch, colliding, eager, plain_row
+from fleet_kit import Fleet, changes_batch, colliding, plain_row
 from hypothesis import given
 from hypothesis import strategies as st
-from state_kit import MANY, TYPES, Row, column_values, order_of
+from state_kit import EAGER, MANY, TYPES, Row, column_values, order_of
 
 from upriver.dataflow import ops
 from upriver.dataflow.batch import Batch
@@ -55,7 +55,7 @@ def test_the_highest_version_is_the_row(
     op = ops.Latest(tuple(name for name, _ in key_fields), tuple(name for name, _ in order_fields), deleted)
     routing = schema.names[: data.draw(st.integers(1, len(keys)))]
     hasher = colliding if collide else hash64
-    fleet = Fleet(schema, routing, lambda: Latest(op, schema, routing, DuckDbEvaluator(), hasher, eager))
+    fleet = Fleet(schema, routing, lambda: Latest(op, schema, routing, DuckDbEvaluator(), hasher, EAGER))
     known = list(zip(*(data.draw(column_values(type, size=3)) for type in keys), strict=True))
     rest = st.tuples(st.integers(0, 2), st.sampled_from(["U", "D", None]))
     versions: list[Row] = []

@@ -31,12 +31,12 @@ class Worker:
     """Gives back each key with the epoch asked for; some keys and views make it fail."""
 
     def __init__(self) -> None:
-        self.asked: queue.Queue[tuple[str, int, int | None, float]] = queue.Queue()
+        self.asked: queue.Queue[tuple[str, int, int | None, bool, float]] = queue.Queue()
         self.may_answer = threading.Event()
         self.may_answer.set()
 
-    def lookup(self, view: str, keys: pa.RecordBatch, at_least: int | None, timeout: float) -> Answered:
-        self.asked.put((view, keys.num_rows, at_least, timeout))
+    def lookup(self, view: str, keys: pa.RecordBatch, at_least: int | None, together: bool, timeout: float) -> Answered:
+        self.asked.put((view, keys.num_rows, at_least, together, timeout))
         assert self.may_answer.wait(SECONDS_MAX)
         if "bad" in keys.column(0).to_pylist():
             raise RowError("division by zero")
@@ -70,7 +70,7 @@ def borrow(streams: LookupStreams, server: FlightBase, view: str = "planes") -> 
 
 
 def ask(stream: LookupStream, *values: str | None, at_least: int | None = None) -> list[str | None]:
-    stream.ask(keys(*values), at_least, SECONDS_MAX)
+    stream.ask(keys(*values), at_least, at_least == 2, SECONDS_MAX)
     answer = stream.answer()
     assert (answer.rows.schema, answer.epoch, answer.version) == (ROWS, at_least or 0, VERSION)
     found: list[str | None] = answer.rows.column(0).to_pylist()
@@ -81,7 +81,7 @@ def test_a_stream_answers_question_after_question(server: FlightBase, streams: L
     stream = borrow(streams, server)
     for n in range(3):
         assert ask(stream, *"abc"[:n], None, at_least=n) == [*"abc"[:n], None]
-        assert worker.asked.get(timeout=SECONDS_MAX) == ("planes", n + 1, n, SECONDS_MAX)
+        assert worker.asked.get(timeout=SECONDS_MAX) == ("planes", n + 1, n, n == 2, SECONDS_MAX)
     assert ask(stream, "x") == ["x"]
     streams.give_back(stream)
 
@@ -105,7 +105,7 @@ def test_epoch_and_map_version_come_beside_the_rows(server: FlightBase) -> None:
     with Connection(Remote(server.address, TOKEN)) as connection:
         writer, reader = connection.exchange(LOOKUP, "planes", timeout=SECONDS_MAX)
         writer.begin(KEYS)
-        writer.write_with_metadata(keys("a"), encode_json({"at_least": 7, "timeout": 1.0}))
+        writer.write_with_metadata(keys("a"), encode_json({"at_least": 7, "together": False, "timeout": 1.0}))
         assert decode_json(reader.read_chunk().app_metadata) == {"epoch": 7, "map_version": VERSION}
         writer.write_metadata(encode_json({"at_least": None, "timeout": 1.0}))
         assert decode_json(reader.read_chunk().app_metadata)["message"] == "view 'planes': a lookup without keys"
@@ -130,7 +130,7 @@ def test_a_stream_that_waits_for_an_answer_is_not_lent_again(
     server: FlightBase, streams: LookupStreams, worker: Worker
 ) -> None:
     stream = borrow(streams, server)
-    stream.ask(keys("late"), None, SECONDS_MAX)
+    stream.ask(keys("late"), None, False, SECONDS_MAX)
     streams.give_back(stream)
     assert not stream.is_in_step
     fresh = borrow(streams, server)

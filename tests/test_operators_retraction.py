@@ -15,11 +15,12 @@ import pytest
 from aggregate_kit import MOMENTS, assert_rows, calls_of, truth_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from state_kit import MANY, VALUES, Row, batch_of, plain_rows, table_batch, through_the_wire
+from state_kit import EAGER, MANY, VALUES, Row, batch_of, plain_rows, table_batch, through_the_wire
 
 from upriver.dataflow.batch import Batch, Hashes
 from upriver.dataflow.operators.aggregate import Aggregate
-from upriver.dataflow.operators.turnover import FORGOTTEN_MIN, Turnover
+from upriver.dataflow.operators.lasting_store import LastingStore
+from upriver.dataflow.operators.turning import FORGOTTEN_MIN
 from upriver.dataflow.operators.view import Store
 from upriver.dataflow.plan import AggregateCall, AggregatePlan
 from upriver.errors import ProtocolError
@@ -82,7 +83,7 @@ class Pair:
     """Two stores of one plan, and which of them has which keys."""
 
     def __init__(self, build: Callable[[], Store]) -> None:
-        self.stores = [build(), Turnover(build, forgotten_min=0, step_rows=1)]
+        self.stores = [build(), LastingStore(build, EAGER)]
         self.homes: dict[int, int] = {}
 
     def apply(self, batch: Batch) -> None:
@@ -320,7 +321,7 @@ def test_a_group_that_comes_and_goes_in_one_batch_was_never_there() -> None:
 def test_memory_of_values_that_have_gone_comes_back() -> None:
     """Few groups whose values are others in each batch."""
     schema, plan = schema_of(pa.int64()), _extremes(pa.int64())
-    store = Turnover(partial(Aggregate, plan, schema, ROUTING))
+    store = LastingStore(partial(Aggregate, plan, schema, ROUTING))
     most, last = 0, None
     for turn in range(30):
         batch = batch_of(schema, [(place % 50, "", 1000 * turn + place, None) for place in range(1000)], ROUTING)

@@ -1,4 +1,4 @@
-"""Rows against lists: all rows of a key in order of arrival, less those that were retracted."""
+"""Rows against lists: all rows of a key in order of arrival."""
 
 import math
 from typing import Any
@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from state_kit import MANY, TYPES, Row, batch_of, column_values, comings_and_goings, keys_of, pieces, plainly
+from state_kit import MANY, TYPES, Row, batch_of, column_values, keys_of, pieces, plainly
 
 from upriver.dataflow.operators.rows import Rows
 from upriver.errors import ProtocolError
@@ -53,62 +53,44 @@ def _collides(hashes: np.ndarray[Any, Any], keys: list[Row]) -> bool:
     return len(set(hashes.tolist())) < len(set(keys))
 
 
-@MANY
-@given(st.data(), st.lists(ROW, max_size=25), st.booleans())
-def test_a_retraction_takes_the_oldest_equal_row(data: st.DataObject, given_rows: list[Row], collide: bool) -> None:
-    changes, left = comings_and_goings(data, given_rows)
-    rows = Rows(SCHEMA, ["k"])
-    weight = [weight for _, weight in changes]
-    batch = batch_of(SCHEMA, [row for row, _ in changes], [] if collide else ["k"], weight)
-    for piece in pieces(batch, data.draw(st.lists(st.integers(0, 50), max_size=4))):
-        rows.apply(piece)
-    for key in (1, 2, None):
-        hashes = batch.hash64[:1] if collide else keys_of(SCHEMA.empty_table().select(["k"]).schema, [(key,)])[0]
-        found = answer(rows, rows.find(hashes, [pa.array([key], pa.int8())])[1]) if len(hashes) else []
-        assert found == [row for row in left if row[0] == key]
-    assert (rows.held, rows.keys) == (len(left), len({row[0] for row in left}))
-
-
 def test_weights_count_copies() -> None:
     rows = Rows(SCHEMA, ["k"])
     rows.apply(batch_of(SCHEMA, [(1, "a", None), (1, "b", 1.0), (1, "z", 0.0)], ["k"], [3, 1, 0]))
-    rows.apply(batch_of(SCHEMA, [(1, "a", None)], ["k"], [-2]))
-    assert of_key(rows, 1) == [(1, "a", None), (1, "b", 1.0)]
-    rows.apply(batch_of(SCHEMA, [(1, "a", None), (1, "b", 1.0)], ["k"], [-1, -1]))
-    assert (of_key(rows, 1), rows.held, rows.keys) == ([], 0, 0)
+    assert of_key(rows, 1) == [(1, "a", None)] * 3 + [(1, "b", 1.0)]
+    assert (rows.held, rows.keys) == (4, 1)
 
 
-def test_an_update_in_one_batch_replaces_the_row() -> None:
+def test_a_row_is_never_taken_back() -> None:
     rows = Rows(SCHEMA, ["k"])
-    rows.apply(batch_of(SCHEMA, [(1, "old", 1.0)], ["k"]))
-    changes = [(1, "old", 1.0), (1, "new", 2.0), (1, "new", 2.0), (1, "newer", math.nan)]
-    rows.apply(batch_of(SCHEMA, changes, ["k"], [-1, 1, -1, 1]))
-    assert repr(of_key(rows, 1)) == "[(1, 'newer', nan)]"
-    rows.apply(batch_of(SCHEMA, [(1, "newer", math.nan)], ["k"], [-1]))
-    assert of_key(rows, 1) == []
+    rows.apply(batch_of(SCHEMA, [(1, "a", 1.0)], ["k"]))
+    with pytest.raises(ProtocolError, match="rows only ever come"):
+        rows.apply(batch_of(SCHEMA, [(1, "b", 1.0), (1, "a", 1.0)], ["k"], [1, -1]))
+    assert of_key(rows, 1) == [(1, "a", 1.0)]
 
 
-@pytest.mark.parametrize(
-    ("gone", "message"),
-    [
-        ([(1, "a", 1.0)] * 2, "more often than it is there"),
-        ([(1, "a", 2.0)], "not there"),
-        ([(2, "a", 1.0)], "not there"),
-        ([(1, None, 1.0)], "not there"),
-    ],
-)
-def test_a_row_that_is_not_there_cannot_be_retracted(gone: list[Row], message: str) -> None:
-    rows = Rows(SCHEMA, ["k"])
-    rows.apply(batch_of(SCHEMA, [(1, "a", 1.0), (1, "b", 1.0)], ["k"]))
-    with pytest.raises(ProtocolError, match=message):
-        rows.apply(batch_of(SCHEMA, gone, ["k"], [-1] * len(gone)))
+@MANY
+@given(st.lists(ROW, max_size=25), st.sets(KEY), st.lists(ROW, max_size=10), st.booleans())
+def test_dropped_keys_are_as_if_they_had_never_been(
+    first: list[Row], gone: set[int | None], then: list[Row], collide: bool
+) -> None:
+    routing = [] if collide else ["k"]
+    rows, batch = Rows(SCHEMA, ["k"]), batch_of(SCHEMA, first, routing)
+    rows.apply(batch)
+    going = [key in gone for key in batch.rows.column("k").to_pylist()]
+    rows.drop(np.unique(batch.hash64[np.array(going, np.bool_)]))
+    rows.apply(batch_of(SCHEMA, then, routing))
+    stays = [] if collide and any(going) else [row for row in first if row[0] not in gone]
+    assert sorted(map(repr, answer(rows, rows.by_hash()))) == sorted(map(repr, stays + then))
+    assert (rows.held, rows.keys) == (len(stays + then), len({row[0] for row in stays + then}))
+    if not collide:
+        for key in (1, 2, None):
+            assert of_key(rows, key) == [row for row in stays + then if row[0] == key]
 
 
-def test_nested_payloads_come_and_go() -> None:
+def test_nested_payloads_are_kept() -> None:
     rows = Rows(pa.schema([("k", pa.int32()), ("tags", pa.list_(pa.string()))]), ["k"])
     rows.apply(batch_of(rows.schema, [(1, ["a", None]), (1, []), (1, None), (1, ["a", None])], ["k"]))
-    rows.apply(batch_of(rows.schema, [(1, ["a", None]), (1, None)], ["k"], [-1, -1]))
-    assert of_key(rows, 1) == [(1, []), (1, ["a", None])]
+    assert of_key(rows, 1) == [(1, ["a", None]), (1, []), (1, None), (1, ["a", None])]
 
 
 def test_a_payload_keeps_its_bits() -> None:

@@ -7,20 +7,20 @@ import pyarrow as pa
 from state_kit import batch_of
 
 from upriver.dataflow.batch import Batch
-from upriver.dataflow.operators.rows import Rows
-from upriver.dataflow.operators.turning import Turning
+from upriver.dataflow.operators.row_counts import RowCounts
+from upriver.dataflow.operators.turning import Eagerness, Turning
 
 SCHEMA = pa.schema([("k", pa.int64()), ("n", pa.int64())])
 
 
-def _apply(stores: Turning[Rows], batch: Batch) -> None:
+def _apply(stores: Turning[RowCounts], batch: Batch) -> None:
     for store, share in stores.shares(batch.hash64):
         store.apply(batch.filtered(share))
     stores.tidy()
 
 
-def _stores(step_rows: int) -> Turning[Rows]:
-    return Turning(partial(Rows, SCHEMA, ["k"]), forgotten_min=100, step_rows=step_rows)
+def _stores(step_rows: int) -> Turning[RowCounts]:
+    return Turning(partial(RowCounts, SCHEMA, ["k"]), Eagerness(100, step_rows))
 
 
 def test_a_turnover_ends_in_time() -> None:

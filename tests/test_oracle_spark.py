@@ -66,7 +66,7 @@ def test_every_view_equals_spark_sql(spark: Any, batches: list[list[tuple[Any, .
         with App(spark, f"{directory}/lake", workers=2, vnodes=16) as app:
             app.table("t", stream, key="k", order_by="at")
             for name, (sql, key) in VIEWS.items():
-                app.view(name, sql, key=key)
+                app.view(name, sql, key=key, partial=False)
             app.start()
             app.wait()
             spark.read.schema(SCHEMA).parquet(str(source)).createOrReplaceTempView("t")

@@ -16,6 +16,7 @@ from upriver.ids import Epoch, MapVersion, VnodeId, WorkerId
 from upriver.machines.peers import (
     Envelope,
     ForRegion,
+    Hot,
     Installed,
     PeerMessage,
     Portion,
@@ -65,7 +66,7 @@ def tables(draw: st.DrawFn) -> pa.RecordBatch:
 
 BATCHES = tables().flatmap(lambda rows: st.builds(Batch, st.just(rows), hashes(len(rows)), weights(len(rows))))
 QUESTIONS = tables().flatmap(
-    lambda keys: st.builds(Question, NUMBERS, WORKERS, EPOCHS, st.just(keys), hashes(len(keys)))
+    lambda keys: st.builds(Question, NUMBERS, WORKERS, EPOCHS, st.just(keys), hashes(len(keys)), st.booleans())
 )
 KEYS = st.integers(0, 5).flatmap(hashes)
 MESSAGES = {
@@ -90,6 +91,7 @@ MESSAGES = {
 ERRORS = st.builds(lambda kind, text: kind(text), st.sampled_from([WrongOwner, UnknownView, WaitTimeout]), st.text())
 CONTENTS = {
     ForRegion: st.builds(ForRegion, region=REGIONS, message=st.one_of(*MESSAGES.values())),
+    Hot: st.builds(Hot, region=REGIONS, keys=KEYS, shown=EPOCHS),
     Installed: st.builds(Installed, region=REGIONS, seconds=st.floats(0, 100)),
     QuestionAnswered: st.builds(QuestionAnswered, ticket=NUMBERS, keys=NUMBERS, rows=tables(), epoch=EPOCHS),
     QuestionRefused: st.builds(QuestionRefused, ticket=NUMBERS, error=ERRORS),
@@ -269,7 +271,7 @@ def test_hashes_that_do_not_fit_the_rows_are_refused(count: int, match: str) -> 
 
 def test_keys_without_a_hash_are_refused() -> None:
     keys = pa.RecordBatch.from_pydict({"k": ["a", "b"]})
-    question = Question(1, WorkerId(0), Epoch(0), keys, np.arange(1, dtype=np.uint64))
+    question = Question(1, WorkerId(0), Epoch(0), keys, np.arange(1, dtype=np.uint64), False)
     message = encode([said_in_region(RowsSent(version=MapVersion(7), rows=question))])
     with pytest.raises(ProtocolError, match="Question: 2 keys with 1 hash64s"):
         decode(message)

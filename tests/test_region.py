@@ -6,13 +6,19 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from duckdb_kit import DuckDbEvaluator, by_duckdb
+from duckdb_kit import by_duckdb
 from hypothesis import given
 from hypothesis import strategies as st
 from region_kit import region_of
-from state_kit import MANY, Row, batch_of, decimal_of, keys_of, pieces, plain, plain_rows
+from relation_kit import dataflow, scan
+from sql_kit import local_plan
+from state_kit import MANY, Row, batch_of, decimal_of, keys_of, pieces, plain_rows
 
-from upriver.dataflow.plan import AggregateCall, AggregatePlan, Projection, ViewPlan
+from upriver.dataflow.algebra import Relation
+from upriver.dataflow.expressions import Evaluator
+from upriver.dataflow.graph import DataflowPlan
+from upriver.dataflow.ops import Aggregate
+from upriver.dataflow.plan import AggregateCall, AggregatePlan, TableSpec
 from upriver.errors import ProtocolError, RowError
 from upriver.hashing import hash64
 
@@ -25,69 +31,23 @@ FLIGHT = st.tuples(
     st.none() | st.integers(-8, 8).map(lambda number: number / 2),
 )
 
-CARRIER_DAYS = ViewPlan(
-    name="carrier_days",
-    sql="SELECT day, carrier AS c, count(*) AS n, 2 * sum(miles + 1) AS m, avg(delay) AS late, max(delay) AS worst "
+TABLE = TableSpec("flights", FLIGHTS, ("carrier",))
+CARRIER_DAYS = local_plan(
+    "SELECT day, carrier AS c, count(*) AS n, 2 * sum(miles + 1) AS m, avg(delay) AS late, max(delay) AS worst "
     "FROM flights WHERE miles > -20 OR day = 2 GROUP BY carrier, day HAVING count(*) < 5",
-    table="flights",
-    index=("carrier",),
-    key=("c",),
-    filter='"miles" > -20 OR "day" = 2',
-    project=Projection(
-        ('"day"', '"carrier"', '"miles" + 1', '"delay"'),
-        pa.schema([("day", pa.int32()), ("carrier", pa.string()), ("a0", pa.int64()), ("delay", pa.float64())]),
-    ),
-    aggregate=AggregatePlan(
-        ("day", "carrier"),
-        (
-            AggregateCall("count_star", None, "f0", pa.int64()),
-            AggregateCall("sum", "a0", "f1", pa.int64()),
-            AggregateCall("avg", "delay", "f2", pa.float64()),
-            AggregateCall("max", "delay", "f3", pa.float64()),
-        ),
-    ),
-    having='"f0" < 5',
-    output=Projection(
-        ('"day"', '"carrier"', '"f0"', '2 * "f1"', '"f2"', '"f3"'),
-        pa.schema(
-            [
-                ("day", pa.int32()),
-                ("c", pa.string()),
-                ("n", pa.int64()),
-                ("m", pa.int64()),
-                ("late", pa.float64()),
-                ("worst", pa.float64()),
-            ]
-        ),
-    ),
+    "c",
+    TABLE,
 )
-
-LATE_FLIGHTS = ViewPlan(
-    name="late_flights",
-    sql="SELECT carrier, delay * 60 AS seconds, day FROM flights WHERE delay > 0",
-    table="flights",
-    index=("carrier",),
-    key=("carrier",),
-    filter='"delay" > 0',
-    project=Projection(
-        ('"carrier"', '"delay" * 60', '"day"'),
-        pa.schema([("carrier", pa.string()), ("seconds", pa.float64()), ("day", pa.int32())]),
-    ),
-    aggregate=None,
-    having=None,
-    output=Projection(
-        ('"carrier"', '"seconds"', '"day"'),
-        pa.schema([("carrier", pa.string()), ("seconds", pa.float64()), ("day", pa.int32())]),
-    ),
-)
+LATE_FLIGHTS = local_plan("SELECT carrier, delay * 60 AS seconds, day FROM flights WHERE delay > 0", "carrier", TABLE)
+EVALUATOR = Evaluator()
 
 
-def planes(aggregate: AggregatePlan, schema: pa.Schema, key: tuple[str, ...]) -> ViewPlan:
+def planes(aggregate: AggregatePlan, schema: pa.Schema, key: tuple[str, ...]) -> DataflowPlan:
     """A view of all columns of an aggregate over plain columns."""
+    table = TableSpec("t", schema, key)
     fields = [*(schema.field(name) for name in aggregate.group)]
     fields += [pa.field(call.output, call.type) for call in aggregate.calls]
-    output = plain(pa.schema(fields))
-    return ViewPlan("v", "", "t", key, key, None, plain(schema), aggregate, None, output)
+    return dataflow("v", Relation(Aggregate(aggregate), (scan(table),), pa.schema(fields)), key, table)
 
 
 def table_of(schema: pa.Schema, rows: list[Row]) -> pa.Table:
@@ -97,20 +57,20 @@ def table_of(schema: pa.Schema, rows: list[Row]) -> pa.Table:
 
 @MANY
 @given(st.data(), st.sampled_from([CARRIER_DAYS, LATE_FLIGHTS]), st.lists(FLIGHT, max_size=30))
-def test_a_view_is_what_duckdb_makes_of_the_same_rows(data: st.DataObject, plan: ViewPlan, rows: list[Row]) -> None:
-    region = region_of(plan, DuckDbEvaluator())
+def test_a_view_is_what_duckdb_makes_of_the_same_rows(data: st.DataObject, plan: DataflowPlan, rows: list[Row]) -> None:
+    region = region_of(plan, EVALUATOR)
     for batch in pieces(batch_of(FLIGHTS, rows, ["carrier"]), data.draw(st.lists(st.integers(0, 40), max_size=2))):
         region.apply(0, batch)
-    truth = plain_rows(by_duckdb(plan.sql, flights=table_of(FLIGHTS, rows)).cast(plan.output.schema))
+    truth = plain_rows(by_duckdb(plan.sql, flights=table_of(FLIGHTS, rows)).cast(plan.schema))
     scanned = region.scan()
-    assert scanned.schema == plan.output.schema
+    assert scanned.schema == plan.schema
     assert sorted(plain_rows(scanned), key=repr) == sorted(truth, key=repr)
     hashes = hash64([scanned.column(plan.key[0])])
     assert (hashes[1:] >= hashes[:-1]).all()
-    place = plan.output.schema.names.index(plan.key[0])
+    place = plan.schema.names.index(plan.key[0])
     for asked in (["UA", "AA", "UA"], [None], ["", "DL"]):
         found = region.lookup(*keys_of(CARRIER, [(carrier,) for carrier in asked]))
-        assert found.schema == plan.output.schema
+        assert found.schema == plan.schema
         assert sorted(plain_rows(found), key=repr) == sorted((row for row in truth if row[place] in asked), key=repr)
         mentioned = [row[place] for row in plain_rows(found)]
         assert mentioned == sorted(mentioned, key=asked.index)
@@ -119,7 +79,7 @@ def test_a_view_is_what_duckdb_makes_of_the_same_rows(data: st.DataObject, plan:
 def test_a_routing_key_of_several_columns_in_another_order_than_the_group() -> None:
     schema = pa.schema([("a", pa.int32()), ("b", pa.string()), ("x", pa.int64())])
     calls = (AggregateCall("sum", "x", "total", pa.int64()),)
-    region = region_of(planes(AggregatePlan(("a", "b"), calls), schema, ("b", "a")), DuckDbEvaluator())
+    region = region_of(planes(AggregatePlan(("a", "b"), calls), schema, ("b", "a")), EVALUATOR)
     rows = [(1, "u", 5), (None, "u", 6), (1, None, 7), (1, "u", 8), (None, None, 9)]
     region.apply(0, batch_of(schema, rows, ["b", "a"]))
     key_schema = pa.schema([("b", pa.string()), ("a", pa.int32())])
@@ -129,7 +89,7 @@ def test_a_routing_key_of_several_columns_in_another_order_than_the_group() -> N
 
 
 def test_stats_count_rows_before_having_and_keys_and_bytes() -> None:
-    region = region_of(CARRIER_DAYS, DuckDbEvaluator())
+    region = region_of(CARRIER_DAYS, EVALUATOR)
     assert (region.stats()["rows"], region.stats()["keys"]) == (0, 0)
     empty = region.stats()["bytes"]
     region.apply(0, batch_of(FLIGHTS, [("AA", 1, 1, 0.0)] * 9 + [("AA", 2, 1, None), ("UA", 1, 1, None)], ["carrier"]))
@@ -139,24 +99,24 @@ def test_stats_count_rows_before_having_and_keys_and_bytes() -> None:
 
 
 def test_an_overflow_is_told_in_the_users_words() -> None:
-    region = region_of(CARRIER_DAYS, DuckDbEvaluator())
+    region = region_of(CARRIER_DAYS, EVALUATOR)
     rows = [("UA", 1, 2**62, None), ("AA", 2, 2**62, None), ("AA", 2, 2**62, None)]
     with pytest.raises(RowError, match=r"column m: sum does not fit int64 for the key \{'c': 'AA', 'day': 2\}"):
         region.apply(0, batch_of(FLIGHTS, rows, ["carrier"]))
 
 
 def test_an_empty_batch_and_one_that_is_filtered_away_change_nothing() -> None:
-    region = region_of(LATE_FLIGHTS, DuckDbEvaluator())
+    region = region_of(LATE_FLIGHTS, EVALUATOR)
     region.apply(0, batch_of(FLIGHTS, [], ["carrier"]))
     region.apply(0, batch_of(FLIGHTS, [("AA", 1, 1, -1.0)], ["carrier"]))
     assert region.scan().num_rows == region.stats()["rows"] == 0
-    assert region.lookup(*keys_of(CARRIER, [("AA",)])).schema == LATE_FLIGHTS.output.schema
+    assert region.lookup(*keys_of(CARRIER, [("AA",)])).schema == LATE_FLIGHTS.schema
 
 
 def test_a_million_keys_take_their_bytes_and_no_more() -> None:
     schema = pa.schema([("k", pa.int64()), ("x", pa.int64())])
     calls = (AggregateCall("count_star", None, "n", pa.int64()), AggregateCall("sum", "x", "s", pa.int64()))
-    region = region_of(planes(AggregatePlan(("k",), calls), schema, ("k",)), DuckDbEvaluator())
+    region = region_of(planes(AggregatePlan(("k",), calls), schema, ("k",)), EVALUATOR)
     for start in range(0, 1_000_000, 50_000):
         rows = [(key, 1) for key in range(start, start + 50_000)]
         region.apply(0, batch_of(schema, rows, ["k"]))
@@ -164,10 +124,12 @@ def test_a_million_keys_take_their_bytes_and_no_more() -> None:
     assert 48_000_000 <= region.stats()["bytes"] <= 50_000_000
 
 
-@pytest.mark.parametrize("key", [("n",), ("m",), ("absent",)])
+@pytest.mark.parametrize("key", [("aggregate_0",), ("group_1",), ("absent",)])
 def test_a_plan_whose_key_is_not_kept_is_our_fault(key: tuple[str, ...]) -> None:
+    (region,) = CARRIER_DAYS.regions
+    assert region.store is not None
     with pytest.raises(ProtocolError, match=r"its key is not in .* of what it keeps"):
-        region_of(replace(CARRIER_DAYS, key=key), DuckDbEvaluator())
+        region_of(replace(CARRIER_DAYS, regions=(replace(region, store=replace(region.store, key=key)),)), EVALUATOR)
 
 
 # Spark ------------------------------------------------------------------------------------------------------------
@@ -214,7 +176,7 @@ def test_aggregates_are_sparks(spark: Any, type: pa.DataType) -> None:
         calls += [AggregateCall("sum", "x", "sum", SUMMED[type]), AggregateCall("avg", "x", "avg", AVERAGED[type])]
     schema = pa.schema([("k", pa.int32()), ("x", type)])
     rows = [(1, value) for value in values] + [(None, value) for value in values[:2]] + [(2, None)]
-    region = region_of(planes(AggregatePlan(("k",), tuple(calls)), schema, ("k",)), DuckDbEvaluator())
+    region = region_of(planes(AggregatePlan(("k",), tuple(calls)), schema, ("k",)), EVALUATOR)
     region.apply(0, batch_of(schema, rows, ["k"]))
     spark.createDataFrame(table_of(schema, rows)).createOrReplaceTempView("samples")
     sql = ", ".join(f"{call.function}(x) AS {call.output}" for call in calls[1:])

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from region_kit import region_of
+from sql_kit import local_plan, parts_of
 from state_kit import MANY, Row, table_batch, through_the_wire
 
 from upriver.dataflow.batch import Batch, Hashes
 from upriver.dataflow.expressions import Evaluator
-from upriver.dataflow.local_typer import LocalTyper
-from upriver.dataflow.plan import TableSpec, ViewPlan
+from upriver.dataflow.graph import DataflowPlan, LakeEdge
+from upriver.dataflow.plan import TableSpec
 from upriver.dataflow.running import Region
-from upriver.dataflow.sql import plan_view
 from upriver.errors import ProtocolError, RowError
 from upriver.hashing import hash64
 from upriver.sim.tables import TABLES, VIEWS
@@ -85,18 +85,22 @@ def _one_hash(columns: Sequence[pa.Array]) -> Hashes:
     return np.full(len(columns[0]), 2**64 - 1, np.uint64)
 
 
-def _plan(name: str, sql: str, key: Sequence[str]) -> ViewPlan:
-    tables = {table.name: table for table in (EVENTS, *TABLES)}
-    plan = plan_view(name, sql, key, tables, LocalTyper(tables))
-    if plan.aggregate is None:
-        return plan
-    return replace(plan, aggregate=replace(plan.aggregate, retracts=name in RETRACTABLE))
+def _plan(name: str, sql: str, key: Sequence[str]) -> DataflowPlan:
+    return local_plan(sql, key, EVENTS, *TABLES, name=name)
 
 
-def _retracting(plan: ViewPlan) -> ViewPlan:
+def _retracting(plan: DataflowPlan) -> DataflowPlan:
     """The same for rows that may be taken back."""
-    aggregate = None if plan.aggregate is None else replace(plan.aggregate, retracts=True)
-    return replace(plan, aggregate=aggregate)
+    (region,) = plan.regions
+    assert region.store is not None
+    aggregate = None if region.store.aggregate is None else replace(region.store.aggregate, retracts=True)
+    store = replace(region.store, aggregate=aggregate, retracts=True)
+    return replace(plan, regions=(replace(region, store=store),))
+
+
+def _edge(plan: DataflowPlan) -> LakeEdge:
+    """What feeds the view."""
+    return parts_of(plan).edge
 
 
 PLANS = {name: _retracting(_plan(name, sql, ("k",))) for name, sql in RETRACTABLE.items()}
@@ -109,14 +113,14 @@ EVALUATOR = Evaluator()
 class Fleet:
     """Regions that share the keys of one plan, and one region that has them all."""
 
-    plan: ViewPlan
+    plan: DataflowPlan
     regions: list[Region]
     whole: Region
     owners: dict[int, int]
     seen: list[Batch]
 
     @classmethod
-    def of(cls, plan: ViewPlan, size: int = 3) -> "Fleet":
+    def of(cls, plan: DataflowPlan, size: int = 3) -> "Fleet":
         """The last region gives memory back eagerly."""
         regions = [region_of(plan, EVALUATOR) for _ in range(size)]
         return cls(plan, regions, region_of(plan, EVALUATOR), {}, [])
@@ -139,7 +143,7 @@ class Fleet:
 
     def check(self) -> None:
         for batch in self.seen:
-            keys = batch.rows.select(list(self.plan.index))
+            keys = batch.rows.select(list(_edge(self.plan).index))
             for place in range(len(keys)):
                 self._check_lookup(batch.hash64[place : place + 1], keys.slice(place, 1))
         scans = [rows for region in self.regions for rows in region.scan().to_pylist()]
@@ -160,9 +164,15 @@ class Fleet:
             assert repr(found.to_pylist()) == (wanted if self.owners[int(key[0])] == place else "[]")
 
 
-def _drawn_batch(data: st.DataObject, plan: ViewPlan, hasher: Hasher, present: list[Row]) -> Batch:
+def _batch(plan: DataflowPlan, rows: list[Row], hasher: Hasher = hash64, weight: list[int] | None = None) -> Batch:
+    """Off the edge of the view."""
+    edge = _edge(plan)
+    return table_batch(SCHEMAS[edge.table], rows, edge.index, hasher, weight)
+
+
+def _drawn_batch(data: st.DataObject, plan: DataflowPlan, hasher: Hasher, present: list[Row]) -> Batch:
     """Some new rows and, where the plan allows it, some that go again; ``present`` is kept up to date."""
-    rows = data.draw(st.lists(ROWS[plan.table], max_size=8))
+    rows = data.draw(st.lists(ROWS[_edge(plan).table], max_size=8))
     changes = [(row, 1) for row in rows]
     present += rows
     if plan.name in RETRACTABLE and present:
@@ -170,13 +180,7 @@ def _drawn_batch(data: st.DataObject, plan: ViewPlan, hasher: Hasher, present: l
             if present:
                 changes.append((present.pop(data.draw(st.integers(0, len(present) - 1))), -1))
     weight = [weight for _, weight in changes]
-    return table_batch(
-        SCHEMAS[plan.table],
-        [row for row, _ in changes],
-        plan.index,
-        hasher,
-        None if min(weight, default=1) > 0 else weight,
-    )
+    return _batch(plan, [row for row, _ in changes], hasher, None if min(weight, default=1) > 0 else weight)
 
 
 @pytest.mark.parametrize("name", PLANS)
@@ -196,13 +200,13 @@ def test_regions_that_share_the_keys_answer_as_one(name: str, data: st.DataObjec
 def test_what_was_dropped_and_installed_again_never_left(name: str) -> None:
     """Every subset of four keys leaves and comes back, before and after more rows."""
     plan = PLANS[name]
-    rows = _examples(plan.table)
-    hashes = sorted(set(table_batch(SCHEMAS[plan.table], rows, plan.index, hash64).hash64.tolist()))
+    rows = _examples(_edge(plan).table)
+    hashes = sorted(set(_batch(plan, rows).hash64.tolist()))
     for chosen in product((False, True), repeat=len(hashes)):
         fleet = Fleet.of(plan, 1)
         keys = np.array([key for key, goes in zip(hashes, chosen, strict=True) if goes], np.uint64)
         for part in (rows[:9], rows[9:]):
-            fleet.apply(table_batch(SCHEMAS[plan.table], part, plan.index, hash64))
+            fleet.apply(_batch(plan, part))
             (region,) = fleet.regions
             state = region.collect(keys)
             region.drop(keys)
@@ -238,7 +242,7 @@ def _examples(table: str) -> list[Row]:
 def test_the_form_of_state_depends_on_the_plan_only(name: str) -> None:
     plan = PLANS[name]
     empty, filled = region_of(plan, EVALUATOR), region_of(plan, EVALUATOR)
-    filled.apply(0, table_batch(SCHEMAS[plan.table], _examples(plan.table), plan.index, hash64))
+    filled.apply(0, _batch(plan, _examples(_edge(plan).table)))
     nothing, something = empty.collect(np.empty(0, np.uint64)), filled.collect(filled.keys_of(0, 1))
     assert [batch.schema for batch in nothing] == [batch.schema for batch in something]
     assert all(type(batch) is pa.RecordBatch for batch in something)
@@ -249,7 +253,7 @@ def test_the_form_of_state_depends_on_the_plan_only(name: str) -> None:
 @pytest.mark.parametrize("name", PLANS)
 def test_a_key_that_comes_back_starts_from_nothing(name: str) -> None:
     plan = PLANS[name]
-    batch = table_batch(SCHEMAS[plan.table], _examples(plan.table), plan.index, hash64)
+    batch = _batch(plan, _examples(_edge(plan).table))
     fresh, used = region_of(plan, EVALUATOR), region_of(plan, EVALUATOR)
     for _ in range(3):
         used.apply(0, batch)
@@ -264,7 +268,7 @@ def test_a_key_that_comes_back_starts_from_nothing(name: str) -> None:
 def test_state_is_not_installed_twice(name: str) -> None:
     plan = PLANS[name]
     region = region_of(plan, EVALUATOR)
-    region.apply(0, table_batch(SCHEMAS[plan.table], _examples(plan.table), plan.index, hash64))
+    region.apply(0, _batch(plan, _examples(_edge(plan).table)))
     with pytest.raises(ProtocolError, match="has state here"):
         region.install(region.collect(region.keys_of(0, 1)))
 

@@ -88,9 +88,9 @@ def river(spark: Any, tmp_path: Path) -> Iterator[tuple[App, Feeder]]:
     stream = spark.readStream.schema("k string, seq long, v long").option("maxFilesPerTrigger", 2)
     with App(spark, str(tmp_path / "lake"), workers=2, vnodes=64, ingest_tasks=1) as app:
         app.table("events", stream.parquet(str(tmp_path / "files")), key="k", order_by="seq")
-        app.view("counts", COUNTS, key="k")
-        app.view("ticks", TICKS, key="k")
-        app.view("by_v", BY_V, key="v")
+        app.view("counts", COUNTS, key="k", partial=False)
+        app.view("ticks", TICKS, key="k", partial=False)
+        app.view("by_v", BY_V, key="v", partial=False)
         app.start()
         app.wait()
         yield app, feeder

@@ -8,12 +8,23 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from state_kit import MANY, Row, comings_and_goings, keys_of, pieces, plain, plain_rows, table_batch, through_the_wire
+from state_kit import (
+    EAGER,
+    MANY,
+    Row,
+    comings_and_goings,
+    keys_of,
+    pieces,
+    plain,
+    plain_rows,
+    table_batch,
+    through_the_wire,
+)
 
 from upriver.dataflow.batch import Batch, Hashes
 from upriver.dataflow.expressions import Evaluator
+from upriver.dataflow.operators.lasting_store import LastingStore
 from upriver.dataflow.operators.row_counts import RowCounts
-from upriver.dataflow.operators.turnover import Turnover
 from upriver.dataflow.operators.view import View
 from upriver.errors import ProtocolError
 from upriver.hashing import hash64
@@ -37,11 +48,11 @@ def counted(rows: pa.RecordBatch | pa.Table) -> Counter[str]:
     return Counter(map(repr, plain_rows(rows)))
 
 
-def view_of(store: Turnover) -> View:
+def view_of(store: LastingStore) -> View:
     return View(store, plain(SCHEMA), None, EVALUATOR)
 
 
-def check(view: View, store: Turnover, left: list[Row]) -> None:
+def check(view: View, store: LastingStore, left: list[Row]) -> None:
     """All that is left is read, by key and as a whole."""
     wanted = counted(batch(left).rows)
     assert counted(view.scan()) == wanted
@@ -55,7 +66,7 @@ def check(view: View, store: Turnover, left: list[Row]) -> None:
 @given(data=st.data(), rows=st.lists(ROW, max_size=20), cuts=st.lists(st.integers(0, 60), max_size=4))
 def test_what_is_left_is_read(data: st.DataObject, rows: list[Row], cuts: list[int]) -> None:
     """Memory is given back eagerly, so that the store is often two."""
-    store = Turnover(partial(RowCounts, SCHEMA, ["k"]), forgotten_min=0, step_rows=1)
+    store = LastingStore(partial(RowCounts, SCHEMA, ["k"]), EAGER)
     changes, left = comings_and_goings(data, rows)
     for piece in pieces(batch([row for row, _ in changes], [weight for _, weight in changes]), cuts):
         order = data.draw(st.permutations(range(len(piece)))) if len(piece) else []
@@ -66,7 +77,7 @@ def test_what_is_left_is_read(data: st.DataObject, rows: list[Row], cuts: list[i
 @MANY
 @given(rows=st.lists(ROW, max_size=20), goes=st.lists(st.sampled_from(KEYS)))
 def test_keys_move_with_all_their_rows(rows: list[Row], goes: list[str | None]) -> None:
-    build = partial(Turnover, partial(RowCounts, SCHEMA, ["k"]), forgotten_min=0, step_rows=1)
+    build = partial(LastingStore, partial(RowCounts, SCHEMA, ["k"]), EAGER)
     old, new = build(), build()
     old.apply(batch(rows))
     keys: Hashes = np.unique(keys_of(KEY, [(key,) for key in goes])[0])
@@ -81,8 +92,30 @@ def test_keys_move_with_all_their_rows(rows: list[Row], goes: list[str | None]) 
             new.install(state)
 
 
-def test_a_row_that_is_not_there_cannot_go() -> None:
+def test_weights_count_copies() -> None:
+    store = LastingStore(partial(RowCounts, SCHEMA, ["k"]))
+    store.apply(batch([(1.5, "a", None), (0.0, "a", []), (0.0, "b", [0])], [3, 1, 0]))
+    store.apply(batch([(1.5, "a", None)], [-2]))
+    check(view_of(store), store, [(1.5, "a", None), (0.0, "a", [])])
+    store.apply(batch([(1.5, "a", None), (-0.0, "a", [])], [-1, -1]))
+    check(view_of(store), store, [])
+
+
+def test_an_update_in_one_batch_replaces_the_row() -> None:
+    store = LastingStore(partial(RowCounts, SCHEMA, ["k"]))
+    store.apply(batch([(1.5, "a", [0])]))
+    nan = float("nan")
+    store.apply(batch([(1.5, "a", [0]), (0.0, "a", [1]), (0.0, "a", [1]), (nan, "a", [1])], [-1, 1, -1, 1]))
+    check(view_of(store), store, [(nan, "a", [1])])
+    store.apply(batch([(nan, "a", [1])], [-1]))
+    check(view_of(store), store, [])
+
+
+@pytest.mark.parametrize(
+    "gone", [[(1.5, "a", None)] * 2, [(1.0, "a", None)], [(1.5, "b", None)], [(1.5, None, None)], [(1.5, "a", [])]]
+)
+def test_a_row_that_is_not_there_cannot_go(gone: list[Row]) -> None:
     store = RowCounts(SCHEMA, ["k"])
-    store.apply(batch([(1.5, "a", None)]))
+    store.apply(batch([(1.5, "a", None), (0.0, "b", None)]))
     with pytest.raises(ProtocolError, match="retracted"):
-        store.apply(batch([(1.5, "a", [])], [-1]))
+        store.apply(batch(gone, [-1] * len(gone)))

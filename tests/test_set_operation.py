@@ -6,10 +6,10 @@ from functools import partial
 
 import pyarrow as pa
 import pytest
-from fleet_kit import Fleet, changes_batch, colliding, drawn_changes, eager, plain_row
+from fleet_kit import Fleet, changes_batch, colliding, drawn_changes, plain_row
 from hypothesis import given
 from hypothesis import strategies as st
-from state_kit import MANY, TYPES, Row, column_values
+from state_kit import EAGER, MANY, TYPES, Row, column_values
 
 from upriver.dataflow import ops
 from upriver.dataflow.operators.set_operation import SetOperation
@@ -39,7 +39,7 @@ def test_rows_are_counted_on_both_sides(
     size = data.draw(st.integers(1, 8))
     pool = list(zip(*(data.draw(column_values(type, size=size)) for type in types), strict=True))
     given_form = {plain_row(row): row for row in pool}
-    fleet = Fleet(schema, routing, partial(SetOperation, op, schema, routing, colliding if collide else hash64, eager))
+    fleet = Fleet(schema, routing, partial(SetOperation, op, schema, routing, colliding if collide else hash64, EAGER))
     for _ in range(data.draw(st.integers(1, 6))):
         port = data.draw(st.integers(0, 1))
         there = [given_form[row] for row in fleet.rows(port)]

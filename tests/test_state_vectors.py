@@ -1,12 +1,17 @@
 """Vectors grow; tallies know how many slots have any."""
 
+import os
+import platform
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from state_kit import MANY
 
+from upriver.bench.worker_memory import memory_of
 from upriver.errors import ProtocolError
+from upriver.shell.giving_back import give_back
 from upriver.state.vectors import Tally, Vector, first_of_each
 
 
@@ -44,6 +49,21 @@ def test_views_of_a_vector_survive_its_growth() -> None:
     before = vector.cells
     vector.extend(np.arange(1000))
     assert before.tolist() == [0, 1, 2]
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="memory is read and freed as Linux has it")
+def test_vectors_that_are_not_small_take_the_memory_that_they_say_they_take() -> None:
+    part, me = np.arange(10_000), [os.getpid()]
+    give_back()
+    before = memory_of(me).anonymous
+    vectors: list[Vector[np.int64]] = [Vector(np.int64) for _ in range(40)]
+    for _ in range(8):
+        for vector in vectors:
+            vector.extend(part)
+    give_back()
+    taken, said = memory_of(me).anonymous - before, sum(vector.nbytes for vector in vectors)
+    assert said == 40 * 8 * part.nbytes
+    assert taken == pytest.approx(said, rel=0.15)
 
 
 def test_a_tally_can_be_set_and_cleared() -> None:

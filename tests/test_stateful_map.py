@@ -13,6 +13,7 @@ from stateful_kit import Fleet, folded, map_op, recall_op
 
 from upriver.dataflow.batch import Batch, Hashes
 from upriver.dataflow.operators.stateful_map import StatefulMap
+from upriver.dataflow.operators.turning import Eagerness
 from upriver.dataflow.ops import Per
 from upriver.errors import DeclarationError, ProtocolError
 from upriver.hashing import hash64
@@ -56,7 +57,7 @@ def test_a_function_sees_each_keys_rows_in_order_with_its_state(
 @pytest.mark.parametrize("per", list(Per))
 def test_what_is_dropped_and_what_is_replaced_gives_its_memory_back(per: Per) -> None:
     source = pa.schema([("k", pa.int64()), ("s", pa.string())])
-    operator = StatefulMap(recall_op(source, ["k"], per), source, ["k"], forgotten_min=64, step_rows=16)
+    operator = StatefulMap(recall_op(source, ["k"], per), source, ["k"], eagerness=Eagerness(64, 16))
     most = []
     for turn in range(60):
         # 64 keys begin with each turn and have a row in each of four, after which their states are dropped.
@@ -115,7 +116,7 @@ def test_a_key_that_is_there_cannot_be_installed() -> None:
     operator = counter()
     batch = batch_of(SOURCE, [(7,)], ["k"])
     operator.apply(0, batch)
-    with pytest.raises(ProtocolError, match="1 keys of 1"):
+    with pytest.raises(ProtocolError, match="has state here"):
         operator.install(operator.collect(batch.hash64))
 
 

@@ -108,7 +108,7 @@ def app_with(spark: Any, root: Path, source: Path, **views: tuple[str, str]) -> 
     app = App(spark, str(root), workers=1)
     app.table("orders", orders(spark, source), key="country")
     for name, (sql, key) in views.items():
-        app.view(name, sql, key=key)
+        app.view(name, sql, key=key, partial=False)
     return app
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from fleet_kit import Fleet, changes_batch, colliding, drawn_changes, eager, plain_row
+from fleet_kit import Fleet, changes_batch, colliding, drawn_changes, plain_row
 from hypothesis import given
 from hypothesis import strategies as st
-from state_kit import MANY, TYPES, Row, column_values
+from state_kit import EAGER, MANY, TYPES, Row, column_values
 
 from upriver.dataflow import ops
 from upriver.dataflow.batch import Batch
@@ -99,7 +99,7 @@ def test_values_of_all_types_are_ranked(
     size = data.draw(st.integers(0, 20))
     keys = data.draw(st.lists(st.sampled_from([1, 2, None]), min_size=size, max_size=size))
     others = [data.draw(column_values(type, size=size)) for _, type in fields[1:]]
-    build = partial(TopK, op, schema, ["k"], colliding if collide else hash64, eager)
+    build = partial(TopK, op, schema, ["k"], colliding if collide else hash64, EAGER)
     run(data, Fleet(schema, ["k"], build), op, list(zip(keys, *others, strict=True)), 3)
 
 
@@ -111,7 +111,7 @@ SMALL = st.tuples(st.integers(1, 2), st.none() | st.integers(0, 30), st.sampled_
 @given(st.data(), st.lists(SMALL, min_size=30, max_size=120))
 def test_large_partitions_have_a_rest(data: st.DataObject, rows: list[Row]) -> None:
     op = drawn_op(data, ["k"], ["x", "s"], limit=2)
-    run(data, Fleet(SCHEMA, ["k"], partial(TopK, op, SCHEMA, ["k"], turning=eager)), op, rows, 4)
+    run(data, Fleet(SCHEMA, ["k"], partial(TopK, op, SCHEMA, ["k"], eagerness=EAGER)), op, rows, 4)
 
 
 @pytest.mark.parametrize("ranking", Ranking)

@@ -92,7 +92,7 @@ def _rounded(rows: list[Any]) -> list[tuple[Any, ...]]:
 @pytest.mark.spark
 def test_views_of_every_kind_equal_spark_sql_and_go_on_doing_so_when_rescaled(spark: Any, river: App) -> None:
     for name, (sql, key) in VIEWS.items():
-        river.view(name, sql, key=key)
+        river.view(name, sql, key=key, partial=False)
     river.start()
     river.wait()
     for strategy, workers in (("icadd", 3), ("redistribute", 2), ("restart", 3)):
@@ -105,14 +105,14 @@ def test_views_of_every_kind_equal_spark_sql_and_go_on_doing_so_when_rescaled(sp
 
 @pytest.mark.spark
 def test_views_are_added_to_a_running_app_and_dropped(spark: Any, river: App) -> None:
-    river.view("sizes", VIEWS["sizes"][0], key="n")
+    river.view("sizes", VIEWS["sizes"][0], key="n", partial=False)
     river.start()
     river.wait()
     for name in ("joined", "largest"):
         sql, key = VIEWS[name]
-        river.view(name, sql, key=key)
+        river.view(name, sql, key=key, partial=False)
         assert_equals_spark(spark, river, name, sql)
-    river.view("rich", "SELECT region FROM joined WHERE amount > 100", key="region")
+    river.view("rich", "SELECT region FROM joined WHERE amount > 100", key="region", partial=False)
     assert_equals_spark(spark, river, "rich", f"SELECT region FROM ({VIEWS['joined'][0]}) WHERE amount > 100")
     river.drop_view("joined")
     assert sorted(river.status()["views"]) == ["largest", "rich", "sizes"]
@@ -159,7 +159,7 @@ def test_an_upsert_tables_views_see_the_last_version_of_each_row(spark: Any, tmp
         app.view(
             "pay", "SELECT dept, count(*) AS n, sum(pay) AS pay, max(pay) AS most FROM staff GROUP BY dept", key="dept"
         )
-        app.view("one", "SELECT id, dept, pay FROM staff", key="id")
+        app.view("one", "SELECT id, dept, pay FROM staff", key="id", partial=False)
         app.start()
         app.wait()
         current = "(SELECT * FROM (SELECT *, row_number() OVER (PARTITION BY id ORDER BY version DESC) AS r FROM versions) WHERE r = 1 AND op <> 'D')"

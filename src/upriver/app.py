@@ -13,15 +13,19 @@ from typing import Any, Self
 import pyarrow as pa
 
 from upriver.client import Client, Keys, connect
-from upriver.dataflow.explain_dataflow import render
+from upriver.dataflow.eligibility import why_full
+from upriver.dataflow.explain import render
 from upriver.dataflow.graph import DataflowPlan
 from upriver.dataflow.ops import Per
 from upriver.dataflow.plan import TableSpec
+from upriver.dataflow.sql import over_tables
 from upriver.dataflow.stateful import in_order
 from upriver.dataflow.views import declare_view, mapped_view
-from upriver.errors import DeclarationError, UnknownView
+from upriver.errors import DeclarationError, UnknownView, WaitTimeout
 from upriver.ids import Epoch
 from upriver.rescale import Rescale
+from upriver.shell.keys import key_columns
+from upriver.spark.batch_view import rows_of_keys, view_as_of
 from upriver.spark.functions import Columns, declare_stateful_map
 from upriver.spark.names import DataFrame, SparkSession
 from upriver.spark.python import use_own_python
@@ -34,6 +38,8 @@ from upriver.vnodes import VNODES_DEFAULT, check_vnodes
 
 REPLAN_S_MAX = 120.0
 """Seconds in which a view can be added to an app that runs, or dropped, unless the caller says otherwise."""
+MEMORY_BUDGET_MIN = 1 << 20
+"""Bytes: with less, a worker would evict what it has just filled."""
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -47,6 +53,9 @@ class App:
     ingest_tasks: Spark tasks that write one index of a micro-batch; by default what fits beside the workers.
     migration_step_budget_ms: milliseconds that a worker may spend on one step of moving keys, while a rescale is on;
     keys wait less with a small number, and the rescale is over sooner with a large one.
+    memory_budget: bytes that the state of each worker may take; what partial views have not read for the longest time
+    is forgotten, and filled again when it is next read. If views that keep every key take more, the app fails with
+    BudgetExceeded, and loses nothing. ``None``: nothing is forgotten, and any amount may be taken.
 
     Usable as a context manager, which stops the app at the end.
     """
@@ -62,6 +71,7 @@ class App:
         bind: str = "127.0.0.1",
         ingest_tasks: int | None = None,
         migration_step_budget_ms: float = 5.0,
+        memory_budget: int | None = None,
     ) -> None:
         check_vnodes(vnodes)
         if not 1 <= workers <= vnodes:
@@ -71,6 +81,7 @@ class App:
         if ingest_tasks is not None and ingest_tasks < 1:
             raise DeclarationError(f"ingest_tasks={ingest_tasks}: at least 1 is needed")
         _check_budget(migration_step_budget_ms)
+        _check_memory(memory_budget)
         use_own_python(spark)
         self._spark = spark
         self._config = RiverConfig(
@@ -81,11 +92,14 @@ class App:
             bind=bind,
             groups=ingest_tasks,
             migration_step_budget_ms=migration_step_budget_ms,
+            memory_budget=memory_budget,
         )
         self._sources: dict[str, Source] = {}
         self._tables: dict[str, TableSpec] = {}
         self._typer = SparkTyper(spark, self._tables)
         self._plans: dict[str, DataflowPlan] = {}
+        self._queries: dict[str, str] = {}
+        """Of each view, over tables alone: views that it reads may be dropped."""
         self._river: River | None = None
         self._client: Client | None = None
 
@@ -110,16 +124,15 @@ class App:
 
         key: the column or columns its rows are kept by; the primary key, unless given. order_by: within one epoch, rows
         of one key come in this order. deletes: of an upsert table, a condition in Spark SQL over its columns; a version
-        for which it is true deletes the row. on_bad_row: ``fail`` (the app fails) or ``set_aside`` (the row is left out
-        of the view, see :meth:`rejected`), when a view cannot be computed from a row. trigger: of the streaming query,
-        as for ``DataStreamWriter.trigger``; ``{"processingTime": "1 second"}``.
+        for which it is true deletes the row. on_bad_row: what becomes of a row from which a view cannot be computed (a
+        cast that fails, an overflow, a stateful map's function that raises): ``fail``, the app fails with an error that
+        names the row; ``set_aside``, the row is left out of that view, and is in :meth:`rejected`; docs/sql.md says
+        which rows that are. trigger: of the streaming query, as for ``DataStreamWriter.trigger``;
+        ``{"processingTime": "1 second"}``.
         Raises DeclarationError, UnsupportedSql, or KeyTypeError for a key column of a type that cannot be hashed.
         """
         self._check_declaring("table")
-        if not NAME.fullmatch(name):
-            raise DeclarationError(
-                f"table {name!r}: a name is letters, digits and underscores, and starts with no digit"
-            )
+        _check_name("table", name)
         if name in self._sources:
             raise DeclarationError(f"table {name!r} is declared twice")
         if trigger and not rows.isStreaming:
@@ -142,15 +155,18 @@ class App:
     ) -> None:
         """Declare a view in Spark SQL on declared tables and views. What is not supported is refused here.
 
-        key: the output column or columns that the view is looked up by. partial: keep only the keys that are read,
-        where the view is eligible; none is yet, and ``explain`` says so. In an app that runs, Spark first makes the
-        indexes that the view needs; then all workers read the tables' history again, and lookups wait for that.
+        key: the output column or columns that the view is looked up by. partial: keep only the keys that are looked
+        up, if the view is eligible; ``explain`` says whether it is, and why not. In an app that runs, Spark first makes
+        the indexes that the view needs; then all workers read the tables' history again, and lookups wait for that.
         timeout: seconds for this to begin. Raises DeclarationError, UnsupportedSql; WaitTimeout.
         """
         self._check_free(name)
         views = {view: plan.sql for view, plan in self._plans.items()}
         plan = declare_view(name, sql, key, self._tables, views, self._typer)
+        sets_aside = [table for table, source in self._sources.items() if source.sets_aside]
+        plan = replace(plan, full_because=why_full(plan, partial, sets_aside))
         self._keep({**self._plans, name: plan}, timeout)
+        self._queries[name] = over_tables(sql, views)
 
     def stateful_map(
         self,
@@ -197,10 +213,7 @@ class App:
         self._keep({view: plan for view, plan in self._plans.items() if view != name}, timeout)
 
     def _check_free(self, name: str) -> None:
-        if not NAME.fullmatch(name):
-            raise DeclarationError(
-                f"view {name!r}: a name is letters, digits and underscores, and starts with no digit"
-            )
+        _check_name("view", name)
         if name in self._plans or name in self._sources:
             raise DeclarationError(f"view {name!r}: there is a table or a view of that name already")
 
@@ -249,24 +262,45 @@ class App:
         """
         return self._running().wait(timeout)
 
-    def lookup(self, view: str, keys: Keys, *, timeout: float = 10.0) -> pa.Table:
-        """The view's rows of those keys, in the order in which the keys are given; each key once.
+    def lookup(
+        self, view: str, keys: Keys, *, at_least: int | None = None, timeout: float = 10.0, else_compute: bool = False
+    ) -> pa.Table:
+        """The view's rows of those keys, in the order in which the keys are given, as of the end of one epoch.
 
-        keys: values for a key of one column, tuples for several, or an Arrow array or table. ``None`` is the null
-        key. Raises UnknownView, KeyTypeError, WaitTimeout.
+        As ``Client.lookup``, which says what keys can be, and what is raised. else_compute: when ``timeout`` seconds
+        have not been enough to fill missing keys, have Spark compute the rows, as :meth:`read` does, rather than raise
+        WaitTimeout; ``at_least`` must be reached all the same.
         """
-        self._running()
+        river = self._running()
         assert self._client is not None
-        return self._client.lookup(view, keys, timeout=timeout)
+        try:
+            return self._client.lookup(view, keys, at_least=at_least, timeout=timeout)
+        except WaitTimeout:
+            if not else_compute or river.epoch < (at_least or 0):
+                raise
+        return rows_of_keys(self.read(view), key_columns(view, self._client.key_schema(view), keys))
 
     def read(self, view: str) -> DataFrame:
-        """The whole view as a Spark DataFrame, read in parallel from all workers as of one epoch.
+        """The whole view as a Spark DataFrame, as of one epoch.
 
-        Each action on the DataFrame reads the view as it is then. Raises UnknownView.
+        A view that keeps every key is read in parallel from all workers; each action on the DataFrame reads it as it is
+        then. A partial one is computed by Spark from the lake's tables, as it is at the call. Raises UnknownView.
         """
         river = self._running()
         river.explain(view)  # refuses an unknown view here, and not in the action
+        if self._plans[view].full_because is None:
+            query, root, zone = self._queries[view], self._config.root, self._typer.timezone
+            return view_as_of(self._spark, root, query, self._tables, {}, river.epoch, zone)
         return read_view(self._spark, river.address, self._config.token, view)
+
+    def evict(self, view: str, keys: Keys | None = None) -> None:
+        """Keep these keys of a partial view no more; ``None``: all. They are filled again when they are next looked up.
+
+        As ``Client.evict``, which says what is raised.
+        """
+        self._running()
+        assert self._client is not None
+        self._client.evict(view, keys)
 
     def rejected(self, table: str) -> DataFrame:
         """The rows of a table that were set aside, each once: ``epoch``, ``view``, ``error``, and the row as ``row``.
@@ -291,9 +325,10 @@ class App:
 
         workers: how many there shall be. moves: instead, the worker that a vnode shall go to, by vnode; all others
         stay. strategy: ``icadd`` (each key moves by itself, and waits only while it does), ``redistribute`` (each
-        key moves when every worker holds its rows) or ``restart`` (stop, remap, go on). keys_max: keys on the move at
-        once; by default as many as ``migration_step_budget_ms`` allows. A rescale that is asked for during another
-        one waits.
+        key moves when every worker holds its rows), ``lazy`` (keys of partial views do not move: their new owner fills
+        them, those read last at once; other views as by ``icadd``) or ``restart`` (stop, remap, go on). keys_max: keys
+        on the move at once; by default as many as ``migration_step_budget_ms`` allows. A rescale that is asked for
+        during another one waits.
         Raises DeclarationError for what cannot be, TooFewSlots.
         """
         self._running()
@@ -330,6 +365,11 @@ class App:
         self.stop()
 
 
+def _check_name(what: str, name: str) -> None:
+    if not NAME.fullmatch(name):
+        raise DeclarationError(f"{what} {name!r}: a name is letters, digits and underscores, and starts with no digit")
+
+
 def _listed(columns: str | Sequence[str]) -> tuple[str, ...]:
     return (columns,) if isinstance(columns, str) else tuple(columns)
 
@@ -338,6 +378,14 @@ def _check_budget(milliseconds: float) -> None:
     is_number = isinstance(milliseconds, Real) and not isinstance(milliseconds, bool)
     if not (is_number and math.isfinite(milliseconds) and milliseconds > 0):
         raise DeclarationError(f"migration_step_budget_ms={milliseconds!r}: give milliseconds, more than 0")
+
+
+def _check_memory(budget: object) -> None:
+    is_enough = isinstance(budget, int) and not isinstance(budget, bool) and budget >= MEMORY_BUDGET_MIN
+    if budget is not None and not is_enough:
+        raise DeclarationError(
+            f"memory_budget={budget!r}: give bytes for each worker, at least {MEMORY_BUDGET_MIN:,}, or None"
+        )
 
 
 def _absolute(root: str) -> str:

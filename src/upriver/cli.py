@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from upriver.bench.commands import add_benchmarks
 from upriver.client import Client, connect
-from upriver.dataflow.explain_dataflow import render
+from upriver.dataflow.explain import render
 from upriver.demo import run_demo
 from upriver.errors import KeyTypeError, UpriverError, UserError, WaitTimeout
 from upriver.rescale import STRATEGIES, Rescale

@@ -5,11 +5,14 @@ import math
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Self
 
+import numpy as np
 import pyarrow as pa
 
 from upriver.errors import ClusterError, UnknownView
+from upriver.hashing import hash64
 from upriver.rescale import Rescale, rescale_fields
 from upriver.shell.asking import Found, KeySet, Lookup, ask_owners, in_key_order
 from upriver.shell.keys import Keys, key_columns
@@ -59,15 +62,30 @@ class Client:
 
         keys: values for a key of one column; tuples, or dicts by column name, for several; or an Arrow array, batch
         or table. ``None`` is the null key. A datetime without a zone is local time. Keys that the view does not have
-        give no rows. at_least: an epoch that the answer must reflect. timeout: seconds.
+        give no rows. All rows are as of the end of one epoch. at_least: an epoch that they must reflect. timeout:
+        seconds.
 
         Raises UnknownView, KeyTypeError, AccessDenied; WaitTimeout if ``at_least`` is not reached in time; WorkerLost
         or WaitTimeout if some worker could not be asked in time.
         """
+        return self.lookup_with_epoch(view, keys, at_least=at_least, timeout=timeout)[0]
+
+    def lookup_with_epoch(
+        self, view: str, keys: Keys, *, at_least: int | None = None, timeout: float = 10.0
+    ) -> tuple[pa.Table, int]:
+        """As :meth:`lookup`, with the epoch as of whose end the rows are; those of a single key, which waits for no
+        epoch's end, perhaps as of a later one. 0 for no keys."""
         give_up_at = time.monotonic() + timeout
-        lookup = Lookup(view, self._route(view), at_least, timeout, give_up_at)
-        asked = KeySet.of(key_columns(view, lookup.route.key_schema, keys))
-        return in_key_order(self._ask(lookup, asked), lookup.route.schema)
+        route = self._route(view)
+        asked = KeySet.of(key_columns(view, route.key_schema, keys))
+        lookup = Lookup(view, route, at_least, len(asked.hash64) > 1, timeout, give_up_at)
+        found = self._ask(lookup, asked)
+        while lookup.together and len(epochs := {part.epoch for part in found}) > 1:
+            newest = max(epochs)
+            behind = KeySet.concat([part.keys for part in found if part.epoch < newest])
+            again = self._ask(replace(lookup, at_least=newest), behind)
+            found = [*(part for part in found if part.epoch == newest), *again]
+        return in_key_order(found, lookup.route.schema), min((part.epoch for part in found), default=0)
 
     def status(self) -> dict[str, Any]:
         """Epoch, workers, map version, and per view its rows, keys and bytes, as a plain dict."""
@@ -92,6 +110,20 @@ class Client:
         vnodes = len(self._known().vnode_map.owners)
         asked = self._act("rescale", rescale_fields(vnodes, workers, moves, strategy, keys_max))
         return self.rescale_of(asked["ticket"])
+
+    def evict(self, view: str, keys: Keys | None = None) -> None:
+        """Have workers keep these keys of a partial view no more; ``None``: all keys. They are filled again when they
+        are next looked up.
+
+        keys: as for :meth:`lookup`. Returns when all workers have done it; a key that moves between two of them just
+        then may be kept. Raises UnknownView, KeyTypeError; DeclarationError for a view that keeps every key;
+        WaitTimeout if a worker does not answer, and then it may happen all the same.
+        """
+        hashes = None
+        if keys is not None:
+            columns = key_columns(view, self._route(view).key_schema, keys)
+            hashes = np.unique(hash64(columns.columns, columns.num_rows)).tolist()
+        self._act("evict", {"view": view, "keys": hashes})
 
     def rescale_of(self, ticket: int) -> Rescale:
         """A rescale that was begun before, by whomever."""

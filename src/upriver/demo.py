@@ -14,14 +14,18 @@ import pyarrow.parquet
 
 from upriver.app import App
 from upriver.bench.figures import percentile
-from upriver.demo_data import FLIGHTS_ROWS, write_slices
+from upriver.demo_data import FLIGHTS_ROWS, write_slices, write_tables
 from upriver.demo_prober import Floats, Prober, Probes, ProbeTask
+from upriver.demo_views import TABLE_KEYS, VIEWS
 from upriver.spark.compare import differing_rows
 from upriver.spark.names import DataFrame, SparkSession
 from upriver.spark.session import local_session
 from upriver.text import progress_bar, render_bytes, render_rows, render_table
 
 BATCHES = 25
+"""Micro-batches of flights."""
+EPOCHS = BATCHES + len(TABLE_KEYS) - 1
+"""Each of the other tables is small enough for one epoch."""
 RESCALE_AFTER = (8, 16)
 """Epochs after which there shall be two workers more, and then one less."""
 WAIT_S_MAX = 600.0
@@ -30,38 +34,6 @@ PROGRESS_S = 0.2
 """Seconds between two looks at the progress."""
 LINE_CHARS = 79
 """Characters of a line that changes."""
-
-
-@dataclass(frozen=True, slots=True)
-class DemoView:
-    """A view of the demo, and the keys that it shows."""
-
-    sql: str
-    key: tuple[str, ...]
-    shown: tuple[Any, ...]
-
-
-VIEWS: Mapping[str, DemoView] = {
-    "aircraft": DemoView(
-        "SELECT tailnum, count(*) AS flights, sum(distance) AS miles, avg(arr_delay) AS mean_delay, "
-        "max(arr_delay) AS worst_delay FROM flights GROUP BY tailnum",
-        ("tailnum",),
-        ("N14228", "N24211", "N725MQ"),
-    ),
-    "routes": DemoView(
-        "SELECT origin, dest, count(*) AS flights, count(dep_time) AS flown, min(air_time) AS fastest, "
-        "avg(dep_delay) AS mean_delay FROM flights GROUP BY origin, dest",
-        ("origin", "dest"),
-        (("JFK", "LAX"), ("EWR", "SFO"), ("LGA", "ATL")),
-    ),
-    "carrier_days": DemoView(
-        "SELECT carrier, year, month, day, count(*) AS flights, "
-        "sum(CASE WHEN dep_delay > 15 THEN 1 ELSE 0 END) AS late FROM flights "
-        "WHERE dep_time IS NOT NULL GROUP BY carrier, year, month, day",
-        ("carrier", "year", "month", "day"),
-        (("UA", 2013, 7, 4), ("B6", 2013, 2, 9), ("DL", 2013, 11, 28)),
-    ),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +68,11 @@ def run_demo(*, workers: int = 2, out: TextIO = sys.stdout) -> dict[str, Any]:
 
     It starts with ``workers``, goes on with two more, and then with one less than that.
     """
-    print(f"Upriver: {FLIGHTS_ROWS:,} flights from New York in 2013, in {BATCHES} micro-batches of Spark.", file=out)
+    print(f"Upriver: {FLIGHTS_ROWS:,} flights from New York in 2013, in {BATCHES} micro-batches of Spark;", file=out)
+    print(
+        "with the aircraft, the airports and the weather of that year. Views of all of them are kept up to date.",
+        file=out,
+    )
     print("A prober in a process of its own looks up random aircraft without pause and checks each answer.", file=out)
     spark = local_session(workers + 2)
     try:
@@ -107,26 +83,25 @@ def run_demo(*, workers: int = 2, out: TextIO = sys.stdout) -> dict[str, Any]:
 
 
 def _run(spark: SparkSession, directory: Path, workers: int, out: TextIO) -> dict[str, Any]:
-    files = directory / "flights"
-    write_slices(files, BATCHES)
-    rows = spark.read.parquet(str(files))
-    stream = spark.readStream.schema(rows.schema).option("maxFilesPerTrigger", 1).parquet(str(files))
+    flights = directory / "flights"
+    write_slices(flights, BATCHES)
+    paths = {"flights": flights} | write_tables(directory / "tables")
+    tables = {name: spark.read.parquet(str(path)) for name, path in paths.items()}
     with App(spark, str(directory / "lake"), workers=workers) as app:
-        app.table("flights", stream, key="tailnum", order_by="ts")
-        for name, view in VIEWS.items():
-            app.view(name, view.sql, key=view.key)
+        _declare(app, spark, flights, tables)
         started = time.perf_counter()
         app.start()
-        with Prober(_task(app, files)) as prober:
+        with Prober(_task(app, flights)) as prober:
             rescales = _follow(app, workers, out)
             epochs = app.wait(timeout=WAIT_S_MAX)
             seconds = time.perf_counter() - started
             probes = prober.stop()
-        print(f"\n{FLIGHTS_ROWS:,} rows in {seconds:.1f} s: {FLIGHTS_ROWS / seconds:,.0f} rows/s\n", file=out)
+        print(f"\n{FLIGHTS_ROWS:,} flights in {seconds:.1f} s: {FLIGHTS_ROWS / seconds:,.0f} a second\n", file=out)
         felt = [rescale.to_json(probes) for rescale in rescales]
         _show_probes(probes, felt, out)
         _show_lookups(app, out)
-        rows.createOrReplaceTempView("flights")
+        for name, rows in tables.items():
+            rows.createOrReplaceTempView(name)
         compared = {name: _compare(app, spark, name, out) for name in VIEWS}
     return {
         "rows": FLIGHTS_ROWS,
@@ -142,9 +117,20 @@ def _run(spark: SparkSession, directory: Path, workers: int, out: TextIO) -> dic
     }
 
 
-def _task(app: App, files: Path) -> ProbeTask:
+def _declare(app: App, spark: SparkSession, flights: Path, tables: Mapping[str, DataFrame]) -> None:
+    """All tables, of which the flights are a stream, file by file; and all views."""
+    schema = tables["flights"].schema
+    stream = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(flights))
+    app.table("flights", stream, key=TABLE_KEYS["flights"], order_by="ts")
+    for name in sorted(TABLE_KEYS.keys() - {"flights"}):
+        app.table(name, tables[name], key=TABLE_KEYS[name])
+    for name, view in VIEWS.items():
+        app.view(name, view.sql, key=view.key, partial=False)
+
+
+def _task(app: App, flights: Path) -> ProbeTask:
     """To look up any aircraft of the whole year, also those that have not flown yet."""
-    keys = pyarrow.parquet.read_table(files, columns=["tailnum"])["tailnum"].unique().to_pylist()
+    keys = pyarrow.parquet.read_table(flights, columns=["tailnum"])["tailnum"].unique().to_pylist()
     return ProbeTask(address=app.address, token=app.token, view="aircraft", key="tailnum", count="flights", keys=keys)
 
 
@@ -156,8 +142,8 @@ def _follow(app: App, workers: int, out: TextIO) -> list[DemoRescale]:
         _show_epochs(app, epochs, out)
         rescales.append(_rescale(app, target, steady_since, out))
         steady_since = rescales[-1].ended
-    _show_epochs(app, BATCHES, out)
-    _say(f"{progress_bar(app.status()['epoch'], BATCHES)} epochs", out)
+    _show_epochs(app, EPOCHS, out)
+    _say(f"{progress_bar(app.status()['epoch'], EPOCHS)} epochs", out)
     return rescales
 
 
@@ -165,10 +151,10 @@ def _show_epochs(app: App, until: int, out: TextIO) -> None:
     deadline = time.monotonic() + WAIT_S_MAX
     status = app.status()
     while status["epoch"] < until and not status["failure"] and time.monotonic() < deadline:
-        _show_line(f"{progress_bar(status['epoch'], BATCHES)} epochs", out)
+        _show_line(f"{progress_bar(status['epoch'], EPOCHS)} epochs", out)
         time.sleep(PROGRESS_S)
         status = app.status()
-    _show_line(f"{progress_bar(status['epoch'], BATCHES)} epochs", out)
+    _show_line(f"{progress_bar(status['epoch'], EPOCHS)} epochs", out)
 
 
 def _show_line(text: str, out: TextIO) -> None:
@@ -187,7 +173,7 @@ def _rescale(app: App, workers: int, steady_since: float, out: TextIO) -> DemoRe
     first_epoch, began = app.status()["epoch"], time.monotonic()
     rescale = app.rescale(workers)
     for progress in rescale.follow(WAIT_S_MAX):
-        now = f"{progress_bar(app.status()['epoch'], BATCHES)} epochs"
+        now = f"{progress_bar(app.status()['epoch'], EPOCHS)} epochs"
         _show_line(f"{now}, on the way to {workers} workers: {progress['state']}", out)
     ended = time.monotonic()
     report = rescale.outcome()
@@ -220,6 +206,7 @@ def _show_lookups(app: App, out: TextIO) -> None:
         started = time.perf_counter()
         found = app.lookup(name, list(view.shown))
         milliseconds = (time.perf_counter() - started) * 1000
+        print(f"# {view.about}", file=out)
         print(f"app.lookup({name!r}, {list(view.shown)})  # {milliseconds:.1f} ms", file=out)
         print(render_table(found) + "\n", file=out)
 

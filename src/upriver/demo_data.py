@@ -147,6 +147,20 @@ def write_slices(directory: str | os.PathLike[str], batches: int = 25) -> list[P
     return paths
 
 
+def write_tables(directory: str | os.PathLike[str]) -> dict[str, Path]:
+    """Write planes, weather and airports as a Parquet file each; its path by the table's name.
+
+    Parquet keeps the types: ``time_hour`` is then the same in flights and in weather, for Spark too.
+    """
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    tables = {"planes": planes(), "weather": weather(), "airports": airports()}
+    paths = {name: directory / f"{name}.parquet" for name in tables}
+    for name, table in tables.items():
+        pa.parquet.write_table(table, paths[name])
+    return paths
+
+
 def _space_out(paths: list[Path]) -> None:
     """Set modification times one second apart, ending now: a file system's clock may tick slower than we write."""
     newest = paths[-1].stat().st_mtime

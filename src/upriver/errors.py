@@ -43,6 +43,10 @@ class RowError(UserError):
     """An expression failed on a row of the input: overflow, a bad cast, division by zero."""
 
 
+class BudgetExceeded(UserError):
+    """What must be kept takes more memory than the app was given."""
+
+
 class AccessDenied(UserError):
     """The call carried no token, or a wrong one."""
 

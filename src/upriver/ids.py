@@ -5,6 +5,9 @@ from typing import NewType
 Epoch = NewType("Epoch", int)
 """One committed micro-batch. Dense and totally ordered from 1; 0 means "nothing yet"."""
 
+BEGINNING = Epoch(0)
+"""Before the first epoch."""
+
 VnodeId = NewType("VnodeId", int)
 """A virtual node: the top bits of a hash64. ``0 <= vnode < vnodes``."""
 

@@ -41,6 +41,12 @@ def vnodes_of(hash64: Hashes, vnodes: int) -> VnodeArray:
     return (hash64 >> _vnode_shift(vnodes)).astype(np.int32)
 
 
+def vnode_range(vnode: int, vnodes: int) -> tuple[int, int]:
+    """The least and the highest hash64 of a vnode, of so many."""
+    width = 2**64 // vnodes
+    return vnode * width, (vnode + 1) * width - 1
+
+
 def offsets_by_vnode(sorted_hash64: Hashes, vnodes: int) -> npt.NDArray[np.int64]:
     """Where each vnode's rows begin, and the end of all: vnode v has rows ``[offsets[v], offsets[v + 1])``.
 

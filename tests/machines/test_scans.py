@@ -30,11 +30,11 @@ from coordinator_kit import (
     wanted,
 )
 
-from upriver.errors import UnknownView, WaitTimeout, WorkerLost
-from upriver.ids import Epoch, SnapshotId, WorkerId
+from upriver.errors import RowError, UnknownView, WaitTimeout, WorkerLost
+from upriver.ids import Epoch, Incarnation, SnapshotId, WorkerId
 from upriver.machines.cluster import EPOCHS_AHEAD_MAX
-from upriver.machines.coordinator_events import CoordinatorEvent, SnapshotFailed, SnapshotReady
-from upriver.machines.messages import DropSnapshot, GoOn, HoldStill, OpenEpoch, Order, TakeSnapshot
+from upriver.machines.coordinator_events import CoordinatorEvent, SnapshotFailed, SnapshotReady, WorkerSaid
+from upriver.machines.messages import DropSnapshot, GoOn, HoldStill, OpenEpoch, Order, SnapshotSpoilt, TakeSnapshot
 from upriver.machines.rules import Rules
 from upriver.machines.scans import SCANS_WAITING_MAX, SNAPSHOTS_HELD_MAX
 from upriver.machines.strategies import Strategy
@@ -52,6 +52,20 @@ def test_c4_a_snapshots_cut_is_the_highest_epoch_that_any_worker_has_been_sent()
     assert machine.step(scan(9)) == [take(1, 1, at=ahead + 1), take(2, 1, at=ahead + 1)]
     assert machine.step(taken(2, 1)) == []
     assert machine.step(taken(1, 1)) == [ready(9, 1, epoch=ahead + 1)]
+
+
+def test_a_view_that_cannot_be_read_fails_the_snapshot_in_the_workers_words() -> None:
+    machine = coordinator(*BOTH)
+    machine.step(scan(9))
+    machine.step(taken(1, 1))
+    spoilt = SnapshotSpoilt(snapshot=SnapshotId(1), error="view 'rows': division by zero")
+    actions = machine.step(WorkerSaid(incarnation=Incarnation(2), message=spoilt))
+    failed = next(action for action in actions if isinstance(action, SnapshotFailed))
+    assert (failed.ticket, type(failed.error), str(failed.error)) == (9, RowError, "view 'rows': division by zero")
+    assert [action for action in actions if action != failed] == [
+        tell(who, DropSnapshot(snapshot=SnapshotId(1))) for who in (1, 2)
+    ]
+    assert machine.step(WorkerSaid(incarnation=Incarnation(1), message=spoilt)) == []
 
 
 def test_c4_switched_off_takes_the_lowest() -> None:

@@ -61,10 +61,10 @@ def test_rows_reach_every_view_that_their_channel_feeds() -> None:
 
 
 def test_each_channel_is_read_once_and_counted_by_itself() -> None:
-    elsewhere = planned(name="elsewhere", index=("j",))
+    elsewhere = planned(name="elsewhere", key="e")
     two = assign(plans=(PLAN, elsewhere), maps=dict.fromkeys(("seen", "elsewhere"), vnode_map([0] * 8)))
-    machine = worker(two, opened(1), rows(1, "a"), rows(1, "b", "c", channel="t/j"))
-    promised = {CHANNEL: 1, Channel("t/j"): 2}
+    machine = worker(two, opened(1), rows(1, "a"), rows(1, "b", "c", channel="t/e"))
+    promised = {CHANNEL: 1, Channel("t/e"): 2}
     (report,) = reports(machine.step(replace(read(1, 0), promised=promised)))
     assert isinstance(report, EpochFinished)
     assert (report.read, report.applied) == (promised, {"seen": 1, "elsewhere": 2})

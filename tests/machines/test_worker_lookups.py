@@ -27,6 +27,7 @@ from machines_kit import (
     refused,
     reports,
     rows,
+    rows_from,
     said,
     sent,
     worker,
@@ -92,6 +93,25 @@ def test_a_lookup_waits_for_the_epoch_that_it_asks_for() -> None:
     assert machine.step(asked("a", ticket=3, at_least=3)) == []
     machine.step(opened(2))
     assert answered(machine.step(read(2, 0))) == {2: ({"a": [1]}, 2)}
+
+
+def test_w11_keys_that_are_asked_for_together_wait_for_the_end_of_an_epoch() -> None:
+    machine = worker(assign(), *applied("a"), opened(2), rows(2, "a"))
+    assert answered(machine.step(asked("a", "b", ticket=1))) == {1: ({"a": [1, 2]}, 1)}
+    assert machine.step(asked("a", "b", ticket=2, together=True)) == []
+    machine.step(rows(2, "b"))
+    assert answered(machine.step(read(2, 2))) == {2: ({"a": [1, 2], "b": [2]}, 2)}
+    assert answered(machine.step(asked("a", "b", ticket=3, together=True))) == {3: ({"a": [1, 2], "b": [2]}, 2)}
+
+
+def test_w11_switched_off_answers_in_mid_epoch() -> None:
+    machine = worker(assign(), opened(1), rows(1, "a"), rules=Rules(w11_between_epochs=False))
+    assert answered(machine.step(asked("a", "b", together=True))) == {1: ({"a": [1]}, 0)}
+
+
+def test_w11_keys_that_are_asked_for_together_wait_while_rows_of_a_later_epoch_are_here() -> None:
+    machine = worker(*MOVING, rows_from(1, 2, FIRST))
+    assert machine.step(asked(FIRST, SECOND, ticket=5, together=True)) == []
 
 
 def test_so_many_lookups_wait_and_one_more_is_refused() -> None:
@@ -182,7 +202,7 @@ def test_a_peers_question_that_the_view_refuses_is_refused_to_the_peer() -> None
     question = question_from(1, MINE)
     content = question.envelope.content
     assert isinstance(content, ForRegion)
-    asks_wrongly = Question(3, WorkerId(1), Epoch(0), numbers, hashed([MINE]))
+    asks_wrongly = Question(3, WorkerId(1), Epoch(0), numbers, hashed([MINE]), False)
     wrong = replace(content, message=RowsSent(version=MapVersion(0), rows=asks_wrongly))
     assert told(worker(*MET).step(said(1, wrong))) == [(1, None, KeyTypeError)]
 
@@ -193,6 +213,13 @@ def test_a_lookup_is_gathered_from_all_who_keep_its_keys_as_of_the_earliest_epoc
     assert (questions(actions), answered(actions)) == ([(1, 6, [THEIRS])], {})
     actions = machine.step(said(1, answer(6, 1, **{THEIRS: [1, 1]})))
     assert answered(actions) == {6: ({MINE: [1], THEIRS: [1, 1]}, 1)}
+
+
+def test_w11_parts_of_several_epochs_are_no_answer_to_keys_that_are_asked_for_together() -> None:
+    machine = worker(assign(HALVES), *applied([MINE], []), *ANNOUNCED)
+    machine.step(asked(MINE, THEIRS, ticket=6, together=True))
+    refusals = refused(machine.step(said(1, answer(6, 3, **{THEIRS: [1, 1]}))))
+    assert refusals == {6: WrongOwner}  # the client asks again
 
 
 def test_a_lookup_that_one_peer_refuses_is_refused_once() -> None:

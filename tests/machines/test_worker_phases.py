@@ -40,6 +40,7 @@ from upriver.machines.messages import (
     CloseInput,
     DropSnapshot,
     EpochFinished,
+    Evict,
     GoOn,
     HoldStill,
     ReadVnodes,
@@ -47,7 +48,16 @@ from upriver.machines.messages import (
     StartedAnew,
 )
 from upriver.machines.peers import QuestionRefused
-from upriver.machines.worker_events import LookupGivenUp, PeerLost, PeersMet, Stop, WorkerEvent
+from upriver.machines.worker_events import (
+    KeysRead,
+    LookupGivenUp,
+    PeerLost,
+    PeersMet,
+    RowsFetched,
+    Stop,
+    TimeToEvict,
+    WorkerEvent,
+)
 
 OF_EACH_KIND: list[WorkerEvent] = [
     assign(),
@@ -71,8 +81,12 @@ OF_EACH_KIND: list[WorkerEvent] = [
     rows_from(1, 1, "a"),
     PeerLost(why="gone"),
     move(),
+    KeysRead(generation=0, region="v", number=1, rows=(), through=Epoch(0)),
+    RowsFetched(generation=0, view="v", rows=()),
+    TimeToEvict(keys_max=1),
+    Evict(eviction=1, view="v", keys=None),
 ]
-BEFORE_ASSIGNMENT = {"Assign", "Retire", "LookupAsked", "LookupGivenUp"}
+BEFORE_ASSIGNMENT = {"Assign", "Retire", "LookupAsked", "LookupGivenUp", "KeysRead", "RowsFetched"}
 """The kinds of event that a worker may see before it is told what it keeps."""
 
 

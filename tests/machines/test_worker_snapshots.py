@@ -4,12 +4,13 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 import pytest
-from machines_kit import SEEN, applied, assign, finished, opened, read, reading, reports, rows, take, worker
+from machines_kit import SEEN, Seen, applied, assign, finished, opened, read, reading, reports, rows, take, worker
 
-from upriver.errors import ProtocolError
+from upriver.errors import ProtocolError, RowError
 from upriver.ids import SnapshotId
-from upriver.machines.messages import DropSnapshot, SnapshotTaken
+from upriver.machines.messages import DropSnapshot, EpochFinished, SnapshotSpoilt, SnapshotTaken
 from upriver.machines.rules import Rules
+from upriver.machines.worker import WorkerMachine
 from upriver.machines.worker_events import ForgetSnapshot, HoldSnapshot, Report, WorkerEvent
 
 
@@ -59,6 +60,23 @@ def test_w5_cuts_go_back_when_the_foremost_worker_was_lost_and_each_is_taken_at_
 def test_w5_switched_off_takes_a_snapshot_in_the_middle_of_an_epoch() -> None:
     machine = worker(assign(), opened(1), rows(1, "a"), rules=Rules(w5_snapshot_at_cut=False))
     assert reports(machine.step(take(7, at=1))) == [SnapshotTaken(snapshot=SnapshotId(7), rows=1)]
+
+
+class Unreadable(Seen):
+    """A view one of whose output expressions fails."""
+
+    def scan(self) -> pa.Table:
+        raise RowError("division by zero")
+
+
+def test_a_view_that_cannot_be_read_fails_the_snapshot_and_not_the_worker() -> None:
+    machine = WorkerMachine(lambda *_: Unreadable())
+    machine.step(assign())
+    actions = machine.step(take(7, at=0))
+    assert reports(actions) == [SnapshotSpoilt(snapshot=SnapshotId(7), error="view 'seen': division by zero")]
+    assert HoldSnapshot not in map(type, actions)
+    machine.step(opened(1))
+    assert reports(machine.step(read(1, 0)), EpochFinished)  # all goes on
 
 
 def test_a_snapshot_that_nobody_reads_any_more_is_not_taken() -> None:

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from upriver.errors import DeclarationError, ProtocolError
 from upriver.ids import VnodeId, WorkerId
-from upriver.migration.keysets import NO_KEYS
 from upriver.migration.multipath import Acquire, Collect, Drop, Edge, Interrogate, Message, OperatorId, RegionGraph
 from upriver.sim.icadd_multipath import (
     DIAMOND,
@@ -25,6 +24,7 @@ from upriver.sim.icadd_multipath import (
 )
 from upriver.sim.icadd_node import Kind
 from upriver.sim.icadd_rows import Item
+from upriver.state.keysets import NO_KEYS
 from upriver.xxh64 import Hashes
 
 UNION, LEFT = OperatorId("union"), OperatorId("left")

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from upriver.errors import ProtocolError
 from upriver.hashing import hash64
-from upriver.migration.keysets import NO_KEYS, key_set
 from upriver.migration.sources import (
     FILES,
     TOPICS,
@@ -26,6 +25,7 @@ from upriver.migration.sources import (
     TopicLister,
     TopicPartition,
 )
+from upriver.state.keysets import NO_KEYS, key_set
 from upriver.vnodes import vnodes_of
 from upriver.xxh64 import Hashes
 

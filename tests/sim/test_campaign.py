@@ -41,6 +41,8 @@ HAPPENINGS = (
     "rescales_refused",
     "PeerLost",
     "torn_reads_noticed",
+    "views_changed",
+    "set_aside",
 )
 
 

@@ -53,6 +53,7 @@ CASES: list[tuple[Checker, list[Args], list[Args]]] = [
     (checkers.a_keys_rows_are_in_order, [(VIEW, 1)], [({A: [("a", 2), ("a", 1)]}, 1), ({A: [("a", 1)] * 2}, 1)]),
     (checkers.views_equal_the_oracle, [(VIEW, dict(VIEW))], [(VIEW, OTHER), (OTHER, VIEW), (VIEW, {})]),
     (checkers.views_equal_sql, [(SQL, VIEW)], [(SQL, OTHER), (SQL, {}), (SQL + SQL, VIEW)]),
+    (checkers.just_bad_rows_are_set_aside, [(set(), set()), ({A}, {A})], [({A}, set()), (set(), {A}), ({A}, {B})]),
     (checkers.everybody_is_answered_once, [(1, {1, 2})], [(3, {1, 2})]),
     (checkers.lookups_wait_for_their_epoch, [(2, 2), (2, 0)], [(2, 3)]),
     (checkers.lookups_wait_for_the_replay, [(2, 2), (3, 0)], [(1, 2)]),
@@ -64,6 +65,7 @@ CASES: list[tuple[Checker, list[Args], list[Args]]] = [
         [(False, True, True)],
     ),
     (checkers.lookups_give_only_what_was_asked_for, [([A, B], VIEW), ([A, B], {})], [([A], VIEW)]),
+    (checkers.keys_are_as_of_one_epoch, [(VIEW, dict(VIEW), 3)], [(VIEW, OTHER, 3)]),
     (checkers.lookups_never_go_back, [(A, 2, [2]), (A, 2, [1, 3])], [(A, 2, [0, 1])]),
     (
         checkers.lookups_are_refused_for_a_reason,
@@ -111,6 +113,9 @@ CASES: list[tuple[Checker, list[Args], list[Args]]] = [
     ),
     (checkers.a_rescale_leaves_as_many_workers_as_wanted, [(2, {0, 3})], [(2, {0}), (2, {0, 1, 2})]),
     (checkers.the_river_comes_to_rest, [(9, 10)], [(10, 10)]),
+    (checkers.wishes_are_met_in_order, [(1, [1, 2])], [(2, [1, 2]), (1, [])]),
+    (checkers.views_change_between_epochs, [(False, [])], [(True, []), (False, [WorkerId(1)])]),
+    (checkers.workers_keep_the_views_that_are_wanted, [(["a", "b"], ["b", "a"])], [(["a"], ["b"]), ([], ["a"])]),
     (checkers.every_epoch_ends, [(3, 3)], [(3, 2)]),
     (checkers.nobody_is_left_waiting, [([],)], [([7],)]),
     (

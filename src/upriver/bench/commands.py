@@ -11,16 +11,25 @@ from typing import Any
 
 from upriver.bench.events import EventsSpec
 from upriver.bench.latency import LatencyOptions, measure_latency
+from upriver.bench.lobsters import measure_lobsters
+from upriver.bench.lobsters_command import add_lobsters, lobsters_options, render_lobsters
 from upriver.bench.nexmark import NexmarkOptions, measure_nexmark
 from upriver.bench.nexmark_contestant import STATE_STORES
 from upriver.bench.nexmark_events import NexmarkSpec
 from upriver.bench.nexmark_queries import QUERIES
 from upriver.bench.rescale import RescaleOptions, measure_rescale
 from upriver.bench.stages import StageOptions, measure_stages
+from upriver.bench.stateful_map import CASES
 from upriver.bench.throughput import ThroughputOptions, measure_throughput
+from upriver.bench.vote import measure_vote
+from upriver.bench.vote_command import add_arguments, options_of, render_vote
 from upriver.errors import UserError
+from upriver.machines.strategies import Strategy
 from upriver.rescale import STRATEGIES
 from upriver.text import render_rows
+
+COMPARED = tuple(strategy for strategy in STRATEGIES if strategy != Strategy.LAZY)
+"""Where every key is kept, ``lazy`` is ``icadd``."""
 
 Run = Callable[[argparse.Namespace], int]
 
@@ -33,6 +42,10 @@ def add_benchmarks(benchmarks: Any) -> None:
         _benchmark(benchmarks, "rescale", _rescale, "what a rescale costs those who look up and feed meanwhile")
     )
     _add_nexmark(_benchmark(benchmarks, "nexmark", _nexmark, "NEXMark's queries 0 to 8, beside Spark's streaming"))
+    add_arguments(
+        _benchmark(benchmarks, "vote", _vote, "partial views beside a full one, with less and less memory"), _number
+    )
+    add_lobsters(_benchmark(benchmarks, "lobsters", _lobsters, "a site's pages, on partial views and on full"), _number)
     _add_stages(_benchmark(benchmarks, "stages", _stages, "rows/s of each step on the way to a view, alone"))
 
 
@@ -171,7 +184,7 @@ def render_stages(measured: Mapping[str, Any]) -> str:
 
 
 def _add_nexmark(parser: argparse.ArgumentParser) -> None:
-    _number(parser, "--events", 1_000_000, "people, auctions and bids together")
+    _number(parser, "--events", 2_000_000, "people, auctions and bids together")
     _number(parser, "--event-rate", 10_000, "of them a second of event time")
     _number(parser, "--seed", 1, "of the events")
     _number(parser, "--files", 10, "Parquet files of each table, one to a micro-batch")
@@ -189,11 +202,22 @@ def _add_nexmark(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--state-store", choices=STATE_STORES, default="default", help="where Spark's streaming keeps its state"
     )
+    parser.add_argument(
+        "--map-keys",
+        type=_numbers,
+        default=tuple(case.keys for case in CASES),
+        metavar="N,...",
+        help="stateful maps over so many keys are measured as well (default: all cases; none: an empty text)",
+    )
     parser.add_argument("--data", metavar="DIR", help="keep the events there, and use them if they are there already")
 
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(","))
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in text.split(",") if number)
 
 
 def _nexmark(options: argparse.Namespace) -> int:
@@ -207,6 +231,7 @@ def _nexmark(options: argparse.Namespace) -> int:
             warm_up_files=options.warm_up_files,
             has_spark=not options.no_spark,
             state_store=options.state_store,
+            map_keys=options.map_keys,
             data=options.data,
         ),
         _say(),
@@ -230,7 +255,30 @@ def render_nexmark(measured: Mapping[str, Any]) -> str:
         [query, *(_shown(figures[name]) for name in names[:-2]), str(figures["equal"]), figures["why"] or ""]
         for query, figures in measured["queries"].items()
     ]
-    return "\n" + render_rows(["", *names], rows, [False, *(True for _ in names[:-2]), False, False])
+    table = render_rows(["", *names], rows, [False, *(True for _ in names[:-2]), False, False])
+    return f"\n{table}\n\n{render_stateful_map(measured['stateful_map'])}"
+
+
+def render_stateful_map(measured: Mapping[str, Any]) -> str:
+    """The rows per second of stateful maps, each form's and Spark's, for a person."""
+    if not measured["cases"]:
+        return f"stateful maps: {measured['why']}"
+    names = ["keys", "form", "rows_per_s", "spark_rows_per_s", "ratio", "with all keys in its state", "equal", "why"]
+    rows = [
+        [
+            f"{case['keys']:,}",
+            form,
+            f"{rate:,}",
+            _shown(case["spark_rows_per_s"]),
+            _shown(case["ratio"] and case["ratio"][form]),
+            f"{case['alone'][form]:,}",
+            str(case["equal"]),
+            case["why"] or "",
+        ]
+        for case in measured["cases"]
+        for form, rate in case["upriver_rows_per_s"].items()
+    ]
+    return render_rows(names, rows, [True, False, True, True, True, True, False, False])
 
 
 def _add_rescale(parser: argparse.ArgumentParser) -> None:
@@ -238,7 +286,7 @@ def _add_rescale(parser: argparse.ArgumentParser) -> None:
     _number(parser, "--from", 2, "workers before")
     _number(parser, "--to", 4, "workers after; then back again")
     parser.add_argument(
-        "--strategies", nargs="+", choices=STRATEGIES, default=STRATEGIES, help="those to compare (default: all)"
+        "--strategies", nargs="+", choices=STRATEGIES, default=COMPARED, help="those to compare (default: all but lazy)"
     )
     parser.add_argument("--no-spark", action="store_true", help="without Spark's own way")
     parser.add_argument("--batching", action="store_true", help="compare fixed numbers of keys at a time as well")
@@ -273,6 +321,18 @@ def _rescale(options: argparse.Namespace) -> int:
     )
     print(json.dumps(measured) if options.json else render_rescale(measured))
     return 0 if measured["right"] else 1
+
+
+def _vote(options: argparse.Namespace) -> int:
+    measured = measure_vote(options_of(options), _say())
+    print(json.dumps(measured) if options.json else render_vote(measured))
+    return 1 if measured["wrong_answers"] else 0
+
+
+def _lobsters(options: argparse.Namespace) -> int:
+    measured = measure_lobsters(lobsters_options(options), _say())
+    print(json.dumps(measured) if options.json else render_lobsters(measured))
+    return 1 if measured["wrong_answers"] else 0
 
 
 def default_picture(directory: Path) -> Path | None:

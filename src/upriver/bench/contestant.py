@@ -87,7 +87,7 @@ Ended = Callable[[Any, float, DataFrame], None]
 def _upriver(spark: SparkSession, task: Task, ended: Ended) -> None:
     with App(spark, f"{task.work}/lake", workers=task.workers) as app:
         app.table(TABLE, _stream(spark, task), key="k")
-        app.view(VIEW, TOTALS, key="k")
+        app.view(VIEW, TOTALS, key="k", partial=False)
         app.start()
         app.wait(RUN_S_MAX)
         reflected_at = time.time()

@@ -100,7 +100,7 @@ def _latency(river: HandFedRiver, client: Client, keys: np.ndarray, watched_max:
     added = Counter(keys.tolist())
     before = client.lookup(VIEW, watched)
     expected = [n + added[k] for k, n in zip(before["k"].to_pylist(), before["n"].to_pylist(), strict=True)]
-    published_at = river.publish(_events(keys))
+    published_at = river.publish(_events(keys)).at
     return _visible_at(client, watched, expected) - published_at
 
 
@@ -146,7 +146,7 @@ def _through_spark(spark: SparkSession, directory: Path, options: LatencyOptions
     arrived_at, visible_at = [], []
     with App(spark, str(directory / "lake"), workers=options.workers) as app:
         app.table(TABLE, stream, key="k")
-        app.view(VIEW, TOTALS, key="k")
+        app.view(VIEW, TOTALS, key="k", partial=False)
         app.start()
         with connect(app.address, app.token) as client:
             for number in range(WARM_UP + options.spark_epochs):

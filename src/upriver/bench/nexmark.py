@@ -2,30 +2,33 @@
 
 Each side answers each query in a fresh process tree of its own, confined to the same processors, and this process only
 watches. Both are given the same streaming DataFrames: the columns that the query reads, of the tables that it reads,
-one Parquet file of each to a micro-batch. First they take a few of the files the whole way, then all of them. What is
-measured begins with the first micro-batch, by Spark's own report, and ends when the view reflects all rows
-(``App.wait``), or when Spark has processed all there is (``processAllAvailable``).
+one Parquet file of each to a micro-batch. Queries that read no bids are given more events, so that all read about as
+many rows. First both sides take a few of the files the whole way, then all of them. What is measured begins with the
+first micro-batch, by Spark's own report, and ends when the view reflects all rows (``App.wait``), or when Spark has
+processed all there is (``processAllAvailable``).
 
 Upriver keeps every answer where it can be looked up; Spark's goes to the ``noop`` sink. Of windows Spark gives only
 those that are over, Upriver all that have begun. ``equal``: the view holds what Spark's batch query gives for the same
 rows. ``spark_equal``: so does what Spark's streaming query put out in the warm-up, as far as windows were over.
+
+``stateful_map`` is beside the queries: what no query of NEXMark asks for, a user's Python function with state.
 """
 
 import json
 import shutil
-import subprocess
-import sys
 import tempfile
-import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from upriver.bench.contest import Watched, run_side
 from upriver.bench.nexmark_contestant import RUN_S_MAX, SIDES, NexmarkTask, Ran, read_outcome
 from upriver.bench.nexmark_events import NexmarkSpec, write_nexmark
 from upriver.bench.nexmark_queries import QUERIES, Refused
 from upriver.bench.process_tree import Meter, available_cores
-from upriver.bench.throughput import SAMPLE_S, START_S_MAX
+from upriver.bench.stateful_map import CASES
+from upriver.bench.stateful_map_contestant import RUN_S_MAX as MAP_RUN_S_MAX
+from upriver.bench.stateful_map_contestant import StatefulMapTask
 from upriver.errors import UserError
 
 NOT_ASKED = Refused("not asked for")
@@ -35,7 +38,8 @@ NOT_ASKED = Refused("not asked for")
 class NexmarkOptions:
     """What to measure. queries: names out of QUERIES. files: of each table, one to a micro-batch. cores: processors
     that each side may use. warm_up_files: files of each table that are taken the whole way once, before the run that
-    counts. state_store: of Spark's side. data: directory to keep the events in; ``None`` for a temporary one."""
+    counts. state_store: of Spark's side. map_keys: which cases of stateful maps, by their number of keys; none of them
+    if it is empty. data: directory to keep the events in; ``None`` for a temporary one."""
 
     spec: NexmarkSpec
     queries: tuple[str, ...]
@@ -45,6 +49,7 @@ class NexmarkOptions:
     warm_up_files: int
     has_spark: bool
     state_store: str
+    map_keys: tuple[int, ...]
     data: str | None
 
 
@@ -70,14 +75,17 @@ def measure_nexmark(options: NexmarkOptions, say: Any = print) -> dict[str, Any]
     _check(options)
     queries = {}
     with tempfile.TemporaryDirectory(prefix="upriver-bench-") as directory:
-        data = Path(options.data or f"{directory}/events")
-        write_nexmark(data, options.spec, options.files)
-        say(f"{options.spec.events:,} events in {options.files} files of each table: {data}")
         for name in options.queries:
+            data = _write_events(name, options, Path(options.data or f"{directory}/events"), say)
             results = {side: _run(side, name, options, data, Path(directory) / f"{side}-{name}") for side in SIDES}
             for side, result in results.items():
                 say(f"{name} {side:8} {_told(result)}")
             queries[name] = report(name, results["upriver"], results["spark"])
+        stateful_map = _run_stateful_map(options, Path(directory) / "stateful-map")
+        for case in stateful_map["cases"]:
+            say(
+                f"stateful map, {case['keys']:,} keys: {case['upriver_rows_per_s']} rows/s, {case['ratio']} times Spark"
+            )
     return {
         "events": options.spec.events,
         "events_per_s_of_event_time": options.spec.events_per_s,
@@ -87,7 +95,8 @@ def measure_nexmark(options: NexmarkOptions, say: Any = print) -> dict[str, Any]
         "warm_up_files": options.warm_up_files,
         "spark_state_store": options.state_store,
         "queries": queries,
-        "equal": all(figures["equal"] is True for figures in queries.values()),
+        "stateful_map": stateful_map,
+        "equal": all(figures["equal"] is True for figures in (*queries.values(), stateful_map)),
     }
 
 
@@ -96,6 +105,20 @@ def _check(options: NexmarkOptions) -> None:
         raise UserError(f"no query {', '.join(unknown)}; there are: {', '.join(QUERIES)}")
     if options.cores > (there_are := len(available_cores())):
         raise UserError(f"cores={options.cores}: there are {there_are} for this process")
+    if unknown_keys := set(options.map_keys) - {case.keys for case in CASES}:
+        raise UserError(f"no stateful map over {sorted(unknown_keys)} keys; there are: {[case.keys for case in CASES]}")
+
+
+def _write_events(query: str, options: NexmarkOptions, root: Path, say: Any) -> Path:
+    """Where the events of a query are. Queries of the same tables and as many events share them."""
+    asked = QUERIES[query]
+    spec = replace(options.spec, events=asked.times * options.spec.events)
+    tables = sorted(asked.sources)
+    data = root / f"{'-'.join(tables)}-{asked.times}x"
+    if not data.exists():
+        say(f"{spec.events:,} events in {options.files} files, of which {' and '.join(tables)}: {data}")
+    write_nexmark(data, spec, options.files, tables)
+    return data
 
 
 def _run(side: str, query: str, options: NexmarkOptions, data: Path, work: Path) -> Result:
@@ -115,37 +138,42 @@ def _run(side: str, query: str, options: NexmarkOptions, data: Path, work: Path)
         state_store=options.state_store,
     )
     (work / "task.json").write_text(json.dumps(asdict(task)))
-    command = [sys.executable, "-m", "upriver.bench.nexmark_contestant", str(work / "task.json")]
-    with (work / "output").open("wb") as sink, subprocess.Popen(command, stdout=sink, stderr=sink) as process:
-        meter = _watch(process)
-    if process.returncode != 0:
-        return Refused(f"failed ({process.returncode}): {_last_line(work / 'output')}")
+    watched = run_side("upriver.bench.nexmark_contestant", work / "task.json", work / "output", RUN_S_MAX)
+    if watched.code != 0:
+        return _failed(watched)
     outcome = read_outcome(Path(task.result))
     shutil.rmtree(work)
-    return outcome if isinstance(outcome, Refused) else _measured(outcome, meter)
+    return outcome if isinstance(outcome, Refused) else _measured(outcome, watched.meter)
+
+
+def _run_stateful_map(options: NexmarkOptions, work: Path) -> dict[str, Any]:
+    """``cases`` of :func:`measure_stateful_map`, whether all of them are ``equal``, and ``why`` if it failed."""
+    if not options.map_keys:
+        return {"cases": [], "equal": True, "why": NOT_ASKED.why}
+    work.mkdir()
+    task = StatefulMapTask(
+        result=str(work / "outcome.json"),
+        cores=options.cores,
+        has_spark=options.has_spark,
+        seed=options.spec.seed,
+        keys=options.map_keys,
+    )
+    (work / "task.json").write_text(json.dumps(asdict(task)))
+    module = "upriver.bench.stateful_map_contestant"
+    watched = run_side(module, work / "task.json", work / "output", MAP_RUN_S_MAX)
+    if watched.code != 0:
+        return {"cases": [], "equal": False, "why": _failed(watched).why}
+    measured = json.loads(Path(task.result).read_text())
+    return {**measured, "equal": all(case["equal"] for case in measured["cases"]), "why": None}
+
+
+def _failed(watched: Watched) -> Refused:
+    return Refused(f"failed ({watched.code}): {watched.said[-1] if watched.said else 'it said nothing'}")
 
 
 def _why_not(query: str, options: NexmarkOptions) -> Refused | None:
     how = QUERIES[query].streaming
     return how if isinstance(how, Refused) else None if options.has_spark else NOT_ASKED
-
-
-def _watch(process: subprocess.Popen[bytes]) -> Meter:
-    """Meter a process to its end, or until it has had all its time."""
-    deadline = time.monotonic() + RUN_S_MAX + START_S_MAX
-    meter = Meter(process.pid)
-    try:
-        while process.poll() is None and time.monotonic() < deadline:
-            meter.sample()
-            time.sleep(SAMPLE_S)
-    finally:
-        process.kill()  # no more than a precaution if it has ended; Spark's JVM follows its driver
-    return meter
-
-
-def _last_line(output: Path) -> str:
-    lines = [line for line in output.read_text(errors="replace").splitlines() if line.strip()]
-    return lines[-1] if lines else "it said nothing"
 
 
 def _measured(ran: Ran, meter: Meter) -> Measured:

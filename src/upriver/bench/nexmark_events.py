@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -50,8 +51,8 @@ class NexmarkSpec:
         return pa.RecordBatch.from_pydict(columns)
 
 
-def write_nexmark(directory: Path, spec: NexmarkSpec, files: int) -> None:
-    """Write ``<table>/<number>.parquet`` for each table, each file with the rows of an even share of the events.
+def write_nexmark(directory: Path, spec: NexmarkSpec, files: int, tables: Sequence[str] = tuple(TABLES)) -> None:
+    """Write ``<table>/<number>.parquet`` for each of the tables, each with the rows of an even share of the events.
 
     An empty or absent directory is filled, and one that holds just this is left as it is. Modification times ascend,
     the order in which a Spark file stream takes the files. Raises UserError if anything else is there.
@@ -59,13 +60,13 @@ def write_nexmark(directory: Path, spec: NexmarkSpec, files: int) -> None:
     if not 1 <= files <= spec.events:
         raise UserError(f"{spec.events} events in {files} files: each file has one at least")
     directory.mkdir(parents=True, exist_ok=True)
-    done, holds = directory / _DONE, asdict(spec) | {"files": files}
+    done, holds = directory / _DONE, asdict(spec) | {"files": files, "tables": sorted(tables)}
     if done.exists() and json.loads(done.read_text()) == holds:
         return
     if any(directory.iterdir()):
         raise UserError(f"{directory} holds something else than {holds}: give an empty directory")
     cuts = [spec.events * file // files for file in range(files + 1)]
-    for table in TABLES:
+    for table in tables:
         (directory / table).mkdir()
         for file, (first, end) in enumerate(pairwise(cuts)):
             path = directory / table / f"{file:06d}.parquet"

@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from upriver.bench.probed_load import READY
 from upriver.client import Client, connect
 from upriver.errors import UpriverError
 
@@ -29,8 +30,6 @@ WAITING_MAX = 64
 """Lookups of each kind that can be under way at once; more of them wait, and their clocks run."""
 LOOKUP_S_MAX = 120.0
 """Seconds after which a lookup counts as failed."""
-READY = "ready"
-"""Said on stdout when steady lookups have begun."""
 PROBES = pa.schema(
     [
         ("due_at", pa.float64()),

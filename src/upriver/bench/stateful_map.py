@@ -88,11 +88,13 @@ CASES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatefulMapOptions:
-    """What to measure. partitions: of Spark's shuffle. spark_s: about how many seconds Spark's micro-batches of a case
-    may take together: a larger one is begun as long as not half of that is used up."""
+    """What to measure. partitions: of Spark's shuffle. has_spark: whether Spark's side is run. spark_s: about how many
+    seconds Spark's micro-batches of a case may take together: a larger one is begun as long as not half of that is used
+    up."""
 
     cases: Sequence[Case] = CASES
     partitions: int = 2
+    has_spark: bool = True
     spark_s: float = 25.0
     seed: int = 1
 
@@ -117,7 +119,7 @@ def measure_stateful_map(
 def _measure_case(
     spark: SparkSession, case: Case, options: StatefulMapOptions, say: Callable[[str], None]
 ) -> dict[str, Any]:
-    why = why_not()
+    why = why_not() if options.has_spark else "not asked for"
     lots = np.random.default_rng(options.seed)
     if why is None:
         with tempfile.TemporaryDirectory(prefix="upriver-bench-") as directory:

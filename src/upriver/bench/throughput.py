@@ -5,8 +5,6 @@ what it leaves out: ``docs/performance.md``.
 """
 
 import json
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -14,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from upriver.bench.contest import run_side
 from upriver.bench.contestant import RUN_S_MAX, SIDES, Outcome, Task
 from upriver.bench.events import EventsSpec, write_events
 from upriver.bench.figures import median
@@ -21,10 +20,6 @@ from upriver.bench.process_tree import Meter, available_cores
 from upriver.errors import ClusterError, UserError
 from upriver.spark.session import heap_mb, memory_bytes
 
-SAMPLE_S = 0.25
-"""Seconds between two looks at a side's process tree."""
-START_S_MAX = 300.0
-"""Seconds that a side may take beside the measured span: start of Spark, comparison of the views."""
 ERROR_LINES_MAX = 30
 """Lines of a failed side's output that are shown."""
 
@@ -83,7 +78,7 @@ def _check_cores(cores: int) -> None:
 
 
 def _run(side: str, options: ThroughputOptions, data: Path, work: Path) -> tuple[Measured, Outcome]:
-    """One run of one side, in a process tree that ends with it."""
+    """One run of one side, in a process tree that ends with it. Raises ClusterError if it fails."""
     work.mkdir()
     task = Task(
         side=side,
@@ -97,26 +92,12 @@ def _run(side: str, options: ThroughputOptions, data: Path, work: Path) -> tuple
     )
     (work / "task.json").write_text(json.dumps(asdict(task)))
     started_at = time.time()
-    meter = _watch([sys.executable, "-m", "upriver.bench.contestant", str(work / "task.json")], side, work / "output")
+    watched = run_side("upriver.bench.contestant", work / "task.json", work / "output", RUN_S_MAX)
+    if watched.code != 0:
+        failed = f"the {side} side of the benchmark failed ({watched.code}):"
+        raise ClusterError("\n".join([failed, *watched.said[-ERROR_LINES_MAX:]]))
     outcome = Outcome(**json.loads((work / "outcome.json").read_text()))
-    return measure(options.events.rows, started_at, outcome, meter), outcome
-
-
-def _watch(command: Sequence[str], side: str, output: Path) -> Meter:
-    """Run a command to its end under a meter. Raises ClusterError if it fails."""
-    deadline = time.monotonic() + RUN_S_MAX + START_S_MAX
-    with output.open("wb") as sink, subprocess.Popen(command, stdout=sink, stderr=sink) as process:
-        meter = Meter(process.pid)
-        try:
-            while process.poll() is None and time.monotonic() < deadline:
-                meter.sample()
-                time.sleep(SAMPLE_S)
-        finally:
-            process.kill()  # no more than a precaution if it has ended; Spark's JVM follows its driver
-    if process.returncode != 0:
-        lines = output.read_text(errors="replace").splitlines()[-ERROR_LINES_MAX:]
-        raise ClusterError("\n".join([f"the {side} side of the benchmark failed ({process.returncode}):", *lines]))
-    return meter
+    return measure(options.events.rows, started_at, outcome, watched.meter), outcome
 
 
 def measure(rows: int, started_at: float, outcome: Outcome, meter: Meter) -> Measured:

@@ -30,6 +30,18 @@ class Batch:
         """The same rows with other columns."""
         return Batch(rows, self.hash64, self.weight)
 
+    def slice(self, start: int, stop: int) -> "Batch":
+        """The rows from ``start`` to before ``stop``."""
+        weight = None if self.weight is None else self.weight[start:stop]
+        return Batch(self.rows.slice(start, stop - start), self.hash64[start:stop], weight)
+
+    def repeated(self) -> "Batch":
+        """Each row as often as its weight, which is not below zero, says; each of them with weight +1."""
+        if self.weight is None:
+            return self
+        places = np.repeat(np.arange(len(self)), self.weight)
+        return Batch(self.rows.take(pa.array(places)), self.hash64[places])
+
     def filtered(self, mask: npt.NDArray[np.bool_]) -> "Batch":
         """The rows where ``mask`` is true, in order."""
         if mask.all():

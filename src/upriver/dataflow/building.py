@@ -1,6 +1,6 @@
 """From the plan of a region to its operators: one builder for each kind."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -22,6 +22,7 @@ from upriver.dataflow.operators.topk import TopK
 from upriver.dataflow.operators.union import Union
 from upriver.dataflow.plan import Projection
 from upriver.dataflow.routing import Key, Routing, found_in, of_join, routings
+from upriver.dataflow.table_rows import one_by_one, table_rows
 from upriver.errors import ProtocolError
 
 
@@ -63,18 +64,28 @@ def operators_of(plan: RegionPlan, evaluator: Evaluator) -> Operators:
     """Operators that have not seen anything. Raises ProtocolError for a plan that contradicts itself."""
     schemas = [*(entry.schema for entry in plan.inputs), *(node.schema for node in plan.nodes)]
     found = routings(plan)
+    tried = {number for rows in table_rows(plan) for number in one_by_one(plan, rows.number)}
+    stateless = stateless_of(plan, tried, evaluator.curt())
     built: list[Operator] = []
     stateful: list[Stateful] = []
     for number, node in enumerate(plan.nodes, start=len(plan.inputs)):
         sources = [schemas[source] for source in node.inputs]
         routing = [found[source] for source in node.inputs]
         place = Place(node, sources, routing, _titles_of(plan, number), evaluator)
-        if type(node.op) in STATELESS:
-            built.append(STATELESS[type(node.op)](node.op, place))
+        if number in stateless:
+            built.append(stateless[number])
+        elif type(node.op) in STATELESS:
+            built.append(STATELESS[type(node.op)](node, evaluator))
         else:
             stateful.append(STATEFUL[type(node.op)](node.op, place))
             built.append(stateful[-1])
     return Operators(tuple(built), tuple(stateful))
+
+
+def stateless_of(plan: RegionPlan, numbers: Iterable[int], evaluator: Evaluator) -> dict[int, Operator]:
+    """The operators of these nodes, none of which keeps anything, by number."""
+    nodes = {number: plan.nodes[number - len(plan.inputs)] for number in numbers}
+    return {number: STATELESS[type(node.op)](node, evaluator) for number, node in nodes.items()}
 
 
 def titles(output: Projection) -> dict[str, str]:
@@ -100,13 +111,14 @@ def _join(op: ops.Join, place: Place) -> Stateful:
     return Join(op, left, right, *keys, place.evaluator)
 
 
-STATELESS: Mapping[type, Callable[[Any, Place], Operator]] = MappingProxyType(
+STATELESS: Mapping[type, Callable[[Any, Evaluator], Operator]] = MappingProxyType(
     {
-        ops.Filter: lambda op, place: Filtering(op.predicate, place.evaluator),
-        ops.Project: lambda op, place: Projecting(op.projection, place.evaluator),
-        ops.Union: lambda op, place: Union(place.node.schema),
+        ops.Filter: lambda node, evaluator: Filtering(node.op.predicate, evaluator),
+        ops.Project: lambda node, evaluator: Projecting(node.op.projection, evaluator),
+        ops.Union: lambda node, _: Union(node.schema),
     }
 )
+"""Builders, by the node's record."""
 STATEFUL: Mapping[type, Callable[[Any, Place], Stateful]] = MappingProxyType(
     {
         ops.Aggregate: lambda op, place: Grouped(op.plan, place.source, place.routing(op.plan.group), place.titles),

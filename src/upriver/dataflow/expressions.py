@@ -5,8 +5,10 @@ call costs a fraction of a millisecond. DuckDB's optimizer is off: it may reorde
 nothing to optimise in a scan with a SELECT list.
 """
 
+import copy
 import re
 from collections.abc import Sequence
+from itertools import count
 from typing import Any
 
 import duckdb
@@ -15,14 +17,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from upriver.dataflow.plan import Projection
+from upriver.dataflow.row_text import value_text
 from upriver.dataflow.sql_macros import MACROS
 from upriver.dataflow.sql_types import duck_name, is_instant
 from upriver.errors import ProtocolError, RowError
 
 STATEMENTS_MAX = 256
 """Prepared statements kept at a time. A worker has a few for each view; the oldest goes first."""
-VALUE_CHARS_MAX = 60
-"""Of a value in an error message."""
 
 _WORDS = re.compile(r"""'(?:[^']|'')*'|"((?:[^"]|"")+)\"""")
 _PLAIN = re.compile(r'"(?:[^"]|"")+"')
@@ -49,7 +50,15 @@ class Evaluator:
             self._duck.execute(f"CREATE MACRO {signature} AS {body}")
         self._duck.execute("SET lock_configuration = true")
         self._statements: dict[tuple[tuple[str, ...], pa.Schema, pa.Schema], _Statement] = {}
-        self._prepared = 0
+        self._numbers = count(1)
+        """Of the statements to come."""
+        self._blames = True
+
+    def curt(self) -> "Evaluator":
+        """The same evaluator, but for its errors: they do not look for the row at fault, which takes time."""
+        other = copy.copy(self)
+        other._blames = False
+        return other
 
     def project(self, rows: pa.RecordBatch, projection: Projection) -> pa.RecordBatch:
         """The projection's columns, one row for each of ``rows``, in order; a plain column is not copied.
@@ -85,7 +94,8 @@ class Evaluator:
         try:
             return statement.run(rows)
         except _ROWS_AT_FAULT as error:
-            raise RowError(f"{_first_line(error)} {statement.blame(rows)}".rstrip()) from error
+            blamed = statement.blame(rows) if self._blames else ""
+            raise RowError(f"{_first_line(error)} {blamed}".rstrip()) from error
         except duckdb.Error as error:
             raise ProtocolError(f"DuckDB cannot evaluate {' and '.join(expressions)}: {error}") from error
 
@@ -96,8 +106,7 @@ class Evaluator:
             if len(self._statements) >= STATEMENTS_MAX:
                 oldest = next(iter(self._statements))
                 self._statements.pop(oldest).drop()
-            self._prepared += 1
-            statement = _Statement(self._duck, f"s{self._prepared}", expressions, schema, rows)
+            statement = _Statement(self._duck, f"s{next(self._numbers)}", expressions, schema, rows)
             self._statements[key] = statement
         return statement
 
@@ -162,7 +171,7 @@ class _Statement:
             half = rows.num_rows // 2
             rows = rows.slice(0, half) if self._fails(rows.slice(0, half)) else rows.slice(half)
         values = (
-            f"{name} = {_shown(rows.column(place))}" for name, place in zip(self._names, self._places, strict=True)
+            f"{name} = {value_text(rows.column(place))}" for name, place in zip(self._names, self._places, strict=True)
         )
         return f"(row: {', '.join(values)})" if self._names else ""
 
@@ -212,11 +221,6 @@ def _exactly(values: pa.Array, type: pa.DataType) -> pa.Array:
 
 def _one(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-
-
-def _shown(value: pa.Array) -> str:
-    text = str(value[0].as_py()) if value[0].is_valid else "NULL"
-    return text if len(text) <= VALUE_CHARS_MAX else f"{text[:VALUE_CHARS_MAX]}..."
 
 
 def _first_line(error: duckdb.Error) -> str:

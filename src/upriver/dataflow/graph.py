@@ -6,7 +6,7 @@ more than that of the deepest region that does.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import pyarrow as pa
@@ -110,12 +110,16 @@ class Send:
     key: tuple[str, ...]
 
 
+NOT_WANTED = "it is declared with partial=False"
+
+
 @dataclass(frozen=True)
 class DataflowPlan:
     """A compiled view: what the driver works out once, and every worker builds its regions from.
 
     name, sql: as declared. key: the view's key, columns of ``schema``, in the order of the last region's routing key.
-    regions: each after those that feed it; the last one has the store, and the view's name.
+    regions: each after those that feed it; the last one has the store, and the view's name. full_because: why all keys
+    are kept, in words; ``None``: only those are that are looked up, and the view is partial.
     """
 
     name: str
@@ -123,6 +127,7 @@ class DataflowPlan:
     key: tuple[str, ...]
     schema: pa.Schema
     regions: tuple[RegionPlan, ...]
+    full_because: str | None = NOT_WANTED
 
     @cached_property
     def depths(self) -> Mapping[str, int]:
@@ -132,6 +137,22 @@ class DataflowPlan:
             fed_by = [depths[entry.edge.region] for entry in region.inputs if isinstance(entry.edge, ExchangeEdge)]
             depths[region.name] = 1 + max(fed_by, default=-1)
         return depths
+
+    @property
+    def is_cone(self) -> bool:
+        """Whether each worker computes by itself what is looked up at it (``upquery/cone.py``)."""
+        return self.full_because is None and self.depth > 0
+
+    @property
+    def spread(self) -> tuple[RegionPlan, ...]:
+        """The regions that are spread over all workers, and to which rows come. To a cone none come: it reads them."""
+        return (replace(self.regions[-1], inputs=()),) if self.is_cone else self.regions
+
+    @property
+    def stages(self) -> Mapping[str, int]:
+        """Of the regions that are spread: the stage of an epoch in which rows that were exchanged are taken in; 0 where
+        none are."""
+        return {self.name: 0} if self.is_cone else self.depths
 
     @property
     def channels(self) -> frozenset[Channel]:

@@ -4,10 +4,13 @@ A column is called by the table's column that it is, or by how it is made of suc
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 
 from upriver.dataflow.column_names import columns_in, with_texts
+from upriver.dataflow.graph import DataflowPlan, LakeEdge, Node, RegionPlan
 from upriver.dataflow.operators.project import quoted
 from upriver.dataflow.ops import Aggregate, Op, Project, StatefulMap, TopK
 from upriver.dataflow.plan import AggregateCall, AggregatePlan
@@ -17,6 +20,30 @@ EXPRESSION_CHARS_MAX = 60
 
 Below = Callable[[int, str], str]
 """What a column of an operator's input is, given the input's number and the column."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origins:
+    """What the columns of a plan's regions are, traced back over exchange edges to the tables."""
+
+    plan: DataflowPlan
+
+    def of(self, region: RegionPlan, number: int, column: str) -> str:
+        """What a column of an input, or of a node, of a region is. number: as the region counts them."""
+        if number >= len(region.inputs):
+            node = region.nodes[number - len(region.inputs)]
+            return origin(node.op, column, *self.below(region, node))
+        edge = region.inputs[number].edge
+        if isinstance(edge, LakeEdge):
+            return f"{edge.table}.{column}"
+        source = next(other for other in self.plan.regions if other.name == edge.region)
+        return self.of(source, len(source.inputs) + len(source.nodes) - 1, column)
+
+    def below(self, region: RegionPlan, node: Node) -> tuple[list[pa.Schema], Below]:
+        """The schemas of a node's inputs, and what their columns are."""
+        schemas = [*(entry.schema for entry in region.inputs), *(other.schema for other in region.nodes)]
+        names = [partial(self.of, region, number) for number in node.inputs]
+        return [schemas[number] for number in node.inputs], lambda place, name: names[place](name)
 
 
 def origin(op: Op, column: str, inputs: Sequence[pa.Schema], below: Below) -> str:

@@ -1,8 +1,7 @@
-"""A compiled view: what the driver works out once, and every worker builds operators from.
+"""What plans are made of: tables and their lake edges, projections and aggregates. All of it frozen, comparable data.
 
-A plan is data: frozen, comparable, JSON both ways. Expressions are DuckDB SQL over named columns, which may call the
-macros of sql_macros; double quotes hold nothing but column names, and a column as it is is its quoted name alone. The
-SQL that the user wrote is kept beside them for messages and for ``explain``.
+Expressions are DuckDB SQL over named columns, which may call the macros of sql_macros; double quotes hold nothing but
+column names, and a column as it is is its quoted name alone. A view's whole plan is :mod:`upriver.dataflow.graph`'s.
 """
 
 import base64
@@ -87,13 +86,6 @@ class Projection:
     expressions: tuple[str, ...]
     schema: pa.Schema
 
-    def to_json(self) -> dict[str, Any]:
-        return {"expressions": list(self.expressions), "schema": schema_to_json(self.schema)}
-
-    @classmethod
-    def from_json(cls, json: Mapping[str, Any]) -> Self:
-        return cls(tuple(json["expressions"]), schema_from_json(json["schema"]))
-
 
 @dataclass(frozen=True, slots=True)
 class AggregateCall:
@@ -115,90 +107,13 @@ class AggregateCall:
 
 @dataclass(frozen=True, slots=True)
 class AggregatePlan:
-    """Group by the input columns ``group`` (may be empty of extras but always holds the routing key's columns).
+    """Group by the input columns ``group``, among which are the routing key's, whatever their order.
 
-    The routing key's columns come first in ``group``, in the order of the plan's ``index``; then the others. Each has
-    the value that Spark groups by (one zero, one NaN). Output columns: the group columns, then one per call. retracts:
-    whether rows may be taken back. If not, less is kept: of extremes only the best, of sums of floats not every bit.
+    Each has the value that Spark groups by (one zero, one NaN). Output columns: the group columns, then one per call.
+    retracts: whether rows may be taken back. If not, less is kept: of extremes only the best, of sums of floats not
+    every bit.
     """
 
     group: tuple[str, ...]
     calls: tuple[AggregateCall, ...]
     retracts: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        fields = [pa.field(call.output, call.type) for call in self.calls]
-        return {
-            "group": list(self.group),
-            "calls": [[call.function, call.argument, call.distinct, call.where] for call in self.calls],
-            "outputs": schema_to_json(pa.schema(fields)),
-            "retracts": self.retracts,
-        }
-
-    @classmethod
-    def from_json(cls, json: Mapping[str, Any]) -> Self:
-        outputs = schema_from_json(json["outputs"])
-        calls = (
-            AggregateCall(function, argument, field.name, field.type, distinct, where)
-            for (function, argument, distinct, where), field in zip(json["calls"], outputs, strict=True)
-        )
-        return cls(tuple(json["group"]), tuple(calls), json["retracts"])
-
-
-@dataclass(frozen=True, slots=True)
-class ViewPlan:
-    """One view as one region: lake edge, filter, projection, aggregate or rows, output projection.
-
-    name, sql: as declared. table, index: the lake edge; ``index`` is the routing key in the table's column names.
-    key: the view's key in output column names, in the order of ``index`` (``key[i]`` holds the values of
-    ``index[i]``). filter: a DuckDB predicate over the table's columns, or ``None``. project: columns computed from
-    the table's rows, the input of the aggregate or the stored rows. aggregate: ``None`` for a view of rows.
-    having: a DuckDB predicate over the aggregate's output, or ``None``. output: the view's columns, computed from
-    the aggregate's output (or the stored rows) when the view is read; its schema is the view's.
-    """
-
-    name: str
-    sql: str
-    table: str
-    index: tuple[str, ...]
-    key: tuple[str, ...]
-    filter: str | None
-    project: Projection
-    aggregate: AggregatePlan | None
-    having: str | None
-    output: Projection
-
-    @property
-    def channel(self) -> Channel:
-        """The lake edge that feeds this view."""
-        return lake_channel(self.table, self.index)
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "sql": self.sql,
-            "table": self.table,
-            "index": list(self.index),
-            "key": list(self.key),
-            "filter": self.filter,
-            "project": self.project.to_json(),
-            "aggregate": None if self.aggregate is None else self.aggregate.to_json(),
-            "having": self.having,
-            "output": self.output.to_json(),
-        }
-
-    @classmethod
-    def from_json(cls, json: Mapping[str, Any]) -> Self:
-        aggregate = json["aggregate"]
-        return cls(
-            name=json["name"],
-            sql=json["sql"],
-            table=json["table"],
-            index=tuple(json["index"]),
-            key=tuple(json["key"]),
-            filter=json["filter"],
-            project=Projection.from_json(json["project"]),
-            aggregate=None if aggregate is None else AggregatePlan.from_json(aggregate),
-            having=json["having"],
-            output=Projection.from_json(json["output"]),
-        )

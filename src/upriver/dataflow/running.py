@@ -8,7 +8,7 @@ The state of a key is what the operators and the view's store keep of it, and it
 already is no state: it goes its way from where it came out, wherever the key goes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -18,19 +18,24 @@ import numpy as np
 import pyarrow as pa
 
 from upriver.dataflow.batch import Batch, Hashes, Outgoing
-from upriver.dataflow.building import Operators, operators_of, titles
+from upriver.dataflow.building import operators_of, titles
+from upriver.dataflow.gate import Gate
 from upriver.dataflow.graph import DataflowPlan, ExchangeEdge, RegionPlan, Send, ViewStore
 from upriver.dataflow.operators.aggregate import Aggregate
 from upriver.dataflow.operators.consolidate import concatenated, consolidated
 from upriver.dataflow.operators.evaluator import Evaluator
 from upriver.dataflow.operators.gather import Gather
+from upriver.dataflow.operators.lasting_store import LastingStore
+from upriver.dataflow.operators.operator import Stateful
 from upriver.dataflow.operators.row_counts import RowCounts
 from upriver.dataflow.operators.rows import Rows
-from upriver.dataflow.operators.turnover import Turnover
 from upriver.dataflow.operators.view import Store, View
 from upriver.dataflow.routing import found_in, routings
+from upriver.dataflow.set_aside import SetAside
+from upriver.dataflow.sieve import Flowing, passed
 from upriver.errors import ProtocolError
 from upriver.hashing import hash64
+from upriver.vnodes import vnode_range
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,9 @@ class Keeper(Protocol):
     @property
     def nbytes(self) -> int: ...
 
+    @property
+    def live_nbytes(self) -> int: ...
+
     def hashes_between(self, least: int, most: int) -> Hashes: ...
 
     def drop(self, keys: Hashes) -> None: ...
@@ -65,7 +73,7 @@ class Kept:
 
     def __init__(self, plan: ViewStore, source: pa.Schema, evaluator: Evaluator) -> None:
         """source: of the rows to come."""
-        self.store = Turnover(partial(_store_of, plan, source))
+        self.store = LastingStore(partial(_store_of, plan, source))
         self.view = View(self.store, plan.output, plan.having, evaluator)
         self.parts = len(self.store.collect(np.empty(0, np.uint64)))
 
@@ -73,20 +81,23 @@ class Kept:
 class Region:
     """The share of one region that one worker has."""
 
-    __slots__ = ("_gathers", "_kept", "_operators", "_outbox", "_sends", "_stateful", "_wiring")
+    __slots__ = ("_gate", "_gathers", "_kept", "_operators", "_outbox", "_sends", "_stateful", "_wiring")
 
     def __init__(
         self,
         wiring: Wiring,
-        operators: Operators,
+        gate: Gate,
+        stateful: Sequence[Stateful],
         gathers: Sequence[Gather | None],
         kept: Kept | None,
         sends: Sequence[Send],
     ) -> None:
-        """operators: of the nodes. gathers: one for each port, ``None`` for that of a lake edge."""
+        """stateful: of the gate's operators, those that keep something. gathers: one for each port, ``None`` for that
+        of a lake edge."""
         self._wiring = wiring
-        self._operators = operators.all
-        self._stateful = operators.stateful
+        self._gate = gate
+        self._operators = gate.operators
+        self._stateful = tuple(stateful)
         self._gathers = tuple(gathers)
         self._kept = kept
         self._sends = tuple(sends)
@@ -94,14 +105,19 @@ class Region:
         """What has come out and is not drained."""
 
     @classmethod
-    def build(cls, view: DataflowPlan, region: RegionPlan, evaluator: Evaluator) -> Self:
-        """An empty region of a view. Raises ProtocolError for a plan that contradicts itself."""
+    def build(
+        cls, view: DataflowPlan, region: RegionPlan, evaluator: Evaluator, sets_aside: Collection[str] = ()
+    ) -> Self:
+        """An empty region of a view. sets_aside: the tables of which a row that the view cannot be computed from is
+        left out; one of another table is an error. Raises ProtocolError for a plan that contradicts itself."""
         source, store = (region.nodes or region.inputs)[-1].schema, region.store
         if store is not None and found_in(routings(region)[-1], store.key) != store.key:
             raise ProtocolError(f"region {region.name!r}: its key is not in {store.key} of what it keeps")
+        operators = operators_of(region, evaluator)
         return cls(
             Wiring(len(region.inputs), tuple(node.inputs for node in region.nodes)),
-            operators_of(region, evaluator),
+            Gate(view, region, operators.all, evaluator, sets_aside),
+            operators.stateful,
             [Gather(entry.schema) if isinstance(entry.edge, ExchangeEdge) else None for entry in region.inputs],
             None if store is None else Kept(store, source, evaluator),
             view.sends(region.name),
@@ -112,14 +128,19 @@ class Region:
     def apply(self, port: int, batch: Batch) -> None:
         """Take in rows of one input, in the order in which they came off the edge.
 
-        Raises RowError if a row makes an operator fail. The region is of no use then: a part of the batch may be in its
-        state.
+        Raises RowError if a row makes an operator fail and is not to be set aside. The region is of no use then: a part
+        of the batch may be in its state.
         """
         gather = self._gathers[port]
         if gather is None:
-            self._flow(port, batch)
+            with self._gate.naming(port):
+                self._flow(port, batch)
         else:
             gather.add(batch)
+
+    def left_out(self) -> list[SetAside]:
+        """The rows of tables that were set aside since the last time: nothing here depends on them."""
+        return self._gate.left_out()
 
     @property
     def gathered(self) -> int:
@@ -132,7 +153,8 @@ class Region:
         for port, gather in enumerate(self._gathers):
             rows = None if gather is None else gather.take()
             if rows is not None:
-                self._flow(port, consolidated(rows))
+                with self._gate.naming(None):
+                    self._flow(port, consolidated(rows))
         return settled
 
     def drain(self) -> list[Outgoing]:
@@ -149,17 +171,15 @@ class Region:
 
     def _flow(self, port: int, batch: Batch) -> None:
         """Take rows of one input through the operators."""
-        flowing = {port: batch}
+        flowing: Flowing = {port: batch}
+        self._gate.let_in(port, flowing)
         for number, (operator, inputs) in enumerate(
             zip(self._operators, self._wiring.nodes, strict=True), start=self._wiring.ports
         ):
-            changes = [
-                operator.apply(place, flowing[source])
-                for place, source in enumerate(inputs)
-                if source in flowing and len(flowing[source])
-            ]
-            if changes:
-                flowing[number] = concatenated(changes)
+            made = None if number in flowing else passed(operator, inputs, flowing)
+            if made is not None:
+                flowing[number] = made
+                self._gate.let_in(number, flowing)
         out = flowing.get(self._wiring.last)
         if out is None or not len(out):
             return
@@ -184,7 +204,8 @@ class Region:
 
     def stats(self) -> dict[str, int]:
         """rows, keys: of the view, before HAVING; 0 in a region that does not keep it. held: rows, groups and states
-        that operators keep. gathered: rows that wait. bytes: of memory. Costs no more with size."""
+        that operators keep. gathered: rows that wait. bytes: of memory; live_bytes:
+        what of them is for something that is kept, while the rest comes back in time. Costs no more with size."""
         kept = None if self._kept is None else self._kept.store
         return {
             "rows": 0 if kept is None else kept.rows,
@@ -192,6 +213,7 @@ class Region:
             "held": sum(operator.held for operator in self._stateful),
             "gathered": self.gathered,
             "bytes": sum(keeper.nbytes for keeper in self._keepers),
+            "live_bytes": sum(keeper.live_nbytes for keeper in self._keepers),
         }
 
     @property
@@ -204,8 +226,7 @@ class Region:
 
     def keys_of(self, vnode: int, vnodes: int) -> Hashes:
         """The hash64 of all keys of that vnode that have state here, ascending and unique. vnodes: the lake's."""
-        width = 2**64 // vnodes
-        least, most = vnode * width, (vnode + 1) * width - 1
+        least, most = vnode_range(vnode, vnodes)
         found = [keeper.hashes_between(least, most) for keeper in self._keepers]
         return np.unique(np.concatenate([np.empty(0, np.uint64), *found]))
 

@@ -9,7 +9,7 @@ Read next: sql_queries (any query), sql_select (one SELECT, clause by clause), s
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,8 +18,7 @@ from sqlglot import exp
 from sqlglot.tokenizer_core import TokenType
 
 from upriver.dataflow.algebra import Relation
-from upriver.dataflow.plan import TableSpec, ViewPlan
-from upriver.dataflow.sql_one_region import one_region
+from upriver.dataflow.plan import TableSpec
 from upriver.dataflow.sql_queries import Views, compile_query, parsed
 from upriver.dataflow.sql_relations import retyped, unbounded
 from upriver.dataflow.sql_scope import Column, Rows
@@ -73,11 +72,10 @@ def compile_view(
     return CompiledView(source, retyped(rows.relation, schema), schema)
 
 
-def plan_view(name: str, sql: str, key: str | Sequence[str], tables: Mapping[str, TableSpec], typer: Typer) -> ViewPlan:
-    """Compile a view that is one region. ``key``: output columns by which it is looked up; each a plain column of the
-    table. Raises as :func:`compile_view` does."""
-    view = compile_view(name, sql, tables, {}, typer)
-    return one_region(view.source, view.relation, (key,) if isinstance(key, str) else tuple(key))
+def over_tables(sql: str, views: Mapping[str, str]) -> str:
+    """A compiled view's SQL, for Spark, as a query that reads tables alone. views: as when it was compiled."""
+    source = Source("", sql)
+    return _behind(_before(source.parse(), views), source)
 
 
 # What Spark says
@@ -96,12 +94,21 @@ def _read(source: Source, typer: Typer) -> exp.Expr:
 
 def _typed(source: Source, tree: exp.Expr, views: Mapping[str, str], typer: Typer) -> pa.Schema:
     """The query's schema, as Spark has it."""
+    before = _before(tree, views)
+    return _asked(source, _behind(before, source), before.count("\n"), typer)
+
+
+def _before(tree: exp.Expr, views: Mapping[str, str]) -> str:
+    """What stands before a query that reads views, so that it reads tables alone: the views' own SQL."""
     used = _used(tree, {name.lower(): (name, sql) for name, sql in views.items()})
     if not used:
-        return _asked(source, source.sql, 0, typer)
+        return ""
     queries = ",\n".join(f"`{name}` AS (\n{_unended(Source(name, sql))}\n)" for name, sql in used.items())
-    before = f"WITH {queries}\nSELECT * FROM (\n"
-    return _asked(source, f"{before}{_unended(source)}\n)", before.count("\n"), typer)
+    return f"WITH {queries}\nSELECT * FROM (\n"
+
+
+def _behind(before: str, source: Source) -> str:
+    return f"{before}{_unended(source)}\n)" if before else source.sql
 
 
 def _asked(source: Source, sql: str, lines: int, typer: Typer) -> pa.Schema:

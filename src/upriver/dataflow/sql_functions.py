@@ -14,6 +14,7 @@ from upriver.dataflow.sql_logic import LOGIC, choose, compare
 from upriver.dataflow.sql_operators import (
     CAST_IT,
     OPERATORS,
+    as_condition,
     as_doubles,
     modulo,
     negated,
@@ -26,7 +27,7 @@ from upriver.dataflow.sql_signatures import Functions, Kind, Operands, Signature
 from upriver.dataflow.sql_source import ELSEWHERE
 from upriver.dataflow.sql_strings import STRING_RULES, STRINGS
 from upriver.dataflow.sql_times import TIME_RULES, TIMES
-from upriver.dataflow.sql_types import decimal_type, duck_name, is_boolean, is_decimal, is_floating, is_integer, is_null
+from upriver.dataflow.sql_types import decimal_type, duck_name, is_decimal, is_floating, is_integer, is_null
 
 PLACES_MAX = 15
 """Places to which a DOUBLE is rounded."""
@@ -47,17 +48,9 @@ def _coalesced(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
     return Scalar(f"coalesce({', '.join(value.sql for value in values)})", values[0].type, any_fails(values))
 
 
-def _condition(context: Context, node: exp.Expr, value: Scalar) -> Scalar:
-    if is_null(value.type):
-        return null(pa.bool_())
-    if not is_boolean(value.type):
-        raise context.unsupported(node, f"{typed_name(value)} as a condition", CAST_IT)
-    return value
-
-
 def _if(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
     test, value, otherwise = operands
-    return choose(context, node, [(_condition(context, node, test), value)], otherwise)
+    return choose(context, node, [(as_condition(context, node, test), value)], otherwise)
 
 
 def _nvl2(context: Context, node: exp.Expr, operands: Operands) -> Scalar:

@@ -76,7 +76,11 @@ def to_comparable(context: Context, node: exp.Expr, values: Sequence[Scalar]) ->
 
 
 def boolean(context: Context, node: exp.Expr) -> Scalar:
-    value = context.translate(node)
+    return as_condition(context, node, context.translate(node))
+
+
+def as_condition(context: Context, node: exp.Expr, value: Scalar) -> Scalar:
+    """The value of a node, if it is a BOOLEAN or nothing but NULL. Raises UnsupportedSql for others."""
     if is_null(value.type):
         return null(pa.bool_())
     if not is_boolean(value.type):

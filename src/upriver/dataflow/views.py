@@ -24,7 +24,7 @@ def declare_view(
     """
     compiled = compile_view(name, sql, tables, views, typer)
     named = view_key(name, compiled.schema, (key,) if isinstance(key, str) else tuple(key))
-    regions = plan_regions(name, compiled.relation, named, tables)
+    regions = plan_regions(name, compiled.relation, named, tables, sql)
     return DataflowPlan(name, sql, named, compiled.schema, regions)
 
 

@@ -63,6 +63,16 @@ class Cluster:
         return all(worker in self.members and self.members[worker].assigned for worker in self.workers)
 
     @property
+    def keeps_only_what_is_read(self) -> bool:
+        """Whether all views are partial."""
+        return bool(self.plans) and all(plan.full_because is None for plan in self.plans)
+
+    @property
+    def start_at(self) -> Epoch:
+        """The epoch that a worker may begin at with nothing. Where every key is kept, that is before the first."""
+        return self.ledger.through if self.keeps_only_what_is_read else Epoch(0)
+
+    @property
     def has_begun(self) -> bool:
         """Whether any epoch was opened since all have begun."""
         return self.ledger.through > 0 or any(member.sent > 0 for member in self.by_worker())
@@ -116,12 +126,12 @@ class Cluster:
         self.ledger.start_anew()
         for worker, member in sorted(self.members.items()):
             if member.assigned or worker in self.workers:  # else it is to join, when all are ready for it
-                self.assign(member, start_at=Epoch(0), serve_from=self.ledger.published)
+                self.assign(member, start_at=self.start_at, serve_from=self.ledger.published)
 
     def replan(self, plans: tuple[DataflowPlan, ...], epochs: Sequence[Mapping[Channel, int]]) -> None:
         """Keep these views, by the map that there is. epochs: as the ledger has it."""
         self.plans = plans
-        self.maps = {region.name: self.reading for plan in plans for region in plan.regions}
+        self.maps = {region.name: self.reading for plan in plans for region in plan.spread}
         self.ledger.replan(plans, epochs)
 
     def read_by(self, vnode_map: VnodeMap) -> None:

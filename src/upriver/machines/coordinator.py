@@ -19,6 +19,7 @@ from upriver.machines.coordinator_events import (
     CoordinatorEvent,
     EpochEnded,
     EpochPublished,
+    EvictWanted,
     PlansTaken,
     PlansWanted,
     RescaleWanted,
@@ -29,12 +30,15 @@ from upriver.machines.coordinator_events import (
     WorkerRegistered,
     WorkerSaid,
 )
+from upriver.machines.evictions import Evictions
 from upriver.machines.ledger import Ledger
 from upriver.machines.meetings import Meetings
 from upriver.machines.messages import (
     BeginStage,
+    Counted,
     EpochFinished,
     EpochOver,
+    Evicted,
     FromWorker,
     MetPeers,
     Moved,
@@ -44,6 +48,7 @@ from upriver.machines.messages import (
     RowsApplied,
     RowsSettled,
     Settled,
+    SnapshotSpoilt,
     SnapshotTaken,
     StageDone,
     StartedAnew,
@@ -69,12 +74,13 @@ class CoordinatorMachine:
             rules=rules,
             workers=vnode_map.workers,
             reading=vnode_map,
-            maps={region.name: vnode_map for plan in plans for region in plan.regions},
+            maps={region.name: vnode_map for plan in plans for region in plan.spread},
             ledger=self._ledger,
         )
         self._scans = Scans(self.cluster)
         self._meetings = Meetings(self.cluster)
         self._rescales = Rescales(self.cluster, self._scans, self._meetings)
+        self._evictions = Evictions(self.cluster)
         self._is_torn = False
         """C10: rows that were exchanged may be lost, so all are to begin anew."""
         self._wanted: list[PlansWanted] = []
@@ -114,6 +120,8 @@ class CoordinatorMachine:
                 self._scans.asked(event)
             case PlansWanted():
                 self._wanted.append(event)
+            case EvictWanted():
+                self._evictions.wanted(event)
             case RescaleWanted():
                 self._rescales.wanted(event)
             case AbortWanted():
@@ -122,6 +130,7 @@ class CoordinatorMachine:
                 self._stopping = True
                 for _, member in sorted(self.cluster.members.items()):
                     self.cluster.tell(member, Retire())
+        self._evictions.end()
         if not self._stopping:
             self._go_on()
         return self.cluster.actions
@@ -132,9 +141,9 @@ class CoordinatorMachine:
             self._is_torn = False
             self._rescales.all_begin_anew()
         self._end_epochs()
-        if self._wanted and self._rescales.is_over and self.cluster.is_quiet() and self._scans.is_idle:  # C11
+        self._rescales.advance(takes_up=not self._wanted)
+        while self._wanted and (self._may_replan() or not self._rules.c11_views_change_between_epochs):  # C11
             self._replan(self._wanted.pop(0))
-        self._rescales.advance()
         if self._ledger.is_staged:
             self._see_that_all_have_met()
         rescales, scans = self._rescales, self._scans
@@ -153,6 +162,10 @@ class CoordinatorMachine:
     def _opens_epochs(self) -> bool:
         """Whether epochs may be opened that nobody has had yet."""
         return self._rescales.opens_epochs and not (self._wanted and self._rescales.is_over)
+
+    def _may_replan(self) -> bool:
+        """Whether nothing is under way that the views must not change below."""
+        return self._rescales.is_over and self.cluster.is_quiet() and self._scans.is_idle
 
     def _replan(self, wanted: PlansWanted) -> None:
         """Other views from now on: all workers begin anew, and read what there is (C11)."""
@@ -184,7 +197,9 @@ class CoordinatorMachine:
         member = Member(worker=event.worker, incarnation=event.incarnation, address=event.address)
         self.cluster.members[event.worker] = member
         if not (joins or self._is_torn):
-            self.cluster.assign(member, start_at=Epoch(0), serve_from=self._ledger.published)
+            if not (self.cluster.has_begun or self.cluster.by_worker()) and self.cluster.keeps_only_what_is_read:
+                self._ledger.pass_over()
+            self.cluster.assign(member, start_at=self.cluster.start_at, serve_from=self._ledger.published)
 
     def _gone(self, incarnation: Incarnation) -> None:
         member = self.cluster.of_incarnation(incarnation)
@@ -219,9 +234,9 @@ class CoordinatorMachine:
             self._heard(member, event.message)
 
     def _is_heard(self, member: Member, message: FromWorker) -> bool:
-        """W8: what a worker said before all started anew concerns nobody, unless it cannot go on."""
+        """W8: what a worker said before all started anew concerns nobody, unless it cannot go on, or has evicted."""
         current = member.generation == self.cluster.generation or not self._rules.w8_own_generation_only
-        return current or isinstance(message, WorkerFailed)
+        return current or isinstance(message, WorkerFailed | Evicted)
 
     def _heard(self, member: Member, message: FromWorker) -> None:
         match message:
@@ -229,6 +244,11 @@ class CoordinatorMachine:
                 member.finished = message.epoch
                 member.stats = message.stats
                 self._ledger.finished(member.worker, message)
+            case Counted():
+                member.stats = message.stats
+            case Evicted():
+                member.stats = message.stats
+                self._evictions.done(member.incarnation, message.eviction)
             case RowsApplied():
                 self._ledger.applied(member.worker, message)
             case RowsSettled():
@@ -238,6 +258,8 @@ class CoordinatorMachine:
                 self._ledger.stage_done(member.worker, message)
             case SnapshotTaken():
                 self._scans.taken(member, message)
+            case SnapshotSpoilt():
+                self._scans.spoilt(message)
             case Still():
                 self._scans.still(member, message)
             case MetPeers():
@@ -265,6 +287,8 @@ class CoordinatorMachine:
             epoch, stage = due
             for worker in self.cluster.workers:
                 self.cluster.tell(self.cluster.members[worker], BeginStage(epoch=epoch, stage=stage))
+        if self.cluster.is_complete():
+            self.cluster.actions += [EpochEnded(epoch=epoch) for epoch in self._ledger.end_what_was_passed_over()]
         before = self._ledger.ended
         for epoch in self._ledger.end(self.cluster.workers):
             if epoch > before:  # else it is gone through again

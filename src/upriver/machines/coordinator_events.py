@@ -66,6 +66,15 @@ class PlansWanted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EvictWanted:
+    """Workers are to keep these keys of a partial view no more. keys: their hash64; ``None`` for all keys."""
+
+    ticket: int
+    view: str
+    keys: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RescaleWanted:
     """Somebody wants so many workers, or these vnodes at these workers. ticket: names the request; never used twice.
 
@@ -98,6 +107,7 @@ CoordinatorEvent = (
     | WorkerSaid
     | SnapshotAsked
     | PlansWanted
+    | EvictWanted
     | RescaleWanted
     | AbortWanted
     | StopAsked
@@ -140,6 +150,13 @@ class SnapshotFailed:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlansTaken:
     """The views are those that were wanted. All workers begin anew, and answer when they have caught up."""
+
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvictionOver:
+    """Every worker has evicted what was present there when it heard of it."""
 
     ticket: int
 
@@ -195,6 +212,7 @@ CoordinatorAction = (
     | SnapshotReady
     | SnapshotFailed
     | PlansTaken
+    | EvictionOver
     | StartWorkers
     | RescaleBegun
     | RescaleEnded

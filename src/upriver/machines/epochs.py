@@ -4,8 +4,10 @@ from collections import Counter
 
 from upriver.errors import IllegalEvent, ProtocolError
 from upriver.ids import Epoch
-from upriver.machines.following import NO_STAGE, Following, Reading, Unread
+from upriver.machines.cones import work_on_all
+from upriver.machines.following import Following, Reading, Unread
 from upriver.machines.messages import (
+    NO_STAGE,
     BeginStage,
     EpochFinished,
     EpochOver,
@@ -39,6 +41,7 @@ def _read_next(phase: Following) -> None:
     unread = phase.unread.popleft()
     phase.reading = Reading(unread.epoch, unread.mixed, dict.fromkeys(phase.fed_by, 0))
     phase.actions.append(ReadEpoch(epoch=unread.epoch, channels=tuple(phase.fed_by), vnodes=unread.vnodes))
+    work_on_all(phase)
 
 
 def rows_read(phase: Following, event: RowsRead) -> None:
@@ -62,12 +65,22 @@ def epoch_read(phase: Following, event: EpochRead) -> None:
         raise IllegalEvent(f"end of epoch {event.epoch}, which is not being read; {phase.applied} is applied")
     if phase.rules.w2_counts_match and reading.read != event.promised:  # W2
         raise ProtocolError(f"epoch {event.epoch}: promised {event.promised}, read {reading.read}")
-    phase.applied, phase.reading, phase.stage = event.epoch, None, NO_STAGE
+    reading.is_read = True
+    finish_epoch(phase)
+
+
+def finish_epoch(phase: Following) -> None:
+    """The epoch is finished, if all of this worker's slices were read, and every cone is through it."""
+    reading = phase.reading
+    if reading is None or not reading.is_read or any(cone.applied < reading.epoch for cone in phase.cones.values()):
+        return
+    epoch = reading.epoch
+    phase.applied, phase.reading, phase.stage = epoch, None, NO_STAGE
     if not (reading.mixed and phase.rules.w6_wait_until_over):  # W6
-        phase.reflected = event.epoch
-    counts = phase.counts.pop(event.epoch, Counter())
+        phase.reflected = epoch
+    counts = phase.counts.pop(epoch, Counter())
     applied = {name: counts[name] for name in phase.shares}
-    phase.say(EpochFinished(epoch=event.epoch, read=reading.read, applied=applied, stats=phase.stats()))
+    phase.say(EpochFinished(epoch=epoch, read=reading.read, applied=applied, stats=phase.stats()))
     take_snapshots(phase)
     ask_again(phase)
     _read_next(phase)

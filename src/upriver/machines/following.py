@@ -3,17 +3,21 @@
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import pyarrow as pa
 
 from upriver.dataflow.graph import DataflowPlan, RegionPlan
+from upriver.dataflow.keeping import Region
 from upriver.ids import Channel, Epoch, Incarnation, VnodeId, WorkerId
-from upriver.machines.messages import Assign, FromWorker, Meet, TakeSnapshot
+from upriver.machines.messages import NO_STAGE, Assign, FromWorker, Meet, TakeSnapshot
 from upriver.machines.peers import Envelope, PeerMessage, Question
 from upriver.machines.rules import Rules
-from upriver.machines.share import Region, Share
+from upriver.machines.share import Share
 from upriver.machines.strategies import MIGRATORS, Strategy
 from upriver.machines.worker_events import Report, SendPeer, WorkerAction
+from upriver.upquery.cone import Cone
+from upriver.upquery.partial_region import PartialRegion
 from upriver.vnodes import VnodeMap
 
 BuildRegion = Callable[[DataflowPlan, RegionPlan], Region]
@@ -36,15 +40,19 @@ class Reading:
     epoch: Epoch
     mixed: bool
     read: dict[Channel, int]
+    is_read: bool = False
+    """All slices were read; cones may still be on their way."""
 
 
 @dataclass(slots=True)
 class Asked:
-    """A lookup that this worker was asked for. left: keys without an answer. epoch: the least of the parts'."""
+    """A lookup that this worker was asked for. left: keys without an answer. together: all parts must be as of one
+    epoch. epoch: the least of the parts'."""
 
     view: str
     left: int
     parts: list[pa.RecordBatch]
+    together: bool
     epoch: Epoch | None = None
 
 
@@ -65,8 +73,6 @@ class Told:
     gone: frozenset[VnodeId]
 
 
-NO_STAGE = -1
-"""Before the first one."""
 NOTHING_TOLD = Told("", -1, frozenset())
 
 
@@ -82,6 +88,8 @@ class Following:
     """The names of the regions that can be looked up: each view's last."""
     depths: Mapping[str, int]
     """Of every region, by name."""
+    lake_ports: Mapping[str, tuple[tuple[int, Channel], ...]]
+    """Of every region, by name: what upqueries read."""
     fed_by: dict[Channel, list[tuple[str, int]]]
     """The regions that each channel feeds, each with the port."""
     reads: tuple[VnodeId, ...]
@@ -103,7 +111,13 @@ class Following:
     asked: dict[int, Asked] = field(default_factory=dict)
     """All and only the lookups that were asked for here and have no answer, by ticket."""
     waiting: list[Waiting] = field(default_factory=list)
-    """All and only the questions that wait here for a later epoch."""
+    """All and only the questions that wait here for a later epoch, or for keys that are not present."""
+    memory_budget: int | None = None
+    """Bytes that all regions together may take; ``None``: any."""
+    is_over_budget: bool = False
+    """They take more, and there are keys to be evicted."""
+    uprooted: bool = False
+    """Some of them wait for keys that will be present elsewhere."""
     snapshots: list[TakeSnapshot] = field(default_factory=list)
     """All and only the snapshots whose cut lies ahead. Cuts may go back, when the foremost worker is lost."""
     meet: Meet | None = None
@@ -156,32 +170,51 @@ class Following:
     def stats(self) -> Mapping[str, Mapping[str, int]]:
         return {name: share.region.stats() for name, share in self.shares.items()}
 
+    @property
+    def cones(self) -> Mapping[str, Cone]:
+        """By view."""
+        return {name: share.cone for name, share in self.shares.items() if share.cone is not None}
+
     def map_of(self, region: str) -> VnodeMap | None:
         """The map by which the region's keys are kept; ``None`` while they move."""
         return getattr(self.shares[region].migrator.phase, "map", None)
 
 
-def started(event: Assign, build_region: BuildRegion, rules: Rules) -> Following:
-    """A worker that holds nothing."""
+def started(event: Assign, build_region: BuildRegion, rules: Rules, memory_budget: int | None = None) -> Following:
+    """A worker that holds nothing. memory_budget: bytes for partial regions to keep to; ``None`` for any."""
     make = MIGRATORS[Strategy.ICADD]
     shares: dict[str, Share] = {}
     fed_by: dict[Channel, list[tuple[str, int]]] = {}
     for plan in event.plans:
-        for region in plan.regions:
+        for region in plan.spread:
             vnode_map = event.maps[region.name]
             migrator = make(event.worker, vnode_map)
-            shares[region.name] = Share(region.name, build_region(plan, region), migrator, len(vnode_map.owners))
+            state = _state_of(plan, region, build_region, rules, event.start_at)
+            shares[region.name] = Share(region.name, state, migrator, len(vnode_map.owners))
             for port, channel in region.lake_ports:
                 fed_by.setdefault(channel, []).append((region.name, port))
     return Following(
         assignment=event,
         rules=rules,
+        memory_budget=memory_budget,
         shares=shares,
         views=frozenset(plan.name for plan in event.plans),
-        depths={name: depth for plan in event.plans for name, depth in plan.depths.items()},
+        depths={name: depth for plan in event.plans for name, depth in plan.stages.items()},
+        lake_ports={region.name: region.lake_ports for plan in event.plans for region in plan.spread},
         fed_by=fed_by,
         reads=event.reads,
         applied=event.start_at,
         reflected=event.start_at,
         opened=event.start_at,
     )
+
+
+def _state_of(
+    plan: DataflowPlan, region: RegionPlan, build_region: BuildRegion, rules: Rules, start_at: Epoch
+) -> Region | PartialRegion | Cone:
+    """An empty region that keeps all keys, or those that are read."""
+    if plan.is_cone:
+        return Cone(plan, partial(build_region, plan), rules.upqueries, start_at)
+    if plan.full_because is None:
+        return PartialRegion(partial(build_region, plan, region), rules.upqueries)
+    return build_region(plan, region)

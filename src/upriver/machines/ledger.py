@@ -13,10 +13,7 @@ from dataclasses import dataclass, field
 from upriver.dataflow.graph import DataflowPlan
 from upriver.errors import ProtocolError
 from upriver.ids import Channel, Epoch, WorkerId
-from upriver.machines.messages import EpochFinished, RowsApplied, RowsSettled, StageDone
-
-NO_STAGE = -1
-"""Before the first one."""
+from upriver.machines.messages import NO_STAGE, EpochFinished, RowsApplied, RowsSettled, StageDone
 
 
 @dataclass(slots=True)
@@ -50,7 +47,8 @@ class Account:
 
 class Ledger:
     """published: the last epoch in the lake. ended: the last that has ever ended. through: the last that has ended
-    since all have begun; behind ``ended`` when everybody goes through all epochs again."""
+    since all have begun; behind ``ended`` when everybody goes through all epochs again, ahead of it while there are
+    places that nobody has come to."""
 
     def __init__(self, plans: Sequence[DataflowPlan], waits_for_all: bool, stages_wait: bool) -> None:
         """waits_for_all, stages_wait: rules C1 and C9."""
@@ -65,27 +63,23 @@ class Ledger:
         self._c1_all_workers_finish = waits_for_all
         self._c9_rows_have_arrived = stages_wait
         self._promised: dict[Epoch, Mapping[Channel, int]] = {}
-        """Rows per channel: of epochs that have not ended; with exchange edges, of all, for they may come again."""
+        """Rows per channel, of all epochs: with exchange edges, now or when the views change, they may come again."""
         self._accounts: dict[Epoch, Account] = {}
         """Of all and only the epochs that somebody has finished or that were opened mixed, and that have not ended."""
 
     def replan(self, plans: Sequence[DataflowPlan], epochs: Sequence[Mapping[Channel, int]]) -> None:
         """The views are these, and all workers begin from nothing. epochs: of each, from the first on, the rows."""
         self._take(plans)
-        first = 1 if self.is_staged else self.ended + 1
-        for epoch, rows in enumerate(epochs, 1):
-            if epoch >= first:
-                self._promised[Epoch(epoch)] = rows
+        self._promised |= {Epoch(epoch): rows for epoch, rows in enumerate(epochs, 1)}
         self.start_anew()
         if not self.is_staged:
             self.through = self.ended
-            self._promised = {epoch: rows for epoch, rows in self._promised.items() if epoch > self.ended}
 
     def _take(self, plans: Sequence[DataflowPlan]) -> None:
-        regions = [region for plan in plans for region in plan.regions]
-        self.deepest = max((plan.depth for plan in plans), default=0)
+        regions = [region for plan in plans for region in plan.spread]
+        self.deepest = max((stage for plan in plans for stage in plan.stages.values()), default=0)
         self._channels = {region.name: [channel for _, channel in region.lake_ports] for region in regions}
-        self._depths = {name: depth for plan in plans for name, depth in plan.depths.items()}
+        self._depths = {name: depth for plan in plans for name, depth in plan.stages.items()}
 
     @property
     def is_staged(self) -> bool:
@@ -98,6 +92,19 @@ class Ledger:
             raise ProtocolError(f"epoch {epoch} was published after {self.published}")
         self.published = epoch
         self._promised[epoch] = rows
+
+    def pass_over(self) -> None:
+        """Nobody has begun, and nobody need read what was published: keys are filled out of the lake when they are
+        looked up. It ends when there is somebody in every place."""
+        self.through = self.published
+        self._promised.clear()
+        self._accounts.clear()
+
+    def end_what_was_passed_over(self) -> list[Epoch]:
+        """The epochs that have ended by that."""
+        passed = [Epoch(epoch) for epoch in range(self.ended + 1, self.through + 1)]
+        self.ended = Epoch(max(self.ended, self.through))
+        return passed
 
     def open_mixed(self, epoch: Epoch) -> None:
         """Rows of this epoch may be applied elsewhere than where they are read."""
@@ -158,8 +165,6 @@ class Ledger:
                 if self.is_staged and account.stage < self.deepest:
                     break
             del self._accounts[epoch]
-            if not self.is_staged:
-                del self._promised[epoch]
             self.through = epoch
             self.ended = Epoch(max(self.ended, epoch))
             ended.append(epoch)
@@ -184,16 +189,13 @@ class Ledger:
         for region, channels in self._channels.items():
             went_in = sum(rows.get(channel, 0) for channel in channels) + sent[region]
             more = applied[region] > went_in and not (self.is_staged and account.mixed)  # who sent them may tell later
-            if more or (applied[region] < went_in and not account.mixed and not self._may_be_late(account)):
+            fewer = applied[region] < went_in and not account.mixed and account.stage == NO_STAGE  # later, some travel
+            if more or fewer:
                 raise ProtocolError(
                     f"epoch {epoch}: {applied[region]} rows have come to region {region!r}, and {went_in} went in"
                 )
             short |= applied[region] != went_in
         return short and (account.stage == NO_STAGE or self._c9_rows_have_arrived)  # C9
-
-    def _may_be_late(self, account: Account) -> bool:
-        """Whether rows can be on their way from worker to worker though no keys move."""
-        return account.stage > NO_STAGE
 
     def _account(self, epoch: Epoch) -> Account:
         return self._accounts.setdefault(epoch, Account())

@@ -1,12 +1,18 @@
 """A worker's lookups: asked here, answered wherever the keys' state is, gathered here; rules W3 and W4."""
 
+from itertools import compress
+
+import numpy as np
 import pyarrow as pa
 
+from upriver.dataflow.batch import Hashes
 from upriver.errors import UnknownView, UpriverError, WrongOwner
 from upriver.ids import Epoch
+from upriver.machines.cones import work_on
 from upriver.machines.following import Asked, Following, Waiting
-from upriver.machines.peers import Question, QuestionAnswered, QuestionRefused
-from upriver.machines.worker_events import Answer, LookupAsked, LookupGivenUp, Refuse
+from upriver.machines.peers import Hot, Question, QuestionAnswered, QuestionRefused
+from upriver.machines.worker_events import Answer, LookupAsked, LookupGivenUp, ReadKeys, Refuse
+from upriver.upquery.partial_region import PartialRegion
 from upriver.vnodes import vnodes_of
 
 LOOKUPS_WAITING_MAX = 10_000
@@ -27,8 +33,8 @@ def lookup_asked(phase: Following, event: LookupAsked) -> Question | None:
             error = WrongOwner(f"{foreign} keys are not kept here")
             phase.actions.append(Refuse(ticket=event.ticket, error=error))
             return None
-    phase.asked[event.ticket] = Asked(event.view, event.keys.num_rows, [])
-    return Question(event.ticket, phase.me, event.at_least, event.keys, event.hash64)
+    phase.asked[event.ticket] = Asked(event.view, event.keys.num_rows, [], event.together)
+    return Question(event.ticket, phase.me, event.at_least, event.keys, event.hash64, event.together)
 
 
 def _foreign(phase: Following, event: LookupAsked) -> int:
@@ -40,8 +46,9 @@ def _foreign(phase: Following, event: LookupAsked) -> int:
 
 
 def asked_here(phase: Following, view: str, question: Question) -> None:
-    """Answer a question whose keys' state is here, or let it wait for its epoch."""
-    if not _must_wait(phase, question):
+    """Answer a question whose keys' state is here, or let it wait for its epoch, or for its keys."""
+    is_due = not _must_wait(phase, view, question)
+    if is_due and not _is_missed(phase, view, question):
         _answer(phase, view, question)
     elif len(phase.waiting) < LOOKUPS_WAITING_MAX:
         phase.waiting.append(Waiting(view, question))
@@ -49,9 +56,56 @@ def asked_here(phase: Following, view: str, question: Question) -> None:
         _refuse(phase, question, WrongOwner(f"{LOOKUPS_WAITING_MAX} lookups wait here already"))
 
 
-def _must_wait(phase: Following, question: Question) -> bool:
+def _is_missed(phase: Following, view: str, question: Question) -> bool:
+    """Whether some of the keys are not present; then an upquery asks for them."""
+    partial = phase.shares[view].partial
+    if partial is None or not partial.lacks(question.hash64):
+        return False
+    partial.want(question.hash64)
+    begin_upquery(phase, view)
+    return True
+
+
+def want_hot(phase: Following, hot: Hot) -> None:
+    """Fill keys that were read lately where they were kept before."""
+    share = phase.shares.get(hot.region)
+    if share is None or share.partial is None:
+        return
+    if share.cone is not None:
+        share.cone.wait_until(hot.shown)
+    share.partial.want(hot.keys)
+    begin_upquery(phase, hot.region)
+
+
+def begin_upquery(phase: Following, region: str) -> None:
+    """Ask for what is wanted, unless something is asked for already."""
+    share = phase.shares[region]
+    if share.cone is not None:
+        work_on(phase, region, share.cone)
+        return
+    partial = share.partial
+    assert isinstance(partial, PartialRegion)
+    upquery = partial.upquery(phase.applied if phase.reading is None else phase.reading.epoch)
+    if upquery is not None:
+        generation, ports = phase.assignment.generation, phase.lake_ports[region]
+        phase.actions.append(ReadKeys(generation=generation, region=region, upquery=upquery, ports=ports))
+
+
+def _must_wait(phase: Following, view: str, question: Question) -> bool:
     replaying = phase.rules.w3_wait_for_replay and phase.reflected < phase.assignment.serve_from  # W3
-    return replaying or phase.reflected < question.at_least
+    if replaying or phase.reflected < question.at_least:
+        return True
+    return question.together and phase.rules.w11_between_epochs and not _is_even(phase, view, question)  # W11
+
+
+def _is_even(phase: Following, view: str, question: Question) -> bool:
+    """Whether the keys are all as of the end of the epoch that this worker reflects: none has rows of a later one."""
+    if phase.reading is not None or phase.reflected != phase.applied:
+        return False
+    if any(epoch > phase.applied and counts.total() for epoch, counts in phase.counts.items()):
+        return False
+    partial = phase.shares[view].partial
+    return partial is None or not len(question) or int(partial.through(question.hash64).max()) <= phase.reflected
 
 
 def _answer(phase: Following, view: str, question: Question) -> None:
@@ -80,6 +134,11 @@ def answered(phase: Following, answer: QuestionAnswered) -> None:
     asked = phase.asked.get(answer.ticket)
     if asked is None:
         return  # given up, or refused already
+    if asked.together and asked.epoch not in (None, answer.epoch):
+        del phase.asked[answer.ticket]
+        error = WrongOwner(f"some keys are as of epoch {asked.epoch}, others as of {answer.epoch}: ask again")
+        phase.actions.append(Refuse(ticket=answer.ticket, error=error))
+        return
     asked.parts.append(answer.rows)
     asked.left -= answer.keys
     asked.epoch = answer.epoch if asked.epoch is None else Epoch(min(asked.epoch, answer.epoch))
@@ -109,8 +168,26 @@ def refuse_all(phase: Following, error: UpriverError) -> None:
 
 
 def no_longer_waiting(phase: Following) -> list[Waiting]:
-    """The questions whose epoch has come. Their keys may have moved on since: they are to be routed anew."""
-    ready = [waiting for waiting in phase.waiting if not _must_wait(phase, waiting.question)]
+    """The questions that have nothing to wait for. Their keys may have moved on since: they are to be routed anew."""
+    waits = [
+        _must_wait(phase, waiting.view, waiting.question) or _awaits_keys(phase, waiting) for waiting in phase.waiting
+    ]
+    ready = [waiting for waiting, must_wait in zip(phase.waiting, waits, strict=True) if not must_wait]
     if ready:
-        phase.waiting = [waiting for waiting in phase.waiting if _must_wait(phase, waiting.question)]
+        phase.waiting = [waiting for waiting, must_wait in zip(phase.waiting, waits, strict=True) if must_wait]
     return ready
+
+
+def _awaits_keys(phase: Following, waiting: Waiting) -> bool:
+    partial = phase.shares[waiting.view].partial
+    return partial is not None and partial.awaits(waiting.question.hash64)
+
+
+def refuse_those_of(phase: Following, view: str, keys: Hashes, error: UpriverError) -> None:
+    """No question for any of these keys can be answered."""
+    is_hopeless = [w.view == view and bool(np.isin(w.question.hash64, keys).any()) for w in phase.waiting]
+    hopeless = list(compress(phase.waiting, is_hopeless))
+    if hopeless:
+        phase.waiting = [waiting for waiting, gone in zip(phase.waiting, is_hopeless, strict=True) if not gone]
+    for waiting in hopeless:
+        _refuse(phase, waiting.question, error)

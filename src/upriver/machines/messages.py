@@ -9,6 +9,9 @@ from upriver.machines.strategies import Strategy
 from upriver.migration.events import AbortAsked, RescaleAnnounced
 from upriver.vnodes import VnodeMap
 
+NO_STAGE = -1
+"""Of an epoch: before the first one."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assign:
@@ -122,6 +125,15 @@ class DropSnapshot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Evict:
+    """Keep these keys of a partial view no more, and say ``Evicted``. keys: their hash64; ``None`` for all keys."""
+
+    eviction: int
+    view: str
+    keys: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Retire:
     """Stop and give the task slot back."""
 
@@ -139,8 +151,24 @@ ToWorker = (
     | GoOn
     | TakeSnapshot
     | DropSnapshot
+    | Evict
     | Retire
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """Keys were filled or evicted. stats: as in ``EpochFinished``."""
+
+    stats: Mapping[str, Mapping[str, int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evicted:
+    """This worker has done what ``Evict`` says. stats: as in ``EpochFinished``."""
+
+    eviction: int
+    stats: Mapping[str, Mapping[str, int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,6 +299,14 @@ class SnapshotTaken:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotSpoilt:
+    """The worker holds no part of the snapshot: an output expression of the view fails. error: why, for a person."""
+
+    snapshot: SnapshotId
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerFailed:
     """The worker cannot go on; ``error`` says why, for a person. ``kind`` is the error's class name."""
 
@@ -281,6 +317,8 @@ class WorkerFailed:
 FromWorker = (
     StartedAnew
     | EpochFinished
+    | Counted
+    | Evicted
     | RowsApplied
     | RowsSettled
     | StageDone
@@ -292,5 +330,6 @@ FromWorker = (
     | Moved
     | Strain
     | SnapshotTaken
+    | SnapshotSpoilt
     | WorkerFailed
 )

@@ -2,11 +2,10 @@
 
 from upriver.errors import ProtocolError, WrongOwner
 from upriver.machines.following import Following
-from upriver.machines.lookups import answered, refuse_all, refused
+from upriver.machines.lookups import answered, refuse_all, refused, want_hot
 from upriver.machines.messages import CloseInput, GoOn, HoldStill, Meet, MetPeers, Order, PeersLost, ReadVnodes, Still
-from upriver.machines.peers import ForRegion, Installed, QuestionAnswered, QuestionRefused
+from upriver.machines.peers import ForRegion, Hot, Installed, QuestionAnswered, QuestionRefused
 from upriver.machines.routes import ask, carry_out, route, tell_progress
-from upriver.machines.strategies import MIGRATORS
 from upriver.machines.worker_events import MeetPeers, PeerLost, PeerSaid, PeersMet, TimeToMove
 from upriver.migration.events import InputClosed, Received
 from upriver.migration.messages import Acquire
@@ -38,7 +37,7 @@ def meet(phase: Following, event: Meet) -> None:
     phase.left -= event.peers.keys()
     phase.given = phase.taken = 0
     for share in phase.shares.values():
-        share.begin(MIGRATORS[event.strategy], phase.me)
+        share.begin(event.strategy, phase.me)
     phase.told.clear()
     phase.actions.append(MeetPeers(meet=event))
 
@@ -93,6 +92,8 @@ def peer_said(phase: Following, event: PeerSaid) -> None:
             if isinstance(message, Acquire):
                 phase.tell(event.sender, Installed(region=region))
             tell_progress(phase, region)
+        case Hot() as hot:
+            want_hot(phase, hot)
         case Installed():
             phase.loads_out -= 1
         case QuestionAnswered() as answer:

@@ -43,6 +43,7 @@ class Question:
     """Keys that somebody has asked ``asker`` for, on their way to where their state is: a lookup goes as rows go.
 
     ticket: the asker's name for the lookup. hash64: one per key. at_least: an epoch that the answer must reflect.
+    together: whether all keys must be as of the end of the epoch that the answer tells.
     """
 
     ticket: int
@@ -50,6 +51,7 @@ class Question:
     at_least: Epoch
     keys: pa.RecordBatch
     hash64: Hashes
+    together: bool
 
     def __len__(self) -> int:
         return int(self.keys.num_rows)
@@ -59,7 +61,7 @@ class Question:
         if mask.all():
             return self
         keys = self.keys.filter(pa.array(mask))
-        return Question(self.ticket, self.asker, self.at_least, keys, self.hash64[mask])
+        return Question(self.ticket, self.asker, self.at_least, keys, self.hash64[mask], self.together)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +70,18 @@ class ForRegion:
 
     region: str
     message: Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hot:
+    """Of a slice that goes to the receiver and whose keys stay behind: the hash64 of those that were read last.
+
+    shown: no lookup at the sender has seen any of the slice's keys as of a later epoch; 0 if that is of no matter.
+    """
+
+    region: str
+    keys: Hashes
+    shown: Epoch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +113,7 @@ class QuestionRefused:
     error: UpriverError
 
 
-PeerMessage = ForRegion | Installed | QuestionAnswered | QuestionRefused
+PeerMessage = ForRegion | Hot | Installed | QuestionAnswered | QuestionRefused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

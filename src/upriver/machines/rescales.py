@@ -107,16 +107,10 @@ class Rescales:
 
     def wanted(self, event: RescaleWanted) -> None:
         """Rescales take turns, in the order in which they were asked for (M9)."""
-        refusal = None
-        if not self._regions:
-            refusal = "there is no view, and so nothing to rescale"
-        elif len(self._queue) >= QUEUE_REQUESTS_MAX:
-            refusal = f"{QUEUE_REQUESTS_MAX} rescales wait already"
-        if refusal is None:
-            self._queue.append(event)
+        if len(self._queue) >= QUEUE_REQUESTS_MAX:
+            self._refuse(event, f"{QUEUE_REQUESTS_MAX} rescales wait already")
         else:
-            error = DeclarationError(refusal)
-            self._say(RescaleEnded(ticket=event.ticket, outcome=Outcome.REFUSED, vnodes=0, error=error))
+            self._queue.append(event)
 
     def abort_wanted(self, event: AbortWanted) -> None:
         """Does nothing to a restart that is reloading: some keys are back and others not, by no map's order."""
@@ -166,7 +160,7 @@ class Rescales:
 
     def channel_lost(self, member: Member, message: PeersLost) -> None:
         """While keys move, what was said over it may be lost. Before that, it is only to be opened again."""
-        if message.meeting != self._meetings.number or not isinstance(self.stage, Meeting | Draining | Moving):
+        if not isinstance(self.stage, Meeting | Draining | Moving):
             return
         if isinstance(self.stage, Moving) or self._meetings_left == 0:
             self._fail(WorkerLost(f"worker {member.worker}: {message.why}; all workers start anew by the old map"))
@@ -187,18 +181,18 @@ class Rescales:
                 self._cluster.read_by(reading)
         self._cluster.open_next(keys_move=keys_move)
 
-    def advance(self) -> None:
-        """Go on to the next stage, if its time has come."""
+    def advance(self, *, takes_up: bool) -> None:
+        """Go on to the next stage, if its time has come. takes_up: a request that waits may begin."""
         before = None
         while before != (self.stage, len(self._queue)):
             before = self.stage, len(self._queue)
-            self._advance()
+            self._advance(takes_up)
 
-    def _advance(self) -> None:
+    def _advance(self, takes_up: bool) -> None:
         cluster = self._cluster
         match self.stage:
             case Idle():
-                if self._queue:
+                if self._queue and takes_up:
                     self._take_up(self._queue.pop(0))
             case Starting(joining):
                 ready = cluster.members.keys() >= {*cluster.workers, *joining}
@@ -225,6 +219,9 @@ class Rescales:
 
     def _take_up(self, request: RescaleWanted) -> None:
         """A request's turn has come."""
+        if not self._regions:
+            self._refuse(request, "there is no view, and so nothing to rescale")
+            return
         self._current = request
         self._workers_before = self._cluster.workers
         self._meetings_left = MEETINGS_AGAIN_MAX
@@ -255,6 +252,11 @@ class Rescales:
             self._settle_at_once()
         else:
             self._announce()
+
+    def _refuse(self, request: RescaleWanted, why: str) -> None:
+        """What has not begun will not."""
+        error = DeclarationError(why)
+        self._say(RescaleEnded(ticket=request.ticket, outcome=Outcome.REFUSED, vnodes=0, error=error))
 
     def _joining(self) -> tuple[WorkerId, ...]:
         phase = self._protocol.phase

@@ -3,9 +3,10 @@
 from upriver.machines.following import NOTHING_TOLD, Following, Told
 from upriver.machines.lookups import asked_here, no_longer_waiting
 from upriver.machines.messages import Moved, PeerLeft, Settled
-from upriver.machines.peers import ForRegion, Question
-from upriver.machines.share import Applied, AskedHere, Gave, Outcome, Took
+from upriver.machines.peers import ForRegion, Hot, Question
+from upriver.machines.share import Applied, AskedHere, Gave, LeftBehind, LeftOut, Outcome, Took, Uprooted
 from upriver.machines.strategies import left_to_give, slices_given
+from upriver.machines.worker_events import SetRowsAside
 from upriver.migration.actions import Leave, ReportGone, ReportSettled, Send
 from upriver.migration.events import Event, RowsArrived
 from upriver.migration.messages import Acquire
@@ -24,6 +25,13 @@ def carry_out(phase: Following, region: str, outcomes: list[Outcome]) -> None:
                     phase.late[epoch, region] += rows
                 else:
                     phase.counts[epoch][region] += rows
+            case LeftOut(epoch, aside):
+                if phase.rules.w10_set_aside_at_once:  # W10
+                    phase.actions.append(SetRowsAside(epoch=epoch, aside=aside))
+            case LeftBehind(to=peer, keys=keys, shown=shown):
+                phase.tell(peer, Hot(region=region, keys=keys, shown=shown))
+            case Uprooted():
+                phase.uprooted = True
             case AskedHere(question):
                 asked_here(phase, region, question)
             case Gave(keys):
@@ -53,7 +61,7 @@ def ask(phase: Following, region: str, question: Question) -> None:
 
 
 def ask_again(phase: Following) -> None:
-    """Route the questions whose epoch has come."""
+    """Route the questions that have nothing to wait for any more."""
     for waiting in no_longer_waiting(phase):
         ask(phase, waiting.view, waiting.question)
 

@@ -6,6 +6,9 @@ A rule is switched off only by a test, to show that the checkers catch its absen
 
 from dataclasses import dataclass
 
+from upriver.upquery.rules import ALL_RULES as ALL_UPQUERY_RULES
+from upriver.upquery.rules import UpqueryRules
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
@@ -43,8 +46,16 @@ class Rules:
     """C9: a stage begins when every row of the epoch for its regions has arrived."""
     c10_anew_when_torn: bool = True
     """C10: with exchange edges, all workers begin anew when one of them or a channel between two is lost."""
+    c11_views_change_between_epochs: bool = True
+    """C11: views change between two epochs, when no rescale is on and no snapshot is being taken."""
     w9_settle_what_comes_late: bool = True
     """W9: what was gathered elsewhere, and comes with its key's state after the stage has begun here, is taken in."""
+    w10_set_aside_at_once: bool = True
+    """W10: a row that is left out of a view is written to the lake by the step that leaves it out."""
+    w11_between_epochs: bool = True
+    """W11: keys that are asked for together are answered when none of them has rows of a later epoch than is told."""
+    upqueries: UpqueryRules = ALL_UPQUERY_RULES
+    """P1 to P6, of partial state: ``docs/design/partial.md``."""
 
 
 ALL_RULES = Rules()

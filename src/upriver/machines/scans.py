@@ -7,11 +7,11 @@ between two of them, when every worker gives no keys away and none are on their 
 
 from dataclasses import dataclass, field
 
-from upriver.errors import UnknownView, UpriverError, WaitTimeout, WorkerLost
+from upriver.errors import DeclarationError, RowError, UnknownView, UpriverError, WaitTimeout, WorkerLost
 from upriver.ids import Epoch, Incarnation, SnapshotId, WorkerId
 from upriver.machines.cluster import Cluster, Member
 from upriver.machines.coordinator_events import SnapshotAsked, SnapshotFailed, SnapshotReady
-from upriver.machines.messages import DropSnapshot, GoOn, HoldStill, SnapshotTaken, Still, TakeSnapshot
+from upriver.machines.messages import DropSnapshot, GoOn, HoldStill, SnapshotSpoilt, SnapshotTaken, Still, TakeSnapshot
 
 SNAPSHOTS_HELD_MAX = 16
 """Snapshots that the workers hold at one time; one more lets the oldest go."""
@@ -84,9 +84,8 @@ class Scans:
 
     def asked(self, event: SnapshotAsked) -> None:
         """Somebody wants one; it waits until :meth:`take_now` or :meth:`take_still`."""
-        views = [plan.name for plan in self._cluster.plans]
-        if event.view not in views:
-            self._fail(event.ticket, UnknownView.among(event.view, views))
+        if not self._can_be_had(event):
+            self._fail_impossible(event)
         elif len(self._waiting) >= SCANS_WAITING_MAX:
             self._fail(event.ticket, WaitTimeout(f"{SCANS_WAITING_MAX} scans wait already; scan again"))
         else:
@@ -176,28 +175,52 @@ class Scans:
             )
         self._go_on()
 
+    def spoilt(self, message: SnapshotSpoilt) -> None:
+        """A worker's part cannot be had."""
+        if message.snapshot in self._pending:
+            self._give_up(message.snapshot, RowError(message.error))
+        self._go_on()
+
     def lost(self, incarnation: Incarnation) -> None:
         """Snapshots that an incarnation keeps a part of cannot be had any more."""
         error = WorkerLost("a worker was lost while the snapshot was taken; scan again")
         for snapshot in [s for s in sorted(self._pending) if incarnation in self._pending[s].asked]:
-            self._fail(self._pending.pop(snapshot).ticket, error)
-            self._held.remove(snapshot)
-            self._cluster.tell_all(DropSnapshot(snapshot=snapshot))  # its cut may lie ahead of those who are left
+            self._give_up(snapshot, error)
         self._go_on()
 
+    def _give_up(self, snapshot: SnapshotId, error: UpriverError) -> None:
+        self._fail(self._pending.pop(snapshot).ticket, error)
+        self._held.remove(snapshot)
+        self._cluster.tell_all(DropSnapshot(snapshot=snapshot))  # its cut may lie ahead of some
+
     def start_anew(self) -> None:
-        """All workers begin from nothing, and hold no snapshots."""
+        """All workers begin from nothing, perhaps with other views, and hold no snapshots."""
         for snapshot in sorted(self._pending):
             error = WorkerLost("all workers started anew while the snapshot was taken; scan again")
             self._fail(self._pending.pop(snapshot).ticket, error)
         self._pause = None
         self._held.clear()
+        for event in [event for event in self._waiting if not self._can_be_had(event)]:
+            self._waiting.remove(event)
+            self._fail_impossible(event)
 
     def _go_on(self) -> None:
         """When all that was taken in a pause is there, keys may move again."""
         if self._pause is not None and self._pause.reached and not self._pending:
             self._pause = None
             self._cluster.tell_all(GoOn())
+
+    def _can_be_had(self, event: SnapshotAsked) -> bool:
+        """Whether all of the view is at the workers."""
+        return any(plan.name == event.view and plan.full_because is not None for plan in self._cluster.plans)
+
+    def _fail_impossible(self, event: SnapshotAsked) -> None:
+        views = [plan.name for plan in self._cluster.plans]
+        if event.view in views:
+            why = f"view {event.view!r} is partial: workers keep only what is looked up; app.read has Spark compute it"
+            self._fail(event.ticket, DeclarationError(why))
+        else:
+            self._fail(event.ticket, UnknownView.among(event.view, views))
 
     def _fail(self, ticket: int, error: UpriverError) -> None:
         self._cluster.actions.append(SnapshotFailed(ticket=ticket, error=error))

@@ -5,18 +5,18 @@ state at once. So the operators have answered an Interrogate or a Collect before
 """
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-import pyarrow as pa
-
-from upriver.dataflow.batch import Batch, Hashes, Outgoing
-from upriver.errors import RowError
-from upriver.ids import Epoch, MapVersion, WorkerId
+from upriver.dataflow.batch import Hashes, Outgoing
+from upriver.dataflow.keeping import Keeping, Region, State
+from upriver.dataflow.set_aside import SetAside
+from upriver.errors import ProtocolError, RowError
+from upriver.ids import Epoch, MapVersion, VnodeId, WorkerId
 from upriver.machines.peers import Portion, Question
-from upriver.machines.strategies import MakeMigrator, Migrator
+from upriver.machines.strategies import MIGRATORS, Migrator, Strategy, new_owner
 from upriver.migration.actions import (
     Collect,
     Drop,
@@ -29,40 +29,10 @@ from upriver.migration.actions import (
     TakeState,
 )
 from upriver.migration.events import CollectAsked, Collected, Event, Interrogated, Received
-from upriver.migration.keysets import key_set
 from upriver.migration.messages import RowsSent
-
-State = tuple[pa.RecordBatch, ...]
-"""All that a region keeps of some keys."""
-
-
-class Region(Protocol):
-    """One region's state at one worker, as :class:`upriver.dataflow.running.Region` keeps it."""
-
-    @property
-    def gathered(self) -> int:
-        """Rows that came over exchange edges and are not taken in."""
-        ...
-
-    def apply(self, port: int, batch: Batch) -> None: ...
-
-    def settle(self) -> int: ...
-
-    def drain(self) -> Sequence[Outgoing]: ...
-
-    def lookup(self, hash64: Hashes, keys: pa.RecordBatch) -> pa.RecordBatch: ...
-
-    def scan(self) -> pa.Table: ...
-
-    def stats(self) -> Mapping[str, int]: ...
-
-    def keys_of(self, vnode: int, vnodes: int) -> Hashes: ...
-
-    def collect(self, keys: Hashes) -> State: ...
-
-    def install(self, state: State) -> None: ...
-
-    def drop(self, keys: Hashes) -> None: ...
+from upriver.state.keysets import key_set
+from upriver.upquery.cone import Cone
+from upriver.upquery.partial_region import PartialRegion
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +41,14 @@ class Applied:
 
     epoch: Epoch
     rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Rows of an epoch have come from which the view cannot be computed."""
+
+    epoch: Epoch
+    aside: SetAside
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +72,24 @@ class Took:
     keys: int
 
 
-Outcome = Applied | AskedHere | Gave | Took | Send | ReportSettled | ReportGone | Leave
+@dataclass(frozen=True, slots=True)
+class LeftBehind:
+    """Keys that were present here, to be filled at their new owner. shown: no lookup has seen any of them as of a later
+    epoch."""
+
+    to: WorkerId
+    keys: Hashes
+    shown: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Uprooted:
+    """Questions wait here for keys that will not be present here."""
+
+
+Outcome = (
+    LeftBehind | Uprooted | Applied | LeftOut | AskedHere | Gave | Took | Send | ReportSettled | ReportGone | Leave
+)
 
 
 @dataclass(slots=True)
@@ -111,8 +106,14 @@ class Travelled:
 class Share:
     """``step(event) -> outcomes``. ``region`` is there to be read."""
 
-    def __init__(self, name: str, region: Region, migrator: Migrator, vnodes: int) -> None:
-        self.region = region
+    def __init__(self, name: str, region: Region | PartialRegion | Cone, migrator: Migrator, vnodes: int) -> None:
+        self.region: Keeping = region
+        self.partial = region if isinstance(region, PartialRegion | Cone) else None
+        """The region, if it keeps only what is read."""
+        self.cone = region if isinstance(region, Cone) else None
+        self._apply = _apply_all(region)
+        self.leaves_keys = False
+        """Whether keys that can be filled elsewhere stay behind in this rescale."""
         self.migrator = migrator
         self.travelled = Travelled()
         self.version: MapVersion = migrator.phase.map.version
@@ -125,9 +126,11 @@ class Share:
         """Whether ``give`` would move a key."""
         return self.migrator.can_collect
 
-    def begin(self, make: MakeMigrator, me: WorkerId) -> None:
+    def begin(self, strategy: Strategy, me: WorkerId) -> None:
         """Go by this strategy from now on. Nothing moves at this time."""
-        self.migrator = make(me, self.migrator.phase.map)
+        by = strategy if self.cone is None else Strategy.LAZY  # whatever the others go by: a cone's state never travels
+        self.migrator = MIGRATORS[by](me, self.migrator.phase.map)
+        self.leaves_keys = self.partial is not None and by is Strategy.LAZY
         self.travelled = Travelled()
 
     def step(self, event: Event) -> list[Outcome]:
@@ -149,12 +152,18 @@ class Share:
         """Do what the distributor wants; returns what it is to be told of it."""
         match action:
             case PassDown(rows=Portion() as portion):
-                self._apply(portion)
+                with self._naming(portion.epoch):
+                    self._apply(portion)
                 outcomes.append(Applied(portion.epoch, len(portion)))
+                outcomes += [LeftOut(portion.epoch, aside) for aside in self.region.left_out()]
             case PassDown(rows=Question() as question):
                 outcomes.append(AskedHere(question))
             case Interrogate(vnodes=asked):
+                if self.leaves_keys:
+                    outcomes += self._leave(asked)
                 keys = [self.region.keys_of(vnode, self._vnodes) for vnode in asked]
+                uprooted = [self.partial.uproot(vnode, self._vnodes) for vnode in asked] if self.partial else []
+                outcomes += [Uprooted()] if any(uprooted) else []
                 return [Interrogated(keys=key_set(*keys))]
             case Collect(keys=keys):
                 state = self.region.collect(keys)
@@ -166,6 +175,8 @@ class Share:
                 self.region.install(_as_state(action.state))
                 outcomes.append(Took(len(action.keys)))
             case Drop(keys=keys):
+                if self.partial and self.partial.give_up(keys):
+                    outcomes.append(Uprooted())
                 self.region.drop(keys)
             case Send():
                 self._count(action, cause)
@@ -176,6 +187,13 @@ class Share:
                 raise AssertionError(f"no distributor wants {action!r}")
         return []
 
+    def _leave(self, vnodes: Sequence[VnodeId]) -> list[Outcome]:
+        """Keep nothing of these slices, and tell their new owner what is worth filling."""
+        assert self.partial is not None
+        phase = self.migrator.phase
+        shown = Epoch(0) if self.cone is None else self.cone.applied
+        return [LeftBehind(new_owner(phase, vnode), self.partial.leave(vnode, self._vnodes), shown) for vnode in vnodes]
+
     def settle(self, epoch: Epoch) -> tuple[int, Sequence[Outgoing]]:
         """Take in what was gathered: how many rows that was, and what is to be sent of this and of what came before.
 
@@ -184,16 +202,14 @@ class Share:
         with self._naming(epoch):
             return self.region.settle(), self.region.drain()
 
-    def _apply(self, portion: Portion) -> None:
-        with self._naming(portion.epoch):
-            self.region.apply(portion.port, portion.batch)
-
     @contextmanager
     def _naming(self, epoch: Epoch) -> Iterator[None]:
         try:
             yield
         except RowError as error:
-            raise RowError(f"view {self._name!r}, epoch {epoch}: {error}") from error
+            view, _, number = self._name.partition("/")
+            region = f", region {self._name!r}" if number else ""
+            raise RowError(f"view {view!r}{region}, epoch {epoch}: {error}") from error
 
     def _count(self, sent: Send, cause: Event) -> None:
         if isinstance(sent.message, RowsSent) and isinstance(sent.message.rows, Portion):
@@ -201,6 +217,19 @@ class Share:
                 self.travelled.bounced += len(sent.message.rows)
             else:
                 self.travelled.forwarded += len(sent.message.rows)
+
+
+def _apply_all(region: Region | PartialRegion | Cone) -> Callable[[Portion], None]:
+    """How the region takes rows in."""
+    if isinstance(region, Cone):
+        return _refuse
+    if isinstance(region, PartialRegion):
+        return lambda portion: region.take(portion.epoch, portion.port, portion.batch)
+    return lambda portion: region.apply(portion.port, portion.batch)
+
+
+def _refuse(portion: Portion) -> None:
+    raise ProtocolError(f"{len(portion)} rows of epoch {portion.epoch} have come to a region that reads by itself")
 
 
 def _as_state(state: Any) -> State:

@@ -1,8 +1,8 @@
 """A worker's parts of snapshots; rule W5."""
 
-from upriver.errors import ProtocolError
+from upriver.errors import ProtocolError, RowError
 from upriver.machines.following import Following
-from upriver.machines.messages import DropSnapshot, SnapshotTaken, TakeSnapshot
+from upriver.machines.messages import DropSnapshot, SnapshotSpoilt, SnapshotTaken, TakeSnapshot
 from upriver.machines.worker_events import ForgetSnapshot, HoldSnapshot
 
 
@@ -21,9 +21,17 @@ def take_snapshots(phase: Following) -> None:
     at_cut = [asked for asked in phase.snapshots if _at_cut(phase, asked)]
     phase.snapshots = [asked for asked in phase.snapshots if asked not in at_cut]
     for asked in at_cut:
+        _take(phase, asked)
+
+
+def _take(phase: Following, asked: TakeSnapshot) -> None:
+    try:
         rows = phase.shares[asked.view].region.scan()
-        phase.actions.append(HoldSnapshot(snapshot=asked.snapshot, rows=rows))
-        phase.say(SnapshotTaken(snapshot=asked.snapshot, rows=rows.num_rows))
+    except RowError as error:  # what is kept is right; who scans is told, and nobody else need know
+        phase.say(SnapshotSpoilt(snapshot=asked.snapshot, error=f"view {asked.view!r}: {error}"))
+        return
+    phase.actions.append(HoldSnapshot(snapshot=asked.snapshot, rows=rows))
+    phase.say(SnapshotTaken(snapshot=asked.snapshot, rows=rows.num_rows))
 
 
 def _at_cut(phase: Following, asked: TakeSnapshot) -> bool:

@@ -24,13 +24,16 @@ class Strategy(StrEnum):
     """Document 000: live, a few keys at a time, from worker to worker."""
     REDISTRIBUTE = "redistribute"
     """Document 001: live, a few keys at a time, on the word of every distributor."""
+    LAZY = "lazy"
+    """By ICADD, but keys of partial views stay behind: their new owner fills them when they are looked up, and at once
+    those that were read last."""
     RESTART = "restart"
     """Stop at an epoch's end, begin with the new map and nothing, read everything again."""
 
     @property
     def holds_still(self) -> bool:
         """Whether a worker that is told to give no more keys away has none on their way."""
-        return self is Strategy.ICADD
+        return self in (Strategy.ICADD, Strategy.LAZY)
 
 
 class Migrator(Protocol):
@@ -52,7 +55,7 @@ class Migrator(Protocol):
 MakeMigrator = Callable[[WorkerId, VnodeMap], Migrator]
 
 MIGRATORS: Mapping[Strategy, MakeMigrator] = MappingProxyType(
-    {Strategy.ICADD: Distributor, Strategy.REDISTRIBUTE: Redistributor}
+    {Strategy.ICADD: Distributor, Strategy.LAZY: Distributor, Strategy.REDISTRIBUTE: Redistributor}
 )
 """Of the strategies by which keys move live."""
 
@@ -69,6 +72,12 @@ def left_to_give(phase: object) -> tuple[int, int]:
         case redistribute.Collecting() as collecting:
             return len(collecting.whitelist) + len(collecting.hold), 0
     return 0, 0
+
+
+def new_owner(phase: object, vnode: VnodeId) -> WorkerId:
+    """To whom a slice goes that is being interrogated."""
+    assert isinstance(phase, Interrogating)
+    return phase.migration.rescale.after.owners[vnode]
 
 
 def slices_given(phase: object, me: WorkerId) -> frozenset[VnodeId]:

@@ -28,6 +28,7 @@ from upriver.machines.epochs import (
     settle_late_rows,
 )
 from upriver.machines.following import BuildRegion, Following, started
+from upriver.machines.keys import evict, keys_read, rows_fetched, time_to_evict, weigh
 from upriver.machines.lookups import given_up, lookup_asked, refuse_all
 from upriver.machines.messages import (
     Assign,
@@ -35,6 +36,7 @@ from upriver.machines.messages import (
     CloseInput,
     DropSnapshot,
     EpochOver,
+    Evict,
     GoOn,
     HoldStill,
     Meet,
@@ -60,11 +62,12 @@ from upriver.machines.moving import (
     time_to_move,
 )
 from upriver.machines.peers import Envelope, QuestionAnswered, QuestionRefused
-from upriver.machines.routes import ask
+from upriver.machines.routes import ask, ask_again
 from upriver.machines.rules import ALL_RULES, Rules
 from upriver.machines.snapshots import snapshot_asked, snapshot_dropped
 from upriver.machines.worker_events import (
     EpochRead,
+    KeysRead,
     LookupAsked,
     LookupGivenUp,
     PeerLost,
@@ -72,8 +75,10 @@ from upriver.machines.worker_events import (
     PeersMet,
     Refuse,
     Report,
+    RowsFetched,
     RowsRead,
     Stop,
+    TimeToEvict,
     TimeToMove,
     WorkerAction,
     WorkerEvent,
@@ -91,8 +96,10 @@ class Retired:
 class WorkerMachine:
     """``step(event) -> actions``; see the module's docstring."""
 
-    def __init__(self, build_region: BuildRegion, rules: Rules = ALL_RULES) -> None:
+    def __init__(self, build_region: BuildRegion, rules: Rules = ALL_RULES, memory_budget: int | None = None) -> None:
+        """memory_budget: bytes that the worker's state may take; ``None`` for any."""
         self._build_region = build_region
+        self._memory_budget = memory_budget
         self._rules = rules
         self.phase: Unassigned | Following | Retired = Unassigned()
 
@@ -101,8 +108,14 @@ class WorkerMachine:
         """Whether ``TimeToMove`` would move a key."""
         return isinstance(self.phase, Following) and can_move(self.phase)
 
+    @property
+    def must_evict(self) -> bool:
+        """Whether more memory is taken than may be, and ``TimeToEvict`` would give some back."""
+        return isinstance(self.phase, Following) and self.phase.is_over_budget
+
     def step(self, event: WorkerEvent) -> list[WorkerAction]:
-        """Advance by one event. Raises IllegalEvent when the phase does not allow it, RowError for a bad row."""
+        """Advance by one event. Raises IllegalEvent when the phase does not allow it, RowError for a bad row,
+        BudgetExceeded."""
         match self.phase, event:
             case (Unassigned() | Following() as phase, Assign()):
                 return self._assigned(phase, event)
@@ -112,7 +125,7 @@ class WorkerMachine:
                 return [Refuse(ticket=event.ticket, error=WrongOwner("this worker owns nothing"))]
             case (Following() as phase, _):
                 return _follow(phase, event)
-            case (Retired(), _) | (_, LookupGivenUp()):
+            case (Retired(), _) | (_, LookupGivenUp() | KeysRead() | RowsFetched()):
                 return []
             case (Unassigned(), PeerSaid(envelope=Envelope(content=QuestionAnswered() | QuestionRefused()))):
                 return []  # to who was in this place before
@@ -121,7 +134,7 @@ class WorkerMachine:
     def _assigned(self, old: Unassigned | Following, event: Assign) -> list[WorkerAction]:
         """Begin, or begin anew: what was kept, and who has asked, belongs to another generation."""
         actions = _taking_leave(old, WrongOwner("this worker starts anew; ask again"))
-        self.phase = started(event, self._build_region, self._rules)
+        self.phase = started(event, self._build_region, self._rules, self._memory_budget)
         if isinstance(old, Following):
             actions.append(Report(message=StartedAnew(generation=event.generation)))
         return actions
@@ -146,6 +159,11 @@ def _follow(phase: Following, event: WorkerEvent) -> list[WorkerAction]:
     phase.actions = []
     taken = phase.taken
     handler(phase, event)
+    if phase.uprooted:
+        phase.uprooted = False
+        ask_again(phase)
+    if isinstance(event, KeysRead | RowsFetched | EpochRead | BeginStage):
+        weigh(phase)
     settle_late_rows(phase)
     report_late_rows(phase)
     if phase.taken != taken:
@@ -176,6 +194,10 @@ _TABLE: Mapping[type, Callable[[Following, Any], None]] = {
     PeerSaid: peer_said,
     PeerLost: peer_lost,
     TimeToMove: time_to_move,
+    KeysRead: keys_read,
+    RowsFetched: rows_fetched,
+    TimeToEvict: time_to_evict,
+    Evict: evict,
     ReadVnodes: read_vnodes,
     CloseInput: close_input,
     HoldStill: hold_still,

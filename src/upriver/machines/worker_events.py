@@ -6,10 +6,13 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from upriver.dataflow.batch import Batch, Hashes
+from upriver.dataflow.set_aside import SetAside
 from upriver.errors import UpriverError
 from upriver.ids import Channel, Epoch, Incarnation, MapVersion, SnapshotId, VnodeId, WorkerId
 from upriver.machines.messages import FromWorker, Meet, ToWorker
 from upriver.machines.peers import Envelope
+from upriver.upquery.partial_region import Upquery
+from upriver.upquery.reads import Read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +38,7 @@ class LookupAsked:
     """Somebody asks for keys of a view. hash64: of the keys, one per row of ``keys``.
 
     ticket: names the asker, and no other that ever asked any worker: answers may come late, to who is in its place.
+    together: all keys are to be as of the end of one epoch.
     """
 
     ticket: int
@@ -42,6 +46,7 @@ class LookupAsked:
     keys: pa.RecordBatch
     hash64: Hashes
     at_least: Epoch
+    together: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,8 +90,47 @@ class TimeToMove:
     keys_max: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeysRead:
+    """An upquery has its answer: the rows of all its keys, by port of the region, in order. through: the last epoch
+    that was read. The rest is that of ``ReadKeys``."""
+
+    generation: int
+    region: str
+    number: int
+    rows: tuple[tuple[int, Batch], ...]
+    through: Epoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsFetched:
+    """What ``FetchRows`` has asked for, one batch for each of its reads."""
+
+    generation: int
+    view: str
+    rows: tuple[Batch, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeToEvict:
+    """There is time to forget up to ``keys_max`` keys."""
+
+    keys_max: int
+
+
 WorkerEvent = (
-    ToWorker | RowsRead | EpochRead | LookupAsked | LookupGivenUp | PeersMet | PeerSaid | PeerLost | TimeToMove
+    ToWorker
+    | RowsRead
+    | EpochRead
+    | LookupAsked
+    | LookupGivenUp
+    | PeersMet
+    | PeerSaid
+    | PeerLost
+    | TimeToMove
+    | KeysRead
+    | RowsFetched
+    | TimeToEvict
 )
 
 
@@ -97,6 +141,38 @@ class ReadEpoch:
     epoch: Epoch
     channels: tuple[Channel, ...]
     vnodes: tuple[VnodeId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadKeys:
+    """Read all rows of the upquery's keys that the lake has on these channels, through its epoch, and through the next
+    one too, if that is published (P7); then say ``KeysRead``. ports: of the region, each with the channel that feeds
+    it."""
+
+    generation: int
+    region: str
+    upquery: Upquery
+    ports: tuple[tuple[int, Channel], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchRows:
+    """Read this out of the lake for the view's cone, then say ``RowsFetched``."""
+
+    generation: int
+    view: str
+    reads: tuple[Read, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetRowsAside:
+    """Write rows of the epoch to the lake's rejected rows, before anything that follows is done.
+
+    Rows of an epoch and an edge that are equal come together, so no two of these for one edge have equal rows.
+    """
+
+    epoch: Epoch
+    aside: SetAside
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +199,10 @@ class MeetPeers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The rows asked for, as of ``epoch`` at least. version: of the map by which their keys are kept."""
+    """The rows asked for, as of ``epoch`` at least; if they were to be together, as of its very end.
+
+    version: of the map by which their keys are kept.
+    """
 
     ticket: int
     rows: pa.RecordBatch
@@ -159,4 +238,17 @@ class Stop:
     """The worker is done."""
 
 
-WorkerAction = ReadEpoch | Report | SendPeer | MeetPeers | Answer | Refuse | HoldSnapshot | ForgetSnapshot | Stop
+WorkerAction = (
+    ReadEpoch
+    | ReadKeys
+    | FetchRows
+    | SetRowsAside
+    | Report
+    | SendPeer
+    | MeetPeers
+    | Answer
+    | Refuse
+    | HoldSnapshot
+    | ForgetSnapshot
+    | Stop
+)

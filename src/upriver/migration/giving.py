@@ -8,11 +8,11 @@ from upriver.errors import IllegalEvent, ProtocolError
 from upriver.ids import VnodeId, WorkerId
 from upriver.migration.actions import Collect, Drop, Interrogate
 from upriver.migration.events import AbortAsked, CollectAsked, Collected, Interrogated, RescaleAnnounced
-from upriver.migration.keysets import NO_KEYS, key_set
 from upriver.migration.messages import Acquire, Done, Kept, Mark, Message, RowsSent
 from upriver.migration.phases import Collecting, Early, Fate, Interrogating, Migration, Normal, Settling, Started
 from upriver.migration.routing import open_slice
 from upriver.migration.turn import Turn
+from upriver.state.keysets import NO_KEYS, key_set
 
 
 def announced(turn: Turn, phase: Normal, event: RescaleAnnounced) -> Started:

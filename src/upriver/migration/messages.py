@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from upriver.ids import MapVersion, VnodeId, WorkerId
-from upriver.migration.keysets import Mask
 from upriver.migration.redistribute_messages import Final, Redistribute, Scaleup, Sets, Shutdown
+from upriver.state.keysets import Mask
 from upriver.xxh64 import Hashes
 
 

@@ -22,7 +22,7 @@ from typing import Generic, NamedTuple, NewType, Protocol, TypeVar
 
 from upriver.errors import DeclarationError, ProtocolError
 from upriver.ids import VnodeId
-from upriver.migration.keysets import NO_KEYS, key_set
+from upriver.state.keysets import NO_KEYS, key_set
 from upriver.xxh64 import Hashes
 
 OperatorId = NewType("OperatorId", str)

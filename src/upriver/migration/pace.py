@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 KEYS_FIRST = 64
 """Keys of the first step, of which nothing is known."""
+KEYS_MIN = 16
+"""Keys of one step, as long as steps stay within the budget: each has a cost of its own, and where that alone is more
+than what is aimed at, fewer and fewer keys would make steps no shorter, only more."""
 KEYS_MAX = 65_536
 """Keys of one step, however much time there is."""
 AIM_SHARE = 0.25
@@ -44,5 +47,6 @@ class Pace:
             self._speed = speed  # too slow counts at once
         else:
             self._speed = MEMORY * self._speed + (1 - MEMORY) * speed
-        wanted = min(self._speed * AIM_SHARE * self.budget_s, GROWTH_MAX * self._keys, KEYS_MAX)
-        self._keys = max(1, int(wanted))
+        least = KEYS_MIN if seconds <= self.budget_s else 1
+        wanted = max(least, self._speed * AIM_SHARE * self.budget_s)
+        self._keys = int(min(wanted, GROWTH_MAX * self._keys, KEYS_MAX))

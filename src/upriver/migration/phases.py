@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from upriver.ids import MapVersion, VnodeId, WorkerId
 from upriver.migration.events import RescaleAnnounced
-from upriver.migration.keysets import NO_KEYS
 from upriver.migration.messages import Rows
+from upriver.state.keysets import NO_KEYS
 from upriver.vnodes import VnodeMap
 from upriver.xxh64 import Hashes
 

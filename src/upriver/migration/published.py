@@ -21,9 +21,9 @@ from upriver.migration.events import (
     RescaleAnnounced,
     RowsArrived,
 )
-from upriver.migration.keysets import NO_KEYS, contains, key_set
 from upriver.migration.messages import Acquire, Rows, RowsSent, WorkerDone
 from upriver.migration.turn import Turn, Workers
+from upriver.state.keysets import NO_KEYS, contains, key_set
 from upriver.vnodes import VnodeMap, vnodes_of
 from upriver.xxh64 import Hashes
 

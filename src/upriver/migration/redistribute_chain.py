@@ -11,8 +11,8 @@ from typing import Protocol
 
 import numpy as np
 
-from upriver.migration.keysets import NO_KEYS, contains, key_set
 from upriver.migration.redistribute_rules import ALL_ON, RedistributeRules
+from upriver.state.keysets import NO_KEYS, contains, key_set
 from upriver.xxh64 import Hashes
 
 

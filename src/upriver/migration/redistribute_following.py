@@ -7,7 +7,6 @@ import numpy as np
 from upriver.errors import ProtocolError
 from upriver.migration.actions import ReportSettled, TakeState
 from upriver.migration.events import Received, RescaleAnnounced
-from upriver.migration.keysets import NO_KEYS
 from upriver.migration.messages import Acquire, Kept
 from upriver.migration.redistribute_giving import ask_if_announced, new_owner, own_vnodes
 from upriver.migration.redistribute_messages import Final, Redistribute, Scaleup, Sets, Shutdown
@@ -25,6 +24,7 @@ from upriver.migration.redistribute_phases import (
 )
 from upriver.migration.redistribute_routing import release
 from upriver.migration.redistribute_turn import RedistributeTurn
+from upriver.state.keysets import NO_KEYS
 
 
 def announced(turn: RedistributeTurn, phase: Normal, event: RescaleAnnounced) -> Started:

@@ -8,7 +8,6 @@ from upriver.errors import IllegalEvent, ProtocolError
 from upriver.ids import VnodeId, WorkerId
 from upriver.migration.actions import Collect, Drop, Interrogate
 from upriver.migration.events import AbortAsked, CollectAsked, Collected, Interrogated, Received
-from upriver.migration.keysets import NO_KEYS, contains, key_set
 from upriver.migration.messages import Acquire, Kept
 from upriver.migration.redistribute_messages import Final, Redistribute, Sets
 from upriver.migration.redistribute_phases import (
@@ -22,6 +21,7 @@ from upriver.migration.redistribute_phases import (
 )
 from upriver.migration.redistribute_routing import owners_in, release
 from upriver.migration.redistribute_turn import RedistributeTurn
+from upriver.state.keysets import NO_KEYS, contains, key_set
 from upriver.vnodes import VnodeMap
 from upriver.xxh64 import Hashes
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from upriver.ids import MapVersion, WorkerId
 from upriver.migration.events import RescaleAnnounced
-from upriver.migration.keysets import NO_KEYS, Mask, contains, key_set
 from upriver.migration.phases import Left, Parked
+from upriver.state.keysets import NO_KEYS, Mask, contains, key_set
 from upriver.vnodes import VnodeMap
 from upriver.xxh64 import Hashes
 

@@ -11,7 +11,6 @@ import numpy as np
 from upriver.errors import ProtocolError
 from upriver.ids import WorkerId
 from upriver.migration.actions import Rule
-from upriver.migration.keysets import Mask
 from upriver.migration.messages import Rows
 from upriver.migration.phases import Parked
 from upriver.migration.redistribute_phases import (
@@ -26,6 +25,7 @@ from upriver.migration.redistribute_phases import (
 )
 from upriver.migration.redistribute_turn import RedistributeTurn
 from upriver.migration.turn import Workers
+from upriver.state.keysets import Mask
 from upriver.vnodes import VnodeMap, vnodes_of
 from upriver.xxh64 import Hashes
 

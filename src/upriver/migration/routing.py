@@ -12,10 +12,10 @@ import numpy as np
 from upriver.errors import ProtocolError
 from upriver.ids import VnodeId, WorkerId
 from upriver.migration.actions import Rule
-from upriver.migration.keysets import Mask, contains
 from upriver.migration.messages import Rows, RowsSent
 from upriver.migration.phases import Collecting, Fate, Interrogating, Migration, Normal, Parked, Started
 from upriver.migration.turn import Turn, Workers
+from upriver.state.keysets import Mask, contains
 from upriver.vnodes import VnodeArray, vnodes_of
 
 StartedPhase = TypeVar("StartedPhase", bound=Started)

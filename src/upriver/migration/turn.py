@@ -8,9 +8,9 @@ import numpy.typing as npt
 
 from upriver.ids import MapVersion, WorkerId
 from upriver.migration.actions import Action, PassDown, Rule, Send
-from upriver.migration.keysets import Mask
 from upriver.migration.messages import Message, Rows, RowsSent
 from upriver.migration.rules import ALL_RULES, MendedRules
+from upriver.state.keysets import Mask
 
 Workers = npt.NDArray[np.integer[Any]]
 """A worker per row."""

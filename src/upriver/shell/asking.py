@@ -25,11 +25,13 @@ ANSWER_GRACE_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """What is the same for all keys. at_least: epoch. timeout: seconds. give_up_at: when they are over, monotonic."""
+    """What is the same for all keys. at_least: epoch. together: whether all are to be as of the end of one epoch.
+    timeout: seconds. give_up_at: when they are over, monotonic."""
 
     view: str
     route: ViewRoute
     at_least: int | None
+    together: bool
     timeout: float
     give_up_at: float
 
@@ -79,11 +81,14 @@ class KeySet:
 class Found:
     """Rows of some keys, and the place of each row's key among all keys of the lookup.
 
-    version: of the map that the worker goes by.
+    epoch: that they reflect at least; if they were to be together, at whose end they are. version: of the map that the
+    worker goes by.
     """
 
+    keys: KeySet
     rows: pa.RecordBatch
     places: Places
+    epoch: int
     version: int
 
 
@@ -141,7 +146,7 @@ def ask_owners(
                 try:
                     answered = stream.answer()
                     places = question.keys.places_of(answered.rows.select(lookup.route.key))
-                    found.append(Found(answered.rows, places, answered.version))
+                    found.append(Found(question.keys, answered.rows, places, answered.epoch, answered.version))
                 except (WrongOwner, WorkerLost) as error:
                     unanswered.append(Unanswered(question, error))
                 except UpriverError as error:
@@ -167,7 +172,7 @@ def _put(lookup: Lookup, question: Question, seconds_left: float, streams: Looku
         raise WorkerLost(f"worker {question.worker} is not up")
     stream = streams.borrow(question.address, lookup.view, lookup.route.key_schema, seconds_left)
     try:
-        stream.ask(question.keys.keys, lookup.at_least, seconds_left)
+        stream.ask(question.keys.keys, lookup.at_least, lookup.together, seconds_left)
     except BaseException:
         streams.give_back(stream)
         raise

@@ -38,6 +38,13 @@ def plan_to_json(plan: DataflowPlan) -> dict[str, Any]:
     return json
 
 
+def plan_from_json(json: Mapping[str, Any]) -> DataflowPlan:
+    """The inverse of :func:`plan_to_json`."""
+    _, from_json = _record(DataflowPlan)
+    plan: DataflowPlan = from_json(json)
+    return plan
+
+
 def decode_to_worker(message: Message) -> ToWorker:
     """What the coordinator says. Raises ProtocolError for anything else."""
     said: ToWorker = _decode(message, _TO_WORKER, "the coordinator said {}, which no worker knows")

@@ -3,7 +3,7 @@
 import itertools
 import queue
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
@@ -12,6 +12,7 @@ from typing import Any, Protocol, assert_never
 from upriver.dataflow.graph import DataflowPlan
 from upriver.errors import ClusterError, ProtocolError, UpriverError, UserError, WaitTimeout
 from upriver.ids import Channel, Epoch, Incarnation, SnapshotId, VnodeId, WorkerId
+from upriver.machines.cluster import Member
 from upriver.machines.coordinator import CoordinatorMachine
 from upriver.machines.coordinator_events import (
     AbortWanted,
@@ -20,6 +21,8 @@ from upriver.machines.coordinator_events import (
     CoordinatorEvent,
     EpochEnded,
     EpochPublished,
+    EvictionOver,
+    EvictWanted,
     PlansTaken,
     PlansWanted,
     RescaleBegun,
@@ -83,7 +86,8 @@ class CoordinatorLoop:
         self._tickets = itertools.count()
         self._joined: dict[Incarnation, _Joined] = {}
         self._asked: dict[int, Future[SnapshotParts]] = {}
-        self._replanning: dict[int, threading.Event] = {}
+        self._undone: dict[int, threading.Event] = {}
+        """By ticket, what somebody waits for, or has waited for in vain."""
         self._desk = RescaleDesk()
         self._changed = threading.Condition()
         """Guards and announces ``_ended``, ``_failure``, ``_joined`` and ``_desk``."""
@@ -196,12 +200,27 @@ class CoordinatorLoop:
         Returns when all workers have begun anew; they answer when they have read what there is. Raises WaitTimeout
         after so many seconds; it will happen all the same.
         """
-        ticket, taken = next(self._tickets), threading.Event()
-        self._replanning[ticket] = taken
-        self._inbox.put(PlansWanted(ticket=ticket, plans=plans, epochs=tuple(epochs)))
-        if not taken.wait(seconds):
+        ticket = next(self._tickets)
+        wanted = PlansWanted(ticket=ticket, plans=plans, epochs=tuple(epochs))
+        late = f"the views have not changed in {seconds:g} s: a rescale is on, or a worker is missing"
+        self._until_done(ticket, wanted, seconds, late)
+
+    def evict(self, view: str, keys: tuple[int, ...] | None, seconds: float) -> None:
+        """Have all workers keep these keys of a partial view no more: their hash64; ``None`` for all.
+
+        Returns when they have done it. Raises WaitTimeout after so many seconds; it will happen all the same.
+        """
+        ticket = next(self._tickets)
+        wanted = EvictWanted(ticket=ticket, view=view, keys=keys)
+        self._until_done(ticket, wanted, seconds, f"view {view!r}: not every worker has evicted in {seconds:g} s")
+
+    def _until_done(self, ticket: int, wanted: CoordinatorEvent, seconds: float, late: str) -> None:
+        """Block until what is wanted under this ticket is done. late: what to say if that takes longer."""
+        done = self._undone[ticket] = threading.Event()
+        self._inbox.put(wanted)
+        if not done.wait(seconds):
             self.check()
-            raise WaitTimeout(f"the views have not changed in {seconds:g} s: a rescale is on, or a worker is missing")
+            raise WaitTimeout(late)
 
     # Rescales
 
@@ -263,7 +282,7 @@ class CoordinatorLoop:
             "published": int(self._machine.published),
             "workers": workers,
             "map_version": int(self._machine.vnode_map.version),
-            "views": {plan.name: _total(plan.name, members.values()) for plan in self._machine.plans},
+            "views": {plan.name: _total(plan, members.values()) for plan in self._machine.plans},
             **self._rescale_status(),
             "failure": str(self._failure) if self._failure else None,
         }
@@ -316,8 +335,8 @@ class CoordinatorLoop:
             case SnapshotFailed():
                 if (asker := self._asked.pop(action.ticket, None)) is not None:
                     asker.set_exception(action.error)
-            case PlansTaken():
-                self._replanning.pop(action.ticket).set()
+            case PlansTaken() | EvictionOver():
+                self._undone.pop(action.ticket).set()
             case StartWorkers():
                 for worker in action.workers:
                     assert self._start_worker is not None
@@ -344,10 +363,12 @@ class CoordinatorLoop:
             joined.end.close()  # its closing comes back as ``lost``
 
 
-def _total(view: str, members: Any) -> Mapping[str, int]:
-    """The numbers that the workers report of one view, added up."""
+def _total(plan: DataflowPlan, members: Iterable[Member]) -> Mapping[str, int]:
+    """The numbers that the workers report of all regions of a view, added up. Rows and keys are the last one's: those
+    before it say that they have none."""
     total = {"rows": 0, "keys": 0, "bytes": 0}
     for member in members:
-        for name, number in member.stats.get(view, {}).items():
-            total[name] = total.get(name, 0) + int(number)
+        for region in plan.spread:
+            for name, number in member.stats.get(region.name, {}).items():
+                total[name] = total.get(name, 0) + int(number)
     return total

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from upriver.dataflow.explain_dataflow import explain
+from upriver.dataflow.explain import explain
 from upriver.dataflow.graph import DataflowPlan
 from upriver.dataflow.plan import TableSpec
 from upriver.errors import DeclarationError, ProtocolError, UnknownView, UpriverError
@@ -22,6 +22,7 @@ from upriver.shell.wire import Message
 REGISTER = "register"
 """The hello of a worker: ``{"worker": id, "address": where it serves}``."""
 SNAPSHOT_S_MAX = 60.0
+EVICTION_S_MAX = 60.0
 """Seconds that the workers have to take a snapshot."""
 
 
@@ -73,6 +74,7 @@ class CoordinatorService:
             "status": lambda _: loop.status(),
             "explain": lambda asked: self.explain(str(asked["view"])),
             "scan": self._scan,
+            "evict": self._evict,
             "rescale": self._rescale,
             "rescale_progress": lambda asked: loop.rescale_progress(int(asked["ticket"])),
             "rescale_report": lambda asked: loop.rescale_report(int(asked["ticket"])),
@@ -122,6 +124,15 @@ class CoordinatorService:
     def _scan(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         parts = self._scans.parts(str(asked["view"]), str(asked["scan"]), SNAPSHOT_S_MAX)
         return {"snapshot": parts.snapshot, "epoch": parts.epoch, "addresses": list(parts.addresses)}
+
+    def _evict(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        view, keys = str(asked["view"]), asked["keys"]
+        if view not in self._plans:
+            raise UnknownView.among(view, self._plans)
+        if (why := self._plans[view].full_because) is not None:
+            raise DeclarationError(f"view {view!r} keeps every key, and none can be evicted: {why}")
+        self._loop.evict(view, None if keys is None else tuple(int(key) for key in keys), EVICTION_S_MAX)
+        return {}
 
     def _rescale(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         self._loop.check()

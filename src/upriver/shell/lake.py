@@ -32,7 +32,16 @@ from upriver.dataflow.plan import TableSpec, lake_channel
 from upriver.errors import CorruptFile, DeclarationError, ProtocolError
 from upriver.ids import Channel, Epoch, Term, VnodeId
 from upriver.shell.files import Files, open_files
-from upriver.state.runs import CHECKSUM, RunInfo, checksum_of, cut, decode_run, named_columns, run_schema
+from upriver.state.runs import (
+    CHECKSUM,
+    RunInfo,
+    checksum_of,
+    cut,
+    decode_run,
+    decode_verified,
+    named_columns,
+    run_schema,
+)
 
 FORMAT = 2
 _FORMATS_READ = (1, FORMAT)
@@ -204,6 +213,14 @@ class Lake:
         """The highest epoch published; 0 if none."""
         return Epoch(self.last_number("epochs"))
 
+    def has_epoch(self, epoch: Epoch) -> bool:
+        """Whether it is published."""
+        try:
+            self.files.read(epoch_path(epoch))
+        except FileNotFoundError:
+            return False
+        return True
+
     def manifest(self, epoch: Epoch) -> Manifest:
         """The manifest of a published epoch, with the runs of all indexes that are complete. Raises CorruptFile."""
         manifest = Manifest.from_json(self._of_epoch(epoch_path(epoch), epoch))
@@ -271,13 +288,19 @@ class Lake:
 
     def open_run(self, run: RunInfo, schema: pa.Schema) -> pa.RecordBatch:
         """All rows of a run, verified. Raises CorruptFile."""
+        return decode_run(run, self._encoded(run), schema)
+
+    def reopen_run(self, run: RunInfo, schema: pa.Schema) -> pa.RecordBatch:
+        """The same for a run that was opened before: its checksum is not computed again. Raises CorruptFile."""
+        return decode_verified(run, self._encoded(run), schema)
+
+    def _encoded(self, run: RunInfo) -> pa.Buffer:
         try:
-            encoded = self.files.read(run.path)
+            return self.files.read(run.path)
         except FileNotFoundError as error:
             raise CorruptFile(f"{self.root}/{run.path}: the file is gone") from error
         except (OSError, pa.ArrowException) as error:
             raise CorruptFile(f"{self.root}/{run.path}: cannot be read ({error})") from error
-        return decode_run(run, encoded, schema)
 
     def read_record(self, path: str) -> dict[str, Any]:
         """A JSON file's record, verified. Raises FileNotFoundError, CorruptFile."""

@@ -1,7 +1,8 @@
 """Lookups over the wire: one Flight exchange per client thread and view, kept open, one round trip per lookup.
 
-A question is a batch of keys with ``{"at_least": epoch or null, "timeout": seconds}`` beside it; its answer a batch of
-rows with ``{"epoch": epoch, "map_version": version}``, or an error in JSON and no rows. Either way the stream goes on.
+A question is a batch of keys with ``{"at_least": epoch or null, "together": bool, "timeout": seconds}`` beside it; its
+answer a batch of rows with ``{"epoch": epoch, "map_version": version}``, or an error in JSON and no rows. The stream
+goes on, either way.
 """
 
 import threading
@@ -35,8 +36,10 @@ class Answered:
 class Lookup(Protocol):
     """Answers a lookup; called by many threads at once."""
 
-    def __call__(self, view: str, keys: pa.RecordBatch, at_least: int | None, timeout: float) -> Answered:
-        """The rows of ``keys``. Blocks.
+    def __call__(
+        self, view: str, keys: pa.RecordBatch, at_least: int | None, together: bool, timeout: float
+    ) -> Answered:
+        """The rows of ``keys``, if ``together`` all as of the end of the epoch that is told. Blocks.
 
         Raises WrongOwner if some key is not this worker's, WaitTimeout if ``at_least`` is not reached in ``timeout``
         seconds.
@@ -72,7 +75,7 @@ class LookupExchange:
             raise ProtocolError(f"view {view!r}: a lookup without keys")
         asked = decode_json(question.app_metadata)
         question.data.validate(full=True)  # not all clients are ours
-        return self._lookup(view, question.data, asked["at_least"], asked["timeout"])
+        return self._lookup(view, question.data, asked["at_least"], asked["together"], asked["timeout"])
 
     def close(self, seconds: float) -> None:
         """Nothing to say: a client that is cut off asks for the routing again."""
@@ -97,11 +100,12 @@ class LookupStream:
             raise connection.error(error) from None
         self.is_in_step = True
 
-    def ask(self, keys: pa.RecordBatch, at_least: int | None, timeout: float) -> None:
+    def ask(self, keys: pa.RecordBatch, at_least: int | None, together: bool, timeout: float) -> None:
         """Put a question; ``timeout``, in seconds, is for the worker to keep."""
         self.is_in_step = False
         try:
-            self._writer.write_with_metadata(keys, encode_json({"at_least": at_least, "timeout": timeout}))
+            beside = {"at_least": at_least, "together": together, "timeout": timeout}
+            self._writer.write_with_metadata(keys, encode_json(beside))
         except pa.ArrowException as error:
             raise self._connection.error(error) from None
 

@@ -16,7 +16,16 @@ import pyarrow as pa
 
 from upriver.dataflow.batch import Batch, Weights
 from upriver.errors import ProtocolError, UpriverError
-from upriver.machines.peers import Envelope, ForRegion, Installed, Portion, Question, QuestionAnswered, QuestionRefused
+from upriver.machines.peers import (
+    Envelope,
+    ForRegion,
+    Hot,
+    Installed,
+    Portion,
+    Question,
+    QuestionAnswered,
+    QuestionRefused,
+)
 from upriver.migration.messages import Acquire, Bye, Done, Kept, Mark, RelayedMark, RowsSent
 from upriver.migration.redistribute_messages import Final, Redistribute, Scaleup, Sets, Shutdown
 from upriver.shell.wire import Message, error_from_json, error_to_json
@@ -258,6 +267,13 @@ def _take_error(said: Any, _: _FrameReader) -> UpriverError:
     return error_from_json(said)
 
 
+def _take_flag(said: Any, _: _FrameReader) -> bool:
+    if not isinstance(said, bool):
+        raise ProtocolError(f"{said!r} where yes or no belongs")
+    return said
+
+
+_FLAG = _Plain(lambda value, _: bool(value), _take_flag)
 _NUMBER = _Plain(lambda value, _: int(value), _take_number)
 _NUMBERS = _Plain(
     lambda values, _: [int(value) for value in values],
@@ -293,7 +309,16 @@ _BATCH = _Record(Batch, _uneven_batch, rows=_ARROW, hash64=_HASHES, weight=_WEIG
 _ROWS = _OneOf(
     "kind of rows",
     _Record(Portion, epoch=_NUMBER, port=_NUMBER, batch=_BATCH),
-    _Record(Question, _uneven_question, ticket=_NUMBER, asker=_NUMBER, at_least=_NUMBER, keys=_ARROW, hash64=_HASHES),
+    _Record(
+        Question,
+        _uneven_question,
+        ticket=_NUMBER,
+        asker=_NUMBER,
+        at_least=_NUMBER,
+        keys=_ARROW,
+        hash64=_HASHES,
+        together=_FLAG,
+    ),
 )
 _MESSAGE = _OneOf(
     "message between distributors",
@@ -313,6 +338,7 @@ _MESSAGE = _OneOf(
 _CONTENT = _OneOf(
     "content of an envelope",
     _Record(ForRegion, region=_TEXT, message=_MESSAGE),
+    _Record(Hot, region=_TEXT, keys=_HASHES, shown=_NUMBER),
     _Record(Installed, region=_TEXT, seconds=_SECONDS),
     _Record(QuestionAnswered, ticket=_NUMBER, keys=_NUMBER, rows=_ARROW, epoch=_NUMBER),
     _Record(QuestionRefused, ticket=_NUMBER, error=_ERROR),

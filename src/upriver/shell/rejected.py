@@ -1,11 +1,12 @@
 """Rows that were set aside, because a view could not be computed from them.
 
-``rejected/<table>/<epoch>-<checksum>.arrow``: what one worker has met in one epoch, on one edge into one view.
-Workers write these files, before they say that the epoch is finished, and nothing ever changes one.
+``rejected/<table>/<epoch>-<checksum>.arrow``: what one worker has met at one time, of one epoch and on one edge into a
+view. Workers write these files before anything can depend on the rows' being left out, and nothing ever changes one.
 
 An epoch is applied again, and its bad rows are met again, when a worker or the app is started anew; by other workers,
-perhaps, and by other shares. So each row is written with an *identity*: a digest of the epoch, the view and the row's
-values, and how many equal rows of the epoch the worker had met before. A reader gives each identity once.
+perhaps, and in other portions. So each row is written with an *identity*: a digest of the epoch, the view and the row's
+values, and how many equal rows there are before it. A reader gives each identity once. Equal rows have one key, and all
+rows of a key that an epoch has on an edge come to a worker at one time; so they are counted alike each time.
 """
 
 import re
@@ -44,8 +45,8 @@ class Rejected:
     def add(self, epoch: Epoch, view: str, rows: pa.RecordBatch, errors: Sequence[str]) -> None:
         """Set rows aside; when this returns they are in the lake. Whoever adds the same again adds nothing.
 
-        rows: with the table's schema, all that this worker has met of them in the epoch on one edge into the view, in
-        one call. errors: what is wrong with each. A row that is met on several edges is read once.
+        rows: with the table's schema, of one epoch and one edge into the view; of rows that are equal, all. errors:
+        what is wrong with each. A row that is met on several edges is read once.
         """
         if not rows.num_rows:
             return

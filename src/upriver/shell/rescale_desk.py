@@ -59,10 +59,7 @@ class Case:
         heard = len({worker for worker, _ in self.moved}) >= (self.before or 0)
         vnodes_left = max((self._vnodes_left(view) for _, view in self.moved), default=0) if heard else self.vnodes
         return {
-            "ticket": self.wanted.ticket,
-            "strategy": str(self.wanted.strategy),
-            "from": self.before,
-            "to": self.after if self.after is not None else self.wanted.workers,
+            **self._named(),
             "state": self.state,
             "vnodes_moving": self.vnodes,
             "vnodes_moved": self.vnodes_moved if self.is_over else max(0, self.vnodes - vnodes_left),
@@ -74,6 +71,15 @@ class Case:
             "seconds_left": round(seconds * left / keys, 3) if keys and not self.is_over else None,
             "workers": [self._of_worker(*at) for at in sorted(self.moved)],
             "error": self.error,
+        }
+
+    def _named(self) -> dict[str, Any]:
+        """Which rescale it is, for what is told of it."""
+        return {
+            "ticket": self.wanted.ticket,
+            "strategy": str(self.wanted.strategy),
+            "from": self.before,
+            "to": self.after if self.after is not None else self.wanted.workers,
         }
 
     def _vnodes_left(self, view: str) -> int:
@@ -92,10 +98,7 @@ class Case:
 
     def report(self) -> dict[str, Any]:
         return {
-            "ticket": self.wanted.ticket,
-            "strategy": str(self.wanted.strategy),
-            "from": self.before,
-            "to": self.after if self.after is not None else self.wanted.workers,
+            **self._named(),
             "outcome": self.state,
             "moved_keys": self.total("keys"),
             "moved_bytes": self.total("bytes"),

@@ -2,7 +2,7 @@
 
 import gc
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -19,6 +19,7 @@ from upriver.shell.channel import CHANNEL, ChannelExchange, Receiver, open_chann
 from upriver.shell.codec import decode_to_worker, encode
 from upriver.shell.coordinator_service import REGISTER
 from upriver.shell.flight import GOODBYE_S_MAX, Action, Exchange, FlightBase, Get, Listen
+from upriver.shell.giving_back import giving_back
 from upriver.shell.held_snapshots import HeldSnapshots
 from upriver.shell.lake import Lake
 from upriver.shell.lookup import LOOKUP, LookupExchange
@@ -44,6 +45,7 @@ class WorkerConfig:
 
     root: of the lake. coordinator: its address. bind: address that the worker's server listens on.
     migration_step_budget_ms: that one step of a migration may take. plans: of the views that it will keep.
+    memory_budget: bytes that its state may take; ``None`` for any.
     """
 
     root: str
@@ -52,27 +54,37 @@ class WorkerConfig:
     bind: str
     plans: tuple[DataflowPlan, ...]
     migration_step_budget_ms: float = 5.0
+    memory_budget: int | None = None
 
 
 def serve_worker(config: WorkerConfig, worker: WorkerId) -> None:
-    """Fill a worker's place until it retires, its channel is lost, or it fails, which it tells the coordinator."""
+    """Fill a worker's place until it retires, or fails, which it tells the coordinator.
+
+    Raises the error with which its channel to the coordinator is lost, if it is: somebody else is to fill the place.
+    """
     sys.setswitchinterval(SWITCH_S)
-    build_region = partial(Region.build, evaluator=Evaluator())
     remote, lake = Remote(config.coordinator, config.token), Lake(config.root)
+    build_region = partial(Region.build, evaluator=Evaluator(), sets_aside=lake.sets_aside())
     record = lake.record()
     if record is not None:
         stand_back(partial(warm_up, config.plans, build_region))
     gc.freeze()  # what was loaded stays: no collection need look at it, and keep a lookup waiting
-    loop = WorkerLoop(WorkerMachine(build_region), lake, config.migration_step_budget_ms / 1000)
+    loop = WorkerLoop(
+        WorkerMachine(build_region, memory_budget=config.memory_budget), lake, config.migration_step_budget_ms / 1000
+    )
     peers = Peers(worker, remote, loop.hear_peer, partial(_lost, loop))
     held = loop.snapshots
+    lost: list[UpriverError] = []
     gets: dict[str, Get] = {SNAPSHOT: lambda asked: held.read(SnapshotId(asked["snapshot"]), str(asked["view"]))}
     actions: dict[str, Action] = {SNAPSHOT_READ: partial(_snapshot_read, held)}
     exchanges: dict[str, Exchange] = {LOOKUP: LookupExchange(loop.lookup), CHANNEL: ChannelExchange(peers.accept)}
     listen = Listen(host=config.bind)
-    with FlightBase(config.token, listen=listen, exchanges=exchanges, actions=actions, gets=gets) as server:
+    with (
+        giving_back(),
+        FlightBase(config.token, listen=listen, exchanges=exchanges, actions=actions, gets=gets) as server,
+    ):
         hello = Message(REGISTER, {"worker": worker, "address": server.address})
-        channel = open_channel(remote, hello, _receiver(loop))
+        channel = open_channel(remote, hello, _receiver(loop, lost.append))
 
         def report(message: FromWorker) -> None:
             channel.send(encode(message))
@@ -82,6 +94,8 @@ def serve_worker(config: WorkerConfig, worker: WorkerId) -> None:
         peers.close()
         channel.close()
         channel.wait_closed(GOODBYE_S_MAX)
+    if lost:
+        raise lost[0]
 
 
 def _snapshot_read(held: HeldSnapshots, told: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -89,10 +103,12 @@ def _snapshot_read(held: HeldSnapshots, told: Mapping[str, Any]) -> Mapping[str,
     return {}
 
 
-def _receiver(loop: WorkerLoop) -> Receiver:
-    """Feeds the loop. A worker without its coordinator is of no use: it retires, and another takes its place."""
+def _receiver(loop: WorkerLoop, lost: Callable[[UpriverError], None]) -> Receiver:
+    """Feeds the loop. A worker without its coordinator is of no use: it retires. lost: told why it is without."""
 
-    def on_close(_: UpriverError | None) -> None:
+    def on_close(error: UpriverError | None) -> None:
+        if error is not None:
+            lost(error)
         loop.hurry()
 
     return Receiver(lambda message: loop.hear(decode_to_worker(message)), on_close)

@@ -6,8 +6,10 @@ a step after each turn.
 """
 
 import itertools
+import math
 import queue
 import secrets
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -16,8 +18,8 @@ from typing import Protocol, assert_never
 import pyarrow as pa
 
 from upriver.dataflow.batch import Batch
-from upriver.dataflow.graph import LakeEdge
 from upriver.dataflow.plan import TableSpec
+from upriver.dataflow.provenance import lake_edges
 from upriver.errors import ClusterError, ProtocolError, UpriverError, WaitTimeout, WrongOwner
 from upriver.hashing import hash64
 from upriver.ids import Channel, Epoch, WorkerId
@@ -38,6 +40,7 @@ from upriver.machines.worker import WorkerMachine
 from upriver.machines.worker_events import (
     Answer,
     EpochRead,
+    FetchRows,
     ForgetSnapshot,
     HoldSnapshot,
     LookupAsked,
@@ -46,22 +49,38 @@ from upriver.machines.worker_events import (
     PeerLost,
     PeerSaid,
     ReadEpoch,
+    ReadKeys,
     Refuse,
     Report,
     RowsRead,
     SendPeer,
+    SetRowsAside,
     Stop,
+    TimeToEvict,
     TimeToMove,
     WorkerAction,
     WorkerEvent,
 )
+from upriver.migration.pace import Pace
 from upriver.shell.held_snapshots import HeldSnapshots
 from upriver.shell.lake import Lake
 from upriver.shell.lookup import Answered
 from upriver.shell.mover import Mover
+from upriver.shell.rejected import Rejected
+from upriver.shell.upquery_reader import UpqueryReader
 
+EVICTION_BUDGET_S = 0.002
+"""Seconds that one slice of an eviction may take."""
+EVICTED_KEYS_MIN = 512
+"""Keys of one slice, however long the last one took: a slice costs half a millisecond whatever its keys, and these no
+more than that again. With fewer, evictions fall behind what lookups fill."""
+NOBODY = -1
+"""A ticket that no lookup has."""
 INBOX_TURN_MAX = 64
 """Events taken from the inbox between two slices of an epoch, or two steps of a migration."""
+INBOX_TURN_S = 0.005
+"""Seconds for these events: what has begun is ended, and no other is taken after that. So however many lookups come, an
+epoch gets on."""
 
 TICKET_BITS = 30
 """Of a ticket's number: so many are drawn by each process, and as many count its lookups."""
@@ -86,6 +105,9 @@ class WorkerLoop:
         self._machine = machine
         self._lake = lake
         self._mover = Mover(step_budget_s)
+        self._evictor = Pace(EVICTION_BUDGET_S)
+        self._upqueries = UpqueryReader(lake, self.hear, self.fail)
+        self._failure: BaseException | None = None
         self._report: Callable[[FromWorker], None] = _nobody_listens
         self._meet: Callable[[Meet], None] = _nobody_listens
         self._peers: PeerChannels | None = None
@@ -94,6 +116,8 @@ class WorkerLoop:
         self._is_reading = False
         self._serve_from = Epoch(0)
         self._tables: dict[Channel, TableSpec] = {}
+        self._rejected: dict[str, Rejected] = {}
+        """By table."""
         # Peers that answer late know a lookup by its ticket alone: no two processes may use the same ones.
         self._tickets = itertools.count(secrets.randbits(TICKET_BITS) << TICKET_BITS)
         self._waiting: dict[int, Future[Answered]] = {}
@@ -109,6 +133,11 @@ class WorkerLoop:
         """Take a message from the coordinator, or something that has happened."""
         self._inbox.put(event)
 
+    def fail(self, error: BaseException) -> None:
+        """Something has gone wrong on another thread, and the worker cannot go on."""
+        self._failure = error
+        self._inbox.put(LookupGivenUp(ticket=NOBODY))
+
     def hurry(self) -> None:
         """The coordinator is gone, and so is everybody who could still ask for something."""
         self.snapshots.hurry()
@@ -119,8 +148,9 @@ class WorkerLoop:
         for envelope in envelopes:
             self._inbox.put(PeerSaid(sender=peer, envelope=envelope))
 
-    def lookup(self, view: str, keys: pa.RecordBatch, at_least: int | None, timeout: float) -> Answered:
+    def lookup(self, view: str, keys: pa.RecordBatch, at_least: int | None, together: bool, timeout: float) -> Answered:
         """The rows of ``keys`` (the view's key columns), their epoch, and the version of the map that they are kept by.
+        together: all are to be as of the end of that epoch.
 
         Blocks the caller, at most ``timeout`` seconds; then raises WaitTimeout.
         """
@@ -130,7 +160,9 @@ class WorkerLoop:
             raise _retired()
         hashes = hash64(keys.columns, keys.num_rows)
         epoch = Epoch(at_least or 0)
-        self._inbox.put(LookupAsked(ticket=ticket, view=view, keys=keys, hash64=hashes, at_least=epoch))
+        self._inbox.put(
+            LookupAsked(ticket=ticket, view=view, keys=keys, hash64=hashes, at_least=epoch, together=together)
+        )
         try:
             return asker.result(timeout)
         except FutureTimeout as error:
@@ -158,26 +190,39 @@ class WorkerLoop:
                     self._step(next(self._reading))
                 if self._machine.can_move and not self._mover.rest_s():
                     self._take(TimeToMove(keys_max=self._mover.keys))
+                if self._machine.must_evict:
+                    self._evict()
                 peers.flush()
         except Exception as error:  # whatever it is, nobody shall wait for this worker in vain
             kind = type(error).__name__ if isinstance(error, UpriverError) else ProtocolError.__name__
             text = str(error) if isinstance(error, UpriverError) else repr(error)
             report(WorkerFailed(kind=kind, error=text))
         finally:
+            self._upqueries.close()
             self._is_over = True  # before the askers are told: who comes later sees it
             for ticket in list(self._waiting):
                 self._settle(ticket, _retired())
 
+    def _evict(self) -> None:
+        began, keys = time.perf_counter(), max(EVICTED_KEYS_MIN, self._evictor.keys)
+        self._step(TimeToEvict(keys_max=keys))
+        self._evictor.took(keys, time.perf_counter() - began)
+
     def _turn(self) -> None:
         """Take what is in the inbox; wait for it only if there is nothing else to do."""
+        ends_at = math.inf
         for taken in range(INBOX_TURN_MAX):
+            if time.perf_counter() > ends_at:
+                return
             try:
-                if taken or self._is_reading:
+                if taken or self._is_reading or self._machine.must_evict:
                     event = self._inbox.get_nowait()
                 else:
                     event = self._inbox.get(timeout=self._mover.rest_s() if self._machine.can_move else None)
             except queue.Empty:
                 return
+            if not taken:
+                ends_at = time.perf_counter() + INBOX_TURN_S
             self._take(event)
 
     def _take(self, event: WorkerEvent) -> None:
@@ -193,6 +238,8 @@ class WorkerLoop:
             self._mover.gave()
 
     def _step(self, event: WorkerEvent) -> None:
+        if self._failure is not None:
+            raise self._failure
         if isinstance(event, Assign):
             self._assigned(event)
         if isinstance(event, EpochRead):
@@ -206,8 +253,8 @@ class WorkerLoop:
         if record is None:
             raise ProtocolError(f"{self._lake.root}: no app.json, and yet a worker was assigned")
         tables = {table.name: table for table in record.tables}
-        edges = [entry.edge for plan in event.plans for region in plan.regions for entry in region.inputs]
-        self._tables = {edge.channel: tables[edge.table] for edge in edges if isinstance(edge, LakeEdge)}
+        self._tables = {edge.channel: tables[edge.table] for plan in event.plans for edge in lake_edges(plan)}
+        self._rejected = {table.name: Rejected(self._lake, table) for table in record.tables}
         self._serve_from = event.serve_from
         self.snapshots.forget_all()
         if event.generation:
@@ -218,6 +265,10 @@ class WorkerLoop:
         match action:
             case ReadEpoch():
                 self._reading, self._is_reading = self._read(action), True
+            case SetRowsAside(epoch=epoch, aside=aside):
+                self._rejected[aside.table].add(epoch, aside.view, aside.rows, aside.errors)
+            case ReadKeys() | FetchRows():
+                self._upqueries.ask(action, self._tables)
             case Report():
                 self._report_strain(action.message)
                 self._report(action.message)

@@ -1,9 +1,7 @@
 """The observer of lookups: what each asker is told must be right as of some epoch, and never go back."""
 
 from collections import Counter
-from collections.abc import Mapping
 
-from upriver.dataflow.graph import DataflowPlan
 from upriver.ids import Epoch
 from upriver.machines.messages import Assign, Meet, Retire
 from upriver.machines.worker_events import Answer, LookupAsked, PeerLost, Refuse, WorkerEvent
@@ -12,6 +10,7 @@ from upriver.sim.checkers import require
 from upriver.sim.lake import FakeLake
 from upriver.sim.oracle import Oracle, by_key
 from upriver.sim.process import Asked, Process
+from upriver.sim.repertoire import Repertoire
 from upriver.sim.tables import ORDERED, Key
 
 
@@ -22,11 +21,9 @@ class Askers:
     was replaced and did not know.
     """
 
-    def __init__(
-        self, plans: Mapping[str, DataflowPlan], lake: FakeLake, oracle: Oracle, counters: Counter[str]
-    ) -> None:
+    def __init__(self, repertoire: Repertoire, lake: FakeLake, oracle: Oracle, counters: Counter[str]) -> None:
         self.doubtful: set[int] = set()
-        self._plans = plans
+        self._repertoire = repertoire
         self._lake = lake
         self._oracle = oracle
         self._counters = counters
@@ -58,7 +55,7 @@ class Askers:
         told = process.versions.get(lookup.view, answer.version)
         require(checkers.lookups_tell_a_map_no_older_than_before, told, answer.version)
         process.versions[lookup.view] = answer.version
-        plan = self._plans[lookup.view]
+        plan = self._repertoire.possible[lookup.view]
         found = by_key(answer.rows, plan)
         keys = _keys(lookup)
         require(checkers.lookups_give_only_what_was_asked_for, keys, found)
@@ -73,14 +70,22 @@ class Askers:
                 require(checkers.lookups_never_go_back, key, asked.seen[key], epochs)
                 seen = plan.name, key
                 self._seen[seen] = max(self._seen.get(seen, Epoch(0)), min(epochs))
+        if lookup.together:
+            then = self._oracle.at(plan.name, answer.epoch)
+            expected = {key: then.get(key, []) for key in keys}
+            require(
+                checkers.keys_are_as_of_one_epoch, {key: found.get(key, []) for key in keys}, expected, answer.epoch
+            )
         self._counters["lookups"] += 1
         self._counters["lookups_in_mid_epoch"] += bool(process.unread)
 
     def refused(self, process: Process, refusal: Refuse, cause: WorkerEvent) -> None:
         require(checkers.everybody_is_answered_once, refusal.ticket, process.waiting)
         lookup = process.waiting.pop(refusal.ticket).lookup
-        owned = not process.leaves and (not process.alone or self._is_owned(process, lookup))
-        known = lookup.view in self._plans
+        # Peers may be at other epochs than this process, and then it cannot have their part together with its own.
+        has_all = self._is_owned(process, lookup) if process.alone else not lookup.together
+        owned = not process.leaves and has_all
+        known = lookup.view in [plan.name for plan in process.plans]
         dismissed = isinstance(cause, Assign | Meet | Retire | PeerLost)
         require(checkers.lookups_are_refused_for_a_reason, refusal.error, known, process.serves, owned, dismissed)
         self._counters["lookups_refused"] += 1
@@ -90,8 +95,8 @@ class Askers:
         vnode_map = process.map_of(lookup.view)
         if vnode_map is None:
             return False
-        vnode_of = self._oracle.vnode_of[lookup.view]
-        return all(vnode_map.owners[vnode_of[key]] == process.worker for key in _keys(lookup))
+        vnodes = [self._oracle.vnode_of(lookup.view, key) for key in _keys(lookup)]
+        return all(vnode_map.owners[vnode] == process.worker for vnode in vnodes)
 
 
 def _keys(lookup: LookupAsked) -> list[Key]:

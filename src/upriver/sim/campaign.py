@@ -17,8 +17,8 @@ from upriver.dataflow.views import declare_view
 from upriver.machines.following import BuildRegion
 from upriver.machines.rules import ALL_RULES, Rules
 from upriver.sim.checkers import Violated
-from upriver.sim.tables import EXCHANGED, TABLES, VIEWS, ViewSpec
-from upriver.sim.world import World
+from upriver.sim.tables import ALL_VIEWS, SETS_ASIDE, TABLES, ViewSpec
+from upriver.sim.world import PARTIAL_SHARE, World
 
 TRACE_TAIL_LINES = 60
 """Lines of a trace that a message about a violation gives."""
@@ -58,12 +58,15 @@ class Simulator:
         self,
         rules: Rules = ALL_RULES,
         build_region: BuildRegion | None = None,
-        views: Sequence[ViewSpec] = (*VIEWS, *EXCHANGED),
+        views: Sequence[ViewSpec] = ALL_VIEWS,
+        partial_share: float = PARTIAL_SHARE,
     ) -> None:
-        """views: of which each seed draws some. build_region: makes empty regions, real ones unless it is given."""
+        """views: of which each seed draws some. build_region: makes empty regions, real ones unless it is given.
+        partial_share: of the views that can be partial, those that are."""
+        self._partial_share = partial_share
         evaluator = Evaluator()
         self._rules = rules
-        self._build_region = build_region or partial(Region.build, evaluator=evaluator)
+        self._build_region = build_region or partial(Region.build, evaluator=evaluator, sets_aside=SETS_ASIDE)
         self._plans = compiled_views(views)
         self._database = duckdb.connect(config={"threads": 1})
 
@@ -72,7 +75,9 @@ class Simulator:
 
         Raises DeclarationError for a number of workers that cannot be.
         """
-        world = World(Random(seed), workers, self._plans, self._rules, self._build_region)
+        world = World(
+            Random(seed), workers, self._plans, self._rules, self._build_region, partial_share=self._partial_share
+        )
         violation = None
         try:
             world.run(steps)
@@ -86,7 +91,7 @@ class Simulator:
         return Outcome(seed, world.steps, violation, tuple(world.river.trace), dict(world.river.watcher.counters))
 
 
-def compiled_views(views: Sequence[ViewSpec] = (*VIEWS, *EXCHANGED)) -> tuple[DataflowPlan, ...]:
+def compiled_views(views: Sequence[ViewSpec] = ALL_VIEWS) -> tuple[DataflowPlan, ...]:
     """The plans of the views that a simulated river can have."""
     tables = {table.name: table for table in TABLES}
     typer = LocalTyper(tables)

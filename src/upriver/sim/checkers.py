@@ -4,7 +4,7 @@ A checker sees what an observer from outside sees, never the inside of a machine
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from itertools import pairwise
 from typing import ParamSpec
 
@@ -107,6 +107,12 @@ def views_equal_sql(expected: Counter[Row], found: Rows) -> str | None:
     return None if rows == expected else f"SQL has also {dict(expected - rows)}, we have also {dict(rows - expected)}"
 
 
+def just_bad_rows_are_set_aside(expected: Set[Row], found: Set[Row]) -> str | None:
+    """Of one epoch, which has ended. ``expected``: the rows from which the view cannot be computed."""
+    lost, more = sorted(map(repr, expected - found)), sorted(map(repr, found - expected))
+    return f"{lost} were not set aside, {more} were for no reason" if lost or more else None
+
+
 def difference(expected: Rows, found: Rows) -> str:
     """The first key of which two views differ."""
     keys = dict.fromkeys([*expected, *found])
@@ -134,6 +140,11 @@ def lookups_equal_the_oracle(
 ) -> str | None:
     """``epochs``: as of which the key has the rows found, from ``answered`` on."""
     return None if epochs else f"{key}: {found} is not right as of any epoch from {answered} to {published}"
+
+
+def keys_are_as_of_one_epoch(found: Rows, expected: Rows, epoch: Epoch) -> str | None:
+    """``epoch``: that the answer tells; ``expected``: as of its end."""
+    return None if found == expected else f"{found}, and at the end of epoch {epoch} it is {expected}"
 
 
 def lookups_never_go_back(key: Key, seen: Epoch, epochs: Collection[Epoch]) -> str | None:
@@ -215,6 +226,24 @@ def a_rescale_ends_for_a_reason(outcome: Outcome, possible: bool, aborted: bool,
 
 def a_rescale_leaves_as_many_workers_as_wanted(wanted: int, workers: Collection[WorkerId]) -> str | None:
     return None if len(workers) == wanted else f"{wanted} were wanted, there are {sorted(workers)}"
+
+
+# Views that come and go
+
+
+def wishes_are_met_in_order(ticket: int, waiting: Collection[int]) -> str | None:
+    return None if ticket == next(iter(waiting), None) else f"ticket {ticket} is met, and {list(waiting)} wait"
+
+
+def views_change_between_epochs(rescale_is_on: bool, behind: Collection[WorkerId]) -> str | None:
+    """``behind``: places of those who have not finished what was opened for them, and of nobody."""
+    if rescale_is_on:
+        return "the views change while a rescale is on"
+    return f"the views change while workers {list(behind)} have not finished an epoch" if behind else None
+
+
+def workers_keep_the_views_that_are_wanted(kept: Collection[str], wanted: Collection[str]) -> str | None:
+    return None if sorted(kept) == sorted(wanted) else f"it keeps {sorted(kept)} where {sorted(wanted)} are wanted"
 
 
 # At the end

@@ -11,11 +11,13 @@ from upriver.ids import Epoch, VnodeId, WorkerId
 from upriver.machines.coordinator_events import RescaleWanted
 from upriver.machines.strategies import Strategy
 from upriver.machines.worker_events import LookupAsked, RowsRead
+from upriver.sim.drawing import apart_of
+from upriver.sim.oracle import Oracle
 from upriver.sim.process import Process
-from upriver.sim.tables import Key, hashes_of_keys
+from upriver.sim.tables import Key
 
 KEYS_ASKED_MAX = 4
-OWN_KEYS_SHARE, NEXT_KEY_SHARE, KNOWN_VIEWS_SHARE = 0.6, 0.5, 0.97
+OWN_KEYS_SHARE, NEXT_KEY_SHARE, KNOWN_VIEWS_SHARE, TOGETHER_SHARE = 0.6, 0.5, 0.97, 0.5
 WORKERS_WANTED_MAX = 5
 MOVES_SHARE, NONSENSE_SHARE, FIXED_PACE_SHARE = 0.3, 0.05, 0.3
 MOVES_MAX = 6  # vnodes that a wish names
@@ -31,30 +33,37 @@ def drawn_lookup(
     process: Process,
     reader: Process,
     plan: DataflowPlan,
-    vnode_of: Mapping[Key, int],
+    oracle: Oracle,
     published: Epoch,
     lots: Random,
 ) -> LookupAsked:
     """Mostly for keys that the process was to read, or that the reader is about to read; sometimes for any, for a later
     epoch, or for a view that is not there.
-
-    vnode_of: of every key that the view can have.
     """
-    hashes = hashes_of_keys(plan.key)
+    hashes = oracle.hashes[plan.name]
     vnodes = () if process.assigned is None else process.assigned.reads
-    own = [key for key in hashes if vnode_of[key] in vnodes]
+    own = oracle.keys_in(plan.name, vnodes)
     candidates = own if own and lots.random() < OWN_KEYS_SHARE else list(hashes)
     keys = lots.sample(candidates, min(len(candidates), lots.randint(1, KEYS_ASKED_MAX)))
     if lots.random() < NEXT_KEY_SHARE:
         keys[:1] = _next_key(reader, plan) or keys[:1]
-    columns = zip(plan.key, zip(*dict.fromkeys(keys), strict=True), strict=True)
-    schema = plan.schema
+    at_least = Epoch(lots.choice((0, 0, published, published, published + lots.randint(1, 3))))
+    together = apart_of(lots).random() < TOGETHER_SHARE
+    return lookup_of(ticket, plan, {key: hashes[key] for key in keys}, drawn_view([plan], lots), at_least, together)
+
+
+def lookup_of(
+    ticket: int, plan: DataflowPlan, keys: Mapping[Key, int], view: str, at_least: Epoch, together: bool
+) -> LookupAsked:
+    """A lookup of these keys of a plan, each with its hash64, under the name ``view``."""
+    columns = zip(plan.key, zip(*keys, strict=True), strict=True)
     return LookupAsked(
         ticket=ticket,
-        view=drawn_view([plan], lots),
-        keys=pa.record_batch({name: pa.array(list(values), schema.field(name).type) for name, values in columns}),
-        hash64=np.array([hashes[key] for key in dict.fromkeys(keys)], np.uint64),
-        at_least=Epoch(lots.choice((0, 0, published, published, published + lots.randint(1, 3)))),
+        view=view,
+        keys=pa.record_batch({name: pa.array(list(values), plan.schema.field(name).type) for name, values in columns}),
+        hash64=np.array(list(keys.values()), np.uint64),
+        at_least=at_least,
+        together=together,
     )
 
 

@@ -1,10 +1,11 @@
 """One view's dataflow on several workers in one process, without machines: rows, stages, and keys that move meanwhile.
 
 Whatever may vary does, as lots are drawn: how batches are cut, in which order pieces, workers and deliveries come, and
-when which vnodes of which region go to which worker. One thing may not: rows of a key on a lake edge keep their order.
+when which vnodes of which region go to which worker. One thing may not: the rows of a key that an epoch has on a lake
+edge stay together and in order.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 from random import Random
 
@@ -18,6 +19,7 @@ from upriver.dataflow.graph import DataflowPlan, LakeEdge
 from upriver.dataflow.operators.evaluator import Evaluator
 from upriver.dataflow.plan import TableSpec
 from upriver.dataflow.running import Region
+from upriver.dataflow.set_aside import SetAside
 from upriver.hashing import hash64
 from upriver.vnodes import vnodes_of
 
@@ -40,8 +42,10 @@ class DataflowWorld:
         workers: int = 3,
         vnodes: int = 8,
         moves_odds: float = 0.3,
+        sets_aside: Collection[str] = (),
     ) -> None:
-        """moves_odds: how likely it is that vnodes move at a point at which they may."""
+        """moves_odds: how likely it is that vnodes move at a point at which they may. sets_aside: tables whose bad rows
+        are set aside."""
         self._plan = plan
         self._tables = tables
         self._lots = lots
@@ -52,12 +56,16 @@ class DataflowWorld:
         }
         """By region, of each vnode."""
         self.workers = [
-            {region.name: Region.build(plan, region, evaluator) for region in plan.regions} for _ in range(workers)
+            {region.name: Region.build(plan, region, evaluator, sets_aside) for region in plan.regions}
+            for _ in range(workers)
         ]
         """By worker and region."""
+        self.set_aside: list[SetAside] = []
+        """In this epoch."""
 
     def run_epoch(self, rows: Mapping[str, pa.RecordBatch]) -> None:
         """Take an epoch with these rows, by table, to its end."""
+        self.set_aside = []
         for region, port, batch in self._shuffled([list(queue) for queue in self._from_the_lake(rows)]):
             self._deliver(region, port, batch)
         for depth in range(self._plan.depth + 1):
@@ -95,7 +103,9 @@ class DataflowWorld:
             for port, entry in enumerate(region.inputs):
                 if isinstance(entry.edge, LakeEdge) and entry.edge.table in rows:
                     batch = _run(rows[entry.edge.table], entry.edge, self._tables[entry.edge.table])
-                    yield ((region.name, port, piece) for piece in self._pieces(batch))
+                    # Between two keys: where the first row comes that has the hash of the one drawn, or one above.
+                    cuts = np.searchsorted(batch.hash64, [batch.hash64[cut - 1] for cut in self._cuts(batch) if cut])
+                    yield ((region.name, port, piece) for piece in _cut(batch, cuts.tolist()))
 
     def _run_stage(self, regions: Sequence[str]) -> None:
         """Settle what these regions have gathered, wherever it moves meanwhile, and send on what has come out."""
@@ -128,6 +138,7 @@ class DataflowWorld:
             mine: npt.NDArray[np.bool_] = owners == number
             if mine.any():
                 worker[region].apply(port, batch.filtered(mine))
+                self.set_aside += worker[region].left_out()
 
     def _maybe_move(self) -> None:
         if self._lots.random() < self._moves_odds:
@@ -136,10 +147,14 @@ class DataflowWorld:
                 self.move(region, vnode, self._lots.randrange(len(self.workers)))
 
     def _pieces(self, batch: Batch) -> Iterator[Batch]:
-        cuts = [self._lots.randint(0, len(batch)) for _ in range(self._lots.randint(0, CUTS_MAX))]
-        for start, stop in pairwise(sorted({0, len(batch), *cuts})):
-            weight = None if batch.weight is None else batch.weight[start:stop]
-            yield Batch(batch.rows.slice(start, stop - start), batch.hash64[start:stop], weight)
+        return _cut(batch, self._cuts(batch))
+
+    def _cuts(self, batch: Batch) -> list[int]:
+        return [self._lots.randint(0, len(batch)) for _ in range(self._lots.randint(0, CUTS_MAX))]
+
+
+def _cut(batch: Batch, places: Sequence[int]) -> Iterator[Batch]:
+    return (batch.slice(start, stop) for start, stop in pairwise(sorted({0, len(batch), *places})))
 
 
 def _run(rows: pa.RecordBatch, edge: LakeEdge, table: TableSpec) -> Batch:

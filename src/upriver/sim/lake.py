@@ -4,18 +4,29 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from random import Random
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from upriver.dataflow.batch import Batch
-from upriver.dataflow.graph import DataflowPlan, LakeEdge
-from upriver.ids import Channel, Epoch, VnodeId
-from upriver.sim.tables import TABLES, hashes_of_keys
+from upriver.dataflow.batch import Batch, Hashes
+from upriver.dataflow.graph import DataflowPlan
+from upriver.dataflow.plan import TableSpec
+from upriver.dataflow.provenance import lake_edges
+from upriver.hashing import hash64
+from upriver.ids import BEGINNING, Channel, Epoch, VnodeId
+from upriver.sim.tables import TABLES
 from upriver.vnodes import offsets_by_vnode
 
 CUTS_MAX = 3  # places where a worker's rows of one edge and epoch are cut, besides the gaps between its vnodes
+
+
+NO_ROWS = MappingProxyType(
+    {table.name: Batch(pa.RecordBatch.from_pylist([], schema=table.schema), np.empty(0, np.uint64)) for table in TABLES}
+)
+"""By table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +64,21 @@ def _cut(first: int, end: int, cuts: Iterable[int]) -> Iterable[tuple[int, int]]
 
 
 class FakeLake:
-    """All epochs published so far, on the edges that feed ``plans``."""
+    """All epochs published so far. Tables are kept in the order of the indexes that were asked for by ``keep``."""
 
     def __init__(self, plans: Sequence[DataflowPlan], vnodes: int) -> None:
+        """plans: all that it can be asked to keep indexes for."""
         self._vnodes = vnodes
-        edges = [entry.edge for plan in plans for region in plan.regions for entry in region.inputs]
-        self._indexes = {edge.channel: (edge.table, edge.index) for edge in edges if isinstance(edge, LakeEdge)}
+        self._indexes = {edge.channel: (edge.table, edge.index) for plan in plans for edge in lake_edges(plan)}
+        self._kept: set[Channel] = set()
+        """The edges that manifests tell of, those of old epochs too."""
         self._epochs: list[Mapping[Channel, Run]] = []
-        self._rows: dict[str, list[pa.RecordBatch]] = {table.name: [] for table in TABLES}
+        self._came: list[tuple[str, pa.RecordBatch]] = []
+        """By epoch: the table, and its rows."""
+
+    def keep(self, plans: Iterable[DataflowPlan]) -> None:
+        """Make the indexes that these plans need, for all epochs; none is ever given up."""
+        self._kept |= {edge.channel for plan in plans for edge in lake_edges(plan)}
 
     @property
     def edges(self) -> tuple[Channel, ...]:
@@ -74,30 +92,57 @@ class FakeLake:
         """One more epoch: rows of one table, as one micro-batch gives them, on each edge of that table."""
         edges = {channel: index for channel, (source, index) in self._indexes.items() if source == table}
         self._epochs.append({channel: self._run(rows, index) for channel, index in edges.items()})
-        self._rows[table].append(rows)
+        self._came.append((table, rows))
         return self.published
 
     def _run(self, rows: pa.RecordBatch, index: tuple[str, ...]) -> Run:
-        hashes = hashes_of_keys(index)
-        keys = zip(*(rows.column(column).to_pylist() for column in index), strict=True)
-        hash64 = np.array([hashes[key] for key in keys], np.uint64)
-        order = np.argsort(hash64, kind="stable")
-        hash64 = hash64[order]
-        return Run(Batch(rows.take(pa.array(order)), hash64), offsets_by_vnode(hash64, self._vnodes))
+        hashes = hash64([rows.column(column) for column in index], rows.num_rows)
+        order = np.argsort(hashes, kind="stable")
+        hashes = hashes[order]
+        return Run(Batch(rows.take(pa.array(order)), hashes), offsets_by_vnode(hashes, self._vnodes))
 
     def runs(self, epoch: Epoch) -> Mapping[Channel, Run]:
         """The epoch's rows on each edge that has any part in it."""
         return self._epochs[epoch - 1]
 
-    def rows(self, epoch: Epoch) -> dict[Channel, int]:
-        """What the epoch's manifest promises, over all vnodes."""
-        return {channel: len(run.batch) for channel, run in self.runs(epoch).items()}
+    def rows_of_keys(self, channel: Channel, keys: Hashes, through: Epoch, after: Epoch = BEGINNING) -> Batch:
+        """All rows of these keys on one edge, after one epoch and through another: by hash64, then in order."""
+        runs = [runs[channel].batch for runs in self._epochs[after:through] if channel in runs]
+        mine = [batch.filtered(np.isin(batch.hash64, keys)) for batch in [NO_ROWS[self._indexes[channel][0]], *runs]]
+        rows = pa.concat_batches([batch.rows for batch in mine])
+        hash64 = np.concatenate([batch.hash64 for batch in mine])
+        order = np.argsort(hash64, kind="stable")
+        return Batch(rows.take(pa.array(order)), hash64[order])
 
-    def promised(self, epoch: Epoch, vnodes: Sequence[VnodeId]) -> dict[Channel, int]:
-        """What the epoch's manifest promises on every edge, for these vnodes."""
+    def rows(self, epoch: Epoch) -> dict[Channel, int]:
+        """What the epoch's manifest promises by now, over all vnodes."""
+        return {channel: len(run.batch) for channel, run in self.runs(epoch).items() if channel in self._kept}
+
+    def promised(self, epoch: Epoch, vnodes: Sequence[VnodeId], channels: Iterable[Channel]) -> dict[Channel, int]:
+        """What the epoch's manifest promises on these edges, for these vnodes."""
         runs = self.runs(epoch)
-        return {channel: runs[channel].rows_of(vnodes) if channel in runs else 0 for channel in self._indexes}
+        return {channel: runs[channel].rows_of(vnodes) if channel in runs else 0 for channel in channels}
 
     def all_rows(self) -> dict[str, pa.Table]:
-        """Every row published so far, by table."""
-        return {table.name: pa.Table.from_batches(self._rows[table.name], schema=table.schema) for table in TABLES}
+        """Every row published so far that counts, by table."""
+        return {
+            table.name: current(
+                table, pa.Table.from_batches([rows for name, rows in self._came if name == table.name], table.schema)
+            )
+            for table in TABLES
+        }
+
+    def rows_of(self, table: str, epoch: Epoch) -> pa.RecordBatch | None:
+        """What the table has got with the epoch; ``None`` if it is another's."""
+        name, rows = self._came[epoch - 1]
+        return rows if name == table else None
+
+
+def current(table: TableSpec, versions: pa.Table) -> pa.Table:
+    """What the rows of a table, in order of ``seq``, come to."""
+    if not table.primary_key:
+        return versions
+    keys = zip(*(versions.column(column).to_pylist() for column in table.primary_key), strict=True)
+    last = {key: place for place, key in enumerate(keys)}
+    rows = versions.take(pa.array(last.values(), pa.int64()))
+    return rows.filter(pc.invert(pc.fill_null(rows.column("gone"), False)))

@@ -8,6 +8,7 @@ from random import Random
 
 import pyarrow as pa
 
+from upriver.dataflow.graph import DataflowPlan
 from upriver.ids import Epoch, Incarnation, MapVersion, SnapshotId, WorkerId
 from upriver.machines.following import Following
 from upriver.machines.messages import Assign, CloseInput, FromWorker, Meet, OpenEpoch, Order, Retire, ToWorker
@@ -16,12 +17,16 @@ from upriver.machines.share import Share
 from upriver.machines.worker import WorkerMachine
 from upriver.machines.worker_events import (
     EpochRead,
+    FetchRows,
+    KeysRead,
     LookupAsked,
     LookupGivenUp,
     PeerLost,
     PeerSaid,
     PeersMet,
     ReadEpoch,
+    ReadKeys,
+    RowsFetched,
     RowsRead,
     WorkerEvent,
 )
@@ -78,6 +83,8 @@ class Process:
     """Heard already; the network may say it again."""
     unread: deque[RowsRead | EpochRead] = field(default_factory=deque)
     """What is left to read of the open epoch; empty between epochs."""
+    upqueries: deque[ReadKeys | FetchRows] = field(default_factory=deque)
+    """To be answered; some perhaps for what was kept before all began anew."""
     held: dict[SnapshotId, pa.Table] = field(default_factory=dict)
     waiting: dict[int, Asked] = field(default_factory=dict)
     """All and only the lookups without an answer, by ticket."""
@@ -97,6 +104,11 @@ class Process:
     def map_of(self, region: str) -> VnodeMap | None:
         """By which the process keeps the region's keys; ``None`` while they move."""
         return getattr(self.shares[region].migrator.phase, "map", None) if region in self.shares else None
+
+    @property
+    def plans(self) -> tuple[DataflowPlan, ...]:
+        """Of the views that the process keeps a share of."""
+        return () if self.assigned is None else self.assigned.plans
 
     @property
     def generation(self) -> int:
@@ -181,8 +193,23 @@ class Process:
             self.torn = True
             place = lots.choice(full)
             slices[place : place + 1] = [slices[place]] * lots.choice((0, 2))
-        promised = lake.promised(action.epoch, action.vnodes)
+        promised = lake.promised(action.epoch, action.vnodes, action.channels)
         self.unread = deque(chain(slices, [EpochRead(epoch=action.epoch, promised=promised)]))
+
+    def next_answer(self, lake: FakeLake, ahead: int) -> KeysRead | RowsFetched:
+        """The answer to the oldest wish. ahead: how many epochs more an upquery reads, if they are published."""
+        asked = self.upqueries.popleft()
+        if isinstance(asked, FetchRows):
+            rows = tuple(lake.rows_of_keys(read.channel, read.keys, read.through, read.after) for read in asked.reads)
+            return RowsFetched(generation=asked.generation, view=asked.view, rows=rows)
+        keys, through = asked.upquery.keys, Epoch(min(asked.upquery.through + ahead, lake.published))
+        return KeysRead(
+            generation=asked.generation,
+            region=asked.region,
+            number=asked.upquery.number,
+            rows=tuple((port, lake.rows_of_keys(channel, keys, through)) for port, channel in asked.ports),
+            through=through,
+        )
 
     def end(self) -> None:
         """The process is no more. What it has sent may still arrive."""
@@ -190,6 +217,7 @@ class Process:
         self.down.clear()
         self.inbox.clear()
         self.unread.clear()
+        self.upqueries.clear()
         self.held.clear()
 
 

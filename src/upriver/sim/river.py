@@ -1,12 +1,13 @@
 """The machines of a simulated river and the channels between them; what the machines want done is done here."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from random import Random
 from typing import assert_never
 
-from upriver.dataflow.graph import DataflowPlan
+from upriver.dataflow.graph import NOT_WANTED
 from upriver.dataflow.plan import TableSpec
 from upriver.errors import ProtocolError
 from upriver.ids import Incarnation, WorkerId
@@ -17,6 +18,7 @@ from upriver.machines.coordinator_events import (
     CoordinatorEvent,
     EpochEnded,
     EpochPublished,
+    EvictionOver,
     PlansTaken,
     RescaleBegun,
     RescaleEnded,
@@ -29,13 +31,14 @@ from upriver.machines.coordinator_events import (
     WorkerSaid,
 )
 from upriver.machines.following import BuildRegion
-from upriver.machines.messages import EpochFinished
+from upriver.machines.messages import Assign, EpochFinished
 from upriver.machines.peers import Envelope, ForRegion, QuestionAnswered
 from upriver.machines.rules import Rules
 from upriver.machines.worker import WorkerMachine
 from upriver.machines.worker_events import (
     Answer,
     EpochRead,
+    FetchRows,
     ForgetSnapshot,
     HoldSnapshot,
     LookupAsked,
@@ -43,9 +46,11 @@ from upriver.machines.worker_events import (
     PeerLost,
     PeerSaid,
     ReadEpoch,
+    ReadKeys,
     Refuse,
     Report,
     SendPeer,
+    SetRowsAside,
     Stop,
     WorkerAction,
     WorkerEvent,
@@ -58,6 +63,7 @@ from upriver.sim.lake import FakeLake
 from upriver.sim.network import Network
 from upriver.sim.oracle import Oracle
 from upriver.sim.process import Process
+from upriver.sim.repertoire import Repertoire
 from upriver.sim.tables import Crowd
 from upriver.sim.watcher import Watcher
 from upriver.sim.wishes import Wishes
@@ -75,22 +81,25 @@ class River:
         self,
         lots: Random,
         vnode_map: VnodeMap,
-        plans: tuple[DataflowPlan, ...],
+        repertoire: Repertoire,
         rules: Rules,
         build_region: BuildRegion,
     ) -> None:
         vnodes = len(vnode_map.owners)
         self.trace: list[str] = []
         self.torn = 0.0
-        self.lake = FakeLake(plans, vnodes)
-        self.oracle = Oracle(plans, vnodes, build_region)
-        self.coordinator = CoordinatorMachine(vnode_map, plans, rules)
+        self.repertoire = repertoire
+        possible, kept = tuple(repertoire.possible.values()), tuple(repertoire.kept.values())
+        self.lake = FakeLake(possible, vnodes)
+        self.lake.keep(kept)
+        self.oracle = Oracle([replace(plan, full_because=NOT_WANTED) for plan in possible], vnodes, build_region)
+        self.coordinator = CoordinatorMachine(vnode_map, kept, rules)
         self.processes: dict[Incarnation, Process] = {}
         self.latest: dict[WorkerId, Process] = {}
         self.network = Network(self.processes.get)
-        self.watcher = Watcher(plans, vnode_map.workers, self.lake, self.oracle, self.network)
-        self.askers = Askers(self.watcher.plans, self.lake, self.oracle, self.watcher.counters)
-        self.wishes = Wishes(self.watcher, vnodes)
+        self.watcher = Watcher(repertoire, vnode_map.workers, self.lake, self.oracle, self.network)
+        self.askers = Askers(repertoire, self.lake, self.oracle, self.watcher.counters)
+        self.wishes = Wishes(self.watcher, repertoire, vnodes)
         self._lots = lots
         self._crowd = Crowd(lots)
         self._new_machine = partial(WorkerMachine, build_region, rules)
@@ -175,6 +184,11 @@ class River:
                 self.watcher.reads(process, action.epoch)
                 tear = not process.reads_mixed and self._lots.random() < self.torn
                 process.start_reading(action, self.lake, tear, self._lots)
+            case ReadKeys() | FetchRows():
+                process.upqueries.append(action)
+                self.watcher.counters["upqueries"] += 1
+            case SetRowsAside():
+                self.watcher.set_aside(action)
             case Report():
                 if isinstance(action.message, EpochFinished):
                     self.watcher.finished(process, action.message)
@@ -229,10 +243,7 @@ class River:
     def _carry_out_for_all(self, action: CoordinatorAction) -> None:
         match action:
             case Tell():
-                process = self.processes.get(action.incarnation)
-                self.watcher.told(process, action.message)
-                if process is not None and process.runs:  # else it is lost
-                    process.down.append(action.message)
+                self._tell(action)
             case EpochEnded():
                 self.trace.append(f"  epoch {action.epoch} ends")
                 self.watcher.ended(action.epoch)
@@ -241,7 +252,12 @@ class River:
             case SnapshotFailed():
                 self.watcher.snapshot_failed(action)
             case PlansTaken():
-                raise AssertionError("nobody has asked for other views")
+                self.trace.append(f"  views {action.ticket} are taken")
+                self.repertoire.taken(action)
+                self.watcher.counters["views_changed"] += 1
+            case EvictionOver():
+                self.trace.append(f"  eviction {action.ticket} is over")
+                self.watcher.eviction_over(action.ticket)
             case StartWorkers():
                 self.wishes.starts(action)
             case RescaleBegun():
@@ -254,6 +270,19 @@ class River:
                 require(checkers.the_app_does_not_fail, action.kind, action.error)
             case _:
                 assert_never(action)
+
+    def _tell(self, action: Tell) -> None:
+        process, message = self.processes.get(action.incarnation), action.message
+        if isinstance(message, Assign) and self._changes_views(message):
+            require(checkers.views_change_between_epochs, self.wishes.is_on, self.watcher.behind())
+        self.watcher.told(process, message)
+        if process is not None and process.runs:  # else it is lost
+            process.down.append(message)
+
+    def _changes_views(self, assign: Assign) -> bool:
+        """Whether this is the first to hear that all begin anew with other views."""
+        changed = [plan.name for plan in assign.plans] != list(self.repertoire.kept)
+        return changed and self.watcher.all_begin_anew(assign)
 
     def maps(self) -> Mapping[str, VnodeMap]:
         """The coordinator's, by what they are for."""

@@ -17,7 +17,6 @@ from upriver.ids import VnodeId, WorkerId
 from upriver.migration.actions import Collect, Drop, Interrogate, PassDown, TakeState
 from upriver.migration.coordinator import RegionId, RescaleAsked, Ticket
 from upriver.migration.events import Collected, Interrogated
-from upriver.migration.keysets import key_set
 from upriver.migration.phases import Left, Normal
 from upriver.migration.sources import (
     FILES,
@@ -39,6 +38,7 @@ from upriver.sim.icadd_node import Kind, Part, Violation
 from upriver.sim.icadd_rows import Item, ModelRows
 from upriver.sim.icadd_scenario import Rulebook, Scenario, mended
 from upriver.sim.icadd_world import Step, World
+from upriver.state.keysets import key_set
 from upriver.vnodes import VnodeMap, vnodes_of
 
 Partition = FileName | TopicPartition

@@ -1,6 +1,6 @@
 """The observer of a simulated river: sees what goes in and comes out, and calls a checker on each thing it sees."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 import duckdb
@@ -19,15 +19,16 @@ from upriver.machines.messages import (
     ToWorker,
 )
 from upriver.machines.peers import ForRegion
-from upriver.machines.worker_events import HoldSnapshot
+from upriver.machines.worker_events import HoldSnapshot, SetRowsAside
 from upriver.migration.messages import Acquire
 from upriver.sim import checkers
 from upriver.sim.checkers import require
 from upriver.sim.lake import FakeLake
 from upriver.sim.network import Network
-from upriver.sim.oracle import Oracle, Rows, by_key, sql_answer
+from upriver.sim.oracle import Oracle, Row, Rows, bad_rows_of, by_key, rows_in, sql_answer
 from upriver.sim.process import Process
-from upriver.sim.tables import ORDERED, Key, hashes_of_keys
+from upriver.sim.repertoire import Repertoire
+from upriver.sim.tables import BAD_ROWS, ORDERED, Key
 from upriver.vnodes import VnodeMap
 
 FULL_LOOK_EPOCHS = 8
@@ -42,7 +43,7 @@ class Watcher:
 
     def __init__(
         self,
-        plans: Sequence[DataflowPlan],
+        repertoire: Repertoire,
         workers: Sequence[WorkerId],
         lake: FakeLake,
         oracle: Oracle,
@@ -51,7 +52,7 @@ class Watcher:
         self.counters: Counter[str] = Counter()
         self.places = set(workers)
         self.losses = 0
-        self.plans = {plan.name: plan for plan in plans}
+        self._repertoire = repertoire
         self._lake = lake
         self._oracle = oracle
         self._network = network
@@ -62,14 +63,20 @@ class Watcher:
         self._applied: dict[WorkerId, Epoch] = {}
         """The epoch that each member has finished since it was last told to begin."""
         self.awaited: set[WorkerId] = set()
+        self._sent: dict[WorkerId, Epoch] = {}
+        """The last epoch that was opened for each place's member since it was last told to begin."""
         self._begun: dict[Incarnation, int] = {}
         """The generation in which each process was last told to begin."""
         self._mixed: set[Epoch] = set()
         """Epochs that were opened while keys move, since all began anew."""
         self._cuts: dict[SnapshotId, TakeSnapshot] = {}
         self._dropped: set[SnapshotId] = set()
+        self._aside: defaultdict[tuple[str, Epoch], set[Row]] = defaultdict(set)
+        """The rows that were set aside, by view and epoch. No two rows of a table are equal."""
         self._scans: set[int] = set()
         """Tickets of all and only the snapshots that are neither ready nor failed."""
+        self._evictions: set[int] = set()
+        """Tickets of all and only the evictions that are not over."""
 
     # Processes
 
@@ -104,13 +111,14 @@ class Watcher:
                 self._cuts[message.snapshot] = message
             case DropSnapshot():
                 self._dropped.add(message.snapshot)
-            case OpenEpoch(epoch=epoch, mixed=True):
-                self._mixed.add(epoch)
+            case OpenEpoch(epoch=epoch, mixed=mixed) if process is not None:
+                self._sent[process.worker] = epoch
+                self._mixed |= {epoch} if mixed else set()
             case Assign() if process is not None:
-                if message.generation > max(self._begun.values(), default=0):
+                if self.all_begin_anew(message):
                     self._mixed.clear()
                 self._begun[process.incarnation] = message.generation
-                self._applied[message.worker] = message.start_at
+                self._applied[message.worker] = self._sent[message.worker] = message.start_at
                 self.places.add(message.worker)
             case CloseInput() if process is not None:
                 self.places.discard(process.worker)
@@ -118,6 +126,14 @@ class Watcher:
                 self.places.discard(process.worker)
                 del self._members[process.worker]
                 self._applied.pop(process.worker, None)
+
+    def all_begin_anew(self, assign: Assign) -> bool:
+        """Whether this is the first to be told so of many."""
+        return assign.generation > max(self._begun.values(), default=0)
+
+    def behind(self) -> list[WorkerId]:
+        """The places of those who have not finished what was opened for them, and of nobody."""
+        return [worker for worker in sorted(self.places) if self._applied.get(worker) != self._sent.get(worker)]
 
     # Epochs
 
@@ -136,8 +152,9 @@ class Watcher:
             self._applied[process.worker] = message.epoch
         if process.reads_mixed:
             return
-        for plan in self.plans.values():
-            if any(message.read[channel] for channel in plan.channels) or message.epoch % FULL_LOOK_EPOCHS == 0:
+        for plan in process.plans:
+            concerns = plan.is_cone or any(message.read[channel] for channel in plan.channels)
+            if concerns or message.epoch % FULL_LOOK_EPOCHS == 0:
                 self._look_at(process, plan)
 
     def _look_at(self, process: Process, plan: DataflowPlan) -> None:
@@ -147,10 +164,28 @@ class Watcher:
         require(checkers.no_keys_move_while_epochs_flow, vnode_map is not None)
         assert vnode_map is not None
         vnodes = vnode_map.vnodes_of_worker(process.worker)
-        require(checkers.a_worker_holds_only_keys_of_its_vnodes, found, self._oracle.vnode_of[plan.name], vnodes)
+        vnode_of = {key: self._oracle.vnode_of(plan.name, key) for key in found}
+        require(checkers.a_worker_holds_only_keys_of_its_vnodes, found, vnode_of, vnodes)
         self._check_order(plan, found)
         expected = self._oracle.share(plan.name, process.applied, vnodes)
-        require(checkers.views_equal_the_oracle, expected, found)
+        require(checkers.views_equal_the_oracle, self._kept(process, plan, expected, process.applied), found)
+
+    def _kept(self, process: Process, plan: DataflowPlan, rows: Rows, epoch: Epoch) -> Rows:
+        """Of rows as of an epoch, those of the keys that the process keeps, if it does not keep all that are its own;
+        and some of them as of a later epoch, through which they were filled."""
+        partial = process.shares[plan.name].partial
+        if partial is None:
+            return rows
+        present = partial.keys_of(0, 1)
+        through = dict(zip(present.tolist(), partial.through(present).tolist(), strict=True))
+        kept: dict[Key, Sequence[Row]] = {}
+        for key, hash64 in self._oracle.hashes[plan.name].items():
+            of_key = rows.get(key, [])
+            if through.get(hash64, 0) > epoch:
+                of_key = self._oracle.at(plan.name, Epoch(through[hash64])).get(key, [])
+            if hash64 in through and of_key:
+                kept[key] = of_key
+        return kept
 
     def _check_order(self, plan: DataflowPlan, rows: Rows) -> None:
         if plan.name in ORDERED:
@@ -161,11 +196,23 @@ class Watcher:
         require(checkers.epochs_end_in_order, self._ended, epoch)
         require(checkers.an_epoch_ends_when_every_worker_has_applied_it, epoch, sorted(self.places), self._applied)
         self._ended = epoch
+        self._look_aside(epoch)
         self.counters["epochs_ended"] += 1
         if epoch in self._mixed:
             self.counters["mixed_epochs_ended"] += 1
-            for plan in self.plans.values():
+            for plan in self._repertoire.kept.values():
                 self._look_everywhere(plan, epoch)
+
+    def set_aside(self, action: SetRowsAside) -> None:
+        """A process writes rows to the lake."""
+        self._aside[action.aside.view, action.epoch].update(rows_in(action.aside.rows))
+        self.counters["set_aside"] += 1
+
+    def _look_aside(self, epoch: Epoch) -> None:
+        for view in self._repertoire.kept.keys() & BAD_ROWS:
+            rows = self._lake.rows_of(BAD_ROWS[view][0], epoch)
+            bad = set() if rows is None else rows_in(rows.filter(bad_rows_of(view, BAD_ROWS[view][0], rows)))
+            require(checkers.just_bad_rows_are_set_aside, set(bad), self._aside[view, epoch])
 
     # Where keys are
 
@@ -196,14 +243,25 @@ class Watcher:
         keys_of = self._keys_of(plan.name, max(process.generation for process in members))
         require(checkers.a_key_lives_in_one_place, keys_of)
         everything = self._oracle.at(plan.name, epoch)
-        hashes = hashes_of_keys(plan.key)
         kept = [hash64 for process in members for hash64 in keys_of.pop(str(process))]
         travelling = [hash64 for keys in keys_of.values() for hash64 in keys]
-        require(checkers.no_key_is_lost, {hashes[key] for key in everything}, kept, travelling)
+        if plan.full_because is not None:
+            require(checkers.no_key_is_lost, self._oracle.keys_kept(plan.name, epoch), kept, travelling)
         for process in members:
             here = by_key(process.shares[plan.name].region.scan(), plan)
             self._check_order(plan, here)
-            require(checkers.views_equal_the_oracle, {key: everything.get(key, []) for key in here}, here)
+            held = {key: everything.get(key, []) for key in here}
+            expected = held if plan.full_because is not None else self._kept(process, plan, everything, epoch)
+            require(checkers.views_equal_the_oracle, expected, here)
+
+    # Evictions
+
+    def eviction_wanted(self, ticket: int) -> None:
+        self._evictions.add(ticket)
+
+    def eviction_over(self, ticket: int) -> None:
+        require(checkers.everybody_is_answered_once, ticket, self._evictions)
+        self._evictions.remove(ticket)
 
     # Snapshots
 
@@ -212,7 +270,7 @@ class Watcher:
 
     def holds(self, part: HoldSnapshot) -> None:
         cut = self._cuts[part.snapshot]
-        found = by_key(part.rows, self.plans[cut.view])
+        found = by_key(part.rows, self._repertoire.possible[cut.view])
         everything = self._oracle.at(cut.view, cut.at)
         require(checkers.snapshots_are_consistent_cuts, {key: everything.get(key, []) for key in found}, found)
 
@@ -223,9 +281,9 @@ class Watcher:
             return  # one has died and nobody knows yet: the reader will
         missing = [process.incarnation for process in processes if ready.snapshot not in process.held]
         require(checkers.a_snapshot_that_is_ready_is_held, missing)
-        plan = self.plans[self._cuts[ready.snapshot].view]
+        plan = self._repertoire.kept[self._cuts[ready.snapshot].view]
         parts = {str(process): by_key(process.held[ready.snapshot], plan) for process in processes}
-        hashes = hashes_of_keys(plan.key)
+        hashes = self._oracle.hashes[plan.name]
         require(checkers.a_key_lives_in_one_place, {who: [hashes[key] for key in part] for who, part in parts.items()})
         whole = {key: rows for part in parts.values() for key, rows in part.items()}
         self._check_order(plan, whole)
@@ -248,6 +306,9 @@ class Watcher:
         """Nothing is under way: everything is done, and every view is right. maps: the coordinator's."""
         require(checkers.every_epoch_ends, self._lake.published, self._ended)
         require(checkers.nobody_is_left_waiting, self._scans)
+        require(checkers.nobody_is_left_waiting, self._evictions)
+        require(checkers.nobody_is_left_waiting, self._repertoire.waiting)
+        kept = self._repertoire.kept
         members = [self._members[worker] for worker in sorted(self.places)]
         wanted = [process.incarnation for process in members]
         require(checkers.who_is_not_wanted_has_gone, [process.incarnation for process in running], wanted)
@@ -256,10 +317,13 @@ class Watcher:
             overdue = [t for t, a in process.waiting.items() if a.lookup.at_least <= self._lake.published]
             require(checkers.nobody_is_left_waiting, overdue)
             require(checkers.snapshots_that_are_dropped_are_forgotten, process.held, self._dropped)
+            require(checkers.workers_keep_the_views_that_are_wanted, [plan.name for plan in process.plans], kept)
             for region in process.shares:
                 by_now[f"{process}, {region}"] = process.map_of(region)
         require(checkers.all_go_by_one_map, by_now)
-        for plan in self.plans.values():
+        for epoch in range(1, self._lake.published + 1):
+            self._look_aside(Epoch(epoch))
+        for plan in kept.values():
             self._check_whole(plan, members, database)
 
     def _check_whole(

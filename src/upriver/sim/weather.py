@@ -22,6 +22,7 @@ class Weather:
     torn: that a read loses or doubles rows. sizes: rows of an epoch, to be drawn from.
     crash: that a process dies; crash_moving: one that has peers, while a rescale is on.
     give_up: that somebody who waits for a lookup does so no more.
+    replan: that somebody wants a view more or less; with 0, all there can be are there.
     rescale, abort: that somebody wants one, of these strategies. move: how fast a process gives keys away, so many at a
     time. dial, carry: how fast a channel between workers comes about, and how fast it is.
     """
@@ -41,6 +42,7 @@ class Weather:
     torn: float
     sizes: tuple[int, ...]
     give_up: float
+    replan: float
     rescale: float
     abort: float
     strategies: tuple[Strategy, ...]
@@ -70,6 +72,7 @@ class Weather:
             torn=lots.choice((0.0, 0.0, 0.05)),
             sizes=lots.choice(((0, 1), (0, 1, 3, 8), (0, 1, 5, 40), (20, 60))),
             give_up=lots.choice((0.0, 0.2)),
+            replan=lots.choice((0.0, 0.0, 0.0, 0.1, 0.5)),
             rescale=rescale,
             abort=lots.choice((0.0, 0.0, 0.0, 0.1)),
             strategies=lots.choice((tuple(Strategy), (Strategy.ICADD,), tuple(Strategy))),
@@ -96,6 +99,7 @@ class Weather:
             repeat=0,
             torn=0,
             give_up=0,
+            replan=0,
             rescale=0,
             abort=0,
         )

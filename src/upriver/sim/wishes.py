@@ -12,6 +12,7 @@ from upriver.machines.coordinator_events import (
 from upriver.machines.strategies import Strategy
 from upriver.sim import checkers
 from upriver.sim.checkers import require
+from upriver.sim.repertoire import Repertoire
 from upriver.sim.watcher import Watcher
 
 
@@ -21,9 +22,10 @@ class Wishes:
     waiting: by ticket, all and only the wishes that have not ended.
     """
 
-    def __init__(self, watcher: Watcher, vnodes: int) -> None:
+    def __init__(self, watcher: Watcher, repertoire: Repertoire, vnodes: int) -> None:
         self.waiting: dict[int, RescaleWanted] = {}
         self._watcher = watcher
+        self._repertoire = repertoire
         self._vnodes = vnodes
         self._aborted: set[int] = set()
         self._current: int | None = None
@@ -63,6 +65,7 @@ class Wishes:
         places = self._watcher.places
         possible = wish.workers is None or 1 <= wish.workers <= self._vnodes
         possible &= wish.moves is None or places >= set(wish.moves.values())
+        possible &= bool(self._repertoire.kept)
         aborted, disturbed = action.ticket in self._aborted, self._watcher.losses > 0
         require(checkers.a_rescale_ends_for_a_reason, action.outcome, possible, aborted, disturbed)
         if action.outcome is Outcome.OVER and wish.workers is not None:

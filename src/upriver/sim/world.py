@@ -5,6 +5,7 @@ looks something up or wants a rescale, keys move, a process dies or another come
 order; nothing else is promised.
 """
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -14,33 +15,41 @@ from random import Random
 import duckdb
 
 from upriver.dataflow.graph import DataflowPlan
-from upriver.errors import DeclarationError
-from upriver.ids import Incarnation, MapVersion, WorkerId
-from upriver.machines.coordinator_events import AbortWanted, RescaleWanted, SnapshotAsked, StopAsked
+from upriver.ids import BEGINNING, Epoch, Incarnation, WorkerId
+from upriver.machines.coordinator_events import (
+    AbortWanted,
+    EvictWanted,
+    PlansWanted,
+    RescaleWanted,
+    SnapshotAsked,
+    StopAsked,
+)
 from upriver.machines.following import BuildRegion
 from upriver.machines.messages import OpenEpoch
 from upriver.machines.rules import Rules
-from upriver.machines.worker_events import LookupGivenUp, PeerSaid, RowsRead, TimeToMove
+from upriver.machines.worker_events import LookupGivenUp, PeerSaid, RowsFetched, RowsRead, TimeToEvict, TimeToMove
 from upriver.sim import checkers
 from upriver.sim.checkers import require
-from upriver.sim.clients import drawn_lookup, drawn_rescale, drawn_view
+from upriver.sim.clients import drawn_lookup, drawn_rescale, drawn_view, lookup_of
+from upriver.sim.drawing import apart_of, drawn_map, drawn_partial, drawn_plans, drawn_views
 from upriver.sim.lake import CUTS_MAX
 from upriver.sim.network import Line
 from upriver.sim.process import Process
+from upriver.sim.repertoire import Repertoire
 from upriver.sim.river import River
 from upriver.sim.tables import TABLES
 from upriver.sim.telling import short
 from upriver.sim.weather import Weather
-from upriver.vnodes import VnodeMap
 
 Move = tuple[float, Callable[[], None]]
 """A thing that can happen next, and its weight."""
 
-VNODES = (1, 4, 8, 16, 64, 256)
-VNODES_CHOICES = 4  # of the numbers of vnodes that are enough, the lowest
+CHANGES_WAITING_MAX = 2  # of the views
 RESCALES_WAITING_MAX = 3  # users wish for no more meanwhile
 FAIR_STEPS_MAX = 200  # in which rescales can end while epochs are published
-EXCHANGED_SHARE = 0.3  # of the rivers that may have views of several regions
+PARTIAL_SHARE = 0.5  # of the rivers that may have partial views, and of their views
+EVICTED_MAX = 3  # keys at a time
+EVERYTHING_SHARE = 0.1  # of the evictions that somebody wants
 BURST_MAX = 4  # envelopes that arrive from one peer at a time
 
 
@@ -55,17 +64,28 @@ class World:
         rules: Rules,
         build_region: BuildRegion,
         weather: Weather | None = None,
+        partial_share: float = PARTIAL_SHARE,
     ) -> None:
-        """weather: drawn too, unless it is given."""
+        """weather: drawn too, unless it is given. partial_share: how likely views that can be partial are."""
         self.steps = 0
         self._lots = lots
         vnode_map = drawn_map(lots, workers)
         self._vnodes = len(vnode_map.owners)
         self._weather = weather or Weather.drawn(lots, vnode_map.workers)
-        self._plans = _drawn_plans(lots, plans)
-        self.river = River(lots, vnode_map, self._plans, rules, build_region)
+        self._plans = drawn_plans(lots, plans)
+        self._evict = 0.0
+        """How fast keys of partial views are evicted."""
+        apart = apart_of(lots)
+        if apart.random() < partial_share:
+            self._plans = drawn_partial(apart, self._plans, partial_share)
+            self._evict = apart.choice((0.0, 0.1, 0.5))
+        kept = drawn_views(lots, self._plans) if self._weather.replan else self._plans
+        self.river = River(lots, vnode_map, Repertoire(self._plans, kept), rules, build_region)
         self.river.torn = self._weather.torn
+        self._reads_ahead = rules.upqueries.p7_read_one_epoch_ahead  # P7 is a rule for the shell
         self._tickets = count(1)
+        self._declared: deque[PlansWanted] = deque()
+        """Wishes for other views, on their way to the coordinator."""
 
     # Time
 
@@ -91,9 +111,13 @@ class World:
         while self.river.wishes.waiting and fair_steps < FAIR_STEPS_MAX:
             self.step()
             fair_steps += 1
-        self._weather = self._weather.calmed()
+        self._weather, self._evict = self._weather.calmed(), 0.0
         self._drain()
         require(checkers.nobody_is_left_waiting, self.river.wishes.waiting)
+        for plan in self._plans:
+            if plan.full_because is None:
+                self._look_everything_up(plan)
+        self._drain()
         self.river.watcher.came_to_rest(self.river.running, self.river.maps(), database)
 
     def stop(self) -> None:
@@ -113,10 +137,10 @@ class World:
         slices_max = len(river.lake.edges) * (self._vnodes + CUTS_MAX)
         under_way = sum(len(process.down) + len(process.up) + 1 for process in river.processes.values())
         under_way += sum(len(line.said) for line in river.network.busy)
-        places_max = len(river.wishes.places) + 5
+        places_max = len(river.wishes.places) + len(self._declared) + len(river.repertoire.waiting) + 5
         epochs = places_max * (river.lake.published + 1) * (slices_max + 3)
         slices = places_max**2 * len(self._plans) * (self._vnodes + 10)
-        depth = max(plan.depth for plan in self._plans)
+        depth = max(max(plan.stages.values()) for plan in self._plans)
         epochs *= 1 + 4 * (depth + 1) * places_max if depth else 1
         steps_max = 2 * under_way + 2 * (2 + len(river.wishes.waiting)) * (epochs + slices)
         steps = 0
@@ -129,6 +153,11 @@ class World:
         moves: list[Move] = [(weather.publish, self._publish), (weather.scan, self._scan)]
         if weather.lookup and river.running:
             moves += [(weather.lookup, self._look_up), (weather.give_up, self._give_up)]
+        if len(self._declared) + len(river.repertoire.waiting) < CHANGES_WAITING_MAX:
+            moves.append((weather.replan, self._declare))
+        moves.append((self._evict / 5, self._evict_at_will))
+        if self._declared:
+            moves.append((weather.hear, self._replan))
         if len(river.wishes.waiting) < RESCALES_WAITING_MAX:
             moves.append((weather.rescale, self._rescale))
         if river.wishes.waiting:
@@ -159,6 +188,9 @@ class World:
             moves.append((pace * weather.read, partial(self._read, process)))
         if process.opened:
             moves.append((weather.repeat, partial(self._repeat, process)))
+        moves += [(pace, partial(self._answer, process))] if process.upqueries else []
+        if process.shares:
+            moves.append((self._evict, partial(self._evict_some, process)))
         if process.machine.can_move:
             moves.append((weather.move, partial(self._move, process)))
         at_risk = self.river.wishes.is_on and not process.alone
@@ -242,13 +274,49 @@ class World:
     def _look_up(self) -> None:
         process = self._lots.choice(self.river.running)
         plan = self._lots.choice(self._plans)
-        vnode_of = self.river.oracle.vnode_of[plan.name]
         reader, published = self._lots.choice(self.river.running), self.river.lake.published
-        lookup = drawn_lookup(next(self._tickets), process, reader, plan, vnode_of, published, self._lots)
+        lookup = drawn_lookup(next(self._tickets), process, reader, plan, self.river.oracle, published, self._lots)
         keys = [tuple(row.values()) for row in lookup.keys.to_pylist()]
         at_least = f" at least {lookup.at_least}" if lookup.at_least else ""
         self._happened("lookups_asked", f"{process} is asked for {lookup.view} {keys}{at_least}: {lookup.ticket}")
         self.river.step_worker(process, lookup)
+
+    def _look_everything_up(self, plan: DataflowPlan) -> None:
+        """All keys that there are, and some that there could be, each where it is kept."""
+        oracle, view = self.river.oracle, plan.name
+        hashes, there = oracle.hashes[view], oracle.at(view, self.river.lake.published)
+        for process in self.river.running:
+            vnode_map = process.map_of(view)
+            vnodes = () if vnode_map is None else vnode_map.vnodes_of_worker(process.worker)
+            keys = {key: hashes[key] for key in [*there, *hashes] if oracle.vnode_of(view, key) in vnodes}
+            if keys:
+                self.river.step_worker(process, lookup_of(next(self._tickets), plan, keys, view, BEGINNING, True))
+
+    def _answer(self, process: Process) -> None:
+        event = process.next_answer(self.river.lake, int(self._reads_ahead))
+        what = event.view if isinstance(event, RowsFetched) else f"upquery {event.number} of {event.region}"
+        self._happened("answers", f"{process}: {what} has its rows")
+        self.river.step_worker(process, event)
+
+    def _evict_some(self, process: Process) -> None:
+        keys_max = self._lots.randint(1, EVICTED_MAX)
+        self._happened("evictions", f"{process} has time to evict {keys_max} keys")
+        self.river.step_worker(process, TimeToEvict(keys_max=keys_max))
+
+    def _evict_at_will(self) -> None:
+        """Somebody wants keys of a view to be forgotten, or all of it; or of a view that is not there, or is full."""
+        plan, ticket = self._lots.choice(self._plans), next(self._tickets)
+        hashes = list(self.river.oracle.hashes[plan.name].values())
+        keys = (
+            None
+            if self._lots.random() < EVERYTHING_SHARE
+            else tuple(self._lots.sample(hashes, min(len(hashes), EVICTED_MAX)))
+        )
+        self._happened(
+            "evictions_wanted", f"eviction {ticket} of {plan.name}, {'all' if keys is None else len(keys)} keys"
+        )
+        self.river.watcher.eviction_wanted(ticket)
+        self.river.step_coordinator(EvictWanted(ticket=ticket, view=plan.name, keys=keys))
 
     def _give_up(self) -> None:
         process = self._lots.choice(self.river.running)
@@ -262,6 +330,25 @@ class World:
         self._happened("scans_asked", f"scan {ticket} of {view}")
         self.river.watcher.scan_asked(ticket)
         self.river.step_coordinator(SnapshotAsked(ticket=ticket, view=view))
+
+    def _declare(self) -> None:
+        """Somebody wants a view more, or one less: Spark makes the indexes, while all goes on."""
+        river = self.river
+        last = [*river.repertoire.waiting.values(), *self._declared]
+        names = {plan.name for plan in (last[-1].plans if last else river.repertoire.kept.values())}
+        names ^= {self._lots.choice(self._plans).name}
+        plans = tuple(plan for plan in self._plans if plan.name in names)
+        river.lake.keep(plans)
+        epochs = tuple(river.lake.rows(Epoch(epoch)) for epoch in range(1, river.lake.published + 1))
+        wish = PlansWanted(ticket=next(self._tickets), plans=plans, epochs=epochs)
+        self._declared.append(wish)
+        self._happened("views_declared", f"views {wish.ticket} are wanted: {sorted(names)}")
+
+    def _replan(self) -> None:
+        wish = self._declared.popleft()
+        self._happened("views_wanted", f"coordinator hears of views {wish.ticket}")
+        self.river.repertoire.wanted(wish)
+        self.river.step_coordinator(wish)
 
     def _rescale(self) -> None:
         places, strategies = self.river.watcher.places, self._weather.strategies
@@ -287,26 +374,3 @@ class World:
     def _happened(self, what: str, line: str) -> None:
         self.river.watcher.counters[what] += 1
         self.river.trace.append(line)
-
-
-def _drawn_plans(lots: Random, plans: tuple[DataflowPlan, ...]) -> tuple[DataflowPlan, ...]:
-    """Some of the views; in most rivers only such as exchange nothing, whose epochs flow."""
-    flowing = tuple(plan for plan in plans if not plan.depth)
-    pool = flowing if flowing and lots.random() >= EXCHANGED_SHARE else plans
-    return tuple(sorted(lots.sample(pool, lots.randint(1, len(pool))), key=plans.index))
-
-
-def drawn_map(lots: Random, workers: int) -> VnodeMap:
-    """Ranges of vnodes as at the start of an app, or any vnodes as after rescales.
-
-    Raises DeclarationError for no workers, and for more than there can be vnodes.
-    """
-    if not 1 <= workers <= VNODES[-1]:
-        raise DeclarationError(f"a simulated river has 1 to {VNODES[-1]} workers, not {workers}")
-    vnodes = lots.choice([vnodes for vnodes in VNODES if vnodes >= workers][:VNODES_CHOICES])
-    everyone = [WorkerId(worker) for worker in range(workers)]
-    if lots.random() < 0.5:
-        return VnodeMap.initial(vnodes, everyone)
-    owners = everyone + lots.choices(everyone, k=vnodes - workers)
-    lots.shuffle(owners)
-    return VnodeMap(MapVersion(0), tuple(owners))

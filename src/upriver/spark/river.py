@@ -11,8 +11,9 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from upriver.dataflow.graph import DataflowPlan, LakeEdge
+from upriver.dataflow.graph import DataflowPlan
 from upriver.dataflow.plan import TableSpec
+from upriver.dataflow.provenance import indexes_of
 from upriver.ids import Epoch, WorkerId
 from upriver.machines.coordinator import CoordinatorMachine
 from upriver.shell.codec import plan_to_json
@@ -49,7 +50,8 @@ class Source:
 class RiverConfig:
     """How a river runs. root: of the lake. bind: address that servers listen on. groups: ingest tasks per index.
 
-    migration_step_budget_ms: that one step of moving keys may take.
+    migration_step_budget_ms: that one step of moving keys may take. memory_budget: bytes of each worker's state;
+    ``None`` for any.
     """
 
     root: str
@@ -59,6 +61,7 @@ class RiverConfig:
     bind: str
     groups: int | None
     migration_step_budget_ms: float = 5.0
+    memory_budget: int | None = None
 
 
 class River:
@@ -115,6 +118,7 @@ class River:
                 bind=config.bind,
                 plans=self._plans,
                 migration_step_budget_ms=config.migration_step_budget_ms,
+                memory_budget=config.memory_budget,
             )
             self._host = WorkerHost(self._spark, worker_config, self._coordinator.fail)
             for worker in self._workers:
@@ -133,15 +137,7 @@ class River:
         self._host.start(worker)
 
     def _indexes(self) -> dict[str, tuple[tuple[str, ...], ...]]:
-        """Per table the keys it is kept in the order of: its own, its primary key, those its views are routed by."""
-        indexes: dict[str, tuple[tuple[str, ...], ...]] = {}
-        edges = [entry.edge for plan in self._plans for region in plan.regions for entry in region.inputs]
-        for source in self._sources:
-            table = source.table
-            own = [key for key in (table.key, table.primary_key) if key]
-            keys = [edge.index for edge in edges if isinstance(edge, LakeEdge) and edge.table == table.name]
-            indexes[table.name] = tuple(dict.fromkeys([*own, *keys]))
-        return indexes
+        return indexes_of([source.table for source in self._sources], self._plans)
 
     def _control(self) -> dict[str, Any]:
         return {
@@ -225,6 +221,11 @@ class River:
         free = max(1, free_slots(self._spark) - self._config.workers)
         # A local master may have far more slots than processors.
         return min(free, os.cpu_count() or 1) if str(self._spark.sparkContext.master).startswith("local[") else free
+
+    @property
+    def epoch(self) -> Epoch:
+        """The last one that every view reflects."""
+        return self._coordinator.ended
 
     def wait(self, seconds: float) -> Epoch:
         """Until all that the sources had at the call is reflected by every worker; the epoch it is reflected at."""

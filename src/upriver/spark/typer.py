@@ -36,8 +36,7 @@ class SparkTyper:
             if str(found).lower() != needed.lower():
                 raise DeclarationError(f"the Spark session has {name} = {found}; views need {needed}, Spark's default")
         self._zone = spark.conf.get(_ZONE) or "UTC"
-        self._session = spark.newSession()
-        self._session.conf.set(_ZONE, self._zone)
+        self._session = own_session(spark, self._zone)
         self._tables = tables
         self._known: dict[str, TableSpec] = {}
 
@@ -66,6 +65,13 @@ class SparkTyper:
                 schema = from_arrow_schema(table.schema, prefer_timestamp_ntz=True)
                 self._session.createDataFrame([], schema).createOrReplaceTempView(f"`{name}`")
                 self._known[name] = table
+
+
+def own_session(spark: SparkSession, timezone: str) -> SparkSession:
+    """A session beside the user's, with no temporary views and settings of the user's."""
+    session = spark.newSession()
+    session.conf.set(_ZONE, timezone)
+    return session
 
 
 def _words(error: PySparkException) -> str:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from upriver.state.columns import array_of, cells_of
-from upriver.state.vectors import Slots, Vector, Weights
+from upriver.state.vectors import Slots, SparseVectors, Weights
 
 Longs = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -92,21 +92,18 @@ class Digits:
 class ExactSums:
     """For each slot a sum, from which nothing is lost."""
 
-    __slots__ = ("_cells", "_size")
+    __slots__ = ("_digits",)
 
     def __init__(self) -> None:
-        self._cells: dict[int, Vector[np.int64]] = {}
-        """By place; only those places that some number has needed."""
-        self._size = 0
+        self._digits: SparseVectors[int] = SparseVectors()
+        """By place."""
 
     @property
     def nbytes(self) -> int:
-        return sum(cells.nbytes for cells in self._cells.values())
+        return self._digits.nbytes
 
     def resize(self, size: int) -> None:
-        self._size = size
-        for cells in self._cells.values():
-            cells.resize(size)
+        self._digits.resize(size)
 
     def add(self, slots: Slots, mantissas: Longs, exponents: Longs, weight: Weights | None) -> None:
         """Add mantissa * 2**exponent, so many times, to the sum of each slot.
@@ -135,7 +132,7 @@ class ExactSums:
 
     def digits(self, slots: Slots) -> Digits:
         """The sums of these slots."""
-        found = {place: cells.cells[slots] for place, cells in self._cells.items()}
+        found = {place: cells[slots] for place, cells in self._digits.written()}
         found = {place: row for place, row in found.items() if row.any()}
         if not found:
             return Digits(np.zeros((0, len(slots)), np.int64), 0)
@@ -160,7 +157,7 @@ class ExactSums:
         places = (words & (1 << _PLACE_BITS) - 1) - _PLACE_BIAS
         for place in np.unique(places).tolist():
             here = places == place
-            self._at(place)[each[here]] = words[here] >> _PLACE_BITS
+            self._digits.cells(place)[each[here]] = words[here] >> _PLACE_BITS
 
     def _add_rows(self, slots: Slots, rows: Longs, place: int) -> None:
         """Add numbers in rows of digits, the first one's at ``place``, to the sums of these slots, each named once."""
@@ -176,17 +173,11 @@ class ExactSums:
         """Add to one digit of each sum; returns what is to be carried on."""
         if not row.any():
             return row
-        cells = self._at(place)
+        cells = self._digits.cells(place)
         total = cells[slots] + row
         carry = total + _HALF >> _BITS
         cells[slots] = total - (carry << _BITS)
         return carry
-
-    def _at(self, place: int) -> Longs:
-        if place not in self._cells:
-            self._cells[place] = Vector(np.int64)
-            self._cells[place].resize(self._size)
-        return self._cells[place].cells
 
 
 def parts_of(numbers: Floats) -> tuple[Longs, Longs]:

@@ -143,6 +143,8 @@ class SlotIndex:
     def _strangers(self, slots: Slots, keys: Sequence[pa.Array]) -> Positions:
         """The rows whose slot holds another key than theirs."""
         found = np.flatnonzero(slots >= 0)
+        if not found.size:
+            return found
         if found.size < len(slots):
             slots, keys = slots[found], _rows(keys, found)
         equal = np.ones(len(slots), np.bool_)
@@ -167,7 +169,10 @@ def first_equal(hashes: Hashes, keys: Sequence[pa.Array]) -> Positions:
     first = np.empty(len(hashes), np.int64)
     rows = np.arange(len(hashes))
     while rows.size:
-        _, heads, groups = np.unique(hashes[rows], return_index=True, return_inverse=True)
+        distinct, heads, groups = np.unique(hashes[rows], return_index=True, return_inverse=True)
+        if len(distinct) == len(rows):
+            first[rows] = rows
+            break
         leaders = rows[heads[groups]]
         equal = np.ones(len(rows), np.bool_)
         for column in keys:

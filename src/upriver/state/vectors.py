@@ -4,6 +4,7 @@ State is *columnar*: whatever has a place in it (a group, a key, a row) is a den
 property of it is one array addressed by slot. An operator then works on a batch with a few whole-array steps.
 """
 
+from collections.abc import Hashable, Iterator
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -23,6 +24,7 @@ Mask = npt.NDArray[np.bool_]
 Weights = npt.NDArray[np.int64]
 
 Cell = TypeVar("Cell", bound=np.generic)
+Name = TypeVar("Name", bound=Hashable)
 
 _CAPACITY_MIN = 16
 
@@ -67,6 +69,37 @@ class Vector(Generic[Cell]):
             self._room = longer(self._room, size, phase=id(self) // 64)
         self._size = size
         return old
+
+
+class SparseVectors(Generic[Name]):
+    """Vectors of one size, by name, that are zero throughout and take no memory until they are written to."""
+
+    __slots__ = ("_size", "_vectors")
+
+    def __init__(self) -> None:
+        self._vectors: dict[Name, Vector[np.int64]] = {}
+        self._size = 0
+
+    @property
+    def nbytes(self) -> int:
+        return sum(vector.nbytes for vector in self._vectors.values())
+
+    def resize(self, size: int) -> None:
+        self._size = size
+        for vector in self._vectors.values():
+            vector.resize(size)
+
+    def written(self) -> Iterator[tuple[Name, npt.NDArray[np.int64]]]:
+        """Those that are not known to be zero throughout, to be read."""
+        for name, vector in self._vectors.items():
+            yield name, vector.cells
+
+    def cells(self, name: Name) -> npt.NDArray[np.int64]:
+        """To be written to, good until the vectors grow."""
+        if name not in self._vectors:
+            self._vectors[name] = Vector(np.int64)
+            self._vectors[name].resize(self._size)
+        return self._vectors[name].cells
 
 
 class Tally:

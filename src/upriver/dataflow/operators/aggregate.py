@@ -22,6 +22,7 @@ import pyarrow as pa
 from upriver.dataflow.batch import Batch
 from upriver.dataflow.operators.argument import Argument
 from upriver.dataflow.operators.functions import Reader
+from upriver.dataflow.operators.parts import check_new, part_of
 from upriver.dataflow.plan import AggregateCall, AggregatePlan
 from upriver.errors import ProtocolError, RowError
 from upriver.hashing import hash64
@@ -170,12 +171,11 @@ class Aggregate:
         """One row for each group: the routing key's hash64, the group's columns, its number of rows, and what each
         function keeps of it."""
         hashes, slots = self._with_hash(keys)
-        columns = [array_of(pa.uint64(), hashes)]
-        columns += [self._groups.column(place, slots) for place in range(len(self._group))]
+        columns = [self._groups.column(place, slots) for place in range(len(self._group))]
         columns.append(self._count_rows(slots))
         for argument in self._arguments.values():
             columns += argument.state(slots)
-        return (pa.RecordBatch.from_arrays(columns, [str(place) for place in range(len(columns))]),)
+        return (part_of(hashes, columns),)
 
     def install(self, state: Sequence[pa.RecordBatch]) -> None:
         """Raises ProtocolError if a group is here already."""
@@ -213,8 +213,7 @@ class Aggregate:
         """New slots for new groups, told to the fanout. routed: hash64 of the routing key of each group."""
         known = len(self._groups)
         slots = self._groups.assign(routed if self._fanout is None else self._hasher(keys), keys)
-        if len(self._groups) != known + len(slots):
-            raise ProtocolError("state was installed of a key that has state here")
+        check_new(len(self._groups) == known + len(slots))
         self._resize(len(self._groups))
         if self._fanout is not None:
             owners = self._fanout.owners(routed, keys[: len(self._routing)])

@@ -12,6 +12,10 @@ from upriver.dataflow.plan import Projection
 class Evaluator(Protocol):
     """Evaluates DuckDB SQL over the columns of a batch; raises RowError when a row makes an expression fail."""
 
+    def curt(self) -> "Evaluator":
+        """The same, but for its errors: they do not say which row it was, which takes time to find out."""
+        ...
+
     def project(self, rows: pa.RecordBatch, projection: Projection) -> pa.RecordBatch:
         """The projection's columns, one row for each of ``rows``, in order."""
         ...

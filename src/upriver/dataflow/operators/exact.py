@@ -12,7 +12,7 @@ import pyarrow as pa
 from upriver.dataflow.operators.accumulator import Counts, some_value
 from upriver.state.columns import array_of, cells_of
 from upriver.state.digits import ExactSums, parts_of
-from upriver.state.vectors import Slots, Vector, Weights
+from upriver.state.vectors import Slots, SparseVectors, Weights
 
 Floats = npt.NDArray[np.float64]
 
@@ -29,20 +29,18 @@ def floats_of(values: pa.Array) -> Floats:
 class NotFinite:
     """How many NaNs and infinities each group has. It takes no memory before there is one."""
 
-    __slots__ = ("_counts", "_size")
+    __slots__ = ("_counts",)
 
     def __init__(self) -> None:
-        self._counts: dict[str, Vector[np.int64]] = {}
-        self._size = 0
+        self._counts: SparseVectors[str] = SparseVectors()
+        """By kind."""
 
     @property
     def nbytes(self) -> int:
-        return sum(counts.nbytes for counts in self._counts.values())
+        return self._counts.nbytes
 
     def resize(self, size: int) -> None:
-        self._size = size
-        for counts in self._counts.values():
-            counts.resize(size)
+        self._counts.resize(size)
 
     def sift(self, slots: Slots, cells: Floats, weight: Weights | None) -> Floats:
         """Count those of these values that are not finite; returns the values with zeros in their place."""
@@ -54,33 +52,27 @@ class NotFinite:
         for kind, value in _KINDS.items():
             alike = np.isnan(values) if np.isnan(value) else values == value
             if alike.any():
-                np.add.at(self._of(kind), slots[alike], 1 if weight is None else weight[alike])
+                np.add.at(self._counts.cells(kind), slots[alike], 1 if weight is None else weight[alike])
         return np.where(finite, cells, 0.0)
 
     def sums(self, slots: Slots) -> Floats:
         """What they come to in each group: a NaN or an infinity, or zero if there is none."""
         sums = np.zeros(len(slots))
         with np.errstate(invalid="ignore"):
-            for kind, counts in self._counts.items():
-                sums += np.where(counts.cells[slots] > 0, _KINDS[kind], 0.0)
+            for kind, counts in self._counts.written():
+                sums += np.where(counts[slots] > 0, _KINDS[kind], 0.0)
         return sums
 
     def state(self, slots: Slots) -> list[pa.Array]:
         nothing = np.zeros(len(slots), np.int64)
-        kept = self._counts
-        return [array_of(pa.int64(), kept[kind].cells[slots] if kind in kept else nothing) for kind in _KINDS]
+        kept = dict(self._counts.written())
+        return [array_of(pa.int64(), kept[kind][slots] if kind in kept else nothing) for kind in _KINDS]
 
     def install(self, slots: Slots, state: Iterator[pa.Array]) -> None:
         for kind in _KINDS:
             counts = cells_of(next(state))
             if counts.any():
-                self._of(kind)[slots] = counts
-
-    def _of(self, kind: str) -> npt.NDArray[np.int64]:
-        if kind not in self._counts:
-            self._counts[kind] = Vector(np.int64)
-            self._counts[kind].resize(self._size)
-        return self._counts[kind].cells
+                self._counts.cells(kind)[slots] = counts
 
 
 class ExactFloatSum:

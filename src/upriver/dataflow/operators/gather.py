@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from upriver.dataflow.batch import Batch
 from upriver.dataflow.operators.consolidate import concatenated
+from upriver.dataflow.operators.parts import part_of
 from upriver.errors import ProtocolError
 from upriver.state.columns import array_of, cells_of
 from upriver.state.vectors import Hashes, Mask, Positions
@@ -84,6 +85,10 @@ class Gather:
         return sum(map(len, self._loose)) + sum(pile.held for pile in self._piles)
 
     @property
+    def live_nbytes(self) -> int:
+        return self.nbytes
+
+    @property
     def nbytes(self) -> int:
         return sum(map(_nbytes, self._loose)) + sum(pile.nbytes for pile in self._piles)
 
@@ -110,8 +115,7 @@ class Gather:
         found = [self._nothing(), *(pile.of(keys) for pile in self._in_piles())]
         rows = concatenated(found)
         weight = np.ones(len(rows), np.int64) if rows.weight is None else rows.weight
-        columns = [array_of(pa.uint64(), rows.hash64), array_of(pa.int64(), weight), *rows.rows.columns]
-        return pa.RecordBatch.from_arrays(columns, [str(place) for place in range(len(columns))])
+        return part_of(rows.hash64, [array_of(pa.int64(), weight), *rows.rows.columns])
 
     def install(self, state: pa.RecordBatch) -> None:
         """Let rows wait that were collected elsewhere."""

@@ -13,17 +13,16 @@ import pyarrow as pa
 from upriver.dataflow.batch import Batch
 from upriver.dataflow.operators.aggregate import Aggregate
 from upriver.dataflow.operators.consolidate import concatenated
-from upriver.dataflow.operators.turning import Turning
-from upriver.dataflow.operators.turnover import FORGOTTEN_MIN, STEP_ROWS
+from upriver.dataflow.operators.turning import USUAL, Eagerness, Turning
 from upriver.dataflow.plan import AggregatePlan
 from upriver.state.columns import canonical, same
-from upriver.state.vectors import Hashes, Mask
+from upriver.state.vectors import Mask
 
 
-class Grouped:
+class Grouped(Turning[Aggregate]):
     """The operator of :class:`upriver.dataflow.ops.Aggregate`. ``schema`` is of its output."""
 
-    __slots__ = ("_calls", "_group", "_states", "schema")
+    __slots__ = ("_calls", "_group", "schema")
 
     parts = 1
 
@@ -33,44 +32,22 @@ class Grouped:
         source: pa.Schema,
         routing: Sequence[str],
         titles: Mapping[str, str] = MappingProxyType({}),
-        forgotten_min: int = FORGOTTEN_MIN,
-        step_rows: int = STEP_ROWS,
+        eagerness: Eagerness = USUAL,
     ) -> None:
-        """source, routing, titles: as of :class:`Aggregate`. forgotten_min, step_rows: as of :class:`Turning`."""
-        build = partial(Aggregate, plan, source, routing, titles)
-        self._states = Turning(build, forgotten_min, step_rows)
+        """source, routing, titles: as of :class:`Aggregate`. eagerness: to give memory back."""
+        super().__init__(partial(Aggregate, plan, source, routing, titles), eagerness)
         self._group = plan.group
         self._calls = tuple(call.output for call in plan.calls)
-        self.schema = build().schema
-
-    @property
-    def held(self) -> int:
-        return self._states.held
-
-    @property
-    def nbytes(self) -> int:
-        return self._states.nbytes
+        self.schema = self._stores[0].schema
 
     def apply(self, port: int, batch: Batch) -> Batch:
         """Add the batch's rows to their groups; returns the rows of the groups that are not as they were.
 
         Raises RowError if a result overflows, and ProtocolError as :meth:`Aggregate.apply` does.
         """
-        changes = [self._change(groups, batch.filtered(share)) for groups, share in self._states.shares(batch.hash64)]
-        self._states.tidy()
+        changes = [self._change(groups, batch.filtered(share)) for groups, share in self.shares(batch.hash64)]
+        self.tidy()
         return concatenated(changes)
-
-    def hashes_between(self, least: int, most: int) -> Hashes:
-        return self._states.hashes_between(least, most)
-
-    def collect(self, keys: Hashes) -> tuple[pa.RecordBatch, ...]:
-        return self._states.collect(keys)
-
-    def install(self, state: Sequence[pa.RecordBatch]) -> None:
-        self._states.install(state)
-
-    def drop(self, keys: Hashes) -> None:
-        self._states.drop(keys)
 
     def _change(self, groups: Aggregate, batch: Batch) -> Batch:
         slots = groups.assign(batch)

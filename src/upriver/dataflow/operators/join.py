@@ -5,7 +5,7 @@ the join's key (:mod:`join_store`). A row with a null in its key that agrees wit
 it gives at once.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -17,15 +17,16 @@ from upriver.dataflow.operators.consolidate import concatenated
 from upriver.dataflow.operators.evaluator import Evaluator
 from upriver.dataflow.operators.join_shape import JoinShape
 from upriver.dataflow.operators.join_store import JoinStore
-from upriver.dataflow.operators.turning import Turning
+from upriver.dataflow.operators.turning import USUAL, Eagerness, Turning
 from upriver.state.columns import validity
-from upriver.state.vectors import Hashes
 
 
-class Join:
+class Join(Turning[JoinStore]):
     """An operator with two ports, the left and the right input. ``schema``: of its output, all of it nullable."""
 
-    __slots__ = ("_nothing", "_shape", "_stores", "schema")
+    __slots__ = ("_nothing", "_shape", "schema")
+
+    parts = 2
 
     def __init__(
         self,
@@ -35,27 +36,14 @@ class Join:
         left_routing: Sequence[str],
         right_routing: Sequence[str],
         evaluator: Evaluator,
-        turning: Callable[[Callable[[], JoinStore]], Turning[JoinStore]] = Turning,
+        eagerness: Eagerness = USUAL,
     ) -> None:
         """left, right: of the rows to come. left_routing, right_routing: the routing key as columns of each: some of
-        the join's key, or all of it. turning: how memory is given back."""
+        the join's key, or all of it. eagerness: to give memory back."""
         self._shape = JoinShape.of(op, (left, right), (left_routing, right_routing))
-        self._stores = turning(partial(JoinStore, self._shape, evaluator))
+        super().__init__(partial(JoinStore, self._shape, evaluator), eagerness)
         self.schema = self._shape.output
         self._nothing = Batch(pa.RecordBatch.from_pylist([], self.schema), np.empty(0, np.uint64))
-
-    @property
-    def parts(self) -> int:
-        return len(self._shape.sides)
-
-    @property
-    def held(self) -> int:
-        """How many different rows are kept, of both sides."""
-        return self._stores.held
-
-    @property
-    def nbytes(self) -> int:
-        return self._stores.nbytes
 
     def apply(self, port: int, batch: Batch) -> Batch:
         """port: 0 for changes of the left input, 1 for the right. Raises RowError if the condition fails on a pair, and
@@ -70,26 +58,11 @@ class Join:
         if strangers.any():
             outputs += self._without_match(port, batch.filtered(strangers))
             batch = batch.filtered(~strangers)
-        for store, share in self._stores.shares(batch.hash64):
+        for store, share in self.shares(batch.hash64):
             if share.any():
                 outputs += store.apply(port, batch.filtered(share))
-        self._stores.tidy()
+        self.tidy()
         return concatenated([output for output in outputs if len(output)] or [self._nothing])
-
-    def hashes_between(self, least: int, most: int) -> Hashes:
-        return self._stores.hashes_between(least, most)
-
-    def collect(self, keys: Hashes) -> tuple[pa.RecordBatch, ...]:
-        """The rows of the left side, then those of the right: hash64, how often each is there, how many rows it matches
-        if that is counted, its columns."""
-        return self._stores.collect(keys)
-
-    def install(self, state: Sequence[pa.RecordBatch]) -> None:
-        """Raises ProtocolError if something is kept of one of the keys."""
-        self._stores.install(state)
-
-    def drop(self, keys: Hashes) -> None:
-        self._stores.drop(keys)
 
     def _without_match(self, port: int, batch: Batch) -> list[Batch]:
         """What follows from rows that match nothing."""

@@ -17,7 +17,7 @@ from upriver.dataflow.operators.join_keys import JoinKeys
 from upriver.dataflow.operators.join_pairs import pairs_of
 from upriver.dataflow.operators.join_shape import JoinShape
 from upriver.dataflow.operators.join_side import Changes, JoinSide
-from upriver.errors import ProtocolError
+from upriver.dataflow.operators.parts import check_new, part_of
 from upriver.state.columns import array_of, cells_of
 from upriver.state.vectors import Hashes, Mask, Positions, Slots, Weights
 
@@ -78,8 +78,7 @@ class JoinStore:
     def install(self, state: Sequence[pa.RecordBatch]) -> None:
         """Raises ProtocolError if something is kept of one of the keys."""
         _, known = self._keys.with_hash(np.unique(np.concatenate([cells_of(part.column(0)) for part in state])))
-        if known.size:
-            raise ProtocolError("state was installed of a key that has state here")
+        check_new(not known.size)
         for port, (side, shape, part) in enumerate(zip(self._sides, self._shape.sides, state, strict=True)):
             hashes, counts, *columns = part.columns
             matches = cells_of(columns.pop(0)) if shape.counted else None
@@ -181,7 +180,5 @@ def _state(side: JoinSide, hashes: Hashes, owners: Slots) -> pa.RecordBatch:
     """The entries of these owners. hashes: of their routing keys."""
     members = side.members(owners)
     numbers = [side.counts, *([] if side.matches is None else [side.matches])]
-    columns = [array_of(pa.uint64(), np.repeat(hashes, members.sizes))]
-    columns += [array_of(pa.int64(), vector.cells[members.slots]) for vector in numbers]
-    columns += side.columns(members.slots)
-    return pa.RecordBatch.from_arrays(columns, [str(place) for place in range(len(columns))])
+    counts = [array_of(pa.int64(), vector.cells[members.slots]) for vector in numbers]
+    return part_of(np.repeat(hashes, members.sizes), [*counts, *side.columns(members.slots)])

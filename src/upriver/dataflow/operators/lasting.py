@@ -1,6 +1,6 @@
-"""Lasting: an operator whose memory comes back. Its store is turned over as :mod:`turning` says."""
+"""Lasting: an operator whose memory comes back, as :mod:`turning` says, and whose store works as an operator does."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -8,8 +8,7 @@ import pyarrow as pa
 
 from upriver.dataflow.batch import Batch
 from upriver.dataflow.operators.consolidate import concatenated
-from upriver.dataflow.operators.turning import Store, Turning
-from upriver.state.vectors import Hashes
+from upriver.dataflow.operators.turning import USUAL, Eagerness, Store, Turning
 
 
 class WorkingStore(Store, Protocol):
@@ -18,31 +17,17 @@ class WorkingStore(Store, Protocol):
     def apply(self, port: int, batch: Batch) -> Batch: ...
 
 
-Turner = Callable[[Callable[[], WorkingStore]], Turning[WorkingStore]]
-"""Turns over what the function makes."""
-
-
-class Lasting:
+class Lasting(Turning[WorkingStore]):
     """What :class:`upriver.dataflow.operators.operator.Stateful` asks for. ``schema``: of the output."""
 
-    __slots__ = ("_stores", "schema")
+    __slots__ = ("schema",)
 
-    def __init__(self, schema: pa.Schema, stores: Turning[WorkingStore]) -> None:
-        """stores: each collects one batch."""
+    parts = 1
+
+    def __init__(self, schema: pa.Schema, build: Callable[[], WorkingStore], eagerness: Eagerness = USUAL) -> None:
+        """build: makes an empty store, which collects one batch."""
+        super().__init__(build, eagerness)
         self.schema = schema
-        self._stores = stores
-
-    @property
-    def parts(self) -> int:
-        return 1
-
-    @property
-    def held(self) -> int:
-        return self._stores.held
-
-    @property
-    def nbytes(self) -> int:
-        return self._stores.nbytes
 
     def apply(self, port: int, batch: Batch) -> Batch:
         """Take in changes; returns those that follow.
@@ -50,25 +35,10 @@ class Lasting:
         Raises ProtocolError for a retraction of a row that is not there.
         """
         changes = [
-            store.apply(port, batch.filtered(share))
-            for store, share in self._stores.shares(batch.hash64)
-            if share.any()
+            store.apply(port, batch.filtered(share)) for store, share in self.shares(batch.hash64) if share.any()
         ]
-        self._stores.tidy()
+        self.tidy()
         return concatenated(changes) if changes else _no_changes(self.schema)
-
-    def hashes_between(self, least: int, most: int) -> Hashes:
-        return self._stores.hashes_between(least, most)
-
-    def collect(self, keys: Hashes) -> tuple[pa.RecordBatch, ...]:
-        return self._stores.collect(keys)
-
-    def install(self, state: Sequence[pa.RecordBatch]) -> None:
-        """Raises ProtocolError if something is kept of these keys already."""
-        self._stores.install(state)
-
-    def drop(self, keys: Hashes) -> None:
-        self._stores.drop(keys)
 
 
 def _no_changes(schema: pa.Schema) -> Batch:

@@ -14,9 +14,10 @@ import pyarrow as pa
 from upriver.dataflow import ops
 from upriver.dataflow.batch import Batch
 from upriver.dataflow.operators.evaluator import Evaluator
-from upriver.dataflow.operators.lasting import Lasting, Turner
+from upriver.dataflow.operators.lasting import Lasting
+from upriver.dataflow.operators.parts import check_new, part_of
 from upriver.dataflow.operators.sorting import SortKey, in_order
-from upriver.dataflow.operators.turning import Turning
+from upriver.dataflow.operators.turning import USUAL, Eagerness
 from upriver.errors import ProtocolError
 from upriver.hashing import hash64
 from upriver.state.columns import array_of, cells_of, column_of, same
@@ -35,12 +36,12 @@ class Latest(Lasting):
         routing: Sequence[str],
         evaluator: Evaluator,
         hasher: Hasher = hash64,
-        turning: Turner = Turning,
+        eagerness: Eagerness = USUAL,
     ) -> None:
         """source: of the versions. routing: the routing key's columns, all in the primary key. evaluator: of the
-        predicate for deletions. hasher: of primary keys that are finer than the routing key. turning: how memory is
-        given back."""
-        super().__init__(source, turning(partial(_Versions, op, source, tuple(routing), evaluator, hasher)))
+        predicate for deletions. hasher: of primary keys that are finer than the routing key. eagerness: to
+        give memory back."""
+        super().__init__(source, partial(_Versions, op, source, tuple(routing), evaluator, hasher), eagerness)
 
 
 class _Versions:
@@ -103,18 +104,16 @@ class _Versions:
         is a row."""
         slots = self._keys.with_hash(keys)
         versions = self._place.cells[slots]
-        columns = [array_of(pa.uint64(), self._keys.hashes(slots))]
-        columns += [self._column(place, slots, versions) for place in range(len(self._schema))]
-        columns.append(array_of(pa.bool_(), self._is_row.cells[versions]))
-        return (pa.RecordBatch.from_arrays(columns, [str(place) for place in range(len(columns))]),)
+        columns = [self._column(place, slots, versions) for place in range(len(self._schema))]
+        is_row = array_of(pa.bool_(), self._is_row.cells[versions])
+        return (part_of(self._keys.hashes(slots), [*columns, is_row]),)
 
     def install(self, state: Sequence[pa.RecordBatch]) -> None:
         for part in state:
             known = len(self._keys)
             hashes, *columns, is_row = part.columns
             keys = self._assign(cells_of(hashes), columns)
-            if len(self._keys) != known + len(keys):
-                raise ProtocolError("state was installed of a key that has state here")
+            check_new(len(self._keys) == known + len(keys))
             self._append(keys, columns, is_row.to_numpy(zero_copy_only=False))
 
     def drop(self, keys: Hashes) -> None:

@@ -39,6 +39,11 @@ class Stateful(Operator, Protocol):
         """Of memory, without what is not used yet. Costs no more with size."""
         ...
 
+    @property
+    def live_nbytes(self) -> int:
+        """What of ``nbytes`` is for something that is kept; the rest comes back in time."""
+        ...
+
     def hashes_between(self, least: int, most: int) -> Hashes:
         """The hash64 of all routing keys of which anything is kept, from ``least`` to ``most``, which is one of them.
 

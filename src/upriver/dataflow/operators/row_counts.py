@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from upriver.dataflow.batch import Batch
-from upriver.errors import ProtocolError
+from upriver.dataflow.operators.parts import check_new, part_of
 from upriver.state.columns import array_of, cells_of
 from upriver.state.entries import Entries
 from upriver.state.fanout import Fanout
@@ -88,9 +88,7 @@ class RowCounts:
         _, hashes, slots = self._fanout.with_hash(keys)
         counts = self._tally.counts[slots]
         here = counts > 0
-        columns = [array_of(pa.uint64(), hashes[here]), array_of(pa.int64(), counts[here])]
-        columns += self._entries.columns(slots[here])
-        return (pa.RecordBatch.from_arrays(columns, [str(place) for place in range(len(columns))]),)
+        return (part_of(hashes[here], [array_of(pa.int64(), counts[here]), *self._entries.columns(slots[here])]),)
 
     def install(self, state: Sequence[pa.RecordBatch]) -> None:
         """Raises ProtocolError if a row is here already."""
@@ -100,8 +98,7 @@ class RowCounts:
             self.apply(
                 Batch(pa.RecordBatch.from_arrays(columns, schema=self.schema), cells_of(hashes), cells_of(counts))
             )
-            if self.held != known + part.num_rows:
-                raise ProtocolError("state was installed of a key that has state here")
+            check_new(self.held == known + part.num_rows)
 
     def drop(self, keys: Hashes) -> None:
         owners, _, slots = self._fanout.with_hash(keys)

@@ -12,8 +12,9 @@ import pyarrow as pa
 from upriver.dataflow import ops
 from upriver.dataflow.batch import Batch
 from upriver.dataflow.operators.changes import net_changes
-from upriver.dataflow.operators.lasting import Lasting, Turner
-from upriver.dataflow.operators.turning import Turning
+from upriver.dataflow.operators.lasting import Lasting
+from upriver.dataflow.operators.parts import check_new, part_of
+from upriver.dataflow.operators.turning import USUAL, Eagerness
 from upriver.errors import ProtocolError
 from upriver.hashing import hash64
 from upriver.state.columns import array_of, cells_of
@@ -34,11 +35,11 @@ class SetOperation(Lasting):
         source: pa.Schema,
         routing: Sequence[str],
         hasher: Hasher = hash64,
-        turning: Turner = Turning,
+        eagerness: Eagerness = USUAL,
     ) -> None:
-        """source: of both inputs. routing: the routing key's columns, all in it. hasher: of rows. turning: how memory
-        is given back."""
-        super().__init__(source, turning(partial(_CountedRows, _copies_of(op), source, tuple(routing), hasher)))
+        """source: of both inputs. routing: the routing key's columns, all in it. hasher: of rows. eagerness: to give
+        memory back."""
+        super().__init__(source, partial(_CountedRows, _copies_of(op), source, tuple(routing), hasher), eagerness)
 
 
 class _CountedRows:
@@ -83,17 +84,15 @@ class _CountedRows:
     def collect(self, keys: Hashes) -> tuple[pa.RecordBatch, ...]:
         """One row for each: the routing key's hash64, its columns, and the counts."""
         slots = self._rows.with_hash(keys)
-        columns = [array_of(pa.uint64(), self._rows.hashes(slots)), *self._rows.columns(slots)]
-        columns += [array_of(pa.int64(), counts.cells[slots]) for counts in self._counts]
-        return (pa.RecordBatch.from_arrays(columns, [str(place) for place in range(len(columns))]),)
+        counts = [array_of(pa.int64(), counts.cells[slots]) for counts in self._counts]
+        return (part_of(self._rows.hashes(slots), [*self._rows.columns(slots), *counts]),)
 
     def install(self, state: Sequence[pa.RecordBatch]) -> None:
         for part in state:
             known = self.slots
             hashes, *columns, left, right = part.columns
             slots = self._assign(cells_of(hashes), columns)
-            if self.slots != known + len(slots):
-                raise ProtocolError("state was installed of a key that has state here")
+            check_new(self.slots == known + len(slots))
             for counts, theirs in zip(self._counts, (left, right), strict=True):
                 counts.cells[slots] = cells_of(theirs)
 

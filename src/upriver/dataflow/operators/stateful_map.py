@@ -1,7 +1,8 @@
 """StatefulMap: a user's Python function over the rows of each key, in order, with a state for each key.
 
 A batch is cut by key, the states of its keys are read, the function is called for all of them (:mod:`.user_calls`), and
-only when all has gone well are the new states stored: a batch that fails leaves nothing behind.
+only when all has gone well are the new states stored: a batch that fails leaves nothing behind. Or the rows on which it
+fails are left out (:mod:`.sifted_calls`).
 """
 
 import pickle
@@ -13,9 +14,9 @@ import pyarrow as pa
 
 from upriver.dataflow.batch import Batch
 from upriver.dataflow.operators.plain_rows import PlainRows, RowReader
+from upriver.dataflow.operators.sifted_calls import SiftedCalls
 from upriver.dataflow.operators.states import States
-from upriver.dataflow.operators.turning import Turning
-from upriver.dataflow.operators.turnover import FORGOTTEN_MIN, STEP_ROWS
+from upriver.dataflow.operators.turning import USUAL, Eagerness, Turning
 from upriver.dataflow.operators.user_calls import CALLS, Function, Given, Made, Shapes
 from upriver.dataflow.ops import StatefulMap as StatefulMapOp
 from upriver.errors import DeclarationError, ProtocolError
@@ -25,10 +26,10 @@ from upriver.state.slots import first_equal, run_heads
 from upriver.state.vectors import Hashes, Mask
 
 
-class StatefulMap:
+class StatefulMap(Turning[States]):
     """The function and its states. ``parts`` is one: the states."""
 
-    __slots__ = ("_call", "_is_finer", "_key", "_output", "_states")
+    __slots__ = ("_call", "_is_finer", "_key", "_output", "_sifted")
 
     parts = 1
 
@@ -37,11 +38,10 @@ class StatefulMap:
         op: StatefulMapOp,
         source: pa.Schema,
         routing: Sequence[str],
-        forgotten_min: int = FORGOTTEN_MIN,
-        step_rows: int = STEP_ROWS,
+        eagerness: Eagerness = USUAL,
     ) -> None:
         """source: of the rows to come. routing: the routing key's columns, all of them in the key.
-        forgotten_min, step_rows: as for :class:`Turning`.
+        eagerness: to give memory back.
 
         Raises DeclarationError if the function cannot be loaded here, ProtocolError for an op that contradicts itself.
         """
@@ -50,26 +50,19 @@ class StatefulMap:
         key = pa.schema([pa.field(name, source.field(name).type) for name in op.key])
         if list(op.output)[: len(key)] != list(key):
             raise ProtocolError(f"the output {op.output.names} does not begin with the key {op.key}")
+        output = pa.schema(list(op.output)[len(key) :])
         shapes = Shapes(
             RowReader(key, "key"),
             RowReader(source, "row"),
             PlainRows(op.state, "state"),
-            PlainRows(pa.schema(list(op.output)[len(key) :]), "output row"),
+            PlainRows(output, "output row"),
         )
         self._key = key
         self._output = op.output
         self._call = CALLS[op.per](_loaded(op.function), shapes)
+        self._sifted = SiftedCalls(self._call, op.per, output)
         self._is_finer = set(routing) < set(op.key)
-        self._states = Turning(partial(States, key, op.state, routing), forgotten_min, step_rows)
-
-    @property
-    def held(self) -> int:
-        """How many keys have a state."""
-        return self._states.held
-
-    @property
-    def nbytes(self) -> int:
-        return self._states.nbytes
+        super().__init__(partial(States, key, op.state, routing), eagerness)
 
     def apply(self, port: int, batch: Batch) -> Batch:
         """Call the function for the rows; returns the rows that it gives, each behind its key, those of a key in order.
@@ -81,24 +74,28 @@ class StatefulMap:
         if not len(batch):
             return Batch(pa.RecordBatch.from_pylist([], self._output), batch.hash64)
         given, hashes = self._given(batch)
-        made = self._call(given)
+        return self._kept(given, hashes, self._call(given))
+
+    def apply_good(self, batch: Batch) -> tuple[Batch, pa.RecordBatch, Sequence[str]]:
+        """Call the function for the rows, as if those had never come on which it fails: where it is called row by row,
+        the very rows; else, all rows that their keys have in the batch.
+
+        Returns what :meth:`apply` does, the rows that were left out, and what is wrong with each. Raises ProtocolError.
+        """
+        batch = _repeated(batch)
+        if not len(batch):
+            return self.apply(0, batch), batch.rows, ()
+        given, hashes = self._given(batch)
+        sifted = self._sifted(given)
+        made = self._kept(given, hashes, sifted.made)
+        return made, given.rows.take(pa.array(sifted.bad)), sifted.errors
+
+    def _kept(self, given: Given, hashes: Hashes, made: Made) -> Batch:
+        """Store the states that were made; returns the rows, each behind its key. hashes: of the keys."""
         self._write(hashes, given, made)
         owners = pa.array(made.owners)
         columns = [column.take(owners) for column in given.keys.columns] + made.rows.columns
         return Batch(pa.RecordBatch.from_arrays(columns, schema=self._output), hashes[made.owners])
-
-    def hashes_between(self, least: int, most: int) -> Hashes:
-        return self._states.hashes_between(least, most)
-
-    def collect(self, keys: Hashes) -> tuple[pa.RecordBatch, ...]:
-        """A row for each key that has a state: hash64, the key's columns, the state's."""
-        return self._states.collect(keys)
-
-    def install(self, state: Sequence[pa.RecordBatch]) -> None:
-        self._states.install(state)
-
-    def drop(self, keys: Hashes) -> None:
-        self._states.drop(keys)
 
     def _given(self, batch: Batch) -> tuple[Given, Hashes]:
         """The batch by key, with the states; and the hash64 of each key's routing key."""
@@ -119,7 +116,7 @@ class StatefulMap:
     def _read(self, hashes: Hashes, keys: pa.RecordBatch) -> tuple[pa.RecordBatch, Mask]:
         parts = [
             (np.flatnonzero(share), *store.read(hashes[share], keys.filter(pa.array(share)).columns))
-            for store, share in self._states.shares(hashes)
+            for store, share in self.shares(hashes)
         ]
         places, states, known = zip(*parts, strict=True)
         in_order = np.argsort(np.concatenate(places))
@@ -127,21 +124,18 @@ class StatefulMap:
 
     def _write(self, hashes: Hashes, given: Given, made: Made) -> None:
         gone = given.known & ~made.kept
-        for store, share in self._states.shares(hashes):
+        for store, share in self.shares(hashes):
             kept, lost = made.kept & share, gone & share
             store.write(hashes[kept], given.keys.filter(pa.array(kept)).columns, made.states.filter(pa.array(kept)))
             store.forget(hashes[lost], given.keys.filter(pa.array(lost)).columns)
-        self._states.tidy()
+        self.tidy()
 
 
 def _repeated(batch: Batch) -> Batch:
     """Each row as often as its weight says."""
-    if batch.weight is None:
-        return batch
-    if (batch.weight < 0).any():
+    if batch.weight is not None and (batch.weight < 0).any():
         raise ProtocolError("a row was retracted that a stateful map has seen: its input is append only")
-    places = np.repeat(np.arange(len(batch)), batch.weight)
-    return Batch(batch.rows.take(pa.array(places)), batch.hash64[places])
+    return batch.repeated()
 
 
 def _loaded(function: bytes) -> Function:

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from upriver.errors import ProtocolError
+from upriver.dataflow.operators.parts import check_new, part_of
 from upriver.hashing import hash64
-from upriver.state.columns import array_of, cells_of
+from upriver.state.columns import cells_of
 from upriver.state.replaceable import replaceable_of
 from upriver.state.routed import RoutedIndex
 from upriver.state.vectors import Hashes, Mask, Slots
@@ -80,17 +80,15 @@ class States:
     def collect(self, keys: Hashes) -> tuple[pa.RecordBatch, ...]:
         """A row for each key with one of these hash64: that, the key's columns, the state's."""
         slots = self._keys.with_hash(keys)
-        columns = [array_of(pa.uint64(), self._keys.hashes(slots)), *self._keys.columns(slots)]
-        columns += [column.take(slots) for column in self._columns]
-        return (pa.RecordBatch.from_arrays(columns, [str(place) for place in range(len(columns))]),)
+        states = [column.take(slots) for column in self._columns]
+        return (part_of(self._keys.hashes(slots), [*self._keys.columns(slots), *states]),)
 
     def install(self, state: Sequence[pa.RecordBatch]) -> None:
         """Raises ProtocolError for a key that has a state already."""
         for batch in state:
             hashes, *columns = batch.columns
             keys, states = columns[: -len(self._columns)], columns[-len(self._columns) :]
-            if (present := self._keys.find(cells_of(hashes), keys) >= 0).any():
-                raise ProtocolError(f"{present.sum()} keys of {len(present)} that came have a state here already")
+            check_new(not (self._keys.find(cells_of(hashes), keys) >= 0).any())
             self.write(cells_of(hashes), keys, pa.RecordBatch.from_arrays(states, schema=self._state))
 
     def drop(self, keys: Hashes) -> None:

@@ -20,10 +20,11 @@ import pyarrow as pa
 from upriver.dataflow import ops
 from upriver.dataflow.batch import Batch
 from upriver.dataflow.operators.changes import net_changes
-from upriver.dataflow.operators.lasting import Lasting, Turner
+from upriver.dataflow.operators.lasting import Lasting
+from upriver.dataflow.operators.parts import check_new, part_of
 from upriver.dataflow.operators.ranking import Changes, Numbers, Ranked, changes, number, numbered_changes
 from upriver.dataflow.operators.sorting import SortKey, best_of, in_order
-from upriver.dataflow.operators.turning import Turning
+from upriver.dataflow.operators.turning import USUAL, Eagerness
 from upriver.errors import ProtocolError
 from upriver.hashing import hash64
 from upriver.state.columns import array_of, cells_of
@@ -45,12 +46,12 @@ class TopK(Lasting):
         source: pa.Schema,
         routing: Sequence[str],
         hasher: Hasher = hash64,
-        turning: Turner = Turning,
+        eagerness: Eagerness = USUAL,
     ) -> None:
         """source: of the input. routing: the routing key's columns, all in the partition. hasher: of rows, and of
-        partitions that are finer than the routing key. turning: how memory is given back."""
+        partitions that are finer than the routing key. eagerness: to give memory back."""
         output = source if op.rank is None else source.append(pa.field(op.rank, pa.int32()))
-        super().__init__(output, turning(partial(_Partitions, op, source, output, tuple(routing), hasher)))
+        super().__init__(output, partial(_Partitions, op, source, output, tuple(routing), hasher), eagerness)
 
 
 class _Partitions:
@@ -137,9 +138,8 @@ class _Partitions:
         hashes = self._partitions.hashes(self._owners.cells[slots])
         order = np.lexsort((slots, hashes))
         slots = slots[order]
-        columns = [array_of(pa.uint64(), hashes[order]), *self._entries.columns(slots)]
-        columns.append(array_of(pa.int64(), self._counts.cells[slots]))
-        return (pa.RecordBatch.from_arrays(columns, [str(place) for place in range(len(columns))]),)
+        counts = array_of(pa.int64(), self._counts.cells[slots])
+        return (part_of(hashes[order], [*self._entries.columns(slots), counts]),)
 
     def install(self, state: Sequence[pa.RecordBatch]) -> None:
         for part in state:
@@ -149,8 +149,7 @@ class _Partitions:
             self._counts.cells[slots] = cells_of(counts)
             self._own(slots, cells_of(hashes), [columns[place] for place in self._partition])
             touched = np.unique(self._owners.cells[slots])
-            if self.slots != known + len(slots) or (touched < partitions).any():
-                raise ProtocolError("state was installed of a key that has state here")
+            check_new(self.slots == known + len(slots) and not (touched < partitions).any())
             self._enter(slots)
             long = touched[self._tops.lengths(touched) > 2 * self._wanted(touched)]
             ranked = self._ranked(long)

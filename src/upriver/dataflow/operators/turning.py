@@ -1,19 +1,38 @@
-"""Turning: what an operator keeps, in one store, or for a while in two, so that memory comes back little by little.
+"""Turning: what is kept, in one store, or for a while in two, so that memory comes back little by little.
 
-The state structures never use a slot again. When more slots are forgotten than hold something, an empty store takes
-the place of the old one step by step, as :mod:`upriver.dataflow.operators.turnover` has it for the stores of views:
-each call that changes something also moves the keys of one range of hash64 over, lowest first.
+The state structures never use a slot again. When more slots are forgotten than hold something, a *turnover* begins: an
+empty store takes the place of the old one step by step. Each call that changes something also moves the keys of one
+range of hash64 over, lowest first, just as a rescale moves keys between workers. Until all have moved, the keys of the
+ranges that have live in the new store, the others in the old one. So nothing is ever rewritten at once, and order is
+kept wherever moving a key keeps it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from upriver.dataflow.operators.turnover import FORGOTTEN_MIN, STEP_ROWS
 from upriver.state.columns import cells_of
 from upriver.state.vectors import Hashes, Mask
+
+FORGOTTEN_MIN = 4096
+"""So few forgotten slots are never worth a turnover."""
+
+STEP_ROWS = 1024
+"""Rows moved in one step, at most, if they are spread evenly over the hashes: a millisecond or two of work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Eagerness:
+    """To give memory back: how soon, and how fast. Each as the constant of its name says."""
+
+    forgotten_min: int = FORGOTTEN_MIN
+    step_rows: int = STEP_ROWS
+
+
+USUAL = Eagerness()
 
 
 class Store(Protocol):
@@ -45,27 +64,23 @@ Kept = TypeVar("Kept", bound=Store)
 
 
 class Turning(Generic[Kept]):
-    """One store, or two. Whoever owns it works on :meth:`shares`, and calls :meth:`tidy` when something has changed."""
+    """One store, or two. What works on them does so by :meth:`shares`, and calls :meth:`tidy` after a change."""
 
     __slots__ = (
         "_build",
         "_done",
+        "_eagerness",
         "_first_held",
         "_first_slots",
-        "_forgotten_min",
         "_moved",
         "_ranges",
-        "_step_rows",
         "_stores",
     )
 
-    def __init__(
-        self, build: Callable[[], Kept], forgotten_min: int = FORGOTTEN_MIN, step_rows: int = STEP_ROWS
-    ) -> None:
-        """build: makes an empty store of the plan. The others: as the constants of these names say."""
+    def __init__(self, build: Callable[[], Kept], eagerness: Eagerness = USUAL) -> None:
+        """build: makes an empty store of the plan."""
         self._build = build
-        self._forgotten_min = forgotten_min
-        self._step_rows = step_rows
+        self._eagerness = eagerness
         self._stores = [build()]
         """In order of the hash64 that they have: during a turnover the new one, then the old one."""
         self._ranges, self._done = 1, 0
@@ -75,6 +90,7 @@ class Turning(Generic[Kept]):
 
     @property
     def held(self) -> int:
+        """How many slots hold something: a row, a group, a state, whatever the store is of."""
         return sum(store.held for store in self._stores)
 
     @property
@@ -84,6 +100,16 @@ class Turning(Generic[Kept]):
     @property
     def nbytes(self) -> int:
         return sum(store.nbytes for store in self._stores)
+
+    @property
+    def all(self) -> tuple[Kept, ...]:
+        """The stores that there are: one or two."""
+        return tuple(self._stores)
+
+    @property
+    def live_nbytes(self) -> int:
+        """What of ``nbytes`` is for slots that hold something; the rest comes back with turnovers."""
+        return sum(store.nbytes * store.held // max(store.slots, 1) for store in self._stores)
 
     def shares(self, hashes: Hashes) -> Iterator[tuple[Kept, Mask]]:
         """Each store, and which of these hashes are its."""
@@ -123,9 +149,9 @@ class Turning(Generic[Kept]):
         """Begin a turnover if one is due. If one is on, move a range of keys, or more if slots are used up faster."""
         if len(self._stores) == 1:
             (store,) = self._stores
-            if store.slots - store.held <= max(store.held, self._forgotten_min):
+            if store.slots - store.held <= max(store.held, self._eagerness.forgotten_min):
                 return
-            self._ranges, self._done = 1 << (store.held // self._step_rows).bit_length(), 0
+            self._ranges, self._done = 1 << (store.held // self._eagerness.step_rows).bit_length(), 0
             self._first_held, self._first_slots, self._moved = store.held, store.slots, 0
             self._stores.insert(0, self._build())
         self._move(max(self._done + 1, self._due()))

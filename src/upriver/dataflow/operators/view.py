@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from upriver.dataflow.batch import Batch
+from upriver.dataflow.operators import turning
 from upriver.dataflow.operators.evaluator import Evaluator
 from upriver.dataflow.operators.project import Project
 from upriver.dataflow.plan import Projection
@@ -20,7 +21,7 @@ SCAN_ROWS = 65_536
 """Rows that a scan reads at a time."""
 
 
-class Store(Protocol):
+class Store(turning.Store, Protocol):
     """Rows of one schema, each with a slot, kept under a routing key."""
 
     @property
@@ -32,22 +33,9 @@ class Store(Protocol):
         ...
 
     @property
-    def held(self) -> int:
-        """How many slots hold something: a row, or what is kept beside the rows."""
-        ...
-
-    @property
     def keys(self) -> int:
         """How many routing keys have rows."""
         ...
-
-    @property
-    def slots(self) -> int:
-        """How many slots are in use. One is for good, even if its row is forgotten."""
-        ...
-
-    @property
-    def nbytes(self) -> int: ...
 
     def apply(self, batch: Batch) -> None:
         """Take in a batch of changes."""
@@ -62,28 +50,6 @@ class Store(Protocol):
 
     def by_hash(self) -> Slots:
         """All rows, sorted by the routing key's hash64."""
-        ...
-
-    def hashes_between(self, least: int, most: int) -> Hashes:
-        """The hash64 of all routing keys that have rows, of those from ``least`` to ``most``, which is one of them.
-
-        In no particular order; colliding keys have theirs twice.
-        """
-        ...
-
-    def collect(self, keys: Hashes) -> tuple[pa.RecordBatch, ...]:
-        """All that is kept of the routing keys with these hash64, ascending and unique; it stays here, too.
-
-        A batch's first column is the routing key's hash64, and its schema depends on the plan only.
-        """
-        ...
-
-    def install(self, state: Sequence[pa.RecordBatch]) -> None:
-        """Keep what another store of the same plan has collected. Nothing may be kept of these keys yet."""
-        ...
-
-    def drop(self, keys: Hashes) -> None:
-        """Forget all routing keys with these hash64, ascending and unique, as if they had never been."""
         ...
 
     def column(self, name: str, slots: Slots) -> pa.Array:

@@ -11,8 +11,7 @@ from random_relations import relations
 from relation_kit import scan
 
 from upriver.dataflow.algebra import Relation
-from upriver.dataflow.graph import DataflowPlan
-from upriver.dataflow.graph_json import op_from_json, op_to_json, plan_from_json, plan_to_json
+from upriver.dataflow.graph import DataflowPlan, Node, RegionPlan
 from upriver.dataflow.ops import (
     Join,
     JoinKind,
@@ -28,6 +27,7 @@ from upriver.dataflow.ops import (
     TopK,
 )
 from upriver.dataflow.planning import plan_regions
+from upriver.shell.codec import plan_from_json, plan_to_json
 
 MAP = StatefulMap(
     ("shop",),
@@ -52,7 +52,9 @@ def by_wire(value: Any) -> Any:
 
 @pytest.mark.parametrize("op", OPS, ids=[type(op).__name__ for op in OPS])
 def test_an_operator_goes_through_json(op: Op) -> None:
-    read = op_from_json(by_wire(op_to_json(op)))
+    region = RegionPlan("v", (), (Node(op, (), pa.schema([])),), None, "for a test")
+    plan = DataflowPlan("v", "", (), pa.schema([]), (region,))
+    read = plan_from_json(by_wire(plan_to_json(plan))).regions[0].nodes[0].op
     assert read == op
     assert repr(read) == repr(op)
 

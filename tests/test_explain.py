@@ -7,7 +7,7 @@ import pytest
 from dataflow_kit import QUERIES, SALES, TABLES, TEXT
 from relation_kit import count, scan, select
 
-from upriver.dataflow.explain_dataflow import explain, render
+from upriver.dataflow.explain import explain, render
 from upriver.dataflow.graph import DataflowPlan
 from upriver.dataflow.planning import plan_regions
 
@@ -23,12 +23,12 @@ makers needs its rows by (items.maker), which is not what the inner join compare
     4, from 2 and 3: inner join on sales.item = items.item
     5, from 4: columns (sales.price, items.maker)
     rows go to region makers by (items.maker)
-    state: full (every key is kept: partial state is not built yet)
+    state: full (every key is kept: it is declared with partial=False)
   region makers, keyed by (i_maker), stage 1
     why: keyed by (i_maker), by which the view is looked up
     0: exchange edge: rows of region makers/0 by (items.maker)
     keeps group by (items.maker): count(*), min(sales.price); gives i_maker string, n int64, least double
-    state: full (every key is kept: partial state is not built yet)
+    state: full (every key is kept: it is declared with partial=False)
   index (item) of sales: made for views by Spark, at ingest
   index (item) of items: its own key"""
 

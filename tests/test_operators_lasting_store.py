@@ -1,4 +1,4 @@
-"""Turnover: the memory of what is forgotten comes back, a little with each call, and no answer changes."""
+"""LastingStore: the memory of what is forgotten comes back, a little with each call, and no answer changes."""
 
 from collections.abc import Callable
 from functools import partial
@@ -9,11 +9,13 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from state_kit import MANY, batch_of
+from state_kit import EAGER, MANY, batch_of
 
 from upriver.dataflow.operators.aggregate import Aggregate
+from upriver.dataflow.operators.lasting_store import LastingStore
+from upriver.dataflow.operators.row_counts import RowCounts
 from upriver.dataflow.operators.rows import Rows
-from upriver.dataflow.operators.turnover import FORGOTTEN_MIN, STEP_ROWS, Turnover
+from upriver.dataflow.operators.turning import FORGOTTEN_MIN, STEP_ROWS, Eagerness
 from upriver.dataflow.operators.view import Store
 from upriver.dataflow.plan import AggregateCall, AggregatePlan
 
@@ -26,6 +28,7 @@ BUILDERS: dict[str, Callable[[], Store]] = {
     "retracting groups": partial(Aggregate, AggregatePlan(("k",), CALLS, retracts=True), SCHEMA, ["k"]),
     "values": partial(Aggregate, AggregatePlan(("k",), EXTREMES, retracts=True), SCHEMA, ["k"]),
     "rows": partial(Rows, SCHEMA, ["k"]),
+    "retracting rows": partial(RowCounts, SCHEMA, ["k"]),
 }
 
 
@@ -35,7 +38,7 @@ def _answer(store: Store, slots: np.ndarray[Any, Any]) -> list[tuple[Any, ...]]:
 
 @pytest.mark.parametrize("kind", BUILDERS)
 def test_memory_of_what_is_forgotten_comes_back(kind: str) -> None:
-    store = Turnover(BUILDERS[kind])
+    store = LastingStore(BUILDERS[kind])
     rows = [(key, f"name{key}", key if key % 3 else None) for key in range(4 * FORGOTTEN_MIN)]
     batch = batch_of(SCHEMA, rows, ["k"])
     store.apply(batch)
@@ -54,7 +57,7 @@ def test_memory_of_what_is_forgotten_comes_back(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", BUILDERS)
 def test_nothing_left_means_no_memory(kind: str) -> None:
-    store = Turnover(BUILDERS[kind])
+    store = LastingStore(BUILDERS[kind])
     empty = store.nbytes
     batch = batch_of(SCHEMA, [(key, "", 1) for key in range(FORGOTTEN_MIN + 1)], ["k"])
     store.apply(batch)
@@ -66,7 +69,7 @@ def test_nothing_left_means_no_memory(kind: str) -> None:
 @MANY
 @given(data=st.data())
 def test_no_answer_changes_while_it_goes_on(kind: str, data: st.DataObject) -> None:
-    plain, turning = BUILDERS[kind](), Turnover(BUILDERS[kind], forgotten_min=0, step_rows=1)
+    plain, turning = BUILDERS[kind](), LastingStore(BUILDERS[kind], EAGER)
     every = batch_of(SCHEMA, [(key, "", 0) for key in range(30)], ["k"])
     row = st.tuples(st.integers(0, 29), st.sampled_from(["a", "b"]), st.none() | st.integers(0, 9))
     for _ in range(data.draw(st.integers(1, 8))):
@@ -89,7 +92,7 @@ def test_no_answer_changes_while_it_goes_on(kind: str, data: st.DataObject) -> N
 
 def test_a_turnover_ends_in_time() -> None:
     """Each batch retracts all rows of the last one: more slots are forgotten with a call than a step moves rows."""
-    store = Turnover(BUILDERS["retracting groups"], forgotten_min=100, step_rows=10)
+    store = LastingStore(BUILDERS["retracting groups"], Eagerness(100, 10))
     store.apply(batch_of(SCHEMA, [(-key, "", 1) for key in range(1, 2000)], ["k"]))
     most = 0
     for turn in range(60):

@@ -1,0 +1,133 @@
+"""Lookups one after the other, while nothing is written: ``python -m upriver.bench.vote_lookups TASK.json``.
+
+Needs no Spark. The token comes on stdin; the last line is one JSON object. How many votes each article has is known, so
+each answer must be just that.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from upriver.bench.figures import median
+from upriver.bench.vote_figures import latencies
+from upriver.bench.vote_model import VIEW, KeyArray
+from upriver.bench.vote_prober import counted
+from upriver.client import Client, connect
+from upriver.errors import WaitTimeout
+
+WARM_UP = 30
+"""Lookups of each kind before the clock starts."""
+BATCH_KEYS = 100
+"""Keys of a lookup of warm keys."""
+WARM_KEYS = 10_000
+"""Different keys that these are of."""
+FILLS = 3
+"""Times that cold keys are filled together; the median counts."""
+LOOKUP_S_MAX = 120.0
+"""Seconds that a lookup may take."""
+POLL_S = 0.02
+"""Seconds between two looks whether all keys are evicted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookupTask:
+    """What to ask. counts: file of the votes by article, as numpy writes it. singles: misses, each followed by a hit.
+    batches: lookups of ``BATCH_KEYS`` warm keys. fill_keys: cold keys of one. is_partial: keys can be evicted."""
+
+    address: str
+    counts: str
+    singles: int
+    batches: int
+    fill_keys: int
+    is_partial: bool
+    seed: int
+
+
+def main() -> None:
+    """Do what the command line's file says and print what was measured."""
+    task = LookupTask(**json.loads(Path(sys.argv[1]).read_text()))
+    with connect(task.address, sys.stdin.readline().strip()) as client:
+        print(json.dumps(Asker(client, task).measure()))
+
+
+class Asker:
+    """Asks, checks, takes the time."""
+
+    def __init__(self, client: Client, task: LookupTask) -> None:
+        self._client = client
+        self._task = task
+        self._counts: KeyArray = np.load(task.counts)
+        self._lots = np.random.default_rng(task.seed)
+        self._checked = self._wrong = 0
+
+    def measure(self) -> Mapping[str, Any]:
+        """All of it; latencies in milliseconds."""
+        result: dict[str, Any] = {}
+        result |= self._singles()
+        if self._task.is_partial:
+            result["fills"] = self._fills()
+        result["batches"] = self._batches()
+        return result | {"answers_checked": self._checked, "wrong_answers": self._wrong}
+
+    def _singles(self) -> dict[str, Any]:
+        """Of keys that nobody has read, one at a time, and of the same again."""
+        self._evict()
+        misses, hits = [], []
+        for key in self._lots.choice(len(self._counts), WARM_UP + self._task.singles, replace=False).tolist():
+            misses.append(self._asked(np.array([key])) * 1e3)
+            hits.append(self._asked(np.array([key])) * 1e3)
+        missed = misses[WARM_UP:] if self._task.is_partial else []
+        return latencies("hit", hits[WARM_UP:]) | latencies("miss", missed)
+
+    def _fills(self) -> dict[str, Any]:
+        """Many keys that nobody has read, in one lookup."""
+        keys = min(self._task.fill_keys, len(self._counts))
+        seconds = []
+        for _ in range(FILLS):
+            self._evict()
+            seconds.append(self._asked(np.sort(self._lots.choice(len(self._counts), keys, replace=False))))
+        return {"keys": keys, "ms": round(median(seconds) * 1e3, 1), "keys_per_s": round(keys / median(seconds))}
+
+    def _batches(self) -> dict[str, Any]:
+        """Of keys that were just read."""
+        warm = self._lots.choice(len(self._counts), min(WARM_KEYS, len(self._counts)), replace=False)
+        self._asked(np.sort(warm))
+        count = min(BATCH_KEYS, len(warm))
+        seconds = [
+            self._asked(np.sort(self._lots.choice(warm, count, replace=False)))
+            for _ in range(WARM_UP + self._task.batches)
+        ][WARM_UP:]
+        ms = [second * 1e3 for second in seconds]
+        return {"keys": count, "keys_per_s": round(count * len(ms) / sum(seconds)), **latencies("batch", ms)}
+
+    def _evict(self) -> None:
+        """All keys, and wait until that is done."""
+        if not self._task.is_partial:
+            return
+        self._client.evict(VIEW)
+        give_up_at = time.monotonic() + LOOKUP_S_MAX
+        while self._client.status()["views"][VIEW]["present"]:
+            if time.monotonic() > give_up_at:
+                raise WaitTimeout(f"keys are present {LOOKUP_S_MAX:g} s after all were evicted")
+            time.sleep(POLL_S)
+
+    def _asked(self, keys: KeyArray) -> float:
+        """Seconds that a lookup of these keys (ascending) took; its answer is checked after that."""
+        asked = pa.array(keys)
+        began = time.perf_counter()
+        rows = self._client.lookup(VIEW, asked, timeout=LOOKUP_S_MAX)
+        seconds = time.perf_counter() - began
+        self._checked += len(keys)
+        self._wrong += int(np.count_nonzero(counted(rows, keys) != self._counts[keys]))
+        return seconds
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""What a worker keeps of one region, as those see it who move, read and feed it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import pyarrow as pa
+
+from upriver.dataflow.batch import Batch, Hashes, Outgoing
+from upriver.dataflow.set_aside import SetAside
+
+State = tuple[pa.RecordBatch, ...]
+"""All that a region keeps of some keys."""
+
+
+class Keeping(Protocol):
+    """One region's state at one worker."""
+
+    @property
+    def gathered(self) -> int:
+        """Rows that came over exchange edges and are not taken in."""
+        ...
+
+    def left_out(self) -> Sequence[SetAside]:
+        """The rows of tables that were set aside since the last time."""
+        ...
+
+    def settle(self) -> int: ...
+
+    def drain(self) -> Sequence[Outgoing]: ...
+
+    def lookup(self, hash64: Hashes, keys: pa.RecordBatch) -> pa.RecordBatch: ...
+
+    def scan(self) -> pa.Table: ...
+
+    def stats(self) -> Mapping[str, int]: ...
+
+    def keys_of(self, vnode: int, vnodes: int) -> Hashes: ...
+
+    def collect(self, keys: Hashes) -> State: ...
+
+    def install(self, state: State) -> None: ...
+
+    def drop(self, keys: Hashes) -> None: ...
+
+
+class Region(Keeping, Protocol):
+    """As :class:`upriver.dataflow.running.Region` keeps it."""
+
+    def apply(self, port: int, batch: Batch) -> None: ...

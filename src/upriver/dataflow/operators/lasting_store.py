@@ -1,0 +1,66 @@
+"""LastingStore: the store of a view whose memory comes back, as :mod:`turning` says; no answer changes meanwhile."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from upriver.dataflow.batch import Batch
+from upriver.dataflow.operators.turning import USUAL, Eagerness, Turning
+from upriver.dataflow.operators.view import Store
+from upriver.state.vectors import Hashes, Positions, Slots
+
+_OFFSETS = (0, 1 << 40)
+"""Added to the slots of each store, to tell them apart."""
+
+
+class LastingStore(Turning[Store]):
+    """What :class:`upriver.dataflow.operators.view.Store` asks for, made of one store or of two."""
+
+    __slots__ = ("schema",)
+
+    def __init__(self, build: Callable[[], Store], eagerness: Eagerness = USUAL) -> None:
+        """build: makes an empty store of the plan."""
+        super().__init__(build, eagerness)
+        self.schema = self._stores[0].schema
+
+    @property
+    def rows(self) -> int:
+        return sum(store.rows for store in self._stores)
+
+    @property
+    def keys(self) -> int:
+        return sum(store.keys for store in self._stores)
+
+    def apply(self, batch: Batch) -> None:
+        if len(self._stores) == 1:
+            self._stores[0].apply(batch)
+        else:
+            for store, share in self.shares(batch.hash64):
+                if share.any():
+                    store.apply(batch.filtered(share))
+        self.tidy()
+
+    def find(self, hashes: Hashes, keys: Sequence[pa.Array]) -> tuple[Positions, Slots]:
+        if len(self._stores) == 1:
+            return self._stores[0].find(hashes, keys)
+        found = []
+        for offset, (store, share) in zip(_OFFSETS, self.shares(hashes), strict=True):
+            asked = np.flatnonzero(share)
+            positions, slots = store.find(hashes[asked], [column.take(pa.array(asked)) for column in keys])
+            found.append((asked[positions], slots + offset))
+        positions, slots = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        order = np.argsort(positions, kind="stable")
+        return positions[order], slots[order]
+
+    def by_hash(self) -> Slots:
+        return np.concatenate([store.by_hash() + offset for offset, store in zip(_OFFSETS, self._stores, strict=False)])
+
+    def column(self, name: str, slots: Slots) -> pa.Array:
+        if len(self._stores) == 1:
+            return self._stores[0].column(name, slots)
+        new, old = self._stores
+        in_old = slots >= _OFFSETS[1]
+        parts = [new.column(name, slots[~in_old]), old.column(name, slots[in_old] - _OFFSETS[1])]
+        places = np.concatenate([np.flatnonzero(~in_old), np.flatnonzero(in_old)])
+        return pa.concat_arrays(parts).take(pa.array(np.argsort(places)))

@@ -1,0 +1,22 @@
+"""A worker's cones: they read the lake by themselves, epoch by epoch and key by key; ``docs/design/partial.md``."""
+
+from upriver.machines.following import Following
+from upriver.machines.worker_events import FetchRows
+from upriver.upquery.cone import Cone, Reads
+
+
+def work_on_all(phase: Following) -> None:
+    """Let every cone that has something to do begin with it."""
+    for view, cone in phase.cones.items():
+        work_on(phase, view, cone)
+
+
+def work_on(phase: Following, view: str, cone: Cone) -> None:
+    """Let a cone begin with the next thing that it has to do, unless it is at it."""
+    fetch(phase, view, cone.work(phase.applied if phase.reading is None else phase.reading.epoch))
+
+
+def fetch(phase: Following, view: str, reads: Reads | None) -> None:
+    """Have rows read for a cone, if it needs any."""
+    if reads is not None:
+        phase.actions.append(FetchRows(generation=phase.assignment.generation, view=view, reads=reads))

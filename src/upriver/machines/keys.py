@@ -1,0 +1,105 @@
+"""A worker's partial regions: answers of upqueries, and evictions; ``docs/design/partial.md``."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from upriver.errors import BudgetExceeded, IllegalEvent, RowError
+from upriver.machines.cones import fetch, work_on
+from upriver.machines.epochs import finish_epoch
+from upriver.machines.following import Following
+from upriver.machines.lookups import begin_upquery, refuse_those_of
+from upriver.machines.messages import Counted, Evict, Evicted
+from upriver.machines.routes import ask_again
+from upriver.machines.worker_events import KeysRead, RowsFetched, TimeToEvict
+from upriver.upquery.partial_region import PartialRegion
+
+Stats = Mapping[str, Mapping[str, int]]
+"""By region, as in ``EpochFinished``."""
+
+
+def keys_read(phase: Following, event: KeysRead) -> None:
+    """An upquery's keys are present, or cannot be; the next one begins, and who has waited is answered."""
+    if event.generation != phase.assignment.generation:
+        return  # all have begun anew since
+    partial = phase.shares[event.region].partial
+    if not isinstance(partial, PartialRegion):
+        raise IllegalEvent(f"an answer for region {event.region!r}, which has asked nothing")
+    try:
+        left_open = partial.answer(event.number, event.rows, event.through)
+    except RowError as error:  # in a row that came meanwhile
+        raise RowError(f"view {event.region!r}: {error}") from error
+    for unanswered in left_open:
+        why = RowError(f"view {event.region!r}: {unanswered.error}")
+        refuse_those_of(phase, event.region, unanswered.keys, why)
+    phase.say(Counted(stats=phase.stats()))
+    begin_upquery(phase, event.region)
+    ask_again(phase)
+
+
+def rows_fetched(phase: Following, event: RowsFetched) -> None:
+    """A cone goes on, and when it has done what it was at, with the next thing."""
+    if event.generation != phase.assignment.generation:
+        return  # all have begun anew since
+    cone = phase.cones.get(event.view)
+    if cone is None:
+        raise IllegalEvent(f"rows for view {event.view!r}, which has asked for none")
+    reads = cone.proceed(event.rows)
+    if reads is not None:
+        fetch(phase, event.view, reads)
+        return
+    for unanswered in cone.unanswered():
+        refuse_those_of(phase, event.view, unanswered.keys, RowError(f"view {event.view!r}: {unanswered.error}"))
+    phase.say(Counted(stats=phase.stats()))
+    work_on(phase, event.view, cone)
+    finish_epoch(phase)  # who waits is told of the epoch that the cone has come to
+    ask_again(phase)
+
+
+def evict(phase: Following, event: Evict) -> None:
+    """Somebody wants keys to be forgotten. Lookups that wait ask for theirs again."""
+    share = phase.shares.get(event.view)
+    if share is not None and share.partial is not None:  # else the view has gone, or has become another
+        everything = share.partial.keys_of(0, 1)
+        share.partial.evict(everything if event.keys is None else np.unique(np.array(event.keys, np.uint64)))
+    phase.say(Evicted(eviction=event.eviction, stats=phase.stats()))
+    ask_again(phase)
+
+
+def time_to_evict(phase: Following, event: TimeToEvict) -> None:
+    """Of all partial regions, the one that takes the most memory forgets some keys; if it cannot, all must stay."""
+    regions = {name: share.partial for name, share in phase.shares.items() if share.partial is not None}
+    evicted = 0
+    if regions:
+        name, partial = max(regions.items(), key=lambda item: item[1].stats()["live_bytes"])
+        evicted = partial.evict_oldest(event.keys_max, [w.question.hash64 for w in phase.waiting if w.view == name])
+    stats = phase.stats()
+    phase.is_over_budget = evicted > 0 and phase.memory_budget is not None and _is_over(stats, phase.memory_budget)
+    if not phase.is_over_budget:
+        phase.say(Counted(stats=stats))
+
+
+def weigh(phase: Following) -> None:
+    """See whether memory is to be given back. Raises BudgetExceeded if what cannot be takes more than there is."""
+    if phase.memory_budget is not None:
+        stats = phase.stats()
+        _check_full(phase, stats, phase.memory_budget)
+        phase.is_over_budget = _is_over(stats, phase.memory_budget)
+
+
+def _check_full(phase: Following, stats: Stats, budget: int) -> None:
+    """Regions that keep all keys can evict none: better to say so than to let the process die."""
+    full = {name: stats[name]["live_bytes"] for name, share in phase.shares.items() if share.partial is None}
+    if sum(full.values()) > budget:
+        takes = ", ".join(f"{name} {of_one:,}" for name, of_one in sorted(full.items(), key=lambda item: -item[1]))
+        raise BudgetExceeded(
+            f"worker {phase.me} keeps every key of these regions, and they take more bytes than"
+            f" memory_budget={budget:,}: {takes}. Give more memory or workers, or let views be partial"
+        )
+
+
+def _is_over(stats: Stats, budget: int) -> bool:
+    """Whether more is kept than should be. What was forgotten comes back in time, at the latest when there is as much
+    of it as of what is kept; so while less than half of the budget is in use, there is nothing to do but wait."""
+    is_over = sum(of_one["bytes"] for of_one in stats.values()) > budget
+    return is_over and sum(of_one["live_bytes"] for of_one in stats.values()) > budget // 2

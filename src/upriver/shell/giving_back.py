@@ -1,0 +1,47 @@
+"""Memory that a worker has freed goes back to the system.
+
+The C library and Arrow's pool keep what is freed for later. After a large batch that is many times what the batch has
+left behind, and nobody who looks at the process can tell it from what the worker keeps.
+"""
+
+import ctypes
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pyarrow as pa
+
+PAUSE_S = 2.0
+"""Seconds from one time to the next."""
+
+
+@contextmanager
+def giving_back(pause_s: float = PAUSE_S) -> Iterator[None]:
+    """Give free memory back every so many seconds, on a thread of its own, until the block ends.
+
+    Arrow's arrays come from the C library meanwhile: what a pool of its own has freed comes back on the thread alone
+    that has used it.
+    """
+    pool = pa.default_memory_pool()
+    pa.set_memory_pool(pa.system_memory_pool())
+    is_over = threading.Event()
+
+    def run() -> None:
+        while not is_over.wait(pause_s):
+            give_back()
+
+    thread = threading.Thread(target=run, name="upriver-giving-back", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+        pa.set_memory_pool(pool)
+
+
+def give_back() -> None:
+    """Give back what is free now, where the C library is glibc: some milliseconds, in which the interpreter goes on."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

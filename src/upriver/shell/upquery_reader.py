@@ -1,0 +1,70 @@
+"""Answers upqueries out of the lake, on a thread of its own: the worker's loop goes on meanwhile."""
+
+import queue
+import threading
+from collections.abc import Callable, Mapping
+
+from upriver.dataflow.plan import TableSpec
+from upriver.ids import Channel, Epoch
+from upriver.machines.worker_events import FetchRows, KeysRead, ReadKeys, RowsFetched
+from upriver.shell.history import History
+from upriver.shell.lake import Lake
+
+Wish = ReadKeys | FetchRows
+Answer = KeysRead | RowsFetched
+Asked = tuple[Wish, Mapping[Channel, TableSpec]]
+
+
+class UpqueryReader:
+    """``ask`` and ``close`` are called by the worker's loop, ``hear`` and ``fail`` by the thread."""
+
+    def __init__(self, lake: Lake, hear: Callable[[Answer], None], fail: Callable[[BaseException], None]) -> None:
+        """hear: takes answers. fail: takes what has gone wrong, once; nothing is answered after it."""
+        self._lake = lake
+        self._history = History(lake)
+        self._hear = hear
+        self._fail = fail
+        self._asked: queue.SimpleQueue[Asked | None] = queue.SimpleQueue()
+        """A region has one under way at a time, so there are never more of them than regions."""
+        self._thread: threading.Thread | None = None
+
+    def ask(self, wish: Wish, tables: Mapping[Channel, TableSpec]) -> None:
+        """tables: of the channels."""
+        if self._thread is None:  # a worker without partial views has none
+            self._thread = threading.Thread(target=self._answer_all, name="upriver-upqueries", daemon=True)
+            self._thread.start()
+        self._asked.put((wish, tables))
+
+    def close(self) -> None:
+        """What is under way is of no use any more."""
+        self._asked.put(None)
+
+    def _answer_all(self) -> None:
+        try:
+            while (asked := self._asked.get()) is not None:
+                wish, tables = asked
+                self._hear(self._fetched(wish, tables) if isinstance(wish, FetchRows) else self._read(wish, tables))
+        except BaseException as error:
+            self._fail(error)
+
+    def _fetched(self, action: FetchRows, tables: Mapping[Channel, TableSpec]) -> RowsFetched:
+        rows = tuple(
+            self._history.rows_of(read.channel, tables[read.channel], read.keys, read.through, read.after)
+            for read in action.reads
+        )
+        return RowsFetched(generation=action.generation, view=action.view, rows=rows)
+
+    def _read(self, action: ReadKeys, tables: Mapping[Channel, TableSpec]) -> KeysRead:
+        keys, through = action.upquery.keys, action.upquery.through
+        if self._lake.has_epoch(Epoch(through + 1)):  # P7
+            through = Epoch(through + 1)
+        rows = tuple(
+            (port, self._history.rows_of(channel, tables[channel], keys, through)) for port, channel in action.ports
+        )
+        return KeysRead(
+            generation=action.generation,
+            region=action.region,
+            number=action.upquery.number,
+            rows=rows,
+            through=through,
+        )

@@ -1,0 +1,313 @@
+"""PartialRegion: a region that keeps only the keys that somebody has looked up (document 004; DESIGN section 7).
+
+A key is missing until it is asked for; then it is pending, while an *upquery* reads its rows out of the lake; then it
+is present, and kept up to date like any key of a full region, until it is evicted. An upquery reads through the epoch
+that is open when it begins. So a row of a pending key is either read by its upquery, or it is of a later epoch and
+retained until the answer has come.
+
+One upquery is under way at a time; keys that are asked for meanwhile wait for the next one, all together. Of a key that
+is not present the region keeps nothing, so the answer's rows are applied to it as they are. If the view cannot be
+computed from one of them, all state of the keys is dropped again, and so that row spoils the answer of its key, and
+nothing else.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from upriver.dataflow.batch import Batch, Hashes, Outgoing
+from upriver.dataflow.keeping import Region
+from upriver.dataflow.set_aside import SetAside
+from upriver.errors import RowError
+from upriver.ids import Epoch
+from upriver.state.keysets import contains
+from upriver.state.vectors import Mask
+from upriver.upquery.presence import PRESENT, Numbers, Presence
+from upriver.upquery.rules import UpqueryRules
+from upriver.upquery.wanted import Wanted
+from upriver.vnodes import vnode_range, vnodes_of
+
+UPQUERY_KEYS_MAX = 65_536
+"""Keys of one upquery; more wait for the next one."""
+RETAINED_ROWS_MAX = 1_000_000
+"""Rows of pending keys that are retained; with more, the keys are given up and asked for again."""
+
+
+HOT_KEYS_MAX = 1_024
+"""Keys of one slice that a new owner fills at once, under ``lazy``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Upquery:
+    """To be read out of the lake: all rows of these keys (ascending, unique), through this epoch, or further. number:
+    its name."""
+
+    number: int
+    keys: Hashes
+    through: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """Keys that have no answer, and why."""
+
+    keys: Hashes
+    error: RowError
+
+
+@dataclass(frozen=True, slots=True)
+class Retained:
+    """Rows of pending keys, of an epoch that their upquery does not read."""
+
+    epoch: Epoch
+    port: int
+    batch: Batch
+
+
+class PartialRegion:
+    """One worker's share of a region fed by lake edges only, of which it keeps the keys that are looked up."""
+
+    def __init__(
+        self, build: Callable[[], Region], rules: UpqueryRules, retained_rows_max: int = RETAINED_ROWS_MAX
+    ) -> None:
+        """build: makes an empty region of the plan. retained_rows_max: see ``RETAINED_ROWS_MAX``."""
+        self._rules = rules
+        self._region = build()
+        self._presence = Presence()
+        self._wanted = Wanted()
+        """Keys that were missing when they were asked for."""
+        self._under_way: Upquery | None = None
+        self._last = PRESENT
+        """The number of the last upquery."""
+        self._retained: list[Retained] = []
+        self._retained_rows = 0
+        self._retained_rows_max = retained_rows_max
+        self._now = 1
+        """The time, in lookups."""
+        self._missed = 0
+        self._evicted = 0
+
+    # Rows -------------------------------------------------------------------------------------------------------------
+
+    def take(self, epoch: Epoch, port: int, batch: Batch) -> None:
+        """Take in rows of one input. Those of present keys are applied, of pending ones retained, of others dropped.
+
+        Raises RowError as :meth:`Region.apply`.
+        """
+        look = self._presence.look(batch.hash64)
+        new = ~look.missing & (look.through < epoch) if self._rules.p3_each_row_once else ~look.missing  # P3
+        pending = new & look.pending
+        if pending.any() and self._rules.p2_pending_keys_retain:  # P2
+            self._retain(Retained(epoch, port, batch.filtered(pending)))
+        present = new & look.present
+        if not self._rules.p1_missing_is_not_empty:  # P1
+            present |= look.missing
+        if present.any():
+            self._region.apply(port, batch.filtered(present))
+
+    def _retain(self, rows: Retained) -> None:
+        self._retained.append(rows)
+        self._retained_rows += len(rows.batch)
+        if self._retained_rows > self._retained_rows_max:
+            pending = np.sort(self._presence.pending())
+            self._presence.drop(pending)
+            self._wanted.add(pending)
+            self._retained, self._retained_rows = [], 0
+
+    def left_out(self) -> Sequence[SetAside]:
+        return self._region.left_out()
+
+    @property
+    def gathered(self) -> int:
+        return self._region.gathered
+
+    def settle(self) -> int:
+        return self._region.settle()
+
+    def drain(self) -> Sequence[Outgoing]:
+        return self._region.drain()
+
+    # Upqueries --------------------------------------------------------------------------------------------------------
+
+    def lacks(self, hash64: Hashes) -> bool:
+        """Whether some of these keys are not present."""
+        return not bool(self._presence.look(hash64).present.all())
+
+    def awaits(self, hash64: Hashes) -> bool:
+        """Whether some of these keys will be present by an upquery that is under way or wanted."""
+        return bool(self._presence.look(hash64).pending.any() or self._wanted.among(hash64).any())
+
+    def want(self, hash64: Hashes) -> None:
+        """Somebody waits for these keys: those that are missing are for the next upquery."""
+        look = self._presence.look(hash64)
+        self._presence.touch(hash64, self._tick())
+        self._missed += int(np.count_nonzero(look.missing))
+        self._wanted.add(hash64[look.missing])
+
+    def upquery(self, through: Epoch) -> Upquery | None:
+        """What is to be read out of the lake now, if anything. through: the epoch that is open, or the last one."""
+        while self._under_way is None and self._wanted:
+            keys = self._wanted.take(UPQUERY_KEYS_MAX)
+            keys = keys[self._presence.look(keys).missing]  # state may have come from a peer meanwhile
+            if len(keys):
+                return self._begin(keys, through)
+        return None
+
+    def _begin(self, keys: Hashes, through: Epoch) -> Upquery:
+        self._last += 1
+        self._under_way = Upquery(self._last, keys, through)
+        self._presence.put(keys, self._last, through, self._tick())
+        return self._under_way
+
+    def answer(self, number: int, rows: Sequence[tuple[int, Batch]], through: Epoch) -> list[Unanswered]:
+        """The upquery's rows, by port, in order: its keys are present from now on, with all that was retained.
+
+        through: the last epoch that was read.
+
+        Returns the keys of which the view cannot be computed; they are missing. Raises RowError if that is because of a
+        row that was retained, which is then as bad as any row of its epoch.
+        """
+        asked, self._under_way = self._under_way, None
+        assert asked is not None
+        assert asked.number == number
+        keys = asked.keys[self._still_asked(asked)] if self._rules.p4_own_upquery_only else asked.keys
+        unanswered = self._install(keys, rows, through)
+        retained, self._retained, self._retained_rows = self._retained, [], 0
+        for kept in retained:
+            look = self._presence.look(kept.batch.hash64)
+            present = look.present & np.isin(kept.batch.hash64, keys)
+            if self._rules.p3_each_row_once:  # P3
+                present &= look.through < kept.epoch
+            if present.any():
+                self._region.apply(kept.port, kept.batch.filtered(present))
+        return unanswered
+
+    def _still_asked(self, asked: Upquery) -> Mask:
+        """Which of the upquery's keys wait for it (P4): some may have been given up since, or have come from a peer."""
+        still: Mask = self._presence.look(asked.keys).upquery == asked.number
+        return still
+
+    def _install(self, keys: Hashes, rows: Sequence[tuple[int, Batch]], through: Epoch) -> list[Unanswered]:
+        """Take the keys' rows in; in halves, if some row is bad, to find out whose it is."""
+        if not len(keys):
+            return []
+        try:
+            for port, batch in reversed(rows):  # the right side of a left join first: no left row is put out alone
+                mine = _rows_of(keys, batch)
+                if len(mine):
+                    self._region.apply(port, mine)
+        except RowError as error:
+            self._region.drop(keys)  # there was nothing of them before
+            if len(keys) == 1:
+                self._presence.drop(keys)
+                return [Unanswered(keys, error)]
+            half = len(keys) // 2
+            return self._install(keys[:half], rows, through) + self._install(keys[half:], rows, through)
+        self._presence.put(keys, PRESENT, through, self._tick())
+        return []
+
+    def through(self, hash64: Hashes) -> Numbers:
+        """Of each of these keys, the last epoch that its upquery has read: the state may be ahead of other keys' so
+        far. Of no meaning for a key that is not present."""
+        return self._presence.look(hash64).through
+
+    # Reads ------------------------------------------------------------------------------------------------------------
+
+    def lookup(self, hash64: Hashes, keys: pa.RecordBatch) -> pa.RecordBatch:
+        """As :meth:`Region.lookup`, of keys that are all present."""
+        self._presence.touch(hash64, self._tick())
+        return self._region.lookup(hash64, keys)
+
+    def scan(self) -> pa.Table:
+        """The rows of the present keys, sorted by hash64. Raises RowError if an output expression fails."""
+        return self._region.scan()
+
+    def stats(self) -> Mapping[str, int]:
+        """As :meth:`Region.stats`; and present, pending: keys. missed: keys that were asked for and missing, evicted:
+        keys, since the beginning."""
+        stats = self._region.stats()
+        pending = 0 if self._under_way is None else int(self._still_asked(self._under_way).sum())
+        return {
+            **stats,
+            "bytes": stats["bytes"] + self._presence.nbytes,
+            "live_bytes": stats["live_bytes"] + self._presence.live_nbytes,
+            "present": self._presence.known - pending,
+            "pending": pending,
+            "missed": self._missed,
+            "evicted": self._evicted,
+        }
+
+    def _tick(self) -> int:
+        self._now += 1
+        return self._now
+
+    # Evictions --------------------------------------------------------------------------------------------------------
+
+    def evict(self, keys: Hashes) -> int:
+        """Keep these keys (ascending, unique) no more; returns how many were present."""
+        present = keys[self._presence.look(keys).present]
+        self._region.drop(present)
+        self._presence.drop(present)
+        self._evicted += len(present)
+        return len(present)
+
+    def evict_oldest(self, keys_max: int, waiting: Sequence[Hashes]) -> int:
+        """Evict up to so many keys, about those read the longest ago. waiting: keys that lookups wait for, which stay
+        (P6). Returns how many were evicted."""
+        oldest = self._presence.oldest(keys_max, self._now)
+        if waiting and self._rules.p6_asked_keys_stay:  # P6
+            oldest = np.setdiff1d(oldest, np.concatenate(waiting))
+        return self.evict(oldest)
+
+    # Moves ------------------------------------------------------------------------------------------------------------
+
+    def uproot(self, vnode: int, vnodes: int) -> bool:
+        """The vnode's keys begin to move: who waits here for one that is not present is to ask where it goes (P5).
+        vnodes: the lake's. Returns whether there was such a key."""
+        wanted = self._wanted.keys
+        mine = wanted[vnodes_of(wanted, vnodes) == vnode]
+        return self.give_up(np.union1d(self._presence.pending(*vnode_range(vnode, vnodes)), mine))
+
+    def give_up(self, keys: Hashes) -> bool:
+        """Those of these keys (ascending, unique) that are pending or wanted are missing, and not wanted any more.
+        Returns whether there was any."""
+        pending = keys[self._presence.look(keys).pending]
+        unsettled = bool(len(pending) or self._wanted.among(keys).any())
+        if self._rules.p5_ask_where_the_key_goes:  # P5
+            self._presence.drop(pending)
+            self._wanted.remove(keys)
+        return unsettled
+
+    def leave(self, vnode: int, vnodes: int) -> Hashes:
+        """Keep the vnode's keys no more: they are to be filled where they go. Returns those that were read last, which
+        are worth filling there before somebody asks."""
+        keys = self.keys_of(vnode, vnodes)
+        hot = self._presence.newest(keys, HOT_KEYS_MAX)
+        self.evict(keys)
+        return hot
+
+    def keys_of(self, vnode: int, vnodes: int) -> Hashes:
+        """The hash64 of all present keys of that vnode, ascending. vnodes: the lake's."""
+        return np.sort(self._presence.present(*vnode_range(vnode, vnodes)))
+
+    def collect(self, keys: Hashes) -> tuple[pa.RecordBatch, ...]:
+        """As :meth:`Region.collect`. Keys that are not present have no state."""
+        return (self._presence.collect(keys), *self._region.collect(keys))
+
+    def install(self, state: Sequence[pa.RecordBatch]) -> None:
+        """As :meth:`Region.install`."""
+        presence, *rest = state
+        self._region.install(tuple(rest))
+        self._presence.install(presence, self._tick())
+
+    def drop(self, keys: Hashes) -> None:
+        """As :meth:`Region.drop`: these keys are missing."""
+        self._region.drop(keys)
+        self._presence.drop(keys)
+
+
+def _rows_of(keys: Hashes, batch: Batch) -> Batch:
+    """The rows of these keys (ascending, unique), which nearly always are all rows."""
+    return batch.filtered(contains(keys, batch.hash64))

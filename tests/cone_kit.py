@@ -1,0 +1,270 @@
+"""A cone alone, without workers: a small lake answers what it reads, and a full view tells what is right.
+
+Nothing happens by itself: what the cone has asked for is read when a test says so.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import cache, partial
+from random import Random
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from sql_kit import local_plan
+from state_kit import Row, plain_rows
+
+from upriver.dataflow.batch import Batch, Hashes
+from upriver.dataflow.eligibility import why_full
+from upriver.dataflow.expressions import Evaluator
+from upriver.dataflow.graph import DataflowPlan
+from upriver.dataflow.provenance import lake_edges
+from upriver.dataflow.running import Region
+from upriver.hashing import hash64
+from upriver.ids import Epoch
+from upriver.sim.dataflow_world import DataflowWorld
+from upriver.sim.tables import ALL_VIEWS
+from upriver.sim.tables import TABLES as ALL_TABLES
+from upriver.upquery.cone import Cone, Reads
+from upriver.upquery.cone_shape import ConeShape
+from upriver.upquery.reads import Read
+from upriver.upquery.rules import ALL_RULES, UpqueryRules
+
+TABLES = MappingProxyType({table.name: table for table in ALL_TABLES})
+SQL: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        **{
+            view.name: (view.sql, view.key[0])
+            for view in ALL_VIEWS
+            if view.name in ("fans", "hits", "touched", "misses", "supply", "deals", "matches")
+        },
+        "in a row": (
+            "SELECT o.page, count(*) AS n, max(t.seq) AS last FROM trades t JOIN visits v ON t.qty = v.ms"
+            " JOIN offers o ON v.site = o.site GROUP BY o.page",
+            "page",
+        ),
+        "extremes": (
+            "SELECT o.page, min(t.seq) AS first, max(o.qty) AS most FROM offers o JOIN trades t ON o.sym = t.sym"
+            " GROUP BY o.page",
+            "page",
+        ),
+        "lonely": ("SELECT v.page, v.seq FROM visits v LEFT ANTI JOIN offers o ON v.ms = o.qty", "page"),
+        "itself": (
+            "SELECT a.page, count(*) AS n, max(b.seq) AS last FROM visits a JOIN visits b ON a.ms = b.ms"
+            " GROUP BY a.page",
+            "page",
+        ),
+        "latest trades": (
+            "SELECT page, seq, nth FROM (SELECT v.page, t.seq, row_number() OVER (PARTITION BY v.page"
+            " ORDER BY t.seq DESC, v.seq) AS nth FROM trades t JOIN visits v ON t.qty = v.ms) WHERE nth <= 2",
+            "page",
+        ),
+        "either": (
+            "SELECT page, count(*) AS n, min(seq) AS first FROM (SELECT v.page, t.seq FROM trades t JOIN visits v"
+            " ON t.qty = v.ms UNION ALL SELECT o.page, t.seq FROM offers o JOIN trades t ON o.sym = t.sym)"
+            " GROUP BY page",
+            "page",
+        ),
+        "either in one": (
+            "SELECT page, count(*) AS n FROM (SELECT v.page, v.ms FROM visits v LEFT ANTI JOIN trades t ON v.ms = t.qty"
+            " UNION SELECT v.page, v.ms FROM trades t JOIN visits v ON t.qty = v.ms) GROUP BY page",
+            "page",
+        ),
+        "numbers": (
+            "SELECT v.page, count(*) AS n, sum(CAST(t.sym AS INT)) AS total FROM trades t JOIN visits v"
+            " ON t.qty = v.ms GROUP BY v.page",
+            "page",
+        ),
+        "numbers of offers": (
+            "SELECT o.page, count(*) AS n, sum(t.number) AS total FROM (SELECT v.site, CAST(t.sym AS INT) AS number"
+            " FROM trades t JOIN visits v ON t.qty = v.ms) t JOIN offers o ON t.site = o.site GROUP BY o.page",
+            "page",
+        ),
+    }
+)
+"""Views whose keys are traced over every exchange edge, and the column by which each is looked up."""
+WITH_BAD_ROWS = frozenset({"numbers", "numbers of offers"})
+"""A symbol that is no number makes a trade bad."""
+EVALUATOR = Evaluator()
+Epochs = Mapping[str, pa.RecordBatch]
+
+
+@cache
+def planned(view: str) -> DataflowPlan:
+    """A partial one."""
+    sql, key = SQL[view]
+    plan = local_plan(sql, key, *ALL_TABLES)
+    assert why_full(plan, wanted=True, sets_aside=()) is None
+    return DataflowPlan(plan.name, plan.sql, plan.key, plan.schema, plan.regions, full_because=None)
+
+
+def visit(page: str | None, ms: int | None, site: int | None = None) -> tuple[str, dict[str, Any]]:
+    return "visits", {"page": page, "ms": ms, "site": site}
+
+
+def trade(sym: str | None, qty: int | None) -> tuple[str, dict[str, Any]]:
+    return "trades", {"sym": sym, "qty": qty}
+
+
+def offer(
+    site: int | None, page: str | None, sym: str | None = None, qty: int | None = None, gone: bool | None = None
+) -> tuple[str, dict[str, Any]]:
+    return "offers", {"site": site, "page": page, "sym": sym, "qty": qty, "gone": gone}
+
+
+def hashed(*keys: str | None) -> Hashes:
+    """hash64, ascending."""
+    return np.sort(hash64([pa.array(keys, pa.string())], len(keys)))
+
+
+class Lake:
+    """Epochs in memory."""
+
+    def __init__(self, plan: DataflowPlan) -> None:
+        self.epochs: list[dict[str, pa.RecordBatch]] = []
+        """Of each, the rows by table."""
+        self._edges = {edge.channel: edge for edge in lake_edges(plan)}
+        self._rows = 0
+
+    def publish(self, *rows: tuple[str, Mapping[str, Any]]) -> dict[str, pa.RecordBatch]:
+        """One more epoch with these rows, each of some table."""
+        by_table: dict[str, list[dict[str, Any]]] = {}
+        for table, row in rows:
+            by_table.setdefault(table, []).append({**row, "seq": self._rows})
+            self._rows += 1
+        epoch = {
+            table: pa.RecordBatch.from_pylist(found, schema=TABLES[table].schema) for table, found in by_table.items()
+        }
+        self.epochs.append(epoch)
+        return epoch
+
+    def rows(self, table: str, after: int, through: int) -> pa.RecordBatch:
+        """Of a table, in order."""
+        epochs = [epoch[table] for epoch in self.epochs[after:through] if table in epoch]
+        return pa.concat_batches([pa.RecordBatch.from_pylist([], schema=TABLES[table].schema), *epochs])
+
+    def answer(self, reads: Reads) -> list[Batch]:
+        return [self._read(read) for read in reads]
+
+    def _read(self, read: Read) -> Batch:
+        edge = self._edges[read.channel]
+        rows = self.rows(edge.table, read.after, read.through)
+        hashes = hash64([rows.column(column) for column in edge.index], rows.num_rows)
+        mine = np.flatnonzero(np.isin(hashes, read.keys))
+        mine = mine[np.argsort(hashes[mine], kind="stable")]
+        return Batch(rows.take(pa.array(mine)), hashes[mine])
+
+
+class LoneCone:
+    """A cone of a view and its lake."""
+
+    def __init__(self, view: str, rules: UpqueryRules = ALL_RULES) -> None:
+        plan = planned(view)
+        self.plan = plan
+        self.lake = Lake(plan)
+        self.cone = Cone(plan, partial(Region.build, plan, evaluator=EVALUATOR), rules, Epoch(0))
+        self.reads: Reads | None = None
+        """What was asked for and is not read yet."""
+
+    @property
+    def published(self) -> Epoch:
+        return Epoch(len(self.lake.epochs))
+
+    @property
+    def present(self) -> list[int]:
+        present: list[int] = self.cone.keys_of(0, 1).tolist()
+        return present
+
+    @property
+    def resting(self) -> int:
+        return self.cone.stats()["resting"]
+
+    def publish(self, *rows: tuple[str, Mapping[str, Any]]) -> None:
+        self.lake.publish(*rows)
+
+    def step(self) -> bool:
+        """What was asked for is read; or the next thing begins. Whether there was anything to do."""
+        if self.reads is not None:
+            self.reads = self.cone.proceed(self.lake.answer(self.reads))
+            return True
+        self.reads = self.cone.work(self.published)
+        return self.reads is not None
+
+    def run(self) -> None:
+        """All that is to be done is done."""
+        while self.step():
+            pass
+
+    def finish(self) -> None:
+        """What is under way is done."""
+        while self.reads is not None:
+            self.step()
+
+    def want(self, *keys: str | None) -> None:
+        self.cone.want(hashed(*keys))
+
+    def fill(self, *keys: str | None) -> None:
+        self.want(*keys)
+        self.run()
+
+    def evict(self, *keys: str | None) -> int:
+        return self.cone.evict(hashed(*keys))
+
+    def look_up(self, *keys: str) -> list[Row]:
+        """The view's rows of these keys, which are present, sorted."""
+        hashes = hash64([pa.array(keys, pa.string())], len(keys))
+        assert not self.cone.lacks(hashes)
+        asked = pa.RecordBatch.from_arrays([pa.array(keys, pa.string())], names=list(self.plan.key))
+        return sorted(plain_rows(self.cone.lookup(hashes, asked)))
+
+
+class ComparedCone(LoneCone):
+    """A cone, and what a full view of the same has as of each epoch."""
+
+    def __init__(self, view: str, rules: UpqueryRules = ALL_RULES) -> None:
+        super().__init__(view, rules)
+        self._shape = ConeShape.of(self.plan)
+        self._full = DataflowWorld(self.plan, TABLES, EVALUATOR, Random(0), workers=1, moves_odds=0.0)
+        self._views: list[dict[int, list[Row]]] = [{}]
+        """As of each epoch, the rows of each key."""
+
+    def publish(self, *rows: tuple[str, Mapping[str, Any]]) -> None:
+        self._full.run_epoch(self.lake.publish(*rows))
+        self._views.append(self._by_key(self._full.scan()))
+
+    def check(self) -> None:
+        """Between two pieces of work: the kept keys are right, and just what they rest on is kept."""
+        assert self.reads is None
+        view = self._views[self.cone.applied]
+        assert self._by_key(self.cone.scan()) == {key: view[key] for key in self.present if key in view}
+        assert self.resting == self._rested_on()
+
+    def expected(self, *keys: str) -> list[Row]:
+        """What a lookup of these keys is to give."""
+        view = self._views[self.cone.applied]
+        return sorted(row for key in hashed(*keys).tolist() for row in view.get(key, []))
+
+    def _by_key(self, rows: pa.Table) -> dict[int, list[Row]]:
+        found: dict[int, list[Row]] = {}
+        hashes = hash64([rows.column(column).combine_chunks() for column in self.plan.key], rows.num_rows)
+        for key, row in zip(hashes.tolist(), plain_rows(rows), strict=True):
+            found.setdefault(key, []).append(row)
+        return {key: sorted(of_key, key=repr) for key, of_key in found.items()}
+
+    def _rested_on(self) -> int:
+        """How many keys of all regions before the last there are that present ones rest on."""
+        kept: dict[str, set[int]] = {region.name: set() for region in self._shape.regions}
+        kept[self._shape.top] = set(self.present)
+        for region in reversed(self._shape.regions):
+            for edge in self._shape.into(region.name):
+                for trace in edge.traces:
+                    rows = self.lake.rows(trace.table, 0, self.cone.applied)
+                    consumers, producers = _hashes(rows, trace.consumer_key), _hashes(rows, trace.producer_key)
+                    pairs = zip(consumers, producers, strict=True)
+                    kept[edge.producer] |= {producer for consumer, producer in pairs if consumer in kept[region.name]}
+        return sum(len(keys) for name, keys in kept.items() if name != self._shape.top)
+
+
+def _hashes(rows: pa.RecordBatch, columns: Sequence[str]) -> list[int]:
+    hashes: list[int] = hash64([rows.column(column) for column in columns], rows.num_rows).tolist()
+    return hashes

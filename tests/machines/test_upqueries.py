@@ -1,0 +1,335 @@
+"""The races of partial state, one test each; rules P1 to P7 of docs/design/partial.md.
+
+Those of keys that move are in ``tests/machines/test_upqueries_moving.py``. Other systems with partial state
+have met races, and holes, that this one cannot have:
+
+- *Parents of a union, or sides of a join, answer at different times, and their answers are mixed up* (unions, chained
+  unions, straddled joins): one upquery reads all inputs of a region through the same epoch, and brings one answer.
+- *An upquery, or a row, meets a missing key at the other side of a join; an eviction on the looked-up side is not told
+  to who depends on it; a left join takes a hole for no match*: all inputs of a region go by one key, which is present
+  or missing as a whole. ``tests/upquery/test_partial_region.py`` does this with joins.
+- *A key that is evicted leaves others behind that were found by a part of it*: a key is asked for as a whole.
+- *An eviction overtakes an answer*: pending keys are not evicted, and an answer is here in one step.
+- *An answer reaches workers that did not ask; a path is set up twice*: the lake answers who has asked, by number.
+- *A full replay begins beside rows that arrive*: nothing is replayed; a view that is added begins with no key present.
+- *Part of a range is filled meanwhile*: keys are asked for one by one, and those that are present not again.
+"""
+
+from dataclasses import replace
+
+import pytest
+from machines_kit import HALVES, applied, assign, opened, read, rows
+from upquery_kit import ALSO_HERE, HERE, PARTIAL, ROW_BYTES, THERE, THIRD, Weighed, Workers, evict, present, without
+
+from upriver.dataflow.graph import NOT_WANTED
+from upriver.errors import BudgetExceeded, RowError
+from upriver.machines.messages import EpochFinished
+from upriver.machines.rules import ALL_RULES
+from upriver.machines.worker import WorkerMachine
+from upriver.machines.worker_events import LookupGivenUp, TimeToEvict
+
+BAD = 99
+"""The number of an epoch whose rows no view can be computed from."""
+
+
+def to_the_epoch(workers: Workers, epoch: int) -> None:
+    """Epochs of no rows, up to but without this one."""
+    while len(workers.lake) < epoch - 1:
+        workers.epoch()
+
+
+# A row and an answer ------------------------------------------------------------------------------------------------
+
+
+def test_rows_of_the_open_epoch_before_the_upquery_are_read_by_it() -> None:
+    workers = Workers()
+    workers.publish(HERE, ALSO_HERE)
+    workers.open(0, 1)
+    workers.read(0, HERE)
+    ticket = workers.look_up(0, HERE)
+    workers.answer(0)
+    assert workers.answers == {ticket: ({HERE: [1]}, 0)}
+    workers.end(0, HERE)
+    assert workers.answers[workers.look_up(0, HERE)] == ({HERE: [1]}, 1)
+
+
+@pytest.mark.parametrize("answered_first", [True, False])
+def test_rows_of_the_open_epoch_after_the_upquery_are_read_by_it(answered_first: bool) -> None:
+    workers = Workers()
+    workers.epoch(HERE)
+    workers.publish(HERE, ALSO_HERE)
+    workers.open(0, 2)
+    ticket = workers.look_up(0, HERE)
+    if answered_first:
+        workers.answer(0)
+    workers.read(0, HERE)
+    workers.end(0, HERE)
+    if not answered_first:
+        workers.answer(0)
+    assert workers.answers[ticket][0] == {HERE: [1, 2]}
+    assert workers.answers[workers.look_up(0, HERE, at_least=2)] == ({HERE: [1, 2]}, 2)
+
+
+@pytest.mark.parametrize("rule", [None, "p2_pending_keys_retain", "p3_each_row_once"])
+def test_rows_of_later_epochs_wait_for_the_answer(rule: str | None) -> None:
+    """The answer was read when epoch 1 was the last, and comes late."""
+    workers = Workers(rules=without(**{rule: False}) if rule else ALL_RULES)
+    workers.epoch(HERE, ALSO_HERE)
+    ticket = workers.look_up(0, HERE)
+    (upquery,) = workers.upqueries[0]
+    for _ in range(3):
+        workers.epoch(HERE)
+    workers.answer(0)  # by P7 through epoch 2: of what was retained, that is read already
+    expected = {None: [1, 2, 3, 4], "p2_pending_keys_retain": [1, 2], "p3_each_row_once": [1, 2, 2, 3, 4]}
+    assert upquery.upquery.through == 1
+    assert workers.answers[ticket] == ({HERE: expected[rule]}, 4)
+
+
+def test_rows_of_a_missing_key_are_dropped_and_take_nothing() -> None:
+    workers = Workers()
+    workers.fill(0, HERE)
+    before = present(workers, 0)
+    for _ in range(5):
+        workers.epoch(ALSO_HERE, THIRD)
+    assert present(workers, 0) == before
+    workers.fill(0, ALSO_HERE)
+    assert workers.answers[workers.look_up(0, ALSO_HERE)] == ({ALSO_HERE: [1, 2, 3, 4, 5]}, 5)
+
+
+def test_p1_switched_off_takes_a_key_of_a_few_rows_for_whole() -> None:
+    workers = Workers(rules=without(p1_missing_is_not_empty=False))
+    workers.epoch(HERE)
+    assert present(workers, 0)["keys"] == 1
+
+
+def test_an_answer_of_no_rows_is_an_answer() -> None:
+    """Else each lookup of a key that is not there would go to the lake."""
+    workers = Workers()
+    workers.epoch(ALSO_HERE)
+    ticket = workers.look_up(0, HERE)
+    workers.answer(0)
+    assert workers.answers[ticket] == ({}, 1)
+    again = workers.look_up(0, HERE)
+    assert workers.answers[again] == ({}, 1)
+    assert not workers.upqueries[0]
+    workers.epoch(HERE)
+    assert workers.answers[workers.look_up(0, HERE)] == ({HERE: [2]}, 2)
+
+
+def test_an_epoch_ends_with_its_rows_counted_whether_they_were_kept_or_not() -> None:
+    workers = Workers()
+    workers.fill(0, HERE)
+    workers.look_up(0, ALSO_HERE)
+    workers.epoch(HERE, ALSO_HERE, THIRD, THERE)
+    finished = [report for report in workers.reports if isinstance(report, EpochFinished)]
+    assert [report.applied for report in finished] == [{"seen": 3}, {"seen": 1}]
+
+
+# Many lookups -------------------------------------------------------------------------------------------------------
+
+
+def test_a_key_that_many_ask_for_is_read_once() -> None:
+    workers = Workers()
+    workers.epoch(HERE, ALSO_HERE)
+    tickets = [workers.look_up(0, HERE) for _ in range(3)] + [workers.look_up(0, HERE, ALSO_HERE, HERE)]
+    assert workers.answer(0) == [HERE]
+    assert workers.answers.keys() == set(tickets[:3])
+    assert workers.answer(0) == [ALSO_HERE]
+    assert workers.answers.keys() == set(tickets)
+    assert not workers.upqueries[0]
+
+
+def test_keys_that_are_asked_for_meanwhile_go_together() -> None:
+    workers = Workers()
+    workers.epoch(HERE, ALSO_HERE, THIRD)
+    first = workers.look_up(0, HERE)
+    others = [workers.look_up(0, key) for key in (ALSO_HERE, THIRD, ALSO_HERE)]
+    assert len(workers.upqueries[0]) == 1
+    workers.answer(0)
+    assert list(workers.answers) == [first]
+    assert workers.answer(0) == sorted([ALSO_HERE, THIRD])
+    assert workers.answers.keys() == {first, *others}
+
+
+def test_of_a_lookup_only_what_is_missing_is_read() -> None:
+    workers = Workers()
+    workers.epoch(HERE, ALSO_HERE)
+    workers.fill(0, HERE)
+    ticket = workers.look_up(0, HERE, ALSO_HERE)
+    assert workers.answer(0) == [ALSO_HERE]
+    assert workers.answers[ticket] == ({HERE: [1], ALSO_HERE: [1]}, 1)
+
+
+def test_nobody_need_wait_for_what_was_asked_for() -> None:
+    workers = Workers()
+    workers.epoch(HERE)
+    ticket = workers.look_up(0, HERE)
+    workers.step(0, LookupGivenUp(ticket=ticket))
+    workers.answer(0)
+    assert not workers.answers
+    assert workers.answers[workers.look_up(0, HERE)] == ({HERE: [1]}, 1)
+
+
+def test_a_lookup_waits_for_its_epoch_and_then_for_its_key() -> None:
+    workers = Workers()
+    ticket = workers.look_up(0, HERE, at_least=2)
+    workers.epoch(HERE)
+    assert not workers.upqueries[0]
+    workers.epoch(HERE)
+    assert workers.answer(0) == [HERE]
+    assert workers.answers[ticket] == ({HERE: [1, 2]}, 2)
+
+
+def test_a_lookup_at_a_peer_waits_there_for_its_key() -> None:
+    workers = Workers()
+    workers.meet()
+    workers.rescale(HALVES)
+    workers.carry_all()
+    workers.epoch(HERE, THERE)
+    ticket = workers.look_up(0, HERE, THERE)
+    workers.carry_all()
+    workers.answer(0)
+    assert not workers.answers
+    workers.answer(1)
+    workers.carry_all()
+    assert workers.answers[ticket] == ({HERE: [1], THERE: [1]}, 1)
+
+
+# Evictions ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_pending_key_is_not_evicted() -> None:
+    workers = Workers()
+    workers.epoch(HERE)
+    ticket = workers.look_up(0, HERE)
+    workers.epoch(HERE, HERE)
+    workers.step(0, evict())
+    workers.step(0, evict(HERE))
+    workers.step(0, TimeToEvict(keys_max=10))
+    workers.answer(0)
+    assert workers.answers[ticket] == ({HERE: [1, 2, 2]}, 2)
+
+
+def test_a_key_that_was_evicted_is_read_again_and_has_all_its_rows() -> None:
+    workers = Workers()
+    workers.epoch(HERE)
+    workers.fill(0, HERE)
+    workers.publish(HERE, ALSO_HERE)
+    workers.open(0, 2)
+    workers.read(0, HERE)
+    workers.step(0, evict(HERE))
+    assert present(workers, 0)["rows"] == present(workers, 0)["present"] == 0
+    ticket = workers.look_up(0, HERE)
+    workers.answer(0)
+    workers.end(0, HERE)
+    assert workers.answers[ticket] == ({HERE: [1, 2]}, 1)
+    assert workers.answers[workers.look_up(0, HERE)] == ({HERE: [1, 2]}, 2)
+
+
+def test_a_key_that_is_evicted_under_a_lookup_is_asked_for_again_by_it() -> None:
+    workers = Workers()
+    workers.epoch(HERE, ALSO_HERE)
+    workers.fill(0, HERE)
+    ticket = workers.look_up(0, HERE, ALSO_HERE)
+    workers.step(0, evict(HERE))
+    workers.answer(0)
+    assert ticket not in workers.answers
+    assert workers.answer(0) == [HERE]
+    assert workers.answers[ticket] == ({HERE: [1], ALSO_HERE: [1]}, 1)
+
+
+def upqueries_until_answered(workers: Workers, *keys: str, rounds_max: int) -> int:
+    """How many upqueries a lookup takes, if there is time to evict whatever may be evicted before each answer."""
+    ticket = workers.look_up(0, *keys)
+    for rounds in range(rounds_max):
+        if ticket in workers.answers:
+            return rounds
+        workers.step(0, TimeToEvict(keys_max=10))
+        workers.answer(0)
+    return rounds_max
+
+
+@pytest.mark.parametrize(("p6", "rounds"), [(True, 1), (False, 20)])
+def test_p6_a_lookup_is_answered_under_the_smallest_budget(p6: bool, rounds: int) -> None:
+    """Without the rule, the key that is present goes whenever the other one comes: the lookup waits for ever."""
+    workers = Workers(rules=without(p6_asked_keys_stay=p6), memory_budget=1)
+    workers.epoch(HERE, ALSO_HERE)
+    workers.fill(0, HERE)
+    assert upqueries_until_answered(workers, HERE, ALSO_HERE, rounds_max=20) == rounds
+
+
+def test_memory_over_the_budget_is_given_back_by_what_was_read_longest_ago() -> None:
+    workers = Workers(memory_budget=14 * ROW_BYTES)
+    workers.epoch(HERE, ALSO_HERE, THIRD)
+    for key in (THIRD, HERE, ALSO_HERE):
+        workers.fill(0, key)
+    workers.look_up(0, THIRD)
+    workers.epoch(HERE, ALSO_HERE, THIRD)
+    assert not workers.machines[0].must_evict
+    workers.epoch(*[HERE, ALSO_HERE, THIRD] * 3)
+    assert workers.machines[0].must_evict
+    while workers.machines[0].must_evict:
+        workers.step(0, TimeToEvict(keys_max=1))
+    assert present(workers, 0)["present"] == 2
+    kept = workers.look_up(0, ALSO_HERE, THIRD)
+    assert workers.answers[kept] == ({ALSO_HERE: [1, 2, 3, 3, 3], THIRD: [1, 2, 3, 3, 3]}, 3)
+    assert workers.look_up(0, HERE) not in workers.answers
+
+
+def test_regions_that_keep_all_keys_and_take_more_than_the_budget_are_refused() -> None:
+    plan = replace(PARTIAL, full_because=NOT_WANTED)
+    machine = WorkerMachine(lambda *_: Weighed(), memory_budget=2 * ROW_BYTES)
+    for event in [assign(plans=(plan,)), *applied([HERE], [HERE])]:
+        machine.step(event)
+    machine.step(opened(3))
+    machine.step(rows(3, HERE))
+    said = f"worker 0 keeps every key .* memory_budget={2 * ROW_BYTES:,}: seen {3 * ROW_BYTES:,}"
+    with pytest.raises(BudgetExceeded, match=said):
+        machine.step(read(3, 1))
+
+
+# Bad rows -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_bad_row_refuses_the_lookups_of_its_key_and_no_others() -> None:
+    workers = Workers()
+    workers.epoch(HERE, ALSO_HERE, THIRD)
+    to_the_epoch(workers, BAD)
+    workers.epoch(HERE)
+    waits = workers.look_up(0, THIRD)
+    bad, good = workers.look_up(0, HERE), workers.look_up(0, ALSO_HERE)
+    both, again = workers.look_up(0, ALSO_HERE, HERE), workers.look_up(0, HERE)
+    later = workers.look_up(0, HERE, at_least=BAD + 1)
+    workers.answer(0)
+    workers.answer(0)
+    assert workers.answers == {waits: ({THIRD: [1]}, BAD), good: ({ALSO_HERE: [1]}, BAD)}
+    assert {ticket: type(error) for ticket, error in workers.refusals.items()} == dict.fromkeys(
+        [bad, both, again, later], RowError
+    )
+    assert "view 'seen': overflow" in str(workers.refusals[bad])
+    assert present(workers, 0)["rows"] == present(workers, 0)["present"] == 2
+    workers.epoch(HERE, ALSO_HERE)
+    assert workers.answers[workers.look_up(0, ALSO_HERE)] == ({ALSO_HERE: [1, BAD + 1]}, BAD + 1)
+
+
+def test_a_bad_row_is_told_to_a_peer_that_asked() -> None:
+    workers = Workers()
+    workers.meet()
+    workers.rescale(HALVES)
+    workers.carry_all()
+    to_the_epoch(workers, BAD)
+    workers.epoch(THERE)
+    ticket = workers.look_up(0, THERE)
+    workers.carry_all()
+    workers.answer(1)
+    workers.carry_all()
+    assert isinstance(workers.refusals[ticket], RowError)
+
+
+def test_a_bad_row_that_was_retained_is_as_bad_as_any_row_of_its_epoch() -> None:
+    workers = Workers(rules=without(p7_read_one_epoch_ahead=False))
+    to_the_epoch(workers, BAD)
+    workers.look_up(0, HERE)
+    workers.epoch(HERE)
+    with pytest.raises(RowError, match=r"^view 'seen': overflow"):
+        workers.answer(0)

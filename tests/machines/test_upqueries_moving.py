@@ -1,0 +1,251 @@
+"""The races of partial state with keys that move, and with workers that begin anew; rules P4, P5 and P7."""
+
+from collections.abc import Sequence
+
+import pytest
+from machines_kit import HALVES, KEYS, abort, hashed, owners_with
+from upquery_kit import HERE, Workers, evict, present, without
+
+from upriver.errors import WrongOwner
+from upriver.ids import Epoch
+from upriver.machines.messages import Settled
+from upriver.machines.strategies import Strategy
+from upriver.machines.worker_events import KeysRead
+
+MOVES, MOVES_TOO = KEYS[3][:2]
+"""Kept by worker 0, in the vnode that moves if any does."""
+GIVES_3 = owners_with(HALVES, v3=1)
+"""Worker 0 gives vnode 3 to worker 1."""
+
+
+def moving(workers: Workers, *present: str, rescale: bool = True, strategy: Strategy = Strategy.ICADD) -> None:
+    """Two epochs of all keys; then vnode 3 begins to go from worker 0 to worker 1, or is about to."""
+    workers.epoch(*{HERE, MOVES, MOVES_TOO, *present})
+    workers.epoch(*{HERE, MOVES, MOVES_TOO, *present})
+    workers.meet(strategy)
+    if present:
+        workers.fill(0, *present)
+    if rescale:
+        workers.rescale(GIVES_3)
+
+
+def finish(workers: Workers) -> None:
+    """The rescale goes on to its end."""
+    workers.carry_all()
+    while any(machine.can_move for machine in workers.machines):
+        for worker, machine in enumerate(workers.machines):
+            if machine.can_move:
+                workers.move(worker, 10)
+        workers.carry_all()
+    assert len(reports_of(workers, Settled)) == 2
+
+
+def reports_of(workers: Workers, kind: type) -> list[object]:
+    return [report for report in workers.reports if isinstance(report, kind)]
+
+
+def test_a_slice_without_present_keys_moves_for_free() -> None:
+    workers = Workers()
+    moving(workers)
+    assert not any(machine.can_move for machine in workers.machines)
+    finish(workers)
+    ticket = workers.look_up(1, MOVES)
+    assert workers.answer(1) == [MOVES]
+    assert workers.answers[ticket] == ({MOVES: [1, 2]}, 2)
+
+
+def test_a_present_key_moves_with_what_it_has_and_is_not_read_again() -> None:
+    workers = Workers()
+    moving(workers, MOVES)
+    finish(workers)
+    workers.epoch(MOVES, mixed=True)
+    ticket = workers.look_up(0, MOVES)
+    workers.carry_all()
+    assert workers.answers[ticket] == ({MOVES: [1, 2, 3]}, 3)
+    assert not any(workers.upqueries)
+
+
+@pytest.mark.parametrize("under_way", [True, False])
+def test_p5_a_key_whose_slice_begins_to_move_is_asked_for_where_it_goes(under_way: bool) -> None:
+    """under_way: the key is pending; else it is wanted, behind an upquery for another."""
+    workers = Workers()
+    moving(workers, rescale=False)
+    if not under_way:
+        workers.look_up(0, HERE)
+    ticket = workers.look_up(0, MOVES)
+    workers.rescale(GIVES_3)
+    workers.carry_all()
+    workers.epoch(MOVES, mixed=True)
+    workers.answer(0)
+    workers.carry_all()
+    assert ticket not in workers.answers
+    assert workers.answer(1) == [MOVES]
+    workers.carry_all()
+    assert workers.answers[ticket] == ({MOVES: [1, 2, 3]}, 3)
+    assert present(workers, 0)["present"] == int(not under_way)
+    finish(workers)
+
+
+def test_p5_switched_off_fills_the_key_where_it_is_not_kept() -> None:
+    workers = Workers(rules=without(p5_ask_where_the_key_goes=False))
+    moving(workers, rescale=False)
+    workers.look_up(0, MOVES)
+    workers.rescale(GIVES_3)
+    workers.carry_all()
+    workers.answer(0)
+    assert present(workers, 0)["present"] == 1
+
+
+def test_keys_of_a_slice_are_evicted_while_it_moves() -> None:
+    """The old owner has listed them: it gives away what it has not, and who asks for one meanwhile finds it."""
+    workers = Workers()
+    moving(workers, MOVES, MOVES_TOO)
+    workers.step(0, evict())
+    assert workers.machines[0].can_move
+    ticket = workers.look_up(0, MOVES)
+    assert not workers.answers.keys() & {ticket}
+    workers.epoch(MOVES, MOVES_TOO, mixed=True)
+    finish(workers)
+    workers.answer(0)
+    assert present(workers, 0)["present"] == 0
+    assert workers.answer(1) == [MOVES]
+    workers.carry_all()
+    assert workers.answers[ticket] == ({MOVES: [1, 2, 3]}, 3)
+    again = workers.look_up(1, MOVES_TOO)
+    workers.answer(1)
+    assert workers.answers[again] == ({MOVES_TOO: [1, 2, 3]}, 3)
+
+
+def test_a_key_that_came_is_evicted_and_read_again_by_its_new_owner() -> None:
+    workers = Workers()
+    moving(workers, MOVES)
+    finish(workers)
+    workers.step(1, evict())
+    ticket = workers.look_up(1, MOVES)
+    workers.answer(1)
+    assert workers.answers[ticket] == ({MOVES: [1, 2]}, 2)
+
+
+@pytest.mark.parametrize("p4", [True, False])
+def test_p4_an_answer_for_keys_that_were_given_up_does_not_count(p4: bool) -> None:
+    """MOVES goes away and comes back, with a row more, while the lake is still busy with it."""
+    workers = Workers(rules=without(p4_own_upquery_only=p4))
+    moving(workers, rescale=False)
+    workers.look_up(0, MOVES)
+    late = workers.upqueries[0][0]
+    workers.rescale(GIVES_3)
+    finish(workers)
+    assert present(workers, 0)["pending"] == 0
+    workers.answer(0)
+    assert present(workers, 0)["present"] == int(not p4)
+    assert late.upquery.keys.tolist() == hashed([MOVES]).tolist()
+    assert workers.answer(1) == [MOVES]
+
+
+@pytest.mark.parametrize("asked_for", [True, False])
+def test_a_move_is_aborted(asked_for: bool) -> None:
+    """Whoever waits for a pending key of the slice has been sent to the new owner: then the slice is finished."""
+    workers = Workers()
+    moving(workers, MOVES_TOO, rescale=False)
+    tickets = [workers.look_up(0, MOVES)] if asked_for else []
+    workers.rescale(GIVES_3)
+    for worker in (0, 1):
+        workers.step(worker, abort())
+    finish(workers)
+    owner = int(asked_for)
+    tickets.append(workers.look_up(0, MOVES, MOVES_TOO))
+    workers.carry_all()
+    if asked_for:
+        workers.answer(0)  # nobody waits for it any more
+    assert workers.answer(owner) == [MOVES]
+    workers.carry_all()
+    assert [workers.answers[ticket][0][MOVES] for ticket in tickets] == [[1, 2]] * len(tickets)
+    assert workers.answers[tickets[-1]] == ({MOVES: [1, 2], MOVES_TOO: [1, 2]}, 2)
+    assert (present(workers, owner)["present"], present(workers, 1 - owner)["present"]) == (2, 0)
+
+
+@pytest.mark.parametrize(("p7", "expected"), [(True, [1, 2, 3]), (False, [1, 2])])
+def test_p7_what_the_old_owner_has_dropped_is_read_by_the_new_one(p7: bool, expected: Sequence[int]) -> None:
+    """Epoch 3 is open at the old owner, which has dropped its row, and not yet at the new one."""
+    workers = Workers(rules=without(p7_read_one_epoch_ahead=p7))
+    moving(workers, rescale=False)
+    workers.rescale(GIVES_3)
+    workers.publish(MOVES)
+    workers.open(0, 3, mixed=True)
+    workers.end(0)
+    finish(workers)
+    ticket = workers.look_up(1, MOVES)
+    workers.answer(1)
+    workers.open(1, 3, mixed=True)
+    workers.end(1)
+    workers.carry_all()
+    assert ticket in workers.answers
+    assert workers.answers[workers.look_up(1, MOVES)] == ({MOVES: list(expected)}, 2)
+
+
+# Keys that stay behind ----------------------------------------------------------------------------------------------
+
+
+def test_with_lazy_what_was_read_is_filled_where_it_goes_before_somebody_asks() -> None:
+    workers = Workers()
+    moving(workers, MOVES, strategy=Strategy.LAZY)
+    assert present(workers, 0)["present"] == present(workers, 0)["rows"] == 0
+    assert not workers.machines[0].can_move
+    workers.carry_all()
+    assert workers.answer(1) == [MOVES]
+    finish(workers)
+    ticket = workers.look_up(1, MOVES)
+    assert workers.answers[ticket] == ({MOVES: [1, 2]}, 2)
+
+
+def test_with_lazy_rows_go_where_the_key_is_filled() -> None:
+    """The new owner hears of the key, and of its rows, before it knows that the slice is its own."""
+    workers = Workers()
+    moving(workers, MOVES, MOVES_TOO, rescale=False, strategy=Strategy.LAZY)
+    workers.rescale(GIVES_3, 0)
+    workers.carry(0, 1)
+    ticket = workers.look_up(0, MOVES)
+    workers.rescale(GIVES_3, 1)
+    workers.publish(MOVES)
+    for worker in (0, 1):
+        workers.open(worker, 3, mixed=True)
+        workers.end(worker)
+    assert workers.answer(1) == sorted([MOVES, MOVES_TOO])
+    finish(workers)
+    assert workers.answers[ticket] == ({MOVES: [1, 2, 3]}, 2)
+    workers.epoch(MOVES, MOVES_TOO, mixed=True)
+    assert workers.answers[workers.look_up(1, MOVES, MOVES_TOO)][0] == {MOVES: [1, 2, 3, 4], MOVES_TOO: [1, 2, 4]}
+
+
+# Other generations --------------------------------------------------------------------------------------------------
+
+
+def test_an_answer_to_an_older_generation_is_not_listened_to() -> None:
+    workers = Workers()
+    workers.epoch(HERE)
+    ticket = workers.look_up(0, HERE)
+    late = workers.upqueries[0].popleft()
+    workers.start_anew()
+    assert isinstance(workers.refusals[ticket], WrongOwner)
+    again = workers.look_up(0, HERE)
+    number = late.upquery.number
+    assert workers.upqueries[0][0].upquery.number == number, "both are the first of their generation"
+    workers.step(0, KeysRead(generation=0, region="seen", number=number, rows=(), through=Epoch(1)))
+    assert again not in workers.answers
+    workers.answer(0)
+    assert workers.answers[again] == ({HERE: [1]}, 1)
+
+
+def test_all_begin_anew_while_keys_move_and_are_asked_for() -> None:
+    workers = Workers()
+    moving(workers, MOVES)
+    workers.look_up(0, MOVES_TOO)
+    workers.carry_all()
+    workers.start_anew()
+    for upqueries in workers.upqueries:
+        upqueries.clear()
+    workers.carry_all()  # of the generation that is over
+    workers.epoch(MOVES)
+    ticket = workers.look_up(0, MOVES, MOVES_TOO)
+    workers.answer(0)
+    assert workers.answers[ticket] == ({MOVES: [1, 2, 3], MOVES_TOO: [1, 2]}, 3)

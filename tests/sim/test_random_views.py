@@ -1,0 +1,66 @@
+"""The oracle in the river: views by lot, kept by the real machines amid all that can happen, are what DuckDB says."""
+
+from dataclasses import replace
+from functools import partial
+from random import Random
+
+import duckdb
+import pytest
+from random_sql import random_views
+from random_tables import Kind, RandomTable
+
+from upriver.dataflow.expressions import Evaluator
+from upriver.dataflow.graph import DataflowPlan
+from upriver.dataflow.local_typer import LocalTyper
+from upriver.dataflow.running import Region
+from upriver.dataflow.views import declare_view
+from upriver.ids import WorkerId
+from upriver.machines.rules import ALL_RULES
+from upriver.sim.checkers import Violated
+from upriver.sim.tables import TABLES
+from upriver.sim.weather import Weather
+from upriver.sim.world import World
+
+VIEWS, LEVELS = 3, 2
+STEPS, WORKERS = 150, 3
+SEEDS, SEEDS_IN_SOAK = 30, 2000
+SIZES = (0, 1, 3, 8)
+"""Rows of an epoch: a join of joins makes many of few."""
+KINDS = {kind.type: kind for kind in Kind}
+
+
+def test_any_views_are_what_duckdb_says_whatever_happens(request: pytest.FixtureRequest) -> None:
+    seeds = SEEDS_IN_SOAK if request.config.getoption("--soak") else SEEDS
+    evaluator = Evaluator()
+    with duckdb.connect(config={"threads": 1}) as database:
+        for seed in range(seeds):
+            play(seed, evaluator, database)
+
+
+def play(seed: int, evaluator: Evaluator, database: duckdb.DuckDBPyConnection) -> None:
+    lots = Random(seed)
+    plans = plans_by_lot(lots)
+    weather = replace(Weather.drawn(lots, [WorkerId(worker) for worker in range(WORKERS)]), sizes=SIZES)
+    world = World(lots, WORKERS, plans, ALL_RULES, partial(Region.build, evaluator=evaluator), weather)
+    try:
+        world.run(STEPS)
+        world.come_to_rest(database)
+        world.stop()
+    except Violated as error:
+        views = "\n".join(f"{plan.name} by {plan.key}: {plan.sql}" for plan in plans)
+        trace = "\n".join(world.river.trace[-60:])
+        pytest.fail(f"seed {seed}: {error}\n{views}\n{world.river.lake.all_rows()}\n{trace}")
+
+
+def plans_by_lot(lots: Random) -> tuple[DataflowPlan, ...]:
+    """Of views over the river's tables, each with its query as DuckDB reads it."""
+    tables = [RandomTable(table, {field.name: KINDS[field.type] for field in table.schema}) for table in TABLES]
+    specs = {table.name: table for table in TABLES}
+    views = random_views(tables, lots, VIEWS, LEVELS, may_be_loose=False)
+    texts: dict[str, str] = {}
+    plans = []
+    for view in views:
+        plan = declare_view(view.name, view.query.spark, view.key, specs, texts, LocalTyper(specs))
+        plans.append(replace(plan, sql=view.query.duck))
+        texts[view.name] = view.query.spark
+    return tuple(plans)

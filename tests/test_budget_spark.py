@@ -1,0 +1,44 @@
+"""Budgets of memory and of time on real Spark: what does not fit into them."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from upriver.app import MEMORY_BUDGET_MIN, App
+from upriver.errors import BudgetExceeded, WaitTimeout
+
+pytestmark = pytest.mark.spark
+
+ROWS = 100_000
+SQL = "SELECT k, count(*) AS n, sum(v) AS total FROM numbers GROUP BY k"
+
+
+def declared(spark: Any, root: Path, partial: bool) -> App:
+    """An app that has one view, of more keys than go into its memory; one key is null."""
+    app = App(spark, str(root), workers=2, vnodes=8, ingest_tasks=1, memory_budget=MEMORY_BUDGET_MIN)
+    app.table("numbers", spark.range(ROWS).selectExpr("nullif(id div 2, 7) AS k", "id AS v"), key="k")
+    app.view("totals", SQL, key="k", partial=partial)
+    return app
+
+
+def test_a_full_view_that_takes_more_than_the_budget_is_refused(spark: Any, tmp_path: Path) -> None:
+    said = r"worker \d keeps every key .* more bytes than memory_budget=1,048,576: totals [\d,]+\. Give more memory"
+    with declared(spark, tmp_path, partial=False) as app, pytest.raises(BudgetExceeded, match=said):
+        app.start().wait(timeout=120)
+
+
+def test_spark_computes_what_was_not_filled_in_time(spark: Any, tmp_path: Path) -> None:
+    with declared(spark, tmp_path, partial=True) as app:
+        app.start()
+        epoch = app.wait(timeout=120)
+        assert app.lookup("totals", range(100, 120), timeout=60).num_rows == 20  # every worker is reached
+        asked = pa.table({"k": pa.array([9, None, ROWS, 5, 9], pa.int64())})
+        rows = [{"k": 9, "n": 2, "total": 37}, {"k": None, "n": 2, "total": 29}, {"k": 5, "n": 2, "total": 21}]
+        assert app.lookup("totals", asked, timeout=0.0, else_compute=True).to_pylist() == rows
+        assert app.lookup("totals", asked, timeout=60, at_least=epoch).to_pylist() == rows
+        with pytest.raises(WaitTimeout):
+            app.lookup("totals", asked, timeout=0.0, at_least=epoch + 1, else_compute=True)
+        with pytest.raises(WaitTimeout):
+            app.lookup("totals", [1], timeout=0.0)

@@ -1,0 +1,38 @@
+"""Declared views, from SQL to plan: rows that nothing can route are refused, and the message shows where."""
+
+import pyarrow as pa
+import pytest
+
+from upriver.dataflow.local_typer import LocalTyper
+from upriver.dataflow.plan import TableSpec
+from upriver.dataflow.views import declare_view
+from upriver.errors import UnsupportedSql
+
+FIELDS = [("k", pa.int64()), ("tags", pa.list_(pa.string())), ("gap", pa.duration("us")), ("x", pa.int64())]
+TABLES = {name: TableSpec(name, pa.schema(FIELDS), ("k",)) for name in ("t", "u")}
+INNER = "SELECT k, x FROM t"
+
+# The place is marked with a caret.
+UNROUTABLE = [
+    "SELECT k, n FROM (SELECT max(k) AS k, count(*) AS n FROM t\nGROUP BY ^tags)",
+    "SELECT k FROM (SELECT 1 AS k, count(*) AS n FROM t GROUP BY ^gap)",
+    "SELECT count(x) AS k FROM (SELECT DISTINCT\n  ^gap, tags FROM t) GROUP BY x",
+    "SELECT tags FROM t\nEXCEPT ALL\n SELECT ^tags FROM u",
+    "SELECT k FROM (\n SELECT k, rank() OVER (PARTITION BY ^tags ORDER BY x) AS r FROM t) WHERE r < 3",
+    "SELECT t.k FROM t\nJOIN u ON ^t.tags = u.tags",
+    "SELECT t.k FROM t\nJOIN ^u ON t.x < u.x",
+    "SELECT w.k FROM w\nJOIN ^t AS u ON w.x < u.x",
+    "SELECT k FROM t\nWHERE ^tags IN (SELECT tags FROM u)",
+]
+
+
+@pytest.mark.parametrize("marked", UNROUTABLE)
+def test_rows_that_nothing_can_route_are_refused_at_their_place(marked: str) -> None:
+    place, sql = marked.index("^"), marked.replace("^", "")
+    line, column = marked.count("\n", 0, place) + 1, place - marked.rfind("\n", 0, place)
+    with pytest.raises(UnsupportedSql) as raised:
+        declare_view("v", sql, "k", TABLES, {"w": INNER}, LocalTyper(TABLES))
+    first, shown, caret = str(raised.value).splitlines()
+    assert first.startswith("view 'v'")
+    assert f"line {line}, column {column}: " in first
+    assert (shown, len(caret)) == (sql.splitlines()[line - 1], column)

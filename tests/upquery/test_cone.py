@@ -1,0 +1,364 @@
+"""What a cone keeps and what it does in which order; each test tells a story of a few rows."""
+
+from dataclasses import replace
+
+import pytest
+from cone_kit import ComparedCone, LoneCone, hashed, offer, trade, visit
+
+from upriver.errors import ProtocolError
+from upriver.ids import Epoch
+from upriver.upquery.rules import ALL_RULES
+from upriver.vnodes import vnodes_of
+
+VNODES = 8
+
+
+def fans() -> ComparedCone:
+    """Two epochs: page a has visits of 1 and 2 milliseconds, page b of 2 and 3."""
+    cone = ComparedCone("fans")
+    cone.publish(visit("a", 1), visit("a", 2), visit("b", 2), trade("X", 1))
+    cone.publish(visit("b", 3), trade("X", 2), trade("Y", 3))
+    return cone
+
+
+def hits() -> ComparedCone:
+    """Pages of offers rest on symbols, and those on sites, and on quantities of trades."""
+    cone = ComparedCone("hits")
+    cone.publish(offer(1, "a", "X"), offer(1, "b", "Y"), trade("X", 1), trade("Y", 2), visit("/", 1), visit("/", 2))
+    cone.publish(trade("Z", 3), visit("/", 3), offer(2, "c", "Z"))
+    return cone
+
+
+# What is kept -------------------------------------------------------------------------------------------------------
+
+
+def test_a_key_is_filled_as_of_the_applied_epoch() -> None:
+    cone = fans()
+    cone.want("a")
+    cone.step()
+    cone.finish()
+    assert cone.cone.applied == 0, "the lookup came first"
+    assert cone.look_up("a") == []
+    cone.check()
+    cone.run()
+    assert cone.look_up("a") == [("a", 2)]
+    cone.fill("b")
+    assert cone.cone.through(hashed("a", "b")).tolist() == [2, 2]
+    assert cone.look_up("a", "b") == [("a", 2), ("b", 2)]
+    cone.check()
+
+
+def test_epochs_pass_without_a_read_when_nothing_is_kept() -> None:
+    cone = fans()
+    assert cone.cone.work(cone.published) is None
+    assert cone.cone.applied == 2
+    cone.fill("a")
+    cone.evict("a")
+    cone.publish(visit("a", 1))
+    assert cone.cone.work(cone.published) is None
+    assert cone.cone.applied == 3
+
+
+def test_a_key_without_rows_is_present_and_empty() -> None:
+    cone = fans()
+    cone.run()
+    cone.fill("nowhere")
+    assert cone.look_up("nowhere") == []
+    assert cone.resting == 0
+    cone.publish(visit("nowhere", 3))
+    cone.run()
+    assert cone.look_up("nowhere") == [("nowhere", 1)]
+
+
+def test_k1_a_key_gains_what_it_has_not_rested_on_with_all_its_rows() -> None:
+    cone = fans()
+    cone.fill("a")
+    assert (cone.look_up("a"), cone.resting) == ([("a", 2)], 2)
+    cone.publish(visit("a", 3))  # trade Y of the second epoch is of 3
+    cone.run()
+    assert (cone.look_up("a"), cone.resting) == ([("a", 3)], 3)
+    cone.check()
+
+
+def test_k1_switched_off_leaves_out_older_rows() -> None:
+    cone = LoneCone("fans", replace(ALL_RULES, k1_keep_what_keys_rest_on=False))
+    cone.publish(visit("a", 1), trade("X", 1), trade("Y", 3))
+    cone.run()
+    cone.fill("a")
+    cone.publish(visit("a", 3))
+    cone.run()
+    assert cone.look_up("a") == [("a", 1)]
+
+
+def test_what_is_gained_two_edges_below_has_all_its_rows() -> None:
+    cone = hits()
+    cone.fill("a")
+    assert cone.look_up("a") == [("a", 1, 1)]
+    cone.publish(offer(3, "a", "Z"))
+    cone.run()
+    assert cone.look_up("a") == [("a", 2, 4)]
+    cone.check()
+
+
+def test_what_is_gained_by_a_key_that_was_gained_is_kept_too() -> None:
+    """In one epoch page a comes to rest on symbol Z, and Z on quantity 5."""
+    cone = hits()
+    cone.publish(visit("/", 5))
+    cone.fill("a")
+    cone.publish(offer(3, "a", "Z"), trade("Z", 5))
+    cone.run()
+    assert cone.look_up("a") == [("a", 3, 9)]
+    cone.check()
+
+
+def test_an_upserted_row_takes_its_key_elsewhere() -> None:
+    """A page's offer names another symbol, comes to another page's key, and goes."""
+    cone = hits()
+    cone.fill("a", "b")
+    cone.publish(offer(1, "a", "Y"))
+    cone.run()
+    assert cone.look_up("a", "b") == [("a", 1, 2), ("b", 1, 2)]
+    cone.publish(offer(1, "a", "Y", gone=True))
+    cone.run()
+    assert cone.look_up("a", "b") == [("b", 1, 2)]
+    cone.check()
+
+
+def test_a_row_without_a_partner_gets_one_and_loses_it() -> None:
+    cone = ComparedCone("deals")
+    cone.publish(trade("X", 3), offer(1, "a", "X", 2))
+    cone.fill("X")
+    assert cone.look_up("X") == [("X", 0, None)]
+    cone.publish(offer(2, "b", "X", 5))
+    cone.run()
+    assert cone.look_up("X") == [("X", 0, "b")]
+    cone.publish(offer(2, "b", "Y", 5))
+    cone.run()
+    assert cone.look_up("X") == [("X", 0, None)]
+    cone.check()
+
+
+# Evictions ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_eviction_forgets_what_only_its_keys_rested_on() -> None:
+    cone = fans()
+    cone.fill("a", "b")
+    assert cone.resting == 3
+    assert cone.evict("a", "nowhere") == 1
+    assert cone.resting == 2, "1 is gone, 2 and 3 are what b rests on"
+    assert cone.look_up("b") == [("b", 2)]
+    assert cone.cone.lacks(hashed("a"))
+    cone.check()
+    assert cone.evict("b") == 1
+    stats = cone.cone.stats()
+    assert (stats["present"], stats["resting"], stats["held"], stats["rows"]) == (0, 0, 0, 0)
+    assert stats["evicted"] == 2
+    assert cone.evict("b") == 0
+
+
+def test_an_eviction_forgets_edge_by_edge() -> None:
+    cone = hits()
+    cone.fill("a", "b")
+    assert cone.resting == 2 + 1 + 2, "two symbols, one site, two quantities"
+    cone.evict("a")
+    assert cone.resting == 1 + 1 + 1
+    cone.publish(trade("X", 9), trade("Y", 1))
+    cone.run()
+    assert cone.look_up("b") == [("b", 2, 3)]
+    cone.check()
+
+
+def a_gain() -> ComparedCone:
+    """Two keys are kept, one that shares what it rests on, and both gain some; another is about to be filled."""
+    cone = hits()
+    cone.fill("a", "b")
+    cone.publish(offer(2, "a", "Z"), offer(2, "b", "Z"), trade("Y", 1), trade("X", 3), offer(1, "d", "X"))
+    cone.want("d")
+    return cone
+
+
+def count_of_steps() -> int:
+    cone = a_gain()
+    steps = 0
+    while cone.step():
+        steps += 1
+    return steps
+
+
+def test_a_gain_and_a_fill_take_some_reads() -> None:
+    assert count_of_steps() == STEPS
+
+
+STEPS = 10
+"""Until all is done that ``a_gain`` leaves to do."""
+
+
+@pytest.mark.parametrize("keys", ["a", "ab", "abd"])
+def test_keys_are_evicted_between_any_two_reads(keys: str) -> None:
+    for moment in range(STEPS + 1):
+        cone = a_gain()
+        for _ in range(moment):
+            cone.step()
+        cone.evict(*keys)
+        cone.run()
+        cone.check()
+        assert set("ab") - set(keys) <= {key for key in "ab" if not cone.cone.lacks(hashed(key))}
+        cone.fill(*keys)
+        assert cone.look_up("a", "b", "d") == cone.expected("a", "b", "d") == [("a", 3, 7), ("b", 3, 6), ("d", 2, 4)]
+        cone.check()
+
+
+def test_what_a_key_gains_is_evicted_while_something_else_that_it_gains_is_filled() -> None:
+    """Page a gains 2, which b rests on too, and 3; b goes while 3 is filled, and 2 with it."""
+    moment = 0
+    while True:
+        cone = ComparedCone("fans")
+        cone.publish(visit("a", 1), visit("b", 2), trade("X", 2), trade("Y", 3))
+        cone.run()
+        cone.fill("a", "b")
+        cone.publish(visit("a", 2), visit("a", 3))
+        if [cone.step() for _ in range(moment)][-1:] == [False]:
+            break
+        cone.evict("b")
+        cone.run()
+        assert cone.look_up("a") == [("a", 2)]
+        cone.check()
+        moment += 1
+    assert moment > 4
+
+
+@pytest.mark.parametrize("p6", [True, False])
+def test_p6_a_key_that_somebody_waits_for_is_not_evicted(p6: bool) -> None:
+    cone = LoneCone("fans", replace(ALL_RULES, p6_asked_keys_stay=p6))
+    cone.publish(visit("a", 1), visit("b", 1))
+    cone.fill("a", "b")
+    cone.look_up("b")
+    cone.want("b")
+    assert cone.cone.evict_oldest(5, [hashed("a")]) == (0 if p6 else 1)
+    assert cone.cone.evict_oldest(5, []) == (1 if p6 else 0)
+    assert cone.present == hashed("b").tolist(), "it was read last"
+
+
+# Keys that move -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("by_slice", [True, False])
+def test_keys_that_are_given_up_in_the_midst_of_a_fill_are_not_kept(by_slice: bool) -> None:
+    moment = 0
+    while True:
+        cone = fans()
+        cone.run()
+        cone.want("a", "b")
+        ended = [cone.step() for _ in range(moment)][-1:] == [False]
+        if ended:
+            break
+        _give_up_a(cone, by_slice)
+        cone.run()
+        filled = not cone.cone.lacks(hashed("a"))
+        assert not cone.cone.lacks(hashed("b"))
+        assert not cone.cone.awaits(hashed("a", "b"))
+        assert cone.resting == (3 if filled else 2)
+        cone.check()
+        moment += 1
+    assert moment > 2
+
+
+def _give_up_a(cone: ComparedCone, by_slice: bool) -> None:
+    waits = cone.cone.awaits(hashed("a"))
+    vnode = int(vnodes_of(hashed("a"), VNODES)[0])
+    assert vnode != int(vnodes_of(hashed("b"), VNODES)[0])
+    gave_up = cone.cone.uproot(vnode, VNODES) if by_slice else cone.cone.give_up(hashed("a"))
+    assert gave_up == waits
+
+
+def test_a_key_that_was_given_up_is_wanted_again_before_the_fill_has_ended() -> None:
+    cone = fans()
+    cone.run()
+    cone.want("a")
+    cone.step()
+    assert cone.cone.stats()["pending"] == 1
+    cone.cone.give_up(hashed("a"))
+    assert cone.cone.stats()["pending"] == 0
+    cone.want("a")
+    cone.finish()
+    assert cone.cone.lacks(hashed("a"))
+    cone.run()
+    assert cone.look_up("a") == [("a", 2)]
+    cone.check()
+
+
+def test_p5_switched_off_fills_a_key_that_goes_elsewhere() -> None:
+    cone = LoneCone("fans", replace(ALL_RULES, p5_ask_where_the_key_goes=False))
+    cone.publish(visit("a", 1))
+    cone.run()
+    cone.want("a")
+    cone.step()
+    assert cone.cone.give_up(hashed("a"))
+    cone.run()
+    assert not cone.cone.lacks(hashed("a"))
+
+
+def test_a_slice_that_leaves_is_forgotten_and_told() -> None:
+    cone = fans()
+    cone.fill("a", "b")
+    vnode = int(vnodes_of(hashed("a"), VNODES)[0])
+    assert cone.cone.leave(vnode, VNODES).tolist() == hashed("a").tolist()
+    assert cone.present == hashed("b").tolist()
+    cone.check()
+
+
+def test_state_does_not_travel() -> None:
+    cone = fans()
+    cone.fill("a")
+    with pytest.raises(ProtocolError):
+        cone.cone.collect(hashed("a"))
+    with pytest.raises(ProtocolError):
+        cone.cone.install(())
+
+
+@pytest.mark.parametrize("k2", [True, False])
+def test_k2_keys_are_not_shown_before_the_epoch_that_was_shown_elsewhere(k2: bool) -> None:
+    cone = LoneCone("fans", replace(ALL_RULES, k2_never_back=k2))
+    cone.publish(visit("a", 1), trade("X", 1))
+    cone.run()
+    cone.cone.wait_until(Epoch(2))
+    cone.cone.wait_until(Epoch(1))
+    cone.fill("a")
+    assert (cone.cone.lacks(hashed("a")), cone.cone.awaits(hashed("a"))) == (k2, k2)
+    cone.publish(trade("Y", 1))
+    cone.run()
+    assert cone.look_up("a") == [("a", 2)]
+    assert not cone.cone.awaits(hashed("a"))
+
+
+# Turns --------------------------------------------------------------------------------------------------------------
+
+
+def test_lookups_and_epochs_take_turns() -> None:
+    """Keys are looked up all the time, and epochs are published all the time."""
+    cone = fans()
+    stands = []
+    for key in ("a", "b", "c", "d", "e"):
+        cone.want(key)
+        cone.publish(trade("X", 2))
+        cone.step()
+        cone.finish()
+        stands.append((cone.cone.applied, len(cone.present)))
+    assert stands == [(0, 1), (1, 1), (1, 3), (2, 3), (2, 5)]
+    cone.check()
+
+
+def test_keys_that_are_wanted_in_the_midst_of_a_fill_wait_for_the_next() -> None:
+    cone = fans()
+    cone.run()
+    cone.want("a")
+    cone.step()
+    cone.want("a", "b")
+    assert cone.cone.awaits(hashed("b"))
+    cone.finish()
+    assert cone.present == hashed("a").tolist()
+    assert cone.cone.awaits(hashed("b"))
+    cone.run()
+    assert len(cone.present) == 2
+    assert cone.cone.stats()["missed"] == 3, "a was missing twice: each lookup counts"
