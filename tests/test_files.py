@@ -90,6 +90,18 @@ class TestEveryFilesystem:
         files.create("e/1", b"b")
         assert files.read("e/1").to_pybytes() == b"b"
 
+    def test_a_directory_is_removed_once_it_is_empty(self, files: Files) -> None:
+        files.create("e/1/a", b"a")
+        files.remove_directory("e/1")
+        files.remove_directory("nowhere")
+        assert files.read("e/1/a").to_pybytes() == b"a"
+        files.remove("e/1/a")
+        files.remove_directory("e/1")
+        files.remove_directory("e/1")
+        assert files.names("e") == []
+        files.create("e/1/a", b"b")
+        assert files.read("e/1/a").to_pybytes() == b"b"
+
     def test_what_was_read_outlives_the_file(self, files: Files) -> None:
         files.create("a", b"still here")
         content = files.read("a")

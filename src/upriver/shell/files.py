@@ -4,12 +4,13 @@ Everything that is special about a local directory is in this module: mapping fi
 if it is absent, syncing, and locking the root. Elsewhere a path is relative to the root and uses ``/``.
 """
 
+import errno
 import fcntl
 import os
 import socket
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import IO, Protocol
 
 import pyarrow as pa
@@ -35,6 +36,9 @@ class Files(Protocol):
 
     def remove(self, path: str) -> None:
         """Remove a file; no error if it is not there."""
+
+    def remove_directory(self, path: str) -> None:
+        """Remove a directory if nothing is in it; no error if something is, or if it is not there."""
 
     def lock(self) -> IO[str] | None:
         """Take the root for this process until it ends or the returned file is closed. Raises LakeInUse."""
@@ -91,6 +95,13 @@ class LocalFiles:
         except FileNotFoundError:
             return
 
+    def remove_directory(self, path: str) -> None:
+        try:
+            os.rmdir(os.path.join(self._root, path))
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
+                raise
+
     def lock(self) -> IO[str] | None:
         os.makedirs(self._root, exist_ok=True)
         # The kernel frees this lock when the process dies, however it dies.
@@ -144,6 +155,12 @@ class RemoteFiles:
             self._fs.delete_file(f"{self._root}/{path}")
         except FileNotFoundError:
             return
+
+    def remove_directory(self, path: str) -> None:
+        # What somebody writes there between these two calls is lost: for directories that nobody writes to any more.
+        if not self._fs.get_file_info(fs.FileSelector(f"{self._root}/{path}", allow_not_found=True)):
+            with suppress(FileNotFoundError):
+                self._fs.delete_dir(f"{self._root}/{path}")
 
     def lock(self) -> IO[str] | None:
         return None

@@ -8,6 +8,7 @@
     indexes/<table>/<index>.json               an index that the table has got since; once it is there, it is complete
     supplements/<table>/<index>/<epoch>.json   such an index's runs of an epoch whose manifest does not have it
     rejected/<table>/<epoch>-<checksum>.arrow  rows that were set aside (rejected.py)
+    checkpoints/<epoch>/                       what regions keep at the end of an epoch (checkpoints.py)
     control/<term>.json                        one per driver that has owned the root
     ingest/<table>/                            Spark's own checkpoint of the table's stream
     loads/<table>.json                         how a table that is not a stream is cut into batches

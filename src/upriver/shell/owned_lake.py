@@ -48,30 +48,31 @@ class OwnedLake(Lake):
 
     def publish(self, manifest: Manifest) -> None:
         """Commit an epoch. Raises LakeInUse if another driver has taken the root over."""
-        self._commit(epoch_path(manifest.epoch), manifest.to_json(), f"epoch {manifest.epoch}")
+        self.commit(epoch_path(manifest.epoch), manifest.to_json(), f"epoch {manifest.epoch}")
 
     def supplement(self, channel: Channel, epoch: Epoch, runs: Iterable[RunInfo]) -> None:
         """Keep the runs that an index gets of an epoch; nobody sees them before ``complete``. Raises LakeInUse."""
         record = {"channel": channel, "epoch": epoch, "runs": [run.to_json() for run in runs]}
-        self._commit(supplement_path(channel, epoch), record, f"epoch {epoch} of {channel}")
+        self.commit(supplement_path(channel, epoch), record, f"epoch {epoch} of {channel}")
 
     def complete(self, table: str, index: tuple[str, ...]) -> None:
         """Commit an index of which every epoch has its runs, be it in a supplement. Raises LakeInUse."""
         channel = lake_channel(table, index)
-        self._commit(index_path(channel), {"table": table, "index": list(index)}, f"index {channel}")
+        self.commit(index_path(channel), {"table": table, "index": list(index)}, f"index {channel}")
 
-    def _commit(self, path: str, record: Mapping[str, Any], what: str) -> None:
-        if not self._is_owner():  # I4
-            raise LakeInUse(f"{self.root}: another driver has taken it over; this one must stop")
+    def commit(self, path: str, record: Mapping[str, Any], what: str) -> None:
+        """Create a JSON file that makes ``what`` exist. Raises LakeInUse if another driver has taken the root over."""
+        self.check_owner()
         try:
             self.write_record(path, record)
         except FileExistsError as error:
             raise LakeInUse(f"{self.root}: {what} was published by another driver") from error
 
-    def _is_owner(self) -> bool:
-        """Whether no other driver has opened a term since, or this one's at the very moment when we did."""
-        last_term = self.last_number("control")
-        return last_term == self.term and self.read_record(term_path(self.term))["owner"] == self._owner
+    def check_owner(self) -> None:
+        """Raise LakeInUse if another driver has opened a term since, or this one's at the very moment when we did."""
+        is_last = self.last_number("control") == self.term
+        if not is_last or self.read_record(term_path(self.term))["owner"] != self._owner:  # I4
+            raise LakeInUse(f"{self.root}: another driver has taken it over; this one must stop")
 
     def sweep(self, kept: set[str]) -> int:
         """Remove what batches that were never published, and indexes that are not complete, have left.

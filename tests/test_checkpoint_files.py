@@ -1,0 +1,276 @@
+"""Checkpoints in the lake: what is read is what was written, or a CorruptFile that names the file. Rules D2 and D7."""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from checkpoint_kit import (
+    CHANGES,
+    FIRST,
+    PLANS,
+    RECORD,
+    SECOND,
+    VNODES,
+    Kept,
+    Model,
+    a_lake,
+    add_epochs,
+    chunk_of,
+    chunks_of,
+    everything,
+    kept_of,
+    other,
+    read,
+    take,
+    written,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+from state_kit import MANY
+
+from upriver.errors import CorruptFile, LakeInUse, ProtocolError
+from upriver.ids import Epoch
+from upriver.shell.checkpoints import chain, checkpoint_path, load, publish, sweep
+from upriver.shell.lake import Lake, sealed
+from upriver.shell.owned_lake import OwnedLake
+from upriver.shell.state_files import Sizes
+from upriver.state.checkpoint import Checkpoint
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[OwnedLake]:
+    yield from a_lake(tmp_path)
+
+
+@MANY
+@given(
+    history=st.lists(CHANGES, min_size=1, max_size=4),
+    span_bytes=st.sampled_from([1, 500, 10_000]),
+    file_bytes=st.sampled_from([1, 2000, 100_000]),
+    chosen=st.sets(st.integers(0, VNODES - 1)),
+)
+def test_any_vnodes_are_read_as_a_dict_has_them(
+    tmp_path_factory: pytest.TempPathFactory,
+    history: list[dict[int, tuple[Kept, int]]],
+    span_bytes: int,
+    file_bytes: int,
+    chosen: set[int],
+) -> None:
+    lake = OwnedLake(str(tmp_path_factory.mktemp("lake")), RECORD, {})
+    add_epochs(lake, len(history))
+    models: dict[str, Model] = {"a": {}, "b": {}}
+    for number, changes in enumerate(history, 1):
+        now = {key: kept for key, (kept, _) in changes.items()}
+        by_worker = [{key: now[key] for key in now if changes[key][1] == worker} for worker in range(3)]
+        parts = {"a": by_worker, "b": [other(part) for part in by_worker]}
+        chunks = {region: [chunks_of(part, 2) for part in workers] for region, workers in parts.items()}
+        checkpoint = written(lake, number, number - 1 or None, chunks, Sizes(span_bytes, file_bytes))
+        publish(lake, checkpoint)
+        assert load(lake, Epoch(number)) == checkpoint
+        assert checkpoint.keys == 2 * len(changes)
+        models["a"] |= now
+        models["b"] |= other(now)
+    epochs = [checkpoint.epoch for checkpoint in chain(lake, PLANS)]
+    assert epochs == list(range(len(history), 0, -1))
+    for region, model in models.items():
+        assert read(lake, region, epochs, chosen) == kept_of(model, chosen)
+    lake.release()
+
+
+def test_no_checkpoint_is_no_chain(lake: OwnedLake) -> None:
+    assert chain(lake, {}) == ()
+    with pytest.raises(CorruptFile, match=r"checkpoints/000000000003/manifest\.json: the file is gone"):
+        load(lake, Epoch(3))
+
+
+def test_files_without_chunks_of_these_vnodes_are_not_opened(lake: OwnedLake) -> None:
+    low, high = chunk_of({1: Kept((1,))}), chunk_of({2**63: Kept((2,))})
+    checkpoint = written(lake, 1, None, {"a": [[low], [high]]})
+    publish(lake, checkpoint)
+    for file in checkpoint.files:
+        if file.spans[0].least == 1:
+            lake.files.remove(f"checkpoints/000000000001/{file.name}")
+    assert read(lake, "a", [1], range(8, VNODES)) == {2**63: Kept((2,))}
+    assert read(lake, "a", [1], []) == {}
+    with pytest.raises(CorruptFile, match="the file is gone"):
+        read(lake, "a", [1], [0])
+
+
+# Which chain ------------------------------------------------------------------------------------------------------
+
+
+def test_a_chain_goes_back_to_a_checkpoint_of_everything(lake: OwnedLake) -> None:
+    take(lake, 1, None, FIRST)
+    whole = take(lake, 4, None, FIRST)
+    second = take(lake, 6, 4, SECOND)
+    third = take(lake, 7, 6, {})
+    assert chain(lake, PLANS) == (third, second, whole)
+    assert everything(lake)[0] == kept_of(FIRST | SECOND)
+
+
+@pytest.mark.parametrize(
+    ("regions", "is_of_use"),
+    [({"a": "plan of a"}, True), ({}, True), ({"a": "another plan"}, False), (PLANS | {"c": "plan of c"}, False)],
+)
+def test_a_chain_serves_regions_with_the_very_plans(lake: OwnedLake, regions: dict[str, str], is_of_use: bool) -> None:
+    take(lake, 1, None, FIRST)
+    assert bool(chain(lake, regions)) == is_of_use
+
+
+def test_all_of_a_chain_must_have_the_regions(lake: OwnedLake) -> None:
+    """What the first has of region b is to be understood by another plan."""
+    publish(lake, Checkpoint(epoch=Epoch(1), base=None, regions={"a": "plan of a", "b": "before"}, files=()))
+    take(lake, 2, 1, SECOND)
+    assert chain(lake, PLANS) == ()
+    assert len(chain(lake, {"a": "plan of a"})) == 2
+
+
+def test_state_is_read_from_a_whole_chain_that_has_the_region(lake: OwnedLake) -> None:
+    take(lake, 1, None, FIRST)
+    take(lake, 2, 1, SECOND)
+    for epochs in ([2], [1, 2], [2, 1, 1], []):
+        with pytest.raises(ProtocolError, match="build on those of"):
+            read(lake, "a", epochs)
+    with pytest.raises(ProtocolError, match=r"no state of region 'c' in the checkpoints of epochs \[2, 1\]"):
+        read(lake, "c", [2, 1])
+
+
+# Publishing -------------------------------------------------------------------------------------------------------
+
+
+def test_d2_a_checkpoint_without_a_manifest_is_none(lake: OwnedLake) -> None:
+    first = take(lake, 1, None, FIRST)
+    second = written(lake, 2, 1, {"a": [chunks_of(SECOND, 1)]})
+    assert chain(lake, PLANS) == (first,)
+    publish(lake, second)
+    assert chain(lake, PLANS) == (second, first)
+
+
+def test_d2_its_files_are_there_when_its_manifest_is(lake: OwnedLake) -> None:
+    checkpoint = written(lake, 2, None, {"a": [chunks_of(FIRST, 1)]})
+    (file,) = checkpoint.files
+    with pytest.raises(ProtocolError, match=r"checkpoint of epoch 2: nowhere\.arrows were not written"):
+        publish(lake, replace(checkpoint, files=(file, replace(file, name="nowhere.arrows"))))
+    for base in (1, 2, 3):
+        with pytest.raises(ProtocolError, match=f"checkpoint of epoch 2: there is none of epoch {base} to build on"):
+            publish(lake, replace(checkpoint, base=Epoch(base)))
+    assert chain(lake, {}) == ()
+
+
+def test_a_checkpoint_is_published_once(lake: OwnedLake) -> None:
+    first = take(lake, 1, None, FIRST)
+    with pytest.raises(LakeInUse, match="the checkpoint of epoch 1 was published by another driver"):
+        publish(lake, replace(first, files=()))
+    assert load(lake, Epoch(1)) == first
+
+
+def test_i4_a_driver_that_was_taken_over_neither_publishes_nor_sweeps(lake: OwnedLake) -> None:
+    take(lake, 1, None, FIRST)
+    second = written(lake, 2, 1, {})
+    lake.release()
+    successor = OwnedLake(lake.root, RECORD, {})
+    with pytest.raises(LakeInUse, match="another driver has taken it over; this one must stop"):
+        publish(lake, second)
+    with pytest.raises(LakeInUse, match="another driver has taken it over; this one must stop"):
+        sweep(lake, [], Epoch(9))
+    publish(successor, second)
+    assert len(chain(lake, PLANS)) == 2
+    successor.release()
+
+
+# Damage -----------------------------------------------------------------------------------------------------------
+
+
+def cut_short(content: bytes) -> list[bytes]:
+    return [content[:length] for length in (*range(0, len(content), 41), len(content) - 1)]
+
+
+def one_bit_flipped(content: bytes) -> list[bytes]:
+    """Of every eleventh byte: there are thousands."""
+    return [content[:i] + bytes([content[i] ^ 1 << i % 8]) + content[i + 1 :] for i in range(0, len(content), 11)]
+
+
+def foreign(content: bytes) -> list[bytes]:
+    records: list[Any] = [None, [], {}, 7, {"epoch": 1}, {"format": 2}, {"format": 1, "epoch": 1, "base": None}]
+    records += [{"format": 1, "epoch": 1, "base": None, "regions": {}, "files": files} for files in (3, [3], [{}])]
+    return [*map(sealed, records), b"", b"null", b"[]", b"\xff\xfe", b"ARROW1\0\0", b"\x80\x04K\x07.", content * 2]
+
+
+def read_damaged(lake: Lake, path: Path) -> None:
+    """Reads everything, which must fail and name the file, with what can be done about it."""
+    with pytest.raises(CorruptFile) as raised:
+        everything(lake)
+    assert str(raised.value).startswith(f"{path}: "), raised.value
+    assert f"stop the app, remove the directory {lake.root}/checkpoints, and start it again" in str(raised.value)
+
+
+def all_paths(lake: Lake) -> list[Path]:
+    return sorted(Path(lake.root, "checkpoints").glob("*/*"))
+
+
+@pytest.mark.parametrize("damage", [cut_short, one_bit_flipped, foreign])
+def test_every_damage_to_every_file_is_found(lake: OwnedLake, damage: Callable[[bytes], list[bytes]]) -> None:
+    take(lake, 1, None, FIRST)
+    take(lake, 2, 1, SECOND)
+    before = everything(lake)
+    assert len(all_paths(lake)) == 6
+    for path in all_paths(lake):
+        content = path.read_bytes()
+        for damaged in damage(content):
+            path.write_bytes(damaged)
+            read_damaged(lake, path)
+        path.write_bytes(content)
+    assert everything(lake) == before
+
+
+def test_a_file_in_anothers_place_is_found(lake: OwnedLake) -> None:
+    take(lake, 1, None, FIRST)
+    take(lake, 2, 1, {**FIRST, 1: Kept((1, 3))})  # as many bytes
+    contents = {path: path.read_bytes() for path in all_paths(lake)}
+    for path, content in contents.items():
+        for theirs in set(contents.values()) - {content}:
+            path.write_bytes(theirs)
+            read_damaged(lake, path)
+        path.write_bytes(content)
+    assert kept_of(FIRST | {1: Kept((1, 3))}) == everything(lake)[0]
+
+
+def test_what_is_gone_or_no_file_is_named(lake: OwnedLake) -> None:
+    take(lake, 1, None, FIRST)
+    take(lake, 2, 1, SECOND)
+    for path in all_paths(lake):
+        content = path.read_bytes()
+        path.unlink()
+        if path.match("000000000002/manifest.json"):  # then it is none
+            assert everything(lake)[0] == FIRST
+        else:
+            read_damaged(lake, path)
+        path.mkdir()
+        read_damaged(lake, path)
+        path.rmdir()
+        path.write_bytes(content)
+
+
+def test_a_checkpoint_of_an_epoch_that_the_lake_does_not_have_is_refused(lake: OwnedLake) -> None:
+    publish(lake, written(lake, 12, None, {}))
+    with pytest.raises(CorruptFile, match=r"000000000012/manifest\.json: there is no epoch 12 in the lake"):
+        chain(lake, {})
+
+
+def test_a_checkpoint_that_builds_on_itself_is_refused(lake: OwnedLake) -> None:
+    take(lake, 1, None, FIRST)
+    path = Path(lake.root, checkpoint_path(Epoch(1)))
+    record = json.loads(path.read_bytes())["record"]
+    path.write_bytes(sealed({**record, "base": 1}))
+    with pytest.raises(CorruptFile, match="it builds on one of epoch 1, which is not before it"):
+        chain(lake, {})
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "12", "0000000000001", "-00000000001"])
+def test_a_foreign_directory_is_named(lake: OwnedLake, name: str) -> None:
+    Path(lake.root, "checkpoints", name).mkdir(parents=True)
+    with pytest.raises(CorruptFile, match=f"checkpoints/{name}: not a directory of this lake"):
+        chain(lake, {})
