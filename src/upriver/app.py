@@ -1,13 +1,9 @@
 """The app: what a user declares, starts and asks. DESIGN section 9."""
 
 import atexit
-import math
-import os
-import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from numbers import Real
 from typing import Any, Self
 
 import pyarrow as pa
@@ -24,6 +20,7 @@ from upriver.dataflow.views import declare_view, mapped_view
 from upriver.errors import DeclarationError, UnknownView, WaitTimeout
 from upriver.ids import Epoch
 from upriver.rescale import Rescale
+from upriver.settings import absolute, check_checkpoints, check_memory, check_more_than_none, check_name, listed
 from upriver.shell.keys import key_columns
 from upriver.spark.batch_view import rows_of_keys, view_as_of
 from upriver.spark.functions import Columns, declare_stateful_map
@@ -36,11 +33,10 @@ from upriver.spark.tables import declared_table
 from upriver.spark.typer import SparkTyper
 from upriver.vnodes import VNODES_DEFAULT, check_vnodes
 
+CHECKPOINT_INTERVAL_S = 60.0
+"""Seconds from one checkpoint to the next, unless the user says otherwise."""
 REPLAN_S_MAX = 120.0
 """Seconds in which a view can be added to an app that runs, or dropped, unless the caller says otherwise."""
-MEMORY_BUDGET_MIN = 1 << 20
-"""Bytes: with less, a worker would evict what it has just filled."""
-NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class App:
@@ -56,6 +52,9 @@ class App:
     memory_budget: bytes that the state of each worker may take; what partial views have not read for the longest time
     is forgotten, and filled again when it is next read. If views that keep every key take more, the app fails with
     BudgetExceeded, and loses nothing. ``None``: nothing is forgotten, and any amount may be taken.
+    checkpoint_interval_s, checkpoint_interval_epochs: seconds, and epochs, from one checkpoint of what views keep to
+    the next: a worker that is lost, or an app that is started again, reads that and the epochs since. ``None`` for
+    both: when :meth:`checkpoint` is called.
 
     Usable as a context manager, which stops the app at the end.
     """
@@ -72,6 +71,8 @@ class App:
         ingest_tasks: int | None = None,
         migration_step_budget_ms: float = 5.0,
         memory_budget: int | None = None,
+        checkpoint_interval_s: float | None = CHECKPOINT_INTERVAL_S,
+        checkpoint_interval_epochs: int | None = None,
     ) -> None:
         check_vnodes(vnodes)
         if not 1 <= workers <= vnodes:
@@ -80,12 +81,13 @@ class App:
             )
         if ingest_tasks is not None and ingest_tasks < 1:
             raise DeclarationError(f"ingest_tasks={ingest_tasks}: at least 1 is needed")
-        _check_budget(migration_step_budget_ms)
-        _check_memory(memory_budget)
+        check_more_than_none("migration_step_budget_ms", migration_step_budget_ms, "milliseconds")
+        check_memory(memory_budget)
+        check_checkpoints(checkpoint_interval_s, checkpoint_interval_epochs)
         use_own_python(spark)
         self._spark = spark
         self._config = RiverConfig(
-            root=_absolute(root),
+            root=absolute(root),
             workers=workers,
             vnodes=vnodes,
             token=token or secrets.token_urlsafe(32),
@@ -93,6 +95,8 @@ class App:
             groups=ingest_tasks,
             migration_step_budget_ms=migration_step_budget_ms,
             memory_budget=memory_budget,
+            checkpoint_interval_s=checkpoint_interval_s,
+            checkpoint_interval_epochs=checkpoint_interval_epochs,
         )
         self._sources: dict[str, Source] = {}
         self._tables: dict[str, TableSpec] = {}
@@ -132,7 +136,7 @@ class App:
         Raises DeclarationError, UnsupportedSql, or KeyTypeError for a key column of a type that cannot be hashed.
         """
         self._check_declaring("table")
-        _check_name("table", name)
+        check_name("table", name)
         if name in self._sources:
             raise DeclarationError(f"table {name!r} is declared twice")
         if trigger and not rows.isStreaming:
@@ -193,11 +197,11 @@ class App:
         if source not in self._tables:
             tables = ", ".join(self._tables) or "none yet"
             raise DeclarationError(f"stateful map {name!r}: there is no table {source!r}; there are: {tables}")
-        table, order = self._tables[source], _listed(order_by)
+        table, order = self._tables[source], listed(order_by)
         if self._river is None:
             table = in_order(table, order, f"stateful map {name!r}")
         op = declare_stateful_map(
-            name, table, _listed(key), func, schema, state, per=per, order_by=order, timezone=self._typer.timezone
+            name, table, listed(key), func, schema, state, per=per, order_by=order, timezone=self._typer.timezone
         )
         self._tables[source] = table
         self._sources[source] = replace(self._sources[source], table=table)
@@ -213,7 +217,7 @@ class App:
         self._keep({view: plan for view, plan in self._plans.items() if view != name}, timeout)
 
     def _check_free(self, name: str) -> None:
-        _check_name("view", name)
+        check_name("view", name)
         if name in self._plans or name in self._sources:
             raise DeclarationError(f"view {name!r}: there is a table or a view of that name already")
 
@@ -335,8 +339,17 @@ class App:
         assert self._client is not None
         return self._client.rescale(workers, moves=moves, strategy=strategy, keys_max=keys_max)
 
+    def checkpoint(self, *, timeout: float = 60.0) -> Epoch:
+        """Have all that views keep written to the lake, as of the end of an epoch, which is returned; all goes on.
+
+        Partial views are not in it: their keys are filled when they are looked up. Raises WaitTimeout after so many
+        seconds, and LakeError if the checkpoint was given up, because a worker was lost or the lake took no more; both
+        may be tried again.
+        """
+        return self._running().checkpoint(timeout)
+
     def status(self) -> dict[str, Any]:
-        """Epoch, workers, map version, and per view its rows, keys and bytes, as a plain dict."""
+        """Epoch, workers, map version, and per view its rows, keys and bytes, the last checkpoint, as a plain dict."""
         return self._running().status()
 
     def explain(self, view: str) -> str:
@@ -363,30 +376,3 @@ class App:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-
-
-def _check_name(what: str, name: str) -> None:
-    if not NAME.fullmatch(name):
-        raise DeclarationError(f"{what} {name!r}: a name is letters, digits and underscores, and starts with no digit")
-
-
-def _listed(columns: str | Sequence[str]) -> tuple[str, ...]:
-    return (columns,) if isinstance(columns, str) else tuple(columns)
-
-
-def _check_budget(milliseconds: float) -> None:
-    is_number = isinstance(milliseconds, Real) and not isinstance(milliseconds, bool)
-    if not (is_number and math.isfinite(milliseconds) and milliseconds > 0):
-        raise DeclarationError(f"migration_step_budget_ms={milliseconds!r}: give milliseconds, more than 0")
-
-
-def _check_memory(budget: object) -> None:
-    is_enough = isinstance(budget, int) and not isinstance(budget, bool) and budget >= MEMORY_BUDGET_MIN
-    if budget is not None and not is_enough:
-        raise DeclarationError(
-            f"memory_budget={budget!r}: give bytes for each worker, at least {MEMORY_BUDGET_MIN:,}, or None"
-        )
-
-
-def _absolute(root: str) -> str:
-    return root.rstrip("/") if "://" in root else os.path.abspath(root)

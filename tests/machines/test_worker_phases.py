@@ -38,26 +38,36 @@ from upriver.ids import Epoch, SnapshotId
 from upriver.machines.messages import (
     BeginStage,
     CloseInput,
+    DropCheckpoint,
     DropSnapshot,
     EpochFinished,
     Evict,
     GoOn,
     HoldStill,
+    KeepCheckpoint,
     ReadVnodes,
     Retire,
     StartedAnew,
+    TakeCheckpoint,
 )
 from upriver.machines.peers import QuestionRefused
 from upriver.machines.worker_events import (
+    AllStateRead,
     KeysRead,
     LookupGivenUp,
     PeerLost,
     PeersMet,
     RowsFetched,
+    StateNotWritten,
+    StateRead,
+    StateWritten,
     Stop,
+    TimeToCopy,
     TimeToEvict,
     WorkerEvent,
 )
+from upriver.state.checkpoint import StateChunk
+from upriver.state.keysets import NO_KEYS
 
 OF_EACH_KIND: list[WorkerEvent] = [
     assign(),
@@ -85,6 +95,14 @@ OF_EACH_KIND: list[WorkerEvent] = [
     RowsFetched(generation=0, view="v", rows=()),
     TimeToEvict(keys_max=1),
     Evict(eviction=1, view="v", keys=None),
+    StateRead(region="v", chunk=StateChunk(NO_KEYS, ())),
+    AllStateRead(),
+    TakeCheckpoint(checkpoint=1, at=Epoch(1), whole=True),
+    TimeToCopy(keys_max=1),
+    StateWritten(checkpoint=1, files=()),
+    StateNotWritten(checkpoint=1, error="the disk is full"),
+    KeepCheckpoint(checkpoint=1),
+    DropCheckpoint(checkpoint=1),
 ]
 BEFORE_ASSIGNMENT = {"Assign", "Retire", "LookupAsked", "LookupGivenUp", "KeysRead", "RowsFetched"}
 """The kinds of event that a worker may see before it is told what it keeps."""

@@ -39,14 +39,14 @@ def test_w5_a_snapshot_waits_for_its_cut_and_sees_nothing_of_the_next_epoch() ->
 
 @pytest.mark.parametrize("already", [applied("a", "b"), [*applied("a"), opened(2), rows(2, "b"), read(2, 1)]])
 def test_w5_a_cut_that_the_worker_has_passed_is_a_fault(already: Sequence[WorkerEvent]) -> None:
-    with pytest.raises(ProtocolError, match="snapshot 7 wants epoch 1, 2 is applied"):
+    with pytest.raises(ProtocolError, match="the end of epoch 1 is asked for, and 2 is applied"):
         worker(assign(), *already).step(take(7, at=1))
 
 
 def test_w5_a_cut_that_the_worker_is_just_leaving_is_a_fault_and_not_taken() -> None:
     machine = worker(assign(), *applied("a"), opened(2), rows(2, "b"))
     assert machine.step(take(7, at=1)) == []
-    with pytest.raises(ProtocolError, match="snapshot 7 wants epoch 1, 2 is applied"):
+    with pytest.raises(ProtocolError, match="the end of epoch 1 is asked for, and 2 is applied"):
         machine.step(read(2, 1))
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from upriver.dataflow.graph import DataflowPlan
-from upriver.ids import Channel, Epoch, Incarnation, VnodeId, WorkerId
+from upriver.ids import BEGINNING, Channel, Epoch, Incarnation, VnodeId, WorkerId
 from upriver.machines.coordinator_events import CoordinatorAction, Tell
 from upriver.machines.ledger import Ledger
 from upriver.machines.messages import Assign, OpenEpoch, ReadVnodes, ToWorker
@@ -19,13 +19,15 @@ EPOCHS_AHEAD_MAX = 4
 class Member:
     """The current incarnation in one worker's place.
 
-    assigned: it was told what it keeps. generation: of what it says. reads: whose slices it was told to read.
+    assigned: it was told what it keeps. is_restored: it has it, if checkpoints do. generation: of what it says.
+    reads: whose slices it was told to read.
     """
 
     worker: WorkerId
     incarnation: Incarnation
     address: str
     assigned: bool = False
+    is_restored: bool = False
     generation: int = 0
     reads: tuple[VnodeId, ...] = ()
     sent: Epoch = field(default=Epoch(0))
@@ -45,6 +47,8 @@ class Cluster:
     maps: dict[str, VnodeMap]
     ledger: Ledger
     generation: int = 0
+    chain: tuple[Epoch, ...] | None = None
+    """Checkpoints to begin with, newest first; ``None``: none are ever taken."""
     serve_from: Epoch = field(default=Epoch(0))
     """What was published when all began anew: some of it may have been seen by then."""
     members: dict[WorkerId, Member] = field(default_factory=dict)
@@ -59,8 +63,8 @@ class Cluster:
         return next((m for _, m in sorted(self.members.items()) if m.incarnation == incarnation), None)
 
     def is_complete(self) -> bool:
-        """Whether every place is filled."""
-        return all(worker in self.members and self.members[worker].assigned for worker in self.workers)
+        """Whether every place is filled, and everybody has restored what there is to be restored."""
+        return all(worker in self.members and self.members[worker].is_restored for worker in self.workers)
 
     @property
     def keeps_only_what_is_read(self) -> bool:
@@ -69,8 +73,11 @@ class Cluster:
 
     @property
     def start_at(self) -> Epoch:
-        """The epoch that a worker may begin at with nothing. Where every key is kept, that is before the first."""
-        return self.ledger.through if self.keeps_only_what_is_read else Epoch(0)
+        """The epoch that a worker may begin at with what checkpoints have of its keys, or, where only what is read is
+        kept, with nothing."""
+        if self.keeps_only_what_is_read:
+            return self.ledger.through
+        return self.chain[0] if self.chain else BEGINNING
 
     @property
     def has_begun(self) -> bool:
@@ -102,10 +109,11 @@ class Cluster:
             self.tell(member, message)
 
     def assign(self, member: Member, start_at: Epoch, serve_from: Epoch) -> None:
-        """Tell a member what it keeps: nothing, as of ``start_at``."""
+        """Tell a member what it keeps, as of ``start_at``."""
         if not member.assigned:  # it has said nothing yet; else it will say when it has started anew
             member.generation = self.generation
         member.assigned = True
+        member.is_restored = not self.chain
         member.sent = member.finished = start_at
         member.reads = self.reading.vnodes_of_worker(member.worker)
         assign = Assign(
@@ -114,16 +122,17 @@ class Cluster:
             maps=dict(self.maps),
             reads=member.reads,
             start_at=start_at,
-            serve_from=serve_from,
+            serve_from=Epoch(max(serve_from, start_at)),
             generation=self.generation,
+            chain=self.chain,
         )
         self.tell(member, assign)
 
     def start_anew(self) -> None:
-        """All workers begin from nothing, as another generation."""
+        """All workers begin from the newest checkpoint, or from nothing, as another generation."""
         self.generation += 1
         self.serve_from = self.ledger.published
-        self.ledger.start_anew()
+        self.ledger.start_anew(self.chain[0] if self.chain else BEGINNING)
         for worker, member in sorted(self.members.items()):
             if member.assigned or worker in self.workers:  # else it is to join, when all are ready for it
                 self.assign(member, start_at=self.start_at, serve_from=self.ledger.published)
@@ -131,6 +140,7 @@ class Cluster:
     def replan(self, plans: tuple[DataflowPlan, ...], epochs: Sequence[Mapping[Channel, int]]) -> None:
         """Keep these views, by the map that there is. epochs: as the ledger has it."""
         self.plans = plans
+        self.chain = None if self.chain is None else ()
         self.maps = {region.name: self.reading for plan in plans for region in plan.spread}
         self.ledger.replan(plans, epochs)
 

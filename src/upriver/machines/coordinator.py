@@ -9,12 +9,18 @@ from nothing and applies all epochs again, while the others go on.
 Rules C1 to C4: ``docs/design/0001-river.md``. Rescales, C5 to C8: ``docs/design/rescale.md``.
 """
 
+from collections.abc import Sequence
+
 from upriver.dataflow.graph import DataflowPlan
 from upriver.ids import Epoch, Incarnation, WorkerId
+from upriver.machines.checkpoints import Checkpoints
 from upriver.machines.cluster import Cluster, Member
 from upriver.machines.coordinator_events import (
     AbortWanted,
     AppFailed,
+    CheckpointPublished,
+    CheckpointUnpublished,
+    CheckpointWanted,
     CoordinatorAction,
     CoordinatorEvent,
     EpochEnded,
@@ -35,6 +41,9 @@ from upriver.machines.ledger import Ledger
 from upriver.machines.meetings import Meetings
 from upriver.machines.messages import (
     BeginStage,
+    CheckpointCut,
+    CheckpointSpoilt,
+    CheckpointWritten,
     Counted,
     EpochFinished,
     EpochOver,
@@ -44,6 +53,7 @@ from upriver.machines.messages import (
     Moved,
     PeerLeft,
     PeersLost,
+    Restored,
     Retire,
     RowsApplied,
     RowsSettled,
@@ -60,13 +70,24 @@ from upriver.machines.rescales import Rescales
 from upriver.machines.rules import ALL_RULES, Rules
 from upriver.machines.scans import Scans
 from upriver.machines.strategies import Strategy
+from upriver.state.checkpoint import Checkpoint
 from upriver.vnodes import VnodeMap
 
 
 class CoordinatorMachine:
     """``step(event) -> actions``; see the module's docstring."""
 
-    def __init__(self, vnode_map: VnodeMap, plans: tuple[DataflowPlan, ...], rules: Rules = ALL_RULES) -> None:
+    def __init__(
+        self,
+        vnode_map: VnodeMap,
+        plans: tuple[DataflowPlan, ...],
+        rules: Rules = ALL_RULES,
+        checkpoints: Sequence[Checkpoint] | None = None,
+        checkpoint_epochs: int | None = None,
+    ) -> None:
+        """checkpoints: a chain, newest first, out of which workers restore these views; ``None`` if none are to be
+        taken, either. checkpoint_epochs: how many epochs end between two; ``None``: they are taken when somebody wants
+        one."""
         self._rules = rules
         self._ledger = Ledger(plans, rules.c1_all_workers_finish, rules.c9_rows_have_arrived)
         self.cluster = Cluster(
@@ -76,7 +97,11 @@ class CoordinatorMachine:
             reading=vnode_map,
             maps={region.name: vnode_map for plan in plans for region in plan.spread},
             ledger=self._ledger,
+            chain=None if checkpoints is None else tuple(checkpoint.epoch for checkpoint in checkpoints),
         )
+        if checkpoints:
+            self._ledger.resume(checkpoints[0].epoch)
+        self._checkpoints = Checkpoints(self.cluster, checkpoints or (), checkpoint_epochs)
         self._scans = Scans(self.cluster)
         self._meetings = Meetings(self.cluster)
         self._rescales = Rescales(self.cluster, self._scans, self._meetings)
@@ -122,6 +147,12 @@ class CoordinatorMachine:
                 self._wanted.append(event)
             case EvictWanted():
                 self._evictions.wanted(event)
+            case CheckpointWanted():
+                self._checkpoints.wanted(event)
+            case CheckpointPublished():
+                self._checkpoints.published(event)
+            case CheckpointUnpublished():
+                self._checkpoints.unpublished(event)
             case RescaleWanted():
                 self._rescales.wanted(event)
             case AbortWanted():
@@ -141,11 +172,13 @@ class CoordinatorMachine:
             self._is_torn = False
             self._rescales.all_begin_anew()
         self._end_epochs()
-        self._rescales.advance(takes_up=not self._wanted)
+        self._rescales.advance(takes_up=not self._wanted and self._checkpoints.is_idle)
         while self._wanted and (self._may_replan() or not self._rules.c11_views_change_between_epochs):  # C11
             self._replan(self._wanted.pop(0))
         if self._ledger.is_staged:
             self._see_that_all_have_met()
+        if self._may_checkpoint():
+            self._checkpoints.begin()
         rescales, scans = self._rescales, self._scans
         if rescales.takes_scans:
             scans.take_now()
@@ -161,14 +194,23 @@ class CoordinatorMachine:
     @property
     def _opens_epochs(self) -> bool:
         """Whether epochs may be opened that nobody has had yet."""
-        return self._rescales.opens_epochs and not (self._wanted and self._rescales.is_over)
+        waits = (self._wanted and self._rescales.is_over) or self._checkpoints.holds_epochs
+        return self._rescales.opens_epochs and not waits
+
+    def _may_checkpoint(self) -> bool:
+        """D5: whether no key moves, or is about to. If there are none to take, nobody will."""
+        if self.cluster.chain is None or self._is_torn:
+            return False
+        return self._rescales.is_over or not self._rules.d5_keys_stay
 
     def _may_replan(self) -> bool:
         """Whether nothing is under way that the views must not change below."""
-        return self._rescales.is_over and self.cluster.is_quiet() and self._scans.is_idle
+        is_idle = self._scans.is_idle and self._checkpoints.is_idle
+        return self._rescales.is_over and self.cluster.is_quiet() and is_idle
 
     def _replan(self, wanted: PlansWanted) -> None:
         """Other views from now on: all workers begin anew, and read what there is (C11)."""
+        self._checkpoints.forget()
         self.cluster.replan(wanted.plans, wanted.epochs)
         self._rescales.replanned()
         self.cluster.start_anew()
@@ -207,6 +249,7 @@ class CoordinatorMachine:
             return
         if not self._stopping:
             self._tear()  # while it is known what was opened for it
+        self._checkpoints.torn()
         del self.cluster.members[member.worker]
         self._ledger.forget(member.worker)
         self._scans.lost(incarnation)
@@ -218,6 +261,7 @@ class CoordinatorMachine:
         has all begin anew; and where no epoch was opened yet, there is nothing to lose."""
         exchanges = self._ledger.is_staged and self.cluster.has_begun and not self._rescales.in_lock_step
         if exchanges and self._rules.c10_anew_when_torn:  # C10
+            self._checkpoints.torn()
             self._is_torn = True
 
     # What workers say
@@ -256,6 +300,14 @@ class CoordinatorMachine:
             case StageDone():
                 member.stats = message.stats
                 self._ledger.stage_done(member.worker, message)
+            case Restored():
+                member.is_restored = True
+            case CheckpointCut():
+                self._checkpoints.cut(member, message)
+            case CheckpointWritten():
+                self._checkpoints.written(member, message)
+            case CheckpointSpoilt():
+                self._checkpoints.spoilt(member, message)
             case SnapshotTaken():
                 self._scans.taken(member, message)
             case SnapshotSpoilt():

@@ -9,6 +9,7 @@ from upriver.errors import UpriverError
 from upriver.ids import Channel, Epoch, Incarnation, SnapshotId, VnodeId, WorkerId
 from upriver.machines.messages import FromWorker, ToWorker
 from upriver.machines.strategies import Strategy
+from upriver.state.checkpoint import StateFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +76,29 @@ class EvictWanted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointWanted:
+    """Somebody wants a checkpoint, as of now. ticket: names who does."""
+
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointPublished:
+    """The checkpoint is in the lake, and can be restored. files: all that it has."""
+
+    checkpoint: int
+    files: tuple[StateFile, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointUnpublished:
+    """The checkpoint could not be published. error: why, for a person."""
+
+    checkpoint: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RescaleWanted:
     """Somebody wants so many workers, or these vnodes at these workers. ticket: names the request; never used twice.
 
@@ -108,6 +132,9 @@ CoordinatorEvent = (
     | SnapshotAsked
     | PlansWanted
     | EvictWanted
+    | CheckpointWanted
+    | CheckpointPublished
+    | CheckpointUnpublished
     | RescaleWanted
     | AbortWanted
     | StopAsked
@@ -162,6 +189,39 @@ class EvictionOver:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PublishCheckpoint:
+    """All parts of the checkpoint are in the lake: let it exist. base: the epoch of the one that it builds on."""
+
+    checkpoint: int
+    epoch: Epoch
+    base: Epoch | None
+    files: tuple[StateFile, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointReady:
+    """What ``tickets`` have waited for is in a checkpoint. chain: the epochs of all that are of use, newest first."""
+
+    tickets: tuple[int, ...]
+    epoch: Epoch
+    chain: tuple[Epoch, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointFailed:
+    """The checkpoint was given up; asking again may help. why: for a person."""
+
+    tickets: tuple[int, ...]
+    epoch: Epoch
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForgetCheckpoints:
+    """None that there is will be of use: the views are others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StartWorkers:
     """Fill these places, which are new or were given up before."""
 
@@ -213,6 +273,10 @@ CoordinatorAction = (
     | SnapshotFailed
     | PlansTaken
     | EvictionOver
+    | PublishCheckpoint
+    | CheckpointReady
+    | CheckpointFailed
+    | ForgetCheckpoints
     | StartWorkers
     | RescaleBegun
     | RescaleEnded

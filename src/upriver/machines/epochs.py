@@ -5,6 +5,7 @@ from collections import Counter
 from upriver.errors import IllegalEvent, ProtocolError
 from upriver.ids import Epoch
 from upriver.machines.cones import work_on_all
+from upriver.machines.copying import take_checkpoint
 from upriver.machines.following import Following, Reading, Unread
 from upriver.machines.messages import (
     NO_STAGE,
@@ -32,11 +33,13 @@ def open_epoch(phase: Following, event: OpenEpoch) -> None:
             raise ProtocolError(f"epoch {event.epoch} was opened after {phase.opened}")
     phase.opened = event.epoch
     phase.unread.append(Unread(event.epoch, phase.reads, event.mixed))
-    _read_next(phase)
+    read_next(phase)
 
 
-def _read_next(phase: Following) -> None:
-    if phase.reading is not None or not phase.unread:
+def read_next(phase: Following) -> None:
+    """Read the next epoch that is open, if nothing is being read."""
+    must_wait = phase.is_restoring and phase.rules.d3_restore_first  # D3
+    if phase.reading is not None or not phase.unread or must_wait:
         return
     unread = phase.unread.popleft()
     phase.reading = Reading(unread.epoch, unread.mixed, dict.fromkeys(phase.fed_by, 0))
@@ -82,14 +85,16 @@ def finish_epoch(phase: Following) -> None:
     applied = {name: counts[name] for name in phase.shares}
     phase.say(EpochFinished(epoch=epoch, read=reading.read, applied=applied, stats=phase.stats()))
     take_snapshots(phase)
+    take_checkpoint(phase)
     ask_again(phase)
-    _read_next(phase)
+    read_next(phase)
 
 
 def epoch_over(phase: Following, event: EpochOver) -> None:
     """Every row of a mixed epoch is where it belongs."""
     phase.reflected = Epoch(max(phase.reflected, event.epoch))
     take_snapshots(phase)
+    take_checkpoint(phase)
     ask_again(phase)
 
 

@@ -10,12 +10,13 @@ import pyarrow as pa
 from upriver.dataflow.graph import DataflowPlan, RegionPlan
 from upriver.dataflow.keeping import Region
 from upriver.ids import Channel, Epoch, Incarnation, VnodeId, WorkerId
-from upriver.machines.messages import NO_STAGE, Assign, FromWorker, Meet, TakeSnapshot
+from upriver.machines.messages import NO_STAGE, Assign, FromWorker, Meet, TakeCheckpoint, TakeSnapshot
 from upriver.machines.peers import Envelope, PeerMessage, Question
 from upriver.machines.rules import Rules
 from upriver.machines.share import Share
 from upriver.machines.strategies import MIGRATORS, Strategy
 from upriver.machines.worker_events import Report, SendPeer, WorkerAction
+from upriver.state.changes import Changes
 from upriver.upquery.cone import Cone
 from upriver.upquery.partial_region import PartialRegion
 from upriver.vnodes import VnodeMap
@@ -118,6 +119,14 @@ class Following:
     """They take more, and there are keys to be evicted."""
     uprooted: bool = False
     """Some of them wait for keys that will be present elsewhere."""
+    is_restoring: bool = False
+    """What this worker keeps is being read out of checkpoints."""
+    checkpoint: TakeCheckpoint | None = None
+    """The one whose cut lies ahead."""
+    copying: TakeCheckpoint | None = None
+    """The one that is being taken, until it is known whether it is kept."""
+    is_sealed: bool = False
+    """All of this worker's part was copied."""
     snapshots: list[TakeSnapshot] = field(default_factory=list)
     """All and only the snapshots whose cut lies ahead. Cuts may go back, when the foremost worker is lost."""
     meet: Meet | None = None
@@ -190,7 +199,9 @@ def started(event: Assign, build_region: BuildRegion, rules: Rules, memory_budge
             vnode_map = event.maps[region.name]
             migrator = make(event.worker, vnode_map)
             state = _state_of(plan, region, build_region, rules, event.start_at)
-            shares[region.name] = Share(region.name, state, migrator, len(vnode_map.owners))
+            share = shares[region.name] = Share(region.name, state, migrator, len(vnode_map.owners), rules)
+            if event.chain is not None and share.partial is None:
+                share.changes = Changes()
             for port, channel in region.lake_ports:
                 fed_by.setdefault(channel, []).append((region.name, port))
     return Following(

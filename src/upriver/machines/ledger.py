@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from upriver.dataflow.graph import DataflowPlan
 from upriver.errors import ProtocolError
-from upriver.ids import Channel, Epoch, WorkerId
+from upriver.ids import BEGINNING, Channel, Epoch, WorkerId
 from upriver.machines.messages import NO_STAGE, EpochFinished, RowsApplied, RowsSettled, StageDone
 
 
@@ -133,11 +133,15 @@ class Ledger:
         for account in self._accounts.values():
             account.done.pop(worker, None)
 
-    def start_anew(self) -> None:
-        """All workers begin from nothing."""
+    def start_anew(self, at: Epoch = BEGINNING) -> None:
+        """All workers begin with what there was at the end of an epoch."""
         self._accounts.clear()
         if self.is_staged:
-            self.through = Epoch(0)
+            self.through = at
+
+    def resume(self, at: Epoch) -> None:
+        """Nobody has begun, and all will with what there was at the end of an epoch."""
+        self.through = at
 
     def stage_due(self, workers: Collection[WorkerId]) -> tuple[Epoch, int] | None:
         """The stage that can begin by now, which it does. workers: all that must take part."""

@@ -7,6 +7,7 @@ from upriver.dataflow.graph import DataflowPlan
 from upriver.ids import Channel, Epoch, Incarnation, MapVersion, SnapshotId, VnodeId, WorkerId
 from upriver.machines.strategies import Strategy
 from upriver.migration.events import AbortAsked, RescaleAnnounced
+from upriver.state.checkpoint import StateFile
 from upriver.vnodes import VnodeMap
 
 NO_STAGE = -1
@@ -17,9 +18,11 @@ NO_STAGE = -1
 class Assign:
     """Who a worker is and what it keeps: the first message to a new incarnation, and again when all start anew.
 
-    maps: of each region. reads: the vnodes whose slices this worker reads. start_at: the epoch that its state,
-    which is empty, reflects. serve_from: it answers no lookup before it has applied this epoch.
-    generation: how often all workers have been assigned anew.
+    maps: of each region. reads: the vnodes whose slices this worker reads. start_at: the epoch that its state
+    reflects, once it is restored. serve_from: it answers no lookup before it has applied this epoch.
+    generation: how often all workers have been assigned anew. chain: the epochs of the checkpoints, newest first, out
+    of which it restores what it keeps, and says ``Restored``; ``()``: it begins with nothing; ``None``: that, and no
+    checkpoint will be taken.
     """
 
     worker: WorkerId
@@ -29,6 +32,7 @@ class Assign:
     start_at: Epoch
     serve_from: Epoch
     generation: int
+    chain: tuple[Epoch, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +138,32 @@ class Evict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TakeCheckpoint:
+    """Copy what has changed since the last checkpoint, as of the end of epoch ``at``, and say ``CheckpointWritten``.
+
+    whole: copy everything.
+    """
+
+    checkpoint: int
+    at: Epoch
+    whole: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepCheckpoint:
+    """The checkpoint is in the lake, and the next one builds on it."""
+
+    checkpoint: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropCheckpoint:
+    """The checkpoint is given up."""
+
+    checkpoint: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Retire:
     """Stop and give the task slot back."""
 
@@ -152,6 +182,9 @@ ToWorker = (
     | TakeSnapshot
     | DropSnapshot
     | Evict
+    | TakeCheckpoint
+    | KeepCheckpoint
+    | DropCheckpoint
     | Retire
 )
 
@@ -176,6 +209,34 @@ class StartedAnew:
     """The worker has been assigned again: what it says from here on is of this generation."""
 
     generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restored:
+    """What this worker keeps is here, as of the epoch that it was to start at."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointCut:
+    """This worker stands at the checkpoint's cut, and knows what it is to have: epochs may go on."""
+
+    checkpoint: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointWritten:
+    """This worker's part of the checkpoint is in the lake, in these files."""
+
+    checkpoint: int
+    files: tuple[StateFile, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSpoilt:
+    """This worker's part of the checkpoint could not be written. error: why, for a person."""
+
+    checkpoint: int
+    error: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -316,6 +377,10 @@ class WorkerFailed:
 
 FromWorker = (
     StartedAnew
+    | Restored
+    | CheckpointCut
+    | CheckpointWritten
+    | CheckpointSpoilt
     | EpochFinished
     | Counted
     | Evicted

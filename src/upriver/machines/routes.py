@@ -1,10 +1,11 @@
 """Through a worker's distributors: rows, questions and state go in, and what they want comes out."""
 
+from upriver.machines.copying import write_chunk
 from upriver.machines.following import NOTHING_TOLD, Following, Told
 from upriver.machines.lookups import asked_here, no_longer_waiting
 from upriver.machines.messages import Moved, PeerLeft, Settled
 from upriver.machines.peers import ForRegion, Hot, Question
-from upriver.machines.share import Applied, AskedHere, Gave, LeftBehind, LeftOut, Outcome, Took, Uprooted
+from upriver.machines.share import Applied, AskedHere, Copied, Gave, LeftBehind, LeftOut, Outcome, Took, Uprooted
 from upriver.machines.strategies import left_to_give, slices_given
 from upriver.machines.worker_events import SetRowsAside
 from upriver.migration.actions import Leave, ReportGone, ReportSettled, Send
@@ -38,6 +39,8 @@ def carry_out(phase: Following, region: str, outcomes: list[Outcome]) -> None:
                 phase.given += keys
             case Took(keys):
                 phase.taken += keys
+            case Copied(chunk):
+                write_chunk(phase, region, chunk)
             case Send(to=peer, message=message):
                 phase.loads_out += isinstance(message, Acquire)
                 phase.tell(peer, ForRegion(region=region, message=message))

@@ -16,6 +16,7 @@ from upriver.dataflow.set_aside import SetAside
 from upriver.errors import ProtocolError, RowError
 from upriver.ids import Epoch, MapVersion, VnodeId, WorkerId
 from upriver.machines.peers import Portion, Question
+from upriver.machines.rules import Rules
 from upriver.machines.strategies import MIGRATORS, Migrator, Strategy, new_owner
 from upriver.migration.actions import (
     Collect,
@@ -30,7 +31,9 @@ from upriver.migration.actions import (
 )
 from upriver.migration.events import CollectAsked, Collected, Event, Interrogated, Received
 from upriver.migration.messages import RowsSent
-from upriver.state.keysets import key_set
+from upriver.state.changes import Changes
+from upriver.state.checkpoint import StateChunk
+from upriver.state.keysets import NO_KEYS, key_set
 from upriver.upquery.cone import Cone
 from upriver.upquery.partial_region import PartialRegion
 
@@ -87,8 +90,26 @@ class Uprooted:
     """Questions wait here for keys that will not be present here."""
 
 
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """What a checkpoint is to have of some keys, which change now."""
+
+    chunk: StateChunk
+
+
 Outcome = (
-    LeftBehind | Uprooted | Applied | LeftOut | AskedHere | Gave | Took | Send | ReportSettled | ReportGone | Leave
+    LeftBehind
+    | Uprooted
+    | Applied
+    | LeftOut
+    | AskedHere
+    | Gave
+    | Took
+    | Copied
+    | Send
+    | ReportSettled
+    | ReportGone
+    | Leave
 )
 
 
@@ -106,8 +127,12 @@ class Travelled:
 class Share:
     """``step(event) -> outcomes``. ``region`` is there to be read."""
 
-    def __init__(self, name: str, region: Region | PartialRegion | Cone, migrator: Migrator, vnodes: int) -> None:
+    def __init__(
+        self, name: str, region: Region | PartialRegion | Cone, migrator: Migrator, vnodes: int, rules: Rules
+    ) -> None:
         self.region: Keeping = region
+        self.changes: Changes | None = None
+        """If there are checkpoints of the region: those of keys that are read are filled again."""
         self.partial = region if isinstance(region, PartialRegion | Cone) else None
         """The region, if it keeps only what is read."""
         self.cone = region if isinstance(region, Cone) else None
@@ -120,6 +145,7 @@ class Share:
         """Of the map by which the keys are kept; while they move, by which they were."""
         self._name = name
         self._vnodes = vnodes
+        self._rules = rules
 
     @property
     def can_give(self) -> bool:
@@ -152,6 +178,9 @@ class Share:
         """Do what the distributor wants; returns what it is to be told of it."""
         match action:
             case PassDown(rows=Portion() as portion):
+                if self._rules.d1_copy_before_change:  # D1
+                    outcomes += self._copied_before(portion.batch.hash64)
+                self._note(portion.batch.hash64)
                 with self._naming(portion.epoch):
                     self._apply(portion)
                 outcomes.append(Applied(portion.epoch, len(portion)))
@@ -173,11 +202,13 @@ class Share:
                 return [Collected(keys=keys, state=state)]
             case TakeState():
                 self.region.install(_as_state(action.state))
+                self._note_moved(action.keys)
                 outcomes.append(Took(len(action.keys)))
             case Drop(keys=keys):
                 if self.partial and self.partial.give_up(keys):
                     outcomes.append(Uprooted())
                 self.region.drop(keys)
+                self._note_moved(keys)
             case Send():
                 self._count(action, cause)
                 outcomes.append(action)
@@ -193,6 +224,58 @@ class Share:
         phase = self.migrator.phase
         shown = Epoch(0) if self.cone is None else self.cone.applied
         return [LeftBehind(new_owner(phase, vnode), self.partial.leave(vnode, self._vnodes), shown) for vnode in vnodes]
+
+    # Checkpoints
+
+    def restore(self, chunk: StateChunk) -> None:
+        """Take in what a checkpoint has of some keys that nothing is kept of."""
+        self.region.install(chunk.parts)
+
+    def cut(self, *, whole: bool) -> None:
+        """A checkpoint is taken as things stand: of what has changed since the last one, or of all."""
+        if self.changes is not None:
+            self.changes.cut(self.region.keys_of(0, 1) if whole else None)
+
+    @property
+    def is_to_copy(self) -> bool:
+        """Whether a checkpoint lacks some keys that it is to have."""
+        return self.changes is not None and self.changes.left
+
+    def copy(self, keys_max: int) -> StateChunk | None:
+        """What the checkpoint is to have of the next keys; ``None`` if it has all."""
+        due = NO_KEYS if self.changes is None else self.changes.next(keys_max)
+        return self._chunk_of(due) if len(due) else None
+
+    def keep_cut(self) -> None:
+        """The checkpoint is in the lake."""
+        if self.changes is not None:
+            self.changes.keep()
+
+    def drop_cut(self) -> None:
+        """The checkpoint is given up."""
+        if self.changes is None:
+            return
+        if self._rules.d8_dropped_have_changed:  # D8
+            self.changes.drop()
+        else:
+            self.changes.keep()
+
+    def _copied_before(self, hashes: Hashes) -> list[Outcome]:
+        due = NO_KEYS if self.changes is None else self.changes.before(hashes)
+        return [Copied(self._chunk_of(due))] if len(due) else []
+
+    def _chunk_of(self, keys: Hashes) -> StateChunk:
+        return StateChunk(keys, tuple(self.region.collect(keys)))
+
+    def _note(self, hashes: Hashes) -> None:
+        if self.changes is not None:
+            self.changes.note(hashes)
+
+    def _note_moved(self, keys: Hashes) -> None:
+        if self._rules.d4_moved_keys_change:  # D4
+            self._note(keys)
+
+    # Rows
 
     def settle(self, epoch: Epoch) -> tuple[int, Sequence[Outgoing]]:
         """Take in what was gathered: how many rows that was, and what is to be sent of this and of what came before.

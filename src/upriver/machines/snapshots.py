@@ -1,6 +1,7 @@
 """A worker's parts of snapshots; rule W5."""
 
 from upriver.errors import ProtocolError, RowError
+from upriver.ids import Epoch
 from upriver.machines.following import Following
 from upriver.machines.messages import DropSnapshot, SnapshotSpoilt, SnapshotTaken, TakeSnapshot
 from upriver.machines.worker_events import ForgetSnapshot, HoldSnapshot
@@ -35,9 +36,12 @@ def _take(phase: Following, asked: TakeSnapshot) -> None:
 
 
 def _at_cut(phase: Following, asked: TakeSnapshot) -> bool:
-    if not phase.rules.w5_snapshot_at_cut:  # W5
-        return True
-    if phase.applied > asked.at:
-        raise ProtocolError(f"snapshot {asked.snapshot} wants epoch {asked.at}, {phase.applied} is applied")
-    is_over = phase.reflected == asked.at if phase.is_staged else phase.reading is None
-    return phase.applied == asked.at and is_over
+    return not phase.rules.w5_snapshot_at_cut or stands_at(phase, asked.at)  # W5
+
+
+def stands_at(phase: Following, cut: Epoch) -> bool:
+    """Whether everything here is as of the end of this epoch. Raises ProtocolError if it is past it."""
+    if phase.applied > cut:
+        raise ProtocolError(f"the end of epoch {cut} is asked for, and {phase.applied} is applied")
+    is_over = phase.reflected == cut if phase.is_staged else phase.reading is None
+    return phase.applied == cut and is_over

@@ -18,11 +18,24 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from upriver.errors import IllegalEvent, WrongOwner
+from upriver.machines.copying import (
+    all_state_read,
+    can_copy,
+    checkpoint_asked,
+    checkpoint_dropped,
+    checkpoint_kept,
+    restore,
+    state_not_written,
+    state_read,
+    state_written,
+    time_to_copy,
+)
 from upriver.machines.epochs import (
     begin_stage,
     epoch_over,
     epoch_read,
     open_epoch,
+    read_next,
     report_late_rows,
     rows_read,
     settle_late_rows,
@@ -34,17 +47,20 @@ from upriver.machines.messages import (
     Assign,
     BeginStage,
     CloseInput,
+    DropCheckpoint,
     DropSnapshot,
     EpochOver,
     Evict,
     GoOn,
     HoldStill,
+    KeepCheckpoint,
     Meet,
     OpenEpoch,
     Order,
     ReadVnodes,
     Retire,
     StartedAnew,
+    TakeCheckpoint,
     TakeSnapshot,
 )
 from upriver.machines.moving import (
@@ -64,8 +80,9 @@ from upriver.machines.moving import (
 from upriver.machines.peers import Envelope, QuestionAnswered, QuestionRefused
 from upriver.machines.routes import ask, ask_again
 from upriver.machines.rules import ALL_RULES, Rules
-from upriver.machines.snapshots import snapshot_asked, snapshot_dropped
+from upriver.machines.snapshots import snapshot_asked, snapshot_dropped, take_snapshots
 from upriver.machines.worker_events import (
+    AllStateRead,
     EpochRead,
     KeysRead,
     LookupAsked,
@@ -77,7 +94,11 @@ from upriver.machines.worker_events import (
     Report,
     RowsFetched,
     RowsRead,
+    StateNotWritten,
+    StateRead,
+    StateWritten,
     Stop,
+    TimeToCopy,
     TimeToEvict,
     TimeToMove,
     WorkerAction,
@@ -109,6 +130,11 @@ class WorkerMachine:
         return isinstance(self.phase, Following) and can_move(self.phase)
 
     @property
+    def can_copy(self) -> bool:
+        """Whether ``TimeToCopy`` would copy a key."""
+        return isinstance(self.phase, Following) and can_copy(self.phase)
+
+    @property
     def must_evict(self) -> bool:
         """Whether more memory is taken than may be, and ``TimeToEvict`` would give some back."""
         return isinstance(self.phase, Following) and self.phase.is_over_budget
@@ -137,7 +163,8 @@ class WorkerMachine:
         self.phase = started(event, self._build_region, self._rules, self._memory_budget)
         if isinstance(old, Following):
             actions.append(Report(message=StartedAnew(generation=event.generation)))
-        return actions
+        restore(self.phase)
+        return [*actions, *self.phase.actions]
 
     def _retire(self) -> list[WorkerAction]:
         old, self.phase = self.phase, Retired()
@@ -162,7 +189,7 @@ def _follow(phase: Following, event: WorkerEvent) -> list[WorkerAction]:
     if phase.uprooted:
         phase.uprooted = False
         ask_again(phase)
-    if isinstance(event, KeysRead | RowsFetched | EpochRead | BeginStage):
+    if isinstance(event, KeysRead | RowsFetched | EpochRead | BeginStage | AllStateRead):
         weigh(phase)
     settle_late_rows(phase)
     report_late_rows(phase)
@@ -175,6 +202,13 @@ def _lookup(phase: Following, event: LookupAsked) -> None:
     question = lookup_asked(phase, event)
     if question is not None:
         ask(phase, event.view, question)
+
+
+def _all_state_read(phase: Following, event: AllStateRead) -> None:
+    all_state_read(phase, event)
+    take_snapshots(phase)
+    ask_again(phase)
+    read_next(phase)
 
 
 # A handler's event is its key in the table, which no type checker can see.
@@ -202,4 +236,12 @@ _TABLE: Mapping[type, Callable[[Following, Any], None]] = {
     CloseInput: close_input,
     HoldStill: hold_still,
     GoOn: go_on,
+    StateRead: state_read,
+    AllStateRead: _all_state_read,
+    TakeCheckpoint: checkpoint_asked,
+    TimeToCopy: time_to_copy,
+    StateWritten: state_written,
+    StateNotWritten: state_not_written,
+    KeepCheckpoint: checkpoint_kept,
+    DropCheckpoint: checkpoint_dropped,
 }

@@ -11,6 +11,7 @@ from upriver.errors import UpriverError
 from upriver.ids import Channel, Epoch, Incarnation, MapVersion, SnapshotId, VnodeId, WorkerId
 from upriver.machines.messages import FromWorker, Meet, ToWorker
 from upriver.machines.peers import Envelope
+from upriver.state.checkpoint import StateChunk, StateFile
 from upriver.upquery.partial_region import Upquery
 from upriver.upquery.reads import Read
 
@@ -118,6 +119,42 @@ class TimeToEvict:
     keys_max: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateRead:
+    """What the checkpoints have of some keys of a region."""
+
+    region: str
+    chunk: StateChunk
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllStateRead:
+    """The checkpoints have no more for this worker."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeToCopy:
+    """There is time to copy up to ``keys_max`` keys for the checkpoint that is being taken."""
+
+    keys_max: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateWritten:
+    """All that was copied for the checkpoint is in the lake."""
+
+    checkpoint: int
+    files: tuple[StateFile, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateNotWritten:
+    """What was copied for the checkpoint cannot be written. error: why, for a person."""
+
+    checkpoint: int
+    error: str
+
+
 WorkerEvent = (
     ToWorker
     | RowsRead
@@ -131,6 +168,11 @@ WorkerEvent = (
     | KeysRead
     | RowsFetched
     | TimeToEvict
+    | StateRead
+    | AllStateRead
+    | TimeToCopy
+    | StateWritten
+    | StateNotWritten
 )
 
 
@@ -162,6 +204,40 @@ class FetchRows:
     generation: int
     view: str
     reads: tuple[Read, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadState:
+    """Read out of these checkpoints, newest first, what is kept of the vnodes of each region, then say
+    ``AllStateRead``. No epoch is read meanwhile."""
+
+    chain: tuple[Epoch, ...]
+    vnodes: Mapping[str, tuple[VnodeId, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteState:
+    """Write a chunk of a region for a checkpoint, which will be that of this epoch."""
+
+    checkpoint: int
+    at: Epoch
+    region: str
+    chunk: StateChunk
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SealState:
+    """All chunks of the checkpoint were given: when they are in the lake, say ``StateWritten``."""
+
+    checkpoint: int
+    at: Epoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForgetState:
+    """What was written for the checkpoint is of no use."""
+
+    checkpoint: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,6 +318,10 @@ WorkerAction = (
     ReadEpoch
     | ReadKeys
     | FetchRows
+    | ReadState
+    | WriteState
+    | SealState
+    | ForgetState
     | SetRowsAside
     | Report
     | SendPeer

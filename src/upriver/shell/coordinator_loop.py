@@ -17,14 +17,18 @@ from upriver.machines.coordinator import CoordinatorMachine
 from upriver.machines.coordinator_events import (
     AbortWanted,
     AppFailed,
+    CheckpointFailed,
+    CheckpointReady,
     CoordinatorAction,
     CoordinatorEvent,
     EpochEnded,
     EpochPublished,
     EvictionOver,
     EvictWanted,
+    ForgetCheckpoints,
     PlansTaken,
     PlansWanted,
+    PublishCheckpoint,
     RescaleBegun,
     RescaleEnded,
     RescaleWanted,
@@ -40,6 +44,7 @@ from upriver.machines.coordinator_events import (
 )
 from upriver.machines.messages import FromWorker, Moved, Strain, ToWorker
 from upriver.machines.strategies import Strategy
+from upriver.shell.checkpoint_keeper import CheckpointKeeper
 from upriver.shell.lake import Manifest
 from upriver.shell.rescale_desk import RescaleDesk
 from upriver.shell.wire import error_from_json
@@ -76,9 +81,16 @@ class SnapshotParts:
 class CoordinatorLoop:
     """Runs the coordinator. Every public method may be called by any thread."""
 
-    def __init__(self, machine: CoordinatorMachine, start_worker: Callable[[WorkerId], None] | None = None) -> None:
-        """start_worker: fills a place, some time after it has returned; without it, no rescale can add workers."""
+    def __init__(
+        self,
+        machine: CoordinatorMachine,
+        start_worker: Callable[[WorkerId], None] | None = None,
+        keeper: CheckpointKeeper | None = None,
+    ) -> None:
+        """start_worker: fills a place, some time after it has returned; without it, no rescale can add workers.
+        keeper: without it, the machine is to take no checkpoints."""
         self._machine = machine
+        self._keeper = keeper
         self._start_worker = start_worker
         self._inbox: queue.SimpleQueue[CoordinatorEvent | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="upriver-coordinator", daemon=True)
@@ -96,6 +108,8 @@ class CoordinatorLoop:
 
     def start(self) -> None:
         self._thread.start()
+        if self._keeper is not None:
+            self._keeper.start(self._inbox.put)
 
     @property
     def vnode_map(self) -> VnodeMap:
@@ -222,6 +236,11 @@ class CoordinatorLoop:
             self.check()
             raise WaitTimeout(late)
 
+    def checkpoint(self, seconds: float) -> Epoch:
+        """As :meth:`CheckpointKeeper.take`."""
+        assert self._keeper is not None
+        return self._keeper.take(seconds)
+
     # Rescales
 
     def rescale(
@@ -284,6 +303,7 @@ class CoordinatorLoop:
             "map_version": int(self._machine.vnode_map.version),
             "views": {plan.name: _total(plan, members.values()) for plan in self._machine.plans},
             **self._rescale_status(),
+            "checkpoint": None if self._keeper is None else self._keeper.status(),
             "failure": str(self._failure) if self._failure else None,
         }
 
@@ -304,6 +324,8 @@ class CoordinatorLoop:
             left = list(self._joined.values())
         for joined in left:
             joined.end.close()
+        if self._keeper is not None:
+            self._keeper.stop()
         self._inbox.put(None)
         self._thread.join()
         self._start_worker = None  # it holds on to whoever has made it, and Spark's callback threads to this
@@ -337,6 +359,9 @@ class CoordinatorLoop:
                     asker.set_exception(action.error)
             case PlansTaken() | EvictionOver():
                 self._undone.pop(action.ticket).set()
+            case PublishCheckpoint() | CheckpointReady() | CheckpointFailed() | ForgetCheckpoints():
+                assert self._keeper is not None
+                self._keeper.carry_out(action, self._machine.plans)
             case StartWorkers():
                 for worker in action.workers:
                     assert self._start_worker is not None

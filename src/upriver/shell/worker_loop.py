@@ -38,10 +38,12 @@ from upriver.machines.messages import (
 from upriver.machines.peers import Envelope
 from upriver.machines.worker import WorkerMachine
 from upriver.machines.worker_events import (
+    AllStateRead,
     Answer,
     EpochRead,
     FetchRows,
     ForgetSnapshot,
+    ForgetState,
     HoldSnapshot,
     LookupAsked,
     LookupGivenUp,
@@ -50,27 +52,39 @@ from upriver.machines.worker_events import (
     PeerSaid,
     ReadEpoch,
     ReadKeys,
+    ReadState,
     Refuse,
     Report,
     RowsRead,
+    SealState,
     SendPeer,
     SetRowsAside,
+    StateNotWritten,
+    StateRead,
+    StateWritten,
     Stop,
+    TimeToCopy,
     TimeToEvict,
     TimeToMove,
     WorkerAction,
     WorkerEvent,
+    WriteState,
 )
 from upriver.migration.pace import Pace
+from upriver.shell.checkpoint_writer import CheckpointWriter
+from upriver.shell.checkpoints import read_state
 from upriver.shell.held_snapshots import HeldSnapshots
 from upriver.shell.lake import Lake
 from upriver.shell.lookup import Answered
 from upriver.shell.mover import Mover
 from upriver.shell.rejected import Rejected
 from upriver.shell.upquery_reader import UpqueryReader
+from upriver.state.checkpoint import StateFile
 
 EVICTION_BUDGET_S = 0.002
 """Seconds that one slice of an eviction may take."""
+COPY_BUDGET_S = 0.005
+"""Seconds that one slice of copying state for a checkpoint may take."""
 EVICTED_KEYS_MIN = 512
 """Keys of one slice, however long the last one took: a slice costs half a millisecond whatever its keys, and these no
 more than that again. With fewer, evictions fall behind what lookups fill."""
@@ -106,7 +120,9 @@ class WorkerLoop:
         self._lake = lake
         self._mover = Mover(step_budget_s)
         self._evictor = Pace(EVICTION_BUDGET_S)
+        self._copier = Pace(COPY_BUDGET_S)
         self._upqueries = UpqueryReader(lake, self.hear, self.fail)
+        self._checkpoints = CheckpointWriter(lake, self._written, self._not_written, self._wake)
         self._failure: BaseException | None = None
         self._report: Callable[[FromWorker], None] = _nobody_listens
         self._meet: Callable[[Meet], None] = _nobody_listens
@@ -114,6 +130,8 @@ class WorkerLoop:
         self._inbox: queue.SimpleQueue[WorkerEvent] = queue.SimpleQueue()
         self._reading: Iterator[WorkerEvent] = iter(())
         self._is_reading = False
+        self._vnodes = 0
+        """The lake's."""
         self._serve_from = Epoch(0)
         self._tables: dict[Channel, TableSpec] = {}
         self._rejected: dict[str, Rejected] = {}
@@ -136,12 +154,22 @@ class WorkerLoop:
     def fail(self, error: BaseException) -> None:
         """Something has gone wrong on another thread, and the worker cannot go on."""
         self._failure = error
-        self._inbox.put(LookupGivenUp(ticket=NOBODY))
+        self._wake()
 
     def hurry(self) -> None:
         """The coordinator is gone, and so is everybody who could still ask for something."""
         self.snapshots.hurry()
         self._inbox.put(Retire())
+
+    def _written(self, checkpoint: int, files: tuple[StateFile, ...]) -> None:
+        self.hear(StateWritten(checkpoint=checkpoint, files=files))
+
+    def _not_written(self, checkpoint: int, error: str) -> None:
+        self.hear(StateNotWritten(checkpoint=checkpoint, error=error))
+
+    def _wake(self) -> None:
+        """Wake the loop: there may be something to do."""
+        self._inbox.put(LookupGivenUp(ticket=NOBODY))
 
     def hear_peer(self, peer: WorkerId, envelopes: tuple[Envelope, ...]) -> None:
         """Take what a peer has said."""
@@ -192,6 +220,8 @@ class WorkerLoop:
                     self._take(TimeToMove(keys_max=self._mover.keys))
                 if self._machine.must_evict:
                     self._evict()
+                if self._may_copy:
+                    self._copy()
                 peers.flush()
         except Exception as error:  # whatever it is, nobody shall wait for this worker in vain
             kind = type(error).__name__ if isinstance(error, UpriverError) else ProtocolError.__name__
@@ -199,6 +229,7 @@ class WorkerLoop:
             report(WorkerFailed(kind=kind, error=text))
         finally:
             self._upqueries.close()
+            self._checkpoints.close()
             self._is_over = True  # before the askers are told: who comes later sees it
             for ticket in list(self._waiting):
                 self._settle(ticket, _retired())
@@ -208,6 +239,16 @@ class WorkerLoop:
         self._step(TimeToEvict(keys_max=keys))
         self._evictor.took(keys, time.perf_counter() - began)
 
+    @property
+    def _may_copy(self) -> bool:
+        """Whether state is to be copied for a checkpoint, and the lake keeps up with it."""
+        return self._machine.can_copy and self._checkpoints.room
+
+    def _copy(self) -> None:
+        began, keys = time.perf_counter(), self._copier.keys
+        self._step(TimeToCopy(keys_max=keys))
+        self._copier.took(keys, time.perf_counter() - began)
+
     def _turn(self) -> None:
         """Take what is in the inbox; wait for it only if there is nothing else to do."""
         ends_at = math.inf
@@ -215,7 +256,7 @@ class WorkerLoop:
             if time.perf_counter() > ends_at:
                 return
             try:
-                if taken or self._is_reading or self._machine.must_evict:
+                if taken or self._is_reading or self._machine.must_evict or self._may_copy:
                     event = self._inbox.get_nowait()
                 else:
                     event = self._inbox.get(timeout=self._mover.rest_s() if self._machine.can_move else None)
@@ -242,7 +283,7 @@ class WorkerLoop:
             raise self._failure
         if isinstance(event, Assign):
             self._assigned(event)
-        if isinstance(event, EpochRead):
+        if isinstance(event, EpochRead | AllStateRead):
             self._is_reading = False
         self._leaves |= isinstance(event, CloseInput)
         for action in self._machine.step(event):
@@ -255,6 +296,7 @@ class WorkerLoop:
         tables = {table.name: table for table in record.tables}
         self._tables = {edge.channel: tables[edge.table] for plan in event.plans for edge in lake_edges(plan)}
         self._rejected = {table.name: Rejected(self._lake, table) for table in record.tables}
+        self._vnodes = record.vnodes
         self._serve_from = event.serve_from
         self.snapshots.forget_all()
         if event.generation:
@@ -265,6 +307,14 @@ class WorkerLoop:
         match action:
             case ReadEpoch():
                 self._reading, self._is_reading = self._read(action), True
+            case ReadState():
+                self._reading, self._is_reading = self._restore(action), True
+            case WriteState():
+                self._checkpoints.write(action.checkpoint, action.at, action.region, action.chunk)
+            case SealState():
+                self._checkpoints.seal(action.checkpoint, action.at)
+            case ForgetState():
+                self._checkpoints.give_up(action.checkpoint)
             case SetRowsAside(epoch=epoch, aside=aside):
                 self._rejected[aside.table].add(epoch, aside.view, aside.rows, aside.errors)
             case ReadKeys() | FetchRows():
@@ -318,6 +368,13 @@ class WorkerLoop:
             asker.set_exception(outcome)
         else:
             asker.set_result(outcome)
+
+    def _restore(self, action: ReadState) -> Iterator[WorkerEvent]:
+        """What checkpoints have for this worker, as events."""
+        for region, vnodes in action.vnodes.items():
+            for chunk in read_state(self._lake, action.chain, region, vnodes, self._vnodes):
+                yield StateRead(region=region, chunk=chunk)
+        yield AllStateRead()
 
     def _read(self, action: ReadEpoch) -> Iterator[WorkerEvent]:
         """This worker's slices of an epoch, as events."""

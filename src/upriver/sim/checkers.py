@@ -195,6 +195,10 @@ def snapshots_are_consistent_cuts(expected: Rows, found: Rows) -> str | None:
     return None if found == expected else difference(expected, found)
 
 
+def checkpoints_equal_the_oracle(expected: Rows, found: Rows) -> str | None:
+    return None if found == expected else difference(expected, found)
+
+
 def a_snapshot_that_is_ready_is_held(missing: Collection[Incarnation]) -> str | None:
     return f"incarnations {list(missing)} do not hold their parts" if missing else None
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from upriver.dataflow.graph import DataflowPlan
 from upriver.ids import Epoch, VnodeId, WorkerId
-from upriver.machines.coordinator_events import RescaleWanted
+from upriver.machines.coordinator_events import EvictWanted, RescaleWanted
 from upriver.machines.strategies import Strategy
 from upriver.machines.worker_events import LookupAsked, RowsRead
 from upriver.sim.drawing import apart_of
@@ -20,6 +20,7 @@ KEYS_ASKED_MAX = 4
 OWN_KEYS_SHARE, NEXT_KEY_SHARE, KNOWN_VIEWS_SHARE, TOGETHER_SHARE = 0.6, 0.5, 0.97, 0.5
 WORKERS_WANTED_MAX = 5
 MOVES_SHARE, NONSENSE_SHARE, FIXED_PACE_SHARE = 0.3, 0.05, 0.3
+EVERYTHING_SHARE = 0.1  # of the evictions
 MOVES_MAX = 6  # vnodes that a wish names
 
 
@@ -73,6 +74,14 @@ def _next_key(reader: Process, plan: DataflowPlan) -> list[Key]:
         if isinstance(event, RowsRead) and len(event.batch) and set(plan.key) <= set(event.batch.rows.schema.names):
             return [tuple(event.batch.rows.column(column)[0].as_py() for column in plan.key)]
     return []
+
+
+def drawn_eviction(ticket: int, plan: DataflowPlan, oracle: Oracle, keys_max: int, lots: Random) -> EvictWanted:
+    """Of some keys, or of all that are kept."""
+    hashes = list(oracle.hashes[plan.name].values())
+    everything = lots.random() < EVERYTHING_SHARE
+    keys = None if everything else tuple(lots.sample(hashes, min(len(hashes), keys_max)))
+    return EvictWanted(ticket=ticket, view=plan.name, keys=keys)
 
 
 def drawn_rescale(

@@ -16,6 +16,7 @@ from upriver.machines.peers import Envelope, ForRegion
 from upriver.machines.share import Share
 from upriver.machines.worker import WorkerMachine
 from upriver.machines.worker_events import (
+    AllStateRead,
     EpochRead,
     FetchRows,
     KeysRead,
@@ -26,11 +27,14 @@ from upriver.machines.worker_events import (
     PeersMet,
     ReadEpoch,
     ReadKeys,
+    ReadState,
     RowsFetched,
     RowsRead,
+    StateRead,
     WorkerEvent,
 )
 from upriver.migration.messages import Bye
+from upriver.sim.fake_checkpoints import FakeCheckpoints, Writing
 from upriver.sim.lake import FakeLake
 from upriver.sim.tables import Key
 from upriver.vnodes import VnodeMap
@@ -81,8 +85,10 @@ class Process:
     """What the shell has to tell."""
     opened: list[OpenEpoch] = field(default_factory=list)
     """Heard already; the network may say it again."""
-    unread: deque[RowsRead | EpochRead] = field(default_factory=deque)
-    """What is left to read of the open epoch; empty between epochs."""
+    unread: deque[RowsRead | EpochRead | StateRead | AllStateRead] = field(default_factory=deque)
+    """What is left to read of the open epoch, or of the checkpoints to begin with; empty between epochs."""
+    writing: Writing = field(default_factory=Writing)
+    """Copied for checkpoints, and on its way to the lake."""
     upqueries: deque[ReadKeys | FetchRows] = field(default_factory=deque)
     """To be answered; some perhaps for what was kept before all began anew."""
     held: dict[SnapshotId, pa.Table] = field(default_factory=dict)
@@ -196,6 +202,14 @@ class Process:
         promised = lake.promised(action.epoch, action.vnodes, action.channels)
         self.unread = deque(chain(slices, [EpochRead(epoch=action.epoch, promised=promised)]))
 
+    def start_restoring(self, action: ReadState, checkpoints: FakeCheckpoints, lots: Random) -> None:
+        """Line up what the checkpoints have, in any order."""
+        found = [
+            StateRead(region=region, chunk=chunk) for region, chunk in checkpoints.read_all(action.chain, action.vnodes)
+        ]
+        lots.shuffle(found)
+        self.unread = deque([*found, AllStateRead()])
+
     def next_answer(self, lake: FakeLake, ahead: int) -> KeysRead | RowsFetched:
         """The answer to the oldest wish. ahead: how many epochs more an upquery reads, if they are published."""
         asked = self.upqueries.popleft()
@@ -218,6 +232,7 @@ class Process:
         self.inbox.clear()
         self.unread.clear()
         self.upqueries.clear()
+        self.writing = Writing()
         self.held.clear()
 
 

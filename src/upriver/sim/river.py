@@ -7,21 +7,32 @@ from itertools import count
 from random import Random
 from typing import assert_never
 
-from upriver.dataflow.graph import NOT_WANTED
+import pyarrow as pa
+
+from upriver.dataflow.graph import NOT_WANTED, DataflowPlan
 from upriver.dataflow.plan import TableSpec
 from upriver.errors import ProtocolError
-from upriver.ids import Incarnation, WorkerId
+from upriver.ids import Incarnation, VnodeId, WorkerId
 from upriver.machines.coordinator import CoordinatorMachine
 from upriver.machines.coordinator_events import (
     AppFailed,
+    CheckpointFailed,
+    CheckpointPublished,
+    CheckpointReady,
+    CheckpointUnpublished,
+    CheckpointWanted,
     CoordinatorAction,
     CoordinatorEvent,
     EpochEnded,
     EpochPublished,
     EvictionOver,
+    EvictWanted,
+    ForgetCheckpoints,
     PlansTaken,
+    PublishCheckpoint,
     RescaleBegun,
     RescaleEnded,
+    SnapshotAsked,
     SnapshotFailed,
     SnapshotReady,
     StartWorkers,
@@ -40,6 +51,7 @@ from upriver.machines.worker_events import (
     EpochRead,
     FetchRows,
     ForgetSnapshot,
+    ForgetState,
     HoldSnapshot,
     LookupAsked,
     MeetPeers,
@@ -47,18 +59,24 @@ from upriver.machines.worker_events import (
     PeerSaid,
     ReadEpoch,
     ReadKeys,
+    ReadState,
     Refuse,
     Report,
+    SealState,
     SendPeer,
     SetRowsAside,
+    StateNotWritten,
+    StateWritten,
     Stop,
     WorkerAction,
     WorkerEvent,
+    WriteState,
 )
 from upriver.migration.messages import Acquire
 from upriver.sim import checkers
 from upriver.sim.askers import Askers
 from upriver.sim.checkers import require
+from upriver.sim.fake_checkpoints import FakeCheckpoints
 from upriver.sim.lake import FakeLake
 from upriver.sim.network import Network
 from upriver.sim.oracle import Oracle
@@ -84,6 +102,7 @@ class River:
         repertoire: Repertoire,
         rules: Rules,
         build_region: BuildRegion,
+        takes_checkpoints: bool,
     ) -> None:
         vnodes = len(vnode_map.owners)
         self.trace: list[str] = []
@@ -93,7 +112,8 @@ class River:
         self.lake = FakeLake(possible, vnodes)
         self.lake.keep(kept)
         self.oracle = Oracle([replace(plan, full_because=NOT_WANTED) for plan in possible], vnodes, build_region)
-        self.coordinator = CoordinatorMachine(vnode_map, kept, rules)
+        self.checkpoints = FakeCheckpoints(vnodes)
+        self.coordinator = CoordinatorMachine(vnode_map, kept, rules, () if takes_checkpoints else None)
         self.processes: dict[Incarnation, Process] = {}
         self.latest: dict[WorkerId, Process] = {}
         self.network = Network(self.processes.get)
@@ -102,6 +122,8 @@ class River:
         self.wishes = Wishes(self.watcher, repertoire, vnodes)
         self._lots = lots
         self._crowd = Crowd(lots)
+        self._vnodes = vnodes
+        self._build_region = build_region
         self._new_machine = partial(WorkerMachine, build_region, rules)
         self._incarnations = count(1)
 
@@ -119,6 +141,11 @@ class River:
         self.watcher.counters["rows"] += rows.num_rows
         self.step_coordinator(EpochPublished(epoch=epoch, rows=self.lake.rows(epoch)))
         return epoch
+
+    def wants(self, wish: SnapshotAsked | EvictWanted | CheckpointWanted) -> None:
+        """Somebody wants something, and waits for it."""
+        self.watcher.wanted(wish)
+        self.step_coordinator(wish)
 
     def start(self, worker: WorkerId) -> Process:
         """A process comes to a worker's place."""
@@ -155,6 +182,39 @@ class River:
         if process.noticed_gone and not process.up:
             self.processes.pop(process.incarnation, None)
 
+    # Checkpoints
+
+    def store(self, process: Process, spoilt: bool) -> None:
+        """The lake takes the next thing that a process has copied. spoilt: it does not take the last of them."""
+        checkpoint = process.writing.queue[0].checkpoint
+        files = self.checkpoints.store(process.writing, str(process))
+        if files is None:
+            return
+        if spoilt:
+            self.step_worker(process, StateNotWritten(checkpoint=checkpoint, error="the disk is full"))
+        else:
+            self.step_worker(process, StateWritten(checkpoint=checkpoint, files=files))
+
+    def commit(self, spoilt: bool) -> None:
+        """The lake publishes a checkpoint, or fails to."""
+        if spoilt:
+            number = self.checkpoints.waiting.popleft().checkpoint
+            self.step_coordinator(CheckpointUnpublished(checkpoint=number, error="the disk is full"))
+            return
+        plans = [plan for plan in self.repertoire.kept.values() if plan.full_because is not None]
+        wish = self.checkpoints.publish(region.name for plan in plans for region in plan.spread)
+        for plan in plans:
+            self.watcher.checkpoint_holds(plan, wish.epoch, self._restored(plan))
+        self.step_coordinator(CheckpointPublished(checkpoint=wish.checkpoint, files=wish.files))
+
+    def _restored(self, plan: DataflowPlan) -> pa.Table:
+        """All of a view, as whoever begins with the newest checkpoint has it."""
+        region = self._build_region(plan, plan.regions[-1])
+        chain = [checkpoint.epoch for checkpoint in self.checkpoints.chain()]
+        for chunk in self.checkpoints.read(chain, plan.name, map(VnodeId, range(self._vnodes))):
+            region.install(chunk.parts)
+        return region.scan()
+
     # Workers
 
     def step_worker(self, process: Process, event: WorkerEvent) -> None:
@@ -187,6 +247,13 @@ class River:
             case ReadKeys() | FetchRows():
                 process.upqueries.append(action)
                 self.watcher.counters["upqueries"] += 1
+            case ReadState():
+                self.watcher.counters["restored"] += 1
+                process.start_restoring(action, self.checkpoints, self._lots)
+            case WriteState() | SealState():
+                process.writing.queue.append(action)
+            case ForgetState():
+                process.writing.forget(action.checkpoint)
             case SetRowsAside():
                 self.watcher.set_aside(action)
             case Report():
@@ -258,6 +325,19 @@ class River:
             case EvictionOver():
                 self.trace.append(f"  eviction {action.ticket} is over")
                 self.watcher.eviction_over(action.ticket)
+            case PublishCheckpoint():
+                self.checkpoints.waiting.append(action)
+            case CheckpointReady():
+                self.trace.append(f"  checkpoint of {action.epoch} is ready")
+                self.checkpoints.sweep(action.chain)
+                self.watcher.checkpoint_over(action.tickets)
+            case ForgetCheckpoints():
+                self.trace.append("  checkpoints are of no use any more")
+                self.checkpoints.forget()
+            case CheckpointFailed():
+                self.trace.append(f"  checkpoint of {action.epoch} is given up: {action.why}")
+                self.watcher.counters["checkpoints_given_up"] += 1
+                self.watcher.checkpoint_over(action.tickets)
             case StartWorkers():
                 self.wishes.starts(action)
             case RescaleBegun():

@@ -16,14 +16,29 @@ from upriver.machines.messages import (
     SnapshotTaken,
     StageDone,
     Still,
+    TakeCheckpoint,
     TakeSnapshot,
     ToWorker,
 )
 from upriver.machines.peers import Envelope, ForRegion, Portion, Question, QuestionAnswered, QuestionRefused
+from upriver.machines.worker_events import AllStateRead, EpochRead, RowsRead, SealState, StateRead, WriteState
 from upriver.migration.messages import Acquire, Message, RowsSent
 
 
-def short(message: ToWorker | FromWorker | Envelope | None) -> str:
+def read_in_words(event: RowsRead | EpochRead | StateRead | AllStateRead) -> str:
+    """What a process has read of the lake."""
+    match event:
+        case RowsRead():
+            return f"{len(event.batch)} rows of {event.channel}, epoch {event.epoch}"
+        case EpochRead():
+            return f"the end of epoch {event.epoch}"
+        case StateRead():
+            return f"{len(event.chunk.keys)} keys of {event.region}"
+        case AllStateRead():
+            return "the end of what was kept"
+
+
+def short(message: ToWorker | FromWorker | Envelope | WriteState | SealState | None) -> str:
     """A message in a few words; ``None``: the end of a channel."""
     name = type(message).__name__
     match message:
@@ -52,6 +67,10 @@ def short(message: ToWorker | FromWorker | Envelope | None) -> str:
             return f"{name} {message.given} given, {message.taken} taken"
         case TakeSnapshot():
             return f"{name} {message.snapshot} of {message.view} at {message.at}"
+        case TakeCheckpoint():
+            return f"{name} {message.checkpoint} at {message.at}{', whole' if message.whole else ''}"
+        case WriteState():
+            return f"{message.region} {message.chunk.keys.tolist()} for checkpoint {message.checkpoint}"
         case SnapshotTaken() | DropSnapshot():
             return f"{name} {message.snapshot}"
     return name

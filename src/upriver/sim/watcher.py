@@ -4,10 +4,17 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 import duckdb
+import pyarrow as pa
 
 from upriver.dataflow.graph import DataflowPlan
 from upriver.ids import Epoch, Incarnation, SnapshotId, WorkerId
-from upriver.machines.coordinator_events import SnapshotFailed, SnapshotReady
+from upriver.machines.coordinator_events import (
+    CheckpointWanted,
+    EvictWanted,
+    SnapshotAsked,
+    SnapshotFailed,
+    SnapshotReady,
+)
 from upriver.machines.messages import (
     Assign,
     CloseInput,
@@ -77,6 +84,8 @@ class Watcher:
         """Tickets of all and only the snapshots that are neither ready nor failed."""
         self._evictions: set[int] = set()
         """Tickets of all and only the evictions that are not over."""
+        self._checkpoints: set[int] = set()
+        """Tickets of all and only those who wait for a checkpoint."""
 
     # Processes
 
@@ -254,19 +263,36 @@ class Watcher:
             expected = held if plan.full_because is not None else self._kept(process, plan, everything, epoch)
             require(checkers.views_equal_the_oracle, expected, here)
 
-    # Evictions
+    # What somebody waits for
 
-    def eviction_wanted(self, ticket: int) -> None:
-        self._evictions.add(ticket)
+    def wanted(self, wish: SnapshotAsked | EvictWanted | CheckpointWanted) -> None:
+        match wish:
+            case SnapshotAsked():
+                self._scans.add(wish.ticket)
+            case EvictWanted():
+                self._evictions.add(wish.ticket)
+            case CheckpointWanted():
+                self._checkpoints.add(wish.ticket)
 
     def eviction_over(self, ticket: int) -> None:
         require(checkers.everybody_is_answered_once, ticket, self._evictions)
         self._evictions.remove(ticket)
 
-    # Snapshots
+    # Checkpoints
 
-    def scan_asked(self, ticket: int) -> None:
-        self._scans.add(ticket)
+    def checkpoint_over(self, tickets: Iterable[int]) -> None:
+        for ticket in tickets:
+            require(checkers.everybody_is_answered_once, ticket, self._checkpoints)
+            self._checkpoints.remove(ticket)
+
+    def checkpoint_holds(self, plan: DataflowPlan, epoch: Epoch, restored: pa.Table) -> None:
+        """A checkpoint is published, and this is what it has of a view."""
+        self.counters["checkpoints"] += 1
+        found = by_key(restored, plan)
+        self._check_order(plan, found)
+        require(checkers.checkpoints_equal_the_oracle, self._oracle.at(plan.name, epoch), found)
+
+    # Snapshots
 
     def holds(self, part: HoldSnapshot) -> None:
         cut = self._cuts[part.snapshot]
@@ -307,6 +333,7 @@ class Watcher:
         require(checkers.every_epoch_ends, self._lake.published, self._ended)
         require(checkers.nobody_is_left_waiting, self._scans)
         require(checkers.nobody_is_left_waiting, self._evictions)
+        require(checkers.nobody_is_left_waiting, self._checkpoints)
         require(checkers.nobody_is_left_waiting, self._repertoire.waiting)
         kept = self._repertoire.kept
         members = [self._members[worker] for worker in sorted(self.places)]

@@ -25,6 +25,8 @@ class Weather:
     replan: that somebody wants a view more or less; with 0, all there can be are there.
     rescale, abort: that somebody wants one, of these strategies. move: how fast a process gives keys away, so many at a
     time. dial, carry: how fast a channel between workers comes about, and how fast it is.
+    checkpoint: that somebody wants one. copy, store: how fast a process copies its state for it, and the lake takes
+    that. spoil: how likely the lake does not take the last of it.
     """
 
     publish: float
@@ -50,6 +52,20 @@ class Weather:
     keys_max: int
     dial: float
     carry: float
+    checkpoint: float = 0.0
+    copy: float = 1.0
+    store: float = 1.0
+    spoil: float = 0.0
+
+    def with_checkpoints(self, lots: Random) -> Self:
+        """The same, where checkpoints are taken."""
+        return replace(
+            self,
+            checkpoint=lots.choice((0.1, 0.5, 2.0)),
+            copy=lots.choice((0.05, 0.5, 3.0)),
+            store=lots.choice((0.2, 1.0, 4.0)),
+            spoil=lots.choice((0.0, 0.0, 0.2)),
+        )
 
     @classmethod
     def drawn(cls, lots: Random, workers: Sequence[WorkerId]) -> Self:
@@ -102,6 +118,8 @@ class Weather:
             replan=0,
             rescale=0,
             abort=0,
+            checkpoint=min(self.checkpoint, 0.1),
+            spoil=0,
         )
 
     def calmed(self) -> Self:
@@ -118,4 +136,7 @@ class Weather:
             move=1,
             dial=1,
             carry=1,
+            checkpoint=0,
+            copy=1,
+            store=1,
         )

@@ -18,7 +18,7 @@ from upriver.dataflow.graph import DataflowPlan
 from upriver.ids import BEGINNING, Epoch, Incarnation, WorkerId
 from upriver.machines.coordinator_events import (
     AbortWanted,
-    EvictWanted,
+    CheckpointWanted,
     PlansWanted,
     RescaleWanted,
     SnapshotAsked,
@@ -27,10 +27,10 @@ from upriver.machines.coordinator_events import (
 from upriver.machines.following import BuildRegion
 from upriver.machines.messages import OpenEpoch
 from upriver.machines.rules import Rules
-from upriver.machines.worker_events import LookupGivenUp, PeerSaid, RowsFetched, RowsRead, TimeToEvict, TimeToMove
+from upriver.machines.worker_events import LookupGivenUp, PeerSaid, RowsFetched, TimeToCopy, TimeToEvict, TimeToMove
 from upriver.sim import checkers
 from upriver.sim.checkers import require
-from upriver.sim.clients import drawn_lookup, drawn_rescale, drawn_view, lookup_of
+from upriver.sim.clients import drawn_eviction, drawn_lookup, drawn_rescale, drawn_view, lookup_of
 from upriver.sim.drawing import apart_of, drawn_map, drawn_partial, drawn_plans, drawn_views
 from upriver.sim.lake import CUTS_MAX
 from upriver.sim.network import Line
@@ -38,7 +38,7 @@ from upriver.sim.process import Process
 from upriver.sim.repertoire import Repertoire
 from upriver.sim.river import River
 from upriver.sim.tables import TABLES
-from upriver.sim.telling import short
+from upriver.sim.telling import read_in_words, short
 from upriver.sim.weather import Weather
 
 Move = tuple[float, Callable[[], None]]
@@ -48,8 +48,9 @@ CHANGES_WAITING_MAX = 2  # of the views
 RESCALES_WAITING_MAX = 3  # users wish for no more meanwhile
 FAIR_STEPS_MAX = 200  # in which rescales can end while epochs are published
 PARTIAL_SHARE = 0.5  # of the rivers that may have partial views, and of their views
+CHECKPOINTS_SHARE = 0.4  # of the rivers
+COPIED_MAX = 4  # keys at a time
 EVICTED_MAX = 3  # keys at a time
-EVERYTHING_SHARE = 0.1  # of the evictions that somebody wants
 BURST_MAX = 4  # envelopes that arrive from one peer at a time
 
 
@@ -79,8 +80,11 @@ class World:
         if apart.random() < partial_share:
             self._plans = drawn_partial(apart, self._plans, partial_share)
             self._evict = apart.choice((0.0, 0.1, 0.5))
+        if weather is None and apart.random() < CHECKPOINTS_SHARE:
+            self._weather = self._weather.with_checkpoints(apart)
         kept = drawn_views(lots, self._plans) if self._weather.replan else self._plans
-        self.river = River(lots, vnode_map, Repertoire(self._plans, kept), rules, build_region)
+        takes_checkpoints = self._weather.checkpoint > 0
+        self.river = River(lots, vnode_map, Repertoire(self._plans, kept), rules, build_region, takes_checkpoints)
         self.river.torn = self._weather.torn
         self._reads_ahead = rules.upqueries.p7_read_one_epoch_ahead  # P7 is a rule for the shell
         self._tickets = count(1)
@@ -156,6 +160,9 @@ class World:
         if len(self._declared) + len(river.repertoire.waiting) < CHANGES_WAITING_MAX:
             moves.append((weather.replan, self._declare))
         moves.append((self._evict / 5, self._evict_at_will))
+        moves.append((weather.checkpoint, self._checkpoint))
+        if river.checkpoints.waiting:
+            moves.append((weather.store, self._commit))
         if self._declared:
             moves.append((weather.hear, self._replan))
         if len(river.wishes.waiting) < RESCALES_WAITING_MAX:
@@ -193,6 +200,10 @@ class World:
             moves.append((self._evict, partial(self._evict_some, process)))
         if process.machine.can_move:
             moves.append((weather.move, partial(self._move, process)))
+        if process.machine.can_copy:
+            moves.append((weather.copy, partial(self._copy, process)))
+        if process.writing.queue:
+            moves.append((weather.store, partial(self._store, process)))
         at_risk = self.river.wishes.is_on and not process.alone
         crash = max(weather.crash, weather.crash_moving) if at_risk else weather.crash
         return [*moves, (crash, partial(self._crash, process))]
@@ -244,8 +255,7 @@ class World:
 
     def _read(self, process: Process) -> None:
         event = process.unread.popleft()
-        what = f"{len(event.batch)} rows of {event.channel}" if isinstance(event, RowsRead) else "the end"
-        self._happened("reads", f"{process} reads {what}, epoch {event.epoch}")
+        self._happened("reads", f"{process} reads {read_in_words(event)}")
         self.river.step_worker(process, event)
 
     def _open(self, pair: tuple[Incarnation, Incarnation]) -> None:
@@ -268,6 +278,28 @@ class World:
         keys_max = process.meet.keys_max or self._lots.randint(1, self._weather.keys_max)
         self._happened("moves", f"{process} has time to move {keys_max} keys")
         self.river.step_worker(process, TimeToMove(keys_max=keys_max))
+
+    # Checkpoints
+
+    def _checkpoint(self) -> None:
+        wish = CheckpointWanted(ticket=next(self._tickets))
+        self._happened("checkpoints_wanted", f"checkpoint {wish.ticket} is wanted")
+        self.river.wants(wish)
+
+    def _copy(self, process: Process) -> None:
+        keys_max = self._lots.randint(1, COPIED_MAX)
+        self._happened("copies", f"{process} has time to copy {keys_max} keys")
+        self.river.step_worker(process, TimeToCopy(keys_max=keys_max))
+
+    def _store(self, process: Process) -> None:
+        spoilt = self._lots.random() < self._weather.spoil
+        self._happened("stores", f"{process} writes {short(process.writing.queue[0])}, {spoilt=}")
+        self.river.store(process, spoilt)
+
+    def _commit(self) -> None:
+        spoilt = self._lots.random() < self._weather.spoil
+        self._happened("commits", f"checkpoint of {self.river.checkpoints.waiting[0].epoch} is published, {spoilt=}")
+        self.river.commit(spoilt)
 
     # What users want
 
@@ -305,18 +337,11 @@ class World:
 
     def _evict_at_will(self) -> None:
         """Somebody wants keys of a view to be forgotten, or all of it; or of a view that is not there, or is full."""
-        plan, ticket = self._lots.choice(self._plans), next(self._tickets)
-        hashes = list(self.river.oracle.hashes[plan.name].values())
-        keys = (
-            None
-            if self._lots.random() < EVERYTHING_SHARE
-            else tuple(self._lots.sample(hashes, min(len(hashes), EVICTED_MAX)))
-        )
-        self._happened(
-            "evictions_wanted", f"eviction {ticket} of {plan.name}, {'all' if keys is None else len(keys)} keys"
-        )
-        self.river.watcher.eviction_wanted(ticket)
-        self.river.step_coordinator(EvictWanted(ticket=ticket, view=plan.name, keys=keys))
+        plan = self._lots.choice(self._plans)
+        wish = drawn_eviction(next(self._tickets), plan, self.river.oracle, EVICTED_MAX, self._lots)
+        keys = "all" if wish.keys is None else len(wish.keys)
+        self._happened("evictions_wanted", f"eviction {wish.ticket} of {plan.name}, {keys} keys")
+        self.river.wants(wish)
 
     def _give_up(self) -> None:
         process = self._lots.choice(self.river.running)
@@ -328,8 +353,7 @@ class World:
     def _scan(self) -> None:
         view, ticket = drawn_view(self._plans, self._lots), next(self._tickets)
         self._happened("scans_asked", f"scan {ticket} of {view}")
-        self.river.watcher.scan_asked(ticket)
-        self.river.step_coordinator(SnapshotAsked(ticket=ticket, view=view))
+        self.river.wants(SnapshotAsked(ticket=ticket, view=view))
 
     def _declare(self) -> None:
         """Somebody wants a view more, or one less: Spark makes the indexes, while all goes on."""

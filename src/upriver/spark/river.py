@@ -16,6 +16,7 @@ from upriver.dataflow.plan import TableSpec
 from upriver.dataflow.provenance import indexes_of
 from upriver.ids import Epoch, WorkerId
 from upriver.machines.coordinator import CoordinatorMachine
+from upriver.shell.checkpoint_keeper import CheckpointKeeper
 from upriver.shell.codec import plan_to_json
 from upriver.shell.coordinator_loop import CoordinatorLoop
 from upriver.shell.coordinator_service import CoordinatorService
@@ -51,7 +52,8 @@ class RiverConfig:
     """How a river runs. root: of the lake. bind: address that servers listen on. groups: ingest tasks per index.
 
     migration_step_budget_ms: that one step of moving keys may take. memory_budget: bytes of each worker's state;
-    ``None`` for any.
+    ``None`` for any. checkpoint_interval_s, checkpoint_interval_epochs: from one checkpoint to the next; ``None`` for
+    both: they are taken when somebody asks for one.
     """
 
     root: str
@@ -62,6 +64,8 @@ class RiverConfig:
     groups: int | None
     migration_step_budget_ms: float = 5.0
     memory_budget: int | None = None
+    checkpoint_interval_s: float | None = None
+    checkpoint_interval_epochs: int | None = None
 
 
 class River:
@@ -74,10 +78,8 @@ class River:
         self._config = config
         self._sources = sources
         self._plans = tuple(plans)
-        workers = [WorkerId(number) for number in range(config.workers)]
-        machine = CoordinatorMachine(VnodeMap.initial(config.vnodes, workers), self._plans)
-        self._coordinator = CoordinatorLoop(machine, self._start_worker)
-        self._workers = workers
+        self._workers = [WorkerId(number) for number in range(config.workers)]
+        self._running: CoordinatorLoop | None = None
         self._lake: OwnedLake | None = None
         self._service: CoordinatorService | None = None
         self._host: WorkerHost | None = None
@@ -96,12 +98,13 @@ class River:
         """Bring everything up; returns when every worker has joined. What fails is raised, and leaves nothing up."""
         config = self._config
         require_slots(self._spark, config.workers)
-        self._coordinator.start()
         try:
             declared = LakeRecord(config.vnodes, tuple(s.table for s in self._sources), self._indexes())
             self._lake = OwnedLake(config.root, declared, self._control())
             self._layouts = self._layouts_in(self._lake)
             self._backfill = self._complete_indexes(self._lake, declared)
+            self._running = self._coordinator_of(self._lake)
+            self._running.start()
             self._log = self._replay(self._lake)
             self._service = CoordinatorService(
                 self._coordinator,
@@ -131,6 +134,23 @@ class River:
         except BaseException:
             self.stop()
             raise
+
+    def _coordinator_of(self, lake: OwnedLake) -> CoordinatorLoop:
+        """One that begins with the newest checkpoint, if there is one of these views."""
+        config = self._config
+        keeper = CheckpointKeeper(lake, self._plans, config.checkpoint_interval_s)
+        machine = CoordinatorMachine(
+            VnodeMap.initial(config.vnodes, self._workers),
+            self._plans,
+            checkpoints=keeper.found,
+            checkpoint_epochs=config.checkpoint_interval_epochs,
+        )
+        return CoordinatorLoop(machine, self._start_worker, keeper)
+
+    @property
+    def _coordinator(self) -> CoordinatorLoop:
+        assert self._running is not None
+        return self._running
 
     def _start_worker(self, worker: WorkerId) -> None:
         assert self._host is not None
@@ -245,6 +265,9 @@ class River:
     def status(self) -> dict[str, Any]:
         return self._coordinator.status()
 
+    def checkpoint(self, seconds: float) -> Epoch:
+        return self._coordinator.checkpoint(seconds)
+
     def explain(self, view: str) -> dict[str, Any]:
         assert self._service is not None
         return self._service.explain(view)
@@ -255,7 +278,8 @@ class River:
             ingest.stop()
         if self._backfill is not None:
             self._backfill.stop()
-        self._coordinator.stop(STOP_SECONDS_MAX)
+        if self._running is not None:
+            self._running.stop(STOP_SECONDS_MAX)
         if self._host is not None:
             self._host.stop(STOP_SECONDS_MAX)
         if self._service is not None:

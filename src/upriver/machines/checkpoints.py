@@ -1,0 +1,185 @@
+"""The coordinator's checkpoints: one at a time, each through a cut of all workers; rules D2, D5, D6 and D9.
+
+``docs/design/checkpoints.md``. A checkpoint is asked for, cut by every worker, written by them, and published. What has
+come until then to nothing is given up, and asked for again when somebody wants the next one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from upriver.ids import Epoch, WorkerId
+from upriver.machines.cluster import Cluster, Member
+from upriver.machines.coordinator_events import (
+    CheckpointFailed,
+    CheckpointPublished,
+    CheckpointReady,
+    CheckpointUnpublished,
+    CheckpointWanted,
+    ForgetCheckpoints,
+    PublishCheckpoint,
+)
+from upriver.machines.messages import (
+    CheckpointCut,
+    CheckpointSpoilt,
+    CheckpointWritten,
+    DropCheckpoint,
+    KeepCheckpoint,
+    TakeCheckpoint,
+)
+from upriver.state.checkpoint import Checkpoint, StateFile
+
+CHAIN_MAX = 16
+"""Checkpoints of one chain: to restore a worker reads all of them."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Taking:
+    """A checkpoint on its way. cut: who stands at its cut, or has stood there. parts: per worker that has written all
+    of its part, the files. published: it was told to the lake."""
+
+    number: int
+    at: Epoch
+    base: Epoch | None
+    workers: tuple[WorkerId, ...]
+    cut: set[WorkerId] = field(default_factory=set)
+    parts: dict[WorkerId, tuple[StateFile, ...]] = field(default_factory=dict)
+    is_published: bool = False
+
+
+class Checkpoints:
+    """The chain of those that are kept is the cluster's."""
+
+    def __init__(self, cluster: Cluster, kept: Sequence[Checkpoint], every_epochs: int | None) -> None:
+        """kept: the chain, newest first. every_epochs: how many epochs end between two; ``None``: they are taken only
+        when somebody wants one."""
+        self._cluster = cluster
+        self._every_epochs = every_epochs
+        self._keys = [checkpoint.keys for checkpoint in reversed(kept)]
+        """That each of the chain names, oldest first."""
+        self._wanted: list[int] = []
+        """Tickets of who waits for the next one that begins."""
+        self._served: list[int] = []
+        """Tickets of who waits for the one on its way."""
+        self._last = 0
+        self._taking: Taking | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether none is on its way, so that keys may move (D5)."""
+        return self._taking is None or not self._cluster.rules.d5_keys_stay
+
+    @property
+    def holds_epochs(self) -> bool:
+        """D9: whether the next epoch waits for workers to stand at the cut."""
+        taking = self._taking
+        waits = taking is not None and not taking.cut >= set(taking.workers)
+        return waits and self._cluster.ledger.is_staged and self._cluster.rules.d9_cut_before_exchange
+
+    def wanted(self, event: CheckpointWanted) -> None:
+        """Somebody wants all that has ended by now to be in a checkpoint."""
+        self._wanted.append(event.ticket)
+
+    def begin(self) -> None:
+        """Take one, if somebody wants it or it is due. Nothing else is under way; no worker can be past the cut."""
+        cluster = self._cluster
+        if self._taking is not None or not self._can_be_cut() or not (self._wanted or self._is_due()):
+            return
+        at = cluster.ledger.through if cluster.ledger.is_staged else cluster.opened
+        chain = cluster.chain or ()
+        self._served, self._wanted = self._wanted, []
+        if at <= self._newest() or cluster.keeps_only_what_is_read:  # there is nothing more to be kept
+            self._serve(at)
+            return
+        base = chain[0] if chain and not self._is_long() else None
+        self._last += 1
+        self._taking = Taking(number=self._last, at=at, base=base, workers=cluster.workers)
+        for worker in cluster.workers:
+            ask = TakeCheckpoint(checkpoint=self._last, at=at, whole=base is None)
+            cluster.tell(cluster.members[worker], ask)
+
+    def _can_be_cut(self) -> bool:
+        """Whether all will come to the cut: with exchange edges, nobody who is not there goes on (D9)."""
+        return self._cluster.is_quiet() if self._cluster.ledger.is_staged else self._cluster.is_complete()
+
+    def _is_due(self) -> bool:
+        return self._every_epochs is not None and self._cluster.ledger.through - self._newest() >= self._every_epochs
+
+    def _newest(self) -> Epoch:
+        return self._cluster.chain[0] if self._cluster.chain else Epoch(0)
+
+    def _is_long(self) -> bool:
+        """Whether to restore the chain costs more than twice what its state does, or too many files."""
+        return len(self._keys) >= CHAIN_MAX or sum(self._keys[1:]) > self._keys[0]
+
+    # What workers say
+
+    def cut(self, member: Member, message: CheckpointCut) -> None:
+        taking = self._of(message.checkpoint)
+        if taking is not None:
+            taking.cut.add(member.worker)
+
+    def written(self, member: Member, message: CheckpointWritten) -> None:
+        """A worker's part is in the lake; with the last one, the checkpoint is whole."""
+        taking = self._of(message.checkpoint)
+        if taking is None or taking.is_published:
+            return
+        taking.parts[member.worker] = message.files
+        if taking.parts.keys() >= set(taking.workers) or not self._cluster.rules.d2_all_parts:  # D2
+            taking.is_published = True
+            files = tuple(file for worker in sorted(taking.parts) for file in taking.parts[worker])
+            publish = PublishCheckpoint(checkpoint=taking.number, epoch=taking.at, base=taking.base, files=files)
+            self._cluster.actions.append(publish)
+
+    def spoilt(self, member: Member, message: CheckpointSpoilt) -> None:
+        if self._of(message.checkpoint) is not None:
+            self._give_up(f"worker {member.worker}: {message.error}")
+
+    # What the lake says
+
+    def published(self, event: CheckpointPublished) -> None:
+        """From now on whoever is lost begins with this one."""
+        taking = self._of(event.checkpoint)
+        if taking is None:
+            return
+        cluster, self._taking = self._cluster, None
+        chain = cluster.chain or ()
+        keys = sum(file.keys for file in event.files)
+        self._keys = [keys] if taking.base is None else [*self._keys, keys]
+        cluster.chain = (taking.at,) if taking.base is None else (taking.at, *chain)
+        cluster.tell_all(KeepCheckpoint(checkpoint=taking.number))
+        self._serve(taking.at)
+
+    def unpublished(self, event: CheckpointUnpublished) -> None:
+        if self._of(event.checkpoint) is not None:
+            self._give_up(event.error)
+
+    def _of(self, number: int) -> Taking | None:
+        return self._taking if self._taking is not None and self._taking.number == number else None
+
+    # Accidents
+
+    def torn(self) -> None:
+        """D6: a worker is lost, or all begin anew. What is published already is whole all the same."""
+        taking = self._taking
+        if taking is not None and not taking.is_published and self._cluster.rules.d6_given_up_when_torn:
+            self._give_up("a worker was lost, or all have begun anew")
+
+    def forget(self) -> None:
+        """The views are others: none that there is holds their state."""
+        if self._taking is not None:
+            self._give_up("the views have changed")
+        self._keys.clear()
+        if self._cluster.chain:
+            self._cluster.actions.append(ForgetCheckpoints())
+
+    def _give_up(self, why: str) -> None:
+        taking, self._taking = self._taking, None
+        assert taking is not None
+        self._cluster.tell_all(DropCheckpoint(checkpoint=taking.number))
+        served, self._served = self._served, []
+        failed = CheckpointFailed(tickets=tuple(served), epoch=taking.at, why=why)
+        self._cluster.actions.append(failed)
+
+    def _serve(self, at: Epoch) -> None:
+        served, self._served = self._served, []
+        self._cluster.actions.append(CheckpointReady(tickets=tuple(served), epoch=at, chain=self._cluster.chain or ()))

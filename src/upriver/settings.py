@@ -1,0 +1,51 @@
+"""What an app is told when it is made, checked: each fault is one DeclarationError that names the setting."""
+
+import math
+import os
+import re
+from collections.abc import Sequence
+
+from upriver.errors import DeclarationError
+
+MEMORY_BUDGET_MIN = 1 << 20
+"""Bytes: with less, a worker would evict what it has just filled."""
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def check_name(what: str, name: str) -> None:
+    if not NAME.fullmatch(name):
+        raise DeclarationError(f"{what} {name!r}: a name is letters, digits and underscores, and starts with no digit")
+
+
+def check_more_than_none(setting: str, value: object, unit: str) -> None:
+    """Raise DeclarationError unless the value is a finite number above 0."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not (math.isfinite(value) and value > 0):  # type: ignore[arg-type, operator]
+        raise DeclarationError(f"{setting}={value!r}: give {unit}, more than 0")
+
+
+def check_memory(budget: object) -> None:
+    if budget is not None and not (_is_whole(budget) and budget >= MEMORY_BUDGET_MIN):  # type: ignore[operator]
+        raise DeclarationError(
+            f"memory_budget={budget!r}: give bytes for each worker, at least {MEMORY_BUDGET_MIN:,}, or None"
+        )
+
+
+def check_checkpoints(interval_s: object, interval_epochs: object) -> None:
+    if interval_s is not None:
+        check_more_than_none("checkpoint_interval_s", interval_s, "seconds")
+    if interval_epochs is not None and not (_is_whole(interval_epochs) and interval_epochs >= 1):  # type: ignore[operator]
+        raise DeclarationError(f"checkpoint_interval_epochs={interval_epochs!r}: give epochs, at least 1, or None")
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def listed(columns: str | Sequence[str]) -> tuple[str, ...]:
+    return (columns,) if isinstance(columns, str) else tuple(columns)
+
+
+def absolute(root: str) -> str:
+    """A directory as whoever runs elsewhere finds it; a URI as it is."""
+    return root.rstrip("/") if "://" in root else os.path.abspath(root)
