@@ -61,6 +61,8 @@ def state_read(phase: Following, event: StateRead) -> None:
 
 def all_state_read(phase: Following, event: AllStateRead) -> None:
     """Everything is as it was at the end of the newest checkpoint's epoch."""
+    if not phase.is_restoring:
+        raise IllegalEvent("all state was read, and nothing is being restored")
     phase.is_restoring = False
     phase.applied = phase.reflected = phase.assignment.start_at
     phase.say(Restored())
