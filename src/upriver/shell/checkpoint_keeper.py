@@ -11,7 +11,7 @@ from itertools import count
 from typing import Any, assert_never
 
 from upriver.dataflow.graph import DataflowPlan
-from upriver.errors import LakeError, UpriverError, WaitTimeout
+from upriver.errors import LakeError, WaitTimeout
 from upriver.ids import BEGINNING, Epoch
 from upriver.machines.coordinator_events import (
     CheckpointFailed,
@@ -105,7 +105,9 @@ class CheckpointKeeper:
                 self._failed = f"epoch {epoch}: {why}"
                 for asker in self._askers(tickets):
                     asker.set_exception(LakeError(f"the checkpoint of epoch {epoch} was given up: {why}"))
-            case PublishCheckpoint() | ForgetCheckpoints():
+            case ForgetCheckpoints():
+                self._newest = BEGINNING
+            case PublishCheckpoint():
                 pass
         self._queue.put((action, plans))
 
@@ -158,7 +160,7 @@ class CheckpointKeeper:
         made = Checkpoint(epoch=action.epoch, base=action.base, regions=fingerprints(plans), files=action.files)
         try:
             publish(self._lake, made)
-        except (OSError, UpriverError) as error:
+        except Exception as error:  # whatever it is: until the coordinator hears of it, no key can move
             self._hear(CheckpointUnpublished(checkpoint=action.checkpoint, error=str(error)))
         else:
             self._hear(CheckpointPublished(checkpoint=action.checkpoint, files=action.files))
@@ -166,7 +168,7 @@ class CheckpointKeeper:
     def _sweep(self, before: Epoch) -> None:
         try:
             sweep(self._lake, {epoch for kept in self._chains for epoch in kept}, before)
-        except (OSError, UpriverError) as error:  # what stays takes room and harms nobody; the next one tries again
+        except Exception as error:  # what stays takes room and harms nobody; the next one tries again
             self._failed = f"old checkpoints could not be removed: {error}"
 
 
