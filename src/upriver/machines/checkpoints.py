@@ -61,6 +61,8 @@ class Checkpoints:
         self._served: list[int] = []
         """Tickets of who waits for the one on its way."""
         self._last = 0
+        self._begun_at = Epoch(0)
+        """The cut of the last one that has begun: one that was given up is not due again at once."""
         self._taking: Taking | None = None
 
     @property
@@ -86,7 +88,7 @@ class Checkpoints:
             return
         at = cluster.ledger.through if cluster.ledger.is_staged else cluster.opened
         chain = cluster.chain or ()
-        self._served, self._wanted = self._wanted, []
+        self._served, self._wanted, self._begun_at = self._wanted, [], at
         if at <= self._newest() or cluster.keeps_only_what_is_read:  # there is nothing more to be kept
             self._serve(at)
             return
@@ -102,7 +104,8 @@ class Checkpoints:
         return self._cluster.is_quiet() if self._cluster.ledger.is_staged else self._cluster.is_complete()
 
     def _is_due(self) -> bool:
-        return self._every_epochs is not None and self._cluster.ledger.through - self._newest() >= self._every_epochs
+        last = max(self._newest(), self._begun_at)
+        return self._every_epochs is not None and self._cluster.ledger.through - last >= self._every_epochs
 
     def _newest(self) -> Epoch:
         return self._cluster.chain[0] if self._cluster.chain else Epoch(0)
@@ -169,6 +172,7 @@ class Checkpoints:
         if self._taking is not None:
             self._give_up("the views have changed")
         self._keys.clear()
+        self._begun_at = Epoch(0)
         if self._cluster.chain:
             self._cluster.actions.append(ForgetCheckpoints())
 

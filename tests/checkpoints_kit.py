@@ -1,0 +1,150 @@
+"""Short words for tests of the coordinator's checkpoints: what is wanted, what workers and the lake say, and what comes
+of it. See coordinator_kit."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from coordinator_kit import BOTH, PLAN, finished, only, published, said, vnode_map
+
+from upriver.dataflow.graph import DataflowPlan
+from upriver.ids import Epoch
+from upriver.machines.coordinator import CoordinatorMachine
+from upriver.machines.coordinator_events import (
+    CheckpointFailed,
+    CheckpointPublished,
+    CheckpointReady,
+    CheckpointUnpublished,
+    CheckpointWanted,
+    CoordinatorAction,
+    CoordinatorEvent,
+    PublishCheckpoint,
+    WorkerSaid,
+)
+from upriver.machines.messages import (
+    CheckpointCut,
+    CheckpointSpoilt,
+    CheckpointWritten,
+    KeepCheckpoint,
+    Restored,
+    TakeCheckpoint,
+)
+from upriver.machines.rules import ALL_RULES, Rules
+from upriver.state.checkpoint import Checkpoint, StateFile
+
+PARTIAL = replace(PLAN, full_because=None)
+
+# What happens --------------------------------------------------------------------------------------------------------
+
+
+def want(ticket: int = 0) -> CheckpointWanted:
+    return CheckpointWanted(ticket=ticket)
+
+
+def cut(incarnation: int, checkpoint: int = 1) -> WorkerSaid:
+    return said(incarnation, CheckpointCut(checkpoint=checkpoint))
+
+
+def part_of(incarnation: int, checkpoint: int, keys: int) -> StateFile:
+    """What a worker has written; it says nothing that the machine would look at, but for the keys."""
+    name = f"{checkpoint}-{incarnation}"
+    return StateFile(name=name, region="rows", keys=keys, nbytes=8, spans=(), checksums=())
+
+
+def written(incarnation: int, checkpoint: int = 1, keys: int = 1) -> WorkerSaid:
+    files = (part_of(incarnation, checkpoint, keys),)
+    return said(incarnation, CheckpointWritten(checkpoint=checkpoint, files=files))
+
+
+def spoilt(incarnation: int, checkpoint: int = 1) -> WorkerSaid:
+    return said(incarnation, CheckpointSpoilt(checkpoint=checkpoint, error="the disk is full"))
+
+
+def in_lake(wish: PublishCheckpoint) -> CheckpointPublished:
+    return CheckpointPublished(checkpoint=wish.checkpoint, files=wish.files)
+
+
+def not_in_lake(checkpoint: int = 1) -> CheckpointUnpublished:
+    return CheckpointUnpublished(checkpoint=checkpoint, error="the disk is gone")
+
+
+def restored(incarnation: int) -> WorkerSaid:
+    return said(incarnation, Restored())
+
+
+def flown(epoch: int, *incarnations: int) -> list[CoordinatorEvent]:
+    """A whole epoch of no rows."""
+    return [published(epoch), *(finished(incarnation, epoch) for incarnation in incarnations or (1, 2))]
+
+
+def found(epoch: int, base: int | None = None, keys: int = 1) -> Checkpoint:
+    """What a driver finds in the lake when it begins."""
+    files = (part_of(0, epoch, keys),)
+    on = None if base is None else Epoch(base)
+    return Checkpoint(epoch=Epoch(epoch), base=on, regions={"rows": ""}, files=files)
+
+
+# The machine ---------------------------------------------------------------------------------------------------------
+
+
+def checkpointing(
+    *events: CoordinatorEvent,
+    plans: Sequence[DataflowPlan] = (PLAN,),
+    checkpoints: Sequence[Checkpoint] = (),
+    every: int | None = None,
+    rules: Rules = ALL_RULES,
+) -> CoordinatorMachine:
+    """Of two workers, 0 and 1, that take checkpoints, having lived through these events. every: so many epochs."""
+    machine = CoordinatorMachine(vnode_map(), tuple(plans), rules, checkpoints, every)
+    happens(machine, *events)
+    return machine
+
+
+def at(epoch: int, *events: CoordinatorEvent, every: int | None = None, rules: Rules = ALL_RULES) -> CoordinatorMachine:
+    """The same; both workers are there, incarnations 1 and 2, and all epochs through this one have ended before."""
+    whole = [event for number in range(1, epoch + 1) for event in flown(number)]
+    return checkpointing(*BOTH, *whole, *events, every=every, rules=rules)
+
+
+def happens(machine: CoordinatorMachine, *events: CoordinatorEvent) -> list[CoordinatorAction]:
+    return [action for event in events for action in machine.step(event)]
+
+
+def taken(machine: CoordinatorMachine, checkpoint: int, keys: int = 1) -> list[CoordinatorAction]:
+    """Both workers have written so many keys each, and the lake has all of it: what comes of that."""
+    (wish,) = only(PublishCheckpoint, happens(machine, *(e for i in (1, 2) for e in _part(i, checkpoint, keys))))
+    return machine.step(in_lake(wish))
+
+
+def _part(incarnation: int, checkpoint: int, keys: int) -> list[CoordinatorEvent]:
+    return [cut(incarnation, checkpoint), written(incarnation, checkpoint, keys)]
+
+
+def next_one(machine: CoordinatorMachine, epoch: int, keys: int = 1) -> tuple[bool, tuple[int, ...]]:
+    """One more epoch, and a checkpoint of so many keys of each worker: whether it is whole, and the chain then."""
+    happens(machine, *flown(epoch))
+    (ask, _) = only(TakeCheckpoint, machine.step(want(epoch)))
+    assert ask.at == epoch
+    (told,) = only(CheckpointReady, taken(machine, ask.checkpoint, keys))
+    return ask.whole, told.chain
+
+
+# What came out -------------------------------------------------------------------------------------------------------
+
+
+def asked_for(actions: Sequence[CoordinatorAction]) -> list[tuple[int, int, bool]]:
+    """Of each worker that is told to take its part: the checkpoint, the epoch, whether of everything."""
+    return [(ask.checkpoint, ask.at, ask.whole) for ask in only(TakeCheckpoint, actions)]
+
+
+def kept(actions: Sequence[CoordinatorAction]) -> list[int]:
+    return [told.checkpoint for told in only(KeepCheckpoint, actions)]
+
+
+def ready(actions: Sequence[CoordinatorAction]) -> list[tuple[tuple[int, ...], int, tuple[int, ...]]]:
+    """Tickets, epoch and chain."""
+    return [(told.tickets, told.epoch, told.chain) for told in only(CheckpointReady, actions)]
+
+
+def failed(actions: Sequence[CoordinatorAction]) -> list[tuple[tuple[int, ...], int, str]]:
+    """Tickets, epoch and why."""
+    return [(told.tickets, told.epoch, told.why) for told in only(CheckpointFailed, actions)]

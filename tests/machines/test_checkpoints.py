@@ -1,0 +1,365 @@
+"""The coordinator's checkpoints: through a cut of all workers to the lake; rules D2, D5, D6 and D9."""
+
+import pytest
+from checkpoints_kit import (
+    PARTIAL,
+    asked_for,
+    at,
+    checkpointing,
+    cut,
+    failed,
+    flown,
+    found,
+    happens,
+    in_lake,
+    kept,
+    next_one,
+    not_in_lake,
+    part_of,
+    ready,
+    restored,
+    spoilt,
+    taken,
+    want,
+    written,
+)
+from coordinator_kit import (
+    BOTH,
+    PLAN,
+    anew,
+    came,
+    coordinator,
+    finished,
+    gone,
+    listeners,
+    met,
+    moved,
+    only,
+    opened,
+    outcomes,
+    planned,
+    published,
+    settled,
+    wanted,
+)
+
+from upriver.errors import WorkerLost
+from upriver.ids import Epoch
+from upriver.machines.checkpoints import CHAIN_MAX
+from upriver.machines.coordinator_events import (
+    ForgetCheckpoints,
+    PlansTaken,
+    PlansWanted,
+    PublishCheckpoint,
+    RescaleBegun,
+    RescaleEnded,
+    StopAsked,
+)
+from upriver.machines.messages import (
+    Assign,
+    DropCheckpoint,
+    KeepCheckpoint,
+    TakeCheckpoint,
+)
+from upriver.machines.rules import Rules
+
+LOST = "a worker was lost, or all have begun anew"
+
+
+# From the wish to the lake ------------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_is_as_of_the_last_epoch_that_was_opened_and_comes_before_the_next_one() -> None:
+    machine = at(1, published(2), published(3))
+    actions = happens(machine, finished(1, 2), want(7))
+    assert (asked_for(actions), listeners(TakeCheckpoint, actions)) == ([(1, 3, True)] * 2, [1, 2])
+    assert machine.step(published(4)) == [*opened(1, 4), *opened(2, 4)]
+
+
+def test_d2_it_is_published_when_every_worker_has_written_its_part_and_then_kept_by_all() -> None:
+    machine = at(2, want(7), cut(1), cut(2))
+    assert machine.step(written(2, keys=3)) == []
+    (wish,) = machine.step(written(1))
+    files = (part_of(1, 1, 1), part_of(2, 1, 3))
+    assert wish == PublishCheckpoint(checkpoint=1, epoch=Epoch(2), base=None, files=files)
+    actions = machine.step(in_lake(wish))
+    assert (kept(actions), listeners(KeepCheckpoint, actions)) == ([1, 1], [1, 2])
+    assert ready(actions) == [((7,), 2, (2,))]
+    assert machine.step(in_lake(wish)) == []
+
+
+def test_d2_switched_off_publishes_a_part() -> None:
+    machine = at(1, want(), rules=Rules(d2_all_parts=False))
+    (wish,) = machine.step(written(2))
+    assert wish == PublishCheckpoint(checkpoint=1, epoch=Epoch(1), base=None, files=(part_of(2, 1, 1),))
+
+
+def test_a_part_that_comes_twice_is_told_to_the_lake_once() -> None:
+    machine = at(1, want(), written(1))
+    assert [len(only(PublishCheckpoint, machine.step(event))) for event in (written(2), written(2))] == [1, 0]
+
+
+def test_what_is_said_of_another_checkpoint_is_no_news() -> None:
+    machine = at(1, want(), written(1))
+    late = [cut(2, 5), written(2, 5), spoilt(2, 5), not_in_lake(5)]
+    assert happens(machine, *late) == []
+    assert len(only(PublishCheckpoint, machine.step(written(2)))) == 1
+
+
+def test_none_is_taken_before_somebody_wants_it_and_one_at_a_time() -> None:
+    machine = at(1)
+    assert asked_for(happens(machine, *flown(2))) == []
+    assert asked_for(happens(machine, want(1), want(2), *flown(3))) == [(1, 2, True)] * 2
+    actions = taken(machine, 1)
+    assert ready(actions) == [((1,), 2, (2,))]
+    assert asked_for(actions) == [(2, 3, False)] * 2
+    assert ready(taken(machine, 2)) == [((2,), 3, (3, 2))]
+
+
+def test_who_asks_while_a_place_is_empty_waits_until_it_is_filled() -> None:
+    machine = at(2, gone(2))
+    assert happens(machine, want(1), want(2)) == []
+    assert asked_for(machine.step(came(1, 3))) == [(1, 2, True)] * 2
+    machine.step(written(1))
+    (wish,) = only(PublishCheckpoint, happens(machine, finished(3, 1), finished(3, 2), written(3)))
+    assert ready(machine.step(in_lake(wish))) == [((1, 2), 2, (2,))]
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_checkpoints_are_taken_every_so_many_epochs(every: int) -> None:
+    machine = at(0, every=every)
+    for number in (1, 2):
+        actions = [happens(machine, *flown(epoch)) for epoch in range((number - 1) * every + 1, number * every + 1)]
+        assert [asked_for(of_one) for of_one in actions[:-1]] == [[]] * (every - 1)
+        assert asked_for(actions[-1]) == [(number, number * every, number == 1)] * 2
+        assert ready(taken(machine, number))[0][:2] == ((), number * every)
+
+
+def test_one_that_is_given_up_is_not_due_again_at_once() -> None:
+    machine = at(3, every=3)
+    assert [asked_for(machine.step(event)) for event in (spoilt(1), *flown(4), *flown(5))] == [[]] * 7
+    assert asked_for(machine.step(want())) == [(2, 5, True)] * 2
+    assert asked_for(happens(machine, spoilt(1, 2), *flown(6), *flown(7))) == []
+    assert asked_for(happens(machine, *flown(8))) == [(3, 8, True)] * 2
+
+
+def test_when_the_views_are_others_the_first_of_them_is_due_at_once() -> None:
+    machine = at(3, every=2)
+    taken(machine, 1)
+    actions = machine.step(PlansWanted(ticket=9, plans=(PLAN,), epochs=({},) * 3))
+    assert (len(only(PlansTaken, actions)), asked_for(actions)) == (1, [(2, 3, True)] * 2)
+
+
+def test_when_there_is_nothing_new_who_asks_is_served_at_once() -> None:
+    machine = at(2, want(1))
+    taken(machine, 1)
+    assert ready(machine.step(want(2))) == [((2,), 2, (2,))]
+    assert asked_for(happens(machine, published(3), want(3))) == [(2, 3, False)] * 2
+
+
+def test_before_the_first_epoch_there_is_nothing_new() -> None:
+    assert ready(at(0).step(want(1))) == [((1,), 0, ())]
+
+
+def test_where_only_what_is_read_is_kept_who_asks_is_served_at_once() -> None:
+    machine = checkpointing(*BOTH, *flown(1), plans=(PARTIAL,))
+    actions = machine.step(want(1))
+    assert (asked_for(actions), ready(actions)) == ([], [((1,), 1, ())])
+    also = checkpointing(*BOTH, plans=(PARTIAL, planned("other", "j")))
+    assert asked_for(happens(also, published(1), want(1))) == [(1, 1, True)] * 2
+
+
+def test_where_only_what_is_read_is_kept_none_is_due_at_every_step() -> None:
+    machine = checkpointing(*BOTH, *flown(1), plans=(PARTIAL,), every=1)
+    assert ready(happens(machine, finished(1, 1), published(2))) == []
+
+
+def test_where_no_checkpoints_are_taken_nobody_is_served() -> None:
+    machine = coordinator(*BOTH, *flown(1))
+    assert machine.step(want(1)) == []
+    assert [assign.chain for assign in only(Assign, happens(coordinator(), *BOTH))] == [None, None]
+
+
+# Chains -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_is_whole_and_the_others_build_on_it() -> None:
+    machine = at(0)
+    assert [next_one(machine, epoch) for epoch in (1, 2)] == [(True, (1,)), (False, (2, 1))]
+    happens(machine, *flown(3), want(), written(1, 3))
+    (wish,) = machine.step(written(2, 3))
+    assert isinstance(wish, PublishCheckpoint)
+    assert (wish.epoch, wish.base) == (3, 2)
+
+
+def test_a_chain_that_is_as_long_as_it_may_be_begins_anew() -> None:
+    machine = at(0)
+    next_one(machine, 1, keys=CHAIN_MAX)
+    chains = [next_one(machine, epoch) for epoch in range(2, CHAIN_MAX + 3)]
+    assert [whole for whole, _ in chains] == [*[False] * (CHAIN_MAX - 1), True, False]
+    assert [chain for _, chain in chains[-3:]] == [
+        tuple(range(CHAIN_MAX, 0, -1)),
+        (CHAIN_MAX + 1,),
+        (CHAIN_MAX + 2, CHAIN_MAX + 1),
+    ]
+
+
+def test_a_chain_whose_changes_name_more_keys_than_its_first_has_begins_anew() -> None:
+    machine = at(0)
+    keys = [3, 2, 1, 1, 5, 1]
+    whole = [next_one(machine, epoch, of_one)[0] for epoch, of_one in enumerate(keys, 1)]
+    assert whole == [True, False, False, False, True, False]
+
+
+def test_a_chain_that_was_found_counts() -> None:
+    cases: list[tuple[list[int], bool]] = [([4, 2, 2], False), ([4, 2, 3], True), ([99] + [0] * (CHAIN_MAX - 1), True)]
+    for keys, whole in cases:
+        chain = [found(epoch, epoch - 1 or None, of_one) for epoch, of_one in enumerate(keys, 1)]
+        last = len(keys)
+        machine = checkpointing(*map(published, range(1, last + 2)), checkpoints=chain[::-1])
+        happens(machine, *BOTH, restored(1), restored(2))
+        assert asked_for(machine.step(want())) == [(1, last + 1, whole)] * 2
+
+
+# Given up -----------------------------------------------------------------------------------------------------------
+
+
+def test_d6_a_checkpoint_is_given_up_when_a_worker_is_lost() -> None:
+    machine = at(1, want(7), written(1))
+    actions = machine.step(gone(2))
+    assert failed(actions) == [((7,), 1, LOST)]
+    assert only(DropCheckpoint, actions)[:1] == [DropCheckpoint(checkpoint=1)]
+    assert listeners(DropCheckpoint, actions)[0] == 1
+    late = happens(machine, came(1, 3), written(1), written(3), finished(3, 1))
+    assert (only(PublishCheckpoint, late), asked_for(late)) == ([], [])
+    assert asked_for(machine.step(want(8))) == [(2, 1, True)] * 2
+
+
+def test_d6_switched_off_publishes_what_lacks_the_part_of_who_was_lost() -> None:
+    machine = at(1, want(), written(2), rules=Rules(d6_given_up_when_torn=False))
+    assert happens(machine, gone(2), came(1, 3)) != []
+    assert len(only(PublishCheckpoint, machine.step(written(1)))) == 1
+
+
+def test_a_worker_that_is_replaced_without_a_word_is_lost() -> None:
+    machine = at(1, want(7), written(2))
+    assert failed(machine.step(came(1, 3))) == [((7,), 1, LOST)]
+
+
+def test_a_checkpoint_is_given_up_when_a_worker_cannot_write_and_can_be_asked_for_again() -> None:
+    machine = at(1, want(7), written(1))
+    actions = machine.step(spoilt(2))
+    assert failed(actions) == [((7,), 1, "worker 1: the disk is full")]
+    assert listeners(DropCheckpoint, actions) == [1, 2]
+    assert happens(machine, spoilt(1), written(2)) == []
+    assert asked_for(machine.step(want(8))) == [(2, 1, True)] * 2
+    assert ready(taken(machine, 2)) == [((8,), 1, (1,))]
+
+
+def test_a_checkpoint_is_given_up_when_the_lake_does_not_take_it_and_the_next_builds_on_the_same() -> None:
+    machine = at(0)
+    next_one(machine, 1, keys=5)
+    happens(machine, *flown(2), want(7), written(1, 2), written(2, 2))
+    actions = machine.step(not_in_lake(2))
+    assert failed(actions) == [((7,), 2, "the disk is gone")]
+    assert listeners(DropCheckpoint, actions) == [1, 2]
+    assert asked_for(machine.step(want(8))) == [(3, 2, False)] * 2
+    assert ready(taken(machine, 3)) == [((8,), 2, (2, 1))]
+
+
+def test_who_asks_meanwhile_is_served_by_the_next_one() -> None:
+    machine = at(1, want(1), want(2))
+    actions = machine.step(spoilt(1))
+    assert failed(actions) == [((1,), 1, "worker 0: the disk is full")]
+    assert asked_for(actions) == [(2, 1, True)] * 2
+    assert ready(taken(machine, 2)) == [((2,), 1, (1,))]
+
+
+def test_a_worker_lost_before_the_lake_has_answered_does_no_harm() -> None:
+    machine = at(1, want(7), written(1))
+    (wish,) = only(PublishCheckpoint, machine.step(written(2)))
+    assert happens(machine, gone(2)) == []
+    (assign,) = only(Assign, machine.step(came(1, 3)))
+    assert (assign.start_at, assign.chain) == (0, ())
+    actions = machine.step(in_lake(wish))
+    assert (listeners(KeepCheckpoint, actions), ready(actions)) == ([1, 3], [((7,), 1, (1,))])
+    happens(machine, finished(3, 1), *flown(2, 1, 3))
+    assert asked_for(machine.step(want())) == [(2, 2, False)] * 2
+
+
+def test_a_worker_lost_before_the_lake_has_refused_does_no_harm() -> None:
+    machine = at(1, want(7), written(1), written(2), gone(2))
+    actions = happens(machine, not_in_lake(), came(1, 3))
+    assert failed(actions) == [((7,), 1, "the disk is gone")]
+    assert asked_for(happens(machine, want(8))) == [(2, 1, True)] * 2
+
+
+def test_when_the_app_stops_no_checkpoint_begins() -> None:
+    machine = at(1)
+    machine.step(StopAsked())
+    assert machine.step(want()) == []
+
+
+# Rescales and views -------------------------------------------------------------------------------------------------
+
+
+def test_d5_a_rescale_waits_for_the_checkpoint() -> None:
+    machine = at(1, want(7), wanted(1, workers=3))
+    assert only(RescaleBegun, happens(machine, cut(1), cut(2), written(1), written(2))) == []
+    (wish,) = [PublishCheckpoint(checkpoint=1, epoch=Epoch(1), base=None, files=())]
+    actions = machine.step(in_lake(wish))
+    assert (ready(actions), len(only(RescaleBegun, actions))) == ([((7,), 1, (1,))], 1)
+
+
+def test_d5_a_rescale_begins_when_the_checkpoint_is_given_up() -> None:
+    machine = at(1, want(7), wanted(1, workers=3))
+    actions = machine.step(spoilt(1))
+    assert (len(failed(actions)), len(only(RescaleBegun, actions))) == (1, 1)
+
+
+def test_d5_a_checkpoint_waits_for_the_rescale() -> None:
+    machine = at(1, wanted(1, workers=3), want(7))
+    up = [came(2, 3), met(1), met(2), met(3), moved(2, 3), settled(1), settled(2)]
+    assert asked_for(happens(machine, *up)) == []
+    actions = machine.step(settled(3))
+    assert outcomes(actions) == [(1, "over", 1)]
+    assert (asked_for(actions), listeners(TakeCheckpoint, actions)) == ([(1, 1, True)] * 3, [1, 2, 3])
+    assert only(PublishCheckpoint, happens(machine, written(1), written(2))) == []
+    assert len(only(PublishCheckpoint, machine.step(written(3)))) == 1
+
+
+def test_d5_switched_off_takes_one_while_keys_move() -> None:
+    off = Rules(d5_keys_stay=False)
+    machine = at(1, wanted(1, workers=3), rules=off)
+    happens(machine, came(2, 3), met(1), met(2), met(3))
+    assert len(asked_for(machine.step(want()))) == 3
+    assert len(only(RescaleBegun, at(1, want(), rules=off).step(wanted(1, workers=3)))) == 1
+
+
+def test_a_rescale_that_fails_has_all_begin_anew_at_the_checkpoint() -> None:
+    machine = at(0)
+    next_one(machine, 1)
+    happens(machine, *flown(2), wanted(1, workers=3), came(2, 3), restored(3), met(1), met(2), met(3))
+    actions = happens(machine, gone(2))
+    (outcome,) = only(RescaleEnded, actions)
+    assert isinstance(outcome.error, WorkerLost)
+    assert [(a.worker, a.start_at, a.serve_from, a.chain) for a in only(Assign, actions)] == [(0, 1, 2, (1,))]
+
+
+def test_views_that_change_wait_for_the_checkpoint_and_forget_it() -> None:
+    machine = at(1, want(7))
+    change = PlansWanted(ticket=9, plans=(PLAN, planned("other", "j")), epochs=({},))
+    assert only(PlansTaken, happens(machine, change, written(1), written(2))) == []
+    actions = machine.step(in_lake(PublishCheckpoint(checkpoint=1, epoch=Epoch(1), base=None, files=())))
+    assert (ready(actions), only(PlansTaken, actions)) == ([((7,), 1, (1,))], [PlansTaken(ticket=9)])
+    assert only(ForgetCheckpoints, actions) == [ForgetCheckpoints()]
+    assert [(a.start_at, a.chain) for a in only(Assign, actions)] == [(0, ())] * 2
+    happens(machine, anew(1), anew(2))
+    assert asked_for(machine.step(want(8))) == [(2, 1, True)] * 2
+    assert ready(taken(machine, 2)) == [((8,), 1, (1,))]
+
+
+def test_where_there_is_none_none_is_forgotten() -> None:
+    machine = at(1)
+    actions = machine.step(PlansWanted(ticket=9, plans=(PLAN,), epochs=({},)))
+    assert (len(only(PlansTaken, actions)), only(ForgetCheckpoints, actions)) == (1, [])
