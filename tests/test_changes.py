@@ -135,6 +135,14 @@ def test_keys_that_were_copied_before_they_changed_are_passed_over() -> None:
     assert not both.changes.left
 
 
+def test_keys_that_were_copied_when_there_was_time_are_not_copied_before_they_change() -> None:
+    both = Both()
+    both.note([1, 2, 3])
+    both.cut(None)
+    both.next(2)
+    assert both.changes.before(hashes(1, 2, 3)).tolist() == [3]
+
+
 def test_d8_what_a_dropped_checkpoint_was_to_have_has_still_changed() -> None:
     both = Both()
     both.note([1, 2])
