@@ -21,6 +21,7 @@ from upriver.errors import DeclarationError, UnknownView, WaitTimeout
 from upriver.ids import Epoch
 from upriver.rescale import Rescale
 from upriver.settings import absolute, check_checkpoints, check_memory, check_more_than_none, check_name, listed
+from upriver.shell.fencing import SILENCE_S, Vigilance
 from upriver.shell.keys import key_columns
 from upriver.spark.batch_view import rows_of_keys, view_as_of
 from upriver.spark.functions import Columns, declare_stateful_map
@@ -55,6 +56,8 @@ class App:
     checkpoint_interval_s, checkpoint_interval_epochs: seconds, and epochs, from one checkpoint of what views keep to
     the next: a worker that is lost, or an app that is started again, reads that and the epochs since. ``None`` for
     both: when :meth:`checkpoint` is called.
+    worker_silence_s: seconds in which a worker that says nothing is noticed, and replaced. One that comes back later
+    may not answer any more: a worker that was only slow costs time, and no answer is wrong.
 
     Usable as a context manager, which stops the app at the end.
     """
@@ -73,6 +76,7 @@ class App:
         memory_budget: int | None = None,
         checkpoint_interval_s: float | None = CHECKPOINT_INTERVAL_S,
         checkpoint_interval_epochs: int | None = None,
+        worker_silence_s: float = SILENCE_S,
     ) -> None:
         check_vnodes(vnodes)
         if not 1 <= workers <= vnodes:
@@ -97,6 +101,7 @@ class App:
             memory_budget=memory_budget,
             checkpoint_interval_s=checkpoint_interval_s,
             checkpoint_interval_epochs=checkpoint_interval_epochs,
+            vigilance=Vigilance(worker_silence_s),
         )
         self._sources: dict[str, Source] = {}
         self._tables: dict[str, TableSpec] = {}

@@ -5,13 +5,14 @@ import math
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 
-from upriver.errors import ClusterError, UnknownView
+from upriver.errors import ClusterError, UnknownView, UpriverError
 from upriver.hashing import hash64
 from upriver.rescale import Rescale, rescale_fields
 from upriver.shell.asking import Found, KeySet, Lookup, ask_owners, in_key_order
@@ -25,6 +26,8 @@ __all__ = ["Client", "Keys", "connect"]
 
 RETRY_S_MIN, RETRY_S_MAX = 0.01, 0.5
 """Seconds before keys that were not answered are asked for again; doubled each time."""
+RECHECK_S = 0.5
+"""Seconds after which a lookup that waits sees whether the workers that it waits for are still there."""
 
 
 def connect(address: str, token: str, *, tls_roots: bytes | None = None, timeout: float = 10.0) -> "Client":
@@ -55,6 +58,8 @@ class Client:
         self._routing: Routing | None = None
         self._refreshed_at = -math.inf
         self._closed = threading.Event()
+        self._rechecking = threading.Lock()
+        """Held while a thread asks for the routing because some lookup waits."""
         atexit.register(self.close)  # a stream that is still open would keep the interpreter from ending
 
     def lookup(self, view: str, keys: Keys, *, at_least: int | None = None, timeout: float = 10.0) -> pa.Table:
@@ -185,7 +190,8 @@ class Client:
         pause = RETRY_S_MIN
         while True:
             seconds_left = max(0.0, lookup.give_up_at - time.monotonic())
-            answers, unanswered = ask_owners(lookup, asked, seconds_left, self._known(), self._streams, self._watch)
+            with self._watch.every(RECHECK_S, self._recheck):
+                answers, unanswered = ask_owners(lookup, asked, seconds_left, self._known(), self._streams, self._watch)
             found += answers
             if not unanswered:
                 self._note_versions(found)
@@ -197,6 +203,18 @@ class Client:
             pause = min(2 * pause, RETRY_S_MAX)
             self.refresh(max(RETRY_S_MAX, lookup.give_up_at - time.monotonic()))
             asked = KeySet.concat([again.question.keys for again in unanswered])
+
+    def _recheck(self) -> None:
+        """A worker that has stopped says nothing; when another has its place, who waits for it is to ask that one."""
+        if self._rechecking.acquire(blocking=False):
+            threading.Thread(target=self._refresh_quietly, name="upriver-recheck", daemon=True).start()
+
+    def _refresh_quietly(self) -> None:
+        try:
+            with suppress(UpriverError):  # there is nobody to ask; who waits finds out
+                self.refresh()
+        finally:
+            self._rechecking.release()
 
     def _note_versions(self, found: Sequence[Found]) -> None:
         """A worker that goes by a newer map has found the keys all the same; but the way to their owner is shorter."""

@@ -19,6 +19,8 @@ from upriver.vnodes import vnodes_of
 
 Places = npt.NDArray[np.int64]
 
+REACH_S_MAX = 2.0
+"""Seconds in which a worker must be reached; else the routing is asked for again: it may have been replaced."""
 ANSWER_GRACE_S = 1.0
 """Seconds beyond a lookup's time in which a worker may still say itself that time ran out."""
 
@@ -170,7 +172,8 @@ def _put(lookup: Lookup, question: Question, seconds_left: float, streams: Looku
     """Put a question, on a stream that now waits for the answer."""
     if question.address is None:
         raise WorkerLost(f"worker {question.worker} is not up")
-    stream = streams.borrow(question.address, lookup.view, lookup.route.key_schema, seconds_left)
+    reach_s = min(seconds_left, REACH_S_MAX)
+    stream = streams.borrow(question.address, lookup.view, lookup.route.key_schema, reach_s)
     try:
         stream.ask(question.keys.keys, lookup.at_least, lookup.together, seconds_left)
     except BaseException:

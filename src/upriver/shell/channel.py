@@ -4,9 +4,10 @@ One end opens a channel to a server (:func:`open_channel`); the server's end is 
 both ends are alike. A channel is one Flight exchange, and each message one frame of it.
 
 Theory of operation. Each end has a thread that reads and hands over, one that writes what ``send`` has put into a
-bounded outbox, and one that says that it is alive (``PING``) and notices when the other has not been for a while; a
-killed process is noticed at once, since its socket closes. gRPC's own keepalive will not do: pyarrow can switch it on
-in clients only, and a server that is not told otherwise cuts off clients that ping while nothing else is said.
+bounded outbox, and one that says that it is alive and notices when the other has not been for a while
+(``upriver.shell.heart``); a killed process is noticed at once, since its socket closes. gRPC's own keepalive will not
+do: pyarrow can switch it on in clients only, and a server that is not told otherwise cuts off clients that ping while
+nothing else is said.
 
 An end that is closed says ``BYE`` after all it had to say; the other end answers with its own ``BYE``. A channel that
 ends without both has been lost. A lost, silent or overwhelmed peer's connection is cut, which ends the reading thread,
@@ -14,9 +15,9 @@ and that thread alone calls ``on_close``.
 """
 
 import atexit
+import math
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -28,27 +29,35 @@ import pyarrow as pa
 
 from upriver.errors import ClusterError, ProtocolError, UpriverError, WaitTimeout, WorkerLost
 from upriver.shell.flight import GOODBYE_S_MAX, ExchangeCall
+from upriver.shell.heart import PING, Heart
+from upriver.shell.outbox import Full, Outbox, Shut
+from upriver.shell.pieces import PIECE, Joiner, in_pieces
 from upriver.shell.remote import Connection, Remote, brief, end_exchange
 from upriver.shell.wire import Message, decode, encode
 
 CHANNEL = "channel"
 """The name of the exchange."""
 
-_WELCOME, _PING, _BYE = Message("channel.welcome"), Message("channel.ping"), Message("channel.bye")
+_WELCOME, _BYE = Message("channel.welcome"), Message("channel.bye")
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelLimits:
     """Bounds of one end. outbox_*: what may wait to be written; one message of any size always fits.
 
-    ping_s: time between signs of life. silence_s_max: time without any after which the peer counts as lost; a message
-    that takes longer to get across is silence too.
+    ping_s: time between signs of life. silence_s_max: time without any after which the peer counts as lost, which is
+    noticed within ``ping_s`` more; :mod:`upriver.shell.heart` says what counts.
     """
 
     outbox_messages_max: int = 10_000
     outbox_bytes_max: int = 256 << 20
     ping_s: float = 1.0
     silence_s_max: float = 15.0
+
+    @property
+    def silent_beats_max(self) -> int:
+        """Beats of our own that the other may be silent for."""
+        return math.ceil(self.silence_s_max / self.ping_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +74,7 @@ class Receiver:
 class ChannelEnd:
     """One end of a channel; usable by any thread. peer: the other end's address, for messages.
 
-    lost: class of the error when the peer is gone. cut: drops the connection.
+    lost: class of the error when the peer is gone. cut: drops the connection. heart: what is known of the peer's life.
     """
 
     def __init__(self, peer: str, lost: type[ClusterError], cut: Callable[[], object], limits: ChannelLimits) -> None:
@@ -73,10 +82,10 @@ class ChannelEnd:
         self._lost = lost
         self._cut_connection = cut
         self.limits = limits
-        self._outbox = _Outbox(limits)
+        self.heart = Heart()
+        self._outbox = Outbox(limits.outbox_messages_max, limits.outbox_bytes_max)
         self._fault: UpriverError | None = None
         """Why this end has cut the connection; the first reason counts."""
-        self._heard_at = time.monotonic()
         self._goodbye_by: float | None = None
         """When to stop waiting for the peer's goodbye."""
         self._over = threading.Event()
@@ -92,11 +101,11 @@ class ChannelEnd:
         """
         try:
             self._outbox.put(encode(message))
-        except _Full as full:
+        except Full as full:
             fault = ClusterError(f"{self.peer} does not keep up: {full} wait to be sent; the channel is cut")
             self._cut(fault)
             raise fault from None
-        except _Shut:
+        except Shut:
             raise ClusterError(f"the channel to {self.peer} is closed") from None
 
     def close(self) -> None:
@@ -108,6 +117,10 @@ class ChannelEnd:
     def wait_closed(self, seconds: float) -> bool:
         """Block until ``on_close`` has returned; whether it has. Not to be called from a Receiver."""
         return self._closed.wait(seconds)
+
+    def give_up(self, fault: UpriverError) -> None:
+        """Cut the channel without a goodbye; ``on_close`` is told of this fault, unless there is one already."""
+        self._cut(fault)
 
     # For the two sides below
 
@@ -122,6 +135,7 @@ class ChannelEnd:
         self._read(wire.chunks, receiver)
         writing.join()
         self._over.set()
+        self.heart.end()
         beating.join()
         wire.finish()
         try:
@@ -131,16 +145,20 @@ class ChannelEnd:
 
     def _read(self, chunks: Iterator[Any], receiver: Receiver) -> None:
         """Hand over what comes until the stream ends."""
-        said_bye = False
+        said_bye, joiner = False, Joiner()
         try:
             for chunk in chunks:
-                self._heard_at = time.monotonic()
-                message = decode(chunk.app_metadata)
-                if message.kind == _BYE.kind:
-                    said_bye = True
-                    self.close()
-                elif message.kind != _PING.kind:
-                    receiver.on_message(message)
+                with self.heart.hearing():
+                    message = _whole(joiner, chunk.app_metadata)
+                    if message is None:
+                        continue
+                    if message.kind == _BYE.kind:
+                        said_bye = True
+                        self.close()
+                    elif message.kind == PING:
+                        self.heart.pinged(message.fields)
+                    else:
+                        receiver.on_message(message)
         except UpriverError as error:
             if not said_bye:  # after it, a peer may be gone before the stream has ended in form
                 self._cut(error)
@@ -152,23 +170,25 @@ class ChannelEnd:
     def _write(self, wire: "_Wire") -> None:
         try:
             for frame in self._outbox:
-                wire.write(frame)
+                for piece in in_pieces(frame):
+                    wire.write(piece)
             wire.written()
         except pa.ArrowException:
             self._outbox.drop()  # the connection is gone, and the reader finds out by itself
 
     def _beat(self) -> None:
         """Say that we live, and watch that the other does."""
-        ping, limits = encode(_PING), self.limits
-        while not self._over.wait(limits.ping_s):
-            now = time.monotonic()
-            if now - self._heard_at > limits.silence_s_max:
-                self._cut(self._lost(f"{self.peer} has been silent for {limits.silence_s_max:g} s"))
-            elif self._goodbye_by is not None and now > self._goodbye_by:
+        while True:
+            ping = self.heart.beat()
+            if self.heart.silent_beats > self.limits.silent_beats_max:
+                self._cut(self._lost(f"{self.peer} has been silent for {self.limits.silence_s_max:g} s"))
+            elif self._goodbye_by is not None and time.monotonic() > self._goodbye_by:
                 self._cut(self._lost(f"{self.peer} does not say goodbye"))
             else:
-                with suppress(_Full, _Shut):
-                    self._outbox.put(ping)
+                with suppress(Full, Shut):
+                    self._outbox.put(encode(ping))
+            if self._over.wait(self.limits.ping_s):
+                return
 
     def _cut(self, fault: UpriverError) -> None:
         self._fault = self._fault or fault
@@ -189,65 +209,13 @@ class _Wire:
     finish: Callable[[], None]
 
 
-class _Full(Exception):
-    """More waits in an outbox than may."""
-
-
-class _Shut(Exception):
-    """Nothing more is taken by an outbox."""
-
-
-class _Outbox:
-    """Frames that wait to be written: many put, one thread iterates. Iteration ends after the last frame."""
-
-    def __init__(self, limits: ChannelLimits) -> None:
-        self._limits = limits
-        self._frames: deque[pa.Buffer] = deque()
-        self._bytes = 0
-        self._is_shut = False
-        self._changed = threading.Condition()
-
-    def put(self, frame: pa.Buffer) -> None:
-        """Raises _Full if this were more than fits, _Shut after ``shut`` or ``drop``."""
-        with self._changed:
-            if self._is_shut:
-                raise _Shut
-            size = self._bytes + frame.size
-            if self._frames and size > self._limits.outbox_bytes_max:
-                raise _Full(f"{self._bytes} bytes")
-            if len(self._frames) >= self._limits.outbox_messages_max:
-                raise _Full(f"{len(self._frames)} messages")
-            self._push(frame)
-
-    def shut(self, last: pa.Buffer) -> None:
-        """Take one last frame, and nothing after it. Only the first call counts."""
-        with self._changed:
-            if not self._is_shut:
-                self._is_shut = True
-                self._push(last)
-
-    def drop(self) -> None:
-        """Forget what waits and take nothing more."""
-        with self._changed:
-            self._is_shut = True
-            self._frames.clear()
-            self._bytes = 0
-            self._changed.notify()
-
-    def _push(self, frame: pa.Buffer) -> None:
-        self._frames.append(frame)
-        self._bytes += frame.size
-        self._changed.notify()
-
-    def __iter__(self) -> Iterator[pa.Buffer]:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._frames or self._is_shut)
-                if not self._frames:
-                    return
-                frame = self._frames.popleft()
-                self._bytes -= frame.size
-            yield frame
+def _whole(joiner: Joiner, frame: pa.Buffer) -> Message | None:
+    """The message of a frame, or of the frame that a last piece completes."""
+    message = decode(frame)
+    if message.kind != PIECE:
+        return message
+    joined = joiner.join(message, frame)
+    return None if joined is None else decode(joined)
 
 
 def _start(target: Callable[..., None], role: str, *arguments: Any) -> threading.Thread:

@@ -7,20 +7,23 @@ from typing import Any
 from upriver.dataflow.explain import explain
 from upriver.dataflow.graph import DataflowPlan
 from upriver.dataflow.plan import TableSpec
-from upriver.errors import DeclarationError, ProtocolError, UnknownView, UpriverError
+from upriver.errors import DeclarationError, ProtocolError, UnknownView, UpriverError, WorkerLost
 from upriver.ids import Incarnation, VnodeId, WorkerId
 from upriver.machines.messages import ToWorker
 from upriver.machines.strategies import Strategy
 from upriver.shell.channel import ChannelEnd, ChannelExchange, Receiver
 from upriver.shell.codec import decode_from_worker, encode
 from upriver.shell.coordinator_loop import CoordinatorLoop
+from upriver.shell.fencing import USUAL, Tenants, Vigilance
 from upriver.shell.flight import FlightBase, Listen
 from upriver.shell.routing import Routing, ViewRoute
 from upriver.shell.scans import Scans
 from upriver.shell.wire import Message
 
 REGISTER = "register"
-"""The hello of a worker: ``{"worker": id, "address": where it serves}``."""
+"""The hello of a worker: ``{"worker": id, "life": number, "address": where it serves}``."""
+SILENCED = "silenced"
+"""What a worker says when it answers nobody any more, and lives on only for scans of what it holds."""
 SNAPSHOT_S_MAX = 60.0
 EVICTION_S_MAX = 60.0
 """Seconds that the workers have to take a snapshot."""
@@ -39,8 +42,16 @@ class _ToWorker:
         self.end.close()
 
 
-def _any_number(workers: int) -> None:
-    """There is room."""
+@dataclass(frozen=True, slots=True)
+class Keeper:
+    """Who sees to it that places are filled. check_slots: raises TooFewSlots if there is no room for so many workers.
+
+    admits: whether a worker of this life is still to fill its place. lost: told of one that was given up; returns soon.
+    """
+
+    check_slots: Callable[[int], None] = lambda _: None
+    admits: Callable[[WorkerId, int], bool] = lambda *_: True
+    lost: Callable[[WorkerId, int], None] = lambda *_: None
 
 
 class CoordinatorService:
@@ -59,11 +70,13 @@ class CoordinatorService:
         tables: Iterable[TableSpec],
         bind: str,
         token: str,
-        check_slots: Callable[[int], None] = _any_number,
+        keeper: Keeper = Keeper(),
+        vigilance: Vigilance = USUAL,
     ) -> None:
-        """check_slots: raises TooFewSlots if there is no room for so many workers."""
+        """vigilance: the same for all workers."""
         self._loop = loop
-        self._check_slots = check_slots
+        self._keeper = keeper
+        self._tenants = Tenants(vigilance)
         self._scans = Scans(loop.snapshot)
         self._tables = {table.name: table for table in tables}
         self._plans: dict[str, DataflowPlan] = {}
@@ -80,7 +93,7 @@ class CoordinatorService:
             "rescale_report": lambda asked: loop.rescale_report(int(asked["ticket"])),
             "rescale_abort": self._abort_rescale,
         }
-        exchange = ChannelExchange(self._registered)
+        exchange = ChannelExchange(self._registered, vigilance.limits)
         self._server = FlightBase(token, listen=Listen(host=bind), exchanges={"channel": exchange}, actions=actions)
 
     @property
@@ -106,16 +119,30 @@ class CoordinatorService:
     def _registered(self, end: ChannelEnd, hello: Message) -> Receiver:
         if hello.kind != REGISTER:
             raise ProtocolError(f"a channel began with {hello.kind!r}, not {REGISTER!r}")
-        worker, address = WorkerId(hello.fields["worker"]), str(hello.fields["address"])
-        incarnation = self._loop.register(worker, address, _ToWorker(end))
+        worker, life = WorkerId(hello.fields["worker"]), int(hello.fields["life"])
+        self._check_admitted(worker, life)
+        self._tenants.make_room(worker)
+        self._check_admitted(worker, life)
+        self._tenants.enter(worker, end)
+        incarnation = self._loop.register(worker, str(hello.fields["address"]), _ToWorker(end))
 
         def on_message(message: Message) -> None:
-            self._loop.hear(incarnation, decode_from_worker(message))
+            if message.kind == SILENCED:
+                self._tenants.leave(worker, end, is_silenced=True)
+            else:
+                self._loop.hear(incarnation, decode_from_worker(message))
 
-        def on_close(_: UpriverError | None) -> None:
+        def on_close(error: UpriverError | None) -> None:
+            was_tenant = self._tenants.leave(worker, end, is_silenced=error is None)
             self._loop.lost(Incarnation(incarnation))
+            if was_tenant and error is not None:
+                self._keeper.lost(worker, life)
 
         return Receiver(on_message, on_close)
+
+    def _check_admitted(self, worker: WorkerId, life: int) -> None:
+        if not self._keeper.admits(worker, life):
+            raise WorkerLost(f"worker {worker} was given up, and another is to fill its place")  # L3
 
     def _routing(self, _: Mapping[str, Any]) -> dict[str, Any]:
         self._loop.check()
@@ -141,7 +168,7 @@ class CoordinatorService:
         if workers is not None:
             if not 1 <= workers <= vnodes:
                 raise DeclarationError(f"workers={workers}: there are 1 to {vnodes} workers, as many as vnodes at most")
-            self._check_slots(workers)
+            self._keeper.check_slots(workers)
         parsed = None if moves is None else {VnodeId(int(v)): WorkerId(int(w)) for v, w in moves.items()}
         ticket = self._loop.rescale(workers, parsed, _strategy(asked["strategy"]), asked["keys_max"])
         return {"ticket": ticket}

@@ -180,8 +180,11 @@ class LookupStreams:
         stream.close()
 
     def keep_only(self, addresses: Collection[str]) -> None:
-        """Drop the connections to all other workers."""
+        """Drop the connections to all other workers; who waits for an answer of theirs is told that they are lost."""
         with self._lock:
+            for stream in self._lent:
+                if stream.address not in addresses:
+                    stream.cancel()
             gone = [self._connections.pop(address) for address in set(self._connections) - set(addresses)]
             idle = [self._idle.pop(at) for at in list(self._idle) if at[0] not in self._connections]
         for stream in chain.from_iterable(idle):

@@ -17,7 +17,8 @@ class Watch:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         """Guards all that follows."""
-        self._due: dict[object, tuple[float, Callable[[], None]]] = {}
+        self._due: dict[object, tuple[float, float | None, Callable[[], None]]] = {}
+        """When, how much later again, and what."""
         self._wakes_at = inf
         self._thread: threading.Thread | None = None
         self._is_closed = False
@@ -28,9 +29,20 @@ class Watch:
 
         ``call`` must return at once. It never runs after the block.
         """
+        with self._called(due_at, None, call):
+            yield
+
+    @contextmanager
+    def every(self, seconds: float, call: Callable[[], None]) -> Iterator[None]:
+        """Call ``call`` each time that the block has lasted so many seconds more; else as :meth:`limit`."""
+        with self._called(time.monotonic() + seconds, seconds, call):
+            yield
+
+    @contextmanager
+    def _called(self, due_at: float, again_after: float | None, call: Callable[[], None]) -> Iterator[None]:
         ticket = object()
         with self._changed:
-            self._due[ticket] = due_at, call
+            self._due[ticket] = due_at, again_after, call
             if due_at < self._wakes_at:
                 self._wakes_at = due_at
                 self._wake()
@@ -58,8 +70,10 @@ class Watch:
         with self._changed:
             while not self._is_closed:
                 now = time.monotonic()
-                for ticket in [ticket for ticket, (due_at, _) in self._due.items() if due_at <= now]:
-                    _, call = self._due.pop(ticket)
+                for ticket in [ticket for ticket, (due_at, *_) in self._due.items() if due_at <= now]:
+                    _, again_after, call = self._due.pop(ticket)
+                    if again_after is not None:
+                        self._due[ticket] = now + again_after, again_after, call
                     call()
-                self._wakes_at = min((due_at for due_at, _ in self._due.values()), default=inf)
+                self._wakes_at = min((due_at for due_at, *_ in self._due.values()), default=inf)
                 self._changed.wait(None if self._wakes_at == inf else self._wakes_at - now)

@@ -3,6 +3,7 @@
 import gc
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -10,14 +11,16 @@ from typing import Any
 from upriver.dataflow.expressions import Evaluator
 from upriver.dataflow.graph import DataflowPlan
 from upriver.dataflow.running import Region
-from upriver.errors import UpriverError
+from upriver.errors import ClusterError, UpriverError
 from upriver.ids import Incarnation, SnapshotId, WorkerId
 from upriver.machines.messages import FromWorker, Meet
+from upriver.machines.peers import Envelope
 from upriver.machines.worker import WorkerMachine
 from upriver.machines.worker_events import PeerLost, PeersMet
 from upriver.shell.channel import CHANNEL, ChannelExchange, Receiver, open_channel
 from upriver.shell.codec import decode_to_worker, encode
-from upriver.shell.coordinator_service import REGISTER
+from upriver.shell.coordinator_service import REGISTER, SILENCED
+from upriver.shell.fencing import USUAL, Lease, Vigilance
 from upriver.shell.flight import GOODBYE_S_MAX, Action, Exchange, FlightBase, Get, Listen
 from upriver.shell.giving_back import giving_back
 from upriver.shell.held_snapshots import HeldSnapshots
@@ -45,7 +48,8 @@ class WorkerConfig:
 
     root: of the lake. coordinator: its address. bind: address that the worker's server listens on.
     migration_step_budget_ms: that one step of a migration may take. plans: of the views that it will keep.
-    memory_budget: bytes that its state may take; ``None`` for any.
+    memory_budget: bytes that its state may take; ``None`` for any. vigilance: the coordinator's, too. life: which of
+    those that were started for a place, by number.
     """
 
     root: str
@@ -55,6 +59,24 @@ class WorkerConfig:
     plans: tuple[DataflowPlan, ...]
     migration_step_budget_ms: float = 5.0
     memory_budget: int | None = None
+    vigilance: Vigilance = USUAL
+    life: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _LeasedPeers:
+    """A worker's channels to its peers, as its loop has them: without the lease, it says nothing (L1)."""
+
+    peers: Peers
+    lease: Lease
+
+    def send(self, to: WorkerId, envelope: Envelope) -> None:
+        """Stands still until the worker may speak. If it never will, nobody hears this: it is about to retire."""
+        if self.lease.wait(None):
+            self.peers.send(to, envelope)
+
+    def flush(self) -> None:
+        self.peers.flush()
 
 
 def serve_worker(config: WorkerConfig, worker: WorkerId) -> None:
@@ -72,24 +94,32 @@ def serve_worker(config: WorkerConfig, worker: WorkerId) -> None:
     loop = WorkerLoop(
         WorkerMachine(build_region, memory_budget=config.memory_budget), lake, config.migration_step_budget_ms / 1000
     )
-    peers = Peers(worker, remote, loop.hear_peer, partial(_lost, loop))
+    lease = Lease(config.vigilance)
+    peers = Peers(worker, remote, loop.hear_peer, partial(_lost, loop), limits=config.vigilance.limits)
     held = loop.snapshots
     lost: list[UpriverError] = []
     gets: dict[str, Get] = {SNAPSHOT: lambda asked: held.read(SnapshotId(asked["snapshot"]), str(asked["view"]))}
     actions: dict[str, Action] = {SNAPSHOT_READ: partial(_snapshot_read, held)}
-    exchanges: dict[str, Exchange] = {LOOKUP: LookupExchange(loop.lookup), CHANNEL: ChannelExchange(peers.accept)}
+    exchanges: dict[str, Exchange] = {
+        LOOKUP: LookupExchange(lease.guard(loop.lookup)),
+        CHANNEL: ChannelExchange(peers.accept, config.vigilance.limits),
+    }
     listen = Listen(host=config.bind)
     with (
         giving_back(),
         FlightBase(config.token, listen=listen, exchanges=exchanges, actions=actions, gets=gets) as server,
     ):
-        hello = Message(REGISTER, {"worker": worker, "address": server.address})
-        channel = open_channel(remote, hello, _receiver(loop, lost.append))
+        hello = Message(REGISTER, {"worker": worker, "life": config.life, "address": server.address})
+        receiver = _receiver(loop, lost.append)
+        channel = open_channel(remote, hello, receiver, limits=config.vigilance.worker_limits)
+        lease.begin(channel)
 
         def report(message: FromWorker) -> None:
             channel.send(encode(message))
 
-        loop.run(report, partial(_meet, loop, peers, worker), peers)
+        loop.run(report, partial(_meet, loop, peers, worker), _LeasedPeers(peers, lease))
+        with suppress(ClusterError):  # it is gone, and that has come back as ``lost``
+            channel.send(Message(SILENCED))
         loop.linger(LINGER_S_MAX)
         peers.close()
         channel.close()

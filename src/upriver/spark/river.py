@@ -19,7 +19,8 @@ from upriver.machines.coordinator import CoordinatorMachine
 from upriver.shell.checkpoint_keeper import CheckpointKeeper
 from upriver.shell.codec import plan_to_json
 from upriver.shell.coordinator_loop import CoordinatorLoop
-from upriver.shell.coordinator_service import CoordinatorService
+from upriver.shell.coordinator_service import CoordinatorService, Keeper
+from upriver.shell.fencing import USUAL, Vigilance
 from upriver.shell.lake import LakeRecord
 from upriver.shell.owned_lake import OwnedLake
 from upriver.shell.worker import WorkerConfig
@@ -53,7 +54,8 @@ class RiverConfig:
 
     migration_step_budget_ms: that one step of moving keys may take. memory_budget: bytes of each worker's state;
     ``None`` for any. checkpoint_interval_s, checkpoint_interval_epochs: from one checkpoint to the next; ``None`` for
-    both: they are taken when somebody asks for one.
+    both: they are taken when somebody asks for one. vigilance: how soon a worker that says nothing is given up and
+    replaced.
     """
 
     root: str
@@ -66,6 +68,7 @@ class RiverConfig:
     memory_budget: int | None = None
     checkpoint_interval_s: float | None = None
     checkpoint_interval_epochs: int | None = None
+    vigilance: Vigilance = USUAL
 
 
 class River:
@@ -112,7 +115,8 @@ class River:
                 [source.table for source in self._sources],
                 config.bind,
                 config.token,
-                partial(require_slots, self._spark),
+                Keeper(partial(require_slots, self._spark), self._admits, self._worker_lost),
+                config.vigilance,
             )
             worker_config = WorkerConfig(
                 root=config.root,
@@ -122,6 +126,7 @@ class River:
                 plans=self._plans,
                 migration_step_budget_ms=config.migration_step_budget_ms,
                 memory_budget=config.memory_budget,
+                vigilance=config.vigilance,
             )
             self._host = WorkerHost(self._spark, worker_config, self._coordinator.fail)
             for worker in self._workers:
@@ -155,6 +160,13 @@ class River:
     def _start_worker(self, worker: WorkerId) -> None:
         assert self._host is not None
         self._host.start(worker)
+
+    def _admits(self, worker: WorkerId, life: int) -> bool:
+        return self._host is not None and self._host.admits(worker, life)
+
+    def _worker_lost(self, worker: WorkerId, life: int) -> None:
+        assert self._host is not None
+        self._host.lost(worker, life)
 
     def _indexes(self) -> dict[str, tuple[tuple[str, ...], ...]]:
         return indexes_of([source.table for source in self._sources], self._plans)
@@ -278,6 +290,8 @@ class River:
             ingest.stop()
         if self._backfill is not None:
             self._backfill.stop()
+        if self._host is not None:
+            self._host.replace_nobody()
         if self._running is not None:
             self._running.stop(STOP_SECONDS_MAX)
         if self._host is not None:

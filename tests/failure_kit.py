@@ -1,0 +1,205 @@
+"""What tests of failures share: files that feed a table, a prober that looks keys up all the while and knows what is
+right, and ways to harm processes."""
+
+import ctypes
+import errno
+import os
+import socket
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from upriver.client import Client
+from upriver.errors import ClusterError
+
+KEYS = 500
+FILE_ROWS = 2_000
+FILES = 40
+LOOKUP_S_MAX = 30.0
+_PIDFD_GETFD = 438
+"""Number of the system call, on all kinds of processors."""
+
+
+class Feed:
+    """Parquet files that come one after the other, each an epoch; and what the view is at the end of each epoch."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        directory.mkdir()
+        random = np.random.default_rng(7)
+        self._keys = random.integers(0, KEYS, (FILES, FILE_ROWS))
+        self._values = random.integers(0, 10, (FILES, FILE_ROWS))
+        self.fed = 0
+
+    def feed(self, files: int = 1) -> None:
+        """Let so many more files be there, each at once and whole."""
+        for number in range(self.fed, self.fed + files):
+            hidden, path = self.directory / f".events-{number:03d}", self.directory / f"events-{number:03d}.parquet"
+            pq.write_table(pa.table({"k": self._keys[number], "v": self._values[number]}), hidden)
+            os.utime(hidden, (1_000_000 + number, 1_000_000 + number))
+            hidden.rename(path)
+        self.fed += files
+
+    def view(self, epoch: int, keys: list[int]) -> list[tuple[int, int, int]]:
+        """Key, count and sum of these keys at the end of an epoch."""
+        counts = np.bincount(self._keys[:epoch].ravel(), minlength=KEYS)
+        totals = np.bincount(self._keys[:epoch].ravel(), self._values[:epoch].ravel(), minlength=KEYS)
+        return [(key, int(counts[key]), int(totals[key])) for key in keys if counts[key]]
+
+
+@dataclass
+class Prober:
+    """Looks the same keys up without pause. faults: answers that were wrong, or older than one before.
+
+    gap_s: the longest time without an answer since ``measure``. refusals: lookups that have failed clearly.
+    """
+
+    client: Client
+    feed: Feed
+    keys: list[int]
+    faults: list[str] = field(default_factory=list)
+    answers: int = 0
+    refusals: int = 0
+    gap_s: float = 0.0
+    _epoch: int = 0
+    _answered_at: float = 0.0
+    _is_over: threading.Event = field(default_factory=threading.Event)
+
+    def run(self) -> None:
+        self.measure()
+        while not self._is_over.is_set():
+            try:
+                rows, epoch = self.client.lookup_with_epoch("sums", self.keys, timeout=LOOKUP_S_MAX)
+            except ClusterError:
+                self.refusals += 1
+                self._is_over.wait(0.05)
+                continue
+            found = list(zip(*(column.to_pylist() for column in rows.columns), strict=True))
+            if found != self.feed.view(epoch, self.keys):
+                self.faults.append(f"epoch {epoch}: {found}")
+            if epoch < self._epoch:
+                self.faults.append(f"epoch {epoch} after epoch {self._epoch}")
+            self.gap_s = max(self.gap_s, time.monotonic() - self._answered_at)
+            self._epoch, self._answered_at = epoch, time.monotonic()
+            self.answers += 1
+
+    def measure(self) -> None:
+        self.gap_s, self._answered_at = 0.0, time.monotonic()
+
+    def stop(self) -> None:
+        self._is_over.set()
+
+
+@contextmanager
+def probing(client: Client, feed: Feed) -> Iterator[Prober]:
+    """A prober that runs; at the end it must have had answers, and no wrong one."""
+    prober = Prober(client, feed, list(range(0, KEYS, 25)))
+    thread = threading.Thread(target=prober.run, name="prober")
+    thread.start()
+    try:
+        yield prober
+    finally:
+        prober.stop()
+        thread.join(LOOKUP_S_MAX + 5)
+    assert prober.faults == []
+    assert prober.answers > 0
+
+
+def addresses(client: Client) -> dict[int, str | None]:
+    """Where the worker in each place serves."""
+    return {worker["worker"]: worker["address"] for worker in client.status()["workers"]}
+
+
+@dataclass
+class Replacement:
+    """Times since a worker was harmed, in seconds: until it was given up, and until another had its place."""
+
+    began: float = field(default_factory=time.monotonic)
+    noticed_s: float = 0.0
+    replaced_s: float = 0.0
+
+    def wait(self, client: Client, worker: int, old: str, seconds: float = 60.0) -> str:
+        """Block until another has the worker's place; where it serves."""
+        while (now := addresses(client)[worker]) == old or now is None:
+            elapsed = time.monotonic() - self.began
+            assert elapsed < seconds, f"worker {worker} is not replaced"
+            if now is None and not self.noticed_s:
+                self.noticed_s = elapsed
+        self.replaced_s = time.monotonic() - self.began
+        self.noticed_s = self.noticed_s or self.replaced_s
+        return now
+
+
+def parent_of(pid: int) -> int:
+    stat = Path(f"/proc/{pid}/stat").read_text()
+    return int(stat.rpartition(")")[2].split()[1])
+
+
+def is_there(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+def cut_between(one: int, other: int) -> int:
+    """Cut all TCP connections between two processes, as a network would; how many there were.
+
+    The kernel lends us a copy of the one's socket, and we shut that down.
+    """
+    ends: dict[tuple[object, object], list[socket.socket]] = defaultdict(list)
+    for pid in (one, other):
+        for connection in _connections(pid):
+            names = connection.getsockname()[:2], connection.getpeername()[:2]
+            ends[min(names), max(names)].append(connection)
+    cut = 0
+    for sockets in ends.values():
+        if len(sockets) == 2:
+            sockets[0].shutdown(socket.SHUT_RDWR)
+            cut += 1
+        for each in sockets:
+            each.close()
+    return cut
+
+
+def _connections(pid: int) -> Iterator[socket.socket]:
+    """Copies of a process's connected TCP sockets."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    handle = os.pidfd_open(pid)
+    try:
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            if not _link(entry).startswith("socket:"):
+                continue
+            descriptor = libc.syscall(_PIDFD_GETFD, handle, int(entry.name), 0)
+            if descriptor < 0:
+                if ctypes.get_errno() == errno.EBADF:
+                    continue  # closed since it was listed
+                pytest.skip(f"this system lends no sockets: {os.strerror(ctypes.get_errno())}")
+            copy = socket.socket(fileno=descriptor)
+            if copy.family in (socket.AF_INET, socket.AF_INET6) and _is_connected(copy):
+                yield copy
+            else:
+                copy.close()
+    finally:
+        os.close(handle)
+
+
+def _link(entry: Path) -> str:
+    try:
+        return str(entry.readlink())
+    except OSError:
+        return ""
+
+
+def _is_connected(candidate: socket.socket) -> bool:
+    try:
+        candidate.getpeername()
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,154 @@
+"""Leases and places: rules L1 to L3 of docs/design/failures.md."""
+
+import queue
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+from channel_kit import HELLO, SECONDS_MAX, TOKEN, Ear, Hub
+
+from upriver.errors import ClusterError, DeclarationError, WorkerLost, WrongOwner
+from upriver.ids import WorkerId
+from upriver.machines.coordinator import CoordinatorMachine
+from upriver.shell.channel import ChannelEnd, open_channel
+from upriver.shell.coordinator_loop import CoordinatorLoop
+from upriver.shell.coordinator_service import REGISTER, SILENCED, CoordinatorService, Keeper
+from upriver.shell.fencing import SILENCE_S_MIN, Lease, Tenants, Vigilance
+from upriver.shell.heart import now
+from upriver.shell.lookup import Answered
+from upriver.shell.remote import Remote
+from upriver.shell.wire import Message
+from upriver.vnodes import VnodeMap
+
+QUICK = Vigilance(SILENCE_S_MIN)
+WORKER = WorkerId(0)
+ROWS = pa.RecordBatch.from_pydict({"k": [1]})
+
+
+def an_end() -> ChannelEnd:
+    """An end that nothing has come to."""
+    return ChannelEnd("peer", WorkerLost, lambda: None, QUICK.limits)
+
+
+@pytest.mark.parametrize("seconds", [SILENCE_S_MIN, 2.0, 30.0])
+def test_l2_silence_is_noticed_in_time_and_not_before_the_lease_has_run_out(seconds: float) -> None:
+    vigilance = Vigilance(seconds)
+    limits = vigilance.limits
+    assert (limits.silent_beats_max + 1) * limits.ping_s < seconds
+    assert limits.silent_beats_max * limits.ping_s > vigilance.lease_s
+    assert vigilance.worker_limits.silence_s_max > vigilance.lease_s
+
+
+@pytest.mark.parametrize("seconds", [0, -1, 0.1, float("nan"), float("inf"), True, "2"])
+def test_a_silence_that_is_no_time_is_refused(seconds: float) -> None:
+    with pytest.raises(DeclarationError, match=r"worker_silence_s=.*: give seconds, at least 0.5"):
+        Vigilance(seconds)
+
+
+def test_l1_an_answer_is_given_out_with_a_lease_only() -> None:
+    lease, end = Lease(QUICK), an_end()
+    lookup = lease.guard(lambda *_: Answered(ROWS, 3, 1))
+    with pytest.raises(WrongOwner, match="lost touch"):
+        lookup("sums", ROWS, None, False, 1.0)
+    lease.begin(end)
+    with pytest.raises(WrongOwner, match="lost touch"):
+        lookup("sums", ROWS, None, False, 1.0)
+    end.heart.beat()
+    end.heart.pinged({"beat": 1, "heard": 1})
+    assert lookup("sums", ROWS, None, False, 1.0).epoch == 3
+    end.heart.end()
+    with pytest.raises(WrongOwner, match="lost touch"):
+        lookup("sums", ROWS, None, False, 1.0)
+
+
+def test_l2_a_place_is_free_when_the_lease_of_who_was_there_has_run_out() -> None:
+    tenants, end = Tenants(QUICK), an_end()
+    tenants.make_room(WORKER)
+    tenants.enter(WORKER, end)
+    with pytest.raises(WorkerLost, match="another process"):
+        tenants.enter(WORKER, an_end())
+    with end.heart.hearing():
+        assert tenants.leave(WORKER, end, is_silenced=False)
+    assert not tenants.leave(WORKER, end, is_silenced=False)
+    tenants.make_room(WORKER)
+    assert now() >= end.heart.heard_at + QUICK.lease_s
+    tenants.enter(WORKER, an_end())
+
+
+# With a coordinator
+
+
+class Place:
+    """A coordinator with one worker's place, and what its keeper is told. admitted: lives that may fill it."""
+
+    def __init__(self) -> None:
+        self.admitted = {1, 2}
+        self.lost: queue.Queue[tuple[int, int]] = queue.Queue()
+        self.loop = CoordinatorLoop(CoordinatorMachine(VnodeMap.initial(4, [WORKER]), ()))
+        keeper = Keeper(
+            admits=lambda _, life: life in self.admitted,
+            lost=lambda worker, life: self.lost.put((worker, life)),
+        )
+        self.loop.start()
+        self.service = CoordinatorService(self.loop, (), (), "127.0.0.1", TOKEN, keeper, QUICK)
+
+    def enter(self, life: int) -> tuple[ChannelEnd, Ear]:
+        ear = Ear()
+        hello = Message(REGISTER, {"worker": int(WORKER), "life": life, "address": f"127.0.0.1:{life}"})
+        limits = QUICK.worker_limits
+        return open_channel(Remote(self.service.address, TOKEN), hello, ear.receiver, limits=limits), ear
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    made = Place()
+    yield made
+    made.loop.stop(SECONDS_MAX)
+    made.service.stop()
+
+
+def test_l1_a_worker_has_a_lease_as_long_as_its_coordinator_is_there(place: Place) -> None:
+    lease = Lease(QUICK)
+    end, ear = place.enter(1)
+    lease.begin(end)
+    assert lease.wait(SECONDS_MAX)
+    end.close()
+    assert ear.closing() is None
+    assert not lease.wait(SECONDS_MAX)
+
+
+def test_l2_who_comes_for_a_place_puts_out_who_is_there(place: Place) -> None:
+    _, ear = place.enter(1)
+    end, _ = place.enter(2)
+    assert isinstance(ear.closing(), ClusterError)
+    assert place.lost.get(timeout=SECONDS_MAX) == (0, 1)
+    assert place.loop.addresses() == {WORKER: "127.0.0.1:2"}
+    end.close()
+
+
+def test_l3_who_was_given_up_does_not_get_in_again(place: Place) -> None:
+    place.admitted = {2}
+    with pytest.raises(WorkerLost, match="given up"):
+        place.enter(1)
+    assert place.loop.addresses() == {}
+
+
+def test_who_has_fallen_silent_by_itself_is_left_alone(place: Place) -> None:
+    end, ear = place.enter(1)
+    end.send(Message(SILENCED))
+    place.loop.wait_joined(SECONDS_MAX)
+    end.close()
+    assert ear.closing() is None
+    place.enter(2)[0].close()
+    assert place.lost.empty()
+
+
+def test_a_channel_cut_for_a_reason_says_so() -> None:
+    hub = Hub()
+    with hub.server() as server:
+        ear = Ear()
+        open_channel(Remote(server.address, TOKEN), HELLO, ear.receiver)
+        theirs, their_ear = hub.accepted()
+        theirs.give_up(WorkerLost("another process has come"))
+        assert str(their_ear.closing()) == "another process has come"
+        assert isinstance(ear.closing(), ClusterError)
