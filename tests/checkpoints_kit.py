@@ -21,7 +21,6 @@ from upriver.machines.coordinator_events import (
     WorkerSaid,
 )
 from upriver.machines.messages import (
-    CheckpointCut,
     CheckpointSpoilt,
     CheckpointWritten,
     KeepCheckpoint,
@@ -38,10 +37,6 @@ PARTIAL = replace(PLAN, full_because=None)
 
 def want(ticket: int = 0) -> CheckpointWanted:
     return CheckpointWanted(ticket=ticket)
-
-
-def cut(incarnation: int, checkpoint: int = 1) -> WorkerSaid:
-    return said(incarnation, CheckpointCut(checkpoint=checkpoint))
 
 
 def part_of(incarnation: int, checkpoint: int, keys: int) -> StateFile:
@@ -111,12 +106,8 @@ def happens(machine: CoordinatorMachine, *events: CoordinatorEvent) -> list[Coor
 
 def taken(machine: CoordinatorMachine, checkpoint: int, keys: int = 1) -> list[CoordinatorAction]:
     """Both workers have written so many keys each, and the lake has all of it: what comes of that."""
-    (wish,) = only(PublishCheckpoint, happens(machine, *(e for i in (1, 2) for e in _part(i, checkpoint, keys))))
+    (wish,) = only(PublishCheckpoint, happens(machine, *(written(i, checkpoint, keys) for i in (1, 2))))
     return machine.step(in_lake(wish))
-
-
-def _part(incarnation: int, checkpoint: int, keys: int) -> list[CoordinatorEvent]:
-    return [cut(incarnation, checkpoint), written(incarnation, checkpoint, keys)]
 
 
 def next_one(machine: CoordinatorMachine, epoch: int, keys: int = 1) -> tuple[bool, tuple[int, ...]]:

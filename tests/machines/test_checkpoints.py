@@ -1,4 +1,4 @@
-"""The coordinator's checkpoints: through a cut of all workers to the lake; rules D2, D5, D6 and D9."""
+"""The coordinator's checkpoints: through a cut of all workers to the lake; rules D2, D5 and D6."""
 
 import pytest
 from checkpoints_kit import (
@@ -6,7 +6,6 @@ from checkpoints_kit import (
     asked_for,
     at,
     checkpointing,
-    cut,
     failed,
     flown,
     found,
@@ -77,7 +76,7 @@ def test_a_checkpoint_is_as_of_the_last_epoch_that_was_opened_and_comes_before_t
 
 
 def test_d2_it_is_published_when_every_worker_has_written_its_part_and_then_kept_by_all() -> None:
-    machine = at(2, want(7), cut(1), cut(2))
+    machine = at(2, want(7))
     assert machine.step(written(2, keys=3)) == []
     (wish,) = machine.step(written(1))
     files = (part_of(1, 1, 1), part_of(2, 1, 3))
@@ -101,7 +100,7 @@ def test_a_part_that_comes_twice_is_told_to_the_lake_once() -> None:
 
 def test_what_is_said_of_another_checkpoint_is_no_news() -> None:
     machine = at(1, want(), written(1))
-    late = [cut(2, 5), written(2, 5), spoilt(2, 5), not_in_lake(5)]
+    late = [written(2, 5), spoilt(2, 5), not_in_lake(5)]
     assert happens(machine, *late) == []
     assert len(only(PublishCheckpoint, machine.step(written(2)))) == 1
 
@@ -305,7 +304,7 @@ def test_when_the_app_stops_no_checkpoint_begins() -> None:
 
 def test_d5_a_rescale_waits_for_the_checkpoint() -> None:
     machine = at(1, want(7), wanted(1, workers=3))
-    assert only(RescaleBegun, happens(machine, cut(1), cut(2), written(1), written(2))) == []
+    assert only(RescaleBegun, happens(machine, written(1), written(2))) == []
     (wish,) = [PublishCheckpoint(checkpoint=1, epoch=Epoch(1), base=None, files=())]
     actions = machine.step(in_lake(wish))
     assert (ready(actions), len(only(RescaleBegun, actions))) == ([((7,), 1, (1,))], 1)

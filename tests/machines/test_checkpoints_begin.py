@@ -1,6 +1,5 @@
-"""Who begins with a checkpoint, and when; and views with exchange edges, rule D9."""
+"""Who begins with a checkpoint, and when; and checkpoints of views with exchange edges."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,7 +7,6 @@ from checkpoints_kit import (
     asked_for,
     at,
     checkpointing,
-    cut,
     failed,
     flown,
     found,
@@ -17,7 +15,6 @@ from checkpoints_kit import (
     next_one,
     ready,
     restored,
-    spoilt,
     taken,
     want,
     written,
@@ -50,13 +47,11 @@ from upriver.machines.messages import (
     EpochFinished,
     EpochOver,
     Meet,
-    OpenEpoch,
     Order,
     PeersLost,
     StageDone,
     TakeCheckpoint,
 )
-from upriver.machines.rules import ALL_RULES
 
 # Who comes later ----------------------------------------------------------------------------------------------------
 
@@ -173,7 +168,7 @@ def whole(*epochs: int) -> list[CoordinatorEvent]:
     return [event for epoch in epochs for event in (published(epoch), *gone_through(epoch))]
 
 
-def test_d9_a_cut_waits_for_the_end_of_the_epoch() -> None:
+def test_a_cut_waits_for_the_end_of_the_epoch() -> None:
     machine = staged(published(1), want(7))
     *before, last = gone_through(1)
     assert asked_for(happens(machine, *before)) == []
@@ -181,27 +176,6 @@ def test_d9_a_cut_waits_for_the_end_of_the_epoch() -> None:
     assert asked_for(actions) == [(1, 1, True)] * 2
     told = [type(action.message) for action in actions if action not in ended(1)]  # type: ignore[union-attr]
     assert told == [EpochOver, EpochOver, TakeCheckpoint, TakeCheckpoint]
-
-
-def test_d9_no_epoch_is_opened_before_every_worker_stands_at_the_cut() -> None:
-    machine = staged(*whole(1), want(7))
-    assert happens(machine, published(2), cut(1), written(1)) == []
-    assert listeners(OpenEpoch, machine.step(cut(2))) == [1, 2]
-    assert len(only(PublishCheckpoint, happens(machine, *gone_through(2), written(2)))) == 1
-
-
-def test_d9_epochs_go_on_when_the_checkpoint_is_given_up() -> None:
-    machine = staged(*whole(1), want(7), published(2))
-    assert listeners(OpenEpoch, machine.step(spoilt(1))) == [1, 2]
-
-
-def test_d9_switched_off_opens_the_next_one_at_once() -> None:
-    machine = staged(*whole(1), want(7), rules=replace(ALL_RULES, d9_cut_before_exchange=False))
-    assert listeners(OpenEpoch, machine.step(published(2))) == [1, 2]
-
-
-def test_without_exchange_edges_nothing_is_held() -> None:
-    assert listeners(OpenEpoch, at(1, want(7)).step(published(2))) == [1, 2]
 
 
 def kept_at(epoch: int, through: int) -> CoordinatorMachine:
@@ -234,7 +208,7 @@ def test_what_was_said_of_restoring_before_all_began_anew_does_not_count() -> No
 
 
 def test_d6_a_checkpoint_is_given_up_when_all_begin_anew() -> None:
-    machine = staged(*whole(1), want(7), cut(1), cut(2), published(2))
+    machine = staged(*whole(1), want(7), published(2))
     actions = machine.step(said(1, PeersLost(meeting=1, why="cut")))
     assert failed(actions) == [((7,), 1, "a worker was lost, or all have begun anew")]
     assert (listeners(DropCheckpoint, actions), listeners(Assign, actions)) == ([1, 2], [1, 2])
@@ -252,7 +226,7 @@ def test_a_driver_goes_on_from_the_checkpoint_that_it_has_found() -> None:
 
 
 def test_a_checkpoint_that_was_published_is_kept_though_all_begin_anew() -> None:
-    machine = staged(*whole(1), want(7), cut(1), cut(2), written(1))
+    machine = staged(*whole(1), want(7), written(1))
     (wish,) = only(PublishCheckpoint, machine.step(written(2)))
     happens(machine, gone(2), came(1, 3))
     assert ready(machine.step(in_lake(wish))) == [((7,), 1, (1,))]

@@ -13,7 +13,6 @@ from machines_kit import (
     announce,
     applied,
     assign,
-    finished,
     meet,
     move,
     of_region,
@@ -36,7 +35,6 @@ from upriver.errors import ProtocolError
 from upriver.ids import Epoch
 from upriver.machines.messages import (
     BeginStage,
-    CheckpointCut,
     CheckpointSpoilt,
     CheckpointWritten,
     StartedAnew,
@@ -85,7 +83,7 @@ def change(machine: WorkerMachine, epoch: int, *keys: str) -> dict[str, list[int
 def test_a_worker_that_stands_at_the_cut_takes_its_part_at_once_and_copies_it_when_there_is_time() -> None:
     machine = worker(MINE, *applied([A, B]))
     assert not machine.can_copy
-    assert machine.step(take(7, at=1, whole=True)) == [Report(message=CheckpointCut(checkpoint=7))]
+    assert copied(machine.step(take(7, at=1, whole=True))) == {}
     assert machine.can_copy
     actions = machine.step(copy())
     assert copied(actions) == {A: [1], B: [1]}
@@ -98,14 +96,11 @@ def test_a_part_is_taken_at_the_cut_and_not_before() -> None:
     machine = worker(MINE, opened(1), opened(2), opened(3))
     assert machine.step(take(7, at=2, whole=True)) == []
     assert (machine.step(rows(1, A)), machine.can_copy) == ([], False)
-    assert reports(machine.step(read(1, 1)), CheckpointCut) == []
-    machine.step(rows(2, B))
-    expected = [
-        Report(message=finished(2, read=1, applied=1, keys=2, total=2)),
-        Report(message=CheckpointCut(checkpoint=7)),
-        reading(3),
-    ]
-    assert machine.step(read(2, 1)) == expected
+    for event in (read(1, 1), rows(2, B)):
+        machine.step(event)
+        assert not machine.can_copy
+    assert machine.step(read(2, 1))[-1] == reading(3)
+    assert machine.can_copy
     assert copied(machine.step(copy())) == {A: [1], B: [2]}
 
 
@@ -116,17 +111,18 @@ def test_a_cut_that_the_worker_has_passed_is_a_fault() -> None:
 
 def test_a_part_of_which_nothing_is_to_be_copied_is_sealed_at_the_cut() -> None:
     machine = kept([A])
-    expected = [Report(message=CheckpointCut(checkpoint=2)), SealState(checkpoint=2, at=Epoch(1))]
-    assert machine.step(take(2, at=1)) == expected
+    assert sealed(machine.step(take(2, at=1))) == [SealState(checkpoint=2, at=Epoch(1))]
     assert not machine.can_copy
 
 
 def test_of_views_with_exchange_edges_a_part_is_taken_when_the_epoch_is_over() -> None:
     events = [replace(staged(ALL_MINE), chain=()), opened(1, mixed=True), rows(1, A), read(1, 1)]
     machine = staged_worker(*events)
-    asked = [take(7, at=1, whole=True), *(BeginStage(epoch=Epoch(1), stage=stage) for stage in (0, 1))]
-    assert [a for event in asked for a in reports(machine.step(event), CheckpointCut)] == []
-    assert reports(machine.step(over(1))) == [CheckpointCut(checkpoint=7)]
+    for event in (take(7, at=1, whole=True), *(BeginStage(epoch=Epoch(1), stage=stage) for stage in (0, 1))):
+        machine.step(event)
+        assert not machine.can_copy
+    machine.step(over(1))
+    assert machine.can_copy
     written = [action for action in machine.step(copy()) if isinstance(action, WriteState)]
     assert {action.region: copied([action]) for action in written} == {"seen/0": {A: [1]}, "seen": {OTHER_END[A]: [1]}}
 
@@ -137,12 +133,13 @@ def test_of_views_with_exchange_edges_a_part_is_taken_when_the_epoch_is_over() -
 def test_d1_a_key_that_changes_first_is_copied_as_of_the_cut() -> None:
     machine = at_cut([A, B, C])
     machine.step(opened(2))
-    assert copied(machine.step(rows(2, A))) == {A: [1]}
+    first = machine.step(rows(2, A))
+    assert copied(first) == {A: [1]}
     machine.step(read(2, 1))
     assert change(machine, 3, A, B) == {B: [1]}
-    actions = machine.step(copy())
-    assert copied(actions) == {C: [1]}
-    assert len(sealed(actions)) == 1
+    last = machine.step(copy())
+    assert (copied(last), sealed(last)) == ({C: [1]}, [SealState(checkpoint=1, at=Epoch(1))])
+    assert [action.at for action in (*first, *last) if isinstance(action, WriteState)] == [1, 1]
 
 
 def test_d1_what_was_copied_when_there_was_time_is_not_copied_before_it_changes() -> None:
@@ -310,7 +307,7 @@ def test_d8_switched_off_forgets_what_was_to_be_copied() -> None:
 def test_a_checkpoint_that_is_given_up_before_its_cut_is_never_taken() -> None:
     machine = worker(MINE, take(1, at=1), opened(1), rows(1, A))
     assert machine.step(drop(1)) == []
-    assert reports(machine.step(read(1, 1)), CheckpointCut) == []
+    assert sealed(machine.step(read(1, 1))) == []
     assert not machine.can_copy
     machine.step(take(2, at=1))
     assert copied(machine.step(copy())) == {A: [1]}
@@ -319,7 +316,8 @@ def test_a_checkpoint_that_is_given_up_before_its_cut_is_never_taken() -> None:
 def test_another_one_that_is_given_up_concerns_nobody() -> None:
     machine = worker(MINE, take(2, at=1), opened(1), drop(1))
     machine.step(rows(1, A))
-    assert reports(machine.step(read(1, 1)), CheckpointCut) == [CheckpointCut(checkpoint=2)]
+    machine.step(read(1, 1))
+    assert copied(machine.step(copy())) == {A: [1]}
 
 
 def test_a_worker_that_begins_anew_in_mid_copy_has_no_part_any_more() -> None:
@@ -336,7 +334,8 @@ def test_a_worker_that_begins_anew_in_mid_copy_has_no_part_any_more() -> None:
 
 def test_a_worker_that_begins_anew_before_the_cut_does_not_take_it() -> None:
     machine = worker(MINE, take(1, at=1), assign(chain=(), generation=1), opened(1))
-    assert reports(machine.step(read(1, 0)), CheckpointCut) == []
+    assert sealed(machine.step(read(1, 0))) == []
+    assert not machine.can_copy
 
 
 def test_where_no_checkpoint_is_ever_taken_nothing_is_noted() -> None:
