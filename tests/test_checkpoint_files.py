@@ -1,4 +1,4 @@
-"""Checkpoints in the lake: what is read is what was written, or a CorruptFile that names the file. Rules D2 and D7."""
+"""Checkpoints in the lake: what is read is what was written, or a CorruptFile that names the file. Rules V2 and V7."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -141,7 +141,7 @@ def test_state_is_read_from_a_whole_chain_that_has_the_region(lake: OwnedLake) -
 # Publishing -------------------------------------------------------------------------------------------------------
 
 
-def test_d2_a_checkpoint_without_a_manifest_is_none(lake: OwnedLake) -> None:
+def test_v2_a_checkpoint_without_a_manifest_is_none(lake: OwnedLake) -> None:
     first = take(lake, 1, None, FIRST)
     second = written(lake, 2, 1, {"a": [chunks_of(SECOND, 1)]})
     assert chain(lake, PLANS) == (first,)
@@ -149,7 +149,7 @@ def test_d2_a_checkpoint_without_a_manifest_is_none(lake: OwnedLake) -> None:
     assert chain(lake, PLANS) == (second, first)
 
 
-def test_d2_its_files_are_there_when_its_manifest_is(lake: OwnedLake) -> None:
+def test_v2_its_files_are_there_when_its_manifest_is(lake: OwnedLake) -> None:
     checkpoint = written(lake, 2, None, {"a": [chunks_of(FIRST, 1)]})
     (file,) = checkpoint.files
     with pytest.raises(ProtocolError, match=r"checkpoint of epoch 2: nowhere\.arrows were not written"):

@@ -1,4 +1,4 @@
-"""The coordinator's checkpoints: through a cut of all workers to the lake; rules D2, D5 and D6."""
+"""The coordinator's checkpoints: through a cut of all workers to the lake; rules V2, V5 and V6."""
 
 import pytest
 from checkpoints_kit import (
@@ -75,7 +75,7 @@ def test_a_checkpoint_is_as_of_the_last_epoch_that_was_opened_and_comes_before_t
     assert machine.step(published(4)) == [*opened(1, 4), *opened(2, 4)]
 
 
-def test_d2_it_is_published_when_every_worker_has_written_its_part_and_then_kept_by_all() -> None:
+def test_v2_it_is_published_when_every_worker_has_written_its_part_and_then_kept_by_all() -> None:
     machine = at(2, want(7))
     assert machine.step(written(2, keys=3)) == []
     (wish,) = machine.step(written(1))
@@ -87,8 +87,8 @@ def test_d2_it_is_published_when_every_worker_has_written_its_part_and_then_kept
     assert machine.step(in_lake(wish)) == []
 
 
-def test_d2_switched_off_publishes_a_part() -> None:
-    machine = at(1, want(), rules=Rules(d2_all_parts=False))
+def test_v2_switched_off_publishes_a_part() -> None:
+    machine = at(1, want(), rules=Rules(v2_all_parts=False))
     (wish,) = machine.step(written(2))
     assert wish == PublishCheckpoint(checkpoint=1, epoch=Epoch(1), base=None, files=(part_of(2, 1, 1),))
 
@@ -223,7 +223,7 @@ def test_a_chain_that_was_found_counts() -> None:
 # Given up -----------------------------------------------------------------------------------------------------------
 
 
-def test_d6_a_checkpoint_is_given_up_when_a_worker_is_lost() -> None:
+def test_v6_a_checkpoint_is_given_up_when_a_worker_is_lost() -> None:
     machine = at(1, want(7), written(1))
     actions = machine.step(gone(2))
     assert failed(actions) == [((7,), 1, LOST)]
@@ -234,8 +234,8 @@ def test_d6_a_checkpoint_is_given_up_when_a_worker_is_lost() -> None:
     assert asked_for(machine.step(want(8))) == [(2, 1, True)] * 2
 
 
-def test_d6_switched_off_publishes_what_lacks_the_part_of_who_was_lost() -> None:
-    machine = at(1, want(), written(2), rules=Rules(d6_given_up_when_torn=False))
+def test_v6_switched_off_publishes_what_lacks_the_part_of_who_was_lost() -> None:
+    machine = at(1, want(), written(2), rules=Rules(v6_given_up_when_torn=False))
     assert happens(machine, gone(2), came(1, 3)) != []
     assert len(only(PublishCheckpoint, machine.step(written(1)))) == 1
 
@@ -302,7 +302,7 @@ def test_when_the_app_stops_no_checkpoint_begins() -> None:
 # Rescales and views -------------------------------------------------------------------------------------------------
 
 
-def test_d5_a_rescale_waits_for_the_checkpoint() -> None:
+def test_v5_a_rescale_waits_for_the_checkpoint() -> None:
     machine = at(1, want(7), wanted(1, workers=3))
     assert only(RescaleBegun, happens(machine, written(1), written(2))) == []
     (wish,) = [PublishCheckpoint(checkpoint=1, epoch=Epoch(1), base=None, files=())]
@@ -310,13 +310,13 @@ def test_d5_a_rescale_waits_for_the_checkpoint() -> None:
     assert (ready(actions), len(only(RescaleBegun, actions))) == ([((7,), 1, (1,))], 1)
 
 
-def test_d5_a_rescale_begins_when_the_checkpoint_is_given_up() -> None:
+def test_v5_a_rescale_begins_when_the_checkpoint_is_given_up() -> None:
     machine = at(1, want(7), wanted(1, workers=3))
     actions = machine.step(spoilt(1))
     assert (len(failed(actions)), len(only(RescaleBegun, actions))) == (1, 1)
 
 
-def test_d5_a_checkpoint_waits_for_the_rescale() -> None:
+def test_v5_a_checkpoint_waits_for_the_rescale() -> None:
     machine = at(1, wanted(1, workers=3), want(7))
     up = [came(2, 3), met(1), met(2), met(3), moved(2, 3), settled(1), settled(2)]
     assert asked_for(happens(machine, *up)) == []
@@ -327,8 +327,8 @@ def test_d5_a_checkpoint_waits_for_the_rescale() -> None:
     assert len(only(PublishCheckpoint, machine.step(written(3)))) == 1
 
 
-def test_d5_switched_off_takes_one_while_keys_move() -> None:
-    off = Rules(d5_keys_stay=False)
+def test_v5_switched_off_takes_one_while_keys_move() -> None:
+    off = Rules(v5_keys_stay=False)
     machine = at(1, wanted(1, workers=3), rules=off)
     happens(machine, came(2, 3), met(1), met(2), met(3))
     assert len(asked_for(machine.step(want()))) == 3
@@ -359,7 +359,7 @@ def test_views_that_change_wait_for_the_checkpoint_and_forget_it() -> None:
 
 
 def test_views_that_do_not_wait_for_the_checkpoint_have_it_given_up() -> None:
-    machine = at(1, want(7), written(1), rules=Rules(d5_keys_stay=False))
+    machine = at(1, want(7), written(1), rules=Rules(v5_keys_stay=False))
     actions = machine.step(PlansWanted(ticket=9, plans=(PLAN,), epochs=({},)))
     assert (len(only(PlansTaken, actions)), failed(actions)) == (1, [((7,), 1, "the views have changed")])
     assert only(PublishCheckpoint, happens(machine, anew(1), anew(2), written(1), written(2))) == []

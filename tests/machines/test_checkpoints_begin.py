@@ -39,7 +39,7 @@ from stages_kit import STAGED
 
 from upriver.ids import Epoch
 from upriver.machines.coordinator import CoordinatorMachine
-from upriver.machines.coordinator_events import CoordinatorEvent, PublishCheckpoint
+from upriver.machines.coordinator_events import CoordinatorEvent, PublishCheckpoint, Tell
 from upriver.machines.messages import (
     Assign,
     BeginStage,
@@ -47,6 +47,7 @@ from upriver.machines.messages import (
     EpochFinished,
     EpochOver,
     Meet,
+    OpenEpoch,
     Order,
     PeersLost,
     StageDone,
@@ -174,8 +175,15 @@ def test_a_cut_waits_for_the_end_of_the_epoch() -> None:
     assert asked_for(happens(machine, *before)) == []
     actions = machine.step(last)
     assert asked_for(actions) == [(1, 1, True)] * 2
-    told = [type(action.message) for action in actions if action not in ended(1)]  # type: ignore[union-attr]
+    told = [type(action.message) for action in actions if isinstance(action, Tell)]
     assert told == [EpochOver, EpochOver, TakeCheckpoint, TakeCheckpoint]
+
+
+def test_with_exchange_edges_all_are_asked_for_their_part_before_the_next_epoch_is_opened() -> None:
+    machine = staged(published(1), published(2), want(7))
+    actions = happens(machine, *gone_through(1))
+    told = [action.message for action in actions if isinstance(action, Tell)]
+    assert [type(message) for message in told][-4:] == [TakeCheckpoint, TakeCheckpoint, OpenEpoch, OpenEpoch]
 
 
 def kept_at(epoch: int, through: int) -> CoordinatorMachine:
@@ -207,13 +215,20 @@ def test_what_was_said_of_restoring_before_all_began_anew_does_not_count() -> No
     assert listeners(Meet, machine.step(restored(1))) == [1, 3]
 
 
-def test_d6_a_checkpoint_is_given_up_when_all_begin_anew() -> None:
+def test_v6_a_checkpoint_is_given_up_when_all_begin_anew() -> None:
     machine = staged(*whole(1), want(7), published(2))
     actions = machine.step(said(1, PeersLost(meeting=1, why="cut")))
     assert failed(actions) == [((7,), 1, "a worker was lost, or all have begun anew")]
     assert (listeners(DropCheckpoint, actions), listeners(Assign, actions)) == ([1, 2], [1, 2])
     names = [type(a.message).__name__ for a in actions if hasattr(a, "message")]
     assert names.index("DropCheckpoint") < names.index("Assign")
+
+
+def test_no_checkpoint_is_as_of_an_epoch_before_the_last_that_has_ended() -> None:
+    machine = kept_at(1, through=3)
+    happens(machine, gone(2), want(8), came(1, 3), anew(1), restored(1), restored(3), met(1, 2), met(3, 2))
+    assert asked_for(happens(machine, *gone_through(2, 1, 3))) == []
+    assert asked_for(happens(machine, *gone_through(3, 1, 3))) == [(2, 3, False)] * 2
 
 
 def test_a_driver_goes_on_from_the_checkpoint_that_it_has_found() -> None:

@@ -1,7 +1,7 @@
-"""The coordinator's checkpoints: one at a time, each through a cut of all workers; rules D2, D5, D6 and D9.
+"""The coordinator's checkpoints: one at a time, each through a cut of all workers; rules V2, V5 and V6.
 
-``docs/design/checkpoints.md``. A checkpoint is asked for, cut by every worker, written by them, and published. What has
-come until then to nothing is given up, and asked for again when somebody wants the next one.
+``docs/design/checkpoints.md``. A checkpoint is asked for, cut by every worker, written by them, and published. One that
+comes to nothing is given up; the next one makes up for it.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,6 @@ from upriver.machines.coordinator_events import (
     PublishCheckpoint,
 )
 from upriver.machines.messages import (
-    CheckpointCut,
     CheckpointSpoilt,
     CheckpointWritten,
     DropCheckpoint,
@@ -34,14 +33,13 @@ CHAIN_MAX = 16
 
 @dataclass(slots=True, kw_only=True)
 class Taking:
-    """A checkpoint on its way. cut: who stands at its cut, or has stood there. parts: per worker that has written all
-    of its part, the files. published: it was told to the lake."""
+    """A checkpoint on its way. parts: per worker that has written all of its part, the files. is_published: the lake
+    was told to let it exist."""
 
     number: int
     at: Epoch
     base: Epoch | None
     workers: tuple[WorkerId, ...]
-    cut: set[WorkerId] = field(default_factory=set)
     parts: dict[WorkerId, tuple[StateFile, ...]] = field(default_factory=dict)
     is_published: bool = False
 
@@ -67,15 +65,8 @@ class Checkpoints:
 
     @property
     def is_idle(self) -> bool:
-        """Whether none is on its way, so that keys may move (D5)."""
-        return self._taking is None or not self._cluster.rules.d5_keys_stay
-
-    @property
-    def holds_epochs(self) -> bool:
-        """D9: whether the next epoch waits for workers to stand at the cut."""
-        taking = self._taking
-        waits = taking is not None and not taking.cut >= set(taking.workers)
-        return waits and self._cluster.ledger.is_staged and self._cluster.rules.d9_cut_before_exchange
+        """Whether none is on its way, so that keys may move (V5)."""
+        return self._taking is None or not self._cluster.rules.v5_keys_stay
 
     def wanted(self, event: CheckpointWanted) -> None:
         """Somebody wants all that has ended by now to be in a checkpoint."""
@@ -100,8 +91,12 @@ class Checkpoints:
             cluster.tell(cluster.members[worker], ask)
 
     def _can_be_cut(self) -> bool:
-        """Whether all will come to the cut: with exchange edges, nobody who is not there goes on (D9)."""
-        return self._cluster.is_quiet() if self._cluster.ledger.is_staged else self._cluster.is_complete()
+        """Whether all will come to a cut behind what has ended; with exchange edges, whether they stand there: then no
+        row of the next epoch leaves a worker before all have read it, and so stood at the cut."""
+        cluster, ledger = self._cluster, self._cluster.ledger
+        if not ledger.is_staged:
+            return cluster.is_complete()
+        return cluster.is_quiet() and ledger.through >= ledger.ended
 
     def _is_due(self) -> bool:
         last = max(self._newest(), self._begun_at)
@@ -116,18 +111,13 @@ class Checkpoints:
 
     # What workers say
 
-    def cut(self, member: Member, message: CheckpointCut) -> None:
-        taking = self._of(message.checkpoint)
-        if taking is not None:
-            taking.cut.add(member.worker)
-
     def written(self, member: Member, message: CheckpointWritten) -> None:
         """A worker's part is in the lake; with the last one, the checkpoint is whole."""
         taking = self._of(message.checkpoint)
         if taking is None or taking.is_published:
             return
         taking.parts[member.worker] = message.files
-        if taking.parts.keys() >= set(taking.workers) or not self._cluster.rules.d2_all_parts:  # D2
+        if taking.parts.keys() >= set(taking.workers) or not self._cluster.rules.v2_all_parts:  # V2
             taking.is_published = True
             files = tuple(file for worker in sorted(taking.parts) for file in taking.parts[worker])
             publish = PublishCheckpoint(checkpoint=taking.number, epoch=taking.at, base=taking.base, files=files)
@@ -162,9 +152,9 @@ class Checkpoints:
     # Accidents
 
     def torn(self) -> None:
-        """D6: a worker is lost, or all begin anew. What is published already is whole all the same."""
+        """V6: a worker is lost, or all begin anew. What is published already is whole all the same."""
         taking = self._taking
-        if taking is not None and not taking.is_published and self._cluster.rules.d6_given_up_when_torn:
+        if taking is not None and not taking.is_published and self._cluster.rules.v6_given_up_when_torn:
             self._give_up("a worker was lost, or all have begun anew")
 
     def forget(self) -> None:

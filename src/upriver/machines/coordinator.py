@@ -41,7 +41,6 @@ from upriver.machines.ledger import Ledger
 from upriver.machines.meetings import Meetings
 from upriver.machines.messages import (
     BeginStage,
-    CheckpointCut,
     CheckpointSpoilt,
     CheckpointWritten,
     Counted,
@@ -194,14 +193,13 @@ class CoordinatorMachine:
     @property
     def _opens_epochs(self) -> bool:
         """Whether epochs may be opened that nobody has had yet."""
-        waits = (self._wanted and self._rescales.is_over) or self._checkpoints.holds_epochs
-        return self._rescales.opens_epochs and not waits
+        return self._rescales.opens_epochs and not (self._wanted and self._rescales.is_over)
 
     def _may_checkpoint(self) -> bool:
-        """D5: whether no key moves, or is about to. If there are none to take, nobody will."""
+        """V5: whether no key moves, or is about to. If there are none to take, nobody will."""
         if self.cluster.chain is None or self._is_torn:
             return False
-        return self._rescales.is_over or not self._rules.d5_keys_stay
+        return self._rescales.is_over or not self._rules.v5_keys_stay
 
     def _may_replan(self) -> bool:
         """Whether nothing is under way that the views must not change below."""
@@ -302,8 +300,6 @@ class CoordinatorMachine:
                 self._ledger.stage_done(member.worker, message)
             case Restored():
                 member.is_restored = True
-            case CheckpointCut():
-                self._checkpoints.cut(member, message)
             case CheckpointWritten():
                 self._checkpoints.written(member, message)
             case CheckpointSpoilt():

@@ -1,4 +1,4 @@
-"""A worker's part of checkpoints: copied as of the cut, written, and restored; rules D1, D3 and D8.
+"""A worker's part of checkpoints: copied as of the cut, written, and restored; rules V1, V3 and V8.
 
 ``docs/design/checkpoints.md``. A worker takes its part when it stands at the cut: each region then knows which keys the
 checkpoint is to have. They are copied when there is time, and before they change.
@@ -8,7 +8,6 @@ from upriver.errors import IllegalEvent, ProtocolError
 from upriver.ids import BEGINNING
 from upriver.machines.following import Following
 from upriver.machines.messages import (
-    CheckpointCut,
     CheckpointSpoilt,
     CheckpointWritten,
     DropCheckpoint,
@@ -47,7 +46,7 @@ def restore(phase: Following) -> None:
         phase.say(Restored())
         return
     phase.is_restoring = True
-    if phase.rules.d3_restore_first:  # D3
+    if phase.rules.v3_restore_first:  # V3
         phase.applied = phase.reflected = BEGINNING
     phase.actions.append(ReadState(chain=chain, vnodes={name: of_one for name, of_one in vnodes.items() if of_one}))
 
@@ -84,7 +83,6 @@ def take_checkpoint(phase: Following) -> None:
     phase.checkpoint, phase.copying, phase.is_sealed = None, asked, False
     for share in phase.shares.values():
         share.cut(whole=asked.whole)
-    phase.say(CheckpointCut(checkpoint=asked.checkpoint))
     _seal(phase)
 
 
@@ -141,7 +139,7 @@ def checkpoint_kept(phase: Following, event: KeepCheckpoint) -> None:
 
 
 def checkpoint_dropped(phase: Following, event: DropCheckpoint) -> None:
-    """What was to be copied counts as changed again (D8)."""
+    """What was to be copied counts as changed again (V8)."""
     if phase.checkpoint is not None and phase.checkpoint.checkpoint == event.checkpoint:
         phase.checkpoint = None
     if phase.copying is None or phase.copying.checkpoint != event.checkpoint:

@@ -38,7 +38,7 @@ def open_epoch(phase: Following, event: OpenEpoch) -> None:
 
 def read_next(phase: Following) -> None:
     """Read the next epoch that is open, if nothing is being read."""
-    must_wait = phase.is_restoring and phase.rules.d3_restore_first  # D3
+    must_wait = phase.is_restoring and phase.rules.v3_restore_first  # V3
     if phase.reading is not None or not phase.unread or must_wait:
         return
     unread = phase.unread.popleft()

@@ -217,13 +217,6 @@ class Restored:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointCut:
-    """This worker stands at the checkpoint's cut, and knows what it is to have: epochs may go on."""
-
-    checkpoint: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointWritten:
     """This worker's part of the checkpoint is in the lake, in these files."""
 
@@ -378,7 +371,6 @@ class WorkerFailed:
 FromWorker = (
     StartedAnew
     | Restored
-    | CheckpointCut
     | CheckpointWritten
     | CheckpointSpoilt
     | EpochFinished

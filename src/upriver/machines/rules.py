@@ -54,22 +54,20 @@ class Rules:
     """W10: a row that is left out of a view is written to the lake by the step that leaves it out."""
     w11_between_epochs: bool = True
     """W11: keys that are asked for together are answered when none of them has rows of a later epoch than is told."""
-    d1_copy_before_change: bool = True
-    """D1: a key is copied for a checkpoint as of its cut, before anything of a later epoch changes it."""
-    d2_all_parts: bool = True
-    """D2: a checkpoint is published when every worker has written all of its part."""
-    d3_restore_first: bool = True
-    """D3: a worker reads no epoch and answers nothing before all that it keeps is restored."""
-    d4_moved_keys_change: bool = True
-    """D4: keys that have moved, here or away, have changed since the last checkpoint."""
-    d5_keys_stay: bool = True
-    """D5: no checkpoint is taken while keys move, and none move while one is taken."""
-    d6_given_up_when_torn: bool = True
-    """D6: a checkpoint is given up when a worker that has a part of it is lost, or all begin anew."""
-    d8_dropped_have_changed: bool = True
-    """D8: what a checkpoint was to have that is given up is in the next one."""
-    d9_cut_before_exchange: bool = True
-    """D9: with exchange edges, no epoch is opened before every worker stands at the cut of the checkpoint."""
+    v1_copy_before_change: bool = True
+    """V1: a key is copied for a checkpoint as of its cut, before anything of a later epoch changes it."""
+    v2_all_parts: bool = True
+    """V2: a checkpoint is published when every worker has written all of its part."""
+    v3_restore_first: bool = True
+    """V3: a worker reads no epoch and answers nothing before all that it keeps is restored."""
+    v4_moved_keys_change: bool = True
+    """V4: keys that have moved, here or away, have changed since the last checkpoint."""
+    v5_keys_stay: bool = True
+    """V5: no checkpoint is taken while keys move, and none move while one is taken."""
+    v6_given_up_when_torn: bool = True
+    """V6: a checkpoint is given up when a worker that has a part of it is lost, or all begin anew."""
+    v8_dropped_have_changed: bool = True
+    """V8: what a checkpoint was to have that is given up is in the next one."""
     upqueries: UpqueryRules = ALL_UPQUERY_RULES
     """P1 to P6, of partial state: ``docs/design/partial.md``."""
 

@@ -178,7 +178,7 @@ class Share:
         """Do what the distributor wants; returns what it is to be told of it."""
         match action:
             case PassDown(rows=Portion() as portion):
-                if self._rules.d1_copy_before_change:  # D1
+                if self._rules.v1_copy_before_change:  # V1
                     outcomes += self._copied_before(portion.batch.hash64)
                 self._note(portion.batch.hash64)
                 with self._naming(portion.epoch):
@@ -255,7 +255,7 @@ class Share:
         """The checkpoint is given up."""
         if self.changes is None:
             return
-        if self._rules.d8_dropped_have_changed:  # D8
+        if self._rules.v8_dropped_have_changed:  # V8
             self.changes.drop()
         else:
             self.changes.keep()
@@ -272,7 +272,7 @@ class Share:
             self.changes.note(hashes)
 
     def _note_moved(self, keys: Hashes) -> None:
-        if self._rules.d4_moved_keys_change:  # D4
+        if self._rules.v4_moved_keys_change:  # V4
             self._note(keys)
 
     # Rows

@@ -199,6 +199,10 @@ def checkpoints_equal_the_oracle(expected: Rows, found: Rows) -> str | None:
     return None if found == expected else difference(expected, found)
 
 
+def checkpoints_have_no_rows_on_their_way(gathered: int) -> str | None:
+    return f"{gathered} rows that were exchanged are not taken in, and will come again" if gathered else None
+
+
 def a_snapshot_that_is_ready_is_held(missing: Collection[Incarnation]) -> str | None:
     return f"incarnations {list(missing)} do not hold their parts" if missing else None
 

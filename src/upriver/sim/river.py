@@ -7,9 +7,8 @@ from itertools import count
 from random import Random
 from typing import assert_never
 
-import pyarrow as pa
-
-from upriver.dataflow.graph import NOT_WANTED, DataflowPlan
+from upriver.dataflow.graph import NOT_WANTED, DataflowPlan, RegionPlan
+from upriver.dataflow.keeping import Region
 from upriver.dataflow.plan import TableSpec
 from upriver.errors import ProtocolError
 from upriver.ids import Incarnation, VnodeId, WorkerId
@@ -204,16 +203,17 @@ class River:
         plans = [plan for plan in self.repertoire.kept.values() if plan.full_because is not None]
         wish = self.checkpoints.publish(region.name for plan in plans for region in plan.spread)
         for plan in plans:
-            self.watcher.checkpoint_holds(plan, wish.epoch, self._restored(plan))
+            for region in plan.spread:
+                self.watcher.checkpoint_holds(plan, region.name, wish.epoch, self._restored(plan, region))
         self.step_coordinator(CheckpointPublished(checkpoint=wish.checkpoint, files=wish.files))
 
-    def _restored(self, plan: DataflowPlan) -> pa.Table:
-        """All of a view, as whoever begins with the newest checkpoint has it."""
-        region = self._build_region(plan, plan.regions[-1])
+    def _restored(self, plan: DataflowPlan, region: RegionPlan) -> Region:
+        """All of a region, as whoever begins with the newest checkpoint has it."""
+        made = self._build_region(plan, region)
         chain = [checkpoint.epoch for checkpoint in self.checkpoints.chain()]
-        for chunk in self.checkpoints.read(chain, plan.name, map(VnodeId, range(self._vnodes))):
-            region.install(chunk.parts)
-        return region.scan()
+        for chunk in self.checkpoints.read(chain, region.name, map(VnodeId, range(self._vnodes))):
+            made.install(chunk.parts)
+        return made
 
     # Workers
 

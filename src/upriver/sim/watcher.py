@@ -4,9 +4,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 import duckdb
-import pyarrow as pa
 
 from upriver.dataflow.graph import DataflowPlan
+from upriver.dataflow.keeping import Region
 from upriver.ids import Epoch, Incarnation, SnapshotId, WorkerId
 from upriver.machines.coordinator_events import (
     CheckpointWanted,
@@ -285,10 +285,13 @@ class Watcher:
             require(checkers.everybody_is_answered_once, ticket, self._checkpoints)
             self._checkpoints.remove(ticket)
 
-    def checkpoint_holds(self, plan: DataflowPlan, epoch: Epoch, restored: pa.Table) -> None:
-        """A checkpoint is published, and this is what it has of a view."""
+    def checkpoint_holds(self, plan: DataflowPlan, name: str, epoch: Epoch, restored: Region) -> None:
+        """A checkpoint is published, and this is what it has of a region of a view. name: the region's."""
+        require(checkers.checkpoints_have_no_rows_on_their_way, restored.gathered)
+        if name != plan.name:
+            return
         self.counters["checkpoints"] += 1
-        found = by_key(restored, plan)
+        found = by_key(restored.scan(), plan)
         self._check_order(plan, found)
         require(checkers.checkpoints_equal_the_oracle, self._oracle.at(plan.name, epoch), found)
 

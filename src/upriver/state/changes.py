@@ -1,7 +1,7 @@
 """Which keys of a region have changed since the last checkpoint, and which of them are yet to be copied for the next.
 
 A checkpoint is of the end of an epoch, and is copied while the next ones flow: so a key is copied before it changes,
-or when there is time, whichever comes first (rule D1).
+or when there is time, whichever comes first (rule V1).
 """
 
 import numpy as np
@@ -14,7 +14,7 @@ LOGGED_MIN = 65_536
 
 
 class Changes:
-    """The keys of one region at one worker, by hash64. Rules D1, D4 and D8: ``docs/design/checkpoints.md``."""
+    """The keys of one region at one worker, by hash64. Rules V1, V4 and V8: ``docs/design/checkpoints.md``."""
 
     __slots__ = ("_cursor", "_cut", "_is_copied", "_logged", "_repeats_due", "_since")
 

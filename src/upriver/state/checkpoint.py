@@ -1,4 +1,4 @@
-"""Checkpoints: what regions keep as of the end of one epoch, in chunks, each of some keys; rules D1 to D7 in
+"""Checkpoints: what regions keep as of the end of one epoch, in chunks, each of some keys; rules V1 to V7 in
 ``docs/design/checkpoints.md``.
 
 A checkpoint has the keys that have changed since its *base*, the checkpoint before it, or all of them if it has no
