@@ -10,11 +10,11 @@ demo: $(VENV)/ready
 	$(BIN)/upriver demo
 
 test: $(VENV)/ready check
-	$(BIN)/python -m pytest
+	PYTHON=$(BIN)/python scripts/test
 
 # Everything: the simulations with many more seeds, and the long tests.
 soak: $(VENV)/ready
-	$(BIN)/python -m pytest --soak
+	PYTHON=$(BIN)/python scripts/test --soak
 
 check: $(VENV)/ready
 	$(BIN)/ruff check src tests

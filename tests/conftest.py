@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,13 @@ settings.load_profile("upriver")
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak", action="store_true", help="many more seeds for the simulator, and the long tests")
     parser.addoption("--sql-seed", type=int, help="the seed of the random queries on Spark, which is drawn otherwise")
+
+
+def pytest_runtest_logstart(nodeid: str) -> None:
+    """Note which test runs: if a library brings the process down, nothing else can tell."""
+    note = os.environ.get("UPRIVER_RUNNING_TEST")
+    if note:
+        Path(note).write_text(nodeid)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

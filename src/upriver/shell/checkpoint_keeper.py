@@ -72,7 +72,7 @@ class CheckpointKeeper:
     def start(self, hear: Callable[[CoordinatorEvent], None]) -> None:
         """hear: tells the coordinator."""
         self._hear = hear
-        sweep(self._lake, self._chains[-1], Epoch(self._lake.last_epoch() + 1))  # nobody is writing any
+        self._sweep(Epoch(self._lake.last_epoch() + 1))  # nobody is writing any
         self._thread.start()
 
     def take(self, seconds: float) -> Epoch:
