@@ -17,6 +17,8 @@ from upriver.bench.nexmark import NexmarkOptions, measure_nexmark
 from upriver.bench.nexmark_contestant import STATE_STORES
 from upriver.bench.nexmark_events import NexmarkSpec
 from upriver.bench.nexmark_queries import QUERIES
+from upriver.bench.recovery import measure_recovery
+from upriver.bench.recovery_command import add_recovery, recovery_options, render_recovery
 from upriver.bench.rescale import RescaleOptions, measure_rescale
 from upriver.bench.stages import StageOptions, measure_stages
 from upriver.bench.stateful_map import CASES
@@ -46,6 +48,7 @@ def add_benchmarks(benchmarks: Any) -> None:
         _benchmark(benchmarks, "vote", _vote, "partial views beside a full one, with less and less memory"), _number
     )
     add_lobsters(_benchmark(benchmarks, "lobsters", _lobsters, "a site's pages, on partial views and on full"), _number)
+    add_recovery(_benchmark(benchmarks, "recovery", _recovery, "a worker is killed: until all is as before"), _number)
     _add_stages(_benchmark(benchmarks, "stages", _stages, "rows/s of each step on the way to a view, alone"))
 
 
@@ -333,6 +336,12 @@ def _lobsters(options: argparse.Namespace) -> int:
     measured = measure_lobsters(lobsters_options(options), _say())
     print(json.dumps(measured) if options.json else render_lobsters(measured))
     return 1 if measured["wrong_answers"] else 0
+
+
+def _recovery(options: argparse.Namespace) -> int:
+    measured = measure_recovery(recovery_options(options), _say())
+    print(json.dumps(measured) if options.json else render_recovery(measured))
+    return 0 if measured["right"] else 1
 
 
 def default_picture(directory: Path) -> Path | None:
