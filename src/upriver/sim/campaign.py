@@ -1,7 +1,7 @@
 """Many seeds, each a river of its own. The same seed, steps and workers play out the same, to the last line."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from random import Random
@@ -60,10 +60,13 @@ class Simulator:
         build_region: BuildRegion | None = None,
         views: Sequence[ViewSpec] = ALL_VIEWS,
         partial_share: float = PARTIAL_SHARE,
+        faults: Collection[str] | None = None,
     ) -> None:
         """views: of which each seed draws some. build_region: makes empty regions, real ones unless it is given.
-        partial_share: of the views that can be partial, those that are."""
+        partial_share: of the views that can be partial, those that are. faults: of ``FAULTS`` in ``weather.py``, the
+        kinds that happen; drawn, unless they are given."""
         self._partial_share = partial_share
+        self._faults = faults
         evaluator = Evaluator()
         self._rules = rules
         self._build_region = build_region or partial(Region.build, evaluator=evaluator, sets_aside=SETS_ASIDE)
@@ -76,7 +79,13 @@ class Simulator:
         Raises DeclarationError for a number of workers that cannot be.
         """
         world = World(
-            Random(seed), workers, self._plans, self._rules, self._build_region, partial_share=self._partial_share
+            Random(seed),
+            workers,
+            self._plans,
+            self._rules,
+            self._build_region,
+            partial_share=self._partial_share,
+            faults=self._faults,
         )
         violation = None
         try:
@@ -103,13 +112,20 @@ def run_seed(seed: int, steps: int, workers: int, rules: Rules = ALL_RULES) -> O
     return Simulator(rules).play(seed, steps, workers)
 
 
-def campaign(first_seed: int, runs: int, steps: int, workers: int, rules: Rules = ALL_RULES) -> dict[str, Any]:
+def campaign(
+    first_seed: int,
+    runs: int,
+    steps: int,
+    workers: int,
+    rules: Rules = ALL_RULES,
+    faults: Collection[str] | None = None,
+) -> dict[str, Any]:
     """Play ``runs`` seeds from ``first_seed`` on, to the last one whatever they show.
 
     A JSON object: ``runs``; ``violations``, the number of seeds that had one; ``counters``, how often what happened
     in all of them; and of the first violation ``seed``, ``step``, ``checker``, ``message`` and ``trace`` (lines).
     """
-    simulator = Simulator(rules)
+    simulator = Simulator(rules, faults=faults)
     outcomes = (simulator.play(seed, steps, workers) for seed in range(first_seed, first_seed + runs))
     counters: Counter[str] = Counter()
     found: dict[str, Any] = {}

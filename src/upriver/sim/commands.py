@@ -16,6 +16,7 @@ from upriver.sim.icadd_campaign import RULEBOOKS, WORKERS_MAX, icadd_campaign
 from upriver.sim.icadd_faults import search_published
 from upriver.sim.redistribute_campaign import redistribute_campaign
 from upriver.sim.redistribute_faults import search_published_redistribute
+from upriver.sim.weather import FAULTS
 
 RIVER = "river"
 
@@ -60,6 +61,10 @@ def add_simulation(parser: argparse.ArgumentParser) -> None:
         help="of a protocol: those that ship (fixed, the default), or those published, whose faults are searched for "
         "one by one unless --seed, --runs or --workers asks for random runs",
     )
+    parser.add_argument(
+        "--faults",
+        help=f"of the river: all, none, or some of {','.join(FAULTS)} (drawn by the seed, unless given)",
+    )
     parser.add_argument("--seed", type=int, help="the first seed (default 0)")
     parser.add_argument("--runs", type=int, help="how many seeds, from --seed on (default 1)")
     parser.add_argument("--steps", type=int, help=f"steps of each run of the river (default {STEPS_DEFAULT})")
@@ -80,6 +85,8 @@ def simulate(options: argparse.Namespace) -> int:
         raise UserError(f"--runs is 1 or more, not {options.runs}")
     if options.protocol == RIVER:
         return _simulate_river(options)
+    if options.faults is not None:
+        raise UserError(f"--faults is for the river, not for {options.protocol}")
     if options.steps is not None:
         raise UserError(f"--steps is for the river; a run of {options.protocol} ends when its rescales are over")
     if options.workers is not None and not 1 <= options.workers <= WORKERS_MAX:
@@ -94,7 +101,8 @@ def _simulate_river(options: argparse.Namespace) -> int:
         raise UserError(f"--rules goes with --protocol {' or '.join(PROTOCOLS)}")
     seed = _given(options.seed, 0)
     steps, workers = _given(options.steps, STEPS_DEFAULT), _given(options.workers, WORKERS_DEFAULT)
-    result = campaign(seed, _given(options.runs, 1), steps, workers)
+    faults = _faults(options.faults)
+    result = campaign(seed, _given(options.runs, 1), steps, workers, faults=faults)
     if options.json:
         print(json.dumps(result, default=str))
     elif not result["violations"]:
@@ -103,8 +111,20 @@ def _simulate_river(options: argparse.Namespace) -> int:
         print("\n".join(result["trace"]))
         print(f"{result['violations']} of {result['runs']} runs violate a rule; the first, at step {result['step']}:")
         print(f"{result['checker']}: {result['message']}")
-        print(f"upriver simulate --seed {result['seed']} --steps {steps} --workers {workers}")
+        told = "" if options.faults is None else f" --faults {options.faults}"
+        print(f"upriver simulate --seed {result['seed']} --steps {steps} --workers {workers}{told}")
     return 1 if result["violations"] else 0
+
+
+def _faults(given: str | None) -> tuple[str, ...] | None:
+    """The kinds that are meant."""
+    if given in (None, "all", "none"):
+        return None if given is None else tuple(FAULTS) if given == "all" else ()
+    assert given is not None
+    kinds = tuple(given.split(","))
+    if unknown := [kind for kind in kinds if kind not in FAULTS]:
+        raise UserError(f"--faults {','.join(unknown)}: there are all, none and {', '.join(FAULTS)}")
+    return kinds
 
 
 def _given(value: int | None, default: int) -> int:

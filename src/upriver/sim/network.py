@@ -23,7 +23,7 @@ class Goodbye:
 
 @dataclass(frozen=True, slots=True)
 class Break:
-    """The sender has died."""
+    """The sender has died, or the channel is cut."""
 
 
 @dataclass(slots=True, eq=False)
@@ -33,6 +33,8 @@ class Line:
     sender: Process
     receiver: Process
     said: deque[Envelope | Goodbye | Break] = field(default_factory=deque)
+    is_cut: bool = False
+    """Broken, though both run: to speak again they dial again."""
 
 
 @dataclass(slots=True, eq=False)
@@ -72,7 +74,7 @@ class Network:
         for worker, peer in sorted(named.items()):
             pair = process.incarnation, peer
             line = self._lines.get(pair)
-            if line is not None:
+            if line is not None and not line.is_cut:
                 place.joined[worker] = line
             elif process.worker < worker and pair not in self._dialling:
                 self._dialling[pair] = process, self._find(peer)
@@ -87,6 +89,9 @@ class Network:
             dialler.has_lost = True
             dialler.inbox.append(PeerLost(why="nobody answers") if accepter is None else _lost(accepter))
             return
+        for line in [self._lines.get(pair), self._lines.get(pair[::-1])]:
+            if line is not None:  # the end of the one before is seen at the latest now
+                self._end(line)
         for sender, receiver in ((dialler, accepter), (accepter, dialler)):
             self._lines[sender.incarnation, receiver.incarnation] = line = Line(sender, receiver)
             named = None if sender.meet is None else sender.meet.peers.get(receiver.worker)
@@ -110,6 +115,11 @@ class Network:
         said = line.said.popleft()
         if isinstance(said, Envelope):
             return said
+        self._end(line)
+        return None
+
+    def _end(self, line: Line) -> None:
+        """The receiver sees that nothing more comes."""
         self._lines.pop((line.sender.incarnation, line.receiver.incarnation), None)
         joined = self._places[line.receiver.incarnation].joined if line.receiver.incarnation in self._places else {}
         back = joined.get(line.sender.worker)
@@ -117,7 +127,6 @@ class Network:
             del joined[line.sender.worker]
             line.receiver.has_lost = True
             line.receiver.inbox.append(_lost(line.sender))
-        return None
 
     def ended(self, process: Process, lots: Random, died: bool) -> None:
         """A process is no more: what it has said last may be lost if it has died, but nothing if it has stopped."""
@@ -129,6 +138,27 @@ class Network:
                 for _ in range(lots.randint(0, len(line.said)) if died else 0):
                     line.said.pop()
                 line.said.append(Break() if died else Goodbye())
+
+    def cut(self, lots: Random) -> tuple[Process, Process] | None:
+        """A channel between two that run breaks: of what was said last, either way, a part is lost. Between whom it
+        was; ``None`` if there is none."""
+        whole = [line for line in self._lines.values() if self._is_whole(line)]
+        if not whole:
+            return None
+        line = lots.choice(whole)
+        back = self._lines[line.receiver.incarnation, line.sender.incarnation]
+        for of_one in (line, back):
+            for _ in range(lots.randint(0, len(of_one.said))):
+                of_one.said.pop()
+            of_one.said.append(Break())
+            of_one.is_cut = True
+        return line.sender, line.receiver
+
+    def _is_whole(self, line: Line) -> bool:
+        back = self._lines.get((line.receiver.incarnation, line.sender.incarnation))
+        ends = (Break, Goodbye)
+        has_ended = back is None or any(isinstance(said, ends) for said in (*line.said, *back.said))
+        return line.sender.runs and line.receiver.runs and not has_ended
 
     def on_its_way(self) -> Iterator[tuple[Line, Envelope]]:
         """Everything that will be heard by somebody, unless that one dies."""

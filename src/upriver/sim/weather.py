@@ -1,14 +1,26 @@
 """How rough a simulated river is: the odds of each thing that can happen next, drawn once per seed."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Self
+from typing import Any, Self
 
 from upriver.ids import WorkerId
 from upriver.machines.strategies import Strategy
 
 PLACES_MAX = 8  # places whose pace is drawn; others go on from the first
+
+FAULTS: Mapping[str, Mapping[str, Any]] = {
+    "crash": {"crash": 0.04, "crash_moving": 0.1},
+    "hang": {"takeover": 0.05, "notice": 0.3},
+    "cut": {"cut": 0.1},
+    "delay": {"pace": (0.5, 6.0) * (PLACES_MAX // 2), "hear": 1.0, "carry": 0.2, "dial": 0.5},
+    "duplicate": {"repeat": 0.3},
+    "tear": {"torn": 0.05},
+    "disk": {"spoil": 0.3},
+}
+"""By kind: a process dies; is replaced while it runs; a channel breaks; some are slow; the network says something
+twice; a read gives other rows than there are; the lake does not take what is written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +36,7 @@ class Weather:
     give_up: that somebody who waits for a lookup does so no more.
     replan: that somebody wants a view more or less; with 0, all there can be are there.
     rescale, abort: that somebody wants one, of these strategies. move: how fast a process gives keys away, so many at a
-    time. dial, carry: how fast a channel between workers comes about, and how fast it is.
+    time. dial, carry: how fast a channel between workers comes about, and how fast it is. cut: that one breaks.
     checkpoint: that somebody wants one. copy, store: how fast a process copies its state for it, and the lake takes
     that. spoil: how likely the lake does not take the last of it.
     """
@@ -52,10 +64,20 @@ class Weather:
     keys_max: int
     dial: float
     carry: float
+    cut: float = 0.0
     checkpoint: float = 0.0
     copy: float = 1.0
     store: float = 1.0
     spoil: float = 0.0
+
+    def with_faults(self, kinds: Collection[str]) -> Self:
+        """The same, with faults of these kinds and of no others."""
+        fair = self.fair()
+        calm = {name: getattr(fair, name) for settings in FAULTS.values() for name in settings}
+        calm |= {"pace": (2.0,) * PLACES_MAX, "notice": 2.0, "hear": 6.0, "carry": 4.0, "dial": 4.0}
+        for kind in kinds:
+            calm |= FAULTS[kind]
+        return replace(self, checkpoint=max(self.checkpoint, 0.2), **calm)
 
     def with_checkpoints(self, lots: Random) -> Self:
         """The same, where checkpoints are taken."""
@@ -118,6 +140,7 @@ class Weather:
             replan=0,
             rescale=0,
             abort=0,
+            cut=0,
             checkpoint=min(self.checkpoint, 0.1),
             spoil=0,
         )

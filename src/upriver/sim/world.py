@@ -6,7 +6,7 @@ order; nothing else is promised.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -29,10 +29,10 @@ from upriver.machines.messages import OpenEpoch
 from upriver.machines.rules import Rules
 from upriver.machines.worker_events import LookupGivenUp, PeerSaid, RowsFetched, TimeToCopy, TimeToEvict, TimeToMove
 from upriver.sim import checkers
+from upriver.sim.bounds import steps_to_rest
 from upriver.sim.checkers import require
 from upriver.sim.clients import drawn_eviction, drawn_lookup, drawn_rescale, drawn_view, lookup_of
 from upriver.sim.drawing import apart_of, drawn_map, drawn_partial, drawn_plans, drawn_views
-from upriver.sim.lake import CUTS_MAX
 from upriver.sim.network import Line
 from upriver.sim.process import Process
 from upriver.sim.repertoire import Repertoire
@@ -66,8 +66,10 @@ class World:
         build_region: BuildRegion,
         weather: Weather | None = None,
         partial_share: float = PARTIAL_SHARE,
+        faults: Collection[str] | None = None,
     ) -> None:
-        """weather: drawn too, unless it is given. partial_share: how likely views that can be partial are."""
+        """weather: drawn too, unless it is given; faults: the kinds that happen, if not drawn. partial_share: how
+        likely views that can be partial are."""
         self.steps = 0
         self._lots = lots
         vnode_map = drawn_map(lots, workers)
@@ -82,6 +84,8 @@ class World:
             self._evict = apart.choice((0.0, 0.1, 0.5))
         if weather is None and apart.random() < CHECKPOINTS_SHARE:
             self._weather = self._weather.with_checkpoints(apart)
+        if faults is not None:
+            self._weather = self._weather.with_faults(faults)
         kept = drawn_views(lots, self._plans) if self._weather.replan else self._plans
         takes_checkpoints = self._weather.checkpoint > 0
         self.river = River(lots, vnode_map, Repertoire(self._plans, kept), rules, build_region, takes_checkpoints)
@@ -135,18 +139,7 @@ class World:
         self.river.watcher.retired(running)
 
     def _drain(self) -> None:
-        """Bounded by twice what it takes each process to apply everything in the smallest slices that there can be, and
-        each slice of each view to be spoken of by all, as often as everything may begin anew."""
-        river = self.river
-        slices_max = len(river.lake.edges) * (self._vnodes + CUTS_MAX)
-        under_way = sum(len(process.down) + len(process.up) + 1 for process in river.processes.values())
-        under_way += sum(len(line.said) for line in river.network.busy)
-        places_max = len(river.wishes.places) + len(self._declared) + len(river.repertoire.waiting) + 5
-        epochs = places_max * (river.lake.published + 1) * (slices_max + 3)
-        slices = places_max**2 * len(self._plans) * (self._vnodes + 10)
-        depth = max(max(plan.stages.values()) for plan in self._plans)
-        epochs *= 1 + 4 * (depth + 1) * places_max if depth else 1
-        steps_max = 2 * under_way + 2 * (2 + len(river.wishes.waiting)) * (epochs + slices)
+        steps_max = steps_to_rest(self.river, self._plans, self._vnodes, len(self._declared))
         steps = 0
         while self.step():
             steps += 1
@@ -175,6 +168,7 @@ class World:
             moves.append((weather.takeover if full else weather.start, partial(self._start, worker)))
         for process in river.processes.values():
             moves += self._moves_of(process)
+        moves.append((weather.cut, self._cut))
         moves += [(weather.dial, partial(self._open, pair)) for pair in river.network.dialling]
         moves += [(weather.carry, partial(self._carry, line)) for line in river.network.busy]
         return moves
@@ -261,6 +255,12 @@ class World:
     def _open(self, pair: tuple[Incarnation, Incarnation]) -> None:
         self._happened("channels", f"#{pair[0]} reaches #{pair[1]}, or not")
         self.river.network.open(pair)
+
+    def _cut(self) -> None:
+        between = self.river.network.cut(self._lots)
+        if between is not None:
+            self.river.watcher.losses += 1
+            self._happened("cuts", f"the channel between {between[0]} and {between[1]} breaks")
 
     def _carry(self, line: Line) -> None:
         """Some of what is on its way over one line arrives."""

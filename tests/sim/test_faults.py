@@ -1,0 +1,67 @@
+"""``upriver simulate --faults``: whatever fails, nothing is wrong meanwhile, and when it is over all comes to rest."""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+
+from upriver.cli import main
+from upriver.sim.campaign import Simulator
+from upriver.sim.weather import FAULTS
+
+STEPS, WORKERS = 250, 3
+SEEDS, SOAK_SEEDS = 40, 20_000
+SHOWN_BY = {
+    "crash": "crashes",
+    "hang": "takeovers",
+    "cut": "cuts",
+    "delay": "PeersMet",
+    "duplicate": "repeats",
+    "tear": "torn_reads_noticed",
+    "disk": "checkpoints_given_up",
+}
+
+
+def played(kinds: Sequence[str], seeds: range) -> Counter[str]:
+    """What has happened in these seeds, in which nothing was wrong."""
+    simulator, counters = Simulator(faults=kinds), Counter[str]()
+    for seed in seeds:
+        outcome = simulator.play(seed, STEPS, WORKERS)
+        assert outcome.violation is None, str(outcome)
+        counters += Counter(outcome.counters)
+    return counters
+
+
+def test_all_faults_together_do_no_harm(request: pytest.FixtureRequest) -> None:
+    counters = played(tuple(FAULTS), range(SOAK_SEEDS if request.config.getoption("--soak") else SEEDS))
+    assert SHOWN_BY.keys() == FAULTS.keys()
+    assert all(counters[shown] for shown in SHOWN_BY.values())
+    assert counters["rescales_live"]
+    assert counters["checkpoints"]
+
+
+@pytest.mark.parametrize("kind", ["cut", "disk"])
+def test_one_kind_of_fault_comes_alone(kind: str) -> None:
+    counters = played([kind], range(8))
+    assert counters[SHOWN_BY[kind]]
+    assert not counters["crashes"]
+    assert not counters["repeats"]
+
+
+def test_the_command_plays_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "--faults", "crash,cut", "--runs", "2", "--steps", "60", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (result["runs"], result["violations"]) == (2, 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["--faults", "crash,flood"], "--faults flood: there are all, none and crash"),
+        (["--faults", "all", "--protocol", "icadd"], "--faults is for the river"),
+    ],
+)
+def test_what_cannot_be_is_refused(arguments: list[str], problem: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", *arguments]) == 2
+    assert problem in capsys.readouterr().err
