@@ -6,8 +6,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from upriver.app import MEMORY_BUDGET_MIN, App
+from upriver.app import App
 from upriver.errors import BudgetExceeded, WaitTimeout
+from upriver.settings import MEMORY_BUDGET_MIN
 
 pytestmark = pytest.mark.spark
 

@@ -10,8 +10,9 @@ import pyarrow as pa
 import pytest
 from partial_kit import assert_right, rows_by_key, stream, write_file
 
-from upriver.app import MEMORY_BUDGET_MIN, App
+from upriver.app import App
 from upriver.errors import DeclarationError, KeyTypeError, UnknownView
+from upriver.settings import MEMORY_BUDGET_MIN
 from upriver.spark.compare import differing_rows
 
 pytestmark = pytest.mark.spark

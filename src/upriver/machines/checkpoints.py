@@ -29,6 +29,8 @@ from upriver.state.checkpoint import Checkpoint, StateFile
 
 CHAIN_MAX = 16
 """Checkpoints of one chain: to restore a worker reads all of them."""
+WANTED_MAX = 1000
+"""Who wait for a checkpoint that cannot begin yet; one more is refused."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -70,7 +72,11 @@ class Checkpoints:
 
     def wanted(self, event: CheckpointWanted) -> None:
         """Somebody wants all that has ended by now to be in a checkpoint."""
-        self._wanted.append(event.ticket)
+        if len(self._wanted) < WANTED_MAX:
+            self._wanted.append(event.ticket)
+        else:
+            why = f"{WANTED_MAX} others wait already for one that cannot begin yet"
+            self._say_failed((event.ticket,), self._cluster.ledger.through, why)
 
     def begin(self) -> None:
         """Take one, if somebody wants it or it is due. Nothing else is under way; no worker can be past the cut."""
@@ -171,8 +177,10 @@ class Checkpoints:
         assert taking is not None
         self._cluster.tell_all(DropCheckpoint(checkpoint=taking.number))
         served, self._served = self._served, []
-        failed = CheckpointFailed(tickets=tuple(served), epoch=taking.at, why=why)
-        self._cluster.actions.append(failed)
+        self._say_failed(served, taking.at, why)
+
+    def _say_failed(self, tickets: Sequence[int], at: Epoch, why: str) -> None:
+        self._cluster.actions.append(CheckpointFailed(tickets=tuple(tickets), epoch=at, why=why))
 
     def _serve(self, at: Epoch) -> None:
         served, self._served = self._served, []

@@ -4,7 +4,7 @@ Theory of operation. The coordinator owns the vnode map. A worker registers unde
 what it keeps and opens the epochs for it from the first one on, at most ``EPOCHS_AHEAD_MAX`` beyond what it has
 finished. An epoch ends when every place has finished it, and as many rows were applied to every view as the epoch's
 manifest says went in. A worker that is lost leaves its place empty until another incarnation registers; that one starts
-from nothing and applies all epochs again, while the others go on.
+with what the newest checkpoint has and applies the epochs since, while the others go on.
 
 Rules C1 to C4: ``docs/design/0001-river.md``. Rescales, C5 to C8: ``docs/design/rescale.md``.
 """

@@ -111,11 +111,8 @@ def write_chunk(phase: Following, region: str, chunk: StateChunk) -> None:
 def _seal(phase: Following) -> None:
     """All is copied, if nothing is left of the cut anywhere."""
     copying = phase.copying
-    if (
-        copying is None
-        or phase.is_sealed
-        or any(s.changes is not None and s.changes.left for s in phase.shares.values())
-    ):
+    is_left = any(share.is_to_copy for share in phase.shares.values())
+    if copying is None or phase.is_sealed or is_left:
         return
     phase.is_sealed = True
     phase.actions.append(SealState(checkpoint=copying.checkpoint, at=copying.at))

@@ -66,6 +66,8 @@ class CheckpointKeeper:
         self._thread = threading.Thread(target=self._run, name="upriver-checkpoint-keeper", daemon=True)
         self._tickets = count()
         self._asked: dict[int, Future[Epoch]] = {}
+        self._own: int | None = None
+        """The ticket of the checkpoint that was asked for because it was time, until it is known what became of it."""
         self._newest = self.found[0].epoch if self.found else BEGINNING
         self._failed: str | None = None
 
@@ -112,6 +114,9 @@ class CheckpointKeeper:
         self._queue.put((action, plans))
 
     def _askers(self, tickets: Iterable[int]) -> list[Future[Epoch]]:
+        tickets = tuple(tickets)
+        if self._own in tickets:
+            self._own = None
         found = (self._asked.pop(ticket, None) for ticket in tickets)
         return [asker for asker in found if asker is not None]
 
@@ -131,11 +136,17 @@ class CheckpointKeeper:
                 work = self._queue.get(timeout=left_s)
             except queue.Empty:
                 due_at = self._next_due()
-                self._hear(CheckpointWanted(ticket=next(self._tickets)))
+                self._ask()
                 continue
             if work is None:
                 return
             self._work(*work)
+
+    def _ask(self) -> None:
+        """It is time; unless the last one that it was time for has yet to begin."""
+        if self._own is None:
+            self._own = next(self._tickets)
+            self._hear(CheckpointWanted(ticket=self._own))
 
     def _next_due(self) -> float | None:
         return None if self._interval_s is None else time.monotonic() + self._interval_s
