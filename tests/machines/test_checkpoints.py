@@ -240,6 +240,14 @@ def test_v6_switched_off_publishes_what_lacks_the_part_of_who_was_lost() -> None
     assert len(only(PublishCheckpoint, machine.step(written(1)))) == 1
 
 
+def test_l4_the_part_of_who_was_given_up_does_not_count() -> None:
+    machine = at(1, came(1, 3), finished(3, 1), want(7))
+    late = happens(machine, written(2), written(1))  # the second was in the place of the third
+    assert only(PublishCheckpoint, late) == []
+    (wish,) = only(PublishCheckpoint, machine.step(written(3)))
+    assert wish.files == (part_of(1, 1, 1), part_of(3, 1, 1))
+
+
 def test_a_worker_that_is_replaced_without_a_word_is_lost() -> None:
     machine = at(1, want(7), written(2))
     assert failed(machine.step(came(1, 3))) == [((7,), 1, LOST)]
