@@ -16,6 +16,7 @@ SHOWN_BY = {
     "crash": "crashes",
     "hang": "takeovers",
     "cut": "cuts",
+    "driver": "drivers",
     "delay": "PeersMet",
     "duplicate": "repeats",
     "tear": "torn_reads_noticed",
@@ -41,7 +42,7 @@ def test_all_faults_together_do_no_harm(request: pytest.FixtureRequest) -> None:
     assert counters["checkpoints"]
 
 
-@pytest.mark.parametrize("kind", ["cut", "disk"])
+@pytest.mark.parametrize("kind", ["cut", "disk", "driver"])
 def test_one_kind_of_fault_comes_alone(kind: str) -> None:
     counters = played([kind], range(8))
     assert counters[SHOWN_BY[kind]]

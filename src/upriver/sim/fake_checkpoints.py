@@ -68,6 +68,14 @@ class FakeCheckpoints:
         names |= {file.name for wish in self.waiting for file in wish.files}
         self._files = {name: chunks for name, chunks in self._files.items() if name in names or self._is_new(name)}
 
+    def begin_again(self) -> list[Checkpoint]:
+        """Another driver has come: what it finds, newest first. What was to be published is not."""
+        self.waiting.clear()
+        found = self.chain()
+        self._chains.clear()
+        self.sweep(tuple(checkpoint.epoch for checkpoint in found))
+        return found
+
     def forget(self) -> None:
         """None is of use any more."""
         self._chains.clear()

@@ -11,7 +11,7 @@ from upriver.dataflow.graph import NOT_WANTED, DataflowPlan, RegionPlan
 from upriver.dataflow.keeping import Region
 from upriver.dataflow.plan import TableSpec
 from upriver.errors import ProtocolError
-from upriver.ids import Incarnation, VnodeId, WorkerId
+from upriver.ids import Epoch, Incarnation, VnodeId, WorkerId
 from upriver.machines.coordinator import CoordinatorMachine
 from upriver.machines.coordinator_events import (
     AppFailed,
@@ -122,9 +122,33 @@ class River:
         self._lots = lots
         self._crowd = Crowd(lots)
         self._vnodes = vnodes
+        self._first_workers = vnode_map.workers
+        self._rules = rules
         self._build_region = build_region
         self._new_machine = partial(WorkerMachine, build_region, rules)
         self._incarnations = count(1)
+
+    def begin_again(self) -> None:
+        """The driver dies, and all workers with it; another one starts on what is in the lake."""
+        for process in self.running:
+            process.waiting.clear()
+            process.end()
+        self.processes.clear()
+        self.latest.clear()
+        self.repertoire = Repertoire(tuple(self.repertoire.possible.values()), tuple(self.repertoire.kept.values()))
+        self.network = Network(self.processes.get)
+        self.watcher = self.watcher.of_another_driver(self.repertoire, self._first_workers, self.network)
+        self.askers = Askers(self.repertoire, self.lake, self.oracle, self.watcher.counters)
+        self.wishes = Wishes(self.watcher, self.repertoire, self._vnodes)
+        chain = None if self.coordinator.cluster.chain is None else self.checkpoints.begin_again()
+        self.coordinator = CoordinatorMachine(
+            VnodeMap.initial(self._vnodes, self._first_workers),
+            tuple(self.repertoire.kept.values()),
+            self._rules,
+            chain,
+        )
+        for epoch in range(1, self.lake.published + 1):
+            self.step_coordinator(EpochPublished(epoch=Epoch(epoch), rows=self.lake.rows(Epoch(epoch))))
 
     @property
     def running(self) -> list[Process]:
@@ -180,6 +204,12 @@ class River:
     def _forget(self, process: Process) -> None:
         if process.noticed_gone and not process.up:
             self.processes.pop(process.incarnation, None)
+
+    def cut(self) -> list[tuple[Process, Process]]:
+        """A channel breaks, if there is one; between whom."""
+        between = self.network.cut(self._lots)
+        self.watcher.losses += between is not None
+        return [] if between is None else [between]
 
     # Checkpoints
 

@@ -87,6 +87,12 @@ class Watcher:
         self._checkpoints: set[int] = set()
         """Tickets of all and only those who wait for a checkpoint."""
 
+    def of_another_driver(self, repertoire: Repertoire, workers: Sequence[WorkerId], network: Network) -> "Watcher":
+        """One that knows what is in the lake, and nothing of what was under way."""
+        other = Watcher(repertoire, workers, self._lake, self._oracle, network)
+        other.counters, other._aside = self.counters, self._aside
+        return other
+
     # Processes
 
     def joined(self, process: Process) -> None:

@@ -14,13 +14,14 @@ FAULTS: Mapping[str, Mapping[str, Any]] = {
     "crash": {"crash": 0.04, "crash_moving": 0.1},
     "hang": {"takeover": 0.05, "notice": 0.3},
     "cut": {"cut": 0.1},
+    "driver": {"driver": 0.05},
     "delay": {"pace": (0.5, 6.0) * (PLACES_MAX // 2), "hear": 1.0, "carry": 0.2, "dial": 0.5},
     "duplicate": {"repeat": 0.3},
     "tear": {"torn": 0.05},
     "disk": {"spoil": 0.3},
 }
-"""By kind: a process dies; is replaced while it runs; a channel breaks; some are slow; the network says something
-twice; a read gives other rows than there are; the lake does not take what is written."""
+"""By kind: a process dies; is replaced while it runs; a channel breaks; the driver dies; some are slow; the network
+says something twice; a read gives other rows than there are; the lake does not take what is written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +38,7 @@ class Weather:
     replan: that somebody wants a view more or less; with 0, all there can be are there.
     rescale, abort: that somebody wants one, of these strategies. move: how fast a process gives keys away, so many at a
     time. dial, carry: how fast a channel between workers comes about, and how fast it is. cut: that one breaks.
+    driver: that the driver dies, and another one comes.
     checkpoint: that somebody wants one. copy, store: how fast a process copies its state for it, and the lake takes
     that. spoil: how likely the lake does not take the last of it.
     """
@@ -65,6 +67,7 @@ class Weather:
     dial: float
     carry: float
     cut: float = 0.0
+    driver: float = 0.0
     checkpoint: float = 0.0
     copy: float = 1.0
     store: float = 1.0
@@ -141,6 +144,7 @@ class Weather:
             rescale=0,
             abort=0,
             cut=0,
+            driver=0,
             checkpoint=min(self.checkpoint, 0.1),
             spoil=0,
         )

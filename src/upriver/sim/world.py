@@ -43,14 +43,12 @@ from upriver.sim.weather import Weather
 
 Move = tuple[float, Callable[[], None]]
 """A thing that can happen next, and its weight."""
-
 CHANGES_WAITING_MAX = 2  # of the views
 RESCALES_WAITING_MAX = 3  # users wish for no more meanwhile
 FAIR_STEPS_MAX = 200  # in which rescales can end while epochs are published
 PARTIAL_SHARE = 0.5  # of the rivers that may have partial views, and of their views
 CHECKPOINTS_SHARE = 0.4  # of the rivers
-COPIED_MAX = 4  # keys at a time
-EVICTED_MAX = 3  # keys at a time
+COPIED_MAX, EVICTED_MAX = 4, 3  # keys at a time
 BURST_MAX = 4  # envelopes that arrive from one peer at a time
 
 
@@ -80,15 +78,14 @@ class World:
         """How fast keys of partial views are evicted."""
         apart = apart_of(lots)
         if apart.random() < partial_share:
-            self._plans = drawn_partial(apart, self._plans, partial_share)
-            self._evict = apart.choice((0.0, 0.1, 0.5))
+            self._plans, self._evict = drawn_partial(apart, self._plans, partial_share), apart.choice((0.0, 0.1, 0.5))
         if weather is None and apart.random() < CHECKPOINTS_SHARE:
             self._weather = self._weather.with_checkpoints(apart)
         if faults is not None:
             self._weather = self._weather.with_faults(faults)
         kept = drawn_views(lots, self._plans) if self._weather.replan else self._plans
-        takes_checkpoints = self._weather.checkpoint > 0
-        self.river = River(lots, vnode_map, Repertoire(self._plans, kept), rules, build_region, takes_checkpoints)
+        views, takes_checkpoints = Repertoire(self._plans, kept), self._weather.checkpoint > 0
+        self.river = River(lots, vnode_map, views, rules, build_region, takes_checkpoints)
         self.river.torn = self._weather.torn
         self._reads_ahead = rules.upqueries.p7_read_one_epoch_ahead  # P7 is a rule for the shell
         self._tickets = count(1)
@@ -168,7 +165,7 @@ class World:
             moves.append((weather.takeover if full else weather.start, partial(self._start, worker)))
         for process in river.processes.values():
             moves += self._moves_of(process)
-        moves.append((weather.cut, self._cut))
+        moves += [(weather.cut, self._cut), (weather.driver, self._begin_again)]
         moves += [(weather.dial, partial(self._open, pair)) for pair in river.network.dialling]
         moves += [(weather.carry, partial(self._carry, line)) for line in river.network.busy]
         return moves
@@ -238,8 +235,8 @@ class World:
         self.river.step_worker(process, message)
 
     def _take(self, process: Process) -> None:
-        event = process.inbox.popleft()
-        self._happened(type(event).__name__, f"{process}: {type(event).__name__}")
+        name = type(event := process.inbox.popleft()).__name__
+        self._happened(name, f"{process}: {name}")
         self.river.step_worker(process, event)
 
     def _repeat(self, process: Process) -> None:
@@ -257,10 +254,13 @@ class World:
         self.river.network.open(pair)
 
     def _cut(self) -> None:
-        between = self.river.network.cut(self._lots)
-        if between is not None:
-            self.river.watcher.losses += 1
-            self._happened("cuts", f"the channel between {between[0]} and {between[1]} breaks")
+        for one, other in self.river.cut():
+            self._happened("cuts", f"the channel between {one} and {other} breaks")
+
+    def _begin_again(self) -> None:
+        self._happened("drivers", "the driver dies, and another one comes")
+        self._declared.clear()
+        self.river.begin_again()
 
     def _carry(self, line: Line) -> None:
         """Some of what is on its way over one line arrives."""
