@@ -1,6 +1,7 @@
 """Fixtures that the whole run shares: above all, one Spark session."""
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,11 @@ settings.load_profile("upriver")
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak", action="store_true", help="many more seeds for the simulator, and the long tests")
     parser.addoption("--sql-seed", type=int, help="the seed of the random queries on Spark, which is drawn otherwise")
+
+
+def pytest_configure() -> None:
+    """Who is started in the background ignores Ctrl-C, and so would all that the tests start or interrupt."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_runtest_logstart(nodeid: str) -> None:

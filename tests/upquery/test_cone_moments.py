@@ -125,7 +125,7 @@ class Cones(RuleBasedStateMachine):
 Cones.TestCase.settings = settings(
     derandomize=True,
     deadline=None,
-    max_examples=80,
+    max_examples=50,
     stateful_step_count=40,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )

@@ -352,7 +352,7 @@ class PartialRegions(RuleBasedStateMachine):
 PartialRegions.TestCase.settings = settings(
     derandomize=True,
     deadline=None,
-    max_examples=150,
+    max_examples=80,
     stateful_step_count=50,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
