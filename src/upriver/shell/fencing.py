@@ -52,7 +52,7 @@ class Vigilance:
     @property
     def lease_s(self) -> float:
         """For which a worker may speak after the coordinator has heard from it."""
-        return self.silence_s / 2
+        return 3 * self.ping_s
 
     @property
     def limits(self) -> ChannelLimits:
