@@ -35,6 +35,7 @@ from upriver.dataflow.set_aside import SetAside
 from upriver.dataflow.sieve import Flowing, passed
 from upriver.errors import ProtocolError
 from upriver.hashing import hash64
+from upriver.state.keysets import key_set
 from upriver.vnodes import vnode_range
 
 
@@ -228,7 +229,7 @@ class Region:
         """The hash64 of all keys of that vnode that have state here, ascending and unique. vnodes: the lake's."""
         least, most = vnode_range(vnode, vnodes)
         found = [keeper.hashes_between(least, most) for keeper in self._keepers]
-        return np.unique(np.concatenate([np.empty(0, np.uint64), *found]))
+        return key_set(*found)
 
     def collect(self, keys: Hashes) -> tuple[pa.RecordBatch, ...]:
         """All state of the keys with these hash64 (ascending, unique), for :meth:`install` in another region of the
