@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from partial_kit import stream, write_file
-from process_kit import pid_listening
 
 from upriver.app import App
+from upriver.bench.recovery_kill import pid_listening
 from upriver.errors import CorruptFile, DeclarationError
 from upriver.spark.compare import differing_rows
 

@@ -16,8 +16,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from failure_kit import KEYS, Feed, Prober, Replacement, addresses, is_there, parent_of, probing
-from process_kit import pid_listening
 
+from upriver.bench.recovery_kill import pid_listening
 from upriver.client import Client, connect
 from upriver.errors import WorkerLost, WrongOwner
 from upriver.hashing import hash64

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.failure_kit import cut_between
-from tests.process_kit import pid_listening
 from upriver.app import App
+from upriver.bench.recovery_kill import pid_listening
 from upriver.errors import ClusterError
 from upriver.rescale import Rescale
 from upriver.spark.compare import differing_rows
