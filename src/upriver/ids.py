@@ -23,6 +23,9 @@ MapVersion = NewType("MapVersion", int)
 Term = NewType("Term", int)
 """The n-th driver to own a lake root."""
 
+FeedId = NewType("FeedId", int)
+"""Names what one worker sends to one other that follows it; never used twice in the life of an app."""
+
 SnapshotId = NewType("SnapshotId", int)
 """One consistent copy of a view, held by the workers for a scan."""
 

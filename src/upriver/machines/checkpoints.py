@@ -83,7 +83,7 @@ class Checkpoints:
         cluster = self._cluster
         if self._taking is not None or not self._can_be_cut() or not (self._wanted or self._is_due()):
             return
-        at = cluster.ledger.through if cluster.ledger.is_staged else cluster.opened
+        at = cluster.ledger.through if cluster.in_step else cluster.opened
         chain = cluster.chain or ()
         self._served, self._wanted, self._begun_at = self._wanted, [], at
         if at <= self._newest() or cluster.keeps_only_what_is_read:  # there is nothing more to be kept
@@ -100,7 +100,7 @@ class Checkpoints:
         """Whether all will come to a cut behind what has ended; with exchange edges, whether they stand there: then no
         row of the next epoch leaves a worker before all have read it, and so stood at the cut."""
         cluster, ledger = self._cluster, self._cluster.ledger
-        if not ledger.is_staged:
+        if not cluster.in_step:
             return cluster.is_complete()
         return cluster.is_quiet() and ledger.through >= ledger.ended
 

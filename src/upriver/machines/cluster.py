@@ -7,8 +7,16 @@ from upriver.dataflow.graph import DataflowPlan
 from upriver.ids import BEGINNING, Channel, Epoch, Incarnation, VnodeId, WorkerId
 from upriver.machines.coordinator_events import CoordinatorAction, Tell
 from upriver.machines.ledger import Ledger
-from upriver.machines.messages import Assign, OpenEpoch, ReadVnodes, ToWorker
+from upriver.machines.messages import (
+    Assign,
+    OpenEpoch,
+    ReadVnodes,
+    ToWorker,
+)
 from upriver.machines.rules import Rules
+from upriver.machines.standby_messages import (
+    Resume,
+)
 from upriver.vnodes import VnodeMap
 
 EPOCHS_AHEAD_MAX = 4
@@ -20,12 +28,13 @@ class Member:
     """The current incarnation in one worker's place.
 
     assigned: it was told what it keeps. is_restored: it has it, if checkpoints do. generation: of what it says.
-    reads: whose slices it was told to read.
+    reads: whose slices it was told to read. instance: the executor that it is lost with.
     """
 
     worker: WorkerId
     incarnation: Incarnation
     address: str
+    instance: str = ""
     assigned: bool = False
     is_restored: bool = False
     generation: int = 0
@@ -47,6 +56,14 @@ class Cluster:
     maps: dict[str, VnodeMap]
     ledger: Ledger
     generation: int = 0
+    born: int = 0
+    """The generation in which all began anew; in those since they have gone on with what they keep."""
+    stepped: Epoch = BEGINNING
+    """The last epoch that was opened for all at once."""
+    is_followed: bool = False
+    """Workers follow each other, or may."""
+    is_reversible: bool = False
+    """Others may take over from who is lost, as of the last epoch's end."""
     chain: tuple[Epoch, ...] | None = None
     """Checkpoints to begin with, newest first; ``None``: none are ever taken."""
     serve_from: Epoch = field(default=Epoch(0))
@@ -78,6 +95,11 @@ class Cluster:
         if self.keeps_only_what_is_read:
             return self.ledger.through
         return self.chain[0] if self.chain else BEGINNING
+
+    @property
+    def in_step(self) -> bool:
+        """Whether epochs are opened one at a time, and workers speak to each other."""
+        return self.ledger.is_staged or self.is_followed
 
     @property
     def has_begun(self) -> bool:
@@ -125,17 +147,34 @@ class Cluster:
             serve_from=Epoch(max(serve_from, start_at)),
             generation=self.generation,
             chain=self.chain,
+            reversible=self.is_reversible,
         )
         self.tell(member, assign)
 
     def start_anew(self) -> None:
         """All workers begin from the newest checkpoint, or from nothing, as another generation."""
         self.generation += 1
+        self.born = self.generation
         self.serve_from = self.ledger.published
         self.ledger.start_anew(self.chain[0] if self.chain else BEGINNING)
         for worker, member in sorted(self.members.items()):
             if member.assigned or worker in self.workers:  # else it is to join, when all are ready for it
                 self.assign(member, start_at=self.start_at, serve_from=self.ledger.published)
+
+    def resume(self, vnode_map: VnodeMap) -> None:
+        """All go on by this map as of the end of the last epoch, with what they keep, as another generation."""
+        at, seen = self.ledger.through, Epoch(max(self.serve_from, self.opened))
+        self.generation += 1
+        self.maps, self.reading = dict.fromkeys(self.maps, vnode_map), vnode_map
+        self.serve_from = seen
+        self.ledger.start_anew(at)
+        for member in self.by_worker():
+            member.sent = member.finished = at
+            member.reads = vnode_map.vnodes_of_worker(member.worker)
+            resume = Resume(
+                maps=dict(self.maps), reads=member.reads, at=at, serve_from=seen, generation=self.generation
+            )
+            self.tell(member, resume)
 
     def replan(self, plans: tuple[DataflowPlan, ...], epochs: Sequence[Mapping[Channel, int]]) -> None:
         """Keep these views, by the map that there is. epochs: as the ledger has it."""
@@ -163,7 +202,7 @@ class Cluster:
         for member in self.by_worker():
             until = min(last, member.finished + EPOCHS_AHEAD_MAX)
             for epoch in range(member.sent + 1, until + 1):
-                self._open(member, Epoch(epoch), mixed=False)
+                self._open(member, Epoch(epoch), mixed=self.ledger.through < epoch <= self.stepped)
 
     @property
     def may_open_next(self) -> bool:
@@ -172,7 +211,7 @@ class Cluster:
 
     def open_next(self, *, keys_move: bool) -> None:
         """Open one epoch for all, whose rows may be applied elsewhere than where they are read."""
-        epoch = Epoch(self.ledger.through + 1)
+        epoch = self.stepped = Epoch(self.ledger.through + 1)
         if keys_move:
             self.ledger.open_mixed(epoch)
         for worker in self.workers:

@@ -19,4 +19,4 @@ def work_on(phase: Following, view: str, cone: Cone) -> None:
 def fetch(phase: Following, view: str, reads: Reads | None) -> None:
     """Have rows read for a cone, if it needs any."""
     if reads is not None:
-        phase.actions.append(FetchRows(generation=phase.assignment.generation, view=view, reads=reads))
+        phase.actions.append(FetchRows(generation=phase.refilled_since, view=view, reads=reads))

@@ -26,6 +26,8 @@ from upriver.machines.coordinator_events import (
     EpochEnded,
     EpochPublished,
     EvictWanted,
+    LeaseOver,
+    LeaversOverdue,
     PlansTaken,
     PlansWanted,
     RescaleWanted,
@@ -37,6 +39,7 @@ from upriver.machines.coordinator_events import (
     WorkerSaid,
 )
 from upriver.machines.evictions import Evictions
+from upriver.machines.leader import NOBODY_STANDS_BY, Leader
 from upriver.machines.ledger import Ledger
 from upriver.machines.meetings import Meetings
 from upriver.machines.messages import (
@@ -68,7 +71,9 @@ from upriver.machines.messages import (
 from upriver.machines.rescales import Rescales
 from upriver.machines.rules import ALL_RULES, Rules
 from upriver.machines.scans import Scans
+from upriver.machines.standby_messages import CaughtUp, FeedEnded, Here
 from upriver.machines.strategies import Strategy
+from upriver.membership.config import MembershipConfig
 from upriver.state.checkpoint import Checkpoint
 from upriver.vnodes import VnodeMap
 
@@ -83,6 +88,7 @@ class CoordinatorMachine:
         rules: Rules = ALL_RULES,
         checkpoints: Sequence[Checkpoint] | None = None,
         checkpoint_epochs: int | None = None,
+        membership: MembershipConfig = NOBODY_STANDS_BY,
     ) -> None:
         """checkpoints: a chain, newest first, out of which workers restore these views; ``None`` if none are to be
         taken, either. checkpoint_epochs: how many epochs end between two; ``None``: they are taken when somebody wants
@@ -100,10 +106,11 @@ class CoordinatorMachine:
         )
         if checkpoints:
             self._ledger.resume(checkpoints[0].epoch)
+        self._leader = Leader(self.cluster, membership)
         self._checkpoints = Checkpoints(self.cluster, checkpoints or (), checkpoint_epochs)
         self._scans = Scans(self.cluster)
         self._meetings = Meetings(self.cluster)
-        self._rescales = Rescales(self.cluster, self._scans, self._meetings)
+        self._rescales = Rescales(self.cluster, self._scans, self._meetings, self._leader)
         self._evictions = Evictions(self.cluster)
         self._is_torn = False
         """C10: rows that were exchanged may be lost, so all are to begin anew."""
@@ -136,6 +143,10 @@ class CoordinatorMachine:
                 self._registered(event)
             case WorkerGone():
                 self._gone(event.incarnation)
+            case LeaseOver():
+                self._leader.lease_over(event.incarnation)
+            case LeaversOverdue():
+                self._rescales.overdue(event.ticket)
             case EpochPublished():
                 self._ledger.publish(event.epoch, event.rows)
             case WorkerSaid():
@@ -171,10 +182,12 @@ class CoordinatorMachine:
             self._is_torn = False
             self._rescales.all_begin_anew()
         self._end_epochs()
-        self._rescales.advance(takes_up=not self._wanted and self._checkpoints.is_idle)
+        takes_up = not self._wanted and self._checkpoints.is_idle and self._leader.is_settled
+        self._rescales.advance(takes_up=takes_up)
+        self._let_slices_change_hands()
         while self._wanted and (self._may_replan() or not self._rules.c11_views_change_between_epochs):  # C11
             self._replan(self._wanted.pop(0))
-        if self._ledger.is_staged:
+        if self.cluster.in_step:
             self._see_that_all_have_met()
         if self._may_checkpoint():
             self._checkpoints.begin()
@@ -183,7 +196,9 @@ class CoordinatorMachine:
             scans.take_now()
         elif rescales.holds_still and self.cluster.is_quiet():
             scans.take_still()
-        if rescales.in_lock_step or self._ledger.is_staged:
+        if rescales.in_lock_step or self.cluster.in_step:
+            if not (rescales.in_lock_step or self._ledger.is_staged):  # who is behind gets what others had
+                self.cluster.open_ahead(self.cluster.opened)
             ready = self._opens_epochs and self._may_exchange()
             if ready and not (scans.wants_pause and rescales.holds_still):
                 rescales.open_next()
@@ -197,13 +212,13 @@ class CoordinatorMachine:
 
     def _may_checkpoint(self) -> bool:
         """V5: whether no key moves, or is about to. If there are none to take, nobody will."""
-        if self.cluster.chain is None or self._is_torn:
+        if self.cluster.chain is None or self._is_torn or not self._leader.is_settled:
             return False
         return self._rescales.is_over or not self._rules.v5_keys_stay
 
     def _may_replan(self) -> bool:
         """Whether nothing is under way that the views must not change below."""
-        is_idle = self._scans.is_idle and self._checkpoints.is_idle
+        is_idle = self._scans.is_idle and self._checkpoints.is_idle and not self._leader.takes_over
         return self._rescales.is_over and self.cluster.is_quiet() and is_idle
 
     def _replan(self, wanted: PlansWanted) -> None:
@@ -212,11 +227,25 @@ class CoordinatorMachine:
         self.cluster.replan(wanted.plans, wanted.epochs)
         self._rescales.replanned()
         self.cluster.start_anew()
+        self._leader.replanned()
         self.cluster.actions.append(PlansTaken(ticket=wanted.ticket))
 
     def _may_exchange(self) -> bool:
         """Whether there is a channel between any two workers, or none is needed."""
-        return not self._ledger.is_staged or (self._meetings.is_over and self._meetings.is_of_all)
+        return not self.cluster.in_step or self._all_have_met
+
+    @property
+    def _all_have_met(self) -> bool:
+        return self._meetings.is_over and self._meetings.is_of_all
+
+    def _let_slices_change_hands(self) -> None:
+        """As the leader says; all are to meet again then, for they speak as another generation."""
+        born = self.cluster.born
+        free = self._rescales.leaves_room and self._scans.is_idle and self._checkpoints.is_idle and not self._is_torn
+        if self._leader.advance(channels=self._all_have_met, may_change_hands=free):
+            self._meetings.forget()
+        if born != self.cluster.born:
+            self._scans.start_anew()
 
     def _see_that_all_have_met(self) -> None:
         """With exchange edges, no epoch is opened before everybody can speak to everybody (C10)."""
@@ -230,29 +259,50 @@ class CoordinatorMachine:
         if old is not None and not self._stopping:
             self.cluster.tell(old, Retire())
             self._gone(old.incarnation)  # which may end the rescale, and with it the place
-        joins = self._rescales.awaits(event.worker)
+            self._leader.lease_over(old.incarnation)
+        joins = self._rescales.awaits(event.worker) or self._leader.awaits(event.worker)
         if self._stopping or not (joins or event.worker in self.cluster.workers):
             self.cluster.actions.append(Tell(incarnation=event.incarnation, message=Retire()))
             return
-        member = Member(worker=event.worker, incarnation=event.incarnation, address=event.address)
+        self._leader.came(event.worker)
+        member = Member(
+            worker=event.worker, incarnation=event.incarnation, address=event.address, instance=event.instance
+        )
         self.cluster.members[event.worker] = member
         if not (joins or self._is_torn):
-            if not (self.cluster.has_begun or self.cluster.by_worker()) and self.cluster.keeps_only_what_is_read:
-                self._ledger.pass_over()
-            self.cluster.assign(member, start_at=self.cluster.start_at, serve_from=self._ledger.published)
+            self._assign(member)
+
+    def _assign(self, member: Member) -> None:
+        if not (self.cluster.has_begun or self.cluster.by_worker()) and self.cluster.keeps_only_what_is_read:
+            self._ledger.pass_over()
+        self.cluster.assign(member, start_at=self.cluster.start_at, serve_from=self._ledger.published)
 
     def _gone(self, incarnation: Incarnation) -> None:
         member = self.cluster.of_incarnation(incarnation)
         if member is None:
             return
-        if not self._stopping:
+        others_take_over = self._rescales.leaves_room and not self._is_torn and self._leader.can_replace(member)
+        if not (self._stopping or others_take_over):
             self._tear()  # while it is known what was opened for it
         self._checkpoints.torn()
         del self.cluster.members[member.worker]
         self._ledger.forget(member.worker)
         self._scans.lost(incarnation)
-        if not self._stopping:
+        if self._stopping:
+            return
+        if others_take_over:
+            self._leader.lost(member)
+        else:
+            self._leader.given_up(member)
             self._rescales.lost(member)
+            self._assign_who_waits()
+
+    def _assign_who_waits(self) -> None:
+        """Who has come to a place whose slices others were to take over is to keep them after all."""
+        for worker in self.cluster.workers:
+            member = self.cluster.members.get(worker)
+            if member is not None and not (member.assigned or self._is_torn or self._rescales.awaits(worker)):
+                self._assign(member)
 
     def _tear(self) -> None:
         """Somebody, or a channel, was lost, and with it perhaps rows that were exchanged. Where keys move, the rescale
@@ -278,7 +328,7 @@ class CoordinatorMachine:
     def _is_heard(self, member: Member, message: FromWorker) -> bool:
         """W8: what a worker said before all started anew concerns nobody, unless it cannot go on, or has evicted."""
         current = member.generation == self.cluster.generation or not self._rules.w8_own_generation_only
-        return current or isinstance(message, WorkerFailed | Evicted)
+        return current or isinstance(message, WorkerFailed | Evicted | FeedEnded)
 
     def _heard(self, member: Member, message: FromWorker) -> None:
         match message:
@@ -314,9 +364,14 @@ class CoordinatorMachine:
                 self._meetings.met(member, message)
             case PeersLost(meeting=meeting):
                 if meeting == self._meetings.number:
-                    self._meetings.forget()
+                    self._channel_lost(member, message)
+            case CaughtUp():
+                self._leader.caught_up(message)
+            case FeedEnded():
+                self._leader.feed_ended(message)
+            case Here():
+                if self._leader.here(message):
                     self._tear()
-                    self._rescales.channel_lost(member, message)
             case Settled():
                 self._rescales.settled(member, message)
             case PeerLeft():
@@ -329,6 +384,13 @@ class CoordinatorMachine:
             case WorkerFailed():
                 self.cluster.actions.append(AppFailed(kind=message.kind, error=message.error))
 
+    def _channel_lost(self, member: Member, message: PeersLost) -> None:
+        """If the peer may be lost, and others can take over from it, it is asked first whether it is there."""
+        self._meetings.forget()
+        if not (self._rescales.leaves_room and not self._is_torn and self._leader.doubts(message.peer)):
+            self._tear()
+        self._rescales.channel_lost(member, message)
+
     def _end_epochs(self) -> None:
         due = self._ledger.stage_due(self.cluster.workers)
         if due is not None:
@@ -338,8 +400,10 @@ class CoordinatorMachine:
         if self.cluster.is_complete():
             self.cluster.actions += [EpochEnded(epoch=epoch) for epoch in self._ledger.end_what_was_passed_over()]
         before = self._ledger.ended
+        if not self._leader.has(Epoch(self._ledger.through + 1)):  # S1
+            return
         for epoch in self._ledger.end(self.cluster.workers):
             if epoch > before:  # else it is gone through again
                 self.cluster.actions.append(EpochEnded(epoch=epoch))
-            if self._rescales.in_lock_step or self._ledger.is_staged:
+            if self._rescales.in_lock_step or self.cluster.in_step:
                 self.cluster.tell_all(EpochOver(epoch=epoch))

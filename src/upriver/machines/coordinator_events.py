@@ -15,11 +15,12 @@ from upriver.state.checkpoint import StateFile
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerRegistered:
     """A process has come to fill a worker's place. Incarnations are given in order of registration. address: where
-    its peers reach it."""
+    its peers reach it. instance: what it is lost with, an executor."""
 
     worker: WorkerId
     incarnation: Incarnation
     address: str
+    instance: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +28,20 @@ class WorkerGone:
     """An incarnation's channel has closed."""
 
     incarnation: Incarnation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseOver:
+    """An incarnation that is gone can answer nobody any more: its lease has run out."""
+
+    incarnation: Incarnation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaversOverdue:
+    """The rescale under way, by learners, is to wait for who leaves no more."""
+
+    ticket: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +142,8 @@ class StopAsked:
 CoordinatorEvent = (
     WorkerRegistered
     | WorkerGone
+    | LeaseOver
+    | LeaversOverdue
     | EpochPublished
     | WorkerSaid
     | SnapshotAsked

@@ -6,6 +6,7 @@ from upriver.errors import IllegalEvent, ProtocolError
 from upriver.ids import Epoch
 from upriver.machines.cones import work_on_all
 from upriver.machines.copying import take_checkpoint
+from upriver.machines.feeding import feed_between_epochs, feed_epoch
 from upriver.machines.following import Following, Reading, Unread
 from upriver.machines.messages import (
     NO_STAGE,
@@ -19,6 +20,7 @@ from upriver.machines.messages import (
 )
 from upriver.machines.peers import Portion
 from upriver.machines.routes import ask_again, route
+from upriver.machines.shadowing import take_in
 from upriver.machines.snapshots import take_snapshots
 from upriver.machines.worker_events import EpochRead, ReadEpoch, RowsRead
 from upriver.migration.events import RowsArrived
@@ -81,9 +83,12 @@ def finish_epoch(phase: Following) -> None:
     phase.applied, phase.reading, phase.stage = epoch, None, NO_STAGE
     if not (reading.mixed and phase.rules.w6_wait_until_over):  # W6
         phase.reflected = epoch
+        phase.forget_undo()
     counts = phase.counts.pop(epoch, Counter())
     applied = {name: counts[name] for name in phase.shares}
     phase.say(EpochFinished(epoch=epoch, read=reading.read, applied=applied, stats=phase.stats()))
+    if not phase.is_staged:
+        feed_epoch(phase)
     take_snapshots(phase)
     take_checkpoint(phase)
     ask_again(phase)
@@ -93,6 +98,9 @@ def finish_epoch(phase: Following) -> None:
 def epoch_over(phase: Following, event: EpochOver) -> None:
     """Every row of a mixed epoch is where it belongs."""
     phase.reflected = Epoch(max(phase.reflected, event.epoch))
+    phase.forget_undo()
+    take_in(phase, event.epoch)
+    feed_between_epochs(phase)
     take_snapshots(phase)
     take_checkpoint(phase)
     ask_again(phase)
@@ -107,6 +115,8 @@ def begin_stage(phase: Following, event: BeginStage) -> None:
     phase.stage = event.stage
     _settle(phase, [region for region, depth in phase.depths.items() if depth == event.stage])
     phase.say(StageDone(epoch=event.epoch, stage=event.stage, stats=phase.stats()))
+    if event.stage == phase.deepest:
+        feed_epoch(phase)
 
 
 def settle_late_rows(phase: Following) -> None:

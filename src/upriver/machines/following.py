@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from upriver.dataflow.graph import DataflowPlan, RegionPlan
 from upriver.dataflow.keeping import Region
-from upriver.ids import Channel, Epoch, Incarnation, VnodeId, WorkerId
+from upriver.ids import Channel, Epoch, FeedId, Incarnation, VnodeId, WorkerId
+from upriver.machines.followed import Feed, Shadow
 from upriver.machines.messages import NO_STAGE, Assign, FromWorker, Meet, TakeCheckpoint, TakeSnapshot
 from upriver.machines.peers import Envelope, PeerMessage, Question
 from upriver.machines.rules import Rules
@@ -17,6 +18,7 @@ from upriver.machines.share import Share
 from upriver.machines.strategies import MIGRATORS, Strategy
 from upriver.machines.worker_events import Report, SendPeer, WorkerAction
 from upriver.state.changes import Changes
+from upriver.state.undo import Undo
 from upriver.upquery.cone import Cone
 from upriver.upquery.partial_region import PartialRegion
 from upriver.vnodes import VnodeMap
@@ -89,6 +91,7 @@ class Following:
     """The names of the regions that can be looked up: each view's last."""
     depths: Mapping[str, int]
     """Of every region, by name."""
+    build_region: BuildRegion
     lake_ports: Mapping[str, tuple[tuple[int, Channel], ...]]
     """Of every region, by name: what upqueries read."""
     fed_by: dict[Channel, list[tuple[str, int]]]
@@ -127,6 +130,14 @@ class Following:
     """The one that is being taken, until it is known whether it is kept."""
     is_sealed: bool = False
     """All of this worker's part was copied."""
+    born: int = 0
+    """The generation as of which what is kept here was begun with."""
+    refilled_since: int = 0
+    """The generation as of which partial regions are."""
+    feeds: dict[FeedId, Feed] = field(default_factory=dict)
+    """Who follows what is kept here."""
+    shadows: dict[FeedId, Shadow] = field(default_factory=dict)
+    """What is followed here."""
     snapshots: list[TakeSnapshot] = field(default_factory=list)
     """All and only the snapshots whose cut lies ahead. Cuts may go back, when the foremost worker is lost."""
     meet: Meet | None = None
@@ -176,6 +187,27 @@ class Following:
         """Whether rows are exchanged."""
         return any(self.depths.values())
 
+    @property
+    def vnodes(self) -> int:
+        """The lake's."""
+        return len(next(iter(self.assignment.maps.values())).owners)
+
+    @property
+    def deepest(self) -> int:
+        """The last stage of each epoch."""
+        return max(self.depths.values(), default=0)
+
+    @property
+    def is_between_epochs(self) -> bool:
+        """Whether all that was opened here is over everywhere."""
+        return self.reading is None and not self.unread and self.applied == self.reflected
+
+    def forget_undo(self) -> None:
+        """The last epoch is over: nobody will want to go back before it."""
+        for share in self.shares.values():
+            if share.undo is not None:
+                share.undo.forget()
+
     def stats(self) -> Mapping[str, Mapping[str, int]]:
         return {name: share.region.stats() for name, share in self.shares.items()}
 
@@ -202,6 +234,8 @@ def started(event: Assign, build_region: BuildRegion, rules: Rules, memory_budge
             share = shares[region.name] = Share(region.name, state, migrator, len(vnode_map.owners), rules)
             if event.chain is not None and share.partial is None:
                 share.changes = Changes()
+            if event.reversible and share.partial is None:
+                share.undo = Undo()
             for port, channel in region.lake_ports:
                 fed_by.setdefault(channel, []).append((region.name, port))
     return Following(
@@ -209,6 +243,9 @@ def started(event: Assign, build_region: BuildRegion, rules: Rules, memory_budge
         rules=rules,
         memory_budget=memory_budget,
         shares=shares,
+        build_region=build_region,
+        born=event.generation,
+        refilled_since=event.generation,
         views=frozenset(plan.name for plan in event.plans),
         depths={name: depth for plan in event.plans for name, depth in plan.stages.items()},
         lake_ports={region.name: region.lake_ports for plan in event.plans for region in plan.spread},

@@ -20,7 +20,7 @@ Stats = Mapping[str, Mapping[str, int]]
 
 def keys_read(phase: Following, event: KeysRead) -> None:
     """An upquery's keys are present, or cannot be; the next one begins, and who has waited is answered."""
-    if event.generation != phase.assignment.generation:
+    if event.generation != phase.refilled_since:
         return  # all have begun anew since
     partial = phase.shares[event.region].partial
     if not isinstance(partial, PartialRegion):
@@ -39,7 +39,7 @@ def keys_read(phase: Following, event: KeysRead) -> None:
 
 def rows_fetched(phase: Following, event: RowsFetched) -> None:
     """A cone goes on, and when it has done what it was at, with the next thing."""
-    if event.generation != phase.assignment.generation:
+    if event.generation != phase.refilled_since:
         return  # all have begun anew since
     cone = phase.cones.get(event.view)
     if cone is None:

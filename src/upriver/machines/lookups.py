@@ -87,7 +87,7 @@ def begin_upquery(phase: Following, region: str) -> None:
     assert isinstance(partial, PartialRegion)
     upquery = partial.upquery(phase.applied if phase.reading is None else phase.reading.epoch)
     if upquery is not None:
-        generation, ports = phase.assignment.generation, phase.lake_ports[region]
+        generation, ports = phase.refilled_since, phase.lake_ports[region]
         phase.actions.append(ReadKeys(generation=generation, region=region, upquery=upquery, ports=ports))
 
 

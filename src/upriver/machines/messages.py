@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from upriver.dataflow.graph import DataflowPlan
 from upriver.ids import Channel, Epoch, Incarnation, MapVersion, SnapshotId, VnodeId, WorkerId
+from upriver.machines.standby_messages import CaughtUp, FeedEnded, Follow, Here, Probe, Resume, Unfollow
 from upriver.machines.strategies import Strategy
 from upriver.migration.events import AbortAsked, RescaleAnnounced
 from upriver.state.checkpoint import StateFile
@@ -22,7 +23,7 @@ class Assign:
     reflects, once it is restored. serve_from: it answers no lookup before it has applied this epoch.
     generation: how often all workers have been assigned anew. chain: the epochs of the checkpoints, newest first, out
     of which it restores what it keeps, and says ``Restored``; ``()``: it begins with nothing; ``None``: that, and no
-    checkpoint will be taken.
+    checkpoint will be taken. reversible: others may take over at any epoch's end (``Resume``).
     """
 
     worker: WorkerId
@@ -33,6 +34,7 @@ class Assign:
     serve_from: Epoch
     generation: int
     chain: tuple[Epoch, ...] | None = None
+    reversible: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,6 +172,10 @@ class Retire:
 
 ToWorker = (
     Assign
+    | Resume
+    | Follow
+    | Unfollow
+    | Probe
     | OpenEpoch
     | BeginStage
     | EpochOver
@@ -279,10 +285,12 @@ class MetPeers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeersLost:
-    """A channel of this meeting is gone, or could not be opened. why: for a person."""
+    """A channel of this meeting is gone, or could not be opened. why: for a person. peer: to whom, if that is
+    known."""
 
     meeting: int
     why: str
+    peer: WorkerId | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -371,6 +379,9 @@ class WorkerFailed:
 FromWorker = (
     StartedAnew
     | Restored
+    | CaughtUp
+    | FeedEnded
+    | Here
     | CheckpointWritten
     | CheckpointSpoilt
     | EpochFinished

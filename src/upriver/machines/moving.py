@@ -1,11 +1,25 @@
 """A worker's part in a rescale: whom it meets, what it is told, what it gives and takes; rules W7 and W8."""
 
 from upriver.errors import ProtocolError, WrongOwner
+from upriver.machines.feeding import feed_me, feed_no_more, stop_feeding, swallowed, tell_again
 from upriver.machines.following import Following
 from upriver.machines.lookups import answered, refuse_all, refused, want_hot
 from upriver.machines.messages import CloseInput, GoOn, HoldStill, Meet, MetPeers, Order, PeersLost, ReadVnodes, Still
-from upriver.machines.peers import ForRegion, Hot, Installed, QuestionAnswered, QuestionRefused
+from upriver.machines.peers import (
+    FEED_MESSAGES,
+    Fed,
+    FedThrough,
+    FeedMe,
+    FeedNoMore,
+    ForRegion,
+    Hot,
+    Installed,
+    QuestionAnswered,
+    QuestionRefused,
+    Swallowed,
+)
 from upriver.machines.routes import ask, carry_out, route, tell_progress
+from upriver.machines.shadowing import fed, fed_through
 from upriver.machines.worker_events import MeetPeers, PeerLost, PeerSaid, PeersMet, TimeToMove
 from upriver.migration.events import InputClosed, Received
 from upriver.migration.messages import Acquire
@@ -33,6 +47,9 @@ def meet(phase: Following, event: Meet) -> None:
     """Before each rescale: whom it concerns, and by what strategy it will go. Nothing moves at this time."""
     if any(event.peers.get(peer, (None,))[0] != incarnation for peer, incarnation in phase.peers.items()):
         _speak_to_nobody(phase, "another is in its place")
+    for feed in list(phase.feeds.values()):
+        if event.peers.get(feed.to, (None,))[0] != feed.incarnation:
+            stop_feeding(phase, feed.to, feed.incarnation)
     phase.meet = event
     phase.left -= event.peers.keys()
     phase.given = phase.taken = 0
@@ -46,14 +63,16 @@ def peers_met(phase: Following, event: PeersMet) -> None:
     if phase.meet is not None and event.meeting == phase.meet.meeting:
         phase.met = phase.meet
         phase.say(MetPeers(meeting=event.meeting))
+        tell_again(phase)
 
 
 def peer_lost(phase: Following, event: PeerLost) -> None:
     """Nobody is asked anything any more, unless the peer has taken leave. If keys were moving, the coordinator will
     have all begin anew."""
+    stop_feeding(phase, event.peer, event.incarnation)
     if phase.meet is None or event.peer in phase.left or _is_of_the_past(phase.meet, event):
         return
-    phase.say(PeersLost(meeting=phase.meet.meeting, why=event.why))
+    phase.say(PeersLost(meeting=phase.meet.meeting, why=event.why, peer=event.peer))
     phase.meet = None
     _speak_to_nobody(phase, event.why)
 
@@ -81,7 +100,11 @@ def ordered(phase: Following, event: Order) -> None:
 
 
 def peer_said(phase: Following, event: PeerSaid) -> None:
-    """W8: nothing of a generation that is over is listened to."""
+    """W8: nothing of a generation that is over is listened to, but what is fed as long as state goes on."""
+    if isinstance(event.envelope.content, FEED_MESSAGES):
+        if event.envelope.generation >= phase.born:
+            feed_said(phase, event)
+        return
     if event.envelope.generation != phase.assignment.generation and phase.rules.w8_own_generation_only:
         return
     match event.envelope.content:
@@ -100,6 +123,20 @@ def peer_said(phase: Following, event: PeerSaid) -> None:
             answered(phase, answer)
         case QuestionRefused() as refusal:
             refused(phase, refusal)
+
+
+def feed_said(phase: Following, event: PeerSaid) -> None:
+    match event.envelope.content:
+        case FeedMe() as wish:
+            feed_me(phase, event.sender, wish)
+        case FeedNoMore() as wish:
+            feed_no_more(phase, wish)
+        case Fed() as state:
+            fed(phase, state)
+        case FedThrough() as mark:
+            fed_through(phase, mark, event.envelope.generation)
+        case Swallowed() as answer:
+            swallowed(phase, answer)
 
 
 def read_vnodes(phase: Following, event: ReadVnodes) -> None:

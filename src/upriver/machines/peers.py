@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from upriver.dataflow.batch import Batch, Hashes
 from upriver.errors import UpriverError
-from upriver.ids import Epoch, WorkerId
+from upriver.ids import Epoch, FeedId, VnodeId, WorkerId
 from upriver.migration.messages import Message
 
 Mask = npt.NDArray[np.bool_]
@@ -113,12 +113,61 @@ class QuestionRefused:
     error: UpriverError
 
 
-PeerMessage = ForRegion | Hot | Installed | QuestionAnswered | QuestionRefused
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedMe:
+    """To the owner of these slices: send what you keep of them, and what changes."""
+
+    feed: FeedId
+    vnodes: tuple[VnodeId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedNoMore:
+    """To the owner: nobody follows these slices any more under this feed."""
+
+    feed: FeedId
+    vnodes: tuple[VnodeId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fed:
+    """To who follows: all that a region keeps of these keys (ascending, unique), in place of what was kept of them.
+
+    epoch: as of whose end, not to be taken in before that epoch is over; 0 if it is as of no epoch's end, and what is
+    missing comes later.
+    """
+
+    feed: FeedId
+    region: str
+    epoch: Epoch
+    keys: Hashes
+    state: tuple[pa.RecordBatch, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FedThrough:
+    """To who follows: all was said as of the end of this epoch."""
+
+    feed: FeedId
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swallowed:
+    """To the owner: a ``Fed`` of no epoch is taken in, and the next may come."""
+
+    feed: FeedId
+
+
+FEED_MESSAGES = (FeedMe, FeedNoMore, Fed, FedThrough, Swallowed)
+FeedMessage = FeedMe | FeedNoMore | Fed | FedThrough | Swallowed
+PeerMessage = ForRegion | Hot | Installed | QuestionAnswered | QuestionRefused | FeedMessage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Envelope:
-    """generation: how often all workers have been assigned anew; what is of an older one is not opened."""
+    """generation: how often all workers have been assigned anew, or have resumed; what is of an older one is not
+    opened, but for feeds, which go on when all resume."""
 
     generation: int
     content: PeerMessage

@@ -1,10 +1,14 @@
 """The stages of a rescale as the coordinator goes through them; see :mod:`upriver.machines.rescales`."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from upriver.ids import Epoch, WorkerId
+from upriver.machines.coordinator_events import Outcome
 from upriver.machines.handover import Handover
-from upriver.migration.coordinator import RescaleOver
+from upriver.migration import coordinator as protocol
+from upriver.migration.coordinator import RegionId, RescaleCoordinator, RescaleOver
+from upriver.vnodes import VnodeMap
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,16 @@ class Moving:
 
 
 @dataclass(frozen=True, slots=True)
+class Learning:
+    """Learners take slices over, as the leader says. before: the map of before. joining: who has come for it. outcome:
+    what it is to end as."""
+
+    before: VnodeMap
+    joining: tuple[WorkerId, ...]
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
 class Reloading:
     """All workers read everything up to ``until`` again. vnodes: how many have moved."""
 
@@ -48,4 +62,37 @@ class Reloading:
     vnodes: int
 
 
-Stage = Idle | Starting | Meeting | Draining | Moving | Reloading
+Stage = Idle | Starting | Meeting | Draining | Moving | Learning | Reloading
+
+
+class Numbered:
+    """The regions of all views, as the protocol counts them. ids: by name. names: by number."""
+
+    def __init__(self, maps: Mapping[str, VnodeMap]) -> None:
+        self._maps = dict(maps)
+        self.ids = {region: RegionId(place) for place, region in enumerate(maps)}
+        self.names = {place: region for region, place in self.ids.items()}
+
+    def protocol(self, workers: tuple[WorkerId, ...]) -> RescaleCoordinator:
+        """At its beginning, with these workers."""
+        return RescaleCoordinator({place: self._maps[region] for region, place in self.ids.items()}, workers)
+
+
+def at_once(steps: RescaleCoordinator) -> RescaleOver:
+    """Take the protocol to its end, as if all keys had moved by now."""
+    if isinstance(steps.phase, protocol.Starting):
+        steps.step(protocol.WorkersStarted())
+    actions: tuple[protocol.Action, ...] = ()
+    while isinstance(phase := steps.phase, protocol.Rescaling):
+        if phase.waiting:
+            worker, region = min(phase.waiting)
+            event: protocol.Event = protocol.RegionSettled(
+                worker=worker, region=region, version=phase.plan.version, kept=()
+            )
+        else:
+            worker, region, leaver = min(phase.unread)
+            event = protocol.PeerGone(worker=worker, region=region, leaver=leaver)
+        actions = steps.step(event)
+    over = actions[-1]
+    assert isinstance(over, RescaleOver)
+    return over

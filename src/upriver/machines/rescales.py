@@ -4,7 +4,8 @@ A rescale waits until the workers that join are up (``Starting``), and all membe
 (``Meeting``), then until every epoch that was opened has ended (``Draining``). Then the keys move (``Moving``), while
 epochs are opened one at a time, as :class:`upriver.migration.coordinator.RescaleCoordinator` says. ``restart`` moves
 nothing: all workers begin anew by the new map and read everything again (``Reloading``); so they do, by the old map,
-when a worker is lost while keys move. DESIGN section 5; documents 000 and 001.
+when a worker is lost while keys move. With ``learner`` slices change hands one by one (``Learning``), as the leader says.
+DESIGN section 5; documents 000, 001 and 002.
 """
 
 from collections.abc import Sequence
@@ -23,13 +24,25 @@ from upriver.machines.coordinator_events import (
     StartWorkers,
 )
 from upriver.machines.handover import Handover
+from upriver.machines.leader import Leader
 from upriver.machines.meetings import Meetings
 from upriver.machines.messages import CloseInput, Moved, Order, PeerLeft, PeersLost, Retire, Settled
-from upriver.machines.rescale_stages import Draining, Idle, Meeting, Moving, Reloading, Stage, Starting
+from upriver.machines.rescale_stages import (
+    Draining,
+    Idle,
+    Learning,
+    Meeting,
+    Moving,
+    Numbered,
+    Reloading,
+    Stage,
+    Starting,
+    at_once,
+)
 from upriver.machines.scans import Scans
 from upriver.machines.strategies import Strategy
 from upriver.migration import coordinator as protocol
-from upriver.migration.coordinator import QUEUE_REQUESTS_MAX, RegionId, RescaleCoordinator, Ticket
+from upriver.migration.coordinator import QUEUE_REQUESTS_MAX, RegionId, Ticket
 from upriver.vnodes import VnodeMap
 
 MEETINGS_AGAIN_MAX = 5
@@ -39,14 +52,14 @@ MEETINGS_AGAIN_MAX = 5
 class Rescales:
     """``advance`` is to be called after every step of the coordinator, the other methods when their time comes."""
 
-    def __init__(self, cluster: Cluster, scans: Scans, meetings: Meetings) -> None:
+    def __init__(self, cluster: Cluster, scans: Scans, meetings: Meetings, leader: Leader) -> None:
         self.stage: Stage = Idle()
         self._cluster = cluster
+        self._leader = leader
         self._scans = scans
         self._meetings = meetings
-        self._regions: dict[str, RegionId] = {}
-        self._names: dict[RegionId, str] = {}
-        self._protocol = self._new_protocol()
+        self._numbered = Numbered(cluster.maps)
+        self._protocol = self._numbered.protocol(cluster.workers)
         self._queue: list[RescaleWanted] = []
         self._current: RescaleWanted | None = None
         """The request that is on; ``None`` if and only if the stage is Idle."""
@@ -56,11 +69,10 @@ class Rescales:
         """To be told to the workers once they have met."""
         self._meetings_left = 0
 
-    def _new_protocol(self) -> RescaleCoordinator:
-        self._regions = {region: RegionId(place) for place, region in enumerate(self._cluster.maps)}
-        self._names = {place: region for region, place in self._regions.items()}
-        maps = {place: self._cluster.maps[region] for region, place in self._regions.items()}
-        return RescaleCoordinator(maps, self._cluster.workers)
+    def _begin_protocol(self) -> None:
+        """With the regions, maps and workers that there are now."""
+        self._numbered = Numbered(self._cluster.maps)
+        self._protocol = self._numbered.protocol(self._cluster.workers)
 
     @property
     def is_over(self) -> bool:
@@ -70,7 +82,7 @@ class Rescales:
     @property
     def is_idle(self) -> bool:
         """Whether nothing is in the way of a meeting that is not the rescale's own."""
-        return isinstance(self.stage, Idle | Starting | Reloading)
+        return isinstance(self.stage, Idle | Starting | Learning | Reloading)
 
     @property
     def opens_epochs(self) -> bool:
@@ -85,7 +97,12 @@ class Rescales:
     @property
     def takes_scans(self) -> bool:
         """Whether a snapshot can be taken while epochs flow."""
-        return isinstance(self.stage, Idle | Starting | Meeting | Reloading)
+        return isinstance(self.stage, Idle | Starting | Meeting | Learning | Reloading)
+
+    @property
+    def leaves_room(self) -> bool:
+        """Whether slices may change hands as the leader says."""
+        return isinstance(self.stage, Idle | Learning)
 
     @property
     def holds_still(self) -> bool:
@@ -99,7 +116,7 @@ class Rescales:
     def replanned(self) -> None:
         """The regions are others now, and all begin anew."""
         assert isinstance(self.stage, Idle)
-        self._protocol = self._new_protocol()
+        self._begin_protocol()
         self._scans.start_anew()
         self._meetings.forget()
 
@@ -107,7 +124,9 @@ class Rescales:
 
     def wanted(self, event: RescaleWanted) -> None:
         """Rescales take turns, in the order in which they were asked for (M9)."""
-        if len(self._queue) >= QUEUE_REQUESTS_MAX:
+        if event.strategy is Strategy.LEARNER and event.moves is not None:
+            self._refuse(event, "strategy 'learner' finds the places of slices by itself: give a number of workers")
+        elif len(self._queue) >= QUEUE_REQUESTS_MAX:
             self._refuse(event, f"{QUEUE_REQUESTS_MAX} rescales wait already")
         else:
             self._queue.append(event)
@@ -118,7 +137,10 @@ class Rescales:
             self._queue = [request for request in self._queue if request.ticket != event.ticket]
             self._say(RescaleEnded(ticket=event.ticket, outcome=Outcome.ABORTED, vnodes=0))
         elif self._current is not None and self._current.ticket == event.ticket:
-            if isinstance(self.stage, Moving):
+            if isinstance(self.stage, Learning):
+                self.stage = Learning(self.stage.before, self.stage.joining, Outcome.ABORTED)
+                self._leader.learn(self.stage.joining)
+            elif isinstance(self.stage, Moving):
                 self._follow(self._protocol.step(protocol.AbortWanted(ticket=Ticket(event.ticket))))
             elif isinstance(self.stage, Starting | Meeting | Draining):
                 self._send_joiners_home()
@@ -132,12 +154,12 @@ class Rescales:
 
     def settled(self, member: Member, message: Settled) -> None:
         event = protocol.RegionSettled(
-            worker=member.worker, region=self._regions[message.region], version=message.version, kept=message.kept
+            worker=member.worker, region=self._numbered.ids[message.region], version=message.version, kept=message.kept
         )
         self._follow(self._protocol.step(event))
 
     def peer_left(self, member: Member, message: PeerLeft) -> None:
-        event = protocol.PeerGone(worker=member.worker, region=self._regions[message.region], leaver=message.peer)
+        event = protocol.PeerGone(worker=member.worker, region=self._numbered.ids[message.region], leaver=message.peer)
         self._follow(self._protocol.step(event))
 
     def lost(self, member: Member) -> None:
@@ -200,7 +222,10 @@ class Rescales:
                     self._meet()
             case Meeting():
                 if self._meetings.is_over:
-                    self.stage = Draining()
+                    self._met()
+            case Learning() as learning:
+                if self._leader.has_learned and cluster.is_quiet() and self._scans.is_idle:
+                    self._end_learning(learning)
             case Draining():
                 quiet = cluster.is_quiet() and self._scans.is_idle
                 if quiet or not cluster.rules.c6_between_epochs:  # C6
@@ -218,8 +243,9 @@ class Rescales:
                     self._end(Outcome.OVER, vnodes)
 
     def _take_up(self, request: RescaleWanted) -> None:
-        """A request's turn has come."""
-        if not self._regions:
+        """A request's turn has come. Slices may have changed hands since the last one."""
+        self._begin_protocol()
+        if not self._numbered.ids:
             self._refuse(request, "there is no view, and so nothing to rescale")
             return
         self._current = request
@@ -242,12 +268,41 @@ class Rescales:
             if not cluster.members[worker].assigned:
                 cluster.assign(cluster.members[worker], start_at=through, serve_from=serve_from)
         cluster.workers = tuple(sorted({*cluster.workers, *self._joining()}))
-        self._meetings.call(request.strategy, request.keys_max)
+        by = Strategy.ICADD if request.strategy is Strategy.LEARNER else request.strategy
+        self._meetings.call(by, request.keys_max)
         self.stage = Meeting()
+
+    def _met(self) -> None:
+        """All have channels to each other."""
+        assert self._current is not None
+        if self._current.strategy is not Strategy.LEARNER:
+            self.stage = Draining()
+            return
+        phase = self._protocol.phase
+        assert isinstance(phase, protocol.Starting | protocol.Rescaling)
+        self._orders.clear()
+        self.stage = Learning(self._cluster.reading, phase.plan.joining, Outcome.OVER)
+        self._leader.learn(set(phase.plan.old) - set(phase.plan.new))
+
+    def _end_learning(self, learning: Learning) -> None:
+        """Who leaves has nothing any more."""
+        cluster = self._cluster
+        leaving = self._leader.stop_learning()
+        cluster.workers = tuple(worker for worker in cluster.workers if worker not in leaving)
+        for worker in sorted(leaving & cluster.members.keys()):
+            cluster.tell(cluster.members.pop(worker), Retire())
+        self._begin_protocol()
+        self._end(learning.outcome, len(learning.before.diff(cluster.reading)))
+
+    def overdue(self, ticket: int) -> None:
+        """Who leaves is not waited for any more."""
+        if isinstance(self.stage, Learning) and self._current is not None and self._current.ticket == ticket:
+            self._leader.is_overdue()
 
     def _begin(self) -> None:
         """All is quiet: keys move, or all begin anew."""
         assert self._current is not None
+        self._leader.keys_move()
         if self._current.strategy is Strategy.RESTART:
             self._settle_at_once()
         else:
@@ -265,7 +320,7 @@ class Rescales:
     def _announce(self) -> None:
         phase, region = self._protocol.phase, RegionId(0)
         assert isinstance(phase, protocol.Starting | protocol.Rescaling)
-        self.stage = Moving(Handover(phase.plan.before[region], phase.plan.after[region], list(self._regions)))
+        self.stage = Moving(Handover(phase.plan.before[region], phase.plan.after[region], list(self._numbered.ids)))
         if isinstance(self._protocol.phase, protocol.Starting):
             self._follow(self._protocol.step(protocol.WorkersStarted()))
         orders, self._orders = self._orders, []
@@ -273,7 +328,7 @@ class Rescales:
             self._order(order)
 
     def _order(self, order: protocol.Announce) -> None:
-        region = self._names[order.region]
+        region = self._numbered.names[order.region]
         self._cluster.tell(self._cluster.members[order.worker], Order(region=region, order=order.order))
 
     def _close_input(self, worker: WorkerId, peers: tuple[WorkerId, ...]) -> None:
@@ -329,7 +384,7 @@ class Rescales:
         """The maps and the workers are those; who is not among them may go. Returns how many vnodes have moved."""
         cluster = self._cluster
         vnodes = len(next(iter(cluster.maps.values())).diff(over.maps[RegionId(0)]))
-        cluster.maps = {region: over.maps[place] for region, place in self._regions.items()}
+        cluster.maps = {region: over.maps[place] for region, place in self._numbered.ids.items()}
         cluster.reading = over.maps[RegionId(0)]
         cluster.workers = over.workers
         for worker in sorted(set(cluster.members) - set(over.workers)):
@@ -338,23 +393,8 @@ class Rescales:
 
     def _settle_at_once(self) -> None:
         """Restart: nobody moves anything; by the new map, all begin anew."""
-        steps = self._protocol
-        if isinstance(steps.phase, protocol.Starting):
-            steps.step(protocol.WorkersStarted())
-        actions: tuple[protocol.Action, ...] = ()
-        while isinstance(phase := steps.phase, protocol.Rescaling):
-            if phase.waiting:
-                worker, region = min(phase.waiting)
-                event: protocol.Event = protocol.RegionSettled(
-                    worker=worker, region=region, version=phase.plan.version, kept=()
-                )
-            else:
-                worker, region, leaver = min(phase.unread)
-                event = protocol.PeerGone(worker=worker, region=region, leaver=leaver)
-            actions = steps.step(event)
+        over = at_once(self._protocol)
         self._orders.clear()
-        over = actions[-1]
-        assert isinstance(over, protocol.RescaleOver)
         vnodes = self._adopt(over)
         self._start_anew()
         self.stage = Reloading(self._cluster.ledger.ended, vnodes)
@@ -384,7 +424,7 @@ class Rescales:
             cluster.tell(joiner, Retire())
             cluster.ledger.forget(worker)
             self._scans.lost(joiner.incarnation)
-        self._protocol = self._new_protocol()
+        self._begin_protocol()
         self._orders.clear()
 
     def _end(self, outcome: Outcome, vnodes: int, error: UpriverError | None = None) -> None:

@@ -68,6 +68,16 @@ class Rules:
     """V6: a checkpoint is given up when a worker that has a part of it is lost, or all begin anew."""
     v8_dropped_have_changed: bool = True
     """V8: what a checkpoint was to have that is given up is in the next one."""
+    s2_taken_in_when_over: bool = True
+    """S2: what has changed in an epoch is taken in by who follows when the epoch is over everywhere."""
+    s3_put_back: bool = True
+    """S3: when others take over, keys that an epoch has changed which is not over are put back as they were."""
+    s4_caught_up: bool = True
+    """S4: who takes a slice over has caught up with its owner."""
+    s5_between_epochs: bool = True
+    """S5: slices are handed to who has learned them between two epochs."""
+    s6_put_back_has_changed: bool = True
+    """S6: a key that was put back has changed, for whoever follows."""
     upqueries: UpqueryRules = ALL_UPQUERY_RULES
     """P1 to P6, of partial state: ``docs/design/partial.md``."""
 

@@ -14,7 +14,7 @@ from upriver.dataflow.batch import Hashes, Outgoing
 from upriver.dataflow.keeping import Keeping, Region, State
 from upriver.dataflow.set_aside import SetAside
 from upriver.errors import ProtocolError, RowError
-from upriver.ids import Epoch, MapVersion, VnodeId, WorkerId
+from upriver.ids import Epoch, FeedId, MapVersion, VnodeId, WorkerId
 from upriver.machines.peers import Portion, Question
 from upriver.machines.rules import Rules
 from upriver.machines.strategies import MIGRATORS, Migrator, Strategy, new_owner
@@ -34,6 +34,8 @@ from upriver.migration.messages import RowsSent
 from upriver.state.changes import Changes
 from upriver.state.checkpoint import StateChunk
 from upriver.state.keysets import NO_KEYS, key_set
+from upriver.state.slice_log import SliceLog
+from upriver.state.undo import Undo
 from upriver.upquery.cone import Cone
 from upriver.upquery.partial_region import PartialRegion
 
@@ -133,6 +135,10 @@ class Share:
         self.region: Keeping = region
         self.changes: Changes | None = None
         """If there are checkpoints of the region: those of keys that are read are filled again."""
+        self.undo: Undo | None = None
+        """If others may take over at any epoch's end."""
+        self.logs: dict[FeedId, SliceLog] = {}
+        """Of who follows slices of the region."""
         self.partial = region if isinstance(region, PartialRegion | Cone) else None
         """The region, if it keeps only what is read."""
         self.cone = region if isinstance(region, Cone) else None
@@ -180,6 +186,7 @@ class Share:
             case PassDown(rows=Portion() as portion):
                 if self._rules.v1_copy_before_change:  # V1
                     outcomes += self._copied_before(portion.batch.hash64)
+                self._save(portion.batch.hash64)
                 self._note(portion.batch.hash64)
                 with self._naming(portion.epoch):
                     self._apply(portion)
@@ -270,10 +277,62 @@ class Share:
     def _note(self, hashes: Hashes) -> None:
         if self.changes is not None:
             self.changes.note(hashes)
+        for log in self.logs.values():
+            log.note(hashes)
 
     def _note_moved(self, keys: Hashes) -> None:
         if self._rules.v4_moved_keys_change:  # V4
             self._note(keys)
+
+    # Followers
+
+    def follow(self, feed: FeedId, vnodes: Sequence[VnodeId]) -> None:
+        """Somebody follows these slices from now on."""
+        everything = key_set(*(self.region.keys_of(vnode, self._vnodes) for vnode in vnodes))
+        self.logs[feed] = SliceLog(vnodes, self._vnodes, everything)
+
+    def copy_for(self, feed: FeedId, keys_max: int) -> StateChunk | None:
+        """What is kept of the next keys that a follower is to have; ``None`` if it has all."""
+        log = self.logs[feed]
+        return self._chunk_of(log.next(keys_max)) if log.left else None
+
+    def rest_for(self, feed: FeedId) -> StateChunk:
+        """At the end of an epoch: what is kept of all keys that have changed for a follower."""
+        return self._chunk_of(self.logs[feed].rest())
+
+    def _save(self, hashes: Hashes) -> None:
+        if self.undo is not None:
+            self.undo.save(self._chunk_of(self.undo.unsaved(hashes)))
+
+    def put_back(self) -> None:
+        """Be as at the end of the last epoch that is over (S3)."""
+        self.region.drain()  # what has come out of the epoch goes nowhere
+        for chunk in self.undo.take() if self.undo is not None else ():
+            self.region.drop(chunk.keys)
+            self.region.install(chunk.parts)
+            for log in self.logs.values() if self._rules.s6_put_back_has_changed else ():  # S6
+                log.note(chunk.keys)
+
+    def take_over(self, chunk: StateChunk) -> None:
+        """These keys are kept here from now on."""
+        self.region.install(chunk.parts)
+        self._note_moved(chunk.keys)
+
+    def give_up(self, vnodes: Sequence[VnodeId]) -> None:
+        """These slices are kept elsewhere from now on."""
+        for vnode in vnodes:
+            if self.partial is not None:
+                self.partial.uproot(vnode, self._vnodes)
+                self.partial.leave(vnode, self._vnodes)
+            else:
+                keys = self.region.keys_of(vnode, self._vnodes)
+                self.region.drop(keys)
+                self._note_moved(keys)
+
+    def succeed(self, old: "Share") -> None:
+        """Go on with what there was when all resumed, by the map that is this one's."""
+        self.region, self.partial, self.cone, self._apply = old.region, old.partial, old.cone, old._apply
+        self.changes, self.undo, self.logs = old.changes, old.undo, old.logs
 
     # Rows
 

@@ -27,6 +27,8 @@ class Strategy(StrEnum):
     LAZY = "lazy"
     """By ICADD, but keys of partial views stay behind: their new owner fills them when they are looked up, and at once
     those that were read last."""
+    LEARNER = "learner"
+    """Document 002: their new owner learns slices while the old one serves, and takes them over between two epochs."""
     RESTART = "restart"
     """Stop at an epoch's end, begin with the new map and nothing, read everything again."""
 

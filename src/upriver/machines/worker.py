@@ -40,6 +40,7 @@ from upriver.machines.epochs import (
     rows_read,
     settle_late_rows,
 )
+from upriver.machines.feeding import can_feed, time_to_feed
 from upriver.machines.following import BuildRegion, Following, started
 from upriver.machines.keys import evict, keys_read, rows_fetched, time_to_evict, weigh
 from upriver.machines.lookups import given_up, lookup_asked, refuse_all
@@ -78,9 +79,17 @@ from upriver.machines.moving import (
     time_to_move,
 )
 from upriver.machines.peers import Envelope, QuestionAnswered, QuestionRefused
+from upriver.machines.resuming import resumed
 from upriver.machines.routes import ask, ask_again
 from upriver.machines.rules import ALL_RULES, Rules
+from upriver.machines.shadowing import follow, probed, unfollow
 from upriver.machines.snapshots import snapshot_asked, snapshot_dropped, take_snapshots
+from upriver.machines.standby_messages import (
+    Follow,
+    Probe,
+    Resume,
+    Unfollow,
+)
 from upriver.machines.worker_events import (
     AllStateRead,
     EpochRead,
@@ -100,6 +109,7 @@ from upriver.machines.worker_events import (
     Stop,
     TimeToCopy,
     TimeToEvict,
+    TimeToFeed,
     TimeToMove,
     WorkerAction,
     WorkerEvent,
@@ -135,6 +145,11 @@ class WorkerMachine:
         return isinstance(self.phase, Following) and can_copy(self.phase)
 
     @property
+    def can_feed(self) -> bool:
+        """Whether ``TimeToFeed`` would copy a key."""
+        return isinstance(self.phase, Following) and can_feed(self.phase)
+
+    @property
     def must_evict(self) -> bool:
         """Whether more memory is taken than may be, and ``TimeToEvict`` would give some back."""
         return isinstance(self.phase, Following) and self.phase.is_over_budget
@@ -145,6 +160,9 @@ class WorkerMachine:
         match self.phase, event:
             case (Unassigned() | Following() as phase, Assign()):
                 return self._assigned(phase, event)
+            case (Following() as phase, Resume()):
+                self.phase = resumed(phase, event)
+                return self.phase.actions
             case (_, Retire()):
                 return self._retire()
             case (Unassigned() | Retired(), LookupAsked()):
@@ -244,4 +262,8 @@ _TABLE: Mapping[type, Callable[[Following, Any], None]] = {
     StateNotWritten: state_not_written,
     KeepCheckpoint: checkpoint_kept,
     DropCheckpoint: checkpoint_dropped,
+    Follow: follow,
+    Unfollow: unfollow,
+    Probe: probed,
+    TimeToFeed: time_to_feed,
 }

@@ -140,6 +140,13 @@ class TimeToCopy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TimeToFeed:
+    """There is time to copy up to ``keys_max`` keys for whoever follows this worker."""
+
+    keys_max: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StateWritten:
     """All that was copied for the checkpoint is in the lake."""
 
@@ -171,6 +178,7 @@ WorkerEvent = (
     | StateRead
     | AllStateRead
     | TimeToCopy
+    | TimeToFeed
     | StateWritten
     | StateNotWritten
 )

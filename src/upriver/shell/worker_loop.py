@@ -358,7 +358,7 @@ class WorkerLoop:
         try:
             self._peers.send(action.to, envelope)
         except ClusterError as error:
-            self._inbox.put(PeerLost(why=str(error)))
+            self._inbox.put(PeerLost(peer=action.to, why=str(error)))
 
     def _settle(self, ticket: int, outcome: Answered | UpriverError) -> None:
         asker = self._waiting.pop(ticket, None)

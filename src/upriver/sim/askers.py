@@ -4,6 +4,7 @@ from collections import Counter
 
 from upriver.ids import Epoch
 from upriver.machines.messages import Assign, Meet, Retire
+from upriver.machines.standby_messages import Resume
 from upriver.machines.worker_events import Answer, LookupAsked, PeerLost, Refuse, WorkerEvent
 from upriver.sim import checkers
 from upriver.sim.checkers import require
@@ -86,7 +87,7 @@ class Askers:
         has_all = self._is_owned(process, lookup) if process.alone else not lookup.together
         owned = not process.leaves and has_all
         known = lookup.view in [plan.name for plan in process.plans]
-        dismissed = isinstance(cause, Assign | Meet | Retire | PeerLost)
+        dismissed = isinstance(cause, Assign | Resume | Meet | Retire | PeerLost)
         require(checkers.lookups_are_refused_for_a_reason, refusal.error, known, process.serves, owned, dismissed)
         self._counters["lookups_refused"] += 1
 

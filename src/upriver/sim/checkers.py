@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import ParamSpec
 
 from upriver.errors import UnknownView, UpriverError, WrongOwner
-from upriver.ids import Channel, Epoch, Incarnation, MapVersion, SnapshotId, WorkerId
+from upriver.ids import Channel, Epoch, FeedId, Incarnation, MapVersion, SnapshotId, VnodeId, WorkerId
 from upriver.machines.cluster import EPOCHS_AHEAD_MAX
 from upriver.machines.coordinator_events import Outcome
 from upriver.sim.oracle import Row, Rows
@@ -219,6 +219,20 @@ def snapshots_that_are_dropped_are_forgotten(
 
 def peers_are_spoken_to_over_a_channel(has_channel: bool, has_lost: bool) -> str | None:
     return None if has_channel or has_lost else "it speaks to a peer that it has no channel to"
+
+
+def slices_have_their_standbys(wanted: int, copies: Mapping[VnodeId, int]) -> str | None:
+    """copies: by vnode, how many workers have caught up with its owner."""
+    short = {vnode: count for vnode, count in copies.items() if count != wanted}
+    return f"{wanted} copies are wanted, and there are {short}" if short else None
+
+
+def standbys_have_caught_up(behind: Collection[FeedId]) -> str | None:
+    return f"who follows by {sorted(behind)} has not caught up" if behind else None
+
+
+def standbys_equal_the_oracle(expected: Rows, found: Rows) -> str | None:
+    return None if found == expected else difference(expected, found)
 
 
 def a_rescale_ends_for_a_reason(outcome: Outcome, possible: bool, aborted: bool, disturbed: bool) -> str | None:

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from random import Random
 
@@ -14,6 +14,7 @@ from upriver.machines.following import Following
 from upriver.machines.messages import Assign, CloseInput, FromWorker, Meet, OpenEpoch, Order, Retire, ToWorker
 from upriver.machines.peers import Envelope, ForRegion
 from upriver.machines.share import Share
+from upriver.machines.standby_messages import Resume
 from upriver.machines.worker import WorkerMachine
 from upriver.machines.worker_events import (
     AllStateRead,
@@ -135,6 +136,8 @@ class Process:
         match event:
             case Assign():
                 self._begin(event)
+            case Resume() if self.assigned is not None:
+                self._go_on(event, self.assigned)
             case Order() if self.meet is not None and self.all_there:
                 named = self.meet.peers.items()
                 self.peers = {peer: who for peer, (who, _) in named if peer not in self.left}
@@ -151,7 +154,7 @@ class Process:
                 self.left.add(event.sender)
                 self.peers.pop(event.sender, None)
             case PeersMet():
-                self.has_lost = False
+                self.has_lost = any(isinstance(event, PeerLost) for event in self.inbox)
             case CloseInput():
                 self.leaves = True
             case Retire():
@@ -167,6 +170,20 @@ class Process:
             return True
         named = None if self.meet is None else self.meet.peers.get(event.peer)
         return event.peer not in self.left and named is not None and named[0] == event.incarnation
+
+    def _go_on(self, resume: Resume, before: Assign) -> None:
+        """What was read and heard is of no use any more."""
+        held = dict(self.held)
+        assign = replace(
+            before,
+            maps=resume.maps,
+            reads=resume.reads,
+            start_at=resume.at,
+            serve_from=resume.serve_from,
+            generation=resume.generation,
+        )
+        self._begin(assign)
+        self.held = held
 
     def _begin(self, assign: Assign) -> None:
         """What was read, held and heard is of no use any more."""

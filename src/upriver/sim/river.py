@@ -27,6 +27,7 @@ from upriver.machines.coordinator_events import (
     EvictionOver,
     EvictWanted,
     ForgetCheckpoints,
+    LeaseOver,
     PlansTaken,
     PublishCheckpoint,
     RescaleBegun,
@@ -41,6 +42,7 @@ from upriver.machines.coordinator_events import (
     WorkerSaid,
 )
 from upriver.machines.following import BuildRegion
+from upriver.machines.leader import NOBODY_STANDS_BY
 from upriver.machines.messages import Assign, EpochFinished
 from upriver.machines.peers import Envelope, ForRegion, QuestionAnswered
 from upriver.machines.rules import Rules
@@ -71,6 +73,7 @@ from upriver.machines.worker_events import (
     WorkerEvent,
     WriteState,
 )
+from upriver.membership.config import MembershipConfig
 from upriver.migration.messages import Acquire
 from upriver.sim import checkers
 from upriver.sim.askers import Askers
@@ -102,6 +105,7 @@ class River:
         rules: Rules,
         build_region: BuildRegion,
         takes_checkpoints: bool,
+        membership: MembershipConfig = NOBODY_STANDS_BY,
     ) -> None:
         vnodes = len(vnode_map.owners)
         self.trace: list[str] = []
@@ -112,9 +116,13 @@ class River:
         self.lake.keep(kept)
         self.oracle = Oracle([replace(plan, full_because=NOT_WANTED) for plan in possible], vnodes, build_region)
         self.checkpoints = FakeCheckpoints(vnodes)
-        self.coordinator = CoordinatorMachine(vnode_map, kept, rules, () if takes_checkpoints else None)
+        self._membership = membership
+        chain = () if takes_checkpoints else None
+        self.coordinator = CoordinatorMachine(vnode_map, kept, rules, chain, membership=membership)
         self.processes: dict[Incarnation, Process] = {}
         self.latest: dict[WorkerId, Process] = {}
+        self.leases: list[Incarnation] = []
+        """Of processes that are gone, and could still answer."""
         self.network = Network(self.processes.get)
         self.watcher = Watcher(repertoire, vnode_map.workers, self.lake, self.oracle, self.network)
         self.askers = Askers(repertoire, self.lake, self.oracle, self.watcher.counters)
@@ -135,6 +143,7 @@ class River:
             process.end()
         self.processes.clear()
         self.latest.clear()
+        self.leases.clear()
         self.repertoire = Repertoire(tuple(self.repertoire.possible.values()), tuple(self.repertoire.kept.values()))
         self.network = Network(self.processes.get)
         self.watcher = self.watcher.of_another_driver(self.repertoire, self._first_workers, self.network)
@@ -146,6 +155,7 @@ class River:
             tuple(self.repertoire.kept.values()),
             self._rules,
             chain,
+            membership=self._membership,
         )
         for epoch in range(1, self.lake.published + 1):
             self.step_coordinator(EpochPublished(epoch=Epoch(epoch), rows=self.lake.rows(Epoch(epoch))))
@@ -176,7 +186,9 @@ class River:
         process = Process(worker=worker, incarnation=incarnation, machine=self._new_machine())
         self.processes[incarnation] = self.latest[worker] = process
         self.watcher.joined(process)
-        self.step_coordinator(WorkerRegistered(worker=worker, incarnation=incarnation, address=str(process)))
+        self.step_coordinator(
+            WorkerRegistered(worker=worker, incarnation=incarnation, address=str(process), instance=str(worker))
+        )
         return process
 
     def crash(self, process: Process) -> None:
@@ -192,8 +204,13 @@ class River:
         """The coordinator hears that a process is gone."""
         process.noticed_gone = True
         self.watcher.lost(process)
+        self.leases.append(process.incarnation)
         self.step_coordinator(WorkerGone(incarnation=process.incarnation))
         self._forget(process)
+
+    def lease_over(self) -> None:
+        """A process that is gone can answer nobody any more."""
+        self.step_coordinator(LeaseOver(incarnation=self.leases.pop(0)))
 
     def hear(self, process: Process) -> None:
         """The coordinator hears what comes next from a process."""

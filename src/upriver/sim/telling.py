@@ -20,7 +20,8 @@ from upriver.machines.messages import (
     TakeSnapshot,
     ToWorker,
 )
-from upriver.machines.peers import Envelope, ForRegion, Portion, Question, QuestionAnswered, QuestionRefused
+from upriver.machines.peers import Envelope, Fed, FedThrough, FeedMe, FeedNoMore, ForRegion, Portion, Question, QuestionAnswered, QuestionRefused
+from upriver.machines.standby_messages import CaughtUp, Follow, Resume, Unfollow
 from upriver.machines.worker_events import AllStateRead, EpochRead, RowsRead, SealState, StateRead, WriteState
 from upriver.migration.messages import Acquire, Message, RowsSent
 
@@ -71,6 +72,12 @@ def short(message: ToWorker | FromWorker | Envelope | WriteState | SealState | N
             return f"{name} {message.checkpoint} at {message.at}{', whole' if message.whole else ''}"
         case WriteState():
             return f"{message.region} {message.chunk.keys.tolist()} for checkpoint {message.checkpoint}"
+        case Resume():
+            return f"{name} at {message.at}, generation {message.generation}"
+        case Follow() | Unfollow():
+            return f"{name} {message.feed} {list(message.vnodes)}"
+        case CaughtUp():
+            return f"{name} {message.feed} through {message.epoch}"
         case SnapshotTaken() | DropSnapshot():
             return f"{name} {message.snapshot}"
     return name
@@ -83,6 +90,12 @@ def _said(envelope: Envelope) -> str:
             return f"{content.region} {_to_region(content.message)}"
         case QuestionAnswered() | QuestionRefused():
             return f"{name} {content.ticket}"
+        case Fed():
+            return f"{name} {content.feed} of {content.epoch}: {content.region} {content.keys.tolist()}"
+        case FedThrough():
+            return f"{name} {content.feed} through {content.epoch}"
+        case FeedMe() | FeedNoMore():
+            return f"{name} {content.feed} {list(content.vnodes)}"
     return name
 
 

@@ -26,6 +26,7 @@ from upriver.machines.messages import (
     ToWorker,
 )
 from upriver.machines.peers import ForRegion
+from upriver.machines.standby_messages import Resume
 from upriver.machines.worker_events import HoldSnapshot, SetRowsAside
 from upriver.migration.messages import Acquire
 from upriver.sim import checkers
@@ -70,6 +71,10 @@ class Watcher:
         self._applied: dict[WorkerId, Epoch] = {}
         """The epoch that each member has finished since it was last told to begin."""
         self.awaited: set[WorkerId] = set()
+        self.vacant: set[WorkerId] = set()
+        """Places from which others have taken over."""
+        self._resumed = 0
+        """The last generation in which all have gone on with what they keep."""
         self._sent: dict[WorkerId, Epoch] = {}
         """The last epoch that was opened for each place's member since it was last told to begin."""
         self._begun: dict[Incarnation, int] = {}
@@ -135,12 +140,28 @@ class Watcher:
                 self._begun[process.incarnation] = message.generation
                 self._applied[message.worker] = self._sent[message.worker] = message.start_at
                 self.places.add(message.worker)
+                self.vacant.discard(message.worker)
+            case Resume() if process is not None:
+                self._resumes(process, message)
             case CloseInput() if process is not None:
                 self.places.discard(process.worker)
             case Retire() if process is not None and self.is_current(process):
                 self.places.discard(process.worker)
                 del self._members[process.worker]
                 self._applied.pop(process.worker, None)
+
+    def _resumes(self, process: Process, message: Resume) -> None:
+        """All members are told so, and nobody else: whose place is not among theirs, others have taken over from."""
+        if message.generation > self._resumed:
+            self._resumed = message.generation
+            self.counters["taken_over"] += any(worker not in self._members for worker in self.places)
+            self.vacant |= self.places
+            self.places.clear()
+            self.counters["handed_over"] += 1
+        self.places.add(process.worker)
+        self.vacant.discard(process.worker)
+        self._begun[process.incarnation] = message.generation
+        self._applied[process.worker] = self._sent[process.worker] = message.at
 
     def all_begin_anew(self, assign: Assign) -> bool:
         """Whether this is the first to be told so of many."""

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from upriver.ids import WorkerId
 from upriver.machines.strategies import Strategy
+from upriver.membership.config import MembershipConfig
 
 PLACES_MAX = 8  # places whose pace is drawn; others go on from the first
 
@@ -41,6 +42,9 @@ class Weather:
     driver: that the driver dies, and another one comes.
     checkpoint: that somebody wants one. copy, store: how fast a process copies its state for it, and the lake takes
     that. spoil: how likely the lake does not take the last of it.
+    standbys, warmups: how many copies there are to be of each slice, and how many are learned at a time. feed: how fast a
+    process copies its state for who follows it. lease: how soon that of a lost process has run out. overdue: that who
+    leaves is not waited for.
     """
 
     publish: float
@@ -72,6 +76,28 @@ class Weather:
     copy: float = 1.0
     store: float = 1.0
     spoil: float = 0.0
+    standbys: int = 0
+    warmups: int = 2
+    feed: float = 1.0
+    lease: float = 1.0
+    overdue: float = 0.0
+
+    @property
+    def membership(self) -> MembershipConfig:
+        return MembershipConfig(
+            num_standby_replicas=self.standbys, max_warmup_replicas=self.warmups, scale_down_timeout_ms=1
+        )
+
+    def with_standbys(self, lots: Random) -> Self:
+        """The same, where workers follow each other."""
+        return replace(
+            self,
+            standbys=lots.choice((0, 1, 1, 2)),
+            warmups=lots.choice((1, 2, 8, 64)),
+            feed=lots.choice((0.1, 1.0, 6.0)),
+            lease=lots.choice((0.2, 1.0, 6.0)),
+            overdue=lots.choice((0.0, 0.0, 0.05)),
+        )
 
     def with_faults(self, kinds: Collection[str]) -> Self:
         """The same, with faults of these kinds and of no others."""
@@ -145,6 +171,7 @@ class Weather:
             abort=0,
             cut=0,
             driver=0,
+            overdue=0,
             checkpoint=min(self.checkpoint, 0.1),
             spoil=0,
         )
@@ -166,4 +193,6 @@ class Weather:
             checkpoint=0,
             copy=1,
             store=1,
+            feed=1,
+            lease=1,
         )

@@ -39,7 +39,7 @@ class Wishes:
     @property
     def places(self) -> list[WorkerId]:
         """Where a process is wanted."""
-        return sorted(self._watcher.places | self._watcher.awaited)
+        return sorted(self._watcher.places | self._watcher.awaited | self._watcher.vacant)
 
     def wished(self, wish: RescaleWanted | AbortWanted) -> None:
         if isinstance(wish, AbortWanted):
@@ -66,6 +66,7 @@ class Wishes:
         possible = wish.workers is None or 1 <= wish.workers <= self._vnodes
         possible &= wish.moves is None or places >= set(wish.moves.values())
         possible &= bool(self._repertoire.kept)
+        possible &= wish.moves is None or wish.strategy is not Strategy.LEARNER
         aborted, disturbed = action.ticket in self._aborted, self._watcher.losses > 0
         require(checkers.a_rescale_ends_for_a_reason, action.outcome, possible, aborted, disturbed)
         if action.outcome is Outcome.OVER and wish.workers is not None:

@@ -19,6 +19,7 @@ from upriver.ids import BEGINNING, Epoch, Incarnation, WorkerId
 from upriver.machines.coordinator_events import (
     AbortWanted,
     CheckpointWanted,
+    LeaversOverdue,
     PlansWanted,
     RescaleWanted,
     SnapshotAsked,
@@ -27,7 +28,7 @@ from upriver.machines.coordinator_events import (
 from upriver.machines.following import BuildRegion
 from upriver.machines.messages import OpenEpoch
 from upriver.machines.rules import Rules
-from upriver.machines.worker_events import LookupGivenUp, PeerSaid, RowsFetched, TimeToCopy, TimeToEvict, TimeToMove
+from upriver.machines.worker_events import LookupGivenUp, PeerSaid, RowsFetched, TimeToCopy, TimeToEvict, TimeToFeed, TimeToMove
 from upriver.sim import checkers
 from upriver.sim.bounds import steps_to_rest
 from upriver.sim.checkers import require
@@ -37,6 +38,7 @@ from upriver.sim.network import Line
 from upriver.sim.process import Process
 from upriver.sim.repertoire import Repertoire
 from upriver.sim.river import River
+from upriver.sim.standbys import standbys_are_right
 from upriver.sim.tables import TABLES
 from upriver.sim.telling import read_in_words, short
 from upriver.sim.weather import Weather
@@ -47,7 +49,7 @@ CHANGES_WAITING_MAX = 2  # of the views
 RESCALES_WAITING_MAX = 3  # users wish for no more meanwhile
 FAIR_STEPS_MAX = 200  # in which rescales can end while epochs are published
 PARTIAL_SHARE = 0.5  # of the rivers that may have partial views, and of their views
-CHECKPOINTS_SHARE = 0.4  # of the rivers
+CHECKPOINTS_SHARE, STANDBYS_SHARE = 0.4, 0.4  # of the rivers
 COPIED_MAX, EVICTED_MAX = 4, 3  # keys at a time
 BURST_MAX = 4  # envelopes that arrive from one peer at a time
 
@@ -81,11 +83,14 @@ class World:
             self._plans, self._evict = drawn_partial(apart, self._plans, partial_share), apart.choice((0.0, 0.1, 0.5))
         if weather is None and apart.random() < CHECKPOINTS_SHARE:
             self._weather = self._weather.with_checkpoints(apart)
+        if weather is None and apart.random() < STANDBYS_SHARE:
+            self._weather = self._weather.with_standbys(apart)
         if faults is not None:
             self._weather = self._weather.with_faults(faults)
         kept = drawn_views(lots, self._plans) if self._weather.replan else self._plans
         views, takes_checkpoints = Repertoire(self._plans, kept), self._weather.checkpoint > 0
-        self.river = River(lots, vnode_map, views, rules, build_region, takes_checkpoints)
+        membership = self._weather.membership
+        self.river = River(lots, vnode_map, views, rules, build_region, takes_checkpoints, membership)
         self.river.torn = self._weather.torn
         self._reads_ahead = rules.upqueries.p7_read_one_epoch_ahead  # P7 is a rule for the shell
         self._tickets = count(1)
@@ -123,7 +128,9 @@ class World:
             if plan.full_because is None:
                 self._look_everything_up(plan)
         self._drain()
-        self.river.watcher.came_to_rest(self.river.running, self.river.maps(), database)
+        river, kept = self.river, list(self.river.repertoire.kept.values())
+        river.watcher.came_to_rest(river.running, river.maps(), database)
+        standbys_are_right(river.running, kept, river.oracle, river.lake.published, self._weather.standbys)
 
     def stop(self) -> None:
         """Stop the app while one more process comes; all must go."""
@@ -153,6 +160,10 @@ class World:
         moves.append((weather.checkpoint, self._checkpoint))
         if river.checkpoints.waiting:
             moves.append((weather.store, self._commit))
+        if river.leases:
+            moves.append((weather.lease, self._end_lease))
+        if river.wishes.waiting:
+            moves.append((weather.overdue, self._lose_patience))
         if self._declared:
             moves.append((weather.hear, self._replan))
         if len(river.wishes.waiting) < RESCALES_WAITING_MAX:
@@ -191,6 +202,8 @@ class World:
             moves.append((self._evict, partial(self._evict_some, process)))
         if process.machine.can_move:
             moves.append((weather.move, partial(self._move, process)))
+        if process.machine.can_feed:
+            moves.append((weather.feed, partial(self._feed, process)))
         if process.machine.can_copy:
             moves.append((weather.copy, partial(self._copy, process)))
         if process.writing.queue:
@@ -220,6 +233,15 @@ class World:
     def _notice(self, process: Process) -> None:
         self._happened("losses_noticed", f"coordinator misses {process}")
         self.river.miss(process)
+
+    def _end_lease(self) -> None:
+        self._happened("leases", f"the lease of #{self.river.leases[0]} has run out")
+        self.river.lease_over()
+
+    def _lose_patience(self) -> None:
+        ticket = self._lots.choice(list(self.river.wishes.waiting))
+        self._happened("overdue", f"who leaves by rescale {ticket} is not waited for any more")
+        self.river.step_coordinator(LeaversOverdue(ticket=ticket))
 
     def _hear(self, process: Process) -> None:
         is_late = not self.river.watcher.is_current(process)
@@ -278,6 +300,11 @@ class World:
         keys_max = process.meet.keys_max or self._lots.randint(1, self._weather.keys_max)
         self._happened("moves", f"{process} has time to move {keys_max} keys")
         self.river.step_worker(process, TimeToMove(keys_max=keys_max))
+
+    def _feed(self, process: Process) -> None:
+        keys_max = self._lots.randint(1, COPIED_MAX)
+        self._happened("feeds", f"{process} has time to copy {keys_max} keys for who follows it")
+        self.river.step_worker(process, TimeToFeed(keys_max=keys_max))
 
     # Checkpoints
 

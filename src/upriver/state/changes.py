@@ -36,6 +36,11 @@ class Changes:
         """Whether keys of the cut are yet to be copied."""
         return self._cursor < len(self._cut)
 
+    @property
+    def logged(self) -> int:
+        """How many keys have changed since the last cut, or a little more."""
+        return self._since
+
     def note(self, hashes: Hashes) -> None:
         """These keys change, or are gone."""
         if not len(hashes):

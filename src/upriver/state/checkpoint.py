@@ -9,7 +9,7 @@ names its keys by hash64.
 A chunk is written as Arrow IPC streams of one batch each, one after another: first its keys, then its parts.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,6 +38,16 @@ class StateChunk:
     @property
     def nbytes(self) -> int:
         return self.keys.nbytes + sum(int(part.nbytes) for part in self.parts)
+
+    def among(self, vnodes: Collection[VnodeId], count: int) -> "StateChunk":
+        """What of it is of keys of these vnodes. count: the lake's."""
+        wanted = np.zeros(count, np.bool_)
+        wanted[list(vnodes)] = True
+        mask = wanted[vnodes_of(self.keys, count)]
+        if mask.all():
+            return self
+        keys = self.keys[mask]
+        return StateChunk(keys, tuple(_rows_of(part, keys) for part in self.parts))
 
 
 @dataclass(frozen=True, slots=True)
