@@ -19,6 +19,7 @@ from upriver.dataflow.stateful import in_order
 from upriver.dataflow.views import declare_view, mapped_view
 from upriver.errors import DeclarationError, UnknownView, WaitTimeout
 from upriver.ids import Epoch
+from upriver.membership.config import MembershipConfig
 from upriver.rescale import Rescale
 from upriver.settings import absolute, check_checkpoints, check_memory, check_more_than_none, check_name, listed
 from upriver.shell.fencing import SILENCE_S, Vigilance
@@ -58,6 +59,11 @@ class App:
     both: when :meth:`checkpoint` is called.
     worker_silence_s: seconds in which a worker that says nothing is noticed, and replaced. One that comes back later
     may not answer any more: a worker that was only slow costs time, and no answer is wrong.
+    num_standby_replicas: copies of what full views keep, each on an executor of its own, that take over at once when a
+    worker is lost. The rest is of rescales by ``strategy="learner"``, and of standbys that become workers again:
+    max_warmup_replicas: vnodes that are learned at a time. acceptable_lag_epochs: how far behind a learner may be.
+    scale_down_timeout_ms: milliseconds for which workers that leave are waited for; ``None``: as long as it takes.
+    learner_partial_rebalance: take over what is learned at once, and not when a worker has learned all that it was to.
 
     Usable as a context manager, which stops the app at the end.
     """
@@ -77,6 +83,11 @@ class App:
         checkpoint_interval_s: float | None = CHECKPOINT_INTERVAL_S,
         checkpoint_interval_epochs: int | None = None,
         worker_silence_s: float = SILENCE_S,
+        num_standby_replicas: int = 0,
+        max_warmup_replicas: int = 2,
+        acceptable_lag_epochs: int = 1,
+        scale_down_timeout_ms: int | None = None,
+        learner_partial_rebalance: bool = True,
     ) -> None:
         check_vnodes(vnodes)
         if not 1 <= workers <= vnodes:
@@ -102,6 +113,13 @@ class App:
             checkpoint_interval_s=checkpoint_interval_s,
             checkpoint_interval_epochs=checkpoint_interval_epochs,
             vigilance=Vigilance(worker_silence_s),
+            membership=MembershipConfig(
+                num_standby_replicas=num_standby_replicas,
+                max_warmup_replicas=max_warmup_replicas,
+                acceptable_lag_epochs=acceptable_lag_epochs,
+                scale_down_timeout_ms=scale_down_timeout_ms,
+                learner_partial_rebalance=learner_partial_rebalance,
+            ),
         )
         self._sources: dict[str, Source] = {}
         self._tables: dict[str, TableSpec] = {}
@@ -335,8 +353,9 @@ class App:
         workers: how many there shall be. moves: instead, the worker that a vnode shall go to, by vnode; all others
         stay. strategy: ``icadd`` (each key moves by itself, and waits only while it does), ``redistribute`` (each
         key moves when every worker holds its rows), ``lazy`` (keys of partial views do not move: their new owner fills
-        them, those read last at once; other views as by ``icadd``) or ``restart`` (stop, remap, go on). keys_max: keys
-        on the move at once; by default as many as ``migration_step_budget_ms`` allows. A rescale that is asked for
+        them, those read last at once; other views as by ``icadd``), ``learner`` (new owners learn vnodes while the old
+        ones serve, and take them over between two epochs) or ``restart`` (stop, remap, go on). keys_max: keys on the
+        move at once; by default as many as ``migration_step_budget_ms`` allows. A rescale that is asked for
         during another one waits.
         Raises DeclarationError for what cannot be, TooFewSlots.
         """

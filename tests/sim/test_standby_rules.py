@@ -54,6 +54,7 @@ DENSE: Mapping[str, Any] = {
 }
 LEARN: Mapping[str, Any] = {**DENSE, "crash": 0.0, "standbys": 0, "strategies": (Strategy.LEARNER,), "rescale": 1.0}
 TAKE_OVER: Mapping[str, Any] = {**DENSE, "crash": 0.05, "rescale": 0.0, "checkpoint": 0.0}
+UNEVEN = (6.0, 1.0) * (PLACES_MAX // 2)
 WRONG = {
     "views_equal_the_oracle",
     "views_equal_sql",
@@ -64,11 +65,11 @@ WRONG = {
     "machines_do_not_fail",
 }
 CAUGHT_BY: Mapping[str, tuple[set[str], Mapping[str, Any]]] = {
-    "s2_taken_in_when_over": (WRONG, TAKE_OVER),
+    "s2_taken_in_when_over": (WRONG, {**TAKE_OVER, "sizes": (8, 20), "pace": UNEVEN, "crash": 0.03, "feed": 8.0}),
     "s3_put_back": (WRONG, TAKE_OVER),
     "s4_caught_up": (WRONG, {**TAKE_OVER, "feed": 0.2}),
     "s5_between_epochs": (WRONG, LEARN),
-    "s6_put_back_has_changed": (WRONG, {**TAKE_OVER, "feed": 0.5}),
+    "s6_put_back_has_changed": (WRONG, {**TAKE_OVER, "sizes": (8, 20), "pace": UNEVEN, "crash": 0.06, "start": 5.0}),
 }
 """By rule: which checkers may see that it is off, and weather in which they do."""
 

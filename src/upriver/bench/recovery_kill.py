@@ -79,13 +79,15 @@ def _watch(
 
 def address_of(status: Mapping[str, Any], worker: int) -> str | None:
     """Where a worker serves; ``None`` if it is not up."""
-    found: str | None = next(place["address"] for place in status["workers"] if place["worker"] == worker)
+    places = (place["address"] for place in status["workers"] if place["worker"] == worker)
+    found: str | None = next(places, None)
     return found
 
 
 def has_caught_up(status: Mapping[str, Any]) -> bool:
-    """Whether every place is filled, by somebody who has all that is published."""
-    return all(place["address"] is not None and place["epoch"] == status["published"] for place in status["workers"])
+    """Whether every place that keeps anything is filled, by somebody who has all that is published."""
+    keep = [place for place in status["workers"] if place["vnodes"]]
+    return all(place["address"] is not None and place["epoch"] == status["published"] for place in keep)
 
 
 def pid_listening(address: str) -> int:

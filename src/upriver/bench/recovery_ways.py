@@ -30,7 +30,7 @@ from upriver.shell.remote import Connection, Remote
 from upriver.shell.routing import Routing
 from upriver.spark.compare import differing_rows
 from upriver.spark.names import DataFrame, SparkSession
-from upriver.vnodes import vnodes_of
+from upriver.vnodes import VNODES_DEFAULT, vnodes_of
 
 LOAD_S_MAX = 900.0
 """Seconds until the view must hold all keys, and again until they must be in a checkpoint."""
@@ -39,6 +39,7 @@ RECOVERY_S_MAX = 300.0
 REFLECT_S_MAX = 120.0
 """Seconds until the last epoch must be reflected."""
 ROUTING_S_MAX = 10.0
+STANDBYS_POLL_S = 0.1
 VICTIM = WorkerId(1)
 """Whose process is killed."""
 PROBED_KEYS_MAX = 10_000
@@ -62,7 +63,12 @@ class Way:
 
 WAYS: Mapping[str, Way | Refused] = {
     "checkpoint": Way(about="no standby: the last checkpoint, and the epochs since", partial=False, replays=True),
-    "standby": Refused("workers have no standbys yet"),
+    "standby": Way(
+        about="one standby of each vnode, which takes over",
+        partial=False,
+        replays=False,
+        settings={"num_standby_replicas": 1, "max_warmup_replicas": 64},
+    ),
     "partial": Way(about="a partial view: nothing at first, refilled on demand", partial=True, replays=False),
 }
 
@@ -106,6 +112,7 @@ def measure_way(spark: SparkSession, options: RecoveryOptions, name: str, way: W
             for _ in range(options.epochs_since):
                 feed.put()
             app.wait(LOAD_S_MAX)
+            _wait_for_standbys(app)
             load = RecoveryLoad(app, feed, directory, options.epochs_per_s)
             with load:
                 time.sleep(options.steady_s)
@@ -124,6 +131,15 @@ def measure_way(spark: SparkSession, options: RecoveryOptions, name: str, way: W
         }
     say(f"  {json.dumps(figures)}")
     return figures
+
+
+def _wait_for_standbys(app: App) -> None:
+    """Until every vnode has as many as there are to be."""
+    deadline = time.monotonic() + LOAD_S_MAX
+    while (standbys := app.status()["standbys"])["wanted"] and standbys["ready"] < VNODES_DEFAULT:
+        if time.monotonic() > deadline:
+            raise ClusterError(f"{LOAD_S_MAX:g} s after all rows were in, vnodes lack standbys: {standbys}")
+        time.sleep(STANDBYS_POLL_S)
 
 
 class RecoveryLoad(ProbedLoad):

@@ -71,7 +71,7 @@ from upriver.machines.messages import (
 from upriver.machines.rescales import Rescales
 from upriver.machines.rules import ALL_RULES, Rules
 from upriver.machines.scans import Scans
-from upriver.machines.standby_messages import CaughtUp, FeedEnded, Here
+from upriver.machines.standby_messages import CaughtUp, FeedEnded, Here, TookOver
 from upriver.machines.strategies import Strategy
 from upriver.membership.config import MembershipConfig
 from upriver.state.checkpoint import Checkpoint
@@ -126,6 +126,11 @@ class CoordinatorMachine:
     def vnode_map(self) -> VnodeMap:
         """Who owns which vnode; while a rescale is on, who did before it."""
         return next(iter(self.cluster.maps.values()), self.cluster.reading)
+
+    @property
+    def leader(self) -> Leader:
+        """To be asked who stands by."""
+        return self._leader
 
     @property
     def published(self) -> Epoch:
@@ -379,8 +384,8 @@ class CoordinatorMachine:
             case Moved():
                 self._scans.some_have_moved()
                 self._rescales.moved(message)
-            case Strain() | StartedAnew():
-                pass  # the first is for people: the shell shows it
+            case Strain() | TookOver() | StartedAnew():
+                pass  # the first two are for people: the shell shows them
             case WorkerFailed():
                 self.cluster.actions.append(AppFailed(kind=message.kind, error=message.error))
 

@@ -1,6 +1,6 @@
 """The coordinator's account of feeds: who follows whom, and how far everybody is; rule S1."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
@@ -137,14 +137,22 @@ class FeedBook:
         )
 
     def lags(self) -> dict[TaskId, dict[WorkerId, int]]:
-        """How many epochs each copy is behind, of those that have had everything once."""
+        """How many epochs each copy is behind, of those that have had everything at the last epoch's end or before."""
         lags: defaultdict[TaskId, dict[WorkerId, int]] = defaultdict(dict)
         through = self._cluster.ledger.through
         for line in self._lines.values():
-            if line.since is not None:
+            if line.since is not None and line.since <= through:
                 for vnode in line.vnodes:
                     lags[TaskId(vnode)][line.follower] = max(0, through - line.through)
         return lags
+
+    def followed(self, copies: int) -> int:
+        """Of how many vnodes so many workers have all as of the last epoch's end."""
+        counts = Counter[VnodeId]()
+        for line in self._lines.values():
+            if line.is_as_of(self._cluster.ledger.through):
+                counts.update(line.vnodes)
+        return sum(count >= copies for count in counts.values())
 
     def _tell(self, worker: WorkerId, message: Follow | Unfollow) -> None:
         member = self._cluster.members.get(worker)

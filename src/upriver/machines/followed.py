@@ -14,8 +14,9 @@ from upriver.state.keysets import key_set
 
 @dataclass(slots=True)
 class Feed:
-    """At the owner. to: who follows, and which incarnation that is. vnodes: the slices. out: how many loads are on their
-    way there that are not known to be taken in. is_whole: the follower has had everything at the end of some epoch."""
+    """At the owner. to: who follows, and which incarnation that is. vnodes: the slices. out: how many loads are on
+    their way there that are not known to be taken in. is_whole: the follower has had everything at the end of some
+    epoch."""
 
     to: WorkerId
     incarnation: Incarnation | None

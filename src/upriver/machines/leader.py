@@ -80,6 +80,17 @@ class Leader:
         """Whether all is where it is to be, as far as it is known."""
         return not (self._lost or self._vacant or self._assignment.learner or self._probes)
 
+    @property
+    def vacant(self) -> frozenset[WorkerId]:
+        """Places from which others have taken over, and that are to be filled again."""
+        return frozenset(self._vacant)
+
+    def standing(self) -> Mapping[str, int]:
+        """wanted: standbys of each vnode. ready: vnodes that have so many. learners: vnodes that are being learned."""
+        wanted = self._config.num_standby_replicas if self._cluster.is_reversible else 0
+        ready = self._feeds.followed(wanted) if wanted else 0
+        return {"wanted": wanted, "ready": ready, "learners": len(self._assignment.learner)}
+
     def has(self, epoch: Epoch) -> bool:
         """S1: whether all who have caught up with somebody have what changed in this epoch."""
         return self._feeds.have(epoch)
@@ -103,7 +114,7 @@ class Leader:
 
     @property
     def has_learned(self) -> bool:
-        return self._learning is not None and self._learning.is_over
+        return self._learning is not None and self._learning.is_over and not (self._lost or self._vacant)
 
     def is_overdue(self) -> None:
         """Leavers are not waited for any more."""
@@ -180,6 +191,8 @@ class Leader:
         self._forget_member(worker)
         self._probes = {probe: who for probe, who in self._probes.items() if who != worker}
         self._is_due = True
+        if self._learning is not None:
+            self._learning.is_over = False
 
     def _forget_member(self, worker: WorkerId) -> None:
         if self._memory is not None:

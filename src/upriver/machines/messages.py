@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from upriver.dataflow.graph import DataflowPlan
 from upriver.ids import Channel, Epoch, Incarnation, MapVersion, SnapshotId, VnodeId, WorkerId
-from upriver.machines.standby_messages import CaughtUp, FeedEnded, Follow, Here, Probe, Resume, Unfollow
+from upriver.machines.standby_messages import CaughtUp, FeedEnded, Follow, Here, Probe, Resume, TookOver, Unfollow
 from upriver.machines.strategies import Strategy
 from upriver.migration.events import AbortAsked, RescaleAnnounced
 from upriver.state.checkpoint import StateFile
@@ -382,6 +382,7 @@ FromWorker = (
     | CaughtUp
     | FeedEnded
     | Here
+    | TookOver
     | CheckpointWritten
     | CheckpointSpoilt
     | EpochFinished

@@ -4,8 +4,8 @@ A rescale waits until the workers that join are up (``Starting``), and all membe
 (``Meeting``), then until every epoch that was opened has ended (``Draining``). Then the keys move (``Moving``), while
 epochs are opened one at a time, as :class:`upriver.migration.coordinator.RescaleCoordinator` says. ``restart`` moves
 nothing: all workers begin anew by the new map and read everything again (``Reloading``); so they do, by the old map,
-when a worker is lost while keys move. With ``learner`` slices change hands one by one (``Learning``), as the leader says.
-DESIGN section 5; documents 000, 001 and 002.
+when a worker is lost while keys move. With ``learner`` slices change hands one by one, as the leader says
+(``Learning``). DESIGN section 5; documents 000, 001 and 002.
 """
 
 from collections.abc import Sequence

@@ -18,6 +18,7 @@ from upriver.machines.messages import (
 from upriver.machines.standby_messages import (
     CaughtUp,
     Resume,
+    TookOver,
 )
 from upriver.vnodes import VnodeMap
 
@@ -90,8 +91,11 @@ def _take_over(wanted: set[VnodeId], owners: dict[VnodeId, int], phase: Followin
             continue
         shadow.go_back_to(phase.applied)
         shadow.take_in(phase.applied)
-        for name, chunk in shadow.hand_over(mine, phase.vnodes).items():
+        handed = shadow.hand_over(mine, phase.vnodes)
+        for name, chunk in handed.items():
             phase.shares[name].take_over(chunk)
+        keys = sum(len(chunk.keys) for chunk in handed.values())
+        phase.say(TookOver(vnodes=len(mine), keys=keys, bytes=sum(chunk.nbytes for chunk in handed.values())))
         wanted.difference_update(mine)
     if wanted:
         raise ProtocolError(f"worker {phase.me} is to take slices {sorted(wanted)} over, and has not followed them")

@@ -66,3 +66,13 @@ class Here:
     """To a ``Probe``."""
 
     probe: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TookOver:
+    """This worker keeps so many slices now that it has followed, with so many keys and bytes of state, over all regions
+    that keep every key."""
+
+    vnodes: int
+    keys: int
+    bytes: int

@@ -26,6 +26,8 @@ from upriver.machines.coordinator_events import (
     EvictionOver,
     EvictWanted,
     ForgetCheckpoints,
+    LeaseOver,
+    LeaversOverdue,
     PlansTaken,
     PlansWanted,
     PublishCheckpoint,
@@ -43,6 +45,7 @@ from upriver.machines.coordinator_events import (
     WorkerSaid,
 )
 from upriver.machines.messages import FromWorker, Moved, Strain, ToWorker
+from upriver.machines.standby_messages import TookOver
 from upriver.machines.strategies import Strategy
 from upriver.shell.checkpoint_keeper import CheckpointKeeper
 from upriver.shell.lake import Manifest
@@ -86,12 +89,15 @@ class CoordinatorLoop:
         machine: CoordinatorMachine,
         start_worker: Callable[[WorkerId], None] | None = None,
         keeper: CheckpointKeeper | None = None,
+        leavers_s: float | None = None,
     ) -> None:
-        """start_worker: fills a place, some time after it has returned; without it, no rescale can add workers.
+        """leavers_s: seconds for which a rescale by learners waits for who leaves; ``None``: as long as it takes.
+        start_worker: fills a place, some time after it has returned; without it, no rescale can add workers.
         keeper: without it, the machine is to take no checkpoints."""
         self._machine = machine
         self._keeper = keeper
         self._start_worker = start_worker
+        self._leavers_s = leavers_s
         self._inbox: queue.SimpleQueue[CoordinatorEvent | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="upriver-coordinator", daemon=True)
         self._incarnations = itertools.count(1)
@@ -123,13 +129,14 @@ class CoordinatorLoop:
 
     # Told by others
 
-    def register(self, worker: WorkerId, address: str, end: WorkerEnd) -> Incarnation:
-        """A worker's process has come; it serves at ``address``."""
+    def register(self, worker: WorkerId, address: str, end: WorkerEnd, instance: str = "") -> Incarnation:
+        """A worker's process has come; it serves at ``address``. instance: the executor that it is lost with."""
         incarnation = Incarnation(next(self._incarnations))
         with self._changed:
             self._joined[incarnation] = _Joined(worker, address, end)
             self._changed.notify_all()
-        self._inbox.put(WorkerRegistered(worker=worker, incarnation=incarnation, address=address))
+        registered = WorkerRegistered(worker=worker, incarnation=incarnation, address=address, instance=instance)
+        self._inbox.put(registered)
         return incarnation
 
     def hear(self, incarnation: Incarnation, message: FromWorker) -> None:
@@ -140,14 +147,22 @@ class CoordinatorLoop:
                 self._desk.moved(joined.worker, message)
             elif joined is not None and isinstance(message, Strain):
                 self._desk.strained(joined.worker, message)
+            elif isinstance(message, TookOver):
+                self._desk.took_over(message)
         self._inbox.put(WorkerSaid(incarnation=incarnation, message=message))
 
-    def lost(self, incarnation: Incarnation) -> None:
-        """A worker's channel has closed."""
+    def lost(self, incarnation: Incarnation, lease_s: float = 0.0) -> None:
+        """A worker's channel has closed. lease_s: seconds in which it may answer somebody all the same."""
         with self._changed:
             self._joined.pop(incarnation, None)
             self._changed.notify_all()
         self._inbox.put(WorkerGone(incarnation=incarnation))
+        self._later(lease_s, LeaseOver(incarnation=incarnation))
+
+    def _later(self, seconds: float, event: CoordinatorEvent) -> None:
+        timer = threading.Timer(seconds, self._inbox.put, (event,))
+        timer.daemon = True
+        timer.start()
 
     def published(self, manifest: Manifest) -> None:
         """An epoch is in the lake."""
@@ -294,7 +309,7 @@ class CoordinatorLoop:
                 "epoch": int(members[worker].finished) if worker in members else None,
                 "vnodes": len(self._machine.vnode_map.vnodes_of_worker(worker)),
             }
-            for worker in sorted({*self._machine.cluster.workers, *members})
+            for worker in sorted({*self._machine.cluster.workers, *self._machine.leader.vacant, *members})
         ]
         return {
             "epoch": int(self._ended),
@@ -303,6 +318,7 @@ class CoordinatorLoop:
             "map_version": int(self._machine.vnode_map.version),
             "views": {plan.name: _total(plan, members.values()) for plan in self._machine.plans},
             **self._rescale_status(),
+            "standbys": dict(self._machine.leader.standing()),
             "checkpoint": None if self._keeper is None else self._keeper.status(),
             "failure": str(self._failure) if self._failure else None,
         }
@@ -369,6 +385,8 @@ class CoordinatorLoop:
             case RescaleBegun():
                 with self._changed:
                     self._desk.begun(action)
+                if self._leavers_s is not None:
+                    self._later(self._leavers_s, LeaversOverdue(ticket=action.ticket))
             case RescaleEnded():
                 with self._changed:
                     self._desk.ended(action)

@@ -21,7 +21,8 @@ from upriver.shell.scans import Scans
 from upriver.shell.wire import Message
 
 REGISTER = "register"
-"""The hello of a worker: ``{"worker": id, "life": number, "address": where it serves}``."""
+"""The hello of a worker: ``{"worker": id, "life": number, "address": where it serves, "instance": what it is lost
+with}``."""
 SILENCED = "silenced"
 """What a worker says when it answers nobody any more, and lives on only for scans of what it holds."""
 SNAPSHOT_S_MAX = 60.0
@@ -124,7 +125,8 @@ class CoordinatorService:
         self._tenants.make_room(worker)
         self._check_admitted(worker, life)
         self._tenants.enter(worker, end)
-        incarnation = self._loop.register(worker, str(hello.fields["address"]), _ToWorker(end))
+        address, instance = str(hello.fields["address"]), str(hello.fields["instance"])
+        incarnation = self._loop.register(worker, address, _ToWorker(end), instance)
 
         def on_message(message: Message) -> None:
             if message.kind == SILENCED:
@@ -134,7 +136,7 @@ class CoordinatorService:
 
         def on_close(error: UpriverError | None) -> None:
             was_tenant = self._tenants.leave(worker, end, is_silenced=error is None)
-            self._loop.lost(Incarnation(incarnation))
+            self._loop.lost(Incarnation(incarnation), self._tenants.free_in(worker) if was_tenant else 0.0)
             if was_tenant and error is not None:
                 self._keeper.lost(worker, life)
 

@@ -133,6 +133,11 @@ class Tenants:
             free_at = self._free_at.get(worker, 0.0)
         time.sleep(max(0.0, free_at - now()))
 
+    def free_in(self, worker: WorkerId) -> float:
+        """Seconds until whoever was in a place last can believe in it no more."""
+        with self._lock:
+            return max(0.0, self._free_at.get(worker, 0.0) - now())
+
     def enter(self, worker: WorkerId, end: ChannelEnd) -> None:
         """Take a place for which room was made. Raises WorkerLost if another has been quicker."""
         with self._lock:

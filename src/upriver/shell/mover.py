@@ -104,6 +104,11 @@ class Mover:
                 # Both ends have a loop that others wait for: the slower one sets the pace.
                 self._pace.took(self._load_keys, max(self._load_s, seconds))
 
+    def resumed(self) -> None:
+        """The step under way has taken slices over, or given them up: meanwhile their keys were out of service."""
+        seconds = time.perf_counter() - self._step_began
+        self.stall_s, self.hold_s = max(self.stall_s, seconds), max(self.hold_s, seconds)
+
     def gave(self) -> None:
         """The step under way, which has given keys away, is over: their state is packed."""
         self._load_keys, self._load_s = self._keys_given, self._has_worked()

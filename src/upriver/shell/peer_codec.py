@@ -18,6 +18,10 @@ from upriver.dataflow.batch import Batch, Weights
 from upriver.errors import ProtocolError, UpriverError
 from upriver.machines.peers import (
     Envelope,
+    Fed,
+    FedThrough,
+    FeedMe,
+    FeedNoMore,
     ForRegion,
     Hot,
     Installed,
@@ -25,6 +29,7 @@ from upriver.machines.peers import (
     Question,
     QuestionAnswered,
     QuestionRefused,
+    Swallowed,
 )
 from upriver.migration.messages import Acquire, Bye, Done, Kept, Mark, RelayedMark, RowsSent
 from upriver.migration.redistribute_messages import Final, Redistribute, Scaleup, Sets, Shutdown
@@ -342,4 +347,9 @@ _CONTENT = _OneOf(
     _Record(Installed, region=_TEXT, seconds=_SECONDS),
     _Record(QuestionAnswered, ticket=_NUMBER, keys=_NUMBER, rows=_ARROW, epoch=_NUMBER),
     _Record(QuestionRefused, ticket=_NUMBER, error=_ERROR),
+    _Record(FeedMe, feed=_NUMBER, vnodes=_NUMBERS),
+    _Record(FeedNoMore, feed=_NUMBER, vnodes=_NUMBERS),
+    _Record(Fed, feed=_NUMBER, region=_TEXT, epoch=_NUMBER, keys=_HASHES, state=_STATE),
+    _Record(FedThrough, feed=_NUMBER, epoch=_NUMBER),
+    _Record(Swallowed, feed=_NUMBER),
 )

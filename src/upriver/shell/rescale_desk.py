@@ -11,10 +11,12 @@ from upriver.errors import UserError
 from upriver.ids import WorkerId
 from upriver.machines.coordinator_events import RescaleBegun, RescaleEnded, RescaleWanted
 from upriver.machines.messages import Moved, Strain
+from upriver.machines.standby_messages import TookOver
 
 REPORTS_KEPT_MAX = 1000
 """Rescales that are over and still known; the oldest are forgotten first."""
 
+NOTHING = TookOver(vnodes=0, keys=0, bytes=0)
 QUEUED, STARTING, MOVING = "queued", "starting", "moving"
 
 
@@ -34,6 +36,8 @@ class Case:
     error: str | None = None
     moved: dict[tuple[WorkerId, str], Moved] = field(default_factory=dict)
     strain: dict[WorkerId, Strain] = field(default_factory=dict)
+    handed: TookOver = NOTHING
+    """All that learners have taken over."""
 
     @property
     def is_on(self) -> bool:
@@ -45,7 +49,9 @@ class Case:
 
     def total(self, what: str) -> int:
         """Over all workers and views."""
-        return sum(getattr(moved, what) for moved in self.moved.values())
+        moved: int = sum(getattr(moved, what) for moved in self.moved.values())
+        handed: int = getattr(self.handed, what, 0)
+        return moved + handed
 
     def seconds(self) -> float:
         """Since it began."""
@@ -56,8 +62,11 @@ class Case:
     def progress(self) -> dict[str, Any]:
         keys, left = self.total("keys"), 0 if self.is_over else self.total("keys_left")
         seconds = self.seconds()
+        if self.handed.vnodes and not self.is_over:
+            left = keys * max(0, self.vnodes - self.handed.vnodes) // self.handed.vnodes
         heard = len({worker for worker, _ in self.moved}) >= (self.before or 0)
         vnodes_left = max((self._vnodes_left(view) for _, view in self.moved), default=0) if heard else self.vnodes
+        vnodes_left -= min(vnodes_left, self.handed.vnodes)
         return {
             **self._named(),
             "state": self.state,
@@ -137,10 +146,23 @@ class RescaleDesk:
             case.state = MOVING
             case.moved[worker, message.region] = message
 
+    def took_over(self, message: TookOver) -> None:
+        """A learner has taken slices over."""
+        case = self.on()
+        if case is not None:
+            case.state, before = MOVING, case.handed
+            case.handed = TookOver(
+                vnodes=before.vnodes + message.vnodes,
+                keys=before.keys + message.keys,
+                bytes=before.bytes + message.bytes,
+            )
+
     def strained(self, worker: WorkerId, message: Strain) -> None:
         case = self.on()
         if case is not None:
-            case.strain[worker] = message
+            before = case.strain.get(worker, message)
+            stall_ms, hold_ms = max(before.stall_ms, message.stall_ms), max(before.hold_ms, message.hold_ms)
+            case.strain[worker] = Strain(stall_ms=stall_ms, hold_ms=hold_ms)
 
     def ended(self, action: RescaleEnded) -> None:
         case = self._cases[action.ticket]

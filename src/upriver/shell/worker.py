@@ -1,6 +1,8 @@
 """A worker's process: its event loop, its server, its channels to its peers and to the coordinator."""
 
 import gc
+import os
+import socket
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -49,7 +51,7 @@ class WorkerConfig:
     root: of the lake. coordinator: its address. bind: address that the worker's server listens on.
     migration_step_budget_ms: that one step of a migration may take. plans: of the views that it will keep.
     memory_budget: bytes that its state may take; ``None`` for any. vigilance: the coordinator's, too. life: which of
-    those that were started for a place, by number.
+    those that were started for a place, by number. is_local: the driver's own process is the only executor.
     """
 
     root: str
@@ -61,6 +63,13 @@ class WorkerConfig:
     memory_budget: int | None = None
     vigilance: Vigilance = USUAL
     life: int = 0
+    is_local: bool = False
+
+    @property
+    def instance(self) -> str:
+        """What this process is lost with: the executor, whose one daemon has forked it. Where there is none but the
+        driver, the app is lost with it; so each worker counts for itself."""
+        return f"{socket.gethostname()}/{os.getpid() if self.is_local else os.getppid()}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +118,8 @@ def serve_worker(config: WorkerConfig, worker: WorkerId) -> None:
         giving_back(),
         FlightBase(config.token, listen=listen, exchanges=exchanges, actions=actions, gets=gets) as server,
     ):
-        hello = Message(REGISTER, {"worker": worker, "life": config.life, "address": server.address})
+        who = {"worker": worker, "life": config.life, "address": server.address, "instance": config.instance}
+        hello = Message(REGISTER, who)
         receiver = _receiver(loop, lost.append)
         channel = open_channel(remote, hello, receiver, limits=config.vigilance.worker_limits)
         lease.begin(channel)

@@ -36,6 +36,7 @@ from upriver.machines.messages import (
     WorkerFailed,
 )
 from upriver.machines.peers import Envelope
+from upriver.machines.standby_messages import Resume
 from upriver.machines.worker import WorkerMachine
 from upriver.machines.worker_events import (
     AllStateRead,
@@ -65,6 +66,7 @@ from upriver.machines.worker_events import (
     Stop,
     TimeToCopy,
     TimeToEvict,
+    TimeToFeed,
     TimeToMove,
     WorkerAction,
     WorkerEvent,
@@ -84,7 +86,7 @@ from upriver.state.checkpoint import StateFile
 EVICTION_BUDGET_S = 0.002
 """Seconds that one slice of an eviction may take."""
 COPY_BUDGET_S = 0.005
-"""Seconds that one slice of copying state for a checkpoint may take."""
+"""Seconds that one slice of copying state for a checkpoint, or for who follows this worker, may take."""
 EVICTED_KEYS_MIN = 512
 """Keys of one slice, however long the last one took: a slice costs half a millisecond whatever its keys, and these no
 more than that again. With fewer, evictions fall behind what lookups fill."""
@@ -121,6 +123,7 @@ class WorkerLoop:
         self._mover = Mover(step_budget_s)
         self._evictor = Pace(EVICTION_BUDGET_S)
         self._copier = Pace(COPY_BUDGET_S)
+        self._feeder = Pace(COPY_BUDGET_S)
         self._upqueries = UpqueryReader(lake, self.hear, self.fail)
         self._checkpoints = CheckpointWriter(lake, self._written, self._not_written, self._wake)
         self._failure: BaseException | None = None
@@ -222,6 +225,8 @@ class WorkerLoop:
                     self._evict()
                 if self._may_copy:
                     self._copy()
+                if self._machine.can_feed:
+                    self._feed()
                 peers.flush()
         except Exception as error:  # whatever it is, nobody shall wait for this worker in vain
             kind = type(error).__name__ if isinstance(error, UpriverError) else ProtocolError.__name__
@@ -249,6 +254,17 @@ class WorkerLoop:
         self._step(TimeToCopy(keys_max=keys))
         self._copier.took(keys, time.perf_counter() - began)
 
+    def _feed(self) -> None:
+        began, keys = time.perf_counter(), self._feeder.keys
+        self._step(TimeToFeed(keys_max=keys))
+        self._feeder.took(keys, time.perf_counter() - began)
+
+    @property
+    def _is_busy(self) -> bool:
+        """Whether there is something to do besides what the inbox has."""
+        machine = self._machine
+        return self._is_reading or machine.must_evict or self._may_copy or machine.can_feed
+
     def _turn(self) -> None:
         """Take what is in the inbox; wait for it only if there is nothing else to do."""
         ends_at = math.inf
@@ -256,7 +272,7 @@ class WorkerLoop:
             if time.perf_counter() > ends_at:
                 return
             try:
-                if taken or self._is_reading or self._machine.must_evict or self._may_copy:
+                if taken or self._is_busy:
                     event = self._inbox.get_nowait()
                 else:
                     event = self._inbox.get(timeout=self._mover.rest_s() if self._machine.can_move else None)
@@ -274,6 +290,9 @@ class WorkerLoop:
             self._mover.hears(event.envelope)
         elif isinstance(event, LookupAsked):
             self._mover.asked()
+        elif isinstance(event, Resume):
+            self._mover.resumed()
+            self._report(self._strain())
         if self._mover.gives and self._peers is not None:
             self._peers.flush()  # packing is part of the step
             self._mover.gave()
@@ -283,6 +302,8 @@ class WorkerLoop:
             raise self._failure
         if isinstance(event, Assign):
             self._assigned(event)
+        if isinstance(event, Resume):
+            self._resumed(event)
         if isinstance(event, EpochRead | AllStateRead):
             self._is_reading = False
         self._leaves |= isinstance(event, CloseInput)
@@ -301,6 +322,12 @@ class WorkerLoop:
         self.snapshots.forget_all()
         if event.generation:
             self._mover.begins_anew()
+        self._is_reading, self._reading = False, iter(())
+
+    def _resumed(self, event: Resume) -> None:
+        """What was read of an epoch that is not over will be read again. With no slices left, it is about to retire."""
+        self._serve_from = event.serve_from
+        self._leaves = not event.reads
         self._is_reading, self._reading = False, iter(())
 
     def _carry_out(self, action: WorkerAction) -> None:
@@ -350,7 +377,10 @@ class WorkerLoop:
             case _:
                 is_through = False
         if is_through:
-            self._report(Strain(stall_ms=self._mover.stall_s * 1000, hold_ms=self._mover.hold_s * 1000))
+            self._report(self._strain())
+
+    def _strain(self) -> Strain:
+        return Strain(stall_ms=self._mover.stall_s * 1000, hold_ms=self._mover.hold_s * 1000)
 
     def _send(self, action: SendPeer) -> None:
         assert self._peers is not None

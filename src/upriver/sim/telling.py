@@ -20,7 +20,18 @@ from upriver.machines.messages import (
     TakeSnapshot,
     ToWorker,
 )
-from upriver.machines.peers import Envelope, Fed, FedThrough, FeedMe, FeedNoMore, ForRegion, Portion, Question, QuestionAnswered, QuestionRefused
+from upriver.machines.peers import (
+    Envelope,
+    Fed,
+    FedThrough,
+    FeedMe,
+    FeedNoMore,
+    ForRegion,
+    Portion,
+    Question,
+    QuestionAnswered,
+    QuestionRefused,
+)
 from upriver.machines.standby_messages import CaughtUp, Follow, Resume, Unfollow
 from upriver.machines.worker_events import AllStateRead, EpochRead, RowsRead, SealState, StateRead, WriteState
 from upriver.migration.messages import Acquire, Message, RowsSent

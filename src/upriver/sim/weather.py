@@ -42,8 +42,8 @@ class Weather:
     driver: that the driver dies, and another one comes.
     checkpoint: that somebody wants one. copy, store: how fast a process copies its state for it, and the lake takes
     that. spoil: how likely the lake does not take the last of it.
-    standbys, warmups: how many copies there are to be of each slice, and how many are learned at a time. feed: how fast a
-    process copies its state for who follows it. lease: how soon that of a lost process has run out. overdue: that who
+    standbys, warmups: how many copies there are to be of each slice, and how many are learned at a time. feed: how fast
+    a process copies its state for who follows it. lease: how soon that of a lost process has run out. overdue: that who
     leaves is not waited for.
     """
 

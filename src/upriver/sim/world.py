@@ -28,7 +28,15 @@ from upriver.machines.coordinator_events import (
 from upriver.machines.following import BuildRegion
 from upriver.machines.messages import OpenEpoch
 from upriver.machines.rules import Rules
-from upriver.machines.worker_events import LookupGivenUp, PeerSaid, RowsFetched, TimeToCopy, TimeToEvict, TimeToFeed, TimeToMove
+from upriver.machines.worker_events import (
+    LookupGivenUp,
+    PeerSaid,
+    RowsFetched,
+    TimeToCopy,
+    TimeToEvict,
+    TimeToFeed,
+    TimeToMove,
+)
 from upriver.sim import checkers
 from upriver.sim.bounds import steps_to_rest
 from upriver.sim.checkers import require

@@ -16,6 +16,8 @@ from upriver.dataflow.plan import TableSpec
 from upriver.dataflow.provenance import indexes_of
 from upriver.ids import Epoch, WorkerId
 from upriver.machines.coordinator import CoordinatorMachine
+from upriver.machines.leader import NOBODY_STANDS_BY
+from upriver.membership.config import MembershipConfig
 from upriver.shell.checkpoint_keeper import CheckpointKeeper
 from upriver.shell.codec import plan_to_json
 from upriver.shell.coordinator_loop import CoordinatorLoop
@@ -28,7 +30,7 @@ from upriver.spark.backfill import Backfill
 from upriver.spark.host import WorkerHost
 from upriver.spark.ingest import EpochLog, History, Ingest, Layout, LoadIngest, StreamIngest
 from upriver.spark.runs import Lot, warm_up
-from upriver.spark.session import free_slots, require_slots
+from upriver.spark.session import free_slots, is_local, require_slots
 from upriver.vnodes import VnodeMap
 
 STOP_SECONDS_MAX = 30.0
@@ -55,7 +57,7 @@ class RiverConfig:
     migration_step_budget_ms: that one step of moving keys may take. memory_budget: bytes of each worker's state;
     ``None`` for any. checkpoint_interval_s, checkpoint_interval_epochs: from one checkpoint to the next; ``None`` for
     both: they are taken when somebody asks for one. vigilance: how soon a worker that says nothing is given up and
-    replaced.
+    replaced. membership: who follows whom.
     """
 
     root: str
@@ -69,6 +71,7 @@ class RiverConfig:
     checkpoint_interval_s: float | None = None
     checkpoint_interval_epochs: int | None = None
     vigilance: Vigilance = USUAL
+    membership: MembershipConfig = NOBODY_STANDS_BY
 
 
 class River:
@@ -127,6 +130,7 @@ class River:
                 migration_step_budget_ms=config.migration_step_budget_ms,
                 memory_budget=config.memory_budget,
                 vigilance=config.vigilance,
+                is_local=is_local(self._spark),
             )
             self._host = WorkerHost(self._spark, worker_config, self._coordinator.fail)
             for worker in self._workers:
@@ -149,8 +153,10 @@ class River:
             self._plans,
             checkpoints=keeper.found,
             checkpoint_epochs=config.checkpoint_interval_epochs,
+            membership=config.membership,
         )
-        return CoordinatorLoop(machine, self._start_worker, keeper)
+        timeout_ms = config.membership.scale_down_timeout_ms
+        return CoordinatorLoop(machine, self._start_worker, keeper, None if timeout_ms is None else timeout_ms / 1000)
 
     @property
     def _coordinator(self) -> CoordinatorLoop:

@@ -29,6 +29,11 @@ _LOCAL = re.compile(r"local(\[.*\])?")
 _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]")
 
 
+def is_local(spark: SparkSession) -> bool:
+    """Whether the driver is the only executor."""
+    return _LOCAL.fullmatch(str(spark.sparkContext.master)) is not None
+
+
 def local_session(
     workers: int, *, ingest_slots: int = 2, app_name: str = "upriver", **conf: str | int | bool
 ) -> SparkSession:
