@@ -354,7 +354,8 @@ class App:
         return self._running().checkpoint(timeout)
 
     def status(self) -> dict[str, Any]:
-        """Epoch, workers, map version, and per view its rows, keys and bytes, the last checkpoint, as a plain dict."""
+        """Epoch, workers, map version, and per view its rows, keys and bytes, the last checkpoint, and the workers that
+        were lost of late, with the seconds until their keys were served again; as a plain dict."""
         return self._running().status()
 
     def explain(self, view: str) -> str:
