@@ -241,7 +241,7 @@ class App:
     def start(self, *, timeout: float = 120.0) -> Self:
         """Start workers and ingest; returns when every worker is up, in at most ``timeout`` seconds.
 
-        Raises TooFewSlots, LakeInUse, DeclarationError if the lake holds something else, ClusterError.
+        Raises TooFewSlots, LakeInUse, NotWritten, DeclarationError if the lake holds something else, ClusterError.
         """
         self._check_declaring("river")
         if not self._sources:
