@@ -1,16 +1,20 @@
 """Tables of Parquet files that come one by one, and what Spark says of views: for tests of partial views on Spark."""
 
 import os
+from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from random import Random
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from state_kit import plain_rows
 
 from upriver.app import App
+from upriver.settings import MEMORY_BUDGET_MIN
 
 OLDEST_S = 1_700_000_000
 
@@ -31,6 +35,51 @@ def write_file(directory: Path, number: int, schema: pa.Schema, rows: Sequence[t
 def stream(spark: Any, directory: Path, schema: str) -> Any:
     """Of the rows of a table, a file at a time. schema: in Spark's DDL."""
     return spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(directory))
+
+
+Files = Mapping[str, tuple[pa.Schema, Sequence[tuple[Any, ...]]]]
+"""By table: the columns and rows of one more file."""
+
+
+@dataclass
+class Sources(ABC):
+    """Writes the tables' files, one of each at a time, by lot. files, rows: so many, of each and in all."""
+
+    directory: Path
+    lots: Random
+    files: int = 0
+    rows: int = 0
+
+    def write(self) -> None:
+        self.files += 1
+        for table, (schema, rows) in self.draw().items():
+            write_file(self.directory / table, self.files, schema, rows)
+
+    @abstractmethod
+    def draw(self) -> Files:
+        """The next file of each table."""
+
+    def number(self) -> int:
+        """One that no row has."""
+        self.rows += 1
+        return self.rows
+
+
+Written = TypeVar("Written", bound=Sources)
+
+
+def app_on(spark: Any, directory: Path) -> App:
+    """An app without tables and views; with as little memory as can be asked for."""
+    lake = str(directory / "lake")
+    return App(spark, lake, workers=2, vnodes=64, ingest_tasks=1, memory_budget=MEMORY_BUDGET_MIN)
+
+
+def running(app: App, sources: Written) -> Iterator[tuple[App, Written]]:
+    """The app, while it runs, once it has taken what there is."""
+    with app:
+        app.start()
+        app.wait(timeout=120)
+        yield app, sources
 
 
 def rows_by_key(rows: pa.Table, key: str) -> Rows:

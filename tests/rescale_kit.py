@@ -104,5 +104,6 @@ def status(rescale: Json | None) -> Json:
         "views": {"planes": {"rows": 12, "keys": 12, "bytes": 3456}},
         "rescale": rescale,
         "rescales_waiting": 1,
+        "recoveries": [],
         "failure": None,
     }

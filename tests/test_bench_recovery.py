@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from upriver import cli
 from upriver.bench.commands import add_benchmarks
 from upriver.bench.events import VIEW
 from upriver.bench.nexmark_queries import Refused
+from upriver.bench.probed_load import READY
 from upriver.bench.recovery import NOT_ASKED, report
 from upriver.bench.recovery_answers import Answers, first_right
 from upriver.bench.recovery_command import recovery_options, render_recovery
@@ -189,6 +191,23 @@ def test_the_prober_writes_down_what_it_is_answered(cluster: Cluster) -> None:
     assert {row["key"] for row in found} == set(range(10))
     assert all((row["n"], row["total"]) == (row["key"] + 100, -row["key"]) for row in found)
     assert all(row["begun_at"] < row["answered_at"] for row in found)
+
+
+def test_the_process_of_a_prober_says_when_its_clock_starts_and_leaves_its_answers_in_a_file(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    result, path = tmp_path / "found.arrows", tmp_path / "task.json"
+    task = RecoveryTask(address=cluster.coordinator.address, view=VIEW, keys=list(range(10)), result=str(result))
+    path.write_text(json.dumps(asdict(task)))
+    command = [sys.executable, "-m", "upriver.bench.recovery_prober", str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        print(TOKEN, file=process.stdin, flush=True)
+        assert process.stdout.readline().strip() == READY
+        told, _ = process.communicate("epoch\n", timeout=60)
+    assert (told, process.returncode) == ("", 0)
+    assert pa.ipc.open_stream(result.read_bytes()).schema == ANSWERS
 
 
 def test_a_key_that_is_not_found_has_no_rows_and_hides_nothing(cluster: Cluster) -> None:

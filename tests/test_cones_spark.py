@@ -1,17 +1,15 @@
 """Partial views whose rows are exchanged, on real Spark: each answer is what Spark SQL says by then."""
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from partial_kit import assert_right, rows_by_key, stream, write_file
+from partial_kit import Files, Sources, app_on, assert_right, rows_by_key, running, stream
 
 from upriver.app import App
-from upriver.settings import MEMORY_BUDGET_MIN
 from upriver.spark.compare import differing_rows
 
 pytestmark = pytest.mark.spark
@@ -52,38 +50,28 @@ VIEWS = {
 BY_TOWN = "SELECT town, count(*) AS offers, count(DISTINCT shop) AS shops, max(seq) AS last FROM offers GROUP BY town"
 
 
-@dataclass
-class Sources:
-    """Writes the tables' files, one of each at a time, by lot."""
+class Clicks(Sources):
+    """Clicks on items, of which there are offers."""
 
-    directory: Path
-    lots: Random = field(default_factory=lambda: Random(11))
-    files: int = 0
-    rows: int = 0
-
-    def write(self) -> None:
-        self.files += 1
+    def draw(self) -> Files:
         draw = self.lots.randrange
-        clicks = [(self._item(), draw(USERS) or None, draw(-2, 9), self._number()) for _ in range(2_000)]
+        clicks = [(self._item(), draw(USERS) or None, draw(-2, 9), self.number()) for _ in range(2_000)]
         items = [(self._item(), _named("kind", draw(KINDS)), *self._version()) for _ in range(500)]
         offers = [
             (draw(SHOPS) or None, draw(3), self._item(), _named("town", draw(TOWNS)), *self._version())
             for _ in range(300)
         ]
-        for name, rows in (("clicks", clicks), ("items", items), ("offers", offers)):
+        drawn = {"clicks": clicks, "items": items, "offers": offers}
+        for rows in drawn.values():
             self.lots.shuffle(rows)
-            write_file(self.directory / name, self.files, SCHEMAS[name], rows)
+        return {name: (SCHEMAS[name], rows) for name, rows in drawn.items()}
 
     def _item(self) -> str | None:
         """A few items have most rows, and the null item has some."""
         return _named("item", int(ITEMS * self.lots.random() ** 2))
 
     def _version(self) -> tuple[int, str]:
-        return self._number(), self.lots.choice("UUUUD")
-
-    def _number(self) -> int:
-        self.rows += 1
-        return self.rows
+        return self.number(), self.lots.choice("UUUUD")
 
 
 def _named(what: str, number: int) -> str | None:
@@ -130,19 +118,16 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def river(spark: Any, directory: Path) -> Iterator[tuple[App, Sources]]:
+def river(spark: Any, directory: Path) -> Iterator[tuple[App, Clicks]]:
     """Three streams and partial views on them; as little memory as can be asked for."""
-    sources = Sources(directory)
+    sources = Clicks(directory, Random(11))
     sources.write()
-    with declared(spark, directory, VIEWS) as app:
-        app.start()
-        app.wait(timeout=120)
-        yield app, sources
+    yield from running(declared(spark, directory, VIEWS), sources)
 
 
 def declared(spark: Any, directory: Path, views: Collection[str]) -> App:
     """An app that is to be started."""
-    app = App(spark, str(directory / "lake"), workers=2, vnodes=64, ingest_tasks=1, memory_budget=MEMORY_BUDGET_MIN)
+    app = app_on(spark, directory)
     clicks = stream(spark, directory / "clicks", "item string, user long, n long, seq long")
     app.table("clicks", clicks, key="user", order_by="seq")
     columns = {
@@ -159,7 +144,7 @@ def declared(spark: Any, directory: Path, views: Collection[str]) -> App:
 
 
 def test_lookups_are_sparks_answers_while_keys_come_go_and_move(
-    spark: Any, directory: Path, river: tuple[App, Sources]
+    spark: Any, directory: Path, river: tuple[App, Clicks]
 ) -> None:
     app, sources = river
     lots = Random(7)
@@ -180,7 +165,7 @@ def test_lookups_are_sparks_answers_while_keys_come_go_and_move(
         assert differing_rows(app.read(name), spark.sql(sql)) == 0
 
 
-def test_it_is_told_how_keys_are_found(river: tuple[App, Sources]) -> None:
+def test_it_is_told_how_keys_are_found(river: tuple[App, Clicks]) -> None:
     app, _ = river
     found_by = {
         "kinds": ["items(kind) -> item"],
@@ -202,7 +187,7 @@ def counted(app: App) -> Mapping[str, int]:
     return counts
 
 
-def test_what_is_kept_and_why_is_counted(spark: Any, directory: Path, river: tuple[App, Sources]) -> None:
+def test_what_is_kept_and_why_is_counted(spark: Any, directory: Path, river: tuple[App, Clicks]) -> None:
     app, _ = river
     rows = spark.read.parquet(str(directory / "items")).where("kind = 'kind-1'")
     items = rows.select("item").distinct().count()
@@ -222,19 +207,19 @@ def test_what_is_kept_and_why_is_counted(spark: Any, directory: Path, river: tup
 
 
 def test_a_view_that_is_added_is_usable_at_once_and_all_are_when_the_app_starts_again(
-    spark: Any, directory: Path, river: tuple[App, Sources]
+    spark: Any, directory: Path, river: tuple[App, Clicks]
 ) -> None:
-    running, sources = river
-    running.view("by_town", BY_TOWN, key="town")
+    app, sources = river
+    app.view("by_town", BY_TOWN, key="town")
     lots = Random(3)
     truth = Truth(spark, directory)
     for _ in range(2):
-        assert_right(running, "by_town", "town", truth.of(BY_TOWN, "town"), asked(lots, "towns", 20))
-        truth.check(running, lots, 20)
+        assert_right(app, "by_town", "town", truth.of(BY_TOWN, "town"), asked(lots, "towns", 20))
+        truth.check(app, lots, 20)
         sources.write()
-        running.wait(timeout=60)
+        app.wait(timeout=60)
         truth = Truth(spark, directory)
-    running.stop()
+    app.stop()
     with declared(spark, directory, VIEWS) as again:
         again.view("by_town", BY_TOWN, key="town")
         again.start()

@@ -99,6 +99,8 @@ def survive(river: River, prober: Prober, worker: int, old: str, what: str) -> N
     river.client.lookup("sums", prober.keys, at_least=river.feed.fed, timeout=60)
     served_s = time.monotonic() - harmed.began
     river.check()
+    recoveries = river.client.status()["recoveries"]  # an executor may have had both workers
+    assert [told["served_again_s"] > 0 for told in recoveries if told["worker"] == worker][-1:] == [True]
     print(f"\n{what}: noticed after {harmed.noticed_s:.2f} s, replaced {harmed.replaced_s:.2f} s,", end=" ")
     print(f"new rows {served_s:.2f} s; the longest that a lookup waited was {prober.gap_s:.2f} s")
 

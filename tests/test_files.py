@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import fs
 
-from upriver.errors import DeclarationError, LakeInUse
+from upriver.errors import DeclarationError, LakeInUse, NotWritten
 from upriver.shell.files import UNFINISHED, Files, LocalFiles, RemoteFiles, open_files
 
 RACERS = 4
@@ -101,6 +101,13 @@ class TestEveryFilesystem:
         assert files.names("e") == []
         files.create("e/1/a", b"b")
         assert files.read("e/1/a").to_pybytes() == b"b"
+
+    def test_what_cannot_be_written_is_named(self, files: Files) -> None:
+        """A file stands where its directory should be; the file itself is not there."""
+        files.create("e", b"in the way")
+        with pytest.raises(NotWritten, match=r"lake/e/1: cannot be written \(.+\)\. Make room, or mend the disk"):
+            files.create("e/1", b"a")
+        assert files.names(UNFINISHED) == []
 
     def test_what_was_read_outlives_the_file(self, files: Files) -> None:
         files.create("a", b"still here")
@@ -256,3 +263,21 @@ def test_a_root_is_free_once_its_holder_is_killed(tmp_path: Path) -> None:
     held = files.lock()
     assert held is not None
     held.close()
+
+
+def test_a_root_on_a_full_disk_can_be_held(tmp_path: Path) -> None:
+    """It is not known by whom then."""
+    code = """
+import resource, sys
+from upriver.shell.files import LocalFiles
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+held = LocalFiles(sys.argv[1]).lock()
+print("ready", flush=True)
+sys.stdin.readline()
+held.close()
+"""
+    holder = started(code, str(tmp_path))
+    with pytest.raises(LakeInUse, match="is in use by an unknown process"):
+        LocalFiles(str(tmp_path)).lock()
+    holder.communicate("go on\n")
+    assert holder.returncode == 0

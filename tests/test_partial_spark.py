@@ -1,14 +1,13 @@
 """Partial views on real Spark: whatever is looked up, evicted and moved, each answer is what Spark SQL says by then."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from partial_kit import assert_right, rows_by_key, stream, write_file
+from partial_kit import Files, Sources, app_on, assert_right, rows_by_key, running, stream
 
 from upriver.app import App
 from upriver.errors import DeclarationError, KeyTypeError, UnknownView
@@ -41,34 +40,21 @@ FULL = {
 }
 
 
-@dataclass
-class Sources:
-    """Writes the tables' files, one of each at a time, by lot."""
+class Events(Sources):
+    """Events of keys, names of some, accounts that change."""
 
-    directory: Path
-    lots: Random = field(default_factory=lambda: Random(5))
-    files: int = 0
-    rows: int = 0
-
-    def write(self) -> None:
-        self.files += 1
-        events = [(self._key(), self._number(), self.lots.randint(-5, 50)) for _ in range(4_000)]
-        names = [(self._key(), f"name {self._number()}") for _ in range(400)]
+    def draw(self) -> Files:
+        events = [(self._key(), self.number(), self.lots.randint(-5, 50)) for _ in range(4_000)]
+        names = [(self._key(), f"name {self.number()}") for _ in range(400)]
         versions = [(self._key(), self.lots.randint(0, 2), self.lots.randint(0, 9)) for _ in range(3_000)]
-        accounts = [(*row, self._number(), self.lots.choice("UUUD")) for row in versions]
+        accounts = [(*row, self.number(), self.lots.choice("UUUD")) for row in versions]
         self.lots.shuffle(accounts)
-        tables = (("events", EVENTS, events), ("names", NAMES, names), ("accounts", ACCOUNTS, accounts))
-        for name, schema, rows in tables:
-            write_file(self.directory / name, self.files, schema, rows)
+        return {"events": (EVENTS, events), "names": (NAMES, names), "accounts": (ACCOUNTS, accounts)}
 
     def _key(self) -> str | None:
         """A few keys have most rows, and the null key has some."""
         number = int(KEYS * self.lots.random() ** 3)
         return f"key-{number}" if number else None
-
-    def _number(self) -> int:
-        self.rows += 1
-        return self.rows
 
 
 @pytest.fixture(scope="module")
@@ -77,28 +63,28 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def river(spark: Any, directory: Path) -> Iterator[tuple[App, Sources]]:
+def river(spark: Any, directory: Path) -> Iterator[tuple[App, Events]]:
     """Three streams, partial views on them, and a few that are full; as little memory as can be asked for."""
-    sources = Sources(directory)
+    sources = Events(directory, Random(5))
     sources.write()
-    with App(
-        spark, str(directory / "lake"), workers=2, vnodes=64, ingest_tasks=1, memory_budget=MEMORY_BUDGET_MIN
-    ) as app:
-        app.table("events", stream(spark, directory / "events", "k string, seq long, v long"), key="k", order_by="seq")
-        app.table("names", stream(spark, directory / "names", "k string, name string"), key="k")
-        columns = "k string, part int, amount long, seq long, op string"
-        accounts = stream(spark, directory / "accounts", columns)
-        app.table("accounts", accounts, key="k", primary_key=["k", "part"], order_by="seq", deletes="op = 'D'")
-        spoilt = spark.createDataFrame([("a", 5), ("b", 0)], "k string, v int")
-        app.table("spoilt", spoilt, key="k", on_bad_row="set_aside")
-        for name, sql in VIEWS.items():
-            app.view(name, sql, key="k")
-        app.view("sizes", FULL["sizes"], key="n")
-        app.view("whole", FULL["whole"], key="k", partial=False)
-        app.view("bad", FULL["bad"], key="k")
-        app.start()
-        app.wait(timeout=120)
-        yield app, sources
+    yield from running(declared(spark, directory), sources)
+
+
+def declared(spark: Any, directory: Path) -> App:
+    """An app that is to be started."""
+    app = app_on(spark, directory)
+    app.table("events", stream(spark, directory / "events", "k string, seq long, v long"), key="k", order_by="seq")
+    app.table("names", stream(spark, directory / "names", "k string, name string"), key="k")
+    accounts = stream(spark, directory / "accounts", "k string, part int, amount long, seq long, op string")
+    app.table("accounts", accounts, key="k", primary_key=["k", "part"], order_by="seq", deletes="op = 'D'")
+    spoilt = spark.createDataFrame([("a", 5), ("b", 0)], "k string, v int")
+    app.table("spoilt", spoilt, key="k", on_bad_row="set_aside")
+    for name, sql in VIEWS.items():
+        app.view(name, sql, key="k")
+    app.view("sizes", FULL["sizes"], key="n")
+    app.view("whole", FULL["whole"], key="k", partial=False)
+    app.view("bad", FULL["bad"], key="k")
+    return app
 
 
 class Truth:
@@ -127,7 +113,7 @@ def kept(app: App) -> dict[str, Mapping[str, int]]:
 
 
 def test_lookups_are_sparks_answers_while_keys_come_go_and_move(
-    spark: Any, directory: Path, river: tuple[App, Sources]
+    spark: Any, directory: Path, river: tuple[App, Events]
 ) -> None:
     app, sources = river
     lots = Random(7)
@@ -156,7 +142,7 @@ def is_near_budget(views: Mapping[str, Mapping[str, int]], evicted_before: int) 
 
 @pytest.mark.long
 def test_memory_stays_near_the_budget_and_nothing_is_lost_by_it(
-    spark: Any, directory: Path, river: tuple[App, Sources]
+    spark: Any, directory: Path, river: tuple[App, Events]
 ) -> None:
     app, _ = river
     truth = Truth(spark, directory)
@@ -175,7 +161,7 @@ def missed(app: App) -> int:
     return kept(app)["counts"]["missed"]
 
 
-def test_evictions_at_will(river: tuple[App, Sources]) -> None:
+def test_evictions_at_will(river: tuple[App, Events]) -> None:
     app, _ = river
     app.evict("counts")
     assert kept(app)["counts"]["present"] == 0
@@ -190,7 +176,7 @@ def test_evictions_at_will(river: tuple[App, Sources]) -> None:
     assert missed(app) == before + 1
 
 
-def test_what_cannot_be_evicted(river: tuple[App, Sources]) -> None:
+def test_what_cannot_be_evicted(river: tuple[App, Events]) -> None:
     app, _ = river
     with pytest.raises(UnknownView, match="typo"):
         app.evict("typo")
@@ -203,7 +189,7 @@ def test_what_cannot_be_evicted(river: tuple[App, Sources]) -> None:
             app.evict(name)
 
 
-def test_explain_says_which_views_are_partial_and_why_others_are_not(river: tuple[App, Sources]) -> None:
+def test_explain_says_which_views_are_partial_and_why_others_are_not(river: tuple[App, Events]) -> None:
     app, _ = river
     for name in VIEWS:
         assert "state: partial (a key is kept from its first lookup on" in app.explain(name)
@@ -215,7 +201,7 @@ def test_explain_says_which_views_are_partial_and_why_others_are_not(river: tupl
         assert "state: partial" not in app.explain(name)
 
 
-def test_full_views_beside_them_are_read_as_ever(spark: Any, directory: Path, river: tuple[App, Sources]) -> None:
+def test_full_views_beside_them_are_read_as_ever(spark: Any, directory: Path, river: tuple[App, Events]) -> None:
     app, _ = river
     spark.read.parquet(str(directory / "names")).createOrReplaceTempView("names")
     for name in ("sizes", "whole"):

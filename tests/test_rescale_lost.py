@@ -101,3 +101,5 @@ def test_a_worker_that_stood_still_for_too_long_is_replaced(spark: Any, app: App
         with suppress(ProcessLookupError):  # Spark has killed it
             os.kill(process, signal.SIGCONT)
     check_all(spark, app)
+    (recovery,) = app.status()["recoveries"]
+    assert (recovery["worker"], recovery["served_again_s"] > 0) == (0, True)

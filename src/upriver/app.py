@@ -259,7 +259,7 @@ class App:
     def start(self, *, timeout: float = 120.0) -> Self:
         """Start workers and ingest; returns when every worker is up, in at most ``timeout`` seconds.
 
-        Raises TooFewSlots, LakeInUse, DeclarationError if the lake holds something else, ClusterError.
+        Raises TooFewSlots, LakeInUse, NotWritten, DeclarationError if the lake holds something else, ClusterError.
         """
         self._check_declaring("river")
         if not self._sources:
@@ -373,7 +373,8 @@ class App:
         return self._running().checkpoint(timeout)
 
     def status(self) -> dict[str, Any]:
-        """Epoch, workers, map version, and per view its rows, keys and bytes, the last checkpoint, as a plain dict."""
+        """Epoch, workers, map version, and per view its rows, keys and bytes, the last checkpoint, and the workers that
+        were lost of late, with the seconds until their keys were served again; as a plain dict."""
         return self._running().status()
 
     def explain(self, view: str) -> str:

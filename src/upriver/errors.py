@@ -59,6 +59,10 @@ class CorruptFile(LakeError):
     """A file is torn, damaged, foreign or of another schema; the message names it."""
 
 
+class NotWritten(LakeError):
+    """The lake took no more: its disk is full, or fails. The message names the file and says what helps."""
+
+
 class LakeInUse(LakeError):
     """Another driver owns the root."""
 

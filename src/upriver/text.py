@@ -131,17 +131,32 @@ def render_report(report: Mapping[str, Any]) -> str:
 
 
 def render_status(status: Mapping[str, Any]) -> str:
-    """What ``App.status`` gives: workers, views, and the rescale that is on."""
+    """What ``App.status`` gives: workers, views, workers that were lost, and the rescale that is on."""
     lines = [f"epoch {status['epoch']} of {status['published']} published, map version {status['map_version']}"]
     workers = [[str(w[name]) for name in ("worker", "address", "epoch", "vnodes")] for w in status["workers"]]
     lines.append(render_rows(["worker", "address", "epoch", "vnodes"], workers, [True, False, True, True]))
     views = [[name, *(f"{n[what]:,}" for what in ("rows", "keys", "bytes"))] for name, n in status["views"].items()]
     lines.append(render_rows(["view", "rows", "keys", "bytes"], views, [False, True, True, True]))
+    if status["recoveries"]:
+        lines.append(_recoveries(status["recoveries"]))
     if status["rescale"] is not None:
         lines.append(render_progress(status["rescale"]))
     if status["rescales_waiting"]:
         lines.append(f"rescales that wait: {status['rescales_waiting']}")
     return "\n".join(lines)
+
+
+def _recoveries(recoveries: Sequence[Mapping[str, Any]]) -> str:
+    """The workers that were lost of late."""
+    rows = [
+        [
+            str(recovery["worker"]),
+            f"{recovery['noticed_ago_s']:.0f} s ago",
+            "not yet" if recovery["served_again_s"] is None else f"after {recovery['served_again_s']:.3f} s",
+        ]
+        for recovery in recoveries
+    ]
+    return render_rows(["lost worker", "noticed", "served again"], rows, [True, True, True])
 
 
 # Text that changes

@@ -6,20 +6,17 @@ or has failed, and no sooner than ``EVERY_S`` after it began. Nothing is judged 
 """
 
 import collections
-import gc
-import json
 import sys
 import threading
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
-from upriver.bench.probed_load import READY
-from upriver.client import Client, connect
+from upriver.bench.prober_process import run_prober
+from upriver.client import Client
 from upriver.errors import UpriverError
 
 KEYS_TOGETHER = 4
@@ -58,19 +55,6 @@ class RecoveryTask:
     keys: Sequence[int]
     result: str
     seed: int = 1
-
-
-def main() -> None:
-    """Do what the command line's file says, until stdin ends."""
-    task = RecoveryTask(**json.loads(Path(sys.argv[1]).read_text()))
-    with connect(task.address, sys.stdin.readline().strip()) as client:
-        prober = RecoveryProber(client, task)
-        prober.warm_up()
-        gc.disable()  # a collection would count as a slow lookup; what piles up here is small, and no garbage
-        print(READY, flush=True)
-        answers = prober.probe(sys.stdin)
-    with pa.OSFile(task.result, "wb") as sink, pa.ipc.new_stream(sink, ANSWERS) as stream:
-        stream.write_table(answers)
 
 
 class RecoveryProber:
@@ -123,4 +107,4 @@ class RecoveryProber:
 
 
 if __name__ == "__main__":
-    main()
+    run_prober(RecoveryTask, RecoveryProber)

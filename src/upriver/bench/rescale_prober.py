@@ -6,7 +6,6 @@ its time counts from when it was due. So a view that stands still makes every lo
 meanwhile, not only the one that found it so.
 """
 
-import gc
 import itertools
 import json
 import sys
@@ -15,13 +14,12 @@ import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
-from upriver.bench.probed_load import READY
-from upriver.client import Client, connect
+from upriver.bench.prober_process import run_prober
+from upriver.client import Client
 from upriver.errors import UpriverError
 
 WARM_UP = 200
@@ -55,19 +53,6 @@ class ProbeTask:
     per_s: float
     result: str
     seed: int = 1
-
-
-def main() -> None:
-    """Do what the command line's file says, until stdin ends."""
-    task = ProbeTask(**json.loads(Path(sys.argv[1]).read_text()))
-    with connect(task.address, sys.stdin.readline().strip()) as client:
-        prober = Prober(client, task)
-        prober.warm_up()
-        gc.disable()  # a collection would count as a slow lookup; what piles up here is small, and no garbage
-        print(READY, flush=True)
-        probes = prober.probe(sys.stdin)
-    with pa.OSFile(task.result, "wb") as sink, pa.ipc.new_stream(sink, PROBES) as stream:
-        stream.write_table(probes)
 
 
 class Prober:
@@ -120,4 +105,4 @@ class Prober:
 
 
 if __name__ == "__main__":
-    main()
+    run_prober(ProbeTask, Prober)

@@ -6,7 +6,6 @@ and the time of each counts from when it came. As in the papers, those that come
 one lookup. Beside them some keys are read one at a time.
 """
 
-import gc
 import json
 import sys
 import threading
@@ -14,16 +13,15 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from upriver.bench.probed_load import READY
+from upriver.bench.prober_process import run_prober
 from upriver.bench.vote_model import VIEW, KeyArray, Popularity, titles
-from upriver.client import Client, connect
+from upriver.client import Client
 from upriver.errors import UpriverError
 
 WARM_UP = 50
@@ -74,19 +72,6 @@ class VoteTask:
     misses_per_s: float
     result: str
     seed: int
-
-
-def main() -> None:
-    """Do what the command line's file says, until stdin ends."""
-    task = VoteTask(**json.loads(Path(sys.argv[1]).read_text()))
-    with connect(task.address, sys.stdin.readline().strip()) as client:
-        prober = VoteProber(client, task)
-        prober.warm_up()
-        gc.disable()  # a collection would count as a slow lookup; what piles up here is small, and no garbage
-        print(READY, flush=True)
-        answers = prober.probe(sys.stdin)
-    with pa.OSFile(task.result, "wb") as sink, pa.ipc.new_stream(sink, ANSWERS) as stream:
-        stream.write_table(answers)
 
 
 class VoteProber:
@@ -192,4 +177,4 @@ def counted(rows: pa.Table, keys: KeyArray) -> KeyArray:
 
 
 if __name__ == "__main__":
-    main()
+    run_prober(VoteTask, VoteProber)

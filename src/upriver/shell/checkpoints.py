@@ -42,7 +42,7 @@ def checkpoint_path(epoch: Epoch) -> str:
 
 def publish(lake: OwnedLake, checkpoint: Checkpoint) -> None:
     """Commit a checkpoint. Raises LakeInUse if another driver has taken the root over, or this epoch has one already;
-    ProtocolError if its files, or the base that it names, are not there; OSError if it cannot be written.
+    ProtocolError if its files, or the base that it names, are not there; NotWritten if the lake takes no more.
     """
     there = set(lake.files.names(checkpoint_directory(checkpoint.epoch)))
     if missing := [file.name for file in checkpoint.files if file.name not in there]:  # V2

@@ -49,6 +49,7 @@ from upriver.machines.standby_messages import TookOver
 from upriver.machines.strategies import Strategy
 from upriver.shell.checkpoint_keeper import CheckpointKeeper
 from upriver.shell.lake import Manifest
+from upriver.shell.recoveries import Recoveries
 from upriver.shell.rescale_desk import RescaleDesk
 from upriver.shell.wire import error_from_json
 from upriver.vnodes import VnodeMap
@@ -107,6 +108,7 @@ class CoordinatorLoop:
         self._undone: dict[int, threading.Event] = {}
         """By ticket, what somebody waits for, or has waited for in vain."""
         self._desk = RescaleDesk()
+        self._recoveries = Recoveries()
         self._changed = threading.Condition()
         """Guards and announces ``_ended``, ``_failure``, ``_joined`` and ``_desk``."""
         self._ended = Epoch(0)
@@ -191,7 +193,7 @@ class CoordinatorLoop:
             reached = self._changed.wait_for(lambda: self._failure or self._stands_at(epoch), seconds)
             self._raise_failure()
         if not reached:
-            behind = {m.worker: m.finished for m in self._members() if m.finished < epoch}
+            behind = {m.worker: m.finished for m in self._machine.members.values() if m.finished < epoch}
             raise WaitTimeout(f"epoch {epoch} is not reflected by every worker: they stand at {behind or 'no worker'}")
 
     def _stands_at(self, epoch: Epoch) -> bool:
@@ -295,13 +297,12 @@ class CoordinatorLoop:
             joined = [self._joined[incarnation] for incarnation in sorted(self._joined)]
         return {member.worker: member.address for member in joined}
 
-    def _members(self) -> list[Any]:
-        return list(self._machine.members.values())
-
     def status(self) -> dict[str, Any]:
         """Epochs, workers and what the views hold, as last reported."""
         addresses = self.addresses()
-        members = {member.worker: member for member in self._members()}
+        members = self._machine.members
+        with self._changed:
+            rescales = self._desk.status()
         workers = [
             {
                 "worker": int(worker),
@@ -317,21 +318,18 @@ class CoordinatorLoop:
             "workers": workers,
             "map_version": int(self._machine.vnode_map.version),
             "views": {plan.name: _total(plan, members.values()) for plan in self._machine.plans},
-            **self._rescale_status(),
+            **rescales,
+            "recoveries": self._recoveries.status(),
             "standbys": dict(self._machine.leader.standing()),
             "checkpoint": None if self._keeper is None else self._keeper.status(),
             "failure": str(self._failure) if self._failure else None,
         }
 
-    def _rescale_status(self) -> dict[str, Any]:
-        with self._changed:
-            case = self._desk.on()
-            return {"rescale": case.progress() if case else None, "rescales_waiting": self._desk.waiting()}
-
     def stop(self, seconds: float) -> bool:
         """Retire all workers and end the loop; whether all have gone in time."""
+        self._recoveries.end()
         self._inbox.put(StopAsked())
-        members = {member.incarnation for member in self._members()}
+        members = {member.incarnation for member in self._machine.members.values()}
         with self._changed:
             for incarnation, joined in self._joined.items():
                 if incarnation not in members:
@@ -354,6 +352,7 @@ class CoordinatorLoop:
             try:
                 for action in self._machine.step(event):
                     self._carry_out(action)
+                self._recoveries.look(self._machine.cluster)
             except Exception as error:  # a fault of ours: nobody shall wait in vain
                 self.fail(error if isinstance(error, UpriverError) else ProtocolError(repr(error)))
 

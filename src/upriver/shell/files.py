@@ -16,7 +16,7 @@ from typing import IO, Protocol
 import pyarrow as pa
 from pyarrow import fs
 
-from upriver.errors import DeclarationError, LakeInUse
+from upriver.errors import DeclarationError, LakeInUse, NotWritten
 
 UNFINISHED = "unfinished"
 """Directory of what is being written. A process that dies leaves it there, for the next owner of the root to sweep."""
@@ -26,7 +26,8 @@ class Files(Protocol):
     """Files under one root."""
 
     def create(self, path: str, content: bytes | pa.Buffer) -> None:
-        """Write a new file; it is never seen half-written. Raises FileExistsError if it is there already."""
+        """Write a new file; it is never seen half-written. Raises FileExistsError if it is there already, NotWritten if
+        the filesystem does not take it."""
 
     def read(self, path: str) -> pa.Buffer:
         """The file's bytes; mapped, not read, where the filesystem can. Raises FileNotFoundError."""
@@ -41,7 +42,7 @@ class Files(Protocol):
         """Remove a directory if nothing is in it; no error if something is, or if it is not there."""
 
     def lock(self) -> IO[str] | None:
-        """Take the root for this process until it ends or the returned file is closed. Raises LakeInUse."""
+        """Take the root for this process until it ends or the returned file is closed. Raises LakeInUse, NotWritten."""
 
 
 def open_files(root: str) -> Files:
@@ -68,6 +69,10 @@ class LocalFiles:
 
     def create(self, path: str, content: bytes | pa.Buffer) -> None:
         target = os.path.join(self._root, path)
+        with _writing(target):
+            self._create(target, content)
+
+    def _create(self, target: str, content: bytes | pa.Buffer) -> None:
         _ensure_directory(os.path.dirname(target))
         _ensure_directory(os.path.join(self._root, UNFINISHED))
         with _unfinished(self) as name:
@@ -103,9 +108,11 @@ class LocalFiles:
                 raise
 
     def lock(self) -> IO[str] | None:
-        os.makedirs(self._root, exist_ok=True)
-        # The kernel frees this lock when the process dies, however it dies.
-        file = open(os.path.join(self._root, ".lock"), "a+", encoding="utf-8")  # noqa: SIM115
+        path = os.path.join(self._root, ".lock")
+        with _writing(path):
+            _ensure_directory(self._root)
+            # The kernel frees this lock when the process dies, however it dies.
+            file = open(path, "a+", encoding="utf-8")  # noqa: SIM115
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -113,9 +120,9 @@ class LocalFiles:
             holder = file.read().strip() or "an unknown process"
             file.close()
             raise LakeInUse(f"{self._root} is in use by {holder}; stop it, or choose another root") from error
-        file.truncate(0)
-        file.write(f"process {os.getpid()} on {socket.gethostname()}")
-        file.flush()
+        with suppress(OSError):  # a full disk: those who are refused will not know by whom
+            file.truncate(0)
+            os.write(file.fileno(), f"process {os.getpid()} on {socket.gethostname()}".encode())
         return file
 
 
@@ -132,14 +139,24 @@ class RemoteFiles:
 
     def create(self, path: str, content: bytes | pa.Buffer) -> None:
         target = f"{self._root}/{path}"
+        with _writing(target):
+            self._create(target, content)
+
+    def _create(self, target: str, content: bytes | pa.Buffer) -> None:
         if self._fs.get_file_info(target).type != fs.FileType.NotFound:
             raise FileExistsError(target)
-        self._fs.create_dir(target.rpartition("/")[0], recursive=True)
-        self._fs.create_dir(f"{self._root}/{UNFINISHED}", recursive=True)
+        self._ensure_directory(target.rpartition("/")[0])
+        self._ensure_directory(f"{self._root}/{UNFINISHED}")
         with _unfinished(self) as name:
             with self._fs.open_output_stream(f"{self._root}/{name}") as file:
                 file.write(content)
             self._fs.move(f"{self._root}/{name}", target)
+
+    def _ensure_directory(self, directory: str) -> None:
+        try:
+            self._fs.create_dir(directory, recursive=True)
+        except FileExistsError:
+            raise _in_the_way(directory) from None
 
     def read(self, path: str) -> pa.Buffer:
         with self._fs.open_input_file(f"{self._root}/{path}") as file:
@@ -167,6 +184,21 @@ class RemoteFiles:
 
 
 @contextmanager
+def _writing(path: str) -> Iterator[None]:
+    """Say of what file it is that it could not be written, and what helps."""
+    try:
+        yield
+    except FileExistsError:
+        raise
+    except (OSError, pa.ArrowException) as error:
+        why = getattr(error, "strerror", None) or error
+        raise NotWritten(
+            f"{path}: cannot be written ({why}). Make room, or mend the disk; if the app has failed, start it again on "
+            f"the same root: it goes on where it was"
+        ) from error
+
+
+@contextmanager
 def _unfinished(files: Files) -> Iterator[str]:
     """A path of its own to write to, gone in the end."""
     path = f"{UNFINISHED}/{uuid.uuid4().hex}"
@@ -182,8 +214,17 @@ def _ensure_directory(directory: str) -> None:
         return
     parent = os.path.dirname(directory)
     _ensure_directory(parent)
-    os.makedirs(directory, exist_ok=True)  # another may have made it by now
+    try:
+        os.mkdir(directory)
+    except FileExistsError:
+        if not os.path.isdir(directory):  # else another has made it by now
+            raise _in_the_way(directory) from None
     _sync_directory(parent)
+
+
+def _in_the_way(directory: str) -> NotADirectoryError:
+    """Not a FileExistsError: that says that the very file which is to be created is there."""
+    return NotADirectoryError(errno.ENOTDIR, f"{directory} is not a directory")
 
 
 def _sync_directory(directory: str) -> None:

@@ -43,7 +43,7 @@ class OwnedLake(Lake):
         return term
 
     def write_record(self, path: str, record: Mapping[str, Any]) -> None:
-        """Create a JSON file. Raises FileExistsError."""
+        """Create a JSON file. Raises FileExistsError, NotWritten."""
         self.files.create(path, sealed(record))
 
     def publish(self, manifest: Manifest) -> None:

@@ -46,7 +46,7 @@ class Rejected:
         """Set rows aside; when this returns they are in the lake. Whoever adds the same again adds nothing.
 
         rows: with the table's schema, of one epoch and one edge into the view; of rows that are equal, all. errors:
-        what is wrong with each. A row that is met on several edges is read once.
+        what is wrong with each. A row that is met on several edges is read once. Raises NotWritten.
         """
         if not rows.num_rows:
             return

@@ -174,9 +174,10 @@ class RescaleDesk:
         """The rescale that is on."""
         return next((case for case in self._cases.values() if case.is_on), None)
 
-    def waiting(self) -> int:
-        """How many have not begun."""
-        return sum(case.state == QUEUED for case in self._cases.values())
+    def status(self) -> dict[str, Any]:
+        """rescale: how far the one that is on is. rescales_waiting: how many have not begun."""
+        case, waiting = self.on(), sum(case.state == QUEUED for case in self._cases.values())
+        return {"rescale": case.progress() if case else None, "rescales_waiting": waiting}
 
     def case(self, ticket: int) -> Case:
         """Raises UserError for a ticket that is not known."""

@@ -43,7 +43,7 @@ class StateFiles:
         self._completed: list[StateFile] = []
 
     def add(self, region: str, chunk: StateChunk) -> None:
-        """Take a chunk of keys that no other chunk of this checkpoint has. Raises OSError, ProtocolError."""
+        """Take a chunk of keys that no other chunk of this checkpoint has. Raises NotWritten, ProtocolError."""
         if not len(chunk.keys):
             return
         growing = self._growing.setdefault(region, _Growing(region))
@@ -53,7 +53,7 @@ class StateFiles:
             self._complete(longest)
 
     def complete(self) -> tuple[StateFile, ...]:
-        """All files, now that all chunks were given. Raises OSError, ProtocolError."""
+        """All files, now that all chunks were given. Raises NotWritten, ProtocolError."""
         for growing in tuple(self._growing.values()):
             self._complete(growing)
         return tuple(self._completed)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 from uuid import uuid4
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
@@ -155,15 +156,29 @@ class StreamIngest:
         self._query: StreamingQuery | None = None
         self._drain: Drain | None = None
         self._started = threading.Event()
+        self._failure: UpriverError | None = None
+        """Of ours, with which the query has failed: Spark has it, too, among the lines of its stack."""
 
     def start(self) -> None:
         """Start the query; its checkpoint lies in the lake."""
-        writer = self._rows.writeStream.queryName(f"upriver-{self._table}").foreachBatch(self._publish_batch)
+        writer = self._rows.writeStream.queryName(f"upriver-{self._table}").foreachBatch(self._take)
         if self._trigger:
             writer = writer.trigger(**self._trigger)
-        self._query = writer.option("checkpointLocation", f"{self._layout.root}/ingest/{self._table}").start()
+        self._query = writer.option("checkpointLocation", self._checkpoint).start()
         self._drain = Drain(self._query)
         self._started.set()
+
+    @property
+    def _checkpoint(self) -> str:
+        """Where Spark writes what it has taken."""
+        return f"{self._layout.root}/ingest/{self._table}"
+
+    def _take(self, rows: DataFrame, batch: int) -> None:
+        try:
+            self._publish_batch(rows, batch)
+        except UpriverError as error:
+            self._failure = error
+            raise
 
     def _publish_batch(self, rows: DataFrame, batch: int) -> None:
         self._started.wait()
@@ -177,7 +192,7 @@ class StreamIngest:
             )
         if before not in (None, query):  # I3
             raise DeclarationError(
-                f"table {table!r}: its Spark checkpoint ({self._layout.root}/ingest/{table}) is not the one its "
+                f"table {table!r}: its Spark checkpoint ({self._checkpoint}) is not the one its "
                 f"rows came from, so they would come twice; restore the checkpoint, or start on another root"
             )
         if batch <= self._log.last_batch(table):  # I2
@@ -190,9 +205,18 @@ class StreamIngest:
         drained = self._drain.wait(seconds_left)
         cause = self._query.exception()
         if cause is not None:
-            raise IngestFailed(f"table {self._table!r}: its Spark query has failed: {cause}") from cause
+            why = self._failure or self._of_spark(cause)
+            raise IngestFailed(f"table {self._table!r}: its Spark query has failed: {why}") from cause
         if not drained:
             raise WaitTimeout(f"table {self._table!r}: its source has rows that Spark has not taken yet; wait longer")
+
+    def _of_spark(self, cause: StreamingQueryException) -> str:
+        """What Spark says, without its plans. It may be that it could not write, and it does not say where."""
+        said, _, _ = str(cause).partition("\n=== Streaming Query ===")
+        return (
+            f"{said.strip()} (its checkpoint is {self._checkpoint}). When the cause is mended, start the app again on "
+            f"the same root: it goes on where it was"
+        )
 
     def stop(self) -> None:
         """Stop the query; a batch in flight is abandoned and comes again when the app next starts."""

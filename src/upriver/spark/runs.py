@@ -15,6 +15,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 from pyspark import TaskContext
+from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
@@ -25,6 +26,7 @@ from upriver.ids import Channel
 from upriver.shell.files import Files, open_files
 from upriver.shell.lake import Lake
 from upriver.spark.packing import PACK_BYTES_MAX, PACK_ROWS_MAX, PACKED_SQL, Shelves, pack, unpack
+from upriver.spark.task_errors import raised_in_task
 from upriver.state.runs import HASH_COLUMN, RunInfo, describe_run, encode_run, run_schema
 
 RUN_ROWS_MAX = 4_000_000
@@ -76,8 +78,8 @@ def check_columns(schema: pa.Schema, table: str) -> None:
 def write_runs(rows: DataFrame, writer: RunWriter) -> dict[Channel, tuple[RunInfo, ...]]:
     """Write a batch's runs with one Spark job; when this returns they are in the lake, and in no manifest.
 
-    Each of the writer's lots is all of ``rows``. Raises what the job raises; files that it has written by then are
-    swept when the app next starts.
+    Each of the writer's lots is all of ``rows``. Raises NotWritten if the lake takes no more, or what else the job
+    raises; files that it has written by then are swept when the app next starts.
     """
     lots = _written(_packed(rows, writer), writer)
     return {writer.channel(lot): runs for lot, runs in enumerate(lots)}
@@ -88,7 +90,7 @@ def rewrite_runs(
 ) -> list[tuple[RunInfo, ...]]:
     """Write rows that are in the lake once more, with one Spark job: lot ``n`` is the rows of the runs ``sources[n]``.
 
-    Returns the runs of each lot, which no manifest names. Raises what the job raises.
+    Returns the runs of each lot, which no manifest names. Raises as :func:`write_runs`.
     """
     named = [(lot, json.dumps(run.to_json())) for lot, runs in enumerate(sources) for run in runs]
     tasks = max(1, min(writer.groups, len(named)))
@@ -98,7 +100,11 @@ def rewrite_runs(
 
 def _written(packed: DataFrame, writer: RunWriter) -> list[tuple[RunInfo, ...]]:
     """Each lot's runs, once they are in the lake."""
-    written = _in_order(packed, writer).mapInArrow(partial(write_partition, writer), "lot int, run string").collect()
+    job = _in_order(packed, writer).mapInArrow(partial(write_partition, writer), "lot int, run string")
+    try:
+        written = job.collect()
+    except PythonException as error:
+        raise raised_in_task(error) from error
     runs: list[list[RunInfo]] = [[] for _ in writer.lots]
     for row in written:
         runs[row["lot"]].append(RunInfo.from_json(json.loads(row["run"])))

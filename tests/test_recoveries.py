@@ -1,0 +1,126 @@
+"""What people are told of workers that were lost, beside a coordinator machine that lives through it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from checkpoints_kit import checkpointing, found, restored
+from coordinator_kit import BOTH, UP, anew, came, coordinator, finished, gone, met, published, said, wanted
+from rescale_kit import status
+from stages_kit import STAGED
+
+from upriver.ids import Epoch
+from upriver.machines.coordinator import CoordinatorMachine
+from upriver.machines.coordinator_events import CoordinatorEvent
+from upriver.machines.messages import EpochFinished, StageDone
+from upriver.machines.strategies import Strategy
+from upriver.shell.recoveries import RECOVERIES_KEPT_MAX, Recoveries
+from upriver.text import render_status
+
+
+class Watched:
+    """A machine whose steps take a second each, looked at after each."""
+
+    def __init__(self, machine: CoordinatorMachine) -> None:
+        self.machine = machine
+        self.now = 100.0
+        self.recoveries = Recoveries(lambda: self.now)
+        self.recoveries.look(machine.cluster)
+
+    def live(self, *events: CoordinatorEvent) -> list[tuple[int, float, float | None]]:
+        """Live through these; what is told then."""
+        for event in events:
+            self.now += 1.0
+            self.machine.step(event)
+            self.recoveries.look(self.machine.cluster)
+        told = self.recoveries.status()
+        return [(each["worker"], each["noticed_ago_s"], each["served_again_s"]) for each in told]
+
+
+@pytest.fixture
+def river() -> Watched:
+    """Two workers that have finished an epoch."""
+    return Watched(coordinator(*BOTH, published(1), finished(1, 1), finished(2, 1)))
+
+
+def test_nothing_is_told_where_nobody_was_lost(river: Watched) -> None:
+    assert Watched(coordinator()).live(*BOTH) == []
+    assert river.live(published(2), finished(1, 2)) == []
+
+
+def test_keys_are_served_again_when_what_was_published_by_then_is_reflected(river: Watched) -> None:
+    assert river.live(gone(2)) == [(1, 0.0, None)]
+    assert river.live(published(2), came(1, 3)) == [(1, 2.0, None)]
+    assert river.live(published(3), finished(3, 1)) == [(1, 4.0, None)]
+    assert river.live(finished(3, 2)) == [(1, 5.0, 5.0)]
+    assert river.live(finished(3, 3)) == [(1, 6.0, 5.0)]
+
+
+def test_one_who_is_replaced_before_his_channel_has_closed_was_lost(river: Watched) -> None:
+    assert river.live(came(1, 3), gone(2)) == [(1, 1.0, None)]
+    assert river.live(finished(3, 1)) == [(1, 2.0, 2.0)]
+
+
+def test_one_who_is_lost_again_before_he_serves_is_told_of_once(river: Watched) -> None:
+    assert river.live(gone(2), came(1, 3), gone(3)) == [(1, 2.0, None)]
+    assert river.live(came(1, 4), finished(4, 1)) == [(1, 4.0, 4.0)]
+    assert river.live(gone(4)) == [(1, 5.0, 4.0), (1, 0.0, None)]
+
+
+def test_what_checkpoints_have_is_to_be_restored_first() -> None:
+    river = Watched(checkpointing(*BOTH, restored(1), restored(2), checkpoints=[found(1)]))
+    assert river.live(gone(1), came(0, 3)) == [(0, 1.0, None)]
+    assert river.live(restored(3)) == [(0, 2.0, 2.0)]
+
+
+def test_where_keys_move_all_begin_anew_and_the_joiner_is_told_of_no_more() -> None:
+    river = Watched(coordinator(published(1), *UP[:2], finished(1, 1), finished(2, 1), *UP[2:]))
+    assert river.live(gone(3)) == []
+    river = Watched(coordinator(published(1), *UP[:2], finished(1, 1), finished(2, 1), *UP[2:]))
+    assert river.live(gone(2), came(1, 4), anew(1)) == [(1, 2.0, None)]
+    assert river.live(finished(4, 1)) == [(1, 3.0, 3.0)]
+
+
+def test_who_leaves_by_a_rescale_was_not_lost(river: Watched) -> None:
+    assert river.live(wanted(1, workers=1, strategy=Strategy.RESTART), anew(1), finished(1, 1), gone(2)) == []
+
+
+def staged_epoch(epoch: int, *incarnations: int) -> Sequence[CoordinatorEvent]:
+    """A whole epoch of no rows, through both stages."""
+    none: Any = {"epoch": Epoch(epoch), "applied": {}}
+    steps = [
+        EpochFinished(**none, read={}, stats={}),
+        *(StageDone(epoch=Epoch(epoch), stage=stage, stats={}) for stage in (0, 1)),
+    ]
+    return [said(incarnation, step) for step in steps for incarnation in incarnations]
+
+
+def test_exchanged_rows_are_reflected_when_the_epoch_is_over() -> None:
+    machine = coordinator(*BOTH, met(1), met(2), published(1), plans=[STAGED])
+    river = Watched(machine)
+    assert river.live(*staged_epoch(1, 1, 2)) == []
+    river.live(gone(2), came(1, 3), anew(1), met(1, meeting=2), met(3, meeting=2))
+    *most, last = staged_epoch(1, 1, 3)
+    assert river.live(*most) == [(1, 9.0, None)]
+    assert river.live(last) == [(1, 10.0, 10.0)]
+
+
+def test_the_oldest_are_forgotten(river: Watched) -> None:
+    for incarnation in range(2, RECOVERIES_KEPT_MAX + 5):
+        told = river.live(gone(incarnation), came(1, incarnation + 1), finished(incarnation + 1, 1))
+    assert len(told) == RECOVERIES_KEPT_MAX
+    assert told[-1] == (1, 2.0, 2.0)
+
+
+def test_those_who_are_sent_at_the_end_were_not_lost(river: Watched) -> None:
+    river.recoveries.end()
+    assert river.live(gone(1), gone(2)) == []
+
+
+def test_the_status_shows_them(river: Watched) -> None:
+    river.live(gone(2), came(1, 3), finished(3, 1), gone(1))
+    shown = render_status({**status(None), "recoveries": river.recoveries.status()})
+    assert "lost worker  noticed   served again\n" in shown
+    assert "          1  3 s ago  after 2.000 s\n" in shown
+    assert "          0  0 s ago        not yet" in shown
+    assert "lost" not in render_status(status(None))
