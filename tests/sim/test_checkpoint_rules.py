@@ -58,6 +58,7 @@ CAUGHT_BY: Mapping[str, tuple[set[str], Mapping[str, Any]]] = {
     "v5_keys_stay": ({"nobody_is_left_waiting", "machines_do_not_fail", "checkpoints_equal_the_oracle"}, CALM),
     "v6_given_up_when_torn": ({"nobody_is_left_waiting"}, {**DENSE, "crash": 0.1}),
     "v8_dropped_have_changed": ({"checkpoints_equal_the_oracle"}, {**CALM, "rescale": 0.0, "spoil": 0.3, "copy": 3.0}),
+    "v9_whole_after_losses": ({"checkpoints_equal_the_oracle"}, {**CALM, "rescale": 1.0, "sizes": (3, 8, 20)}),
 }
 """By rule: which checkers may see that it is off, and weather in which they do."""
 

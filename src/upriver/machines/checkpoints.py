@@ -89,7 +89,8 @@ class Checkpoints:
         if at <= self._newest() or cluster.keeps_only_what_is_read:  # there is nothing more to be kept
             self._serve(at)
             return
-        base = chain[0] if chain and not self._is_long() else None
+        lacks = cluster.has_lost_changes and cluster.rules.v9_whole_after_losses  # V9
+        base = chain[0] if chain and not (lacks or self._is_long()) else None
         self._last += 1
         self._taking = Taking(number=self._last, at=at, base=base, workers=cluster.workers)
         for worker in cluster.workers:
@@ -141,6 +142,7 @@ class Checkpoints:
         if taking is None:
             return
         cluster, self._taking = self._cluster, None
+        cluster.has_lost_changes &= taking.base is not None
         chain = cluster.chain or ()
         keys = sum(file.keys for file in event.files)
         self._keys = [keys] if taking.base is None else [*self._keys, keys]

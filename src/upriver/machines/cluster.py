@@ -66,6 +66,8 @@ class Cluster:
     """Others may take over from who is lost, as of the last epoch's end."""
     chain: tuple[Epoch, ...] | None = None
     """Checkpoints to begin with, newest first; ``None``: none are ever taken."""
+    has_lost_changes: bool = False
+    """V9: who has gone knew which keys have changed since the newest checkpoint, and nobody else does."""
     serve_from: Epoch = field(default=Epoch(0))
     """What was published when all began anew: some of it may have been seen by then."""
     members: dict[WorkerId, Member] = field(default_factory=dict)
@@ -152,7 +154,9 @@ class Cluster:
         self.tell(member, assign)
 
     def start_anew(self) -> None:
-        """All workers begin from the newest checkpoint, or from nothing, as another generation."""
+        """All workers begin from the newest checkpoint, or from nothing, as another generation. They know, then, what
+        changes from there on."""
+        self.has_lost_changes = False
         self.generation += 1
         self.born = self.generation
         self.serve_from = self.ledger.published

@@ -286,7 +286,9 @@ class CoordinatorMachine:
         member = self.cluster.of_incarnation(incarnation)
         if member is None:
             return
-        others_take_over = self._rescales.leaves_room and not self._is_torn and self._leader.can_replace(member)
+        others_take_over = (
+            self._rescales.lets_others_take_over and not self._is_torn and self._leader.can_replace(member)
+        )
         if not (self._stopping or others_take_over):
             self._tear()  # while it is known what was opened for it
         self._checkpoints.torn()
@@ -392,7 +394,7 @@ class CoordinatorMachine:
     def _channel_lost(self, member: Member, message: PeersLost) -> None:
         """If the peer may be lost, and others can take over from it, it is asked first whether it is there."""
         self._meetings.forget()
-        if not (self._rescales.leaves_room and not self._is_torn and self._leader.doubts(message.peer)):
+        if not (self._rescales.lets_others_take_over and not self._is_torn and self._leader.doubts(message.peer)):
             self._tear()
         self._rescales.channel_lost(member, message)
 

@@ -121,12 +121,15 @@ class Leader:
         if self._learning is not None and self._learning.leaving:
             self._learning.overdue = self._is_due = True
 
-    def stop_learning(self) -> frozenset[WorkerId]:
-        """All is learned; who leaves."""
-        learning, self._learning = self._learning, None
+    @property
+    def leaving(self) -> frozenset[WorkerId]:
+        """Who is to end with nothing."""
+        return frozenset() if self._learning is None else self._learning.leaving
+
+    def stop_learning(self) -> None:
+        self._learning = None
         self._is_due = True
         self._follow()
-        return frozenset() if learning is None else learning.leaving
 
     # What happens
 
@@ -273,6 +276,7 @@ class Leader:
         cluster = self._cluster
         cluster.workers = tuple(worker for worker in cluster.workers if worker not in self._lost)
         self._vacant |= self._lost.keys()
+        cluster.has_lost_changes = True
         self._lost.clear()
         plan = assign(self._group(), self._config)
         self._assignment, self._memory, self._is_due = plan.assignment, plan.memory, True

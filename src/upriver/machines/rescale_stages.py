@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from upriver.ids import Epoch, WorkerId
+from upriver.machines.cluster import Member
 from upriver.machines.coordinator_events import Outcome
 from upriver.machines.handover import Handover
 from upriver.migration import coordinator as protocol
@@ -55,6 +56,14 @@ class Learning:
 
 
 @dataclass(frozen=True, slots=True)
+class Parting:
+    """All is learned, and who stays meets without the leavers: they retire when nobody expects to hear of them."""
+
+    learning: Learning
+    leavers: tuple[Member, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Reloading:
     """All workers read everything up to ``until`` again. vnodes: how many have moved."""
 
@@ -62,7 +71,7 @@ class Reloading:
     vnodes: int
 
 
-Stage = Idle | Starting | Meeting | Draining | Moving | Learning | Reloading
+Stage = Idle | Starting | Meeting | Draining | Moving | Learning | Parting | Reloading
 
 
 class Numbered:

@@ -34,6 +34,7 @@ from upriver.machines.rescale_stages import (
     Meeting,
     Moving,
     Numbered,
+    Parting,
     Reloading,
     Stage,
     Starting,
@@ -97,12 +98,17 @@ class Rescales:
     @property
     def takes_scans(self) -> bool:
         """Whether a snapshot can be taken while epochs flow."""
-        return isinstance(self.stage, Idle | Starting | Meeting | Learning | Reloading)
+        return isinstance(self.stage, Idle | Starting | Meeting | Learning | Parting | Reloading)
 
     @property
     def leaves_room(self) -> bool:
         """Whether slices may change hands as the leader says."""
         return isinstance(self.stage, Idle | Learning)
+
+    @property
+    def lets_others_take_over(self) -> bool:
+        """Whether standbys may take over from a worker that is lost."""
+        return isinstance(self.stage, Idle | Learning | Parting)
 
     @property
     def holds_still(self) -> bool:
@@ -224,8 +230,14 @@ class Rescales:
                 if self._meetings.is_over:
                     self._met()
             case Learning() as learning:
-                if self._leader.has_learned and cluster.is_quiet() and self._scans.is_idle:
-                    self._end_learning(learning)
+                is_over = self._leader.has_learned and self._meetings.is_over and self._meetings.is_of_all
+                if is_over and cluster.is_quiet() and self._scans.is_idle:
+                    self._part(learning)
+            case Parting(leavers=leavers) as parting:
+                if self._meetings.is_over:
+                    for leaver in leavers:
+                        cluster.tell(leaver, Retire())
+                    self._end_learning(parting.learning)
             case Draining():
                 quiet = cluster.is_quiet() and self._scans.is_idle
                 if quiet or not cluster.rules.c6_between_epochs:  # C6
@@ -284,15 +296,20 @@ class Rescales:
         self.stage = Learning(self._cluster.reading, phase.plan.joining, Outcome.OVER)
         self._leader.learn(set(phase.plan.old) - set(phase.plan.new))
 
-    def _end_learning(self, learning: Learning) -> None:
+    def _part(self, learning: Learning) -> None:
         """Who leaves has nothing any more."""
-        cluster = self._cluster
-        leaving = self._leader.stop_learning()
+        cluster, leaving = self._cluster, self._leader.leaving
+        leavers = [cluster.members.pop(worker) for worker in sorted(leaving & cluster.members.keys())]
         cluster.workers = tuple(worker for worker in cluster.workers if worker not in leaving)
-        for worker in sorted(leaving & cluster.members.keys()):
-            cluster.tell(cluster.members.pop(worker), Retire())
+        if leavers:
+            cluster.has_lost_changes = True
+            self._meetings.call(Strategy.ICADD, None)
+        self.stage = Parting(learning, tuple(leavers))
+
+    def _end_learning(self, learning: Learning) -> None:
+        self._leader.stop_learning()
         self._begin_protocol()
-        self._end(learning.outcome, len(learning.before.diff(cluster.reading)))
+        self._end(learning.outcome, len(learning.before.diff(self._cluster.reading)))
 
     def overdue(self, ticket: int) -> None:
         """Who leaves is not waited for any more."""
@@ -388,6 +405,7 @@ class Rescales:
         cluster.reading = over.maps[RegionId(0)]
         cluster.workers = over.workers
         for worker in sorted(set(cluster.members) - set(over.workers)):
+            cluster.has_lost_changes = True
             cluster.tell(cluster.members.pop(worker), Retire())
         return vnodes
 

@@ -68,6 +68,8 @@ class Rules:
     """V6: a checkpoint is given up when a worker that has a part of it is lost, or all begin anew."""
     v8_dropped_have_changed: bool = True
     """V8: what a checkpoint was to have that is given up is in the next one."""
+    v9_whole_after_losses: bool = True
+    """V9: a checkpoint is whole after somebody has gone for good who knew what has changed since the last one."""
     s2_taken_in_when_over: bool = True
     """S2: what has changed in an epoch is taken in by who follows when the epoch is over everywhere."""
     s3_put_back: bool = True
