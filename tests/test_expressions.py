@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from sql_kit import local_plan, parts_of, spec
 
-from upriver.dataflow.expressions import STATEMENTS_MAX, Evaluator
+from upriver.dataflow.expressions import GUARD, STATEMENTS_MAX, Evaluator
 from upriver.dataflow.plan import Projection
 from upriver.errors import ProtocolError, RowError
 from upriver.shell.codec import plan_from_json, plan_to_json
@@ -139,12 +139,12 @@ def test_a_failing_row_is_shown(evaluator: Evaluator) -> None:
     b[17_321] = b[17_400] = 0
     with pytest.raises(RowError) as raised:
         evaluator.project(numbers(a, b), projection(pa.int64(), 'spark_div("a", "b")'))
-    assert str(raised.value) == "Division by zero (row: a = 17322, b = 0)"
-    with pytest.raises(RowError, match=r"Overflow in addition .*\(row: a = 2147483647\)"):
+    assert str(raised.value) == f"column e0: Division by zero (row: a = 17322, b = 0). {GUARD}"
+    with pytest.raises(RowError, match=r"a condition: Overflow in addition of INT .*\(row: a = 2147483647\)"):
         evaluator.mask(numbers([1, 2**31 - 1], [0, 0]), '"a" + 1 > 0')
     text = pa.record_batch({"s": ["1", "x" * 500]})
     parsed = projection(pa.int32(), 'CAST(spark_integer_of_text("s") AS INTEGER)')
-    with pytest.raises(RowError, match=r"^The text 'x{10,}.* cannot be cast to an integer \(row: s = x{60}\.\.\.\)$"):
+    with pytest.raises(RowError, match=r"^column e0: The text 'x{10,}.* cannot be cast .* \(row: s = x{60}\.\.\.\)"):
         evaluator.project(text, parsed)
 
 

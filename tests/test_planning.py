@@ -304,7 +304,7 @@ def test_a_key_is_found_in_any_case() -> None:
 
 
 def test_a_key_is_of_a_type_that_is_hashed() -> None:
-    with pytest.raises(DeclarationError, match="'tags' is of type list"):
+    with pytest.raises(DeclarationError, match="'tags' is of type ARRAY"):
         planned(scan(WEATHER), "tags")
 
 
@@ -316,7 +316,7 @@ LOW = select(scan(ITEMS), "size", item=('lower("item")', TEXT))
 @pytest.mark.parametrize(
     ("relation", "message"),
     [
-        (count(scan(WEATHER), "tags"), "view 'v': GROUP BY of nothing but tags list"),
+        (count(scan(WEATHER), "tags"), "view 'v': GROUP BY of nothing but tags ARRAY"),
         (top(scan(WEATHER), "tags", [Order("temp", True, True)], 1), "PARTITION BY of nothing but tags"),
         (
             set_operation(SetKind.EXCEPT, select(scan(WEATHER), "tags"), select(scan(WEATHER), "tags")),

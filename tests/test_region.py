@@ -98,10 +98,10 @@ def test_stats_count_rows_before_having_and_keys_and_bytes() -> None:
     assert region.scan().num_rows == 2
 
 
-def test_an_overflow_is_told_in_the_users_words() -> None:
+def test_an_overflow_is_told_with_its_group() -> None:
     region = region_of(CARRIER_DAYS, EVALUATOR)
     rows = [("UA", 1, 2**62, None), ("AA", 2, 2**62, None), ("AA", 2, 2**62, None)]
-    with pytest.raises(RowError, match=r"column m: sum does not fit int64 for the key \{'c': 'AA', 'day': 2\}"):
+    with pytest.raises(RowError, match=r"sum\(miles \+ 1\) does not fit BIGINT for carrier = AA, day = 2"):
         region.apply(0, batch_of(FLIGHTS, rows, ["carrier"]))
 
 

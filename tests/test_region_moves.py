@@ -282,5 +282,5 @@ def test_sums_still_overflow_where_other_sums_were_installed(totals: tuple[int, 
     source.apply(0, moved)
     target.apply(0, own)
     target.install(source.collect(moved.hash64))
-    with pytest.raises(RowError, match="sum does not fit"):
+    with pytest.raises(RowError, match=r"sum\(m\) does not fit"):
         target.apply(0, max((moved, own), key=lambda batch: batch.rows.column("m")[0].as_py()))

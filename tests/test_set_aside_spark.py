@@ -162,7 +162,7 @@ def test_what_is_made_of_several_rows_is_not_set_aside(spark: Any, tmp_path: Pat
         app.start()
         with pytest.raises(
             RowError,
-            match=r"(?is)view 'of_sums', region 'of_sums/0', epoch 1: .*division by zero.* \(row: \w+ = 0\)\. It is not set aside: .* made of several",
+            match=r"(?is)view 'of_sums', region 'of_sums/0', epoch 1: .*division by zero.* \(row: sum\(v\) = 0\)\..* It is not set aside: .* made of several",
         ):
             app.wait()
     assert app.rejected("numbers").count() == 0

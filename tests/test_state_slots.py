@@ -159,3 +159,8 @@ def test_run_heads_parts_neighbours_by_hash_and_by_key() -> None:
 def test_first_equal_sees_through_interleaved_collisions() -> None:
     keys = [pa.array(["a", "b", "a", None, "b", None])]
     assert first_equal(np.zeros(6, np.uint64), keys).tolist() == [0, 1, 0, 3, 1, 3]
+
+
+def test_first_equal_tells_hashes_apart_that_differ_in_their_last_bits() -> None:
+    numbers = [7, 1, 7, 0, 2, 0, 1]
+    assert first_equal(np.array(numbers, np.uint64), [pa.array(numbers)]).tolist() == [0, 1, 0, 3, 4, 3, 1]

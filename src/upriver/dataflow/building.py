@@ -8,7 +8,6 @@ from typing import Any
 import pyarrow as pa
 
 from upriver.dataflow import ops
-from upriver.dataflow.column_names import columns_in
 from upriver.dataflow.graph import Node, RegionPlan
 from upriver.dataflow.operators.evaluator import Evaluator
 from upriver.dataflow.operators.grouped import Grouped
@@ -20,7 +19,6 @@ from upriver.dataflow.operators.stateful_map import StatefulMap
 from upriver.dataflow.operators.stateless import Filtering, Projecting
 from upriver.dataflow.operators.topk import TopK
 from upriver.dataflow.operators.union import Union
-from upriver.dataflow.plan import Projection
 from upriver.dataflow.routing import Key, Routing, found_in, of_join, routings
 from upriver.dataflow.table_rows import one_by_one, table_rows
 from upriver.errors import ProtocolError
@@ -28,15 +26,11 @@ from upriver.errors import ProtocolError
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a node stands. sources: the schemas of its inputs. routings: where the routing key is in each of them.
-
-    titles: what errors are to call its columns.
-    """
+    """Where a node stands. sources: the schemas of its inputs. routings: where the routing key is in each of them."""
 
     node: Node
     sources: Sequence[pa.Schema]
     routings: Sequence[Routing]
-    titles: Mapping[str, str]
     evaluator: Evaluator
 
     @property
@@ -71,7 +65,7 @@ def operators_of(plan: RegionPlan, evaluator: Evaluator) -> Operators:
     for number, node in enumerate(plan.nodes, start=len(plan.inputs)):
         sources = [schemas[source] for source in node.inputs]
         routing = [found[source] for source in node.inputs]
-        place = Place(node, sources, routing, _titles_of(plan, number), evaluator)
+        place = Place(node, sources, routing, evaluator)
         if number in stateless:
             built.append(stateless[number])
         elif type(node.op) in STATELESS:
@@ -86,21 +80,6 @@ def stateless_of(plan: RegionPlan, numbers: Iterable[int], evaluator: Evaluator)
     """The operators of these nodes, none of which keeps anything, by number."""
     nodes = {number: plan.nodes[number - len(plan.inputs)] for number in numbers}
     return {number: STATELESS[type(node.op)](node, evaluator) for number, node in nodes.items()}
-
-
-def titles(output: Projection) -> dict[str, str]:
-    """For each column that a projection takes, the columns that it makes of it: what the user knows it by."""
-    made_of: dict[str, list[str]] = {}
-    for expression, name in zip(output.expressions, output.schema.names, strict=True):
-        for column in sorted(columns_in(expression)):
-            made_of.setdefault(column, []).append(name)
-    return {column: " and ".join(names) for column, names in made_of.items()}
-
-
-def _titles_of(plan: RegionPlan, number: int) -> dict[str, str]:
-    """By the first projection of what a node gives."""
-    users = (node.op for node in plan.nodes if node.inputs == (number,))
-    return next((titles(op.projection) for op in users if isinstance(op, ops.Project)), {})
 
 
 def _join(op: ops.Join, place: Place) -> Stateful:
@@ -121,7 +100,7 @@ STATELESS: Mapping[type, Callable[[Any, Evaluator], Operator]] = MappingProxyTyp
 """Builders, by the node's record."""
 STATEFUL: Mapping[type, Callable[[Any, Place], Stateful]] = MappingProxyType(
     {
-        ops.Aggregate: lambda op, place: Grouped(op.plan, place.source, place.routing(op.plan.group), place.titles),
+        ops.Aggregate: lambda op, place: Grouped(op.plan, place.source, place.routing(op.plan.group)),
         ops.Join: _join,
         ops.TopK: lambda op, place: TopK(op, place.source, place.routing(op.partition)),
         ops.SetOperation: lambda op, place: SetOperation(op, place.source, place.routing(place.source.names)),

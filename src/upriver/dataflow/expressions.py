@@ -22,11 +22,17 @@ from upriver.dataflow.sql_macros import MACROS
 from upriver.dataflow.sql_types import duck_name, is_instant
 from upriver.errors import ProtocolError, RowError
 
+GUARD = "Guard against it in the query, by CASE, WHERE or try_divide"
+"""What to do about an expression that fails."""
+
 STATEMENTS_MAX = 256
 """Prepared statements kept at a time. A worker has a few for each view; the oldest goes first."""
 
 _WORDS = re.compile(r"""'(?:[^']|'')*'|"((?:[^"]|"")+)\"""")
 _PLAIN = re.compile(r'"(?:[^"]|"")+"')
+_SPARK_TYPES = {"INT8": "TINYINT", "INT16": "SMALLINT", "INT32": "INT", "INT64": "BIGINT", "VARCHAR": "STRING"}
+_DUCK_TYPES = re.compile(rf"\b(of|[Tt]ype) ({'|'.join(_SPARK_TYPES)})\b")
+"""What DuckDB's messages call types that have another name in Spark."""
 _ROWS_AT_FAULT = (duckdb.OutOfRangeException, duckdb.ConversionException, duckdb.InvalidInputException)
 _CONFIG: dict[str, Any] = {
     "threads": 1,
@@ -70,7 +76,8 @@ class Evaluator:
         places = [place for place, found in enumerate(columns) if found is None]
         if places:
             wanted = pa.schema([schema.field(place) for place in places])
-            computed = self._compute(rows, tuple(projection.expressions[place] for place in places), wanted)
+            expressions = tuple(projection.expressions[place] for place in places)
+            computed = self._compute(rows, expressions, wanted, [f"column {name}" for name in wanted.names])
             for place, values in zip(places, computed, strict=True):
                 columns[place] = values
         exact = [_exactly(values, field.type) for values, field in zip(columns, schema, strict=True)]
@@ -78,7 +85,7 @@ class Evaluator:
 
     def mask(self, rows: pa.RecordBatch, predicate: str) -> npt.NDArray[np.bool_]:
         """Where the predicate is true; NULL counts as false. Raises RowError."""
-        (truth,) = self._compute(rows, (f"coalesce(({predicate}), FALSE)",), _TRUTH)
+        (truth,) = self._compute(rows, (f"coalesce(({predicate}), FALSE)",), _TRUTH, ["a condition"])
         mask: npt.NDArray[np.bool_] = truth.to_numpy(zero_copy_only=False)
         return mask
 
@@ -87,17 +94,35 @@ class Evaluator:
         self._statements.clear()
         self._duck.close()
 
-    def _compute(self, rows: pa.RecordBatch, expressions: tuple[str, ...], schema: pa.Schema) -> Sequence[pa.Array]:
+    def _compute(
+        self, rows: pa.RecordBatch, expressions: tuple[str, ...], schema: pa.Schema, titles: Sequence[str]
+    ) -> Sequence[pa.Array]:
+        """One array for each expression. titles: what errors call each of them."""
         if not rows.num_rows:
             return [pa.array([], field.type) for field in schema]
         statement = self._statement(expressions, schema, rows.schema)
         try:
             return statement.run(rows)
         except _ROWS_AT_FAULT as error:
-            blamed = statement.blame(rows) if self._blames else ""
-            raise RowError(f"{_first_line(error)} {blamed}".rstrip()) from error
+            raise RowError(self._told(statement, rows, expressions, titles, _first_line(error))) from error
         except duckdb.Error as error:
             raise ProtocolError(f"DuckDB cannot evaluate {' and '.join(expressions)}: {error}") from error
+
+    def _told(
+        self, failed: "_Statement", rows: pa.RecordBatch, expressions: tuple[str, ...], titles: Sequence[str], what: str
+    ) -> str:
+        """The error with the expression at fault, if the row is known, and with the row, if that is to be found."""
+        if self._blames:
+            rows = failed.first_failing(rows)
+        if rows.num_rows > 1:
+            return what
+        each = zip(expressions, failed.schema, titles, strict=True)
+        title = next(
+            title
+            for expression, field, title in each
+            if len(titles) == 1 or self._statement((expression,), pa.schema([field]), rows.schema).fails(rows)
+        )
+        return f"{title}: {what}" + (f"{failed.row_text(rows)}. {GUARD}" if self._blames else "")
 
     def _statement(self, expressions: tuple[str, ...], schema: pa.Schema, rows: pa.Schema) -> "_Statement":
         key = (expressions, schema, rows)
@@ -136,7 +161,7 @@ class _Statement:
     ) -> None:
         self._duck = duck
         self._name = name
-        self._schema = schema
+        self.schema = schema
         self._names = sorted({column for text in expressions for column in _columns(text)})
         self._places = [rows.get_field_index(column) for column in self._names]
         if -1 in self._places:
@@ -165,21 +190,25 @@ class _Statement:
             self._batch.rows = None
         return [_one(column) for column in table.columns]
 
-    def blame(self, rows: pa.RecordBatch) -> str:
-        """The values of the first row on which the expressions fail."""
+    def first_failing(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """The first row on which the expressions fail."""
         while rows.num_rows > 1:
             half = rows.num_rows // 2
-            rows = rows.slice(0, half) if self._fails(rows.slice(0, half)) else rows.slice(half)
+            rows = rows.slice(0, half) if self.fails(rows.slice(0, half)) else rows.slice(half)
+        return rows
+
+    def row_text(self, rows: pa.RecordBatch) -> str:
+        """The first row, as far as the expressions name it."""
         values = (
             f"{name} = {value_text(rows.column(place))}" for name, place in zip(self._names, self._places, strict=True)
         )
-        return f"(row: {', '.join(values)})" if self._names else ""
+        return f" (row: {', '.join(values)})" if self._names else ""
 
     def drop(self) -> None:
         self._duck.execute(f"DEALLOCATE {self._name}")
         self._duck.unregister(self._name)
 
-    def _fails(self, rows: pa.RecordBatch) -> bool:
+    def fails(self, rows: pa.RecordBatch) -> bool:
         try:
             self.run(rows)
         except duckdb.Error:
@@ -224,6 +253,7 @@ def _one(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _first_line(error: duckdb.Error) -> str:
-    """DuckDB's message without its kind in front and the SQL behind."""
+    """DuckDB's message without its kind in front and the SQL behind, and with Spark's names of types."""
     line = str(error).splitlines()[0]
-    return re.sub(r"^[A-Z][A-Za-z ]* Error: | when casting from source column c\d+", "", line).strip()
+    line = re.sub(r"^[A-Z][A-Za-z ]* Error: | when casting from source column c\d+", "", line).strip()
+    return _DUCK_TYPES.sub(lambda match: f"{match[1]} {_SPARK_TYPES[match[2]]}", line)

@@ -22,6 +22,7 @@ from upriver.dataflow.planning_steps import Step, Steps, plain
 from upriver.dataflow.planning_words import why_cut, why_keyed, why_looked_up
 from upriver.dataflow.routing import Key
 from upriver.dataflow.sql_source import Source
+from upriver.dataflow.sql_types import spark_name
 from upriver.errors import DeclarationError
 
 
@@ -41,9 +42,10 @@ def plan_regions(
     wanted = view_key(name, root.schema, key)
     for column in wanted:
         if not is_hashable(root, column):
+            type = spark_name(root.schema.field(column).type)
             raise DeclarationError(
-                f"view {name!r}: its key {column!r} is of type {root.schema.field(column).type}, by which rows cannot "
-                "be looked up. Choose another column."
+                f"view {name!r}: its key {column!r} is of type {type}, by which rows cannot be looked up. Choose "
+                "another column."
             )
     kept, store = _stored(root, wanted)
     last = _Draft(why_looked_up(wanted), name)

@@ -13,7 +13,7 @@ from upriver.dataflow.ops import Union as UnionAll
 from upriver.dataflow.plan import TableSpec
 from upriver.dataflow.planning_steps import Step, Steps
 from upriver.dataflow.sql_source import Source
-from upriver.dataflow.sql_types import same_type
+from upriver.dataflow.sql_types import same_type, spark_name
 from upriver.errors import KeyTypeError, ProtocolError
 from upriver.hashing import check_hashable
 
@@ -78,7 +78,7 @@ def _no_key(step: Step, columns: Sequence[str], what: str) -> Fault | None:
     """Rows that belong together meet where their key says; no columns at all: all rows meet."""
     if not columns or any(is_hashable(step, column) for column in columns):
         return None
-    listed = ", ".join(f"{column} {step.schema.field(column).type}" for column in columns)
+    listed = ", ".join(f"{column} {spark_name(step.schema.field(column).type)}" for column in columns)
     return f"{what} of nothing but {listed}, by which rows cannot be hashed,", "Add a plain column."
 
 

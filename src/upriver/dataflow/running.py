@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from upriver.dataflow.batch import Batch, Hashes, Outgoing
-from upriver.dataflow.building import operators_of, titles
+from upriver.dataflow.building import operators_of
 from upriver.dataflow.gate import Gate
 from upriver.dataflow.graph import DataflowPlan, ExchangeEdge, RegionPlan, Send, ViewStore
 from upriver.dataflow.operators.aggregate import Aggregate
@@ -275,4 +275,4 @@ def _hashed(rows: Batch, key: Sequence[str]) -> Hashes:
 def _store_of(plan: ViewStore, source: pa.Schema) -> Store:
     if plan.aggregate is None:
         return RowCounts(source, plan.key) if plan.retracts else Rows(source, plan.key)
-    return Aggregate(plan.aggregate, source, plan.key, titles(plan.output))
+    return Aggregate(plan.aggregate, source, plan.key)

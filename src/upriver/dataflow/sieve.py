@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from upriver.dataflow.batch import Batch
 from upriver.dataflow.building import stateless_of
+from upriver.dataflow.expressions import GUARD
 from upriver.dataflow.graph import DataflowPlan, RegionPlan
 from upriver.dataflow.operators.consolidate import concatenated
 from upriver.dataflow.operators.evaluator import Evaluator
@@ -35,6 +36,8 @@ from upriver.state.columns import canonical
 from upriver.state.entries import is_hashable
 from upriver.state.slots import first_equal
 from upriver.state.vectors import Positions
+
+_OR_SET_ASIDE = "or have such rows set aside: app.table(..., on_bad_row='set_aside')"
 
 Flowing = dict[int, Batch]
 """What has come out of inputs and nodes, by number, as :class:`RegionPlan` counts them."""
@@ -112,7 +115,8 @@ class Sieve:
             found = bad_rows(batch, self._tried)
             if not self._sets_aside:
                 place, what = next(found, (0, str(error)))
-                raise RowError(f"{what} in the row ({row_text(batch.rows, place)})") from error
+                row = row_text(batch.rows, place)
+                raise RowError(f"{what} in the row ({row}). {GUARD}, {_OR_SET_ASIDE}") from error
             bad = dict(found)
             is_good = np.ones(len(batch), np.bool_)
             is_good[list(bad)] = False

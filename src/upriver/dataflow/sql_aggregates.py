@@ -24,6 +24,8 @@ _SPREADS = frozenset({"stddev_samp", "stddev_pop", "var_samp", "var_pop"})
 _CONDITIONS = frozenset({"bool_and", "every", "bool_or", "some", "count_if"})
 _ANY_OF_EQUAL = frozenset({"min", "max", "any_value", "bool_and", "bool_or"})
 """Functions to which it makes no difference whether equal values count once."""
+_MORE_DIGITS = 4
+"""Of an average, behind the point, than of what it is taken of, if that is DECIMAL."""
 _ROWS_IN_ORDER = "Number the rows, ROW_NUMBER() OVER (PARTITION BY ... ORDER BY ...) AS n, and keep those of n = 1."
 INSTEAD = {
     **dict.fromkeys(("first", "first_value", "last", "last_value"), _ROWS_IN_ORDER),
@@ -102,6 +104,9 @@ def _call(context: Context, node: exp.Expr, name: str, value: Scalar, distinct: 
         raise context.unsupported(node, f"{name}() of {typed_name(value)}", "CAST it to a number.")
     if function in _SPREADS:
         return Call(function, cast(context, node, value, pa.float64()), pa.float64(), distinct)
+    if function == "avg" and is_decimal(value.type) and value.type.precision > DECIMAL_DIGITS_MAX - _MORE_DIGITS:
+        instead = f"CAST it to a DECIMAL of at most {DECIMAL_DIGITS_MAX - _MORE_DIGITS} digits, or to DOUBLE."
+        raise context.unsupported(node, f"{name}() of {typed_name(value)}", instead)
     return Call(function, value, _type_of_sum(function, value.type), distinct)
 
 
@@ -111,8 +116,7 @@ def _type_of_sum(function: str, type: pa.DataType) -> pa.DataType:
         digits, scale = type.precision, type.scale
         if function == "sum":
             return pa.decimal128(min(digits + 10, DECIMAL_DIGITS_MAX), scale)
-        if digits + 4 <= DECIMAL_DIGITS_MAX:
-            return pa.decimal128(digits + 4, scale + 4)
+        return pa.decimal128(digits + _MORE_DIGITS, scale + _MORE_DIGITS)
     return pa.int64() if function == "sum" and is_integer(type) else pa.float64()
 
 

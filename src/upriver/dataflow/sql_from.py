@@ -17,7 +17,7 @@ from upriver.dataflow.sql_clauses import Clauses
 from upriver.dataflow.sql_operators import to_common
 from upriver.dataflow.sql_relations import Output, renamed
 from upriver.dataflow.sql_scalar import Scalar, construct
-from upriver.dataflow.sql_scope import Column, Entry, Rows, Scope, as_node, unique
+from upriver.dataflow.sql_scope import Column, Entry, Rows, Scope, as_node, unique, worded
 from upriver.dataflow.sql_setting import Setting
 
 NO_TABLE = "FROM takes a declared table, a view, a subquery or a query of WITH."
@@ -150,23 +150,24 @@ class _Reader:
                 raise self._source.unsupported(pair[0], "USING a window", "Join ON its start and its end.")
             on.append(exp.EQ(this=as_node(one.name, pair[0]), expression=as_node(other.name, pair[1])))
             if kind is JoinKind.FULL:
-                merged.append(self._either(on[-1], unique(title, self._taken)))
+                merged.append(self._either(on[-1]))
                 columns.append(Column(one.title, merged[-1].name))
             else:
                 columns.append(Column(one.title, other.name if kind is JoinKind.RIGHT else one.name))
         return Step(kind, member, tuple(on), tuple(merged)), columns
 
-    def _either(self, equality: exp.EQ, name: str) -> Output:
+    def _either(self, equality: exp.EQ) -> Output:
         """The column of a FULL JOIN USING: of whichever side there is."""
         context = self._setting.context(pa.schema(self.fields))
         one, other = to_common(context, equality, context.translate_all((equality.this, equality.expression)))
         value = Scalar(f"coalesce({one.sql}, {other.sql})", one.type)
+        name = unique(f"coalesce({worded(equality.this)}, {worded(equality.expression)})", self._taken)
         self.fields.append(pa.field(name, value.type))
         return Output(name, value)
 
     def _member(self, node: exp.Expr) -> tuple[Member, Scope]:
         rows = self._rows(node)
-        relation = self._apart(rows.relation)
+        relation = self._apart(rows.relation, node.alias_or_name)
         names = dict(zip(rows.relation.schema.names, relation.schema.names, strict=True))
         self.fields += relation.schema
         titles = self._titles(node, rows)
@@ -176,13 +177,14 @@ class _Reader:
         )
         return Member(relation, node), Scope.of(self._source, Entry(node.alias_or_name, columns))
 
-    def _apart(self, relation: Relation) -> Relation:
+    def _apart(self, relation: Relation, alias: str) -> Relation:
         """The relation by names that nothing else in FROM has."""
         names = {name.lower() for name in relation.schema.names}
         if self._taken.isdisjoint(names):
             self._taken.update(names)
             return relation
-        return renamed(relation, [unique(name, self._taken) for name in relation.schema.names])
+        before = f"{alias}." if alias else ""
+        return renamed(relation, [unique(f"{before}{name}", self._taken) for name in relation.schema.names])
 
     def _titles(self, node: exp.Expr, rows: Rows) -> list[str | None]:
         alias = node.args.get("alias")

@@ -11,6 +11,7 @@ from upriver.dataflow.plan import AggregateCall, AggregatePlan
 from upriver.dataflow.sql_aggregates import Call, aggregate_call, is_aggregate
 from upriver.dataflow.sql_relations import Output, group_value, projected
 from upriver.dataflow.sql_scalar import Context, Scalar, column, typed_name
+from upriver.dataflow.sql_scope import unique, worded
 from upriver.dataflow.sql_source import ELSEWHERE
 from upriver.dataflow.sql_types import duck_name, is_null
 
@@ -18,9 +19,11 @@ from upriver.dataflow.sql_types import duck_name, is_null
 class Groups:
     """The groups of one query. :meth:`leaf` translates expressions over them, and collects the aggregates."""
 
-    def __init__(self, rows: Context, group: Sequence[exp.Expr]) -> None:
+    def __init__(self, rows: Context, group: Sequence[exp.Expr], taken: set[str]) -> None:
+        """taken: names that no column may have, lower case; those of all columns are added."""
         self._rows = rows
-        self._group = {node: f"group_{number}" for number, node in enumerate(group)}
+        self._taken = taken
+        self._group = {node: unique(worded(node), taken) for node in group}
         self._calls: dict[tuple[str, str | None, bool, str | None], AggregateCall] = {}
         self._inputs: dict[str, Scalar] = {name: self._grouped(node) for node, name in self._group.items()}
 
@@ -54,21 +57,31 @@ class Groups:
 
     def _call(self, node: exp.Expr) -> AggregateCall:
         call = aggregate_call(self._rows, node)
-        argument = None if call.argument is None else self._argument(call.argument)
-        where = None if call.where is None else self._argument(call.where)
-        return self._once(call, argument, where)
+        function, condition = (node.this, node.expression.this) if isinstance(node, exp.Filter) else (node, node)
+        argument = None if call.argument is None else self._argument(call.argument, _operand(function))
+        where = None if call.where is None else self._argument(call.where, _operand(condition))
+        return self._once(call, argument, where, node)
 
-    def _argument(self, value: Scalar) -> str:
+    def _argument(self, value: Scalar, node: exp.Expr) -> str:
         """The column of the aggregate's input that holds a value: a group's, or one of its own."""
         for name, known in self._inputs.items():
             if known.sql == value.sql and known.type == value.type:
                 return name
-        name = f"argument_{len(self._inputs) - len(self._group)}"
+        name = unique(worded(node), self._taken)
         self._inputs[name] = value
         return name
 
-    def _once(self, call: Call, argument: str | None, where: str | None) -> AggregateCall:
+    def _once(self, call: Call, argument: str | None, where: str | None, node: exp.Expr) -> AggregateCall:
         key = (call.function, argument, call.distinct, where)
-        output = f"aggregate_{len(self._calls)}"
-        made = AggregateCall(call.function, argument, output, call.type, call.distinct, where)
-        return self._calls.setdefault(key, made)
+        if key not in self._calls:
+            output = unique(worded(node), self._taken)
+            self._calls[key] = AggregateCall(call.function, argument, output, call.type, call.distinct, where)
+        return self._calls[key]
+
+
+def _operand(node: exp.Expr) -> exp.Expr:
+    """What an aggregate function is called with; a condition, which is none, is taken as a whole."""
+    if not is_aggregate(node) and not isinstance(node, exp.Distinct):
+        return node
+    operand: exp.Expr = node.expressions[0]
+    return _operand(operand) if isinstance(operand, exp.Distinct) else operand

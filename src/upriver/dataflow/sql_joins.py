@@ -11,9 +11,9 @@ from upriver.dataflow.ops import Join, JoinKind
 from upriver.dataflow.sql_conditions import Condition, restricted
 from upriver.dataflow.sql_logic import conjunction
 from upriver.dataflow.sql_operators import to_comparable
-from upriver.dataflow.sql_relations import Output, widened
-from upriver.dataflow.sql_scalar import Context, Scalar, column, typed_name
-from upriver.dataflow.sql_scope import names_in, unique
+from upriver.dataflow.sql_relations import Output, with_values
+from upriver.dataflow.sql_scalar import Context, typed_name
+from upriver.dataflow.sql_scope import names_in, worded
 from upriver.dataflow.sql_source import ELSEWHERE
 from upriver.dataflow.sql_types import is_null
 
@@ -30,8 +30,8 @@ RIGHT_ASKED = frozenset({JoinKind.INNER, JoinKind.LEFT, JoinKind.SEMI, JoinKind.
 class _Equality:
     """One pair of the key, both of one type."""
 
-    left: Scalar
-    right: Scalar
+    left: Output
+    right: Output
     null_safe: bool
 
 
@@ -95,19 +95,15 @@ def _equality(context: Context, condition: Condition, left: pa.Schema, right: pa
     one, other = to_comparable(context, condition.node, context.translate_all(sides))
     if is_null(one.type):
         raise context.unsupported(condition.node, f"a join on {typed_name(one)}", ELSEWHERE)
-    return _Equality(one, other, isinstance(condition.node, exp.NullSafeEQ))
+    left, right = Output(worded(sides[0]), one), Output(worded(sides[1]), other)
+    return _Equality(left, right, isinstance(condition.node, exp.NullSafeEQ))
 
 
 def _asks_only(condition: Condition, side: Relation) -> bool:
     return bool(condition.names) and condition.names <= set(side.schema.names) and not condition.value.fails
 
 
-def _keyed(relation: Relation, values: Sequence[Scalar], taken: set[str]) -> tuple[Relation, tuple[str, ...]]:
+def _keyed(relation: Relation, values: Sequence[Output], taken: set[str]) -> tuple[Relation, tuple[str, ...]]:
     """The relation with a column for each value of the key, and their names; what is a column already stays it."""
-    plain = {column(field.name, field.type).sql: field.name for field in relation.schema}
-    computed: dict[str, Output] = {}
-    for value in values:
-        if value.sql not in plain and value.sql not in computed:
-            computed[value.sql] = Output(unique("key", taken), value)
-    names = [plain[value.sql] if value.sql in plain else computed[value.sql].name for value in values]
-    return widened(relation, list(computed.values()), None), tuple(names)
+    relation, names = with_values(relation, values, taken)
+    return relation, tuple(names)

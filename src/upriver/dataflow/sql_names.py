@@ -11,7 +11,7 @@ from sqlglot import exp
 
 from upriver.dataflow.sql_aggregates import has_aggregate, is_aggregate
 from upriver.dataflow.sql_clauses import Item
-from upriver.dataflow.sql_scope import Column, Scope, as_node, bare
+from upriver.dataflow.sql_scope import Column, Scope, as_node, bare, place
 
 
 class Names:
@@ -150,7 +150,9 @@ class Names:
         if item.window is not None:
             what = "a window as a whole, which is a STRUCT, in an expression"
             raise self._source.unsupported(node, what, "Take its start or its end: window.start.")
-        return item.node.copy()
+        value = item.node.copy()
+        place(value, node)
+        return value
 
 
 def _is_aggregated(node: exp.Expr) -> bool:

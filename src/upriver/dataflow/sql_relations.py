@@ -11,6 +11,7 @@ from upriver.dataflow.operators.project import plain_columns
 from upriver.dataflow.ops import Aggregate, Filter, Join, JoinKind, Project, TopK, Union
 from upriver.dataflow.plan import AggregatePlan, Projection
 from upriver.dataflow.sql_scalar import Scalar, column, macro, quoted
+from upriver.dataflow.sql_scope import unique
 from upriver.dataflow.sql_source import Source
 from upriver.dataflow.sql_types import duck_name, is_floating, same_type, spark_name
 
@@ -48,6 +49,20 @@ def projected(relation: Relation, outputs: Iterable[Output], place: int | None) 
 def widened(relation: Relation, outputs: Sequence[Output], place: int | None) -> Relation:
     """The relation's columns, and these behind them."""
     return projected(relation, (*kept(relation), *outputs), place) if outputs else relation
+
+
+def with_values(relation: Relation, values: Sequence[Output], taken: set[str]) -> tuple[Relation, list[str]]:
+    """The relation with each value as a column, and these columns' names: what is a column already stays it.
+
+    taken: names that no other column may have, lower case; those of new ones are added.
+    """
+    names = {column(field.name, field.type).sql: field.name for field in relation.schema}
+    more: list[Output] = []
+    for wanted in values:
+        if wanted.value.sql not in names:
+            names[wanted.value.sql] = unique(wanted.name, taken)
+            more.append(Output(names[wanted.value.sql], wanted.value))
+    return widened(relation, more, None), [names[wanted.value.sql] for wanted in values]
 
 
 def kept(relation: Relation) -> tuple[Output, ...]:

@@ -10,7 +10,10 @@ from dataclasses import dataclass, field, replace
 from sqlglot import exp
 
 from upriver.dataflow.algebra import Relation
-from upriver.dataflow.sql_source import Source
+from upriver.dataflow.sql_source import Source, ViewDialect
+
+NAME_CHARS_MAX = 60
+"""Of a column that is named after what it is computed from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,9 +155,11 @@ class Scope:
         return found[0] if found else None
 
     def _unknown(self, node: exp.Column) -> Exception:
-        if node.table and not self._of(node.table):
+        entry = next((entry for entry in self.entries if entry.alias.lower() == node.table.lower()), None)
+        if node.table and entry is None:
             return self._unknown_alias(node)
-        return self.source.wrong(node, f"there is no column {node.name!r}", self._listed())
+        listed = _listed(entry.columns, entry.alias) if node.table and entry is not None else self._listed()
+        return self.source.wrong(node, f"there is no column {node.name!r}", listed)
 
     def _unknown_alias(self, node: exp.Column) -> Exception:
         aliases = " and ".join(entry.alias for entry in self.entries if entry.alias)
@@ -162,9 +167,13 @@ class Scope:
 
     def _listed(self) -> str:
         """The columns that there are, for a message."""
-        whose = " and ".join(entry.alias for entry in self.entries if entry.alias)
-        titles = ", ".join(column.title for column in self.columns if column.title is not None)
-        return f"The columns of {whose} are {titles}." if whose else f"The columns are {titles}."
+        aliases = [entry.alias for entry in self.entries]
+        return _listed(self.columns, " and ".join(aliases) if all(aliases) else "")
+
+
+def _listed(columns: Iterable[Column], whose: str) -> str:
+    titles = ", ".join(column.title for column in columns if column.title is not None)
+    return f"The columns of {whose} are {titles}." if whose else f"The columns are {titles}."
 
 
 def unique(wanted: str, taken: set[str]) -> str:
@@ -177,6 +186,15 @@ def unique(wanted: str, taken: set[str]) -> str:
     return name
 
 
+def worded(node: exp.Expr) -> str:
+    """The name of a column that is computed from this tree: as the SQL has it, for messages show such names."""
+    bare_names = node.copy()
+    for identifier in bare_names.find_all(exp.Identifier):
+        identifier.set("quoted", False)
+    text = bare_names.sql(dialect=ViewDialect, normalize_functions=False, comments=False)
+    return text if len(text) <= NAME_CHARS_MAX else f"{text[:NAME_CHARS_MAX]}..."
+
+
 def names_in(node: exp.Expr) -> frozenset[str]:
     """The columns of the relation beneath that a bound tree names."""
     return frozenset(column.name for column in node.find_all(exp.Column))
@@ -184,10 +202,17 @@ def names_in(node: exp.Expr) -> frozenset[str]:
 
 def as_node(name: str, like: exp.Expr) -> exp.Column:
     """A column of the relation beneath, bound. like: what stands in its place in the SQL."""
-    identifier = exp.to_identifier(name, quoted=True)
+    node = exp.Column(this=exp.to_identifier(name, quoted=True))
+    place(node, like)
+    return node
+
+
+def place(tree: exp.Expr, like: exp.Expr) -> None:
+    """Change the tree so that messages show all of it where ``like`` stands."""
     first = min(like.walk(), key=lambda part: part.meta.get("start", float("inf")))
-    identifier.meta.update(first.meta)
-    return exp.Column(this=identifier)
+    for part in tree.walk():
+        if isinstance(part, exp.Identifier) or "start" in part.meta:
+            part.meta.update(first.meta)
 
 
 def bare(root: exp.Expr) -> exp.Expr:

@@ -16,7 +16,7 @@ from upriver.dataflow.sql_logic import condition
 from upriver.dataflow.sql_names import Names
 from upriver.dataflow.sql_relations import Output, comparable, distinct, filtered, projected
 from upriver.dataflow.sql_scalar import Context, Scalar, column, null
-from upriver.dataflow.sql_scope import Column, Rows, Scope, as_node, unique
+from upriver.dataflow.sql_scope import Column, Rows, Scope, as_node, unique, worded
 from upriver.dataflow.sql_setting import Setting
 from upriver.dataflow.sql_topk import RANK_TYPE, SortKey, check_window, first_rows, numbered, ranked, sort_key
 from upriver.dataflow.sql_types import is_null
@@ -73,13 +73,13 @@ class _Selection:
     def rows(self) -> Rows:
         bound = self._bind()
         rows = self._setting.context(self._relation.schema)
-        groups = Groups(rows, bound.group) if self._groups() else None
+        groups = Groups(rows, bound.group, {bound.rank.lower()}) if self._groups() else None
         over = _with_rank(rows if groups is None else replace(rows, leaf=groups.leaf), bound.rank)
         # All is translated before any of it is built: only then it is known which aggregates there are.
+        columns, outputs = self._outputs(over, bound.items, groups is None)
         having = None if bound.having is None else condition(over, bound.having)
         window = None if bound.window is None else numbered(over, bound.window)
         qualify = [] if bound.qualify is None else conditions(over, [bound.qualify])
-        columns, outputs = self._outputs(over, bound.items, groups is None)
         keys = self._sort_keys(over, bound.order, outputs)
         relation = self._relation
         if groups is not None:
@@ -122,15 +122,17 @@ class _Selection:
         having = None if clauses.having is None else names.having(clauses.having, group)
         qualify = None if clauses.qualify is None else names.qualify(clauses.qualify)
         order = tuple(names.order(ordered.this) for ordered in clauses.order)
-        rank = unique("rank", {name.lower() for name in self._relation.schema.names})
         trees = [*(item.node for item in names.items), having, qualify, *order]
+        window = self._window([tree for tree in trees if tree is not None])
+        rank = "" if window is None else worded(window)
+        rank = unique(rank, {name.lower() for name in self._relation.schema.names})
         return _Bound(
             items=tuple(replace(item, node=_numbering(item.node, rank)) for item in names.items),
             group=group,
             having=None if having is None else _numbering(having, rank),
             qualify=None if qualify is None else _numbering(qualify, rank),
             order=tuple(_numbering(node, rank) for node in order),
-            window=self._window([tree for tree in trees if tree is not None]),
+            window=window,
             rank=rank,
         )
 
@@ -153,14 +155,14 @@ class _Selection:
         taken: set[str] = set()
         columns: list[Column] = []
         outputs: list[Output] = []
-        for number, item in enumerate(items):
-            wanted = item.name or f"column_{number + 1}"
+        for item in items:
+            wanted = item.name or worded(item.node)
             if item.window is None:
                 value = self._value(context, item.node, plain)
                 columns.append(Column(item.name, unique(wanted, taken), None, is_null(value.type), item.node))
                 outputs.append(Output(columns[-1].name, null(pa.bool_()) if is_null(value.type) else value))
             else:
-                bounds = unique(f"{wanted}_start", taken), unique(f"{wanted}_end", taken)
+                bounds = unique(f"{wanted}.start", taken), unique(f"{wanted}.end", taken)
                 columns.append(Column(item.name, *bounds, node=item.node))
                 nodes = item.node, as_node(item.window.end or "", item.node)
                 outputs += [Output(*pair) for pair in zip(bounds, context.translate_all(nodes), strict=True)]

@@ -1,6 +1,6 @@
 """The first rows: of each partition, by ROW_NUMBER and its kin with a bound; of a whole query, by ORDER BY LIMIT."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -8,9 +8,9 @@ from sqlglot import exp
 
 from upriver.dataflow.algebra import Relation
 from upriver.dataflow.ops import Order, Ranking, TopK
-from upriver.dataflow.sql_relations import UNBOUNDED, Output, projected, widened
+from upriver.dataflow.sql_relations import UNBOUNDED, Output, projected, with_values
 from upriver.dataflow.sql_scalar import Context, Scalar, column, construct, typed_name
-from upriver.dataflow.sql_scope import unique
+from upriver.dataflow.sql_scope import unique, worded
 from upriver.dataflow.sql_source import ELSEWHERE, Source
 from upriver.dataflow.sql_types import duck_name, is_null
 
@@ -23,9 +23,10 @@ _BOUND = "Keep the first rows: SELECT * FROM (SELECT ..., ROW_NUMBER() OVER (...
 
 @dataclass(frozen=True, slots=True)
 class SortKey:
-    """A value to sort by."""
+    """A value to sort by. name: of the column, if one is computed for it."""
 
     value: Scalar
+    name: str
     descending: bool
     nulls_first: bool
 
@@ -35,7 +36,7 @@ class Numbered:
     """``ROW_NUMBER() OVER (PARTITION BY ... ORDER BY ...)``, or RANK or DENSE_RANK."""
 
     ranking: Ranking
-    partition: tuple[Scalar, ...]
+    partition: tuple[Output, ...]
     order: tuple[SortKey, ...]
 
 
@@ -56,7 +57,7 @@ def check_window(source: Source, node: exp.Expr) -> None:
 
 def numbered(context: Context, node: exp.Expr) -> Numbered:
     """A bound window node, translated."""
-    partition = tuple(_comparable(context, part) for part in node.args.get("partition_by") or ())
+    partition = tuple(Output(worded(part), _comparable(context, part)) for part in node.args.get("partition_by") or ())
     order = tuple(sort_key(context, part, part.this) for part in node.args["order"].expressions)
     return Numbered(_RANKINGS[node.this.name.lower()], partition, order)
 
@@ -65,13 +66,13 @@ def sort_key(context: Context, ordered: exp.Expr, node: exp.Expr) -> SortKey:
     """One of ORDER BY. node: what is sorted by, bound."""
     context.only(ordered, "this", "desc", "nulls_first")
     descending = bool(ordered.args.get("desc"))
-    return SortKey(_comparable(context, node), descending, bool(ordered.args.get("nulls_first")))
+    return SortKey(_comparable(context, node), worded(node), descending, bool(ordered.args.get("nulls_first")))
 
 
 def ranked(relation: Relation, wanted: Numbered, rank: str, place: int | None) -> Relation:
     """All rows with their number in the column ``rank``. It is for a condition to bound it."""
-    values = [*wanted.partition, *(key.value for key in wanted.order)]
-    relation, names = _with_values(relation, values)
+    values = [*wanted.partition, *(Output(key.name, key.value) for key in wanted.order)]
+    relation, names = with_values(relation, values, {name.lower() for name in (*relation.schema.names, rank)})
     partition = tuple(dict.fromkeys(names[: len(wanted.partition)]))
     order = _orders(names[len(wanted.partition) :], wanted.order)
     op = TopK(partition, order, UNBOUNDED, wanted.ranking, rank)
@@ -87,7 +88,7 @@ def first_rows(
     more: dict[str, Output] = {}
     for key in keys:
         if key.value.sql not in known and key.value.sql not in more:
-            more[key.value.sql] = Output(unique("order", taken), key.value)
+            more[key.value.sql] = Output(unique(key.name, taken), key.value)
     names = [known[key.value.sql] if key.value.sql in known else more[key.value.sql].name for key in keys]
     source = projected(relation, [*outputs, *more.values()], place)
     found = Relation(TopK((), _orders(names, keys), limit, Ranking.ROW_NUMBER, None), (source,), source.schema, place)
@@ -99,19 +100,6 @@ def first_rows(
 def unbounded_rank(source: Source, place: int | None) -> Exception:
     """The error for rows that are all numbered."""
     return source.unsupported(place, "numbering all rows", _BOUND)
-
-
-def _with_values(relation: Relation, values: Iterable[Scalar]) -> tuple[Relation, list[str]]:
-    """The relation with each value as a column, and these columns' names."""
-    taken = {name.lower() for name in relation.schema.names}
-    names = {column(field.name, field.type).sql: field.name for field in relation.schema}
-    more: list[Output] = []
-    wanted = list(values)
-    for value in wanted:
-        if value.sql not in names:
-            names[value.sql] = unique("order", taken)
-            more.append(Output(names[value.sql], value))
-    return widened(relation, more, None), [names[value.sql] for value in wanted]
 
 
 def _orders(names: Sequence[str], keys: Sequence[SortKey]) -> tuple[Order, ...]:

@@ -54,7 +54,7 @@ def spread(setting: Setting, relation: Relation, scope: Scope, select: exp.Selec
     context = setting.context(relation.schema)
     windows = _windows(context, first)
     taken = {name.lower() for name in relation.schema.names}
-    column = Column(_TITLE, unique("window_start", taken), unique("window_end", taken))
+    column = Column(_TITLE, unique("window.start", taken), unique("window.end", taken))
     for node in calls:
         _name(node)
     return _spread(relation, windows, column, setting.source.place(calls[0])), scope.hiding(column)

@@ -11,10 +11,9 @@ groups are hashed over all their columns, and a :class:`Fanout` knows the groups
 Rows count with their weight. A group whose count falls to zero is forgotten; should it come back, it is a new one.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
-from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +23,8 @@ from upriver.dataflow.operators.argument import Argument
 from upriver.dataflow.operators.functions import Reader
 from upriver.dataflow.operators.parts import check_new, part_of
 from upriver.dataflow.plan import AggregateCall, AggregatePlan
+from upriver.dataflow.row_text import row_text
+from upriver.dataflow.sql_types import spark_name
 from upriver.errors import ProtocolError, RowError
 from upriver.hashing import hash64
 from upriver.state.columns import array_of, cells_of
@@ -48,7 +49,6 @@ class Aggregate:
         "_retracts",
         "_routing",
         "_rows",
-        "_titles",
         "schema",
     )
 
@@ -57,18 +57,15 @@ class Aggregate:
         plan: AggregatePlan,
         source: pa.Schema,
         routing: Sequence[str],
-        titles: Mapping[str, str] = MappingProxyType({}),
         hasher: Callable[[Sequence[pa.Array]], Hashes] = hash64,
     ) -> None:
         """source: of the rows to come. routing: the routing key's columns, all in the group, in the key's order.
 
-        titles: what users call columns of ``schema``, if not by their names. hasher: hashes groups that are finer than
-        the routing key.
+        hasher: hashes groups that are finer than the routing key.
         """
         finer = [name for name in plan.group if name not in routing]
         self._routing = tuple(routing)
         self._retracts = plan.retracts
-        self._titles = titles
         self._group = (*routing, *finer)
         self._hasher = hasher
         self._groups = SlotIndex([source.field(name).type for name in self._group])
@@ -249,7 +246,8 @@ class Aggregate:
         return array_of(pa.int64(), self._rows.counts[slots])
 
     def _overflow(self, call: AggregateCall, slot: int) -> RowError:
-        place, title = np.array([slot]), self._titles.get
-        key = {title(name, name): self.column(name, place)[0].as_py() for name in self._group}
-        column = title(call.output, call.output)
-        return RowError(f"column {column}: {call.function} does not fit {call.type} for the key {key}")
+        columns = [self.column(name, np.array([slot])) for name in self._group]
+        key = row_text(pa.RecordBatch.from_arrays(columns, self._group), 0)
+        where = f" for {key}" if key else ""
+        instead = f"{call.function}(CAST(... AS DOUBLE)), or a DECIMAL of fewer digits, has more room"
+        return RowError(f"{call.output} does not fit {spark_name(call.type)}{where}. {instead}")

@@ -3,9 +3,8 @@
 Without aggregate functions that is DISTINCT.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
@@ -31,11 +30,10 @@ class Grouped(Turning[Aggregate]):
         plan: AggregatePlan,
         source: pa.Schema,
         routing: Sequence[str],
-        titles: Mapping[str, str] = MappingProxyType({}),
         eagerness: Eagerness = USUAL,
     ) -> None:
-        """source, routing, titles: as of :class:`Aggregate`. eagerness: to give memory back."""
-        super().__init__(partial(Aggregate, plan, source, routing, titles), eagerness)
+        """source, routing: as of :class:`Aggregate`. eagerness: to give memory back."""
+        super().__init__(partial(Aggregate, plan, source, routing), eagerness)
         self._group = plan.group
         self._calls = tuple(call.output for call in plan.calls)
         self.schema = self._stores[0].schema
