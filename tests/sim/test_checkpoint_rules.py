@@ -58,7 +58,6 @@ CAUGHT_BY: Mapping[str, tuple[set[str], Mapping[str, Any]]] = {
     "v5_keys_stay": ({"nobody_is_left_waiting", "machines_do_not_fail", "checkpoints_equal_the_oracle"}, CALM),
     "v6_given_up_when_torn": ({"nobody_is_left_waiting"}, {**DENSE, "crash": 0.1}),
     "v8_dropped_have_changed": ({"checkpoints_equal_the_oracle"}, {**CALM, "rescale": 0.0, "spoil": 0.3, "copy": 3.0}),
-    "v9_whole_after_losses": ({"checkpoints_equal_the_oracle"}, {**CALM, "rescale": 1.0, "sizes": (3, 8, 20)}),
 }
 """By rule: which checkers may see that it is off, and weather in which they do."""
 
@@ -111,7 +110,8 @@ def test_what_comes_back_is_right_whatever_happens(
 
 
 def test_every_rule_is_tried() -> None:
-    assert list(CAUGHT_BY) == [field.name for field in fields(Rules) if field.name[0] == "v"]
+    """V9 takes keys that are gone without a trace, with who kept them: ``tests/machines/test_checkpoints.py``."""
+    assert [*CAUGHT_BY, "v9_whole_after_losses"] == [field.name for field in fields(Rules) if field.name[0] == "v"]
 
 
 @pytest.mark.parametrize("rule", CAUGHT_BY)
