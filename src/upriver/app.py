@@ -57,8 +57,7 @@ class App:
     checkpoint_interval_s, checkpoint_interval_epochs: seconds, and epochs, from one checkpoint of what views keep to
     the next: a worker that is lost, or an app that is started again, reads that and the epochs since. ``None`` for
     both: when :meth:`checkpoint` is called.
-    worker_silence_s: seconds in which a worker that says nothing is noticed, and replaced. One that comes back later
-    may not answer any more: a worker that was only slow costs time, and no answer is wrong.
+    worker_silence_s: seconds in which a worker that says nothing is noticed, and replaced; it may not answer any more.
     num_standby_replicas: copies of what full views keep, each on an executor of its own, that take over at once when a
     worker is lost. The rest is of rescales by ``strategy="learner"``, and of standbys that become workers again:
     max_warmup_replicas: vnodes that are learned at a time. acceptable_lag_epochs: how far behind a learner may be.

@@ -7,12 +7,7 @@ from upriver.dataflow.graph import DataflowPlan
 from upriver.ids import BEGINNING, Channel, Epoch, Incarnation, VnodeId, WorkerId
 from upriver.machines.coordinator_events import CoordinatorAction, Tell
 from upriver.machines.ledger import Ledger
-from upriver.machines.messages import (
-    Assign,
-    OpenEpoch,
-    ReadVnodes,
-    ToWorker,
-)
+from upriver.machines.messages import Assign, OpenEpoch, ReadVnodes, Retire, ToWorker
 from upriver.machines.rules import Rules
 from upriver.machines.standby_messages import (
     Resume,
@@ -153,6 +148,12 @@ class Cluster:
         )
         self.tell(member, assign)
 
+    def assign_place(self, member: Member) -> None:
+        """Tell a member that it keeps what its place does, as of the newest checkpoint."""
+        if not (self.has_begun or self.by_worker()) and self.keeps_only_what_is_read:
+            self.ledger.pass_over()
+        self.assign(member, start_at=self.start_at, serve_from=self.ledger.published)
+
     def start_anew(self) -> None:
         """All workers begin from the newest checkpoint, or from nothing, as another generation. They know, then, what
         changes from there on."""
@@ -186,6 +187,20 @@ class Cluster:
         self.chain = None if self.chain is None else ()
         self.maps = {region.name: self.reading for plan in plans for region in plan.spread}
         self.ledger.replan(plans, epochs)
+
+    def go_by(self, maps: Mapping[str, VnodeMap]) -> None:
+        """These are the maps of the regions, all the same."""
+        self.maps, self.reading = dict(maps), next(iter(maps.values()))
+
+    def adopt(self, maps: Mapping[str, VnodeMap], workers: tuple[WorkerId, ...]) -> int:
+        """The maps and the workers are those; who is not among them may go. Returns how many vnodes have moved."""
+        vnodes = len(next(iter(self.maps.values())).diff(next(iter(maps.values()))))
+        self.go_by(maps)
+        self.workers = workers
+        for worker in sorted(set(self.members) - set(workers)):
+            self.has_lost_changes = True
+            self.tell(self.members.pop(worker), Retire())
+        return vnodes
 
     def read_by(self, vnode_map: VnodeMap) -> None:
         """From the next epoch on, slices are read by this map."""

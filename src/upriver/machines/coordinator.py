@@ -169,7 +169,7 @@ class CoordinatorMachine:
             case CheckpointUnpublished():
                 self._checkpoints.unpublished(event)
             case RescaleWanted():
-                self._rescales.wanted(event)
+                self._rescales.queue.put(event)
             case AbortWanted():
                 self._rescales.abort_wanted(event)
             case StopAsked():
@@ -197,14 +197,14 @@ class CoordinatorMachine:
         if self._may_checkpoint():
             self._checkpoints.begin()
         rescales, scans = self._rescales, self._scans
-        if rescales.takes_scans:
+        if rescales.permits.scans:
             scans.take_now()
         elif rescales.holds_still and self.cluster.is_quiet():
             scans.take_still()
         if rescales.in_lock_step or self.cluster.in_step:
             if not (rescales.in_lock_step or self._ledger.is_staged):  # who is behind gets what others had
                 self.cluster.open_ahead(self.cluster.opened)
-            ready = self._opens_epochs and self._may_exchange()
+            ready = self._opens_epochs and (self._meetings.have_all_met or not self.cluster.in_step)
             if ready and not (scans.wants_pause and rescales.holds_still):
                 rescales.open_next()
         else:  # while nothing new is opened, those who are behind get what others had
@@ -235,26 +235,18 @@ class CoordinatorMachine:
         self._leader.replanned()
         self.cluster.actions.append(PlansTaken(ticket=wanted.ticket))
 
-    def _may_exchange(self) -> bool:
-        """Whether there is a channel between any two workers, or none is needed."""
-        return not self.cluster.in_step or self._all_have_met
-
-    @property
-    def _all_have_met(self) -> bool:
-        return self._meetings.is_over and self._meetings.is_of_all
-
     def _let_slices_change_hands(self) -> None:
         """As the leader says; all are to meet again then, for they speak as another generation."""
         born = self.cluster.born
-        free = self._rescales.leaves_room and self._scans.is_idle and self._checkpoints.is_idle and not self._is_torn
-        if self._leader.advance(channels=self._all_have_met, may_change_hands=free):
+        free = self._rescales.permits.rounds and self._scans.is_idle and self._checkpoints.is_idle and not self._is_torn
+        if self._leader.advance(channels=self._meetings.have_all_met, may_change_hands=free):
             self._meetings.forget()
         if born != self.cluster.born:
             self._scans.start_anew()
 
     def _see_that_all_have_met(self) -> None:
         """With exchange edges, no epoch is opened before everybody can speak to everybody (C10)."""
-        if self._rescales.is_idle and not self._meetings.is_of_all and self.cluster.is_quiet():
+        if self._rescales.permits.meetings and not self._meetings.is_of_all and self.cluster.is_quiet():
             self._meetings.call(Strategy.ICADD, None)
 
     # Members
@@ -275,20 +267,13 @@ class CoordinatorMachine:
         )
         self.cluster.members[event.worker] = member
         if not (joins or self._is_torn):
-            self._assign(member)
-
-    def _assign(self, member: Member) -> None:
-        if not (self.cluster.has_begun or self.cluster.by_worker()) and self.cluster.keeps_only_what_is_read:
-            self._ledger.pass_over()
-        self.cluster.assign(member, start_at=self.cluster.start_at, serve_from=self._ledger.published)
+            self.cluster.assign_place(member)
 
     def _gone(self, incarnation: Incarnation) -> None:
         member = self.cluster.of_incarnation(incarnation)
         if member is None:
             return
-        others_take_over = (
-            self._rescales.lets_others_take_over and not self._is_torn and self._leader.can_replace(member)
-        )
+        others_take_over = self._rescales.permits.take_over and not self._is_torn and self._leader.can_replace(member)
         if not (self._stopping or others_take_over):
             self._tear()  # while it is known what was opened for it
         self._checkpoints.torn()
@@ -309,7 +294,7 @@ class CoordinatorMachine:
         for worker in self.cluster.workers:
             member = self.cluster.members.get(worker)
             if member is not None and not (member.assigned or self._is_torn or self._rescales.awaits(worker)):
-                self._assign(member)
+                self.cluster.assign_place(member)
 
     def _tear(self) -> None:
         """Somebody, or a channel, was lost, and with it perhaps rows that were exchanged. Where keys move, the rescale
@@ -372,10 +357,8 @@ class CoordinatorMachine:
             case PeersLost(meeting=meeting):
                 if meeting == self._meetings.number:
                     self._channel_lost(member, message)
-            case CaughtUp():
-                self._leader.caught_up(message)
-            case FeedEnded():
-                self._leader.feed_ended(message)
+            case CaughtUp() | FeedEnded():
+                self._leader.heard(message)
             case Here():
                 if self._leader.here(message):
                     self._tear()
@@ -394,7 +377,7 @@ class CoordinatorMachine:
     def _channel_lost(self, member: Member, message: PeersLost) -> None:
         """If the peer may be lost, and others can take over from it, it is asked first whether it is there."""
         self._meetings.forget()
-        if not (self._rescales.lets_others_take_over and not self._is_torn and self._leader.doubts(message.peer)):
+        if not (self._rescales.permits.take_over and not self._is_torn and self._leader.doubts(message.peer)):
             self._tear()
         self._rescales.channel_lost(member, message)
 

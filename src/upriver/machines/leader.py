@@ -133,13 +133,16 @@ class Leader:
 
     # What happens
 
-    def caught_up(self, message: CaughtUp) -> None:
-        self._feeds.caught_up(message)
-        self._is_due |= bool(asking_for_a_round(self._group(), self._config)) if self._assignment.learner else False
-
-    def feed_ended(self, message: FeedEnded) -> None:
-        self._feeds.ended(message.feed)
-        self._is_due = True
+    def heard(self, message: CaughtUp | FeedEnded) -> None:
+        """Somebody has caught up with who it follows, or is fed no more."""
+        match message:
+            case CaughtUp():
+                self._feeds.caught_up(message)
+                learns = bool(self._assignment.learner)
+                self._is_due |= learns and bool(asking_for_a_round(self._group(), self._config))
+            case FeedEnded(feed=feed):
+                self._feeds.ended(feed)
+                self._is_due = True
 
     def replanned(self) -> None:
         """The views are others."""

@@ -27,6 +27,11 @@ class Meetings:
         """Whether the last meeting was of all who are there, or of more, and no channel was lost since."""
         return self._called >= {member.incarnation for member in self._cluster.by_worker()}
 
+    @property
+    def have_all_met(self) -> bool:
+        """Whether there is a channel between any two who are there."""
+        return self.is_over and self.is_of_all
+
     def call(self, strategy: Strategy, keys_max: int | None) -> None:
         """Have all meet who are there. strategy, keys_max: as in ``Meet``."""
         self.number += 1

@@ -142,9 +142,7 @@ class Evict:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakeCheckpoint:
     """Copy what has changed since the last checkpoint, as of the end of epoch ``at``, and say ``CheckpointWritten``.
-
-    whole: copy everything.
-    """
+    whole: copy everything."""
 
     checkpoint: int
     at: Epoch
@@ -342,11 +340,8 @@ class Moved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strain:
-    """What a rescale cost this worker so far, in milliseconds.
-
-    stall: the longest that its loop took for one step of migration. hold: the longest that a key which came here was
-    nowhere in service.
-    """
+    """What a rescale cost this worker so far, in milliseconds. stall: the longest that its loop took for one step of
+    migration. hold: the longest that a key which came here was nowhere in service."""
 
     stall_ms: float
     hold_ms: float

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from upriver.ids import Epoch, WorkerId
 from upriver.machines.cluster import Member
@@ -59,7 +60,8 @@ class Learning:
 class Parting:
     """All is learned, and who stays meets without the leavers: they retire when nobody expects to hear of them."""
 
-    learning: Learning
+    before: VnodeMap
+    outcome: Outcome
     leavers: tuple[Member, ...]
 
 
@@ -72,6 +74,34 @@ class Reloading:
 
 
 Stage = Idle | Starting | Meeting | Draining | Moving | Learning | Parting | Reloading
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Permits:
+    """What may go on at a stage, besides the rescale.
+
+    meetings: others than the rescale's own. scans: snapshots, while epochs flow. rounds: slices may change hands as the
+    leader says. take_over: and when a worker is lost.
+    """
+
+    meetings: bool
+    scans: bool
+    rounds: bool
+    take_over: bool
+
+
+PERMITS: Mapping[type[Stage], Permits] = MappingProxyType(
+    {
+        Idle: Permits(meetings=True, scans=True, rounds=True, take_over=True),
+        Starting: Permits(meetings=True, scans=True, rounds=False, take_over=False),
+        Meeting: Permits(meetings=False, scans=True, rounds=False, take_over=False),
+        Draining: Permits(meetings=False, scans=False, rounds=False, take_over=False),
+        Moving: Permits(meetings=False, scans=False, rounds=False, take_over=False),
+        Learning: Permits(meetings=True, scans=True, rounds=True, take_over=True),
+        Parting: Permits(meetings=True, scans=True, rounds=False, take_over=True),
+        Reloading: Permits(meetings=True, scans=True, rounds=False, take_over=False),
+    }
+)
 
 
 class Numbered:

@@ -11,12 +11,11 @@ when a worker is lost while keys move. With ``learner`` slices change hands one 
 from collections.abc import Sequence
 from typing import assert_never
 
-from upriver.errors import DeclarationError, UpriverError, WorkerLost
+from upriver.errors import UpriverError, WorkerLost
 from upriver.ids import Epoch, MapVersion, WorkerId
 from upriver.machines.cluster import Cluster, Member
 from upriver.machines.coordinator_events import (
     AbortWanted,
-    CoordinatorAction,
     Outcome,
     RescaleBegun,
     RescaleEnded,
@@ -25,9 +24,12 @@ from upriver.machines.coordinator_events import (
 )
 from upriver.machines.handover import Handover
 from upriver.machines.leader import Leader
+from upriver.machines.learner_rescales import LearnerRescales
 from upriver.machines.meetings import Meetings
 from upriver.machines.messages import CloseInput, Moved, Order, PeerLeft, PeersLost, Retire, Settled
+from upriver.machines.rescale_queue import RescaleQueue
 from upriver.machines.rescale_stages import (
+    PERMITS,
     Draining,
     Idle,
     Learning,
@@ -35,6 +37,7 @@ from upriver.machines.rescale_stages import (
     Moving,
     Numbered,
     Parting,
+    Permits,
     Reloading,
     Stage,
     Starting,
@@ -43,7 +46,7 @@ from upriver.machines.rescale_stages import (
 from upriver.machines.scans import Scans
 from upriver.machines.strategies import Strategy
 from upriver.migration import coordinator as protocol
-from upriver.migration.coordinator import QUEUE_REQUESTS_MAX, RegionId, Ticket
+from upriver.migration.coordinator import RegionId, Ticket
 from upriver.vnodes import VnodeMap
 
 MEETINGS_AGAIN_MAX = 5
@@ -57,15 +60,16 @@ class Rescales:
         self.stage: Stage = Idle()
         self._cluster = cluster
         self._leader = leader
+        self._learners = LearnerRescales(cluster, scans, meetings, leader)
         self._scans = scans
         self._meetings = meetings
         self._numbered = Numbered(cluster.maps)
         self._protocol = self._numbered.protocol(cluster.workers)
-        self._queue: list[RescaleWanted] = []
+        self.queue = RescaleQueue(cluster)
         self._current: RescaleWanted | None = None
         """The request that is on; ``None`` if and only if the stage is Idle."""
         self._workers_before = cluster.workers
-        """Who was there when the request's turn came: some may own nothing."""
+        """When the request's turn came: some may own nothing."""
         self._orders: list[protocol.Announce] = []
         """To be told to the workers once they have met."""
         self._meetings_left = 0
@@ -81,9 +85,9 @@ class Rescales:
         return isinstance(self.stage, Idle)
 
     @property
-    def is_idle(self) -> bool:
-        """Whether nothing is in the way of a meeting that is not the rescale's own."""
-        return isinstance(self.stage, Idle | Starting | Learning | Reloading)
+    def permits(self) -> Permits:
+        """What else may go on."""
+        return PERMITS[type(self.stage)]
 
     @property
     def opens_epochs(self) -> bool:
@@ -94,21 +98,6 @@ class Rescales:
     def in_lock_step(self) -> bool:
         """C5: whether epochs are opened one at a time."""
         return isinstance(self.stage, Moving) and self._cluster.rules.c5_lock_step
-
-    @property
-    def takes_scans(self) -> bool:
-        """Whether a snapshot can be taken while epochs flow."""
-        return isinstance(self.stage, Idle | Starting | Meeting | Learning | Parting | Reloading)
-
-    @property
-    def leaves_room(self) -> bool:
-        """Whether slices may change hands as the leader says."""
-        return isinstance(self.stage, Idle | Learning)
-
-    @property
-    def lets_others_take_over(self) -> bool:
-        """Whether standbys may take over from a worker that is lost."""
-        return isinstance(self.stage, Idle | Learning | Parting)
 
     @property
     def holds_still(self) -> bool:
@@ -128,24 +117,13 @@ class Rescales:
 
     # What users want
 
-    def wanted(self, event: RescaleWanted) -> None:
-        """Rescales take turns, in the order in which they were asked for (M9)."""
-        if event.strategy is Strategy.LEARNER and event.moves is not None:
-            self._refuse(event, "strategy 'learner' finds the places of slices by itself: give a number of workers")
-        elif len(self._queue) >= QUEUE_REQUESTS_MAX:
-            self._refuse(event, f"{QUEUE_REQUESTS_MAX} rescales wait already")
-        else:
-            self._queue.append(event)
-
     def abort_wanted(self, event: AbortWanted) -> None:
         """Does nothing to a restart that is reloading: some keys are back and others not, by no map's order."""
-        if any(request.ticket == event.ticket for request in self._queue):
-            self._queue = [request for request in self._queue if request.ticket != event.ticket]
-            self._say(RescaleEnded(ticket=event.ticket, outcome=Outcome.ABORTED, vnodes=0))
-        elif self._current is not None and self._current.ticket == event.ticket:
+        if self.queue.drop(event.ticket):
+            return
+        if self._current is not None and self._current.ticket == event.ticket:
             if isinstance(self.stage, Learning):
-                self.stage = Learning(self.stage.before, self.stage.joining, Outcome.ABORTED)
-                self._leader.learn(self.stage.joining)
+                self.stage = self._learners.abort(self.stage)
             elif isinstance(self.stage, Moving):
                 self._follow(self._protocol.step(protocol.AbortWanted(ticket=Ticket(event.ticket))))
             elif isinstance(self.stage, Starting | Meeting | Draining):
@@ -169,8 +147,7 @@ class Rescales:
         self._follow(self._protocol.step(event))
 
     def lost(self, member: Member) -> None:
-        """A member is gone. While keys move, its state may have been on its way: nobody can tell, so all begin anew.
-        Before that, it is waited for."""
+        """While keys move, its state may have been on its way, so all begin anew. Before that, it is waited for."""
         if isinstance(self.stage, Moving):
             self._fail(WorkerLost(f"worker {member.worker} was lost; all workers start anew by the old map"))
         elif isinstance(self.stage, Starting | Meeting | Draining):
@@ -212,16 +189,16 @@ class Rescales:
     def advance(self, *, takes_up: bool) -> None:
         """Go on to the next stage, if its time has come. takes_up: a request that waits may begin."""
         before = None
-        while before != (self.stage, len(self._queue)):
-            before = self.stage, len(self._queue)
+        while before != (self.stage, len(self.queue)):
+            before = self.stage, len(self.queue)
             self._advance(takes_up)
 
     def _advance(self, takes_up: bool) -> None:
         cluster = self._cluster
         match self.stage:
             case Idle():
-                if self._queue and takes_up:
-                    self._take_up(self._queue.pop(0))
+                if self.queue and takes_up:
+                    self._take_up(self.queue.take())
             case Starting(joining):
                 ready = cluster.members.keys() >= {*cluster.workers, *joining}
                 if ready and (cluster.is_quiet() or not cluster.ledger.is_staged):
@@ -229,15 +206,13 @@ class Rescales:
             case Meeting():
                 if self._meetings.is_over:
                     self._met()
-            case Learning() as learning:
-                is_over = self._leader.has_learned and self._meetings.is_over and self._meetings.is_of_all
-                if is_over and cluster.is_quiet() and self._scans.is_idle:
-                    self._part(learning)
-            case Parting(leavers=leavers) as parting:
-                if self._meetings.is_over:
-                    for leaver in leavers:
-                        cluster.tell(leaver, Retire())
-                    self._end_learning(parting.learning)
+            case Learning() | Parting() as stage:
+                following = self._learners.advance(stage)
+                if following is None:
+                    self._begin_protocol()
+                    self._end(stage.outcome, len(stage.before.diff(cluster.reading)))
+                else:
+                    self.stage = following
             case Draining():
                 quiet = cluster.is_quiet() and self._scans.is_idle
                 if quiet or not cluster.rules.c6_between_epochs:  # C6
@@ -258,7 +233,7 @@ class Rescales:
         """A request's turn has come. Slices may have changed hands since the last one."""
         self._begin_protocol()
         if not self._numbered.ids:
-            self._refuse(request, "there is no view, and so nothing to rescale")
+            self.queue.refuse(request, "there is no view, and so nothing to rescale")
             return
         self._current = request
         self._workers_before = self._cluster.workers
@@ -293,23 +268,7 @@ class Rescales:
         phase = self._protocol.phase
         assert isinstance(phase, protocol.Starting | protocol.Rescaling)
         self._orders.clear()
-        self.stage = Learning(self._cluster.reading, phase.plan.joining, Outcome.OVER)
-        self._leader.learn(set(phase.plan.old) - set(phase.plan.new))
-
-    def _part(self, learning: Learning) -> None:
-        """Who leaves has nothing any more."""
-        cluster, leaving = self._cluster, self._leader.leaving
-        leavers = [cluster.members.pop(worker) for worker in sorted(leaving & cluster.members.keys())]
-        cluster.workers = tuple(worker for worker in cluster.workers if worker not in leaving)
-        if leavers:
-            cluster.has_lost_changes = True
-            self._meetings.call(Strategy.ICADD, None)
-        self.stage = Parting(learning, tuple(leavers))
-
-    def _end_learning(self, learning: Learning) -> None:
-        self._leader.stop_learning()
-        self._begin_protocol()
-        self._end(learning.outcome, len(learning.before.diff(self._cluster.reading)))
+        self.stage = self._learners.begin(phase.plan)
 
     def overdue(self, ticket: int) -> None:
         """Who leaves is not waited for any more."""
@@ -324,11 +283,6 @@ class Rescales:
             self._settle_at_once()
         else:
             self._announce()
-
-    def _refuse(self, request: RescaleWanted, why: str) -> None:
-        """What has not begun will not."""
-        error = DeclarationError(why)
-        self._say(RescaleEnded(ticket=request.ticket, outcome=Outcome.REFUSED, vnodes=0, error=error))
 
     def _joining(self) -> tuple[WorkerId, ...]:
         phase = self._protocol.phase
@@ -359,7 +313,7 @@ class Rescales:
             match action:
                 case protocol.StartWorkers(workers=workers):
                     self._say_begun()
-                    self._say(StartWorkers(workers=workers))
+                    self._cluster.actions.append(StartWorkers(workers=workers))
                     self.stage = Starting(workers)
                 case protocol.Announce():
                     if isinstance(self.stage, Moving):
@@ -388,7 +342,9 @@ class Rescales:
         assert isinstance(phase, protocol.Starting | protocol.Rescaling)
         plan, region = phase.plan, RegionId(0)
         vnodes = len(plan.before[region].diff(plan.after[region]))
-        self._say(RescaleBegun(ticket=plan.ticket, before=len(plan.old), after=len(plan.new), vnodes=vnodes))
+        self._cluster.actions.append(
+            RescaleBegun(ticket=plan.ticket, before=len(plan.old), after=len(plan.new), vnodes=vnodes)
+        )
 
     def _settle(self, over: protocol.RescaleOver) -> None:
         """All keys are where they shall be."""
@@ -398,16 +354,9 @@ class Rescales:
         self._end(Outcome.ABORTED if over.aborted else Outcome.OVER, vnodes)
 
     def _adopt(self, over: protocol.RescaleOver) -> int:
-        """The maps and the workers are those; who is not among them may go. Returns how many vnodes have moved."""
-        cluster = self._cluster
-        vnodes = len(next(iter(cluster.maps.values())).diff(over.maps[RegionId(0)]))
-        cluster.maps = {region: over.maps[place] for region, place in self._numbered.ids.items()}
-        cluster.reading = over.maps[RegionId(0)]
-        cluster.workers = over.workers
-        for worker in sorted(set(cluster.members) - set(over.workers)):
-            cluster.has_lost_changes = True
-            cluster.tell(cluster.members.pop(worker), Retire())
-        return vnodes
+        """The maps and the workers are those. Returns how many vnodes have moved."""
+        maps = {region: over.maps[place] for region, place in self._numbered.ids.items()}
+        return self._cluster.adopt(maps, over.workers)
 
     def _settle_at_once(self) -> None:
         """Restart: nobody moves anything; by the new map, all begin anew."""
@@ -427,8 +376,7 @@ class Rescales:
         cluster, phase = self._cluster, self._protocol.phase
         last = self._protocol.maps[RegionId(0)].version if isinstance(phase, protocol.Idle) else phase.plan.version
         version = MapVersion(last + 1)
-        cluster.maps = {region: VnodeMap(version, vnode_map.owners) for region, vnode_map in cluster.maps.items()}
-        cluster.reading = next(iter(cluster.maps.values()))
+        cluster.go_by({region: VnodeMap(version, vnode_map.owners) for region, vnode_map in cluster.maps.items()})
         self._send_joiners_home()
         self._start_anew()
         self._end(Outcome.FAILED, 0, error)
@@ -449,7 +397,4 @@ class Rescales:
         request, self._current = self._current, None
         assert request is not None
         self.stage = Idle()
-        self._say(RescaleEnded(ticket=request.ticket, outcome=outcome, vnodes=vnodes, error=error))
-
-    def _say(self, action: CoordinatorAction) -> None:
-        self._cluster.actions.append(action)
+        self._cluster.actions.append(RescaleEnded(ticket=request.ticket, outcome=outcome, vnodes=vnodes, error=error))

@@ -3,7 +3,7 @@
 import itertools
 import queue
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
@@ -12,7 +12,6 @@ from typing import Any, Protocol, assert_never
 from upriver.dataflow.graph import DataflowPlan
 from upriver.errors import ClusterError, ProtocolError, UpriverError, UserError, WaitTimeout
 from upriver.ids import Channel, Epoch, Incarnation, SnapshotId, VnodeId, WorkerId
-from upriver.machines.cluster import Member
 from upriver.machines.coordinator import CoordinatorMachine
 from upriver.machines.coordinator_events import (
     AbortWanted,
@@ -51,6 +50,7 @@ from upriver.shell.checkpoint_keeper import CheckpointKeeper
 from upriver.shell.lake import Manifest
 from upriver.shell.recoveries import Recoveries
 from upriver.shell.rescale_desk import RescaleDesk
+from upriver.shell.river_status import river_status
 from upriver.shell.wire import error_from_json
 from upriver.vnodes import VnodeMap
 
@@ -299,28 +299,12 @@ class CoordinatorLoop:
 
     def status(self) -> dict[str, Any]:
         """Epochs, workers and what the views hold, as last reported."""
-        addresses = self.addresses()
-        members = self._machine.members
         with self._changed:
             rescales = self._desk.status()
-        workers = [
-            {
-                "worker": int(worker),
-                "address": addresses.get(worker),
-                "epoch": int(members[worker].finished) if worker in members else None,
-                "vnodes": len(self._machine.vnode_map.vnodes_of_worker(worker)),
-            }
-            for worker in sorted({*self._machine.cluster.workers, *self._machine.leader.vacant, *members})
-        ]
         return {
-            "epoch": int(self._ended),
-            "published": int(self._machine.published),
-            "workers": workers,
-            "map_version": int(self._machine.vnode_map.version),
-            "views": {plan.name: _total(plan, members.values()) for plan in self._machine.plans},
+            **river_status(self._machine, self.addresses(), self._ended),
             **rescales,
             "recoveries": self._recoveries.status(),
-            "standbys": dict(self._machine.leader.standing()),
             "checkpoint": None if self._keeper is None else self._keeper.status(),
             "failure": str(self._failure) if self._failure else None,
         }
@@ -403,14 +387,3 @@ class CoordinatorLoop:
             joined.end.tell(action.message)
         except ClusterError:
             joined.end.close()  # its closing comes back as ``lost``
-
-
-def _total(plan: DataflowPlan, members: Iterable[Member]) -> Mapping[str, int]:
-    """The numbers that the workers report of all regions of a view, added up. Rows and keys are the last one's: those
-    before it say that they have none."""
-    total = {"rows": 0, "keys": 0, "bytes": 0}
-    for member in members:
-        for region in plan.spread:
-            for name, number in member.stats.get(region.name, {}).items():
-                total[name] = total.get(name, 0) + int(number)
-    return total

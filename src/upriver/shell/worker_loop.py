@@ -64,17 +64,14 @@ from upriver.machines.worker_events import (
     StateRead,
     StateWritten,
     Stop,
-    TimeToCopy,
-    TimeToEvict,
-    TimeToFeed,
     TimeToMove,
     WorkerAction,
     WorkerEvent,
     WriteState,
 )
-from upriver.migration.pace import Pace
 from upriver.shell.checkpoint_writer import CheckpointWriter
 from upriver.shell.checkpoints import read_state
+from upriver.shell.chores import Chores
 from upriver.shell.held_snapshots import HeldSnapshots
 from upriver.shell.lake import Lake
 from upriver.shell.lookup import Answered
@@ -83,13 +80,6 @@ from upriver.shell.rejected import Rejected
 from upriver.shell.upquery_reader import UpqueryReader
 from upriver.state.checkpoint import StateFile
 
-EVICTION_BUDGET_S = 0.002
-"""Seconds that one slice of an eviction may take."""
-COPY_BUDGET_S = 0.005
-"""Seconds that one slice of copying state for a checkpoint, or for who follows this worker, may take."""
-EVICTED_KEYS_MIN = 512
-"""Keys of one slice, however long the last one took: a slice costs half a millisecond whatever its keys, and these no
-more than that again. With fewer, evictions fall behind what lookups fill."""
 NOBODY = -1
 """A ticket that no lookup has."""
 INBOX_TURN_MAX = 64
@@ -121,11 +111,9 @@ class WorkerLoop:
         self._machine = machine
         self._lake = lake
         self._mover = Mover(step_budget_s)
-        self._evictor = Pace(EVICTION_BUDGET_S)
-        self._copier = Pace(COPY_BUDGET_S)
-        self._feeder = Pace(COPY_BUDGET_S)
         self._upqueries = UpqueryReader(lake, self.hear, self.fail)
         self._checkpoints = CheckpointWriter(lake, self._written, self._not_written, self._wake)
+        self._chores = Chores(machine, self._step, lambda: self._checkpoints.room)
         self._failure: BaseException | None = None
         self._report: Callable[[FromWorker], None] = _nobody_listens
         self._meet: Callable[[Meet], None] = _nobody_listens
@@ -221,12 +209,7 @@ class WorkerLoop:
                     self._step(next(self._reading))
                 if self._machine.can_move and not self._mover.rest_s():
                     self._take(TimeToMove(keys_max=self._mover.keys))
-                if self._machine.must_evict:
-                    self._evict()
-                if self._may_copy:
-                    self._copy()
-                if self._machine.can_feed:
-                    self._feed()
+                self._chores.do()
                 peers.flush()
         except Exception as error:  # whatever it is, nobody shall wait for this worker in vain
             kind = type(error).__name__ if isinstance(error, UpriverError) else ProtocolError.__name__
@@ -239,32 +222,6 @@ class WorkerLoop:
             for ticket in list(self._waiting):
                 self._settle(ticket, _retired())
 
-    def _evict(self) -> None:
-        began, keys = time.perf_counter(), max(EVICTED_KEYS_MIN, self._evictor.keys)
-        self._step(TimeToEvict(keys_max=keys))
-        self._evictor.took(keys, time.perf_counter() - began)
-
-    @property
-    def _may_copy(self) -> bool:
-        """Whether state is to be copied for a checkpoint, and the lake keeps up with it."""
-        return self._machine.can_copy and self._checkpoints.room
-
-    def _copy(self) -> None:
-        began, keys = time.perf_counter(), self._copier.keys
-        self._step(TimeToCopy(keys_max=keys))
-        self._copier.took(keys, time.perf_counter() - began)
-
-    def _feed(self) -> None:
-        began, keys = time.perf_counter(), self._feeder.keys
-        self._step(TimeToFeed(keys_max=keys))
-        self._feeder.took(keys, time.perf_counter() - began)
-
-    @property
-    def _is_busy(self) -> bool:
-        """Whether there is something to do besides what the inbox has."""
-        machine = self._machine
-        return self._is_reading or machine.must_evict or self._may_copy or machine.can_feed
-
     def _turn(self) -> None:
         """Take what is in the inbox; wait for it only if there is nothing else to do."""
         ends_at = math.inf
@@ -272,7 +229,7 @@ class WorkerLoop:
             if time.perf_counter() > ends_at:
                 return
             try:
-                if taken or self._is_busy:
+                if taken or self._is_reading or self._chores.are_due:
                     event = self._inbox.get_nowait()
                 else:
                     event = self._inbox.get(timeout=self._mover.rest_s() if self._machine.can_move else None)

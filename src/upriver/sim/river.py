@@ -7,18 +7,15 @@ from itertools import count
 from random import Random
 from typing import assert_never
 
-from upriver.dataflow.graph import NOT_WANTED, DataflowPlan, RegionPlan
-from upriver.dataflow.keeping import Region
+from upriver.dataflow.graph import NOT_WANTED
 from upriver.dataflow.plan import TableSpec
 from upriver.errors import ProtocolError
-from upriver.ids import Epoch, Incarnation, VnodeId, WorkerId
+from upriver.ids import Epoch, Incarnation, WorkerId
 from upriver.machines.coordinator import CoordinatorMachine
 from upriver.machines.coordinator_events import (
     AppFailed,
     CheckpointFailed,
-    CheckpointPublished,
     CheckpointReady,
-    CheckpointUnpublished,
     CheckpointWanted,
     CoordinatorAction,
     CoordinatorEvent,
@@ -66,8 +63,6 @@ from upriver.machines.worker_events import (
     SealState,
     SendPeer,
     SetRowsAside,
-    StateNotWritten,
-    StateWritten,
     Stop,
     WorkerAction,
     WorkerEvent,
@@ -129,10 +124,10 @@ class River:
         self.wishes = Wishes(self.watcher, repertoire, vnodes)
         self._lots = lots
         self._crowd = Crowd(lots)
-        self._vnodes = vnodes
+        self.vnodes = vnodes
         self._first_workers = vnode_map.workers
         self._rules = rules
-        self._build_region = build_region
+        self.build_region = build_region
         self._new_machine = partial(WorkerMachine, build_region, rules)
         self._incarnations = count(1)
 
@@ -148,10 +143,10 @@ class River:
         self.network = Network(self.processes.get)
         self.watcher = self.watcher.of_another_driver(self.repertoire, self._first_workers, self.network)
         self.askers = Askers(self.repertoire, self.lake, self.oracle, self.watcher.counters)
-        self.wishes = Wishes(self.watcher, self.repertoire, self._vnodes)
+        self.wishes = Wishes(self.watcher, self.repertoire, self.vnodes)
         chain = None if self.coordinator.cluster.chain is None else self.checkpoints.begin_again()
         self.coordinator = CoordinatorMachine(
-            VnodeMap.initial(self._vnodes, self._first_workers),
+            VnodeMap.initial(self.vnodes, self._first_workers),
             tuple(self.repertoire.kept.values()),
             self._rules,
             chain,
@@ -227,40 +222,6 @@ class River:
         between = self.network.cut(self._lots)
         self.watcher.losses += between is not None
         return [] if between is None else [between]
-
-    # Checkpoints
-
-    def store(self, process: Process, spoilt: bool) -> None:
-        """The lake takes the next thing that a process has copied. spoilt: it does not take the last of them."""
-        checkpoint = process.writing.queue[0].checkpoint
-        files = self.checkpoints.store(process.writing, str(process))
-        if files is None:
-            return
-        if spoilt:
-            self.step_worker(process, StateNotWritten(checkpoint=checkpoint, error="the disk is full"))
-        else:
-            self.step_worker(process, StateWritten(checkpoint=checkpoint, files=files))
-
-    def commit(self, spoilt: bool) -> None:
-        """The lake publishes a checkpoint, or fails to."""
-        if spoilt:
-            number = self.checkpoints.waiting.popleft().checkpoint
-            self.step_coordinator(CheckpointUnpublished(checkpoint=number, error="the disk is full"))
-            return
-        plans = [plan for plan in self.repertoire.kept.values() if plan.full_because is not None]
-        wish = self.checkpoints.publish(region.name for plan in plans for region in plan.spread)
-        for plan in plans:
-            for region in plan.spread:
-                self.watcher.checkpoint_holds(plan, region.name, wish.epoch, self._restored(plan, region))
-        self.step_coordinator(CheckpointPublished(checkpoint=wish.checkpoint, files=wish.files))
-
-    def _restored(self, plan: DataflowPlan, region: RegionPlan) -> Region:
-        """All of a region, as whoever begins with the newest checkpoint has it."""
-        made = self._build_region(plan, region)
-        chain = [checkpoint.epoch for checkpoint in self.checkpoints.chain()]
-        for chunk in self.checkpoints.read(chain, region.name, map(VnodeId, range(self._vnodes))):
-            made.install(chunk.parts)
-        return made
 
     # Workers
 

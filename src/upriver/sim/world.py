@@ -15,21 +15,19 @@ from random import Random
 import duckdb
 
 from upriver.dataflow.graph import DataflowPlan
-from upriver.ids import BEGINNING, Epoch, Incarnation, WorkerId
+from upriver.ids import Epoch, Incarnation, WorkerId
 from upriver.machines.coordinator_events import (
     AbortWanted,
     CheckpointWanted,
     LeaversOverdue,
     PlansWanted,
     RescaleWanted,
-    SnapshotAsked,
     StopAsked,
 )
 from upriver.machines.following import BuildRegion
 from upriver.machines.messages import OpenEpoch
 from upriver.machines.rules import Rules
 from upriver.machines.worker_events import (
-    LookupGivenUp,
     PeerSaid,
     RowsFetched,
     TimeToCopy,
@@ -40,15 +38,17 @@ from upriver.machines.worker_events import (
 from upriver.sim import checkers
 from upriver.sim.bounds import steps_to_rest
 from upriver.sim.checkers import require
-from upriver.sim.clients import drawn_eviction, drawn_lookup, drawn_rescale, drawn_view, lookup_of
+from upriver.sim.clients import drawn_rescale
 from upriver.sim.drawing import apart_of, drawn_map, drawn_partial, drawn_plans, drawn_views
 from upriver.sim.network import Line
 from upriver.sim.process import Process
 from upriver.sim.repertoire import Repertoire
 from upriver.sim.river import River
 from upriver.sim.standbys import standbys_are_right
+from upriver.sim.storing import commit, store
 from upriver.sim.tables import TABLES
 from upriver.sim.telling import read_in_words, short
+from upriver.sim.users import Users
 from upriver.sim.weather import Weather
 
 Move = tuple[float, Callable[[], None]]
@@ -102,6 +102,7 @@ class World:
         self.river.torn = self._weather.torn
         self._reads_ahead = rules.upqueries.p7_read_one_epoch_ahead  # P7 is a rule for the shell
         self._tickets = count(1)
+        self.users = Users(lots, self.river, self._plans, self._tickets, self._happened)
         self._declared: deque[PlansWanted] = deque()
         """Wishes for other views, on their way to the coordinator."""
 
@@ -134,7 +135,7 @@ class World:
         require(checkers.nobody_is_left_waiting, self.river.wishes.waiting)
         for plan in self._plans:
             if plan.full_because is None:
-                self._look_everything_up(plan)
+                self.users.look_everything_up(plan)
         self._drain()
         river, kept = self.river, list(self.river.repertoire.kept.values())
         river.watcher.came_to_rest(river.running, river.maps(), database)
@@ -159,12 +160,12 @@ class World:
 
     def _moves(self) -> list[Move]:
         weather, river = self._weather, self.river
-        moves: list[Move] = [(weather.publish, self._publish), (weather.scan, self._scan)]
+        moves: list[Move] = [(weather.publish, self._publish), (weather.scan, self.users.scan)]
         if weather.lookup and river.running:
-            moves += [(weather.lookup, self._look_up), (weather.give_up, self._give_up)]
+            moves += [(weather.lookup, self.users.look_up), (weather.give_up, self.users.give_up)]
         if len(self._declared) + len(river.repertoire.waiting) < CHANGES_WAITING_MAX:
             moves.append((weather.replan, self._declare))
-        moves.append((self._evict / 5, self._evict_at_will))
+        moves.append((self._evict / 5, self.users.evict_at_will))
         moves.append((weather.checkpoint, self._checkpoint))
         if river.checkpoints.waiting:
             moves.append((weather.store, self._commit))
@@ -329,35 +330,14 @@ class World:
     def _store(self, process: Process) -> None:
         spoilt = self._lots.random() < self._weather.spoil
         self._happened("stores", f"{process} writes {short(process.writing.queue[0])}, {spoilt=}")
-        self.river.store(process, spoilt)
+        store(self.river, process, spoilt)
 
     def _commit(self) -> None:
         spoilt = self._lots.random() < self._weather.spoil
         self._happened("commits", f"checkpoint of {self.river.checkpoints.waiting[0].epoch} is published, {spoilt=}")
-        self.river.commit(spoilt)
+        commit(self.river, spoilt)
 
     # What users want
-
-    def _look_up(self) -> None:
-        process = self._lots.choice(self.river.running)
-        plan = self._lots.choice(self._plans)
-        reader, published = self._lots.choice(self.river.running), self.river.lake.published
-        lookup = drawn_lookup(next(self._tickets), process, reader, plan, self.river.oracle, published, self._lots)
-        keys = [tuple(row.values()) for row in lookup.keys.to_pylist()]
-        at_least = f" at least {lookup.at_least}" if lookup.at_least else ""
-        self._happened("lookups_asked", f"{process} is asked for {lookup.view} {keys}{at_least}: {lookup.ticket}")
-        self.river.step_worker(process, lookup)
-
-    def _look_everything_up(self, plan: DataflowPlan) -> None:
-        """All keys that there are, and some that there could be, each where it is kept."""
-        oracle, view = self.river.oracle, plan.name
-        hashes, there = oracle.hashes[view], oracle.at(view, self.river.lake.published)
-        for process in self.river.running:
-            vnode_map = process.map_of(view)
-            vnodes = () if vnode_map is None else vnode_map.vnodes_of_worker(process.worker)
-            keys = {key: hashes[key] for key in [*there, *hashes] if oracle.vnode_of(view, key) in vnodes}
-            if keys:
-                self.river.step_worker(process, lookup_of(next(self._tickets), plan, keys, view, BEGINNING, True))
 
     def _answer(self, process: Process) -> None:
         event = process.next_answer(self.river.lake, int(self._reads_ahead))
@@ -369,26 +349,6 @@ class World:
         keys_max = self._lots.randint(1, EVICTED_MAX)
         self._happened("evictions", f"{process} has time to evict {keys_max} keys")
         self.river.step_worker(process, TimeToEvict(keys_max=keys_max))
-
-    def _evict_at_will(self) -> None:
-        """Somebody wants keys of a view to be forgotten, or all of it; or of a view that is not there, or is full."""
-        plan = self._lots.choice(self._plans)
-        wish = drawn_eviction(next(self._tickets), plan, self.river.oracle, EVICTED_MAX, self._lots)
-        keys = "all" if wish.keys is None else len(wish.keys)
-        self._happened("evictions_wanted", f"eviction {wish.ticket} of {plan.name}, {keys} keys")
-        self.river.wants(wish)
-
-    def _give_up(self) -> None:
-        process = self._lots.choice(self.river.running)
-        if process.waiting:
-            ticket = self._lots.choice(list(process.waiting))
-            self._happened("lookups_given_up", f"{process} is not asked any more: {ticket}")
-            self.river.step_worker(process, LookupGivenUp(ticket=ticket))
-
-    def _scan(self) -> None:
-        view, ticket = drawn_view(self._plans, self._lots), next(self._tickets)
-        self._happened("scans_asked", f"scan {ticket} of {view}")
-        self.river.wants(SnapshotAsked(ticket=ticket, view=view))
 
     def _declare(self) -> None:
         """Somebody wants a view more, or one less: Spark makes the indexes, while all goes on."""

@@ -1,0 +1,51 @@
+"""What a worker does when there is time, some keys at a time: it evicts, copies state for checkpoints, feeds others."""
+
+import time
+from collections.abc import Callable
+
+from upriver.machines.worker import WorkerMachine
+from upriver.machines.worker_events import TimeToCopy, TimeToEvict, TimeToFeed
+from upriver.migration.pace import Pace
+
+EVICTION_BUDGET_S = 0.002
+"""Seconds that one slice of an eviction may take."""
+COPY_BUDGET_S = 0.005
+"""Seconds that one slice of copying state for a checkpoint, or for who follows this worker, may take."""
+EVICTED_KEYS_MIN = 512
+"""Keys of one slice, however long the last one took: a slice costs half a millisecond whatever its keys, and these no
+more than that again. With fewer, evictions fall behind what lookups fill."""
+
+Step = Callable[[TimeToCopy | TimeToEvict | TimeToFeed], None]
+
+
+class Chores:
+    """Of one worker's loop. has_room: whether the lake keeps up with what is copied for a checkpoint."""
+
+    def __init__(self, machine: WorkerMachine, step: Step, has_room: Callable[[], bool]) -> None:
+        self._machine = machine
+        self._step = step
+        self._has_room = has_room
+        self._evictor = Pace(EVICTION_BUDGET_S)
+        self._copier = Pace(COPY_BUDGET_S)
+        self._feeder = Pace(COPY_BUDGET_S)
+
+    @property
+    def are_due(self) -> bool:
+        """Whether there is anything to do."""
+        machine = self._machine
+        return machine.must_evict or machine.can_feed or (machine.can_copy and self._has_room())
+
+    def do(self) -> None:
+        """Do a slice of each thing that there is to do."""
+        if self._machine.must_evict:
+            keys = max(EVICTED_KEYS_MIN, self._evictor.keys)
+            self._timed(TimeToEvict(keys_max=keys), self._evictor)
+        if self._machine.can_copy and self._has_room():
+            self._timed(TimeToCopy(keys_max=self._copier.keys), self._copier)
+        if self._machine.can_feed:
+            self._timed(TimeToFeed(keys_max=self._feeder.keys), self._feeder)
+
+    def _timed(self, event: TimeToCopy | TimeToEvict | TimeToFeed, pace: Pace) -> None:
+        began = time.perf_counter()
+        self._step(event)
+        pace.took(event.keys_max, time.perf_counter() - began)

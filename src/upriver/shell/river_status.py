@@ -1,0 +1,43 @@
+"""What people are told of the river: as the coordinator machine has it, in plain dicts."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from upriver.dataflow.graph import DataflowPlan
+from upriver.ids import Epoch, WorkerId
+from upriver.machines.cluster import Member
+from upriver.machines.coordinator import CoordinatorMachine
+
+
+def river_status(machine: CoordinatorMachine, addresses: Mapping[WorkerId, str], ended: Epoch) -> dict[str, Any]:
+    """Epochs, workers, who stands by, and what the views hold, as last reported. addresses: of workers that are up.
+    ended: the last epoch that has, everywhere."""
+    members, leader = machine.members, machine.leader
+    workers = [
+        {
+            "worker": int(worker),
+            "address": addresses.get(worker),
+            "epoch": int(members[worker].finished) if worker in members else None,
+            "vnodes": len(machine.vnode_map.vnodes_of_worker(worker)),
+        }
+        for worker in sorted({*machine.cluster.workers, *leader.vacant, *members})
+    ]
+    return {
+        "epoch": int(ended),
+        "published": int(machine.published),
+        "workers": workers,
+        "map_version": int(machine.vnode_map.version),
+        "views": {plan.name: _total(plan, members.values()) for plan in machine.plans},
+        "standbys": dict(leader.standing()),
+    }
+
+
+def _total(plan: DataflowPlan, members: Iterable[Member]) -> Mapping[str, int]:
+    """The numbers that the workers report of all regions of a view, added up. Rows and keys are the last one's: those
+    before it say that they have none."""
+    total = {"rows": 0, "keys": 0, "bytes": 0}
+    for member in members:
+        for region in plan.spread:
+            for name, number in member.stats.get(region.name, {}).items():
+                total[name] = total.get(name, 0) + int(number)
+    return total

@@ -1,0 +1,73 @@
+"""What users of a simulated river do: look up, scan, forget, and give up waiting."""
+
+from collections.abc import Callable, Iterator, Sequence
+from random import Random
+
+from upriver.dataflow.graph import DataflowPlan
+from upriver.ids import BEGINNING
+from upriver.machines.coordinator_events import SnapshotAsked
+from upriver.machines.worker_events import LookupGivenUp
+from upriver.sim.clients import drawn_eviction, drawn_lookup, drawn_view, lookup_of
+from upriver.sim.river import River
+
+KEYS_EVICTED_MAX = 3  # by one wish
+
+
+class Users:
+    """Each method is one thing that happens. tickets: for whatever somebody waits for. happened: told of it, under what
+    it counts and in a line."""
+
+    def __init__(
+        self,
+        lots: Random,
+        river: River,
+        plans: Sequence[DataflowPlan],
+        tickets: Iterator[int],
+        happened: Callable[[str, str], None],
+    ) -> None:
+        self._lots = lots
+        self._river = river
+        self._plans = plans
+        self._tickets = tickets
+        self._happened = happened
+
+    def look_up(self) -> None:
+        process = self._lots.choice(self._river.running)
+        plan = self._lots.choice(self._plans)
+        reader, published = self._lots.choice(self._river.running), self._river.lake.published
+        lookup = drawn_lookup(next(self._tickets), process, reader, plan, self._river.oracle, published, self._lots)
+        keys = [tuple(row.values()) for row in lookup.keys.to_pylist()]
+        at_least = f" at least {lookup.at_least}" if lookup.at_least else ""
+        self._happened("lookups_asked", f"{process} is asked for {lookup.view} {keys}{at_least}: {lookup.ticket}")
+        self._river.step_worker(process, lookup)
+
+    def look_everything_up(self, plan: DataflowPlan) -> None:
+        """All keys that there are, and some that there could be, each where it is kept."""
+        oracle, view = self._river.oracle, plan.name
+        hashes, there = oracle.hashes[view], oracle.at(view, self._river.lake.published)
+        for process in self._river.running:
+            vnode_map = process.map_of(view)
+            vnodes = () if vnode_map is None else vnode_map.vnodes_of_worker(process.worker)
+            keys = {key: hashes[key] for key in [*there, *hashes] if oracle.vnode_of(view, key) in vnodes}
+            if keys:
+                self._river.step_worker(process, lookup_of(next(self._tickets), plan, keys, view, BEGINNING, True))
+
+    def evict_at_will(self) -> None:
+        """Somebody wants keys of a view to be forgotten, or all of it; or of a view that is not there, or is full."""
+        plan = self._lots.choice(self._plans)
+        wish = drawn_eviction(next(self._tickets), plan, self._river.oracle, KEYS_EVICTED_MAX, self._lots)
+        keys = "all" if wish.keys is None else len(wish.keys)
+        self._happened("evictions_wanted", f"eviction {wish.ticket} of {plan.name}, {keys} keys")
+        self._river.wants(wish)
+
+    def give_up(self) -> None:
+        process = self._lots.choice(self._river.running)
+        if process.waiting:
+            ticket = self._lots.choice(list(process.waiting))
+            self._happened("lookups_given_up", f"{process} is not asked any more: {ticket}")
+            self._river.step_worker(process, LookupGivenUp(ticket=ticket))
+
+    def scan(self) -> None:
+        view, ticket = drawn_view(self._plans, self._lots), next(self._tickets)
+        self._happened("scans_asked", f"scan {ticket} of {view}")
+        self._river.wants(SnapshotAsked(ticket=ticket, view=view))
