@@ -53,16 +53,15 @@ class App:
     keys wait less with a small number, and the rescale is over sooner with a large one.
     memory_budget: bytes that the state of each worker may take; what partial views have not read for the longest time
     is forgotten, and filled again when it is next read. If views that keep every key take more, the app fails with
-    BudgetExceeded, and loses nothing. ``None``: nothing is forgotten, and any amount may be taken.
+    BudgetExceeded, and loses nothing. ``None``: any amount may be taken.
     checkpoint_interval_s, checkpoint_interval_epochs: seconds, and epochs, from one checkpoint of what views keep to
     the next: a worker that is lost, or an app that is started again, reads that and the epochs since. ``None`` for
     both: when :meth:`checkpoint` is called.
     worker_silence_s: seconds in which a worker that says nothing is noticed, and replaced; it may not answer any more.
     num_standby_replicas: copies of what full views keep, each on an executor of its own, that take over at once when a
-    worker is lost. The rest is of rescales by ``strategy="learner"``, and of standbys that become workers again:
-    max_warmup_replicas: vnodes that are learned at a time. acceptable_lag_epochs: how far behind a learner may be.
-    scale_down_timeout_ms: milliseconds for which workers that leave are waited for; ``None``: as long as it takes.
-    learner_partial_rebalance: take over what is learned at once, and not when a worker has learned all that it was to.
+    worker is lost. Of rescales by ``learner``: max_warmup_replicas: vnodes that are learned at a time.
+    acceptable_lag_epochs: how far behind a learner may be. scale_down_timeout_ms: milliseconds for which workers that
+    leave are waited for; ``None``: any. learner_partial_rebalance: take over at once what is learned, not all together.
 
     Usable as a context manager, which stops the app at the end.
     """
