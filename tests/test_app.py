@@ -265,7 +265,7 @@ def test_a_bad_row_fails_the_app_with_its_reason(spark: Any, tmp_path: Path) -> 
         app.table("numbers", rows, key="k")
         app.view("shares", "SELECT k, sum(10 / v) AS share FROM numbers GROUP BY k", key="k", partial=False)
         app.start()
-        told = r"(?i)view 'shares', epoch 1: table 'numbers': .*division by zero.* in the row \(k = b, v = 0\)$"
+        told = r"(?i)view 'shares', epoch 1: table 'numbers': .*division by zero.* in the row \(k = b, v = 0\)\."
         with pytest.raises(RowError, match=told):
             app.wait()
 

@@ -21,7 +21,7 @@ from upriver.errors import DeclarationError, UnknownView, WaitTimeout
 from upriver.ids import Epoch
 from upriver.membership.config import MembershipConfig
 from upriver.rescale import Rescale
-from upriver.settings import absolute, check_checkpoints, check_memory, check_more_than_none, check_name, listed
+from upriver.settings import absolute, check_checkpoints, check_memory, check_name, check_sizes, listed
 from upriver.shell.fencing import SILENCE_S, Vigilance
 from upriver.shell.keys import key_columns
 from upriver.spark.batch_view import rows_of_keys, view_as_of
@@ -33,7 +33,7 @@ from upriver.spark.river import River, RiverConfig, Source
 from upriver.spark.scan import read_view
 from upriver.spark.tables import declared_table
 from upriver.spark.typer import SparkTyper
-from upriver.vnodes import VNODES_DEFAULT, check_vnodes
+from upriver.vnodes import VNODES_DEFAULT
 
 CHECKPOINT_INTERVAL_S = 60.0
 """Seconds from one checkpoint to the next, unless the user says otherwise."""
@@ -87,14 +87,7 @@ class App:
         scale_down_timeout_ms: int | None = None,
         learner_partial_rebalance: bool = True,
     ) -> None:
-        check_vnodes(vnodes)
-        if not 1 <= workers <= vnodes:
-            raise DeclarationError(
-                f"workers={workers}: there must be at least 1 and at most as many as vnodes ({vnodes})"
-            )
-        if ingest_tasks is not None and ingest_tasks < 1:
-            raise DeclarationError(f"ingest_tasks={ingest_tasks}: at least 1 is needed")
-        check_more_than_none("migration_step_budget_ms", migration_step_budget_ms, "milliseconds")
+        check_sizes(workers, vnodes, ingest_tasks, migration_step_budget_ms)
         check_memory(memory_budget)
         check_checkpoints(checkpoint_interval_s, checkpoint_interval_epochs)
         use_own_python(spark)

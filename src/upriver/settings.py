@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from upriver.errors import DeclarationError
+from upriver.vnodes import check_vnodes
 
 MEMORY_BUDGET_MIN = 1 << 20
 """Bytes: with less, a worker would evict what it has just filled."""
@@ -22,6 +23,15 @@ def check_more_than_none(setting: str, value: object, unit: str) -> None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not (math.isfinite(value) and value > 0):  # type: ignore[arg-type, operator]
         raise DeclarationError(f"{setting}={value!r}: give {unit}, more than 0")
+
+
+def check_sizes(workers: int, vnodes: int, ingest_tasks: int | None, step_budget_ms: object) -> None:
+    check_vnodes(vnodes)
+    if not 1 <= workers <= vnodes:
+        raise DeclarationError(f"workers={workers}: there must be at least 1 and at most as many as vnodes ({vnodes})")
+    if ingest_tasks is not None and ingest_tasks < 1:
+        raise DeclarationError(f"ingest_tasks={ingest_tasks}: at least 1 is needed")
+    check_more_than_none("migration_step_budget_ms", step_budget_ms, "milliseconds")
 
 
 def check_memory(budget: object) -> None:

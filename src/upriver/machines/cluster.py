@@ -157,7 +157,7 @@ class Cluster:
     def start_anew(self) -> None:
         """All workers begin from the newest checkpoint, or from nothing, as another generation. They know, then, what
         changes from there on."""
-        self.has_lost_changes = False
+        self.has_lost_changes, self.stepped = False, BEGINNING
         self.generation += 1
         self.born = self.generation
         self.serve_from = self.ledger.published
