@@ -155,6 +155,7 @@ class Cluster:
         """All workers begin from the newest checkpoint, or from nothing, as another generation."""
         self.generation += 1
         self.born = self.generation
+        self.stepped = BEGINNING
         self.serve_from = self.ledger.published
         self.ledger.start_anew(self.chain[0] if self.chain else BEGINNING)
         for worker, member in sorted(self.members.items()):

@@ -126,6 +126,8 @@ class Leader:
         learning, self._learning = self._learning, None
         self._is_due = True
         self._follow()
+        if not self._cluster.is_followed:
+            self._feeds.stop()  # no other round will
         return frozenset() if learning is None else learning.leaving
 
     # What happens
@@ -274,6 +276,7 @@ class Leader:
         cluster.workers = tuple(worker for worker in cluster.workers if worker not in self._lost)
         self._vacant |= self._lost.keys()
         self._lost.clear()
+        self._probes.clear()  # what was on its way is of no matter now, and an answer may not be heard any more
         plan = assign(self._group(), self._config)
         self._assignment, self._memory, self._is_due = plan.assignment, plan.memory, True
         self._hand_over(plan.assignment.active)
