@@ -83,13 +83,14 @@ def staged(owners: tuple[int, ...], me: int = 0) -> Assign:
     return assign(owners, me, plans=(STAGED,), maps=dict.fromkeys(REGIONS, vnode_map(owners)))
 
 
+def built(_: DataflowPlan, region: RegionPlan) -> Seen:
+    """An empty region of that view."""
+    return Passing() if region.name == "seen/0" else Gathering()
+
+
 def staged_worker(*events: WorkerEvent, rules: Rules = ALL_RULES) -> WorkerMachine:
     """A machine that has lived through these events."""
-    machine = WorkerMachine(_built, rules)
+    machine = WorkerMachine(built, rules)
     for event in events:
         machine.step(event)
     return machine
-
-
-def _built(_: DataflowPlan, region: RegionPlan) -> Seen:
-    return Passing() if region.name == "seen/0" else Gathering()

@@ -94,7 +94,9 @@ class Place:
 
     def enter(self, life: int) -> tuple[ChannelEnd, Ear]:
         ear = Ear()
-        hello = Message(REGISTER, {"worker": int(WORKER), "life": life, "address": f"127.0.0.1:{life}"})
+        hello = Message(
+            REGISTER, {"worker": int(WORKER), "life": life, "address": f"127.0.0.1:{life}", "instance": "executor"}
+        )
         limits = QUICK.worker_limits
         return open_channel(Remote(self.service.address, TOKEN), hello, ear.receiver, limits=limits), ear
 

@@ -12,9 +12,13 @@ from hypothesis import strategies as st
 
 from upriver.dataflow.batch import Batch
 from upriver.errors import ProtocolError, UnknownView, WaitTimeout, WrongOwner
-from upriver.ids import Epoch, MapVersion, VnodeId, WorkerId
+from upriver.ids import Epoch, FeedId, MapVersion, VnodeId, WorkerId
 from upriver.machines.peers import (
     Envelope,
+    Fed,
+    FedThrough,
+    FeedMe,
+    FeedNoMore,
     ForRegion,
     Hot,
     Installed,
@@ -23,6 +27,7 @@ from upriver.machines.peers import (
     Question,
     QuestionAnswered,
     QuestionRefused,
+    Swallowed,
 )
 from upriver.migration.messages import Acquire, Bye, Done, Kept, Mark, RelayedMark, RowsSent, WorkerDone
 from upriver.migration.messages import Message as BetweenDistributors
@@ -40,7 +45,7 @@ from upriver.shell.peer_codec import FrameWriter, decode, encode
 NUMBERS = st.integers(0, 2**63 - 1)
 REGIONS = st.text()
 VERSIONS, VNODES, EPOCHS = NUMBERS.map(MapVersion), NUMBERS.map(VnodeId), NUMBERS.map(Epoch)
-WORKERS = NUMBERS.map(WorkerId)
+WORKERS, FEEDS = NUMBERS.map(WorkerId), NUMBERS.map(FeedId)
 
 
 def hashes(rows: int) -> st.SearchStrategy[Any]:
@@ -95,6 +100,13 @@ CONTENTS = {
     Installed: st.builds(Installed, region=REGIONS, seconds=st.floats(0, 100)),
     QuestionAnswered: st.builds(QuestionAnswered, ticket=NUMBERS, keys=NUMBERS, rows=tables(), epoch=EPOCHS),
     QuestionRefused: st.builds(QuestionRefused, ticket=NUMBERS, error=ERRORS),
+    FeedMe: st.builds(FeedMe, feed=FEEDS, vnodes=st.lists(VNODES, max_size=4).map(tuple)),
+    FeedNoMore: st.builds(FeedNoMore, feed=FEEDS, vnodes=st.lists(VNODES, max_size=4).map(tuple)),
+    Fed: st.builds(
+        Fed, feed=FEEDS, region=REGIONS, epoch=EPOCHS, keys=KEYS, state=st.lists(tables(), max_size=3).map(tuple)
+    ),
+    FedThrough: st.builds(FedThrough, feed=FEEDS, epoch=EPOCHS),
+    Swallowed: st.builds(Swallowed, feed=FEEDS),
 }
 ENVELOPES = st.builds(Envelope, generation=NUMBERS, content=st.one_of(*CONTENTS.values()))
 

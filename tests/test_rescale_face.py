@@ -62,7 +62,10 @@ NONSENSE: list[tuple[Json, str]] = [
     ({"workers": True}, "workers=True: give a whole number, not a bool"),
     ({"workers": 2.0}, r"workers=2\.0: give a whole number, not a float"),
     ({"workers": "3"}, "workers='3': give a whole number, not a str"),
-    ({"workers": 3, "strategy": "magic"}, "strategy='magic': give one of 'icadd', 'redistribute', 'lazy', 'restart'"),
+    (
+        {"workers": 3, "strategy": "magic"},
+        "strategy='magic': give one of 'icadd', 'redistribute', 'lazy', 'learner', 'restart'",
+    ),
     ({"workers": 3, "strategy": None}, "strategy=None: give one of"),
     ({"workers": 3, "strategy": ["icadd"]}, "strategy=.*: give one of"),
     ({"workers": 3, "keys_max": 0}, "keys_max=0: give at least 1 key at a time, or None"),

@@ -34,7 +34,7 @@ from machines_kit import (
 )
 
 from upriver.errors import IllegalEvent, RowError, WrongOwner
-from upriver.ids import Epoch, SnapshotId
+from upriver.ids import Epoch, FeedId, SnapshotId, WorkerId
 from upriver.machines.messages import (
     BeginStage,
     CloseInput,
@@ -51,6 +51,7 @@ from upriver.machines.messages import (
     TakeCheckpoint,
 )
 from upriver.machines.peers import QuestionRefused
+from upriver.machines.standby_messages import Follow, Probe, Resume, Unfollow
 from upriver.machines.worker_events import (
     AllStateRead,
     KeysRead,
@@ -64,6 +65,7 @@ from upriver.machines.worker_events import (
     Stop,
     TimeToCopy,
     TimeToEvict,
+    TimeToFeed,
     WorkerEvent,
 )
 from upriver.state.checkpoint import StateChunk
@@ -103,6 +105,11 @@ OF_EACH_KIND: list[WorkerEvent] = [
     StateNotWritten(checkpoint=1, error="the disk is full"),
     KeepCheckpoint(checkpoint=1),
     DropCheckpoint(checkpoint=1),
+    Resume(maps={}, reads=(), at=Epoch(0), serve_from=Epoch(0), generation=1),
+    Follow(feed=FeedId(1), owner=WorkerId(1), vnodes=()),
+    Unfollow(feed=FeedId(1), vnodes=()),
+    Probe(probe=1),
+    TimeToFeed(keys_max=1),
 ]
 BEFORE_ASSIGNMENT = {"Assign", "Retire", "LookupAsked", "LookupGivenUp", "KeysRead", "RowsFetched"}
 """The kinds of event that a worker may see before it is told what it keeps."""

@@ -113,6 +113,9 @@ CASES: list[tuple[Checker, list[Args], list[Args]]] = [
             (Outcome.FAILED, True, True, False),
         ],
     ),
+    (checkers.slices_have_their_standbys, [(1, {0: 1, 1: 1}), (0, {})], [(1, {0: 1, 1: 0}), (1, {0: 2})]),
+    (checkers.standbys_have_caught_up, [([],)], [([3],)]),
+    (checkers.standbys_equal_the_oracle, [(VIEW, dict(VIEW))], [(VIEW, OTHER), (VIEW, {})]),
     (checkers.a_rescale_leaves_as_many_workers_as_wanted, [(2, {0, 3})], [(2, {0}), (2, {0, 1, 2})]),
     (checkers.the_river_comes_to_rest, [(9, 10)], [(10, 10)]),
     (checkers.wishes_are_met_in_order, [(1, [1, 2])], [(2, [1, 2]), (1, [])]),
@@ -179,7 +182,7 @@ class Forgetful(Region):
     [
         (Doubling, {"views_equal_sql", "a_keys_rows_are_in_order"}),
         (Hasty, {"a_keys_rows_are_in_order"}),
-        (Forgetful, {"views_equal_the_oracle", "lookups_equal_the_oracle", "views_equal_sql"}),
+        (Forgetful, {"views_equal_the_oracle", "lookups_equal_the_oracle", "views_equal_sql", "no_key_is_lost"}),
     ],
 )
 def test_a_view_that_is_wrong_is_caught(faulty: type[Region], caught_by: set[str]) -> None:

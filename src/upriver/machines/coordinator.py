@@ -231,8 +231,8 @@ class CoordinatorMachine:
         self._checkpoints.forget()
         self.cluster.replan(wanted.plans, wanted.epochs)
         self._rescales.replanned()
-        self.cluster.start_anew()
         self._leader.replanned()
+        self.cluster.start_anew()
         self.cluster.actions.append(PlansTaken(ticket=wanted.ticket))
 
     def _let_slices_change_hands(self) -> None:

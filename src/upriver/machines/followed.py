@@ -75,6 +75,7 @@ class Shadow:
     def forget(self, vnodes: Collection[VnodeId], count: int) -> None:
         """Keep nothing of these slices."""
         self.vnodes.difference_update(vnodes)
+        self.later = [(epoch, region, chunk.among(self.vnodes, count)) for epoch, region, chunk in self.later]
         for region in self.regions.values() if self.vnodes else ():
             for vnode in vnodes:
                 region.drop(region.keys_of(vnode, count))

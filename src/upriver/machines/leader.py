@@ -130,6 +130,8 @@ class Leader:
         self._learning = None
         self._is_due = True
         self._follow()
+        if not self._cluster.is_followed:
+            self._feeds.stop()  # no other round will
 
     # What happens
 
@@ -281,6 +283,7 @@ class Leader:
         self._vacant |= self._lost.keys()
         cluster.has_lost_changes = True
         self._lost.clear()
+        self._probes.clear()  # what was on its way is of no matter now, and an answer may not be heard any more
         plan = assign(self._group(), self._config)
         self._assignment, self._memory, self._is_due = plan.assignment, plan.memory, True
         self._hand_over(plan.assignment.active)

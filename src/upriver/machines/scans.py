@@ -95,7 +95,7 @@ class Scans:
         """Take all that wait, while epochs flow."""
         waiting, self._waiting = self._waiting, []
         for event in waiting:
-            missing = sorted(set(self._cluster.workers) - set(self._cluster.members))
+            missing = sorted(set(self._cluster.workers) - {member.worker for member in self._cluster.by_worker()})
             if missing:
                 self._fail(event.ticket, WorkerLost(f"workers {missing} are not up; scan again when they are"))
                 continue

@@ -1,0 +1,170 @@
+"""The worker machine follows others: what it takes in, and when, and what it tells; rules S1 and S2."""
+
+from followers_kit import Crew, seen, with_hashes
+from machines_kit import ALL_MINE, KEYS, answered, asked, assign, hashed, meet, reports, said, worker
+
+from upriver.ids import Epoch, FeedId, VnodeId, WorkerId
+from upriver.machines.peers import Fed, FedThrough, FeedMe, FeedNoMore, Swallowed
+from upriver.machines.rules import ALL_RULES, Rules
+from upriver.machines.standby_messages import Follow, Here, Probe, Unfollow
+
+A, B, C = KEYS[0][0], KEYS[1][0], KEYS[2][0]
+"""Keys of worker 0's first slices."""
+THERE = KEYS[7][0]
+"""A key of worker 1."""
+FEED = FeedId(1)
+
+
+def following(rules: Rules = ALL_RULES) -> Crew:
+    """Worker 1 has caught up with slices 0 and 1 of worker 0, at epoch 1."""
+    crew = Crew(rules=rules)
+    crew.epoch(A, B, C, THERE)
+    crew.has_followers(1, 0, 0, 1)
+    assert crew.caught_up(1) == [(1, 1)]
+    return crew
+
+
+def read_by_owner(crew: Crew, *keys: str) -> None:
+    """One more epoch: worker 0 is through it, and worker 1 has heard all of that."""
+    crew.open(*keys)
+    crew.end(0)
+    crew.carry_all()
+
+
+# What is taken in ---------------------------------------------------------------------------------------------------
+
+
+def test_the_owner_is_asked_for_the_slices() -> None:
+    machine = worker(assign(ALL_MINE, me=1), meet(0, 1))
+    (action,) = machine.step(Follow(feed=FEED, owner=WorkerId(0), vnodes=(VnodeId(2), VnodeId(5))))
+    assert action.envelope.content == FeedMe(feed=FEED, vnodes=(VnodeId(2), VnodeId(5)))  # type: ignore[union-attr]
+
+
+def test_s2_what_has_changed_in_an_epoch_is_taken_in_when_it_is_over_everywhere() -> None:
+    crew = following()
+    read_by_owner(crew, A, THERE)
+    assert (crew.followed(1), crew.caught_up(1)) == ({A: [1], B: [1]}, [(1, 2)])
+    crew.end(1)
+    assert crew.followed(1) == {A: [1], B: [1]}
+    crew.over(2)
+    assert crew.followed(1) == {A: [1, 2], B: [1]}
+
+
+def test_s2_switched_off_takes_in_what_may_be_put_back() -> None:
+    crew = following(Rules(s2_taken_in_when_over=False))
+    read_by_owner(crew, A)
+    assert crew.followed(1) == {A: [1, 2], B: [1]}
+
+
+def test_what_comes_of_an_epoch_that_is_over_is_taken_in_at_once() -> None:
+    crew = following()
+    crew.open(A)
+    for each in crew.places:
+        crew.end(each)
+    crew.over(2)
+    assert crew.followed(1) == {A: [1], B: [1]}
+    crew.carry_all()
+    assert crew.followed(1) == {A: [1, 2], B: [1]}
+
+
+def test_a_copy_takes_the_place_of_what_was_there_and_is_confirmed() -> None:
+    crew = following()
+    again = Fed(feed=FEED, region="seen", epoch=Epoch(0), keys=hashed([B]), state=(with_hashes(seen({B: [7]})),))
+    crew.step(1, said(0, again))
+    assert (crew.followed(1), crew.carry(1, 0)) == ({A: [1], B: [7]}, [Swallowed(feed=FEED)])
+
+
+def test_what_is_followed_is_not_kept() -> None:
+    crew = following()
+    assert crew.kept(1) == {THERE: [1]}
+    assert answered(crew.machines[1].step(asked(A))) == {}
+    stats = dict(crew.phase(1).stats()["seen"])
+    assert stats["keys"] == 1
+
+
+def test_a_worker_follows_several_at_a_time() -> None:
+    crew = Crew(owners=(0, 0, 1, 1, 1, 1, 1, 1), workers=3)
+    crew.epoch(A, B, C)
+    crew.has_followers(2, 0, 0, feed=1)
+    crew.has_followers(2, 1, 2, feed=2)
+    crew.epoch(A, C)
+    assert [crew.followed(2, feed) for feed in (1, 2)] == [{A: [1, 2]}, {C: [1, 2]}]
+    assert crew.caught_up(2)[-2:] == [(1, 2), (2, 2)]
+
+
+# What is followed no more -------------------------------------------------------------------------------------------
+
+
+def test_of_slices_that_are_followed_no_more_nothing_is_kept_and_the_owner_is_told() -> None:
+    crew = following()
+    crew.unfollow(1, 0)
+    assert crew.followed(1) == {B: [1]}
+    assert crew.carry(1, 0) == [FeedNoMore(feed=FEED, vnodes=(VnodeId(0),))]
+    crew.unfollow(1, 1)
+    assert FEED not in crew.phase(1).shadows
+    assert crew.carry(1, 0) == [FeedNoMore(feed=FEED, vnodes=(VnodeId(1),))]
+
+
+def test_state_of_slices_that_are_followed_no_more_comes_late_and_is_not_taken_in() -> None:
+    crew = following()
+    crew.open(A, B)
+    crew.end(0)
+    crew.unfollow(1, 0)
+    crew.carry_all()
+    crew.end(1)
+    crew.over(2)
+    assert crew.followed(1) == {B: [1, 2]}
+    crew.epoch(A, B)
+    assert crew.followed(1) == {B: [1, 2, 3]}
+
+
+def test_state_that_waits_for_the_epochs_end_goes_with_its_slice() -> None:
+    crew = following()
+    read_by_owner(crew, A, B)
+    crew.unfollow(1, 0)
+    crew.end(1)
+    crew.over(2)
+    assert crew.followed(1) == {B: [1, 2]}
+
+
+def test_what_comes_of_a_feed_that_is_over_is_of_no_use() -> None:
+    crew = following()
+    crew.open(A)
+    crew.end(0)
+    crew.unfollow(1, 0, 1)
+    told = len(crew.said)
+    crew.carry(0, 1)
+    assert len(crew.said) == told
+    crew.carry_all()
+    load = Fed(feed=FEED, region="seen", epoch=Epoch(0), keys=hashed([A]), state=(with_hashes(seen({A: [7]})),))
+    assert crew.machines[1].step(said(0, load)) == []
+    assert crew.machines[1].step(said(0, FedThrough(feed=FEED, epoch=Epoch(2)))) == []
+
+
+def test_who_follows_nothing_need_not_stop() -> None:
+    assert worker(assign()).step(Unfollow(feed=FEED, vnodes=(VnodeId(0),))) == []
+
+
+def test_an_owner_that_is_gone_is_told_nothing() -> None:
+    crew = following()
+    crew.step(1, meet(1, 2, meeting=2))
+    crew.unfollow(1, 0, 1)
+    assert crew.carry(1, 0) == []
+
+
+def test_a_worker_that_begins_anew_follows_nobody_and_listens_to_no_feed_of_before() -> None:
+    crew = following()
+    crew.open(A)
+    crew.end(0)
+    crew.step(1, assign((0,) * 4 + (1,) * 4, me=1, generation=1))
+    assert crew.phase(1).shadows == {}
+    crew.follow(1, 0, 0)
+    crew.carry(0, 1)
+    assert crew.followed(1) == {}
+
+
+# Whether it is there ------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_that_is_asked_says_that_it_is_here() -> None:
+    assert reports(worker(assign()).step(Probe(probe=5))) == [Here(probe=5)]

@@ -1,0 +1,213 @@
+"""Short words for tests of the leader: a coordinator machine, and workers that do all that they are told, unless a test
+says that they keep something to themselves. See coordinator_kit."""
+
+from collections import deque
+from collections.abc import Sequence
+
+from coordinator_kit import PLAN, gone, published, said, vnode_map
+
+from upriver.dataflow.graph import DataflowPlan
+from upriver.ids import Epoch, FeedId, Incarnation, WorkerId
+from upriver.machines.coordinator import CoordinatorMachine
+from upriver.machines.coordinator_events import (
+    CoordinatorAction,
+    CoordinatorEvent,
+    LeaseOver,
+    Tell,
+    WorkerRegistered,
+)
+from upriver.machines.messages import (
+    Assign,
+    EpochFinished,
+    FromWorker,
+    Meet,
+    MetPeers,
+    OpenEpoch,
+    PeersLost,
+    Retire,
+    StartedAnew,
+    ToWorker,
+)
+from upriver.machines.rules import ALL_RULES, Rules
+from upriver.machines.standby_messages import CaughtUp, Follow, Here, Probe, Resume, Unfollow
+from upriver.membership.config import MembershipConfig
+
+THIRDS = (0, 0, 1, 1, 2, 2)
+"""What workers 0, 1 and 2 own."""
+
+
+class Group:
+    """Workers 0, 1 and so on, incarnations 1, 2 and so on, each on an executor of its own if not said otherwise."""
+
+    def __init__(
+        self,
+        owners: Sequence[int] = THIRDS,
+        standbys: int = 1,
+        plans: Sequence[DataflowPlan] = (PLAN,),
+        instances: Sequence[str] = (),
+        rules: Rules = ALL_RULES,
+        **config: int | bool | None,
+    ) -> None:
+        """owners: of the vnodes. instances: of workers 0, 1 and so on. config: of membership, besides ``standbys``."""
+        settings = MembershipConfig(num_standby_replicas=standbys, **config)  # type: ignore[arg-type]
+        self.machine = CoordinatorMachine(vnode_map(owners), tuple(plans), rules, membership=settings)
+        self.instances = dict(enumerate(instances))
+        self.silent: set[type[FromWorker]] = set()
+        """What workers keep to themselves for now."""
+        self.unsaid: list[tuple[Incarnation, FromWorker]] = []
+        self.log: list[CoordinatorAction] = []
+        """All that came out since the last :meth:`look`."""
+        self.feeds: dict[FeedId, tuple[int, Follow]] = {}
+        """By whose incarnation, and what it follows."""
+        self.places: dict[int, int] = {}
+        """Who is there: by worker, the incarnation."""
+        self._told: deque[Tell] = deque()
+        self._at: dict[int, Epoch] = {}
+        """How far each incarnation is."""
+        self._last = 0
+        self.come(*sorted(set(owners)))
+
+    # What happens
+
+    def happens(self, *events: CoordinatorEvent) -> list[CoordinatorAction]:
+        """What comes of these, all that the workers then do included."""
+        before = len(self.log)
+        for event in events:
+            self._step(event)
+        while self._told:
+            self._obey(self._told.popleft())
+        return self.log[before:]
+
+    def come(self, *workers: int) -> list[CoordinatorAction]:
+        """A process comes to each of these places."""
+        before = len(self.log)
+        for worker in workers:
+            self._last += 1
+            self.places[worker] = self._last
+            instance = self.instances.get(worker, f"executor-{worker}")
+            self.happens(
+                WorkerRegistered(
+                    worker=WorkerId(worker),
+                    incarnation=Incarnation(self._last),
+                    address=f"host-{self._last}",
+                    instance=instance,
+                )
+            )
+        return self.log[before:]
+
+    def lose(self, *workers: int) -> list[CoordinatorAction]:
+        """The channels of these close."""
+        return self.happens(*(gone(self.places.pop(worker)) for worker in workers))
+
+    def lease_over(self, *incarnations: int) -> list[CoordinatorAction]:
+        return self.happens(*(LeaseOver(incarnation=Incarnation(incarnation)) for incarnation in incarnations))
+
+    def epoch(self) -> list[CoordinatorAction]:
+        """One more epoch, of no rows."""
+        return self.happens(published(self.machine.published + 1))
+
+    def says(self, worker: int, message: FromWorker) -> list[CoordinatorAction]:
+        return self.happens(said(self.places[worker], message))
+
+    def cannot_reach(self, worker: int, peer: int) -> list[CoordinatorAction]:
+        """A worker's channel to another is gone."""
+        meeting = [tell.message.meeting for tell in self.tells() if isinstance(tell.message, Meet)][-1]
+        return self.says(worker, PeersLost(meeting=meeting, why="silence", peer=WorkerId(peer)))
+
+    def speak(self) -> list[CoordinatorAction]:
+        """Workers say what they have kept to themselves."""
+        self.silent.clear()
+        unsaid, self.unsaid = self.unsaid, []
+        return self.happens(*(said(incarnation, message) for incarnation, message in unsaid))
+
+    # What there is to be seen
+
+    @property
+    def owners(self) -> tuple[int, ...]:
+        return tuple(map(int, self.machine.vnode_map.owners))
+
+    @property
+    def workers(self) -> tuple[int, ...]:
+        """Those that take part."""
+        return tuple(map(int, self.machine.cluster.workers))
+
+    @property
+    def ended(self) -> int:
+        return self.machine.cluster.ledger.ended
+
+    def standing(self) -> tuple[int, int, int]:
+        """Standbys of each vnode that are wanted, vnodes that have so many, vnodes that are being learned."""
+        wanted, ready, learners = self.machine.leader.standing().values()
+        return wanted, ready, learners
+
+    def followed(self) -> dict[int, list[int]]:
+        """By vnode, the workers that follow it."""
+        there = {incarnation: worker for worker, incarnation in self.places.items()}
+        vnodes = range(len(self.owners))
+        feeds = [(there[incarnation], feed.vnodes) for incarnation, feed in self.feeds.values() if incarnation in there]
+        return {vnode: sorted(worker for worker, followed in feeds if vnode in followed) for vnode in vnodes}
+
+    def tells(self) -> list[Tell]:
+        """All that anybody was ever told."""
+        return [action for action in self.log if isinstance(action, Tell)]
+
+    # What workers do
+
+    def _step(self, event: CoordinatorEvent) -> None:
+        actions = self.machine.step(event)
+        self.log += actions
+        self._told += [action for action in actions if isinstance(action, Tell)]
+
+    def _obey(self, told: Tell) -> None:
+        if told.incarnation not in self.places.values():
+            return
+        for answer in self._answers(told.incarnation, told.message):
+            if type(answer) in self.silent:
+                self.unsaid.append((told.incarnation, answer))
+            else:
+                self._step(said(told.incarnation, answer))
+
+    def _answers(self, me: Incarnation, order: ToWorker) -> list[FromWorker]:
+        match order:
+            case Assign():
+                self.feeds = {feed: following for feed, following in self.feeds.items() if following[0] != me}
+                is_new = me not in self._at
+                self._at[me] = order.start_at
+                return [] if is_new else [StartedAnew(generation=order.generation)]
+            case Resume():
+                self._at[me] = order.at
+                self._give_up(order)
+                return [StartedAnew(generation=order.generation), *self._caught_up(me)]
+            case Meet(meeting=meeting):
+                return [MetPeers(meeting=meeting)]
+            case OpenEpoch(epoch=epoch):
+                self._at[me] = epoch
+                return [EpochFinished(epoch=epoch, read={}, applied={}, stats={}), *self._caught_up(me)]
+            case Follow():
+                self.feeds[order.feed] = me, order
+                return [CaughtUp(feed=order.feed, epoch=self._at[me])]
+            case Unfollow():
+                self._unfollow(order)
+            case Probe(probe=probe):
+                return [Here(probe=probe)]
+            case Retire():
+                self.places = {worker: i for worker, i in self.places.items() if i != me}
+        return []
+
+    def _caught_up(self, me: Incarnation) -> list[FromWorker]:
+        mine = [feed for feed, (follower, _) in self.feeds.items() if follower == me]
+        return [CaughtUp(feed=feed, epoch=self._at[me]) for feed in mine]
+
+    def _unfollow(self, order: Unfollow) -> None:
+        if order.feed in self.feeds:
+            me, feed = self.feeds.pop(order.feed)
+            left = tuple(vnode for vnode in feed.vnodes if vnode not in order.vnodes)
+            if left:
+                self.feeds[order.feed] = me, Follow(feed=feed.feed, owner=feed.owner, vnodes=left)
+
+    def _give_up(self, order: Resume) -> None:
+        """What changes hands is followed no more."""
+        owners = next(iter(order.maps.values())).owners
+        for number, (_, feed) in list(self.feeds.items()):
+            moved = tuple(vnode for vnode in feed.vnodes if owners[vnode] != feed.owner)
+            self._unfollow(Unfollow(feed=number, vnodes=moved))
