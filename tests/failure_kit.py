@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +25,8 @@ KEYS = 500
 FILE_ROWS = 2_000
 FILES = 40
 LOOKUP_S_MAX = 30.0
+Truth = Callable[[int, list[int]], Sequence[tuple[int, ...]]]
+"""A view's rows of some keys at the end of an epoch."""
 _PIDFD_GETFD = 438
 """Number of the system call, on all kinds of processors."""
 
@@ -32,12 +34,13 @@ _PIDFD_GETFD = 438
 class Feed:
     """Parquet files that come one after the other, each an epoch; and what the view is at the end of each epoch."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, files: int = FILES) -> None:
+        """files: the most that can be fed."""
         self.directory = directory
         directory.mkdir()
         random = np.random.default_rng(7)
-        self._keys = random.integers(0, KEYS, (FILES, FILE_ROWS))
-        self._values = random.integers(0, 10, (FILES, FILE_ROWS))
+        self._keys = random.integers(0, KEYS, (files, FILE_ROWS))
+        self._values = random.integers(0, 10, (files, FILE_ROWS))
         self.fed = 0
 
     def feed(self, files: int = 1) -> None:
@@ -55,6 +58,12 @@ class Feed:
         totals = np.bincount(self._keys[:epoch].ravel(), self._values[:epoch].ravel(), minlength=KEYS)
         return [(key, int(counts[key]), int(totals[key])) for key in keys if counts[key]]
 
+    def sizes(self, epoch: int, numbers: list[int]) -> list[tuple[int, int]]:
+        """How many keys have so many rows each at the end of an epoch, of these numbers of rows."""
+        counts = np.bincount(self._keys[:epoch].ravel(), minlength=KEYS)
+        sizes = np.bincount(counts, minlength=max(numbers) + 1)
+        return [(number, int(sizes[number])) for number in numbers if number and sizes[number]]
+
 
 @dataclass
 class Prober:
@@ -64,7 +73,8 @@ class Prober:
     """
 
     client: Client
-    feed: Feed
+    view: str
+    truth: Truth
     keys: list[int]
     faults: list[str] = field(default_factory=list)
     answers: int = 0
@@ -78,13 +88,13 @@ class Prober:
         self.measure()
         while not self._is_over.is_set():
             try:
-                rows, epoch = self.client.lookup_with_epoch("sums", self.keys, timeout=LOOKUP_S_MAX)
+                rows, epoch = self.client.lookup_with_epoch(self.view, self.keys, timeout=LOOKUP_S_MAX)
             except ClusterError:
                 self.refusals += 1
                 self._is_over.wait(0.05)
                 continue
-            found = list(zip(*(column.to_pylist() for column in rows.columns), strict=True))
-            if found != self.feed.view(epoch, self.keys):
+            found = rows_of(rows)
+            if found != self.truth(epoch, self.keys):
                 self.faults.append(f"epoch {epoch}: {found}")
             if epoch < self._epoch:
                 self.faults.append(f"epoch {epoch} after epoch {self._epoch}")
@@ -102,7 +112,13 @@ class Prober:
 @contextmanager
 def probing(client: Client, feed: Feed) -> Iterator[Prober]:
     """A prober that runs; at the end it must have had answers, and no wrong one."""
-    prober = Prober(client, feed, list(range(0, KEYS, 25)))
+    with asking(Prober(client, "sums", feed.view, list(range(0, KEYS, 25)))) as prober:
+        yield prober
+
+
+@contextmanager
+def asking(prober: Prober) -> Iterator[Prober]:
+    """As ``probing``, with a prober of any view."""
     thread = threading.Thread(target=prober.run, name="prober")
     thread.start()
     try:
@@ -112,6 +128,16 @@ def probing(client: Client, feed: Feed) -> Iterator[Prober]:
         thread.join(LOOKUP_S_MAX + 5)
     assert prober.faults == []
     assert prober.answers > 0
+
+
+def check_lookup(client: Client, view: str, truth: Truth, keys: list[int], at_least: int) -> None:
+    """What is found of these keys, as of this epoch or a later one, is right."""
+    rows, epoch = client.lookup_with_epoch(view, keys, at_least=at_least, timeout=LOOKUP_S_MAX)
+    assert rows_of(rows) == truth(epoch, keys)
+
+
+def rows_of(table: pa.Table) -> list[tuple[int, ...]]:
+    return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
 
 
 def addresses(client: Client) -> dict[int, str | None]:

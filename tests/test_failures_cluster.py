@@ -3,84 +3,21 @@
 Each test prints what it has measured; ``pytest -s`` shows it.
 """
 
-import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
-from failure_kit import KEYS, Feed, Prober, Replacement, addresses, is_there, parent_of, probing
+from cluster_kit import ALONE, River
+from failure_kit import Prober, Replacement, addresses, is_there, parent_of, probing
 
 from upriver.bench.recovery_kill import pid_listening
-from upriver.client import Client, connect
 from upriver.errors import WorkerLost, WrongOwner
-from upriver.hashing import hash64
-from upriver.ids import WorkerId
 from upriver.shell.lookup import LookupStream
-from upriver.shell.remote import Connection, Remote
-from upriver.vnodes import VNODES_DEFAULT, VnodeMap, vnodes_of
 
 pytestmark = pytest.mark.cluster
-
-PROGRAM = Path(__file__).parent / "programs" / "failures.py"
-CLUSTER, ALONE = "local-cluster[2,2,1024]", "local[4]"
-KEY = pa.schema([("k", pa.int64())])
-
-
-class River:
-    """A driver in a process of its own, its client, and what feeds it."""
-
-    def __init__(self, directory: Path) -> None:
-        self.feed = Feed(directory / "events")
-        self._root = directory / "lake"
-        self.feed.feed(2)
-        self.start(CLUSTER)
-
-    def start(self, master: str) -> None:
-        command = [sys.executable, str(PROGRAM), master, str(self._root), str(self.feed.directory)]
-        self.driver = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            start_new_session=True,
-        )
-        self.told = self._hear()
-        self.client: Client = connect(self.told["address"], self.told["token"])
-
-    def _hear(self) -> dict[str, Any]:
-        assert self.driver.stdout is not None
-        return json.loads(self.driver.stdout.readline())
-
-    def keys_at(self, worker: int) -> pa.RecordBatch:
-        """All keys of a worker."""
-        keys = pa.array(range(KEYS), pa.int64())
-        vnode_map = VnodeMap.initial(VNODES_DEFAULT, [WorkerId(0), WorkerId(1)])
-        owners = vnode_map.owners_of(vnodes_of(hash64([keys], KEYS), VNODES_DEFAULT))
-        return pa.RecordBatch.from_arrays([keys.filter(pa.array(owners == worker))], schema=KEY)
-
-    def streams_to(self, address: str, count: int) -> list[LookupStream]:
-        """Open streams to one worker, past any client."""
-        connection = Connection(Remote(address, self.told["token"]), WorkerLost)
-        return [LookupStream(connection, "sums", KEY, 10.0) for _ in range(count)]
-
-    def check(self) -> None:
-        """The view has all that was fed, and is what Spark says."""
-        assert self.driver.stdin is not None
-        self.driver.stdin.write(f"check {self.feed.fed}\n")
-        self.driver.stdin.flush()
-        assert self._hear() == {"keys": KEYS, "differing": 0}
-
-    def stop(self) -> None:
-        self.client.close()
-        self.driver.communicate(timeout=60)
 
 
 @pytest.fixture(scope="module")
@@ -153,13 +90,13 @@ def ask_without_end(stream: LookupStream, keys: pa.RecordBatch) -> None:
 
 
 def test_l1_workers_whose_driver_stands_still_say_nothing_and_go_on_after_it(river: River) -> None:
-    before = addresses(river.client)
+    before, keys = addresses(river.client), river.keys_at(0)
     assert before[0] is not None
     (stream,) = river.streams_to(before[0], 1)
     os.kill(river.driver.pid, signal.SIGSTOP)
     try:
         with pytest.raises(WrongOwner, match="lost touch with its coordinator"):
-            ask_without_end(stream, river.keys_at(0))  # it answers until its lease has run out
+            ask_without_end(stream, keys)  # it answers until its lease has run out
     finally:
         os.kill(river.driver.pid, signal.SIGCONT)
     stream.close()

@@ -1,13 +1,15 @@
 """A driver of its own, whose processes a test harms.
 
-usage: failures.py MASTER ROOT EVENTS. Follows the Parquet files in EVENTS. Prints one JSON object for each line that it
-reads: first, unasked, where it is reached; for ``check FILES``, when all of so many files are taken, how many keys the
-view has and how many rows of it differ from Spark's own answer.
+usage: failures.py MASTER ROOT EVENTS [SETTINGS]. Follows the Parquet files in EVENTS. SETTINGS: of the app, as JSON.
+Prints one JSON object for each line that it reads: first, unasked, where it is reached; for ``check FILES``, when all
+of so many files are taken, how many keys the view has and how many rows of all views differ from Spark's own answers;
+for ``add VIEW``, when there is one more view; for ``group``, who keeps and who follows what.
 """
 
 import json
 import os
 import sys
+from typing import Any
 
 import pyspark
 
@@ -20,12 +22,14 @@ from pyspark.sql import SparkSession
 from upriver.app import App
 from upriver.spark.compare import differing_rows
 
-SQL = "SELECT k, count(*) AS n, sum(v) AS total FROM events GROUP BY k"
 SCHEMA = "k long, v long"
+SUMS = "SELECT k, count(*) AS n, sum(v) AS total FROM events GROUP BY k"
+SIZES = "SELECT n, count(*) AS keys FROM (SELECT k, count(*) AS n FROM events GROUP BY k) AS counts GROUP BY n"
+VIEWS = {"sums": (SUMS, "k"), "sizes": (SIZES, "n")}
 WAIT_S = 120.0
 
 
-def main(master: str, root: str, events: str) -> None:
+def main(master: str, root: str, events: str, settings: str = "{}") -> None:
     spark = (
         SparkSession.builder.master(master)
         .config("spark.ui.enabled", "false")
@@ -37,22 +41,52 @@ def main(master: str, root: str, events: str) -> None:
         .config("spark.python.task.killTimeout", "1h")  # a stopped worker is to come back, not to be killed
         .getOrCreate()
     )
-    app = App(spark, root, workers=2, ingest_tasks=1)
+    app = App(spark, root, ingest_tasks=1, **{"workers": 2, **json.loads(settings)})
     app.table("events", spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(events), key="k")
-    app.view("sums", SQL, key="k", partial=False)
+    views = ["sums"]
+    add(app, "sums")
     app.start()
-    print(json.dumps({"address": app.address, "token": app.token}), flush=True)
+    say({"address": app.address, "token": app.token})
     for line in sys.stdin:
-        command, _, files = line.partition(" ")
-        if command != "check":
-            break
-        while app.wait(WAIT_S) < int(files):
-            pass
-        spark.read.schema(SCHEMA).parquet(events).createOrReplaceTempView("events")
-        differing = differing_rows(app.read("sums"), spark.sql(SQL))
-        print(json.dumps({"keys": app.read("sums").count(), "differing": differing}), flush=True)
+        match line.split():
+            case "check", files:
+                say(check(spark, app, events, views, int(files)))
+            case "add", view:
+                add(app, view)
+                views.append(view)
+                say({"views": views})
+            case ["group"]:
+                say(group(app))
+            case _:
+                break
     app.stop()
     spark.stop()
+
+
+def add(app: App, view: str) -> None:
+    sql, key = VIEWS[view]
+    app.view(view, sql, key=key, partial=False)
+
+
+def check(spark: SparkSession, app: App, events: str, views: list[str], files: int) -> dict[str, Any]:
+    while app.wait(WAIT_S) < files:
+        pass
+    spark.read.schema(SCHEMA).parquet(events).createOrReplaceTempView("events")
+    differing = [differing_rows(app.read(view), spark.sql(VIEWS[view][0])) for view in views]
+    return {"keys": app.read("sums").count(), "differing": sum(differing)}
+
+
+def group(app: App) -> dict[str, Any]:
+    """No user is told of it, so this looks where it is. born: the generation in which all began anew last."""
+    river: Any = app._river
+    machine = river._running._machine
+    lines = list(machine.leader._feeds._lines.values())
+    feeds = [(int(line.owner), int(line.follower), sorted(map(int, line.vnodes))) for line in lines]
+    return {"owners": list(map(int, machine.vnode_map.owners)), "feeds": feeds, "born": machine.cluster.born}
+
+
+def say(what: dict[str, Any]) -> None:
+    print(json.dumps(what), flush=True)
 
 
 if __name__ == "__main__":

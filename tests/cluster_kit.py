@@ -1,0 +1,75 @@
+"""A driver in a process of its own, whose processes tests harm; see ``programs/failures.py``."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from failure_kit import FILES, KEYS, Feed
+
+from upriver.client import Client, connect
+from upriver.errors import WorkerLost
+from upriver.hashing import hash64
+from upriver.shell.lookup import LookupStream
+from upriver.shell.remote import Connection, Remote
+from upriver.vnodes import vnodes_of
+
+PROGRAM = Path(__file__).parent / "programs" / "failures.py"
+CLUSTER, ALONE = "local-cluster[2,2,1024]", "local[4]"
+KEY = pa.schema([("k", pa.int64())])
+
+
+class River:
+    """A driver in a process of its own, its client, and what feeds it. settings: of the app."""
+
+    def __init__(self, directory: Path, master: str = CLUSTER, files: int = FILES, **settings: Any) -> None:
+        self.feed = Feed(directory / "events", files)
+        self._root, self._settings = directory / "lake", json.dumps(settings)
+        self.feed.feed(2)
+        self.start(master)
+
+    def start(self, master: str) -> None:
+        command = [sys.executable, str(PROGRAM), master, str(self._root), str(self.feed.directory), self._settings]
+        self.driver = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+        )
+        self.told = self._hear()
+        self.client: Client = connect(self.told["address"], self.told["token"])
+
+    def _hear(self) -> dict[str, Any]:
+        assert self.driver.stdout is not None
+        return json.loads(self.driver.stdout.readline())
+
+    def ask(self, command: str) -> dict[str, Any]:
+        """What the driver says to a line."""
+        assert self.driver.stdin is not None
+        self.driver.stdin.write(f"{command}\n")
+        self.driver.stdin.flush()
+        return self._hear()
+
+    def keys_at(self, worker: int) -> pa.RecordBatch:
+        """All keys of a worker."""
+        keys, owners = pa.array(range(KEYS), pa.int64()), np.array(self.ask("group")["owners"])
+        mine = owners[vnodes_of(hash64([keys], KEYS), len(owners))] == worker
+        return pa.RecordBatch.from_arrays([keys.filter(pa.array(mine))], schema=KEY)
+
+    def streams_to(self, address: str, count: int) -> list[LookupStream]:
+        """Open streams to one worker, past any client."""
+        connection = Connection(Remote(address, self.told["token"]), WorkerLost)
+        return [LookupStream(connection, "sums", KEY, 10.0) for _ in range(count)]
+
+    def check(self) -> None:
+        """The views have all that was fed, and are what Spark says."""
+        assert self.ask(f"check {self.feed.fed}") == {"keys": KEYS, "differing": 0}
+
+    def stop(self) -> None:
+        self.client.close()
+        self.driver.communicate(timeout=60)

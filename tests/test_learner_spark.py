@@ -1,0 +1,86 @@
+"""Rescales by learners, on real processes, while rows stream in and people look keys up."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from learner_kit import VNODES, River, amid, over
+from standby_kit import await_that
+
+from upriver.app import App
+from upriver.errors import DeclarationError, UserError
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def river(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[River]:
+    """Of two workers; every test leaves it with two."""
+    river = River(spark, tmp_path_factory.mktemp("learners"))
+    yield river
+    river.app.stop()
+
+
+def test_slices_are_learned_while_a_stream_goes_on(river: River) -> None:
+    with river.checked():
+        for before, after, moved in ((2, 4, 16), (4, 1, 24), (1, 2, 16)):
+            report = over(river.app.rescale(after, strategy="learner"), f"{before} to {after}")
+            assert (report["strategy"], report["from"], report["to"]) == ("learner", before, after)
+            assert report["moved_vnodes"] == moved
+            assert report["moved_keys"] > 0
+            assert report["moved_bytes"] > 0
+            assert river.vnodes() == [VNODES // after] * after
+            assert river.app.status()["standbys"] == {"wanted": 0, "ready": 0, "learners": 0}
+    river.equals_spark()
+
+
+@pytest.mark.parametrize("after", [4, 1], ids=["some came", "one was to leave"])
+def test_learning_is_aborted(river: River, after: int) -> None:
+    with river.checked():
+        rescale = river.app.rescale(after, strategy="learner")
+        amid(rescale)
+        rescale.abort()
+        assert rescale.wait(timeout=120)["outcome"] in ("aborted", "over")
+        over(river.app.rescale(2, strategy="learner"), "back to 2")
+    assert sum(river.vnodes()) == VNODES
+
+
+@pytest.mark.parametrize("victim", [0, 3], ids=["an old owner", "a learner"])
+def test_a_worker_is_killed_amid_learning(river: River, victim: int) -> None:
+    with river.checked():
+        rescale = river.app.rescale(4, strategy="learner")
+        amid(rescale)
+        river.kill(victim)
+        over(rescale, f"2 to 4, and worker {victim} was killed")
+        assert river.vnodes() == [VNODES // 4] * 4
+        over(river.app.rescale(2, strategy="learner"), "4 to 2")
+
+
+def test_a_worker_is_killed_that_is_to_leave_when_others_have_learned(river: River) -> None:
+    with river.checked():
+        over(river.app.rescale(3, strategy="learner"), "2 to 3")
+        rescale = river.app.rescale(2, strategy="learner")
+        amid(rescale)
+        river.kill(2)
+        over(rescale, "3 to 2, and the one that was to leave was killed")
+        await_that(lambda: river.vnodes() == [VNODES // 2] * 2, river.app.status)
+    river.equals_spark()
+
+
+def test_what_cannot_be_is_refused_with_one_clear_error(spark: Any, tmp_path: Path, river: River) -> None:
+    for wrong in (
+        {"num_standby_replicas": -1},
+        {"num_standby_replicas": True},
+        {"max_warmup_replicas": 0},
+        {"acceptable_lag_epochs": -1},
+        {"scale_down_timeout_ms": 0.5},
+        {"learner_partial_rebalance": "yes"},
+    ):
+        (name,) = wrong
+        with pytest.raises(DeclarationError, match=f"^{name} must be"):
+            App(spark, str(tmp_path), **wrong)  # type: ignore[arg-type]
+    before = river.app.status()["map_version"]
+    with pytest.raises(UserError, match="'learner' finds the places of slices by itself: give a number of workers"):
+        river.app.rescale(moves={0: 1}, strategy="learner").wait()
+    assert river.app.status()["map_version"] == before

@@ -1,0 +1,152 @@
+"""Workers, and an executor, of a small cluster are killed or stopped while others stand by: these take over at once.
+
+Each test prints what it has measured; ``pytest -s`` shows it.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from cluster_kit import River
+from failure_kit import KEYS, Prober, addresses, asking, check_lookup, is_there, parent_of, probing
+from standby_kit import Watcher, await_recovery, await_standbys, await_that, feeding, recoveries_of
+
+from upriver.bench.recovery_kill import pid_listening
+from upriver.errors import WorkerLost, WrongOwner
+
+pytestmark = pytest.mark.cluster
+
+CLUSTER = "local-cluster[3,2,1024]"
+WORKERS = 3
+VNODES = 32
+FILES = 600
+"""More than the tests can feed."""
+
+
+@pytest.fixture(scope="module")
+def river(tmp_path_factory: pytest.TempPathFactory) -> Iterator[River]:
+    directory = tmp_path_factory.mktemp("standbys")
+    running = River(directory, CLUSTER, FILES, workers=WORKERS, vnodes=VNODES, num_standby_replicas=1)
+    running.client.lookup("sums", [0], at_least=running.feed.fed, timeout=60)
+    yield running
+    running.stop()
+
+
+def address(river: River, worker: int) -> str:
+    found = addresses(river.client)[worker]
+    assert found is not None
+    return found
+
+
+def executor_of(river: River, worker: int) -> int:
+    """The process of the JVM whose Python daemon has forked the worker."""
+    return parent_of(parent_of(pid_listening(address(river, worker))))
+
+
+@contextmanager
+def others_take_over(river: River, victims: list[int], what: str) -> Iterator[None]:
+    """What is harmed inside is served by others before anybody is in its place, and nobody begins anew. Then its place
+    is filled, and has its share, and all stand by again."""
+    client = river.client
+    await_standbys(client.status)
+    born, before = river.ask("group")["born"], Watcher(client.status).look()
+    known = {victim: len(recoveries_of(client.status, victim)) for victim in victims}
+    with Watcher(client.status).watching() as watcher:
+        began = time.monotonic()
+        yield
+        recoveries = [await_recovery(client.status, *victim) for victim in known.items()]
+        served_s = time.monotonic() - began
+        await_standbys(client.status)
+        whole_s = time.monotonic() - began
+    empty = [scene for scene in watcher.scenes if not any(scene.vnodes[victim] for victim in victims)]
+    assert empty, watcher.scenes
+    assert min(scene.version for scene in empty) > before.version
+    assert all(sum(scene.vnodes.values()) == VNODES for scene in watcher.scenes)
+    assert all(addresses(client)[victim] != before.addresses[victim] for victim in victims)
+    assert river.ask("group")["born"] == born, "all have begun anew"
+    print(f"\n{what}: served again {recoveries} s after it was noticed, {served_s:.2f} s after it was done;", end=" ")
+    print(f"the place has its share {whole_s:.2f} s after it was done")
+
+
+def served_until_now(river: River, prober: Prober) -> None:
+    """What is fed by now is there to be looked up, all of it, and right."""
+    check_lookup(river.client, "sums", river.feed.view, list(range(KEYS)), river.feed.fed)
+    print(f"the longest that a lookup waited was {prober.gap_s:.2f} s")
+
+
+def test_each_vnode_is_followed_on_another_executor(river: River) -> None:
+    with feeding(river.feed, river.client.status):
+        await_standbys(river.client.status)
+    assert river.client.status()["standbys"] == {"wanted": 1, "ready": VNODES, "learners": 0}
+    group = river.ask("group")
+    executors = {worker: executor_of(river, worker) for worker in range(WORKERS)}
+    assert len(set(executors.values())) > 1
+    followers = {vnode: follower for _, follower, vnodes in group["feeds"] for vnode in vnodes}
+    assert sorted(followers) == list(range(VNODES))
+    for vnode, owner in enumerate(group["owners"]):
+        assert executors[followers[vnode]] != executors[owner]
+
+
+def test_others_take_over_from_a_python_worker_that_is_killed(river: River) -> None:
+    with feeding(river.feed, river.client.status), probing(river.client, river.feed) as prober:
+        with others_take_over(river, [0], "kill -9 of a Python worker"):
+            prober.measure()
+            os.kill(pid_listening(address(river, 0)), signal.SIGKILL)
+        served_until_now(river, prober)
+
+
+def test_others_take_over_from_an_executor_that_is_killed(river: River) -> None:
+    executor = executor_of(river, 1)
+    victims = [worker for worker in range(WORKERS) if executor_of(river, worker) == executor]
+    with feeding(river.feed, river.client.status), probing(river.client, river.feed) as prober:
+        with others_take_over(river, victims, f"kill -9 of an executor with {len(victims)} workers"):
+            prober.measure()
+            os.kill(executor, signal.SIGKILL)
+        served_until_now(river, prober)
+    assert not is_there(executor)
+
+
+def test_a_worker_that_was_stopped_says_nothing_when_others_have_taken_over(river: River) -> None:
+    await_standbys(river.client.status)
+    old, keys = address(river, 2), river.keys_at(2)
+    process, streams = pid_listening(old), river.streams_to(old, 8)
+    with feeding(river.feed, river.client.status), probing(river.client, river.feed) as prober:
+        with others_take_over(river, [2], "SIGSTOP of a Python worker"):
+            prober.measure()
+            os.kill(process, signal.SIGSTOP)
+        try:
+            served_until_now(river, prober)
+            for stream in streams:
+                stream.ask(keys, None, False, 30.0)  # it finds these when it wakes up
+        finally:
+            os.kill(process, signal.SIGCONT)
+        for stream in streams:
+            with pytest.raises((WrongOwner, WorkerLost)):
+                stream.answer()
+            stream.close()
+    await_that(lambda: not is_there(process))
+
+
+def test_others_take_over_amid_an_epoch_whose_rows_are_exchanged(river: River) -> None:
+    """The victim is stopped until an epoch is open that cannot end without it: what the others have of that epoch is
+    put back, and comes again."""
+    river.ask("add sizes")
+    sizes = Prober(river.client, "sizes", river.feed.sizes, list(range(1, 4 * FILES)))
+    with feeding(river.feed, river.client.status), probing(river.client, river.feed) as prober, asking(sizes):
+        for victim in (2, 0):
+            with others_take_over(river, [victim], "kill -9 of a Python worker amid an epoch, with exchanges"):
+                prober.measure()
+                process = pid_listening(address(river, victim))
+                os.kill(process, signal.SIGSTOP)
+                await_that(lambda: is_amid_an_epoch(river))
+                os.kill(process, signal.SIGKILL)
+            served_until_now(river, prober)
+    river.check()
+
+
+def is_amid_an_epoch(river: River) -> bool:
+    status = river.client.status()
+    return status["published"] > status["epoch"]
