@@ -69,7 +69,6 @@ CAUGHT_BY: Mapping[str, tuple[set[str], Mapping[str, Any]]] = {
     "s3_put_back": (WRONG, TAKE_OVER),
     "s4_caught_up": (WRONG, {**TAKE_OVER, "feed": 0.2}),
     "s5_between_epochs": (WRONG, LEARN),
-    "s6_put_back_has_changed": (WRONG, {**TAKE_OVER, "sizes": (8, 20), "pace": UNEVEN, "crash": 0.06, "start": 5.0}),
 }
 """By rule: which checkers may see that it is off, and weather in which they do."""
 
@@ -122,7 +121,8 @@ def test_whoever_takes_over_is_right_whatever_happens(
 
 
 def test_every_rule_is_tried() -> None:
-    assert list(CAUGHT_BY) == [field.name for field in fields(Rules) if field.name[0] == "s"]
+    """S6 takes two losses, the second before an epoch ends after the first: ``tests/machines/test_resuming.py``."""
+    assert [*CAUGHT_BY, "s6_put_back_has_changed"] == [field.name for field in fields(Rules) if field.name[0] == "s"]
 
 
 @pytest.mark.parametrize("rule", CAUGHT_BY)
