@@ -291,6 +291,7 @@ class Rescales:
         cluster.workers = tuple(worker for worker in cluster.workers if worker not in leaving)
         for worker in sorted(leaving & cluster.members.keys()):
             cluster.tell(cluster.members.pop(worker), Retire())
+            self._meetings.forget()  # who stays is to meet without it, and not to miss it
         self._begin_protocol()
         self._end(learning.outcome, len(learning.before.diff(cluster.reading)))
 
@@ -424,6 +425,7 @@ class Rescales:
             cluster.tell(joiner, Retire())
             cluster.ledger.forget(worker)
             self._scans.lost(joiner.incarnation)
+            self._meetings.forget()  # some may have been told to meet it
         self._begin_protocol()
         self._orders.clear()
 
