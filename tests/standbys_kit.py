@@ -2,7 +2,7 @@
 says that they keep something to themselves. See coordinator_kit."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from coordinator_kit import PLAN, gone, published, said, vnode_map
 
@@ -18,6 +18,7 @@ from upriver.machines.coordinator_events import (
 )
 from upriver.machines.messages import (
     Assign,
+    BeginStage,
     EpochFinished,
     FromWorker,
     Meet,
@@ -25,6 +26,7 @@ from upriver.machines.messages import (
     OpenEpoch,
     PeersLost,
     Retire,
+    StageDone,
     StartedAnew,
     ToWorker,
 )
@@ -46,17 +48,19 @@ class Group:
         plans: Sequence[DataflowPlan] = (PLAN,),
         instances: Sequence[str] = (),
         rules: Rules = ALL_RULES,
+        silent: Iterable[type[FromWorker]] = (),
         **config: int | bool | None,
     ) -> None:
-        """owners: of the vnodes. instances: of workers 0, 1 and so on. config: of membership, besides ``standbys``."""
+        """owners: of the vnodes. instances: of workers 0, 1 and so on. silent: as below. config: of membership,
+        besides ``standbys``."""
         settings = MembershipConfig(num_standby_replicas=standbys, **config)  # type: ignore[arg-type]
         self.machine = CoordinatorMachine(vnode_map(owners), tuple(plans), rules, membership=settings)
         self.instances = dict(enumerate(instances))
-        self.silent: set[type[FromWorker]] = set()
+        self.silent = set(silent)
         """What workers keep to themselves for now."""
         self.unsaid: list[tuple[Incarnation, FromWorker]] = []
         self.log: list[CoordinatorAction] = []
-        """All that came out since the last :meth:`look`."""
+        """All that ever came out."""
         self.feeds: dict[FeedId, tuple[int, Follow]] = {}
         """By whose incarnation, and what it follows."""
         self.places: dict[int, int] = {}
@@ -115,10 +119,15 @@ class Group:
         return self.says(worker, PeersLost(meeting=meeting, why="silence", peer=WorkerId(peer)))
 
     def speak(self) -> list[CoordinatorAction]:
-        """Workers say what they have kept to themselves."""
+        """Workers say what they have kept to themselves, and all that there is to say from now on."""
         self.silent.clear()
-        unsaid, self.unsaid = self.unsaid, []
-        return self.happens(*(said(incarnation, message) for incarnation, message in unsaid))
+        return self.say()
+
+    def say(self, *kinds: type[FromWorker]) -> list[CoordinatorAction]:
+        """Workers say what they have kept to themselves so far; of these kinds only, if any are named."""
+        saying = [(who, message) for who, message in self.unsaid if not kinds or isinstance(message, kinds)]
+        self.unsaid = [(who, message) for who, message in self.unsaid if kinds and not isinstance(message, kinds)]
+        return self.happens(*(said(who, message) for who, message in saying))
 
     # What there is to be seen
 
@@ -182,7 +191,12 @@ class Group:
                 return [MetPeers(meeting=meeting)]
             case OpenEpoch(epoch=epoch):
                 self._at[me] = epoch
-                return [EpochFinished(epoch=epoch, read={}, applied={}, stats={}), *self._caught_up(me)]
+                staged = self.machine.cluster.ledger.is_staged
+                done = EpochFinished(epoch=epoch, read={}, applied={}, stats={})
+                return [done, *([] if staged else self._caught_up(me))]
+            case BeginStage(epoch=epoch, stage=stage):
+                is_last = stage == self.machine.cluster.ledger.deepest
+                return [StageDone(epoch=epoch, stage=stage, stats={}), *(self._caught_up(me) if is_last else [])]
             case Follow():
                 self.feeds[order.feed] = me, order
                 return [CaughtUp(feed=order.feed, epoch=self._at[me])]

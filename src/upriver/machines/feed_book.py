@@ -137,13 +137,13 @@ class FeedBook:
         )
 
     def lags(self) -> dict[TaskId, dict[WorkerId, int]]:
-        """How many epochs each copy is behind, of those that have had everything at the last epoch's end or before."""
+        """How many epochs each copy is behind: none, of those that have everything as of the last epoch's end. No other
+        one can take over."""
         lags: defaultdict[TaskId, dict[WorkerId, int]] = defaultdict(dict)
-        through = self._cluster.ledger.through
         for line in self._lines.values():
-            if line.since is not None and line.since <= through:
+            if line.is_as_of(self._cluster.ledger.through):
                 for vnode in line.vnodes:
-                    lags[TaskId(vnode)][line.follower] = max(0, through - line.through)
+                    lags[TaskId(vnode)][line.follower] = 0
         return lags
 
     def followed(self, copies: int) -> int:

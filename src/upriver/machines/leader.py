@@ -114,7 +114,8 @@ class Leader:
 
     @property
     def has_learned(self) -> bool:
-        return self._learning is not None and self._learning.is_over and not (self._lost or self._vacant)
+        is_over = self._learning is not None and self._learning.is_over
+        return is_over and not (self._is_due or self._lost or self._vacant)
 
     def is_overdue(self) -> None:
         """Leavers are not waited for any more."""

@@ -69,7 +69,6 @@ class Rescales:
         self._current: RescaleWanted | None = None
         """The request that is on; ``None`` if and only if the stage is Idle."""
         self._workers_before = cluster.workers
-        """When the request's turn came: some may own nothing."""
         self._orders: list[protocol.Announce] = []
         """To be told to the workers once they have met."""
         self._meetings_left = 0
@@ -272,7 +271,7 @@ class Rescales:
 
     def overdue(self, ticket: int) -> None:
         """Who leaves is not waited for any more."""
-        if isinstance(self.stage, Learning) and self._current is not None and self._current.ticket == ticket:
+        if self._current is not None and self._current.ticket == ticket:
             self._leader.is_overdue()
 
     def _begin(self) -> None:
@@ -390,6 +389,7 @@ class Rescales:
             cluster.tell(joiner, Retire())
             cluster.ledger.forget(worker)
             self._scans.lost(joiner.incarnation)
+        self._meetings.forget()  # some may have been told to meet who goes
         self._begin_protocol()
         self._orders.clear()
 

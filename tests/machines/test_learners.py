@@ -1,0 +1,282 @@
+"""Rescales by learners: who joins learns its share, who leaves is learned from, and slices change hands between two
+epochs; document 002."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from coordinator_kit import PLAN, abort, listeners, only, outcomes, said, scan, wanted
+from stages_kit import STAGED
+from standbys_kit import THIRDS, Group
+
+from upriver.dataflow.graph import DataflowPlan
+from upriver.errors import DeclarationError
+from upriver.machines.coordinator_events import LeaversOverdue, RescaleBegun, RescaleEnded, SnapshotReady, StartWorkers
+from upriver.machines.messages import Assign, EpochFinished, OpenEpoch, PeersLost, Retire, SnapshotTaken, StartedAnew
+from upriver.machines.standby_messages import CaughtUp, Follow, Resume, Unfollow
+from upriver.machines.strategies import Strategy
+
+PARTIAL = replace(PLAN, full_because=None)
+HALF = (0, 0, 0, 0, 1, 1, 1, 1)
+"""What workers 0 and 1 own."""
+TICKET = 1
+
+
+def learning(
+    workers: int,
+    owners: Sequence[int] = HALF,
+    plans: Sequence[DataflowPlan] = (PLAN,),
+    standbys: int = 0,
+    deaf: bool = False,
+    **config: int | bool | None,
+) -> Group:
+    """A rescale to so many workers, by learners, has been asked for; who joins is there. deaf: nobody catches up."""
+    group = Group(owners, standbys, plans, **config)
+    group.epoch()
+    if deaf:
+        group.silent = {CaughtUp}
+    group.happens(wanted(TICKET, workers=workers, strategy=Strategy.LEARNER))
+    joining = [worker for start in only(StartWorkers, group.log) for worker in start.workers]
+    group.come(*joining)
+    return group
+
+
+def ended(group: Group) -> list[tuple[int, str, int]]:
+    return outcomes(group.log)
+
+
+def flows(group: Group) -> None:
+    """An epoch is opened for all, and ends."""
+    before = len(group.log)
+    group.epoch()
+    assert group.ended == group.machine.published
+    told = listeners(OpenEpoch, group.log[before:])
+    assert {group.places[worker] for worker in group.workers} <= set(told)
+
+
+@pytest.mark.parametrize("plans", [[PLAN], [STAGED], [PARTIAL]])
+@pytest.mark.parametrize("standbys", [0, 1])
+def test_who_joins_learns_its_share_and_takes_it_over(plans: Sequence[DataflowPlan], standbys: int) -> None:
+    group = learning(3, plans=plans, standbys=standbys)
+    assert ended(group) == [(TICKET, "over", 2)]
+    assert [group.owners.count(worker) for worker in (0, 1, 2)] == [3, 3, 2]
+    (begun,) = only(RescaleBegun, group.log)
+    assert (begun.before, begun.after, begun.vnodes) == (2, 3, 2)
+    assert len(only(Assign, group.log)) == 3
+    flows(group)
+    assert group.machine.leader.is_settled
+
+
+@pytest.mark.parametrize("plans", [[PLAN], [STAGED], [PARTIAL]])
+@pytest.mark.parametrize("standbys", [0, 1])
+def test_who_leaves_ends_with_nothing_and_retires(plans: Sequence[DataflowPlan], standbys: int) -> None:
+    group = learning(2, THIRDS, plans, standbys)
+    assert ended(group) == [(TICKET, "over", 2)]
+    assert sorted(group.owners) == [0, 0, 0, 1, 1, 1]
+    assert (listeners(Retire, group.log), group.places, group.workers) == ([3], {0: 1, 1: 2}, (0, 1))
+    flows(group)
+    if standbys and plans != [PARTIAL]:
+        assert group.standing() == (1, 6, 0)
+
+
+def test_who_stays_does_not_miss_who_has_left() -> None:
+    group = learning(2, THIRDS, [STAGED])
+    assigned = len(only(Assign, group.log))
+    group.happens(said(group.places[0], PeersLost(meeting=3, why="gone", peer=None)))
+    flows(group)
+    assert len(only(Assign, group.log)) == assigned
+
+
+def test_so_many_learn_at_a_time_and_each_round_hands_over_what_is_learned() -> None:
+    group = learning(2, (0,) * 4 + (1,) * 4 + (2,) * 4, deaf=True, max_warmup_replicas=2)
+    rounds = 0
+    while not ended(group):
+        assert len({feed.vnodes for _, feed in group.feeds.values()}) <= 2
+        group.say()
+        rounds += 1
+        assert rounds < 10
+    assert len({resume.generation for resume in only(Resume, group.log)}) >= 2
+    assert len(only(Assign, group.log)) == 3
+    assert sorted(group.owners) == [0] * 6 + [1] * 6
+
+
+def test_slices_stay_where_they_are_until_they_are_learned_and_epochs_flow_meanwhile() -> None:
+    group = learning(3, deaf=True)
+    for _ in range(3):
+        flows(group)
+    assert (group.owners, group.standing(), ended(group)) == (HALF, (0, 0, 2), [])
+    group.speak()
+    assert ended(group) == [(TICKET, "over", 2)]
+
+
+def test_s4_who_is_an_epoch_behind_takes_nothing_over_and_nobody_begins_anew() -> None:
+    group = learning(3, deaf=True)
+    flows(group)
+    late, group.unsaid = group.unsaid[:2], group.unsaid[2:]
+    group.happens(*(said(who, message) for who, message in late))
+    assert [message.epoch for _, message in late if isinstance(message, CaughtUp)] == [1, 1]
+    assert (only(Resume, group.log), len(only(Assign, group.log)), group.owners) == ([], 3, HALF)
+    group.speak()
+    assert (ended(group), len(only(Assign, group.log))) == ([(TICKET, "over", 2)], 3)
+
+
+def test_s5_slices_change_hands_between_two_epochs() -> None:
+    group = learning(3, deaf=True)
+    group.silent = {CaughtUp, EpochFinished}
+    group.epoch()
+    group.say(CaughtUp)
+    assert only(Resume, group.log) == []
+    group.speak()
+    assert {resume.at for resume in only(Resume, group.log)} == {2}
+    assert ended(group) == [(TICKET, "over", 2)]
+
+
+def test_s5_and_not_below_a_snapshot() -> None:
+    group = learning(3, deaf=True)
+    group.happens(scan(9))
+    group.speak()
+    assert only(Resume, group.log) == []
+    for worker in group.workers:
+        group.says(worker, SnapshotTaken(snapshot=1, rows=0))  # type: ignore[arg-type]
+    assert len(only(SnapshotReady, group.log)) == 1
+    assert ended(group) == [(TICKET, "over", 2)]
+
+
+def test_w8_who_caught_up_before_all_resumed_does_not_count() -> None:
+    group = learning(3)
+    number = next(iter(only(Follow, group.log))).feed
+    assert group.says(0, CaughtUp(feed=number, epoch=group.machine.published)) == []
+    flows(group)
+
+
+# What ends before its time ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("plans", [[PLAN], [STAGED]])
+@pytest.mark.parametrize("standbys", [0, 1])
+def test_aborted_who_has_joined_gives_all_back_and_goes(plans: Sequence[DataflowPlan], standbys: int) -> None:
+    group = learning(3, plans=plans, standbys=standbys, deaf=True)
+    assert group.workers == (0, 1, 2)
+    group.happens(abort(TICKET))
+    group.speak()
+    flows(group)
+    assert ended(group) == [(TICKET, "aborted", 0)]
+    assert (group.owners, group.workers, sorted(group.places)) == (HALF, (0, 1), [0, 1])
+    flows(group)
+
+
+def test_aborted_what_had_moved_by_then_is_learned_back() -> None:
+    group = learning(3, deaf=True, max_warmup_replicas=1)
+    group.say()
+    assert group.owners.count(2) == 1
+    group.happens(abort(TICKET))
+    group.speak()
+    assert [(ticket, outcome) for ticket, outcome, _ in ended(group)] == [(TICKET, "aborted")]
+    assert sorted(group.owners) == [0] * 4 + [1] * 4
+    flows(group)
+
+
+def test_aborted_who_was_to_leave_stays() -> None:
+    group = learning(2, THIRDS, deaf=True)
+    group.happens(abort(TICKET))
+    group.speak()
+    assert (sorted(group.owners), group.workers, listeners(Retire, group.log)) == (sorted(THIRDS), (0, 1, 2), [])
+    assert [(ticket, outcome) for ticket, outcome, _ in ended(group)] == [(TICKET, "aborted")]
+    flows(group)
+
+
+def test_aborted_while_others_learn_nobody_is_waited_for_any_more() -> None:
+    group = learning(3, (0, 0, 0, 0, 1), deaf=True)
+    group.silent = {CaughtUp, EpochFinished}
+    group.epoch()
+    group.say(CaughtUp)
+    group.happens(abort(TICKET))
+    group.silent = {CaughtUp}
+    group.say(EpochFinished)
+    assert (ended(group), sorted(group.owners)) == ([(TICKET, "aborted", 1)], [0, 0, 0, 1, 1])
+    group.speak()
+    flows(group)
+
+
+def test_leavers_that_are_overdue_are_not_waited_for() -> None:
+    group = learning(2, THIRDS, deaf=True, scale_down_timeout_ms=10)
+    assert (group.owners, ended(group)) == (THIRDS, [])
+    assert group.happens(LeaversOverdue(ticket=7)) == []
+    actions = group.happens(LeaversOverdue(ticket=TICKET))
+    assert only(Resume, actions) == []
+    assert {assign.generation for assign in only(Assign, actions)} == {1}
+    group.speak()
+    flows(group)
+    assert ended(group) == [(TICKET, "over", 2)]
+    assert (sorted(group.owners), group.workers, listeners(Retire, group.log)) == ([0, 0, 0, 1, 1, 1], (0, 1), [3])
+    assert group.happens(LeaversOverdue(ticket=TICKET)) == []
+
+
+def test_overdue_is_of_no_matter_where_nobody_leaves() -> None:
+    group = learning(3, deaf=True)
+    assert group.happens(LeaversOverdue(ticket=TICKET)) == []
+    group.speak()
+    assert ended(group) == [(TICKET, "over", 2)]
+
+
+def test_moves_of_single_slices_cannot_be_learned() -> None:
+    group = Group(HALF, standbys=0)
+    (over,) = group.happens(wanted(TICKET, moves={0: 1}, strategy=Strategy.LEARNER))
+    assert isinstance(over, RescaleEnded)
+    assert (over.outcome, type(over.error)) == ("refused", DeclarationError)
+    assert "strategy 'learner' finds the places of slices by itself" in str(over.error)
+
+
+def test_as_many_as_there_are_is_over_at_once() -> None:
+    group = learning(2)
+    assert (ended(group), group.owners) == ([(TICKET, "over", 0)], HALF)
+    flows(group)
+
+
+# Other ways to rescale, and accidents ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("plans", [[PLAN], [STAGED]])
+def test_a_joiner_that_is_lost_is_waited_for(plans: Sequence[DataflowPlan]) -> None:
+    group = learning(3, plans=plans, deaf=True)
+    group.lose(2)
+    group.lease_over(3)
+    assert ended(group) == []
+    group.silent.clear()
+    group.unsaid.clear()
+    group.come(2)
+    flows(group)
+    flows(group)
+    assert (ended(group), group.owners.count(2)) == ([(TICKET, "over", 2)], 2)
+
+
+@pytest.mark.parametrize("plans", [[PLAN], [STAGED]])
+def test_a_joiner_that_is_lost_where_others_stand_by_is_waited_for(plans: Sequence[DataflowPlan]) -> None:
+    group = learning(3, plans=plans, standbys=1, deaf=True)
+    group.lose(2)
+    group.lease_over(3)
+    assert ended(group) == []
+    group.speak()
+    group.come(2)
+    flows(group)
+    flows(group)
+    assert (ended(group), group.owners.count(2)) == ([(TICKET, "over", 2)], 2)
+
+
+@pytest.mark.parametrize("strategy", [Strategy.ICADD, Strategy.RESTART])
+def test_by_another_strategy_nobody_follows_while_keys_move(strategy: Strategy) -> None:
+    group = Group(HALF)
+    group.epoch()
+    actions = group.happens(wanted(TICKET, moves={0: 1}, strategy=strategy))
+    assert len(only(Unfollow, actions)) == 2
+    assert (only(StartedAnew, actions), group.standing()[2]) == ([], 0)
+
+
+def test_the_next_rescale_has_its_turn_when_all_is_learned() -> None:
+    group = learning(3, deaf=True)
+    group.happens(wanted(2, workers=2, strategy=Strategy.LEARNER))
+    assert ended(group) == []
+    group.speak()
+    assert ended(group) == [(1, "over", 2), (2, "over", 2)]
+    assert (sorted(group.owners), group.workers) == ([0] * 4 + [1] * 4, (0, 1))
+    flows(group)
