@@ -108,7 +108,7 @@ def test_whoever_takes_over_is_right_whatever_happens(
 ) -> None:
     plans, counters = request.getfixturevalue(views), Counter[str]()
     for seed in range(SOAK_SEEDS if request.config.getoption("--soak") else RIGHT_SEEDS):
-        world = world_of(seed, plans, ALL_RULES, build_region, DENSE)
+        world = world_of(seed, plans, ALL_RULES, build_region, (DENSE, TAKE_OVER)[seed % 2])
         try:
             world.run(STEPS)
             world.come_to_rest(database)
