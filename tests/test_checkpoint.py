@@ -8,6 +8,7 @@ from checkpoint_kit import (
     HASHES,
     KEPT,
     NOTHING,
+    VNODES,
     Kept,
     Model,
     chunk_of,
@@ -76,6 +77,13 @@ def test_chunks_come_back_from_bytes(models: list[Model]) -> None:
     ends = [span.offset + span.length for span in spans]
     assert [span.offset for span in spans] == [0, *ends[:-1]]  # no byte is in no span
     assert ends[-1] == content.size
+
+
+@MANY
+@given(st.dictionaries(HASHES, KEPT, max_size=12), st.sets(st.integers(0, VNODES - 1)))
+def test_what_is_of_some_slices_is_what_is_kept_of_their_keys(model: Model, wanted: set[int]) -> None:
+    found = chunk_of(model).among(set(map(VnodeId, wanted)), VNODES)
+    assert model_of([found]) == {key: kept for key, kept in model.items() if key * VNODES >> 64 in wanted}
 
 
 def test_slices_of_larger_batches_take_no_more_bytes_than_their_own() -> None:

@@ -75,6 +75,25 @@ def test_l2_a_place_is_free_when_the_lease_of_who_was_there_has_run_out() -> Non
     tenants.enter(WORKER, an_end())
 
 
+def test_l2_others_may_take_over_when_the_lease_of_who_was_there_has_run_out() -> None:
+    tenants, end = Tenants(QUICK), an_end()
+    assert tenants.free_in(WORKER) == 0
+    tenants.enter(WORKER, end)
+    with end.heart.hearing():
+        tenants.leave(WORKER, end, is_silenced=False)
+    assert 0 < tenants.free_in(WORKER) <= QUICK.lease_s
+    tenants.make_room(WORKER)
+    assert tenants.free_in(WORKER) == 0
+
+
+def test_who_has_ended_its_lease_itself_need_not_be_waited_for() -> None:
+    tenants, end = Tenants(QUICK), an_end()
+    tenants.enter(WORKER, end)
+    with end.heart.hearing():
+        tenants.leave(WORKER, end, is_silenced=True)
+    assert tenants.free_in(WORKER) == 0
+
+
 # With a coordinator
 
 

@@ -8,11 +8,12 @@ from checkpoints_kit import checkpointing, found, restored
 from coordinator_kit import BOTH, UP, anew, came, coordinator, finished, gone, met, published, said, wanted
 from rescale_kit import status
 from stages_kit import STAGED
+from standbys_kit import Group
 
 from upriver.ids import Epoch
 from upriver.machines.coordinator import CoordinatorMachine
 from upriver.machines.coordinator_events import CoordinatorEvent
-from upriver.machines.messages import EpochFinished, StageDone
+from upriver.machines.messages import EpochFinished, StageDone, StartedAnew
 from upriver.machines.strategies import Strategy
 from upriver.shell.recoveries import RECOVERIES_KEPT_MAX, Recoveries
 from upriver.text import render_status
@@ -103,6 +104,36 @@ def test_exchanged_rows_are_reflected_when_the_epoch_is_over() -> None:
     *most, last = staged_epoch(1, 1, 3)
     assert river.live(*most) == [(1, 9.0, None)]
     assert river.live(last) == [(1, 10.0, 10.0)]
+
+
+def test_others_that_take_over_serve_the_keys_when_all_have_resumed() -> None:
+    group = Group()
+    river = Watched(group.machine)
+    group.epoch()
+    river.recoveries.look(group.machine.cluster)
+    group.silent = {StartedAnew}
+    assert river.live(gone(2)) == [(1, 0.0, None)]
+    del group.places[1]
+    group.lease_over(2)
+    assert river.live() == [(1, 0.0, None)]
+    group.speak()
+    assert river.live(published(2)) == [(1, 1.0, 1.0)]
+    group.come(1)
+    assert [told[0] for told in river.live(published(3))] == [1]
+
+
+def test_an_epoch_that_was_open_when_others_took_over_is_to_be_gone_through_first() -> None:
+    group = Group()
+    river = Watched(group.machine)
+    group.silent = {EpochFinished}
+    group.epoch()
+    river.live(gone(2))
+    del group.places[1]
+    group.unsaid.clear()
+    group.lease_over(2)
+    assert river.live(published(2)) == [(1, 1.0, None)]
+    group.speak()
+    assert river.live(published(3)) == [(1, 2.0, 2.0)]
 
 
 def test_the_oldest_are_forgotten(river: Watched) -> None:

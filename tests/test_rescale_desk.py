@@ -1,0 +1,54 @@
+"""What people are told of a rescale by learners, who take slices over one after the other."""
+
+from coordinator_kit import wanted
+
+from upriver.machines.coordinator_events import Outcome, RescaleBegun, RescaleEnded
+from upriver.machines.standby_messages import TookOver
+from upriver.machines.strategies import Strategy
+from upriver.shell.rescale_desk import RescaleDesk
+
+
+def begun() -> RescaleDesk:
+    """Four slices are to be learned."""
+    desk = RescaleDesk()
+    desk.wanted(wanted(1, workers=3, strategy=Strategy.LEARNER))
+    desk.begun(RescaleBegun(ticket=1, before=2, after=3, vnodes=4))
+    return desk
+
+
+def told(desk: RescaleDesk) -> tuple[object, ...]:
+    progress = desk.case(1).progress()
+    return tuple(progress[name] for name in ("state", "vnodes_moved", "keys_moved", "keys_left", "bytes_moved"))
+
+
+def test_all_that_was_taken_over_is_added_up_and_what_is_left_is_as_much_per_slice() -> None:
+    desk = begun()
+    assert told(desk) == ("starting", 0, 0, 0, 0)
+    desk.took_over(TookOver(vnodes=1, keys=10, bytes=80))
+    assert told(desk) == ("moving", 1, 10, 30, 80)
+    desk.took_over(TookOver(vnodes=2, keys=20, bytes=160))
+    assert told(desk) == ("moving", 3, 30, 10, 240)
+    assert desk.case(1).progress()["bytes_left"] == 80
+
+
+def test_nothing_is_left_when_more_was_taken_over_than_there_was() -> None:
+    desk = begun()
+    desk.took_over(TookOver(vnodes=6, keys=10, bytes=80))
+    assert told(desk) == ("moving", 4, 10, 0, 80)
+
+
+def test_the_report_has_all_of_it() -> None:
+    desk = begun()
+    desk.took_over(TookOver(vnodes=4, keys=30, bytes=240))
+    desk.ended(RescaleEnded(ticket=1, outcome=Outcome.OVER, vnodes=4))
+    report = desk.case(1).report()
+    assert [report[name] for name in ("outcome", "moved_vnodes", "moved_keys", "moved_bytes")] == ["over", 4, 30, 240]
+    assert told(desk) == ("over", 4, 30, 0, 240)
+
+
+def test_a_standby_that_takes_over_while_no_rescale_is_on_concerns_none() -> None:
+    desk = RescaleDesk()
+    desk.took_over(TookOver(vnodes=1, keys=10, bytes=80))
+    desk.wanted(wanted(1, workers=3))
+    desk.took_over(TookOver(vnodes=1, keys=10, bytes=80))
+    assert told(desk) == ("queued", 0, 0, 0, 0)
