@@ -300,7 +300,7 @@ class CoordinatorLoop:
     def status(self) -> dict[str, Any]:
         """Epochs, workers and what the views hold, as last reported."""
         addresses = self.addresses()
-        members = self._machine.members
+        members, vnode_map = self._machine.members, self._machine.vnode_map
         with self._changed:
             rescales = self._desk.status()
         workers = [
@@ -308,7 +308,7 @@ class CoordinatorLoop:
                 "worker": int(worker),
                 "address": addresses.get(worker),
                 "epoch": int(members[worker].finished) if worker in members else None,
-                "vnodes": len(self._machine.vnode_map.vnodes_of_worker(worker)),
+                "vnodes": len(vnode_map.vnodes_of_worker(worker)),
             }
             for worker in sorted({*self._machine.cluster.workers, *self._machine.leader.vacant, *members})
         ]
@@ -316,7 +316,7 @@ class CoordinatorLoop:
             "epoch": int(self._ended),
             "published": int(self._machine.published),
             "workers": workers,
-            "map_version": int(self._machine.vnode_map.version),
+            "map_version": int(vnode_map.version),
             "views": {plan.name: _total(plan, members.values()) for plan in self._machine.plans},
             **rescales,
             "recoveries": self._recoveries.status(),
