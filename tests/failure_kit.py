@@ -81,53 +81,58 @@ class Prober:
     refusals: int = 0
     gap_s: float = 0.0
     _epoch: int = 0
-    _answered_at: float = 0.0
-    _is_over: threading.Event = field(default_factory=threading.Event)
+    _answered_at: float = field(default_factory=time.monotonic)
 
-    def run(self) -> None:
-        self.measure()
-        while not self._is_over.is_set():
-            try:
-                rows, epoch = self.client.lookup_with_epoch(self.view, self.keys, timeout=LOOKUP_S_MAX)
-            except ClusterError:
-                self.refusals += 1
-                self._is_over.wait(0.05)
-                continue
-            found = rows_of(rows)
-            if found != self.truth(epoch, self.keys):
-                self.faults.append(f"epoch {epoch}: {found}")
-            if epoch < self._epoch:
-                self.faults.append(f"epoch {epoch} after epoch {self._epoch}")
-            self.gap_s = max(self.gap_s, time.monotonic() - self._answered_at)
-            self._epoch, self._answered_at = epoch, time.monotonic()
-            self.answers += 1
+    def look(self) -> bool:
+        """Whether there was an answer."""
+        try:
+            rows, epoch = self.client.lookup_with_epoch(self.view, self.keys, timeout=LOOKUP_S_MAX)
+        except ClusterError:
+            self.refusals += 1
+            return False
+        found = rows_of(rows)
+        if found != self.truth(epoch, self.keys):
+            self.faults.append(f"epoch {epoch}: {found}")
+        if epoch < self._epoch:
+            self.faults.append(f"epoch {epoch} after epoch {self._epoch}")
+        self.gap_s = max(self.gap_s, time.monotonic() - self._answered_at)
+        self._epoch, self._answered_at = epoch, time.monotonic()
+        self.answers += 1
+        return True
 
     def measure(self) -> None:
         self.gap_s, self._answered_at = 0.0, time.monotonic()
-
-    def stop(self) -> None:
-        self._is_over.set()
 
 
 @contextmanager
 def probing(client: Client, feed: Feed) -> Iterator[Prober]:
     """A prober that runs; at the end it must have had answers, and no wrong one."""
-    with asking(Prober(client, "sums", feed.view, list(range(0, KEYS, 25)))) as prober:
+    prober = Prober(client, "sums", feed.view, list(range(0, KEYS, 25)))
+    with asking(prober):
         yield prober
 
 
 @contextmanager
-def asking(prober: Prober) -> Iterator[Prober]:
-    """As ``probing``, with a prober of any view."""
-    thread = threading.Thread(target=prober.run, name="prober")
+def asking(*probers: Prober) -> Iterator[None]:
+    """As ``probing``, with probers that take turns."""
+    is_over = threading.Event()
+
+    def run() -> None:
+        while not is_over.is_set():
+            for prober in probers:
+                if not prober.look():
+                    is_over.wait(0.05)
+
+    thread = threading.Thread(target=run, name="probers")
     thread.start()
     try:
-        yield prober
+        yield
     finally:
-        prober.stop()
+        is_over.set()
         thread.join(LOOKUP_S_MAX + 5)
-    assert prober.faults == []
-    assert prober.answers > 0
+    for prober in probers:
+        assert prober.faults == []
+        assert prober.answers > 0
 
 
 def check_lookup(client: Client, view: str, truth: Truth, keys: list[int], at_least: int) -> None:

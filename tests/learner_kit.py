@@ -3,7 +3,7 @@
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -49,10 +49,8 @@ class River:
         some = {"sums": list(range(0, KEYS, 25)), "read": list(range(0, KEYS, 25)), "sizes": SIZE_KEYS}
         every = {"sums": list(range(KEYS)), "read": list(range(KEYS)), "sizes": SIZE_KEYS}
         with upriver.connect(self.app.address, self.app.token) as client:
-            with ExitStack() as stack:
-                stack.enter_context(feeding(self.feed, self.app.status))
-                for view, truth in truths.items():
-                    stack.enter_context(asking(Prober(client, view, truth, some[view])))
+            probers = [Prober(client, view, truth, some[view]) for view, truth in truths.items()]
+            with feeding(self.feed, self.app.status), asking(*probers):
                 yield
             self.feed.feed()
             for view, truth in truths.items():

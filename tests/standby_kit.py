@@ -1,6 +1,7 @@
 """What tests of standbys and learners share: a stream that goes on, and a river's states as they follow each other."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,12 +18,11 @@ Status = Callable[[], Mapping[str, Any]]
 
 def await_that(it_is_so: Callable[[], bool], what: Callable[[], object] = lambda: "it does not come to be so") -> None:
     """Block until it is. what: to be told if it does not come to be so."""
-    paused = threading.Event()
-    for _ in range(int(AWAIT_S_MAX / POLL_S)):
-        if it_is_so():
-            return
+    paused, give_up_at = threading.Event(), time.monotonic() + AWAIT_S_MAX
+    while not it_is_so():
+        if time.monotonic() > give_up_at:
+            raise AssertionError(what())
         paused.wait(POLL_S)
-    raise AssertionError(what())
 
 
 @contextmanager

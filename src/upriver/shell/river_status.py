@@ -13,12 +13,13 @@ def river_status(machine: CoordinatorMachine, addresses: Mapping[WorkerId, str],
     """Epochs, workers, who stands by, and what the views hold, as last reported. addresses: of workers that are up.
     ended: the last epoch that has, everywhere."""
     members, leader = machine.members, machine.leader
+    vnode_map = machine.vnode_map  # one, for vnodes that change hands are to be counted once
     workers = [
         {
             "worker": int(worker),
             "address": addresses.get(worker),
             "epoch": int(members[worker].finished) if worker in members else None,
-            "vnodes": len(machine.vnode_map.vnodes_of_worker(worker)),
+            "vnodes": len(vnode_map.vnodes_of_worker(worker)),
         }
         for worker in sorted({*machine.cluster.workers, *leader.vacant, *members})
     ]
@@ -26,7 +27,7 @@ def river_status(machine: CoordinatorMachine, addresses: Mapping[WorkerId, str],
         "epoch": int(ended),
         "published": int(machine.published),
         "workers": workers,
-        "map_version": int(machine.vnode_map.version),
+        "map_version": int(vnode_map.version),
         "views": {plan.name: _total(plan, members.values()) for plan in machine.plans},
         "standbys": dict(leader.standing()),
     }
