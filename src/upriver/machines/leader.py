@@ -51,6 +51,8 @@ class Leader:
         self._memory: LeaderMemory | None = LeaderMemory()
         self._is_due = True
         """Something has changed that a round is to see."""
+        self._has_news = False
+        """Somebody has caught up since it was last looked who asks for a round; as of an epoch that may not be over."""
         self._learning: Learning | None = None
         self._lost: dict[WorkerId, Incarnation] = {}
         """Whose standbys are to take over, when its lease has run out."""
@@ -141,8 +143,7 @@ class Leader:
         match message:
             case CaughtUp():
                 self._feeds.caught_up(message)
-                learns = bool(self._assignment.learner)
-                self._is_due |= learns and bool(asking_for_a_round(self._group(), self._config))
+                self._has_news = True
             case FeedEnded(feed=feed):
                 self._feeds.ended(feed)
                 self._is_due = True
@@ -247,6 +248,9 @@ class Leader:
             return False
         if self._take_in():
             return True
+        if self._has_news and self._assignment.learner:
+            self._is_due |= bool(asking_for_a_round(self._group(), self._config))
+        self._has_news = False
         if channels and self._is_due and self._hold_round():
             return True
         if channels:
