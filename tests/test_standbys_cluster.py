@@ -19,8 +19,10 @@ from upriver.errors import WorkerLost, WrongOwner
 
 pytestmark = pytest.mark.cluster
 
-CLUSTER = "local-cluster[3,2,1024]"
 WORKERS = 3
+SLOTS = 2
+"""Of each executor: so not all workers are on one, and one executor can be lost."""
+CLUSTER = f"local-cluster[{WORKERS},{SLOTS},1024]"
 VNODES = 32
 FILES = 600
 """More than the tests can feed."""
@@ -51,6 +53,7 @@ def others_take_over(river: River, victims: list[int], what: str) -> Iterator[No
     """What is harmed inside is served by others before anybody is in its place, and nobody begins anew. Then its place
     is filled, and has its share, and all stand by again."""
     client = river.client
+    await_that(lambda: river.ask("group")["slots"] == WORKERS * SLOTS)  # those of an executor that was lost are back
     await_standbys(client.status)
     born, before = river.ask("group")["born"], Watcher(client.status).look()
     known = {victim: len(recoveries_of(client.status, victim)) for victim in victims}

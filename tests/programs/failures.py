@@ -3,7 +3,7 @@
 usage: failures.py MASTER ROOT EVENTS [SETTINGS]. Follows the Parquet files in EVENTS. SETTINGS: of the app, as JSON.
 Prints one JSON object for each line that it reads: first, unasked, where it is reached; for ``check FILES``, when all
 of so many files are taken, how many keys the view has and how many rows of all views differ from Spark's own answers;
-for ``add VIEW``, when there is one more view; for ``group``, who keeps and who follows what.
+for ``add VIEW``, when there is one more view; for ``group``, who keeps and who follows what, and Spark's task slots.
 """
 
 import json
@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 
 from upriver.app import App
 from upriver.spark.compare import differing_rows
+from upriver.spark.session import free_slots
 
 SCHEMA = "k long, v long"
 SUMS = "SELECT k, count(*) AS n, sum(v) AS total FROM events GROUP BY k"
@@ -56,7 +57,7 @@ def main(master: str, root: str, events: str, settings: str = "{}") -> None:
                 views.append(view)
                 say({"views": views})
             case ["group"]:
-                say(group(app))
+                say({**group(app), "slots": free_slots(spark)})
             case _:
                 break
     app.stop()

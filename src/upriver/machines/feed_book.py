@@ -147,11 +147,12 @@ class FeedBook:
         return lags
 
     def followed(self, copies: int) -> int:
-        """Of how many vnodes so many workers have all as of the last epoch's end."""
+        """Of how many vnodes so many workers have all as of the last epoch's end. May be asked while all this changes:
+        it looks at copies."""
         counts = Counter[VnodeId]()
-        for line in self._lines.values():
+        for line in tuple(self._lines.values()):
             if line.is_as_of(self._cluster.ledger.through):
-                counts.update(line.vnodes)
+                counts.update(tuple(line.vnodes))
         return sum(count >= copies for count in counts.values())
 
     def _tell(self, worker: WorkerId, message: Follow | Unfollow) -> None:
