@@ -4,6 +4,8 @@
 copied again; so when nothing is left to copy at an epoch's end, all was said as of that end.
 """
 
+from dataclasses import replace
+
 from upriver.ids import Epoch, FeedId, Incarnation, VnodeId, WorkerId
 from upriver.machines.followed import Feed
 from upriver.machines.following import Following
@@ -22,6 +24,13 @@ LOADS_OUT_MAX = 2
 
 
 def feed_me(phase: Following, sender: WorkerId, wish: FeedMe) -> None:
+    """Rows that are gathered by now will be settled unseen: so what is behind exchange edges is copied from the end of
+    an epoch on."""
+    phase.hungry.append((sender, wish))
+    feed_between_epochs(phase)
+
+
+def _begin(phase: Following, sender: WorkerId, wish: FeedMe) -> None:
     mine = [vnode for vnode in wish.vnodes if _keeps(phase, vnode)]
     if not mine or not phase.reaches(sender):  # they are another's by now, or who has asked is gone
         phase.say(FeedEnded(feed=wish.feed))
@@ -30,10 +39,13 @@ def feed_me(phase: Following, sender: WorkerId, wish: FeedMe) -> None:
     phase.feeds[wish.feed] = Feed(sender, None if who is None else who[0], set(mine))
     for share in _full_shares(phase).values():
         share.follow(wish.feed, mine)
-    feed_between_epochs(phase)
 
 
 def feed_no_more(phase: Following, wish: FeedNoMore) -> None:
+    for place, (sender, waiting) in enumerate(phase.hungry):
+        if waiting.feed == wish.feed:
+            left = tuple(vnode for vnode in waiting.vnodes if vnode not in wish.vnodes)
+            phase.hungry[place] = sender, replace(waiting, vnodes=left)
     feed = phase.feeds.get(wish.feed)
     if feed is not None:
         keep_feeding(phase, wish.feed, feed.vnodes.difference(wish.vnodes))
@@ -86,7 +98,12 @@ def feed_epoch(phase: Following) -> None:
 
 
 def feed_between_epochs(phase: Following) -> None:
-    """Of whom all keys are copied: if no epoch is under way, they have everything."""
+    """Begin with who waits for the end of an epoch; of whom all keys are copied: if none is under way, they have
+    everything."""
+    if phase.is_between_epochs or not phase.is_staged:
+        hungry, phase.hungry = phase.hungry, []
+        for sender, wish in hungry:
+            _begin(phase, sender, wish)
     for number, feed in phase.feeds.items():
         if phase.is_between_epochs and not feed.is_whole and not _copies(phase, number):
             _send_rest(phase, number)
@@ -94,13 +111,17 @@ def feed_between_epochs(phase: Following) -> None:
 
 def tell_again(phase: Following) -> None:
     """All have met: what was said as of the last epoch's end may not have counted, since all have resumed."""
-    for number, feed in phase.feeds.items():
-        if phase.is_between_epochs and feed.is_whole:
-            _send_rest(phase, number)
+    whole = [number for number, feed in phase.feeds.items() if feed.is_whole]
+    feed_between_epochs(phase)
+    for number in whole if phase.is_between_epochs else ():
+        _send_rest(phase, number)
 
 
 def stop_feeding(phase: Following, peer: WorkerId | None, incarnation: Incarnation | None) -> None:
     """There is no channel any more to a peer, or to one who is not known."""
+    for sender, wish in [waiting for waiting in phase.hungry if peer in (None, waiting[0])]:
+        phase.hungry.remove((sender, wish))
+        phase.say(FeedEnded(feed=wish.feed))
     for number, feed in list(phase.feeds.items()):
         if peer in (None, feed.to) and incarnation in (None, feed.incarnation):
             keep_feeding(phase, number, set())

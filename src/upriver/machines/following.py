@@ -12,7 +12,7 @@ from upriver.dataflow.keeping import Region
 from upriver.ids import Channel, Epoch, FeedId, Incarnation, VnodeId, WorkerId
 from upriver.machines.followed import Feed, Shadow
 from upriver.machines.messages import NO_STAGE, Assign, FromWorker, Meet, TakeCheckpoint, TakeSnapshot
-from upriver.machines.peers import Envelope, PeerMessage, Question
+from upriver.machines.peers import Envelope, FeedMe, PeerMessage, Question
 from upriver.machines.rules import Rules
 from upriver.machines.share import Share
 from upriver.machines.strategies import MIGRATORS, Strategy
@@ -134,6 +134,8 @@ class Following:
     """The generation as of which what is kept here was begun with."""
     refilled_since: int = 0
     """The generation as of which partial regions are."""
+    hungry: list[tuple[WorkerId, FeedMe]] = field(default_factory=list)
+    """Who is to be fed when the epoch that is open is over."""
     feeds: dict[FeedId, Feed] = field(default_factory=dict)
     """Who follows what is kept here."""
     shadows: dict[FeedId, Shadow] = field(default_factory=dict)

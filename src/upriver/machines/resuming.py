@@ -39,7 +39,7 @@ def resumed(old: Following, event: Resume) -> Following:
     new = started(assignment, old.build_region, old.rules, old.memory_budget)
     new.born, new.actions = old.born, old.actions
     new.checkpoint, new.copying, new.is_sealed = old.checkpoint, old.copying, old.is_sealed
-    new.feeds, new.shadows = old.feeds, old.shadows
+    new.feeds, new.shadows, new.hungry = old.feeds, old.shadows, old.hungry
     if old.opened <= event.at:
         new.refilled_since = old.refilled_since
     _keep_state(old, new)
