@@ -241,7 +241,7 @@ def listener() -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 def status(addresses: list[str | None], epochs: list[int | None], published: int) -> dict[str, Any]:
     places = [
-        {"worker": worker, "address": address, "epoch": epoch}
+        {"worker": worker, "address": address, "epoch": epoch, "vnodes": 128}
         for worker, (address, epoch) in enumerate(zip(addresses, epochs, strict=True))
     ]
     return {"workers": places, "published": published, "failure": None}
@@ -332,15 +332,15 @@ SPARKS = spark_figures(15.0, 15.25, *(Committed(batch=0, began_at=20.0, committe
 
 
 def test_what_is_not_measured_is_null_and_why_stands_beside_it() -> None:
-    results = {name: way if isinstance(way, Refused) else FIGURES for name, way in WAYS.items()}
+    results = dict.fromkeys(WAYS, FIGURES) | {"standby": Refused("there is one executor")}
     found = json.loads(json.dumps(report(options(), results | {"spark": SPARKS})))
     assert {"checkpoint", "standby", "partial", "spark"} <= found.keys()
-    assert (found["standby"], found["standby_why"]) == (None, "workers have no standbys yet")
+    assert (found["standby"], found["standby_why"]) == (None, "there is one executor")
     assert (found["checkpoint"], found["checkpoint_why"]) == (FIGURES, None)
     assert found["spark"]["served_again_s"] == 6.0
     assert found["right"] is True
     shown = render_recovery(found)
-    assert "no standbys yet" in shown
+    assert "there is one executor" in shown
     assert "1,234" in shown
     assert "All answers were right" in shown
     without = report(options(), results | {"spark": NOT_ASKED})

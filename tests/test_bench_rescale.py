@@ -323,7 +323,7 @@ def parse(*arguments: str) -> argparse.Namespace:
 def test_by_default_all_strategies_are_compared() -> None:
     options = parse("--json")
     assert (options.keys, getattr(options, "from"), options.to) == (1_000_000, 2, 4)
-    assert list(options.strategies) == ["icadd", "redistribute", "restart"]
+    assert list(options.strategies) == ["icadd", "redistribute", "learner", "restart"]
     assert not options.no_spark
     assert parse("--strategies", "restart", "icadd").strategies == ["restart", "icadd"]
 

@@ -170,12 +170,14 @@ def test_v4_what_was_given_up_is_in_the_next_checkpoint_as_gone() -> None:
     assert copied(crew.step(0, copy())) == {A: [], A2: []}
 
 
-@pytest.mark.xfail(strict=True, reason="what a lost owner had forgotten since the last checkpoint nobody knows of")
-def test_v4_a_key_that_a_lost_owner_kept_no_more_is_in_the_next_checkpoint_as_gone() -> None:
+def test_v9_what_a_lost_owner_kept_no_more_nobody_names_so_the_next_checkpoint_is_to_be_whole() -> None:
     crew = checkpointed(lambda *_: FadingShadow())
     crew.epoch(A)
     assert A not in crew.followed(2)
     crew.die(0)
     crew.all_resume(TAKEN_OVER, at=2)
     crew.step(2, take(2, at=2))
-    assert copied(crew.step(2, copy())) == {A: [], A2: [1], B: [1]}
+    assert copied(crew.step(2, copy())) == {A2: [1], B: [1]}
+    crew.step(2, keep(2))
+    crew.step(2, take(3, at=2, whole=True))
+    assert copied(crew.step(2, copy())) == {A2: [1], B: [1]}
