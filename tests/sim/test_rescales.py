@@ -25,7 +25,7 @@ from upriver.sim.world import World
 
 STEPS_MAX = 8000
 VNODES_MIN = 8
-LIVE = tuple(strategy for strategy in Strategy if strategy is not Strategy.RESTART)
+LIVE = tuple(strategy for strategy in Strategy if strategy not in (Strategy.RESTART, Strategy.LEARNER))
 SEEDS = range(1)
 
 
@@ -76,7 +76,8 @@ def test_there_are_as_many_workers_as_wanted(seed: int, before: int, after: int,
     run_until(world, "rescales_over")
     counters = world.river.watcher.counters
     assert len(world.river.watcher.places) == after
-    assert (counters["loads"] > 0) == (strategy is not Strategy.RESTART)
+    assert (counters["loads"] > 0) == (strategy in LIVE)
+    assert (counters["handed_over"] > 0) == (strategy is Strategy.LEARNER)
     come_to_rest(world)
 
 
@@ -113,7 +114,7 @@ def test_a_rescale_given_up_leaves_one_map_and_nobody_without_vnodes(
 def test_rescales_take_turns(seed: int) -> None:
     world = fair_world(seed, 2)
     counts = [4, 1, 3, 5, 2]
-    for number, (workers, strategy) in enumerate(zip(counts, [*Strategy, *Strategy], strict=False)):
+    for number, (workers, strategy) in enumerate(zip(counts, [*LIVE, Strategy.RESTART, Strategy.LEARNER], strict=True)):
         world.want(wanted(workers, strategy, ticket=1_000_000 + number))
     for turn, workers in enumerate(counts, 1):
         run_until(world, "rescales_over", turn)
