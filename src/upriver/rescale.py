@@ -152,7 +152,7 @@ class Rescale:
     def abort(self) -> None:
         """Ask for its end; returns at once. Vnodes that are on their way arrive, those not begun stay.
 
-        Vnodes that have arrived stay where they are.
+        Vnodes that have arrived stay where they are; by ``learner``, workers that have come for it give theirs back.
         """
         self._ask("rescale_abort")
 
