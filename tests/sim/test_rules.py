@@ -1,6 +1,6 @@
 """Each rule of docs/design/0001-river.md and rescale.md is needed: without it, some seed finds something wrong."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from random import Random
@@ -16,7 +16,7 @@ from upriver.machines.following import BuildRegion
 from upriver.machines.rules import Rules
 from upriver.sim.campaign import Simulator, compiled_views
 from upriver.sim.checkers import Violated
-from upriver.sim.tables import EXCHANGED
+from upriver.sim.tables import EXCHANGED, SETS_ASIDE, VIEWS, ViewSpec
 from upriver.sim.weather import PLACES_MAX, Weather
 from upriver.sim.world import World
 
@@ -41,6 +41,7 @@ CAUGHT_BY = {
         "an_epoch_ends_when_every_worker_has_applied_it",
         "workers_are_not_sent_too_far_ahead",
         "machines_do_not_fail",
+        "every_epoch_ends",
     },
     "c1_all_workers_finish": {"an_epoch_ends_when_every_worker_has_applied_it"},
     "c2_current_incarnation_only": {
@@ -67,6 +68,7 @@ OF_EXCHANGES: Mapping[str, Mapping[str, Any]] = {
     "c10_anew_when_torn": {**FLOOD, "crash": 0.3, "notice": 2.0, "start": 5.0},
     "w9_settle_what_comes_late": {**FLOOD, "rescale": 3.0, "move": 2.0, "keys_max": 1, "pace": UNEVEN},
 }
+OF_READS = {"w2_counts_match": {**FLOOD, "torn": 0.2, "rescale": 0.0, "crash": 0.0}}
 """Rules that matter in few rivers, and weather for them: many die, or every other worker is slow to hear while keys
 move fast, all the time."""
 
@@ -77,9 +79,9 @@ def test_every_rule_is_tried() -> None:
     assert list(CAUGHT_BY) == [name for name in switches if name[0] not in others]
 
 
-@pytest.mark.parametrize("rule", [rule for rule in CAUGHT_BY if rule not in OF_EXCHANGES])
+@pytest.mark.parametrize("rule", [rule for rule in CAUGHT_BY if rule not in {**OF_EXCHANGES, **OF_READS}])
 def test_without_a_rule_some_seed_finds_something_wrong(rule: str) -> None:
-    simulator = Simulator(Rules(**{rule: False}), partial_share=0.0)
+    simulator = Simulator(Rules(**{rule: False}), partial_share=0.0, standbys_share=0.0)
     outcomes = (simulator.play(seed, STEPS, WORKERS) for seed in range(SEEDS_MAX))
     found = next((outcome.violation for outcome in outcomes if outcome.violation is not None), None)
     assert found is not None
@@ -90,14 +92,26 @@ def test_without_a_rule_some_seed_finds_something_wrong(rule: str) -> None:
 def test_without_a_rule_of_exchanges_some_seed_finds_something_wrong_in_weather_for_it(rule: str) -> None:
     build_region = partial(Region.build, evaluator=Evaluator())
     with duckdb.connect() as database, pytest.raises(Violated) as found:
-        play_until_wrong(Rules(**{rule: False}), OF_EXCHANGES[rule], build_region, database)
+        play_until_wrong(Rules(**{rule: False}), OF_EXCHANGES[rule], build_region, database, EXCHANGED)
+    assert found.value.checker in CAUGHT_BY[rule]
+
+
+@pytest.mark.parametrize("rule", OF_READS)
+def test_without_a_rule_of_reads_some_seed_finds_something_wrong_in_weather_for_it(rule: str) -> None:
+    build_region = partial(Region.build, evaluator=Evaluator(), sets_aside=SETS_ASIDE)
+    with duckdb.connect() as database, pytest.raises(Violated) as found:
+        play_until_wrong(Rules(**{rule: False}), OF_READS[rule], build_region, database, VIEWS)
     assert found.value.checker in CAUGHT_BY[rule]
 
 
 def play_until_wrong(
-    rules: Rules, made_for: Mapping[str, Any], build_region: BuildRegion, database: duckdb.DuckDBPyConnection
+    rules: Rules,
+    made_for: Mapping[str, Any],
+    build_region: BuildRegion,
+    database: duckdb.DuckDBPyConnection,
+    views: Sequence[ViewSpec],
 ) -> None:
-    plans, everyone = compiled_views(EXCHANGED), [WorkerId(worker) for worker in range(WORKERS)]
+    plans, everyone = compiled_views(views), [WorkerId(worker) for worker in range(WORKERS)]
     for seed in range(SEEDS_MAX):
         lots = Random(seed)
         weather = replace(Weather.drawn(lots, everyone).calmed(), **made_for)

@@ -75,9 +75,10 @@ class World:
         weather: Weather | None = None,
         partial_share: float = PARTIAL_SHARE,
         faults: Collection[str] | None = None,
+        standbys_share: float = STANDBYS_SHARE,
     ) -> None:
         """weather: drawn too, unless it is given; faults: the kinds that happen, if not drawn. partial_share: how
-        likely views that can be partial are."""
+        likely views that can be partial are. standbys_share: how likely workers follow each other."""
         self.steps = 0
         self._lots = lots
         vnode_map = drawn_map(lots, workers)
@@ -91,7 +92,7 @@ class World:
             self._plans, self._evict = drawn_partial(apart, self._plans, partial_share), apart.choice((0.0, 0.1, 0.5))
         if weather is None and apart.random() < CHECKPOINTS_SHARE:
             self._weather = self._weather.with_checkpoints(apart)
-        if weather is None and apart.random() < STANDBYS_SHARE:
+        if weather is None and apart.random() < standbys_share:
             self._weather = self._weather.with_standbys(apart)
         if faults is not None:
             self._weather = self._weather.with_faults(faults)
