@@ -8,6 +8,7 @@ import errno
 import fcntl
 import os
 import socket
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -18,6 +19,8 @@ from pyarrow import fs
 
 from upriver.errors import DeclarationError, LakeInUse, NotWritten
 
+LOCK_S_MAX, LOCK_POLL_S = 2.0, 0.05
+"""Seconds for which a root is waited for that is in use, and between two tries: who ends gives it up a moment later."""
 UNFINISHED = "unfinished"
 """Directory of what is being written. A process that dies leaves it there, for the next owner of the root to sweep."""
 
@@ -114,7 +117,7 @@ class LocalFiles:
             # The kernel frees this lock when the process dies, however it dies.
             file = open(path, "a+", encoding="utf-8")  # noqa: SIM115
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _wait_for_lock(file)
         except OSError as error:
             file.seek(0)
             holder = file.read().strip() or "an unknown process"
@@ -124,6 +127,18 @@ class LocalFiles:
             file.truncate(0)
             os.write(file.fileno(), f"process {os.getpid()} on {socket.gethostname()}".encode())
         return file
+
+
+def _wait_for_lock(file: IO[str]) -> None:
+    """Raises OSError if somebody else keeps it."""
+    deadline = time.monotonic() + LOCK_S_MAX
+    while True:
+        try:
+            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(LOCK_POLL_S)
 
 
 class RemoteFiles:
