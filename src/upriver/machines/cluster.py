@@ -9,9 +9,7 @@ from upriver.machines.coordinator_events import CoordinatorAction, Tell
 from upriver.machines.ledger import Ledger
 from upriver.machines.messages import Assign, OpenEpoch, ReadVnodes, Retire, ToWorker
 from upriver.machines.rules import Rules
-from upriver.machines.standby_messages import (
-    Resume,
-)
+from upriver.machines.standby_messages import Resume
 from upriver.vnodes import VnodeMap
 
 EPOCHS_AHEAD_MAX = 4
@@ -170,7 +168,7 @@ class Cluster:
         """All go on by this map as of the end of the last epoch, with what they keep, as another generation."""
         at, seen = self.ledger.through, Epoch(max(self.serve_from, self.opened))
         self.generation += 1
-        self.maps, self.reading = dict.fromkeys(self.maps, vnode_map), vnode_map
+        self.go_by(dict.fromkeys(self.maps, vnode_map))
         self.serve_from = seen
         self.ledger.start_anew(at)
         for member in self.by_worker():

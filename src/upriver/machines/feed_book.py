@@ -6,11 +6,7 @@ from dataclasses import dataclass
 
 from upriver.ids import BEGINNING, Epoch, FeedId, VnodeId, WorkerId
 from upriver.machines.cluster import Cluster
-from upriver.machines.standby_messages import (
-    CaughtUp,
-    Follow,
-    Unfollow,
-)
+from upriver.machines.standby_messages import CaughtUp, Follow, Unfollow
 from upriver.membership.group import Assignment, TaskId
 
 

@@ -11,9 +11,7 @@ from upriver.machines.followed import Feed
 from upriver.machines.following import Following
 from upriver.machines.peers import Fed, FedThrough, FeedMe, FeedNoMore, Swallowed
 from upriver.machines.share import Share
-from upriver.machines.standby_messages import (
-    FeedEnded,
-)
+from upriver.machines.standby_messages import FeedEnded
 from upriver.machines.worker_events import TimeToFeed
 from upriver.state.checkpoint import StateChunk
 
@@ -93,7 +91,7 @@ def time_to_feed(phase: Following, event: TimeToFeed) -> None:
 def feed_epoch(phase: Following) -> None:
     """This worker has done all that there is to do in an epoch: whoever follows is to have what has changed (S1)."""
     for number in phase.feeds:
-        if not _copies(phase, number) or phase.feeds[number].is_whole:
+        if not _copies(phase, number):
             _send_rest(phase, number)
 
 

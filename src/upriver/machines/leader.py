@@ -11,12 +11,7 @@ from dataclasses import dataclass, replace
 from upriver.ids import Epoch, Incarnation, VnodeId, WorkerId
 from upriver.machines.cluster import Cluster, Member
 from upriver.machines.feed_book import FeedBook
-from upriver.machines.standby_messages import (
-    CaughtUp,
-    FeedEnded,
-    Here,
-    Probe,
-)
+from upriver.machines.standby_messages import CaughtUp, FeedEnded, Here, Probe
 from upriver.membership.assignor import assign
 from upriver.membership.config import MembershipConfig
 from upriver.membership.group import Assignment, Group, InstanceId, LeaderMemory, Task, TaskId
@@ -321,7 +316,7 @@ class Leader:
             self._feeds.resume(moved)
             cluster.resume(after)
         else:
-            cluster.maps, cluster.reading = dict.fromkeys(cluster.maps, after), after
+            cluster.go_by(dict.fromkeys(cluster.maps, after))
             cluster.start_anew()
 
     def _group(self) -> Group:

@@ -15,11 +15,7 @@ from upriver.machines.lookups import refuse_all
 from upriver.machines.messages import (
     StartedAnew,
 )
-from upriver.machines.standby_messages import (
-    CaughtUp,
-    Resume,
-    TookOver,
-)
+from upriver.machines.standby_messages import CaughtUp, Resume, TookOver
 from upriver.vnodes import VnodeMap
 
 

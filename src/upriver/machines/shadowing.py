@@ -8,13 +8,7 @@ from upriver.ids import Epoch
 from upriver.machines.followed import Shadow
 from upriver.machines.following import Following
 from upriver.machines.peers import Fed, FedThrough, FeedMe, FeedNoMore, Swallowed
-from upriver.machines.standby_messages import (
-    CaughtUp,
-    Follow,
-    Here,
-    Probe,
-    Unfollow,
-)
+from upriver.machines.standby_messages import CaughtUp, Follow, Here, Probe, Unfollow
 from upriver.state.checkpoint import StateChunk
 
 

@@ -84,12 +84,7 @@ from upriver.machines.routes import ask, ask_again
 from upriver.machines.rules import ALL_RULES, Rules
 from upriver.machines.shadowing import follow, probed, unfollow
 from upriver.machines.snapshots import snapshot_asked, snapshot_dropped, take_snapshots
-from upriver.machines.standby_messages import (
-    Follow,
-    Probe,
-    Resume,
-    Unfollow,
-)
+from upriver.machines.standby_messages import Follow, Probe, Resume, Unfollow
 from upriver.machines.worker_events import (
     AllStateRead,
     EpochRead,
