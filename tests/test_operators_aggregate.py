@@ -211,7 +211,7 @@ def test_a_sum_that_leaves_its_type_is_an_error(
         aggregate.apply(piece)
     found = dict(answer(aggregate, aggregate.by_hash()))
     assert found == {"a": expected(call, fits, retracts=False), "b": fits[0]}
-    with pytest.raises(RowError, match=r"column total: sum does not fit .* for the key \{'k0': 'a'\}"):
+    with pytest.raises(RowError, match=r"total does not fit (BIGINT|DECIMAL.*) for k0 = a"):
         aggregate.apply(batch_of(schema, [("a", value) for value in too_many], ["k0"]))
 
 
@@ -224,7 +224,7 @@ def test_an_average_that_has_no_room_for_its_scale_is_an_error() -> None:
     keys = pa.array([1, 2], pa.int32())
     hashes, _ = keys_of(pa.schema([("k0", pa.int32())]), [(1,), (2,)])
     assert answer(aggregate, aggregate.find(hashes[:1], [keys[:1]])[1]) == [(1, Decimal(10**34 - 1))]
-    with pytest.raises(RowError, match="column mean: avg does not fit"):
+    with pytest.raises(RowError, match=r"mean does not fit DECIMAL\(38,4\) for k0 = 2"):
         answer(aggregate, aggregate.by_hash())
 
 
