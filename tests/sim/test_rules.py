@@ -14,6 +14,7 @@ from upriver.dataflow.running import Region
 from upriver.ids import WorkerId
 from upriver.machines.following import BuildRegion
 from upriver.machines.rules import Rules
+from upriver.machines.strategies import Strategy
 from upriver.sim.campaign import Simulator, compiled_views
 from upriver.sim.checkers import Violated
 from upriver.sim.tables import EXCHANGED, SETS_ASIDE, VIEWS, ViewSpec
@@ -65,12 +66,14 @@ CAUGHT_BY = {
 FLOOD = {"publish": 2.0, "sizes": (5, 20), "hear": 6.0, "carry": 4.0, "dial": 4.0}
 UNEVEN = (0.5, 6.0) * (PLACES_MAX // 2)
 OF_EXCHANGES: Mapping[str, Mapping[str, Any]] = {
+    "w6_wait_until_over": {**FLOOD, "lookup": 3.0, "scan": 1.0, "pace": UNEVEN},
+    "c8_leave_when_dry": {**FLOOD, "read": 0.1, "rescale": 3.0, "move": 2.0, "strategies": (Strategy.ICADD,)},
     "c10_anew_when_torn": {**FLOOD, "crash": 0.3, "notice": 2.0, "start": 5.0},
     "w9_settle_what_comes_late": {**FLOOD, "rescale": 3.0, "move": 2.0, "keys_max": 1, "pace": UNEVEN},
 }
 OF_READS = {"w2_counts_match": {**FLOOD, "torn": 0.2, "rescale": 0.0, "crash": 0.0}}
 """Rules that matter in few rivers, and weather for them: many die, or every other worker is slow to hear while keys
-move fast, all the time."""
+move fast, or those who are to leave are slow to read, all the time."""
 
 
 def test_every_rule_is_tried() -> None:
