@@ -187,7 +187,7 @@ def test_a8_no_more_learners_load_than_the_budget_allows() -> None:
     group = Group(tasks=tasks(*range(1, 11)), instances=alone(1, 2), held=held, memory=memory)
     rounds = play(group, FIRST_VERSION)
     assert [len(played.plan.assignment.learner) for played in rounds] == [2, 2, 1, 0]
-    assert [played.plan.memory.newcomers for played in rounds] == [{S2}, {S2}, set(), set()]
+    assert [played.plan.memory.newcomers for played in rounds] == [{S2}, {S2}, {S2}, set()]
 
 
 def test_a8_a_learner_that_is_a_standby_does_not_count() -> None:

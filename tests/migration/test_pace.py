@@ -33,8 +33,15 @@ def test_few_keys_that_take_long_take_at_most_twice_the_budget(share: float) -> 
         pace.took(pace.keys, seconds)
 
 
-def test_a_step_that_costs_more_than_is_aimed_at_still_moves_some_keys() -> None:
-    assert settled(2 * AIM_SHARE * BUDGET_S, 1e-5) == KEYS_MIN
+@pytest.mark.parametrize("bare_s", [0.25 * BUDGET_S, 0.3 * BUDGET_S, 0.45 * BUDGET_S])
+def test_where_steps_are_dear_with_few_keys_half_of_their_time_is_of_use(bare_s: float) -> None:
+    """More than is aimed at goes by before the first key. With fewer and fewer keys that would be all there is."""
+    assert settled(bare_s, 1e-6) * 1e-6 == pytest.approx(bare_s, rel=0.05)
+
+
+def test_where_steps_are_dear_they_stay_within_the_budget_all_the_same() -> None:
+    keys = settled(0.7 * BUDGET_S, 1e-6)
+    assert 0.7 * BUDGET_S + keys * 1e-6 == pytest.approx(BUDGET_S, rel=0.02)
 
 
 def test_after_a_step_that_was_too_long_keys_become_more_again() -> None:

@@ -120,6 +120,21 @@ def test_whoever_takes_over_is_right_whatever_happens(
     assert all(counters[what] for what in ("handed_over", "taken_over", "feeds", "rescales_live"))
 
 
+@pytest.mark.parametrize("seed", [79, 88, 92, 116, 135])
+def test_whoever_comes_back_has_its_share_again(
+    seed: int, flowing: tuple[DataflowPlan, ...], build_region: BuildRegion, database: duckdb.DuckDBPyConnection
+) -> None:
+    """In these, what it was about to learn is lost on the way, and is to be learned again."""
+    calm = {**TAKE_OVER, "warmups": 2, "takeover": 0.0, "replan": 0.0}
+    world = world_of(seed, flowing, ALL_RULES, build_region, calm)
+    world.run(STEPS)
+    world.come_to_rest(database)
+    assert world.river.watcher.counters["crashes"]
+    for vnode_map in world.river.maps().values():
+        shares = [len(vnode_map.vnodes_of_worker(WorkerId(worker))) for worker in range(WORKERS)]
+        assert max(shares) - min(shares) <= 1
+
+
 def test_every_rule_is_tried() -> None:
     """S6 takes two losses, the second before an epoch ends after the first: ``tests/machines/test_resuming.py``."""
     assert [*CAUGHT_BY, "s6_put_back_has_changed"] == [field.name for field in fields(Rules) if field.name[0] == "s"]

@@ -113,12 +113,13 @@ def _planned(
     short = short_of_tasks(moving.load, roster.staying) | short_of_tasks(total, roster.staying)
     standbys = {worker for holders in assignment.standby.values() for worker in holders}
     busy = standbys.union(active.values(), assignment.learner.values())
-    waiting = terms.takers.newcomers if moving.postponed else terms.takers.newcomers & short
+    waiting = short.union(assignment.learner.values())  # what is being learned may be lost on the way
+    newcomers = terms.takers.newcomers if moving.postponed else terms.takers.newcomers & waiting
     return Plan(
         assignment=assignment,
         revoked={task: owner for task, owner in sorted(terms.held.active.items()) if active[task] != owner},
         # A move that has to wait does so for a learner: where there is none, nothing waits.
         another_round=bool(assignment.learner) or (config.eventual_balance and bool(short)),
         may_stop=roster.overdue | (roster.leaving - busy),
-        memory=LeaderMemory(members=frozenset(roster.instance_of), newcomers=waiting),
+        memory=LeaderMemory(members=frozenset(roster.instance_of), newcomers=newcomers),
     )

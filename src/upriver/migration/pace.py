@@ -15,6 +15,9 @@ KEYS_MAX = 65_536
 """Keys of one step, however much time there is."""
 AIM_SHARE = 0.25
 """Of the budget: steps vary, and one that aims at less than all of it stays within."""
+BARE_TIMES = 2.0
+"""How many times what a step takes even with few keys another may take, within the budget: so half of its time is of
+use at least, however dear steps are here."""
 GROWTH_MAX = 2.0
 """How many times more keys a step may have than the one before it."""
 MEMORY = 0.7
@@ -33,6 +36,8 @@ class Pace:
     _keys: int = KEYS_FIRST
     _speed: float | None = None
     """Keys per second."""
+    _bare_s: float = 0.0
+    """Seconds of a step of few keys; 0 if there was none."""
 
     @property
     def keys(self) -> int:
@@ -42,11 +47,18 @@ class Pace:
         """A step has moved so many keys in so much time."""
         if not keys:
             return
+        if keys <= KEYS_MIN:
+            self._bare_s = self._mean(self._bare_s, seconds)
         speed = keys / max(seconds, 1e-9)
         if self._speed is None or speed < self._speed:
             self._speed = speed  # too slow counts at once
         else:
-            self._speed = MEMORY * self._speed + (1 - MEMORY) * speed
+            self._speed = self._mean(self._speed, speed)
+        aim_s = max(AIM_SHARE * self.budget_s, min(BARE_TIMES * self._bare_s, self.budget_s))
         least = KEYS_MIN if seconds <= self.budget_s else 1
-        wanted = max(least, self._speed * AIM_SHARE * self.budget_s)
+        wanted = max(least, self._speed * aim_s)
         self._keys = int(min(wanted, GROWTH_MAX * self._keys, KEYS_MAX))
+
+    @staticmethod
+    def _mean(so_far: float, last: float) -> float:
+        return MEMORY * so_far + (1 - MEMORY) * last if so_far else last

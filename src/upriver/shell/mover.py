@@ -16,7 +16,11 @@ BUSY_S = 0.5
 
 
 class Mover:
-    """Keeps the time. Used by the worker's loop alone; times are those of ``time.perf_counter``."""
+    """Keeps the time. Used by the worker's loop alone; times are those of ``time.perf_counter``.
+
+    How many keys a step may have, and how long to rest after it, follows from the processor time that steps take: what
+    they take by the clock is longer on a busy machine, but no shorter with fewer keys.
+    """
 
     def __init__(self, budget_s: float) -> None:
         """budget_s: seconds that one step may take."""
@@ -25,6 +29,8 @@ class Mover:
         self._rests_until = 0.0
         self._busy_until = 0.0
         self._step_began = 0.0
+        self._work_began = 0.0
+        """By the processor time of the loop's thread."""
         self._keys_given = 0
         """In the step under way."""
         self._hold_began: float | None = None
@@ -77,14 +83,13 @@ class Mover:
         self._busy_until = time.perf_counter() + BUSY_S
 
     def step_begins(self) -> None:
-        self._step_began, self._keys_given = time.perf_counter(), 0
+        self._step_began, self._work_began, self._keys_given = time.perf_counter(), time.thread_time(), 0
 
     def sends(self, envelope: Envelope) -> Envelope:
         """The step under way sends this; with the time in it, if it is to tell one."""
         match envelope.content:
             case Installed() as installed:
-                seconds = time.perf_counter() - self._step_began
-                return replace(envelope, content=replace(installed, seconds=seconds))
+                return replace(envelope, content=replace(installed, seconds=time.thread_time() - self._work_began))
             case ForRegion(message=Acquire(keys=keys)):
                 self._keys_given += len(keys)
                 self._load_began = self._step_began if self._hold_began is None else self._hold_began
@@ -114,10 +119,9 @@ class Mover:
         self._load_keys, self._load_s = self._keys_given, self._has_worked()
 
     def _has_worked(self) -> float:
-        """Rest for a while; how long the step took, in seconds."""
-        now = time.perf_counter()
-        seconds = now - self._step_began
+        """Rest for a while; how long the step took, in seconds of processor time."""
+        now, seconds = time.perf_counter(), time.thread_time() - self._work_began
         share = REST_SHARE_BUSY if now < self._busy_until else REST_SHARE_IDLE
         self._rests_until = now + share * seconds
-        self.stall_s = max(self.stall_s, seconds)
+        self.stall_s = max(self.stall_s, now - self._step_began)
         return seconds
