@@ -23,24 +23,29 @@ KEY = pa.schema([("k", pa.int64())])
 
 
 class River:
-    """A driver in a process of its own, its client, and what feeds it. settings: of the app."""
+    """A driver in a process of its own, its client, and what feeds it.
+
+    settings: of the app. log: what the driver, and Spark, say of themselves.
+    """
 
     def __init__(self, directory: Path, master: str = CLUSTER, files: int = FILES, **settings: Any) -> None:
         self.feed = Feed(directory / "events", files)
         self._root, self._settings = directory / "lake", json.dumps(settings)
+        self.log = directory / "driver.log"
         self.feed.feed(2)
         self.start(master)
 
     def start(self, master: str) -> None:
         command = [sys.executable, str(PROGRAM), master, str(self._root), str(self.feed.directory), self._settings]
-        self.driver = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            start_new_session=True,
-        )
+        with self.log.open("a") as log:
+            self.driver = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+            )
         self.told = self._hear()
         self.client: Client = connect(self.told["address"], self.told["token"])
 

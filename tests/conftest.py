@@ -18,6 +18,7 @@ settings.load_profile("upriver")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak", action="store_true", help="many more seeds for the simulator, and the long tests")
+    parser.addoption("--campaign-seed", type=int, help="the only seed of the long campaign of faults")
     parser.addoption("--sql-seed", type=int, help="the seed of the random queries on Spark, which is drawn otherwise")
 
 

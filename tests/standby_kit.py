@@ -26,15 +26,15 @@ def await_that(it_is_so: Callable[[], bool], what: Callable[[], object] = lambda
 
 
 @contextmanager
-def feeding(feed: Feed, status: Status) -> Iterator[None]:
-    """A file comes whenever the one before it is published. At the end no more come."""
+def feeding(feed: Feed, status: Status, pause_s: float = POLL_S) -> Iterator[None]:
+    """A file comes whenever the one before it is published. At the end no more come. pause_s: between two looks."""
     is_over = threading.Event()
 
     def run() -> None:
         while not is_over.is_set():
             if status()["published"] >= feed.fed:
                 feed.feed()
-            is_over.wait(POLL_S)
+            is_over.wait(pause_s)
 
     thread = threading.Thread(target=run, name="feeder")
     thread.start()

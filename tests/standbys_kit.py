@@ -25,6 +25,7 @@ from upriver.machines.messages import (
     MetPeers,
     OpenEpoch,
     PeersLost,
+    Restored,
     Retire,
     StageDone,
     StartedAnew,
@@ -54,7 +55,7 @@ class Group:
         """owners: of the vnodes. instances: of workers 0, 1 and so on. silent: as below. config: of membership,
         besides ``standbys``."""
         settings = MembershipConfig(num_standby_replicas=standbys, **config)  # type: ignore[arg-type]
-        self.machine = CoordinatorMachine(vnode_map(owners), tuple(plans), rules, membership=settings)
+        self.machine = CoordinatorMachine(vnode_map(owners), tuple(plans), rules, (), membership=settings)
         self.instances = dict(enumerate(instances))
         self.silent = set(silent)
         """What workers keep to themselves for now."""
@@ -182,7 +183,8 @@ class Group:
                 self.feeds = {feed: following for feed, following in self.feeds.items() if following[0] != me}
                 is_new = me not in self._at
                 self._at[me] = order.start_at
-                return [] if is_new else [StartedAnew(generation=order.generation)]
+                anew = [] if is_new else [StartedAnew(generation=order.generation)]
+                return [*anew, *([Restored()] if order.chain else [])]
             case Resume():
                 self._at[me] = order.at
                 self._give_up(order)

@@ -179,6 +179,18 @@ def test_what_is_gone_is_named(lake: OwnedLake) -> None:
         lake.manifest(Epoch(1))
 
 
+@pytest.mark.parametrize("epochs", [0, 1])
+def test_a_root_whose_record_is_gone_is_not_a_new_one(own: Own, lake: OwnedLake, epochs: int) -> None:
+    """It would be taken by whatever is declared, be it with other vnodes."""
+    if epochs:
+        lake.publish(manifest(lake, 1, write_run(lake, "a", [0])))
+        lake.files.remove("control/00000001.json")
+    lake.release()
+    lake.files.remove("app.json")
+    with pytest.raises(CorruptFile, match=r"app\.json: the file is gone\. Restore it, or"):
+        own(lake.root, replace(RECORD, vnodes=32))
+
+
 def test_a_directory_in_place_of_a_run_is_named(lake: OwnedLake) -> None:
     run = write_run(lake, "a", [0])
     lake.files.remove(run.path)

@@ -1,4 +1,4 @@
-"""The coordinator machine's snapshots: rules C4 and C7 of docs/design/0001-river.md and docs/design/rescale.md."""
+"""The coordinator machine's snapshots: rules C4, C7 and C12 of docs/design/0001-river.md and docs/design/rescale.md."""
 
 from collections.abc import Sequence
 
@@ -7,6 +7,7 @@ from coordinator_kit import (
     BOTH,
     DOWN,
     UP,
+    anew,
     came,
     coordinator,
     ended,
@@ -244,7 +245,24 @@ def test_a_restart_fails_no_scan_and_those_that_wait_are_taken_when_all_read_aga
     machine.step(finished(1, 1))
     actions = machine.step(finished(2, 1))
     assert ended(1)[0] in actions
-    assert (failures(actions), listeners(TakeSnapshot, actions)) == ({}, [1, 2])
+    assert (failures(actions), listeners(TakeSnapshot, actions)) == ({}, [])
+    actions = machine.step(anew(1))
+    assert only(TakeSnapshot, actions) == only(TakeSnapshot, [take(1, 1, at=1), take(2, 1, at=1)])
+
+
+def test_c12_when_all_begin_anew_a_scan_waits_until_they_may_see_what_could_be_seen_before() -> None:
+    """More epochs than are sent ahead."""
+    machine = coordinator(*BOTH)
+    for epoch in range(1, EPOCHS_AHEAD_MAX + 3):
+        for event in (published(epoch), finished(1, epoch), finished(2, epoch)):
+            machine.step(event)
+    machine.step(wanted(1, moves={0: 1}, strategy=Strategy.RESTART))
+    assert machine.step(scan(5)) == []
+    for event in (anew(1), anew(2), finished(1, 1), finished(2, 1)):
+        assert listeners(TakeSnapshot, machine.step(event)) == []
+    machine.step(finished(1, 2))
+    actions = machine.step(finished(2, 2))
+    assert only(TakeSnapshot, actions) == only(TakeSnapshot, [take(i, 1, at=EPOCHS_AHEAD_MAX + 2) for i in (1, 2)])
 
 
 @pytest.mark.parametrize("already", [[], [still(1), still(2)]], ids=["holding still", "being taken"])

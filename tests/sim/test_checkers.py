@@ -89,6 +89,7 @@ CASES: list[tuple[Checker, list[Args], list[Args]]] = [
         [(2, [0, 1], {0: 2, 1: 1}), (2, [0, 1], {0: 2})],
     ),
     (checkers.snapshots_are_consistent_cuts, [(VIEW, dict(VIEW))], [(VIEW, OTHER)]),
+    (checkers.snapshots_have_what_had_ended, [(2, 2), (2, 3)], [(2, 1)]),
     (checkers.checkpoints_equal_the_oracle, [(VIEW, dict(VIEW))], [(VIEW, OTHER)]),
     (checkers.checkpoints_have_no_rows_on_their_way, [(0,)], [(2,)]),
     (checkers.a_snapshot_that_is_ready_is_held, [([],)], [([3],)]),

@@ -59,16 +59,19 @@ CAUGHT_BY = {
     "c9_rows_have_arrived": {"machines_do_not_fail"},  # a stage's rows come when their epoch has ended
     "c10_anew_when_torn": {"every_epoch_ends", "nobody_is_left_waiting", "views_equal_the_oracle"},
     "c11_views_change_between_epochs": {"views_change_between_epochs", "machines_do_not_fail"},  # as keys move
+    "c12_no_older_snapshot": {"snapshots_have_what_had_ended"},
     "w9_settle_what_comes_late": {"every_epoch_ends", "nobody_is_left_waiting"},
     "w10_set_aside_at_once": {"just_bad_rows_are_set_aside"},
     "w11_between_epochs": {"keys_are_as_of_one_epoch"},
 }
 FLOOD = {"publish": 2.0, "sizes": (5, 20), "hear": 6.0, "carry": 4.0, "dial": 4.0}
+SWIFT = {"publish": 0.3, "sizes": (0, 1), "pace": (6.0,) * PLACES_MAX, "hear": 6.0, "carry": 4.0, "dial": 0.5}
 UNEVEN = (0.5, 6.0) * (PLACES_MAX // 2)
 OF_EXCHANGES: Mapping[str, Mapping[str, Any]] = {
     "w6_wait_until_over": {**FLOOD, "lookup": 3.0, "scan": 1.0, "pace": UNEVEN},
     "c8_leave_when_dry": {**FLOOD, "read": 0.1, "rescale": 3.0, "move": 2.0, "strategies": (Strategy.ICADD,)},
     "c10_anew_when_torn": {**FLOOD, "crash": 0.3, "notice": 2.0, "start": 5.0},
+    "c12_no_older_snapshot": {**SWIFT, "scan": 0.3, "crash": 0.03, "notice": 2.0, "start": 5.0},
     "w9_settle_what_comes_late": {**FLOOD, "rescale": 3.0, "move": 2.0, "keys_max": 1, "pace": UNEVEN},
 }
 OF_READS = {"w2_counts_match": {**FLOOD, "torn": 0.2, "rescale": 0.0, "crash": 0.0}}

@@ -36,7 +36,7 @@ WANTED_MAX = 1000
 @dataclass(slots=True, kw_only=True)
 class Taking:
     """A checkpoint on its way. parts: per worker that has written all of its part, the files. is_published: the lake
-    was told to let it exist."""
+    was told to let it exist. is_torn: a worker was lost after that, who knew what has changed since the cut."""
 
     number: int
     at: Epoch
@@ -44,6 +44,7 @@ class Taking:
     workers: tuple[WorkerId, ...]
     parts: dict[WorkerId, tuple[StateFile, ...]] = field(default_factory=dict)
     is_published: bool = False
+    is_torn: bool = False
 
 
 class Checkpoints:
@@ -142,7 +143,7 @@ class Checkpoints:
         if taking is None:
             return
         cluster, self._taking = self._cluster, None
-        cluster.has_lost_changes &= taking.base is not None
+        cluster.has_lost_changes &= taking.base is not None or taking.is_torn  # V9
         chain = cluster.chain or ()
         keys = sum(file.keys for file in event.files)
         self._keys = [keys] if taking.base is None else [*self._keys, keys]
@@ -162,7 +163,9 @@ class Checkpoints:
     def torn(self) -> None:
         """V6: a worker is lost, or all begin anew. What is published already is whole all the same."""
         taking = self._taking
-        if taking is not None and not taking.is_published and self._cluster.rules.v6_given_up_when_torn:
+        if taking is not None and taking.is_published:
+            taking.is_torn = True
+        elif taking is not None and self._cluster.rules.v6_given_up_when_torn:
             self._give_up("a worker was lost, or all have begun anew")
 
     def forget(self) -> None:

@@ -53,6 +53,8 @@ class Cluster:
     """The generation in which all began anew; in those since they have gone on with what they keep."""
     stepped: Epoch = BEGINNING
     """The last epoch that was opened for all at once."""
+    sent_ever: Epoch = BEGINNING
+    """The highest epoch that anybody was ever sent: some of it may have been seen."""
     is_followed: bool = False
     """Workers follow each other, or may."""
     is_reversible: bool = False
@@ -235,5 +237,5 @@ class Cluster:
             self._open(self.members[worker], epoch, mixed=True)
 
     def _open(self, member: Member, epoch: Epoch, *, mixed: bool) -> None:
-        member.sent = epoch
+        member.sent, self.sent_ever = epoch, Epoch(max(epoch, self.sent_ever))
         self.tell(member, OpenEpoch(epoch=epoch, mixed=mixed))

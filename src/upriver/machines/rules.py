@@ -48,6 +48,8 @@ class Rules:
     """C10: with exchange edges, all workers begin anew when one of them or a channel between two is lost."""
     c11_views_change_between_epochs: bool = True
     """C11: views change between two epochs, when no rescale is on and no snapshot is being taken."""
+    c12_no_older_snapshot: bool = True
+    """C12: when all have begun anew, no snapshot is taken before somebody was sent what anybody was before."""
     w9_settle_what_comes_late: bool = True
     """W9: what was gathered elsewhere, and comes with its key's state after the stage has begun here, is taken in."""
     w10_set_aside_at_once: bool = True

@@ -1,14 +1,15 @@
-"""The coordinator's snapshots: consistent cuts through all workers; rules C4 and C7.
+"""The coordinator's snapshots: consistent cuts through all workers; rules C4, C7 and C12.
 
 Without a rescale, a snapshot's cut is the highest epoch that any worker has been sent, so none can be past it, and each
-takes its part when it gets there. While a rescale is on, epochs are opened one at a time; then a snapshot is taken
-between two of them, when every worker gives no keys away and none are on their way.
+takes its part when it gets there. When all have begun anew, scans wait until that epoch is as high as it ever was: who
+reads a view does not see less than before. While a rescale is on, epochs are opened one at a time; then a snapshot is
+taken between two of them, when every worker gives no keys away and none are on their way.
 """
 
 from dataclasses import dataclass, field
 
 from upriver.errors import DeclarationError, RowError, UnknownView, UpriverError, WaitTimeout, WorkerLost
-from upriver.ids import Epoch, Incarnation, SnapshotId, WorkerId
+from upriver.ids import BEGINNING, Epoch, Incarnation, SnapshotId, WorkerId
 from upriver.machines.cluster import Cluster, Member
 from upriver.machines.coordinator_events import SnapshotAsked, SnapshotFailed, SnapshotReady
 from upriver.machines.messages import DropSnapshot, GoOn, HoldStill, SnapshotSpoilt, SnapshotTaken, Still, TakeSnapshot
@@ -75,7 +76,14 @@ class Scans:
     @property
     def wants_pause(self) -> bool:
         """Whether the next epoch is to wait for a snapshot."""
-        return (bool(self._waiting) and self._may_pause) or not self.is_idle
+        return (bool(self._waiting) and self._is_back and self._may_pause) or not self.is_idle
+
+    @property
+    def _is_back(self) -> bool:
+        """C12: whether somebody was sent, since all have begun, what anybody ever was."""
+        cluster = self._cluster
+        highest = max((member.sent for member in cluster.by_worker()), default=BEGINNING)
+        return highest >= cluster.sent_ever or not cluster.rules.c12_no_older_snapshot
 
     @property
     def _may_pause(self) -> bool:
@@ -93,7 +101,7 @@ class Scans:
 
     def take_now(self) -> None:
         """Take all that wait, while epochs flow."""
-        waiting, self._waiting = self._waiting, []
+        waiting, self._waiting = (self._waiting, []) if self._is_back else ([], self._waiting)  # C12
         for event in waiting:
             missing = sorted(set(self._cluster.workers) - {member.worker for member in self._cluster.by_worker()})
             if missing:
@@ -107,7 +115,7 @@ class Scans:
         if not self._cluster.rules.c7_still_while_cut:
             self.take_now()
             return
-        if self._pause is None and self._waiting and not self._pending and self._may_pause:
+        if self._pause is None and not self._pending and self.wants_pause:
             self._paused_at, self._has_moved = self._cluster.ledger.ended, False
             self._last_pause += 1
             self._pause = Pause(self._last_pause)

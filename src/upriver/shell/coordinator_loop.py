@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, assert_never
 
 from upriver.dataflow.graph import DataflowPlan
-from upriver.errors import ClusterError, ProtocolError, UpriverError, UserError, WaitTimeout
+from upriver.errors import ClusterError, ProtocolError, UpriverError, UserError, WaitTimeout, WorkerLost
 from upriver.ids import Channel, Epoch, Incarnation, SnapshotId, VnodeId, WorkerId
 from upriver.machines.coordinator import CoordinatorMachine
 from upriver.machines.coordinator_events import (
@@ -350,9 +350,7 @@ class CoordinatorLoop:
                     self._changed.notify_all()
             case SnapshotReady():
                 if (asker := self._asked.pop(action.ticket, None)) is not None:
-                    addresses = self.addresses()
-                    parts = tuple(addresses[worker] for worker in action.workers if worker in addresses)
-                    asker.set_result(SnapshotParts(action.snapshot, action.epoch, parts))
+                    self._tell_parts(asker, action)
             case SnapshotFailed():
                 if (asker := self._asked.pop(action.ticket, None)) is not None:
                     asker.set_exception(action.error)
@@ -377,6 +375,15 @@ class CoordinatorLoop:
                 self.fail(error_from_json({"error": action.kind, "message": action.error}))
             case _:
                 assert_never(action)
+
+    def _tell_parts(self, asker: Future[SnapshotParts], ready: SnapshotReady) -> None:
+        """Of all workers, or none: one may be lost of which the machine has not heard yet."""
+        addresses = self.addresses()
+        if addresses.keys() >= set(ready.workers):
+            parts = tuple(addresses[worker] for worker in ready.workers)
+            asker.set_result(SnapshotParts(ready.snapshot, ready.epoch, parts))
+        else:
+            asker.set_exception(WorkerLost("a worker was lost while the snapshot was taken; scan again"))
 
     def _tell(self, action: Tell) -> None:
         with self._changed:

@@ -5,7 +5,7 @@ from typing import IO, Any
 from uuid import uuid4
 
 from upriver.dataflow.plan import lake_channel
-from upriver.errors import LakeInUse
+from upriver.errors import CorruptFile, LakeInUse
 from upriver.ids import Channel, Epoch, Term
 from upriver.shell.files import UNFINISHED
 from upriver.shell.lake import Lake, LakeRecord, Manifest, epoch_path, index_path, sealed, supplement_path, term_path
@@ -30,8 +30,10 @@ class OwnedLake(Lake):
             raise
 
     def _take(self, declared: LakeRecord, control: Mapping[str, Any]) -> Term:
+        term, last = Term(self.last_number("control") + 1), self.last_epoch()
         kept = self.record()
-        term = Term(self.last_number("control") + 1)
+        if kept is None and (last or term > 1):  # it is the first thing that is written
+            raise CorruptFile(f"{self.root}/app.json: the file is gone. Restore it, or start on another root")
         try:
             if kept is None:
                 self.write_record("app.json", declared.to_json())

@@ -195,6 +195,11 @@ def snapshots_are_consistent_cuts(expected: Rows, found: Rows) -> str | None:
     return None if found == expected else difference(expected, found)
 
 
+def snapshots_have_what_had_ended(ended: Epoch, cut: Epoch) -> str | None:
+    """``ended``: when the snapshot was asked for. It has been looked up, and waited for."""
+    return None if cut >= ended else f"a snapshot is as of epoch {cut}, and {ended} had ended when it was asked for"
+
+
 def checkpoints_equal_the_oracle(expected: Rows, found: Rows) -> str | None:
     return None if found == expected else difference(expected, found)
 

@@ -85,8 +85,8 @@ class Watcher:
         self._dropped: set[SnapshotId] = set()
         self._aside: defaultdict[tuple[str, Epoch], set[Row]] = defaultdict(set)
         """The rows that were set aside, by view and epoch. No two rows of a table are equal."""
-        self._scans: set[int] = set()
-        """Tickets of all and only the snapshots that are neither ready nor failed."""
+        self._scans: dict[int, Epoch] = {}
+        """What had ended when it was asked for, of all and only the snapshots that are neither ready nor failed."""
         self._evictions: set[int] = set()
         """Tickets of all and only the evictions that are not over."""
         self._checkpoints: set[int] = set()
@@ -295,7 +295,7 @@ class Watcher:
     def wanted(self, wish: SnapshotAsked | EvictWanted | CheckpointWanted) -> None:
         match wish:
             case SnapshotAsked():
-                self._scans.add(wish.ticket)
+                self._scans[wish.ticket] = self._ended
             case EvictWanted():
                 self._evictions.add(wish.ticket)
             case CheckpointWanted():
@@ -331,7 +331,7 @@ class Watcher:
         require(checkers.snapshots_are_consistent_cuts, {key: everything.get(key, []) for key in found}, found)
 
     def snapshot_ready(self, ready: SnapshotReady) -> None:
-        self._settle_scan(ready.ticket)
+        require(checkers.snapshots_have_what_had_ended, self._settle_scan(ready.ticket), ready.epoch)
         processes = [self._members[worker] for worker in ready.workers]
         if not all(process.runs for process in processes):
             return  # one has died and nobody knows yet: the reader will
@@ -350,9 +350,9 @@ class Watcher:
         self._settle_scan(failed.ticket)
         self.counters["snapshots_failed"] += 1
 
-    def _settle_scan(self, ticket: int) -> None:
+    def _settle_scan(self, ticket: int) -> Epoch:
         require(checkers.everybody_is_answered_once, ticket, self._scans)
-        self._scans.remove(ticket)
+        return self._scans.pop(ticket)
 
     # At the end
 

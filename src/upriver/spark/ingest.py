@@ -18,9 +18,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from upriver.dataflow.plan import TableSpec, lake_channel
-from upriver.errors import DeclarationError, IngestFailed, UpriverError, WaitTimeout
+from upriver.errors import CorruptFile, DeclarationError, IngestFailed, UpriverError, WaitTimeout
 from upriver.ids import Channel, Epoch
-from upriver.shell.lake import Manifest
+from upriver.shell.lake import Lake, Manifest
 from upriver.shell.owned_lake import OwnedLake
 from upriver.spark.drain import Drain
 from upriver.spark.runs import Lot, RunWriter, quoted, rewrite_runs, write_runs
@@ -100,6 +100,18 @@ class History:
         self.last = manifest.epoch
         self.queries[manifest.table] = manifest.query
         self.batches[manifest.table] = max(manifest.batch, self.batches.get(manifest.table, -1))
+
+
+def check_taken(lake: Lake, history: History) -> None:
+    """Raise CorruptFile if the lake lacks a batch that Spark will not give again: its epoch's manifest is gone."""
+    for table in lake.files.names("ingest"):
+        commits = f"ingest/{table}/commits"
+        taken = max((int(name) for name in lake.files.names(commits) if name.isdecimal()), default=-1)
+        if taken > history.batches.get(table, -1):
+            raise CorruptFile(
+                f"{lake.root}/epochs: the last manifests are gone: batch {taken} of table {table!r} was taken, says "
+                f"{commits}, and no epoch has it. Restore them, or start on another root"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,7 @@ from upriver.shell.owned_lake import OwnedLake
 from upriver.shell.worker import WorkerConfig
 from upriver.spark.backfill import Backfill
 from upriver.spark.host import WorkerHost
-from upriver.spark.ingest import EpochLog, History, Ingest, Layout, LoadIngest, StreamIngest
+from upriver.spark.ingest import EpochLog, History, Ingest, Layout, LoadIngest, StreamIngest, check_taken
 from upriver.spark.runs import Lot, warm_up
 from upriver.spark.session import free_slots, is_local, require_slots
 from upriver.vnodes import VnodeMap
@@ -233,6 +233,7 @@ class River:
             history.add(manifest)
             kept.update(run.path for runs in manifest.runs.values() for run in runs)
             self._coordinator.published(manifest)
+        check_taken(lake, history)
         lake.sweep(kept)
         return EpochLog(lake, history, self._coordinator.published)
 

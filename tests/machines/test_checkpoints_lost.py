@@ -1,0 +1,39 @@
+"""Checkpoints and workers from whom others take over; rule V9 of docs/design/checkpoints.md."""
+
+import pytest
+from checkpoints_kit import in_lake, want
+from coordinator_kit import only
+from standbys_kit import Group
+
+from upriver.machines.coordinator_events import CheckpointReady, PublishCheckpoint
+from upriver.machines.messages import CheckpointWritten, TakeCheckpoint
+
+
+def written(group: Group, checkpoint: int) -> PublishCheckpoint:
+    """All workers have written their parts."""
+    wishes = [group.says(worker, CheckpointWritten(checkpoint=checkpoint, files=())) for worker in group.workers]
+    (wish,) = only(PublishCheckpoint, wishes[-1])
+    return wish
+
+
+@pytest.mark.parametrize("in_lake_first", [True, False], ids=["it was published", "it is being published"])
+def test_v9_who_is_lost_when_a_checkpoint_was_written_knew_what_has_changed_since(in_lake_first: bool) -> None:
+    """The checkpoint is of what was before, be it whole."""
+    group = Group()
+    group.epoch()
+    assert [ask.whole for ask in only(TakeCheckpoint, group.happens(want()))] == [True] * 3
+    wish = written(group, 1)
+    if in_lake_first:
+        group.happens(in_lake(wish))
+    group.epoch()
+    group.lose(0)
+    group.lease_over(1)
+    assert group.workers == (1, 2)
+    if not in_lake_first:
+        assert only(CheckpointReady, group.happens(in_lake(wish)))
+    group.come(0)
+    asked = only(TakeCheckpoint, group.happens(want()))
+    assert {ask.whole for ask in asked} == {True}
+    group.happens(in_lake(written(group, 2)))
+    group.epoch()
+    assert {ask.whole for ask in only(TakeCheckpoint, group.happens(want()))} == {False}
