@@ -87,7 +87,7 @@ class Campaign:
                 threading.Event().wait(self._random.choice(PAUSES_S))
             self._heal()
             allowed = self._rescales_end(workers)
-            await_that(lambda: is_whole(self._client.status()), self._client.status)
+            await_that(self._is_whole, self._client.status)
             epoch = self._client.status()["epoch"]
             await_that(lambda: self._client.status()["checkpoint"]["epoch"] > epoch, self._client.status)
             self.note(f"whole again, of {allowed} workers; a checkpoint later than epoch {epoch}")
@@ -122,7 +122,7 @@ class Campaign:
             late.cancel()
         check_lookup(self._client, "sums", river.feed.view, list(range(KEYS)), river.feed.fed)
         check_lookup(self._client, "sizes", river.feed.sizes, SIZE_KEYS, river.feed.fed)
-        await_that(lambda: is_whole(self._client.status()), self._client.status)
+        await_that(self._is_whole, self._client.status)
         status = self._client.status()
         assert status["epoch"] == status["published"] == river.feed.fed, status
         assert len(status["workers"]) in allowed, (allowed, status)
@@ -148,6 +148,16 @@ class Campaign:
     def close(self) -> None:
         self._client.close()
         self.river.client.close()
+
+    def _is_whole(self) -> bool:
+        """Whether all is at rest, and whoever can stand by does: not on the executor where he is lost, too."""
+        status = self._client.status()
+        if not is_at_rest(status):
+            return False
+        processes = [self._process(worker) for worker in addresses(self._client)]
+        executors = {parent_of(parent_of(pid)) for pid in processes if pid is not None}
+        can_stand_by = status["standbys"]["wanted"] and len(executors) > 1
+        return None not in processes and status["standbys"]["ready"] == (VNODES if can_stand_by else 0)
 
     # What is done
 
@@ -234,15 +244,14 @@ def send(pid: int, sign: signal.Signals) -> None:
         os.kill(pid, sign)
 
 
-def is_whole(status: Mapping[str, Any]) -> bool:
-    """Whether every place is filled, all keys are served, nothing is under way, and whoever is to stand by does."""
+def is_at_rest(status: Mapping[str, Any]) -> bool:
+    """Whether every place is filled, all keys are served, and nothing is under way."""
     assert status["failure"] is None, status
-    vnodes, standbys = [worker["vnodes"] for worker in status["workers"]], status["standbys"]
+    vnodes = [worker["vnodes"] for worker in status["workers"]]
     is_filled = all(worker["address"] for worker in status["workers"])
     is_served = all(told["served_again_s"] is not None for told in status["recoveries"])
-    stand_by = not standbys["learners"] and standbys["ready"] == (VNODES if standbys["wanted"] else 0)
-    is_at_rest = status["rescale"] is None and not status["rescales_waiting"]
-    return is_filled and is_served and stand_by and is_at_rest and sum(vnodes) == VNODES and all(vnodes)
+    goes_on = status["rescale"] or status["rescales_waiting"] or status["standbys"]["learners"]
+    return is_filled and is_served and not goes_on and sum(vnodes) == VNODES and all(vnodes)
 
 
 def workers_after(report: Mapping[str, Any], before: set[int]) -> set[int]:

@@ -256,7 +256,9 @@ def test_what_is_gone_or_no_file_is_named(lake: OwnedLake) -> None:
 
 def test_a_checkpoint_of_an_epoch_that_the_lake_does_not_have_is_refused(lake: OwnedLake) -> None:
     publish(lake, written(lake, 12, None, {}))
-    with pytest.raises(CorruptFile, match=r"000000000012/manifest\.json: there is no epoch 12 in the lake"):
+    with pytest.raises(
+        CorruptFile, match=r"epochs/000000000012\.json: the file is gone, though there is a checkpoint\. Restore"
+    ):
         chain(lake, {})
 
 

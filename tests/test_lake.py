@@ -187,7 +187,7 @@ def test_a_root_whose_record_is_gone_is_not_a_new_one(own: Own, lake: OwnedLake,
         lake.files.remove("control/00000001.json")
     lake.release()
     lake.files.remove("app.json")
-    with pytest.raises(CorruptFile, match=r"app\.json: the file is gone\. Restore it, or"):
+    with pytest.raises(CorruptFile, match=r"app\.json: the file is gone\. Restore the file as it was, or"):
         own(lake.root, replace(RECORD, vnodes=32))
 
 
@@ -202,7 +202,7 @@ def test_a_directory_in_place_of_a_run_is_named(lake: OwnedLake) -> None:
 def test_a_manifest_under_another_epochs_name_is_refused(lake: OwnedLake) -> None:
     lake.publish(manifest(lake, 1))
     lake.files.create("epochs/000000000002.json", lake.files.read("epochs/000000000001.json"))
-    with pytest.raises(CorruptFile, match=r"000000000002\.json: it says that it is of epoch 1$"):
+    with pytest.raises(CorruptFile, match=r"000000000002\.json: it says that it is of epoch 1\. Restore the file"):
         lake.manifest(Epoch(2))
 
 

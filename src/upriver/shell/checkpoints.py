@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from upriver.errors import CorruptFile, ProtocolError
 from upriver.ids import Epoch, VnodeId
-from upriver.shell.lake import Lake
+from upriver.shell.lake import REMEDY, Lake, epoch_path
 from upriver.shell.owned_lake import OwnedLake
 from upriver.state.checkpoint import Checkpoint, Span, StateChunk, StateFile, decode_chunk, newest_of
 from upriver.state.runs import checksum_of
@@ -124,7 +124,7 @@ def chain(lake: Lake, regions: Mapping[str, str]) -> tuple[Checkpoint, ...]:
     if newest is None:
         return ()
     if not lake.has_epoch(newest):
-        raise _corrupt(lake, checkpoint_path(newest), f"there is no epoch {newest} in the lake")
+        raise CorruptFile(f"{lake.root}/{epoch_path(newest)}: the file is gone, though there is a checkpoint. {REMEDY}")
     found = [load(lake, newest)]
     while (base := found[-1].base) is not None:
         found.append(load(lake, base))

@@ -24,6 +24,7 @@ A JSON file is ``{"xxh3_64": ..., "record": ...}``: a damaged digit would be JSO
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -47,6 +48,8 @@ from upriver.state.runs import (
 FORMAT = 2
 _FORMATS_READ = (1, FORMAT)
 """1: before there were upsert tables."""
+REMEDY = "Restore the file as it was, or start on another root"
+"""For what nothing else has."""
 SLICE_ROWS_MAX = 65_536
 """Rows of one batch that a worker applies without looking at its inbox; more, if they are all of one key."""
 
@@ -178,6 +181,14 @@ def term_path(term: Term) -> str:
     return f"control/{term:08d}.json"
 
 
+@contextmanager
+def _saying_what_helps() -> Iterator[None]:
+    try:
+        yield
+    except CorruptFile as error:
+        raise CorruptFile(f"{error}. {REMEDY}") from error
+
+
 class Lake:
     """A lake, as anybody may read it. ``root`` is a directory or a URI."""
 
@@ -185,6 +196,7 @@ class Lake:
         self.root = root
         self.files: Files = open_files(root)
 
+    @_saying_what_helps()
     def record(self) -> LakeRecord | None:
         """What the lake holds; ``None`` if nothing was ever started on this root. Raises CorruptFile."""
         try:
@@ -222,6 +234,7 @@ class Lake:
             return False
         return True
 
+    @_saying_what_helps()
     def manifest(self, epoch: Epoch) -> Manifest:
         """The manifest of a published epoch, with the runs of all indexes that are complete. Raises CorruptFile."""
         manifest = Manifest.from_json(self._of_epoch(epoch_path(epoch), epoch))
@@ -287,10 +300,12 @@ class Lake:
                 for first, count in cut(slices, SLICE_ROWS_MAX, rows.column(0).to_numpy()):
                     yield rows.slice(first, count)
 
+    @_saying_what_helps()
     def open_run(self, run: RunInfo, schema: pa.Schema) -> pa.RecordBatch:
         """All rows of a run, verified. Raises CorruptFile."""
         return decode_run(run, self._encoded(run), schema)
 
+    @_saying_what_helps()
     def reopen_run(self, run: RunInfo, schema: pa.Schema) -> pa.RecordBatch:
         """The same for a run that was opened before: its checksum is not computed again. Raises CorruptFile."""
         return decode_verified(run, self._encoded(run), schema)

@@ -8,7 +8,17 @@ from upriver.dataflow.plan import lake_channel
 from upriver.errors import CorruptFile, LakeInUse
 from upriver.ids import Channel, Epoch, Term
 from upriver.shell.files import UNFINISHED
-from upriver.shell.lake import Lake, LakeRecord, Manifest, epoch_path, index_path, sealed, supplement_path, term_path
+from upriver.shell.lake import (
+    REMEDY,
+    Lake,
+    LakeRecord,
+    Manifest,
+    epoch_path,
+    index_path,
+    sealed,
+    supplement_path,
+    term_path,
+)
 from upriver.state.runs import RunInfo
 
 
@@ -33,7 +43,7 @@ class OwnedLake(Lake):
         term, last = Term(self.last_number("control") + 1), self.last_epoch()
         kept = self.record()
         if kept is None and (last or term > 1):  # it is the first thing that is written
-            raise CorruptFile(f"{self.root}/app.json: the file is gone. Restore it, or start on another root")
+            raise CorruptFile(f"{self.root}/app.json: the file is gone. {REMEDY}")
         try:
             if kept is None:
                 self.write_record("app.json", declared.to_json())
