@@ -132,7 +132,14 @@ class ChannelEnd:
         """Be this end until the channel is over; the calling thread reads."""
         writing = _start(self._write, "writer", wire)
         beating = _start(self._beat, "heart")
-        self._read(wire.chunks, receiver)
+
+        def say_no_more() -> None:
+            self.close()
+            writing.join()
+            with suppress(pa.ArrowException):  # the connection is gone, and the next read finds out
+                wire.written()
+
+        self._read(wire.chunks, receiver, say_no_more)
         writing.join()
         self._over.set()
         self.heart.end()
@@ -143,8 +150,12 @@ class ChannelEnd:
         finally:
             self._closed.set()
 
-    def _read(self, chunks: Iterator[Any], receiver: Receiver) -> None:
-        """Hand over what comes until the stream ends."""
+    def _read(self, chunks: Iterator[Any], receiver: Receiver, say_no_more: Callable[[], None]) -> None:
+        """Hand over what comes until the stream ends.
+
+        say_no_more: to be called at the peer's goodbye. It is for this thread to end what is written: a stream that
+        ends while it is read ends its other half itself, and gRPC aborts the process if another thread does so too.
+        """
         said_bye, joiner = False, Joiner()
         try:
             for chunk in chunks:
@@ -154,7 +165,7 @@ class ChannelEnd:
                         continue
                     if message.kind == _BYE.kind:
                         said_bye = True
-                        self.close()
+                        say_no_more()
                     elif message.kind == PING:
                         self.heart.pinged(message.fields)
                     else:
@@ -172,7 +183,6 @@ class ChannelEnd:
             for frame in self._outbox:
                 for piece in in_pieces(frame):
                     wire.write(piece)
-            wire.written()
         except pa.ArrowException:
             self._outbox.drop()  # the connection is gone, and the reader finds out by itself
 
@@ -200,7 +210,8 @@ class ChannelEnd:
 class _Wire:
     """What an end needs of its Flight stream. chunks: what comes; its errors are UpriverErrors.
 
-    write: sends one frame, blocking. written: called after the last frame. finish: called when all is over.
+    write: sends one frame, blocking. written: called after the last frame, by who reads. finish: called when all is
+    over.
     """
 
     chunks: Iterator[Any]

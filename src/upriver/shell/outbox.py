@@ -18,7 +18,7 @@ class Shut(Exception):
 class Outbox:
     """Frames that wait to be written: many put, one thread iterates. Iteration ends after the last frame.
 
-    messages_max, bytes_max: what may wait; one frame of any size always fits.
+    messages_max, bytes_max: while as much waits, no more is taken; so a frame of any size fits behind small ones.
     """
 
     def __init__(self, messages_max: int, bytes_max: int) -> None:
@@ -34,8 +34,7 @@ class Outbox:
         with self._changed:
             if self._is_shut:
                 raise Shut
-            size = self._bytes + frame.size
-            if self._frames and size > self._bytes_max:
+            if self._bytes >= self._bytes_max:
                 raise Full(f"{self._bytes} bytes")
             if len(self._frames) >= self._messages_max:
                 raise Full(f"{len(self._frames)} messages")
