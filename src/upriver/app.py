@@ -258,7 +258,11 @@ class App:
         river = River(self._spark, self._config, list(self._sources.values()), list(self._plans.values()))
         river.start(timeout)
         self._river = river
-        self._client = connect(river.address, self._config.token)
+        try:
+            self._client = connect(river.address, self._config.token)
+        except BaseException:
+            self.stop()  # it has failed by now, and who is not given an app cannot stop it
+            raise
         atexit.register(self.stop)  # a program that ends without stop() ends its workers in good order all the same
         return self
 
