@@ -118,6 +118,11 @@ class ChannelEnd:
         """Block until ``on_close`` has returned; whether it has. Not to be called from a Receiver."""
         return self._closed.wait(seconds)
 
+    @property
+    def is_silent(self) -> bool:
+        """Whether nothing has come for longer than the limits allow."""
+        return self.heart.silent_beats > self.limits.silent_beats_max
+
     def give_up(self, fault: UpriverError) -> None:
         """Cut the channel without a goodbye; ``on_close`` is told of this fault, unless there is one already."""
         self._cut(fault)
@@ -190,7 +195,7 @@ class ChannelEnd:
         """Say that we live, and watch that the other does."""
         while True:
             ping = self.heart.beat()
-            if self.heart.silent_beats > self.limits.silent_beats_max:
+            if self.is_silent:
                 self._cut(self._lost(f"{self.peer} has been silent for {self.limits.silence_s_max:g} s"))
             elif self._goodbye_by is not None and time.monotonic() > self._goodbye_by:
                 self._cut(self._lost(f"{self.peer} does not say goodbye"))

@@ -9,6 +9,7 @@ has run out.
 import math
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Real
 
@@ -107,11 +108,12 @@ class Lease:
 class Tenants:
     """The coordinator's side: whose channel stands for each place. Usable by any thread.
 
-    vigilance: by which the workers keep their leases.
+    vigilance: by which the workers keep their leases. clock: in seconds, that of the channels' hearts.
     """
 
-    def __init__(self, vigilance: Vigilance) -> None:
+    def __init__(self, vigilance: Vigilance, clock: Callable[[], float] = now) -> None:
         self._lease_s = vigilance.lease_s
+        self._clock = clock
         self._lock = threading.Lock()
         """Guards all that follows."""
         self._ends: dict[WorkerId, ChannelEnd] = {}
@@ -131,12 +133,12 @@ class Tenants:
                 raise WorkerLost(f"worker {worker}: its place is not free")
         with self._lock:
             free_at = self._free_at.get(worker, 0.0)
-        time.sleep(max(0.0, free_at - now()))
+        time.sleep(max(0.0, free_at - self._clock()))
 
     def free_in(self, worker: WorkerId) -> float:
         """Seconds until whoever was in a place last can believe in it no more."""
         with self._lock:
-            return max(0.0, self._free_at.get(worker, 0.0) - now())
+            return max(0.0, self._free_at.get(worker, 0.0) - self._clock())
 
     def enter(self, worker: WorkerId, end: ChannelEnd) -> None:
         """Take a place for which room was made. Raises WorkerLost if another has been quicker."""

@@ -1,0 +1,276 @@
+"""One place, whoever fills it, and a coordinator, in one thread: hearts, leases and tenants as the shell has them.
+
+Each step does one thing that could happen next: time goes by, somebody beats or hears, a process is stopped or goes on,
+a connection breaks, another process comes, somebody speaks. Time is drawn too, so threads and messages may be as late
+as you like. Messages of one channel arrive in order.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from random import Random
+
+from upriver.errors import WorkerLost
+from upriver.ids import WorkerId
+from upriver.shell.channel import ChannelEnd, ChannelLimits
+from upriver.shell.fencing import SILENCE_S_MIN, Lease, Tenants, Vigilance
+from upriver.shell.heart import Heart
+from upriver.shell.wire import Message
+
+PLACE = WorkerId(0)
+VIGILANCE = Vigilance(SILENCE_S_MIN)
+WORKER_LIMITS = replace(VIGILANCE.worker_limits, silence_s_max=2 * SILENCE_S_MIN)
+"""So that workers lose patience, too: with the shell's bound, a run would be too short for it."""
+HEALING_S = 40 * SILENCE_S_MIN
+"""After the last fault somebody speaks within these."""
+
+
+class Violated(AssertionError):
+    """A rule was broken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Which rules hold; docs/design/failures.md. A test switches them off one by one."""
+
+    l1_speaks_with_a_lease: bool = True
+    l1_lease_runs_from_the_beat: bool = True
+    l2_waits_for_the_lease: bool = True
+    l3_who_is_given_up_is_not_heard: bool = True
+
+
+class _HeartByNews(Heart):
+    """Takes what is told it for as new as the telling."""
+
+    def pinged(self, fields: dict[str, int]) -> None:  # type: ignore[override]
+        super().pinged(fields)
+        self._confirmed_at = self._clock()
+
+
+@dataclass(slots=True, eq=False)
+class Side:
+    """One end of a channel. coming: what is on its way to it; ``None``, the end of the channel, comes last."""
+
+    end: ChannelEnd
+    beats_at: float
+    coming: deque[Message | None] = field(default_factory=deque)
+    is_over: bool = False
+
+    def finish(self) -> None:
+        self.is_over = True
+        self.end.heart.end()
+
+
+@dataclass(slots=True, eq=False)
+class Tenant:
+    """A process that has the place, or had it. here, there: its end of the channel, and the coordinator's."""
+
+    life: int
+    here: Side
+    there: Side
+    lease: Lease
+    runs: bool = True
+    is_dead: bool = False
+    has_looked: bool = False
+    """It has read what it is about to say."""
+
+    def __str__(self) -> str:
+        return f"#{self.life}"
+
+
+class LeaseWorld:
+    """What one seed plays out. counters: what has happened, how often; trace: the same in lines."""
+
+    def __init__(self, lots: Random, rules: Rules = Rules()) -> None:
+        self.counters: Counter[str] = Counter()
+        self.trace: list[str] = []
+        self._lots = lots
+        self._rules = rules
+        self._seconds = 1000.0
+        self._pace = {kind: lots.choice((0.05, 0.3, 1.0, 4.0)) for kind in _FAULTS}
+        """How likely each kind of fault is."""
+        self._tick_s = lots.choice((0.1, 0.5, 2.0)) * VIGILANCE.ping_s
+        self._is_calm = False
+        self._coordinator_runs = True
+        self._tenants = Tenants(VIGILANCE, self._clock)
+        self._all: list[Tenant] = []
+        self._current: Tenant | None = None
+
+    def _clock(self) -> float:
+        return self._seconds
+
+    def run(self, steps: int) -> None:
+        """Let so many things happen; then faults end, and somebody must have the place and speak."""
+        for _ in range(steps):
+            self._step()
+        self._heal()
+        spoken, until = self.counters["spoken"], self._seconds + HEALING_S
+        while self.counters["spoken"] == spoken:
+            if self._seconds > until:
+                raise Violated(f"nobody has spoken for {HEALING_S} s, and nothing is wrong any more")
+            self._step()
+
+    def _step(self) -> None:
+        moves = self._moves()
+        self._lots.choices([what for _, what in moves], [weight for weight, _ in moves])[0]()
+
+    def _moves(self) -> list[tuple[float, Callable[[], None]]]:
+        moves: list[tuple[float, Callable[[], None]]] = [(2.0, self._pass_time)]
+        if self._coordinator_runs:
+            if self._current is None and self._tenants.free_in(PLACE) == 0:
+                moves.append((1.0, self._enter))
+            moves += [move for tenant in self._all for move in self._moves_there(tenant)]
+        for tenant in self._all:
+            moves += self._moves_here(tenant)
+        return moves if self._is_calm else moves + self._faults()
+
+    def _moves_there(self, tenant: Tenant) -> list[tuple[float, Callable[[], None]]]:
+        """What the coordinator can do about a tenant."""
+        side, moves = tenant.there, list[tuple[float, Callable[[], None]]]()
+        if side.coming and not side.is_over:
+            moves.append((4.0, partial(self._hear_there, tenant)))
+        if self._seconds >= side.beats_at and not side.is_over:
+            moves.append((4.0, partial(self._beat_there, tenant)))
+        return moves
+
+    def _moves_here(self, tenant: Tenant) -> list[tuple[float, Callable[[], None]]]:
+        if not tenant.runs or tenant.is_dead:
+            return []
+        side, moves = tenant.here, list[tuple[float, Callable[[], None]]]()
+        moves.append((1.0, partial(self._say if tenant.has_looked else self._look, tenant)))
+        if side.coming and not side.is_over:
+            moves.append((4.0, partial(self._hear_here, tenant)))
+        if self._seconds >= side.beats_at and not side.is_over:
+            moves.append((4.0, partial(self._beat_here, tenant)))
+        return moves
+
+    def _faults(self) -> list[tuple[float, Callable[[], None]]]:
+        pace = self._pace
+        faults = [(pace["driver"] / 20, self._stop_or_go_on)]
+        for tenant in self._all:
+            if not tenant.is_dead:
+                faults.append((pace["stop"] / (20 if tenant.runs else 40), partial(self._stop_or_resume, tenant)))
+        if (current := self._current) is not None:
+            faults.append((pace["kill"] / 100, partial(self._kill, current)))
+            faults.append((pace["cut"] / 50, partial(self._cut, current)))
+            if self._coordinator_runs:
+                faults.append((pace["rival"] / 100, partial(self._put_out, current, "another comes for the place")))
+        return faults
+
+    def _happened(self, what: str, line: str) -> None:
+        self.counters[what] += 1
+        self.trace.append(f"{self._seconds:.3f}  {line}")
+
+    # What happens
+
+    def _pass_time(self) -> None:
+        self._seconds += self._lots.uniform(0, self._tick_s)
+
+    def _enter(self) -> None:
+        life = len(self._all) + 1
+        here, there = self._side(WORKER_LIMITS), self._side(VIGILANCE.limits)
+        lease = Lease(VIGILANCE)
+        lease.begin(here.end)
+        self._current = tenant = Tenant(life, here, there, lease)
+        self._tenants.enter(PLACE, there.end)
+        self._all.append(tenant)
+        self._happened("entered", f"{tenant} has the place")
+
+    def _side(self, limits: ChannelLimits) -> Side:
+        end = ChannelEnd("the other", WorkerLost, lambda: None, limits)
+        end.heart = Heart(self._clock) if self._rules.l1_lease_runs_from_the_beat else _HeartByNews(self._clock)
+        return Side(end, self._seconds)
+
+    def _beat_there(self, tenant: Tenant) -> None:
+        side = tenant.there
+        ping = side.end.heart.beat()
+        side.beats_at = self._seconds + side.end.limits.ping_s
+        if side.end.is_silent and tenant is self._current:
+            self._put_out(tenant, "it has been silent")
+        else:
+            tenant.here.coming.append(ping)
+
+    def _beat_here(self, tenant: Tenant) -> None:
+        side = tenant.here
+        ping = side.end.heart.beat()
+        side.beats_at = self._seconds + side.end.limits.ping_s
+        if side.end.is_silent:
+            self._happened("ends", f"{tenant} gives its coordinator up")
+            self._break(tenant)
+        else:
+            tenant.there.coming.append(ping)
+
+    def _hear_here(self, tenant: Tenant) -> None:
+        self._hear(tenant.here)
+
+    def _hear_there(self, tenant: Tenant) -> None:
+        self._hear(tenant.there)
+        if tenant.there.is_over and tenant is self._current:
+            self._put_out(tenant, "its channel has closed")
+
+    def _hear(self, side: Side) -> None:
+        message = side.coming.popleft()
+        if message is None:
+            side.finish()
+            return
+        with side.end.heart.hearing():
+            side.end.heart.pinged(message.fields)
+
+    def _put_out(self, tenant: Tenant, why: str) -> None:
+        """The coordinator gives up whoever has the place."""
+        self._happened("given_up", f"{tenant} is given up: {why}")
+        self._current = None
+        self._tenants.leave(PLACE, tenant.there.end, is_silenced=not self._rules.l2_waits_for_the_lease)
+        if self._rules.l3_who_is_given_up_is_not_heard:
+            self._break(tenant)
+            tenant.there.finish()
+
+    def _break(self, tenant: Tenant) -> None:
+        """The connection is gone: of what was said last, a part is lost, and both will see."""
+        for side in (tenant.here, tenant.there):
+            for _ in range(self._lots.randint(0, len(side.coming))):
+                side.coming.pop()
+            side.coming.append(None)
+
+    # What a tenant says
+
+    def _look(self, tenant: Tenant) -> None:
+        tenant.has_looked = True
+
+    def _say(self, tenant: Tenant) -> None:
+        tenant.has_looked = False
+        if self._rules.l1_speaks_with_a_lease and not tenant.lease.wait(0):
+            self.counters["kept_silent"] += 1
+            return
+        self._happened("spoken", f"{tenant} speaks")
+        if any(other.life > tenant.life for other in self._all):
+            raise Violated(f"{tenant} speaks, and has been replaced\n" + "\n".join(self.trace[-60:]))
+        self.counters["spoken_after_its_loss"] += tenant is not self._current
+
+    # Faults
+
+    def _stop_or_resume(self, tenant: Tenant) -> None:
+        self._happened("stops", f"{tenant} {'is stopped' if tenant.runs else 'goes on'}")
+        tenant.runs = not tenant.runs
+
+    def _stop_or_go_on(self) -> None:
+        self._happened("driver_stops", f"the driver {'is stopped' if self._coordinator_runs else 'goes on'}")
+        self._coordinator_runs = not self._coordinator_runs
+
+    def _kill(self, tenant: Tenant) -> None:
+        self._happened("kills", f"{tenant} dies")
+        tenant.is_dead = True
+        self._break(tenant)
+
+    def _cut(self, tenant: Tenant) -> None:
+        self._happened("cuts", f"the channel of {tenant} breaks")
+        self._break(tenant)
+
+    def _heal(self) -> None:
+        self._is_calm = self._coordinator_runs = True
+        for tenant in self._all:
+            tenant.runs = True
+
+
+_FAULTS = ("driver", "stop", "kill", "cut", "rival")
