@@ -145,6 +145,21 @@ def test_killed_while_an_epoch_is_draining(river: River) -> None:
         assert rescale.wait(timeout=120)["outcome"] == "over"
 
 
+@pytest.mark.parametrize(("stage", "strategy"), [("Meeting", "icadd"), ("Draining", "restart")])
+def test_one_that_joins_is_killed_before_anything_has_moved(river: River, stage: str, strategy: str) -> None:
+    """Another comes for its place, and the rescale goes on with that one."""
+    joiner = river.workers
+    with river.checked():
+        with river.stopped(STOPPED):
+            river.feed()
+            rescale = river.app.rescale(joiner + 1, strategy=strategy)
+            river.await_stage(stage)
+            river.kill(joiner)
+        assert rescale.wait(timeout=120)["outcome"] == "over"
+    assert river.workers == joiner + 1
+    river.app.rescale(joiner).wait(timeout=120)
+
+
 def test_killed_while_a_restart_is_reloading(river: River) -> None:
     with river.checked():
         with river.stopped(STOPPED):

@@ -46,6 +46,7 @@ from upriver.machines.worker_events import (
     Refuse,
     Report,
     SendPeer,
+    TimeToEvict,
     WorkerAction,
     WorkerEvent,
 )
@@ -245,8 +246,16 @@ def without(**rules: bool) -> Rules:
     return replace(ALL_RULES, upqueries=replace(ALL_UPQUERY_RULES, **rules))
 
 
-def evict(*keys: str) -> Evict:
-    return Evict(eviction=1, view="seen", keys=tuple(hashed(keys).tolist()) if keys else None)
+def evict(*keys: str, eviction: int = 1) -> Evict:
+    """Somebody wants these keys forgotten, or all."""
+    return Evict(eviction=eviction, view="seen", keys=tuple(hashed(keys).tolist()) if keys else None)
+
+
+def evict_at_once(workers: Workers, worker: int, *keys: str) -> None:
+    """As :func:`evict`, and there is time for it."""
+    workers.step(worker, evict(*keys))
+    while workers.machines[worker].must_evict:
+        workers.step(worker, TimeToEvict(keys_max=10))
 
 
 def present(workers: Workers, worker: int) -> dict[str, int]:

@@ -19,11 +19,24 @@ from dataclasses import replace
 
 import pytest
 from machines_kit import HALVES, applied, assign, opened, read, rows
-from upquery_kit import ALSO_HERE, HERE, PARTIAL, ROW_BYTES, THERE, THIRD, Weighed, Workers, evict, present, without
+from upquery_kit import (
+    ALSO_HERE,
+    HERE,
+    PARTIAL,
+    ROW_BYTES,
+    THERE,
+    THIRD,
+    Weighed,
+    Workers,
+    evict,
+    evict_at_once,
+    present,
+    without,
+)
 
 from upriver.dataflow.graph import NOT_WANTED
 from upriver.errors import BudgetExceeded, RowError
-from upriver.machines.messages import EpochFinished
+from upriver.machines.messages import EpochFinished, Evicted
 from upriver.machines.rules import ALL_RULES
 from upriver.machines.worker import WorkerMachine
 from upriver.machines.worker_events import LookupGivenUp, TimeToEvict
@@ -203,8 +216,8 @@ def test_a_pending_key_is_not_evicted() -> None:
     workers.epoch(HERE)
     ticket = workers.look_up(0, HERE)
     workers.epoch(HERE, HERE)
-    workers.step(0, evict())
-    workers.step(0, evict(HERE))
+    evict_at_once(workers, 0)
+    evict_at_once(workers, 0, HERE)
     workers.step(0, TimeToEvict(keys_max=10))
     workers.answer(0)
     assert workers.answers[ticket] == ({HERE: [1, 2, 2]}, 2)
@@ -217,7 +230,7 @@ def test_a_key_that_was_evicted_is_read_again_and_has_all_its_rows() -> None:
     workers.publish(HERE, ALSO_HERE)
     workers.open(0, 2)
     workers.read(0, HERE)
-    workers.step(0, evict(HERE))
+    evict_at_once(workers, 0, HERE)
     assert present(workers, 0)["rows"] == present(workers, 0)["present"] == 0
     ticket = workers.look_up(0, HERE)
     workers.answer(0)
@@ -231,11 +244,52 @@ def test_a_key_that_is_evicted_under_a_lookup_is_asked_for_again_by_it() -> None
     workers.epoch(HERE, ALSO_HERE)
     workers.fill(0, HERE)
     ticket = workers.look_up(0, HERE, ALSO_HERE)
-    workers.step(0, evict(HERE))
+    evict_at_once(workers, 0, HERE)
     workers.answer(0)
     assert ticket not in workers.answers
     assert workers.answer(0) == [HERE]
     assert workers.answers[ticket] == ({HERE: [1], ALSO_HERE: [1]}, 1)
+
+
+def evictions_over(workers: Workers) -> list[int]:
+    return [report.eviction for report in workers.reports if isinstance(report, Evicted)]
+
+
+def test_what_somebody_wants_forgotten_goes_some_keys_at_a_time_and_in_the_order_of_the_wishes() -> None:
+    workers = Workers()
+    workers.epoch(HERE, ALSO_HERE, THIRD)
+    workers.fill(0, HERE, ALSO_HERE, THIRD)
+    workers.step(0, evict(eviction=1))
+    workers.step(0, evict(HERE, eviction=2))
+    for left in (2, 1, 0):
+        assert evictions_over(workers) == []
+        workers.step(0, TimeToEvict(keys_max=1))
+        assert present(workers, 0)["present"] == left
+    assert evictions_over(workers) == [1]
+    workers.fill(0, HERE)
+    workers.step(0, TimeToEvict(keys_max=1))
+    assert evictions_over(workers) == [1, 2]
+    assert present(workers, 0)["present"] == 0
+    assert not workers.machines[0].must_evict
+
+
+def test_a_wish_to_forget_nothing_is_done_at_once() -> None:
+    workers = Workers()
+    workers.step(0, evict())
+    workers.step(0, replace(evict(HERE, eviction=2), view="gone"))
+    assert evictions_over(workers) == [1, 2]
+    assert not workers.machines[0].must_evict
+
+
+def test_who_starts_anew_has_forgotten_what_was_to_be_forgotten() -> None:
+    workers = Workers()
+    workers.epoch(HERE, ALSO_HERE)
+    workers.fill(0, HERE, ALSO_HERE)
+    workers.step(0, evict())
+    workers.step(0, TimeToEvict(keys_max=1))
+    workers.start_anew()
+    assert evictions_over(workers) == [1]
+    assert not workers.machines[0].must_evict
 
 
 def upqueries_until_answered(workers: Workers, *keys: str, rounds_max: int) -> int:

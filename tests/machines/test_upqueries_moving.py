@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 from machines_kit import HALVES, KEYS, abort, hashed, owners_with
-from upquery_kit import HERE, Workers, evict, present, without
+from upquery_kit import HERE, Workers, evict_at_once, present, without
 
 from upriver.errors import WrongOwner
 from upriver.ids import Epoch
@@ -100,7 +100,7 @@ def test_keys_of_a_slice_are_evicted_while_it_moves() -> None:
     """The old owner has listed them: it gives away what it has not, and who asks for one meanwhile finds it."""
     workers = Workers()
     moving(workers, MOVES, MOVES_TOO)
-    workers.step(0, evict())
+    evict_at_once(workers, 0)
     assert workers.machines[0].can_move
     ticket = workers.look_up(0, MOVES)
     assert not workers.answers.keys() & {ticket}
@@ -120,7 +120,7 @@ def test_a_key_that_came_is_evicted_and_read_again_by_its_new_owner() -> None:
     workers = Workers()
     moving(workers, MOVES)
     finish(workers)
-    workers.step(1, evict())
+    evict_at_once(workers, 1)
     ticket = workers.look_up(1, MOVES)
     workers.answer(1)
     assert workers.answers[ticket] == ({MOVES: [1, 2]}, 2)

@@ -7,6 +7,7 @@ from functools import partial
 
 import pyarrow as pa
 
+from upriver.dataflow.batch import Hashes
 from upriver.dataflow.graph import DataflowPlan, RegionPlan
 from upriver.dataflow.keeping import Region
 from upriver.ids import Channel, Epoch, FeedId, Incarnation, VnodeId, WorkerId
@@ -76,6 +77,16 @@ class Told:
     gone: frozenset[VnodeId]
 
 
+@dataclass(slots=True)
+class Evicting:
+    """What somebody wants forgotten. number: of the wish. left: the keys' hash64 (ascending) that are still to be
+    looked at."""
+
+    number: int
+    view: str
+    left: Hashes
+
+
 NOTHING_TOLD = Told("", -1, frozenset())
 
 
@@ -120,6 +131,8 @@ class Following:
     """Bytes that all regions together may take; ``None``: any."""
     is_over_budget: bool = False
     """They take more, and there are keys to be evicted."""
+    evictions: deque[Evicting] = field(default_factory=deque)
+    """Those that somebody wants and that are not done."""
     uprooted: bool = False
     """Some of them wait for keys that will be present elsewhere."""
     is_restoring: bool = False

@@ -7,7 +7,7 @@ import numpy as np
 from upriver.errors import BudgetExceeded, IllegalEvent, RowError
 from upriver.machines.cones import fetch, work_on
 from upriver.machines.epochs import finish_epoch
-from upriver.machines.following import Following
+from upriver.machines.following import Evicting, Following
 from upriver.machines.lookups import begin_upquery, refuse_those_of
 from upriver.machines.messages import Counted, Evict, Evicted
 from upriver.machines.routes import ask_again
@@ -57,22 +57,46 @@ def rows_fetched(phase: Following, event: RowsFetched) -> None:
 
 
 def evict(phase: Following, event: Evict) -> None:
-    """Somebody wants keys to be forgotten. Lookups that wait ask for theirs again."""
+    """Somebody wants keys to be forgotten: those that are present now, some at a time, whenever there is time."""
     share = phase.shares.get(event.view)
+    wanted = np.empty(0, np.uint64)
     if share is not None and share.partial is not None:  # else the view has gone, or has become another
-        everything = share.partial.keys_of(0, 1)
-        share.partial.evict(everything if event.keys is None else np.unique(np.array(event.keys, np.uint64)))
-    phase.say(Evicted(eviction=event.eviction, stats=phase.stats()))
-    ask_again(phase)
+        everything = event.keys is None
+        wanted = share.partial.keys_of(0, 1) if everything else np.unique(np.array(event.keys, np.uint64))
+    phase.evictions.append(Evicting(event.eviction, event.view, wanted))
+    _end_evictions(phase)
 
 
 def time_to_evict(phase: Following, event: TimeToEvict) -> None:
+    """Forget some keys: of those that somebody wants forgotten, if there are any."""
+    if phase.evictions:
+        _evict_wanted(phase, phase.evictions[0], event.keys_max)
+    else:
+        _evict_oldest(phase, event.keys_max)
+
+
+def _evict_wanted(phase: Following, wish: Evicting, keys_max: int) -> None:
+    """Lookups that wait ask for theirs again."""
+    share = phase.shares.get(wish.view)
+    if share is not None and share.partial is not None:
+        share.partial.evict(wish.left[:keys_max])
+        ask_again(phase)
+    wish.left = wish.left[keys_max:]
+    _end_evictions(phase)
+
+
+def _end_evictions(phase: Following) -> None:
+    while phase.evictions and not len(phase.evictions[0].left):
+        phase.say(Evicted(eviction=phase.evictions.popleft().number, stats=phase.stats()))
+
+
+def _evict_oldest(phase: Following, keys_max: int) -> None:
     """Of all partial regions, the one that takes the most memory forgets some keys; if it cannot, all must stay."""
     regions = {name: share.partial for name, share in phase.shares.items() if share.partial is not None}
     evicted = 0
     if regions:
         name, partial = max(regions.items(), key=lambda item: item[1].stats()["live_bytes"])
-        evicted = partial.evict_oldest(event.keys_max, [w.question.hash64 for w in phase.waiting if w.view == name])
+        evicted = partial.evict_oldest(keys_max, [w.question.hash64 for w in phase.waiting if w.view == name])
     stats = phase.stats()
     phase.is_over_budget = evicted > 0 and phase.memory_budget is not None and _is_over(stats, phase.memory_budget)
     if not phase.is_over_budget:

@@ -33,7 +33,7 @@ def resumed(old: Following, event: Resume) -> Following:
         generation=event.generation,
     )
     new = started(assignment, old.build_region, old.rules, old.memory_budget)
-    new.born, new.actions = old.born, old.actions
+    new.born, new.actions, new.evictions = old.born, old.actions, old.evictions
     new.checkpoint, new.copying, new.is_sealed = old.checkpoint, old.copying, old.is_sealed
     new.feeds, new.shadows, new.hungry = old.feeds, old.shadows, old.hungry
     if old.opened <= event.at:

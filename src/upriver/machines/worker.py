@@ -52,6 +52,7 @@ from upriver.machines.messages import (
     DropSnapshot,
     EpochOver,
     Evict,
+    Evicted,
     GoOn,
     HoldStill,
     KeepCheckpoint,
@@ -146,8 +147,9 @@ class WorkerMachine:
 
     @property
     def must_evict(self) -> bool:
-        """Whether more memory is taken than may be, and ``TimeToEvict`` would give some back."""
-        return isinstance(self.phase, Following) and self.phase.is_over_budget
+        """Whether somebody wants keys forgotten, or more memory is taken than may be, and ``TimeToEvict`` would give
+        some back."""
+        return isinstance(self.phase, Following) and (self.phase.is_over_budget or bool(self.phase.evictions))
 
     def step(self, event: WorkerEvent) -> list[WorkerAction]:
         """Advance by one event. Raises IllegalEvent when the phase does not allow it, RowError for a bad row,
@@ -176,6 +178,9 @@ class WorkerMachine:
         self.phase = started(event, self._build_region, self._rules, self._memory_budget)
         if isinstance(old, Following):
             actions.append(Report(message=StartedAnew(generation=event.generation)))
+            actions += [
+                Report(message=Evicted(eviction=wish.number, stats=self.phase.stats())) for wish in old.evictions
+            ]
         restore(self.phase)
         return [*actions, *self.phase.actions]
 

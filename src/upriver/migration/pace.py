@@ -26,13 +26,15 @@ MEMORY = 0.7
 
 @dataclass(slots=True)
 class Pace:
-    """budget_s: seconds that a step may take. fixed: keys of each step, if the user has said so.
+    """budget_s: seconds that a step may take. fixed: keys of each step, if the user has said so. aim_share: of the
+    budget, as ``AIM_SHARE``.
 
     ``keys``: of the next step.
     """
 
     budget_s: float
     fixed: int | None = None
+    aim_share: float = AIM_SHARE
     _keys: int = KEYS_FIRST
     _speed: float | None = None
     """Keys per second."""
@@ -54,7 +56,7 @@ class Pace:
             self._speed = speed  # too slow counts at once
         else:
             self._speed = self._mean(self._speed, speed)
-        aim_s = max(AIM_SHARE * self.budget_s, min(BARE_TIMES * self._bare_s, self.budget_s))
+        aim_s = max(self.aim_share * self.budget_s, min(BARE_TIMES * self._bare_s, self.budget_s))
         least = KEYS_MIN if seconds <= self.budget_s else 1
         wanted = max(least, self._speed * aim_s)
         self._keys = int(min(wanted, GROWTH_MAX * self._keys, KEYS_MAX))

@@ -11,9 +11,9 @@ EVICTION_BUDGET_S = 0.002
 """Seconds that one slice of an eviction may take."""
 COPY_BUDGET_S = 0.005
 """Seconds that one slice of copying state for a checkpoint, or for who follows this worker, may take."""
-EVICTED_KEYS_MIN = 512
-"""Keys of one slice, however long the last one took: a slice costs half a millisecond whatever its keys, and these no
-more than that again. With fewer, evictions fall behind what lookups fill."""
+EVICTION_AIM_SHARE = 0.75
+"""Of that time: half a millisecond goes by whatever a slice's keys, and with few of them evictions would fall behind what
+lookups fill."""
 
 Step = Callable[[TimeToCopy | TimeToEvict | TimeToFeed], None]
 
@@ -25,7 +25,7 @@ class Chores:
         self._machine = machine
         self._step = step
         self._has_room = has_room
-        self._evictor = Pace(EVICTION_BUDGET_S)
+        self._evictor = Pace(EVICTION_BUDGET_S, aim_share=EVICTION_AIM_SHARE)
         self._copier = Pace(COPY_BUDGET_S)
         self._feeder = Pace(COPY_BUDGET_S)
 
@@ -38,8 +38,7 @@ class Chores:
     def do(self) -> None:
         """Do a slice of each thing that there is to do."""
         if self._machine.must_evict:
-            keys = max(EVICTED_KEYS_MIN, self._evictor.keys)
-            self._timed(TimeToEvict(keys_max=keys), self._evictor)
+            self._timed(TimeToEvict(keys_max=self._evictor.keys), self._evictor)
         if self._machine.can_copy and self._has_room():
             self._timed(TimeToCopy(keys_max=self._copier.keys), self._copier)
         if self._machine.can_feed:

@@ -59,6 +59,7 @@ FAIR_STEPS_MAX = 200  # in which rescales can end while epochs are published
 PARTIAL_SHARE = 0.5  # of the rivers that may have partial views, and of their views
 CHECKPOINTS_SHARE, STANDBYS_SHARE = 0.4, 0.4  # of the rivers
 COPIED_MAX, EVICTED_MAX = 4, 3  # keys at a time
+EVICT_WANTED = 0.5  # how fast keys are evicted that somebody wants forgotten
 BURST_MAX = 4  # envelopes that arrive from one peer at a time
 
 
@@ -209,7 +210,8 @@ class World:
             moves.append((weather.repeat, partial(self._repeat, process)))
         moves += [(pace, partial(self._answer, process))] if process.upqueries else []
         if process.shares:
-            moves.append((self._evict, partial(self._evict_some, process)))
+            evict = max(self._evict, EVICT_WANTED) if process.machine.must_evict else self._evict
+            moves.append((evict, partial(self._evict_some, process)))
         if process.machine.can_move:
             moves.append((weather.move, partial(self._move, process)))
         if process.machine.can_feed:
