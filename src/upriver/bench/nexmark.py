@@ -1,11 +1,11 @@
 """NEXMark, queries 0 to 8: Upriver's views and Spark's streaming queries side by side on the same events.
 
 Each side answers each query in a fresh process tree of its own, confined to the same processors, and this process only
-watches. Both are given the same streaming DataFrames: the columns that the query reads, of the tables that it reads,
-one Parquet file of each to a micro-batch. Queries that read no bids are given more events, so that all read about as
-many rows. First both sides take a few of the files the whole way, then all of them. What is measured begins with the
-first micro-batch, by Spark's own report, and ends when the view reflects all rows (``App.wait``), or when Spark has
-processed all there is (``processAllAvailable``).
+watches. Both are given the same streaming DataFrames: the columns and the rows that the query reads, of the tables
+that it reads, one Parquet file of each to a micro-batch. Queries that read no bids are given more events, so that all
+read about as many rows. First both sides take a few of the files the whole way, then all of them. What is measured
+begins with the first micro-batch, by Spark's own report, and ends when the view reflects all rows (``App.wait``), or
+when Spark has processed all there is (``processAllAvailable``).
 
 Upriver keeps every answer where it can be looked up; Spark's goes to the ``noop`` sink. Of windows Spark gives only
 those that are over, Upriver all that have begun. ``equal``: the view holds what Spark's batch query gives for the same

@@ -165,7 +165,9 @@ def _streaming(spark: SparkSession, task: NexmarkTask, how: Streaming) -> DataFr
 def _stream(spark: SparkSession, task: NexmarkTask, table: str) -> DataFrame:
     path = f"{task.data}/{table}"
     files = spark.readStream.schema(spark.read.parquet(path).schema).option("maxFilesPerTrigger", 1)
-    return files.parquet(path).select(*QUERIES[task.query].sources[table].columns)
+    source = QUERIES[task.query].sources[table]
+    rows = files.parquet(path).select(*source.columns)
+    return rows if source.where is None else rows.where(source.where)
 
 
 def _expected(spark: SparkSession, task: NexmarkTask) -> DataFrame:

@@ -13,10 +13,12 @@ EVENT_TIME = "ts"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """What a query takes of a table. key: the column that the table is kept by. columns: those that are read."""
+    """What a query takes of a table: both sides are given just that. key: the column that the table is kept by.
+    columns: those that are read. where: of which rows, if not of all."""
 
     key: str
     columns: tuple[str, ...]
+    where: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,8 +98,8 @@ QUERIES: Mapping[str, Query] = {
     "q3": Query(
         about="who sells in three states, in one category",
         sources={
-            "person": Source(key="id", columns=("id", "name", "city", "state")),
-            "auction": Source(key="seller", columns=("id", "seller", "category")),
+            "person": Source(key="id", columns=("id", "name", "city", "state"), where="state IN ('OR', 'ID', 'CA')"),
+            "auction": Source(key="seller", columns=("id", "seller", "category"), where="category = 10"),
         },
         sql="""\
 SELECT p.name, p.city, p.state, a.id

@@ -12,8 +12,8 @@ EVICTION_BUDGET_S = 0.002
 COPY_BUDGET_S = 0.005
 """Seconds that one slice of copying state for a checkpoint, or for who follows this worker, may take."""
 EVICTION_AIM_SHARE = 0.75
-"""Of that time: half a millisecond goes by whatever a slice's keys, and with few of them evictions would fall behind what
-lookups fill."""
+"""Of that time: half a millisecond goes by whatever a slice's keys, and with few of them evictions would fall behind
+what lookups fill."""
 
 Step = Callable[[TimeToCopy | TimeToEvict | TimeToFeed], None]
 
