@@ -70,6 +70,12 @@ class Tenant:
     here: Side
     there: Side
     lease: Lease
+    hello_at: float
+    """When it has said hello."""
+    is_in: bool = False
+    """The coordinator has let it in."""
+    is_welcome: bool = False
+    """It knows."""
     runs: bool = True
     is_dead: bool = False
     has_looked: bool = False
@@ -118,15 +124,20 @@ class LeaseWorld:
     def _moves(self) -> list[tuple[float, Callable[[], None]]]:
         moves: list[tuple[float, Callable[[], None]]] = [(2.0, self._pass_time)]
         if self._coordinator_runs:
-            if self._current is None and self._tenants.free_in(PLACE) == 0:
-                moves.append((1.0, self._enter))
+            comer = next((tenant for tenant in self._all if not tenant.is_in and not tenant.is_dead), None)
+            if comer is not None and self._current is None and self._tenants.free_in(PLACE) == 0:
+                moves.append((1.0, partial(self._enter, comer)))
             moves += [move for tenant in self._all for move in self._moves_there(tenant)]
+        if all(tenant.is_in or tenant.is_dead for tenant in self._all):
+            moves.append((1.0, self._come))
         for tenant in self._all:
             moves += self._moves_here(tenant)
         return moves if self._is_calm else moves + self._faults()
 
     def _moves_there(self, tenant: Tenant) -> list[tuple[float, Callable[[], None]]]:
         """What the coordinator can do about a tenant."""
+        if not tenant.is_in:
+            return []
         side, moves = tenant.there, list[tuple[float, Callable[[], None]]]()
         if side.coming and not side.is_over:
             moves.append((4.0, partial(self._hear_there, tenant)))
@@ -135,10 +146,12 @@ class LeaseWorld:
         return moves
 
     def _moves_here(self, tenant: Tenant) -> list[tuple[float, Callable[[], None]]]:
-        if not tenant.runs or tenant.is_dead:
+        if not tenant.runs or tenant.is_dead or not tenant.is_in:
             return []
+        if not tenant.is_welcome:
+            return [(1.0, partial(self._be_welcomed, tenant))]
         side, moves = tenant.here, list[tuple[float, Callable[[], None]]]()
-        moves.append((1.0, partial(self._say if tenant.has_looked else self._look, tenant)))
+        moves.append((3.0, partial(self._say if tenant.has_looked else self._look, tenant)))
         if side.coming and not side.is_over:
             moves.append((4.0, partial(self._hear_here, tenant)))
         if self._seconds >= side.beats_at and not side.is_over:
@@ -147,7 +160,7 @@ class LeaseWorld:
 
     def _faults(self) -> list[tuple[float, Callable[[], None]]]:
         pace = self._pace
-        faults = [(pace["driver"] / 20, self._stop_or_go_on)]
+        faults = [(pace["driver"] / 60, self._stop_or_go_on)]
         for tenant in self._all:
             if not tenant.is_dead:
                 faults.append((pace["stop"] / (20 if tenant.runs else 40), partial(self._stop_or_resume, tenant)))
@@ -167,15 +180,26 @@ class LeaseWorld:
     def _pass_time(self) -> None:
         self._seconds += self._lots.uniform(0, self._tick_s)
 
-    def _enter(self) -> None:
-        life = len(self._all) + 1
+    def _come(self) -> None:
+        """A process comes for the place, and says hello."""
         here, there = self._side(WORKER_LIMITS), self._side(VIGILANCE.limits)
         lease = Lease(VIGILANCE)
         lease.begin(here.end)
-        self._current = tenant = Tenant(life, here, there, lease)
-        self._tenants.enter(PLACE, there.end)
-        self._all.append(tenant)
+        self._all.append(Tenant(len(self._all) + 1, here, there, lease, self._seconds))
+        self._happened("came", f"{self._all[-1]} says hello")
+
+    def _enter(self, tenant: Tenant) -> None:
+        with tenant.there.end.heart.hearing():
+            tenant.is_in, self._current = True, tenant
+        self._tenants.enter(PLACE, tenant.there.end)
+        tenant.there.beats_at = self._seconds
         self._happened("entered", f"{tenant} has the place")
+
+    def _be_welcomed(self, tenant: Tenant) -> None:
+        """Its hello has been heard: what it says from then on may count."""
+        tenant.is_welcome, tenant.here.beats_at = True, self._seconds
+        tenant.here.end.heart.met(tenant.hello_at if self._rules.l1_lease_runs_from_the_beat else self._seconds)
+        self._happened("welcomed", f"{tenant} knows that it has the place")
 
     def _side(self, limits: ChannelLimits) -> Side:
         end = ChannelEnd("the other", WorkerLost, lambda: None, limits)
@@ -244,7 +268,7 @@ class LeaseWorld:
             self.counters["kept_silent"] += 1
             return
         self._happened("spoken", f"{tenant} speaks")
-        if any(other.life > tenant.life for other in self._all):
+        if any(other.is_in and other.life > tenant.life for other in self._all):
             raise Violated(f"{tenant} speaks, and has been replaced\n" + "\n".join(self.trace[-60:]))
         self.counters["spoken_after_its_loss"] += tenant is not self._current
 

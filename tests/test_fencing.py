@@ -138,6 +138,15 @@ def test_l1_a_worker_has_a_lease_as_long_as_its_coordinator_is_there(place: Plac
     assert not lease.wait(SECONDS_MAX)
 
 
+def test_l1_a_worker_has_a_lease_as_soon_as_it_is_welcome(place: Place) -> None:
+    """Its first word to a peer, with which keys move, waits for no beat."""
+    lease = Lease(QUICK)
+    end, _ = place.enter(1)
+    lease.begin(end)
+    assert lease.wait(0)
+    end.close()
+
+
 def test_l2_who_comes_for_a_place_puts_out_who_is_there(place: Place) -> None:
     _, ear = place.enter(1)
     end, _ = place.enter(2)

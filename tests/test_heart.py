@@ -64,6 +64,17 @@ def test_l1_what_waits_for_a_process_that_was_stopped_renews_nothing(heart: Hear
     assert heart.is_confirmed(1)
 
 
+def test_l1_the_hello_counts_from_when_it_was_said(heart: Heart, clock: Clock) -> None:
+    said_at = clock.seconds
+    clock.seconds += 5  # the welcome took its time
+    heart.met(said_at)
+    assert not heart.is_confirmed(5)
+    assert heart.is_confirmed(6)
+    heart.beat()
+    hear(heart, beat=1, heard=1)
+    assert heart.is_confirmed(1)
+
+
 def test_news_of_an_older_beat_takes_nothing_back(heart: Heart, clock: Clock) -> None:
     heart.beat()
     clock.seconds += 10

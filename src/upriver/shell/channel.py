@@ -29,7 +29,7 @@ import pyarrow as pa
 
 from upriver.errors import ClusterError, ProtocolError, UpriverError, WaitTimeout, WorkerLost
 from upriver.shell.flight import GOODBYE_S_MAX, ExchangeCall
-from upriver.shell.heart import PING, Heart
+from upriver.shell.heart import PING, Heart, now
 from upriver.shell.outbox import Full, Outbox, Shut
 from upriver.shell.pieces import PIECE, Joiner, in_pieces
 from upriver.shell.remote import Connection, Remote, brief, end_exchange
@@ -284,6 +284,7 @@ class _ClientSide:
     end: ChannelEnd
 
     def run(self, hello: Message, receiver: Receiver, welcomed: "Future[ChannelEnd]") -> None:
+        said_at = now()
         try:
             self._be_welcomed(hello)
         except UpriverError as error:
@@ -295,6 +296,7 @@ class _ClientSide:
             self._finish()
             return
         atexit.register(self._leave)
+        self.end.heart.met(said_at)
         welcomed.set_result(self.end)
         chunks = self._chunks()
         self.end.run(_Wire(chunks, self.writer.write_metadata, self.writer.done_writing, self._finish), receiver)

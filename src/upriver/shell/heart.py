@@ -94,6 +94,12 @@ class Heart:
 
     # What a lease rests on
 
+    def met(self, said_at: float) -> None:
+        """The other has heard what we said at that time, by our clock, before anything was beaten."""
+        with self._changed:
+            self._confirmed_at = said_at
+            self._changed.notify_all()
+
     def is_confirmed(self, within_s: float) -> bool:
         """Whether the other is known to have heard something that we have said at most so many seconds ago."""
         return not self._is_over and self._clock() < self._confirmed_at + within_s

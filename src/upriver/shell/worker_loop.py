@@ -73,6 +73,7 @@ from upriver.shell.checkpoint_writer import CheckpointWriter
 from upriver.shell.checkpoints import read_state
 from upriver.shell.chores import Chores
 from upriver.shell.held_snapshots import HeldSnapshots
+from upriver.shell.inbox import Inbox
 from upriver.shell.lake import Lake
 from upriver.shell.lookup import Answered
 from upriver.shell.mover import Mover
@@ -118,7 +119,7 @@ class WorkerLoop:
         self._report: Callable[[FromWorker], None] = _nobody_listens
         self._meet: Callable[[Meet], None] = _nobody_listens
         self._peers: PeerChannels | None = None
-        self._inbox: queue.SimpleQueue[WorkerEvent] = queue.SimpleQueue()
+        self._inbox = Inbox()
         self._reading: Iterator[WorkerEvent] = iter(())
         self._is_reading = False
         self._vnodes = 0
@@ -179,7 +180,7 @@ class WorkerLoop:
             raise _retired()
         hashes = hash64(keys.columns, keys.num_rows)
         epoch = Epoch(at_least or 0)
-        self._inbox.put(
+        self._inbox.ask(
             LookupAsked(ticket=ticket, view=view, keys=keys, hash64=hashes, at_least=epoch, together=together)
         )
         try:
@@ -207,8 +208,10 @@ class WorkerLoop:
                 self._turn()
                 if self._is_reading and not self._stopped:
                     self._step(next(self._reading))
+                    self._answer_first()
                 if self._machine.can_move and not self._mover.rest_s():
                     self._take(TimeToMove(keys_max=self._mover.keys))
+                    self._answer_first()
                 self._chores.do()
                 peers.flush()
         except Exception as error:  # whatever it is, nobody shall wait for this worker in vain
@@ -229,15 +232,25 @@ class WorkerLoop:
             if time.perf_counter() > ends_at:
                 return
             try:
-                if taken or self._is_reading or self._chores.are_due:
-                    event = self._inbox.get_nowait()
-                else:
-                    event = self._inbox.get(timeout=self._mover.rest_s() if self._machine.can_move else None)
+                event = self._inbox.next(0 if taken else self._spare_s())
             except queue.Empty:
                 return
             if not taken:
                 ends_at = time.perf_counter() + INBOX_TURN_S
-            self._take(event)
+            self._answer_first()
+            if event is not None:
+                self._take(event)
+
+    def _spare_s(self) -> float | None:
+        """Seconds for which there is nothing to do; ``None``: until something comes."""
+        if self._is_reading or self._chores.are_due:
+            return 0
+        return self._mover.rest_s() if self._machine.can_move else None
+
+    def _answer_first(self) -> None:
+        """Take the lookups that wait."""
+        for lookup in self._inbox.lookups():
+            self._take(lookup)
 
     def _take(self, event: WorkerEvent) -> None:
         """Step by an event, and keep the time of what a migration costs."""
