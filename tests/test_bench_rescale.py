@@ -40,6 +40,7 @@ from upriver.bench.rescale_spark import PARTS, StatefulQuery
 from upriver.errors import ClusterError
 from upriver.hashing import hash64
 from upriver.ids import VnodeId
+from upriver.machines.strategies import Strategy
 from upriver.shell.routing import ViewRoute
 from upriver.vnodes import vnodes_of
 
@@ -300,6 +301,13 @@ def test_the_picture_has_a_line_for_each_and_comes_out_the_same_again(
     assert all(f">{text}<" in written[0] for text in ("icadd", "restart", "4 to 2 workers"))
     assert ("repartition" in written[0]) == (pauses is not None)
     assert "dc:date" not in written[0]
+
+
+def test_every_strategy_has_a_line(tmp_path: Path) -> None:
+    lines = {str(strategy): LINES["icadd"] for strategy in Strategy}
+    draw_rescale(tmp_path / "all.svg", ("up", "down"), lines, (4321.5, 1234.0), 1000)
+    drawn = (tmp_path / "all.svg").read_text()
+    assert [strategy for strategy in Strategy if f">{strategy}<" not in drawn] == []
 
 
 def test_the_trade_off_is_drawn(tmp_path: Path) -> None:

@@ -12,9 +12,11 @@ from typing import Any
 from upriver.bench.rescale_figures import BIN_S, Trace
 from upriver.errors import UserError
 
-COLOURS: Mapping[str, str] = {
+COLOURS: Mapping[str, str] = {  # of every strategy, and of Spark
     "icadd": "#0b7a75",
     "redistribute": "#d17a00",
+    "lazy": "#8a9a1b",
+    "learner": "#4457c9",
     "restart": "#b3273d",
     "spark": "#555555",
 }
