@@ -24,6 +24,8 @@ from upriver.upquery.cone import Cone
 from upriver.upquery.partial_region import PartialRegion
 from upriver.vnodes import VnodeMap
 
+Stats = Mapping[str, Mapping[str, int]]
+"""By region, as in ``EpochFinished``."""
 BuildRegion = Callable[[DataflowPlan, RegionPlan], Region]
 """Makes an empty region of a view."""
 
@@ -131,6 +133,7 @@ class Following:
     """Bytes that all regions together may take; ``None``: any."""
     is_over_budget: bool = False
     """They take more, and there are keys to be evicted."""
+    _stats: Stats = field(default_factory=dict)
     evictions: deque[Evicting] = field(default_factory=deque)
     """Those that somebody wants and that are not done."""
     uprooted: bool = False
@@ -223,8 +226,20 @@ class Following:
             if share.undo is not None:
                 share.undo.forget()
 
-    def stats(self) -> Mapping[str, Mapping[str, int]]:
-        return {name: share.region.stats() for name, share in self.shares.items()}
+    def stats(self) -> Stats:
+        """Of every region, as it is now."""
+        self._stats = {name: share.region.stats() for name, share in self.shares.items()}
+        return self._stats
+
+    @property
+    def last_stats(self) -> Stats:
+        """As they were last looked at: to look at all regions takes milliseconds."""
+        return self._stats if self._stats.keys() == self.shares.keys() else self.stats()
+
+    def stats_after(self, region: str) -> Stats:
+        """As they are now, if no other region can have changed since."""
+        self._stats = {**self.last_stats, region: self.shares[region].region.stats()}
+        return self._stats
 
     @property
     def cones(self) -> Mapping[str, Cone]:

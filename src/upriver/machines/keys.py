@@ -1,21 +1,16 @@
 """A worker's partial regions: answers of upqueries, and evictions; ``docs/design/partial.md``."""
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from upriver.errors import BudgetExceeded, IllegalEvent, RowError
 from upriver.machines.cones import fetch, work_on
 from upriver.machines.epochs import finish_epoch
-from upriver.machines.following import Evicting, Following
+from upriver.machines.following import Evicting, Following, Stats
 from upriver.machines.lookups import begin_upquery, refuse_those_of
 from upriver.machines.messages import Counted, Evict, Evicted
 from upriver.machines.routes import ask_again
 from upriver.machines.worker_events import KeysRead, RowsFetched, TimeToEvict
 from upriver.upquery.partial_region import PartialRegion
-
-Stats = Mapping[str, Mapping[str, int]]
-"""By region, as in ``EpochFinished``."""
 
 
 def keys_read(phase: Following, event: KeysRead) -> None:
@@ -32,7 +27,7 @@ def keys_read(phase: Following, event: KeysRead) -> None:
     for unanswered in left_open:
         why = RowError(f"view {event.region!r}: {unanswered.error}")
         refuse_those_of(phase, event.region, unanswered.keys, why)
-    phase.say(Counted(stats=phase.stats()))
+    phase.say(Counted(stats=phase.stats_after(event.region)))
     begin_upquery(phase, event.region)
     ask_again(phase)
 
@@ -50,7 +45,7 @@ def rows_fetched(phase: Following, event: RowsFetched) -> None:
         return
     for unanswered in cone.unanswered():
         refuse_those_of(phase, event.view, unanswered.keys, RowError(f"view {event.view!r}: {unanswered.error}"))
-    phase.say(Counted(stats=phase.stats()))
+    phase.say(Counted(stats=phase.stats_after(event.view)))
     work_on(phase, event.view, cone)
     finish_epoch(phase)  # who waits is told of the epoch that the cone has come to
     ask_again(phase)
@@ -92,12 +87,14 @@ def _end_evictions(phase: Following) -> None:
 
 def _evict_oldest(phase: Following, keys_max: int) -> None:
     """Of all partial regions, the one that takes the most memory forgets some keys; if it cannot, all must stay."""
-    regions = {name: share.partial for name, share in phase.shares.items() if share.partial is not None}
+    stats = phase.last_stats
+    partial = {name: share.partial for name, share in phase.shares.items() if share.partial is not None}
     evicted = 0
-    if regions:
-        name, partial = max(regions.items(), key=lambda item: item[1].stats()["live_bytes"])
-        evicted = partial.evict_oldest(keys_max, [w.question.hash64 for w in phase.waiting if w.view == name])
-    stats = phase.stats()
+    if partial:
+        name = max(partial, key=lambda region: stats[region]["live_bytes"])
+        waiting = [w.question.hash64 for w in phase.waiting if w.view == name]
+        evicted = partial[name].evict_oldest(keys_max, waiting)
+        stats = phase.stats_after(name)
     phase.is_over_budget = evicted > 0 and phase.memory_budget is not None and _is_over(stats, phase.memory_budget)
     if not phase.is_over_budget:
         phase.say(Counted(stats=stats))
@@ -106,7 +103,7 @@ def _evict_oldest(phase: Following, keys_max: int) -> None:
 def weigh(phase: Following) -> None:
     """See whether memory is to be given back. Raises BudgetExceeded if what cannot be takes more than there is."""
     if phase.memory_budget is not None:
-        stats = phase.stats()
+        stats = phase.last_stats
         _check_full(phase, stats, phase.memory_budget)
         phase.is_over_budget = _is_over(stats, phase.memory_budget)
 

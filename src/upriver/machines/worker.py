@@ -224,6 +224,7 @@ def _lookup(phase: Following, event: LookupAsked) -> None:
 
 def _all_state_read(phase: Following, event: AllStateRead) -> None:
     all_state_read(phase, event)
+    phase.stats()  # for who weighs
     take_snapshots(phase)
     ask_again(phase)
     read_next(phase)

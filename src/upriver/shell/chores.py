@@ -14,6 +14,8 @@ COPY_BUDGET_S = 0.005
 EVICTION_AIM_SHARE = 0.75
 """Of that time: half a millisecond goes by whatever a slice's keys, and with few of them evictions would fall behind
 what lookups fill."""
+EVICTED_KEYS_MIN = 32
+"""Keys of one slice, however long the last one took: with fewer, there would hardly be an end."""
 
 Step = Callable[[TimeToCopy | TimeToEvict | TimeToFeed], None]
 
@@ -38,7 +40,8 @@ class Chores:
     def do(self) -> None:
         """Do a slice of each thing that there is to do."""
         if self._machine.must_evict:
-            self._timed(TimeToEvict(keys_max=self._evictor.keys), self._evictor)
+            keys = max(EVICTED_KEYS_MIN, self._evictor.keys)
+            self._timed(TimeToEvict(keys_max=keys), self._evictor)
         if self._machine.can_copy and self._has_room():
             self._timed(TimeToCopy(keys_max=self._copier.keys), self._copier)
         if self._machine.can_feed:
