@@ -136,6 +136,8 @@ class Following:
     _stats: Stats = field(default_factory=dict)
     evictions: deque[Evicting] = field(default_factory=deque)
     """Those that somebody wants and that are not done."""
+    evicted: int = 0
+    """Keys that the last slice of an eviction was about."""
     uprooted: bool = False
     """Some of them wait for keys that will be present elsewhere."""
     is_restoring: bool = False

@@ -73,10 +73,11 @@ def time_to_evict(phase: Following, event: TimeToEvict) -> None:
 def _evict_wanted(phase: Following, wish: Evicting, keys_max: int) -> None:
     """Lookups that wait ask for theirs again."""
     share = phase.shares.get(wish.view)
+    keys, wish.left = wish.left[:keys_max], wish.left[keys_max:]
+    phase.evicted = len(keys)
     if share is not None and share.partial is not None:
-        share.partial.evict(wish.left[:keys_max])
+        share.partial.evict(keys)
         ask_again(phase)
-    wish.left = wish.left[keys_max:]
     _end_evictions(phase)
 
 
@@ -87,15 +88,15 @@ def _end_evictions(phase: Following) -> None:
 
 def _evict_oldest(phase: Following, keys_max: int) -> None:
     """Of all partial regions, the one that takes the most memory forgets some keys; if it cannot, all must stay."""
-    stats = phase.last_stats
+    stats, phase.evicted = phase.last_stats, 0
     partial = {name: share.partial for name, share in phase.shares.items() if share.partial is not None}
-    evicted = 0
     if partial:
         name = max(partial, key=lambda region: stats[region]["live_bytes"])
         waiting = [w.question.hash64 for w in phase.waiting if w.view == name]
-        evicted = partial[name].evict_oldest(keys_max, waiting)
+        phase.evicted = partial[name].evict_oldest(keys_max, waiting)
         stats = phase.stats_after(name)
-    phase.is_over_budget = evicted > 0 and phase.memory_budget is not None and _is_over(stats, phase.memory_budget)
+    is_over = phase.memory_budget is not None and _is_over(stats, phase.memory_budget)
+    phase.is_over_budget = is_over and phase.evicted > 0
     if not phase.is_over_budget:
         phase.say(Counted(stats=stats))
 

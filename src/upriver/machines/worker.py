@@ -151,6 +151,11 @@ class WorkerMachine:
         some back."""
         return isinstance(self.phase, Following) and (self.phase.is_over_budget or bool(self.phase.evictions))
 
+    @property
+    def evicted(self) -> int:
+        """Keys that the last ``TimeToEvict`` was about: fewer than it allows, if no others were to go."""
+        return self.phase.evicted if isinstance(self.phase, Following) else 0
+
     def step(self, event: WorkerEvent) -> list[WorkerAction]:
         """Advance by one event. Raises IllegalEvent when the phase does not allow it, RowError for a bad row,
         BudgetExceeded."""

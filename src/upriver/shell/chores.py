@@ -41,13 +41,18 @@ class Chores:
         """Do a slice of each thing that there is to do."""
         if self._machine.must_evict:
             keys = max(EVICTED_KEYS_MIN, self._evictor.keys)
-            self._timed(TimeToEvict(keys_max=keys), self._evictor)
+            seconds = self._timed(TimeToEvict(keys_max=keys))
+            self._evictor.took(self._machine.evicted, seconds)
         if self._machine.can_copy and self._has_room():
-            self._timed(TimeToCopy(keys_max=self._copier.keys), self._copier)
+            keys = self._copier.keys
+            self._copier.took(keys, self._timed(TimeToCopy(keys_max=keys)))
         if self._machine.can_feed:
-            self._timed(TimeToFeed(keys_max=self._feeder.keys), self._feeder)
+            keys = self._feeder.keys
+            self._feeder.took(keys, self._timed(TimeToFeed(keys_max=keys)))
 
-    def _timed(self, event: TimeToCopy | TimeToEvict | TimeToFeed, pace: Pace) -> None:
-        began = time.thread_time()  # by the clock it takes longer on a busy machine, but no less with fewer keys
+    def _timed(self, event: TimeToCopy | TimeToEvict | TimeToFeed) -> float:
+        """Step, and return the seconds of processor time: by the clock it takes longer on a busy machine, but no less
+        with fewer keys."""
+        began = time.thread_time()
         self._step(event)
-        pace.took(event.keys_max, time.thread_time() - began)
+        return time.thread_time() - began
