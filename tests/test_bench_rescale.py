@@ -304,10 +304,8 @@ def test_the_picture_has_a_line_for_each_and_comes_out_the_same_again(
 
 
 def test_every_strategy_has_a_line(tmp_path: Path) -> None:
-    lines = {str(strategy): LINES["icadd"] for strategy in Strategy}
-    draw_rescale(tmp_path / "all.svg", ("up", "down"), lines, (4321.5, 1234.0), 1000)
-    drawn = (tmp_path / "all.svg").read_text()
-    assert [strategy for strategy in Strategy if f">{strategy}<" not in drawn] == []
+    draw_rescale(tmp_path / "all.svg", ("up", "down"), dict.fromkeys(Strategy, LINES["icadd"]), None, 1000)
+    assert all(f">{strategy}<" in (tmp_path / "all.svg").read_text() for strategy in Strategy)
 
 
 def test_the_trade_off_is_drawn(tmp_path: Path) -> None:
