@@ -313,8 +313,7 @@ def test_the_trade_off_is_drawn(tmp_path: Path) -> None:
     assert [point["keys_max"] for point in points] == [1, 100, None]
     draw_batching(tmp_path / "batching.svg", points, 1000)
     drawn = (tmp_path / "batching.svg").read_text()
-    assert "seconds of the rescale (1,000 keys)" in drawn
-    assert ">longest<" in drawn
+    assert all(text in drawn for text in ("seconds of the rescale (1,000 keys)", ">longest<"))
 
 
 # The command -----------------------------------------------------------------------------------------------------
