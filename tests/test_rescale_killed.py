@@ -48,7 +48,9 @@ class River:
         return len(self.app.status()["workers"])
 
     def address(self, worker: int) -> str | None:
-        return self.app.status()["workers"][worker]["address"]
+        """``None`` if nobody is in the place. A place that is to join is told of only while somebody is in it."""
+        addresses = {there["worker"]: there["address"] for there in self.app.status()["workers"]}
+        return addresses.get(worker)
 
     def process(self, worker: int) -> int:
         address = self.address(worker)
