@@ -6,10 +6,11 @@ as you like. Messages of one channel arrive in order.
 """
 
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
+from typing import Any
 
 from upriver.errors import WorkerLost
 from upriver.ids import WorkerId
@@ -17,6 +18,7 @@ from upriver.shell.channel import ChannelEnd, ChannelLimits
 from upriver.shell.fencing import SILENCE_S_MIN, Lease, Tenants, Vigilance
 from upriver.shell.heart import Heart
 from upriver.shell.wire import Message
+from upriver.sim.checkers import Violated
 
 PLACE = WorkerId(0)
 VIGILANCE = Vigilance(SILENCE_S_MIN)
@@ -26,8 +28,7 @@ HEALING_S = 40 * SILENCE_S_MIN
 """After the last fault somebody speaks within these."""
 
 
-class Violated(AssertionError):
-    """A rule was broken."""
+Move = Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +39,13 @@ class Rules:
     l1_lease_runs_from_the_beat: bool = True
     l2_waits_for_the_lease: bool = True
     l3_who_is_given_up_is_not_heard: bool = True
+    l5_standbys_wait_for_the_lease: bool = True
 
 
 class _HeartByNews(Heart):
     """Takes what is told it for as new as the telling."""
 
-    def pinged(self, fields: dict[str, int]) -> None:  # type: ignore[override]
+    def pinged(self, fields: Mapping[str, Any]) -> None:
         super().pinged(fields)
         self._confirmed_at = self._clock()
 
@@ -56,6 +58,10 @@ class Side:
     beats_at: float
     coming: deque[Message | None] = field(default_factory=deque)
     is_over: bool = False
+
+    def beat(self, seconds: float) -> Message:
+        self.beats_at = seconds + self.end.limits.ping_s
+        return self.end.heart.beat()
 
     def finish(self) -> None:
         self.is_over = True
@@ -102,6 +108,10 @@ class LeaseWorld:
         self._tenants = Tenants(VIGILANCE, self._clock)
         self._all: list[Tenant] = []
         self._current: Tenant | None = None
+        self._lost: tuple[Tenant, float] | None = None
+        """Whose keys standbys are to take over, and when they may; ``None`` when they have, or somebody has come."""
+        self._replaced = 0
+        """The life up to which others have the keys."""
 
     def _clock(self) -> float:
         return self._seconds
@@ -114,19 +124,23 @@ class LeaseWorld:
         spoken, until = self.counters["spoken"], self._seconds + HEALING_S
         while self.counters["spoken"] == spoken:
             if self._seconds > until:
-                raise Violated(f"nobody has spoken for {HEALING_S} s, and nothing is wrong any more")
+                raise Violated(
+                    "somebody_speaks_in_the_end", f"nobody has for {HEALING_S} s, and nothing is wrong any more"
+                )
             self._step()
 
     def _step(self) -> None:
         moves = self._moves()
         self._lots.choices([what for _, what in moves], [weight for weight, _ in moves])[0]()
 
-    def _moves(self) -> list[tuple[float, Callable[[], None]]]:
-        moves: list[tuple[float, Callable[[], None]]] = [(2.0, self._pass_time)]
+    def _moves(self) -> list[tuple[float, Move]]:
+        moves: list[tuple[float, Move]] = [(2.0, self._pass_time)]
         if self._coordinator_runs:
             comer = next((tenant for tenant in self._all if not tenant.is_in and not tenant.is_dead), None)
             if comer is not None and self._current is None and self._tenants.free_in(PLACE) == 0:
                 moves.append((1.0, partial(self._enter, comer)))
+            if self._lost is not None and self._seconds >= self._lost[1]:
+                moves.append((2.0, self._take_over))
             moves += [move for tenant in self._all for move in self._moves_there(tenant)]
         if all(tenant.is_in or tenant.is_dead for tenant in self._all):
             moves.append((1.0, self._come))
@@ -134,31 +148,30 @@ class LeaseWorld:
             moves += self._moves_here(tenant)
         return moves if self._is_calm else moves + self._faults()
 
-    def _moves_there(self, tenant: Tenant) -> list[tuple[float, Callable[[], None]]]:
+    def _moves_there(self, tenant: Tenant) -> list[tuple[float, Move]]:
         """What the coordinator can do about a tenant."""
         if not tenant.is_in:
             return []
-        side, moves = tenant.there, list[tuple[float, Callable[[], None]]]()
-        if side.coming and not side.is_over:
-            moves.append((4.0, partial(self._hear_there, tenant)))
-        if self._seconds >= side.beats_at and not side.is_over:
-            moves.append((4.0, partial(self._beat_there, tenant)))
-        return moves
+        return self._channel_moves(tenant.there, partial(self._hear_there, tenant), partial(self._beat_there, tenant))
 
-    def _moves_here(self, tenant: Tenant) -> list[tuple[float, Callable[[], None]]]:
+    def _moves_here(self, tenant: Tenant) -> list[tuple[float, Move]]:
         if not tenant.runs or tenant.is_dead or not tenant.is_in:
             return []
         if not tenant.is_welcome:
             return [(1.0, partial(self._be_welcomed, tenant))]
-        side, moves = tenant.here, list[tuple[float, Callable[[], None]]]()
-        moves.append((3.0, partial(self._say if tenant.has_looked else self._look, tenant)))
+        speak = partial(self._say if tenant.has_looked else self._look, tenant)
+        hear, beat = partial(self._hear, tenant.here), partial(self._beat_here, tenant)
+        return [(3.0, speak), *self._channel_moves(tenant.here, hear, beat)]
+
+    def _channel_moves(self, side: Side, hear: Move, beat: Move) -> list[tuple[float, Move]]:
+        moves: list[tuple[float, Move]] = []
         if side.coming and not side.is_over:
-            moves.append((4.0, partial(self._hear_here, tenant)))
+            moves.append((4.0, hear))
         if self._seconds >= side.beats_at and not side.is_over:
-            moves.append((4.0, partial(self._beat_here, tenant)))
+            moves.append((4.0, beat))
         return moves
 
-    def _faults(self) -> list[tuple[float, Callable[[], None]]]:
+    def _faults(self) -> list[tuple[float, Move]]:
         pace = self._pace
         faults = [(pace["driver"] / 60, self._stop_or_go_on)]
         for tenant in self._all:
@@ -190,7 +203,8 @@ class LeaseWorld:
 
     def _enter(self, tenant: Tenant) -> None:
         with tenant.there.end.heart.hearing():
-            tenant.is_in, self._current = True, tenant
+            tenant.is_in, self._current, self._lost = True, tenant, None
+        self._replaced = tenant.life - 1
         self._tenants.enter(PLACE, tenant.there.end)
         tenant.there.beats_at = self._seconds
         self._happened("entered", f"{tenant} has the place")
@@ -207,26 +221,19 @@ class LeaseWorld:
         return Side(end, self._seconds)
 
     def _beat_there(self, tenant: Tenant) -> None:
-        side = tenant.there
-        ping = side.end.heart.beat()
-        side.beats_at = self._seconds + side.end.limits.ping_s
-        if side.end.is_silent and tenant is self._current:
+        ping = tenant.there.beat(self._seconds)
+        if tenant.there.end.is_silent and tenant is self._current:
             self._put_out(tenant, "it has been silent")
         else:
             tenant.here.coming.append(ping)
 
     def _beat_here(self, tenant: Tenant) -> None:
-        side = tenant.here
-        ping = side.end.heart.beat()
-        side.beats_at = self._seconds + side.end.limits.ping_s
-        if side.end.is_silent:
+        ping = tenant.here.beat(self._seconds)
+        if tenant.here.end.is_silent:
             self._happened("ends", f"{tenant} gives its coordinator up")
             self._break(tenant)
         else:
             tenant.there.coming.append(ping)
-
-    def _hear_here(self, tenant: Tenant) -> None:
-        self._hear(tenant.here)
 
     def _hear_there(self, tenant: Tenant) -> None:
         self._hear(tenant.there)
@@ -246,9 +253,18 @@ class LeaseWorld:
         self._happened("given_up", f"{tenant} is given up: {why}")
         self._current = None
         self._tenants.leave(PLACE, tenant.there.end, is_silenced=not self._rules.l2_waits_for_the_lease)
+        free_in = self._tenants.free_in(PLACE) if self._rules.l5_standbys_wait_for_the_lease else 0.0
+        self._lost = tenant, self._seconds + free_in
         if self._rules.l3_who_is_given_up_is_not_heard:
             self._break(tenant)
             tenant.there.finish()
+
+    def _take_over(self) -> None:
+        """Standbys have the keys of who was lost, until another comes for the place."""
+        assert self._lost is not None
+        (tenant, _), self._lost = self._lost, None
+        self._replaced = tenant.life
+        self._happened("taken_over", f"standbys take over from {tenant}")
 
     def _break(self, tenant: Tenant) -> None:
         """The connection is gone: of what was said last, a part is lost, and both will see."""
@@ -268,8 +284,9 @@ class LeaseWorld:
             self.counters["kept_silent"] += 1
             return
         self._happened("spoken", f"{tenant} speaks")
-        if any(other.is_in and other.life > tenant.life for other in self._all):
-            raise Violated(f"{tenant} speaks, and has been replaced\n" + "\n".join(self.trace[-60:]))
+        if tenant.life <= self._replaced:
+            told = "\n".join([f"{tenant} speaks, and has been replaced", *self.trace[-60:]])
+            raise Violated("nobody_speaks_for_a_place_that_others_have", told)
         self.counters["spoken_after_its_loss"] += tenant is not self._current
 
     # Faults

@@ -134,6 +134,7 @@ class Following:
     is_over_budget: bool = False
     """They take more, and there are keys to be evicted."""
     _stats: Stats = field(default_factory=dict)
+    """What regions have said of themselves last."""
     evictions: deque[Evicting] = field(default_factory=deque)
     """Those that somebody wants and that are not done."""
     evicted: int = 0

@@ -35,4 +35,4 @@ class Inbox:
     def next(self, seconds: float | None) -> WorkerEvent | None:
         """Take the next event; wait for it at most so long, or, with ``None``, until it comes. ``None``: only lookups
         have come. Raises queue.Empty."""
-        return self._events.get(timeout=seconds) if seconds != 0 else self._events.get_nowait()
+        return self._events.get(timeout=seconds)
