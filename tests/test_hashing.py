@@ -110,8 +110,9 @@ def key_column(draw: st.DrawFn, rows: int) -> pa.Array:
 
 
 def key_columns() -> st.SearchStrategy[list[pa.Array]]:
-    """One to four columns of any types, of one length."""
-    return st.integers(0, 12).flatmap(lambda rows: st.lists(key_column(rows), min_size=1, max_size=4))
+    """One to four columns of any types, of one length: few rows, which the library hashes, or more."""
+    counts = st.integers(0, 8) | st.integers(17, 24)
+    return counts.flatmap(lambda rows: st.lists(key_column(rows), min_size=1, max_size=4))
 
 
 def redressed(column: pa.Array) -> list[pa.Array | pa.ChunkedArray]:
@@ -164,7 +165,8 @@ def hashed_one_by_one(columns: Sequence[pa.Array]) -> list[int]:
 
 @pytest.mark.parametrize(("value", "type", "expected"), GOLDEN, ids=lambda part: str(part)[:20])
 def test_golden_vector(value: Any, type: pa.DataType, expected: int) -> None:
-    assert hash64([pa.array([value], type)]).tolist() == [expected]
+    for rows in (1, 100):  # few rows and many are hashed in two ways
+        assert hash64([pa.array([value] * rows, type)]).tolist() == [expected] * rows
 
 
 def test_golden_vectors_of_several_columns() -> None:

@@ -6,6 +6,8 @@ as numpy's is on uint64 arrays. The result for a row is XXH64 of the row's bytes
 The algorithm and the constants are those of the xxHash specification.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 import xxhash
@@ -27,6 +29,8 @@ _LANE_TURNS = (1, 7, 12, 18)
 
 _LIBRARY_BYTES_MIN = 256
 """Rows of at least so many bytes are hashed one by one: with so many rounds that costs less."""
+_FEW_ROWS = 16
+"""So few rows are hashed one by one: calls of numpy have a cost of their own."""
 
 
 def hash_ints(seeds: Hashes, values: npt.NDArray[np.int32] | npt.NDArray[np.uint32]) -> Hashes:
@@ -37,6 +41,8 @@ def hash_ints(seeds: Hashes, values: npt.NDArray[np.int32] | npt.NDArray[np.uint
 
 def hash_longs(seeds: Hashes, values: npt.NDArray[np.int64] | Hashes) -> Hashes:
     """Hash the eight bytes of each value."""
+    if len(values) <= _FEW_ROWS:
+        return _one_by_one(seeds, [value.tobytes() for value in values])
     return _avalanche(_with_word(seeds + (_PRIME_5 + np.uint64(8)), values.view(np.uint64)))
 
 
@@ -47,14 +53,22 @@ def hash_bytes(
     lengths: npt.NDArray[np.int64],
 ) -> Hashes:
     """Hash ``data[starts[i] : starts[i] + lengths[i]]`` for each row i; rows may overlap and be empty."""
+    if len(seeds) <= _FEW_ROWS:
+        spans = zip(starts.tolist(), lengths.tolist(), strict=True)
+        return _one_by_one(seeds, [data[start : start + length].tobytes() for start, length in spans])
     long_rows = np.flatnonzero(lengths >= _LIBRARY_BYTES_MIN)
     if not long_rows.size:
         return _hash_short(seeds, data, starts, lengths)
     hashes = _hash_short(seeds, data, starts, np.where(lengths < _LIBRARY_BYTES_MIN, lengths, 0))
-    for row in long_rows:
-        text = data[starts[row] : starts[row] + lengths[row]].tobytes()
-        hashes[row] = xxhash.xxh64_intdigest(text, int(seeds[row]))
+    texts = [data[starts[row] : starts[row] + lengths[row]].tobytes() for row in long_rows]
+    hashes[long_rows] = _one_by_one(seeds[long_rows], texts)
     return hashes
+
+
+def _one_by_one(seeds: Hashes, rows: Sequence[bytes]) -> Hashes:
+    """Hash each row's bytes with the library."""
+    hashes = [xxhash.xxh64_intdigest(row, seed) for row, seed in zip(rows, seeds.tolist(), strict=True)]
+    return np.array(hashes, np.uint64)
 
 
 def _hash_short(

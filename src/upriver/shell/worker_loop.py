@@ -1,28 +1,30 @@
 """The worker's event loop: one thread that feeds the worker machine and carries out what it says.
 
-Lookups come in on the server's threads and wait there for the loop. While an epoch is being read, the loop takes
-from its inbox and from the lake in turn, so that neither lookups nor epochs starve; keys are moved when there is time,
-a step after each turn.
+While an epoch is being read, the loop takes from its inbox and from the lake in turn, so that neither lookups nor
+epochs starve; keys are moved when there is time, a step after each turn.
+
+Lookups come in on the server's threads. While the loop waits for something to do, such a thread feeds the machine
+itself, and nobody has to be woken for it; otherwise its lookup waits in the inbox. Whoever feeds the machine has the
+floor, and only one thread has it at a time.
 """
 
 import itertools
 import math
 import queue
 import secrets
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Protocol, assert_never
 
 import pyarrow as pa
 
-from upriver.dataflow.batch import Batch
-from upriver.dataflow.plan import TableSpec
 from upriver.dataflow.provenance import lake_edges
 from upriver.errors import ClusterError, ProtocolError, UpriverError, WaitTimeout, WrongOwner
 from upriver.hashing import hash64
-from upriver.ids import Channel, Epoch, WorkerId
+from upriver.ids import Epoch, WorkerId
 from upriver.machines.messages import (
     Assign,
     CloseInput,
@@ -39,9 +41,7 @@ from upriver.machines.peers import Envelope
 from upriver.machines.standby_messages import Resume
 from upriver.machines.worker import WorkerMachine
 from upriver.machines.worker_events import (
-    AllStateRead,
     Answer,
-    EpochRead,
     FetchRows,
     ForgetSnapshot,
     ForgetState,
@@ -56,12 +56,10 @@ from upriver.machines.worker_events import (
     ReadState,
     Refuse,
     Report,
-    RowsRead,
     SealState,
     SendPeer,
     SetRowsAside,
     StateNotWritten,
-    StateRead,
     StateWritten,
     Stop,
     TimeToMove,
@@ -70,13 +68,13 @@ from upriver.machines.worker_events import (
     WriteState,
 )
 from upriver.shell.checkpoint_writer import CheckpointWriter
-from upriver.shell.checkpoints import read_state
 from upriver.shell.chores import Chores
 from upriver.shell.held_snapshots import HeldSnapshots
 from upriver.shell.inbox import Inbox
 from upriver.shell.lake import Lake
 from upriver.shell.lookup import Answered
 from upriver.shell.mover import Mover
+from upriver.shell.reading import Reading
 from upriver.shell.rejected import Rejected
 from upriver.shell.upquery_reader import UpqueryReader
 from upriver.state.checkpoint import StateFile
@@ -120,12 +118,13 @@ class WorkerLoop:
         self._meet: Callable[[Meet], None] = _nobody_listens
         self._peers: PeerChannels | None = None
         self._inbox = Inbox()
-        self._reading: Iterator[WorkerEvent] = iter(())
-        self._is_reading = False
-        self._vnodes = 0
-        """The lake's."""
+        self._floor = threading.Lock()
+        """Whoever has it may feed the machine: the loop, unless it waits for something to do."""
+        self._floor.acquire()
+        self._is_resting = False
+        """The loop waits for something to do. Once it has been woken, nobody else takes the floor."""
+        self._reading = Reading(lake)
         self._serve_from = Epoch(0)
-        self._tables: dict[Channel, TableSpec] = {}
         self._rejected: dict[str, Rejected] = {}
         """By table."""
         # Peers that answer late know a lookup by its ticket alone: no two processes may use the same ones.
@@ -180,9 +179,7 @@ class WorkerLoop:
             raise _retired()
         hashes = hash64(keys.columns, keys.num_rows)
         epoch = Epoch(at_least or 0)
-        self._inbox.ask(
-            LookupAsked(ticket=ticket, view=view, keys=keys, hash64=hashes, at_least=epoch, together=together)
-        )
+        self._ask(LookupAsked(ticket=ticket, view=view, keys=keys, hash64=hashes, at_least=epoch, together=together))
         try:
             return asker.result(timeout)
         except FutureTimeout as error:
@@ -190,6 +187,22 @@ class WorkerLoop:
             raise WaitTimeout(f"view {view!r}: no answer in {timeout:g} s") from error
         finally:
             self._waiting.pop(ticket, None)
+
+    def _ask(self, lookup: LookupAsked) -> None:
+        """Feed the machine if the loop has nothing to do, else let the lookup wait for it."""
+        if not self._is_resting or not self._floor.acquire(blocking=False):
+            self._inbox.ask(lookup)
+            return
+        assert self._peers is not None  # the loop runs: only it gives the floor away
+        try:
+            self._take(lookup)
+            self._peers.flush()
+            if self._has_work:
+                self._wake()
+        except Exception as error:  # whatever it is, it is the worker's and not the asker's
+            self.fail(error)
+        finally:
+            self._floor.release()
 
     def linger(self, seconds: float) -> None:
         """After ``run``: if the app goes on, wait until the snapshots held here were read, at most that long."""
@@ -206,8 +219,8 @@ class WorkerLoop:
         try:
             while not self._stopped:
                 self._turn()
-                if self._is_reading and not self._stopped:
-                    self._step(next(self._reading))
+                if self._reading.is_on and not self._stopped:
+                    self._step(self._reading.next())
                     self._answer_first()
                 if self._machine.can_move and not self._mover.rest_s():
                     self._take(TimeToMove(keys_max=self._mover.keys))
@@ -232,7 +245,7 @@ class WorkerLoop:
             if time.perf_counter() > ends_at:
                 return
             try:
-                event = self._inbox.next(0 if taken else self._spare_s())
+                event = self._inbox.next(0) if taken or self._has_work else self._wait()
             except queue.Empty:
                 return
             if not taken:
@@ -241,11 +254,22 @@ class WorkerLoop:
             if event is not None:
                 self._take(event)
 
-    def _spare_s(self) -> float | None:
-        """Seconds for which there is nothing to do; ``None``: until something comes."""
-        if self._is_reading or self._chores.are_due:
-            return 0
-        return self._mover.rest_s() if self._machine.can_move else None
+    @property
+    def _has_work(self) -> bool:
+        """Whether there is something to do besides what comes in, and besides moving keys."""
+        return self._reading.is_on or self._chores.are_due
+
+    def _wait(self) -> WorkerEvent | None:
+        """Wait for an event, or until keys are to be moved; who looks something up has the floor meanwhile. Raises
+        queue.Empty."""
+        seconds = self._mover.rest_s() if self._machine.can_move else None
+        self._is_resting = True
+        self._floor.release()
+        try:
+            return self._inbox.next(seconds)
+        finally:
+            self._is_resting = False
+            self._floor.acquire()
 
     def _answer_first(self) -> None:
         """Take the lookups that wait."""
@@ -274,8 +298,6 @@ class WorkerLoop:
             self._assigned(event)
         if isinstance(event, Resume):
             self._resumed(event)
-        if isinstance(event, EpochRead | AllStateRead):
-            self._is_reading = False
         self._leaves |= isinstance(event, CloseInput)
         for action in self._machine.step(event):
             self._carry_out(action)
@@ -285,27 +307,24 @@ class WorkerLoop:
         if record is None:
             raise ProtocolError(f"{self._lake.root}: no app.json, and yet a worker was assigned")
         tables = {table.name: table for table in record.tables}
-        self._tables = {edge.channel: tables[edge.table] for plan in event.plans for edge in lake_edges(plan)}
+        channels = {edge.channel: tables[edge.table] for plan in event.plans for edge in lake_edges(plan)}
+        self._reading.assign(record.vnodes, channels)
         self._rejected = {table.name: Rejected(self._lake, table) for table in record.tables}
-        self._vnodes = record.vnodes
         self._serve_from = event.serve_from
         self.snapshots.forget_all()
         if event.generation:
             self._mover.begins_anew()
-        self._is_reading, self._reading = False, iter(())
 
     def _resumed(self, event: Resume) -> None:
         """What was read of an epoch that is not over will be read again. With no slices left, it is about to retire."""
         self._serve_from = event.serve_from
         self._leaves = not event.reads
-        self._is_reading, self._reading = False, iter(())
+        self._reading.give_up()
 
     def _carry_out(self, action: WorkerAction) -> None:
         match action:
-            case ReadEpoch():
-                self._reading, self._is_reading = self._read(action), True
-            case ReadState():
-                self._reading, self._is_reading = self._restore(action), True
+            case ReadEpoch() | ReadState():
+                self._reading.begin(action)
             case WriteState():
                 self._checkpoints.write(action.checkpoint, action.at, action.region, action.chunk)
             case SealState():
@@ -315,7 +334,7 @@ class WorkerLoop:
             case SetRowsAside(epoch=epoch, aside=aside):
                 self._rejected[aside.table].add(epoch, aside.view, aside.rows, aside.errors)
             case ReadKeys() | FetchRows():
-                self._upqueries.ask(action, self._tables)
+                self._upqueries.ask(action, self._reading.tables)
             case Report():
                 self._report_strain(action.message)
                 self._report(action.message)
@@ -368,25 +387,6 @@ class WorkerLoop:
             asker.set_exception(outcome)
         else:
             asker.set_result(outcome)
-
-    def _restore(self, action: ReadState) -> Iterator[WorkerEvent]:
-        """What checkpoints have for this worker, as events."""
-        for region, vnodes in action.vnodes.items():
-            for chunk in read_state(self._lake, action.chain, region, vnodes, self._vnodes):
-                yield StateRead(region=region, chunk=chunk)
-        yield AllStateRead()
-
-    def _read(self, action: ReadEpoch) -> Iterator[WorkerEvent]:
-        """This worker's slices of an epoch, as events."""
-        vnodes = frozenset(action.vnodes)
-        manifest = self._lake.manifest(action.epoch)
-        for channel in action.channels:
-            for rows in self._lake.read(manifest, channel, vnodes, self._tables[channel]):
-                hashes = rows.column(0).to_numpy()
-                user = pa.RecordBatch.from_arrays(rows.columns[1:], schema=self._tables[channel].schema)
-                yield RowsRead(epoch=action.epoch, channel=channel, batch=Batch(user, hashes))
-        promised = {channel: manifest.rows_of(channel, vnodes) for channel in action.channels}
-        yield EpochRead(epoch=action.epoch, promised=promised)
 
 
 def _retired() -> WrongOwner:

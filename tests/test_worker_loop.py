@@ -1,0 +1,134 @@
+"""Who feeds a worker's machine: the loop, or, while that has nothing to do, whoever looks something up."""
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from machines_kit import SEEN, TABLE, VNODES, Seen, assign
+
+from upriver.dataflow.batch import Hashes
+from upriver.errors import UpriverError, WrongOwner
+from upriver.ids import WorkerId
+from upriver.machines.messages import FromWorker, Retire, WorkerFailed
+from upriver.machines.peers import Envelope
+from upriver.machines.worker import WorkerMachine
+from upriver.shell.lake import LakeRecord
+from upriver.shell.owned_lake import OwnedLake
+from upriver.shell.worker_loop import WorkerLoop
+
+LOOKUPS_MAX = 10_000
+"""Lookups until one has found the loop at rest; the first one or two do not, if anything."""
+ANSWER_S_MAX = 30.0
+
+
+class Kept(Seen):
+    """Has each key in one epoch. Takes note of who reads it, and of two who read it at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.readers: set[str] = set()
+        self.is_broken = False
+        self._alone = threading.Lock()
+
+    def lookup(self, hash64: Hashes, keys: pa.RecordBatch) -> pa.RecordBatch:
+        assert self._alone.acquire(blocking=False), "two threads feed the machine"
+        try:
+            if self.is_broken:
+                raise ZeroDivisionError("a region that is broken")
+            self.readers.add(threading.current_thread().name)
+            names = keys.column(0).to_pylist()
+            return pa.RecordBatch.from_pylist([{"k": name, "seen": [1]} for name in names], schema=SEEN)
+        finally:
+            self._alone.release()
+
+
+class Nobody:
+    """There are no peers."""
+
+    def send(self, to: WorkerId, envelope: Envelope) -> None:
+        raise AssertionError(f"{envelope} to {to}")
+
+    def flush(self) -> None:
+        pass
+
+
+class Running:
+    """A loop on a thread of its own."""
+
+    def __init__(self, loop: WorkerLoop, region: Kept) -> None:
+        self.loop = loop
+        self.region = region
+        self.said: list[FromWorker] = []
+        self.thread = threading.Thread(target=loop.run, args=(self.said.append, print, Nobody()), name="loop")
+
+    def lookup(self, *keys: str) -> list[str]:
+        names = pa.RecordBatch.from_arrays([pa.array(keys, pa.string())], names=["k"])
+        answered = self.loop.lookup("seen", names, at_least=None, together=len(keys) > 1, timeout=ANSWER_S_MAX)
+        return list(answered.rows.column("k").to_pylist())
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Running]:
+    with _lake(tmp_path) as lake:
+        region = Kept()
+        machine = WorkerMachine(lambda *_: region)
+        machine.step(assign())
+        running = Running(WorkerLoop(machine, lake, step_budget_s=0.005), region)
+        running.thread.start()
+        yield running
+        running.loop.hear(Retire())
+        running.thread.join(ANSWER_S_MAX)
+        assert not running.thread.is_alive()
+
+
+@contextmanager
+def _lake(directory: Path) -> Iterator[OwnedLake]:
+    record = LakeRecord(VNODES, (TABLE,), {TABLE.name: (TABLE.key,)})
+    lake = OwnedLake(str(directory / "lake"), record, {})
+    try:
+        yield lake
+    finally:
+        lake.release()
+
+
+def until_a_caller_feeds(running: Running) -> None:
+    """Look up until the loop was at rest for once."""
+    for _ in range(LOOKUPS_MAX):
+        running.lookup("a")
+        if running.region.readers - {"loop"}:
+            return
+    raise AssertionError(f"{LOOKUPS_MAX} lookups, and the loop was never at rest")
+
+
+def test_a_lookup_that_finds_the_loop_at_rest_is_answered_on_its_own_thread(running: Running) -> None:
+    until_a_caller_feeds(running)
+    assert threading.current_thread().name in running.region.readers
+
+
+def test_many_lookups_at_once_feed_the_machine_one_at_a_time(running: Running) -> None:
+    """The region itself notices two."""
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(lambda number: running.lookup(f"key {number}"), range(2_000)))
+    assert found == [[f"key {number}"] for number in range(2_000)]
+
+
+def test_a_worker_that_breaks_on_a_callers_thread_ends_and_tells_why(running: Running) -> None:
+    until_a_caller_feeds(running)
+    running.region.is_broken = True
+    with pytest.raises(WrongOwner, match="retired"):
+        running.lookup("a")
+    running.thread.join(ANSWER_S_MAX)
+    (failed,) = [message for message in running.said if isinstance(message, WorkerFailed)]
+    assert "ZeroDivisionError" in failed.error
+
+
+def test_after_the_loop_has_ended_a_lookup_is_refused(running: Running) -> None:
+    assert running.lookup("a", "b") == ["a", "b"]
+    running.loop.hear(Retire())
+    running.thread.join(ANSWER_S_MAX)
+    with pytest.raises(UpriverError, match="retired"):
+        running.lookup("a")
