@@ -1,0 +1,102 @@
+"""Worlds of the simulator in weather where much goes on at once: played to their end, or until something is wrong."""
+
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from random import Random
+from typing import Any
+
+import duckdb
+import pytest
+
+from upriver.dataflow.expressions import Evaluator
+from upriver.dataflow.graph import DataflowPlan
+from upriver.dataflow.running import Region
+from upriver.ids import WorkerId
+from upriver.machines.rules import ALL_RULES, Rules
+from upriver.sim.campaign import SETS_ASIDE, compiled_views
+from upriver.sim.checkers import Violated
+from upriver.sim.tables import ALL_VIEWS, EXCHANGED
+from upriver.sim.weather import PLACES_MAX, Weather
+from upriver.sim.world import World
+
+STEPS, WORKERS = 300, 3
+SEEDS_MAX = 150
+"""Seeds within which the absence of any rule must show."""
+RIGHT_SEEDS, SOAK_SEEDS = 12, 2_000
+
+MadeFor = Mapping[str, Any]
+"""Fields of ``Weather`` that are not left to chance."""
+
+BUSY: MadeFor = {
+    "publish": 1.0,
+    "sizes": (1, 3, 8),
+    "lookup": 1.0,
+    "pace": (3.0,) * PLACES_MAX,
+    "hear": 6.0,
+    "carry": 4.0,
+    "dial": 4.0,
+    "notice": 2.0,
+    "move": 2.0,
+    "keys_max": 3,
+    "store": 6.0,
+}
+
+
+@cache
+def flowing() -> tuple[DataflowPlan, ...]:
+    """Views of one region each."""
+    return tuple(plan for plan in compiled_views(ALL_VIEWS) if not plan.depth)
+
+
+@cache
+def exchanged() -> tuple[DataflowPlan, ...]:
+    """Views of several regions."""
+    return compiled_views(EXCHANGED)
+
+
+@dataclass(frozen=True, slots=True)
+class Worlds:
+    """Worlds of these views. partial_share: of the views that keep only what is read."""
+
+    plans: tuple[DataflowPlan, ...]
+    partial_share: float
+    database: duckdb.DuckDBPyConnection
+
+    def of(self, seed: int, made_for: MadeFor, rules: Rules = ALL_RULES) -> World:
+        lots, everyone = Random(seed), [WorkerId(worker) for worker in range(WORKERS)]
+        weather = replace(Weather.drawn(lots, everyone).calmed(), **made_for)
+        build_region = partial(Region.build, evaluator=Evaluator(), sets_aside=SETS_ASIDE)
+        return World(lots, WORKERS, self.plans, rules, build_region, weather, self.partial_share)
+
+    def play(self, world: World) -> World:
+        """To its end. Raises Violated."""
+        world.run(STEPS)
+        world.come_to_rest(self.database)
+        return world
+
+    def counted(self, weathers: Iterable[MadeFor]) -> Counter[str]:
+        """What happened in worlds of these weathers, by seed from 0 on, with all rules on."""
+        counters = Counter[str]()
+        for seed, made_for in enumerate(weathers):
+            world = self.of(seed, made_for)
+            try:
+                self.play(world).stop()
+            except Exception as error:
+                error.add_note(f"seed {seed}")
+                raise
+            counters += world.river.watcher.counters
+        return counters
+
+    def first_wrong(self, rule: str, made_for: MadeFor) -> str:
+        """The checker that is the first to find something wrong without the rule."""
+        worlds = (self.of(seed, made_for, Rules(**{rule: False})) for seed in range(SEEDS_MAX))
+        with pytest.raises(Violated) as found:
+            deque(map(self.play, worlds), maxlen=0)
+        return found.value.checker
+
+
+def seeds(config: pytest.Config) -> int:
+    """How many worlds are to be played with all rules on."""
+    return SOAK_SEEDS if config.getoption("--soak") else RIGHT_SEEDS
