@@ -8,14 +8,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-
 FEW_OBJECTS = 20_000
 
 
 def loaded_before(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Whether the task's process had loaded what a worker is made of before it ran anything, and how many objects are
     looked through when garbage is collected after the task."""
-    for batch in batches:
+    for _ in batches:
         found = "upriver.spark.task" in sys.modules and "upriver.spark.daemon" not in sys.modules
         looked_through = len(gc.get_objects())
         yield pa.RecordBatch.from_pydict({"loaded": [found], "looked_through": [looked_through]})

@@ -4,6 +4,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from upriver.ids import Epoch
 from upriver.shell.lake import Lake, LakeRecord, Manifest
 from upriver.shell.owned_lake import OwnedLake
 from upriver.spark.ingest import EpochLog, History, Ingest, Layout, LoadIngest, StreamIngest
+from upriver.spark.packing import PACK_ROWS_MAX
 from upriver.state.runs import run_schema
 
 TABLE = TableSpec("events", pa.schema([("k", pa.string()), ("n", pa.int64())]), ("k",), ("n",))
@@ -164,6 +166,20 @@ def test_a_stream_goes_on_where_it_was(drive: Drive, source: Source) -> None:
     assert_exactly_once(driver.lake, events(0, 30))
     assert [manifest.term for manifest in epochs(driver.lake)] == [1, 2, 3]
     assert len({manifest.query for manifest in epochs(driver.lake)}) == 1
+
+
+@pytest.mark.spark
+def test_a_batch_is_an_epoch_whatever_was_expected_of_its_size(drive: Drive, source: Source) -> None:
+    """One task is given a batch that it cannot hold, after a small one."""
+    driver = drive()
+    ingest = driver.stream(source.stream())
+    bounds = [0, 40, 40 + PACK_ROWS_MAX + 1, PACK_ROWS_MAX + 81]
+    for first, last in pairwise(bounds):
+        source.put(events(first, last))
+        ingest.drain(in_time)
+    found = [rows_of(driver.lake, manifest) for manifest in epochs(driver.lake)]
+    assert found == [events(first, last) for first, last in pairwise(bounds)]
+    assert [{len(runs) for runs in manifest.runs.values()} for manifest in epochs(driver.lake)] == [{1}, {2}, {2}]
 
 
 def forget_last(directory: Path) -> None:
