@@ -18,7 +18,7 @@ from upriver.errors import DeclarationError
 from upriver.hashing import hash64
 from upriver.ids import Channel
 from upriver.shell.lake import Lake
-from upriver.spark.runs import Lot, RunWriter, check_columns, gathered, rewrite_runs, write_runs
+from upriver.spark.runs import Lot, RunWriter, check_columns, gathered, rewrite_runs, write_runs, write_small_runs
 from upriver.spark.schema import arrow_schema
 from upriver.state.runs import RunInfo, run_schema
 from upriver.vnodes import vnodes_of
@@ -132,6 +132,39 @@ def test_long_runs_are_cut(spark: Any, tmp_path: Path) -> None:
     assert in_order == sorted(in_order)
 
 
+def written_alone(rows: Any, plan: RunWriter) -> Written:
+    written = write_small_runs(rows, plan)
+    assert written is not None
+    return written
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("small_batches")
+@pytest.mark.parametrize("order_by", [(), ("ts", "id")])
+@pytest.mark.parametrize("rows_max", [1_000_000, 50])
+def test_one_task_writes_what_several_do(spark: Any, tmp_path: Path, order_by: tuple[str, ...], rows_max: int) -> None:
+    rows = spark.sql(EVENTS).repartition(4)
+    plan = writer(tmp_path, rows, ("name",), ("kind", "name"), order_by=order_by, rows_max=rows_max)
+    alone = written_alone(rows, plan)
+    assert_runs_are_right(replace(plan, groups=1), alone)
+    assert_each_row_once(plan, alone, rows)
+    assert max(run.rows for runs in alone.values() for run in runs) <= rows_max
+    if order_by:  # which no two rows share
+        shared = write_runs(rows, plan)
+        for channel, runs in shared.items():
+            assert read_back(plan, alone[channel]) == read_back(plan, runs)
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("small_batches")
+def test_one_task_refuses_more_rows_than_it_may_hold(spark: Any, tmp_path: Path) -> None:
+    rows = spark.sql(EVENTS)
+    plan = writer(tmp_path, rows, ("name",))
+    assert write_small_runs(rows, plan, rows_max=1000) is not None
+    assert write_small_runs(rows, plan, rows_max=999) is None
+    assert len(list(tmp_path.glob("tables/*/*/*"))) == 1
+
+
 @pytest.mark.spark
 @pytest.mark.parametrize("rows_max", [1_000, 30])
 def test_runs_are_written_once_more_in_other_orders(spark: Any, tmp_path: Path, rows_max: int) -> None:
@@ -167,7 +200,8 @@ def test_any_vnodes_in_any_groups(spark: Any, tmp_path: Path, vnodes: int, group
 )
 def test_no_rows_make_no_runs(spark: Any, tmp_path: Path, rows: str) -> None:
     plan = writer(tmp_path, spark.sql(rows), ("k",), ("id",))
-    assert write_runs(spark.sql(rows), plan) == {"events/k": (), "events/id": ()}
+    for write in (write_runs, write_small_runs):
+        assert write(spark.sql(rows), plan) == {"events/k": (), "events/id": ()}
 
 
 @pytest.mark.spark
@@ -186,11 +220,11 @@ def test_null_keys_are_keys(spark: Any, tmp_path: Path) -> None:
 def test_columns_may_have_any_name(spark: Any, tmp_path: Path, name: str) -> None:
     rows = spark.sql("SELECT id % 7, id, id % 3 FROM range(50)").toDF(name, f"{name}2", "other")
     plan = writer(tmp_path, rows, (name,), ("other", name), order_by=(f"{name}2",))
-    written = write_runs(rows, plan)
-    assert_runs_are_right(plan, written)
-    assert_each_row_once(plan, written, rows)
-    table = read_back(plan, written[plan.channel(0)])
-    assert table.column_names == ["hash64", name, f"{name}2", "other"]
+    for written, groups in ((write_runs(rows, plan), GROUPS), (written_alone(rows, plan), 1)):
+        assert_runs_are_right(replace(plan, groups=groups), written)
+        assert_each_row_once(plan, written, rows)
+        table = read_back(plan, written[plan.channel(0)])
+        assert table.column_names == ["hash64", name, f"{name}2", "other"]
 
 
 @pytest.mark.parametrize("name", ["hash64", "HASH64"])

@@ -15,9 +15,13 @@ from upriver.spark.session import free_slots, heap_mb, local_conf, memory_bytes,
 DYNAMIC = {"spark.master": "yarn", "spark.dynamicAllocation.enabled": "true"}
 
 
-def in_a_process_of_its_own(code: str, **env: str) -> str:
+CHECKED = "org.apache.hadoop.fs.LocalFileSystem"
+"""What Hadoop writes to local directories with by default."""
+
+
+def in_a_process_of_its_own(code: str, *arguments: str, **env: str) -> str:
     """Run ``code`` where no Spark session runs yet; what it prints."""
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | env)
+    run = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, env=os.environ | env)
     assert run.returncode == 0, run.stderr
     return run.stdout.strip()
 
@@ -105,6 +109,29 @@ print(json.dumps([[spark.conf.get(name) for name in names], free_slots(spark), s
 spark.stop()
 """
     assert in_a_process_of_its_own(code) == ('[["local[4,4]", "seven", "127.0.0.1", "UTC", "7"], 4, null, true]')
+
+
+COUNTING = """
+import sys
+from upriver.spark.session import local_session
+spark = local_session(0, **{conf})
+stream = spark.readStream.schema("v long").json(sys.argv[1] + "/source").groupBy("v").count().writeStream
+query = stream.outputMode("complete").format("memory").queryName("counts").trigger(availableNow=True)
+query.option("checkpointLocation", sys.argv[1] + "/checkpoint").start().awaitTermination()
+print(sorted(tuple(row) for row in spark.table("counts").collect()))
+spark.stop()
+"""
+
+
+@pytest.mark.spark
+def test_a_checkpoint_in_a_local_directory_is_written_without_checksums_and_taken_up_with_them(tmp_path: Path) -> None:
+    """Checksums are as many files again, and each file is a process that sets its permissions."""
+    (tmp_path / "source").mkdir()
+    for conf, answer in (({"spark.hadoop.fs.file.impl": CHECKED}, "[(7, 1)]"), ({}, "[(7, 2)]"), ({}, "[(7, 3)]")):
+        (tmp_path / "source" / f"{answer}.json").write_text('{"v": 7}\n')
+        before = set(tmp_path.glob("checkpoint/**/.*.crc"))
+        assert in_a_process_of_its_own(COUNTING.replace("{conf}", repr(conf)), str(tmp_path)) == answer
+        assert (set(tmp_path.glob("checkpoint/**/.*.crc")) == before) == (not conf)
 
 
 @pytest.mark.cluster

@@ -6,9 +6,11 @@ skipped. Rules I1 to I5: ``docs/design/lake.md``.
 """
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 from uuid import uuid4
 
@@ -23,7 +25,8 @@ from upriver.ids import Channel, Epoch
 from upriver.shell.lake import Lake, Manifest
 from upriver.shell.owned_lake import OwnedLake
 from upriver.spark.drain import Drain
-from upriver.spark.runs import Lot, RunWriter, quoted, rewrite_runs, write_runs
+from upriver.spark.runs import Lot, RunWriter, quoted, rewrite_runs, write_runs, write_small_runs
+from upriver.spark.small_batches import SmallBatches
 from upriver.state.runs import RunInfo
 
 LOAD_EPOCH_ROWS = 1_000_000
@@ -128,10 +131,34 @@ class Layout:
         return RunWriter(root=self.root, table=self.table, lots=lots, vnodes=self.vnodes, groups=groups)
 
 
-def publish_batch(rows: DataFrame, layout: Layout, log: EpochLog, query: str, batch: int) -> None:
+Runs = dict[Channel, tuple[RunInfo, ...]]
+
+
+def write_as_expected(small: SmallBatches, rows: DataFrame, writer: RunWriter) -> Runs:
+    """Write a batch's runs with one task if it is expected to be small and is no larger than that, or with several."""
+    if small.expected:
+        began = time.monotonic()
+        runs = write_small_runs(rows, writer)
+        if runs is not None:
+            small.wrote_alone(next(iter(runs.values())), time.monotonic() - began)
+            return runs
+        small.was_too_large()
+    runs = write_runs(rows, writer)
+    small.wrote_shared(next(iter(runs.values())))
+    return runs
+
+
+def publish_batch(
+    rows: DataFrame,
+    layout: Layout,
+    log: EpochLog,
+    query: str,
+    batch: int,
+    write: Callable[[DataFrame, RunWriter], Runs] = write_runs,
+) -> None:
     """Write a batch's runs, and commit them as the next epoch."""
     table = layout.table.name
-    runs = write_runs(rows, layout.writer(*(Lot(batch, index) for index in log.indexes(table))))
+    runs = write(rows, layout.writer(*(Lot(batch, index) for index in log.indexes(table))))
     while lacking := log.publish(table, query, batch, runs):
         # The rows are taken from the runs: if the source were read again, it might not give the same.
         writer, source = layout.writer(*(Lot(batch, index) for index in lacking)), next(iter(runs.values()))
@@ -165,6 +192,7 @@ class StreamIngest:
         self._log = log
         self._trigger = trigger
         self._table = layout.table.name
+        self._small = SmallBatches()
         self._query: StreamingQuery | None = None
         self._drain: Drain | None = None
         self._started = threading.Event()
@@ -209,7 +237,7 @@ class StreamIngest:
             )
         if batch <= self._log.last_batch(table):  # I2
             return
-        publish_batch(rows, self._layout, self._log, query, batch)
+        publish_batch(rows, self._layout, self._log, query, batch, partial(write_as_expected, self._small))
 
     def drain(self, seconds_left: Callable[[], float]) -> None:
         assert self._query is not None

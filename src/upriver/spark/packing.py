@@ -52,7 +52,7 @@ def pack(
 
     lots: numbers of lots, and the columns by which each is kept. Lot ``n`` has the partitions from ``n * groups`` on.
     """
-    batch = pa.Table.from_arrays(rows.columns, names=schema.names).cast(schema).combine_chunks().to_batches()[0]
+    batch = _as_kept(rows, schema)
     for number, key in lots.items():
         hashes = hash64([batch.column(name) for name in key], batch.num_rows)
         shelf_of = shelves.of(hashes)
@@ -69,6 +69,18 @@ def pack(
         partitions = number * shelves.groups + used.astype(np.int32) // shelves.per_group
         columns = [pa.array(partitions, pa.int32()), pa.array(used, pa.int32()), pa.array(packed, pa.binary())]
         yield pa.RecordBatch.from_arrays(columns, schema=_PACKED)
+
+
+def in_order(rows: pa.Table, schema: pa.Schema, key: Sequence[str], order_by: Sequence[str]) -> pa.RecordBatch:
+    """Rows as :func:`unpack` gives them, without having been packed. schema: of the table, as for :func:`pack`."""
+    batch = _as_kept(rows, schema)
+    hashes = pa.array(hash64([batch.column(name) for name in key], batch.num_rows))
+    return _in_order([pa.RecordBatch.from_arrays([hashes, *batch.columns], schema=run_schema(schema))], order_by)
+
+
+def _as_kept(rows: pa.Table, schema: pa.Schema) -> pa.RecordBatch:
+    """The rows with the names and the types of the table."""
+    return pa.Table.from_arrays(rows.columns, names=schema.names).cast(schema).combine_chunks().to_batches()[0]
 
 
 def unpack(packed: Iterable[pa.RecordBatch], schema: pa.Schema, order_by: Sequence[str]) -> Iterator[pa.RecordBatch]:

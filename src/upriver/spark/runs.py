@@ -4,7 +4,7 @@ One Spark job of two stages writes all *lots*: a lot is the rows of one batch in
 the rows, once per lot (``packing.py`` says why). Spark shuffles what is packed, so that partition ``lot * groups +
 group`` holds one lot's rows of one contiguous group of vnodes and nothing else; the second unpacks them in order and
 writes them. What is packed comes from the batch, for all of its indexes, or out of runs that are there, for an index
-that a table gets later.
+that a table gets later. A batch of few rows is written by one task, without a shuffle.
 """
 
 import json
@@ -25,13 +25,17 @@ from upriver.errors import DeclarationError, ProtocolError
 from upriver.ids import Channel
 from upriver.shell.files import Files, open_files
 from upriver.shell.lake import Lake
-from upriver.spark.packing import PACK_BYTES_MAX, PACK_ROWS_MAX, PACKED_SQL, Shelves, pack, unpack
+from upriver.spark.packing import PACK_BYTES_MAX, PACK_ROWS_MAX, PACKED_SQL, Shelves, in_order, pack, unpack
 from upriver.spark.task_errors import raised_in_task
 from upriver.state.runs import HASH_COLUMN, RunInfo, describe_run, encode_run, run_schema
 
 RUN_ROWS_MAX = 4_000_000
 RUN_BYTES_MAX = 2**30
 """Rows and bytes of one run; a task that has more writes several. Arrow keeps 2 GiB of text in one column."""
+
+_WRITTEN = pa.schema([("lot", pa.int32()), ("run", pa.string())])
+_WRITTEN_SQL = "lot int, run string"
+"""What a task says that it has written. Nulls: its rows were too many."""
 
 WARM_UP_ROWS = 100_000
 """Made-up rows that a table's way into the lake is tried with before the first batch."""
@@ -85,6 +89,19 @@ def write_runs(rows: DataFrame, writer: RunWriter) -> dict[Channel, tuple[RunInf
     return {writer.channel(lot): runs for lot, runs in enumerate(lots)}
 
 
+def write_small_runs(
+    rows: DataFrame, writer: RunWriter, rows_max: int = PACK_ROWS_MAX
+) -> dict[Channel, tuple[RunInfo, ...]] | None:
+    """The same with a single task and no shuffle.
+
+    Returns ``None`` if there turn out to be more than ``rows_max``, or than PACK_BYTES_MAX: then nothing is written.
+    Each lot's runs are in the order of hash64, so a key's rows lie in one task's runs here too.
+    """
+    job = _numbered(rows, writer).coalesce(1).mapInArrow(partial(write_small_partition, writer, rows_max), _WRITTEN_SQL)
+    lots = _collected(job, writer)
+    return None if lots is None else {writer.channel(lot): runs for lot, runs in enumerate(lots)}
+
+
 def rewrite_runs(
     spark: SparkSession, sources: Sequence[Sequence[RunInfo]], writer: RunWriter
 ) -> list[tuple[RunInfo, ...]]:
@@ -100,22 +117,35 @@ def rewrite_runs(
 
 def _written(packed: DataFrame, writer: RunWriter) -> list[tuple[RunInfo, ...]]:
     """Each lot's runs, once they are in the lake."""
-    job = _in_order(packed, writer).mapInArrow(partial(write_partition, writer), "lot int, run string")
+    lots = _collected(_in_order(packed, writer).mapInArrow(partial(write_partition, writer), _WRITTEN_SQL), writer)
+    assert lots is not None
+    return lots
+
+
+def _collected(job: DataFrame, writer: RunWriter) -> list[tuple[RunInfo, ...]] | None:
+    """Run the job; each lot's runs, or ``None`` if its only task has refused."""
     try:
         written = job.collect()
     except PythonException as error:
         raise raised_in_task(error) from error
     runs: list[list[RunInfo]] = [[] for _ in writer.lots]
     for row in written:
+        if row["lot"] is None:
+            return None
         runs[row["lot"]].append(RunInfo.from_json(json.loads(row["run"])))
     # By first vnode, then by name, in which the parts of one task are numbered: the order of the sort.
     return [tuple(sorted(infos, key=lambda run: (run.vnode_rows[0][0], run.path))) for infos in runs]
 
 
 def _packed(rows: DataFrame, writer: RunWriter) -> DataFrame:
-    # mapInArrow takes no names with dots or backticks. More tasks than groups would only wait for slots.
-    names = [F.col(quoted(name)).alias(f"c{place}") for place, name in enumerate(writer.table.schema.names)]
-    return rows.select(*names).coalesce(writer.groups).mapInArrow(partial(pack_partition, writer), PACKED_SQL)
+    # More tasks than groups would only wait for slots.
+    return _numbered(rows, writer).coalesce(writer.groups).mapInArrow(partial(pack_partition, writer), PACKED_SQL)
+
+
+def _numbered(rows: DataFrame, writer: RunWriter) -> DataFrame:
+    """The table's columns under names that mapInArrow takes: none with dots or backticks."""
+    columns = enumerate(writer.table.schema.names)
+    return rows.selectExpr(*(f"{quoted(name)} AS c{place}" for place, name in columns))
 
 
 def _in_order(packed: DataFrame, writer: RunWriter) -> DataFrame:
@@ -124,11 +154,12 @@ def _in_order(packed: DataFrame, writer: RunWriter) -> DataFrame:
 
 
 def warm_up(spark: SparkSession, rows: StructType, writer: RunWriter) -> None:
-    """Take made-up rows the way of a batch, and write nothing: the first batch then finds Python processes that run
+    """Take made-up rows both ways of a batch, and write nothing: the first batch then finds Python processes that run
     and code that is compiled. ``rows``: Spark's schema of the table."""
     columns = [F.lit(None).cast(field.dataType).alias(field.name) for field in rows]
     made_up = spark.range(0, WARM_UP_ROWS, 1, writer.groups).select(*columns)
     _in_order(_packed(made_up, writer), writer).mapInArrow(partial(_unpack_only, writer), "rows long").collect()
+    assert write_small_runs(made_up, writer, rows_max=1) is None
 
 
 def _unpack_only(writer: RunWriter, packed: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -164,15 +195,34 @@ def write_partition(writer: RunWriter, packed: Iterable[pa.RecordBatch]) -> Iter
     context = TaskContext.get()
     assert context is not None
     lot, group = divmod(context.partitionId(), writer.groups)
+    for run in _write_lot(writer, lot, unpack(packed, writer.table.schema, writer.table.order_by)):
+        _check_group(run, writer, group)
+        yield _described(lot, run)
+
+
+def write_small_partition(
+    writer: RunWriter, rows_max: int, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Write all of a batch's rows, for every lot, unless they are too many; yields what was written, or that."""
+    tables = gathered(batches, rows_max, PACK_BYTES_MAX)
+    rows = next(tables, None)
+    if rows is None:
+        return
+    if next(tables, None) is not None:
+        yield pa.RecordBatch.from_pydict({"lot": [None], "run": [None]}, schema=_WRITTEN)
+        return
+    for number, lot in enumerate(writer.lots):
+        for run in _write_lot(writer, number, [in_order(rows, writer.table.schema, lot.index, writer.table.order_by)]):
+            yield _described(number, run)
+
+
+def _write_lot(writer: RunWriter, lot: int, ordered: Iterable[pa.RecordBatch]) -> Iterator[RunInfo]:
+    """Write rows that come in order as runs of bounded size."""
     files = open_files(writer.root)
     # A task that Spark runs twice must not write one file twice: hence an id per attempt.
     attempt = f"tables/{writer.channel(lot)}/{writer.lots[lot].batch:012d}-{uuid4().hex}"
-    ordered = unpack(packed, writer.table.schema, writer.table.order_by)
     for part, rows in enumerate(gathered(cut_batches(ordered, writer.rows_max), writer.rows_max, RUN_BYTES_MAX)):
-        run = _write_run(files, writer, f"{attempt}-{part:05d}.arrow", rows)
-        _check_group(run, writer, group)
-        described = {"lot": [lot], "run": [json.dumps(run.to_json())]}
-        yield pa.RecordBatch.from_pydict(described, schema=_WRITTEN)
+        yield _write_run(files, writer, f"{attempt}-{part:05d}.arrow", rows)
 
 
 def cut_batches(batches: Iterable[pa.RecordBatch], rows_max: int) -> Iterator[pa.RecordBatch]:
@@ -182,7 +232,8 @@ def cut_batches(batches: Iterable[pa.RecordBatch], rows_max: int) -> Iterator[pa
             yield batch.slice(start, rows_max)
 
 
-_WRITTEN = pa.schema([("lot", pa.int32()), ("run", pa.string())])
+def _described(lot: int, run: RunInfo) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"lot": [lot], "run": [json.dumps(run.to_json())]}, schema=_WRITTEN)
 
 
 def gathered(batches: Iterable[pa.RecordBatch], rows_max: int, bytes_max: int) -> Iterator[pa.Table]:
