@@ -17,7 +17,7 @@ import pyarrow as pa
 from upriver.state.columns import cells_of
 from upriver.state.vectors import Hashes, Mask
 
-FORGOTTEN_MIN = 4096
+FORGOTTEN_MIN = 256
 """So few forgotten slots are never worth a turnover."""
 
 STEP_ROWS = 1024
