@@ -7,8 +7,14 @@ import pyarrow as pa
 import pytest
 
 from upriver.app import App
+from upriver.dataflow.graph import DataflowPlan
+from upriver.dataflow.plan import TableSpec
+from upriver.dataflow.views import declare_view
 from upriver.errors import BudgetExceeded, WaitTimeout
 from upriver.settings import MEMORY_BUDGET_MIN
+from upriver.shell.fixed_cost import fixed_bytes
+from upriver.spark.river import River, RiverConfig, Source
+from upriver.spark.typer import SparkTyper
 
 pytestmark = pytest.mark.spark
 
@@ -43,3 +49,40 @@ def test_spark_computes_what_was_not_filled_in_time(spark: Any, tmp_path: Path) 
             app.lookup("totals", asked, timeout=0.0, at_least=epoch + 1, else_compute=True)
         with pytest.raises(WaitTimeout):
             app.lookup("totals", [1], timeout=0.0)
+
+
+def test_views_that_do_not_fit_without_a_key_are_refused_and_what_runs_goes_on(spark: Any, tmp_path: Path) -> None:
+    first, second = (planned(spark, name) for name in ("first", "second"))
+    room = sum(fixed_bytes([first]).values())
+    with pytest.raises(BudgetExceeded, match=r"memory_budget=1: first [\d,]+\. Give more memory"):
+        river_of(spark, tmp_path / "lake", 1, first).start(120)
+    river = river_of(spark, tmp_path / "lake", room, first)
+    river.start(120)
+    try:
+        with pytest.raises(BudgetExceeded, match=rf"memory_budget={room:,}: (first|second) [\d,]+, "):
+            river.replan([first, second], 120)
+        river.wait(120)
+        (view,), (worker,) = river.status()["views"].items(), river.status()["workers"]
+    finally:
+        river.stop()
+    assert view[0] == "first"
+    assert worker["bytes"] == view[1]["bytes"] == room
+
+
+NUMBERS = TableSpec("numbers", pa.schema([("k", pa.int64()), ("v", pa.int64())]), ("k",))
+
+
+def planned(spark: Any, name: str) -> DataflowPlan:
+    """A partial view."""
+    tables = {NUMBERS.name: NUMBERS}
+    plan = declare_view(name, SQL, "k", tables, {}, SparkTyper(spark, tables))
+    return DataflowPlan(plan.name, plan.sql, plan.key, plan.schema, plan.regions, full_because=None)
+
+
+def river_of(spark: Any, root: Path, budget: int, *plans: DataflowPlan) -> River:
+    """One worker with so many bytes."""
+    rows = spark.range(10).selectExpr("id AS k", "id AS v")
+    config = RiverConfig(
+        root=str(root), workers=1, vnodes=8, token="token", bind="127.0.0.1", groups=1, memory_budget=budget
+    )
+    return River(spark, config, [Source(table=NUMBERS, rows=rows, trigger={})], plans)

@@ -2,6 +2,8 @@
 
 import os
 import platform
+import subprocess
+import sys
 import threading
 
 import pyarrow as pa
@@ -11,9 +13,48 @@ from upriver.bench.worker_memory import memory_of
 from upriver.shell.giving_back import give_back, giving_back
 
 BLOCK_BYTES, BLOCKS = 4_096, 20_000
+LEFT_BY_A_THREAD = f"""
+import os, sys, threading
+import pyarrow as pa
+from upriver.bench.worker_memory import memory_of
+from upriver.shell.giving_back import give_back, share_free_memory
+
+if sys.argv[1] == "shared":
+    share_free_memory()
+pool = pa.system_memory_pool()
+pa.allocate_buffer(30 << 20, memory_pool=pool)  # freed at once: from now on, free ends of up to twice as much are kept
+done, end = threading.Event(), threading.Event()
+
+def work():
+    blocks = [b"x" * ({BLOCK_BYTES} + number % 2) for number in range({BLOCKS // 4})]
+    blocks.clear()
+    done.set()
+    end.wait()
+
+before = memory_of([os.getpid()]).anonymous
+thread = threading.Thread(target=work)
+thread.start()
+done.wait()
+give_back()
+print(memory_of([os.getpid()]).anonymous - before)
+end.set()
+"""
+only_glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be asked for it")
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be asked for it")
+@only_glibc
+def test_what_a_thread_has_freed_is_given_back_if_free_memory_is_shared() -> None:
+    assert left_by_a_thread("apart") > BLOCK_BYTES * BLOCKS // 8
+    assert left_by_a_thread("shared") < BLOCK_BYTES * BLOCKS // 8
+
+
+def left_by_a_thread(how: str) -> int:
+    """Bytes that a process has more than before, when one of its threads has freed all that it had and still runs."""
+    asked = [sys.executable, "-c", LEFT_BY_A_THREAD, how]
+    return int(subprocess.run(asked, capture_output=True, text=True, check=True, env=os.environ).stdout)
+
+
+@only_glibc
 def test_what_is_free_below_what_is_in_use_is_given_back() -> None:
     blocks = [bytes(BLOCK_BYTES) for _ in range(BLOCKS)]
     last = blocks[-1]

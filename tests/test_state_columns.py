@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from state_kit import MANY, TYPES, VALUES, column_values, plainly
 
-from upriver.state.columns import ChunksColumn, array_of, canonical, cells_of, column_of, same
+from upriver.state.columns import ChunksColumn, array_of, canonical, cells_of, column_of, same, validity
 
 NESTED = {
     pa.list_(pa.int32()): st.lists(st.none() | st.integers(0, 9), max_size=3),
@@ -93,3 +93,15 @@ def test_bytes_grow_with_what_is_held() -> None:
     assert numbers.nbytes == 8000
     assert words.nbytes == 8000 + 8 * 1001
     assert {type.bit_width for type in VALUES if pa.types.is_decimal(type)} == {128}
+
+
+@pytest.mark.skipif(pa.default_memory_pool().backend_name == "system", reason="Arrow has no pool of its own here")
+def test_masks_take_no_memory_of_arrows_own_pool_if_another_is_chosen() -> None:
+    own, values = pa.default_memory_pool(), pa.array([None, *range(1000)])
+    before = own.total_bytes_allocated()
+    pa.set_memory_pool(pa.system_memory_pool())
+    try:
+        assert validity(values).tolist() == [False, *[True] * 1000]
+    finally:
+        pa.set_memory_pool(own)
+    assert own.total_bytes_allocated() == before

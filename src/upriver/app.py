@@ -53,7 +53,7 @@ class App:
     keys wait less with a small number, and the rescale is over sooner with a large one.
     memory_budget: bytes that the state of each worker may take; what partial views have not read for the longest time
     is forgotten, and filled again when it is next read. If views that keep every key take more, the app fails with
-    BudgetExceeded, and loses nothing. ``None``: any amount may be taken.
+    BudgetExceeded, and loses nothing; views that take more with no key in them are refused. ``None``: any amount.
     checkpoint_interval_s, checkpoint_interval_epochs: seconds, and epochs, from one checkpoint of what views keep to
     the next: a worker that is lost, or an app that is started again, reads that and the epochs since. ``None`` for
     both: when :meth:`checkpoint` is called.
@@ -176,7 +176,7 @@ class App:
         key: the output column or columns that the view is looked up by. partial: keep only the keys that are looked
         up, if the view is eligible; ``explain`` says whether it is, and why not. In an app that runs, Spark first makes
         the indexes that the view needs; then all workers read the tables' history again, and lookups wait for that.
-        timeout: seconds for this to begin. Raises DeclarationError, UnsupportedSql; WaitTimeout.
+        timeout: seconds for this to begin. Raises DeclarationError, UnsupportedSql; WaitTimeout, BudgetExceeded.
         """
         self._check_free(name)
         views = {view: plan.sql for view, plan in self._plans.items()}
@@ -250,7 +250,8 @@ class App:
     def start(self, *, timeout: float = 120.0) -> Self:
         """Start workers and ingest; returns when every worker is up, in at most ``timeout`` seconds.
 
-        Raises TooFewSlots, LakeInUse, NotWritten, DeclarationError if the lake holds something else, ClusterError.
+        Raises TooFewSlots, LakeInUse, NotWritten, DeclarationError if the lake holds something else, ClusterError,
+        BudgetExceeded.
         """
         self._check_declaring("river")
         if not self._sources:
@@ -368,8 +369,9 @@ class App:
         return self._running().checkpoint(timeout)
 
     def status(self) -> dict[str, Any]:
-        """Epoch, workers, map version, and per view its rows, keys and bytes, the last checkpoint, and the workers that
-        were lost of late, with the seconds until their keys were served again; as a plain dict."""
+        """Epoch, workers with the bytes of their state, map version, and per view its rows, keys and bytes, the last
+        checkpoint, and the workers that were lost of late, with the seconds until their keys were served again; as a
+        plain dict."""
         return self._running().status()
 
     def explain(self, view: str) -> str:

@@ -71,9 +71,15 @@ def _mix_column(hashes: Hashes, column: pa.Array | pa.ChunkedArray) -> None:
             seeds = hashes[done : done + len(block)]
             mixed = mixer(seeds, block)
             if block.null_count:
-                mixed = np.where(block.is_null().to_numpy(zero_copy_only=False), seeds, mixed)
+                mixed = np.where(_nulls_of(block), seeds, mixed)
             seeds[:] = mixed
             done += len(block)
+
+
+def _nulls_of(block: pa.Array) -> npt.NDArray[np.bool_]:
+    """Where a value is null. Not by ``to_numpy``, which makes it in a pool that nobody can choose."""
+    nulls = block.is_null().cast(pa.uint8())
+    return np.frombuffer(nulls.buffers()[1], np.bool_, len(nulls), nulls.offset)
 
 
 def _decoded_type(type: pa.DataType) -> pa.DataType:

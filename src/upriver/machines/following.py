@@ -263,7 +263,7 @@ def started(event: Assign, build_region: BuildRegion, rules: Rules, memory_budge
         for region in plan.spread:
             vnode_map = event.maps[region.name]
             migrator = make(event.worker, vnode_map)
-            state = _state_of(plan, region, build_region, rules, event.start_at)
+            state = empty_state(plan, region, build_region, rules, event.start_at)
             share = shares[region.name] = Share(region.name, state, migrator, len(vnode_map.owners), rules)
             if event.chain is not None and share.partial is None:
                 share.changes = Changes()
@@ -290,7 +290,7 @@ def started(event: Assign, build_region: BuildRegion, rules: Rules, memory_budge
     )
 
 
-def _state_of(
+def empty_state(
     plan: DataflowPlan, region: RegionPlan, build_region: BuildRegion, rules: Rules, start_at: Epoch
 ) -> Region | PartialRegion | Cone:
     """An empty region that keeps all keys, or those that are read."""

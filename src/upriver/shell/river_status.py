@@ -20,6 +20,7 @@ def river_status(machine: CoordinatorMachine, addresses: Mapping[WorkerId, str],
             "address": addresses.get(worker),
             "epoch": int(members[worker].finished) if worker in members else None,
             "vnodes": len(vnode_map.vnodes_of_worker(worker)),
+            "bytes": _bytes(members[worker]) if worker in members else None,
         }
         for worker in sorted({*machine.cluster.workers, *leader.vacant, *members})
     ]
@@ -31,6 +32,11 @@ def river_status(machine: CoordinatorMachine, addresses: Mapping[WorkerId, str],
         "views": {plan.name: _total(plan, members.values()) for plan in machine.plans},
         "standbys": dict(leader.standing()),
     }
+
+
+def _bytes(member: Member) -> int:
+    """What a worker keeps of all views; it is to be within its budget."""
+    return sum(int(of_one["bytes"]) for of_one in member.stats.values())
 
 
 def _total(plan: DataflowPlan, members: Iterable[Member]) -> Mapping[str, int]:

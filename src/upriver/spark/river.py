@@ -23,6 +23,7 @@ from upriver.shell.codec import plan_to_json
 from upriver.shell.coordinator_loop import CoordinatorLoop
 from upriver.shell.coordinator_service import CoordinatorService, Keeper
 from upriver.shell.fencing import USUAL, Vigilance
+from upriver.shell.fixed_cost import require_memory
 from upriver.shell.lake import LakeRecord
 from upriver.shell.owned_lake import OwnedLake
 from upriver.shell.worker import WorkerConfig
@@ -103,6 +104,7 @@ class River:
     def start(self, seconds: float) -> None:
         """Bring everything up; returns when every worker has joined. What fails is raised, and leaves nothing up."""
         config = self._config
+        require_memory(self._plans, config.memory_budget)
         require_slots(self._spark, config.workers)
         try:
             declared = LakeRecord(config.vnodes, tuple(s.table for s in self._sources), self._indexes())
@@ -209,8 +211,10 @@ class River:
         """Keep these views from now on. Indexes that they need are made first, while all goes on; then all workers
         begin anew, and answer when they have read what there is.
 
-        Raises WaitTimeout if that has not begun in so many seconds, IngestFailed, LakeError.
+        Raises BudgetExceeded, and all goes on as it was; WaitTimeout if that has not begun in so many seconds,
+        IngestFailed, LakeError.
         """
+        require_memory(plans, self._config.memory_budget)
         assert self._log is not None
         assert self._lake is not None
         assert self._service is not None

@@ -212,10 +212,17 @@ def array_of(type: pa.DataType, cells: Cells, valid: Mask | None = None) -> pa.A
     return pa.Array.from_buffers(type, len(cells), [bitmap, data])
 
 
+def mask_of(truths: pa.Array) -> Mask:
+    """The values of a boolean array without nulls.
+
+    Arrow's own ``to_numpy`` makes them in a pool that nobody can choose, and whose memory comes back late.
+    """
+    return cells_of(truths).astype(np.bool_)
+
+
 def validity(values: pa.Array) -> Mask:
     """True where a value is not null."""
-    valid: Mask = values.is_valid().to_numpy(zero_copy_only=False)
-    return valid
+    return mask_of(values.is_valid())
 
 
 def same(left: pa.Array, right: pa.Array) -> Mask:
@@ -223,7 +230,7 @@ def same(left: pa.Array, right: pa.Array) -> Mask:
     if is_fixed(left.type):
         equal = _same_cells(cells_of(left), cells_of(right))
     elif left.type in _LARGE:
-        equal = pc.equal(left, right).fill_null(False).to_numpy(zero_copy_only=False)
+        equal = mask_of(pc.equal(left, right).fill_null(False))
     else:
         return _same_one_by_one(left, right)
     if not left.null_count and not right.null_count:

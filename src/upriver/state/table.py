@@ -17,7 +17,7 @@ from upriver.state.vectors import Hashes, Mask, Positions, Slots
 _SLOT_BITS = np.uint64(32)
 _SLOT_MASK = np.uint64(0xFFFF_FFFF)
 _EMPTY = np.uint64(0)
-_PLACES_MIN = 1024
+_PLACES_MIN = 64
 
 COPIED_PLACES = 16_384
 """Places copied at a time into a wider table, at least: less than a millisecond's work."""

@@ -280,7 +280,7 @@ class Cone:
         oldest = self._presence.oldest(keys_max, self._now)
         if waiting and self._rules.p6_asked_keys_stay:  # P6
             oldest = np.setdiff1d(oldest, np.concatenate(waiting))
-        return self.evict(oldest)
+        return self.evict(oldest) if len(oldest) else 0
 
     # Moves: no state of a cone travels; its keys are filled where they go ---------------------------------------------
 

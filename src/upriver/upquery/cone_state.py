@@ -69,6 +69,10 @@ class ConeState:
                 consumers = self._supports[edge].consumers_of(keys)
                 if len(consumers):
                     self.forget(edge.consumer, consumers)
+        self._drop(region, keys)
+
+    def _drop(self, region: str, keys: Hashes) -> None:
+        """As :meth:`forget`, of keys that nobody rests on."""
         self.regions[region].drop(keys)
         self.presence[region].drop(keys[self.has(region, keys)])
         for edge in self._shape.into(region):
@@ -81,7 +85,7 @@ class ConeState:
             if edge in self._supports:
                 idle = idle[~self._supports[edge].rests_on(idle)]
         if len(idle):
-            self.forget(region, idle)
+            self._drop(region, idle)
 
     # Rows -------------------------------------------------------------------------------------------------------------
 

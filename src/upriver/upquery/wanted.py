@@ -36,7 +36,7 @@ class Wanted:
     def take(self, keys_max: int) -> Hashes:
         """The first ones, which are not wanted any more."""
         keys = self.keys
-        self._in_order = keys[keys_max:]
+        self._in_order = keys[keys_max:].copy()  # a slice, of none even, would keep all of them in memory
         return keys[:keys_max]
 
     def remove(self, keys: Hashes) -> None:

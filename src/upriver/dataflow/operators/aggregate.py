@@ -169,7 +169,7 @@ class Aggregate:
         function keeps of it."""
         hashes, slots = self._with_hash(keys)
         columns = [self._groups.column(place, slots) for place in range(len(self._group))]
-        columns.append(self._count_rows(slots))
+        columns.append(_row_counts(self._rows, slots))
         for argument in self._arguments.values():
             columns += argument.state(slots)
         return (part_of(hashes, columns),)
@@ -220,11 +220,12 @@ class Aggregate:
 
     def _reader(self, call: AggregateCall, source: pa.Schema) -> Reader:
         if call.argument is None and call.where is None:
-            return self._count_rows
+            return partial(_row_counts, self._rows)
         name = (call.argument, call.where)
         if name not in self._arguments:
             type = None if call.argument is None else source.field(call.argument).type
-            self._arguments[name] = Argument(type, self._rows, self._overflow, self._retracts)
+            overflow = partial(_overflow, self._groups, self._group)
+            self._arguments[name] = Argument(type, self._rows, overflow, self._retracts)
         return self._arguments[name].reader(call)
 
     def _resize(self, size: int) -> None:
@@ -242,12 +243,15 @@ class Aggregate:
         fanout.link(owners[: len(woken)], slots[woken])
         fanout.count(owners, np.repeat([1, -1], [len(woken), len(emptied)]))
 
-    def _count_rows(self, slots: Slots) -> pa.Array:
-        return array_of(pa.int64(), self._rows.counts[slots])
 
-    def _overflow(self, call: AggregateCall, slot: int) -> RowError:
-        columns = [self.column(name, np.array([slot])) for name in self._group]
-        key = row_text(pa.RecordBatch.from_arrays(columns, self._group), 0)
-        where = f" for {key}" if key else ""
-        instead = f"{call.function}(CAST(... AS DOUBLE)), or a DECIMAL of fewer digits, has more room"
-        return RowError(f"{call.output} does not fit {spark_name(call.type)}{where}. {instead}")
+def _row_counts(rows: Tally, slots: Slots) -> pa.Array:
+    return array_of(pa.int64(), rows.counts[slots])
+
+
+def _overflow(groups: SlotIndex, names: Sequence[str], call: AggregateCall, slot: int) -> RowError:
+    """names: of the groups' columns."""
+    columns = [groups.column(place, np.array([slot])) for place in range(len(names))]
+    key = row_text(pa.RecordBatch.from_arrays(columns, list(names)), 0)
+    where = f" for {key}" if key else ""
+    instead = f"{call.function}(CAST(... AS DOUBLE)), or a DECIMAL of fewer digits, has more room"
+    return RowError(f"{call.output} does not fit {spark_name(call.type)}{where}. {instead}")

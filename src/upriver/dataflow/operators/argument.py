@@ -7,6 +7,7 @@ the first such row comes: until then a group has as many values as rows.
 from collections.abc import Iterator
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from upriver.dataflow.operators.accumulator import Counts
@@ -27,21 +28,54 @@ from upriver.state.vectors import Mask, Slots, Tally, Vector, Weights
 _SAME_IF_DISTINCT = (*VALUE_FUNCTIONS, "bool_and", "bool_or")
 
 
+class ValueCounts:
+    """How many values each group has: as many as rows, but for those without one."""
+
+    __slots__ = ("_missing", "_rows")
+
+    def __init__(self, rows: Tally) -> None:
+        """rows: how many rows each group has; kept by the caller."""
+        self._rows = rows
+        self._missing: Vector[np.int64] | None = None
+        """How many rows of each group have no value; ``None`` as long as all have one."""
+
+    @property
+    def nbytes(self) -> int:
+        return 0 if self._missing is None else self._missing.nbytes
+
+    def of(self, slots: Slots) -> Counts:
+        rows = self._rows.counts[slots]
+        return rows if self._missing is None else rows - self._missing.cells[slots]
+
+    def resize(self, size: int) -> None:
+        if self._missing is not None:
+            self._missing.resize(size)
+
+    def missing(self, slots: Slots) -> Counts:
+        """How many rows of these groups have no value."""
+        return np.zeros(len(slots), np.int64) if self._missing is None else self._missing.cells[slots]
+
+    def some_missing(self) -> npt.NDArray[np.int64]:
+        """The same of all groups, to be written to."""
+        if self._missing is None:
+            self._missing = Vector(np.int64)
+            self._missing.resize(len(self._rows))
+        return self._missing.cells
+
+
 class Argument:
     """What is kept of one column for every group."""
 
-    __slots__ = ("_functions", "_missing", "_overflow", "_retracts", "_rows", "_type", "_values")
+    __slots__ = ("_counts", "_functions", "_overflow", "_retracts", "_type", "_values")
 
     def __init__(self, type: pa.DataType | None, rows: Tally, overflow: Overflow, retracts: bool) -> None:
         """type: of the column; ``None`` if it is not a column that counts, but the rows. rows: how many rows each group
         has; kept by the caller. overflow: makes errors. retracts: whether rows may be taken back."""
         self._type = type
-        self._rows = rows
         self._overflow = overflow
         self._retracts = retracts
-        self._missing: Vector[np.int64] | None = None
-        """How many rows of each group have no value; ``None`` as long as all have one."""
-        self._functions = Functions(self._counts, overflow)
+        self._counts = ValueCounts(rows)
+        self._functions = Functions(self._counts.of, overflow)
         self._values: Values | None = None
         """All values, if some function needs them."""
 
@@ -57,9 +91,8 @@ class Argument:
 
     @property
     def nbytes(self) -> int:
-        missing = 0 if self._missing is None else self._missing.nbytes
         values = 0 if self._values is None else self._values.nbytes
-        return missing + values + self._functions.nbytes
+        return self._counts.nbytes + values + self._functions.nbytes
 
     def reader(self, call: AggregateCall) -> Reader:
         """Keep what the call needs from now on; returns the reader of its results, which may raise RowError.
@@ -68,7 +101,8 @@ class Argument:
         """
         distinct = call.distinct and call.function not in _SAME_IF_DISTINCT
         if call.function in ("count_star", "count") and not distinct:
-            return lambda slots: array_of(pa.int64(), self._counts(slots))
+            counts = self._counts
+            return lambda slots: array_of(pa.int64(), counts.of(slots))
         if self._type is None:
             raise ProtocolError(f"{call.function} of no column")
         if distinct:
@@ -79,8 +113,7 @@ class Argument:
         return self._functions.reader(call, accumulator_of(call, self._type, self._retracts))
 
     def resize(self, size: int) -> None:
-        if self._missing is not None:
-            self._missing.resize(size)
+        self._counts.resize(size)
         if self._values is not None:
             self._values.resize(size)
         self._functions.resize(size)
@@ -93,10 +126,10 @@ class Argument:
         present = _present(values, where)
         if present is not None:
             absent = ~present
-            np.add.at(self._some_missing().cells, slots[absent], 1 if weight is None else weight[absent])
+            np.add.at(self._counts.some_missing(), slots[absent], 1 if weight is None else weight[absent])
             slots, weight = slots[present], None if weight is None else weight[present]
             values = None if values is None else values.filter(pa.array(present))
-        if weight is not None and (self._counts(slots) < 0).any():
+        if weight is not None and (self._counts.of(slots) < 0).any():
             raise ProtocolError("more values were retracted than had been added")
         if values is not None:
             self._functions.add(slots, values, weight)
@@ -105,15 +138,14 @@ class Argument:
 
     def state(self, slots: Slots) -> list[pa.Array]:
         """What is kept of these groups: the number of rows without a value, then some columns for each function."""
-        missing = np.zeros(len(slots), np.int64) if self._missing is None else self._missing.cells[slots]
         values = [] if self._values is None else self._values.state(slots)
-        return [array_of(pa.int64(), missing), *self._functions.state(slots), *values]
+        return [array_of(pa.int64(), self._counts.missing(slots)), *self._functions.state(slots), *values]
 
     def install(self, slots: Slots, state: Iterator[pa.Array]) -> None:
         """Keep of these groups, which have nothing yet, what :meth:`state` said of them; takes as many columns."""
         missing = cells_of(next(state))
         if missing.any():
-            self._some_missing().cells[slots] = missing
+            self._counts.some_missing()[slots] = missing
         self._functions.install(slots, state)
         if self._values is not None:
             self._values.install(slots, state)
@@ -127,17 +159,6 @@ class Argument:
         if self._values is None:
             self._values = Values(type, self._overflow)
         return self._values
-
-    def _some_missing(self) -> Vector[np.int64]:
-        if self._missing is None:
-            self._missing = Vector(np.int64)
-            self._missing.resize(len(self._rows))
-        return self._missing
-
-    def _counts(self, slots: Slots) -> Counts:
-        """How many values each group has."""
-        rows = self._rows.counts[slots]
-        return rows if self._missing is None else rows - self._missing.cells[slots]
 
 
 def _present(values: pa.Array | None, where: pa.Array | None) -> Mask | None:

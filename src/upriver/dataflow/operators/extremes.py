@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from upriver.dataflow.operators.accumulator import Accumulator, Counts, some_value
-from upriver.state.columns import Column, array_of, canonical, cell_type, cells_of, column_of
+from upriver.state.columns import Column, array_of, canonical, cell_type, cells_of, column_of, validity
 from upriver.state.ordering import from_ordered, is_number, ordered, ranks
 from upriver.state.vectors import Slots, Vector, Weights, first_of_each
 
@@ -94,7 +94,7 @@ class FirstValue:
 
     def install(self, slots: Slots, state: Iterator[pa.Array]) -> None:
         values = next(state)
-        some = np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False))
+        some = np.flatnonzero(validity(values))
         self._choose(slots[some], values.take(pa.array(some)))
 
     def _choose(self, slots: Slots, values: pa.Array) -> None:

@@ -20,7 +20,7 @@ from upriver.dataflow.operators.sorting import SortKey, in_order
 from upriver.dataflow.operators.turning import USUAL, Eagerness
 from upriver.errors import ProtocolError
 from upriver.hashing import hash64
-from upriver.state.columns import array_of, cells_of, column_of, same
+from upriver.state.columns import array_of, cells_of, column_of, mask_of, same
 from upriver.state.entries import Hasher
 from upriver.state.routed import RoutedIndex
 from upriver.state.vectors import Hashes, Mask, Positions, Slots, Vector
@@ -114,7 +114,7 @@ class _Versions:
             hashes, *columns, is_row = part.columns
             keys = self._assign(cells_of(hashes), columns)
             check_new(len(self._keys) == known + len(keys))
-            self._append(keys, columns, is_row.to_numpy(zero_copy_only=False))
+            self._append(keys, columns, mask_of(is_row))
 
     def drop(self, keys: Hashes) -> None:
         self._keys.forget(self._keys.with_hash(keys))

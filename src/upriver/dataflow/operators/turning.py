@@ -17,7 +17,7 @@ import pyarrow as pa
 from upriver.state.columns import cells_of
 from upriver.state.vectors import Hashes, Mask
 
-FORGOTTEN_MIN = 4096
+FORGOTTEN_MIN = 256
 """So few forgotten slots are never worth a turnover."""
 
 STEP_ROWS = 1024
@@ -36,7 +36,11 @@ USUAL = Eagerness()
 
 
 class Store(Protocol):
-    """What is kept by routing key or by something finer; the methods are those of :class:`operator.Stateful`."""
+    """What is kept by routing key or by something finer; the methods are those of :class:`operator.Stateful`.
+
+    No store refers to itself, by a method that it keeps for instance: the memory of such a one would not come back when
+    it is let go, but when Python's collector of cycles comes by, which may be much later.
+    """
 
     @property
     def held(self) -> int:

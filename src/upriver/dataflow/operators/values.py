@@ -1,6 +1,7 @@
 """All values of one column in each group, for the functions that need them: DISTINCT, and extremes that may go."""
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +28,7 @@ class Values:
         self._bag = Multiset(type)
         self._counts: Vector[np.int64] = Vector(np.int64)
         """How many distinct values each group has."""
-        self._functions = Functions(self._distinct, overflow)
+        self._functions = Functions(partial(_cells_of, self._counts), overflow)
         """They get each distinct value once, and have it taken back with the last of its rows."""
         self._extremes: dict[bool, Extreme] = {}
         """By whether it is the greatest."""
@@ -50,7 +51,8 @@ class Values:
     def distinct(self, call: AggregateCall) -> Reader:
         """The reader of a call's results over distinct values; it may raise RowError."""
         if call.function == "count":
-            return lambda slots: array_of(pa.int64(), self._distinct(slots))
+            counts = self._counts
+            return lambda slots: array_of(pa.int64(), _cells_of(counts, slots))
         return self._functions.reader(call, accumulator_of(call, self._type, retracts=True))
 
     def extreme(self, greatest: bool) -> Reader:
@@ -89,8 +91,9 @@ class Values:
         for extreme in self._extremes.values():
             extreme.follow(woken, emptied, self._counts.cells)
 
-    def _distinct(self, slots: Slots) -> Counts:
-        return self._counts.cells[slots]
+
+def _cells_of(counts: Vector[np.int64], slots: Slots) -> Counts:
+    return counts.cells[slots]
 
 
 class Extreme:

@@ -1,0 +1,46 @@
+"""What is let go is freed at once: nothing that keeps state refers to itself, and so waits for the collector."""
+
+import gc
+from collections import Counter
+from functools import partial
+
+import pyarrow as pa
+import pytest
+from query_kit import tables
+from query_list import DUCK, queries
+
+from upriver.dataflow.expressions import Evaluator
+from upriver.dataflow.graph import DataflowPlan
+from upriver.dataflow.local_typer import LocalTyper
+from upriver.dataflow.planning import plan_regions
+from upriver.dataflow.running import Region
+from upriver.dataflow.sql import compile_view
+from upriver.shell.warm_up import warm_up
+from upriver.state.table import Table
+from upriver.state.vectors import Vector
+
+TABLES = tables()
+EVALUATOR = Evaluator()
+
+
+@pytest.mark.parametrize("sql", queries(DUCK))
+def test_regions_of_a_view_are_freed_without_the_collector(sql: str) -> None:
+    view = compile_view("v", sql, TABLES, {}, LocalTyper(TABLES))
+    key = next((field.name for field in view.schema if not pa.types.is_floating(field.type)), view.schema.names[0])
+    plan = DataflowPlan("v", sql, (key,), view.schema, plan_regions("v", view.relation, [key], TABLES))
+    assert not _left_by(plan)
+
+
+def _left_by(plan: DataflowPlan) -> Counter[str]:
+    """What keeps state and is left for the collector, of regions that have seen rows, were moved, read and let go."""
+    gc.collect()
+    gc.disable()
+    try:
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        warm_up([plan], partial(Region.build, evaluator=EVALUATOR))
+        gc.collect()
+        return Counter(type(item).__name__ for item in gc.garbage if isinstance(item, Vector | Table))
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
