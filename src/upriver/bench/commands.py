@@ -187,11 +187,11 @@ def render_stages(measured: Mapping[str, Any]) -> str:
 
 
 def _add_nexmark(parser: argparse.ArgumentParser) -> None:
-    _number(parser, "--events", 2_000_000, "people, auctions and bids together")
+    _number(parser, "--events", 4_000_000, "people, auctions and bids together")
     _number(parser, "--event-rate", 10_000, "of them a second of event time")
     _number(parser, "--seed", 1, "of the events")
-    _number(parser, "--files", 10, "Parquet files of each table, one to a micro-batch")
-    _number(parser, "--warm-up-files", 3, "of them that each side takes the whole way once before")
+    _number(parser, "--files", 20, "Parquet files of each table, one to a micro-batch")
+    _number(parser, "--warm-up-files", 8, "of them that each side takes the whole way once before")
     parser.add_argument(
         "--queries",
         type=_names,
