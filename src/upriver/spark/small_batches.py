@@ -38,9 +38,8 @@ class SmallBatches:
 
     def was_too_large(self) -> None:
         """One task was given a batch that it could not hold; it comes again, to several."""
-        if (
-            self._is_last_small is not None
-        ):  # before the first batch nothing is known, and there may be much to catch up
+        # Before the first batch nothing is known, and there may be much to catch up with.
+        if self._is_last_small is not None:
             self._shared_left = SHARED_BATCHES
         self._is_last_small = False
 
@@ -52,6 +51,5 @@ class SmallBatches:
 
 def _are_small(runs: Iterable[RunInfo]) -> bool:
     sizes = [(run.rows, run.bytes) for run in runs]
-    return (
-        sum(rows for rows, _ in sizes) <= PACK_ROWS_MAX // 2 and sum(size for _, size in sizes) <= PACK_BYTES_MAX // 2
-    )
+    rows, size = sum(rows for rows, _ in sizes), sum(size for _, size in sizes)
+    return rows <= PACK_ROWS_MAX // 2 and size <= PACK_BYTES_MAX // 2
