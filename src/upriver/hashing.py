@@ -78,8 +78,7 @@ def _mix_column(hashes: Hashes, column: pa.Array | pa.ChunkedArray) -> None:
 
 def _nulls_of(block: pa.Array) -> npt.NDArray[np.bool_]:
     """Where a value is null. Not by ``to_numpy``, which makes it in a pool that nobody can choose."""
-    nulls = block.is_null().cast(pa.uint8())
-    return np.frombuffer(nulls.buffers()[1], np.bool_, len(nulls), nulls.offset)
+    return _values(block.is_null().cast(pa.uint8()), np.uint8).view(np.bool_)
 
 
 def _decoded_type(type: pa.DataType) -> pa.DataType:
