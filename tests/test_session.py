@@ -15,8 +15,11 @@ from upriver.spark.session import free_slots, heap_mb, local_conf, memory_bytes,
 DYNAMIC = {"spark.master": "yarn", "spark.dynamicAllocation.enabled": "true"}
 
 
-CHECKED = "org.apache.hadoop.fs.LocalFileSystem"
-"""What Hadoop writes to local directories with by default."""
+MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+FILE_CONTEXTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileContextBasedCheckpointFileManager"
+"""What Spark writes checkpoints with by default."""
+HEAP_STORE = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
+ROCKSDB_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
 def in_a_process_of_its_own(code: str, *arguments: str, **env: str) -> str:
@@ -124,14 +127,16 @@ spark.stop()
 
 
 @pytest.mark.spark
-def test_a_checkpoint_in_a_local_directory_is_written_without_checksums_and_taken_up_with_them(tmp_path: Path) -> None:
-    """Checksums are as many files again, and each file is a process that sets its permissions."""
+@pytest.mark.parametrize("store", [HEAP_STORE, ROCKSDB_STORE])
+def test_a_query_with_state_goes_on_from_a_checkpoint_that_spark_has_written_by_its_own_default(
+    tmp_path: Path, store: str
+) -> None:
     (tmp_path / "source").mkdir()
-    for conf, answer in (({"spark.hadoop.fs.file.impl": CHECKED}, "[(7, 1)]"), ({}, "[(7, 2)]"), ({}, "[(7, 3)]")):
+    by_default: dict[str, str] = {MANAGER: FILE_CONTEXTS}
+    for conf, answer in ((by_default, "[(7, 1)]"), ({}, "[(7, 2)]"), ({}, "[(7, 3)]"), (by_default, "[(7, 4)]")):
         (tmp_path / "source" / f"{answer}.json").write_text('{"v": 7}\n')
-        before = set(tmp_path.glob("checkpoint/**/.*.crc"))
-        assert in_a_process_of_its_own(COUNTING.replace("{conf}", repr(conf)), str(tmp_path)) == answer
-        assert (set(tmp_path.glob("checkpoint/**/.*.crc")) == before) == (not conf)
+        code = COUNTING.replace("{conf}", repr({**conf, "spark.sql.streaming.stateStore.providerClass": store}))
+        assert in_a_process_of_its_own(code, str(tmp_path)) == answer
 
 
 @pytest.mark.cluster

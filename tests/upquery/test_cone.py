@@ -1,6 +1,7 @@
 """What a cone keeps and what it does in which order; each test tells a story of a few rows."""
 
 from dataclasses import replace
+from itertools import combinations_with_replacement
 
 import pytest
 from cone_kit import ComparedCone, LoneCone, hashed, offer, trade, visit
@@ -151,6 +152,7 @@ def test_an_eviction_forgets_what_only_its_keys_rested_on() -> None:
     assert cone.cone.lacks(hashed("a"))
     cone.check()
     assert cone.evict("b") == 1
+    cone.let_go()
     stats = cone.cone.stats()
     assert (stats["present"], stats["resting"], stats["held"], stats["rows"]) == (0, 0, 0, 0)
     assert stats["evicted"] == 2
@@ -166,6 +168,34 @@ def test_an_eviction_forgets_edge_by_edge() -> None:
     cone.publish(trade("X", 9), trade("Y", 1))
     cone.run()
     assert cone.look_up("b") == [("b", 2, 3)]
+    cone.check()
+
+
+def test_the_state_of_what_one_key_has_rested_on_goes_a_few_keys_at_a_time() -> None:
+    cone = ComparedCone("fans")
+    cone.publish(*(visit("a", ms) for ms in range(10)), visit("b", 9), *(trade("X", ms) for ms in range(10)))
+    cone.fill("a", "b")
+    held = cone.cone.stats()["held"]
+    cone.evict("a")
+    assert cone.resting == 1, "which b rests on"
+    assert [cone.cone.let_go(4) for _ in range(4)] == [4, 4, 1, 0]
+    assert cone.cone.stats()["held"] < held - 9
+    cone.check()
+
+
+@pytest.mark.parametrize("goes_first", [True, False])
+def test_what_comes_back_before_its_old_state_is_gone_begins_anew(goes_first: bool) -> None:
+    cone = fans()
+    cone.fill("a", "b")
+    cone.evict("a", "b")
+    cone.publish(visit("c", 3), trade("Y", 3), trade("Y", 2), trade("Z", 1))
+    if goes_first:
+        cone.cone.let_go(1)
+    cone.fill("b")
+    cone.let_go()
+    cone.publish(trade("Y", 2), visit("b", 1))
+    cone.run()
+    assert cone.look_up("b") == cone.expected("b")
     cone.check()
 
 
@@ -196,11 +226,14 @@ STEPS = 10
 
 @pytest.mark.parametrize("keys", ["a", "ab", "abd"])
 def test_keys_are_evicted_between_any_two_reads(keys: str) -> None:
-    for moment in range(STEPS + 1):
+    for evicted_after, let_go_after in combinations_with_replacement(range(STEPS + 1), 2):
         cone = a_gain()
-        for _ in range(moment):
+        for _ in range(evicted_after):
             cone.step()
         cone.evict(*keys)
+        for _ in range(let_go_after - evicted_after):
+            cone.step()
+        cone.let_go()
         cone.run()
         cone.check()
         assert set("ab") - set(keys) <= {key for key in "ab" if not cone.cone.lacks(hashed(key))}

@@ -249,6 +249,11 @@ class Following:
         """By view."""
         return {name: share.cone for name, share in self.shares.items() if share.cone is not None}
 
+    @property
+    def has_leftovers(self) -> bool:
+        """Whether some cone has state of keys that are forgotten."""
+        return any(share.cone is not None and share.cone.has_leftovers for share in self.shares.values())
+
     def map_of(self, region: str) -> VnodeMap | None:
         """The map by which the region's keys are kept; ``None`` while they move."""
         return getattr(self.shares[region].migrator.phase, "map", None)

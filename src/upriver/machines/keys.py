@@ -10,6 +10,7 @@ from upriver.machines.lookups import begin_upquery, refuse_those_of
 from upriver.machines.messages import Counted, Evict, Evicted
 from upriver.machines.routes import ask_again
 from upriver.machines.worker_events import KeysRead, RowsFetched, TimeToEvict
+from upriver.upquery.cone import Cone
 from upriver.upquery.partial_region import PartialRegion
 
 
@@ -63,11 +64,24 @@ def evict(phase: Following, event: Evict) -> None:
 
 
 def time_to_evict(phase: Following, event: TimeToEvict) -> None:
-    """Forget some keys: of those that somebody wants forgotten, if there are any."""
-    if phase.evictions:
+    """Forget some keys: first what is left of such as evicted ones have rested on, then those that somebody wants
+    forgotten, then those that take more memory than there is."""
+    leftovers = next(((view, cone) for view, cone in phase.cones.items() if cone.has_leftovers), None)
+    if leftovers is not None:
+        _let_go(phase, *leftovers, event.keys_max)
+    elif phase.evictions:
         _evict_wanted(phase, phase.evictions[0], event.keys_max)
     else:
         _evict_oldest(phase, event.keys_max)
+
+
+def _let_go(phase: Following, view: str, cone: Cone, keys_max: int) -> None:
+    phase.evicted = cone.let_go(keys_max)
+    if not cone.has_leftovers:
+        stats = phase.stats_after(view)
+        phase.is_over_budget = phase.is_over_budget and _is_over(stats, phase.memory_budget)
+        phase.say(Counted(stats=stats))
+        _end_evictions(phase)
 
 
 def _evict_wanted(phase: Following, wish: Evicting, keys_max: int) -> None:
@@ -82,7 +96,7 @@ def _evict_wanted(phase: Following, wish: Evicting, keys_max: int) -> None:
 
 
 def _end_evictions(phase: Following) -> None:
-    while phase.evictions and not len(phase.evictions[0].left):
+    while phase.evictions and not len(phase.evictions[0].left) and not phase.has_leftovers:
         phase.say(Evicted(eviction=phase.evictions.popleft().number, stats=phase.stats()))
 
 
@@ -95,8 +109,7 @@ def _evict_oldest(phase: Following, keys_max: int) -> None:
         waiting = [w.question.hash64 for w in phase.waiting if w.view == name]
         phase.evicted = partial[name].evict_oldest(keys_max, waiting)
         stats = phase.stats_after(name)
-    is_over = phase.memory_budget is not None and _is_over(stats, phase.memory_budget)
-    phase.is_over_budget = is_over and phase.evicted > 0
+    phase.is_over_budget = phase.evicted > 0 and _is_over(stats, phase.memory_budget)
     if not phase.is_over_budget:
         phase.say(Counted(stats=stats))
 
@@ -120,8 +133,10 @@ def _check_full(phase: Following, stats: Stats, budget: int) -> None:
         )
 
 
-def _is_over(stats: Stats, budget: int) -> bool:
+def _is_over(stats: Stats, budget: int | None) -> bool:
     """Whether more is kept than should be. What was forgotten comes back in time, at the latest when there is as much
     of it as of what is kept; so while less than half of the budget is in use, there is nothing to do but wait."""
+    if budget is None:
+        return False
     is_over = sum(of_one["bytes"] for of_one in stats.values()) > budget
     return is_over and sum(of_one["live_bytes"] for of_one in stats.values()) > budget // 2

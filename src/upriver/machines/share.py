@@ -15,6 +15,7 @@ from upriver.dataflow.keeping import Keeping, Region, State
 from upriver.dataflow.set_aside import SetAside
 from upriver.errors import ProtocolError, RowError
 from upriver.ids import Epoch, FeedId, MapVersion, VnodeId, WorkerId
+from upriver.machines.joining import joined
 from upriver.machines.peers import Portion, Question
 from upriver.machines.rules import Rules
 from upriver.machines.strategies import MIGRATORS, Migrator, Strategy, new_owner
@@ -171,7 +172,7 @@ class Share:
         events = deque([event])
         while events:
             current = events.popleft()
-            for action in self.migrator.step(current):
+            for action in joined(self.migrator.step(current)):
                 events.extend(self._carry_out(action, current, outcomes))
         self.version = getattr(self.migrator.phase, "map", self).version
         return outcomes

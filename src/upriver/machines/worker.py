@@ -147,9 +147,10 @@ class WorkerMachine:
 
     @property
     def must_evict(self) -> bool:
-        """Whether somebody wants keys forgotten, or more memory is taken than may be, and ``TimeToEvict`` would give
-        some back."""
-        return isinstance(self.phase, Following) and (self.phase.is_over_budget or bool(self.phase.evictions))
+        """Whether somebody wants keys forgotten, or evicted ones have left something behind, or more memory is taken
+        than may be, and ``TimeToEvict`` would give some back."""
+        phase = self.phase
+        return isinstance(phase, Following) and (phase.is_over_budget or bool(phase.evictions) or phase.has_leftovers)
 
     @property
     def evicted(self) -> int:

@@ -24,15 +24,14 @@ REGISTRATION_S_MAX = 30.0
 _POLL_S = 0.1
 _HEAP_MB_MIN = 1024
 _HEAP_MB_MAX = 8192
-_LOCAL_CHECKPOINTS = {
-    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+_CHECKPOINT_FILES = {
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
 }
-"""How Spark writes to local directories: by default it starts a process for each file, which sets its permissions, and
-a second one for the file of its checksum. A micro-batch has three such files, and one for each partition of each state
-store."""
+"""How Spark writes checkpoints: by default through an interface of Hadoop's that starts some twenty processes for each
+file in a local directory, to ask for its status and to set its permissions. A micro-batch has three such files, and one
+for each partition of each state store."""
 _CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 _LOCAL = re.compile(r"local(\[.*\])?")
 _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]")
@@ -73,7 +72,7 @@ def local_conf(workers: int, ingest_slots: int, heap: int) -> dict[str, str | in
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": ingest_slots,  # the workers' slots are taken: more would only queue
         "spark.python.daemon.module": "upriver.spark.daemon",
-        **_LOCAL_CHECKPOINTS,
+        **_CHECKPOINT_FILES,
         "spark.ui.enabled": False,
         "spark.ui.showConsoleProgress": False,
     }

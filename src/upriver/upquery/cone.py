@@ -269,7 +269,8 @@ class Cone:
     # Evictions --------------------------------------------------------------------------------------------------------
 
     def evict(self, keys: Hashes) -> int:
-        """Keep these keys (ascending, unique) no more, nor what they alone rest on; returns how many were present."""
+        """Keep these keys (ascending, unique) no more, nor what they alone rest on; returns how many were present. The
+        state of what they rested on is to be let go."""
         present = keys[self._state.has(self._shape.top, keys)]
         self._state.forget(self._shape.top, present)
         self._evicted += len(present)
@@ -281,6 +282,15 @@ class Cone:
         if waiting and self._rules.p6_asked_keys_stay:  # P6
             oldest = np.setdiff1d(oldest, np.concatenate(waiting))
         return self.evict(oldest) if len(oldest) else 0
+
+    @property
+    def has_leftovers(self) -> bool:
+        """Whether there is anything to let go."""
+        return self._state.has_leftovers
+
+    def let_go(self, keys_max: int) -> int:
+        """Give back the memory of up to so many keys that are forgotten; returns of how many. 0: there were none."""
+        return self._state.let_go(keys_max)
 
     # Moves: no state of a cone travels; its keys are filled where they go ---------------------------------------------
 

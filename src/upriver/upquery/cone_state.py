@@ -32,16 +32,21 @@ class ConeState:
         self._shape = shape
         self._lake_ports = {plan.name: [port for port, _ in plan.lake_ports] for plan in plans}
         self._supports = {edge: Supports() for edge in shape.edges if edge.consumer in self.regions}
+        self._leftovers: dict[str, list[Hashes]] = {plan.name: [] for plan in plans}
+        """Of each region, keys that are forgotten, and whose state is still there unless they have come back since."""
 
     @property
     def nbytes(self) -> int:
-        of_keys = sum(presence.nbytes for presence in self.presence.values())
-        return of_keys + sum(supports.nbytes for supports in self._supports.values())
+        return sum(presence.nbytes for presence in self.presence.values()) + self._beside_nbytes
 
     @property
     def live_nbytes(self) -> int:
-        of_keys = sum(presence.live_nbytes for presence in self.presence.values())
-        return of_keys + sum(supports.nbytes for supports in self._supports.values())
+        return sum(presence.live_nbytes for presence in self.presence.values()) + self._beside_nbytes
+
+    @property
+    def _beside_nbytes(self) -> int:
+        leftovers = sum(keys.nbytes for lots in self._leftovers.values() for keys in lots)
+        return leftovers + sum(supports.nbytes for supports in self._supports.values())
 
     # Keys -------------------------------------------------------------------------------------------------------------
 
@@ -63,7 +68,7 @@ class ConeState:
 
     def forget(self, region: str, keys: Hashes) -> None:
         """Keep these keys (ascending, each once) no more: nor those that rest on them, nor those that they alone have
-        rested on."""
+        rested on. One may have rested on thousands: so what the regions have of them is left, to be let go in time."""
         for edge in self._shape.out_of(region):
             if edge in self._supports:
                 consumers = self._supports[edge].consumers_of(keys)
@@ -73,7 +78,10 @@ class ConeState:
 
     def _drop(self, region: str, keys: Hashes) -> None:
         """As :meth:`forget`, of keys that nobody rests on."""
-        self.regions[region].drop(keys)
+        if region == self._shape.top:
+            self.regions[region].drop(keys)
+        else:
+            self._leftovers[region].append(keys)
         self.presence[region].drop(keys[self.has(region, keys)])
         for edge in self._shape.into(region):
             self.release(edge.producer, self._supports[edge].drop(keys))
@@ -86,6 +94,23 @@ class ConeState:
                 idle = idle[~self._supports[edge].rests_on(idle)]
         if len(idle):
             self._drop(region, idle)
+
+    @property
+    def has_leftovers(self) -> bool:
+        """Whether there is anything to let go."""
+        return any(self._leftovers.values())
+
+    def let_go(self, keys_max: int) -> int:
+        """Drop what regions have of up to so many forgotten keys; returns of how many."""
+        region, lots = next(((region, lots) for region, lots in self._leftovers.items() if lots), ("", []))
+        if not lots:
+            return 0
+        lot = lots.pop()
+        if len(lot) > keys_max:
+            lots.append(lot[keys_max:])
+        keys = lot[:keys_max]
+        self.regions[region].drop(keys[~self.has(region, keys)])
+        return len(keys)
 
     # Rows -------------------------------------------------------------------------------------------------------------
 
@@ -118,6 +143,8 @@ class ConeState:
         new = {name: self._lacking(name, keys if name == top else other.keys(name)) for name in other.regions}
         for name, missing in new.items():
             if len(missing):
+                if self._leftovers[name]:
+                    self.regions[name].drop(missing)
                 self.regions[name].install(other.regions[name].collect(missing))
                 self.put(name, missing, through, now)
         for edge, supports in other._supports.items():

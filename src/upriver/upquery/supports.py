@@ -18,16 +18,13 @@ class Supports:
     __slots__ = ("_consumers", "_counts", "_gone", "_held", "_known", "_producers")
 
     def __init__(self) -> None:
-        self._keep(NO_KEYS, NO_KEYS)
-
-    def _keep(self, consumers: Hashes, producers: Hashes) -> None:
-        """Just these pairs, each once, sorted by consumer, then by producer."""
-        self._consumers, self._producers = consumers, producers
-        self._gone = np.zeros(len(consumers), np.bool_)
+        self._consumers, self._producers = NO_KEYS, NO_KEYS
+        """The pairs, each once, sorted by consumer, then by producer."""
+        self._gone = np.zeros(0, np.bool_)
         """Which of the pairs were dropped."""
-        self._held = len(consumers)
+        self._held = 0
         """How many were not."""
-        self._known, self._counts = np.unique(producers, return_counts=True)
+        self._known, self._counts = NO_KEYS, np.zeros(0, np.int64)
         """The producers, ascending, each once, and how many pairs each is in: 0 if all were dropped."""
 
     def __len__(self) -> int:
@@ -115,8 +112,14 @@ class Supports:
         self._counts[at] -= counts
         idle: Hashes = lost[self._counts[at] == 0]
         if 2 * self._held < len(self._gone):
-            self._keep(self._consumers[~self._gone], self._producers[~self._gone])
+            self._forget_dropped()
         return idle
+
+    def _forget_dropped(self) -> None:
+        self._consumers, self._producers = self._consumers[~self._gone], self._producers[~self._gone]
+        self._gone = np.zeros(self._held, np.bool_)
+        is_held = self._counts > 0
+        self._known, self._counts = self._known[is_held], self._counts[is_held]
 
     def _pairs_of(self, consumers: Hashes) -> Positions:
         """The places of the pairs of these consumers that were not dropped."""

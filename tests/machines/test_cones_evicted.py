@@ -1,0 +1,86 @@
+"""The state of what an evicted key of a cone has rested on goes a few keys at a time, before any other key."""
+
+from collections.abc import Mapping
+
+from cone_kit import trade, visit
+from cone_workers_kit import OTHER_PAGE, PAGE, PLAN, Workers
+from machines_kit import hashed
+
+from upriver.machines.messages import Counted, Evict, Evicted
+from upriver.machines.worker_events import TimeToEvict
+
+TIMES = 9
+"""Different times that the page was visited for: the keys that it rests on."""
+
+
+def with_a_page(memory_budget: int | None = None) -> Workers:
+    """Worker 0 keeps one key, which rests on several others."""
+    workers = Workers(memory_budget=memory_budget)
+    workers.lake.publish(*(visit(PAGE, ms) for ms in range(TIMES)), *(trade("X", ms) for ms in range(TIMES)))
+    workers.open(0, 1)
+    ticket = workers.look_up(0, PAGE)
+    workers.fetch(0)
+    assert workers.answers[ticket] == ([(PAGE, TIMES)], 1)
+    assert stats(workers)["resting"] == TIMES
+    return workers
+
+
+def stats(workers: Workers) -> Mapping[str, int]:
+    return workers.phase(0).stats()[PLAN.name]
+
+
+def evict(workers: Workers, keys_max: int) -> int:
+    """How many keys a slice of an eviction was about."""
+    workers.step(0, TimeToEvict(keys_max=keys_max))
+    return workers.machines[0].evicted
+
+
+def evictions_over(workers: Workers) -> int:
+    return sum(isinstance(report, Evicted) for report in workers.reports)
+
+
+def test_an_eviction_is_over_when_all_that_its_keys_rested_on_is_gone() -> None:
+    workers = with_a_page()
+    workers.step(0, Evict(eviction=1, view=PLAN.name, keys=None))
+    assert evict(workers, 4) == 1
+    assert workers.present(0) == []
+    assert stats(workers)["resting"] == 0
+    for keys in (4, 4, 1):
+        assert workers.machines[0].must_evict
+        assert evictions_over(workers) == 0
+        held = stats(workers)["held"]
+        assert evict(workers, 4) == keys
+        assert stats(workers)["held"] <= held - keys
+    assert stats(workers)["held"] == 0
+    assert evictions_over(workers) == 1
+    assert not workers.machines[0].must_evict
+
+
+def test_a_page_that_is_wanted_again_meanwhile_is_right() -> None:
+    workers = with_a_page()
+    workers.step(0, Evict(eviction=1, view=PLAN.name, keys=None))
+    evict(workers, 4)
+    evict(workers, 4)
+    workers.lake.publish(trade("Y", 0), trade("Y", 8))
+    ticket = workers.look_up(0, PAGE)
+    workers.open(0, 2)
+    workers.fetch(0)
+    while workers.machines[0].must_evict:
+        evict(workers, 4)
+    again = workers.look_up(0, PAGE)
+    assert workers.answers[ticket] == ([(PAGE, TIMES)], 1)
+    assert workers.answers[again] == ([(PAGE, TIMES + 2)], 2)
+    assert stats(workers)["resting"] == TIMES
+    assert evictions_over(workers) == 1
+
+
+def test_over_budget_what_is_left_of_a_key_goes_before_other_keys_do() -> None:
+    workers = with_a_page(memory_budget=1)
+    workers.look_up(0, OTHER_PAGE)
+    workers.fetch(0)
+    assert evict(workers, 4) == 1, "the page; the other one was read last"
+    for keys in (4, 4, 1):
+        assert workers.present(0) == hashed([OTHER_PAGE]).tolist()
+        assert workers.machines[0].must_evict
+        assert evict(workers, 4) == keys
+    assert isinstance(workers.reports[-1], Counted)
