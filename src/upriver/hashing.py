@@ -8,6 +8,7 @@ Each column is hashed with the hash of the columns before it as the seed, and a 
 """
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import TypeVar
 
 import numpy as np
@@ -27,6 +28,9 @@ _LONG_DECIMAL_DIGITS = 18
 """Spark keeps a decimal of at most so many digits in a long, and hashes it as one."""
 
 _DECIMAL_BYTES = 16
+
+_TYPES_MAX = 256
+"""Types of which it is remembered how they are hashed."""
 
 _Mixer = Callable[[Hashes, pa.Array], Hashes]
 _Bits = TypeVar("_Bits", np.uint32, np.uint64)
@@ -190,6 +194,7 @@ _MIXERS: tuple[tuple[Callable[[pa.DataType], bool], _Mixer], ...] = (
 )
 
 
+@lru_cache(_TYPES_MAX)
 def _mixer(type: pa.DataType) -> _Mixer | None:
     return next((mixer for accepts, mixer in _MIXERS if accepts(type)), None)
 

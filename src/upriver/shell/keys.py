@@ -9,6 +9,7 @@ import datetime
 import decimal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -23,6 +24,9 @@ Keys: TypeAlias = Iterable[Any] | pa.Array | pa.ChunkedArray | pa.RecordBatch | 
 
 VALUE_CHARS_MAX = 50
 """Characters of a value that an error shows."""
+
+TYPES_MAX = 256
+"""Types of which the kind is remembered."""
 
 _Column: TypeAlias = Sequence[Any] | pa.Array | pa.ChunkedArray
 
@@ -191,6 +195,7 @@ def _differ_in_zone(type: pa.DataType, other: pa.DataType) -> bool:
     return both and (type.tz is None) != (other.tz is None)
 
 
+@lru_cache(TYPES_MAX)
 def _arrow_kind(type: pa.DataType) -> str:
     return next((name for name, is_of, _ in _KINDS if is_of(type)), str(type))
 
