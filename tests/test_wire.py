@@ -25,6 +25,8 @@ BATCHES = st.sampled_from(
         pa.RecordBatch.from_pydict({"k": pa.array([[1], None, [2, 3]])}),
     ]
 )
+END_BYTES = 8
+"""What ends a stream: who has read the batch need not read them."""
 MESSAGES = st.builds(
     Message, st.text(), st.dictionaries(st.text(), JSON, max_size=4), st.lists(BATCHES, max_size=3).map(tuple)
 )
@@ -44,6 +46,18 @@ def test_a_truncated_frame_is_refused(message: Message, data: st.DataObject) -> 
     frame = encode(message)
     with pytest.raises(ProtocolError):
         decode(frame.slice(0, data.draw(st.integers(0, frame.size - 1))))
+
+
+@pytest.mark.parametrize("rows", [0, 1, 100])
+def test_a_batch_that_is_cut_short_is_refused(rows: int) -> None:
+    """The frame is whole: its head says that there is less of the batch."""
+    whole = encode(Message("k", {}, (pa.RecordBatch.from_pydict({"n": list(range(rows)), "k": ["x"] * rows}),)))
+    head_bytes = int.from_bytes(whole.to_pybytes()[:4], "little")
+    body = whole.slice(4 + head_bytes).to_pybytes()
+    for size in range(len(body) - END_BYTES):
+        head = encode_json({"kind": "k", "fields": {}, "sizes": [size]})
+        with pytest.raises(ProtocolError, match="malformed"):
+            decode(pa.py_buffer(len(head).to_bytes(4, "little") + head + body[:size]))
 
 
 @given(st.binary(max_size=200))

@@ -54,7 +54,7 @@ def decode(frame: pa.Buffer) -> Message:
             batches.append(_decode_batch(frame.slice(start, size)))
             start += size
         return Message(head["kind"], head["fields"], tuple(batches))
-    except (struct.error, LookupError, TypeError, StopIteration, pa.ArrowException) as error:
+    except (struct.error, LookupError, TypeError, StopIteration, OSError, pa.ArrowException) as error:
         raise ProtocolError(f"a frame of {frame.size} bytes is malformed: {error}") from error
 
 
