@@ -13,8 +13,6 @@ from upriver.errors import DeclarationError
 from upriver.machines.rules import Rules
 from upriver.sim.campaign import Outcome, Simulator, campaign, run_seed
 
-pytestmark = pytest.mark.xdist_group("campaign")  # what all its tests look at is played once
-
 STEPS = 200
 SEEDS_BY_WORKERS = {1: 60, 2: 80, 3: 100, 5: 60}
 SOAK_FACTOR = 30

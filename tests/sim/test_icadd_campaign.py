@@ -11,8 +11,6 @@ from upriver.sim.icadd_campaign import icadd_campaign, random_scenario, run
 from upriver.sim.icadd_scenario import mended
 from upriver.sim.icadd_world import LATE_TRIGGER
 
-pytestmark = pytest.mark.xdist_group("icadd_campaign")  # what all its tests look at is played once
-
 RUNS = 300
 SOAK_FACTOR = 50
 

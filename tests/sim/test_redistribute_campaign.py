@@ -10,8 +10,6 @@ from upriver.migration.redistribute_rules import ALL_ON
 from upriver.sim.redistribute_campaign import redistribute_campaign
 from upriver.sim.redistribute_rulebook import redistribute_rulebook
 
-pytestmark = pytest.mark.xdist_group("redistribute_campaign")  # what all its tests look at is played once
-
 RUNS = 200
 SOAK_FACTOR = 100
 
