@@ -1,9 +1,10 @@
 """Rows that go down right after each other are taken in together: few rows cost operators nearly as much as more."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from itertools import groupby
 
 from upriver.dataflow.operators.consolidate import concatenated
+from upriver.ids import Epoch
 from upriver.machines.peers import Portion
 from upriver.migration.actions import Action, PassDown
 
@@ -14,18 +15,21 @@ def joined(actions: Sequence[Action]) -> list[Action]:
     While a slice moves, two rules send the rows of a batch down: of the slice, and of all others.
     """
     found: list[Action] = []
-    for action in actions:
-        both = _as_one(found[-1], action) if found else None
-        if both is None:
-            found.append(action)
-        else:
-            found[-1] = both
+    for place, run in groupby(actions, _place):
+        alike = list(run)
+        found += alike if place is None else [_as_one(alike, *place)]
     return found
 
 
-def _as_one(first: Action, second: Action) -> PassDown | None:
-    match first, second:
-        case PassDown(rows=Portion() as one), PassDown(rows=Portion() as other):
-            if (one.epoch, one.port) == (other.epoch, other.port):
-                return replace(first, rows=replace(one, batch=concatenated([one.batch, other.batch])))
+def _place(action: Action) -> tuple[Epoch, int] | None:
+    """Of which epoch, and at which port, rows come in; ``None`` for all else."""
+    match action:
+        case PassDown(rows=Portion(epoch=epoch, port=port)):
+            return epoch, port
     return None
+
+
+def _as_one(alike: Sequence[Action], epoch: Epoch, port: int) -> PassDown:
+    downs = [action for action in alike if isinstance(action, PassDown)]
+    batches = [down.rows.batch for down in downs if isinstance(down.rows, Portion)]
+    return PassDown(rows=Portion(epoch, port, concatenated(batches)), rule=downs[0].rule)

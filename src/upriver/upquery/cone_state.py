@@ -102,15 +102,15 @@ class ConeState:
 
     def let_go(self, keys_max: int) -> int:
         """Drop what regions have of up to so many forgotten keys; returns of how many."""
-        region, lots = next(((region, lots) for region, lots in self._leftovers.items() if lots), ("", []))
-        if not lots:
-            return 0
-        lot = lots.pop()
-        if len(lot) > keys_max:
-            lots.append(lot[keys_max:])
-        keys = lot[:keys_max]
-        self.regions[region].drop(keys[~self.has(region, keys)])
-        return len(keys)
+        for region, lots in self._leftovers.items():
+            if lots:
+                lot = lots.pop()
+                keys, rest = lot[:keys_max], lot[keys_max:]
+                if len(rest):
+                    lots.append(rest)
+                self.regions[region].drop(keys[~self.has(region, keys)])
+                return len(keys)
+        return 0
 
     # Rows -------------------------------------------------------------------------------------------------------------
 
