@@ -324,6 +324,7 @@ def test_a_side_that_fails_is_reported() -> None:
     assert measured["queries"]["q0"]["equal"] is None
     assert measured["queries"]["q0"]["why"].startswith("Upriver: failed (1): KeyError: 'none'")
     assert any("failed" in line for line in said)
+    assert any("Traceback" in line for line in said)
 
 
 def test_queries_and_cores_that_there_are_not_are_refused() -> None:

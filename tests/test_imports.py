@@ -81,6 +81,12 @@ def test_the_client_loads_no_spark() -> None:
     assert loaded == "[]"
 
 
+def test_the_package_runs_as_the_command() -> None:
+    run = subprocess.run([sys.executable, "-m", "upriver", "lookup"], capture_output=True, text=True)
+    assert run.returncode == 2
+    assert run.stderr.startswith("usage: upriver lookup")
+
+
 def test_every_public_name_opens() -> None:
     missing = run_python("import upriver; print([name for name in upriver.__all__ if not hasattr(upriver, name)])")
     assert missing == "[]"

@@ -11,7 +11,7 @@ from upriver.sim.campaign import Simulator
 from upriver.sim.weather import FAULTS
 
 STEPS, WORKERS = 250, 3
-SEEDS, SOAK_SEEDS = 200, 100_000
+SEEDS, SOAK_SEEDS = 80, 100_000
 SHOWN_BY = {
     "crash": "crashes",
     "hang": "takeovers",

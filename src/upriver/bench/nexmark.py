@@ -32,6 +32,8 @@ from upriver.bench.stateful_map_contestant import StatefulMapTask
 from upriver.errors import UserError
 
 NOT_ASKED = Refused("not asked for")
+OUTPUT_LINES_MAX = 30
+"""Of a side that failed, the last ones that are told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,11 +79,11 @@ def measure_nexmark(options: NexmarkOptions, say: Any = print) -> dict[str, Any]
     with tempfile.TemporaryDirectory(prefix="upriver-bench-") as directory:
         for name in options.queries:
             data = _write_events(name, options, Path(options.data or f"{directory}/events"), say)
-            results = {side: _run(side, name, options, data, Path(directory) / f"{side}-{name}") for side in SIDES}
+            results = {side: _run(side, name, options, data, Path(directory), say) for side in SIDES}
             for side, result in results.items():
                 say(f"{name} {side:8} {_told(result)}")
             queries[name] = report(name, results["upriver"], results["spark"])
-        stateful_map = _run_stateful_map(options, Path(directory) / "stateful-map")
+        stateful_map = _run_stateful_map(options, Path(directory) / "stateful-map", say)
         for case in stateful_map["cases"]:
             say(
                 f"stateful map, {case['keys']:,} keys: {case['upriver_rows_per_s']} rows/s, {case['ratio']} times Spark"
@@ -121,8 +123,9 @@ def _write_events(query: str, options: NexmarkOptions, root: Path, say: Any) -> 
     return data
 
 
-def _run(side: str, query: str, options: NexmarkOptions, data: Path, work: Path) -> Result:
+def _run(side: str, query: str, options: NexmarkOptions, data: Path, directory: Path, say: Any) -> Result:
     """One side's run, in a process tree that ends with it."""
+    work = directory / f"{side}-{query}"
     if side == "spark" and (refused := _why_not(query, options)) is not None:
         return refused
     work.mkdir()
@@ -140,13 +143,13 @@ def _run(side: str, query: str, options: NexmarkOptions, data: Path, work: Path)
     (work / "task.json").write_text(json.dumps(asdict(task)))
     watched = run_side("upriver.bench.nexmark_contestant", work / "task.json", work / "output", RUN_S_MAX)
     if watched.code != 0:
-        return _failed(watched)
+        return _failed(watched, say)
     outcome = read_outcome(Path(task.result))
     shutil.rmtree(work)
     return outcome if isinstance(outcome, Refused) else _measured(outcome, watched.meter)
 
 
-def _run_stateful_map(options: NexmarkOptions, work: Path) -> dict[str, Any]:
+def _run_stateful_map(options: NexmarkOptions, work: Path, say: Any) -> dict[str, Any]:
     """``cases`` of :func:`measure_stateful_map`, whether all of them are ``equal``, and ``why`` if it failed."""
     if not options.map_keys:
         return {"cases": [], "equal": True, "why": NOT_ASKED.why}
@@ -162,12 +165,15 @@ def _run_stateful_map(options: NexmarkOptions, work: Path) -> dict[str, Any]:
     module = "upriver.bench.stateful_map_contestant"
     watched = run_side(module, work / "task.json", work / "output", MAP_RUN_S_MAX)
     if watched.code != 0:
-        return {"cases": [], "equal": False, "why": _failed(watched).why}
+        return {"cases": [], "equal": False, "why": _failed(watched, say).why}
     measured = json.loads(Path(task.result).read_text())
     return {**measured, "equal": all(case["equal"] for case in measured["cases"]), "why": None}
 
 
-def _failed(watched: Watched) -> Refused:
+def _failed(watched: Watched, say: Any) -> Refused:
+    """The last line says what failed; why, may be in those before it."""
+    for line in watched.said[-OUTPUT_LINES_MAX:]:
+        say(f"  {line}")
     return Refused(f"failed ({watched.code}): {watched.said[-1] if watched.said else 'it said nothing'}")
 
 

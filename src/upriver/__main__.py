@@ -1,0 +1,8 @@
+"""``python -m upriver``: the command ``upriver``, where scripts are not on the path."""
+
+import sys
+
+from upriver.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())
