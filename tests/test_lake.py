@@ -116,6 +116,19 @@ def test_slices_of_a_long_run_are_bounded(lake: OwnedLake) -> None:
     assert [batch.column("miles")[0].as_py() for batch in batches] == [0, SLICE_ROWS_MAX, 2 * SLICE_ROWS_MAX]
 
 
+def test_few_rows_of_many_slices_are_one_batch(lake: OwnedLake) -> None:
+    hashes = [vnode << 60 for vnode in range(VNODES) for _ in range(3)]
+    published = manifest(lake, 1, write_run(lake, "a", hashes))
+    (batch,) = lake.read(published, CHANNEL, frozenset(map(VnodeId, range(0, VNODES, 2))), FLIGHTS)
+    assert [h >> 60 for h in batch.column("hash64").to_pylist()] == [v for v in range(0, VNODES, 2) for _ in range(3)]
+
+
+def test_a_large_key_that_goes_on_in_the_next_run_stays_whole(lake: OwnedLake) -> None:
+    runs = write_run(lake, "a", [7] * SLICE_ROWS_MAX), write_run(lake, "b", [7, 7, 9])
+    batches = list(lake.read(manifest(lake, 1, *runs), CHANNEL, frozenset([VnodeId(0)]), FLIGHTS))
+    assert [batch.num_rows for batch in batches] == [SLICE_ROWS_MAX + 3]
+
+
 def test_a_run_without_own_rows_is_not_opened(lake: OwnedLake) -> None:
     run = write_run(lake, "a", [0])
     lake.files.remove(run.path)

@@ -23,7 +23,7 @@ A JSON file is ``{"xxh3_64": ..., "record": ...}``: a damaged digit would be JSO
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
@@ -276,18 +276,18 @@ class Lake:
     ) -> Iterator[pa.RecordBatch]:
         """Those vnodes' rows of an epoch on one lake edge, with their hash64, in batches of about ``SLICE_ROWS_MAX``.
 
-        No batch ends between two rows of one key.
+        Few rows of many slices come as one batch. No batch ends between two rows of one key.
         """
-        held: pa.RecordBatch | None = None
+        held: list[pa.RecordBatch] = []
         for piece in self._pieces(manifest, channel, vnodes, table):
-            if held is not None and held.column(0)[-1] == piece.column(0)[0]:
-                held = pa.concat_batches([held, piece])  # a key so large that its rows go on in the next run
-                continue
-            if held is not None:
-                yield held
-            held = piece
-        if held is not None:
-            yield held
+            # A key may have so many rows that they go on in the next run.
+            goes_on = bool(held) and held[-1].column(0)[-1] == piece.column(0)[0]
+            if held and not goes_on and sum(map(len, held)) + len(piece) > SLICE_ROWS_MAX:
+                yield _as_one(held)
+                held = []
+            held.append(piece)
+        if held:
+            yield _as_one(held)
 
     def _pieces(
         self, manifest: Manifest, channel: Channel, vnodes: frozenset[VnodeId], table: TableSpec
@@ -345,3 +345,8 @@ def sealed(record: Any) -> bytes:
     """A JSON file that holds the record, and tells damage."""
     content = json.dumps(record, separators=(",", ":")).encode()
     return f'{{"{CHECKSUM}":"{checksum_of(content)}","record":'.encode() + content + b"}"
+
+
+def _as_one(pieces: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """One alone is not copied: it is in the run's file."""
+    return pieces[0] if len(pieces) == 1 else pa.concat_batches(pieces)
