@@ -176,6 +176,10 @@ def test_queries_read_about_as_many_rows() -> None:
     assert max(shares) <= 1.1 * min(shares)
 
 
+def test_a_query_that_keeps_few_rows_runs_longer_over_files_of_the_same_size() -> None:
+    assert {name for name, query in QUERIES.items() if query.longer > 1} == {"q3"}
+
+
 # Queries ---------------------------------------------------------------------------------------------------------
 
 

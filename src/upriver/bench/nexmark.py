@@ -3,9 +3,10 @@
 Each side answers each query in a fresh process tree of its own, confined to the same processors, and this process only
 watches. Both are given the same streaming DataFrames: the columns and the rows that the query reads, of the tables
 that it reads, one Parquet file of each to a micro-batch. Queries that read no bids are given more events, so that all
-read about as many rows. First both sides take a few of the files the whole way, then all of them. What is measured
-begins with the first micro-batch, by Spark's own report, and ends when the view reflects all rows (``App.wait``), or
-when Spark has processed all there is (``processAllAvailable``).
+read about as many rows, and q3, whose filters leave few of them, twice as many files of these. First both sides take a
+few of the files the whole way, then all of them. What is measured begins with the first micro-batch, by Spark's own
+report, and ends when the view reflects all rows (``App.wait``), or when Spark has processed all there is
+(``processAllAvailable``).
 
 Upriver keeps every answer where it can be looked up; Spark's goes to the ``noop`` sink. Of windows Spark gives only
 those that are over, Upriver all that have begun. ``equal``: the view holds what Spark's batch query gives for the same
@@ -114,12 +115,12 @@ def _check(options: NexmarkOptions) -> None:
 def _write_events(query: str, options: NexmarkOptions, root: Path, say: Any) -> Path:
     """Where the events of a query are. Queries of the same tables and as many events share them."""
     asked = QUERIES[query]
-    spec = replace(options.spec, events=asked.times * options.spec.events)
-    tables = sorted(asked.sources)
-    data = root / f"{'-'.join(tables)}-{asked.times}x"
+    spec = replace(options.spec, events=asked.times * asked.longer * options.spec.events)
+    tables, files = sorted(asked.sources), asked.longer * options.files
+    data = root / f"{'-'.join(tables)}-{asked.times}x{asked.longer}"
     if not data.exists():
-        say(f"{spec.events:,} events in {options.files} files, of which {' and '.join(tables)}: {data}")
-    write_nexmark(data, spec, options.files, tables)
+        say(f"{spec.events:,} events in {files} files, of which {' and '.join(tables)}: {data}")
+    write_nexmark(data, spec, files, tables)
     return data
 
 
@@ -137,7 +138,7 @@ def _run(side: str, query: str, options: NexmarkOptions, data: Path, directory: 
         result=str(work / "outcome.json"),
         workers=options.workers,
         cores=options.cores,
-        warm_up_files=options.warm_up_files,
+        warm_up_files=QUERIES[query].longer * options.warm_up_files,
         state_store=options.state_store,
     )
     (work / "task.json").write_text(json.dumps(asdict(task)))
