@@ -4,6 +4,7 @@ from functools import partial
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from state_kit import batch_of
 
 from upriver.dataflow.batch import Batch
@@ -19,13 +20,14 @@ def _apply(stores: Turning[RowCounts], batch: Batch) -> None:
     stores.tidy()
 
 
-def _stores(step_rows: int) -> Turning[RowCounts]:
-    return Turning(partial(RowCounts, SCHEMA, ["k"]), Eagerness(100, step_rows))
+def _stores(step_rows: int, step_calls: int = 1) -> Turning[RowCounts]:
+    return Turning(partial(RowCounts, SCHEMA, ["k"]), Eagerness(100, step_rows, step_calls))
 
 
-def test_a_turnover_ends_in_time() -> None:
+@pytest.mark.parametrize("step_calls", [1, 1000])
+def test_a_turnover_ends_in_time(step_calls: int) -> None:
     """Each batch takes back all rows of the last one: more slots are forgotten with a call than a step moves rows."""
-    stores = _stores(step_rows=10)
+    stores = _stores(10, step_calls)
     _apply(stores, batch_of(SCHEMA, [(-key, 0) for key in range(1, 2000)], ["k"]))
     most = 0
     for turn in range(60):
@@ -50,3 +52,17 @@ def test_a_call_that_uses_few_slots_moves_few_rows() -> None:
         assert stores.slots - slots < 100
     assert calls > 50
     assert stores.slots == stores.held == 900 + calls
+
+
+def test_most_calls_move_nothing() -> None:
+    stores = _stores(step_rows=10, step_calls=5)
+    rows = batch_of(SCHEMA, [(key, 0) for key in range(2000)], ["k"])
+    _apply(stores, rows)
+    stores.drop(np.sort(rows.hash64)[:1100])
+    moves = []
+    while len(stores.all) > 1:
+        held = stores.all[0].held
+        stores.tidy()
+        moves.append(len(stores.all) == 1 or stores.all[0].held > held)
+    assert stores.slots == stores.held == 900
+    assert len(moves) / 20 < sum(moves) <= len(moves) / 5 + 1

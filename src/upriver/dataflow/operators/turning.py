@@ -1,10 +1,10 @@
 """Turning: what is kept, in one store, or for a while in two, so that memory comes back little by little.
 
 The state structures never use a slot again. When more slots are forgotten than hold something, a *turnover* begins: an
-empty store takes the place of the old one step by step. Each call that changes something also moves the keys of one
-range of hash64 over, lowest first, just as a rescale moves keys between workers. Until all have moved, the keys of the
-ranges that have live in the new store, the others in the old one. So nothing is ever rewritten at once, and order is
-kept wherever moving a key keeps it.
+empty store takes the place of the old one step by step. Of the calls that change something, every few one also moves
+the keys of one range of hash64 over, lowest first, just as a rescale moves keys between workers. Until all have moved,
+the keys of the ranges that have live in the new store, the others in the old one. So nothing is ever rewritten at once,
+and order is kept wherever moving a key keeps it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,8 +20,12 @@ from upriver.state.vectors import Hashes, Mask
 FORGOTTEN_MIN = 256
 """So few forgotten slots are never worth a turnover."""
 
-STEP_ROWS = 1024
-"""Rows moved in one step, at most, if they are spread evenly over the hashes: a millisecond or two of work."""
+STEP_ROWS = 256
+"""Rows moved in one step, at most, if they are spread evenly over the hashes: two milliseconds of work for a join, and
+hardly less with fewer."""
+
+STEP_CALLS = 4
+"""Of so many calls one moves rows: where one call concerns several stores, they seldom do so all at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,7 @@ class Eagerness:
 
     forgotten_min: int = FORGOTTEN_MIN
     step_rows: int = STEP_ROWS
+    step_calls: int = STEP_CALLS
 
 
 USUAL = Eagerness()
@@ -72,6 +77,7 @@ class Turning(Generic[Kept]):
 
     __slots__ = (
         "_build",
+        "_changes",
         "_done",
         "_eagerness",
         "_first_held",
@@ -89,6 +95,8 @@ class Turning(Generic[Kept]):
         """In order of the hash64 that they have: during a turnover the new one, then the old one."""
         self._ranges, self._done = 1, 0
         """Into how many ranges of hash64 a turnover is divided, and how many have moved; of use during one only."""
+        self._changes = 0
+        """Since the turnover began."""
         self._first_held, self._first_slots, self._moved = 0, 0, 0
         """What was held and the slots of the old store when the turnover began, and how much has moved since."""
 
@@ -150,15 +158,22 @@ class Turning(Generic[Kept]):
         self.tidy()
 
     def tidy(self) -> None:
-        """Begin a turnover if one is due. If one is on, move a range of keys, or more if slots are used up faster."""
+        """Begin a turnover if one is due. If one is on, move a range of keys when it is time, or more if slots are used
+        up faster."""
         if len(self._stores) == 1:
             (store,) = self._stores
             if store.slots - store.held <= max(store.held, self._eagerness.forgotten_min):
                 return
             self._ranges, self._done = 1 << (store.held // self._eagerness.step_rows).bit_length(), 0
-            self._first_held, self._first_slots, self._moved = store.held, store.slots, 0
+            self._first_held, self._first_slots, self._moved, self._changes = store.held, store.slots, 0, 0
             self._stores.insert(0, self._build())
-        self._move(max(self._done + 1, self._due()))
+        self._changes += 1
+        steps = 1 if self._changes % self._eagerness.step_calls == 0 else 0
+        done = max(self._done + steps, self._due())
+        if not self._stores[-1].held:
+            self._stores.pop()
+        elif done > self._done:
+            self._move(done)
 
     def _due(self) -> int:
         """How many ranges must have moved, lest more slots are used up in a turnover than were held at its start."""
