@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -47,23 +46,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     """One local session for all tests: starting it costs seconds."""
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    from pyspark.sql import SparkSession
+    from programs.session import OUR_DAEMON
+    from programs.session import session as start
 
-    session = (
-        SparkSession.builder.master("local[8]")
-        .config("spark.python.daemon.module", "upriver.spark.daemon")
-        .appName("upriver-tests")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.memory", "2g")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.streaming.numRecentProgressUpdates", "10")
-        .getOrCreate()
-    )
+    memory = {"spark.driver.memory": "2g", "spark.sql.streaming.numRecentProgressUpdates": "10"}
+    session = start("local[8]", {**OUR_DAEMON, **memory, "spark.sql.session.timeZone": "UTC"})
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()

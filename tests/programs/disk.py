@@ -8,17 +8,10 @@ aside. ``stop``: the app.
 """
 
 import json
-import os
 import sys
 from typing import Any
 
-import pyspark
-
-os.environ["PYSPARK_PYTHON"] = sys.executable
-os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-os.environ.setdefault("SPARK_HOME", os.path.dirname(pyspark.__file__))
-
-from pyspark.sql import SparkSession
+from session import OUR_DAEMON, session
 
 from upriver.app import App
 from upriver.spark.compare import differing_rows
@@ -33,16 +26,7 @@ class Driver:
     """One app after the other, on one root."""
 
     def __init__(self, root: str, events: str) -> None:
-        self.spark = (
-            SparkSession.builder.master("local[4]")
-            .config("spark.ui.enabled", "false")
-            .config("spark.ui.showConsoleProgress", "false")
-            .config("spark.driver.host", "127.0.0.1")
-            .config("spark.driver.bindAddress", "127.0.0.1")
-            .config("spark.sql.shuffle.partitions", "2")
-            .config("spark.python.daemon.module", "upriver.spark.daemon")
-            .getOrCreate()
-        )
+        self.spark = session("local[4]", OUR_DAEMON)
         self._root = root
         self._events = events
         self._app: App | None = None

@@ -7,17 +7,11 @@ for ``add VIEW``, when there is one more view; for ``group``, who keeps and who 
 """
 
 import json
-import os
 import sys
 from typing import Any
 
-import pyspark
-
-os.environ["PYSPARK_PYTHON"] = sys.executable
-os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-os.environ.setdefault("SPARK_HOME", os.path.dirname(pyspark.__file__))
-
 from pyspark.sql import SparkSession
+from session import OUR_DAEMON, session
 
 from upriver.app import App
 from upriver.spark.compare import differing_rows
@@ -31,17 +25,8 @@ WAIT_S = 120.0
 
 
 def main(master: str, root: str, events: str, settings: str = "{}") -> None:
-    spark = (
-        SparkSession.builder.master(master)
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.python.daemon.module", "upriver.spark.daemon")
-        .config("spark.python.task.killTimeout", "1h")  # a stopped worker is to come back, not to be killed
-        .getOrCreate()
-    )
+    # A worker that is stopped is to come back, not to be killed.
+    spark = session(master, {**OUR_DAEMON, "spark.python.task.killTimeout": "1h"})
     app = App(spark, root, ingest_tasks=1, **{"workers": 2, **json.loads(settings)})
     app.table("events", spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(events), key="k")
     views = ["sums"]

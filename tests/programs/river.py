@@ -5,17 +5,10 @@ ended. When all are taken it compares the view with Spark's own answer, prints o
 """
 
 import json
-import os
 import sys
 import threading
 
-import pyspark
-
-os.environ["PYSPARK_PYTHON"] = sys.executable
-os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-os.environ.setdefault("SPARK_HOME", os.path.dirname(pyspark.__file__))
-
-from pyspark.sql import SparkSession
+from session import session
 
 from upriver.app import App
 from upriver.spark.compare import differing_rows
@@ -26,15 +19,7 @@ WAIT_S, POLL_S = 200.0, 0.005
 
 
 def main(master: str, root: str, events: str) -> None:
-    spark = (
-        SparkSession.builder.master(master)
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.sql.shuffle.partitions", "2")
-        .getOrCreate()
-    )
+    spark = session(master)
     app = App(spark, root, workers=2)
     app.table("events", spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(events), key="k")
     app.view("sums", SQL, key="k")

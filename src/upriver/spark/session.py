@@ -24,7 +24,7 @@ REGISTRATION_S_MAX = 30.0
 _POLL_S = 0.1
 _HEAP_MB_MIN = 1024
 _HEAP_MB_MAX = 8192
-_CHECKPOINT_FILES = {
+CHECKPOINT_FILES = {
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
@@ -72,7 +72,7 @@ def local_conf(workers: int, ingest_slots: int, heap: int) -> dict[str, str | in
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": ingest_slots,  # the workers' slots are taken: more would only queue
         "spark.python.daemon.module": "upriver.spark.daemon",
-        **_CHECKPOINT_FILES,
+        **CHECKPOINT_FILES,
         "spark.ui.enabled": False,
         "spark.ui.showConsoleProgress": False,
     }

@@ -1,0 +1,29 @@
+"""Spark sessions as tests want them: nothing shown, on loopback, and for a short life."""
+
+import os
+import sys
+from typing import Any
+
+import pyspark
+from pyspark.sql import SparkSession
+
+from upriver.spark.session import CHECKPOINT_FILES
+
+COMMON = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",  # better code is not worth the wait
+    **CHECKPOINT_FILES,
+}
+OUR_DAEMON = {"spark.python.daemon.module": "upriver.spark.daemon"}
+
+
+def session(master: str, more: dict[str, Any] | None = None) -> SparkSession:
+    """more: settings that win over the common ones."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ.setdefault("SPARK_HOME", os.path.dirname(pyspark.__file__))
+    return SparkSession.builder.master(master).config(map={**COMMON, **(more or {})}).getOrCreate()
