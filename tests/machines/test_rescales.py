@@ -32,12 +32,14 @@ from coordinator_kit import (
 
 from upriver.errors import DeclarationError, IllegalEvent
 from upriver.ids import Epoch, Incarnation, VnodeId, WorkerId
+from upriver.machines.cluster import EPOCHS_AHEAD_MAX
 from upriver.machines.coordinator_events import (
     CoordinatorEvent,
     RescaleBegun,
     RescaleEnded,
     RescaleWanted,
     StartWorkers,
+    Tell,
 )
 from upriver.machines.messages import Assign, CloseInput, EpochOver, Meet, OpenEpoch, Order, ReadVnodes, Retire
 from upriver.machines.rules import Rules
@@ -98,13 +100,14 @@ def reading(*vnodes: int) -> ReadVnodes:
 
 
 def test_a_slice_that_has_moved_is_read_by_its_new_owner_from_the_next_epoch_on() -> None:
-    machine = coordinator(*DOWN, published(1), published(2), published(3))
+    machine = coordinator(*DOWN, published(1), published(2))
     assert machine.step(moved(2, 1)) == []
     machine.step(finished(1, 1))
     first, second, *epochs = machine.step(finished(2, 1))[3:]  # the epoch has ended
     assert (first, second) == (tell(1, reading(0, 1, 2)), tell(2, reading(3)))
     assert epochs == [tell(i, OpenEpoch(epoch=Epoch(2), mixed=True)) for i in (1, 2)]
     machine.step(finished(1, 2))
+    machine.step(published(3))
     assert listeners(ReadVnodes, machine.step(finished(2, 2))) == [], "nothing has moved since"
 
 
@@ -202,6 +205,20 @@ def test_c5_while_keys_move_an_epoch_is_opened_when_the_one_before_has_ended_eve
     actions = machine.step(late(1, 1, applied=1))
     over = [tell(incarnation, EpochOver(epoch=Epoch(1))) for incarnation in (1, 2)]
     assert actions == [*ended(1), *over, *opened(1, 2, mixed=True), *opened(2, 2, mixed=True)]
+
+
+def test_c5_epochs_that_have_piled_up_are_opened_together() -> None:
+    machine = coordinator(*MOVING, *map(published, range(1, EPOCHS_AHEAD_MAX + 3)), finished(1, 1))
+    together = range(2, EPOCHS_AHEAD_MAX + 2)
+    actions = machine.step(finished(2, 1))
+    assert [action for action in actions if isinstance(action, Tell) and isinstance(action.message, OpenEpoch)] == [
+        told for epoch in together for told in (*opened(1, epoch, mixed=True), *opened(2, epoch, mixed=True))
+    ]
+    for epoch in together[:-1]:
+        assert machine.step(finished(1, epoch)) == []
+        assert listeners(EpochOver, machine.step(finished(2, epoch))) == [1, 2], "each ends by itself"
+    machine.step(finished(1, together[-1]))
+    assert listeners(OpenEpoch, machine.step(finished(2, together[-1]))) == [1, 2]
 
 
 def test_c5_the_rescale_is_over_when_the_epoch_that_is_open_has_ended() -> None:

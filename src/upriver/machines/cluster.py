@@ -52,7 +52,7 @@ class Cluster:
     born: int = 0
     """The generation in which all began anew; in those since they have gone on with what they keep."""
     stepped: Epoch = BEGINNING
-    """The last epoch that was opened for all at once."""
+    """The last epoch that was opened for all."""
     sent_ever: Epoch = BEGINNING
     """The highest epoch that anybody was ever sent: some of it may have been seen."""
     is_followed: bool = False
@@ -225,16 +225,20 @@ class Cluster:
 
     @property
     def may_open_next(self) -> bool:
-        """Whether there is an epoch to open, and every one that was opened has ended."""
+        """Whether there is an epoch to open, and all that were opened have ended."""
         return self.ledger.published > self.ledger.through and self.is_quiet()
 
     def open_next(self, *, keys_move: bool) -> None:
-        """Open one epoch for all, whose rows may be applied elsewhere than where they are read."""
-        epoch = self.stepped = Epoch(self.ledger.through + 1)
-        if keys_move:
-            self.ledger.open_mixed(epoch)
-        for worker in self.workers:
-            self._open(self.members[worker], epoch, mixed=True)
+        """Open the next epoch for all, whose rows may be applied elsewhere than where they are read; with those that
+        have piled up behind it, as far as ahead of what has ended as may be, unless workers go through each in step."""
+        at_once = 1 if self.in_step else EPOCHS_AHEAD_MAX
+        first, last = self.ledger.through + 1, min(self.ledger.published, self.ledger.through + at_once)
+        for epoch in map(Epoch, range(first, last + 1)):
+            self.stepped = epoch
+            if keys_move:
+                self.ledger.open_mixed(epoch)
+            for worker in self.workers:
+                self._open(self.members[worker], epoch, mixed=True)
 
     def _open(self, member: Member, epoch: Epoch, *, mixed: bool) -> None:
         member.sent, self.sent_ever = epoch, Epoch(max(epoch, self.sent_ever))

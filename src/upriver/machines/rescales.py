@@ -1,11 +1,11 @@
 """The coordinator's rescales, from the wish to the end; rules C5, C6 and C8.
 
 A rescale waits until the workers that join are up (``Starting``), and all members have opened channels to each other
-(``Meeting``), then until every epoch that was opened has ended (``Draining``). Then the keys move (``Moving``), while
-epochs are opened one at a time, as :class:`upriver.migration.coordinator.RescaleCoordinator` says. ``restart`` moves
-nothing: all workers begin anew by the new map and read everything again (``Reloading``); so they do, by the old map,
-when a worker is lost while keys move. With ``learner`` slices change hands one by one, as the leader says
-(``Learning``). DESIGN section 5; documents 000, 001 and 002.
+(``Meeting``), then until every epoch that was opened has ended (``Draining``). Then the keys move (``Moving``), as
+:class:`upriver.migration.coordinator.RescaleCoordinator` says, and epochs are opened when all before them have ended.
+``restart`` moves nothing: all workers begin anew by the new map and read everything again (``Reloading``); so they do,
+by the old map, when a worker is lost while keys move. With ``learner`` slices change hands one by one, as the leader
+says (``Learning``). DESIGN section 5; documents 000, 001 and 002.
 """
 
 from collections.abc import Sequence
@@ -95,7 +95,7 @@ class Rescales:
 
     @property
     def in_lock_step(self) -> bool:
-        """C5: whether epochs are opened one at a time."""
+        """C5: whether epochs are opened when those before them have ended."""
         return isinstance(self.stage, Moving) and self._cluster.rules.c5_lock_step
 
     @property
@@ -175,7 +175,7 @@ class Rescales:
     # Stages
 
     def open_next(self) -> None:
-        """C5: open one epoch for all, if every one that was opened has ended. It is read where its slices are kept."""
+        """C5: open what there is, if all that was opened has ended. Slices are read where they are kept by then."""
         if not self._cluster.may_open_next:
             return
         keys_move = isinstance(self.stage, Moving)

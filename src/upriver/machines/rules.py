@@ -35,7 +35,7 @@ class Rules:
     c4_cut_ahead_of_all: bool = True
     """C4: a snapshot's cut is the highest epoch that any worker has been sent."""
     c5_lock_step: bool = True
-    """C5: while a rescale is on, an epoch is opened when the one before it has ended everywhere."""
+    """C5: while a rescale is on, epochs are opened when all that were opened have ended everywhere."""
     c6_between_epochs: bool = True
     """C6: a rescale is announced when all epochs that were opened have ended."""
     c7_still_while_cut: bool = True

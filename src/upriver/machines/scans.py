@@ -2,8 +2,8 @@
 
 Without a rescale, a snapshot's cut is the highest epoch that any worker has been sent, so none can be past it, and each
 takes its part when it gets there. When all have begun anew, scans wait until that epoch is as high as it ever was: who
-reads a view does not see less than before. While a rescale is on, epochs are opened one at a time; then a snapshot is
-taken between two of them, when every worker gives no keys away and none are on their way.
+reads a view does not see less than before. While keys move, a snapshot is taken when all epochs that were opened have
+ended, every worker gives no keys away and none are on their way.
 """
 
 from dataclasses import dataclass, field

@@ -234,8 +234,8 @@ class Watcher:
         self._ended = epoch
         self._look_aside(epoch)
         self.counters["epochs_ended"] += 1
-        if epoch in self._mixed:
-            self.counters["mixed_epochs_ended"] += 1
+        self.counters["mixed_epochs_ended"] += epoch in self._mixed
+        if epoch == max(self._mixed, default=None):  # with those before it, all that were opened have ended
             for plan in self._repertoire.kept.values():
                 self._look_everywhere(plan, epoch)
 
