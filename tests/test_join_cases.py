@@ -174,8 +174,8 @@ def test_memory_of_rows_that_are_gone_comes_back(evaluator: Evaluator) -> None:
     for port in (0, 1):
         join.apply(port, case.batch(port, rows))
     full = join.nbytes
-    for start in range(0, len(rows), 1000):
-        gone = [(row, -1) for row, _ in rows[start : start + 1000] if row[0] % 8]
+    for start in range(0, len(rows), 50):
+        gone = [(row, -1) for row, _ in rows[start : start + 50] if row[0] % 8]
         for port in (0, 1):
             join.apply(port, case.batch(port, gone))
     assert join.held == len(rows) // 4
