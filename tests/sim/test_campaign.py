@@ -14,7 +14,7 @@ from upriver.machines.rules import Rules
 from upriver.sim.campaign import Outcome, Simulator, campaign, run_seed
 
 STEPS = 200
-SEEDS_BY_WORKERS = {1: 25, 2: 40, 3: 50, 5: 25}
+SEEDS_BY_WORKERS = {5: 25, 2: 40, 3: 50, 1: 25}
 SOAK_FACTOR = 60
 
 HAPPENINGS = (
@@ -68,7 +68,7 @@ def test_no_seed_finds_anything_wrong(outcomes: list[Outcome]) -> None:
 
 @pytest.mark.parametrize("happening", HAPPENINGS)
 def test_everything_that_can_happen_does_happen(outcomes: list[Outcome], happening: str) -> None:
-    assert sum(outcome.counters.get(happening, 0) > 0 for outcome in outcomes) >= len(outcomes) / 50
+    assert sum(outcome.counters.get(happening, 0) > 0 for outcome in outcomes) >= len(outcomes) / 30
 
 
 def test_seeds_differ(outcomes: list[Outcome]) -> None:
@@ -77,7 +77,7 @@ def test_seeds_differ(outcomes: list[Outcome]) -> None:
 
 def test_a_seed_plays_out_the_same_again_to_the_last_line(outcomes: list[Outcome]) -> None:
     for outcome in outcomes[:5]:
-        assert run_seed(outcome.seed, STEPS, workers=1) == outcome
+        assert run_seed(outcome.seed, STEPS, next(iter(SEEDS_BY_WORKERS))) == outcome
 
 
 @pytest.mark.parametrize("hash_seed", ["0", "1"])
