@@ -321,13 +321,10 @@ class Lake:
     def read_record(self, path: str) -> dict[str, Any]:
         """A JSON file's record, verified. Raises FileNotFoundError, CorruptFile."""
         content = self.files.read(path).to_pybytes()
-        try:
-            record = json.loads(content)["record"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise CorruptFile(f"{self.root}/{path}: not a record ({error!r})") from error
-        if content != sealed(record):
+        sealed_record = content[_SEAL_BYTES:-1]
+        if content != _with_seal(sealed_record):
             raise CorruptFile(f"{self.root}/{path}: its checksum is not that of its content")
-        return dict(record)
+        return dict(json.loads(sealed_record))
 
     def last_number(self, directory: str) -> int:
         """The highest of the numbers that a directory's files are named by; 0 if there is none."""
@@ -343,8 +340,15 @@ class Lake:
 
 def sealed(record: Any) -> bytes:
     """A JSON file that holds the record, and tells damage."""
-    content = json.dumps(record, separators=(",", ":")).encode()
-    return f'{{"{CHECKSUM}":"{checksum_of(content)}","record":'.encode() + content + b"}"
+    return _with_seal(json.dumps(record, separators=(",", ":")).encode())
+
+
+def _with_seal(record: bytes) -> bytes:
+    return f'{{"{CHECKSUM}":"{checksum_of(record)}","record":'.encode() + record + b"}"
+
+
+_SEAL_BYTES = len(_with_seal(b"")) - 1
+"""Of a file, before its record."""
 
 
 def _as_one(pieces: Sequence[pa.RecordBatch]) -> pa.RecordBatch:

@@ -48,26 +48,29 @@ class RunInfo:
 
     @classmethod
     def from_json(cls, json: Mapping[str, Any]) -> Self:
-        vnode_rows = tuple((VnodeId(vnode), int(rows)) for vnode, rows in json["vnode_rows"])
-        return cls(json["path"], json["rows"], json["bytes"], json[CHECKSUM], vnode_rows)
+        return cls(json["path"], json["rows"], json["bytes"], json[CHECKSUM], tuple(map(tuple, json["vnode_rows"])))
 
     def rows_of(self, vnodes: Iterable[VnodeId]) -> int:
         """Rows of those vnodes, without opening the file."""
-        wanted = set(vnodes)
+        wanted = frozenset(vnodes)
         return sum(rows for vnode, rows in self.vnode_rows if vnode in wanted)
 
     def slices_of(self, vnodes: Iterable[VnodeId]) -> list[tuple[int, int]]:
         """(first row, rows) of those vnodes, ascending; neighbours joined."""
-        wanted = set(vnodes)
+        wanted = frozenset(vnodes)
         slices: list[tuple[int, int]] = []
-        start = 0
+        start = first = end = 0
         for vnode, rows in self.vnode_rows:
+            after = start + rows
             if vnode in wanted:
-                if slices and sum(slices[-1]) == start:
-                    slices[-1] = (slices[-1][0], slices[-1][1] + rows)
-                else:
-                    slices.append((start, rows))
-            start += rows
+                if end < start:
+                    if first < end:
+                        slices.append((first, end - first))
+                    first = start
+                end = after
+            start = after
+        if first < end:
+            slices.append((first, end - first))
         return slices
 
 
