@@ -1,9 +1,7 @@
-"""Fixtures that the whole run shares: above all, one Spark session."""
+"""Fixtures that all tests of a process share: above all, one Spark session."""
 
-import os
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,15 +24,11 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_runtest_logstart(nodeid: str) -> None:
-    """Note which test runs: if a library brings the process down, nothing else can tell."""
-    note = os.environ.get("UPRIVER_RUNNING_TEST")
-    if note:
-        Path(note).write_text(nodeid)
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the long tests out of a run that is not asked for them."""
+    """Leave the long tests out of a run that is not asked for them. Files with a cluster of their own take longest and
+    go first: files are shared out among processes, and at the end none should wait long for another."""
+    clusters = {item.path for item in items if item.get_closest_marker("cluster")}
+    items.sort(key=lambda item: item.path not in clusters)
     if config.getoption("--soak"):
         return
     long = [item for item in items if item.get_closest_marker("long")]
@@ -45,7 +39,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
-    """One local session for all tests: starting it costs seconds."""
+    """One local session for all tests of the process: starting it costs seconds."""
     from programs.session import OUR_DAEMON
     from programs.session import session as start
 
