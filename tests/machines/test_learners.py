@@ -131,6 +131,23 @@ def test_s5_slices_change_hands_between_two_epochs() -> None:
     assert ended(group) == [(TICKET, "over", 2)]
 
 
+def test_s7_epochs_that_were_published_when_slices_changed_hands_go_before_the_next_round() -> None:
+    group = learning(3, (0,) * 6 + (1,) * 6, deaf=True, max_warmup_replicas=1)
+    group.silent = {CaughtUp, EpochFinished}
+    published_by_then = [0]
+    while len(published_by_then) < 5:
+        group.epoch()  # they come faster than they go
+        group.epoch()
+        resumed = {resume.at for resume in only(Resume, group.say())}
+        if resumed:
+            (at,) = resumed
+            assert at >= published_by_then[-1]
+            published_by_then.append(group.machine.published)
+        assert group.machine.published < 100
+    group.speak()
+    assert (ended(group), group.ended) == ([(TICKET, "over", 4)], group.machine.published)
+
+
 def test_s5_and_not_below_a_snapshot() -> None:
     group = learning(3, deaf=True)
     group.happens(scan(9))

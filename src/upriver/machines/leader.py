@@ -8,7 +8,7 @@ once: all resume by the new map. When a worker is lost of whose slices there are
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-from upriver.ids import Epoch, Incarnation, VnodeId, WorkerId
+from upriver.ids import BEGINNING, Epoch, Incarnation, VnodeId, WorkerId
 from upriver.machines.cluster import Cluster, Member
 from upriver.machines.feed_book import FeedBook
 from upriver.machines.standby_messages import CaughtUp, FeedEnded, Here, Probe
@@ -49,6 +49,10 @@ class Leader:
         self._has_news = False
         """Somebody has caught up since it was last looked who asks for a round; as of an epoch that may not be over."""
         self._learning: Learning | None = None
+        self._first = BEGINNING
+        """The last epoch that was published when slices last changed hands. Up to it, epochs go before the next round:
+        else, where a round takes longer than an epoch is apart from the next, they would pile up as long as anybody
+        learns."""
         self._lost: dict[WorkerId, Incarnation] = {}
         """Whose standbys are to take over, when its lease has run out."""
         self._silent: set[Incarnation] = set()
@@ -246,7 +250,9 @@ class Leader:
         if self._has_news and self._assignment.learner:
             self._is_due |= bool(asking_for_a_round(self._group(), self._config))
         self._has_news = False
-        if channels and self._is_due and self._hold_round():
+        waits = cluster.ledger.through < self._first  # S7
+        if channels and self._is_due and not waits and self._hold_round():
+            self._first = cluster.ledger.published
             return True
         if channels:
             self._feeds.follow(self._assignment)
@@ -255,6 +261,7 @@ class Leader:
     def _begin_anew(self) -> None:
         """All workers begin with what checkpoints have, or nothing."""
         self._born = self._cluster.born
+        self._first = BEGINNING
         self._feeds.forget()
         self._assignment = Assignment()
         self._lost.clear()
