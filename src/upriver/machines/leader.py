@@ -250,12 +250,13 @@ class Leader:
         if self._has_news and self._assignment.learner:
             self._is_due |= bool(asking_for_a_round(self._group(), self._config))
         self._has_news = False
-        waits = cluster.ledger.through < self._first  # S7
-        if channels and self._is_due and not waits and self._hold_round():
+        waits = self._is_due and cluster.ledger.through < self._first  # S7; what the last round has decided is outdated
+        if not channels or waits:
+            return False
+        if self._is_due and self._hold_round():
             self._first = cluster.ledger.published
             return True
-        if channels:
-            self._feeds.follow(self._assignment)
+        self._feeds.follow(self._assignment)
         return False
 
     def _begin_anew(self) -> None:
