@@ -18,6 +18,10 @@ from upriver.membership.group import Assignment, Group, InstanceId, LeaderMemory
 from upriver.membership.readiness import asking_for_a_round
 from upriver.vnodes import VnodeMap
 
+EPOCHS_BETWEEN_MAX = 8
+"""S7: epochs that go before the next round: where they come faster than they go, slices are to change hands all the
+same."""
+
 NOBODY_STANDS_BY = MembershipConfig()
 """All as it is by default."""
 
@@ -50,9 +54,8 @@ class Leader:
         """Somebody has caught up since it was last looked who asks for a round; as of an epoch that may not be over."""
         self._learning: Learning | None = None
         self._first = BEGINNING
-        """The last epoch that was published when slices last changed hands. Up to it, epochs go before the next round:
-        else, where a round takes longer than an epoch is apart from the next, they would pile up as long as anybody
-        learns."""
+        """S7: epochs up to this one, which were published when slices last changed hands, go before the next round. Else,
+        where a round takes longer than an epoch is apart from the next, they would pile up as long as anybody learns."""
         self._lost: dict[WorkerId, Incarnation] = {}
         """Whose standbys are to take over, when its lease has run out."""
         self._silent: set[Incarnation] = set()
@@ -254,7 +257,7 @@ class Leader:
         if not channels or waits:
             return False
         if self._is_due and self._hold_round():
-            self._first = cluster.ledger.published
+            self._first = Epoch(min(cluster.ledger.published, cluster.ledger.through + EPOCHS_BETWEEN_MAX))
             return True
         self._feeds.follow(self._assignment)
         return False
