@@ -54,8 +54,8 @@ class Leader:
         """Somebody has caught up since it was last looked who asks for a round; as of an epoch that may not be over."""
         self._learning: Learning | None = None
         self._first = BEGINNING
-        """S7: epochs up to this one, which were published when slices last changed hands, go before the next round. Else,
-        where a round takes longer than an epoch is apart from the next, they would pile up as long as anybody learns."""
+        """S7: epochs up to this one, which were published when slices last changed hands, go before the next round.
+        Else, where a round takes longer than an epoch, they would pile up as long as anybody learns."""
         self._lost: dict[WorkerId, Incarnation] = {}
         """Whose standbys are to take over, when its lease has run out."""
         self._silent: set[Incarnation] = set()
@@ -253,7 +253,7 @@ class Leader:
         if self._has_news and self._assignment.learner:
             self._is_due |= bool(asking_for_a_round(self._group(), self._config))
         self._has_news = False
-        waits = self._is_due and cluster.ledger.through < self._first  # S7; what the last round has decided is outdated
+        waits = self._is_due and cluster.ledger.through < self._first  # S7; what the last round decided is outdated
         if not channels or waits:
             return False
         if self._is_due and self._hold_round():
