@@ -22,7 +22,6 @@ import pyarrow as pa
 from pyarrow import flight
 
 from upriver.errors import ClusterError, ProtocolError
-from upriver.shell.grpc_threads import let_who_waits_read
 from upriver.shell.remote import PING, brief, check_token
 from upriver.shell.sockets import cut_connections
 from upriver.shell.wire import decode_json, encode_json, error_to_json
@@ -118,7 +117,6 @@ class FlightBase(flight.FlightServerBase):  # type: ignore[misc]
         self._stopping = threading.Lock()
         host = listen.host if ":" not in listen.host or listen.host.startswith("[") else f"[{listen.host}]"
         tls = None if listen.tls is None else [(listen.tls.cert_chain, listen.tls.private_key)]
-        let_who_waits_read()
         try:
             super().__init__((host, listen.port), tls_certificates=tls, middleware={"gate": self._gate})
         except pa.ArrowException as error:

@@ -9,7 +9,6 @@ import pyarrow as pa
 from pyarrow import flight
 
 from upriver.errors import AccessDenied, ClusterError, ProtocolError, UpriverError, UserError, WaitTimeout
-from upriver.shell.grpc_threads import let_who_waits_read
 from upriver.shell.wire import decode_json, encode_json, error_from_json
 
 CONNECT_MS_MAX = 5000
@@ -73,7 +72,6 @@ class Connection:
         self.address = remote.address
         self._lost = lost
         self._headers = [(b"authorization", f"Bearer {remote.token}".encode())]
-        let_who_waits_read()
         self._client: flight.FlightClient | None = flight.FlightClient(
             f"{scheme}://{remote.address}",
             tls_root_certs=remote.tls_roots,
