@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from state_kit import MANY, TYPES, column_values, plainly
 
 from upriver.hashing import hash64
-from upriver.state.slots import SlotIndex, first_equal, run_heads
+from upriver.state.slots import _SCAN_SLOTS, SlotIndex, first_equal, run_heads
 from upriver.state.vectors import Hashes
 
 Hasher = Callable[[list[pa.Array]], Hashes]
@@ -107,6 +107,15 @@ def test_slots_are_found_by_where_their_hashes_lie(data: Any, hasher: Hasher) ->
             most = data.draw(st.sampled_from([2**64 - 1, least | 2**40 - 1, least | 2**56 - 1, least | 2**60 - 1]))
             within = (hashes[: start + 20] >= np.uint64(least)) & (hashes[: start + 20] <= np.uint64(most))
             assert sorted(index.between(least, most)) == np.flatnonzero(within).tolist()
+
+
+def test_slots_are_found_by_their_hashes_when_there_are_many() -> None:
+    keys = pa.array(range(3 * _SCAN_SLOTS + 1))
+    hashes, index = hash64([keys]), SlotIndex([keys.type])
+    for least, most in ((0, 2**64 - 1), (2**56, 2**57 - 1), (2**62, 2**63)):
+        index.assign(hashes, [keys])
+        within = (hashes >= np.uint64(least)) & (hashes <= np.uint64(most))
+        assert sorted(index.between(least, most)) == np.flatnonzero(within).tolist()
 
 
 @pytest.mark.parametrize("batch_rows", [1, 7, 5000])
