@@ -17,7 +17,7 @@ from upriver.ids import Epoch
 from upriver.shell.lake import Lake
 
 PROGRAM = Path(__file__).parent / "programs" / "river.py"
-FILES = 12
+FILES = 8
 ROWS = 2_000
 WAIT_S = 240
 """Seconds that one driver may take."""
