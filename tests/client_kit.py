@@ -51,7 +51,7 @@ VIEWS = {"planes": PLANES, "routes": ROUTES}
 @dataclass
 class Worker:
     """One worker's server. ``before`` is called by each lookup and may fail it. epoch: at whose end it stands;
-    comes_to: where it goes when it is asked for a later one."""
+    comes_to: where it goes when it is asked for a later one. relays: whether it asks others for what is not its own."""
 
     number: WorkerId
     cluster: "Cluster"
@@ -59,6 +59,7 @@ class Worker:
     asked: "queue.Queue[int]" = field(default_factory=queue.Queue)
     epoch: int = EPOCH
     comes_to: int = EPOCH
+    relays: bool = False
     together: bool | None = None
     """Of the last lookup."""
 
@@ -70,7 +71,8 @@ class Worker:
         self.asked.put(keys.num_rows)
         self.before(keys.num_rows)
         vnodes = vnodes_of(hash64(keys.columns, keys.num_rows), VNODES)
-        if (self.cluster.vnode_map.owners_of(vnodes) != self.number).any():
+        foreign = bool((self.cluster.vnode_map.owners_of(vnodes) != self.number).any())
+        if foreign and not self.relays:
             raise WrongOwner(f"not all of these are worker {self.number}'s")
         self.epoch = max(self.epoch, min(at_least or 0, self.comes_to))
         if (at_least or 0) > self.epoch:
@@ -81,7 +83,7 @@ class Worker:
         columns = list(zip(*rows, strict=True)) or [()] * len(known.route.schema)
         arrays = [pa.array(values, column.type) for values, column in zip(columns, known.route.schema, strict=True)]
         rows = pa.RecordBatch.from_arrays(arrays, schema=known.route.schema)
-        return Answered(rows, Epoch(self.epoch), self.cluster.vnode_map.version)
+        return Answered(rows, Epoch(self.epoch), self.cluster.vnode_map.version, foreign)
 
 
 class Cluster:

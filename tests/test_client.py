@@ -4,6 +4,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -26,7 +27,9 @@ from upriver.errors import (
     WorkerLost,
     WrongOwner,
 )
+from upriver.hashing import hash64
 from upriver.ids import VnodeId, WorkerId
+from upriver.vnodes import VnodeMap, vnodes_of
 
 
 @pytest.fixture
@@ -204,6 +207,22 @@ def test_keys_that_have_moved_are_asked_of_their_new_owner(cluster: Cluster, cli
     assert rows_of(client.lookup("planes", keys)) == PLANES.rows[:100]
     asked = cluster.workers[WorkerId(1)].asked
     assert [asked.get(timeout=SECONDS_MAX) for _ in range(asked.qsize())][-1] < 100  # what was answered stays so
+
+
+def test_keys_that_a_worker_had_to_ask_another_for_are_asked_of_that_one_by_and_by(
+    cluster: Cluster, client: Client
+) -> None:
+    old, new = cluster.workers[WorkerId(0)], cluster.workers[WorkerId(1)]
+    asked = [f"N{number}" for number in range(100)]
+    owners = cluster.vnode_map.owners_of(vnodes_of(hash64([pa.array(asked)], len(asked)), VNODES))
+    keys = [key for key, owner in zip(asked, owners, strict=True) if owner == old.number]
+    cluster.vnode_map = VnodeMap(cluster.vnode_map.version, (new.number,) * VNODES)  # while keys move, no newer one
+    old.relays = True
+    give_up_at = time.monotonic() + SECONDS_MAX
+    while new.asked.empty() and time.monotonic() < give_up_at:
+        assert rows_of(client.lookup("planes", keys)) == [row for row in PLANES.rows if row[0] in keys]
+    assert old.asked.qsize() > 0
+    assert new.asked.get(timeout=SECONDS_MAX) == len(keys)
 
 
 def test_a_worker_that_comes_back_elsewhere_is_found(cluster: Cluster, client: Client) -> None:

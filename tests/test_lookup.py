@@ -41,10 +41,10 @@ class Worker:
         if "bad" in keys.column(0).to_pylist():
             raise RowError("division by zero")
         if "odd" in keys.column(0).to_pylist():
-            return Answered(keys, 0, VERSION)
+            return Answered(keys, 0, VERSION, False)
         epochs = pa.array([at_least] * keys.num_rows, pa.int64())
         rows = pa.RecordBatch.from_arrays([keys.column(0), epochs], schema=ROWS)
-        return Answered(rows, at_least or 0, VERSION)
+        return Answered(rows, at_least or 0, VERSION, True)
 
 
 @pytest.fixture
@@ -101,12 +101,13 @@ def test_an_error_is_an_answer_and_the_stream_goes_on(server: FlightBase, stream
     streams.give_back(stream)
 
 
-def test_epoch_and_map_version_come_beside_the_rows(server: FlightBase) -> None:
+def test_what_a_worker_says_of_its_answer_comes_beside_the_rows(server: FlightBase) -> None:
     with Connection(Remote(server.address, TOKEN)) as connection:
         writer, reader = connection.exchange(LOOKUP, "planes", timeout=SECONDS_MAX)
         writer.begin(KEYS)
         writer.write_with_metadata(keys("a"), encode_json({"at_least": 7, "together": False, "timeout": 1.0}))
-        assert decode_json(reader.read_chunk().app_metadata) == {"epoch": 7, "map_version": VERSION}
+        beside = {"epoch": 7, "map_version": VERSION, "relayed": True}
+        assert decode_json(reader.read_chunk().app_metadata) == beside
         writer.write_metadata(encode_json({"at_least": None, "timeout": 1.0}))
         assert decode_json(reader.read_chunk().app_metadata)["message"] == "view 'planes': a lookup without keys"
         writer.done_writing()

@@ -59,7 +59,7 @@ class Client:
         self._refreshed_at = -math.inf
         self._closed = threading.Event()
         self._rechecking = threading.Lock()
-        """Held while a thread asks for the routing because some lookup waits."""
+        """Held while a thread asks for the routing because some lookup waits, or took a detour."""
         atexit.register(self.close)  # a stream that is still open would keep the interpreter from ending
 
     def lookup(self, view: str, keys: Keys, *, at_least: int | None = None, timeout: float = 10.0) -> pa.Table:
@@ -194,7 +194,7 @@ class Client:
                 answers, unanswered = ask_owners(lookup, asked, seconds_left, self._known(), self._streams, self._watch)
             found += answers
             if not unanswered:
-                self._note_versions(found)
+                self._note_detours(found)
                 return found
             if time.monotonic() + pause >= lookup.give_up_at:
                 raise unanswered[0].final_error(lookup)
@@ -216,8 +216,10 @@ class Client:
         finally:
             self._rechecking.release()
 
-    def _note_versions(self, found: Sequence[Found]) -> None:
-        """A worker that goes by a newer map has found the keys all the same; but the way to their owner is shorter."""
-        newer = any(part.version > self._known().vnode_map.version for part in found)
-        if newer and time.monotonic() > self._refreshed_at + RETRY_S_MAX:
-            self.refresh()
+    def _note_detours(self, found: Sequence[Found]) -> None:
+        """A worker that goes by a newer map, or had to ask another one, has found the keys all the same; but there is a
+        shorter way to them. No lookup waits until it is known."""
+        version = self._known().vnode_map.version
+        detours = any(part.relayed or part.version > version for part in found)
+        if detours and time.monotonic() > self._refreshed_at + RETRY_S_MAX:
+            self._recheck()

@@ -46,6 +46,7 @@ from upriver.machines.rules import Rules
 from upriver.machines.strategies import Strategy
 from upriver.migration.coordinator import QUEUE_REQUESTS_MAX
 from upriver.migration.events import RescaleAnnounced
+from upriver.vnodes import VnodeMap
 
 AT_3 = (0, 1, 0, 2)
 """What three workers own."""
@@ -101,14 +102,18 @@ def reading(*vnodes: int) -> ReadVnodes:
 
 def test_a_slice_that_has_moved_is_read_by_its_new_owner_from_the_next_epoch_on() -> None:
     machine = coordinator(*DOWN, published(1), published(2))
+    before = machine.vnode_map
     assert machine.step(moved(2, 1)) == []
+    assert machine.cluster.lookup_map == before
     machine.step(finished(1, 1))
     first, second, *epochs = machine.step(finished(2, 1))[3:]  # the epoch has ended
     assert (first, second) == (tell(1, reading(0, 1, 2)), tell(2, reading(3)))
     assert epochs == [tell(i, OpenEpoch(epoch=Epoch(2), mixed=True)) for i in (1, 2)]
+    assert machine.cluster.lookup_map == VnodeMap(before.version, (ZERO, ZERO, ZERO, ONE)), "and asked for its keys"
     machine.step(finished(1, 2))
     machine.step(published(3))
     assert listeners(ReadVnodes, machine.step(finished(2, 2))) == [], "nothing has moved since"
+    assert machine.vnode_map == before
 
 
 def test_several_joiners_are_waited_for() -> None:

@@ -215,6 +215,15 @@ def test_a_lookup_is_gathered_from_all_who_keep_its_keys_as_of_the_earliest_epoc
     assert answered(actions) == {6: ({MINE: [1], THEIRS: [1, 1]}, 1)}
 
 
+def test_who_asks_is_told_whether_a_peer_had_some_of_the_keys() -> None:
+    machine = worker(assign(HALVES), *applied([MINE], []), *ANNOUNCED, asked(MINE, THEIRS, ticket=6))
+    (relayed,) = machine.step(said(1, answer(6, 1, **{THEIRS: [1]})))
+    (own,) = machine.step(asked(MINE, ticket=7))
+    assert isinstance(relayed, Answer)
+    assert isinstance(own, Answer)
+    assert (relayed.relayed, own.relayed) == (True, False)
+
+
 def test_w11_parts_of_several_epochs_are_no_answer_to_keys_that_are_asked_for_together() -> None:
     machine = worker(assign(HALVES), *applied([MINE], []), *ANNOUNCED)
     machine.step(asked(MINE, THEIRS, ticket=6, together=True))

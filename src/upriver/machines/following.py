@@ -53,13 +53,14 @@ class Reading:
 @dataclass(slots=True)
 class Asked:
     """A lookup that this worker was asked for. left: keys without an answer. together: all parts must be as of one
-    epoch. epoch: the least of the parts'."""
+    epoch. epoch: the least of the parts'. relayed: whether a peer had some of the keys."""
 
     view: str
     left: int
     parts: list[pa.RecordBatch]
     together: bool
     epoch: Epoch | None = None
+    relayed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,7 +147,17 @@ def answered(phase: Following, answer: QuestionAnswered) -> None:
     del phase.asked[answer.ticket]
     rows = asked.parts[0] if len(asked.parts) == 1 else pa.concat_batches(asked.parts)
     version = phase.shares[asked.view].version
-    phase.actions.append(Answer(ticket=answer.ticket, rows=rows, epoch=asked.epoch, version=version))
+    phase.actions.append(
+        Answer(ticket=answer.ticket, rows=rows, epoch=asked.epoch, version=version, relayed=asked.relayed)
+    )
+
+
+def answered_by_peer(phase: Following, answer: QuestionAnswered) -> None:
+    """As :func:`answered`; whoever has asked is told that there is a shorter way."""
+    asked = phase.asked.get(answer.ticket)
+    if asked is not None:
+        asked.relayed = True
+        answered(phase, answer)
 
 
 def refused(phase: Following, refusal: QuestionRefused) -> None:

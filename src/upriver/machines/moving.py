@@ -3,7 +3,7 @@
 from upriver.errors import ProtocolError, WrongOwner
 from upriver.machines.feeding import feed_me, feed_no_more, stop_feeding, swallowed, tell_again
 from upriver.machines.following import Following
-from upriver.machines.lookups import answered, refuse_all, refused, want_hot
+from upriver.machines.lookups import answered_by_peer, refuse_all, refused, want_hot
 from upriver.machines.messages import CloseInput, GoOn, HoldStill, Meet, MetPeers, Order, PeersLost, ReadVnodes, Still
 from upriver.machines.peers import (
     FEED_MESSAGES,
@@ -120,7 +120,7 @@ def peer_said(phase: Following, event: PeerSaid) -> None:
         case Installed():
             phase.loads_out -= 1
         case QuestionAnswered() as answer:
-            answered(phase, answer)
+            answered_by_peer(phase, answer)
         case QuestionRefused() as refusal:
             refused(phase, refusal)
 

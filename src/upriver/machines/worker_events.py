@@ -285,13 +285,15 @@ class MeetPeers:
 class Answer:
     """The rows asked for, as of ``epoch`` at least; if they were to be together, as of its very end.
 
-    version: of the map by which their keys are kept.
+    version: of the map by which their keys are kept. relayed: whether some of them are kept by a peer, which is worth
+    asking at once.
     """
 
     ticket: int
     rows: pa.RecordBatch
     epoch: Epoch
     version: MapVersion
+    relayed: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

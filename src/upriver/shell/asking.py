@@ -12,7 +12,7 @@ from upriver.errors import ClusterError, UpriverError, WaitTimeout, WorkerLost, 
 from upriver.hashing import hash64
 from upriver.ids import WorkerId
 from upriver.shell.keys import distinct_keys
-from upriver.shell.lookup import LookupStream, LookupStreams
+from upriver.shell.lookup import Answered, LookupStream, LookupStreams
 from upriver.shell.routing import Routing, ViewRoute
 from upriver.shell.watch import Watch
 from upriver.vnodes import vnodes_of
@@ -84,7 +84,7 @@ class Found:
     """Rows of some keys, and the place of each row's key among all keys of the lookup.
 
     epoch: that they reflect at least; if they were to be together, at whose end they are. version: of the map that the
-    worker goes by.
+    worker goes by. relayed: whether another worker keeps some of them.
     """
 
     keys: KeySet
@@ -92,6 +92,7 @@ class Found:
     places: Places
     epoch: int
     version: int
+    relayed: bool
 
 
 def in_key_order(found: Sequence[Found], schema: pa.Schema) -> pa.Table:
@@ -147,8 +148,7 @@ def ask_owners(
             for question, stream in waiting:
                 try:
                     answered = stream.answer()
-                    places = question.keys.places_of(answered.rows.select(lookup.route.key))
-                    found.append(Found(question.keys, answered.rows, places, answered.epoch, answered.version))
+                    found.append(_found(lookup, question.keys, answered))
                 except (WrongOwner, WorkerLost) as error:
                     unanswered.append(Unanswered(question, error))
                 except UpriverError as error:
@@ -159,6 +159,11 @@ def ask_owners(
     if errors:
         raise errors[0]
     return found, unanswered
+
+
+def _found(lookup: Lookup, keys: KeySet, answered: Answered) -> Found:
+    places = keys.places_of(answered.rows.select(lookup.route.key))
+    return Found(keys, answered.rows, places, answered.epoch, answered.version, answered.relayed)
 
 
 def _by_owner(asked: KeySet, routing: Routing) -> Iterator[Question]:

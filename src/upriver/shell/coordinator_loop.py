@@ -120,9 +120,9 @@ class CoordinatorLoop:
             self._keeper.start(self._inbox.put)
 
     @property
-    def vnode_map(self) -> VnodeMap:
-        """Who owns which vnode now."""
-        return self._machine.vnode_map
+    def lookup_map(self) -> VnodeMap:
+        """Whom to ask for the keys of a vnode now."""
+        return self._machine.cluster.lookup_map
 
     @property
     def ended(self) -> Epoch:

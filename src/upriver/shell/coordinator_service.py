@@ -148,7 +148,7 @@ class CoordinatorService:
 
     def _routing(self, _: Mapping[str, Any]) -> dict[str, Any]:
         self._loop.check()
-        return Routing(self._loop.vnode_map, self._loop.addresses(), self._views, self._loop.ended).to_json()
+        return Routing(self._loop.lookup_map, self._loop.addresses(), self._views, self._loop.ended).to_json()
 
     def _scan(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         parts = self._scans.parts(str(asked["view"]), str(asked["scan"]), SNAPSHOT_S_MAX)
@@ -166,7 +166,7 @@ class CoordinatorService:
     def _rescale(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         self._loop.check()
         workers, moves = asked["workers"], asked["moves"]
-        vnodes = len(self._loop.vnode_map.owners)
+        vnodes = len(self._loop.lookup_map.owners)
         if workers is not None:
             if not 1 <= workers <= vnodes:
                 raise DeclarationError(f"workers={workers}: there are 1 to {vnodes} workers, as many as vnodes at most")

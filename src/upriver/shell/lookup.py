@@ -1,8 +1,8 @@
 """Lookups over the wire: one Flight exchange per client thread and view, kept open, one round trip per lookup.
 
 A question is a batch of keys with ``{"at_least": epoch or null, "together": bool, "timeout": seconds}`` beside it; its
-answer a batch of rows with ``{"epoch": epoch, "map_version": version}``, or an error in JSON and no rows. The stream
-goes on, either way.
+answer a batch of rows with ``{"epoch": epoch, "map_version": version, "relayed": bool}``, or an error in JSON and no
+rows. The stream goes on, either way.
 """
 
 import threading
@@ -26,11 +26,13 @@ IDLE_STREAMS_MAX = 16
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The rows of some keys, as of ``epoch`` at least. version: of the map by which the keys are kept."""
+    """The rows of some keys, as of ``epoch`` at least. version: of the map by which the keys are kept. relayed: whether
+    another worker keeps some of them."""
 
     rows: pa.RecordBatch
     epoch: int
     version: int
+    relayed: bool
 
 
 class Lookup(Protocol):
@@ -67,7 +69,7 @@ class LookupExchange:
             except Exception as error:
                 call.writer.write_metadata(encode_json(error_to_json(error)))
             else:
-                beside = {"epoch": answered.epoch, "map_version": answered.version}
+                beside = {"epoch": answered.epoch, "map_version": answered.version, "relayed": answered.relayed}
                 call.writer.write_with_metadata(rows, encode_json(beside))
 
     def _answer(self, view: str, question: Any) -> Answered:
@@ -121,7 +123,7 @@ class LookupStream:
         beside = decode_json(answer.app_metadata)
         if answer.data is None:
             raise error_from_json(beside)
-        return Answered(answer.data, beside["epoch"], beside["map_version"])
+        return Answered(answer.data, beside["epoch"], beside["map_version"], beside["relayed"])
 
     def cancel(self) -> None:
         """Make an ``answer`` that another thread waits for raise WorkerLost."""

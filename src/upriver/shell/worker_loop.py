@@ -344,7 +344,7 @@ class WorkerLoop:
                 self._mover.begin(meet.keys_max)
                 self._meet(meet)
             case Answer():
-                self._settle(action.ticket, Answered(action.rows, action.epoch, action.version))
+                self._settle(action.ticket, Answered(action.rows, action.epoch, action.version, action.relayed))
             case Refuse():
                 self._settle(action.ticket, action.error)
             case HoldSnapshot():
