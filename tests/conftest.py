@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from programs.jvm import start_quickly
 
 # No test is judged by its speed. What else holds (in CI, that nothing is random) stays.
 _found = settings.get_profile(settings.get_current_profile_name())
@@ -22,6 +23,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure() -> None:
     """Who is started in the background ignores Ctrl-C, and so would all that the tests start or interrupt."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    start_quickly()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

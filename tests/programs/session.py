@@ -15,9 +15,6 @@ COMMON = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.shuffle.partitions": "2",
-    # Better code is not worth the wait. By this alone there would be so little space for it that in a long run the
-    # compiler is switched off.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m",
     "spark.sql.codegen.wholeStage": "false",  # tables are small and queries many
     **CHECKPOINT_FILES,
 }
