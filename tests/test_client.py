@@ -162,6 +162,31 @@ def test_a_worker_s_error_is_raised_at_once_and_spoils_nothing(cluster: Cluster,
     assert cluster.workers[WorkerId(0)].asked.qsize() == 2
 
 
+def test_a_worker_that_does_not_know_a_new_view_yet_is_asked_again(cluster: Cluster, client: Client) -> None:
+    refusals = [UnknownView.among("planes", ["routes"])] * 2
+
+    def refuse(_: int) -> None:
+        if refusals:
+            raise refusals.pop()
+
+    cluster.workers[WorkerId(0)].before = refuse
+    assert rows_of(client.lookup("planes", [f"N{number}" for number in range(20)])) == PLANES.rows[:20]
+    assert refusals == []
+
+
+def test_a_view_that_was_dropped_is_refused_with_the_views_there_are(cluster: Cluster, client: Client) -> None:
+    assert len(client.lookup("planes", ["N1"])) == 1
+
+    def refuse(_: int) -> None:
+        raise UnknownView.among("planes", ["routes"])
+
+    del cluster.views["planes"]
+    for worker in cluster.workers.values():
+        worker.before = refuse
+    with pytest.raises(UnknownView, match=r"^no view 'planes'; there are: routes$"):
+        client.lookup("planes", ["N1"])
+
+
 def test_an_epoch_that_does_not_come_is_a_timeout(shared: Client) -> None:
     with pytest.raises(WaitTimeout, match="view 'planes': epoch 6 was not reached"):
         shared.lookup("planes", ["N1"], at_least=EPOCH + 1)

@@ -64,13 +64,13 @@ def others_take_over(river: River, victims: list[int], what: str) -> Iterator[No
         served_s = time.monotonic() - began
         await_standbys(client.status)
         whole_s = time.monotonic() - began
+    assert river.ask("group")["born"] == born, "all have begun anew"
     for victim in victims:
         empty = [scene.version for scene in watcher.scenes if not scene.vnodes[victim]]
         assert empty, watcher.scenes
         assert min(empty) > before.version
     assert all(sum(scene.vnodes.values()) == VNODES for scene in watcher.scenes)
     assert all(addresses(client)[victim] != before.addresses[victim] for victim in victims)
-    assert river.ask("group")["born"] == born, "all have begun anew"
     print(f"\n{what}: served again {recoveries} s after it was noticed, {served_s:.2f} s after it was done;", end=" ")
     print(f"the place has its share {whole_s:.2f} s after it was done")
 

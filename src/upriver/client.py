@@ -202,6 +202,7 @@ class Client:
                 raise ClusterError("the client is closed")
             pause = min(2 * pause, RETRY_S_MAX)
             self.refresh(max(RETRY_S_MAX, lookup.give_up_at - time.monotonic()))
+            self._route(lookup.view)  # it may have been dropped meanwhile
             asked = KeySet.concat([again.question.keys for again in unanswered])
 
     def _recheck(self) -> None:

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from upriver.dataflow.batch import Hashes
-from upriver.errors import ClusterError, UpriverError, WaitTimeout, WorkerLost, WrongOwner
+from upriver.errors import ClusterError, UnknownView, UpriverError, WaitTimeout, WorkerLost, WrongOwner
 from upriver.hashing import hash64
 from upriver.ids import WorkerId
 from upriver.shell.keys import distinct_keys
@@ -115,10 +115,11 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Unanswered:
-    """A question to ask again, once the routing is known anew."""
+    """A question to ask again, once the routing is known anew. A view that a worker does not know, though the routing
+    has it, is new or was dropped just now."""
 
     question: Question
-    error: WrongOwner | WorkerLost
+    error: WrongOwner | WorkerLost | UnknownView
 
     def final_error(self, lookup: Lookup) -> ClusterError:
         """What to raise when there is no time to ask again."""
@@ -132,7 +133,7 @@ def ask_owners(
 ) -> tuple[list[Found], list[Unanswered]]:
     """Put all questions, then take all answers: the rows found, and what is to be asked again.
 
-    Raises what a worker answered, unless that was WrongOwner.
+    Raises what a worker answered, unless that was WrongOwner or UnknownView.
     """
     found: list[Found] = []
     unanswered: list[Unanswered] = []
@@ -149,7 +150,7 @@ def ask_owners(
                 try:
                     answered = stream.answer()
                     found.append(_found(lookup, question.keys, answered))
-                except (WrongOwner, WorkerLost) as error:
+                except (WrongOwner, WorkerLost, UnknownView) as error:
                     unanswered.append(Unanswered(question, error))
                 except UpriverError as error:
                     errors.append(error)  # the other answers are taken first: they are on their way
