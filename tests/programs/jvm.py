@@ -2,6 +2,7 @@
 
 import os
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 QUICK = (
@@ -9,7 +10,7 @@ QUICK = (
     "-XX:ReservedCodeCacheSize=256m "  # at this level the default is so small that a long run ends uncompiled
     "-Xlog:disable -Xlog:all=warning:stderr"  # some programs are listened to
 )
-ARCHIVE = Path(sys.prefix) / "spark.jsa"
+ARCHIVE = Path(sys.prefix) / f"spark-{version('pyspark')}.jsa"
 """Of Spark's classes; ``archive.py`` writes it. Java does without if it is another Java's."""
 
 

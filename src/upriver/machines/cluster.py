@@ -212,12 +212,16 @@ class Cluster:
                 self.tell(member, ReadVnodes(vnodes=vnodes))
 
     @property
+    def vnode_map(self) -> VnodeMap:
+        """Who owns which vnode; while a rescale is on, who did before it."""
+        return next(iter(self.maps.values()), self.reading)
+
+    @property
     def lookup_map(self) -> VnodeMap:
         """Whom to ask for the keys of a slice: who reads it, which is its new owner as soon as all of it has moved. Any
         worker has an answer; at the old owner it would be relayed. The version is the regions', so that who goes by
         this while keys move is told when all have moved."""
-        version = next(iter(self.maps.values()), self.reading).version
-        return VnodeMap(version, self.reading.owners)
+        return VnodeMap(self.vnode_map.version, self.reading.owners)
 
     @property
     def opened(self) -> Epoch:

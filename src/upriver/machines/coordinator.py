@@ -125,7 +125,7 @@ class CoordinatorMachine:
     @property
     def vnode_map(self) -> VnodeMap:
         """Who owns which vnode; while a rescale is on, who did before it."""
-        return next(iter(self.cluster.maps.values()), self.cluster.reading)
+        return self.cluster.vnode_map
 
     @property
     def leader(self) -> Leader:
