@@ -12,7 +12,7 @@ from upriver.errors import WaitTimeout, WrongOwner
 from upriver.hashing import hash64
 from upriver.ids import Epoch, WorkerId
 from upriver.shell.flight import Action, FlightBase
-from upriver.shell.lookup import LOOKUP, Answered, LookupExchange
+from upriver.shell.lookup import LET_IN, Answered, LookupServer
 from upriver.shell.routing import Routing, ViewRoute
 from upriver.vnodes import VnodeMap, vnodes_of
 
@@ -64,7 +64,12 @@ class Worker:
     """Of the last lookup."""
 
     def __post_init__(self) -> None:
-        self.server = FlightBase(TOKEN, exchanges={LOOKUP: LookupExchange(self.lookup)})
+        self.lookups = LookupServer(self.lookup)
+        self.server = FlightBase(TOKEN, actions={LET_IN: self.lookups.let_in})
+
+    def stop(self) -> None:
+        self.server.stop()
+        self.lookups.stop()
 
     def lookup(self, view: str, keys: pa.RecordBatch, at_least: int | None, together: bool, timeout: float) -> Answered:
         self.together = together
@@ -109,5 +114,5 @@ class Cluster:
 
     def stop(self) -> None:
         for worker in self.workers.values():
-            worker.server.stop()
+            worker.stop()
         self.coordinator.stop()

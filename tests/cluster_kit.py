@@ -13,7 +13,7 @@ from failure_kit import FILES, KEYS, Feed
 from upriver.client import Client, connect
 from upriver.errors import WorkerLost
 from upriver.hashing import hash64
-from upriver.shell.lookup import LookupStream
+from upriver.shell.lookup_streams import LookupStream
 from upriver.shell.remote import Connection, Remote
 from upriver.vnodes import vnodes_of
 
@@ -69,7 +69,7 @@ class River:
     def streams_to(self, address: str, count: int) -> list[LookupStream]:
         """Open streams to one worker, past any client."""
         connection = Connection(Remote(address, self.told["token"]), WorkerLost)
-        return [LookupStream(connection, "sums", KEY, 10.0) for _ in range(count)]
+        return [LookupStream(connection, 10.0) for _ in range(count)]
 
     def check(self) -> None:
         """The views have all that was fed, and are what Spark says."""

@@ -253,7 +253,7 @@ def test_keys_that_a_worker_had_to_ask_another_for_are_asked_of_that_one_by_and_
 def test_a_worker_that_comes_back_elsewhere_is_found(cluster: Cluster, client: Client) -> None:
     keys = [f"N{number}" for number in range(20)]
     assert len(client.lookup("planes", keys)) == 20
-    cluster.workers[WorkerId(0)].server.stop()
+    cluster.workers[WorkerId(0)].stop()
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(client.lookup, "planes", keys)
         cluster.workers[WorkerId(0)] = Worker(WorkerId(0), cluster)
@@ -263,7 +263,7 @@ def test_a_worker_that_comes_back_elsewhere_is_found(cluster: Cluster, client: C
 
 def test_a_worker_that_does_not_come_back_is_named(cluster: Cluster, client: Client) -> None:
     address = cluster.addresses[WorkerId(0)]
-    cluster.workers[WorkerId(0)].server.stop()
+    cluster.workers[WorkerId(0)].stop()
     keys = [f"N{number}" for number in range(20)]
     with pytest.raises(WorkerLost, match=f"view 'planes': no answer from worker 0 in 0.2 s: {address}"):
         client.lookup("planes", keys, timeout=0.2)

@@ -15,7 +15,7 @@ from failure_kit import Prober, Replacement, addresses, is_there, parent_of, pro
 
 from upriver.bench.recovery_kill import pid_listening
 from upriver.errors import WorkerLost, WrongOwner
-from upriver.shell.lookup import LookupStream
+from upriver.shell.lookup_streams import LookupStream
 
 pytestmark = pytest.mark.cluster
 
@@ -71,7 +71,7 @@ def test_a_worker_that_was_stopped_and_replaced_may_not_speak_when_it_wakes(rive
         try:
             survive(river, prober, 0, old, "SIGSTOP of a Python worker")
             for stream in streams:
-                stream.ask(river.keys_at(0), None, False, 30.0)  # it finds these when it wakes up
+                stream.ask("sums", river.keys_at(0), None, False, 30.0)  # it finds these when it wakes up
         finally:
             os.kill(process, signal.SIGCONT)
         for stream in streams:
@@ -85,7 +85,7 @@ def ask_without_end(stream: LookupStream, keys: pa.RecordBatch) -> None:
     """Ask for some keys for a minute."""
     give_up_at = time.monotonic() + 60
     while time.monotonic() < give_up_at:
-        stream.ask(keys, None, False, 30.0)
+        stream.ask("sums", keys, None, False, 30.0)
         stream.answer()
 
 

@@ -1,18 +1,22 @@
-"""Lookup streams: one round trip each, errors that leave the stream whole, and who may keep one."""
+"""Lookup streams: one round trip each, errors that leave the stream whole, who may have one and who may keep one."""
 
 import queue
+import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pytest
 
-from upriver.errors import AccessDenied, ClusterError, ProtocolError, RowError, WorkerLost
+from upriver.errors import AccessDenied, ClusterError, RowError, WorkerLost
+from upriver.shell import lookup as lookup_module
 from upriver.shell.flight import FlightBase
-from upriver.shell.lookup import IDLE_STREAMS_MAX, LOOKUP, Answered, LookupExchange, LookupStream, LookupStreams
+from upriver.shell.line import Line
+from upriver.shell.lookup import LET_IN, STRANGERS_MAX, TICKET_S_MAX, Answered, LookupServer
+from upriver.shell.lookup_streams import IDLE_STREAMS_MAX, LookupStream, LookupStreams
 from upriver.shell.remote import Connection, Remote
-from upriver.shell.wire import decode_json, encode_json
 
 TOKEN = "s3cret-t0ken"
 SECONDS_MAX = 10.0
@@ -40,7 +44,7 @@ class Worker:
         assert self.may_answer.wait(SECONDS_MAX)
         if "bad" in keys.column(0).to_pylist():
             raise RowError("division by zero")
-        if "odd" in keys.column(0).to_pylist():
+        if view == "bare":
             return Answered(keys, 0, VERSION, False)
         epochs = pa.array([at_least] * keys.num_rows, pa.int64())
         rows = pa.RecordBatch.from_arrays([keys.column(0), epochs], schema=ROWS)
@@ -52,32 +56,57 @@ def worker() -> Worker:
     return Worker()
 
 
-@pytest.fixture
-def server(worker: Worker) -> Iterator[FlightBase]:
-    with FlightBase(TOKEN, exchanges={LOOKUP: LookupExchange(worker.lookup)}) as running:
-        yield running
+@dataclass
+class Server:
+    """The two servers of a worker that have to do with lookups."""
+
+    worker: Worker
+    lookups: LookupServer = field(init=False)
+    now: float = 0.0
+    """By its clock."""
+
+    def __post_init__(self) -> None:
+        self.lookups = LookupServer(self.worker.lookup, clock=lambda: self.now)
+        self.flight = FlightBase(TOKEN, actions={LET_IN: self.lookups.let_in})
+        self.address = self.flight.address
+
+    def let_in(self) -> tuple[socket.socket, bytes]:
+        """A socket to the worker, and a ticket to say on it."""
+        told = self.lookups.let_in({})
+        return socket.create_connection(("127.0.0.1", told["port"]), SECONDS_MAX), bytes.fromhex(told["ticket"])
+
+    def stop(self) -> None:
+        self.flight.stop()
+        self.lookups.stop()
 
 
 @pytest.fixture
-def streams(server: FlightBase) -> Iterator[LookupStreams]:
+def server(worker: Worker) -> Iterator[Server]:
+    running = Server(worker)
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def streams(server: Server) -> Iterator[LookupStreams]:
     opened = LookupStreams(Remote("coordinator:1", TOKEN))
     yield opened
     opened.close()
 
 
-def borrow(streams: LookupStreams, server: FlightBase, view: str = "planes") -> LookupStream:
-    return streams.borrow(server.address, view, KEYS, SECONDS_MAX)
+def borrow(streams: LookupStreams, server: Server) -> LookupStream:
+    return streams.borrow(server.address, SECONDS_MAX)
 
 
 def ask(stream: LookupStream, *values: str | None, at_least: int | None = None) -> list[str | None]:
-    stream.ask(keys(*values), at_least, at_least == 2, SECONDS_MAX)
+    stream.ask("planes", keys(*values), at_least, at_least == 2, SECONDS_MAX)
     answer = stream.answer()
     assert (answer.rows.schema, answer.epoch, answer.version) == (ROWS, at_least or 0, VERSION)
     found: list[str | None] = answer.rows.column(0).to_pylist()
     return found
 
 
-def test_a_stream_answers_question_after_question(server: FlightBase, streams: LookupStreams, worker: Worker) -> None:
+def test_a_stream_answers_question_after_question(server: Server, streams: LookupStreams, worker: Worker) -> None:
     stream = borrow(streams, server)
     for n in range(3):
         assert ask(stream, *"abc"[:n], None, at_least=n) == [*"abc"[:n], None]
@@ -86,52 +115,52 @@ def test_a_stream_answers_question_after_question(server: FlightBase, streams: L
     streams.give_back(stream)
 
 
-def test_an_error_is_an_answer_and_the_stream_goes_on(server: FlightBase, streams: LookupStreams) -> None:
+def test_an_error_is_an_answer_and_the_stream_goes_on(server: Server, streams: LookupStreams) -> None:
     stream = borrow(streams, server)
     for _ in range(2):
         with pytest.raises(RowError, match=r"^division by zero$"):
             ask(stream, "bad")
         assert stream.is_in_step
         assert ask(stream, "good") == ["good"]
-    with pytest.raises(ProtocolError, match="rows of another schema"):
-        ask(stream, "odd")
-    assert ask(stream, "good") == ["good"]
     streams.give_back(stream)
     assert borrow(streams, server) is stream
     streams.give_back(stream)
 
 
-def test_what_a_worker_says_of_its_answer_comes_beside_the_rows(server: FlightBase) -> None:
-    with Connection(Remote(server.address, TOKEN)) as connection:
-        writer, reader = connection.exchange(LOOKUP, "planes", timeout=SECONDS_MAX)
-        writer.begin(KEYS)
-        writer.write_with_metadata(keys("a"), encode_json({"at_least": 7, "together": False, "timeout": 1.0}))
-        beside = {"epoch": 7, "map_version": VERSION, "relayed": True}
-        assert decode_json(reader.read_chunk().app_metadata) == beside
-        writer.write_metadata(encode_json({"at_least": None, "timeout": 1.0}))
-        assert decode_json(reader.read_chunk().app_metadata)["message"] == "view 'planes': a lookup without keys"
-        writer.done_writing()
-        with pytest.raises(StopIteration):
-            reader.read_chunk()
-        writer.close()
+def test_views_of_different_schemas_take_turns_on_one_stream(server: Server, streams: LookupStreams) -> None:
+    stream = borrow(streams, server)
+    for _ in range(2):
+        assert ask(stream, "a") == ["a"]
+        stream.ask("bare", keys("b"), None, False, SECONDS_MAX)
+        assert stream.answer() == Answered(keys("b"), 0, VERSION, False)
+    numbers = pa.RecordBatch.from_arrays([pa.array([3])], names=["k"])  # the view has another key now
+    stream.ask("bare", numbers, None, False, SECONDS_MAX)
+    assert stream.answer().rows == numbers
+    streams.give_back(stream)
 
 
-def test_a_stream_that_was_given_back_is_lent_again(server: FlightBase, streams: LookupStreams) -> None:
-    lent = [borrow(streams, server), borrow(streams, server), borrow(streams, server, "routes")]
+def test_large_questions_and_answers_come_whole(server: Server, streams: LookupStreams) -> None:
+    stream = borrow(streams, server)
+    many = [f"key {number}" for number in range(300_000)]
+    assert ask(stream, *many) == many
+    assert ask(stream) == []
+    streams.give_back(stream)
+
+
+def test_a_stream_that_was_given_back_is_lent_again(server: Server, streams: LookupStreams) -> None:
+    lent = [borrow(streams, server), borrow(streams, server), borrow(streams, server)]
     assert len(set(lent)) == 3
     streams.give_back(lent[1])
-    lent.append(borrow(streams, server, "airlines"))
-    assert lent[3] not in lent[:3]
     assert borrow(streams, server) is lent[1]
     for stream in lent:
         streams.give_back(stream)
 
 
 def test_a_stream_that_waits_for_an_answer_is_not_lent_again(
-    server: FlightBase, streams: LookupStreams, worker: Worker
+    server: Server, streams: LookupStreams, worker: Worker
 ) -> None:
     stream = borrow(streams, server)
-    stream.ask(keys("late"), None, False, SECONDS_MAX)
+    stream.ask("planes", keys("late"), None, False, SECONDS_MAX)
     streams.give_back(stream)
     assert not stream.is_in_step
     fresh = borrow(streams, server)
@@ -140,7 +169,7 @@ def test_a_stream_that_waits_for_an_answer_is_not_lent_again(
     streams.give_back(fresh)
 
 
-def test_only_so_many_idle_streams_are_kept(server: FlightBase, streams: LookupStreams) -> None:
+def test_only_so_many_idle_streams_are_kept(server: Server, streams: LookupStreams) -> None:
     lent = {borrow(streams, server) for _ in range(IDLE_STREAMS_MAX + 2)}
     for stream in lent:
         streams.give_back(stream)
@@ -150,7 +179,7 @@ def test_only_so_many_idle_streams_are_kept(server: FlightBase, streams: LookupS
         streams.give_back(stream)
 
 
-def test_a_waiting_answer_can_be_cancelled(server: FlightBase, streams: LookupStreams, worker: Worker) -> None:
+def test_a_waiting_answer_can_be_cancelled(server: Server, streams: LookupStreams, worker: Worker) -> None:
     worker.may_answer.clear()
     stream = borrow(streams, server)
     with ThreadPoolExecutor(1) as pool:
@@ -163,7 +192,7 @@ def test_a_waiting_answer_can_be_cancelled(server: FlightBase, streams: LookupSt
     streams.give_back(stream)
 
 
-def test_a_worker_that_has_gone_is_lost(server: FlightBase, streams: LookupStreams) -> None:
+def test_a_worker_that_has_gone_is_lost(server: Server, streams: LookupStreams) -> None:
     stream, idle = borrow(streams, server), borrow(streams, server)
     streams.give_back(idle)
     server.stop()
@@ -178,7 +207,7 @@ def test_a_worker_that_has_gone_is_lost(server: FlightBase, streams: LookupStrea
         borrow(streams, server)
 
 
-def test_closed_streams_are_not_lent(server: FlightBase, streams: LookupStreams) -> None:
+def test_closed_streams_are_not_lent(server: Server, streams: LookupStreams) -> None:
     stream = borrow(streams, server)
     streams.close()
     with pytest.raises(ClusterError, match="closed"):
@@ -186,8 +215,143 @@ def test_closed_streams_are_not_lent(server: FlightBase, streams: LookupStreams)
     streams.give_back(stream)
 
 
-def test_a_stranger_gets_no_stream(server: FlightBase) -> None:
+def test_a_stranger_gets_no_stream(server: Server) -> None:
     strange = LookupStreams(Remote("coordinator:1", "wrong"))
     with pytest.raises(AccessDenied):
         borrow(strange, server)
     strange.close()
+
+
+def test_nobody_is_let_in_over_tls(server: Server) -> None:
+    """Workers have none: what is meant to be secret would go as it is."""
+    secret = LookupStreams(Remote("coordinator:1", TOKEN, b"PEM"))
+    with pytest.raises(ClusterError, match="TLS"):
+        borrow(secret, server)
+    secret.close()
+
+
+@pytest.mark.parametrize("said", [b"", b"short", bytes(16), b"GET / HTTP/1.1\r\n\r\n"])
+def test_whoever_has_no_ticket_is_told_nothing(server: Server, worker: Worker, said: bytes) -> None:
+    caller, _ = server.let_in()
+    with caller:
+        caller.sendall(said)
+        caller.shutdown(socket.SHUT_WR)
+        assert caller.recv(1) == b""
+    assert worker.asked.empty()
+
+
+def test_a_ticket_is_good_once(server: Server) -> None:
+    first, ticket = server.let_in()
+    second, _ = server.let_in()
+    with first, second:
+        first.sendall(ticket)
+        line = Line(first)
+        line.send({"view": "planes", "at_least": 0, "together": False, "timeout": 1.0}, keys("a"))
+        assert line.receive() is not None
+        second.sendall(ticket)
+        assert second.recv(1) == b""
+        line.close()
+
+
+def test_a_ticket_is_good_for_some_seconds(server: Server) -> None:
+    late, ticket = server.let_in()
+    server.now += TICKET_S_MAX
+    with late:
+        late.sendall(ticket)
+        assert late.recv(1) == b""
+
+
+def test_only_so_many_are_let_in(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lookup_module, "LINES_MAX", 2)
+    server = Server(worker)
+    streams = LookupStreams(Remote("coordinator:1", TOKEN))
+    lent = [borrow(streams, server), borrow(streams, server)]
+    assert [ask(stream, "a") for stream in lent] == [["a"], ["a"]]
+    with pytest.raises(ClusterError, match=r"2 threads of clients .*ulimit -n"):
+        borrow(streams, server)
+    assert [ask(stream, "a") for stream in lent] == [["a"], ["a"]]
+    streams.close()
+    for stream in lent:
+        streams.give_back(stream)
+    server.stop()
+
+
+def test_only_so_many_may_be_there_without_a_ticket(server: Server, streams: LookupStreams) -> None:
+    stream, told = borrow(streams, server), server.lookups.let_in({})
+    assert ask(stream, "a") == ["a"]
+    strangers = [socket.create_connection(("127.0.0.1", told["port"]), SECONDS_MAX) for _ in range(STRANGERS_MAX + 1)]
+    assert strangers[-1].recv(1) == b""
+    assert ask(stream, "a") == ["a"]
+    for stranger in strangers:
+        stranger.close()
+    streams.give_back(stream)
+
+
+def opened(server: Server) -> tuple[socket.socket, Line]:
+    caller, ticket = server.let_in()
+    caller.sendall(ticket)
+    return caller, Line(caller)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"\xff" * 12,  # sizes that cannot be
+        b"\x02\0\0\0" + bytes(8) + b"no",  # a head that is no JSON
+        b"\x02\0\0\0" + b"\x01" + bytes(7) + b"{}x",  # a batch of no view
+        b"\x09\0\0\0",  # the beginning of one
+    ],
+)
+def test_what_is_no_frame_ends_the_line_and_nothing_else(server: Server, streams: LookupStreams, frame: bytes) -> None:
+    caller, line = opened(server)
+    caller.sendall(frame)
+    caller.shutdown(socket.SHUT_WR)
+    assert line.receive() is None
+    line.close()
+    stream = borrow(streams, server)
+    assert ask(stream, "a") == ["a"]
+    streams.give_back(stream)
+
+
+def test_a_question_without_keys_is_refused_and_the_line_goes_on(server: Server) -> None:
+    _, line = opened(server)
+    line.send({"view": "planes", "at_least": None, "together": False, "timeout": 1.0})
+    answer = line.receive()
+    assert answer == ({"error": "ProtocolError", "message": "view 'planes': a lookup without keys"}, None)
+    line.send({"view": "planes", "at_least": 7, "together": False, "timeout": 1.0}, keys("a"))
+    answer = line.receive()
+    assert answer is not None
+    beside, rows = answer
+    told = {name: beside[name] for name in ("view", "epoch", "map_version", "relayed")}
+    assert told == {"view": "planes", "epoch": 7, "map_version": VERSION, "relayed": True}
+    assert rows == pa.RecordBatch.from_arrays([pa.array(["a"]), pa.array([7])], schema=ROWS)
+    line.close()
+
+
+def test_an_answer_that_breaks_off_is_a_lost_worker() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def let_in(_: object) -> dict[str, object]:
+            return {"port": listener.getsockname()[1], "ticket": "00"}
+
+        with FlightBase(TOKEN, actions={LET_IN: let_in}) as flight:
+            with Connection(Remote(flight.address, TOKEN), WorkerLost) as connection:
+                stream = LookupStream(connection, SECONDS_MAX)
+            caller, _ = listener.accept()
+            with caller:
+                stream.ask("planes", keys("a"), None, False, SECONDS_MAX)
+                caller.sendall(b"\x09\0\0\0")
+            with pytest.raises(WorkerLost, match=flight.address):
+                stream.answer()
+            assert not stream.is_in_step
+            stream.close()
+
+
+def test_a_server_that_stops_ends_its_lines_and_can_be_stopped_again(server: Server) -> None:
+    _, line = opened(server)
+    line.send({"view": "planes", "at_least": None, "together": False, "timeout": 1.0}, keys("a"))
+    assert line.receive() is not None
+    server.lookups.stop()
+    assert line.receive() is None
+    server.lookups.stop()
+    line.close()

@@ -124,7 +124,7 @@ def test_a_worker_that_was_stopped_says_nothing_when_others_have_taken_over(rive
         try:
             served_until_now(river, prober)
             for stream in streams:
-                stream.ask(keys, None, False, 30.0)  # it finds these when it wakes up
+                stream.ask("sums", keys, None, False, 30.0)  # it finds these when it wakes up
         finally:
             os.kill(process, signal.SIGCONT)
         for stream in streams:

@@ -17,7 +17,7 @@ from upriver.hashing import hash64
 from upriver.rescale import Rescale, rescale_fields
 from upriver.shell.asking import Found, KeySet, Lookup, ask_owners, in_key_order
 from upriver.shell.keys import Keys, key_columns
-from upriver.shell.lookup import LookupStreams
+from upriver.shell.lookup_streams import LookupStreams
 from upriver.shell.remote import Connection, Remote
 from upriver.shell.routing import Routing, ViewRoute
 from upriver.shell.watch import Watch

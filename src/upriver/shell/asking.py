@@ -12,7 +12,8 @@ from upriver.errors import ClusterError, UnknownView, UpriverError, WaitTimeout,
 from upriver.hashing import hash64
 from upriver.ids import WorkerId
 from upriver.shell.keys import distinct_keys
-from upriver.shell.lookup import Answered, LookupStream, LookupStreams
+from upriver.shell.lookup import Answered
+from upriver.shell.lookup_streams import LookupStream, LookupStreams
 from upriver.shell.routing import Routing, ViewRoute
 from upriver.shell.watch import Watch
 from upriver.vnodes import vnodes_of
@@ -178,10 +179,9 @@ def _put(lookup: Lookup, question: Question, seconds_left: float, streams: Looku
     """Put a question, on a stream that now waits for the answer."""
     if question.address is None:
         raise WorkerLost(f"worker {question.worker} is not up")
-    reach_s = min(seconds_left, REACH_S_MAX)
-    stream = streams.borrow(question.address, lookup.view, lookup.route.key_schema, reach_s)
+    stream = streams.borrow(question.address, min(seconds_left, REACH_S_MAX))
     try:
-        stream.ask(question.keys.keys, lookup.at_least, lookup.together, seconds_left)
+        stream.ask(lookup.view, question.keys.keys, lookup.at_least, lookup.together, seconds_left)
     except BaseException:
         streams.give_back(stream)
         raise

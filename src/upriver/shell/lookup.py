@@ -1,27 +1,45 @@
-"""Lookups over the wire: one Flight exchange per client thread and view, kept open, one round trip per lookup.
+"""The worker's side of lookups over the wire: one line for each client thread, one round trip for each lookup.
 
-A question is a batch of keys with ``{"at_least": epoch or null, "together": bool, "timeout": seconds}`` beside it; its
-answer a batch of rows with ``{"epoch": epoch, "map_version": version, "relayed": bool}``, or an error in JSON and no
-rows. The stream goes on, either way.
+A client asks the worker's Flight server, with the app's token, to be let in: ``{"port": number, "ticket": hex}``. It
+connects to that port, says the ticket, and has a :class:`upriver.shell.line.Line`. A question is a batch of keys under
+``{"view": name, "at_least": epoch or null, "together": bool, "timeout": seconds}``; its answer a batch of rows under
+``{"view": name, "epoch": epoch, "map_version": version, "relayed": bool}``, or an error in JSON and no rows. The line
+goes on, either way.
+
+Why not a Flight stream: see docs/design/lookups.md.
 """
 
+import math
+import resource
+import secrets
+import socket
 import threading
-from collections.abc import Collection
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import pyarrow as pa
 
-from upriver.errors import ClusterError, ProtocolError, WorkerLost
-from upriver.shell.flight import ExchangeCall
-from upriver.shell.remote import Connection, Remote, end_exchange
-from upriver.shell.wire import decode_json, encode_json, error_from_json, error_to_json
+from upriver.errors import ClusterError, ProtocolError, UpriverError
+from upriver.shell.line import Line
+from upriver.shell.wire import error_to_json
 
-LOOKUP = "lookup"
-"""The name of the exchange; its argument is the view."""
-IDLE_STREAMS_MAX = 16
-"""Open streams that a client keeps for one worker and view while no thread uses them."""
+LET_IN = "lookups"
+"""The action that gives a port and a ticket."""
+TICKET_BYTES = 16
+TICKET_S_MAX = 10.0
+"""Seconds in which a ticket must be shown."""
+LINES_MAX = 4096
+"""Lines that have shown a ticket, and tickets that were not shown; at most one for every two files that a worker may
+open."""
+STRANGERS_MAX = 256
+"""Lines that have shown no ticket yet; one more is closed at once."""
+PAUSE_S = 0.1
+"""Seconds until a socket is accepted again when the system had none."""
+GOODBYE_S_MAX = 2.0
+"""Seconds that a server that stops waits for its threads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,156 +66,128 @@ class Lookup(Protocol):
         """
 
 
-class LookupExchange:
-    """The worker's side: an :class:`upriver.shell.flight.Exchange`."""
+class LookupServer:
+    """Listens from construction until ``stop``, on threads of its own. ``let_in`` is an action of the worker's Flight
+    server, which sees to the token. Also a context manager.
 
-    def __init__(self, lookup: Lookup) -> None:
-        self._lookup = lookup
-
-    def serve(self, call: ExchangeCall) -> None:
-        (view,) = call.arguments
-        began: pa.Schema | None = None
-        for question in call.reader:
-            try:
-                answered = self._answer(view, question)
-                rows = answered.rows
-                if began is None:
-                    call.writer.begin(rows.schema)
-                    began = rows.schema
-                if not rows.schema.equals(began):
-                    raise ProtocolError(f"view {view!r}: rows of another schema than before")
-            except Exception as error:
-                call.writer.write_metadata(encode_json(error_to_json(error)))
-            else:
-                beside = {"epoch": answered.epoch, "map_version": answered.version, "relayed": answered.relayed}
-                call.writer.write_with_metadata(rows, encode_json(beside))
-
-    def _answer(self, view: str, question: Any) -> Answered:
-        if question.data is None or question.app_metadata is None:
-            raise ProtocolError(f"view {view!r}: a lookup without keys")
-        asked = decode_json(question.app_metadata)
-        question.data.validate(full=True)  # not all clients are ours
-        return self._lookup(view, question.data, asked["at_least"], asked["together"], asked["timeout"])
-
-    def close(self, seconds: float) -> None:
-        """Nothing to say: a client that is cut off asks for the routing again."""
-
-
-class LookupStream:
-    """The client's side of one stream: one thread at a time asks, then takes the answer. Raises WorkerLost.
-
-    A stream is in step while every question has its answer, be that an error; one that is not is of no more use.
+    host: name or address of the interface. clock: seconds, by which tickets run out. Raises ClusterError if it cannot
+    listen.
     """
 
-    def __init__(self, connection: Connection, view: str, key_schema: pa.Schema, timeout: float) -> None:
-        self.address = connection.address
-        self.view = view
-        self.is_in_step = False
-        self._connection = connection
-        self._writer, self._reader = connection.exchange(LOOKUP, view, timeout=timeout)
+    def __init__(self, lookup: Lookup, host: str = "127.0.0.1", *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._lookup = lookup
+        self._clock = clock
         try:
-            self._writer.begin(key_schema)
-        except pa.ArrowException as error:
-            self.close()
-            raise connection.error(error) from None
-        self.is_in_step = True
-
-    def ask(self, keys: pa.RecordBatch, at_least: int | None, together: bool, timeout: float) -> None:
-        """Put a question; ``timeout``, in seconds, is for the worker to keep."""
-        self.is_in_step = False
-        try:
-            beside = {"at_least": at_least, "together": together, "timeout": timeout}
-            self._writer.write_with_metadata(keys, encode_json(beside))
-        except pa.ArrowException as error:
-            raise self._connection.error(error) from None
-
-    def answer(self) -> Answered:
-        """Wait for the answer to the last question. Raises what the worker raised."""
-        try:
-            answer = self._reader.read_chunk()
-        except StopIteration:
-            raise WorkerLost(f"{self.address} has ended the stream") from None
-        except pa.ArrowException as error:
-            raise self._connection.error(error) from None
-        self.is_in_step = True
-        beside = decode_json(answer.app_metadata)
-        if answer.data is None:
-            raise error_from_json(beside)
-        return Answered(answer.data, beside["epoch"], beside["map_version"], beside["relayed"])
-
-    def cancel(self) -> None:
-        """Make an ``answer`` that another thread waits for raise WorkerLost."""
-        self._reader.cancel()
-
-    def close(self) -> None:
-        """End the stream at once."""
-        end_exchange(self._writer, self._reader)
-
-
-class LookupStreams:
-    """A client's open streams, lent to one thread at a time, over one connection for each worker."""
-
-    def __init__(self, remote: Remote) -> None:
-        self._remote = remote
+            family = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0][0]
+            self._listener = socket.create_server((host, 0), family=family)
+        except OSError as error:
+            raise ClusterError(f"cannot listen on {host} for lookups: {error}") from None
+        self._port: int = self._listener.getsockname()[1]
+        self._lines_max = min(LINES_MAX, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
         self._lock = threading.Lock()
         """Guards all that follows."""
-        self._connections: dict[str, Connection] = {}
-        self._idle: dict[tuple[str, str], list[LookupStream]] = {}
-        self._lent: set[LookupStream] = set()
-        self._is_closed = False
+        self._tickets: dict[bytes, float] = {}
+        """Until when each is good, in the order in which they were given out."""
+        self._lines: dict[Line, threading.Thread] = {}
+        """Each with the thread that serves it."""
+        self._guests: set[Line] = set()
+        """Those of them that have shown a ticket."""
+        self._stopping = threading.Event()
+        self._accepting = threading.Thread(target=self._accept, name="upriver-lookups", daemon=True)
+        self._accepting.start()
 
-    def borrow(self, address: str, view: str, key_schema: pa.Schema, timeout: float) -> LookupStream:
-        """A stream that is in step; give it back, whatever happens. timeout: seconds for reaching the worker.
-
-        Raises WorkerLost, AccessDenied, ClusterError once closed.
-        """
+    def let_in(self, _: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A port, and a ticket for one line."""
+        ticket, now = secrets.token_bytes(TICKET_BYTES), self._clock()
         with self._lock:
-            if self._is_closed:
-                raise ClusterError("the client is closed")
-            idle = self._idle.get((address, view))
-            stream = idle.pop() if idle else None
-            connection = self._connection(address)
-        stream = stream or LookupStream(connection, view, key_schema, timeout)
-        with self._lock:
-            if not self._is_closed:
-                self._lent.add(stream)
-                return stream
-        stream.close()
-        raise ClusterError("the client is closed")
+            for old in [old for old, good_until in self._tickets.items() if good_until < now]:
+                del self._tickets[old]
+            if len(self._tickets) + len(self._guests) >= self._lines_max:
+                raise ClusterError(
+                    f"{self._lines_max} threads of clients look something up here already: close some clients, or "
+                    f"let workers open more files (ulimit -n), for up to {LINES_MAX}"
+                )
+            self._tickets[ticket] = now + TICKET_S_MAX
+        return {"port": self._port, "ticket": ticket.hex()}
 
-    def _connection(self, address: str) -> Connection:
-        if address not in self._connections:
-            self._connections[address] = Connection(self._remote.at(address), WorkerLost)
-        return self._connections[address]
-
-    def give_back(self, stream: LookupStream) -> None:
-        """Keep the stream for the next lookup, or end it if it is of no more use."""
+    def stop(self) -> None:
+        """Cut all lines. Lookups that are running must return: nothing can stop those. A second call does nothing."""
+        if self._stopping.is_set():
+            return
+        self._stopping.set()
+        self._listener_wakes()
+        self._accepting.join()
+        self._listener.close()
         with self._lock:
-            self._lent.discard(stream)
-            if stream.is_in_step and stream.address in self._connections:
-                idle = self._idle.setdefault((stream.address, stream.view), [])
-                if len(idle) < IDLE_STREAMS_MAX:
-                    idle.append(stream)
-                    return
-        stream.close()
+            lines = dict(self._lines)
+        give_up_at = time.monotonic() + GOODBYE_S_MAX
+        for line in lines:
+            line.cut()
+        for thread in lines.values():
+            thread.join(max(0.0, give_up_at - time.monotonic()))
 
-    def keep_only(self, addresses: Collection[str]) -> None:
-        """Drop the connections to all other workers; who waits for an answer of theirs is told that they are lost."""
-        with self._lock:
-            for stream in self._lent:
-                if stream.address not in addresses:
-                    stream.cancel()
-            gone = [self._connections.pop(address) for address in set(self._connections) - set(addresses)]
-            idle = [self._idle.pop(at) for at in list(self._idle) if at[0] not in self._connections]
-        for stream in chain.from_iterable(idle):
-            stream.close()
-        for connection in gone:
-            connection.close()
+    def __enter__(self) -> Self:
+        return self
 
-    def close(self) -> None:
-        """End all streams; a lookup that waits for an answer raises."""
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _listener_wakes(self) -> None:
+        """Closing it would not end an ``accept`` on every system; a caller does."""
+        with suppress(OSError):
+            socket.create_connection(self._listener.getsockname()[:2], GOODBYE_S_MAX).close()
+
+    def _accept(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                caller, _ = self._listener.accept()
+            except OSError:  # there are no descriptors left, or the caller has gone
+                self._stopping.wait(PAUSE_S)
+                continue
+            with self._lock:
+                if len(self._lines) - len(self._guests) >= STRANGERS_MAX or self._stopping.is_set():
+                    caller.close()
+                    continue
+                line = Line(caller)
+                thread = threading.Thread(target=self._serve, args=(caller, line), name="upriver-lookup", daemon=True)
+                self._lines[line] = thread
+            thread.start()
+
+    def _serve(self, caller: socket.socket, line: Line) -> None:
+        """One line, from ticket to end. Whoever is no client of ours learns nothing but that the line is closed."""
+        try:
+            with suppress(OSError, UpriverError):
+                caller.settimeout(TICKET_S_MAX)
+                if self._is_good(line.read(TICKET_BYTES), line):
+                    caller.settimeout(None)
+                    self._answer_all(line)
+        finally:
+            with self._lock:
+                del self._lines[line]
+                self._guests.discard(line)
+            line.close()
+
+    def _is_good(self, ticket: bytes, line: Line) -> bool:
+        """Whether that is a ticket; it is of no more use."""
         with self._lock:
-            self._is_closed = True
-            for stream in self._lent:
-                stream.cancel()
-        self.keep_only(())
+            is_good = self._clock() < self._tickets.pop(ticket, -math.inf)
+            if is_good:
+                self._guests.add(line)
+            return is_good
+
+    def _answer_all(self, line: Line) -> None:
+        while (question := line.receive()) is not None:
+            asked, keys = question
+            try:
+                answered = self._answer(asked, keys)
+            except Exception as error:
+                line.send(error_to_json(error))
+                continue
+            beside = {"epoch": answered.epoch, "map_version": answered.version, "relayed": answered.relayed}
+            line.send({"view": asked["view"], **beside}, answered.rows)
+
+    def _answer(self, asked: Mapping[str, Any], keys: pa.RecordBatch | None) -> Answered:
+        if keys is None:
+            raise ProtocolError(f"view {asked.get('view')!r}: a lookup without keys")
+        keys.validate(full=True)  # not all clients are ours
+        return self._lookup(asked["view"], keys, asked["at_least"], asked["together"], asked["timeout"])

@@ -27,7 +27,7 @@ from upriver.shell.flight import GOODBYE_S_MAX, Action, Exchange, FlightBase, Ge
 from upriver.shell.giving_back import giving_back, share_free_memory
 from upriver.shell.held_snapshots import HeldSnapshots
 from upriver.shell.lake import Lake
-from upriver.shell.lookup import LOOKUP, LookupExchange
+from upriver.shell.lookup import LET_IN, LookupServer
 from upriver.shell.peers import Peers
 from upriver.shell.remote import Remote
 from upriver.shell.warm_up import stand_back, warm_up
@@ -109,14 +109,13 @@ def serve_worker(config: WorkerConfig, worker: WorkerId) -> None:
     held = loop.snapshots
     lost: list[UpriverError] = []
     gets: dict[str, Get] = {SNAPSHOT: lambda asked: held.read(SnapshotId(asked["snapshot"]), str(asked["view"]))}
-    actions: dict[str, Action] = {SNAPSHOT_READ: partial(_snapshot_read, held)}
-    exchanges: dict[str, Exchange] = {
-        LOOKUP: LookupExchange(lease.guard(loop.lookup)),
-        CHANNEL: ChannelExchange(peers.accept, config.vigilance.limits),
-    }
+    exchanges: dict[str, Exchange] = {CHANNEL: ChannelExchange(peers.accept, config.vigilance.limits)}
+    lookups = LookupServer(lease.guard(loop.lookup), config.bind)
+    actions: dict[str, Action] = {SNAPSHOT_READ: partial(_snapshot_read, held), LET_IN: lookups.let_in}
     listen = Listen(host=config.bind)
     with (
         giving_back(),
+        lookups,
         FlightBase(config.token, listen=listen, exchanges=exchanges, actions=actions, gets=gets) as server,
     ):
         who = {"worker": worker, "life": config.life, "address": server.address, "instance": config.instance}

@@ -1,0 +1,152 @@
+"""The client's side of lookups over the wire: lines to workers, lent to one thread at a time; see :mod:`.lookup`."""
+
+import socket
+import threading
+from collections.abc import Collection
+from itertools import chain
+
+import pyarrow as pa
+
+from upriver.errors import ClusterError, UpriverError, WaitTimeout, WorkerLost
+from upriver.shell.line import Line
+from upriver.shell.lookup import LET_IN, Answered
+from upriver.shell.remote import Connection, Remote
+from upriver.shell.wire import error_from_json
+
+IDLE_STREAMS_MAX = 16
+"""Open streams that a client keeps for one worker while no thread uses them."""
+
+
+class LookupStream:
+    """A stream of lookups: one thread at a time asks, then takes the answer. Raises WorkerLost.
+
+    A stream is in step while every question has its answer, be that an error; one that is not is of no more use.
+    """
+
+    def __init__(self, connection: Connection, timeout: float) -> None:
+        """timeout: seconds for reaching the worker. Raises AccessDenied besides."""
+        self.address = connection.address
+        self.is_in_step = False
+        try:
+            told = connection.act(LET_IN, timeout=timeout)
+            host = self.address.rpartition(":")[0].strip("[]")
+            connected = socket.create_connection((host, told["port"]), timeout)
+        except WaitTimeout:
+            raise WorkerLost(f"{self.address} cannot be reached in {timeout:g} s") from None
+        except OSError as error:
+            raise self._lost(error) from None
+        connected.settimeout(None)
+        self._line = Line(connected)
+        try:
+            connected.sendall(bytes.fromhex(told["ticket"]))
+        except OSError as error:
+            self.close()
+            raise self._lost(error) from None
+        self.is_in_step = True
+
+    def ask(self, view: str, keys: pa.RecordBatch, at_least: int | None, together: bool, timeout: float) -> None:
+        """Put a question; ``timeout``, in seconds, is for the worker to keep."""
+        self.is_in_step = False
+        try:
+            self._line.send({"view": view, "at_least": at_least, "together": together, "timeout": timeout}, keys)
+        except OSError as error:
+            raise self._lost(error) from None
+
+    def answer(self) -> Answered:
+        """Wait for the answer to the last question. Raises what the worker raised."""
+        try:
+            answer = self._line.receive()
+        except OSError as error:
+            raise self._lost(error) from None
+        if answer is None:
+            raise WorkerLost(f"{self.address} has ended the stream")
+        beside, rows = answer
+        self.is_in_step = True
+        if rows is None:
+            raise error_from_json(beside)
+        return Answered(rows, beside["epoch"], beside["map_version"], beside["relayed"])
+
+    def cancel(self) -> None:
+        """Make an ``answer`` that another thread waits for raise WorkerLost."""
+        self._line.cut()
+
+    def close(self) -> None:
+        """End the stream at once."""
+        self._line.close()
+
+    def _lost(self, error: OSError) -> UpriverError:
+        return WorkerLost(f"{self.address} cannot be reached: {error}")
+
+
+class LookupStreams:
+    """A client's open streams, lent to one thread at a time, and one connection to each worker's Flight server."""
+
+    def __init__(self, remote: Remote) -> None:
+        self._remote = remote
+        self._lock = threading.Lock()
+        """Guards all that follows."""
+        self._connections: dict[str, Connection] = {}
+        self._idle: dict[str, list[LookupStream]] = {}
+        self._lent: set[LookupStream] = set()
+        self._is_closed = False
+
+    def borrow(self, address: str, timeout: float) -> LookupStream:
+        """A stream that is in step; give it back, whatever happens. timeout: seconds for reaching the worker.
+
+        Raises WorkerLost, AccessDenied, ClusterError once closed.
+        """
+        with self._lock:
+            if self._is_closed:
+                raise ClusterError("the client is closed")
+            idle = self._idle.get(address)
+            if idle:
+                stream = idle.pop()
+                self._lent.add(stream)
+                return stream
+            connection = self._connection(address)
+        stream = LookupStream(connection, timeout)
+        with self._lock:
+            if not self._is_closed:
+                self._lent.add(stream)
+                return stream
+        stream.close()
+        raise ClusterError("the client is closed")
+
+    def _connection(self, address: str) -> Connection:
+        if self._remote.tls_roots is not None:
+            raise ClusterError("keys cannot be looked up over TLS: workers have none")
+        if address not in self._connections:
+            self._connections[address] = Connection(self._remote.at(address), WorkerLost)
+        return self._connections[address]
+
+    def give_back(self, stream: LookupStream) -> None:
+        """Keep the stream for the next lookup, or end it if it is of no more use."""
+        with self._lock:
+            self._lent.discard(stream)
+            if stream.is_in_step and stream.address in self._connections:
+                idle = self._idle.setdefault(stream.address, [])
+                if len(idle) < IDLE_STREAMS_MAX:
+                    idle.append(stream)
+                    return
+        stream.close()
+
+    def keep_only(self, addresses: Collection[str]) -> None:
+        """Drop the connections to all other workers; who waits for an answer of theirs is told that they are lost."""
+        with self._lock:
+            for stream in self._lent:
+                if stream.address not in addresses:
+                    stream.cancel()
+            gone = [self._connections.pop(address) for address in set(self._connections) - set(addresses)]
+            idle = [self._idle.pop(address) for address in list(self._idle) if address not in self._connections]
+        for stream in chain.from_iterable(idle):
+            stream.close()
+        for connection in gone:
+            connection.close()
+
+    def close(self) -> None:
+        """End all streams; a lookup that waits for an answer raises."""
+        with self._lock:
+            self._is_closed = True
+            for stream in self._lent:
+                stream.cancel()
+        self.keep_only(())
