@@ -11,10 +11,9 @@ import pyarrow as pa
 import pytest
 
 from upriver.errors import AccessDenied, ClusterError, RowError, WorkerLost
-from upriver.shell import lookup as lookup_module
 from upriver.shell.flight import FlightBase
 from upriver.shell.line import Line
-from upriver.shell.lookup import LET_IN, STRANGERS_MAX, TICKET_S_MAX, Answered, LookupServer
+from upriver.shell.lookup import LET_IN, LINES_MAX, STRANGERS_MAX, TICKET_S_MAX, Answered, LookupServer
 from upriver.shell.lookup_streams import IDLE_STREAMS_MAX, LookupStream, LookupStreams
 from upriver.shell.remote import Connection, Remote
 
@@ -62,11 +61,12 @@ class Server:
 
     worker: Worker
     lookups: LookupServer = field(init=False)
+    lines_max: int = LINES_MAX
     now: float = 0.0
     """By its clock."""
 
     def __post_init__(self) -> None:
-        self.lookups = LookupServer(self.worker.lookup, clock=lambda: self.now)
+        self.lookups = LookupServer(self.worker.lookup, lines_max=self.lines_max, clock=lambda: self.now)
         self.flight = FlightBase(TOKEN, actions={LET_IN: self.lookups.let_in})
         self.address = self.flight.address
 
@@ -261,9 +261,8 @@ def test_a_ticket_is_good_for_some_seconds(server: Server) -> None:
         assert late.recv(1) == b""
 
 
-def test_only_so_many_are_let_in(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lookup_module, "LINES_MAX", 2)
-    server = Server(worker)
+def test_only_so_many_are_let_in(worker: Worker) -> None:
+    server = Server(worker, lines_max=2)
     streams = LookupStreams(Remote("coordinator:1", TOKEN))
     lent = [borrow(streams, server), borrow(streams, server)]
     assert [ask(stream, "a") for stream in lent] == [["a"], ["a"]]

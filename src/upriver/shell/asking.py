@@ -62,11 +62,22 @@ class KeySet:
             np.concatenate([part.places for part in parts]),
         )
 
-    def where(self, mask: npt.NDArray[np.bool_]) -> "KeySet":
-        """The keys where ``mask`` is true, in order."""
-        if mask.all():
-            return self
-        return KeySet(self.keys.filter(pa.array(mask)), self.hash64[mask], self.places[mask])
+    def split(self, parts: npt.NDArray[np.int64]) -> Iterator[tuple[int, "KeySet"]]:
+        """The keys of each part, in order. parts: of each key, the part's number."""
+        if not len(parts):
+            return
+        if (parts == parts[0]).all():
+            yield int(parts[0]), self
+            return
+        order = parts.argsort(kind="stable")
+        sorted_keys, hashes, places = self.keys.take(pa.array(order)), self.hash64[order], self.places[order]
+        in_turn = parts[order]
+        (ends,) = (in_turn[1:] != in_turn[:-1]).nonzero()
+        start = 0
+        for stop in (*(ends + 1).tolist(), len(order)):
+            keys = sorted_keys.slice(start, stop - start)
+            yield int(in_turn[start]), KeySet(keys, hashes[start:stop], places[start:stop])
+            start = stop
 
     def places_of(self, row_keys: pa.RecordBatch) -> Places:
         """The place of each row's key, given the key columns of rows that were found.
@@ -98,11 +109,11 @@ class Found:
 
 def in_key_order(found: Sequence[Found], schema: pa.Schema) -> pa.Table:
     """All rows in the order of the keys asked for; rows of one key stay as they are."""
-    table = pa.Table.from_batches([part.rows for part in found], schema)
     places = np.concatenate([part.places for part in found] or [np.arange(0)])
     if (places[1:] >= places[:-1]).all():
-        return table
-    return table.take(pa.array(np.argsort(places, kind="stable")))
+        return pa.Table.from_batches([part.rows for part in found], schema)
+    rows = pa.concat_batches([part.rows for part in found])
+    return pa.Table.from_batches([rows.take(pa.array(np.argsort(places, kind="stable")))], schema)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,9 +181,9 @@ def _found(lookup: Lookup, keys: KeySet, answered: Answered) -> Found:
 
 def _by_owner(asked: KeySet, routing: Routing) -> Iterator[Question]:
     owners = routing.vnode_map.owners_of(vnodes_of(asked.hash64, len(routing.vnode_map.owners)))
-    for owner in np.unique(owners).tolist():
+    for owner, keys in asked.split(owners):
         worker = WorkerId(owner)
-        yield Question(worker, routing.addresses.get(worker), asked.where(owners == owner))
+        yield Question(worker, routing.addresses.get(worker), keys)
 
 
 def _put(lookup: Lookup, question: Question, seconds_left: float, streams: LookupStreams) -> LookupStream:

@@ -180,6 +180,8 @@ def _from_arrow(place: _Place, values: pa.Array | pa.ChunkedArray) -> pa.Array:
     type = place.field.type
     if not place.takes(_arrow_kind(values.type)) or _differ_in_zone(values.type, type):
         raise place.refuse(f"an array of type {values.type}")
+    if values.type == type and isinstance(values, pa.Array):
+        return values
     try:
         if pa.types.is_integer(values.type) and pa.types.is_decimal(type):
             values = values.cast(pa.decimal256(20, 0))  # straight, it is the type that must fit, not the values

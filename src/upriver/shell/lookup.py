@@ -70,11 +70,18 @@ class LookupServer:
     """Listens from construction until ``stop``, on threads of its own. ``let_in`` is an action of the worker's Flight
     server, which sees to the token. Also a context manager.
 
-    host: name or address of the interface. clock: seconds, by which tickets run out. Raises ClusterError if it cannot
-    listen.
+    host: name or address of the interface. lines_max: at most ``LINES_MAX``. clock: seconds, by which tickets run out.
+    Raises ClusterError if it cannot listen.
     """
 
-    def __init__(self, lookup: Lookup, host: str = "127.0.0.1", *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        lookup: Lookup,
+        host: str = "127.0.0.1",
+        *,
+        lines_max: int = LINES_MAX,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._lookup = lookup
         self._clock = clock
         try:
@@ -83,7 +90,7 @@ class LookupServer:
         except OSError as error:
             raise ClusterError(f"cannot listen on {host} for lookups: {error}") from None
         self._port: int = self._listener.getsockname()[1]
-        self._lines_max = min(LINES_MAX, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+        self._lines_max = min(lines_max, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
         self._lock = threading.Lock()
         """Guards all that follows."""
         self._tickets: dict[bytes, float] = {}

@@ -2,9 +2,25 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from dataclasses import dataclass
 from math import inf
+
+
+@dataclass(eq=False, slots=True)
+class Limit:
+    """A block's: what to ``call`` when it lasts until ``due_at``, and how many seconds later ``again_after`` that."""
+
+    watch: "Watch"
+    due_at: float
+    again_after: float | None
+    call: Callable[[], None]
+
+    def __enter__(self) -> None:
+        self.watch.begin(self)
+
+    def __exit__(self, *_: object) -> None:
+        self.watch.end(self)
 
 
 class Watch:
@@ -17,40 +33,35 @@ class Watch:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         """Guards all that follows."""
-        self._due: dict[object, tuple[float, float | None, Callable[[], None]]] = {}
-        """When, how much later again, and what."""
+        self._due: dict[Limit, float] = {}
+        """When."""
         self._wakes_at = inf
         self._thread: threading.Thread | None = None
         self._is_closed = False
 
-    @contextmanager
-    def limit(self, due_at: float, call: Callable[[], None]) -> Iterator[None]:
+    def limit(self, due_at: float, call: Callable[[], None]) -> "Limit":
         """Call ``call`` if the block lasts until ``due_at``, in seconds of ``time.monotonic``.
 
         ``call`` must return at once. It never runs after the block.
         """
-        with self._called(due_at, None, call):
-            yield
+        return Limit(self, due_at, None, call)
 
-    @contextmanager
-    def every(self, seconds: float, call: Callable[[], None]) -> Iterator[None]:
+    def every(self, seconds: float, call: Callable[[], None]) -> "Limit":
         """Call ``call`` each time that the block has lasted so many seconds more; else as :meth:`limit`."""
-        with self._called(time.monotonic() + seconds, seconds, call):
-            yield
+        return Limit(self, time.monotonic() + seconds, seconds, call)
 
-    @contextmanager
-    def _called(self, due_at: float, again_after: float | None, call: Callable[[], None]) -> Iterator[None]:
-        ticket = object()
+    def begin(self, limit: "Limit") -> None:
+        """See to a limit from now on."""
         with self._changed:
-            self._due[ticket] = due_at, again_after, call
-            if due_at < self._wakes_at:
-                self._wakes_at = due_at
+            self._due[limit] = limit.due_at
+            if limit.due_at < self._wakes_at:
+                self._wakes_at = limit.due_at
                 self._wake()
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._due.pop(ticket, None)
+
+    def end(self, limit: "Limit") -> None:
+        """Forget a limit."""
+        with self._changed:
+            self._due.pop(limit, None)
 
     def _wake(self) -> None:
         if self._thread is None:
@@ -70,10 +81,10 @@ class Watch:
         with self._changed:
             while not self._is_closed:
                 now = time.monotonic()
-                for ticket in [ticket for ticket, (due_at, *_) in self._due.items() if due_at <= now]:
-                    _, again_after, call = self._due.pop(ticket)
-                    if again_after is not None:
-                        self._due[ticket] = now + again_after, again_after, call
-                    call()
-                self._wakes_at = min((due_at for due_at, *_ in self._due.values()), default=inf)
+                for limit in [limit for limit, due_at in self._due.items() if due_at <= now]:
+                    del self._due[limit]
+                    if limit.again_after is not None:
+                        self._due[limit] = now + limit.again_after
+                    limit.call()
+                self._wakes_at = min(self._due.values(), default=inf)
                 self._changed.wait(None if self._wakes_at == inf else self._wakes_at - now)

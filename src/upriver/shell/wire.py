@@ -16,6 +16,9 @@ from upriver import errors
 from upriver.errors import ProtocolError, UpriverError
 
 _HEAD_BYTES = struct.Struct("<I")
+_COMPACT = json.JSONEncoder(separators=(",", ":"))
+"""Made once: ``json.dumps`` would make one for each message."""
+_PLAIN = json.JSONDecoder()
 _ERRORS: Mapping[str, type[UpriverError]] = {
     name: error for name, error in vars(errors).items() if isinstance(error, type) and issubclass(error, UpriverError)
 }
@@ -78,7 +81,7 @@ def _decode_batch(stream: pa.Buffer) -> pa.RecordBatch:
 def encode_json(value: Mapping[str, Any]) -> bytes:
     """Compact JSON. Raises ProtocolError for what JSON cannot hold."""
     try:
-        return json.dumps(dict(value), separators=(",", ":")).encode()
+        return _COMPACT.encode(dict(value)).encode()
     except (TypeError, ValueError) as error:
         raise ProtocolError(f"not to be said in JSON: {error}") from error
 
@@ -86,7 +89,7 @@ def encode_json(value: Mapping[str, Any]) -> bytes:
 def decode_json(text: pa.Buffer | bytes) -> dict[str, Any]:
     """A JSON object. Raises ProtocolError for anything else."""
     try:
-        value = json.loads(bytes(text))
+        value = _PLAIN.decode(str(text, "utf-8"))
     except ValueError as error:
         raise ProtocolError(f"{len(text)} bytes that are no JSON: {error}") from error
     if not isinstance(value, dict):

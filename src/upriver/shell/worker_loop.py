@@ -15,8 +15,6 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Protocol, assert_never
 
 import pyarrow as pa
@@ -67,6 +65,7 @@ from upriver.machines.worker_events import (
     WorkerEvent,
     WriteState,
 )
+from upriver.shell.asker import Asker
 from upriver.shell.checkpoint_writer import CheckpointWriter
 from upriver.shell.chores import Chores
 from upriver.shell.held_snapshots import HeldSnapshots
@@ -129,7 +128,7 @@ class WorkerLoop:
         """By table."""
         # Peers that answer late know a lookup by its ticket alone: no two processes may use the same ones.
         self._tickets = itertools.count(secrets.randbits(TICKET_BITS) << TICKET_BITS)
-        self._waiting: dict[int, Future[Answered]] = {}
+        self._waiting: dict[int, Asker] = {}
         """The askers of all and only the lookups that are not answered."""
         self.snapshots = HeldSnapshots()
         self._leaves = False
@@ -173,20 +172,21 @@ class WorkerLoop:
 
         Blocks the caller, at most ``timeout`` seconds; then raises WaitTimeout.
         """
-        ticket, asker = next(self._tickets), Future[Answered]()
+        ticket, asker = next(self._tickets), Asker()
         self._waiting[ticket] = asker
         if self._is_over:
             raise _retired()
         hashes = hash64(keys.columns, keys.num_rows)
         epoch = Epoch(at_least or 0)
         self._ask(LookupAsked(ticket=ticket, view=view, keys=keys, hash64=hashes, at_least=epoch, together=together))
-        try:
-            return asker.result(timeout)
-        except FutureTimeout as error:
-            self._inbox.put(LookupGivenUp(ticket=ticket))
-            raise WaitTimeout(f"view {view!r}: no answer in {timeout:g} s") from error
-        finally:
+        outcome = asker.wait(timeout)
+        if outcome is None:
             self._waiting.pop(ticket, None)
+            self._inbox.put(LookupGivenUp(ticket=ticket))
+            raise WaitTimeout(f"view {view!r}: no answer in {timeout:g} s")
+        if isinstance(outcome, UpriverError):
+            raise outcome
+        return outcome
 
     def _ask(self, lookup: LookupAsked) -> None:
         """Feed the machine if the loop has nothing to do, else let the lookup wait for it."""
@@ -381,12 +381,8 @@ class WorkerLoop:
 
     def _settle(self, ticket: int, outcome: Answered | UpriverError) -> None:
         asker = self._waiting.pop(ticket, None)
-        if asker is None:
-            return  # it has stopped waiting
-        if isinstance(outcome, UpriverError):
-            asker.set_exception(outcome)
-        else:
-            asker.set_result(outcome)
+        if asker is not None:  # else it has stopped waiting
+            asker.settle(outcome)
 
 
 def _retired() -> WrongOwner:

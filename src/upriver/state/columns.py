@@ -45,6 +45,10 @@ class Column(Protocol):
         """The values of these slots, as a new array of the column's type."""
         ...
 
+    def holds(self, slots: Slots, values: pa.Array) -> Mask:
+        """Where a slot's value is the same as the one given for it, as :func:`same` has it."""
+        ...
+
 
 def column_of(type: pa.DataType) -> Column:
     """An empty column."""
@@ -103,6 +107,11 @@ class FixedColumn:
     def take(self, slots: Slots) -> pa.Array:
         return array_of(self._type, self._cells.cells.take(slots), self._validity.take(slots))
 
+    def holds(self, slots: Slots, values: pa.Array) -> Mask:
+        if self._validity.nbytes or values.null_count:
+            return same(self.take(slots), values)
+        return _same_cells(self._cells.cells.take(slots), cells_of(values))
+
 
 class BytesColumn:
     """Values of variable width."""
@@ -137,6 +146,9 @@ class BytesColumn:
         if valid is None:
             return taken
         return pa.Array.from_buffers(self._type, len(slots), [_bitmap(valid), *taken.buffers()[1:]])
+
+    def holds(self, slots: Slots, values: pa.Array) -> Mask:
+        return same(self.take(slots), values)
 
     def _in_place(self) -> pa.Array:
         """All values as one Arrow array over this column's own memory; nulls are empty in it."""
@@ -174,6 +186,9 @@ class ChunksColumn:
         ]
         in_order_of_chunks = np.argsort(owner, kind="stable")
         return pa.concat_arrays([pa.nulls(0, self._type), *parts]).take(pa.array(np.argsort(in_order_of_chunks)))
+
+    def holds(self, slots: Slots, values: pa.Array) -> Mask:
+        return same(self.take(slots), values)
 
     def _belong_together(self, older: pa.Array, newer: pa.Array) -> bool:
         return len(older) <= 2 * len(newer) and older.nbytes + newer.nbytes <= _CHUNK_BYTES_MAX

@@ -150,15 +150,15 @@ class SlotIndex:
 
     def _strangers(self, slots: Slots, keys: Sequence[pa.Array]) -> Positions:
         """The rows whose slot holds another key than theirs."""
-        found = np.flatnonzero(slots >= 0)
+        (found,) = (slots >= 0).nonzero()
         if not found.size:
             return found
         if found.size < len(slots):
             slots, keys = slots[found], _rows(keys, found)
-        equal = np.ones(len(slots), np.bool_)
+        differs = np.zeros(len(slots), np.bool_)
         for column, values in zip(self._columns, keys, strict=True):
-            equal &= same(column.take(slots), values)
-        return found[~equal]
+            differs |= ~column.holds(slots, values)
+        return found[differs]
 
 
 def run_heads(hashes: Hashes, keys: Sequence[pa.Array]) -> Positions:

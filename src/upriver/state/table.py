@@ -25,6 +25,11 @@ COPIED_PLACES = 16_384
 _COPIED_PER_SLOT = 8
 """Places copied for each new slot, at least: a table is copied before its eighth part has filled."""
 
+_FEW = 1024
+"""So few hashes take many steps at once: each step has a fixed cost, that of some calls of numpy."""
+_STEPS = np.arange(1, 9)
+"""Those that they take at once: as many places as a line of the processor's cache has."""
+
 _TOUCHED_AHEAD = 1 << 17
 """Places: half a large page."""
 
@@ -61,11 +66,20 @@ class Table:
         last = len(self._entries) - 1
         places = _homes(self._entries, hashes) if places is None else places & last
         entries = self._entries[places]
-        walking = np.flatnonzero(_elsewhere(entries, hashes))
-        while walking.size:
+        (walking,) = _elsewhere(entries, hashes).nonzero()
+        while walking.size > _FEW:
             places[walking] = (places[walking] + 1) & last
             entries[walking] = self._entries[places[walking]]
             walking = walking[_elsewhere(entries[walking], hashes[walking])]
+        while walking.size:
+            steps = (places[walking, np.newaxis] + _STEPS) & last
+            met = self._entries[steps]
+            elsewhere = _elsewhere(met, hashes[walking, np.newaxis])
+            rows, first = np.arange(len(walking)), elsewhere.argmin(axis=1)  # 0 if all are elsewhere
+            walks_on = elsewhere[rows, first]
+            first[walks_on] = len(_STEPS) - 1
+            places[walking], entries[walking] = steps[rows, first], met[rows, first]
+            walking = walking[walks_on]
         return _slots_in(entries), places
 
     def tagged(self, hashes: Hashes) -> tuple[Positions, Slots]:

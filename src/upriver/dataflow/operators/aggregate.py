@@ -142,7 +142,7 @@ class Aggregate:
         """The groups of each routing key, each with the key's position; in the order of the keys, then of arrival."""
         if self._fanout is None:
             slots = self._groups.find(hashes, keys)
-            positions = np.flatnonzero(slots >= 0)
+            (positions,) = (slots >= 0).nonzero()
             return positions, slots[positions]
         positions, slots = self._fanout.find(hashes, keys)
         held = self._rows.counts[slots] > 0

@@ -73,7 +73,7 @@ class View:
     def lookup(self, hashes: Hashes, keys: Sequence[pa.Array]) -> pa.RecordBatch:
         """The view's rows of these keys, each key once, in the order of their first mention."""
         positions, slots = self._store.find(hashes, keys)
-        if len(hashes) > 1:
+        if len(hashes) > 1 and _is_twice(slots):
             # A slot that one key names twice is of two equal rows; one that two keys name is of one key, asked twice.
             _, first, found = np.unique(slots, return_index=True, return_inverse=True)
             slots = slots[positions == positions[first[found]]]
@@ -95,3 +95,9 @@ class View:
         if self._having is not None:
             rows = rows.filter(pa.array(self._evaluator.mask(rows, self._having)))
         return self._output.apply(rows)
+
+
+def _is_twice(slots: Slots) -> bool:
+    """Whether a slot is named more than once."""
+    in_order = np.sort(slots)
+    return bool((in_order[1:] == in_order[:-1]).any())

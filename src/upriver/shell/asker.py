@@ -1,0 +1,27 @@
+"""Asker: a thread that waits for the outcome of its lookup. A Future would do; this costs a tenth of one."""
+
+import threading
+
+from upriver.errors import UpriverError
+from upriver.shell.lookup import Answered
+
+
+class Asker:
+    """``settle`` is called once, by any thread; ``wait`` by the one that asks."""
+
+    __slots__ = ("_is_settled", "_outcome")
+
+    def __init__(self) -> None:
+        self._is_settled = threading.Lock()
+        self._is_settled.acquire()
+        self._outcome: Answered | UpriverError | None = None
+
+    def settle(self, outcome: Answered | UpriverError) -> None:
+        """The lookup is answered, or refused."""
+        self._outcome = outcome
+        self._is_settled.release()
+
+    def wait(self, seconds: float) -> Answered | UpriverError | None:
+        """The outcome; ``None`` if there was none in so many seconds."""
+        seconds = min(max(0.0, seconds), threading.TIMEOUT_MAX)
+        return self._outcome if self._is_settled.acquire(timeout=seconds) else None
