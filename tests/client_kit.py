@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from upriver.client import Client, connect
-from upriver.errors import WaitTimeout, WrongOwner
+from upriver.errors import UnknownView, WaitTimeout, WrongOwner
 from upriver.hashing import hash64
 from upriver.ids import Epoch, WorkerId
 from upriver.shell.flight import Action, FlightBase
@@ -83,6 +83,8 @@ class Worker:
         if (at_least or 0) > self.epoch:
             raise WaitTimeout(f"view {view!r}: epoch {at_least} was not reached in {timeout:.0f} s")
         known = self.cluster.views[view]
+        if keys.schema != known.route.key_schema:
+            raise UnknownView(f"no view {view!r} with the key ({keys.schema})")
         asked = zip(*(column.to_pylist() for column in keys.columns), strict=True)
         rows = [row for key in sorted(asked, key=str) for row in known.rows_of(key)]  # in an order of its own
         columns = list(zip(*rows, strict=True)) or [()] * len(known.route.schema)

@@ -91,7 +91,7 @@ class Workers:
 
     def look_up(self, worker: int, page: str) -> int:
         self._tickets += 1
-        self.step(worker, asked(page, ticket=self._tickets, view=PLAN.name))
+        self.step(worker, asked(page, ticket=self._tickets, view=PLAN.name, key=PLAN.key[0]))
         return self._tickets
 
     def carry_all(self) -> None:

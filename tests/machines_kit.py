@@ -228,8 +228,11 @@ def applied(*epochs: Sequence[str]) -> list[WorkerEvent]:
     return events
 
 
-def asked(*keys: str, ticket: int = 1, view: str = "seen", at_least: int = 0, together: bool = False) -> LookupAsked:
-    names = pa.RecordBatch.from_arrays([pa.array(keys, pa.string())], names=["k"])
+def asked(
+    *keys: str, ticket: int = 1, view: str = "seen", key: str = "k", at_least: int = 0, together: bool = False
+) -> LookupAsked:
+    """A lookup of a view that has one key column."""
+    names = pa.RecordBatch.from_arrays([pa.array(keys, pa.string())], names=[key])
     epoch = Epoch(at_least)
     return LookupAsked(ticket=ticket, view=view, keys=names, hash64=hashed(keys), at_least=epoch, together=together)
 

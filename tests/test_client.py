@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from client_kit import EPOCH, PLANES, ROUTES, SECONDS_MAX, TOKEN, VNODES, Cluster, Row, Worker
+from client_kit import EPOCH, PLANES, ROUTES, SECONDS_MAX, TOKEN, VNODES, Cluster, Row, View, Worker
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,6 +29,7 @@ from upriver.errors import (
 )
 from upriver.hashing import hash64
 from upriver.ids import VnodeId, WorkerId
+from upriver.shell.routing import ViewRoute
 from upriver.vnodes import VnodeMap, vnodes_of
 
 
@@ -184,6 +185,35 @@ def test_a_view_that_was_dropped_is_refused_with_the_views_there_are(cluster: Cl
     for worker in cluster.workers.values():
         worker.before = refuse
     with pytest.raises(UnknownView, match=r"^no view 'planes'; there are: routes$"):
+        client.lookup("planes", ["N1"])
+
+
+NUMBERED = View(ViewRoute(("number",), pa.schema([("number", pa.int64()), ("tailnum", pa.string())])), [(1, "N1")])
+"""Another view, by another key."""
+
+
+def test_a_view_that_was_declared_anew_with_other_columns_is_read_as_it_is_now(
+    cluster: Cluster, client: Client
+) -> None:
+    assert rows_of(client.lookup("planes", ["N1"])) == [("N1", 1)]
+    schema = pa.schema([("tailnum", pa.string()), ("seats", pa.int32())])
+    cluster.views["planes"] = View(ViewRoute(("tailnum",), schema), [("N1", 180)])
+    assert client.lookup("planes", iter(["N1"])).schema == schema
+    assert rows_of(client.lookup("planes", ["N1"])) == [("N1", 180)]
+
+
+def test_so_is_one_that_was_declared_anew_with_another_key(cluster: Cluster, client: Client) -> None:
+    assert rows_of(client.lookup("planes", ["N1"])) == [("N1", 1)]
+    cluster.views["planes"] = NUMBERED
+    assert rows_of(client.lookup("planes", [1])) == [(1, "N1")]
+    with pytest.raises(KeyTypeError, match="int64"):
+        client.lookup("planes", ["N1"])
+
+
+def test_keys_for_the_view_as_it_was_are_refused(cluster: Cluster, client: Client) -> None:
+    assert rows_of(client.lookup("planes", ["N1"])) == [("N1", 1)]
+    cluster.views["planes"] = NUMBERED
+    with pytest.raises(KeyTypeError, match="key column 'number' is of type int64"):
         client.lookup("planes", ["N1"])
 
 

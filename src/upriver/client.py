@@ -4,7 +4,7 @@ import atexit
 import math
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Self
@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
-from upriver.errors import ClusterError, UnknownView, UpriverError
+from upriver.errors import ClusterError, KeyTypeError, UnknownView, UpriverError
 from upriver.hashing import hash64
 from upriver.rescale import Rescale, rescale_fields
 from upriver.shell.asking import Found, KeySet, Lookup, ask_owners, in_key_order
@@ -45,6 +45,10 @@ def connect(address: str, token: str, *, tls_roots: bytes | None = None, timeout
         client.close()
         raise
     return client
+
+
+class _DeclaredAnew(Exception):
+    """A view that is being looked up was dropped, and another has its name."""
 
 
 class Client:
@@ -81,9 +85,15 @@ class Client:
         """As :meth:`lookup`, with the epoch as of whose end the rows are; those of a single key, which waits for no
         epoch's end, perhaps as of a later one. 0 for no keys."""
         give_up_at = time.monotonic() + timeout
-        route = self._route(view)
-        asked = KeySet.of(key_columns(view, route.key_schema, keys))
-        lookup = Lookup(view, route, at_least, len(asked.hash64) > 1, timeout, give_up_at)
+        again = list(keys) if isinstance(keys, Iterator) else keys
+        while True:
+            route, columns = self._columns(view, again)
+            asked = KeySet.of(columns)
+            lookup = Lookup(view, route, at_least, len(asked.hash64) > 1, timeout, give_up_at)
+            with suppress(_DeclaredAnew):
+                return self._look_up(lookup, asked)
+
+    def _look_up(self, lookup: Lookup, asked: KeySet) -> tuple[pa.Table, int]:
         found = self._ask(lookup, asked)
         while lookup.together and len(epochs := {part.epoch for part in found}) > 1:
             newest = max(epochs)
@@ -126,7 +136,7 @@ class Client:
         """
         hashes = None
         if keys is not None:
-            columns = key_columns(view, self._route(view).key_schema, keys)
+            _, columns = self._columns(view, keys)
             hashes = np.unique(hash64(columns.columns, columns.num_rows)).tolist()
         self._act("evict", {"view": view, "keys": hashes})
 
@@ -182,6 +192,18 @@ class Client:
             raise UnknownView.among(view, views)
         return views[view]
 
+    def _columns(self, view: str, keys: Keys) -> tuple[ViewRoute, pa.RecordBatch]:
+        """Keys as a view wants them. If they do not fit, it may have been declared anew."""
+        route = self._route(view)
+        try:
+            return route, key_columns(view, route.key_schema, keys)
+        except KeyTypeError:
+            with suppress(ClusterError):
+                self.refresh()
+            if (newest := self._route(view)) == route:
+                raise
+        return newest, key_columns(view, newest.key_schema, keys)
+
     # Asking the workers
 
     def _ask(self, lookup: Lookup, asked: KeySet) -> list[Found]:
@@ -202,7 +224,8 @@ class Client:
                 raise ClusterError("the client is closed")
             pause = min(2 * pause, RETRY_S_MAX)
             self.refresh(max(RETRY_S_MAX, lookup.give_up_at - time.monotonic()))
-            self._route(lookup.view)  # it may have been dropped meanwhile
+            if self._route(lookup.view) != lookup.route:
+                raise _DeclaredAnew
             asked = KeySet.concat([again.question.keys for again in unanswered])
 
     def _recheck(self) -> None:

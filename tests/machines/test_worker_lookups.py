@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pyarrow as pa
+import pytest
 from machines_kit import (
     ALL_MINE,
     HALVES,
@@ -180,9 +181,14 @@ def test_a_view_that_is_not_there_is_refused_with_the_names_of_those_that_are() 
     assert str(refuse.error) == "no view 'typo'; there are: seen"
 
 
-def test_keys_that_the_view_refuses_are_refused() -> None:
-    numbers = pa.RecordBatch.from_arrays([pa.array([1])], names=["k"])
-    assert refused(worker(assign()).step(replace(asked("a"), keys=numbers))) == {1: KeyTypeError}
+@pytest.mark.parametrize(("values", "name"), [([1], "k"), (["a"], "key"), ([b"a"], "k")])
+def test_keys_of_another_view_of_that_name_are_refused(values: list[int | str | bytes], name: str) -> None:
+    """Whoever asks has not heard that the view was declared anew. (Of hash and values, these might find something.)"""
+    others = pa.RecordBatch.from_arrays([pa.array(values)], names=[name])
+    (refuse,) = worker(assign()).step(replace(asked("a"), keys=others))
+    assert isinstance(refuse, Refuse)
+    assert isinstance(refuse.error, UnknownView)
+    assert str(refuse.error) == f"no view 'seen' with the key ({name} {others.schema.field(0).type})"
 
 
 def test_a_peers_question_is_answered_to_the_peer() -> None:

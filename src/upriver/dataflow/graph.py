@@ -130,6 +130,11 @@ class DataflowPlan:
     full_because: str | None = NOT_WANTED
 
     @cached_property
+    def key_schema(self) -> pa.Schema:
+        """Names and types of the key."""
+        return pa.schema([self.schema.field(name) for name in self.key])
+
+    @cached_property
     def depths(self) -> Mapping[str, int]:
         """By region: 0 if only lake edges feed it, else one more than the deepest region that does."""
         depths: dict[str, int] = {}

@@ -101,8 +101,8 @@ class Following:
     rules: Rules
     shares: dict[str, Share]
     """Of every region, by name."""
-    views: frozenset[str]
-    """The names of the regions that can be looked up: each view's last."""
+    views: Mapping[str, pa.Schema]
+    """The key of each view, by the view's name: that of the region that can be looked up, its last."""
     depths: Mapping[str, int]
     """Of every region, by name."""
     build_region: BuildRegion
@@ -285,7 +285,7 @@ def started(event: Assign, build_region: BuildRegion, rules: Rules, memory_budge
         build_region=build_region,
         born=event.generation,
         refilled_since=event.generation,
-        views=frozenset(plan.name for plan in event.plans),
+        views={plan.name: plan.key_schema for plan in event.plans},
         depths={name: depth for plan in event.plans for name, depth in plan.stages.items()},
         lake_ports={region.name: region.lake_ports for plan in event.plans for region in plan.spread},
         fed_by=fed_by,

@@ -21,20 +21,31 @@ LOOKUPS_WAITING_MAX = 10_000
 
 def lookup_asked(phase: Following, event: LookupAsked) -> Question | None:
     """What is to be routed, unless the lookup was refused."""
+    error = _objection(phase, event)
+    if error is not None:
+        phase.actions.append(Refuse(ticket=event.ticket, error=error))
+        return None
+    phase.asked[event.ticket] = Asked(event.view, event.keys.num_rows, [], event.together)
+    return Question(event.ticket, phase.me, event.at_least, event.keys, event.hash64, event.together)
+
+
+def _objection(phase: Following, event: LookupAsked) -> UpriverError | None:
+    """Why a lookup cannot be answered here."""
     if event.view not in phase.views:
-        phase.actions.append(Refuse(ticket=event.ticket, error=UnknownView.among(event.view, phase.views)))
-        return None
+        return UnknownView.among(event.view, phase.views)
+    given, key = event.keys.schema, phase.views[event.view]
+    if not given.equals(key) and (given.names, given.types) != (key.names, key.types):
+        columns = ", ".join(f"{field.name} {field.type}" for field in given)
+        return UnknownView(
+            f"no view {event.view!r} with the key ({columns})"
+        )  # but perhaps an earlier one of that name
     if phase.has_left:
-        phase.actions.append(Refuse(ticket=event.ticket, error=WrongOwner("this worker keeps nothing any more")))
-        return None
+        return WrongOwner("this worker keeps nothing any more")
     if not phase.peers and phase.rules.w4_own_vnodes_only:  # W4: with nobody to ask, there is no other way
         foreign = _foreign(phase, event)
         if foreign:
-            error = WrongOwner(f"{foreign} keys are not kept here")
-            phase.actions.append(Refuse(ticket=event.ticket, error=error))
-            return None
-    phase.asked[event.ticket] = Asked(event.view, event.keys.num_rows, [], event.together)
-    return Question(event.ticket, phase.me, event.at_least, event.keys, event.hash64, event.together)
+            return WrongOwner(f"{foreign} keys are not kept here")
+    return None
 
 
 def _foreign(phase: Following, event: LookupAsked) -> int:

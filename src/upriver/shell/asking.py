@@ -160,8 +160,7 @@ def ask_owners(
         with watch.limit(lookup.give_up_at + ANSWER_GRACE_S, lambda: _cancel(waiting)):
             for question, stream in waiting:
                 try:
-                    answered = stream.answer()
-                    found.append(_found(lookup, question.keys, answered))
+                    found.append(_found(lookup, question.keys, stream.answer()))
                 except (WrongOwner, WorkerLost, UnknownView) as error:
                     unanswered.append(Unanswered(question, error))
                 except UpriverError as error:
@@ -175,6 +174,9 @@ def ask_owners(
 
 
 def _found(lookup: Lookup, keys: KeySet, answered: Answered) -> Found:
+    """Raises UnknownView if the rows are of another view than was asked for."""
+    if not answered.rows.schema.equals(lookup.route.schema):
+        raise UnknownView(f"no view {lookup.view!r} with the columns {', '.join(lookup.route.schema.names)}")
     places = keys.places_of(answered.rows.select(lookup.route.key))
     return Found(keys, answered.rows, places, answered.epoch, answered.version, answered.relayed)
 

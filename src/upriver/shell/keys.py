@@ -83,7 +83,7 @@ def key_columns(view: str, key_schema: pa.Schema, keys: Keys) -> pa.RecordBatch:
 
 def distinct_keys(keys: pa.RecordBatch, hash64: Hashes) -> tuple[pa.RecordBatch, Hashes]:
     """Each key once, with its hash, in the order of first appearance. hash64: one per row of ``keys``."""
-    if len(np.unique(hash64)) == len(hash64):
+    if len(hash64) < 2 or len(np.unique(hash64)) == len(hash64):
         return keys, hash64
     numbered = pa.Table.from_arrays(
         [*keys.columns, pa.array(range(len(keys)))], [str(n) for n in range(len(keys.columns))] + ["row"]
