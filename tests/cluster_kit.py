@@ -3,6 +3,8 @@
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -66,10 +68,14 @@ class River:
         mine = owners[vnodes_of(hash64([keys], KEYS), len(owners))] == worker
         return pa.RecordBatch.from_arrays([keys.filter(pa.array(mine))], schema=KEY)
 
-    def streams_to(self, address: str, count: int) -> list[LookupStream]:
+    @contextmanager
+    def streams_to(self, address: str, count: int) -> Iterator[list[LookupStream]]:
         """Open streams to one worker, past any client."""
-        connection = Connection(Remote(address, self.told["token"]), WorkerLost)
-        return [LookupStream(connection, 10.0) for _ in range(count)]
+        with Connection(Remote(address, self.told["token"]), WorkerLost) as connection, ExitStack() as opened:
+            streams = [LookupStream(connection, 10.0) for _ in range(count)]
+            for stream in streams:
+                opened.callback(stream.close)
+            yield streams
 
     def check(self) -> None:
         """The views have all that was fed, and are what Spark says."""

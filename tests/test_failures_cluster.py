@@ -65,8 +65,7 @@ def test_a_worker_that_was_stopped_and_replaced_may_not_speak_when_it_wakes(rive
     old = addresses(river.client)[0]
     assert old is not None
     process = pid_listening(old)
-    streams = river.streams_to(old, 8)
-    with probing(river.client, river.feed) as prober:
+    with river.streams_to(old, 8) as streams, probing(river.client, river.feed) as prober:
         os.kill(process, signal.SIGSTOP)
         try:
             survive(river, prober, 0, old, "SIGSTOP of a Python worker")
@@ -77,7 +76,6 @@ def test_a_worker_that_was_stopped_and_replaced_may_not_speak_when_it_wakes(rive
         for stream in streams:
             with pytest.raises((WrongOwner, WorkerLost)):
                 stream.answer()
-            stream.close()
         river.check()
 
 
@@ -92,14 +90,13 @@ def ask_without_end(stream: LookupStream, keys: pa.RecordBatch) -> None:
 def test_l1_workers_whose_driver_stands_still_say_nothing_and_go_on_after_it(river: River) -> None:
     before, keys = addresses(river.client), river.keys_at(0)
     assert before[0] is not None
-    (stream,) = river.streams_to(before[0], 1)
-    os.kill(river.driver.pid, signal.SIGSTOP)
-    try:
-        with pytest.raises(WrongOwner, match="lost touch with its coordinator"):
-            ask_without_end(stream, keys)  # it answers until its lease has run out
-    finally:
-        os.kill(river.driver.pid, signal.SIGCONT)
-    stream.close()
+    with river.streams_to(before[0], 1) as (stream,):
+        os.kill(river.driver.pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(WrongOwner, match="lost touch with its coordinator"):
+                ask_without_end(stream, keys)  # it answers until its lease has run out
+        finally:
+            os.kill(river.driver.pid, signal.SIGCONT)
     river.check()
     assert addresses(river.client) == before
 

@@ -116,8 +116,12 @@ def test_others_take_over_from_an_executor_that_is_killed(river: River) -> None:
 def test_a_worker_that_was_stopped_says_nothing_when_others_have_taken_over(river: River) -> None:
     await_standbys(river.client.status)
     old, keys = address(river, 2), river.keys_at(2)
-    process, streams = pid_listening(old), river.streams_to(old, 8)
-    with feeding(river.feed, river.client.status), probing(river.client, river.feed) as prober:
+    process = pid_listening(old)
+    with (
+        river.streams_to(old, 8) as streams,
+        feeding(river.feed, river.client.status),
+        probing(river.client, river.feed) as prober,
+    ):
         with others_take_over(river, [2], "SIGSTOP of a Python worker"):
             prober.measure()
             os.kill(process, signal.SIGSTOP)
@@ -130,7 +134,6 @@ def test_a_worker_that_was_stopped_says_nothing_when_others_have_taken_over(rive
         for stream in streams:
             with pytest.raises((WrongOwner, WorkerLost)):
                 stream.answer()
-            stream.close()
     await_that(lambda: not is_there(process))
 
 
