@@ -290,7 +290,7 @@ def test_keys_that_are_given_up_in_the_midst_of_a_fill_are_not_kept(by_slice: bo
         cone.run()
         filled = not cone.cone.lacks(hashed("a"))
         assert not cone.cone.lacks(hashed("b"))
-        assert not cone.cone.awaits(hashed("a", "b"))
+        assert not cone.cone.awaited(hashed("a", "b")).any()
         assert cone.resting == (3 if filled else 2)
         cone.check()
         moment += 1
@@ -298,7 +298,7 @@ def test_keys_that_are_given_up_in_the_midst_of_a_fill_are_not_kept(by_slice: bo
 
 
 def _give_up_a(cone: ComparedCone, by_slice: bool) -> None:
-    waits = cone.cone.awaits(hashed("a"))
+    waits = cone.cone.awaited(hashed("a")).any()
     vnode = int(vnodes_of(hashed("a"), VNODES)[0])
     assert vnode != int(vnodes_of(hashed("b"), VNODES)[0])
     gave_up = cone.cone.uproot(vnode, VNODES) if by_slice else cone.cone.give_up(hashed("a"))
@@ -358,11 +358,11 @@ def test_k2_keys_are_not_shown_before_the_epoch_that_was_shown_elsewhere(k2: boo
     cone.cone.wait_until(Epoch(2))
     cone.cone.wait_until(Epoch(1))
     cone.fill("a")
-    assert (cone.cone.lacks(hashed("a")), cone.cone.awaits(hashed("a"))) == (k2, k2)
+    assert (cone.cone.lacks(hashed("a")), cone.cone.awaited(hashed("a")).any()) == (k2, k2)
     cone.publish(trade("Y", 1))
     cone.run()
     assert cone.look_up("a") == [("a", 2)]
-    assert not cone.cone.awaits(hashed("a"))
+    assert not cone.cone.awaited(hashed("a")).any()
 
 
 # Turns --------------------------------------------------------------------------------------------------------------
@@ -388,10 +388,10 @@ def test_keys_that_are_wanted_in_the_midst_of_a_fill_wait_for_the_next() -> None
     cone.want("a")
     cone.step()
     cone.want("a", "b")
-    assert cone.cone.awaits(hashed("b"))
+    assert cone.cone.awaited(hashed("b")).any()
     cone.finish()
     assert cone.present == hashed("a").tolist()
-    assert cone.cone.awaits(hashed("b"))
+    assert cone.cone.awaited(hashed("b")).any()
     cone.run()
     assert len(cone.present) == 2
     assert cone.cone.stats()["missed"] == 3, "a was missing twice: each lookup counts"

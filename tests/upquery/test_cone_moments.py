@@ -83,9 +83,9 @@ class Cones(RuleBasedStateMachine):
     @precondition(lambda self: self.asked - set(self.driven.present))
     @rule(keys=SOME, reads=READS)
     def give_up(self, keys: list[str | None], reads: int) -> None:
-        awaited = self.driven.cone.awaits(hashed(*keys))
+        awaited = self.driven.cone.awaited(hashed(*keys)).any()
         assert self.driven.cone.give_up(hashed(*keys)) == awaited
-        assert not self.driven.cone.awaits(hashed(*keys))
+        assert not self.driven.cone.awaited(hashed(*keys)).any()
         self.asked -= set(hashed(*keys).tolist()) - set(self.driven.present)
         self._work(reads)
 
@@ -102,7 +102,7 @@ class Cones(RuleBasedStateMachine):
     def just_what_was_asked_for_is_present(self) -> None:
         present = set(self.driven.present)
         assert present <= self.asked
-        assert all(self.driven.cone.awaits(np.array([key], np.uint64)) for key in self.asked - present)
+        assert all(self.driven.cone.awaited(np.array([key], np.uint64)).any() for key in self.asked - present)
 
     @invariant()
     def present_keys_are_as_in_a_full_view(self) -> None:

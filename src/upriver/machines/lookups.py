@@ -103,20 +103,28 @@ def begin_upquery(phase: Following, region: str) -> None:
 
 
 def _must_wait(phase: Following, view: str, question: Question) -> bool:
+    if _must_wait_for_epochs(phase, question):
+        return True
+    partial = phase.shares[view].partial
+    if partial is None or not question.together or not phase.rules.w11_between_epochs:  # W11
+        return False
+    return bool((partial.through(question.hash64) > phase.reflected).any())
+
+
+def _must_wait_for_epochs(phase: Following, question: Question) -> bool:
+    """Whatever its keys are."""
     replaying = phase.rules.w3_wait_for_replay and phase.reflected < phase.assignment.serve_from  # W3
     if replaying or phase.reflected < question.at_least:
         return True
-    return question.together and phase.rules.w11_between_epochs and not _is_even(phase, view, question)  # W11
+    return question.together and phase.rules.w11_between_epochs and not _is_between_epochs(phase)  # W11
 
 
-def _is_even(phase: Following, view: str, question: Question) -> bool:
-    """Whether the keys are all as of the end of the epoch that this worker reflects: none has rows of a later one."""
+def _is_between_epochs(phase: Following) -> bool:
+    """Whether keys are as of the end of the epoch that this worker reflects, but such as were filled up to a later
+    one."""
     if phase.reading is not None or phase.reflected != phase.applied:
         return False
-    if any(epoch > phase.applied and counts.total() for epoch, counts in phase.counts.items()):
-        return False
-    partial = phase.shares[view].partial
-    return partial is None or not len(question) or int(partial.through(question.hash64).max()) <= phase.reflected
+    return not any(epoch > phase.applied and counts.total() for epoch, counts in phase.counts.items())
 
 
 def _answer(phase: Following, view: str, question: Question) -> None:
@@ -190,18 +198,31 @@ def refuse_all(phase: Following, error: UpriverError) -> None:
 
 def no_longer_waiting(phase: Following) -> list[Waiting]:
     """The questions that have nothing to wait for. Their keys may have moved on since: they are to be routed anew."""
-    waits = [
-        _must_wait(phase, waiting.view, waiting.question) or _awaits_keys(phase, waiting) for waiting in phase.waiting
-    ]
-    ready = [waiting for waiting, must_wait in zip(phase.waiting, waits, strict=True) if not must_wait]
-    if ready:
-        phase.waiting = [waiting for waiting, must_wait in zip(phase.waiting, waits, strict=True) if must_wait]
-    return ready
+    due = [waiting for waiting in phase.waiting if not _must_wait_for_epochs(phase, waiting.question)]
+    views = {waiting.view for waiting in due}
+    ready = {id(w) for view in views for w in _having_their_keys(phase, view, [w for w in due if w.view == view])}
+    if not ready:
+        return []
+    gone = [waiting for waiting in phase.waiting if id(waiting) in ready]
+    phase.waiting = [waiting for waiting in phase.waiting if id(waiting) not in ready]
+    return gone
 
 
-def _awaits_keys(phase: Following, waiting: Waiting) -> bool:
-    partial = phase.shares[waiting.view].partial
-    return partial is not None and partial.awaits(waiting.question.hash64)
+def _having_their_keys(phase: Following, view: str, due: list[Waiting]) -> list[Waiting]:
+    """Those that wait for none of their keys, be it to come, or to be as of an epoch that all are. All keys are looked
+    at in one go: dozens of questions may wait, and to look at each alone takes longer than to answer one."""
+    partial = phase.shares[view].partial
+    if partial is None:
+        return due
+    hash64 = np.concatenate([waiting.question.hash64 for waiting in due])
+    lengths = [len(waiting.question) for waiting in due]
+    waits = partial.awaited(hash64)
+    if phase.rules.w11_between_epochs:  # W11
+        waits |= np.repeat([w.question.together for w in due], lengths) & (partial.through(hash64) > phase.reflected)
+    so_far = np.concatenate([[0], waits.cumsum()])
+    ends = np.cumsum(lengths)
+    are_there = so_far[ends] == so_far[ends - lengths]
+    return list(compress(due, are_there.tolist()))
 
 
 def refuse_those_of(phase: Following, view: str, keys: Hashes, error: UpriverError) -> None:

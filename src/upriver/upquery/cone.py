@@ -30,7 +30,7 @@ from upriver.dataflow.keeping import Region, State
 from upriver.dataflow.set_aside import SetAside
 from upriver.errors import ProtocolError, RowError
 from upriver.ids import BEGINNING, Epoch
-from upriver.state.keysets import NO_KEYS
+from upriver.state.keysets import NO_KEYS, Mask
 from upriver.upquery.cone_shape import ConeShape, Edge
 from upriver.upquery.cone_state import ConeState
 from upriver.upquery.partial_region import Unanswered
@@ -211,9 +211,11 @@ class Cone:
         """Whether some of these keys cannot be shown yet."""
         return self._is_early or not bool(self._state.has(self._shape.top, hash64).all())
 
-    def awaits(self, hash64: Hashes) -> bool:
-        """Whether there is something to wait for before these keys are asked for again."""
-        return self._is_early or bool(np.isin(hash64, self._filling).any() or self._wanted.among(hash64).any())
+    def awaited(self, hash64: Hashes) -> Mask:
+        """For which of these keys there is something to wait for before they are asked for again."""
+        if self._is_early:
+            return np.ones(len(hash64), np.bool_)
+        return np.isin(hash64, self._filling) | self._wanted.among(hash64)
 
     @property
     def _is_early(self) -> bool:

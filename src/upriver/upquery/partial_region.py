@@ -135,9 +135,9 @@ class PartialRegion:
         """Whether some of these keys are not present."""
         return not bool(self._presence.look(hash64).present.all())
 
-    def awaits(self, hash64: Hashes) -> bool:
-        """Whether some of these keys will be present by an upquery that is under way or wanted."""
-        return bool(self._presence.look(hash64).pending.any() or self._wanted.among(hash64).any())
+    def awaited(self, hash64: Hashes) -> Mask:
+        """Which of these keys will be present by an upquery that is under way or wanted."""
+        return self._presence.look(hash64).pending | self._wanted.among(hash64)
 
     def want(self, hash64: Hashes) -> None:
         """Somebody waits for these keys: those that are missing are for the next upquery."""
