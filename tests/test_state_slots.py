@@ -85,6 +85,20 @@ def test_a_forgotten_key_is_a_new_one_when_it_comes_back(data: Any, hasher: Hash
 
 @MANY
 @given(st.data(), HASHERS)
+def test_without_columns_the_hash_is_the_key(data: Any, hasher: Hasher) -> None:
+    index, model = SlotIndex([]), DictIndex()
+    for _ in range(data.draw(st.integers(1, 4))):
+        keys = pa.array(data.draw(st.lists(st.integers(0, 40), max_size=20)), pa.int64())
+        hashes = hasher([keys])
+        asked = [(number,) for number in hashes.tolist()]
+        if data.draw(st.booleans()):
+            assert index.find(hashes, []).tolist() == model.find(asked)
+        assert index.assign(hashes, []).tolist() == model.assign(asked)
+    assert index.hashes.tolist() == [number for (number,) in model.slots]
+
+
+@MANY
+@given(st.data(), HASHERS)
 def test_all_keys_of_a_hash_are_found_by_it(data: Any, hasher: Hasher) -> None:
     keys = pa.array(range(40))
     hashes, index = hasher([keys]), SlotIndex([keys.type])
@@ -172,4 +186,6 @@ def test_first_equal_sees_through_interleaved_collisions() -> None:
 
 def test_first_equal_tells_hashes_apart_that_differ_in_their_last_bits() -> None:
     numbers = [7, 1, 7, 0, 2, 0, 1]
-    assert first_equal(np.array(numbers, np.uint64), [pa.array(numbers)]).tolist() == [0, 1, 0, 3, 4, 3, 1]
+    hashes = np.array(numbers, np.uint64)
+    assert first_equal(hashes, [pa.array(numbers)]).tolist() == [0, 1, 0, 3, 4, 3, 1]
+    assert first_equal(hashes, []).tolist() == [0, 1, 0, 3, 4, 3, 1]

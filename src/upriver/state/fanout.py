@@ -20,7 +20,7 @@ class Fanout:
     __slots__ = ("_index", "_spine", "_tally")
 
     def __init__(self, types: Sequence[pa.DataType]) -> None:
-        """types: of the key's columns."""
+        """types: of the key's columns; without any, the hash is the key."""
         self._index = SlotIndex(types)
         self._spine = Spine()
         self._tally = Tally()

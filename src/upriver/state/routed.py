@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 
 from upriver.hashing import hash64
-from upriver.state.columns import array_of
 from upriver.state.entries import Entries, Hasher
 from upriver.state.fanout import Fanout
 from upriver.state.vectors import Hashes, Slots, Vector, first_of_each
@@ -26,7 +25,7 @@ class RoutedIndex:
         """schema: of the entries. routing: the routing key's columns, all in the schema. hasher: of finer entries."""
         finer = any(name not in routing for name in schema.names)
         self._entries = Entries(schema, hasher=hasher)
-        self._fanout = Fanout([pa.uint64()]) if finer else None
+        self._fanout = Fanout([]) if finer else None
         self._routed: Vector[np.uint64] = Vector(np.uint64)
         """Of each entry, the hash64 of its routing key, if entries are finer than that."""
         self._kept: Vector[np.bool_] = Vector(np.bool_, fill=True)
@@ -54,7 +53,7 @@ class RoutedIndex:
         if self._fanout is not None and len(self) > known:
             theirs = routed[first_of_each(slots, np.flatnonzero(slots >= known))]
             self._routed.extend(theirs)
-            owners = self._owners(self._fanout, theirs)
+            owners = self._fanout.owners(theirs, [])
             self._fanout.link(owners, np.arange(known, len(self)))
             self._fanout.count(owners, None)
         return slots
@@ -96,9 +95,5 @@ class RoutedIndex:
         self._kept.cells[slots] = False
         self.held -= len(slots)
         if self._fanout is not None:
-            owners = self._owners(self._fanout, self.hashes(slots))
+            owners = self._fanout.owners(self.hashes(slots), [])
             self._fanout.count(owners, np.full(len(owners), -1))
-
-    def _owners(self, fanout: Fanout, routed: Hashes) -> Slots:
-        # The hash is the key, too: an index without columns would take two hashes with one tag for one.
-        return fanout.owners(routed, [array_of(pa.uint64(), routed)])

@@ -1,7 +1,8 @@
 """SlotIndex: from exact keys to dense slots. The one hash index of the in-memory state.
 
 A row first walks the table to the entry with its hash's tag; then the real keys of all rows are compared in one go, and
-the few that met another key walk on. Two keys with one hash64 so keep separate slots.
+the few that met another key walk on. Two keys with one hash64 so keep separate slots. An index without columns is one
+of the hashes themselves.
 
 Slots count up in order of arrival and are never used again: a key that was forgotten and comes back is a new one. The
 memory of what is forgotten comes back when the whole index goes.
@@ -42,7 +43,7 @@ class SlotIndex:
     __slots__ = ("_block", "_columns", "_hashes", "_table")
 
     def __init__(self, types: Sequence[pa.DataType]) -> None:
-        """types: of the key's columns; none is nested."""
+        """types: of the key's columns; none is nested. Without any, the hash is the key."""
         self._columns: tuple[Column, ...] = tuple(column_of(type) for type in types)
         self._hashes: Vector[np.uint64] = Vector(np.uint64)
         self._table = Table()
@@ -120,10 +121,11 @@ class SlotIndex:
 
     def _find(self, hashes: Hashes, keys: Sequence[pa.Array]) -> Slots:
         slots, places = self._table.walk(hashes)
-        strangers = self._strangers(slots, keys)
+        strangers = self._strangers(slots, hashes, keys)
         while strangers.size:
-            slots[strangers], places[strangers] = self._table.walk(hashes[strangers], places[strangers] + 1)
-            strangers = strangers[self._strangers(slots[strangers], _rows(keys, strangers))]
+            theirs = hashes[strangers]
+            slots[strangers], places[strangers] = self._table.walk(theirs, places[strangers] + 1)
+            strangers = strangers[self._strangers(slots[strangers], theirs, _rows(keys, strangers))]
         return slots
 
     def _assign(self, hashes: Hashes, keys: Sequence[pa.Array]) -> Slots:
@@ -148,11 +150,14 @@ class SlotIndex:
         self._table.add(self.hashes, len(new))
         return numbers[first]
 
-    def _strangers(self, slots: Slots, keys: Sequence[pa.Array]) -> Positions:
+    def _strangers(self, slots: Slots, hashes: Hashes, keys: Sequence[pa.Array]) -> Positions:
         """The rows whose slot holds another key than theirs."""
         (found,) = (slots >= 0).nonzero()
         if not found.size:
             return found
+        if not self._columns:
+            strangers: Positions = found[self.hashes[slots[found]] != hashes[found]]
+            return strangers
         if found.size < len(slots):
             slots, keys = slots[found], _rows(keys, found)
         differs = np.zeros(len(slots), np.bool_)
@@ -173,7 +178,8 @@ def run_heads(hashes: Hashes, keys: Sequence[pa.Array]) -> Positions:
 
 
 def first_equal(hashes: Hashes, keys: Sequence[pa.Array]) -> Positions:
-    """For each row, the first row with the same key. Equal keys must have equal hashes."""
+    """For each row, the first row with the same key. Equal keys must have equal hashes; without columns, these are the
+    keys."""
     first = np.empty(len(hashes), np.int64)
     rows = np.arange(len(hashes))
     while rows.size:
@@ -187,7 +193,7 @@ def first_equal(hashes: Hashes, keys: Sequence[pa.Array]) -> Positions:
             break
         leaders = np.empty(len(rows), np.int64)
         leaders[places] = rows[np.repeat(places[heads], np.diff(heads, append=len(rows)))]
-        equal = np.ones(len(rows), np.bool_)
+        equal = hashes[rows] == hashes[leaders]
         for column in keys:
             equal &= same(column.take(pa.array(rows)), column.take(pa.array(leaders)))
         first[rows[equal]] = leaders[equal]

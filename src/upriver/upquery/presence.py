@@ -31,15 +31,19 @@ GLANCE_SLOTS = 8_192
 """Slots that are looked through at a time for keys to evict: some tens of microseconds."""
 SEARCH_SLOTS = 131_072
 """Slots that are looked through in one go, if there was any key to evict among them: less than a millisecond."""
+REMEMBERED_KEYS_MAX = 4_096
+"""Keys of the last look that is remembered, at most: those of a lookup, hardly those of an epoch's rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
     """How keys stand, one number for each. upquery: ``MISSING``, ``PRESENT``, or the upquery that is under way.
-    through: the last epoch whose rows the state has, or will have by the upquery; of no meaning for a missing key."""
+    through: the last epoch whose rows the state has, or will have by the upquery; of no meaning for a missing key.
+    found: where the known ones are, until one comes or goes."""
 
     upquery: Numbers
     through: Numbers
+    found: Sequence[tuple["PresenceStore", Slots]]
 
     @property
     def missing(self) -> Mask:
@@ -63,7 +67,7 @@ class PresenceStore:
     __slots__ = ("_hand", "_index", "_kept", "_read", "_through", "_upquery", "held")
 
     def __init__(self) -> None:
-        self._index = SlotIndex([pa.uint64()])
+        self._index = SlotIndex([])
         self._upquery: Vector[np.int64] = Vector(np.int64)
         self._through: Vector[np.int64] = Vector(np.int64)
         self._read: Vector[np.int64] = Vector(np.int64)
@@ -83,27 +87,28 @@ class PresenceStore:
         return self._index.nbytes + sum(column.nbytes for column in columns)
 
     def look(self, keys: Hashes) -> Look:
-        slots = self._index.find(keys, [array_of(pa.uint64(), keys)])
-        found = slots >= 0
+        slots = self._index.find(keys, [])
+        known = slots >= 0
+        if known.all():
+            return Look(self._upquery.cells[slots], self._through.cells[slots], [(self, slots)])
         upquery = np.full(len(keys), MISSING, np.int64)
         through = np.zeros(len(keys), np.int64)
-        upquery[found] = self._upquery.cells[slots[found]]
-        through[found] = self._through.cells[slots[found]]
-        return Look(upquery, through)
+        found = slots[known]
+        upquery[known], through[known] = self._upquery.cells[found], self._through.cells[found]
+        return Look(upquery, through, [(self, found)])
 
     def put(self, keys: Hashes, upquery: Numbers, through: Numbers, read: Numbers) -> None:
         """Know these keys, each named once, as so; whatever was known before."""
-        slots = self._index.assign(keys, [array_of(pa.uint64(), keys)])
+        slots = self._index.assign(keys, [])
         known = len(self._kept)
         for vector in (self._upquery, self._through, self._read, self._kept):
             vector.resize(len(self._index))
         self.held += len(self._index) - known
         self._upquery.cells[slots], self._through.cells[slots], self._read.cells[slots] = upquery, through, read
 
-    def touch(self, keys: Hashes, now: int) -> None:
+    def touch(self, slots: Slots, now: int) -> None:
         """These keys are read."""
-        slots = self._index.find(keys, [array_of(pa.uint64(), keys)])
-        self._read.cells[slots[slots >= 0]] = now
+        self._read.cells[slots] = now
 
     def sample(self, stride: int, before: int) -> Numbers:
         """When present keys were read, of those that were read before ``before``; every so many slots one is seen."""
@@ -173,6 +178,8 @@ class Presence:
     def __init__(self, eagerness: Eagerness = USUAL) -> None:
         """eagerness: to give memory back."""
         self._stores = Turning(PresenceStore, eagerness)
+        self._last: tuple[Hashes, Look] | None = None
+        """Keys that were looked at, and how they stand since: a lookup looks at the same ones several times."""
 
     @property
     def known(self) -> int:
@@ -189,18 +196,29 @@ class Presence:
         return self._stores.live_nbytes
 
     def look(self, keys: Hashes) -> Look:
-        """How these keys stand, one for one."""
+        """How these keys stand, one for one. They are not to be written to."""
+        if self._last is not None and self._last[0] is keys:
+            return self._last[1]
+        look = self._look(keys)
+        if len(keys) <= REMEMBERED_KEYS_MAX:
+            self._last = keys, look
+        return look
+
+    def _look(self, keys: Hashes) -> Look:
         shares = list(self._stores.shares(keys))
         if len(shares) == 1:
             return shares[0][0].look(keys)
         upquery, through = np.empty(len(keys), np.int64), np.empty(len(keys), np.int64)
+        found: list[tuple[PresenceStore, Slots]] = []
         for store, share in shares:
             look = store.look(keys[share])
             upquery[share], through[share] = look.upquery, look.through
-        return Look(upquery, through)
+            found += look.found
+        return Look(upquery, through, found)
 
     def put(self, keys: Hashes, upquery: int, through: Epoch, read: int) -> None:
         """These keys, each named once, stand so from now on."""
+        self._last = None
         for store, share in self._stores.shares(keys):
             count = int(np.count_nonzero(share))
             store.put(keys[share], *(np.full(count, value, np.int64) for value in (upquery, through, read)))
@@ -208,8 +226,8 @@ class Presence:
 
     def touch(self, keys: Hashes, now: int) -> None:
         """These keys are read: which is now, in lookups."""
-        for store, share in self._stores.shares(keys):
-            store.touch(keys[share], now)
+        for store, slots in self.look(keys).found:
+            store.touch(slots, now)
 
     def oldest(self, keys_max: int, before: int) -> Hashes:
         """Up to so many present keys that were last read before ``before``, ascending: by a sample, those read the
@@ -243,9 +261,11 @@ class Presence:
 
     def install(self, state: pa.RecordBatch, now: int) -> None:
         """Know what another worker has known of these keys. Times of reading, in its lookups, mean nothing here."""
+        self._last = None
         read = array_of(pa.int64(), np.full(state.num_rows, now, np.int64))
         self._stores.install([state.set_column(3, state.schema.field(3), read)])
 
     def drop(self, keys: Hashes) -> None:
         """Nothing is known of these keys (ascending, unique) any more: they are missing."""
+        self._last = None
         self._stores.drop(keys)
