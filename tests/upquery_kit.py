@@ -170,10 +170,10 @@ class Workers:
 
     # Lookups
 
-    def look_up(self, worker: int, *keys: str, at_least: int = 0) -> int:
-        """Ask a worker; returns the ticket."""
+    def look_up(self, worker: int, *keys: str, at_least: int = 0, together: bool = False) -> int:
+        """Ask a worker; returns the ticket. together: for all keys as of the end of one epoch."""
         self._tickets += 1
-        self.step(worker, asked(*keys, ticket=self._tickets, at_least=at_least))
+        self.step(worker, asked(*keys, ticket=self._tickets, at_least=at_least, together=together))
         return self._tickets
 
     def answer(self, worker: int) -> list[str]:

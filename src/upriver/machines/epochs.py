@@ -25,6 +25,9 @@ from upriver.machines.snapshots import take_snapshots
 from upriver.machines.worker_events import EpochRead, ReadEpoch, RowsRead
 from upriver.migration.events import RowsArrived
 
+EPOCHS_BEHIND_MAX = 8
+"""Epochs whose rows are applied together, if all are open."""
+
 
 def open_epoch(phase: Following, event: OpenEpoch) -> None:
     """Epochs are read one after the other, each with the slices that were this worker's to read when it was opened."""
@@ -84,6 +87,7 @@ def finish_epoch(phase: Following) -> None:
     if not (reading.mixed and phase.rules.w6_wait_until_over):  # W6
         phase.reflected = epoch
         phase.forget_undo()
+    _catch_up(phase, goes_on=bool(phase.unread) and not reading.mixed)
     counts = phase.counts.pop(epoch, Counter())
     applied = {name: counts[name] for name in phase.shares}
     phase.say(EpochFinished(epoch=epoch, read=reading.read, applied=applied, stats=phase.stats()))
@@ -93,6 +97,14 @@ def finish_epoch(phase: Following) -> None:
     take_checkpoint(phase)
     ask_again(phase)
     read_next(phase)
+
+
+def _catch_up(phase: Following, *, goes_on: bool) -> None:
+    """Apply what is put off, unless there is another epoch to read at once."""
+    phase.epochs_behind += 1
+    if not goes_on or phase.epochs_behind == EPOCHS_BEHIND_MAX:
+        phase.epochs_behind = 0
+        phase.catch_up()
 
 
 def epoch_over(phase: Following, event: EpochOver) -> None:

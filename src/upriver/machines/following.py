@@ -120,6 +120,8 @@ class Following:
     unread: deque[Unread] = field(default_factory=deque)
     reading: Reading | None = None
     """``None`` between two epochs."""
+    epochs_behind: int = 0
+    """Epochs that were read since all rows were applied."""
     counts: defaultdict[Epoch, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     """Rows that have come per region, of epochs that are not finished here."""
     late: Counter[tuple[Epoch, str]] = field(default_factory=Counter)
@@ -223,6 +225,11 @@ class Following:
     def is_between_epochs(self) -> bool:
         """Whether all that was opened here is over everywhere."""
         return self.reading is None and not self.unread and self.applied == self.reflected
+
+    def catch_up(self) -> None:
+        """Apply all rows that have come. Raises RowError."""
+        for share in self.shares.values():
+            share.catch_up()
 
     def forget_undo(self) -> None:
         """The last epoch is over: nobody will want to go back before it."""

@@ -128,6 +128,7 @@ def _is_between_epochs(phase: Following) -> bool:
 
 
 def _answer(phase: Following, view: str, question: Question) -> None:
+    phase.shares[view].catch_up(question.hash64)
     try:
         rows = phase.shares[view].region.lookup(question.hash64, question.keys)
     except UpriverError as error:
@@ -198,7 +199,11 @@ def refuse_all(phase: Following, error: UpriverError) -> None:
 
 def no_longer_waiting(phase: Following) -> list[Waiting]:
     """The questions that have nothing to wait for. Their keys may have moved on since: they are to be routed anew."""
-    due = [waiting for waiting in phase.waiting if not _must_wait_for_epochs(phase, waiting.question)]
+    due = [
+        waiting
+        for waiting in phase.waiting
+        if not _must_wait_for_epochs(phase, waiting.question) and not _is_put_off(phase, waiting)
+    ]
     views = {waiting.view for waiting in due}
     ready = {id(w) for view in views for w in _having_their_keys(phase, view, [w for w in due if w.view == view])}
     if not ready:
@@ -206,6 +211,13 @@ def no_longer_waiting(phase: Following) -> list[Waiting]:
     gone = [waiting for waiting in phase.waiting if id(waiting) in ready]
     phase.waiting = [waiting for waiting in phase.waiting if id(waiting) not in ready]
     return gone
+
+
+def _is_put_off(phase: Following, waiting: Waiting) -> bool:
+    """Whether it is for several keys of a view that has fallen behind: it waits until that catches up, which would else
+    do so for each. But whoever asks for this very epoch has rows of others as of its end."""
+    question = waiting.question
+    return question.together and phase.shares[waiting.view].is_behind and question.at_least != phase.reflected
 
 
 def _having_their_keys(phase: Following, view: str, due: list[Waiting]) -> list[Waiting]:

@@ -4,8 +4,8 @@ from upriver.machines.copying import write_chunk
 from upriver.machines.following import NOTHING_TOLD, Following, Told
 from upriver.machines.lookups import asked_here, no_longer_waiting
 from upriver.machines.messages import Moved, PeerLeft, Settled
+from upriver.machines.outcomes import Applied, AskedHere, Copied, Gave, LeftBehind, LeftOut, Outcome, Took, Uprooted
 from upriver.machines.peers import ForRegion, Hot, Question
-from upriver.machines.share import Applied, AskedHere, Copied, Gave, LeftBehind, LeftOut, Outcome, Took, Uprooted
 from upriver.machines.strategies import left_to_give, slices_given
 from upriver.machines.worker_events import SetRowsAside
 from upriver.migration.actions import Leave, ReportGone, ReportSettled, Send

@@ -12,10 +12,20 @@ from typing import Any
 
 from upriver.dataflow.batch import Hashes, Outgoing
 from upriver.dataflow.keeping import Keeping, Region, State
-from upriver.dataflow.set_aside import SetAside
 from upriver.errors import ProtocolError, RowError
 from upriver.ids import Epoch, FeedId, MapVersion, VnodeId, WorkerId
 from upriver.machines.joining import joined
+from upriver.machines.outcomes import (
+    Applied,
+    AskedHere,
+    Copied,
+    Gave,
+    LeftBehind,
+    LeftOut,
+    Outcome,
+    Took,
+    Uprooted,
+)
 from upriver.machines.peers import Portion, Question
 from upriver.machines.rules import Rules
 from upriver.machines.strategies import MIGRATORS, Migrator, Strategy, new_owner
@@ -39,81 +49,6 @@ from upriver.state.slice_log import SliceLog
 from upriver.state.undo import Undo
 from upriver.upquery.cone import Cone
 from upriver.upquery.partial_region import PartialRegion
-
-
-@dataclass(frozen=True, slots=True)
-class Applied:
-    """Rows of an epoch have come to the region."""
-
-    epoch: Epoch
-    rows: int
-
-
-@dataclass(frozen=True, slots=True)
-class LeftOut:
-    """Rows of an epoch have come from which the view cannot be computed."""
-
-    epoch: Epoch
-    aside: SetAside
-
-
-@dataclass(frozen=True, slots=True)
-class AskedHere:
-    """The state of the question's keys is here, if there is any."""
-
-    question: Question
-
-
-@dataclass(frozen=True, slots=True)
-class Gave:
-    """The state of so many keys was collected, and is here no more."""
-
-    keys: int
-
-
-@dataclass(frozen=True, slots=True)
-class Took:
-    """The state of so many keys has come, and is in place."""
-
-    keys: int
-
-
-@dataclass(frozen=True, slots=True)
-class LeftBehind:
-    """Keys that were present here, to be filled at their new owner. shown: no lookup has seen any of them as of a later
-    epoch."""
-
-    to: WorkerId
-    keys: Hashes
-    shown: Epoch
-
-
-@dataclass(frozen=True, slots=True)
-class Uprooted:
-    """Questions wait here for keys that will not be present here."""
-
-
-@dataclass(frozen=True, slots=True)
-class Copied:
-    """What a checkpoint is to have of some keys, which change now."""
-
-    chunk: StateChunk
-
-
-Outcome = (
-    LeftBehind
-    | Uprooted
-    | Applied
-    | LeftOut
-    | AskedHere
-    | Gave
-    | Took
-    | Copied
-    | Send
-    | ReportSettled
-    | ReportGone
-    | Leave
-)
 
 
 @dataclass(slots=True)
@@ -144,6 +79,9 @@ class Share:
         """The region, if it keeps only what is read."""
         self.cone = region if isinstance(region, Cone) else None
         self._apply = _apply_all(region)
+        self._behind_since: Epoch | None = None
+        self._behind_until = Epoch(0)
+        """The epochs of rows that have come and are not applied yet."""
         self.leaves_keys = False
         """Whether keys that can be filled elsewhere stay behind in this rescale."""
         self.migrator = migrator
@@ -191,6 +129,7 @@ class Share:
                 self._note(portion.batch.hash64)
                 with self._naming(portion.epoch):
                     self._apply(portion)
+                self._fall_behind(portion.epoch)
                 outcomes.append(Applied(portion.epoch, len(portion)))
                 outcomes += [LeftOut(portion.epoch, aside) for aside in self.region.left_out()]
             case PassDown(rows=Question() as question):
@@ -332,10 +271,35 @@ class Share:
 
     def succeed(self, old: "Share") -> None:
         """Go on with what there was when all resumed, by the map that is this one's."""
+        old.catch_up()
         self.region, self.partial, self.cone, self._apply = old.region, old.partial, old.cone, old._apply
         self.changes, self.undo, self.logs = old.changes, old.undo, old.logs
 
     # Rows
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether rows have come that are not applied yet."""
+        return isinstance(self.partial, PartialRegion) and self.partial.is_behind
+
+    def _fall_behind(self, epoch: Epoch) -> None:
+        """Rows of this epoch have come, which may wait."""
+        if isinstance(self.partial, PartialRegion) and self.partial.is_behind:
+            self._behind_since, self._behind_until = self._behind_since or epoch, epoch
+            if self.partial.must_catch_up:
+                self.catch_up()
+
+    def catch_up(self, hash64: Hashes | None = None) -> None:
+        """Apply the rows that wait, or see to it that there are none of these keys.
+
+        Raises RowError, naming the view, for a row that cannot be applied.
+        """
+        if self._behind_since is None or not isinstance(self.partial, PartialRegion):
+            return
+        if hash64 is None or self.partial.is_behind_with(hash64):
+            since, self._behind_since = self._behind_since, None
+            with self._naming(since, self._behind_until):
+                self.partial.catch_up()
 
     def settle(self, epoch: Epoch) -> tuple[int, Sequence[Outgoing]]:
         """Take in what was gathered: how many rows that was, and what is to be sent of this and of what came before.
@@ -346,13 +310,14 @@ class Share:
             return self.region.settle(), self.region.drain()
 
     @contextmanager
-    def _naming(self, epoch: Epoch) -> Iterator[None]:
+    def _naming(self, epoch: Epoch, until: Epoch | None = None) -> Iterator[None]:
         try:
             yield
         except RowError as error:
             view, _, number = self._name.partition("/")
             region = f", region {self._name!r}" if number else ""
-            raise RowError(f"view {view!r}{region}, epoch {epoch}: {error}") from error
+            when = f"epoch {epoch}" if until in (None, epoch) else f"one of the epochs {epoch} to {until}"
+            raise RowError(f"view {view!r}{region}, {when}: {error}") from error
 
     def _count(self, sent: Send, cause: Event) -> None:
         if isinstance(sent.message, RowsSent) and isinstance(sent.message.rows, Portion):

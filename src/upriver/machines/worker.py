@@ -209,7 +209,12 @@ def _follow(phase: Following, event: WorkerEvent) -> list[WorkerAction]:
         raise IllegalEvent(f"{type(event).__name__} in phase Following")
     phase.actions = []
     taken = phase.taken
+    may_be_behind = isinstance(event, _ROWS_MAY_WAIT)
+    if not may_be_behind:
+        phase.catch_up()
     handler(phase, event)
+    if not may_be_behind:
+        phase.catch_up()
     if phase.uprooted:
         phase.uprooted = False
         ask_again(phase)
@@ -235,6 +240,9 @@ def _all_state_read(phase: Following, event: AllStateRead) -> None:
     ask_again(phase)
     read_next(phase)
 
+
+_ROWS_MAY_WAIT = OpenEpoch | RowsRead | EpochRead | KeysRead | LookupAsked | LookupGivenUp | Evict | TimeToEvict
+"""Events for which, and after which, not all rows of partial regions have to be applied."""
 
 # A handler's event is its key in the table, which no type checker can see.
 _TABLE: Mapping[type, Callable[[Following, Any], None]] = {

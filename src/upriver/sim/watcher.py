@@ -190,7 +190,7 @@ class Watcher:
             return
         for plan in process.plans:
             concerns = plan.is_cone or any(message.read[channel] for channel in plan.channels)
-            if concerns or message.epoch % FULL_LOOK_EPOCHS == 0:
+            if (concerns or message.epoch % FULL_LOOK_EPOCHS == 0) and not process.shares[plan.name].is_behind:
                 self._look_at(process, plan)
 
     def _look_at(self, process: Process, plan: DataflowPlan) -> None:

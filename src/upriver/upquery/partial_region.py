@@ -5,6 +5,9 @@ is present, and kept up to date like any key of a full region, until it is evict
 that is open when it begins. So a row of a pending key is either read by its upquery, or it is of a later epoch and
 retained until the answer has come.
 
+Rows of present keys are not applied as they come, but when somebody looks: those of several epochs together cost little
+more than those of one. So who falls behind has less to do for each epoch.
+
 One upquery is under way at a time; keys that are asked for meanwhile wait for the next one, all together. Of a key that
 is not present the region keeps nothing, so the answer's rows are applied to it as they are. If the view cannot be
 computed from one of them, all state of the keys is dropped again, and so that row spoils the answer of its key, and
@@ -19,8 +22,9 @@ import pyarrow as pa
 
 from upriver.dataflow.batch import Batch, Hashes, Outgoing
 from upriver.dataflow.keeping import Region
+from upriver.dataflow.operators.consolidate import concatenated
 from upriver.dataflow.set_aside import SetAside
-from upriver.errors import RowError
+from upriver.errors import ProtocolError, RowError
 from upriver.ids import Epoch
 from upriver.state.keysets import contains
 from upriver.state.vectors import Mask
@@ -33,7 +37,8 @@ UPQUERY_KEYS_MAX = 65_536
 """Keys of one upquery; more wait for the next one."""
 RETAINED_ROWS_MAX = 1_000_000
 """Rows of pending keys that are retained; with more, the keys are given up and asked for again."""
-
+BEHIND_ROWS_MAX = 4_096
+"""Rows of present keys that wait to be applied; with more, they are due."""
 
 HOT_KEYS_MAX = 1_024
 """Keys of one slice that a new owner fills at once, under ``lazy``."""
@@ -84,6 +89,8 @@ class PartialRegion:
         self._retained: list[Retained] = []
         self._retained_rows = 0
         self._retained_rows_max = retained_rows_max
+        self._behind: list[tuple[int, Batch]] = []
+        """By port, rows of present keys that are not applied yet, in order."""
         self._now = 1
         """The time, in lookups."""
         self._missed = 0
@@ -92,10 +99,8 @@ class PartialRegion:
     # Rows -------------------------------------------------------------------------------------------------------------
 
     def take(self, epoch: Epoch, port: int, batch: Batch) -> None:
-        """Take in rows of one input. Those of present keys are applied, of pending ones retained, of others dropped.
-
-        Raises RowError as :meth:`Region.apply`.
-        """
+        """Take in rows of one input. Those of present keys wait for ``catch_up``, those of pending ones for their
+        upquery; others are dropped."""
         look = self._presence.look(batch.hash64)
         new = ~look.missing & (look.through < epoch) if self._rules.p3_each_row_once else ~look.missing  # P3
         pending = new & look.pending
@@ -105,7 +110,34 @@ class PartialRegion:
         if not self._rules.p1_missing_is_not_empty:  # P1
             present |= look.missing
         if present.any():
-            self._region.apply(port, batch.filtered(present))
+            self._behind.append((port, batch.filtered(present)))
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether rows wait to be applied."""
+        return bool(self._behind)
+
+    @property
+    def must_catch_up(self) -> bool:
+        """Whether more of them wait than may."""
+        return sum(len(batch) for _, batch in self._behind) > BEHIND_ROWS_MAX
+
+    def is_behind_with(self, hash64: Hashes) -> bool:
+        """Whether rows of some of these keys wait."""
+        return any(bool(np.isin(hash64, batch.hash64).any()) for _, batch in self._behind)
+
+    def catch_up(self) -> None:
+        """Apply all rows that wait. Raises RowError as :meth:`Region.apply`."""
+        behind, self._behind = self._behind, []
+        for port in sorted({port for port, _ in behind}):
+            self._region.apply(port, concatenated([batch for of, batch in behind if of == port]))
+
+    def _forget(self, keys: Hashes) -> None:
+        """Keep neither state nor rows of these keys."""
+        if self._behind:
+            others = [(port, batch.filtered(~np.isin(batch.hash64, keys))) for port, batch in self._behind]
+            self._behind = [(port, batch) for port, batch in others if len(batch)]
+        self._region.drop(keys)
 
     def _retain(self, rows: Retained) -> None:
         self._retained.append(rows)
@@ -216,13 +248,18 @@ class PartialRegion:
     # Reads ------------------------------------------------------------------------------------------------------------
 
     def lookup(self, hash64: Hashes, keys: pa.RecordBatch) -> pa.RecordBatch:
-        """As :meth:`Region.lookup`, of keys that are all present."""
+        """As :meth:`Region.lookup`, of keys that are all present, and of which no rows wait."""
         self._presence.touch(hash64, self._tick())
         return self._region.lookup(hash64, keys)
 
     def scan(self) -> pa.Table:
         """The rows of the present keys, sorted by hash64. Raises RowError if an output expression fails."""
+        self._check_caught_up()
         return self._region.scan()
+
+    def _check_caught_up(self) -> None:
+        if self._behind:
+            raise ProtocolError("a region is read whole, or gives keys away, while it is behind")
 
     def stats(self) -> Mapping[str, int]:
         """As :meth:`Region.stats`; and present, pending: keys. missed: keys that were asked for and missing, evicted:
@@ -248,7 +285,7 @@ class PartialRegion:
     def evict(self, keys: Hashes) -> int:
         """Keep these keys (ascending, unique) no more; returns how many were present."""
         present = keys[self._presence.look(keys).present]
-        self._region.drop(present)
+        self._forget(present)
         self._presence.drop(present)
         self._evicted += len(present)
         return len(present)
@@ -294,6 +331,7 @@ class PartialRegion:
 
     def collect(self, keys: Hashes) -> tuple[pa.RecordBatch, ...]:
         """As :meth:`Region.collect`. Keys that are not present have no state."""
+        self._check_caught_up()
         return (self._presence.collect(keys), *self._region.collect(keys))
 
     def install(self, state: Sequence[pa.RecordBatch]) -> None:
@@ -304,7 +342,7 @@ class PartialRegion:
 
     def drop(self, keys: Hashes) -> None:
         """As :meth:`Region.drop`: these keys are missing."""
-        self._region.drop(keys)
+        self._forget(keys)
         self._presence.drop(keys)
 
 
