@@ -99,6 +99,11 @@ class Seen:
             raise KeyTypeError("key k is a string")
         return self._rows([key for key in keys.column(0).to_pylist() if key in self.epochs])
 
+    def lookup_each(self, hash64: Hashes, keys: pa.RecordBatch, lengths: Sequence[int]) -> list[pa.RecordBatch]:
+        ends = np.cumsum(lengths).tolist()
+        each = [slice(end - length, end) for end, length in zip(ends, lengths, strict=True)]
+        return [self.lookup(hash64[part], keys[part]) for part in each]
+
     def scan(self) -> pa.Table:
         return pa.Table.from_batches([self._rows(sorted(self.epochs))])
 

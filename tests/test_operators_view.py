@@ -73,6 +73,20 @@ def test_only_a_quoted_name_is_plain(expression: str) -> None:
     assert plain_columns(_projection(y=(expression, pa.int64()))) == {}
 
 
+@MANY
+@given(
+    st.lists(st.lists(st.sampled_from(["a", "b", None, "none"]), max_size=5), max_size=5),
+    st.sampled_from([None, "x > 2"]),
+)
+def test_several_questions_at_once_are_answered_as_each_by_itself(
+    questions: list[list[str | None]], having: str | None
+) -> None:
+    view, _ = _view(_projection(k=('"k"', pa.string()), d=("2 * x", pa.int64())), having)
+    hashes, asked = keys_of(KEY_SCHEMA, [(key,) for question in questions for key in question])
+    found = view.lookup_each(hashes, asked.columns, [len(question) for question in questions])
+    assert [plain_rows(rows) for rows in found] == [_lookup(view, *question) for question in questions]
+
+
 def test_a_key_asked_twice_is_answered_once_where_it_was_asked_first() -> None:
     view, evaluator = _view(plain(SCHEMA, "x", "k"))
     assert _lookup(view, "b", "none", "a", "b", None, "a", None) == [

@@ -84,6 +84,22 @@ def test_who_never_catches_up_answers_all_the_same() -> None:
     assert workers.answers[ticket] == ({HERE: numbers, ALSO_HERE: numbers}, EPOCHS_BEHIND_MAX)
 
 
+def test_lookups_that_have_waited_are_answered_each_with_its_own_keys() -> None:
+    workers = with_open_epochs(1, HERE, ALSO_HERE)
+    same = [workers.look_up(0, HERE, ALSO_HERE, together=True), workers.look_up(0, ALSO_HERE, HERE, together=True)]
+    half = workers.look_up(0, HERE, THIRD, together=True)
+    one = workers.look_up(0, ALSO_HERE, at_least=1)
+    nothing = workers.look_up(0, at_least=1)
+    workers.end(0)
+    for ticket in same:
+        assert workers.answers[ticket] == ({HERE: [1], ALSO_HERE: [1]}, 1)
+    assert workers.answers[one] == ({ALSO_HERE: [1]}, 1)
+    assert workers.answers[nothing] == ({}, 1)
+    assert half not in workers.answers, "a key of it is missing"
+    workers.answer(0)
+    assert workers.answers[half] == ({HERE: [1]}, 1)
+
+
 def test_a_key_that_is_evicted_takes_its_rows_along() -> None:
     workers = with_open_epochs(2, HERE, ALSO_HERE)
     workers.end(0)

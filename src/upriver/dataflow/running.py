@@ -199,6 +199,10 @@ class Region:
         """
         return self._view.lookup(hash64, keys.columns)
 
+    def lookup_each(self, hash64: Hashes, keys: pa.RecordBatch, lengths: Sequence[int]) -> list[pa.RecordBatch]:
+        """As :meth:`lookup`, of several questions at once: the first so many keys, so many that follow, and so on."""
+        return self._view.lookup_each(hash64, keys.columns, lengths)
+
     def scan(self) -> pa.Table:
         """All of the view's rows, sorted by hash64. Raises RowError if an output expression fails."""
         return self._view.scan()

@@ -134,6 +134,10 @@ def _answer(phase: Following, view: str, question: Question) -> None:
     except UpriverError as error:
         _refuse(phase, question, error)
         return
+    _give(phase, question, rows)
+
+
+def _give(phase: Following, question: Question, rows: pa.RecordBatch) -> None:
     answer = QuestionAnswered(ticket=question.ticket, keys=len(question), rows=rows, epoch=phase.reflected)
     if question.asker == phase.me:
         answered(phase, answer)
@@ -235,6 +239,44 @@ def _having_their_keys(phase: Following, view: str, due: list[Waiting]) -> list[
     ends = np.cumsum(lengths)
     are_there = so_far[ends] == so_far[ends - lengths]
     return list(compress(due, are_there.tolist()))
+
+
+def answer_together(phase: Following, ready: list[Waiting]) -> list[Waiting]:
+    """Answer those of the questions that can be answered here at once, each view's in one go; returns the others."""
+    others: list[Waiting] = []
+    for view in dict.fromkeys(waiting.view for waiting in ready):
+        of_view = [waiting for waiting in ready if waiting.view == view]
+        is_here = [_is_here(phase, waiting) for waiting in of_view]
+        here = [waiting.question for waiting in compress(of_view, is_here)]
+        if len(here) < 2 or not _answer_each(phase, view, here):
+            others += of_view
+        else:
+            others += [waiting for waiting, gone in zip(of_view, is_here, strict=True) if not gone]
+    return others
+
+
+def _is_here(phase: Following, waiting: Waiting) -> bool:
+    """Whether the question's keys are kept here, and present."""
+    vnode_map, hash64 = phase.map_of(waiting.view), waiting.question.hash64
+    if vnode_map is None or (vnode_map.owners_of(vnodes_of(hash64, len(vnode_map.owners))) != phase.me).any():
+        return False
+    partial = phase.shares[waiting.view].partial
+    return partial is None or not partial.lacks(hash64)
+
+
+def _answer_each(phase: Following, view: str, questions: list[Question]) -> bool:
+    """Whether all could be answered; if not, none was."""
+    share = phase.shares[view]
+    hash64 = np.concatenate([question.hash64 for question in questions])
+    share.catch_up(hash64)
+    keys = pa.concat_batches([question.keys for question in questions])
+    try:
+        rows = share.region.lookup_each(hash64, keys, [len(question) for question in questions])
+    except UpriverError:
+        return False
+    for question, of_one in zip(questions, rows, strict=True):
+        _give(phase, question, of_one)
+    return True
 
 
 def refuse_those_of(phase: Following, view: str, keys: Hashes, error: UpriverError) -> None:

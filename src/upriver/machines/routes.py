@@ -2,7 +2,7 @@
 
 from upriver.machines.copying import write_chunk
 from upriver.machines.following import NOTHING_TOLD, Following, Told
-from upriver.machines.lookups import asked_here, no_longer_waiting
+from upriver.machines.lookups import answer_together, asked_here, no_longer_waiting
 from upriver.machines.messages import Moved, PeerLeft, Settled
 from upriver.machines.outcomes import Applied, AskedHere, Copied, Gave, LeftBehind, LeftOut, Outcome, Took, Uprooted
 from upriver.machines.peers import ForRegion, Hot, Question
@@ -64,8 +64,8 @@ def ask(phase: Following, region: str, question: Question) -> None:
 
 
 def ask_again(phase: Following) -> None:
-    """Route the questions that have nothing to wait for any more."""
-    for waiting in no_longer_waiting(phase):
+    """Answer the questions that have nothing to wait for any more, or route them."""
+    for waiting in answer_together(phase, no_longer_waiting(phase)):
         ask(phase, waiting.view, waiting.question)
 
 

@@ -237,6 +237,11 @@ class Cone:
         self._presence.touch(hash64, self._tick())
         return self._top.lookup(hash64, keys)
 
+    def lookup_each(self, hash64: Hashes, keys: pa.RecordBatch, lengths: Sequence[int]) -> list[pa.RecordBatch]:
+        """As :meth:`Region.lookup_each`, of such keys."""
+        self._presence.touch(hash64, self._tick())
+        return self._top.lookup_each(hash64, keys, lengths)
+
     def through(self, hash64: Hashes) -> Numbers:
         """Of each of these present keys, the epoch as of whose end it is."""
         return np.full(len(hash64), self.applied, np.int64)

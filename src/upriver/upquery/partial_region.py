@@ -252,6 +252,11 @@ class PartialRegion:
         self._presence.touch(hash64, self._tick())
         return self._region.lookup(hash64, keys)
 
+    def lookup_each(self, hash64: Hashes, keys: pa.RecordBatch, lengths: Sequence[int]) -> list[pa.RecordBatch]:
+        """As :meth:`Region.lookup_each`, of such keys."""
+        self._presence.touch(hash64, self._tick())
+        return self._region.lookup_each(hash64, keys, lengths)
+
     def scan(self) -> pa.Table:
         """The rows of the present keys, sorted by hash64. Raises RowError if an output expression fails."""
         self._check_caught_up()

@@ -5,6 +5,7 @@ plain columns, and most are, reads just those columns, and no evaluator is calle
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
@@ -72,12 +73,18 @@ class View:
 
     def lookup(self, hashes: Hashes, keys: Sequence[pa.Array]) -> pa.RecordBatch:
         """The view's rows of these keys, each key once, in the order of their first mention."""
+        return self._read(_of_each_key_once(*self._store.find(hashes, keys)))
+
+    def lookup_each(self, hashes: Hashes, keys: Sequence[pa.Array], lengths: Sequence[int]) -> list[pa.RecordBatch]:
+        """What :meth:`lookup` finds for the first so many keys, for so many that follow, and so on, in one go."""
         positions, slots = self._store.find(hashes, keys)
-        if len(hashes) > 1 and _is_twice(slots):
-            # A slot that one key names twice is of two equal rows; one that two keys name is of one key, asked twice.
-            _, first, found = np.unique(slots, return_index=True, return_inverse=True)
-            slots = slots[positions == positions[first[found]]]
-        return self._read(slots)
+        bounds = np.searchsorted(positions, np.cumsum([0, *lengths]))
+        parts = [_of_each_key_once(positions[start:stop], slots[start:stop]) for start, stop in pairwise(bounds)]
+        if self._having is not None:
+            return [self._read(part) for part in parts]
+        rows = self._read(np.concatenate([np.empty(0, np.int64), *parts]))
+        ends = np.cumsum([len(part) for part in parts]).tolist()
+        return [rows.slice(end - len(part), len(part)) for end, part in zip(ends, parts, strict=True)]
 
     def scan(self) -> pa.Table:
         """All of the view's rows, sorted by hash64."""
@@ -95,6 +102,16 @@ class View:
         if self._having is not None:
             rows = rows.filter(pa.array(self._evaluator.mask(rows, self._having)))
         return self._output.apply(rows)
+
+
+def _of_each_key_once(positions: Positions, slots: Slots) -> Slots:
+    """Of the rows found for keys at these positions, those of each key's first mention."""
+    if len(slots) < 2 or not _is_twice(slots):
+        return slots
+    # A slot that one key names twice is of two equal rows; one that two keys name is of one key, asked twice.
+    _, first, found = np.unique(slots, return_index=True, return_inverse=True)
+    once: Slots = slots[positions == positions[first[found]]]
+    return once
 
 
 def _is_twice(slots: Slots) -> bool:
