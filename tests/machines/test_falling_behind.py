@@ -2,11 +2,12 @@
 asks meanwhile sees nothing of it. docs/design/partial.md, "Falling behind"."""
 
 import pytest
-from upquery_kit import ALSO_HERE, HERE, PARTIAL, THIRD, Workers, evict_at_once, present
+from upquery_kit import ALSO_HERE, HERE, PARTIAL, THIRD, Workers, evict_at_once, present, without
 
 from upriver.errors import ProtocolError, RowError
 from upriver.machines.epochs import EPOCHS_BEHIND_MAX
 from upriver.machines.following import Following
+from upriver.machines.rules import ALL_RULES, Rules
 from upriver.machines.share import Share
 from upriver.upquery.partial_region import BEHIND_ROWS_MAX, PartialRegion
 
@@ -20,9 +21,9 @@ def share_of(workers: Workers, worker: int = 0) -> Share:
     return phase.shares[PARTIAL.name]
 
 
-def with_open_epochs(count: int, *keys: str, first: int = 1) -> Workers:
+def with_open_epochs(count: int, *keys: str, first: int = 1, rules: Rules = ALL_RULES) -> Workers:
     """These keys are present at worker 0, where so many epochs are open, each with a row of each key."""
-    workers = Workers()
+    workers = Workers(rules=rules)
     while len(workers.lake) < first - 1:
         workers.epoch()
     workers.fill(0, *keys)
@@ -49,6 +50,12 @@ def test_a_lookup_of_one_key_is_answered_at_once_and_has_its_rows() -> None:
     workers.end(0)
     assert workers.answers[workers.look_up(0, HERE)] == ({HERE: [1]}, 1)
     assert not share_of(workers).is_behind, "for one key all are applied"
+
+
+def test_p8_switched_off_rows_that_wait_are_not_seen() -> None:
+    workers = with_open_epochs(3, HERE, ALSO_HERE, rules=without(p8_rows_before_lookups=False))
+    workers.end(0)
+    assert workers.answers[workers.look_up(0, HERE)] == ({}, 1)
 
 
 def test_a_lookup_of_a_key_without_rows_leaves_those_of_others_alone() -> None:

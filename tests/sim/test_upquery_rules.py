@@ -29,6 +29,7 @@ CAUGHT_BY = {
     "p3_each_row_once": {"views_equal_the_oracle", "lookups_equal_the_oracle"},
     "p4_own_upquery_only": {"a_key_lives_in_one_place"},
     "p5_ask_where_the_key_goes": {"a_key_lives_in_one_place"},
+    "p8_rows_before_lookups": {"lookups_equal_the_oracle"},
     "k1_keep_what_keys_rest_on": {"views_equal_the_oracle", "lookups_equal_the_oracle"},
 }
 BY_HAND = {"p6_asked_keys_stay", "p7_read_one_epoch_ahead", "k2_never_back"}

@@ -128,13 +128,18 @@ def _is_between_epochs(phase: Following) -> bool:
 
 
 def _answer(phase: Following, view: str, question: Question) -> None:
-    phase.shares[view].catch_up(question.hash64)
+    _catch_up_with(phase, view, question.hash64)
     try:
         rows = phase.shares[view].region.lookup(question.hash64, question.keys)
     except UpriverError as error:
         _refuse(phase, question, error)
         return
     _give(phase, question, rows)
+
+
+def _catch_up_with(phase: Following, view: str, hash64: Hashes) -> None:
+    if phase.rules.upqueries.p8_rows_before_lookups:  # P8
+        phase.shares[view].catch_up(hash64)
 
 
 def _give(phase: Following, question: Question, rows: pa.RecordBatch) -> None:
@@ -268,7 +273,7 @@ def _answer_each(phase: Following, view: str, questions: list[Question]) -> bool
     """Whether all could be answered; if not, none was."""
     share = phase.shares[view]
     hash64 = np.concatenate([question.hash64 for question in questions])
-    share.catch_up(hash64)
+    _catch_up_with(phase, view, hash64)
     keys = pa.concat_batches([question.keys for question in questions])
     try:
         rows = share.region.lookup_each(hash64, keys, [len(question) for question in questions])

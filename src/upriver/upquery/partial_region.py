@@ -91,6 +91,9 @@ class PartialRegion:
         self._retained_rows_max = retained_rows_max
         self._behind: list[tuple[int, Batch]] = []
         """By port, rows of present keys that are not applied yet, in order."""
+        self._behind_keys: set[int] = set()
+        """The hash64 of the first ``_behind_known`` of these batches."""
+        self._behind_known = 0
         self._now = 1
         """The time, in lookups."""
         self._missed = 0
@@ -124,11 +127,15 @@ class PartialRegion:
 
     def is_behind_with(self, hash64: Hashes) -> bool:
         """Whether rows of some of these keys wait."""
-        return any(bool(np.isin(hash64, batch.hash64).any()) for _, batch in self._behind)
+        for _, batch in self._behind[self._behind_known :]:
+            self._behind_keys.update(batch.hash64.tolist())
+        self._behind_known = len(self._behind)
+        return not self._behind_keys.isdisjoint(hash64.tolist())
 
     def catch_up(self) -> None:
         """Apply all rows that wait. Raises RowError as :meth:`Region.apply`."""
-        behind, self._behind = self._behind, []
+        behind = self._behind
+        self._wait([])
         for port in sorted({port for port, _ in behind}):
             self._region.apply(port, concatenated([batch for of, batch in behind if of == port]))
 
@@ -136,8 +143,12 @@ class PartialRegion:
         """Keep neither state nor rows of these keys."""
         if self._behind:
             others = [(port, batch.filtered(~np.isin(batch.hash64, keys))) for port, batch in self._behind]
-            self._behind = [(port, batch) for port, batch in others if len(batch)]
+            self._wait([(port, batch) for port, batch in others if len(batch)])
         self._region.drop(keys)
+
+    def _wait(self, rows: list[tuple[int, Batch]]) -> None:
+        """These rows, and no others, wait from now on."""
+        self._behind, self._behind_keys, self._behind_known = rows, set(), 0
 
     def _retain(self, rows: Retained) -> None:
         self._retained.append(rows)

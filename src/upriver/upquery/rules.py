@@ -25,6 +25,8 @@ class UpqueryRules:
     p7_read_one_epoch_ahead: bool = True
     """P7: an upquery reads the epoch after the one that is open here, too, if it is published: who had the key before
     may have dropped rows of it."""
+    p8_rows_before_lookups: bool = True
+    """P8: rows that wait to be applied are applied before one of their keys is looked up."""
     k1_keep_what_keys_rest_on: bool = True
     """K1: what a kept key comes to rest on is filled before the epoch's rows are taken in."""
     k2_never_back: bool = True
