@@ -1,7 +1,11 @@
 """Epochs that are open beside the one that is read: rows of partial views are applied together at their end, and who
 asks meanwhile sees nothing of it. docs/design/partial.md, "Falling behind"."""
 
+from dataclasses import replace
+
+import pyarrow as pa
 import pytest
+from machines_kit import asked
 from upquery_kit import ALSO_HERE, HERE, PARTIAL, THIRD, Workers, evict_at_once, present, without
 
 from upriver.errors import ProtocolError, RowError
@@ -105,6 +109,17 @@ def test_lookups_that_have_waited_are_answered_each_with_its_own_keys() -> None:
     assert half not in workers.answers, "a key of it is missing"
     workers.answer(0)
     assert workers.answers[half] == ({HERE: [1]}, 1)
+
+
+def test_lookups_of_clients_that_describe_keys_differently_are_answered_together() -> None:
+    workers = with_open_epochs(1, HERE, ALSO_HERE)
+    strict = pa.schema([pa.field("k", pa.string(), nullable=False)], metadata={"a": "b"})
+    ours = workers.look_up(0, HERE, at_least=1)
+    theirs = asked(ALSO_HERE, ticket=77, at_least=1)
+    workers.step(0, replace(theirs, keys=pa.RecordBatch.from_arrays(theirs.keys.columns, schema=strict)))
+    workers.end(0)
+    assert workers.answers[ours] == ({HERE: [1]}, 1)
+    assert workers.answers[77] == ({ALSO_HERE: [1]}, 1)
 
 
 def test_a_key_that_is_evicted_takes_its_rows_along() -> None:

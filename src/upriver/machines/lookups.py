@@ -274,7 +274,11 @@ def _answer_each(phase: Following, view: str, questions: list[Question]) -> bool
     share = phase.shares[view]
     hash64 = np.concatenate([question.hash64 for question in questions])
     _catch_up_with(phase, view, hash64)
-    keys = pa.concat_batches([question.keys for question in questions])
+    # By column: batches whose schemas differ in whether a column may be null are not to be put together.
+    columns = [
+        pa.concat_arrays(parts) for parts in zip(*(question.keys.columns for question in questions), strict=True)
+    ]
+    keys = pa.RecordBatch.from_arrays(columns, schema=phase.views[view])
     try:
         rows = share.region.lookup_each(hash64, keys, [len(question) for question in questions])
     except UpriverError:
