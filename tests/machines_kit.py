@@ -188,9 +188,9 @@ def over(epoch: int) -> EpochOver:
     return EpochOver(epoch=Epoch(epoch))
 
 
-def meet(*members: int, meeting: int = 1) -> Meet:
+def meet(*members: int, meeting: int = 1, keys_max: int | None = None) -> Meet:
     peers = {WorkerId(member): (Incarnation(member + 1), f"host-{member}") for member in members}
-    return Meet(meeting=meeting, peers=peers, strategy=Strategy.ICADD, keys_max=None)
+    return Meet(meeting=meeting, peers=peers, strategy=Strategy.ICADD, keys_max=keys_max)
 
 
 def announce(before: Sequence[int], after: Sequence[int], *members: int, version: int = 0, view: str = "seen") -> Order:

@@ -43,9 +43,11 @@ def announce(before: VnodeMap, *owners: int, old: Sequence[int] = (), new: Seque
     )
 
 
-def distributor(me: int, before: VnodeMap, *events: Event, rules: MendedRules = ALL_RULES) -> Distributor:
-    """A distributor to which these events have happened."""
-    made = Distributor(WorkerId(me), before, rules)
+def distributor(
+    me: int, before: VnodeMap, *events: Event, rules: MendedRules = ALL_RULES, together: int = 1
+) -> Distributor:
+    """A distributor to which these events have happened. together: keys for which slices are given together."""
+    made = Distributor(WorkerId(me), before, rules, together)
     for event in events:
         made.step(event)
     return made

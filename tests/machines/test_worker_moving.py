@@ -47,6 +47,8 @@ FIRST, SECOND = KEYS[0][:2]
 STAYS = KEYS[1][0]
 MOVES_0 = owners_with(ALL_MINE, v0=1)
 BEFORE: list[WorkerEvent] = [assign(), *applied([FIRST, SECOND, STAYS]), meet(0, 1)]
+ONE_BY_ONE: list[WorkerEvent] = [assign(), *applied([FIRST, SECOND, STAYS]), meet(0, 1, keys_max=1)]
+"""The same, and the user has said that keys are to be moved one by one."""
 MOVING: list[WorkerEvent] = [*BEFORE, announce(ALL_MINE, MOVES_0, 0, 1)]
 """Worker 0 gives vnode 0 to worker 1; it has two keys there, and has given none."""
 TAKING: list[WorkerEvent] = [assign(me=1), meet(0, 1), announce(ALL_MINE, MOVES_0, 0, 1)]
@@ -199,14 +201,32 @@ def test_progress_is_told_when_a_slice_or_a_phase_has_changed_and_not_for_each_k
 
 def test_a_slice_that_has_gone_is_told_of_once() -> None:
     two_slices = owners_with(ALL_MINE, v0=1, v1=1)
-    machine = worker(*BEFORE, announce(ALL_MINE, two_slices, 0, 1))
+    machine = worker(*ONE_BY_ONE, announce(ALL_MINE, two_slices, 0, 1))
     told = [moved.gone for event in [move(), INSTALLED] * 3 for moved in reports(machine.step(event), Moved)]
     assert [gone for gone in told if gone] == [(VnodeId(0),), (VnodeId(1),)]
 
 
+def test_slices_of_few_keys_are_given_together_unless_the_user_has_said_how_many_keys() -> None:
+    order = announce(ALL_MINE, owners_with(ALL_MINE, v0=1, v1=1), 0, 1)
+    assert given(worker(*BEFORE, order).step(move(9))) == [[FIRST, SECOND, STAYS]]
+    assert given(worker(*ONE_BY_ONE, order).step(move(9))) == [[FIRST, SECOND]]
+
+
+def test_the_region_whose_keys_are_next_is_told_for_the_pace_to_be_its_own() -> None:
+    views = ("seen", "twin")
+    twins = assign(plans=(PLAN, planned(name="twin")), maps=dict.fromkeys(views, vnode_map(ALL_MINE)))
+    orders = [announce(ALL_MINE, MOVES_0, 0, 1, view=view) for view in views]
+    machine = worker(twins, *applied([FIRST]), meet(0, 1), *orders)
+    assert machine.next_to_move == "seen"
+    machine.step(move())
+    assert machine.next_to_move is None
+    machine.step(INSTALLED)
+    assert machine.next_to_move == "twin"
+
+
 def test_progress_estimates_the_keys_of_slices_that_nobody_has_asked_about() -> None:
     two_slices = owners_with(ALL_MINE, v0=1, v1=1)
-    (begun,) = reports(worker(*BEFORE).step(announce(ALL_MINE, two_slices, 0, 1)))
+    (begun,) = reports(worker(*ONE_BY_ONE).step(announce(ALL_MINE, two_slices, 0, 1)))
     assert isinstance(begun, Moved)
     assert begun.vnodes_left == 1
     assert begun.keys_left == 2 + 3 // 8, "two keys of this slice, and of the other an eighth of all three"

@@ -21,6 +21,7 @@ from upriver.errors import IllegalEvent, ProtocolError
 from upriver.ids import MapVersion, WorkerId
 from upriver.migration.actions import Collect, Drop, Interrogate, ReportSettled, Send, TakeState
 from upriver.migration.events import AbortAsked, CollectAsked, Collected, Interrogated, RowsArrived
+from upriver.migration.giving import TOGETHER_MAX
 from upriver.migration.messages import Acquire, Done, Kept, Mark, RelayedMark, RowsSent
 from upriver.migration.phases import Collecting, Interrogating, Normal, Settling
 
@@ -99,6 +100,74 @@ def test_slices_go_one_by_one_in_order() -> None:
     assert [to for to, _ in messages(actions)] == [1, 2]
     assert actions[-1] == Interrogate(vnodes=(vnode(1),))
     assert where(machine.step(arrive(key(0), key(1)))) == {"to 1": [0], "I1.1": [1]}
+
+
+THREE = vnode_map(0, 0, 0, 0, 1)
+"""Worker 0 owns three of the four vnodes."""
+THREE_MOVE = announce(THREE, 1, 2, 1, 1, new=(0, 1, 2))
+"""Vnodes 0 and 2 go to worker 1, and vnode 1 to worker 2."""
+
+
+def test_slices_of_few_keys_that_go_to_one_worker_are_given_together() -> None:
+    machine = distributor(0, THREE, THREE_MOVE, together=3)
+    assert machine.step(Interrogated(keys=keys(key(0, 1)))) == (Interrogate(vnodes=(vnode(2),)),)
+    assert machine.step(Interrogated(keys=keys(key(2, 1)))) == ()
+    assert isinstance(machine.phase, Collecting)
+    assert machine.phase.slices == (vnode(0), vnode(2))
+    assert machine.phase.remaining == (vnode(1),)
+    machine.step(CollectAsked(keys_max=9))
+    assert machine.phase.hold.tolist() == [key(0, 1), key(2, 1)]
+    actions = machine.step(Collected(keys=machine.phase.hold, state=None))
+    dones = [message.vnode for to, message in messages(actions) if to == 1 and isinstance(message, Done)]
+    assert dones == [vnode(0), vnode(2)]
+    assert actions[-1] == Interrogate(vnodes=(vnode(1),))
+
+
+@pytest.mark.parametrize(("together", "found"), [(1, 1), (2, 2), (3, 3), (9, 0)])
+def test_a_slice_that_has_enough_keys_or_none_is_given_alone(together: int, found: int) -> None:
+    machine = distributor(0, THREE, THREE_MOVE, together=together)
+    machine.step(Interrogated(keys=keys(*(key(0, number) for number in range(found)))))
+    phase = machine.phase
+    assert isinstance(phase, Collecting if found else Interrogating)
+    assert phase.slices == (vnode(0) if found else vnode(1),)
+
+
+def test_m4_holds_for_all_slices_that_are_given_together() -> None:
+    machine = distributor(0, THREE, THREE_MOVE, Interrogated(keys=keys(key(0, 1))), together=9)
+    assert where(machine.step(arrive(key(0, 2), key(2, 2), key(1)))) == {"I1.1": [0, 1], "I1.2": [2]}
+    machine.step(Interrogated(keys=keys(key(2, 1))))
+    assert isinstance(machine.phase, Collecting)
+    assert machine.phase.whitelist.tolist() == [key(0, 1), key(0, 2), key(2, 1), key(2, 2)]
+
+
+def test_no_more_slices_than_that_are_given_together() -> None:
+    before = vnode_map(0, *[0] * (TOGETHER_MAX + 2))
+    machine = distributor(0, before, announce(before, *[1] * (TOGETHER_MAX + 2)), together=99)
+    for slice in range(TOGETHER_MAX):
+        machine.step(Interrogated(keys=keys(hash_in(slice, 0, TOGETHER_MAX + 2))))
+    assert isinstance(machine.phase, Collecting)
+    assert machine.phase.slices == tuple(map(vnode, range(TOGETHER_MAX)))
+
+
+@pytest.mark.parametrize("is_begun", [False, True])
+def test_an_abort_keeps_slices_that_are_given_together_or_finishes_all_of_them(is_begun: bool) -> None:
+    machine = distributor(
+        0, THREE, THREE_MOVE, Interrogated(keys=keys(key(0))), Interrogated(keys=keys(key(2))), together=9
+    )
+    if is_begun:
+        machine.step(CollectAsked(keys_max=1))
+    kept = [message.vnodes for to, message in messages(machine.step(AbortAsked(version=V1))) if to == 1]
+    assert kept == [(vnode(1),) if is_begun else (vnode(0), vnode(2), vnode(1))]
+    assert isinstance(machine.phase, Collecting) is is_begun
+
+
+def test_an_abort_before_the_operators_have_answered_keeps_all_that_they_were_asked_about() -> None:
+    machine = distributor(0, THREE, THREE_MOVE, Interrogated(keys=keys(key(0))), together=9)
+    machine.step(AbortAsked(version=V1))
+    actions = machine.step(Interrogated(keys=keys(key(2))))
+    assert (1, Kept(version=V1, vnodes=(vnode(0), vnode(2)))) in messages(actions)
+    assert isinstance(machine.phase, Normal)
+    assert machine.phase.map.owners == THREE.owners
 
 
 def test_a_slice_not_begun_is_served_as_before() -> None:

@@ -1,6 +1,7 @@
 """Rules as masks: a batch goes where its rows would go one by one, and every row goes to exactly one place."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from hypothesis import given
@@ -20,34 +21,54 @@ OWNERS = st.lists(st.integers(0, WORKERS - 1), min_size=VNODES, max_size=VNODES)
 HASHES = st.builds(hash_in, st.integers(0, VNODES - 1), st.integers(0, 3), st.just(VNODES))
 
 
+@dataclass(frozen=True)
+class Made:
+    """A rescale, and what has happened at worker 0 so far: some slices given, some of the others' done and open.
+    together: keys for which it gives slices together."""
+
+    before: VnodeMap
+    after: VnodeMap
+    events: list[Event]
+    together: int
+
+    def machine(self) -> Distributor:
+        """After the events."""
+        return distributor(0, self.before, *self.events, together=self.together)
+
+
 @st.composite
-def machines(draw: st.DrawFn) -> tuple[VnodeMap, VnodeMap, list[Event]]:
-    """A rescale, and what has happened at worker 0 so far: some slices given, some of the others' done and open."""
-    before, after = vnode_map(0, *draw(OWNERS)), vnode_map(1, *draw(OWNERS))
-    events: list[Event] = []
-    announced = RescaleAnnounced(before=before, after=after, old=tuple(range(WORKERS)), new=tuple(range(WORKERS)))
+def machines(draw: st.DrawFn) -> Made:
+    made = Made(vnode_map(0, *draw(OWNERS)), vnode_map(1, *draw(OWNERS)), [], draw(st.sampled_from([1, 99])))
+    events = made.events
+    announced = RescaleAnnounced(
+        before=made.before, after=made.after, old=tuple(range(WORKERS)), new=tuple(range(WORKERS))
+    )
     if draw(st.integers(0, 4)):
         events.append(announced)
-        for vnode, (old, new) in before.diff(after).items():
+        for vnode, (old, new) in made.before.diff(made.after).items():
             if old != ME and draw(st.booleans()):
                 events.append(received(old, Done(version=V1, vnode=vnode)))
                 opened = [WorkerId(w) for w in range(WORKERS) if w != old and new == ME and draw(st.booleans())]
                 events += [received(old, RelayedMark(version=V1, vnode=vnode, origin=origin)) for origin in opened]
-        known = [hash_in(vnode, number, VNODES) for vnode in range(VNODES) for number in (0, 1)]
-        events += _given(draw(st.integers(0, 12)), before, after, known)
-    return before, after, events
+        events += _given(draw(st.integers(0, 12)), made.machine())
+    return made
 
 
-def _given(steps: int, before: VnodeMap, after: VnodeMap, known: Sequence[int]) -> list[Event]:
+def _given(steps: int, machine: Distributor) -> Iterator[Event]:
     """So many events of the giving side: keys 0 and 1 of each slice have state, one moves at a time."""
-    events: list[Event] = []
-    for vnode, (old, _) in before.diff(after).items():
-        if old == ME:
-            keys = np.array([hash64 for hash64 in known if hash64 * VNODES >> 64 == vnode], np.uint64)
-            events.append(Interrogated(keys=keys))
-            for number in range(2):
-                events += [CollectAsked(keys_max=1), Collected(keys=keys[number : number + 1], state=None)]
-    return events[:steps]
+    for _ in range(steps):
+        match machine.phase:
+            case Interrogating(slices=slices):
+                keys = [hash_in(slices[-1], number, VNODES) for number in (0, 1)]
+                event: Event = Interrogated(keys=np.array(keys, np.uint64))
+            case Collecting(hold=hold) if len(hold):
+                event = Collected(keys=hold, state=None)
+            case Collecting():
+                event = CollectAsked(keys_max=1)
+            case _:
+                return
+        machine.step(event)
+        yield event
 
 
 def held_and_parked(machine: Distributor) -> list[int]:
@@ -64,17 +85,9 @@ def places(machine: Distributor, actions: Sequence[Action]) -> dict[str, list[in
     return {**where(actions), "wait": held_and_parked(machine)}
 
 
-def alive(before: VnodeMap, events: list[Event]) -> Distributor:
-    """The machine after the events."""
-    return distributor(0, before, *events)
-
-
 @given(machines(), st.lists(HASHES, min_size=1, max_size=12))
-def test_a_batch_goes_where_its_rows_would_go_one_by_one(
-    made: tuple[VnodeMap, VnodeMap, list[Event]], hashes: list[int]
-) -> None:
-    before, _, events = made
-    together, apart = alive(before, events), alive(before, events)
+def test_a_batch_goes_where_its_rows_would_go_one_by_one(made: Made, hashes: list[int]) -> None:
+    together, apart = made.machine(), made.machine()
     whole = places(together, together.step(RowsArrived(rows=batch(hashes))))
     actions: list[Action] = []
     for row, hash64 in enumerate(hashes):
@@ -86,23 +99,21 @@ def test_a_batch_goes_where_its_rows_would_go_one_by_one(
 
 
 @given(machines(), st.lists(HASHES, min_size=1, max_size=12), st.integers(1, WORKERS - 1))
-def test_rows_of_a_peer_that_has_started_go_to_exactly_one_place(
-    made: tuple[VnodeMap, VnodeMap, list[Event]], hashes: list[int], sender: int
-) -> None:
-    before, after, events = made
-    for_me = [hash64 for hash64 in hashes if ME in (_owner(before, hash64), _owner(after, hash64))]
-    machine = alive(before, events)
+def test_rows_of_a_peer_that_has_started_go_to_exactly_one_place(made: Made, hashes: list[int], sender: int) -> None:
+    for_me = [hash64 for hash64 in hashes if ME in (_owner(made.before, hash64), _owner(made.after, hash64))]
+    machine = made.machine()
     result = places(machine, machine.step(received(sender, RowsSent(version=V1, rows=batch(for_me)))))
     assert sorted(row for rows in result.values() for row in rows) == list(range(len(for_me)))
 
 
 @given(machines())
-def test_only_slices_of_this_worker_are_interrogated(made: tuple[VnodeMap, VnodeMap, list[Event]]) -> None:
-    before, after, events = made
-    machine = distributor(0, before)
-    asked = [action.vnodes for event in events for action in machine.step(event) if isinstance(action, Interrogate)]
-    mine = [vnode for vnode, (old, _) in before.diff(after).items() if old == ME]
-    assert asked == [(vnode,) for vnode in mine[: len(asked)]]
+def test_only_slices_of_this_worker_are_interrogated_and_each_once(made: Made) -> None:
+    machine = distributor(0, made.before, together=made.together)
+    actions = [action for event in made.events for action in machine.step(event)]
+    asked = [vnode for action in actions if isinstance(action, Interrogate) for vnode in action.vnodes]
+    mine = [vnode for vnode, (old, _) in made.before.diff(made.after).items() if old == ME]
+    assert asked == mine[: len(asked)] if made.together == 1 else set(asked) <= set(mine)
+    assert len(set(asked)) == len(asked)
     assert isinstance(machine.phase, Interrogating | Collecting) <= bool(mine)
 
 

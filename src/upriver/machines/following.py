@@ -275,7 +275,7 @@ def started(event: Assign, build_region: BuildRegion, rules: Rules, memory_budge
     for plan in event.plans:
         for region in plan.spread:
             vnode_map = event.maps[region.name]
-            migrator = make(event.worker, vnode_map)
+            migrator = make(event.worker, vnode_map, None)
             state = empty_state(plan, region, build_region, rules, event.start_at)
             share = shares[region.name] = Share(region.name, state, migrator, len(vnode_map.owners), rules)
             if event.chain is not None and share.partial is None:

@@ -29,16 +29,16 @@ LOADS_OUT_MAX = 1
 carry so many, and no longer."""
 
 
-def can_move(phase: Following) -> bool:
-    """Whether ``TimeToMove`` would move a key."""
-    free = phase.pause is None and phase.loads_out < LOADS_OUT_MAX
-    return free and any(share.can_give for share in phase.shares.values())
+def next_to_move(phase: Following) -> str | None:
+    """The region of which ``TimeToMove`` would move keys, the first that has some to give; ``None`` if none would."""
+    if phase.pause is not None or phase.loads_out >= LOADS_OUT_MAX:
+        return None
+    return next((name for name, share in phase.shares.items() if share.can_give), None)
 
 
 def time_to_move(phase: Following, event: TimeToMove) -> None:
-    """The first region that has keys to give gives some."""
-    if can_move(phase):
-        region = next(name for name, share in phase.shares.items() if share.can_give)
+    region = next_to_move(phase)
+    if region is not None:
         carry_out(phase, region, phase.shares[region].give(event.keys_max))
         tell_progress(phase, region)
 
@@ -54,7 +54,7 @@ def meet(phase: Following, event: Meet) -> None:
     phase.left -= event.peers.keys()
     phase.given = phase.taken = 0
     for share in phase.shares.values():
-        share.begin(event.strategy, phase.me)
+        share.begin(event.strategy, phase.me, event.keys_max)
     phase.told.clear()
     phase.actions.append(MeetPeers(meet=event))
 

@@ -97,10 +97,10 @@ class Share:
         """Whether ``give`` would move a key."""
         return self.migrator.can_collect
 
-    def begin(self, strategy: Strategy, me: WorkerId) -> None:
-        """Go by this strategy from now on. Nothing moves at this time."""
+    def begin(self, strategy: Strategy, me: WorkerId, keys_max: int | None) -> None:
+        """Go by this strategy from now on. Nothing moves at this time. keys_max: as in ``Meet``."""
         by = strategy if self.cone is None else Strategy.LAZY  # whatever the others go by: a cone's state never travels
-        self.migrator = MIGRATORS[by](me, self.migrator.phase.map)
+        self.migrator = MIGRATORS[by](me, self.migrator.phase.map, keys_max)
         self.leaves_keys = self.partial is not None and by is Strategy.LAZY
         self.travelled = Travelled()
 

@@ -11,6 +11,7 @@ from upriver.ids import VnodeId, WorkerId
 from upriver.migration import redistribute_phases as redistribute
 from upriver.migration.actions import Action
 from upriver.migration.events import Event
+from upriver.migration.giving import TOGETHER_KEYS
 from upriver.migration.icadd import Distributor
 from upriver.migration.phases import Collecting, Fate, Interrogating, Settling
 from upriver.migration.redistribute import Redistributor
@@ -54,10 +55,20 @@ class Migrator(Protocol):
         ...
 
 
-MakeMigrator = Callable[[WorkerId, VnodeMap], Migrator]
+MakeMigrator = Callable[[WorkerId, VnodeMap, int | None], Migrator]
+"""Of who it is, the map of now, and how many keys are to be moved at a time, if the user has said so."""
+
+
+def _icadd(me: WorkerId, map: VnodeMap, keys_max: int | None) -> Distributor:
+    return Distributor(me, map, together=TOGETHER_KEYS if keys_max is None else keys_max)
+
+
+def _redistribute(me: WorkerId, map: VnodeMap, keys_max: int | None) -> Redistributor:
+    return Redistributor(me, map)
+
 
 MIGRATORS: Mapping[Strategy, MakeMigrator] = MappingProxyType(
-    {Strategy.ICADD: Distributor, Strategy.LAZY: Distributor, Strategy.REDISTRIBUTE: Redistributor}
+    {Strategy.ICADD: _icadd, Strategy.LAZY: _icadd, Strategy.REDISTRIBUTE: _redistribute}
 )
 """Of the strategies by which keys move live."""
 
@@ -66,7 +77,7 @@ def left_to_give(phase: object) -> tuple[int, int]:
     """Keys that are known to move, and vnodes of which nobody has asked yet which keys they have."""
     match phase:
         case Interrogating():
-            return 0, 1 + len(phase.remaining)
+            return len(phase.found), 1 + len(phase.remaining)
         case Collecting():
             return len(phase.whitelist) + len(phase.hold), len(phase.remaining)
         case redistribute.Interrogating(migration=migration):

@@ -66,11 +66,11 @@ from upriver.machines.messages import (
     TakeSnapshot,
 )
 from upriver.machines.moving import (
-    can_move,
     close_input,
     go_on,
     hold_still,
     meet,
+    next_to_move,
     ordered,
     peer_lost,
     peer_said,
@@ -131,9 +131,14 @@ class WorkerMachine:
         self.phase: Unassigned | Following | Retired = Unassigned()
 
     @property
+    def next_to_move(self) -> str | None:
+        """The region of which ``TimeToMove`` would move keys; ``None`` if none would."""
+        return next_to_move(self.phase) if isinstance(self.phase, Following) else None
+
+    @property
     def can_move(self) -> bool:
         """Whether ``TimeToMove`` would move a key."""
-        return isinstance(self.phase, Following) and can_move(self.phase)
+        return self.next_to_move is not None
 
     @property
     def can_copy(self) -> bool:

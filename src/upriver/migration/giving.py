@@ -1,4 +1,7 @@
-"""The old owner's part: start of a rescale, then Interrogate, Collect, Acquire, Drop, Done, slice by slice."""
+"""The old owner's part: start of a rescale, then Interrogate, Collect, Acquire, Drop, Done, slice by slice.
+
+Slices of few keys that go to one worker are given together: a step costs something however few its keys are.
+"""
 
 from dataclasses import replace
 
@@ -13,6 +16,13 @@ from upriver.migration.phases import Collecting, Early, Fate, Interrogating, Mig
 from upriver.migration.routing import open_slice
 from upriver.migration.turn import Turn
 from upriver.state.keysets import NO_KEYS, key_set
+
+TOGETHER_KEYS = 256
+"""Slices of one new owner are given together until they have so many keys, unless the user has said how many keys
+are to be moved at a time. More would be moved in several steps anyway, and rows of those that have moved are relayed
+until the last has."""
+TOGETHER_MAX = 16
+"""Slices that are given together: to ask the operators about each costs something too."""
 
 
 def announced(turn: Turn, phase: Normal, event: RescaleAnnounced) -> Started:
@@ -50,24 +60,35 @@ def _next_slice(turn: Turn, migration: Migration, remaining: tuple[VnodeId, ...]
     if not remaining:
         return Settling(migration=migration)
     turn.say(Interrogate(vnodes=remaining[:1]))
-    return Interrogating(migration=migration, slice=remaining[0], remaining=remaining[1:])
+    return Interrogating(migration=migration, slices=remaining[:1], remaining=remaining[1:])
 
 
 def interrogated(turn: Turn, phase: Interrogating, event: Interrogated) -> Started:
-    """The slice's whitelist is complete: what the operators know, and what passed since they were asked (M4)."""
+    """The slices' whitelist is complete: what the operators know, and what passed since they were asked (M4)."""
     if phase.aborted:
-        return _keep(turn, phase.migration, (phase.slice,))
+        return _keep(turn, phase.migration, phase.slices)
     recorded = phase.recorded if turn.rules.m4_whitelist_what_passes else ()
+    whitelist = key_set(phase.found, event.keys, *recorded)
+    another = _another_slice(phase) if 0 < len(whitelist) < turn.together else None
+    if another is not None:
+        turn.say(Interrogate(vnodes=(another,)))
+        remaining = tuple(vnode for vnode in phase.remaining if vnode != another)
+        return replace(phase, slices=(*phase.slices, another), remaining=remaining, found=whitelist, recorded=())
     collecting = Collecting(
-        migration=phase.migration,
-        slice=phase.slice,
-        remaining=phase.remaining,
-        whitelist=key_set(event.keys, *recorded),
+        migration=phase.migration, slices=phase.slices, remaining=phase.remaining, whitelist=whitelist
     )
-    if len(collecting.whitelist):
+    if len(whitelist):
         return collecting
     _say_done(turn, collecting)
-    return _past_slice(turn, collecting)
+    return _past_slices(turn, collecting)
+
+
+def _another_slice(phase: Interrogating) -> VnodeId | None:
+    """One that may be given together with those that were asked about."""
+    if len(phase.slices) == TOGETHER_MAX:
+        return None
+    owners = phase.migration.rescale.after.owners
+    return next((vnode for vnode in phase.remaining if owners[vnode] == owners[phase.slices[0]]), None)
 
 
 def collect(turn: Turn, phase: Collecting, event: CollectAsked) -> Collecting:
@@ -82,21 +103,21 @@ def collect(turn: Turn, phase: Collecting, event: CollectAsked) -> Collecting:
 
 
 def collected(turn: Turn, phase: Collecting, event: Collected) -> Started:
-    """The keys on hold go to B, their rows behind them (H1); when none are left the slice is Done (H2)."""
+    """The keys on hold go to B, their rows behind them (H1); when none are left the slices are Done (H2)."""
     if not np.array_equal(event.keys, phase.hold):
         raise ProtocolError(f"worker {turn.me} holds {phase.hold}, but was given the state of {event.keys}")
     version = phase.migration.version
     state: list[Message] = [Acquire(version=version, keys=event.keys, state=event.state)]
     held: list[Message] = [RowsSent(version=version, rows=rows) for rows in phase.held]
     for message in state + held if turn.rules.h1_state_before_held_rows else held + state:
-        turn.send(phase.migration.rescale.after.owners[phase.slice], message)
+        turn.send(phase.migration.rescale.after.owners[phase.slices[0]], message)
     turn.say(Drop(keys=event.keys))
     phase = replace(phase, hold=NO_KEYS, held=())
     if len(phase.whitelist):
         return phase
     if turn.rules.h2_done_when_both_empty:
         _say_done(turn, phase)
-    return _past_slice(turn, phase)
+    return _past_slices(turn, phase)
 
 
 def abort(turn: Turn, phase: Started, event: AbortAsked) -> Started:
@@ -106,7 +127,7 @@ def abort(turn: Turn, phase: Started, event: AbortAsked) -> Started:
     if isinstance(phase, Settling):
         return phase
     if isinstance(phase, Collecting) and not phase.begun:
-        return _keep(turn, phase.migration, (phase.slice, *phase.remaining))
+        return _keep(turn, phase.migration, (*phase.slices, *phase.remaining))
     migration = _keep(turn, phase.migration, phase.remaining).migration
     if isinstance(phase, Interrogating):  # the answer is on its way, and must not be taken for a later one's
         return replace(phase, migration=migration, remaining=(), aborted=True)
@@ -114,11 +135,12 @@ def abort(turn: Turn, phase: Started, event: AbortAsked) -> Started:
 
 
 def _say_done(turn: Turn, phase: Collecting) -> None:
-    _broadcast(turn, phase.migration, Done(version=phase.migration.version, vnode=phase.slice))
+    for vnode in phase.slices:
+        _broadcast(turn, phase.migration, Done(version=phase.migration.version, vnode=vnode))
 
 
-def _past_slice(turn: Turn, phase: Collecting) -> Started:
-    return _next_slice(turn, phase.migration.decided((phase.slice,), Fate.DONE), phase.remaining)
+def _past_slices(turn: Turn, phase: Collecting) -> Started:
+    return _next_slice(turn, phase.migration.decided(phase.slices, Fate.DONE), phase.remaining)
 
 
 def _keep(turn: Turn, migration: Migration, vnodes: tuple[VnodeId, ...]) -> Settling:

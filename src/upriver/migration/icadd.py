@@ -1,10 +1,11 @@
 """The ICADD machine: moves the keys of one region on one worker while its rows flow (document 000, mended).
 
 Theory of operation. A rescale moves slices, vnodes whose owner changes, from their old owner A to their new owner B.
-A interrogates its operators for a slice's keys, collects the keys a few at a time, sends each with its held rows to
-B, drops it, and says Done of the slice to everybody. Until then everybody sends the slice's rows to A, which takes,
-holds or relays each: so there is one place where a key's rows are put in order. On Done each origin sends A a last
-Mark and goes straight to B; A relays the Mark, and B parks the origin's straight rows until it came.
+A interrogates its operators for a slice's keys (or those of several slices, if they are few), collects the keys a few
+at a time, sends each with its held rows to B, drops it, and says Done of the slice to everybody. Until then everybody
+sends the slice's rows to A, which takes, holds or relays each: so there is one place where a key's rows are put in
+order. On Done each origin sends A a last Mark and goes straight to B; A relays the Mark, and B parks the origin's
+straight rows until it came.
 
 Phases: :mod:`upriver.migration.phases`. Rules: ``docs/design/icadd.md``. Nothing here waits for all workers;
 :mod:`upriver.migration.coordinator` only sees to it that one rescale is over before the next begins.
@@ -27,7 +28,7 @@ from upriver.migration.events import (
     RescaleAnnounced,
     RowsArrived,
 )
-from upriver.migration.giving import abort, announced, collect, collected, interrogated
+from upriver.migration.giving import TOGETHER_KEYS, abort, announced, collect, collected, interrogated
 from upriver.migration.messages import Acquire, Bye, Done, Kept, Mark, RelayedMark, RowsSent
 from upriver.migration.phases import Collecting, Interrogating, Left, Normal, Phase, Settling, Started
 from upriver.migration.routing import route_own_normally, route_received_normally, route_started
@@ -50,10 +51,15 @@ from upriver.vnodes import VnodeMap
 class Distributor:
     """One worker's distributor of one region. ``step`` is the only way to change it; ``phase`` is a value."""
 
-    def __init__(self, me: WorkerId, map: VnodeMap, rules: MendedRules = ALL_RULES) -> None:
-        """map: what the worker's peers route by; for a joining worker too, though it owns nothing there (M5)."""
+    def __init__(
+        self, me: WorkerId, map: VnodeMap, rules: MendedRules = ALL_RULES, together: int = TOGETHER_KEYS
+    ) -> None:
+        """map: what the worker's peers route by; for a joining worker too, though it owns nothing there (M5).
+
+        together: slices that go to one worker are given together until they have so many keys; 1: one by one."""
         self.me = me
         self.rules = rules
+        self.together = together
         self.phase: Phase = Normal(map=map)
 
     def step(self, event: Event) -> tuple[Action, ...]:
@@ -65,7 +71,7 @@ class Distributor:
             raise IllegalEvent(f"worker {self.me} is {type(self.phase).__name__}: no place for {type(what).__name__}")
         if isinstance(event, Received):
             self._check_version(event)
-        turn = Turn(self.me, self.rules)
+        turn = Turn(self.me, self.rules, self.together)
         self.phase = settle_if_over(turn, handler(turn, self.phase, event))
         return tuple(turn.actions)
 

@@ -97,30 +97,32 @@ class Normal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interrogating:
-    """The operators were asked which keys of ``slice`` have state.
+    """The operators were asked which keys of the last of ``slices`` have state.
 
-    recorded: the hash64 of rows of the slice passed down meanwhile. remaining: slices not begun, in order.
-    aborted: the slice is to be kept once the operators have answered.
+    slices: to be given together, all from here to one worker. found: keys of those before the last. recorded: the
+    hash64 of rows of any of them passed down since the first was asked about. remaining: slices not begun, in order.
+    aborted: the slices are to be kept once the operators have answered.
     """
 
     migration: Migration
-    slice: VnodeId
+    slices: tuple[VnodeId, ...]
     remaining: tuple[VnodeId, ...]
+    found: Hashes = field(default_factory=lambda: NO_KEYS)
     recorded: tuple[Hashes, ...] = ()
     aborted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collecting:
-    """The keys of ``slice`` move to its new owner.
+    """The keys of ``slices`` move to their new owner.
 
     whitelist: keys whose state is here. hold: keys whose state is being collected; ``held``: their rows, in order.
-    A key of the slice in neither has its state at the new owner, or nowhere. begun: a key
-    was collected, or a row relayed: the new owner has state, and the slice cannot be kept (H4).
+    A key of the slices in neither has its state at the new owner, or nowhere. begun: a key
+    was collected, or a row relayed: the new owner has state, and the slices cannot be kept (H4).
     """
 
     migration: Migration
-    slice: VnodeId
+    slices: tuple[VnodeId, ...]
     remaining: tuple[VnodeId, ...]
     whitelist: Hashes
     hold: Hashes = field(default_factory=lambda: NO_KEYS)

@@ -4,6 +4,7 @@ Each function sorts the rows of one batch; masks of one batch never overlap, and
 a row's old and new owner.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -89,19 +90,19 @@ def _places(migration: Migration, rows: Rows) -> _Places:
 def _route_mine(turn: Turn, phase: StartedPhase, rows: Rows, places: _Places, mine: Mask) -> StartedPhase:
     """A = me: whoever sent them, this is where the rows of a key are put in order.
 
-    I1.1: in the slice being interrogated: whitelist, down. C1.1: whitelisted: down. C1.2: on hold: held.
+    I1.1: in the slices being interrogated: whitelist, down. C1.1: whitelisted: down. C1.2: on hold: held.
     I1.2: not moving, or not begun: down. C2: of a slice begun or done, and neither whitelisted nor on hold: to B.
     """
     moving = mine & places.moving
     gone = moving & places.done
     if isinstance(phase, Interrogating):
-        asked = moving & (places.vnodes == phase.slice)
+        asked = moving & _are_of(phase.slices, places.vnodes)
         turn.pass_down(rows, mine & ~gone & ~asked, Rule.I1_2)
         turn.pass_down(rows, asked, Rule.I1_1)
         if asked.any():
             phase = replace(phase, recorded=(*phase.recorded, rows.hash64[asked]))
     elif isinstance(phase, Collecting):
-        current = moving & (places.vnodes == phase.slice)
+        current = moving & _are_of(phase.slices, places.vnodes)
         turn.pass_down(rows, mine & ~gone & ~current, Rule.I1_2)
         whitelisted = current & contains(phase.whitelist, rows.hash64)
         turn.pass_down(rows, whitelisted, Rule.C1_1)
@@ -115,6 +116,13 @@ def _route_mine(turn: Turn, phase: StartedPhase, rows: Rows, places: _Places, mi
         turn.pass_down(rows, mine & ~gone, Rule.I1_2)
     turn.send_rows(phase.migration.version, rows, gone, places.new)
     return phase
+
+
+def _are_of(slices: Sequence[VnodeId], vnodes: VnodeArray) -> Mask:
+    found: Mask = vnodes == slices[0]
+    for vnode in slices[1:]:
+        found |= vnodes == vnode
+    return found
 
 
 def _route_others_own(turn: Turn, migration: Migration, rows: Rows, places: _Places, mine: Mask) -> Mask:

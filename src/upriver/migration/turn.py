@@ -18,10 +18,11 @@ Workers = npt.NDArray[np.integer[Any]]
 
 @dataclass(slots=True)
 class Turn:
-    """``me`` acts by ``rules``; ``actions`` come out in order."""
+    """``me`` acts by ``rules``; ``actions`` come out in order. together: keys for which slices are given together."""
 
     me: WorkerId
     rules: MendedRules = ALL_RULES
+    together: int = 1
     actions: list[Action] = field(default_factory=list)
 
     def say(self, action: Action) -> None:

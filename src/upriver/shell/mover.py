@@ -25,7 +25,9 @@ class Mover:
     def __init__(self, budget_s: float) -> None:
         """budget_s: seconds that one step may take."""
         self._budget_s = budget_s
-        self._pace = Pace(budget_s)
+        self._keys_max: int | None = None
+        self._paces: dict[str, Pace] = {}
+        """By region: what a key costs depends on what is kept of it."""
         self._rests_until = 0.0
         self._busy_until = 0.0
         self._step_began = 0.0
@@ -49,7 +51,7 @@ class Mover:
 
     def begin(self, keys_max: int | None) -> None:
         """Another rescale. keys_max: keys at a time, if the user has said so."""
-        self._pace = Pace(self._budget_s, keys_max)
+        self._keys_max, self._paces = keys_max, {}
         self.stall_s = self.hold_s = 0.0
         self._hold_began = self._load_began = None
 
@@ -64,10 +66,12 @@ class Mover:
         self.hold_s, self._anew_since = time.perf_counter() - self._anew_since, None
         return True
 
-    @property
-    def keys(self) -> int:
-        """To be moved in the next step."""
-        return self._pace.keys
+    def keys(self, region: str) -> int:
+        """Of this region, to be moved in the next step if it moves some of these."""
+        return self._pace(region).keys
+
+    def _pace(self, region: str) -> Pace:
+        return self._paces.setdefault(region, Pace(self._budget_s, self._keys_max))
 
     @property
     def gives(self) -> bool:
@@ -103,11 +107,11 @@ class Mover:
         match envelope.content:
             case ForRegion(message=Acquire()):
                 self._has_worked()
-            case Installed(seconds=seconds) if self._load_began is not None:
+            case Installed(region=region, seconds=seconds) if self._load_began is not None:
                 self.hold_s = max(self.hold_s, time.perf_counter() - self._load_began)
                 self._load_began = None
                 # Both ends have a loop that others wait for: the slower one sets the pace.
-                self._pace.took(self._load_keys, max(self._load_s, seconds))
+                self._pace(region).took(self._load_keys, max(self._load_s, seconds))
 
     def resumed(self) -> None:
         """The step under way has taken slices over, or given them up: meanwhile their keys were out of service."""

@@ -222,8 +222,9 @@ class WorkerLoop:
                 if self._reading.is_on and not self._stopped:
                     self._step(self._reading.next())
                     self._answer_first()
-                if self._machine.can_move and not self._mover.rest_s():
-                    self._take(TimeToMove(keys_max=self._mover.keys))
+                region = self._machine.next_to_move
+                if region is not None and not self._mover.rest_s():
+                    self._take(TimeToMove(keys_max=self._mover.keys(region)))
                     self._answer_first()
                 self._chores.do()
                 peers.flush()

@@ -7,6 +7,7 @@ from typing import Any
 
 from upriver.ids import VnodeId, WorkerId
 from upriver.migration.coordinator import RegionId, RescaleAsked, Ticket
+from upriver.migration.giving import TOGETHER_KEYS
 from upriver.sim.icadd_node import Kind, Violation
 from upriver.sim.icadd_rows import Item, Key
 from upriver.sim.icadd_scenario import Rulebook, Scenario, mended, published
@@ -115,7 +116,8 @@ def _told(seed: int, scenario: Scenario, rulebook: Rulebook, steps: list[Step], 
 
 
 def random_scenario(seed: int, workers: int | None = None, *, aborts: bool = True) -> Scenario:
-    """Up to 5 workers go up, down, both at once, or only swap vnodes; 1 to 3 regions; one or two rescales.
+    """Up to 5 workers go up, down, both at once, or only swap vnodes; 1 to 3 regions; one or two rescales; slices one
+    by one or together.
 
     workers: at the start; drawn, unless given. aborts: whether some of the rescales are given up.
     """
@@ -141,6 +143,7 @@ def random_scenario(seed: int, workers: int | None = None, *, aborts: bool = Tru
         inputs={(worker, region): _items(lots, worker, keys) for worker in everybody for region in regions},
         prior={region: tuple(sorted({key for key in keys if lots.random() < 0.7})) for region in regions},
         keys_max=lots.randint(1, 3),
+        together=random.Random(f"together {seed}").choice([1, 2, TOGETHER_KEYS]),
         asked_at_once=lots.random() < 0.5,
         slow_operators=lots.random() < 0.4,
         aborts=aborts and lots.random() < 0.25,

@@ -75,6 +75,8 @@ CROSS = case("cross", old=[0, 1], new=[0, 1], owners=[0, 1], moves={0: 1, 1: 0},
 """Two keys change places."""
 TWO_SLICES = case("two slices", old=[0, 1], new=[0, 1], owners=[0, 0], moves={0: 1, 1: 1}, rows={0: "b", 1: "ab"})
 """Two slices of one owner move: one may be done while the other is collected."""
+TOGETHER = replace(TWO_SLICES, name="together", together=3)
+"""The same, given together: the keys of either are moved one by one."""
 TWO_KEYS = case(
     "two keys",
     old=[0, 1],
@@ -113,6 +115,8 @@ TWICE = replace(
 """A second rescale is asked for at any time during or after the first."""
 ABORT = case("abort", old=[0, 1], new=[0, 1], owners=[0, 0], moves={0: 1, 1: 1}, rows={1: "ab"}, aborts=True)
 """Two slices, and the coordinator may abort at any time."""
+ABORT_TOGETHER = replace(ABORT, name="abort together", together=3)
+"""The same, given together."""
 ABORT_NEW_KEY = case(
     "abort new key",
     old=[0, 1],
@@ -156,6 +160,7 @@ SMALL_CASES = (
     DOWN,
     CROSS,
     TWO_SLICES,
+    TOGETHER,
     TWO_KEYS,
     NEW_KEY,
     BOUNCED,
@@ -168,6 +173,7 @@ SMALL_CASES = (
     SWAP,
     TWICE,
     ABORT,
+    ABORT_TOGETHER,
     ABORT_NEW_KEY,
     ABORT_JOIN,
     ABORT_LEAVE,

@@ -42,7 +42,7 @@ class JoinWorld:
         order = RescaleAnnounced(before=before, after=after, old=(OLD, NEW), new=(OLD, NEW))
         rows = (Item(KEY, WorkerId(10), 1), Item(KEY, WorkerId(11), 1))  # the inputs are told apart as origins
         served = [rows] if distributors == 1 else [rows[:1], rows[1:]]
-        self.inputs = [_Input(rulebook.machine(OLD, before), order, mine) for mine in served]
+        self.inputs = [_Input(rulebook.machine(OLD, before, 1), order, mine) for mine in served]
         self.sealed = False
 
     def copy(self) -> "JoinWorld":

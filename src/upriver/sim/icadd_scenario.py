@@ -58,12 +58,13 @@ class OneOperator:
 class Rulebook:
     """Which rules a world runs by.
 
+    machine: of who it is, the map, and for how many keys slices are given together.
     joiner_knows_old_map: else it starts from the new one, which is fault R5. waiting_rows_in_flight: see M10.
     loses_done_to_the_gone: a Done that reaches a worker which has left does no harm. aborts: rescales can be given up.
     operators: how those of every region answer.
     """
 
-    machine: Callable[[WorkerId, VnodeMap], Machine]
+    machine: Callable[[WorkerId, VnodeMap, int], Machine]
     coordinator: MendedRules
     joiner_knows_old_map: bool
     waiting_rows_in_flight: bool
@@ -75,7 +76,7 @@ class Rulebook:
 def mended(rules: MendedRules = ALL_RULES) -> Rulebook:
     """What ships; a rule switched off shows what it is for."""
     return Rulebook(
-        machine=lambda worker, map: Distributor(worker, map, rules),
+        machine=lambda worker, map, together: Distributor(worker, map, rules, together),
         coordinator=rules,
         joiner_knows_old_map=rules.m5_joiner_knows_old_map,
         waiting_rows_in_flight=rules.m10_waiting_rows_in_flight,
@@ -87,7 +88,7 @@ def mended(rules: MendedRules = ALL_RULES) -> Rulebook:
 def published(rules: PublishedRules = AS_WRITTEN, *, joiner_knows_old_map: bool = True) -> Rulebook:
     """The document's rules; it does not say what a joining worker knows."""
     return Rulebook(
-        machine=lambda worker, map: PublishedDistributor(worker, map, rules),
+        machine=lambda worker, map, together: PublishedDistributor(worker, map, rules),
         coordinator=ALL_RULES,
         joiner_knows_old_map=joiner_knows_old_map,
         waiting_rows_in_flight=False,
@@ -105,7 +106,8 @@ class Scenario:
 
     workers, maps: at the start, per region. requests: rescales to ask for, in order; asked_at_once: the first when
     the world begins, so that no step is spent on it. inputs: rows of each worker's own upstream, per region.
-    prior: keys that have state at the start, per region. keys_max: of one Collect. slow_operators: rows and orders
+    prior: keys that have state at the start, per region. keys_max: of one Collect. together: keys for which slices
+    are given together. slow_operators: rows and orders
     wait in a queue before the operators. aborts: the coordinator may give one rescale up, at any time. snapshot:
     barriers cut one through the rows once all have settled.
     """
@@ -117,6 +119,7 @@ class Scenario:
     inputs: Inputs
     prior: dict[RegionId, tuple[int, ...]]
     keys_max: int = 1
+    together: int = 1
     asked_at_once: bool = True
     slow_operators: bool = False
     aborts: bool = False

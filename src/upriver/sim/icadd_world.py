@@ -94,7 +94,7 @@ class World:
     def _new_part(self, worker: WorkerId, region: RegionId, map: VnodeMap) -> Part:
         """Of a worker that comes up; the upstream of one that comes back goes on where it was."""
         back = self.parts.get((worker, region))
-        machine, operators = self.rulebook.machine(worker, map), self.rulebook.operators
+        machine, operators = self.rulebook.machine(worker, map, self.scenario.together), self.rulebook.operators
         return Part(machine, operators, position=0 if back is None else back.position)
 
     def copy(self) -> "World":
@@ -275,6 +275,8 @@ class World:
         machine = self.parts[step.worker, step.region].machine
         if machine.rows_waiting:
             self.happened |= {f"rows wait in {type(machine.phase).__name__}"}
+        if len(getattr(machine.phase, "slices", ())) > 1:
+            self.happened |= {"slices are given together"}
 
     def _carry_out(self, step: Step, action: Action) -> None:
         part = self.parts[step.worker, step.region]

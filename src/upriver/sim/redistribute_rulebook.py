@@ -69,7 +69,7 @@ def redistribute_rulebook(
     """Worlds of redistributors. two_operators: in every region; else one. aborts: rescales can be given up."""
     operators: Operators = TwoOperators(rules) if two_operators else OneOperator()
     return Rulebook(
-        machine=lambda worker, map: Redistributor(worker, map, rules),
+        machine=lambda worker, map, together: Redistributor(worker, map, rules),
         coordinator=ALL_RULES,
         joiner_knows_old_map=rules.d10_joiner_knows_old_map,
         waiting_rows_in_flight=rules.d9_waiting_rows_in_flight,

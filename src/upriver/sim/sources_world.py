@@ -17,6 +17,7 @@ from upriver.ids import VnodeId, WorkerId
 from upriver.migration.actions import Collect, Drop, Interrogate, PassDown, TakeState
 from upriver.migration.coordinator import RegionId, RescaleAsked, Ticket
 from upriver.migration.events import Collected, Interrogated
+from upriver.migration.giving import TOGETHER_KEYS
 from upriver.migration.phases import Left, Normal
 from upriver.migration.sources import (
     FILES,
@@ -97,7 +98,7 @@ class SourcesWorld(World):
         super().__init__(scenario, rulebook)
 
     def _new_part(self, worker: WorkerId, region: RegionId, map: VnodeMap) -> Part:
-        machine = self.rulebook.machine(worker, map)
+        machine = self.rulebook.machine(worker, map, self.scenario.together)
         return ReaderPart(machine, self.rulebook.operators, reader=self.scenario.new_reader())
 
     def possible(self) -> list[Step]:
@@ -313,6 +314,7 @@ def random_sources(seed: int, reader: Callable[..., Reader] = PartitionReader) -
         inputs={},
         prior={},
         keys_max=lots.randint(1, 3),
+        together=random.Random(f"together {seed}").choice([1, TOGETHER_KEYS]),
         asked_at_once=lots.random() < 0.5,
         slow_operators=lots.random() < 0.4,
         aborts=lots.random() < 0.2,
