@@ -1,27 +1,42 @@
 """How many keys to move at a time: document 001, "Speeding up Rescaling".
 
 Few keys at a time keep each key's wait short and the rescale long; many do the opposite. So the number follows from
-what the user cares about, the time that one step may take: it is what the last steps' speed makes of the budget.
+what the user cares about, the time that one step may take. A step takes some time however few its keys are, and some
+more for each key: both are estimated from the steps before, by a line through them.
 """
 
 from dataclasses import dataclass
 
-KEYS_FIRST = 64
+KEYS_FIRST = 16
 """Keys of the first step, of which nothing is known."""
-KEYS_MIN = 16
-"""Keys of one step, as long as steps stay within the budget: each has a cost of its own, and where that alone is more
-than what is aimed at, fewer and fewer keys would make steps no shorter, only more."""
 KEYS_MAX = 65_536
 """Keys of one step, however much time there is."""
 AIM_SHARE = 0.25
 """Of the budget: steps vary, and one that aims at less than all of it stays within."""
-BARE_TIMES = 2.0
-"""How many times what a step takes even with few keys another may take, within the budget: so half of its time is of
-use at least, however dear steps are here."""
+BARE_TIMES, WITHIN_SHARE = 1.5, 0.8
+"""How many times what a step takes without any key another may take, up to what share of the budget: so a third of its
+time is of use, however dear steps are here."""
+OVER_TIMES = 1.2
+"""How many times that it may take even beyond: where it is more than the budget by itself, fewer keys would make steps
+no shorter, only more."""
 GROWTH_MAX = 2.0
 """How many times more keys a step may have than the one before it."""
-MEMORY = 0.7
-"""How much the steps before count against the last one, as to speed."""
+LONG_TIMES = 2.0
+"""A step that takes so many times what was aimed at has half as many keys after it, whatever the steps before say."""
+SMALLER_EVERY = 4
+"""Of so many steps one has half as many keys: if all had the same, none could tell what a step takes without any."""
+MEMORY = 0.9
+"""How much the steps before count against the last one."""
+SPREAD_MIN = 1e-4
+"""How different steps must be for a line through them, as the variance of their keys in squares of the mean; with less,
+all of the time is put down to the keys."""
+KEY_SHARE_MIN = 0.02
+"""Of a mean step's time, that is at least put down to its keys."""
+
+
+def aimed_at(budget_s: float, aim_share: float, bare_s: float) -> float:
+    """Seconds that a step is to take where one without any key would take ``bare_s``."""
+    return max(aim_share * budget_s, min(BARE_TIMES * bare_s, WITHIN_SHARE * budget_s), OVER_TIMES * bare_s)
 
 
 @dataclass(slots=True)
@@ -35,32 +50,49 @@ class Pace:
     budget_s: float
     fixed: int | None = None
     aim_share: float = AIM_SHARE
-    _keys: int = KEYS_FIRST
-    _speed: float | None = None
-    """Keys per second."""
-    _bare_s: float = 0.0
-    """Seconds of a step of few keys; 0 if there was none."""
+    _wanted: float = KEYS_FIRST
+    _steps: int = 0
+    _weight: float = 0.0
+    _keys: float = 0.0
+    _seconds: float = 0.0
+    _keys_keys: float = 0.0
+    _keys_seconds: float = 0.0
+    """Sums over the steps, those long ago counting less: of one, of keys, of seconds, of keys times either."""
 
     @property
     def keys(self) -> int:
-        return self._keys if self.fixed is None else self.fixed
+        if self.fixed is not None:
+            return self.fixed
+        is_smaller = self._steps % SMALLER_EVERY == SMALLER_EVERY - 1
+        return max(1, int(self._wanted / 2 if is_smaller else self._wanted))
 
     def took(self, keys: int, seconds: float) -> None:
         """A step has moved so many keys in so much time."""
         if not keys:
             return
-        if keys <= KEYS_MIN:
-            self._bare_s = self._mean(self._bare_s, seconds)
-        speed = keys / max(seconds, 1e-9)
-        if self._speed is None or speed < self._speed:
-            self._speed = speed  # too slow counts at once
-        else:
-            self._speed = self._mean(self._speed, speed)
-        aim_s = max(self.aim_share * self.budget_s, min(BARE_TIMES * self._bare_s, self.budget_s))
-        least = KEYS_MIN if seconds <= self.budget_s else 1
-        wanted = max(least, self._speed * aim_s)
-        self._keys = int(min(wanted, GROWTH_MAX * self._keys, KEYS_MAX))
+        self._note(keys, seconds)
+        bare_s, key_s = self._line()
+        aim_s = aimed_at(self.budget_s, self.aim_share, bare_s)
+        wanted = (aim_s - bare_s) / key_s
+        if seconds > LONG_TIMES * aim_s:
+            wanted = min(wanted, keys / 2)
+        self._wanted = max(1.0, min(wanted, GROWTH_MAX * max(keys, self._wanted), KEYS_MAX))
 
-    @staticmethod
-    def _mean(so_far: float, last: float) -> float:
-        return MEMORY * so_far + (1 - MEMORY) * last if so_far else last
+    def _note(self, keys: int, seconds: float) -> None:
+        self._steps += 1
+        self._weight = MEMORY * self._weight + 1
+        self._keys = MEMORY * self._keys + keys
+        self._seconds = MEMORY * self._seconds + seconds
+        self._keys_keys = MEMORY * self._keys_keys + keys * keys
+        self._keys_seconds = MEMORY * self._keys_seconds + keys * seconds
+
+    def _line(self) -> tuple[float, float]:
+        """What a step takes without any key, and how much more for each, by least squares; neither below zero."""
+        keys, seconds = self._keys / self._weight, self._seconds / self._weight
+        most = max(seconds / keys, 1e-12)
+        variance = self._keys_keys / self._weight - keys * keys
+        if variance <= SPREAD_MIN * keys * keys:
+            return 0.0, most
+        slope = (self._keys_seconds / self._weight - keys * seconds) / variance
+        key_s = min(max(slope, KEY_SHARE_MIN * most), most)
+        return seconds - key_s * keys, key_s
