@@ -7,13 +7,15 @@ more for each key: both are estimated from the steps before, by a line through t
 
 from dataclasses import dataclass
 
-KEYS_FIRST = 16
-"""Keys of the first step, of which nothing is known."""
+KEYS_FIRST = 64
+"""Keys of the first step, of which nothing is known: enough to tell from those that follow what keys cost."""
+KEYS_MIN = 16
+"""Keys of one step, as long as steps take less than ``LONG_TIMES`` the budget."""
 KEYS_MAX = 65_536
 """Keys of one step, however much time there is."""
 AIM_SHARE = 0.25
 """Of the budget: steps vary, and one that aims at less than all of it stays within."""
-BARE_TIMES, WITHIN_SHARE = 1.5, 0.8
+BARE_TIMES, WITHIN_SHARE = 1.5, 0.9
 """How many times what a step takes without any key another may take, up to what share of the budget: so a third of its
 time is of use, however dear steps are here."""
 OVER_TIMES = 1.2
@@ -22,9 +24,10 @@ no shorter, only more."""
 GROWTH_MAX = 2.0
 """How many times more keys a step may have than the one before it."""
 LONG_TIMES = 2.0
-"""A step that takes so many times what was aimed at has half as many keys after it, whatever the steps before say."""
-SMALLER_EVERY = 4
-"""Of so many steps one has half as many keys: if all had the same, none could tell what a step takes without any."""
+"""After a step that takes so many times what was aimed at there are half as many keys, whatever steps before say."""
+SMALLER_EVERY, SMALLER_TIMES = 4, 4
+"""Of so many steps one has so many times fewer keys: if all had the same, none could tell what a step takes without
+any."""
 MEMORY = 0.9
 """How much the steps before count against the last one."""
 SPREAD_MIN = 1e-4
@@ -64,7 +67,7 @@ class Pace:
         if self.fixed is not None:
             return self.fixed
         is_smaller = self._steps % SMALLER_EVERY == SMALLER_EVERY - 1
-        return max(1, int(self._wanted / 2 if is_smaller else self._wanted))
+        return max(1, int(self._wanted / SMALLER_TIMES if is_smaller else self._wanted))
 
     def took(self, keys: int, seconds: float) -> None:
         """A step has moved so many keys in so much time."""
@@ -76,7 +79,8 @@ class Pace:
         wanted = (aim_s - bare_s) / key_s
         if seconds > LONG_TIMES * aim_s:
             wanted = min(wanted, keys / 2)
-        self._wanted = max(1.0, min(wanted, GROWTH_MAX * max(keys, self._wanted), KEYS_MAX))
+        least = KEYS_MIN if seconds < LONG_TIMES * self.budget_s else 1
+        self._wanted = max(1.0, min(max(wanted, least), GROWTH_MAX * max(keys, self._wanted), KEYS_MAX))
 
     def _note(self, keys: int, seconds: float) -> None:
         self._steps += 1

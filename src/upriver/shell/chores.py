@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from upriver.machines.worker import WorkerMachine
 from upriver.machines.worker_events import TimeToCopy, TimeToEvict, TimeToFeed
-from upriver.migration.pace import Pace
+from upriver.shell.slice_pace import SlicePace
 
 EVICTION_BUDGET_S = 0.002
 """Seconds that one slice of an eviction may take."""
@@ -27,9 +27,9 @@ class Chores:
         self._machine = machine
         self._step = step
         self._has_room = has_room
-        self._evictor = Pace(EVICTION_BUDGET_S, aim_share=EVICTION_AIM_SHARE)
-        self._copier = Pace(COPY_BUDGET_S)
-        self._feeder = Pace(COPY_BUDGET_S)
+        self._evictor = SlicePace(EVICTION_BUDGET_S, aim_share=EVICTION_AIM_SHARE)
+        self._copier = SlicePace(COPY_BUDGET_S)
+        self._feeder = SlicePace(COPY_BUDGET_S)
 
     @property
     def are_due(self) -> bool:
