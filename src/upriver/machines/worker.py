@@ -43,7 +43,7 @@ from upriver.machines.epochs import (
 from upriver.machines.feeding import can_feed, time_to_feed
 from upriver.machines.following import BuildRegion, Following, started
 from upriver.machines.keys import evict, keys_read, rows_fetched, time_to_evict, weigh
-from upriver.machines.lookups import given_up, lookup_asked, refuse_all
+from upriver.machines.lookups import answered_at_once, given_up, lookup_asked, refuse_all
 from upriver.machines.messages import (
     Assign,
     BeginStage,
@@ -166,6 +166,8 @@ class WorkerMachine:
         """Advance by one event. Raises IllegalEvent when the phase does not allow it, RowError for a bad row,
         BudgetExceeded."""
         match self.phase, event:
+            case (Following() as phase, LookupAsked()) if answer := answered_at_once(phase, event):
+                return [answer]
             case (Unassigned() | Following() as phase, Assign()):
                 return self._assigned(phase, event)
             case (Following() as phase, Resume()):

@@ -195,10 +195,16 @@ class WorkerLoop:
             return
         assert self._peers is not None  # the loop runs: only it gives the floor away
         try:
-            self._take(lookup)
-            self._peers.flush()
-            if self._has_work:
-                self._wake()
+            if self._failure is not None:
+                raise self._failure
+            actions = self._machine.step(lookup)
+            for action in actions:
+                self._carry_out(action)
+            self._mover.asked()
+            if len(actions) != 1 or not isinstance(actions[0], Answer):  # else there is no more to do than before
+                self._peers.flush()
+                if self._has_work:
+                    self._wake()
         except Exception as error:  # whatever it is, it is the worker's and not the asker's
             self.fail(error)
         finally:
