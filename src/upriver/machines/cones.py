@@ -1,6 +1,7 @@
 """A worker's cones: they read the lake by themselves, epoch by epoch and key by key; ``docs/design/partial.md``."""
 
 from upriver.machines.following import Following
+from upriver.machines.room import room_of
 from upriver.machines.worker_events import FetchRows
 from upriver.upquery.cone import Cone, Reads
 
@@ -13,7 +14,8 @@ def work_on_all(phase: Following) -> None:
 
 def work_on(phase: Following, view: str, cone: Cone) -> None:
     """Let a cone begin with the next thing that it has to do, unless it is at it."""
-    fetch(phase, view, cone.work(phase.applied if phase.reading is None else phase.reading.epoch))
+    epoch = phase.applied if phase.reading is None else phase.reading.epoch
+    fetch(phase, view, cone.work(epoch, room_of(phase, view)))
 
 
 def fetch(phase: Following, view: str, reads: Reads | None) -> None:

@@ -2,12 +2,13 @@
 
 import numpy as np
 
-from upriver.errors import BudgetExceeded, IllegalEvent, RowError
+from upriver.errors import IllegalEvent, RowError
 from upriver.machines.cones import fetch, work_on
 from upriver.machines.epochs import finish_epoch
-from upriver.machines.following import Evicting, Following, Stats
+from upriver.machines.following import Evicting, Following
 from upriver.machines.lookups import begin_upquery, refuse_those_of
 from upriver.machines.messages import Counted, Evict, Evicted
+from upriver.machines.room import is_over
 from upriver.machines.routes import ask_again
 from upriver.machines.worker_events import KeysRead, RowsFetched, TimeToEvict
 from upriver.upquery.cone import Cone
@@ -79,7 +80,7 @@ def _let_go(phase: Following, view: str, cone: Cone, keys_max: int) -> None:
     phase.evicted = cone.let_go(keys_max)
     if not cone.has_leftovers:
         stats = phase.stats_after(view)
-        phase.is_over_budget = phase.is_over_budget and _is_over(stats, phase.memory_budget)
+        phase.is_over_budget = phase.is_over_budget and is_over(stats, phase.memory_budget)
         phase.say(Counted(stats=stats))
         _end_evictions(phase)
 
@@ -109,34 +110,6 @@ def _evict_oldest(phase: Following, keys_max: int) -> None:
         waiting = [w.question.hash64 for w in phase.waiting if w.view == name]
         phase.evicted = partial[name].evict_oldest(keys_max, waiting)
         stats = phase.stats_after(name)
-    phase.is_over_budget = phase.evicted > 0 and _is_over(stats, phase.memory_budget)
+    phase.is_over_budget = phase.evicted > 0 and is_over(stats, phase.memory_budget)
     if not phase.is_over_budget:
         phase.say(Counted(stats=stats))
-
-
-def weigh(phase: Following) -> None:
-    """See whether memory is to be given back. Raises BudgetExceeded if what cannot be takes more than there is."""
-    if phase.memory_budget is not None:
-        stats = phase.last_stats
-        _check_full(phase, stats, phase.memory_budget)
-        phase.is_over_budget = _is_over(stats, phase.memory_budget)
-
-
-def _check_full(phase: Following, stats: Stats, budget: int) -> None:
-    """Regions that keep all keys can evict none: better to say so than to let the process die."""
-    full = {name: stats[name]["live_bytes"] for name, share in phase.shares.items() if share.partial is None}
-    if sum(full.values()) > budget:
-        takes = ", ".join(f"{name} {of_one:,}" for name, of_one in sorted(full.items(), key=lambda item: -item[1]))
-        raise BudgetExceeded(
-            f"worker {phase.me} keeps every key of these regions, and they take more bytes than"
-            f" memory_budget={budget:,}: {takes}. Give more memory or workers, or let views be partial"
-        )
-
-
-def _is_over(stats: Stats, budget: int | None) -> bool:
-    """Whether more is kept than should be. What was forgotten comes back in time, at the latest when there is as much
-    of it as of what is kept; so while less than half of the budget is in use, there is nothing to do but wait."""
-    if budget is None:
-        return False
-    is_over = sum(of_one["bytes"] for of_one in stats.values()) > budget
-    return is_over and sum(of_one["live_bytes"] for of_one in stats.values()) > budget // 2

@@ -11,6 +11,7 @@ from upriver.ids import Epoch
 from upriver.machines.cones import work_on
 from upriver.machines.following import Asked, Following, Waiting
 from upriver.machines.peers import Hot, Question, QuestionAnswered, QuestionRefused
+from upriver.machines.room import room_of
 from upriver.machines.worker_events import Answer, LookupAsked, LookupGivenUp, ReadKeys, Refuse
 from upriver.upquery.partial_region import PartialRegion
 from upriver.vnodes import vnodes_of
@@ -20,7 +21,7 @@ LOOKUPS_WAITING_MAX = 10_000
 
 
 def answered_at_once(phase: Following, event: LookupAsked) -> Answer | None:
-    """What a lookup comes to whose keys are all kept here, and that waits for nothing, as nearly every one does: rule N1
+    """What a lookup comes to whose keys are all kept here and that waits for nothing, as nearly every one does: rule N1
     of the distributor has all of it go down, and there is one part to gather. ``None`` if it must go its way."""
     view = event.view
     if phase.has_left or view not in phase.views or not event.keys.schema.equals(phase.views[view]):
@@ -115,10 +116,19 @@ def begin_upquery(phase: Following, region: str) -> None:
         return
     partial = share.partial
     assert isinstance(partial, PartialRegion)
-    upquery = partial.upquery(phase.applied if phase.reading is None else phase.reading.epoch)
+    upquery = partial.upquery(phase.applied if phase.reading is None else phase.reading.epoch, room_of(phase, region))
     if upquery is not None:
         generation, ports = phase.refilled_since, phase.lake_ports[region]
         phase.actions.append(ReadKeys(generation=generation, region=region, upquery=upquery, ports=ports))
+
+
+def fill_what_was_put_off(phase: Following) -> None:
+    """Ask for what is wanted and was not asked for, since there was no room (P9); perhaps there is now."""
+    if phase.memory_budget is None or phase.is_over_budget:
+        return
+    for region, share in phase.shares.items():
+        if share.partial is not None and share.partial.puts_off:
+            begin_upquery(phase, region)
 
 
 def _must_wait(phase: Following, view: str, question: Question | LookupAsked) -> bool:

@@ -42,8 +42,8 @@ from upriver.machines.epochs import (
 )
 from upriver.machines.feeding import can_feed, time_to_feed
 from upriver.machines.following import BuildRegion, Following, started
-from upriver.machines.keys import evict, keys_read, rows_fetched, time_to_evict, weigh
-from upriver.machines.lookups import answered_at_once, given_up, lookup_asked, refuse_all
+from upriver.machines.keys import evict, keys_read, rows_fetched, time_to_evict
+from upriver.machines.lookups import answered_at_once, fill_what_was_put_off, given_up, lookup_asked, refuse_all
 from upriver.machines.messages import (
     Assign,
     BeginStage,
@@ -81,6 +81,7 @@ from upriver.machines.moving import (
 )
 from upriver.machines.peers import Envelope, QuestionAnswered, QuestionRefused
 from upriver.machines.resuming import resumed
+from upriver.machines.room import weigh
 from upriver.machines.routes import ask, ask_again
 from upriver.machines.rules import ALL_RULES, Rules
 from upriver.machines.shadowing import follow, probed, unfollow
@@ -227,6 +228,7 @@ def _follow(phase: Following, event: WorkerEvent) -> list[WorkerAction]:
         ask_again(phase)
     if isinstance(event, KeysRead | RowsFetched | EpochRead | BeginStage | AllStateRead):
         weigh(phase)
+    fill_what_was_put_off(phase)
     settle_late_rows(phase)
     report_late_rows(phase)
     if phase.taken != taken:

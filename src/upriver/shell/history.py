@@ -23,6 +23,7 @@ from upriver.shell.merged_runs import USUAL, Catalogue, Merged, Merging, Run
 from upriver.state.keysets import contains
 from upriver.state.ragged import spread
 from upriver.state.runs import RunInfo, run_schema
+from upriver.state.vectors import true_at
 from upriver.vnodes import vnodes_of
 from upriver.xxh64 import Hashes
 
@@ -201,7 +202,7 @@ def _copy_of(run: Batch, keys: Hashes) -> list[Batch]:
         starts = starts[is_there]
         positions = spread(starts, hashes.searchsorted(keys[is_there], "right") - starts)
     else:
-        positions = np.flatnonzero(contains(keys, hashes))
+        positions = true_at(contains(keys, hashes))
     return [Batch(run.rows.take(pa.array(positions)), hashes[positions])] if len(positions) else []
 
 

@@ -7,6 +7,7 @@ or when there is time, whichever comes first (rule V1).
 import numpy as np
 
 from upriver.state.keysets import NO_KEYS, Mask, contains, key_set
+from upriver.state.vectors import true_at
 from upriver.xxh64 import Hashes
 
 LOGGED_MIN = 65_536
@@ -45,7 +46,7 @@ class Changes:
         """These keys change, or are gone."""
         if not len(hashes):
             return
-        fresh = hashes[np.flatnonzero(hashes[1:] != hashes[:-1])]  # batches are sorted: most repeats are neighbours
+        fresh = hashes[true_at(hashes[1:] != hashes[:-1])]  # batches are sorted: most repeats are neighbours
         self._logged += [fresh, hashes[-1:]]
         self._since += len(fresh) + 1
         if self._since > self._repeats_due:

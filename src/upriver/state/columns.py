@@ -134,10 +134,12 @@ class BytesColumn:
 
     def append(self, values: pa.Array) -> None:
         self._validity.append(values, len(self))
-        large = values.cast(_LARGE[self._type])
-        _, offset_buffer, data = large.buffers()
-        offsets = np.frombuffer(offset_buffer, np.int64, len(large) + 1, large.offset * 8)
-        self._offsets.extend(offsets[1:] - offsets[0] + len(self._bytes))
+        if not len(values):
+            return  # there may be no offsets
+        _, offset_buffer, data = values.buffers()
+        type = np.dtype(np.int64 if values.type == _LARGE[self._type] else np.int32)
+        offsets = np.frombuffer(offset_buffer, type, len(values) + 1, values.offset * type.itemsize)
+        self._offsets.extend(offsets[1:].astype(np.int64) + (len(self._bytes) - int(offsets[0])))
         self._bytes.extend(np.frombuffer(data or b"", np.uint8)[offsets[0] : offsets[-1]])
 
     def take(self, slots: Slots) -> pa.Array:

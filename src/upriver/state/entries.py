@@ -8,14 +8,13 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from upriver.errors import KeyTypeError
 from upriver.hashing import check_hashable, hash64
 from upriver.state.columns import Column, column_of
 from upriver.state.slots import SlotIndex
-from upriver.state.vectors import Hashes, Slots, first_of_each
+from upriver.state.vectors import Hashes, Slots, first_of_each, true_at
 
 Hasher = Callable[[Sequence[pa.Array], int], Hashes]
 """Hashes rows: columns of equal length, and that length."""
@@ -63,7 +62,7 @@ class Entries:
         identity = [_text(column) if text else column for text, column in zip(self._as_text, columns, strict=True)]
         slots = self._index.assign(self._hasher(identity, count) if hashes is None else hashes, identity)
         if self._exact and len(self) > known:
-            first = pa.array(first_of_each(slots, np.flatnonzero(slots >= known)))
+            first = pa.array(first_of_each(slots, true_at(slots >= known)))
             for place, column in self._exact.items():
                 column.append(columns[place].take(first))
         return slots

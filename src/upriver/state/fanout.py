@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from upriver.state.slots import SlotIndex
 from upriver.state.spine import Spine
-from upriver.state.vectors import Hashes, Positions, Slots, Tally, Weights
+from upriver.state.vectors import Hashes, Positions, Slots, Tally, Weights, true_at
 
 
 class Fanout:
@@ -51,7 +51,7 @@ class Fanout:
     def find(self, hashes: Hashes, keys: Sequence[pa.Array]) -> tuple[Positions, Slots]:
         """All members linked to each key: the key's position, and the member; sorted by both."""
         owners = self._index.find(hashes, keys)
-        known = np.flatnonzero(owners >= 0)
+        known = true_at(owners >= 0)
         positions, members = self._spine.find(owners[known])
         return known[positions], members
 

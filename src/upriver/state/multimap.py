@@ -7,7 +7,7 @@ leaves nothing behind. The members of all other owners are in :class:`Lists`, ea
 import numpy as np
 
 from upriver.state.lists import Lists
-from upriver.state.vectors import Positions, Slots, Vector
+from upriver.state.vectors import Positions, Slots, Vector, run_lengths, run_starts, true_at
 
 _NONE = -1
 """The place of an owner without members. That of an owner with a list is below it: the first list's is next to it."""
@@ -33,8 +33,8 @@ class Multimap:
 
     def insert(self, owners: Slots, members: Slots) -> None:
         """Add members. owners: of each, ascending."""
-        heads = np.flatnonzero(np.diff(owners, prepend=-1))
-        sizes = np.diff(heads, append=len(owners))
+        heads = run_starts(owners)
+        sizes = run_lengths(heads, len(owners))
         owners = owners[heads]
         places = self._places.cells[owners]
         only = (places == _NONE) & (sizes == 1)
@@ -52,7 +52,7 @@ class Multimap:
         Sorted by position, then in order of arrival. Members that were removed may be among them.
         """
         places = self._places.cells[owners]
-        single, listed = np.flatnonzero(places > _NONE), np.flatnonzero(places < _NONE)
+        single, listed = true_at(places > _NONE), true_at(places < _NONE)
         if not listed.size:
             return single, places[single]
         positions, members = self._lists.find(_NONE - 1 - places[listed])
@@ -72,7 +72,7 @@ class Multimap:
     def _lists_of(self, owners: Slots) -> Slots:
         """The list of each of these owners, each named once; one without a list gets one."""
         places = self._places.cells[owners]
-        new = np.flatnonzero(places >= _NONE)
+        new = true_at(places >= _NONE)
         if new.size:
             known = len(self._lists)
             self._lists.resize(known + len(new))

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from upriver.state.columns import Cells
 from upriver.state.ragged import spread
 from upriver.state.spine import Pairs, Spine
-from upriver.state.vectors import Mask, Positions, Slots
+from upriver.state.vectors import Mask, Positions, Slots, true_at
 
 Keys = Callable[[Slots], Cells]
 """Integers in the order of the members' values; they need mean nothing beyond one call."""
@@ -76,7 +76,7 @@ def _ends_in(
     # In one go, and side by side: one search leaves in the cache what the next one needs.
     bounds = np.stack([owners, owners + 1], axis=1).astype(np.uint64) << _HIGH
     starts, stops = np.searchsorted(level, bounds.reshape(-1)).reshape(-1, 2).T
-    some = np.flatnonzero(starts < stops)
+    some = true_at(starts < stops)
     _sort(level, marks, starts[some], stops[some], keys)
     row = marks[0]
     if greatest:
@@ -104,11 +104,11 @@ def _sort(level: Pairs, marks: npt.NDArray[np.int32], starts: Positions, stops: 
 
 def _first_living(level: Pairs, places: Positions, stops: Positions, living: Living) -> Positions:
     """From each place on, the first with a member that lives; ``stops`` where there is none before it."""
-    places, walking, width = places.copy(), np.flatnonzero(places < stops), 1
+    places, walking, width = places.copy(), true_at(places < stops), 1
     while walking.size:
         counts = np.minimum(stops[walking] - places[walking], width)
         seen = spread(places[walking], counts)
-        alive = np.append(np.flatnonzero(living(_members(level[seen]))), len(seen))
+        alive = np.append(true_at(living(_members(level[seen]))), len(seen))
         after = np.cumsum(counts)
         first = alive[np.searchsorted(alive, after - counts)]
         met = first < after

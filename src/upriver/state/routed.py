@@ -13,7 +13,7 @@ import pyarrow as pa
 from upriver.hashing import hash64
 from upriver.state.entries import Entries, Hasher
 from upriver.state.fanout import Fanout
-from upriver.state.vectors import Hashes, Slots, Vector, first_of_each
+from upriver.state.vectors import Hashes, Slots, Vector, first_of_each, true_at
 
 
 class RoutedIndex:
@@ -51,7 +51,7 @@ class RoutedIndex:
         self._kept.resize(len(self._entries))
         self.held += len(self) - known
         if self._fanout is not None and len(self) > known:
-            theirs = routed[first_of_each(slots, np.flatnonzero(slots >= known))]
+            theirs = routed[first_of_each(slots, true_at(slots >= known))]
             self._routed.extend(theirs)
             owners = self._fanout.owners(theirs, [])
             self._fanout.link(owners, np.arange(known, len(self)))

@@ -17,7 +17,7 @@ import pyarrow as pa
 from upriver.errors import ProtocolError
 from upriver.state.columns import Column, canonical, column_of, same
 from upriver.state.table import Table
-from upriver.state.vectors import Hashes, Positions, Slots, Vector
+from upriver.state.vectors import Hashes, Positions, Slots, Vector, run_lengths, run_starts, true_at
 
 _SLOTS_MAX = 0xFFFF_FFFF
 
@@ -80,7 +80,7 @@ class SlotIndex:
         if len(heads) == len(hashes):
             return self._assign(hashes, keys)
         slots = self._assign(hashes[heads], _rows(keys, heads))
-        return np.repeat(slots, np.diff(heads, append=len(hashes)))
+        return np.repeat(slots, run_lengths(heads, len(hashes)))
 
     def with_hash(self, hashes: Hashes) -> Slots:
         """The slots of all keys with any of these hashes, which are unique, in no particular order."""
@@ -114,7 +114,7 @@ class SlotIndex:
         from_least, width = np.uint64(least), np.uint64(most - least)
         found = [
             # One comparison for two: what is below ``least`` wraps round and is far beyond.
-            start + np.flatnonzero(self.hashes[start : start + _SCAN_SLOTS] - from_least <= width)
+            start + true_at(self.hashes[start : start + _SCAN_SLOTS] - from_least <= width)
             for start in range(first, len(self), _SCAN_SLOTS)
         ]
         return np.concatenate(found) if found else np.empty(0, np.int64)
@@ -130,7 +130,7 @@ class SlotIndex:
 
     def _assign(self, hashes: Hashes, keys: Sequence[pa.Array]) -> Slots:
         slots = self._find(hashes, keys)
-        unseen = np.flatnonzero(slots < 0)
+        unseen = true_at(slots < 0)
         if unseen.size:
             slots[unseen] = self._add(hashes[unseen], _rows(keys, unseen))
         return slots
@@ -138,7 +138,7 @@ class SlotIndex:
     def _add(self, hashes: Hashes, keys: Sequence[pa.Array]) -> Slots:
         """Give slots to keys that have none; a key may occur more than once among them."""
         first = first_equal(hashes, keys)
-        new = np.flatnonzero(first == np.arange(len(first)))
+        new = true_at(first == np.arange(len(first)))
         size = len(self)
         if size + len(new) > _SLOTS_MAX:
             raise ProtocolError(f"an index of {size:,} keys is full")
@@ -170,11 +170,12 @@ def run_heads(hashes: Hashes, keys: Sequence[pa.Array]) -> Positions:
     """Where a row's key differs from the key of the row before it; the first row always does."""
     if len(hashes) < 2:
         return np.arange(len(hashes))
-    differs = hashes[1:] != hashes[:-1]
+    begins = np.ones(len(hashes), np.bool_)
+    differs = np.not_equal(hashes[1:], hashes[:-1], out=begins[1:])
     if not differs.all():
         for column in keys:
             differs |= ~same(column[1:], column[:-1])
-    return np.flatnonzero(np.concatenate([[True], differs]))
+    return true_at(begins)
 
 
 def first_equal(hashes: Hashes, keys: Sequence[pa.Array]) -> Positions:
@@ -187,12 +188,12 @@ def first_equal(hashes: Hashes, keys: Sequence[pa.Array]) -> Positions:
         below = np.uint64((1 << len(rows).bit_length()) - 1)
         packed = np.sort(hashes[rows] & ~below | np.arange(len(rows), dtype=np.uint64))
         in_turn, places = packed & ~below, (packed & below).view(np.int64)
-        heads = np.flatnonzero(np.concatenate([[True], in_turn[1:] != in_turn[:-1]]))
+        heads = run_starts(in_turn)
         if len(heads) == len(rows):
             first[rows] = rows
             break
         leaders = np.empty(len(rows), np.int64)
-        leaders[places] = rows[np.repeat(places[heads], np.diff(heads, append=len(rows)))]
+        leaders[places] = rows[np.repeat(places[heads], run_lengths(heads, len(rows)))]
         equal = hashes[rows] == hashes[leaders]
         for column in keys:
             equal &= same(column.take(pa.array(rows)), column.take(pa.array(leaders)))

@@ -12,7 +12,7 @@ as over any other entry.
 
 import numpy as np
 
-from upriver.state.vectors import Hashes, Mask, Positions, Slots
+from upriver.state.vectors import Hashes, Mask, Positions, Slots, true_at
 
 _SLOT_BITS = np.uint64(32)
 _SLOT_MASK = np.uint64(0xFFFF_FFFF)
@@ -159,7 +159,7 @@ def _put(table: Hashes, hashes: Hashes, slots: Slots) -> Positions:
     outside = np.arange(len(slots))
     while outside.size:
         aims, wanted = places[outside], entries[outside]
-        empty = np.flatnonzero(table[aims] == _EMPTY)
+        empty = true_at(table[aims] == _EMPTY)
         table[aims[empty]] = wanted[empty]  # of entries that aim at one place, one gets it
         outside = outside[table[aims] != wanted]
         places[outside] = (places[outside] + 1) & last
@@ -171,7 +171,7 @@ def _places_of(table: Hashes, hashes: Hashes, slots: Slots) -> Positions:
     last = len(table) - 1
     entries = _entries_of(hashes, slots)
     places = _homes(table, hashes)
-    walking = np.flatnonzero(table[places] != entries)
+    walking = true_at(table[places] != entries)
     while walking.size:
         places[walking] = (places[walking] + 1) & last
         walking = walking[table[places[walking]] != entries[walking]]

@@ -147,7 +147,7 @@ class Tally:
         position in ``slots``, ascending. Raises ProtocolError if a count would fall below zero.
         """
         if weight is None:
-            woken = first_of_each(slots, np.flatnonzero(self.counts[slots] == 0))
+            woken = first_of_each(slots, true_at(self.counts[slots] == 0))
             np.add.at(self.counts, slots, 1)
             self.held += len(woken)
             return woken, np.empty(0, np.int64)
@@ -160,6 +160,26 @@ class Tally:
         woken, emptied = np.sort(first[before == 0]), np.sort(first[after == 0])
         self.held += len(woken) - len(emptied)
         return woken, emptied
+
+
+def true_at(mask: npt.NDArray[Any]) -> Positions:
+    """Where a mask is true, or a number is not zero; ascending. Numpy's ``flatnonzero`` is slow for few."""
+    return mask.nonzero()[0]
+
+
+def run_starts(values: npt.NDArray[Any]) -> Positions:
+    """Where each run of equal neighbours begins."""
+    begins = np.ones(len(values), np.bool_)
+    np.not_equal(values[1:], values[:-1], out=begins[1:])
+    return begins.nonzero()[0]
+
+
+def run_lengths(starts: Positions, size: int) -> Positions:
+    """How long each of the runs is that begin there, of ``size`` values in all."""
+    lengths = np.empty_like(starts)
+    np.subtract(starts[1:], starts[:-1], out=lengths[:-1])
+    lengths[-1:] = size - starts[-1:]
+    return lengths
 
 
 def first_of_each(slots: Slots, positions: Positions) -> Positions:

@@ -83,11 +83,18 @@ class Cone:
 
     # Work -------------------------------------------------------------------------------------------------------------
 
-    def work(self, opened: Epoch) -> Reads | None:
+    @property
+    def puts_off(self) -> bool:
+        """Whether keys are to be filled, and nothing is under way."""
+        return bool(self._wanted) and self._under_way is None
+
+    def work(self, opened: Epoch, keys_max: int = FILLED_KEYS_MAX) -> Reads | None:
         """What is to be read for the next piece of work; ``None`` if there is none, or one is under way. opened: the
-        epoch to come to. What needs nothing read is done at once. Raises RowError as :meth:`Region.apply`."""
+        epoch to come to. keys_max: that may be filled. What needs nothing read is done at once.
+
+        Raises RowError as :meth:`Region.apply`."""
         while self._under_way is None:
-            self._under_way = self._next(opened)
+            self._under_way = self._next(opened, keys_max)
             if self._under_way is None:
                 return None
             reads = self._go_on(lambda work: next(work))
@@ -108,12 +115,12 @@ class Cone:
             self._under_way = None
             return None
 
-    def _next(self, opened: Epoch) -> Work[None] | None:
+    def _next(self, opened: Epoch, keys_max: int) -> Work[None] | None:
         """Lookups and epochs take turns."""
         is_behind = self.applied < opened
-        if self._wanted and not (is_behind and self._filled_last):
+        if self._wanted and keys_max and not (is_behind and self._filled_last):
             self._filled_last = True
-            return self._fill_wanted()
+            return self._fill_wanted(min(keys_max, FILLED_KEYS_MAX))
         self._filled_last = False
         return self._advance(Epoch(self.applied + 1)) if is_behind else None
 
@@ -122,8 +129,8 @@ class Cone:
         found, self._unanswered = self._unanswered, []
         return found
 
-    def _fill_wanted(self) -> Work[None]:
-        keys = self._wanted.take(FILLED_KEYS_MAX)
+    def _fill_wanted(self, keys_max: int) -> Work[None]:
+        keys = self._wanted.take(keys_max)
         self._filling = keys[~self._state.has(self._shape.top, keys)]
         self._unanswered += yield from self._fill(self._shape.top, self._filling)
         self._filling = NO_KEYS

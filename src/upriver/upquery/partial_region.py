@@ -189,10 +189,16 @@ class PartialRegion:
         self._missed += int(np.count_nonzero(look.missing))
         self._wanted.add(hash64[look.missing])
 
-    def upquery(self, through: Epoch) -> Upquery | None:
-        """What is to be read out of the lake now, if anything. through: the epoch that is open, or the last one."""
-        while self._under_way is None and self._wanted:
-            keys = self._wanted.take(UPQUERY_KEYS_MAX)
+    @property
+    def puts_off(self) -> bool:
+        """Whether keys are to be asked for, and no upquery is under way."""
+        return bool(self._wanted) and self._under_way is None
+
+    def upquery(self, through: Epoch, keys_max: int = UPQUERY_KEYS_MAX) -> Upquery | None:
+        """What is to be read out of the lake now, if anything. through: the epoch that is open, or the last one.
+        keys_max: that may be filled."""
+        while self._under_way is None and self._wanted and keys_max:
+            keys = self._wanted.take(min(keys_max, UPQUERY_KEYS_MAX))
             keys = keys[self._presence.look(keys).missing]  # state may have come from a peer meanwhile
             if len(keys):
                 return self._begin(keys, through)

@@ -15,7 +15,7 @@ from upriver.dataflow.operators.turning import USUAL, Eagerness, Turning
 from upriver.ids import Epoch
 from upriver.state.columns import array_of, cells_of
 from upriver.state.slots import SlotIndex
-from upriver.state.vectors import Hashes, Mask, Slots, Vector
+from upriver.state.vectors import Hashes, Mask, Slots, Vector, true_at
 
 Numbers = npt.NDArray[np.int64]
 
@@ -97,8 +97,8 @@ class PresenceStore:
         upquery[known], through[known] = self._upquery.cells[found], self._through.cells[found]
         return Look(upquery, through, [(self, found)])
 
-    def put(self, keys: Hashes, upquery: Numbers, through: Numbers, read: Numbers) -> None:
-        """Know these keys, each named once, as so; whatever was known before."""
+    def put(self, keys: Hashes, upquery: Numbers | int, through: Numbers | int, read: Numbers | int) -> None:
+        """Know these keys, each named once, as so; whatever was known before. A number that is one is that of all."""
         slots = self._index.assign(keys, [])
         known = len(self._kept)
         for vector in (self._upquery, self._through, self._read, self._kept):
@@ -123,7 +123,7 @@ class PresenceStore:
         while seen < self.slots and count < keys_max and not (count and seen >= SEARCH_SLOTS):
             start = self._hand if self._hand < self.slots else 0
             stop = min(start + GLANCE_SLOTS, self.slots, start + self.slots - seen)
-            slots = start + np.flatnonzero(self._can_go(slice(start, stop), cut))
+            slots = start + true_at(self._can_go(slice(start, stop), cut))
             found.append(slots[: keys_max - count])
             count += len(found[-1])
             seen += stop - start
@@ -205,12 +205,11 @@ class Presence:
         return look
 
     def _look(self, keys: Hashes) -> Look:
-        shares = list(self._stores.shares(keys))
-        if len(shares) == 1:
-            return shares[0][0].look(keys)
+        if len(self._stores.all) == 1:
+            return self._stores.all[0].look(keys)
         upquery, through = np.empty(len(keys), np.int64), np.empty(len(keys), np.int64)
         found: list[tuple[PresenceStore, Slots]] = []
-        for store, share in shares:
+        for store, share in self._stores.shares(keys):
             look = store.look(keys[share])
             upquery[share], through[share] = look.upquery, look.through
             found += look.found
@@ -219,9 +218,11 @@ class Presence:
     def put(self, keys: Hashes, upquery: int, through: Epoch, read: int) -> None:
         """These keys, each named once, stand so from now on."""
         self._last = None
-        for store, share in self._stores.shares(keys):
-            count = int(np.count_nonzero(share))
-            store.put(keys[share], *(np.full(count, value, np.int64) for value in (upquery, through, read)))
+        if len(self._stores.all) == 1:
+            self._stores.all[0].put(keys, upquery, through, read)
+        else:
+            for store, share in self._stores.shares(keys):
+                store.put(keys[share], upquery, through, read)
         self._stores.tidy()
 
     def touch(self, keys: Hashes, now: int) -> None:

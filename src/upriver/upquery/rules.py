@@ -27,6 +27,8 @@ class UpqueryRules:
     may have dropped rows of it."""
     p8_rows_before_lookups: bool = True
     """P8: rows that wait to be applied are applied before one of their keys is looked up."""
+    p9_room_first: bool = True
+    """P9: under a budget, keys are filled when there is room for them, and others are evicted first."""
     k1_keep_what_keys_rest_on: bool = True
     """K1: what a kept key comes to rest on is filled before the epoch's rows are taken in."""
     k2_never_back: bool = True

@@ -10,7 +10,7 @@ from upriver.hashing import hash64
 from upriver.state.columns import canonical
 from upriver.state.entries import is_hashable
 from upriver.state.slots import first_equal
-from upriver.state.vectors import Hashes
+from upriver.state.vectors import Hashes, true_at
 
 SAMPLE_ROWS = 512
 """Looked at before all rows are compared with each other."""
@@ -45,7 +45,7 @@ def consolidated(batch: Batch) -> Batch:
     first = first_equal(_row_hashes(columns, len(batch)), columns)
     net = np.zeros(len(batch), np.int64)
     np.add.at(net, first, weight)
-    kept = np.flatnonzero(net)
+    kept = true_at(net)
     return Batch(batch.rows.take(pa.array(kept)), batch.hash64[kept], net[kept])
 
 

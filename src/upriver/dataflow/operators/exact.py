@@ -12,7 +12,7 @@ import pyarrow as pa
 from upriver.dataflow.operators.accumulator import Counts, some_value
 from upriver.state.columns import array_of, cells_of
 from upriver.state.digits import ExactSums, parts_of
-from upriver.state.vectors import Slots, SparseVectors, Weights
+from upriver.state.vectors import Slots, SparseVectors, Weights, true_at
 
 Floats = npt.NDArray[np.float64]
 
@@ -47,7 +47,7 @@ class NotFinite:
         finite = np.isfinite(cells)
         if finite.all():
             return cells
-        odd = np.flatnonzero(~finite)
+        odd = true_at(~finite)
         slots, values, weight = slots[odd], cells[odd], None if weight is None else weight[odd]
         for kind, value in _KINDS.items():
             alike = np.isnan(values) if np.isnan(value) else values == value

@@ -13,7 +13,7 @@ import pyarrow as pa
 from upriver.dataflow.operators.accumulator import Accumulator, Counts, some_value
 from upriver.state.columns import Column, array_of, canonical, cell_type, cells_of, column_of, validity
 from upriver.state.ordering import from_ordered, is_number, ordered, ranks
-from upriver.state.vectors import Slots, Vector, Weights, first_of_each
+from upriver.state.vectors import Slots, Vector, Weights, first_of_each, true_at
 
 _SPARE_MIN = 1024
 
@@ -83,7 +83,7 @@ class FirstValue:
         self._place.resize(size)
 
     def add(self, slots: Slots, values: pa.Array, weight: Weights | None) -> None:
-        new = first_of_each(slots, np.flatnonzero(self._place.cells[slots] == 0))
+        new = first_of_each(slots, true_at(self._place.cells[slots] == 0))
         self._choose(slots[new], values.take(pa.array(new)))
 
     def take(self, slots: Slots, counts: Counts) -> pa.Array:
@@ -94,7 +94,7 @@ class FirstValue:
 
     def install(self, slots: Slots, state: Iterator[pa.Array]) -> None:
         values = next(state)
-        some = np.flatnonzero(validity(values))
+        some = true_at(validity(values))
         self._choose(slots[some], values.take(pa.array(some)))
 
     def _choose(self, slots: Slots, values: pa.Array) -> None:
@@ -119,7 +119,7 @@ class RankedExtreme(FirstValue):
         rank = ranks(pool, self._order)
         so_far, best = rank[: len(touched)], rank[: len(touched)].copy()
         np.minimum.at(best, groups, rank[len(touched) :])
-        better = np.flatnonzero(best < so_far)
+        better = true_at(best < so_far)
         holder = np.empty(len(pool) + 1, np.int64)
         holder[rank] = np.arange(len(pool))
         self._choose(touched[better], pool.take(pa.array(holder[best[better]])))

@@ -15,13 +15,13 @@ from upriver.dataflow.operators.consolidate import concatenated
 from upriver.dataflow.operators.turning import USUAL, Eagerness, Turning
 from upriver.dataflow.plan import AggregatePlan
 from upriver.state.columns import canonical, same
-from upriver.state.vectors import Mask
+from upriver.state.vectors import Mask, true_at
 
 
 class Grouped(Turning[Aggregate]):
     """The operator of :class:`upriver.dataflow.ops.Aggregate`. ``schema`` is of its output."""
 
-    __slots__ = ("_calls", "_group", "schema")
+    __slots__ = ("_calls", "_group", "_nothing", "schema")
 
     parts = 1
 
@@ -37,15 +37,16 @@ class Grouped(Turning[Aggregate]):
         self._group = plan.group
         self._calls = tuple(call.output for call in plan.calls)
         self.schema = self._stores[0].schema
+        self._nothing = Batch(pa.RecordBatch.from_pylist([], self.schema), np.empty(0, np.uint64))
 
     def apply(self, port: int, batch: Batch) -> Batch:
         """Add the batch's rows to their groups; returns the rows of the groups that are not as they were.
 
         Raises RowError if a result overflows, and ProtocolError as :meth:`Aggregate.apply` does.
         """
-        changes = [self._change(groups, batch.filtered(share)) for groups, share in self.shares(batch.hash64)]
+        changes = [self._change(groups, part) for groups, part in self.split(batch)]
         self.tidy()
-        return concatenated(changes)
+        return concatenated(changes) if changes else self._nothing
 
     def _change(self, groups: Aggregate, batch: Batch) -> Batch:
         slots = groups.assign(batch)
@@ -57,7 +58,7 @@ class Grouped(Turning[Aggregate]):
         new = [groups.column(name, touched[now]) for name in self._calls]
         goes, comes, stays = was.copy(), now.copy(), was & now
         goes[stays] = comes[stays] = _differ(old, stays[was], new, stays[now])
-        places = np.concatenate([np.flatnonzero(goes), np.flatnonzero(comes)])
+        places = np.concatenate([true_at(goes), true_at(comes)])
         columns = [groups.column(name, touched[places]) for name in self._group]
         columns += [_joined(*pair, goes[was], comes[now]) for pair in zip(old, new, strict=True)]
         rows = pa.RecordBatch.from_arrays(columns, schema=self.schema)
@@ -70,10 +71,17 @@ class Grouped(Turning[Aggregate]):
 def _differ(old: Sequence[pa.Array], old_mask: Mask, new: Sequence[pa.Array], new_mask: Mask) -> Mask:
     """Of the groups that were there and still are, those with another result than before."""
     differ = np.zeros(np.count_nonzero(old_mask), np.bool_)
-    for before, now in zip(old, new, strict=True):
-        differ |= ~same(canonical(before.filter(pa.array(old_mask))), canonical(now.filter(pa.array(new_mask))))
+    if len(differ):
+        for before, now in zip(old, new, strict=True):
+            differ |= ~same(canonical(_filtered(before, old_mask)), canonical(_filtered(now, new_mask)))
     return differ
 
 
 def _joined(old: pa.Array, new: pa.Array, old_mask: Mask, new_mask: Mask) -> pa.Array:
-    return pa.concat_arrays([old.filter(pa.array(old_mask)), new.filter(pa.array(new_mask))])
+    if not old_mask.any():
+        return _filtered(new, new_mask)
+    return pa.concat_arrays([_filtered(old, old_mask), _filtered(new, new_mask)])
+
+
+def _filtered(values: pa.Array, mask: Mask) -> pa.Array:
+    return values if mask.all() else values.filter(pa.array(mask))

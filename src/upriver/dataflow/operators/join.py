@@ -50,17 +50,14 @@ class Join(Turning[JoinStore]):
         ProtocolError if a row is retracted that is not there."""
         if batch.weight is not None:
             batch = batch.filtered(batch.weight != 0)
-        strangers = np.zeros(len(batch), np.bool_)
-        for name in self._shape.sides[port].strict:
-            if batch.rows.column(name).null_count:
-                strangers |= ~validity(batch.rows.column(name))
+        keys = [batch.rows.column(name) for name in self._shape.sides[port].strict]
         outputs: list[Batch] = []
-        if strangers.any():
-            outputs += self._without_match(port, batch.filtered(strangers))
-            batch = batch.filtered(~strangers)
-        for store, share in self.shares(batch.hash64):
-            if share.any():
-                outputs += store.apply(port, batch.filtered(share))
+        if any(key.null_count for key in keys):
+            matches = np.logical_and.reduce([validity(key) for key in keys])
+            outputs += self._without_match(port, batch.filtered(~matches))
+            batch = batch.filtered(matches)
+        for store, part in self.split(batch):
+            outputs += store.apply(port, part)
         self.tidy()
         return concatenated([output for output in outputs if len(output)] or [self._nothing])
 

@@ -14,7 +14,7 @@ from upriver.dataflow.operators.join_shape import SideShape
 from upriver.errors import ProtocolError
 from upriver.state.entries import Entries
 from upriver.state.multimap import Multimap
-from upriver.state.vectors import Hashes, Positions, Slots, Vector, Weights
+from upriver.state.vectors import Hashes, Positions, Slots, Vector, Weights, run_lengths, run_starts
 
 FOUND_MIN = 64
 """So few entries, if found though they are gone, do not matter."""
@@ -85,12 +85,12 @@ class JoinSide:
         known = self.slots
         slots = self._assign(rows, len(owners))
         order, heads = _runs(owners << 32 | slots)
-        net = np.diff(heads, append=len(order)) if weight is None else np.add.reduceat(weight[order], heads)
+        net = run_lengths(heads, len(order)) if weight is None else np.add.reduceat(weight[order], heads)
         firsts = order[heads]
         owners, slots, routed = owners[firsts], slots[firsts], routed[firsts]
         self._count(known, owners, slots, self.counts.cells[slots] + net)
         changed = net != 0
-        groups = np.flatnonzero(np.diff(owners, prepend=-1))
+        groups = run_starts(owners)
         sizes = np.add.reduceat(changed.astype(np.int64), groups)
         return Changes(owners[groups], routed[groups], sizes, slots[changed], net[changed])
 
@@ -161,4 +161,4 @@ class JoinSide:
 def _runs(numbers: Slots) -> tuple[Positions, Positions]:
     """The order that sorts the numbers, and where in it each run of equal ones begins."""
     order = np.argsort(numbers)
-    return order, np.flatnonzero(np.diff(numbers[order], prepend=-1))
+    return order, run_starts(numbers[order])

@@ -34,9 +34,7 @@ class Lasting(Turning[WorkingStore]):
 
         Raises ProtocolError for a retraction of a row that is not there.
         """
-        changes = [
-            store.apply(port, batch.filtered(share)) for store, share in self.shares(batch.hash64) if share.any()
-        ]
+        changes = [store.apply(port, part) for store, part in self.split(batch)]
         self.tidy()
         return concatenated(changes) if changes else _no_changes(self.schema)
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 from upriver.dataflow.batch import Batch
 from upriver.dataflow.operators.turning import USUAL, Eagerness, Turning
 from upriver.dataflow.operators.view import Store
-from upriver.state.vectors import Hashes, Positions, Slots
+from upriver.state.vectors import Hashes, Positions, Slots, true_at
 
 _OFFSETS = (0, 1 << 40)
 """Added to the slots of each store, to tell them apart."""
@@ -33,12 +33,8 @@ class LastingStore(Turning[Store]):
         return sum(store.keys for store in self._stores)
 
     def apply(self, batch: Batch) -> None:
-        if len(self._stores) == 1:
-            self._stores[0].apply(batch)
-        else:
-            for store, share in self.shares(batch.hash64):
-                if share.any():
-                    store.apply(batch.filtered(share))
+        for store, part in self.split(batch):
+            store.apply(part)
         self.tidy()
 
     def find(self, hashes: Hashes, keys: Sequence[pa.Array]) -> tuple[Positions, Slots]:
@@ -46,7 +42,7 @@ class LastingStore(Turning[Store]):
             return self._stores[0].find(hashes, keys)
         found = []
         for offset, (store, share) in zip(_OFFSETS, self.shares(hashes), strict=True):
-            asked = np.flatnonzero(share)
+            asked = true_at(share)
             positions, slots = store.find(hashes[asked], [column.take(pa.array(asked)) for column in keys])
             found.append((asked[positions], slots + offset))
         positions, slots = (np.concatenate(parts) for parts in zip(*found, strict=True))
@@ -62,5 +58,5 @@ class LastingStore(Turning[Store]):
         new, old = self._stores
         in_old = slots >= _OFFSETS[1]
         parts = [new.column(name, slots[~in_old]), old.column(name, slots[in_old] - _OFFSETS[1])]
-        places = np.concatenate([np.flatnonzero(~in_old), np.flatnonzero(in_old)])
+        places = np.concatenate([true_at(~in_old), true_at(in_old)])
         return pa.concat_arrays(parts).take(pa.array(np.argsort(places)))

@@ -23,7 +23,7 @@ from upriver.hashing import hash64
 from upriver.state.columns import array_of, cells_of, column_of, mask_of, same
 from upriver.state.entries import Hasher
 from upriver.state.routed import RoutedIndex
-from upriver.state.vectors import Hashes, Mask, Positions, Slots, Vector
+from upriver.state.vectors import Hashes, Mask, Positions, Slots, Vector, true_at
 
 
 class Latest(Lasting):
@@ -136,7 +136,7 @@ class _Versions:
         groups = np.concatenate([known, keys])
         order, _ = in_order(groups, self._order, lambda place, at: candidates[place].take(pa.array(at)))
         in_turn = groups[order]
-        last = order[np.flatnonzero(np.diff(in_turn, append=-1))]
+        last = order[true_at(np.diff(in_turn, append=-1))]
         return last[last >= len(known)] - len(known)
 
     def _advance(self, keys: Slots, rows: pa.RecordBatch, hashes: Hashes, is_row: Mask) -> Batch:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from upriver.dataflow.ops import Ranking
-from upriver.state.vectors import Mask, Positions, Slots, Weights
+from upriver.state.vectors import Mask, Positions, Slots, Weights, true_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ def number(ranked: Ranked, counts: Weights, ranking: Ranking, limit: int) -> Num
         ahead = _before(counts)
         ahead -= ahead[ranked.starts][ranked.partitions]
         return Numbers(ahead + 1, np.clip(limit - ahead, 0, counts))
-    leaders = np.flatnonzero(ranked.peers)
+    leaders = true_at(ranked.peers)
     among = np.cumsum(ranked.peers) - 1
     totals = np.add.reduceat(counts, leaders) if len(leaders) else counts
     ahead = _before(totals if ranking is Ranking.RANK else np.sign(totals))[among]
@@ -63,18 +63,18 @@ class Changes:
 def changes(before: Numbers, after: Numbers) -> Changes:
     """What to put out if rows are not put out with their numbers."""
     weight = after.copies - before.copies
-    places = np.flatnonzero(weight)
+    places = true_at(weight)
     return Changes(places, after.first[places], weight[places])
 
 
 def numbered_changes(before: Numbers, after: Numbers, ranking: Ranking) -> Changes:
     """What to put out if rows are put out with their numbers."""
-    moved = np.flatnonzero((before.copies != after.copies) | (before.first != after.first))
+    moved = true_at((before.copies != after.copies) | (before.first != after.first))
     parts = [_numbered(numbers, moved, ranking, sign) for numbers, sign in ((before, -1), (after, 1))]
     places, numbers, weight = (np.concatenate(part) for part in zip(*parts, strict=True))
     order = np.lexsort((numbers, places))
     places, numbers, weight = places[order], numbers[order], weight[order]
-    heads = np.flatnonzero(np.concatenate([[True], (np.diff(places) != 0) | (np.diff(numbers) != 0)])[: len(places)])
+    heads = true_at(np.concatenate([[True], (np.diff(places) != 0) | (np.diff(numbers) != 0)])[: len(places)])
     weight = np.add.reduceat(weight, heads) if len(heads) else weight
     some = weight != 0
     return Changes(places[heads][some], numbers[heads][some], weight[some])

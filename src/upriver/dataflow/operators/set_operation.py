@@ -20,7 +20,7 @@ from upriver.hashing import hash64
 from upriver.state.columns import array_of, cells_of
 from upriver.state.entries import Hasher
 from upriver.state.routed import RoutedIndex
-from upriver.state.vectors import Hashes, Mask, Slots, Vector, Weights
+from upriver.state.vectors import Hashes, Mask, Slots, Vector, Weights, true_at
 
 Copies = Callable[[Weights, Weights], Weights]
 """How often the output has rows that the inputs have so often."""
@@ -74,7 +74,7 @@ class _CountedRows:
         self._counts[port].cells[slots] = after
         change = self._output(slots) - before
         self._rows.forget(slots[self._is_empty(slots)])
-        changed = np.flatnonzero(change)
+        changed = true_at(change)
         rows = pa.RecordBatch.from_arrays(self._rows.columns(slots[changed]), schema=self._schema)
         return Batch(rows, batch.hash64[first[changed]], change[changed])
 

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from upriver.state.columns import Cells, canonical, cells_of, is_fixed, validity
 from upriver.state.entries import comparable
-from upriver.state.vectors import Mask, Positions
+from upriver.state.vectors import Mask, Positions, true_at
 
 Step = Callable[[pa.Array], Iterable[Cells]]
 """Gives integers that sort as the values do, as far as they go: the most significant part first."""
@@ -103,7 +103,7 @@ def _tied(heads: Mask) -> Positions:
     """The places of ties of several rows. heads: where each tie begins."""
     tied = ~heads
     tied[:-1] |= tied[1:]
-    return np.flatnonzero(tied)
+    return true_at(tied)
 
 
 def _refine(order: Positions, heads: Mask, places: Positions, cells: Cells) -> None:

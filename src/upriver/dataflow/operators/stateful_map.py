@@ -23,7 +23,7 @@ from upriver.errors import DeclarationError, ProtocolError
 from upriver.hashing import hash64
 from upriver.state.columns import canonical
 from upriver.state.slots import first_equal, run_heads
-from upriver.state.vectors import Hashes, Mask
+from upriver.state.vectors import Hashes, Mask, true_at
 
 
 class StatefulMap(Turning[States]):
@@ -115,7 +115,7 @@ class StatefulMap(Turning[States]):
 
     def _read(self, hashes: Hashes, keys: pa.RecordBatch) -> tuple[pa.RecordBatch, Mask]:
         parts = [
-            (np.flatnonzero(share), *store.read(hashes[share], keys.filter(pa.array(share)).columns))
+            (true_at(share), *store.read(hashes[share], keys.filter(pa.array(share)).columns))
             for store, share in self.shares(hashes)
         ]
         places, states, known = zip(*parts, strict=True)

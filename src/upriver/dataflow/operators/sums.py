@@ -15,7 +15,7 @@ from upriver.dataflow.operators.accumulator import Accumulator, Counts, OutOfRan
 from upriver.dataflow.operators.exact import ExactFloatMean, ExactFloatSum
 from upriver.errors import ProtocolError
 from upriver.state.columns import Cells, array_of, cell_type, cells_of
-from upriver.state.vectors import Slots, Vector, Weights
+from upriver.state.vectors import Slots, Vector, Weights, true_at
 from upriver.state.wide import add_at, from_ints, join, outside, split, to_ints
 
 _LONG_MAX = 2**63 - 1
@@ -93,7 +93,7 @@ class ExactSum:
         touched, places = np.unique(slots, return_inverse=True)
         totals = split(self._totals.cells[touched])
         add_at(totals, places, split(cells), weight)
-        lost = np.flatnonzero(outside(totals, self._least, self._most))
+        lost = true_at(outside(totals, self._least, self._most))
         if lost.size:
             raise OutOfRange(int(touched[lost[0]]))
         self._totals.cells[touched] = join(totals, cells.dtype)
@@ -203,7 +203,7 @@ class DecimalMean(DecimalSum):
         totals = self._totals.cells[slots]
         divisors = np.maximum(counts, 1)
         means, done = self._divide_small(totals, divisors)
-        for place in np.flatnonzero(~done):
+        for place in true_at(~done):
             (total,) = to_ints(totals[place : place + 1])
             mean = _half_up(total * self._factor, int(divisors[place]))
             if abs(mean) >= 10**self._mean_type.precision:

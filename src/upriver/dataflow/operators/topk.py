@@ -31,7 +31,7 @@ from upriver.state.columns import array_of, cells_of
 from upriver.state.entries import Entries, Hasher
 from upriver.state.lists import Lists, LongLists
 from upriver.state.routed import RoutedIndex
-from upriver.state.vectors import Hashes, Mask, Positions, Slots, Tally, Vector, Weights
+from upriver.state.vectors import Hashes, Mask, Positions, Slots, Tally, Vector, Weights, run_starts, true_at
 
 SORTED_ENTRIES_MAX = 4096
 """A rest of so many entries is sorted as it is; of more, the best are picked out first."""
@@ -244,7 +244,7 @@ class _Partitions:
         positions, slots = self._tops.find(owners)
         order, peers = self._in_order(positions, slots)
         positions, slots = positions[order], slots[order]
-        starts = np.flatnonzero(np.diff(positions, prepend=-1))
+        starts = run_starts(positions)
         return Ranked(slots, self._counts.cells[slots], positions, starts, peers)
 
     def _in_order(self, groups: Positions, slots: Slots) -> tuple[Positions, Mask]:
@@ -272,7 +272,7 @@ class _Partitions:
         rests = self._rest_of.cells[owners]
         positions, slots = self._rests.find(rests)
         left = self._counts.cells[slots] > 0
-        there = np.flatnonzero(left)
+        there = true_at(left)
         best = self._best(positions[there], slots[there], np.maximum(self._wanted(owners), self._tops.lengths(owners)))
         chosen = there[best]
         left[chosen] = False
@@ -287,8 +287,8 @@ class _Partitions:
         sizes = np.bincount(groups, minlength=len(counts))
         ends = np.cumsum(sizes)
         large = sizes > np.maximum(SORTED_ENTRIES_MAX, 2 * counts)
-        parts = [np.flatnonzero(~large[groups])]
-        for group in np.flatnonzero(large):
+        parts = [true_at(~large[groups])]
+        for group in true_at(large):
             places = np.arange(ends[group] - sizes[group], ends[group])
             parts.append(best_of(places, int(counts[group]), self._keys, partial(self._column, slots)))
         places = np.concatenate(parts)

@@ -14,6 +14,7 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from upriver.dataflow.batch import Batch
 from upriver.state.columns import cells_of
 from upriver.state.vectors import Hashes, Mask
 
@@ -133,13 +134,23 @@ class Turning(Generic[Kept]):
             yield new, moved
             yield old, ~moved
 
+    def split(self, batch: Batch) -> Iterator[tuple[Kept, Batch]]:
+        """Each store that has some of these rows, and which."""
+        if len(self._stores) == 1:
+            if len(batch):
+                yield self._stores[0], batch
+        else:
+            for store, share in self.shares(batch.hash64):
+                if share.any():
+                    yield store, batch.filtered(share)
+
     def hashes_between(self, least: int, most: int) -> Hashes:
         return np.concatenate([store.hashes_between(least, most) for store in self._stores])
 
     def collect(self, keys: Hashes) -> tuple[pa.RecordBatch, ...]:
+        if len(self._stores) == 1:
+            return self._stores[0].collect(keys)
         of_stores = [store.collect(keys[share]) for store, share in self.shares(keys)]
-        if len(of_stores) == 1:
-            return of_stores[0]
         return tuple(pa.concat_batches(parts) for parts in zip(*of_stores, strict=True))
 
     def install(self, state: Sequence[pa.RecordBatch]) -> None:
@@ -153,8 +164,11 @@ class Turning(Generic[Kept]):
         self.tidy()
 
     def drop(self, keys: Hashes) -> None:
-        for store, share in self.shares(keys):
-            store.drop(keys[share])
+        if len(self._stores) == 1:
+            self._stores[0].drop(keys)
+        else:
+            for store, share in self.shares(keys):
+                store.drop(keys[share])
         self.tidy()
 
     def tidy(self) -> None:
