@@ -5,17 +5,19 @@ from collections.abc import Mapping
 from cone_kit import trade, visit
 from cone_workers_kit import OTHER_PAGE, PAGE, PLAN, Workers
 from machines_kit import hashed
+from upquery_kit import without
 
 from upriver.machines.messages import Counted, Evict, Evicted
+from upriver.machines.rules import ALL_RULES, Rules
 from upriver.machines.worker_events import TimeToEvict
 
 TIMES = 9
 """Different times that the page was visited for: the keys that it rests on."""
 
 
-def with_a_page(memory_budget: int | None = None) -> Workers:
+def with_a_page(rules: Rules = ALL_RULES, memory_budget: int | None = None) -> Workers:
     """Worker 0 keeps one key, which rests on several others."""
-    workers = Workers(memory_budget=memory_budget)
+    workers = Workers(rules, memory_budget)
     workers.lake.publish(*(visit(PAGE, ms) for ms in range(TIMES)), *(trade("X", ms) for ms in range(TIMES)))
     workers.open(0, 1)
     ticket = workers.look_up(0, PAGE)
@@ -75,7 +77,7 @@ def test_a_page_that_is_wanted_again_meanwhile_is_right() -> None:
 
 
 def test_over_budget_what_is_left_of_a_key_goes_before_other_keys_do() -> None:
-    workers = with_a_page(memory_budget=1)
+    workers = with_a_page(without(p9_room_first=False), memory_budget=1)
     workers.look_up(0, OTHER_PAGE)
     workers.fetch(0)
     assert evict(workers, 4) == 1, "the page; the other one was read last"
@@ -84,3 +86,14 @@ def test_over_budget_what_is_left_of_a_key_goes_before_other_keys_do() -> None:
         assert workers.machines[0].must_evict
         assert evict(workers, 4) == keys
     assert isinstance(workers.reports[-1], Counted)
+
+
+def test_p9_a_page_is_filled_when_what_is_left_of_another_one_has_gone() -> None:
+    workers = with_a_page(memory_budget=1)
+    ticket = workers.look_up(0, OTHER_PAGE)
+    for keys in (1, 4, 4, 1):
+        assert not workers.fetches[0]
+        assert evict(workers, 4) == keys
+    workers.fetch(0)
+    assert workers.answers[ticket] == ([], 1)
+    assert workers.present(0) == hashed([OTHER_PAGE]).tolist()

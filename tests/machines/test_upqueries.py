@@ -18,15 +18,12 @@ have met races, and holes, that this one cannot have:
 from dataclasses import replace
 
 import pytest
-from machines_kit import HALVES, applied, assign, opened, read, rows
+from machines_kit import HALVES
 from upquery_kit import (
     ALSO_HERE,
     HERE,
-    PARTIAL,
-    ROW_BYTES,
     THERE,
     THIRD,
-    Weighed,
     Workers,
     evict,
     evict_at_once,
@@ -34,11 +31,9 @@ from upquery_kit import (
     without,
 )
 
-from upriver.dataflow.graph import NOT_WANTED
-from upriver.errors import BudgetExceeded, RowError
+from upriver.errors import RowError
 from upriver.machines.messages import EpochFinished, Evicted
 from upriver.machines.rules import ALL_RULES
-from upriver.machines.worker import WorkerMachine
 from upriver.machines.worker_events import LookupGivenUp, TimeToEvict
 
 BAD = 99
@@ -290,56 +285,6 @@ def test_who_starts_anew_has_forgotten_what_was_to_be_forgotten() -> None:
     workers.start_anew()
     assert evictions_over(workers) == [1]
     assert not workers.machines[0].must_evict
-
-
-def upqueries_until_answered(workers: Workers, *keys: str, rounds_max: int) -> int:
-    """How many upqueries a lookup takes, if there is time to evict whatever may be evicted before each answer."""
-    ticket = workers.look_up(0, *keys)
-    for rounds in range(rounds_max):
-        if ticket in workers.answers:
-            return rounds
-        workers.step(0, TimeToEvict(keys_max=10))
-        workers.answer(0)
-    return rounds_max
-
-
-@pytest.mark.parametrize(("p6", "rounds"), [(True, 1), (False, 20)])
-def test_p6_a_lookup_is_answered_under_the_smallest_budget(p6: bool, rounds: int) -> None:
-    """Without the rule, the key that is present goes whenever the other one comes: the lookup waits for ever."""
-    workers = Workers(rules=without(p6_asked_keys_stay=p6), memory_budget=1)
-    workers.epoch(HERE, ALSO_HERE)
-    workers.fill(0, HERE)
-    assert upqueries_until_answered(workers, HERE, ALSO_HERE, rounds_max=20) == rounds
-
-
-def test_memory_over_the_budget_is_given_back_by_what_was_read_longest_ago() -> None:
-    workers = Workers(memory_budget=14 * ROW_BYTES)
-    workers.epoch(HERE, ALSO_HERE, THIRD)
-    for key in (THIRD, HERE, ALSO_HERE):
-        workers.fill(0, key)
-    workers.look_up(0, THIRD)
-    workers.epoch(HERE, ALSO_HERE, THIRD)
-    assert not workers.machines[0].must_evict
-    workers.epoch(*[HERE, ALSO_HERE, THIRD] * 3)
-    assert workers.machines[0].must_evict
-    while workers.machines[0].must_evict:
-        workers.step(0, TimeToEvict(keys_max=1))
-    assert present(workers, 0)["present"] == 2
-    kept = workers.look_up(0, ALSO_HERE, THIRD)
-    assert workers.answers[kept] == ({ALSO_HERE: [1, 2, 3, 3, 3], THIRD: [1, 2, 3, 3, 3]}, 3)
-    assert workers.look_up(0, HERE) not in workers.answers
-
-
-def test_regions_that_keep_all_keys_and_take_more_than_the_budget_are_refused() -> None:
-    plan = replace(PARTIAL, full_because=NOT_WANTED)
-    machine = WorkerMachine(lambda *_: Weighed(), memory_budget=2 * ROW_BYTES)
-    for event in [assign(plans=(plan,)), *applied([HERE], [HERE])]:
-        machine.step(event)
-    machine.step(opened(3))
-    machine.step(rows(3, HERE))
-    said = f"worker 0 keeps every key .* memory_budget={2 * ROW_BYTES:,}: seen {3 * ROW_BYTES:,}"
-    with pytest.raises(BudgetExceeded, match=said):
-        machine.step(read(3, 1))
 
 
 # Bad rows -----------------------------------------------------------------------------------------------------------

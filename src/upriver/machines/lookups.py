@@ -124,7 +124,7 @@ def begin_upquery(phase: Following, region: str) -> None:
 
 def fill_what_was_put_off(phase: Following) -> None:
     """Ask for what is wanted and was not asked for, since there was no room (P9); perhaps there is now."""
-    if phase.memory_budget is None or phase.is_over_budget:
+    if phase.memory_budget is None:
         return
     for region, share in phase.shares.items():
         if share.partial is not None and share.partial.puts_off:

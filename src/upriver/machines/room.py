@@ -4,6 +4,8 @@ from upriver.errors import BudgetExceeded
 from upriver.machines.following import Following, Stats
 from upriver.upquery.partial_region import UPQUERY_KEYS_MAX
 
+KEPT_SHARE, KEPT_SHARE_MAX = 0.5, 0.55
+"""Of the budget: from which on keys are evicted, and more than which nobody fills while the budget is full."""
 FILLED_KEYS_MIN = 64
 """Keys that may be filled in one go, however little room there is: fewer take hardly less time."""
 
@@ -17,9 +19,16 @@ def weigh(phase: Following) -> None:
 
 
 def is_over(stats: Stats, budget: int | None) -> bool:
-    """Whether more is kept than should be. What was forgotten comes back in time, at the latest when there is as much
-    of it as of what is kept; so while less than half of the budget is in use, there is nothing to do but wait."""
-    return budget is not None and _spare(stats, budget) < 0
+    """Whether keys are to be evicted: more than half is in use of what full regions leave of the budget.
+
+    The other half is for what was forgotten, whose memory comes back when there is as much of it as of what is kept,
+    and for doing that. Evictions begin when the half is full, whether or not anything was forgotten: else many keys
+    would have to go at once when memory begins to come back, and all who wait for a key would wait for that.
+    """
+    if budget is None:
+        return False
+    left, _, lives = _bytes(stats, budget)
+    return lives > KEPT_SHARE * left
 
 
 def room_of(phase: Following, region: str) -> int:
@@ -27,19 +36,22 @@ def room_of(phase: Following, region: str) -> int:
     budget = phase.memory_budget
     if budget is None or not phase.rules.upqueries.p9_room_first:  # P9
         return UPQUERY_KEYS_MAX
-    if phase.is_over_budget or phase.has_leftovers:
-        return 0
     stats = phase.last_stats
-    spare, of_one = _spare(stats, budget), stats[region]
-    if spare < 0:
-        return UPQUERY_KEYS_MAX  # all that there is must stay: whoever waits for it would wait for ever
-    return max(FILLED_KEYS_MIN, spare * max(of_one["present"], 1) // max(of_one["live_bytes"], 1))
+    left, takes, lives = _bytes(stats, budget)
+    spare = max(left - takes, int(KEPT_SHARE_MAX * left) - lives)
+    if spare >= 0:
+        of_one = stats[region]
+        return max(FILLED_KEYS_MIN, spare * max(of_one["present"], 1) // max(of_one["live_bytes"], 1))
+    # Where all that there is must stay, whoever waits for room would wait for ever.
+    return 0 if phase.is_over_budget or phase.has_leftovers else UPQUERY_KEYS_MAX
 
 
-def _spare(stats: Stats, budget: int) -> int:
-    """Bytes that more may be kept of, below zero if it is too much already."""
-    takes, lives = (sum(of_one[what] for of_one in stats.values()) for what in ("bytes", "live_bytes"))
-    return max(budget - takes, budget // 2 - lives)
+def _bytes(stats: Stats, budget: int) -> tuple[int, int, int]:
+    """What regions that keep every key leave of the budget; what all others take, and what of it is for something that
+    is kept."""
+    partial = [of_one for of_one in stats.values() if "present" in of_one]
+    full = sum(of_one["bytes"] for of_one in stats.values() if "present" not in of_one)
+    return budget - full, sum(of_one["bytes"] for of_one in partial), sum(of_one["live_bytes"] for of_one in partial)
 
 
 def _check_full(phase: Following, stats: Stats, budget: int) -> None:

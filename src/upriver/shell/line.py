@@ -24,7 +24,7 @@ BATCH_BYTES_MAX = 1 << 34
 VIEWS_MAX = 10_000
 """Views whose schema one end remembers of the other."""
 BUFFER_BYTES = 1 << 16
-"""Bytes that are read at a time, if they are there."""
+"""Bytes that are read at a time, if they are there: nearly always a whole frame."""
 JOINED_BYTES_MAX = 1 << 16
 """A batch of at most so many bytes is copied behind its head, to be sent in one go."""
 
@@ -35,15 +35,19 @@ class Line:
     """One thread at a time sends, one receives; any may ``cut``. A socket's own errors are raised as OSError."""
 
     def __init__(self, connected: socket.socket) -> None:
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if connected.family in (socket.AF_INET, socket.AF_INET6):
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket = connected
-        self._reader = connected.makefile("rb", buffering=BUFFER_BYTES)
+        self._held = b""
+        """Read, and not taken yet."""
         self._told: dict[str, pa.Schema] = {}
         self._heard: dict[str, pa.Schema] = {}
 
     def read(self, size: int) -> bytes:
         """So many bytes that are no frame; fewer if the other end has closed the line."""
-        data: bytes = self._reader.read(size)
+        while len(self._held) < size and (more := self._socket.recv(BUFFER_BYTES)):
+            self._held += more
+        data, self._held = self._held[:size], self._held[size:]
         return data
 
     def send(self, head: Mapping[str, Any], batch: pa.RecordBatch | None = None) -> None:
@@ -69,17 +73,34 @@ class Line:
 
         Raises ProtocolError for what is no frame; the line is of no more use then.
         """
-        sizes = self._reader.read(_SIZES.size)
+        sizes = self.read(_SIZES.size)
         if not sizes:
             return None
-        head_bytes, batch_bytes = _SIZES.unpack(self._whole(sizes, _SIZES.size))
+        head_bytes, batch_bytes = _SIZES.unpack(_whole(sizes, _SIZES.size))
         if head_bytes > HEAD_BYTES_MAX or batch_bytes > BATCH_BYTES_MAX:
             raise ProtocolError(f"a frame of {head_bytes:,} and {batch_bytes:,} bytes")
-        head = decode_json(self._whole(self._reader.read(head_bytes), head_bytes))
-        body = self._whole(self._reader.read(batch_bytes), batch_bytes) if batch_bytes else None
-        return head, None if body is None else self._batch(head, body)
+        head = decode_json(_whole(self.read(head_bytes), head_bytes))
+        return head, self._batch(head, self._body(batch_bytes)) if batch_bytes else None
 
-    def _batch(self, head: Mapping[str, Any], body: bytes) -> pa.RecordBatch:
+    def _body(self, size: int) -> bytes | bytearray:
+        """A large one is read to where it stays."""
+        if size <= BUFFER_BYTES:
+            return _whole(self.read(size), size)
+        body = bytearray(size)
+        begun, rest = self.read(min(len(self._held), size)), memoryview(body)
+        rest[: len(begun)] = begun
+        rest = rest[len(begun) :]
+        while rest:
+            rest = rest[self._received(rest) :]
+        return body
+
+    def _received(self, into: memoryview) -> int:
+        count = self._socket.recv_into(into)
+        if not count:
+            raise _cut_short()
+        return count
+
+    def _batch(self, head: Mapping[str, Any], body: bytes | bytearray) -> pa.RecordBatch:
         try:
             if "schema" in head:
                 self._hear(str(head["view"]), schema_from_json(head["schema"]))
@@ -92,12 +113,6 @@ class Line:
             raise ProtocolError(f"batches of more than {VIEWS_MAX} views")
         self._heard[view] = schema
 
-    @staticmethod
-    def _whole(data: bytes, size: int) -> bytes:
-        if len(data) < size:
-            raise ConnectionError("closed in the midst of a frame")
-        return data
-
     def cut(self) -> None:
         """End the line: whoever waits at either end sees it closed."""
         with suppress(OSError):  # the other end was faster
@@ -106,6 +121,14 @@ class Line:
     def close(self) -> None:
         """Cut, and give the socket back; nobody may use the line any more."""
         self.cut()
-        with suppress(OSError):
-            self._reader.close()
         self._socket.close()
+
+
+def _whole(data: bytes, size: int) -> bytes:
+    if len(data) < size:
+        raise _cut_short()
+    return data
+
+
+def _cut_short() -> ConnectionError:
+    return ConnectionError("closed in the midst of a frame")

@@ -12,6 +12,8 @@ from upriver.vnodes import VnodeMap
 
 VNODES = (1, 4, 8, 16, 64, 256)
 VNODES_CHOICES = 4  # of the numbers of vnodes that are enough, the lowest
+BUDGET_SHARE = 0.7  # of the rivers whose views are all partial
+BUDGETS = (1, 30_000, 100_000)
 EXCHANGED_SHARE = 0.3  # of the rivers that may have views of several regions
 
 
@@ -37,6 +39,14 @@ def drawn_partial(lots: Random, plans: tuple[DataflowPlan, ...], share: float) -
         else plan
         for plan in plans
     )
+
+
+def drawn_budget(lots: Random, plans: tuple[DataflowPlan, ...]) -> int | None:
+    """Bytes of state that each worker may have, if all views can be evicted from: too few for any key, or for most."""
+    apart = Random(apart_of(lots).random())
+    if any(plan.full_because is not None for plan in plans) or apart.random() >= BUDGET_SHARE:
+        return None
+    return apart.choice(BUDGETS)
 
 
 def drawn_views(lots: Random, plans: tuple[DataflowPlan, ...]) -> tuple[DataflowPlan, ...]:

@@ -89,7 +89,7 @@ class River:
     """One coordinator, its workers' processes, and what is on its way between them.
 
     processes: all that run, or may still be heard of. latest: by place, the last process to come, running or not.
-    trace: what has happened, in lines. torn: how likely a read goes wrong.
+    trace: what has happened, in lines. torn: how likely a read goes wrong. memory_budget: of each worker.
     """
 
     def __init__(
@@ -101,6 +101,7 @@ class River:
         build_region: BuildRegion,
         takes_checkpoints: bool,
         membership: MembershipConfig = NOBODY_STANDS_BY,
+        memory_budget: int | None = None,
     ) -> None:
         vnodes = len(vnode_map.owners)
         self.trace: list[str] = []
@@ -128,7 +129,7 @@ class River:
         self._first_workers = vnode_map.workers
         self._rules = rules
         self.build_region = build_region
-        self._new_machine = partial(WorkerMachine, build_region, rules)
+        self._new_machine = partial(WorkerMachine, build_region, rules, memory_budget)
         self._incarnations = count(1)
 
     def begin_again(self) -> None:

@@ -39,7 +39,7 @@ from upriver.sim import checkers
 from upriver.sim.bounds import steps_to_rest
 from upriver.sim.checkers import require
 from upriver.sim.clients import drawn_rescale
-from upriver.sim.drawing import apart_of, drawn_map, drawn_partial, drawn_plans, drawn_views
+from upriver.sim.drawing import apart_of, drawn_budget, drawn_map, drawn_partial, drawn_plans, drawn_views
 from upriver.sim.network import Line
 from upriver.sim.process import Process
 from upriver.sim.repertoire import Repertoire
@@ -100,7 +100,8 @@ class World:
         kept = drawn_views(lots, self._plans) if self._weather.replan else self._plans
         views, takes_checkpoints = Repertoire(self._plans, kept), self._weather.checkpoint > 0
         membership = self._weather.membership
-        self.river = River(lots, vnode_map, views, rules, build_region, takes_checkpoints, membership)
+        budget = drawn_budget(lots, self._plans)
+        self.river = River(lots, vnode_map, views, rules, build_region, takes_checkpoints, membership, budget)
         self.river.torn = self._weather.torn
         self._reads_ahead = rules.upqueries.p7_read_one_epoch_ahead  # P7 is a rule for the shell
         self._tickets = count(1)

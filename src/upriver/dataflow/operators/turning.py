@@ -21,9 +21,9 @@ from upriver.state.vectors import Hashes, Mask
 FORGOTTEN_MIN = 256
 """So few forgotten slots are never worth a turnover."""
 
-STEP_ROWS = 256
-"""Rows moved in one step, at most, if they are spread evenly over the hashes: two milliseconds of work for a join, and
-hardly less with fewer."""
+STEP_ROWS = 1024
+"""Rows moved in one step, at most, if they are spread evenly over the hashes: some milliseconds of work for a join.
+With fewer, two stores would have to be asked for everything for much longer."""
 
 STEP_CALLS = 4
 """Of so many calls one moves rows: where one call concerns several stores, they seldom do so all at once."""

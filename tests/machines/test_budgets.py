@@ -1,0 +1,94 @@
+"""Memory budgets: who goes when there is too much, who stays, who waits for room; P6 and P9 of docs/design/partial.md."""
+
+from dataclasses import replace
+
+import pytest
+from machines_kit import applied, assign, opened, read, rows
+from upquery_kit import ALSO_HERE, HERE, PARTIAL, ROW_BYTES, THIRD, Weighed, Workers, present, without
+
+from upriver.dataflow.graph import NOT_WANTED
+from upriver.errors import BudgetExceeded
+from upriver.machines.worker import WorkerMachine
+from upriver.machines.worker_events import TimeToEvict
+
+
+def upqueries_until_answered(workers: Workers, *keys: str, rounds_max: int) -> int:
+    """How many upqueries a lookup takes, if there is time to evict whatever may be evicted before each answer."""
+    ticket = workers.look_up(0, *keys)
+    for rounds in range(rounds_max):
+        if ticket in workers.answers:
+            return rounds
+        workers.step(0, TimeToEvict(keys_max=10))
+        workers.answer(0)
+    return rounds_max
+
+
+@pytest.mark.parametrize(("p6", "rounds"), [(True, 1), (False, 20)])
+def test_p6_a_lookup_is_answered_under_the_smallest_budget(p6: bool, rounds: int) -> None:
+    """Without the rule, the key that is present goes whenever the other one comes: the lookup waits for ever. With P9
+    both would come together."""
+    workers = Workers(rules=without(p6_asked_keys_stay=p6, p9_room_first=False), memory_budget=1)
+    workers.epoch(HERE, ALSO_HERE)
+    workers.fill(0, HERE)
+    assert upqueries_until_answered(workers, HERE, ALSO_HERE, rounds_max=20) == rounds
+
+
+@pytest.mark.parametrize("p9", [True, False])
+def test_p9_keys_are_filled_when_others_have_made_room(p9: bool) -> None:
+    """Without the rule, the more is asked for the further a worker gets beyond its budget."""
+    workers = Workers(rules=without(p9_room_first=p9), memory_budget=1)
+    workers.epoch(HERE, ALSO_HERE, THIRD)
+    workers.fill(0, HERE)
+    asked = [workers.look_up(0, ALSO_HERE), workers.look_up(0, THIRD)]
+    assert len(workers.upqueries[0]) == (0 if p9 else 1)
+    workers.step(0, TimeToEvict(keys_max=10))
+    assert present(workers, 0)["present"] == 0
+    while workers.upqueries[0]:
+        workers.answer(0)
+    assert [workers.answers[ticket] for ticket in asked] == [({ALSO_HERE: [1]}, 1), ({THIRD: [1]}, 1)]
+
+
+def test_p9_what_was_put_off_is_filled_in_one_go_as_far_as_there_is_room() -> None:
+    workers = Workers(memory_budget=4 * ROW_BYTES)
+    workers.epoch(*[HERE] * 3, *[ALSO_HERE] * 3)
+    workers.fill(0, HERE)
+    workers.look_up(0, HERE, ALSO_HERE)
+    workers.answer(0)
+    assert workers.machines[0].must_evict
+    waits = workers.look_up(0, THIRD)
+    assert not workers.upqueries[0]
+    workers.step(0, TimeToEvict(keys_max=10))
+    (asked,) = workers.upqueries[0]
+    assert len(asked.upquery.keys) == 1
+    workers.answer(0)
+    assert workers.answers[waits] == ({}, 1)
+
+
+def test_memory_over_the_budget_is_given_back_by_what_was_read_longest_ago() -> None:
+    workers = Workers(memory_budget=24 * ROW_BYTES)
+    workers.epoch(HERE, ALSO_HERE, THIRD)
+    for key in (THIRD, HERE, ALSO_HERE):
+        workers.fill(0, key)
+    workers.look_up(0, THIRD)
+    workers.epoch(HERE, ALSO_HERE, THIRD)
+    assert not workers.machines[0].must_evict
+    workers.epoch(*[HERE, ALSO_HERE, THIRD] * 3)
+    assert workers.machines[0].must_evict
+    while workers.machines[0].must_evict:
+        workers.step(0, TimeToEvict(keys_max=1))
+    assert present(workers, 0)["present"] == 2
+    kept = workers.look_up(0, ALSO_HERE, THIRD)
+    assert workers.answers[kept] == ({ALSO_HERE: [1, 2, 3, 3, 3], THIRD: [1, 2, 3, 3, 3]}, 3)
+    assert workers.look_up(0, HERE) not in workers.answers
+
+
+def test_regions_that_keep_all_keys_and_take_more_than_the_budget_are_refused() -> None:
+    plan = replace(PARTIAL, full_because=NOT_WANTED)
+    machine = WorkerMachine(lambda *_: Weighed(), memory_budget=2 * ROW_BYTES)
+    for event in [assign(plans=(plan,)), *applied([HERE], [HERE])]:
+        machine.step(event)
+    machine.step(opened(3))
+    machine.step(rows(3, HERE))
+    said = f"worker 0 keeps every key .* memory_budget={2 * ROW_BYTES:,}: seen {3 * ROW_BYTES:,}"
+    with pytest.raises(BudgetExceeded, match=said):
+        machine.step(read(3, 1))
