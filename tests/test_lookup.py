@@ -14,7 +14,6 @@ from upriver.errors import AccessDenied, ClusterError, RowError, WorkerLost
 from upriver.shell.flight import FlightBase
 from upriver.shell.line import Line
 from upriver.shell.lookup import LET_IN, LINES_MAX, STRANGERS_MAX, TICKET_S_MAX, Answered, LookupServer
-from upriver.shell.lookup_sockets import connected_to
 from upriver.shell.lookup_streams import IDLE_STREAMS_MAX, LookupStream, LookupStreams
 from upriver.shell.remote import Connection, Remote
 
@@ -74,7 +73,7 @@ class Server:
     def let_in(self) -> tuple[socket.socket, bytes]:
         """A socket to the worker, and a ticket to say on it."""
         told = self.lookups.let_in({})
-        return connected_to("127.0.0.1", told["place"], SECONDS_MAX), bytes.fromhex(told["ticket"])
+        return socket.create_connection(("127.0.0.1", told["port"]), SECONDS_MAX), bytes.fromhex(told["ticket"])
 
     def stop(self) -> None:
         self.flight.stop()
@@ -279,7 +278,7 @@ def test_only_so_many_are_let_in(worker: Worker) -> None:
 def test_only_so_many_may_be_there_without_a_ticket(server: Server, streams: LookupStreams) -> None:
     stream, told = borrow(streams, server), server.lookups.let_in({})
     assert ask(stream, "a") == ["a"]
-    strangers = [connected_to("127.0.0.1", told["place"], SECONDS_MAX) for _ in range(STRANGERS_MAX + 1)]
+    strangers = [socket.create_connection(("127.0.0.1", told["port"]), SECONDS_MAX) for _ in range(STRANGERS_MAX + 1)]
     assert strangers[-1].recv(1) == b""
     assert ask(stream, "a") == ["a"]
     for stranger in strangers:
@@ -332,7 +331,7 @@ def test_an_answer_that_breaks_off_is_a_lost_worker() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def let_in(_: object) -> dict[str, object]:
-            return {"place": listener.getsockname()[1], "ticket": "00"}
+            return {"port": listener.getsockname()[1], "ticket": "00"}
 
         with FlightBase(TOKEN, actions={LET_IN: let_in}) as flight:
             with Connection(Remote(flight.address, TOKEN), WorkerLost) as connection:

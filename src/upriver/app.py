@@ -51,9 +51,9 @@ class App:
     ingest_tasks: Spark tasks that write one index of a micro-batch; by default what fits beside the workers.
     migration_step_budget_ms: milliseconds that a worker may spend on one step of moving keys, while a rescale is on;
     keys wait less with a small number, and the rescale is over sooner with a large one.
-    memory_budget: bytes that the state of each worker may take; what partial views have not read for the longest time
-    is forgotten, and filled again when it is next read. If views that keep every key take more, the app fails with
-    BudgetExceeded, and loses nothing; views that take more with no key in them are refused. ``None``: any amount.
+    memory_budget: bytes that the state of each worker may take. Half of it is for keys that are kept: what partial
+    views have not read for the longest time is forgotten, and filled when it is next read. If views that keep every key
+    take more, the app fails with BudgetExceeded; views that take more with no key in them are refused. ``None``: any.
     checkpoint_interval_s, checkpoint_interval_epochs: seconds, and epochs, from one checkpoint of what views keep to
     the next: a worker that is lost, or an app that is started again, reads that and the epochs since. ``None`` for
     both: when :meth:`checkpoint` is called.

@@ -1,4 +1,4 @@
-"""Memory budgets: who goes when there is too much, who stays, who waits for room; P6 and P9 of docs/design/partial.md."""
+"""Memory budgets: who goes when there is too much, who stays, and who waits for room; P6 and P9 of partial.md."""
 
 from dataclasses import replace
 

@@ -12,6 +12,8 @@ from upriver.machines.cones import work_on
 from upriver.machines.following import Asked, Following, Waiting
 from upriver.machines.peers import Hot, Question, QuestionAnswered, QuestionRefused
 from upriver.machines.room import room_of
+from upriver.machines.share import Share
+from upriver.machines.strategies import maps_of
 from upriver.machines.worker_events import Answer, LookupAsked, LookupGivenUp, ReadKeys, Refuse
 from upriver.upquery.partial_region import PartialRegion
 from upriver.vnodes import vnodes_of
@@ -21,14 +23,15 @@ LOOKUPS_WAITING_MAX = 10_000
 
 
 def answered_at_once(phase: Following, event: LookupAsked) -> Answer | None:
-    """What a lookup comes to whose keys are all kept here and that waits for nothing, as nearly every one does: rule N1
-    of the distributor has all of it go down, and there is one part to gather. ``None`` if it must go its way."""
+    """What a lookup comes to whose keys all stay here and that waits for nothing, as nearly every one does: rules N1
+    and I1.2 of the distributor have all of it go down, and there is one part to gather. ``None`` if it must go its
+    way."""
     view = event.view
     if phase.has_left or view not in phase.views or not event.keys.schema.equals(phase.views[view]):
         return None
-    if _foreign(phase, event) or _must_wait(phase, view, event):
-        return None
     share = phase.shares[view]
+    if not _all_stay(phase, share, event.hash64) or _must_wait(phase, view, event):
+        return None
     if share.partial is not None and share.partial.lacks(event.hash64):
         return None
     _catch_up_with(phase, view, event.hash64)
@@ -37,6 +40,14 @@ def answered_at_once(phase: Following, event: LookupAsked) -> Answer | None:
     except UpriverError:
         return None  # it is refused on its way
     return Answer(ticket=event.ticket, rows=rows, epoch=phase.reflected, version=share.version, relayed=False)
+
+
+def _all_stay(phase: Following, share: Share, hash64: Hashes) -> bool:
+    """Whether all of these keys are kept here, and not about to move."""
+    maps = maps_of(share.migrator.phase)
+    return bool(maps) and all(
+        bool((vnode_map.owners_of(vnodes_of(hash64, len(vnode_map.owners))) == phase.me).all()) for vnode_map in maps
+    )
 
 
 def lookup_asked(phase: Following, event: LookupAsked) -> Question | None:

@@ -87,6 +87,15 @@ def left_to_give(phase: object) -> tuple[int, int]:
     return 0, 0
 
 
+def maps_of(phase: object) -> tuple[VnodeMap, ...]:
+    """The maps by all of which a key must be a worker's to be kept there, whatever moves meanwhile: rules N1 and I1.2.
+    None, if that cannot be told by maps."""
+    if isinstance(phase, Interrogating | Collecting | Settling):
+        return phase.migration.rescale.before, phase.migration.rescale.after
+    vnode_map: VnodeMap | None = getattr(phase, "map", None)
+    return () if vnode_map is None else (vnode_map,)
+
+
 def new_owner(phase: object, vnode: VnodeId) -> WorkerId:
     """To whom a slice goes that is being interrogated."""
     assert isinstance(phase, Interrogating)

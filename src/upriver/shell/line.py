@@ -35,8 +35,7 @@ class Line:
     """One thread at a time sends, one receives; any may ``cut``. A socket's own errors are raised as OSError."""
 
     def __init__(self, connected: socket.socket) -> None:
-        if connected.family in (socket.AF_INET, socket.AF_INET6):
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket = connected
         self._held = b""
         """Read, and not taken yet."""

@@ -1,10 +1,10 @@
 """The worker's side of lookups over the wire: one line for each client thread, one round trip for each lookup.
 
-A client asks the worker's Flight server, with the app's token, to be let in: ``{"place": ..., "ticket": hex}``, the
-place a port or a name. It connects to that, says the ticket, and has a :class:`upriver.shell.line.Line`. A question is
-a batch of keys under ``{"view": name, "at_least": epoch or null, "together": bool, "timeout": seconds}``; its answer a
-batch of rows under ``{"view": name, "epoch": epoch, "map_version": version, "relayed": bool}``, or an error in JSON and
-no rows. The line goes on, either way.
+A client asks the worker's Flight server, with the app's token, to be let in: ``{"port": number, "ticket": hex}``. It
+connects to that port, says the ticket, and has a :class:`upriver.shell.line.Line`. A question is a batch of keys under
+``{"view": name, "at_least": epoch or null, "together": bool, "timeout": seconds}``; its answer a batch of rows under
+``{"view": name, "epoch": epoch, "map_version": version, "relayed": bool}``, or an error in JSON and no rows. The line
+goes on, either way.
 
 Why not a Flight stream: see docs/design/lookups.md.
 """
@@ -24,11 +24,10 @@ import pyarrow as pa
 
 from upriver.errors import ClusterError, ProtocolError, UpriverError
 from upriver.shell.line import Line
-from upriver.shell.lookup_sockets import connected_to, listener, place_of
 from upriver.shell.wire import error_to_json
 
 LET_IN = "lookups"
-"""The action that gives a place and a ticket."""
+"""The action that gives a port and a ticket."""
 TICKET_BYTES = 16
 TICKET_S_MAX = 10.0
 """Seconds in which a ticket must be shown."""
@@ -84,13 +83,13 @@ class LookupServer:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._lookup = lookup
-        self._host = host
         self._clock = clock
         try:
-            self._listener = listener(host)
+            family = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0][0]
+            self._listener = socket.create_server((host, 0), family=family)
         except OSError as error:
             raise ClusterError(f"cannot listen on {host} for lookups: {error}") from None
-        self._place = place_of(self._listener)
+        self._port: int = self._listener.getsockname()[1]
         self._lines_max = min(lines_max, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
         self._lock = threading.Lock()
         """Guards all that follows."""
@@ -105,7 +104,7 @@ class LookupServer:
         self._accepting.start()
 
     def let_in(self, _: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Where to connect to, and a ticket for one line."""
+        """A port, and a ticket for one line."""
         ticket, now = secrets.token_bytes(TICKET_BYTES), self._clock()
         with self._lock:
             for old in [old for old, good_until in self._tickets.items() if good_until < now]:
@@ -116,7 +115,7 @@ class LookupServer:
                     f"let workers open more files (ulimit -n), for up to {LINES_MAX}"
                 )
             self._tickets[ticket] = now + TICKET_S_MAX
-        return {"place": self._place, "ticket": ticket.hex()}
+        return {"port": self._port, "ticket": ticket.hex()}
 
     def stop(self) -> None:
         """Cut all lines. Lookups that are running must return: nothing can stop those. A second call does nothing."""
@@ -143,7 +142,7 @@ class LookupServer:
     def _listener_wakes(self) -> None:
         """Closing it would not end an ``accept`` on every system; a caller does."""
         with suppress(OSError):
-            connected_to(self._host, self._place, GOODBYE_S_MAX).close()
+            socket.create_connection(self._listener.getsockname()[:2], GOODBYE_S_MAX).close()
 
     def _accept(self) -> None:
         while not self._stopping.is_set():

@@ -1,5 +1,6 @@
 """The client's side of lookups over the wire: lines to workers, lent to one thread at a time; see :mod:`.lookup`."""
 
+import socket
 import threading
 from collections.abc import Collection
 from itertools import chain
@@ -9,7 +10,6 @@ import pyarrow as pa
 from upriver.errors import ClusterError, UpriverError, WaitTimeout, WorkerLost
 from upriver.shell.line import Line
 from upriver.shell.lookup import LET_IN, Answered
-from upriver.shell.lookup_sockets import connected_to
 from upriver.shell.remote import Connection, Remote
 from upriver.shell.wire import error_from_json
 
@@ -30,7 +30,7 @@ class LookupStream:
         try:
             told = connection.act(LET_IN, timeout=timeout)
             host = self.address.rpartition(":")[0].strip("[]")
-            connected = connected_to(host, told["place"], timeout)
+            connected = socket.create_connection((host, told["port"]), timeout)
         except WaitTimeout:
             raise WorkerLost(f"{self.address} cannot be reached in {timeout:g} s") from None
         except OSError as error:
