@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser, number: Number) -> None:
         nargs="*",
         default=(4, 8, 16),
         metavar="N",
-        help="memory budgets of each worker, one after the other (default: 4 8 11)",
+        help="memory budgets of each worker, one after the other (default: 4 8 16)",
     )
     parser.add_argument(
         "--distributions", nargs="+", choices=DISTRIBUTIONS, default=DISTRIBUTIONS, help="of reads and votes"
