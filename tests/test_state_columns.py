@@ -105,3 +105,13 @@ def test_masks_take_no_memory_of_arrows_own_pool_if_another_is_chosen() -> None:
     finally:
         pa.set_memory_pool(own)
     assert own.total_bytes_allocated() == before
+
+
+@pytest.mark.parametrize("type", [pa.string(), pa.large_string(), pa.binary(), pa.large_binary()])
+def test_slices_with_nulls_and_without_values_are_taken_in(type: pa.DataType) -> None:
+    """Where the values of a slice begin, and how wide offsets are, is told by the array alone."""
+    column = column_of(type)
+    values = pa.array(["left out", "one", None, "", "three"], pa.string()).cast(type)
+    for part in (values[1:4], values[:0], values[4:]):
+        column.append(part)
+    assert column.take(np.arange(len(column))).to_pylist() == values[1:].to_pylist()

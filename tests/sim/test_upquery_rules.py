@@ -24,6 +24,7 @@ from upriver.upquery.rules import UpqueryRules
 
 STEPS, WORKERS = 200, 3
 SEEDS_MAX = 300  # seeds within which the absence of any rule must show
+BUDGET_SEEDS = 10
 
 CAUGHT_BY = {
     "p1_missing_is_not_empty": {"views_equal_the_oracle"},
@@ -51,3 +52,11 @@ def test_without_a_rule_some_seed_finds_something_wrong(rule: str) -> None:
     found = next((outcome.violation for outcome in outcomes if outcome.violation is not None), None)
     assert found is not None
     assert found.checker in CAUGHT_BY[rule]
+
+
+def test_under_budgets_of_any_size_everybody_is_answered_and_nothing_is_wrong() -> None:
+    """Two of three of these rivers have one."""
+    simulator = Simulator(ALL_RULES, views=TRACED, partial_share=1.0)
+    outcomes = [simulator.play(seed, STEPS, WORKERS) for seed in range(BUDGET_SEEDS)]
+    assert [str(outcome) for outcome in outcomes if outcome.violation is not None] == []
+    assert sum(outcome.counters.get("evictions", 0) for outcome in outcomes) > BUDGET_SEEDS

@@ -136,9 +136,11 @@ class BytesColumn:
         self._validity.append(values, len(self))
         if not len(values):
             return  # there may be no offsets
+        if values.type != self._type:
+            values = values.cast(self._type)
         _, offset_buffer, data = values.buffers()
-        type = np.dtype(np.int64 if values.type == _LARGE[self._type] else np.int32)
-        offsets = np.frombuffer(offset_buffer, type, len(values) + 1, values.offset * type.itemsize)
+        width = np.dtype(np.int64 if self._type == _LARGE[self._type] else np.int32)
+        offsets = np.frombuffer(offset_buffer, width, len(values) + 1, values.offset * width.itemsize)
         self._offsets.extend(offsets[1:].astype(np.int64) + (len(self._bytes) - int(offsets[0])))
         self._bytes.extend(np.frombuffer(data or b"", np.uint8)[offsets[0] : offsets[-1]])
 
