@@ -43,11 +43,13 @@ def answered_at_once(phase: Following, event: LookupAsked) -> Answer | None:
 
 
 def _all_stay(phase: Following, share: Share, hash64: Hashes) -> bool:
-    """Whether all of these keys are kept here, and not about to move."""
+    """Whether all of these keys are kept here, and not about to move. Who has lost a peer while keys move keeps nothing
+    for certain (W4)."""
     maps = maps_of(share.migrator.phase)
-    return bool(maps) and all(
-        bool((vnode_map.owners_of(vnodes_of(hash64, len(vnode_map.owners))) == phase.me).all()) for vnode_map in maps
-    )
+    if not maps or (len(maps) > 1 and not phase.peers):
+        return False
+    vnodes = vnodes_of(hash64, len(maps[0].owners))
+    return all(bool((vnode_map.owners_of(vnodes) == phase.me).all()) for vnode_map in maps)
 
 
 def lookup_asked(phase: Following, event: LookupAsked) -> Question | None:

@@ -70,7 +70,7 @@ class History:
         nothing else. Raises CorruptFile, and ProtocolError for an index that is not complete.
         """
         runs = self._catalogue(channel, table, through).between(after, through)
-        wanted = _bits(vnodes_of(keys, self._places).tolist())
+        wanted = _bits(np.unique(vnodes_of(keys, self._places)).tolist())
         found = self._found([run for run in runs if run.places & wanted], keys, table, after, through)
         hash64 = np.concatenate([np.empty(0, np.uint64), *(piece.hash64 for piece in found)])
         none = pa.RecordBatch.from_pylist([], table.schema)  # concat_batches copies all that it is given, one at least
