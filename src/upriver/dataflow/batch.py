@@ -50,6 +50,11 @@ class Batch:
         return Batch(self.rows.filter(pa.array(mask)), self.hash64[mask], weight)
 
 
+def no_rows(schema: pa.Schema) -> Batch:
+    """A batch of none."""
+    return Batch(pa.RecordBatch.from_pylist([], schema), np.empty(0, np.uint64))
+
+
 @dataclass(frozen=True, slots=True)
 class Outgoing:
     """Rows that leave a region over an exchange edge, hashed by the receiver's routing key.

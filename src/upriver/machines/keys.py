@@ -80,7 +80,7 @@ def _let_go(phase: Following, view: str, cone: Cone, keys_max: int) -> None:
     phase.evicted = cone.let_go(keys_max)
     if not cone.has_leftovers:
         stats = phase.stats_after(view)
-        phase.is_over_budget = phase.is_over_budget and is_over(stats, phase.memory_budget)
+        phase.is_over_budget = phase.is_over_budget and is_over(phase)
         phase.say(Counted(stats=stats))
         _end_evictions(phase)
 
@@ -110,6 +110,6 @@ def _evict_oldest(phase: Following, keys_max: int) -> None:
         waiting = [w.question.hash64 for w in phase.waiting if w.view == name]
         phase.evicted = partial[name].evict_oldest(keys_max, waiting)
         stats = phase.stats_after(name)
-    phase.is_over_budget = phase.evicted > 0 and is_over(stats, phase.memory_budget)
+    phase.is_over_budget = phase.evicted > 0 and is_over(phase)
     if not phase.is_over_budget:
         phase.say(Counted(stats=stats))

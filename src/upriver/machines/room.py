@@ -1,7 +1,7 @@
 """How much a worker may keep, and how much more: under a memory budget nothing is filled before there is room (P9)."""
 
 from upriver.errors import BudgetExceeded
-from upriver.machines.following import Following, Stats
+from upriver.machines.following import Following
 from upriver.upquery.partial_region import UPQUERY_KEYS_MAX
 
 KEPT_SHARE, KEPT_SHARE_MAX = 0.5, 0.55
@@ -13,21 +13,20 @@ FILLED_KEYS_MIN = 64
 def weigh(phase: Following) -> None:
     """See whether memory is to be given back. Raises BudgetExceeded if what cannot be takes more than there is."""
     if phase.memory_budget is not None:
-        stats = phase.last_stats
-        _check_full(phase, stats, phase.memory_budget)
-        phase.is_over_budget = is_over(stats, phase.memory_budget)
+        _check_full(phase, phase.memory_budget)
+        phase.is_over_budget = is_over(phase)
 
 
-def is_over(stats: Stats, budget: int | None) -> bool:
+def is_over(phase: Following) -> bool:
     """Whether keys are to be evicted: more than half is in use of what full regions leave of the budget.
 
     The other half is for what was forgotten, whose memory comes back when there is as much of it as of what is kept,
     and for doing that. Evictions begin when the half is full, whether or not anything was forgotten: else many keys
     would have to go at once when memory begins to come back, and all who wait for a key would wait for that.
     """
-    if budget is None:
+    if phase.memory_budget is None:
         return False
-    left, _, lives = _bytes(stats, budget)
+    left, _, lives = _bytes(phase, phase.memory_budget)
     return lives > KEPT_SHARE * left
 
 
@@ -36,26 +35,27 @@ def room_of(phase: Following, region: str) -> int:
     budget = phase.memory_budget
     if budget is None or not phase.rules.upqueries.p9_room_first:  # P9
         return UPQUERY_KEYS_MAX
-    stats = phase.last_stats
-    left, takes, lives = _bytes(stats, budget)
+    left, takes, lives = _bytes(phase, budget)
     spare = max(left - takes, int(KEPT_SHARE_MAX * left) - lives)
     if spare >= 0:
-        of_one = stats[region]
+        of_one = phase.last_stats[region]
         return max(FILLED_KEYS_MIN, spare * max(of_one["present"], 1) // max(of_one["live_bytes"], 1))
     # Where all that there is must stay, whoever waits for room would wait for ever.
     return 0 if phase.is_over_budget or phase.has_leftovers else UPQUERY_KEYS_MAX
 
 
-def _bytes(stats: Stats, budget: int) -> tuple[int, int, int]:
+def _bytes(phase: Following, budget: int) -> tuple[int, int, int]:
     """What regions that keep every key leave of the budget; what all others take, and what of it is for something that
     is kept."""
-    partial = [of_one for of_one in stats.values() if "present" in of_one]
-    full = sum(of_one["bytes"] for of_one in stats.values() if "present" not in of_one)
+    stats = phase.last_stats
+    partial = [stats[name] for name, share in phase.shares.items() if share.partial is not None]
+    full = sum(stats[name]["bytes"] for name, share in phase.shares.items() if share.partial is None)
     return budget - full, sum(of_one["bytes"] for of_one in partial), sum(of_one["live_bytes"] for of_one in partial)
 
 
-def _check_full(phase: Following, stats: Stats, budget: int) -> None:
+def _check_full(phase: Following, budget: int) -> None:
     """Regions that keep all keys can evict none: better to say so than to let the process die."""
+    stats = phase.last_stats
     full = {name: stats[name]["live_bytes"] for name, share in phase.shares.items() if share.partial is None}
     if sum(full.values()) > budget:
         takes = ", ".join(f"{name} {of_one:,}" for name, of_one in sorted(full.items(), key=lambda item: -item[1]))

@@ -17,7 +17,7 @@ what lookups fill."""
 EVICTED_KEYS_MIN = 32
 """Keys of one slice, however long the last one took: with fewer, there would hardly be an end."""
 
-Step = Callable[[TimeToCopy | TimeToEvict | TimeToFeed], None]
+Step = Callable[[TimeToCopy | TimeToEvict | TimeToFeed], object]
 
 
 class Chores:

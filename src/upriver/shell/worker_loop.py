@@ -187,11 +187,7 @@ class WorkerLoop:
             return
         assert self._peers is not None  # the loop runs: only it gives the floor away
         try:
-            if self._failure is not None:
-                raise self._failure
-            actions = self._machine.step(lookup)
-            for action in actions:
-                self._carry_out(action)
+            actions = self._step(lookup)
             self._mover.asked()
             if len(actions) != 1 or not isinstance(actions[0], Answer):  # else there is no more to do than before
                 self._peers.flush()
@@ -298,7 +294,8 @@ class WorkerLoop:
             self._peers.flush()  # packing is part of the step
             self._mover.gave()
 
-    def _step(self, event: WorkerEvent) -> None:
+    def _step(self, event: WorkerEvent) -> list[WorkerAction]:
+        """Step by an event, and do what follows; returns what that was."""
         if self._failure is not None:
             raise self._failure
         if isinstance(event, Assign):
@@ -306,8 +303,10 @@ class WorkerLoop:
         if isinstance(event, Resume):
             self._resumed(event)
         self._leaves |= isinstance(event, CloseInput)
-        for action in self._machine.step(event):
+        actions = self._machine.step(event)
+        for action in actions:
             self._carry_out(action)
+        return actions
 
     def _assigned(self, event: Assign) -> None:
         record = self._lake.record()

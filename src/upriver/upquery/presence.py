@@ -218,11 +218,8 @@ class Presence:
     def put(self, keys: Hashes, upquery: int, through: Epoch, read: int) -> None:
         """These keys, each named once, stand so from now on."""
         self._last = None
-        if len(self._stores.all) == 1:
-            self._stores.all[0].put(keys, upquery, through, read)
-        else:
-            for store, share in self._stores.shares(keys):
-                store.put(keys[share], upquery, through, read)
+        for store, part in self._stores.split_keys(keys):
+            store.put(part, upquery, through, read)
         self._stores.tidy()
 
     def touch(self, keys: Hashes, now: int) -> None:

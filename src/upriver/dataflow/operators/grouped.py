@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from upriver.dataflow.batch import Batch
+from upriver.dataflow.batch import Batch, no_rows
 from upriver.dataflow.operators.aggregate import Aggregate
 from upriver.dataflow.operators.consolidate import concatenated
 from upriver.dataflow.operators.turning import USUAL, Eagerness, Turning
@@ -37,7 +37,7 @@ class Grouped(Turning[Aggregate]):
         self._group = plan.group
         self._calls = tuple(call.output for call in plan.calls)
         self.schema = self._stores[0].schema
-        self._nothing = Batch(pa.RecordBatch.from_pylist([], self.schema), np.empty(0, np.uint64))
+        self._nothing = no_rows(self.schema)
 
     def apply(self, port: int, batch: Batch) -> Batch:
         """Add the batch's rows to their groups; returns the rows of the groups that are not as they were.

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from upriver.dataflow import ops
-from upriver.dataflow.batch import Batch
+from upriver.dataflow.batch import Batch, no_rows
 from upriver.dataflow.operators.consolidate import concatenated
 from upriver.dataflow.operators.evaluator import Evaluator
 from upriver.dataflow.operators.join_shape import JoinShape
@@ -43,7 +43,7 @@ class Join(Turning[JoinStore]):
         self._shape = JoinShape.of(op, (left, right), (left_routing, right_routing))
         super().__init__(partial(JoinStore, self._shape, evaluator), eagerness)
         self.schema = self._shape.output
-        self._nothing = Batch(pa.RecordBatch.from_pylist([], self.schema), np.empty(0, np.uint64))
+        self._nothing = no_rows(self.schema)
 
     def apply(self, port: int, batch: Batch) -> Batch:
         """port: 0 for changes of the left input, 1 for the right. Raises RowError if the condition fails on a pair, and

@@ -144,13 +144,21 @@ class Turning(Generic[Kept]):
                 if share.any():
                     yield store, batch.filtered(share)
 
+    def split_keys(self, keys: Hashes) -> Iterator[tuple[Kept, Hashes]]:
+        """Each store, and which of these keys are its."""
+        if len(self._stores) == 1:
+            yield self._stores[0], keys
+        else:
+            for store, share in self.shares(keys):
+                yield store, keys[share]
+
     def hashes_between(self, least: int, most: int) -> Hashes:
         return np.concatenate([store.hashes_between(least, most) for store in self._stores])
 
     def collect(self, keys: Hashes) -> tuple[pa.RecordBatch, ...]:
-        if len(self._stores) == 1:
-            return self._stores[0].collect(keys)
-        of_stores = [store.collect(keys[share]) for store, share in self.shares(keys)]
+        of_stores = [store.collect(part) for store, part in self.split_keys(keys)]
+        if len(of_stores) == 1:
+            return of_stores[0]
         return tuple(pa.concat_batches(parts) for parts in zip(*of_stores, strict=True))
 
     def install(self, state: Sequence[pa.RecordBatch]) -> None:
@@ -164,11 +172,8 @@ class Turning(Generic[Kept]):
         self.tidy()
 
     def drop(self, keys: Hashes) -> None:
-        if len(self._stores) == 1:
-            self._stores[0].drop(keys)
-        else:
-            for store, share in self.shares(keys):
-                store.drop(keys[share])
+        for store, part in self.split_keys(keys):
+            store.drop(part)
         self.tidy()
 
     def tidy(self) -> None:
