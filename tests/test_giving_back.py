@@ -5,6 +5,7 @@ import platform
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -17,7 +18,8 @@ LEFT_BY_A_THREAD = f"""
 import os, sys, threading
 import pyarrow as pa
 from upriver.bench.worker_memory import memory_of
-from upriver.shell.giving_back import give_back, share_free_memory
+from upriver.shell.arenas import share_free_memory
+from upriver.shell.giving_back import give_back
 
 if sys.argv[1] == "shared":
     share_free_memory()
@@ -39,6 +41,17 @@ give_back()
 print(memory_of([os.getpid()]).anonymous - before)
 end.set()
 """
+ARENAS = """
+import ctypes, importlib, sys
+
+for name in sys.argv[2:]:
+    importlib.import_module(name)
+libc = ctypes.CDLL(None)
+libc.fopen.restype = ctypes.c_void_p
+file = ctypes.c_void_p(libc.fopen(sys.argv[1].encode(), b"w"))
+libc.malloc_info(0, file)
+libc.fclose(file)
+"""
 only_glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be asked for it")
 
 
@@ -52,6 +65,19 @@ def left_by_a_thread(how: str) -> int:
     """Bytes that a process has more than before, when one of its threads has freed all that it had and still runs."""
     asked = [sys.executable, "-c", LEFT_BY_A_THREAD, how]
     return int(subprocess.run(asked, capture_output=True, text=True, check=True, env=os.environ).stdout)
+
+
+@only_glibc
+def test_the_process_that_workers_are_forked_from_has_one_arena(tmp_path: Path) -> None:
+    assert arenas_after(tmp_path, "upriver.spark.daemon") == 1
+    assert arenas_after(tmp_path, "pyarrow", "upriver.spark.daemon") > 1, "Arrow begins no thread: is the rule needed?"
+
+
+def arenas_after(directory: Path, *modules: str) -> int:
+    """How many arenas a process has that has loaded these, one after the other."""
+    told = directory / "arenas.xml"
+    subprocess.run([sys.executable, "-c", ARENAS, str(told), *modules], check=True, env=os.environ)
+    return told.read_text().count("<heap nr=")
 
 
 @only_glibc

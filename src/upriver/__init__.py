@@ -1,22 +1,23 @@
 """Upriver: elastic, partially materialized views for PySpark.
 
-``App`` needs PySpark; ``connect`` does not, so ``App`` is only loaded when it is asked for.
+Each name is loaded when it is asked for: ``App`` needs PySpark, and ``connect`` does not; and the process that Spark
+forks its Python workers from has something to do before Arrow is loaded (``upriver.spark.daemon``).
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from upriver.client import Client, connect
-from upriver.errors import UpriverError
-from upriver.rescale import Rescale
-
 if TYPE_CHECKING:
     from upriver.app import App
+    from upriver.client import Client, connect
+    from upriver.errors import UpriverError
+    from upriver.rescale import Rescale
 
 __all__ = ["App", "Client", "Rescale", "UpriverError", "connect"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "App":
-        return import_module("upriver.app").App
+    homes = {"App": "app", "Client": "client", "Rescale": "rescale", "UpriverError": "errors", "connect": "client"}
+    if name in homes:
+        return getattr(import_module(f"upriver.{homes[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

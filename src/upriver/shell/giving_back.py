@@ -2,10 +2,6 @@
 
 The C library and Arrow's pool keep what is freed for later. After a large batch that is many times what the batch has
 left behind, and nobody who looks at the process can tell it from what the worker keeps.
-
-glibc gives each thread an arena of its own. The free end of such a one goes back only while that very thread frees
-something, and only if it is longer than the longest array that was ever freed; whoever asks for all free memory gets
-the end of the main arena, and none of the others'. So the threads of a worker share one.
 """
 
 import ctypes
@@ -17,17 +13,6 @@ import pyarrow as pa
 
 PAUSE_S = 2.0
 """Seconds from one time to the next."""
-ARENAS_MAX = 1
-"""Arenas that threads to come are spread over, beside those that there are."""
-_M_ARENA_MAX = -8
-"""Of glibc's ``malloc.h``."""
-
-
-def share_free_memory() -> None:
-    """Have threads that begin from now on use one arena, where the C library is glibc. This cannot be taken back."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(_M_ARENA_MAX, ARENAS_MAX)
 
 
 @contextmanager

@@ -19,12 +19,13 @@ from upriver.machines.messages import FromWorker, Meet
 from upriver.machines.peers import Envelope
 from upriver.machines.worker import WorkerMachine
 from upriver.machines.worker_events import PeerLost, PeersMet
+from upriver.shell.arenas import share_free_memory
 from upriver.shell.channel import CHANNEL, ChannelExchange, Receiver, open_channel
 from upriver.shell.codec import decode_to_worker, encode
 from upriver.shell.coordinator_service import REGISTER, SILENCED
 from upriver.shell.fencing import USUAL, Lease, Vigilance
 from upriver.shell.flight import GOODBYE_S_MAX, Action, Exchange, FlightBase, Get, Listen
-from upriver.shell.giving_back import giving_back, share_free_memory
+from upriver.shell.giving_back import giving_back
 from upriver.shell.held_snapshots import HeldSnapshots
 from upriver.shell.lake import Lake
 from upriver.shell.lookup import LET_IN, LookupServer
@@ -94,7 +95,7 @@ def serve_worker(config: WorkerConfig, worker: WorkerId) -> None:
     Raises the error with which its channel to the coordinator is lost, if it is: somebody else is to fill the place.
     """
     sys.setswitchinterval(SWITCH_S)
-    share_free_memory()  # first: threads that there are keep what they have
+    share_free_memory()  # first, for processes that another daemon than ours has forked
     remote, lake = Remote(config.coordinator, config.token), Lake(config.root)
     build_region = partial(Region.build, evaluator=Evaluator(), sets_aside=lake.sets_aside())
     record = lake.record()

@@ -4,6 +4,11 @@ Spark starts one such process for each executor (``spark.python.daemon.module``)
 worker that joins a running app is then there at once: it has nothing to load while others answer lookups.
 """
 
+from upriver.shell.arenas import share_free_memory
+
+share_free_memory()  # first: what is loaded below begins threads
+
+# ruff: noqa: E402
 import gc
 
 import pandas  # type: ignore[import-untyped]  # noqa: F401  Spark's own Python tasks load it
