@@ -1,6 +1,13 @@
-"""What a worker reads out of the lake, a piece at a time: its slices of an epoch, or of checkpoints."""
+"""What a worker reads out of the lake, a piece at a time: its slices of an epoch, or of checkpoints.
 
-from collections.abc import Iterator, Mapping
+Whoever looks a key up may have to wait until a piece is taken in. So how many rows it has follows from what those
+before it took.
+"""
+
+import math
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
 
 import pyarrow as pa
 
@@ -10,6 +17,18 @@ from upriver.ids import Channel
 from upriver.machines.worker_events import AllStateRead, EpochRead, ReadEpoch, ReadState, RowsRead, StateRead
 from upriver.shell.checkpoints import read_state
 from upriver.shell.lake import Lake
+from upriver.shell.slice_pace import SlicePace
+from upriver.state.vectors import Hashes, true_at
+
+ROWS_BUDGET_S = 0.01
+"""Seconds of processor time that a piece of an epoch may take to be taken in."""
+ROWS_AIM_SHARE = 0.75
+"""Of that time."""
+ROWS_MIN = 8_192
+"""Rows of a piece, however long the last one took: each has a cost of its own, and with fewer rows that would be most
+of it."""
+ROWS_TIMED_MIN = ROWS_MIN // 2
+"""Rows of a piece that tells something of how long others will take."""
 
 Piece = RowsRead | EpochRead | StateRead | AllStateRead
 
@@ -22,6 +41,10 @@ class Reading:
         self._vnodes = 0
         self.tables: Mapping[Channel, TableSpec] = {}
         self._pieces: Iterator[Piece] = iter(())
+        self._paces: defaultdict[Channel, SlicePace] = defaultdict(
+            lambda: SlicePace(ROWS_BUDGET_S, aim_share=ROWS_AIM_SHARE)
+        )
+        """What a row costs depends on what is made of it."""
         self.is_on = False
         """Whether there is a piece more."""
 
@@ -34,11 +57,16 @@ class Reading:
         self._pieces = self._epoch(asked) if isinstance(asked, ReadEpoch) else self._state(asked)
         self.is_on = True
 
-    def next(self) -> Piece:
-        """The next piece. Raises LakeError."""
+    def feed(self, take_in: Callable[[Piece], object]) -> None:
+        """Have the next piece taken in. Raises LakeError."""
         piece = next(self._pieces)
         self.is_on = not isinstance(piece, EpochRead | AllStateRead)
-        return piece
+        if not isinstance(piece, RowsRead) or len(piece.batch) < ROWS_TIMED_MIN:
+            take_in(piece)
+            return
+        began = time.thread_time()
+        take_in(piece)
+        self._paces[piece.channel].took(len(piece.batch), time.thread_time() - began)
 
     def give_up(self) -> None:
         """What is left of it is of no use any more, or will be read again."""
@@ -58,6 +86,19 @@ class Reading:
             for rows in self._lake.read(manifest, channel, vnodes, table):
                 hashes = rows.column(0).to_numpy()
                 user = pa.RecordBatch.from_arrays(rows.columns[1:], schema=table.schema)
-                yield RowsRead(epoch=asked.epoch, channel=channel, batch=Batch(user, hashes))
+                whole, first = Batch(user, hashes), 0
+                while first < len(hashes):
+                    end = end_of_piece(hashes, first, max(ROWS_MIN, self._paces[channel].keys))
+                    yield RowsRead(epoch=asked.epoch, channel=channel, batch=whole.slice(first, end))
+                    first = end
         promised = {channel: manifest.rows_of(channel, vnodes) for channel in asked.channels}
         yield EpochRead(epoch=asked.epoch, promised=promised)
+
+
+def end_of_piece(hashes: Hashes, first: int, rows_max: int) -> int:
+    """Where a piece ends that begins there and has at most so many rows, or as many more as belong to its last key:
+    what is left is cut into pieces of one size."""
+    left = len(hashes) - first
+    end = first + math.ceil(left / math.ceil(left / rows_max))
+    others = true_at(hashes[end:] != hashes[end - 1])
+    return end + int(others[0]) if others.size else len(hashes)

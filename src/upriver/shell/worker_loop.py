@@ -214,7 +214,7 @@ class WorkerLoop:
             while not self._stopped:
                 self._turn()
                 if self._reading.is_on and not self._stopped:
-                    self._step(self._reading.next())
+                    self._reading.feed(self._step)
                     self._answer_first()
                 region = self._machine.next_to_move
                 if region is not None and not self._mover.rest_s():

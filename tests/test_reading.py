@@ -1,0 +1,101 @@
+"""What a worker reads of an epoch, in pieces that are as long as may be."""
+
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from upriver.dataflow.plan import TableSpec
+from upriver.ids import Channel, Epoch, VnodeId
+from upriver.machines.worker_events import EpochRead, ReadEpoch, RowsRead
+from upriver.shell.lake import LakeRecord, Manifest
+from upriver.shell.owned_lake import OwnedLake
+from upriver.shell.reading import ROWS_BUDGET_S, ROWS_MIN, Piece, Reading, end_of_piece
+from upriver.state.runs import describe_run, encode_run, run_schema
+
+VNODES = 4
+ROWS = 150_000
+BIDS = TableSpec("bids", pa.schema([("auction", pa.int64())]), ("auction",))
+CHANNEL = Channel("bids/auction")
+ALL = tuple(map(VnodeId, range(VNODES)))
+
+
+@given(arrays(np.uint64, st.integers(1, 60), elements=st.integers(0, 12)), st.integers(1, 70))
+def test_pieces_hold_all_rows_and_cut_no_key(hashes: npt.NDArray[np.uint64], rows_max: int) -> None:
+    hashes = np.sort(hashes)
+    cuts = [0]
+    while cuts[-1] < len(hashes):
+        cuts.append(end_of_piece(hashes, cuts[-1], rows_max))
+    assert cuts[-1] == len(hashes)
+    for first, end in pairwise(cuts):
+        assert end == len(hashes) or hashes[end - 1] != hashes[end]
+        before_the_last_key = np.searchsorted(hashes[first:end], hashes[end - 1])
+        assert first < end
+        assert before_the_last_key < rows_max
+
+
+def test_what_is_left_is_cut_into_pieces_of_one_size() -> None:
+    hashes = np.arange(100, dtype=np.uint64)
+    assert [end_of_piece(hashes, first, 40) for first in (0, 34, 67)] == [34, 67, 100]
+
+
+@pytest.fixture
+def reading(tmp_path: Path) -> Iterator[Reading]:
+    """Of one epoch, of one run in which each key has three rows."""
+    lake = OwnedLake(str(tmp_path / "lake"), LakeRecord(VNODES, (BIDS,), {"bids": (("auction",),)}), {})
+    hashes = np.repeat(np.arange(ROWS // 3, dtype=np.uint64) << np.uint64(46), 3)
+    encoded = encode_run(pa.table([hashes, np.arange(ROWS)], schema=run_schema(BIDS.schema)))
+    lake.files.create("tables/bids/auction/run", encoded)
+    run = describe_run("tables/bids/auction/run", encoded, hashes, VNODES)
+    lake.publish(Manifest(epoch=Epoch(1), term=lake.term, table="bids", query="q", batch=0, runs={CHANNEL: (run,)}))
+    reading = Reading(lake)
+    reading.assign(VNODES, {CHANNEL: BIDS})
+    reading.begin(ReadEpoch(epoch=Epoch(1), channels=(CHANNEL,), vnodes=ALL))
+    yield reading
+    lake.release()
+
+
+def pieces(reading: Reading, seconds: float) -> list[RowsRead]:
+    """All pieces of the epoch, if each takes so many seconds of processor time to be taken in."""
+    taken: list[Piece] = []
+
+    def take_in(piece: Piece) -> None:
+        until = time.thread_time() + seconds
+        while time.thread_time() < until:
+            taken[:] = taken
+        taken.append(piece)
+
+    while reading.is_on:
+        reading.feed(take_in)
+    *rows, last = taken
+    assert last == EpochRead(epoch=Epoch(1), promised={CHANNEL: ROWS})
+    read = [piece for piece in rows if isinstance(piece, RowsRead)]
+    assert len(read) == len(rows)
+    assert np.concatenate([piece.batch.rows.column(0) for piece in read]).tolist() == list(range(ROWS))
+    for one, other in pairwise(read):
+        assert one.batch.hash64[-1] != other.batch.hash64[0]
+    return read
+
+
+def test_pieces_that_are_taken_in_at_once_become_longer(reading: Reading) -> None:
+    assert max(len(piece.batch) for piece in pieces(reading, 0.0)) > 2 * ROWS_MIN
+
+
+def test_pieces_that_take_long_are_as_short_as_may_be(reading: Reading) -> None:
+    assert all(len(piece.batch) <= ROWS_MIN + 2 for piece in pieces(reading, 2 * ROWS_BUDGET_S))
+
+
+def test_an_epoch_that_is_given_up_is_read_no_further(reading: Reading) -> None:
+    taken: list[Piece] = []
+    reading.feed(taken.append)
+    reading.give_up()
+    assert len(taken) == 1
+    assert not reading.is_on
