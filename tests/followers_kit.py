@@ -14,6 +14,7 @@ from machines_kit import HALVES, KEYS, SEEN, VNODES, Seen, assign, hashed, meet,
 
 from upriver.dataflow.batch import Batch, Hashes
 from upriver.dataflow.graph import DataflowPlan, RegionPlan
+from upriver.dataflow.keeping import ALL_ROWS
 from upriver.ids import Epoch, FeedId, Incarnation, VnodeId, WorkerId
 from upriver.machines.followed import Shadow
 from upriver.machines.following import Following
@@ -31,6 +32,7 @@ from upriver.machines.worker_events import (
     Report,
     SendPeer,
     TimeToFeed,
+    TimeToSettle,
     WorkerAction,
     WorkerEvent,
 )
@@ -150,6 +152,7 @@ class Crew:
     def stage(self, stage: int) -> None:
         for worker in self.places:
             self.step(worker, BeginStage(epoch=Epoch(len(self.lake)), stage=stage))
+            self.step(worker, TimeToSettle(rows_max=ALL_ROWS))
 
     def epoch(self, *keys: str) -> int:
         """One more epoch, from its publication to its end everywhere."""

@@ -72,16 +72,16 @@ class Seen:
         self.epochs: dict[str, list[int]] = {}
         self.aside: list[SetAside] = []
 
-    gathered = 0
+    gathered = unsettled = 0
 
     def left_out(self) -> list[SetAside]:
         aside, self.aside = self.aside, []
         return aside
 
-    def settle(self) -> int:
+    def settle(self, rows_max: int) -> int:
         return 0
 
-    def drain(self) -> tuple[Outgoing, ...]:
+    def drain(self, rows_max: int) -> tuple[Outgoing, ...]:
         return ()
 
     def apply(self, port: int, batch: Batch) -> None:

@@ -34,8 +34,12 @@ class Passing(Seen):
         rows = pa.RecordBatch.from_arrays([pa.array(keys, pa.string()), batch.rows.column("e")], schema=ROWS)
         self.out.append(Batch(rows, hashed(keys)))
 
-    def drain(self) -> tuple[Outgoing, ...]:
-        out, self.out = self.out, []
+    @property
+    def unsettled(self) -> int:  # type: ignore[override]
+        return sum(map(len, self.out))
+
+    def drain(self, rows_max: int) -> tuple[Outgoing, ...]:
+        out, self.out = self.out[:rows_max], self.out[rows_max:]
         return tuple(Outgoing("seen", 0, batch) for batch in out)
 
 
@@ -50,12 +54,16 @@ class Gathering(Seen):
     def gathered(self) -> int:  # type: ignore[override]
         return len(self.waiting)
 
+    @property
+    def unsettled(self) -> int:  # type: ignore[override]
+        return self.gathered
+
     def apply(self, port: int, batch: Batch) -> None:
         assert port == 0
         self.waiting += [(row["k"], row["e"]) for row in batch.rows.to_pylist()]
 
-    def settle(self) -> int:
-        taken, self.waiting = self.waiting, []
+    def settle(self, rows_max: int) -> int:
+        taken, self.waiting = self.waiting[:rows_max], self.waiting[rows_max:]
         for key, epoch in taken:
             self.epochs.setdefault(key, []).append(epoch)
         return len(taken)

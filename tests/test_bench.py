@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,10 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from upriver.bench.commands import add_benchmarks, render_latency, render_stages, render_throughput
+from upriver.bench.busy import BusyOptions, in_ms, measure_busy
+from upriver.bench.commands import add_benchmarks, render_stages, render_throughput
 from upriver.bench.events import EventsSpec, write_events
 from upriver.bench.figures import median, milliseconds, percentile
 from upriver.bench.latency import spread
+from upriver.bench.latency_command import latency_options, render_latency
 from upriver.bench.process_tree import Meter, ProcessTimes, TreeAccount, parse_stat, process_table, pss_bytes
 from upriver.bench.stages import rates
 from upriver.bench.throughput import Measured, ThroughputOptions, measure_throughput, medians
@@ -243,7 +246,8 @@ def test_a_benchmark_is_a_subcommand_with_its_defaults() -> None:
     assert (throughput.rows, throughput.keys, throughput.workers) == (10_000_000, 1_000_000, 2)
     assert throughput.json
     assert callable(throughput.run)
-    assert parse("latency", "--epochs", "200").epochs == 200
+    latency = latency_options(parse("latency", "--epochs", "200"))
+    assert (latency.epochs, latency.busy_rows, latency.busy_epochs) == (200, 500_000, 8)
 
 
 @pytest.mark.parametrize("arguments", [("throughput", "--rows", "0"), ("latency", "--epochs", "x"), ("speed",)])
@@ -260,8 +264,11 @@ def test_latencies_are_shown_in_tables() -> None:
             "rows_10000": figures,
             "through_spark": {"from_trigger": figures, "from_file": figures},
             "lookups": {"one_p50_us": 400, "without_spark": True},
+            "busy": {"joined": {"idle": in_ms([0.001]), "busy": in_ms([0.02, 0.03125]), "right": False}},
         }
     )
+    assert "31.25" in shown
+    assert shown.endswith("joined: WRONG")
     assert "1-row epoch, from commit" in shown
     assert "3.25" in shown
     assert "one_p50_us" in shown
@@ -296,3 +303,15 @@ def test_both_sides_keep_the_same_view(tmp_path: Path) -> None:
     assert measured["ratio"] > 0
     assert "equal, row by row" in render_throughput(measured)
     assert len(list((tmp_path / "events").glob("*.parquet"))) == 10
+
+
+@pytest.mark.spark
+def test_joins_are_looked_up_while_rows_come_and_are_right_then(spark: Any, tmp_path: Path) -> None:
+    options = BusyOptions(workers=2, rows=5_000, epochs=2, auctions=3_000, idle_s=0.1)
+    measured = json.loads(json.dumps(measure_busy(spark, tmp_path, options)))
+    assert list(measured) == ["joined", "exchanged"]
+    for figures in measured.values():
+        assert figures["right"] is True
+        assert figures["rows"] == 10_000
+        for when in ("idle", "busy"):
+            assert 0 < figures[when]["p50_ms"] <= figures[when]["max_ms"]

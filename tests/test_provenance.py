@@ -21,6 +21,7 @@ from upriver.dataflow.batch import Batch
 from upriver.dataflow.explain import explain, render
 from upriver.dataflow.expressions import Evaluator
 from upriver.dataflow.graph import DataflowPlan, ExchangeEdge, LakeEdge
+from upriver.dataflow.keeping import ALL_ROWS
 from upriver.dataflow.local_typer import LocalTyper
 from upriver.dataflow.ops import Per, Scan, StatefulMap
 from upriver.dataflow.plan import TableSpec, lake_channel
@@ -316,8 +317,8 @@ class WorldOfKeys:
                     batch = rows[entry.edge.table]
                     self._deliver(region.name, port, Batch(batch, hash64(batch.select(entry.edge.index).columns)))
             for key, share in self._shares[region.name].items():
-                share.settle()
-                for outgoing in share.drain():
+                share.settle(ALL_ROWS)
+                for outgoing in share.drain(ALL_ROWS):
                     self._deliver(outgoing.to, outgoing.port, outgoing.batch)
                     edge = self._plans[outgoing.to].inputs[outgoing.port].edge
                     yield outgoing.to, outgoing.port, key, outgoing.batch.rows.select(edge.key)

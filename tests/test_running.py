@@ -81,8 +81,8 @@ def test_batches_together_come_to_the_same(parts: list[Changes]) -> None:
 @MANY
 @given(data=st.data())
 def test_gathered_rows_are_found_by_key_and_move(data: st.DataObject) -> None:
-    """Two gathers share the keys: what both hold is always what came."""
-    gathers, came = [Gather(SCHEMA), Gather(SCHEMA)], [batch([])]
+    """Two gathers share the keys: what both hold, or was taken, is always what came."""
+    gathers, came, taken = [Gather(SCHEMA), Gather(SCHEMA)], [batch([])], [batch([])]
     for _ in range(data.draw(st.integers(1, 6))):
         came.append(batch(data.draw(CHANGES)))
         gathers[data.draw(st.integers(0, 1))].add(came[-1])
@@ -94,12 +94,19 @@ def test_gathered_rows_are_found_by_key_and_move(data: st.DataObject) -> None:
         source.drop(keys)
         assert not set(keys.tolist()) & set(source.hashes_between(0, 2**64 - 1).tolist())
         target.install(state)
-        assert source.held + target.held == held == sum(map(len, came))
+        assert source.held + target.held == held == sum(map(len, came)) - sum(map(len, taken))
         assert target.collect(keys).num_rows >= state.num_rows
-    taken = [rows for gather in gathers if (rows := gather.take()) is not None]
+        if len(sample := target.sample(2)) and data.draw(st.booleans()):
+            most = data.draw(st.sampled_from(sample.tolist()))
+            rows = target.take(most)
+            assert rows is not None
+            assert rows.hash64.max() == most
+            assert not len(target.hashes_between(0, most))
+            taken.append(rows)
+    taken += [rows for gather in gathers if (rows := gather.take(2**64 - 1)) is not None]
     assert total(*taken) == total(*came)
     assert [gather.held for gather in gathers] == [0, 0]
-    assert [gather.take() for gather in gathers] == [None, None]
+    assert [gather.take(2**64 - 1) for gather in gathers] == [None, None]
 
 
 def test_rows_of_other_columns_cannot_wait_here() -> None:
@@ -139,11 +146,11 @@ def test_what_comes_out_is_drained_once_and_consolidated(plan: DataflowPlan) -> 
     first, _ = _built(plan)
     for item in ("a", "a", "b"):
         first.apply(0, _by(_sales((1, item, 1)), "item"))
-    (outgoing,) = first.drain()
+    (outgoing,) = first.drain(9)
     assert (outgoing.to, outgoing.port) == ("v", 0)
     assert Counter(plain_rows(outgoing.batch.rows)) == {("a", 2): 1, ("b", 1): 1}
     assert outgoing.batch.hash64.tolist() == hash64([outgoing.batch.rows.column("n")]).tolist()
-    assert first.drain() == []
+    assert first.drain(9) == []
 
 
 def test_nothing_is_sent_if_nothing_has_changed_in_all() -> None:
@@ -154,20 +161,20 @@ def test_nothing_is_sent_if_nothing_has_changed_in_all() -> None:
         version = {"shop": 1, "item": "a", "held": held, "seq": seq, "gone": False}
         first.apply(0, _by(pa.RecordBatch.from_pylist([version], schema), "shop"))
         if seq == 1:
-            assert first.drain()
-    assert first.drain() == []
+            assert first.drain(9)
+    assert first.drain(9) == []
 
 
 def test_gathered_rows_show_only_once_they_are_settled(plan: DataflowPlan) -> None:
     first, last = _built(plan)
     first.apply(0, _by(_sales((1, "a", 1), (1, "b", 1), (1, "a", 2)), "item"))
-    for outgoing in first.drain():
+    for outgoing in first.drain(9):
         last.apply(outgoing.port, outgoing.batch)
         last.apply(outgoing.port, Batch(outgoing.batch.rows, outgoing.batch.hash64, np.full(2, -1)))
         last.apply(outgoing.port, outgoing.batch)
     assert (last.gathered, last.stats()["gathered"], last.scan().num_rows) == (6, 6, 0)
-    assert last.settle() == 6
-    assert (last.gathered, last.settle()) == (0, 0)
+    assert last.settle(9) == 6
+    assert (last.gathered, last.settle(9)) == (0, 0)
     assert Counter(plain_rows(last.scan())) == {("a", 2): 1, ("b", 1): 1}
     assert (last.stats()["rows"], last.stats()["keys"]) == (2, 2)
     keys = pa.RecordBatch.from_arrays([pa.array([2, 2, 7], LONG)], ["n"])

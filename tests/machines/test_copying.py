@@ -47,6 +47,7 @@ from upriver.machines.worker_events import (
     SealState,
     StateNotWritten,
     StateWritten,
+    TimeToSettle,
     WorkerEvent,
     WriteState,
 )
@@ -56,6 +57,12 @@ from upriver.state.checkpoint import StateFile
 MINE = assign(chain=())
 FILES = (StateFile(name="f", region="seen", keys=1, nbytes=9, spans=(), checksums=()),)
 MOVES_0 = owners_with(ALL_MINE, v0=1)
+
+
+def stages(epoch: int) -> list[BeginStage | TimeToSettle]:
+    """All stages of an epoch, and time for them."""
+    begin = [BeginStage(epoch=Epoch(epoch), stage=stage) for stage in (0, 1)]
+    return [event for stage in begin for event in (stage, TimeToSettle(rows_max=9))]
 
 
 def at_cut(*epochs: Sequence[str], rules: Rules = ALL_RULES) -> WorkerMachine:
@@ -118,7 +125,7 @@ def test_a_part_of_which_nothing_is_to_be_copied_is_sealed_at_the_cut() -> None:
 def test_of_views_with_exchange_edges_a_part_is_taken_when_the_epoch_is_over() -> None:
     events = [replace(staged(ALL_MINE), chain=()), opened(1, mixed=True), rows(1, A), read(1, 1)]
     machine = staged_worker(*events)
-    for event in (take(7, at=1, whole=True), *(BeginStage(epoch=Epoch(1), stage=stage) for stage in (0, 1))):
+    for event in (take(7, at=1, whole=True), *stages(1)):
         machine.step(event)
         assert not machine.can_copy
     machine.step(over(1))
@@ -157,14 +164,13 @@ def test_v1_switched_off_copies_what_a_later_epoch_has_made_of_a_key() -> None:
 
 
 def test_v1_a_key_is_copied_before_rows_for_it_are_gathered() -> None:
-    begin = [BeginStage(epoch=Epoch(1), stage=stage) for stage in (0, 1)]
-    epoch = [opened(1, mixed=True), rows(1, A), read(1, 1), *begin, over(1)]
+    epoch = [opened(1, mixed=True), rows(1, A), read(1, 1), *stages(1), over(1)]
     machine = staged_worker(replace(staged(ALL_MINE), chain=()), *epoch, take(7, at=1, whole=True))
     machine.step(opened(2, mixed=True))
     assert copied(machine.step(rows(2, A))) == {A: [1]}
     machine.step(read(2, 1))
-    assert copied(machine.step(BeginStage(epoch=Epoch(2), stage=0))) == {OTHER_END[A]: [1]}
-    machine.step(BeginStage(epoch=Epoch(2), stage=1))
+    actions = [action for event in stages(2) for action in machine.step(event)]
+    assert copied(actions) == {OTHER_END[A]: [1]}
     actions = machine.step(copy())
     assert (copied(actions), len(sealed(actions))) == ({}, 1)
 

@@ -55,7 +55,8 @@ from upriver.machines.messages import (
     StageDone,
 )
 from upriver.machines.rules import ALL_RULES
-from upriver.machines.worker_events import Refuse
+from upriver.machines.worker import WorkerMachine
+from upriver.machines.worker_events import Refuse, TimeToSettle, WorkerAction
 from upriver.migration.messages import Acquire, RowsSent
 
 ZERO, ONE = WorkerId(0), WorkerId(1)
@@ -181,11 +182,18 @@ def test_when_all_begin_anew_every_epoch_is_gone_through_again() -> None:
 # A worker ---------------------------------------------------------------------------------------------------------
 
 READ = [opened(1, mixed=True), rows(1, A), read(1, 1)]
+SETTLE = TimeToSettle(rows_max=8)
+STAGES = [begin(0), SETTLE, begin(1), SETTLE]
+
+
+def through(machine: WorkerMachine, stage: int) -> list[WorkerAction]:
+    """Have a worker do what there is to do in a stage."""
+    return [*machine.step(begin(stage)), *machine.step(SETTLE)]
 
 
 def test_rows_are_passed_on_when_the_stage_begins_and_not_before() -> None:
     machine = staged_worker(staged(HALVES), meet(0, 1), *READ)
-    actions = machine.step(begin(0))
+    actions = through(machine, 0)
     ((to, message),) = sent(actions)
     assert (to, message.rows.port, message.rows.batch.rows.column("k").to_pylist()) == (1, 0, [Z])
     assert reports(actions)[:1] == [RowsSettled(epoch=Epoch(1), settled={"seen/0": 0}, sent={"seen": 1})]
@@ -194,12 +202,50 @@ def test_rows_are_passed_on_when_the_stage_begins_and_not_before() -> None:
 
 def test_rows_that_stay_are_gathered_until_their_stage_begins() -> None:
     machine = staged_worker(staged(ALL_MINE), *READ)
-    actions = machine.step(begin(0))
+    actions = through(machine, 0)
     assert reports(actions, RowsApplied) == [RowsApplied(epoch=Epoch(1), applied={"seen": 1})]
     assert answered(machine.step(asked(Z))) == {1: ({}, 0)}
-    assert reports(machine.step(begin(1)), RowsSettled) == [RowsSettled(epoch=Epoch(1), settled={"seen": 1}, sent={})]
+    assert reports(through(machine, 1), RowsSettled) == [RowsSettled(epoch=Epoch(1), settled={"seen": 1}, sent={})]
     machine.step(over(1))
     assert answered(machine.step(asked(Z, at_least=1))) == {1: ({Z: [1]}, 1)}
+
+
+B, Y = KEYS[1][0], KEYS[6][1]
+TWO_READ = [opened(1, mixed=True), rows(1, A), rows(1, B), read(1, 2)]
+
+
+def test_w12_a_stage_is_done_when_all_that_came_out_is_sent() -> None:
+    machine = staged_worker(staged(HALVES), meet(0, 1), *TWO_READ, begin(0))
+    assert machine.unsettled == 2
+    one = TimeToSettle(rows_max=1)
+    first = machine.step(one)
+    assert reports(first) == [RowsSettled(epoch=Epoch(1), settled={"seen/0": 0}, sent={"seen": 1})]
+    assert machine.unsettled == 1
+    last = machine.step(one)
+    assert [type(report) for report in reports(last)] == [RowsSettled, StageDone]
+    assert [message.rows.batch.rows.column("k").to_pylist() for _, message in sent([*first, *last])] == [[Z], [Y]]
+    assert machine.step(one) == []
+
+
+def test_w12_a_stage_is_done_when_all_that_was_gathered_is_taken_in() -> None:
+    machine = staged_worker(staged(ALL_MINE), *TWO_READ, begin(0), SETTLE, begin(1))
+    first = machine.step(TimeToSettle(rows_max=1))
+    assert reports(first) == [RowsSettled(epoch=Epoch(1), settled={"seen": 1}, sent={})]
+    assert reports(machine.step(TimeToSettle(rows_max=1)), StageDone) != []
+
+
+def test_w12_rows_that_move_before_they_are_taken_in_hold_no_stage_up() -> None:
+    events = [staged(HALVES, 1), meet(0, 1), *_read_by_one(), begin(1)]
+    machine = staged_worker(*events, announce(HALVES, (0,) * 8, 0, 1))
+    assert machine.unsettled == 1
+    assert reports(machine.step(move()), StageDone) != []
+    assert machine.unsettled == 0
+
+
+def test_w12_switched_off_ends_a_stage_whose_rows_wait() -> None:
+    rules = replace(ALL_RULES, w12_whole_stages=False)
+    machine = staged_worker(staged(HALVES), meet(0, 1), *TWO_READ, rules=rules)
+    assert reports(machine.step(begin(0)), StageDone) != []
 
 
 @pytest.mark.parametrize("wrong", [begin(1), begin(0, epoch=2)])
@@ -215,7 +261,7 @@ def test_only_a_views_last_region_can_be_looked_up() -> None:
 
 
 def test_a_snapshot_is_taken_when_the_epoch_is_over_and_not_when_it_is_read() -> None:
-    machine = staged_worker(staged(ALL_MINE), take(1, at=1), *READ, begin(0), begin(1))
+    machine = staged_worker(staged(ALL_MINE), take(1, at=1), *READ, *STAGES)
     assert reports(machine.step(over(1)), SnapshotTaken) != []
 
 
@@ -229,19 +275,19 @@ def gathered_elsewhere() -> Acquire:
 
 
 def _read_by_one() -> list[object]:
-    portion = sent(staged_worker(staged(HALVES), meet(0, 1), *READ).step(begin(0)))[0][1]
+    portion = sent(through(staged_worker(staged(HALVES), meet(0, 1), *READ), 0))[0][1]
     assert isinstance(portion, RowsSent)
     return [opened(1, mixed=True), read(1, 0), begin(0), of_region(0, portion)]
 
 
 def test_w9_rows_that_come_late_with_their_keys_state_are_taken_in() -> None:
-    machine = staged_worker(staged(HALVES), meet(0, 1), announce(HALVES, ALL_MINE, 0, 1), *READ, begin(0), begin(1))
+    machine = staged_worker(staged(HALVES), meet(0, 1), announce(HALVES, ALL_MINE, 0, 1), *READ, *STAGES)
     actions = machine.step(of_region(1, gathered_elsewhere()))
     assert reports(actions, RowsSettled) == [RowsSettled(epoch=Epoch(1), settled={"seen": 1}, sent={})]
 
 
 def test_w9_switched_off_leaves_them() -> None:
-    events = [staged(HALVES), meet(0, 1), announce(HALVES, ALL_MINE, 0, 1), *READ, begin(0), begin(1)]
+    events = [staged(HALVES), meet(0, 1), announce(HALVES, ALL_MINE, 0, 1), *READ, *STAGES]
     machine = staged_worker(*events, rules=replace(ALL_RULES, w9_settle_what_comes_late=False))
     assert reports(machine.step(of_region(1, gathered_elsewhere())), RowsSettled) == []
 

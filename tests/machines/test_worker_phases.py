@@ -66,6 +66,7 @@ from upriver.machines.worker_events import (
     TimeToCopy,
     TimeToEvict,
     TimeToFeed,
+    TimeToSettle,
     WorkerEvent,
 )
 from upriver.state.checkpoint import StateChunk
@@ -101,6 +102,7 @@ OF_EACH_KIND: list[WorkerEvent] = [
     AllStateRead(),
     TakeCheckpoint(checkpoint=1, at=Epoch(1), whole=True),
     TimeToCopy(keys_max=1),
+    TimeToSettle(rows_max=1),
     StateWritten(checkpoint=1, files=()),
     StateNotWritten(checkpoint=1, error="the disk is full"),
     KeepCheckpoint(checkpoint=1),

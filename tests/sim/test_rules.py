@@ -63,6 +63,7 @@ CAUGHT_BY = {
     "w9_settle_what_comes_late": {"every_epoch_ends", "nobody_is_left_waiting"},
     "w10_set_aside_at_once": {"just_bad_rows_are_set_aside"},
     "w11_between_epochs": {"keys_are_as_of_one_epoch"},
+    "w12_whole_stages": {"no_key_is_lost", "views_equal_the_oracle", "machines_do_not_fail"},
 }
 FLOOD = {"publish": 2.0, "sizes": (5, 20), "hear": 6.0, "carry": 4.0, "dial": 4.0}
 SWIFT = {"publish": 0.3, "sizes": (0, 1), "pace": (6.0,) * PLACES_MAX, "hear": 6.0, "carry": 4.0, "dial": 0.5}
@@ -73,6 +74,7 @@ OF_EXCHANGES: Mapping[str, Mapping[str, Any]] = {
     "c10_anew_when_torn": {**FLOOD, "crash": 0.3, "notice": 2.0, "start": 5.0},
     "c12_no_older_snapshot": {**SWIFT, "scan": 0.3, "crash": 0.03, "notice": 2.0, "start": 5.0},
     "w9_settle_what_comes_late": {**FLOOD, "rescale": 3.0, "move": 2.0, "keys_max": 1, "pace": UNEVEN},
+    "w12_whole_stages": {**FLOOD, "rescale": 0.0, "crash": 0.0},
 }
 OF_READS = {"w2_counts_match": {**FLOOD, "torn": 0.2, "rescale": 0.0, "crash": 0.0}}
 """Rules that matter in few rivers, and weather for them: many die, or every other worker is slow to hear while keys

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from upriver.bench.events import EventsSpec
-from upriver.bench.latency import LatencyOptions, measure_latency
+from upriver.bench.latency import measure_latency
+from upriver.bench.latency_command import add_latency, latency_options, render_latency
 from upriver.bench.lobsters import measure_lobsters
 from upriver.bench.lobsters_command import add_lobsters, lobsters_options, render_lobsters
 from upriver.bench.nexmark import NexmarkOptions, measure_nexmark
@@ -39,7 +40,8 @@ Run = Callable[[argparse.Namespace], int]
 def add_benchmarks(benchmarks: Any) -> None:
     """Add the benchmarks to ``upriver bench``'s subparsers (argparse does not name their type)."""
     _add_throughput(_benchmark(benchmarks, "throughput", _throughput, "rows/s from Spark's source to a view"))
-    _add_latency(_benchmark(benchmarks, "latency", _latency, "from an epoch's commit to a lookup that shows it"))
+    what = "from an epoch's commit to a lookup that shows it"
+    add_latency(_benchmark(benchmarks, "latency", _latency, what), _number)
     _add_rescale(
         _benchmark(benchmarks, "rescale", _rescale, "what a rescale costs those who look up and feed meanwhile")
     )
@@ -126,46 +128,10 @@ def render_throughput(measured: Mapping[str, Any]) -> str:
     return f"\n{table}\n\nUpriver: {measured['ratio']} times Spark's rows/s. The views are {verdict}."
 
 
-def _add_latency(parser: argparse.ArgumentParser) -> None:
-    _number(parser, "--workers", 2, "workers that keep the view")
-    _number(parser, "--keys", 1_000_000, "keys that the view holds")
-    _number(parser, "--epochs", 300, "epochs of each size that are timed")
-    _number(parser, "--spark-epochs", 50, "epochs that come through Spark's streaming")
-    _number(parser, "--lookups", 2_000, "lookups of each size that are timed")
-
-
 def _latency(options: argparse.Namespace) -> int:
-    asked = LatencyOptions(
-        workers=options.workers,
-        keys=options.keys,
-        epochs=options.epochs,
-        spark_epochs=options.spark_epochs,
-        lookups=options.lookups,
-    )
-    measured = measure_latency(asked, _say())
+    measured = measure_latency(latency_options(options), _say())
     print(json.dumps(measured) if options.json else render_latency(measured))
-    return 0
-
-
-def render_latency(measured: Mapping[str, Any]) -> str:
-    """The result of ``upriver bench latency`` for a person."""
-    spans = {
-        "1-row epoch, from commit": measured["rows_1"],
-        "10,000-row epoch, from commit": measured["rows_10000"],
-        "1 row through Spark, from trigger": measured["through_spark"]["from_trigger"],
-        "1 row through Spark, from file": measured["through_spark"]["from_file"],
-    }
-    names = ["p50_ms", "p99_ms", "epochs"]
-    rows = [[what, *(f"{figures[name]:,}" for name in names)] for what, figures in spans.items()]
-    lookups = [[name, f"{figure:,}"] for name, figure in measured["lookups"].items() if name != "without_spark"]
-    return "\n".join(
-        [
-            "",
-            render_rows(["until a lookup shows it", *names], rows, [False, True, True, True]),
-            "",
-            render_rows(["lookups without Spark", ""], lookups, [False, True]),
-        ]
-    )
+    return 0 if all(view["right"] for view in measured["busy"].values()) else 1
 
 
 def _add_stages(parser: argparse.ArgumentParser) -> None:

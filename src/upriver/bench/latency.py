@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from upriver.app import App
+from upriver.bench.busy import BusyOptions, measure_busy
 from upriver.bench.events import SCHEMA, TABLE, TOTALS, VIEW
 from upriver.bench.figures import milliseconds
 from upriver.bench.hand_fed import HandFedRiver
@@ -45,13 +46,16 @@ LOAD_S_MAX = 600.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyOptions:
     """What to measure. keys: that the view holds. epochs: of each size, published by hand. spark_epochs: through
-    Spark's streaming. lookups: of each size."""
+    Spark's streaming. lookups: of each size. busy_rows, busy_epochs: rows of an epoch, and how many of these come,
+    while single keys of joins are looked up."""
 
     workers: int
     keys: int
     epochs: int
     spark_epochs: int
     lookups: int
+    busy_rows: int
+    busy_epochs: int
     seed: int = 1
 
 
@@ -69,6 +73,9 @@ def measure_latency(options: LatencyOptions, say: Any = print) -> dict[str, Any]
                 result["lookups"] = _lookups(river, options, Path(directory))
             say(f"{options.spark_epochs} epochs of 1 row through Spark's streaming")
             result["through_spark"] = _through_spark(spark, Path(directory), options)
+            say(f"lookups of joins, while {options.busy_epochs} epochs of {options.busy_rows:,} rows come")
+            busy = BusyOptions(workers=options.workers, rows=options.busy_rows, epochs=options.busy_epochs)
+            result["busy"] = measure_busy(spark, Path(directory), busy)
     finally:
         spark.stop()
     return result

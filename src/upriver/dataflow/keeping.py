@@ -8,6 +8,9 @@ import pyarrow as pa
 from upriver.dataflow.batch import Batch, Hashes, Outgoing
 from upriver.dataflow.set_aside import SetAside
 
+ALL_ROWS = 2**63 - 1
+"""More than there can be."""
+
 State = tuple[pa.RecordBatch, ...]
 """All that a region keeps of some keys."""
 
@@ -24,9 +27,14 @@ class Keeping(Protocol):
         """The rows of tables that were set aside since the last time."""
         ...
 
-    def settle(self) -> int: ...
+    @property
+    def unsettled(self) -> int:
+        """Those, and rows that have come out and are not drained."""
+        ...
 
-    def drain(self) -> Sequence[Outgoing]: ...
+    def settle(self, rows_max: int) -> int: ...
+
+    def drain(self, rows_max: int) -> Sequence[Outgoing]: ...
 
     def lookup(self, hash64: Hashes, keys: pa.RecordBatch) -> pa.RecordBatch: ...
 

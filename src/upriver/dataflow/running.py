@@ -1,8 +1,9 @@
 """Region: one worker's share of one region of a view, from its edges to other regions or to the answer.
 
 Rows of a lake edge flow through the operators as they come. Rows of an exchange edge are gathered until their stage
-has come, and then settled: consolidated, and taken through in one go. So an operator sees a row taken back only after
-it has seen it come, or in the same batch. What comes out waits to be drained, and is consolidated then.
+has come, and then settled, some keys at a time: all rows of a key are consolidated, and taken through in one go. So an
+operator sees a row taken back only after it has seen it come, or in the same batch. What comes out waits to be drained,
+and is consolidated then.
 
 The state of a key is what the operators and the view's store keep of it, and its gathered rows. What has come out
 already is no state: it goes its way from where it came out, wherever the key goes.
@@ -37,6 +38,11 @@ from upriver.errors import ProtocolError
 from upriver.hashing import hash64
 from upriver.state.keysets import key_set
 from upriver.vnodes import vnode_range
+
+SAMPLED_ROWS = 1024
+"""About so many hashes are looked at to tell which keys have so many rows."""
+
+_LAST_HASH = 2**64 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,27 +154,54 @@ class Region:
         """How many rows wait to be settled."""
         return sum(gather.held for gather in self._gathers if gather is not None)
 
-    def settle(self) -> int:
-        """Take all gathered rows through the operators; returns how many there were. Raises RowError as ``apply``."""
-        settled = self.gathered
+    @property
+    def unsettled(self) -> int:
+        """How many rows wait to be settled or drained."""
+        return self.gathered + sum(map(len, self._outbox))
+
+    def settle(self, rows_max: int) -> int:
+        """Take about so many gathered rows through the operators, all that there are of some keys; returns how many
+        there were. Raises RowError as ``apply``."""
+        before = self.gathered
+        most = _LAST_HASH if before <= rows_max else self._hash_of_row(rows_max, before)
         for port, gather in enumerate(self._gathers):
-            rows = None if gather is None else gather.take()
+            rows = None if gather is None else gather.take(most)
             if rows is not None:
                 with self._gate.naming(None):
                     self._flow(port, consolidated(rows))
-        return settled
+        return before - self.gathered
 
-    def drain(self) -> list[Outgoing]:
-        """What has come out since the last time, consolidated."""
-        if not self._outbox:
+    def _hash_of_row(self, number: int, rows: int) -> int:
+        """About the hash of the gathered row of that number, in order of hashes, of so many rows."""
+        every = -(-rows // SAMPLED_ROWS)
+        sample = np.sort(np.concatenate([gather.sample(every) for gather in self._waiting]))
+        return int(sample[number * len(sample) // rows])
+
+    def drain(self, rows_max: int) -> list[Outgoing]:
+        """Of what has come out and was not drained about so many rows, consolidated."""
+        drained = self._drawn(rows_max)
+        if not drained:
             return []
-        rows = consolidated(concatenated(self._outbox))
-        self._outbox = []
+        rows = consolidated(concatenated(drained))
         return [
             Outgoing(send.to, send.port, Batch(rows.rows, _hashed(rows, send.key), rows.weight))
             for send in self._sends
             if len(rows)
         ]
+
+    def _drawn(self, rows_max: int) -> list[Batch]:
+        """The first so many rows of the outbox, which are in it no longer."""
+        drawn: list[Batch] = []
+        left = rows_max
+        for place, batch in enumerate(self._outbox):
+            if len(batch) > left:
+                drawn.append(batch.slice(0, left))
+                self._outbox = [batch.slice(left, len(batch)), *self._outbox[place + 1 :]]
+                return drawn
+            drawn.append(batch)
+            left -= len(batch)
+        self._outbox = []
+        return drawn
 
     def _flow(self, port: int, batch: Batch) -> None:
         """Take rows of one input through the operators."""

@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+from upriver.dataflow.keeping import ALL_ROWS
 from upriver.errors import IllegalEvent, ProtocolError
 from upriver.ids import Epoch
 from upriver.machines.cones import work_on_all
@@ -22,7 +23,7 @@ from upriver.machines.peers import Portion
 from upriver.machines.routes import ask_again, route
 from upriver.machines.shadowing import take_in
 from upriver.machines.snapshots import take_snapshots
-from upriver.machines.worker_events import EpochRead, ReadEpoch, RowsRead
+from upriver.machines.worker_events import EpochRead, ReadEpoch, RowsRead, TimeToSettle
 from upriver.migration.events import RowsArrived
 
 EPOCHS_BEHIND_MAX = 8
@@ -124,32 +125,61 @@ def begin_stage(phase: Following, event: BeginStage) -> None:
         raise ProtocolError(
             f"stage {event.stage} of epoch {event.epoch} begins, and stage {phase.stage} of {phase.applied} is done"
         )
-    phase.stage = event.stage
-    _settle(phase, [region for region, depth in phase.depths.items() if depth == event.stage])
-    phase.say(StageDone(epoch=event.epoch, stage=event.stage, stats=phase.stats()))
-    if event.stage == phase.deepest:
+    phase.stage, phase.is_settling = event.stage, True
+
+
+def unsettled(phase: Following) -> int:
+    """Rows that are to be taken in or sent before this worker is done with the stage that has begun."""
+    return sum(phase.shares[region].region.unsettled for region in _settling(phase)) if phase.is_settling else 0
+
+
+def time_to_settle(phase: Following, event: TimeToSettle) -> None:
+    if phase.is_settling:
+        _settle(phase, _settling(phase), event.rows_max)
+
+
+def end_stage(phase: Following) -> None:
+    """W12: this worker is done with a stage when it has taken in all that was gathered for it, and has sent all that
+    came of it."""
+    is_done = not unsettled(phase) or not phase.rules.w12_whole_stages  # W12
+    if not (phase.is_settling and is_done):
+        return
+    phase.is_settling = False
+    phase.say(StageDone(epoch=phase.applied, stage=phase.stage, stats=phase.stats()))
+    if phase.stage == phase.deepest:
         feed_epoch(phase)
 
 
 def settle_late_rows(phase: Following) -> None:
-    """W9: rows that were gathered elsewhere have come with their key's state, and their stage has begun here."""
+    """W9: rows that were gathered elsewhere have come with their key's state, and their stage is done here."""
+    here = _settling(phase) if phase.is_settling else []
     late = [
         region
         for region, share in phase.shares.items()
-        if phase.depths[region] <= phase.stage and share.region.gathered
+        if phase.depths[region] <= phase.stage and region not in here and share.region.gathered
     ]
     if late and phase.rules.w9_settle_what_comes_late:  # W9
-        _settle(phase, late)
+        _settle(phase, late, ALL_ROWS)
 
 
-def _settle(phase: Following, regions: list[str]) -> None:
-    """Take in what these regions have gathered, and send what has come of the epoch in them."""
+def _settling(phase: Following) -> list[str]:
+    """The regions whose stage it is."""
+    return [region for region, depth in phase.depths.items() if depth == phase.stage]
+
+
+def _settle(phase: Following, regions: list[str], rows_max: int) -> None:
+    """Take in about so many rows of what these regions have gathered, and send what has come of the epoch in them."""
     settled, sent = Counter[str](), Counter[str]()
+    left = rows_max
     for region in regions:
-        rows, outgoing = phase.shares[region].settle(phase.applied)
+        if left <= 0 or not phase.shares[region].region.unsettled:
+            continue
+        rows, outgoing = phase.shares[region].settle(phase.applied, left)
         settled[region] += rows
+        left -= rows
         for out in outgoing:
             sent[out.to] += len(out.batch)
+            left -= len(out.batch)
             route(phase, out.to, RowsArrived(rows=Portion(phase.applied, out.port, out.batch)))
     phase.say(RowsSettled(epoch=phase.applied, settled=dict(settled), sent=dict(sent)))
 

@@ -128,6 +128,8 @@ class Following:
     """Rows that have come per region in this step, of epochs that are finished here."""
     stage: int = NO_STAGE
     """The last stage of the epoch read last that has begun here."""
+    is_settling: bool = False
+    """It is not done here."""
     asked: dict[int, Asked] = field(default_factory=dict)
     """All and only the lookups that were asked for here and have no answer, by ticket."""
     waiting: list[Waiting] = field(default_factory=list)

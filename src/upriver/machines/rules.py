@@ -51,11 +51,13 @@ class Rules:
     c12_no_older_snapshot: bool = True
     """C12: when all have begun anew, no snapshot is taken before somebody was sent what anybody was before."""
     w9_settle_what_comes_late: bool = True
-    """W9: what was gathered elsewhere, and comes with its key's state after the stage has begun here, is taken in."""
+    """W9: what was gathered elsewhere, and comes with its key's state after the stage is done here, is taken in."""
     w10_set_aside_at_once: bool = True
     """W10: a row that is left out of a view is written to the lake by the step that leaves it out."""
     w11_between_epochs: bool = True
     """W11: keys that are asked for together are answered when none of them has rows of a later epoch than is told."""
+    w12_whole_stages: bool = True
+    """W12: a stage is done at a worker when all its gathered rows are taken in, and all that came of them is sent."""
     v1_copy_before_change: bool = True
     """V1: a key is copied for a checkpoint as of its cut, before anything of a later epoch changes it."""
     v2_all_parts: bool = True

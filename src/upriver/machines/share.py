@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from upriver.dataflow.batch import Hashes, Outgoing
-from upriver.dataflow.keeping import Keeping, Region, State
+from upriver.dataflow.keeping import ALL_ROWS, Keeping, Region, State
 from upriver.errors import ProtocolError, RowError
 from upriver.ids import Epoch, FeedId, MapVersion, VnodeId, WorkerId
 from upriver.machines.joining import joined
@@ -246,7 +246,7 @@ class Share:
 
     def put_back(self) -> None:
         """Be as at the end of the last epoch that is over (S3)."""
-        self.region.drain()  # what has come out of the epoch goes nowhere
+        self.region.drain(ALL_ROWS)  # what has come out of the epoch goes nowhere
         for chunk in self.undo.take() if self.undo is not None else ():
             self.region.drop(chunk.keys)
             self.region.install(chunk.parts)
@@ -301,13 +301,14 @@ class Share:
             with self._naming(since, self._behind_until):
                 self.partial.catch_up()
 
-    def settle(self, epoch: Epoch) -> tuple[int, Sequence[Outgoing]]:
-        """Take in what was gathered: how many rows that was, and what is to be sent of this and of what came before.
+    def settle(self, epoch: Epoch, rows_max: int) -> tuple[int, Sequence[Outgoing]]:
+        """Take in about so many rows of what was gathered: how many that was, and what is to be sent of this and of
+        what came before, about as many rows.
 
         Raises RowError, naming the region, for a row that cannot be applied.
         """
         with self._naming(epoch):
-            return self.region.settle(), self.region.drain()
+            return self.region.settle(rows_max), self.region.drain(rows_max)
 
     @contextmanager
     def _naming(self, epoch: Epoch, until: Epoch | None = None) -> Iterator[None]:

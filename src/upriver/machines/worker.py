@@ -32,6 +32,7 @@ from upriver.machines.copying import (
 )
 from upriver.machines.epochs import (
     begin_stage,
+    end_stage,
     epoch_over,
     epoch_read,
     open_epoch,
@@ -39,6 +40,8 @@ from upriver.machines.epochs import (
     report_late_rows,
     rows_read,
     settle_late_rows,
+    time_to_settle,
+    unsettled,
 )
 from upriver.machines.feeding import can_feed, time_to_feed
 from upriver.machines.following import BuildRegion, Following, started
@@ -108,6 +111,7 @@ from upriver.machines.worker_events import (
     TimeToEvict,
     TimeToFeed,
     TimeToMove,
+    TimeToSettle,
     WorkerAction,
     WorkerEvent,
 )
@@ -150,6 +154,11 @@ class WorkerMachine:
     def can_feed(self) -> bool:
         """Whether ``TimeToFeed`` would copy a key."""
         return isinstance(self.phase, Following) and can_feed(self.phase)
+
+    @property
+    def unsettled(self) -> int:
+        """About how many rows ``TimeToSettle`` would take in or send."""
+        return unsettled(self.phase) if isinstance(self.phase, Following) else 0
 
     @property
     def must_evict(self) -> bool:
@@ -226,7 +235,8 @@ def _follow(phase: Following, event: WorkerEvent) -> list[WorkerAction]:
     if phase.uprooted:
         phase.uprooted = False
         ask_again(phase)
-    if isinstance(event, KeysRead | RowsFetched | EpochRead | BeginStage | AllStateRead):
+    end_stage(phase)
+    if isinstance(event, KeysRead | RowsFetched | EpochRead | TimeToSettle | AllStateRead):
         weigh(phase)
     fill_what_was_put_off(phase)
     settle_late_rows(phase)
@@ -290,4 +300,5 @@ _TABLE: Mapping[type, Callable[[Following, Any], None]] = {
     Unfollow: unfollow,
     Probe: probed,
     TimeToFeed: time_to_feed,
+    TimeToSettle: time_to_settle,
 }

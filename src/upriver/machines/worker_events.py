@@ -147,6 +147,13 @@ class TimeToFeed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TimeToSettle:
+    """There is time to take in about ``rows_max`` rows of the stage that has begun."""
+
+    rows_max: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StateWritten:
     """All that was copied for the checkpoint is in the lake."""
 
@@ -179,6 +186,7 @@ WorkerEvent = (
     | AllStateRead
     | TimeToCopy
     | TimeToFeed
+    | TimeToSettle
     | StateWritten
     | StateNotWritten
 )

@@ -1,10 +1,13 @@
-"""What a worker does when there is time, some keys at a time: it evicts, copies state for checkpoints, feeds others."""
+"""What a worker does some rows or keys at a time: it settles what it has gathered for a stage; and when there is time,
+evicts, copies state for checkpoints, feeds others.
+"""
 
 import time
 from collections.abc import Callable
 
 from upriver.machines.worker import WorkerMachine
-from upriver.machines.worker_events import TimeToCopy, TimeToEvict, TimeToFeed
+from upriver.machines.worker_events import TimeToCopy, TimeToEvict, TimeToFeed, TimeToSettle
+from upriver.shell.reading import ROWS_AIM_SHARE, ROWS_BUDGET_S, ROWS_MIN
 from upriver.shell.slice_pace import SlicePace
 
 EVICTION_BUDGET_S = 0.002
@@ -17,7 +20,8 @@ what lookups fill."""
 EVICTED_KEYS_MIN = 32
 """Keys of one slice, however long the last one took: with fewer, there would hardly be an end."""
 
-Step = Callable[[TimeToCopy | TimeToEvict | TimeToFeed], object]
+Chore = TimeToCopy | TimeToEvict | TimeToFeed | TimeToSettle
+Step = Callable[[Chore], object]
 
 
 class Chores:
@@ -30,15 +34,19 @@ class Chores:
         self._evictor = SlicePace(EVICTION_BUDGET_S, aim_share=EVICTION_AIM_SHARE)
         self._copier = SlicePace(COPY_BUDGET_S)
         self._feeder = SlicePace(COPY_BUDGET_S)
+        self._settler = SlicePace(ROWS_BUDGET_S, aim_share=ROWS_AIM_SHARE)
 
     @property
     def are_due(self) -> bool:
         """Whether there is anything to do."""
         machine = self._machine
-        return machine.must_evict or machine.can_feed or (machine.can_copy and self._has_room())
+        others_wait = machine.unsettled or machine.must_evict or machine.can_feed
+        return bool(others_wait) or (machine.can_copy and self._has_room())
 
     def do(self) -> None:
         """Do a slice of each thing that there is to do."""
+        if unsettled := self._machine.unsettled:
+            self._settle(unsettled)
         if self._machine.must_evict:
             keys = max(EVICTED_KEYS_MIN, self._evictor.keys)
             seconds = self._timed(TimeToEvict(keys_max=keys))
@@ -50,7 +58,14 @@ class Chores:
             keys = self._feeder.keys
             self._feeder.took(keys, self._timed(TimeToFeed(keys_max=keys)))
 
-    def _timed(self, event: TimeToCopy | TimeToEvict | TimeToFeed) -> float:
+    def _settle(self, unsettled: int) -> None:
+        rows = max(ROWS_MIN, self._settler.keys)
+        if unsettled < ROWS_MIN:  # so few tell nothing of what many take
+            self._step(TimeToSettle(rows_max=rows))
+        else:
+            self._settler.took(min(rows, unsettled), self._timed(TimeToSettle(rows_max=rows)))
+
+    def _timed(self, event: Chore) -> float:
         """Step, and return the seconds of processor time: by the clock it takes longer on a busy machine, but no less
         with fewer keys."""
         began = time.thread_time()

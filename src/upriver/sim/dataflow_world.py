@@ -25,6 +25,8 @@ from upriver.vnodes import vnodes_of
 
 CUTS_MAX = 3
 """Cuts of one batch."""
+SETTLED_MAX = 8
+"""Rows that are settled or drained at a time."""
 
 Delivery = tuple[str, int, Batch]
 """A region, one of its ports, and rows for it."""
@@ -111,12 +113,14 @@ class DataflowWorld:
         """Settle what these regions have gathered, wherever it moves meanwhile, and send on what has come out."""
         while waiting := [(worker, name) for worker in self.workers for name in regions if worker[name].gathered]:
             worker, name = self._lots.choice(waiting)
-            worker[name].settle()
+            worker[name].settle(self._lots.randint(1, SETTLED_MAX))
             self._maybe_move()
         sent: list[list[Delivery]] = []
         for worker in self.workers:
             for name in regions:
-                sent += [self._delivery(outgoing) for outgoing in worker[name].drain()]
+                while worker[name].unsettled:
+                    drained = worker[name].drain(self._lots.randint(1, SETTLED_MAX))
+                    sent += [self._delivery(outgoing) for outgoing in drained]
         for name, port, piece in self._shuffled(sent):
             self._deliver(name, port, piece)
 

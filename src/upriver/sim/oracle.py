@@ -9,11 +9,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from upriver.dataflow.graph import DataflowPlan
+from upriver.dataflow.keeping import ALL_ROWS
 from upriver.ids import Epoch, VnodeId, WorkerId
 from upriver.machines.following import BuildRegion, Following
 from upriver.machines.messages import Assign, BeginStage, OpenEpoch
 from upriver.machines.worker import WorkerMachine
-from upriver.machines.worker_events import EpochRead, RowsRead
+from upriver.machines.worker_events import EpochRead, RowsRead, TimeToSettle
 from upriver.sim.lake import FakeLake
 from upriver.sim.tables import BAD_ROWS, ORDERED, VALUES, Key, KeyHashes, hashes_of_keys
 from upriver.vnodes import VnodeMap
@@ -80,6 +81,7 @@ class Oracle:
         self._machine.step(EpochRead(epoch=epoch, promised=lake.promised(epoch, self._everything, self._channels)))
         for stage in range(1 + self._deepest if self._deepest else 0):
             self._machine.step(BeginStage(epoch=epoch, stage=stage))
+            self._machine.step(TimeToSettle(rows_max=ALL_ROWS))
         assert isinstance(self._machine.phase, Following)
         shares = self._machine.phase.shares
         fed = [plan for plan in self._plans if plan.channels & runs.keys()]

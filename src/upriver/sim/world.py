@@ -30,14 +30,12 @@ from upriver.machines.rules import Rules
 from upriver.machines.worker_events import (
     PeerSaid,
     RowsFetched,
-    TimeToCopy,
-    TimeToEvict,
-    TimeToFeed,
     TimeToMove,
 )
 from upriver.sim import checkers
 from upriver.sim.bounds import steps_to_rest
 from upriver.sim.checkers import require
+from upriver.sim.chores import drawn_chore
 from upriver.sim.clients import drawn_rescale
 from upriver.sim.drawing import apart_of, drawn_budget, drawn_map, drawn_partial, drawn_plans, drawn_views
 from upriver.sim.network import Line
@@ -58,7 +56,7 @@ RESCALES_WAITING_MAX = 3  # users wish for no more meanwhile
 FAIR_STEPS_MAX = 200  # in which rescales can end while epochs are published
 PARTIAL_SHARE = 0.5  # of the rivers that may have partial views, and of their views
 CHECKPOINTS_SHARE, STANDBYS_SHARE = 0.4, 0.4  # of the rivers
-COPIED_MAX, EVICTED_MAX = 4, 3  # keys at a time
+SETTLE = 4.0  # how much faster than it hears a process settles
 EVICT_WANTED = 0.5  # how fast keys are evicted that somebody wants forgotten
 BURST_MAX = 4  # envelopes that arrive from one peer at a time
 
@@ -212,13 +210,15 @@ class World:
         moves += [(pace, partial(self._answer, process))] if process.upqueries else []
         if process.shares:
             evict = max(self._evict, EVICT_WANTED) if process.machine.must_evict else self._evict
-            moves.append((evict, partial(self._evict_some, process)))
+            moves.append((evict, partial(self._spend, process, "evictions")))
+        if process.machine.unsettled:
+            moves.append((SETTLE * pace, partial(self._spend, process, "settlings")))
         if process.machine.can_move:
             moves.append((weather.move, partial(self._move, process)))
         if process.machine.can_feed:
-            moves.append((weather.feed, partial(self._feed, process)))
+            moves.append((weather.feed, partial(self._spend, process, "feeds")))
         if process.machine.can_copy:
-            moves.append((weather.copy, partial(self._copy, process)))
+            moves.append((weather.copy, partial(self._spend, process, "copies")))
         if process.writing.queue:
             moves.append((weather.store, partial(self._store, process)))
         at_risk = self.river.wishes.is_on and not process.alone
@@ -314,10 +314,10 @@ class World:
         self._happened("moves", f"{process} has time to move {keys_max} keys")
         self.river.step_worker(process, TimeToMove(keys_max=keys_max))
 
-    def _feed(self, process: Process) -> None:
-        keys_max = self._lots.randint(1, COPIED_MAX)
-        self._happened("feeds", f"{process} has time to copy {keys_max} keys for who follows it")
-        self.river.step_worker(process, TimeToFeed(keys_max=keys_max))
+    def _spend(self, process: Process, chore: str) -> None:
+        event = drawn_chore(chore, self._lots)
+        self._happened(chore, f"{process} has {event}")
+        self.river.step_worker(process, event)
 
     # Checkpoints
 
@@ -325,11 +325,6 @@ class World:
         wish = CheckpointWanted(ticket=next(self._tickets))
         self._happened("checkpoints_wanted", f"checkpoint {wish.ticket} is wanted")
         self.river.wants(wish)
-
-    def _copy(self, process: Process) -> None:
-        keys_max = self._lots.randint(1, COPIED_MAX)
-        self._happened("copies", f"{process} has time to copy {keys_max} keys")
-        self.river.step_worker(process, TimeToCopy(keys_max=keys_max))
 
     def _store(self, process: Process) -> None:
         spoilt = self._lots.random() < self._weather.spoil
@@ -348,11 +343,6 @@ class World:
         what = event.view if isinstance(event, RowsFetched) else f"upquery {event.number} of {event.region}"
         self._happened("answers", f"{process}: {what} has its rows")
         self.river.step_worker(process, event)
-
-    def _evict_some(self, process: Process) -> None:
-        keys_max = self._lots.randint(1, EVICTED_MAX)
-        self._happened("evictions", f"{process} has time to evict {keys_max} keys")
-        self.river.step_worker(process, TimeToEvict(keys_max=keys_max))
 
     def _declare(self) -> None:
         """Somebody wants a view more, or one less: Spark makes the indexes, while all goes on."""

@@ -53,7 +53,7 @@ Work = Generator[Reads, Sequence[Batch], Result]
 class Cone:
     """See the module's docstring. ``work`` and ``proceed`` are called in turn."""
 
-    gathered = 0
+    gathered = unsettled = 0
     """As of :class:`Keeping`: nothing comes over exchange edges."""
 
     def __init__(
@@ -346,10 +346,10 @@ class Cone:
     def left_out(self) -> Sequence[SetAside]:
         return ()
 
-    def settle(self) -> int:
+    def settle(self, rows_max: int) -> int:
         return 0
 
-    def drain(self) -> Sequence[Outgoing]:
+    def drain(self, rows_max: int) -> Sequence[Outgoing]:
         return ()
 
 

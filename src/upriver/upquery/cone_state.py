@@ -10,7 +10,7 @@ import numpy as np
 
 from upriver.dataflow.batch import Batch
 from upriver.dataflow.graph import RegionPlan
-from upriver.dataflow.keeping import Region
+from upriver.dataflow.keeping import ALL_ROWS, Region
 from upriver.ids import Epoch
 from upriver.state.vectors import Hashes, Mask
 from upriver.upquery.cone_shape import ConeShape, Edge
@@ -124,8 +124,8 @@ class ConeState:
                 mine = self._mine(name, rows.get((name, port)))
                 if mine is not None:
                     region.apply(port, mine)
-            region.settle()
-            for out in region.drain():
+            region.settle(ALL_ROWS)
+            for out in region.drain(ALL_ROWS):
                 mine = self._mine(out.to, out.batch) if out.to in self.regions else None
                 if mine is not None:
                     self.regions[out.to].apply(out.port, mine)

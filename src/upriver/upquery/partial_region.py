@@ -166,11 +166,15 @@ class PartialRegion:
     def gathered(self) -> int:
         return self._region.gathered
 
-    def settle(self) -> int:
-        return self._region.settle()
+    @property
+    def unsettled(self) -> int:
+        return self._region.unsettled
 
-    def drain(self) -> Sequence[Outgoing]:
-        return self._region.drain()
+    def settle(self, rows_max: int) -> int:
+        return self._region.settle(rows_max)
+
+    def drain(self, rows_max: int) -> Sequence[Outgoing]:
+        return self._region.drain(rows_max)
 
     # Upqueries --------------------------------------------------------------------------------------------------------
 

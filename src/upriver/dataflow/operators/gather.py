@@ -1,8 +1,8 @@
 """Gather: rows that have come over an exchange edge and wait for the others of their epoch.
 
 Until their stage has come, rows are state like any other: they belong to a key, and move with it. They are looked up by
-key only when keys move, so only then are they put in order: in **piles**, each sorted by hash64, and each more than
-twice as long as the next.
+key only when keys move, so only then are they put together: in **piles**, each sorted by hash64, and each more than
+twice as long as the next. Until then each batch is sorted by itself, so that rows can be taken some keys at a time.
 """
 
 from collections.abc import Sequence
@@ -36,8 +36,22 @@ class _Pile:
 
     @property
     def rest(self) -> Batch:
-        """The rows that have not gone."""
-        return self._rows.filtered(self._stays)
+        """The rows that have not gone, in order of their hashes."""
+        return self._of(self._order[self._stays[self._order]])
+
+    @property
+    def hashes(self) -> Hashes:
+        """Of the rows that have not gone, ascending."""
+        return self._hashes[self._stays[self._order]]
+
+    def take(self, most: int) -> Batch:
+        """The rows whose hash is no higher, which have gone by that."""
+        stop = np.searchsorted(self._hashes, np.uint64(most), side="right")
+        places = self._order[:stop]
+        places = places[self._stays[places]]
+        self._order, self._hashes = self._order[stop:], self._hashes[stop:]
+        self.held -= len(places)
+        return self._of(places)
 
     def hashes_between(self, least: int, most: int) -> Hashes:
         start = np.searchsorted(self._hashes, np.uint64(least), side="left")
@@ -47,10 +61,10 @@ class _Pile:
 
     def of(self, keys: Hashes) -> Batch:
         """The rows of these keys."""
-        places = self._places(keys)
-        rows = self._rows
-        weight = None if rows.weight is None else rows.weight[places]
-        return Batch(rows.rows.take(pa.array(places)), rows.hash64[places], weight)
+        return self._of(self._places(keys))
+
+    def _of(self, places: Positions) -> Batch:
+        return _taken(self._rows, places)
 
     def drop(self, keys: Hashes) -> None:
         """Let the rows of these keys go."""
@@ -76,7 +90,7 @@ class Gather:
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
         self._loose: list[Batch] = []
-        """In no order of hashes."""
+        """Each in order of its hashes."""
         self._piles: list[_Pile] = []
 
     @property
@@ -96,13 +110,25 @@ class Gather:
         """Let these rows wait."""
         if len(batch):
             rows = pa.RecordBatch.from_arrays(batch.rows.columns, schema=self.schema)
-            self._loose.append(batch.replaced(rows))
+            self._loose.append(_in_order(batch.replaced(rows)))
 
-    def take(self) -> Batch | None:
-        """All rows, which wait no longer; ``None`` if there are none."""
-        batches = [batch for batch in [*(pile.rest for pile in self._piles), *self._loose] if len(batch)]
-        self._loose, self._piles = [], []
-        return concatenated(batches) if batches else None
+    def take(self, most: int) -> Batch | None:
+        """All rows whose hash is no higher, which wait no longer; ``None`` if there are none."""
+        taken = [pile.take(most) for pile in self._piles]
+        rest: list[Batch] = []
+        for batch in self._loose:
+            stop = int(np.searchsorted(batch.hash64, np.uint64(most), side="right"))
+            taken.append(batch.slice(0, stop))
+            rest.append(batch.slice(stop, len(batch)))
+        self._loose = [batch for batch in rest if len(batch)]
+        self._piles = [pile for pile in self._piles if pile.held]
+        found = [batch for batch in taken if len(batch)]
+        return concatenated(found) if found else None
+
+    def sample(self, every: int) -> Hashes:
+        """The hash of the first row of so many, of each batch by itself."""
+        hashes = [pile.hashes for pile in self._piles] + [batch.hash64 for batch in self._loose]
+        return np.concatenate([np.empty(0, np.uint64), *(some[::every] for some in hashes)])
 
     def hashes_between(self, least: int, most: int) -> Hashes:
         """The hash64 of the rows' keys, of those from ``least`` to ``most``, in no particular order."""
@@ -141,6 +167,18 @@ class Gather:
 
     def _nothing(self) -> Batch:
         return Batch(pa.RecordBatch.from_pylist([], self.schema), np.empty(0, np.uint64))
+
+
+def _in_order(rows: Batch) -> Batch:
+    """Sorted by hash; rows of one key stay in the order in which they came."""
+    if (rows.hash64[1:] >= rows.hash64[:-1]).all():
+        return rows
+    return _taken(rows, np.argsort(rows.hash64, kind="stable"))
+
+
+def _taken(rows: Batch, places: Positions) -> Batch:
+    weight = None if rows.weight is None else rows.weight[places]
+    return Batch(rows.rows.take(pa.array(places)), rows.hash64[places], weight)
 
 
 def _nbytes(batch: Batch) -> int:

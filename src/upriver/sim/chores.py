@@ -1,0 +1,23 @@
+"""What a simulated process does when it has time, for some keys or rows at a time."""
+
+from collections.abc import Callable, Mapping
+from random import Random
+
+from upriver.machines.worker_events import TimeToCopy, TimeToEvict, TimeToFeed, TimeToSettle, WorkerEvent
+
+COPIED_MAX, EVICTED_MAX = 4, 3  # keys at a time
+SETTLED_MAX = 40  # rows at a time
+
+CHORES: Mapping[str, tuple[int, Callable[[int], WorkerEvent]]] = {
+    "copies": (COPIED_MAX, lambda most: TimeToCopy(keys_max=most)),
+    "evictions": (EVICTED_MAX, lambda most: TimeToEvict(keys_max=most)),
+    "feeds": (COPIED_MAX, lambda most: TimeToFeed(keys_max=most)),
+    "settlings": (SETTLED_MAX, lambda most: TimeToSettle(rows_max=most)),
+}
+"""By what the watcher counts it as."""
+
+
+def drawn_chore(chore: str, lots: Random) -> WorkerEvent:
+    """Time for so many of them."""
+    most, event_of = CHORES[chore]
+    return event_of(lots.randint(1, most))
