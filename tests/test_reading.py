@@ -18,7 +18,8 @@ from upriver.ids import Channel, Epoch, VnodeId
 from upriver.machines.worker_events import EpochRead, ReadEpoch, RowsRead
 from upriver.shell.lake import LakeRecord, Manifest
 from upriver.shell.owned_lake import OwnedLake
-from upriver.shell.reading import ROWS_BUDGET_S, ROWS_MIN, Piece, Reading, end_of_piece
+from upriver.shell.reading import Piece, Reading, end_of_piece
+from upriver.shell.row_pace import ROWS_BUDGET_S, ROWS_MIN
 from upriver.state.runs import describe_run, encode_run, run_schema
 
 VNODES = 4

@@ -130,7 +130,7 @@ def begin_stage(phase: Following, event: BeginStage) -> None:
 
 def unsettled(phase: Following) -> int:
     """Rows that are to be taken in or sent before this worker is done with the stage that has begun."""
-    return sum(phase.shares[region].region.unsettled for region in _settling(phase)) if phase.is_settling else 0
+    return sum(phase.shares[region].region.unsettled for region in _settling(phase))
 
 
 def time_to_settle(phase: Following, event: TimeToSettle) -> None:
@@ -141,8 +141,7 @@ def time_to_settle(phase: Following, event: TimeToSettle) -> None:
 def end_stage(phase: Following) -> None:
     """W12: this worker is done with a stage when it has taken in all that was gathered for it, and has sent all that
     came of it."""
-    is_done = not unsettled(phase) or not phase.rules.w12_whole_stages  # W12
-    if not (phase.is_settling and is_done):
+    if not phase.is_settling or (unsettled(phase) and phase.rules.w12_whole_stages):  # W12
         return
     phase.is_settling = False
     phase.say(StageDone(epoch=phase.applied, stage=phase.stage, stats=phase.stats()))
@@ -152,7 +151,7 @@ def end_stage(phase: Following) -> None:
 
 def settle_late_rows(phase: Following) -> None:
     """W9: rows that were gathered elsewhere have come with their key's state, and their stage is done here."""
-    here = _settling(phase) if phase.is_settling else []
+    here = _settling(phase)
     late = [
         region
         for region, share in phase.shares.items()
@@ -163,8 +162,8 @@ def settle_late_rows(phase: Following) -> None:
 
 
 def _settling(phase: Following) -> list[str]:
-    """The regions whose stage it is."""
-    return [region for region, depth in phase.depths.items() if depth == phase.stage]
+    """The regions whose stage has begun and is not done here."""
+    return [region for region, depth in phase.depths.items() if depth == phase.stage] if phase.is_settling else []
 
 
 def _settle(phase: Following, regions: list[str], rows_max: int) -> None:

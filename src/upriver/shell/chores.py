@@ -4,10 +4,11 @@ evicts, copies state for checkpoints, feeds others.
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 from upriver.machines.worker import WorkerMachine
 from upriver.machines.worker_events import TimeToCopy, TimeToEvict, TimeToFeed, TimeToSettle
-from upriver.shell.reading import ROWS_AIM_SHARE, ROWS_BUDGET_S, ROWS_MIN
+from upriver.shell.row_pace import RowPace
 from upriver.shell.slice_pace import SlicePace
 
 EVICTION_BUDGET_S = 0.002
@@ -34,7 +35,7 @@ class Chores:
         self._evictor = SlicePace(EVICTION_BUDGET_S, aim_share=EVICTION_AIM_SHARE)
         self._copier = SlicePace(COPY_BUDGET_S)
         self._feeder = SlicePace(COPY_BUDGET_S)
-        self._settler = SlicePace(ROWS_BUDGET_S, aim_share=ROWS_AIM_SHARE)
+        self._settler = RowPace()
 
     @property
     def are_due(self) -> bool:
@@ -46,7 +47,8 @@ class Chores:
     def do(self) -> None:
         """Do a slice of each thing that there is to do."""
         if unsettled := self._machine.unsettled:
-            self._settle(unsettled)
+            rows = self._settler.rows
+            self._settler.timed(min(rows, unsettled), partial(self._step, TimeToSettle(rows_max=rows)))
         if self._machine.must_evict:
             keys = max(EVICTED_KEYS_MIN, self._evictor.keys)
             seconds = self._timed(TimeToEvict(keys_max=keys))
@@ -57,13 +59,6 @@ class Chores:
         if self._machine.can_feed:
             keys = self._feeder.keys
             self._feeder.took(keys, self._timed(TimeToFeed(keys_max=keys)))
-
-    def _settle(self, unsettled: int) -> None:
-        rows = max(ROWS_MIN, self._settler.keys)
-        if unsettled < ROWS_MIN:  # so few tell nothing of what many take
-            self._step(TimeToSettle(rows_max=rows))
-        else:
-            self._settler.took(min(rows, unsettled), self._timed(TimeToSettle(rows_max=rows)))
 
     def _timed(self, event: Chore) -> float:
         """Step, and return the seconds of processor time: by the clock it takes longer on a busy machine, but no less

@@ -5,9 +5,9 @@ before it took.
 """
 
 import math
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 import pyarrow as pa
 
@@ -17,18 +17,8 @@ from upriver.ids import Channel
 from upriver.machines.worker_events import AllStateRead, EpochRead, ReadEpoch, ReadState, RowsRead, StateRead
 from upriver.shell.checkpoints import read_state
 from upriver.shell.lake import Lake
-from upriver.shell.slice_pace import SlicePace
+from upriver.shell.row_pace import RowPace
 from upriver.state.vectors import Hashes, true_at
-
-ROWS_BUDGET_S = 0.01
-"""Seconds of processor time that a piece of an epoch may take to be taken in."""
-ROWS_AIM_SHARE = 0.75
-"""Of that time."""
-ROWS_MIN = 8_192
-"""Rows of a piece, however long the last one took: each has a cost of its own, and with fewer rows that would be most
-of it."""
-ROWS_TIMED_MIN = ROWS_MIN // 2
-"""Rows of a piece that tells something of how long others will take."""
 
 Piece = RowsRead | EpochRead | StateRead | AllStateRead
 
@@ -41,9 +31,7 @@ class Reading:
         self._vnodes = 0
         self.tables: Mapping[Channel, TableSpec] = {}
         self._pieces: Iterator[Piece] = iter(())
-        self._paces: defaultdict[Channel, SlicePace] = defaultdict(
-            lambda: SlicePace(ROWS_BUDGET_S, aim_share=ROWS_AIM_SHARE)
-        )
+        self._paces: defaultdict[Channel, RowPace] = defaultdict(RowPace)
         """What a row costs depends on what is made of it."""
         self.is_on = False
         """Whether there is a piece more."""
@@ -61,12 +49,10 @@ class Reading:
         """Have the next piece taken in. Raises LakeError."""
         piece = next(self._pieces)
         self.is_on = not isinstance(piece, EpochRead | AllStateRead)
-        if not isinstance(piece, RowsRead) or len(piece.batch) < ROWS_TIMED_MIN:
+        if isinstance(piece, RowsRead):
+            self._paces[piece.channel].timed(len(piece.batch), partial(take_in, piece))
+        else:
             take_in(piece)
-            return
-        began = time.thread_time()
-        take_in(piece)
-        self._paces[piece.channel].took(len(piece.batch), time.thread_time() - began)
 
     def give_up(self) -> None:
         """What is left of it is of no use any more, or will be read again."""
@@ -88,7 +74,7 @@ class Reading:
                 user = pa.RecordBatch.from_arrays(rows.columns[1:], schema=table.schema)
                 whole, first = Batch(user, hashes), 0
                 while first < len(hashes):
-                    end = end_of_piece(hashes, first, max(ROWS_MIN, self._paces[channel].keys))
+                    end = end_of_piece(hashes, first, self._paces[channel].rows)
                     yield RowsRead(epoch=asked.epoch, channel=channel, batch=whole.slice(first, end))
                     first = end
         promised = {channel: manifest.rows_of(channel, vnodes) for channel in asked.channels}

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from upriver.dataflow.batch import Batch, Hashes
+from upriver.dataflow.batch import Batch, Hashes, no_rows
 from upriver.dataflow.graph import DataflowPlan
 from upriver.dataflow.plan import TableSpec
 from upriver.dataflow.provenance import lake_edges
@@ -23,9 +23,7 @@ from upriver.vnodes import offsets_by_vnode
 CUTS_MAX = 3  # places where a worker's rows of one edge and epoch are cut, besides the gaps between its vnodes
 
 
-NO_ROWS = MappingProxyType(
-    {table.name: Batch(pa.RecordBatch.from_pylist([], schema=table.schema), np.empty(0, np.uint64)) for table in TABLES}
-)
+NO_ROWS = MappingProxyType({table.name: no_rows(table.schema) for table in TABLES})
 """By table."""
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from upriver.dataflow.batch import Batch
+from upriver.dataflow.batch import Batch, no_rows
 from upriver.dataflow.operators.consolidate import concatenated
 from upriver.dataflow.operators.parts import part_of
 from upriver.errors import ProtocolError
@@ -138,7 +138,7 @@ class Gather:
 
     def collect(self, keys: Hashes) -> pa.RecordBatch:
         """The rows of these keys, ascending and unique, behind their hash64 and their weight. They stay here, too."""
-        found = [self._nothing(), *(pile.of(keys) for pile in self._in_piles())]
+        found = [no_rows(self.schema), *(pile.of(keys) for pile in self._in_piles())]
         rows = concatenated(found)
         weight = np.ones(len(rows), np.int64) if rows.weight is None else rows.weight
         return part_of(rows.hash64, [array_of(pa.int64(), weight), *rows.rows.columns])
@@ -164,9 +164,6 @@ class Gather:
                 rows = concatenated([self._piles.pop().rest, rows])
             self._piles.append(_Pile(rows))
         return self._piles
-
-    def _nothing(self) -> Batch:
-        return Batch(pa.RecordBatch.from_pylist([], self.schema), np.empty(0, np.uint64))
 
 
 def _in_order(rows: Batch) -> Batch:
