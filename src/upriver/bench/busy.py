@@ -3,16 +3,13 @@
 What is made of a row costs more than in the view of totals, and a worker has one thread for rows and lookups. One view
 is of one region; the rows of the other are exchanged between workers, once for each epoch.
 
-``python -m upriver.bench.busy TASK.json`` is the process that asks, without Spark. The token is the first line of its
-stdin; it asks until that ends, one lookup after the other, and the last line is one JSON object.
+``python -m upriver.bench.busy TASK.json`` is the process that asks, without Spark, one lookup after the other.
 """
 
-import json
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,9 +20,10 @@ import pyarrow as pa
 
 from upriver.bench.figures import percentile
 from upriver.bench.hand_fed import HandFedRiver, HandFedView
-from upriver.client import connect
+from upriver.bench.probed_load import Probing
+from upriver.bench.prober_process import run_prober
+from upriver.client import Client, connect
 from upriver.dataflow.plan import TableSpec
-from upriver.errors import ClusterError
 from upriver.spark.names import SparkSession
 
 AUCTIONS_PER_SELLER, PRICES = 30, 1_000
@@ -38,7 +36,6 @@ WARM_UP = 100
 CHECKED_KEYS_MAX = 1_000
 """Keys that are compared with what was published."""
 REFLECT_S_MAX = 600.0
-READY = "ready"
 
 AUCTION = TableSpec("auction", pa.schema([("id", pa.int64()), ("seller", pa.int64())]), ("id",))
 BID = TableSpec("bid", pa.schema([("auction", pa.int64()), ("price", pa.int64())]), ("auction",))
@@ -83,11 +80,13 @@ class BusyOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BusyTask:
-    """What to ask: single keys of a view, which has those from 0 up to but without ``keys``."""
+    """What to ask: single keys of a view, which has those from 0 up to but without ``keys``. result: file for the
+    seconds of each lookup, an Arrow stream."""
 
     address: str
     view: str
     keys: int
+    result: str
     seed: int
 
 
@@ -108,7 +107,8 @@ def _measure(spark: SparkSession, directory: Path, view: HandFedView, options: B
         river.publish(pa.table([ids, ids // AUCTIONS_PER_SELLER], schema=AUCTION.schema), AUCTION.name)
         river.publish(first, BID.name)
         river.wait(REFLECT_S_MAX)
-        task = BusyTask(address=river.address, view=view.name, keys=len(counts), seed=options.seed)
+        result = str(directory / "seconds.arrow")
+        task = BusyTask(address=river.address, view=view.name, keys=len(counts), result=result, seed=options.seed)
         with _Asking(task, river.token, directory) as idle:
             threading.Event().wait(options.idle_s)
         began = time.perf_counter()
@@ -135,59 +135,52 @@ def _is_right(river: HandFedRiver, view: HandFedView, counts: Counts) -> bool:
     return bool((shown[keys] == counts[keys]).all())
 
 
-class _Asking:
+class _Asking(Probing):
     """Another process looks keys up while the context is open; ``figures`` are there when it has ended."""
 
     figures: Figures
 
     def __init__(self, task: BusyTask, token: str, directory: Path) -> None:
-        path = directory / "task.json"
-        path.write_text(json.dumps(asdict(task)))
-        command = [sys.executable, "-m", "upriver.bench.busy", str(path)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        # The token goes through a pipe: everybody on the machine can read a command line.
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{token}\n")
-        self._process.stdin.flush()
+        super().__init__("upriver.bench.busy", asdict(task), token, directory)
+        self._result = task.result
 
-    def __enter__(self) -> "_Asking":
-        assert self._process.stdout is not None
-        if self._process.stdout.readline().strip() != READY:
-            raise ClusterError("the process that looks up has failed")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        told, _errors = self._process.communicate()
-        if self._process.returncode != 0:
-            raise ClusterError("the process that looks up has failed")
-        self.figures = json.loads(told.splitlines()[-1])
+    def gather(self) -> None:
+        with pa.OSFile(self._result) as source, pa.ipc.open_stream(source) as stream:
+            self.figures = in_ms(stream.read_all()["seconds"].to_pylist())
 
 
-def main() -> None:
-    """Do what the command line's file says, until stdin ends, and print what was measured."""
-    task = BusyTask(**json.loads(Path(sys.argv[1]).read_text()))
-    lots, is_over = np.random.default_rng(task.seed), threading.Event()
-    with connect(task.address, sys.stdin.readline().strip()) as client:
+class Prober:
+    """Asks for one key after the other."""
 
-        def ask() -> float:
-            key = int(lots.integers(task.keys))
-            began = time.perf_counter()
-            client.lookup(task.view, [key], timeout=REFLECT_S_MAX)
-            return time.perf_counter() - began
+    def __init__(self, client: Client, task: BusyTask) -> None:
+        self._client = client
+        self._task = task
+        self._lots = np.random.default_rng(task.seed)
 
+    def warm_up(self) -> None:
+        """Open connections, load code."""
         for _ in range(WARM_UP):
-            ask()
-        print(READY, flush=True)
-        threading.Thread(target=_wait_for_the_end, args=(is_over,), daemon=True).start()
-        seconds = [ask()]
+            self._ask()
+
+    def probe(self, told: Iterable[str]) -> pa.Table:
+        """Ask until ``told`` ends; the seconds of each lookup."""
+        is_over = threading.Event()
+
+        def hear() -> None:
+            deque(told, maxlen=0)
+            is_over.set()
+
+        threading.Thread(target=hear, daemon=True).start()
+        seconds = [self._ask()]
         while not is_over.wait(LOOKUP_S):
-            seconds.append(ask())
-    print(json.dumps(in_ms(seconds)))
+            seconds.append(self._ask())
+        return pa.table({"seconds": seconds})
 
-
-def _wait_for_the_end(is_over: threading.Event) -> None:
-    sys.stdin.read()
-    is_over.set()
+    def _ask(self) -> float:
+        key = int(self._lots.integers(self._task.keys))
+        began = time.perf_counter()
+        self._client.lookup(self._task.view, [key], timeout=REFLECT_S_MAX)
+        return time.perf_counter() - began
 
 
 def in_ms(seconds: Sequence[float]) -> Figures:
@@ -197,4 +190,4 @@ def in_ms(seconds: Sequence[float]) -> Figures:
 
 
 if __name__ == "__main__":
-    main()
+    run_prober(BusyTask, Prober)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from upriver.bench.arguments import number
 from upriver.bench.events import EventsSpec
 from upriver.bench.latency import measure_latency
 from upriver.bench.latency_command import add_latency, latency_options, render_latency
@@ -41,16 +42,14 @@ def add_benchmarks(benchmarks: Any) -> None:
     """Add the benchmarks to ``upriver bench``'s subparsers (argparse does not name their type)."""
     _add_throughput(_benchmark(benchmarks, "throughput", _throughput, "rows/s from Spark's source to a view"))
     what = "from an epoch's commit to a lookup that shows it"
-    add_latency(_benchmark(benchmarks, "latency", _latency, what), _number)
+    add_latency(_benchmark(benchmarks, "latency", _latency, what))
     _add_rescale(
         _benchmark(benchmarks, "rescale", _rescale, "what a rescale costs those who look up and feed meanwhile")
     )
     _add_nexmark(_benchmark(benchmarks, "nexmark", _nexmark, "NEXMark's queries 0 to 8, beside Spark's streaming"))
-    add_arguments(
-        _benchmark(benchmarks, "vote", _vote, "partial views beside a full one, with less and less memory"), _number
-    )
-    add_lobsters(_benchmark(benchmarks, "lobsters", _lobsters, "a site's pages, on partial views and on full"), _number)
-    add_recovery(_benchmark(benchmarks, "recovery", _recovery, "a worker is killed: until all is as before"), _number)
+    add_arguments(_benchmark(benchmarks, "vote", _vote, "partial views beside a full one, with less and less memory"))
+    add_lobsters(_benchmark(benchmarks, "lobsters", _lobsters, "a site's pages, on partial views and on full"))
+    add_recovery(_benchmark(benchmarks, "recovery", _recovery, "a worker is killed: until all is as before"))
     _add_stages(_benchmark(benchmarks, "stages", _stages, "rows/s of each step on the way to a view, alone"))
 
 
@@ -61,27 +60,16 @@ def _benchmark(benchmarks: Any, name: str, run: Run, about: str) -> argparse.Arg
     return parser
 
 
-def _number(parser: argparse.ArgumentParser, name: str, default: int | None, about: str) -> None:
-    shown = "" if default is None else f" (default {default:,})"
-    parser.add_argument(name, type=_positive, default=default, metavar="N", help=about + shown)
-
-
-def _positive(text: str) -> int:
-    if (number := int(text)) < 1:
-        raise argparse.ArgumentTypeError(f"{number} is below 1")
-    return number
-
-
 WARM_UP_FILES = 3
 """Files that each side takes the whole way before the run that is measured."""
 
 
 def _add_events(parser: argparse.ArgumentParser) -> None:
-    _number(parser, "--rows", 10_000_000, "rows of all files together")
-    _number(parser, "--keys", 1_000_000, "keys, uniform")
-    _number(parser, "--files", 10, "Parquet files")
-    _number(parser, "--files-per-trigger", 1, "files of a micro-batch")
-    _number(parser, "--seed", 1, "of the rows")
+    number(parser, "--rows", 10_000_000, "rows of all files together")
+    number(parser, "--keys", 1_000_000, "keys, uniform")
+    number(parser, "--files", 10, "Parquet files")
+    number(parser, "--files-per-trigger", 1, "files of a micro-batch")
+    number(parser, "--seed", 1, "of the rows")
 
 
 def _events(options: argparse.Namespace) -> EventsSpec:
@@ -90,12 +78,12 @@ def _events(options: argparse.Namespace) -> EventsSpec:
 
 def _add_throughput(parser: argparse.ArgumentParser) -> None:
     _add_events(parser)
-    _number(parser, "--workers", 2, "workers that keep the view")
-    _number(parser, "--cores", None, "processors that each side may use, all together (default: as many as workers)")
+    number(parser, "--workers", 2, "workers that keep the view")
+    number(parser, "--cores", None, "processors that each side may use, all together (default: as many as workers)")
     parser.add_argument(
         "--cold", action="store_true", help=f"without the warm-up of {WARM_UP_FILES} files that each side takes first"
     )
-    _number(parser, "--repeat", 1, "runs of each side, in turns; medians are reported")
+    number(parser, "--repeat", 1, "runs of each side, in turns; medians are reported")
     parser.add_argument("--data", metavar="DIR", help="keep the files there, and use them if they are there already")
 
 
@@ -136,7 +124,7 @@ def _latency(options: argparse.Namespace) -> int:
 
 def _add_stages(parser: argparse.ArgumentParser) -> None:
     _add_events(parser)
-    _number(parser, "--cores", 2, "task slots of Spark's steps")
+    number(parser, "--cores", 2, "task slots of Spark's steps")
 
 
 def _stages(options: argparse.Namespace) -> int:
@@ -153,11 +141,11 @@ def render_stages(measured: Mapping[str, Any]) -> str:
 
 
 def _add_nexmark(parser: argparse.ArgumentParser) -> None:
-    _number(parser, "--events", 4_000_000, "people, auctions and bids together")
-    _number(parser, "--event-rate", 10_000, "of them a second of event time")
-    _number(parser, "--seed", 1, "of the events")
-    _number(parser, "--files", 20, "Parquet files of each table, one to a micro-batch")
-    _number(parser, "--warm-up-files", 8, "of them that each side takes the whole way once before")
+    number(parser, "--events", 4_000_000, "people, auctions and bids together")
+    number(parser, "--event-rate", 10_000, "of them a second of event time")
+    number(parser, "--seed", 1, "of the events")
+    number(parser, "--files", 20, "Parquet files of each table, one to a micro-batch")
+    number(parser, "--warm-up-files", 8, "of them that each side takes the whole way once before")
     parser.add_argument(
         "--queries",
         type=_names,
@@ -165,8 +153,8 @@ def _add_nexmark(parser: argparse.ArgumentParser) -> None:
         metavar="Q,...",
         help="those to run (default: all of q0 to q8)",
     )
-    _number(parser, "--workers", 2, "workers that keep the view")
-    _number(parser, "--cores", None, "processors that each side may use, all together (default: as many as workers)")
+    number(parser, "--workers", 2, "workers that keep the view")
+    number(parser, "--cores", None, "processors that each side may use, all together (default: as many as workers)")
     parser.add_argument("--no-spark", action="store_true", help="without Spark's streaming")
     parser.add_argument(
         "--state-store", choices=STATE_STORES, default="default", help="where Spark's streaming keeps its state"
@@ -251,18 +239,18 @@ def render_stateful_map(measured: Mapping[str, Any]) -> str:
 
 
 def _add_rescale(parser: argparse.ArgumentParser) -> None:
-    _number(parser, "--keys", 1_000_000, "keys that the view holds")
-    _number(parser, "--from", 2, "workers before")
-    _number(parser, "--to", 4, "workers after; then back again")
+    number(parser, "--keys", 1_000_000, "keys that the view holds")
+    number(parser, "--from", 2, "workers before")
+    number(parser, "--to", 4, "workers after; then back again")
     parser.add_argument(
         "--strategies", nargs="+", choices=STRATEGIES, default=COMPARED, help="those to compare (default: all but lazy)"
     )
     parser.add_argument("--no-spark", action="store_true", help="without Spark's own way")
     parser.add_argument("--batching", action="store_true", help="compare fixed numbers of keys at a time as well")
-    _number(parser, "--epoch-rows", 1_000, "rows of each epoch of the steady ingest")
-    _number(parser, "--epochs-per-s", 20, "epochs a second")
-    _number(parser, "--lookups-per-s", 200, "lookups a second, of one key each")
-    _number(parser, "--steady-s", 5, "seconds of steady load before each rescale")
+    number(parser, "--epoch-rows", 1_000, "rows of each epoch of the steady ingest")
+    number(parser, "--epochs-per-s", 20, "epochs a second")
+    number(parser, "--lookups-per-s", 200, "lookups a second, of one key each")
+    number(parser, "--steady-s", 5, "seconds of steady load before each rescale")
     parser.add_argument(
         "--picture", metavar="PATH", type=Path, help="draw there, as SVG (default: in a checkout, docs/rescale.svg)"
     )

@@ -1,17 +1,15 @@
 """``upriver bench latency``: its arguments, and its result for a person."""
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from upriver.bench.arguments import number
 from upriver.bench.latency import LatencyOptions
 from upriver.text import render_rows
 
-Number = Callable[[argparse.ArgumentParser, str, int | None, str], None]
 
-
-def add_latency(parser: argparse.ArgumentParser, number: Number) -> None:
-    """number: adds an argument that is a number above 0."""
+def add_latency(parser: argparse.ArgumentParser) -> None:
     number(parser, "--workers", 2, "workers that keep the view")
     number(parser, "--keys", 1_000_000, "keys that the view holds")
     number(parser, "--epochs", 300, "epochs of each size that are timed")

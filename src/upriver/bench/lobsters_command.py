@@ -1,18 +1,16 @@
 """``upriver bench lobsters``: its arguments, and its result for a person."""
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from upriver.bench.arguments import number
 from upriver.bench.lobsters import LobstersOptions
 from upriver.bench.lobsters_requests import MIX
 from upriver.text import render_rows
 
-Number = Callable[[argparse.ArgumentParser, str, int | None, str], None]
 
-
-def add_lobsters(parser: argparse.ArgumentParser, number: Number) -> None:
-    """number: adds an argument that is a number above 0."""
+def add_lobsters(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--scale", type=float, default=0.05, help="of 40,650 stories, 121,270 comments, 5,797 users (default 0.05)"
     )

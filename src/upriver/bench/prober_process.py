@@ -1,4 +1,4 @@
-"""The other end of a :class:`upriver.bench.probed_load.ProbedLoad`: the process that looks keys up."""
+"""The other end of a :class:`upriver.bench.probed_load.Probing`: the process that looks keys up."""
 
 import gc
 import json

@@ -1,14 +1,13 @@
 """``upriver bench recovery``: its arguments, and its result for a person."""
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from upriver.bench.arguments import number
 from upriver.bench.recovery import SPARK
 from upriver.bench.recovery_ways import WAYS, RecoveryOptions
 from upriver.text import render_rows
-
-Number = Callable[[argparse.ArgumentParser, str, int | None, str], None]
 
 FIGURES = (
     "noticed_s",
@@ -22,8 +21,7 @@ FIGURES = (
 )
 
 
-def add_recovery(parser: argparse.ArgumentParser, number: Number) -> None:
-    """number: adds an argument that is a number above 0."""
+def add_recovery(parser: argparse.ArgumentParser) -> None:
     number(parser, "--keys", 1_000_000, "keys that the view holds")
     number(parser, "--workers", 3, "workers, of which one is killed")
     number(parser, "--epoch-rows", 1_000, "rows of each epoch behind the first ones")

@@ -1,19 +1,17 @@
 """``upriver bench vote``: its arguments, and its result for a person."""
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from upriver.bench.arguments import number
 from upriver.bench.vote import VoteOptions
 from upriver.bench.vote_load import VoteRates
 from upriver.bench.vote_model import DISTRIBUTIONS
 from upriver.text import render_rows
 
-Number = Callable[[argparse.ArgumentParser, str, int | None, str], None]
 
-
-def add_arguments(parser: argparse.ArgumentParser, number: Number) -> None:
-    """number: adds an argument that is a number above 0."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     number(parser, "--articles", 1_000_000, "articles that are read and voted for")
     number(parser, "--votes", 1_000_000, "votes before the load begins")
     number(parser, "--workers", 2, "workers that keep the view")
