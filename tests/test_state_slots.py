@@ -1,6 +1,7 @@
 """SlotIndex against a dict: exact keys, dense slots in order of arrival, whatever the hashes are."""
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -102,9 +103,11 @@ def test_without_columns_the_hash_is_the_key(data: Any, hasher: Hasher) -> None:
 def test_all_keys_of_a_hash_are_found_by_it(data: Any, hasher: Hasher) -> None:
     keys = pa.array(range(40))
     hashes, index = hasher([keys]), SlotIndex([keys.type])
-    index.assign(hashes, [keys])
-    asked = np.array(sorted(data.draw(st.sets(st.sampled_from([0, 2**64 - 2, *hashes.tolist()])))), np.uint64)
-    assert sorted(index.with_hash(asked)) == np.flatnonzero(np.isin(hashes, asked)).tolist()
+    ends = [*sorted(data.draw(st.sets(st.integers(1, 39), max_size=5))), 40]
+    for start, end in pairwise([0, *ends]):
+        index.assign(hashes[start:end], [keys[start:end]])
+        asked = np.array(sorted(data.draw(st.sets(st.sampled_from([0, 2**64 - 2, *hashes.tolist()])))), np.uint64)
+        assert sorted(index.with_hash(asked)) == np.flatnonzero(np.isin(hashes[:end], asked)).tolist()
 
 
 @MANY

@@ -40,13 +40,15 @@ class _Block:
 class SlotIndex:
     """Exact keys, each with a slot."""
 
-    __slots__ = ("_block", "_columns", "_hashes", "_table")
+    __slots__ = ("_block", "_columns", "_has_twins", "_hashes", "_table")
 
     def __init__(self, types: Sequence[pa.DataType]) -> None:
         """types: of the key's columns; none is nested. Without any, the hash is the key."""
         self._columns: tuple[Column, ...] = tuple(column_of(type) for type in types)
         self._hashes: Vector[np.uint64] = Vector(np.uint64)
         self._table = Table()
+        self._has_twins = False
+        """Two keys with one hash may be here; nearly always there are none, and who has found one may stop."""
         self._block: _Block | None = None
         """The one that was asked for last."""
 
@@ -84,6 +86,9 @@ class SlotIndex:
 
     def with_hash(self, hashes: Hashes) -> Slots:
         """The slots of all keys with any of these hashes, which are unique, in no particular order."""
+        if not self._has_twins:
+            slots = self._find(hashes, ())
+            return slots[slots >= 0]
         positions, slots = self._table.tagged(hashes)
         same_hash: Slots = slots[self.hashes[slots] == hashes[positions]]
         return same_hash
@@ -120,10 +125,12 @@ class SlotIndex:
         return np.concatenate(found) if found else np.empty(0, np.int64)
 
     def _find(self, hashes: Hashes, keys: Sequence[pa.Array]) -> Slots:
+        """The slot of each key, -1 for one without; without keys, of the first one that is met with the hash."""
         slots, places = self._table.walk(hashes)
         strangers = self._strangers(slots, hashes, keys)
         while strangers.size:
             theirs = hashes[strangers]
+            self._has_twins |= bool((self.hashes[slots[strangers]] == theirs).any())
             slots[strangers], places[strangers] = self._table.walk(theirs, places[strangers] + 1)
             strangers = strangers[self._strangers(slots[strangers], theirs, _rows(keys, strangers))]
         return slots
@@ -137,7 +144,8 @@ class SlotIndex:
 
     def _add(self, hashes: Hashes, keys: Sequence[pa.Array]) -> Slots:
         """Give slots to keys that have none; a key may occur more than once among them."""
-        first = first_equal(hashes, keys)
+        first, are_alike = _first_equal(hashes, keys)
+        self._has_twins |= are_alike
         new = true_at(first == np.arange(len(first)))
         size = len(self)
         if size + len(new) > _SLOTS_MAX:
@@ -155,7 +163,7 @@ class SlotIndex:
         (found,) = (slots >= 0).nonzero()
         if not found.size:
             return found
-        if not self._columns:
+        if not keys:
             strangers: Positions = found[self.hashes[slots[found]] != hashes[found]]
             return strangers
         if found.size < len(slots):
@@ -181,7 +189,12 @@ def run_heads(hashes: Hashes, keys: Sequence[pa.Array]) -> Positions:
 def first_equal(hashes: Hashes, keys: Sequence[pa.Array]) -> Positions:
     """For each row, the first row with the same key. Equal keys must have equal hashes; without columns, these are the
     keys."""
-    first = np.empty(len(hashes), np.int64)
+    return _first_equal(hashes, keys)[0]
+
+
+def _first_equal(hashes: Hashes, keys: Sequence[pa.Array]) -> tuple[Positions, bool]:
+    """As :func:`first_equal`; and whether two different keys may have the same hash: at least, they were compared."""
+    first, are_alike = np.empty(len(hashes), np.int64), False
     rows = np.arange(len(hashes))
     while rows.size:
         # Sorted as one number, the row's below as much of the hash as there is room for, which is faster than in pairs.
@@ -199,7 +212,8 @@ def first_equal(hashes: Hashes, keys: Sequence[pa.Array]) -> Positions:
             equal &= same(column.take(pa.array(rows)), column.take(pa.array(leaders)))
         first[rows[equal]] = leaders[equal]
         rows = rows[~equal]
-    return first
+        are_alike |= bool(rows.size)
+    return first, are_alike
 
 
 def _rows(keys: Sequence[pa.Array], rows: Positions) -> Sequence[pa.Array]:

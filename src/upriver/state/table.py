@@ -27,8 +27,9 @@ _COPIED_PER_SLOT = 8
 
 _FEW = 1024
 """So few hashes take many steps at once: each step has a fixed cost, that of some calls of numpy."""
-_STEPS = np.arange(1, 9)
-"""Those that they take at once: as many places as a line of the processor's cache has."""
+_STRIDE = 8
+"""Steps that they take at once: as many places as a line of the processor's cache has."""
+_STEPS = np.arange(1, _STRIDE + 1)
 
 _TOUCHED_AHEAD = 1 << 17
 """Places: half a large page."""
@@ -77,7 +78,7 @@ class Table:
             elsewhere = _elsewhere(met, hashes[walking, np.newaxis])
             rows, first = np.arange(len(walking)), elsewhere.argmin(axis=1)  # 0 if all are elsewhere
             walks_on = elsewhere[rows, first]
-            first[walks_on] = len(_STEPS) - 1
+            first[walks_on] = _STRIDE - 1
             places[walking], entries[walking] = steps[rows, first], met[rows, first]
             walking = walking[walks_on]
         return _slots_in(entries), places
@@ -87,13 +88,21 @@ class Table:
         last = len(self._entries) - 1
         places, walking = _homes(self._entries, hashes), np.arange(len(hashes))
         positions, slots = [walking[:0]], [walking[:0]]
-        while walking.size:
+        while walking.size > _FEW:
             entries = self._entries[places]
             full = entries != _EMPTY
             places, walking, entries = (places[full] + 1) & last, walking[full], entries[full]
-            met = (entries ^ hashes[walking]) >> _SLOT_BITS == 0
+            met = _is_tagged(entries, hashes[walking])
             positions.append(walking[met])
             slots.append(_slots_in(entries[met]))
+        while walking.size:
+            entries = self._entries[(places[:, np.newaxis] + _STEPS - 1) & last]
+            passed = np.logical_and.accumulate(entries != _EMPTY, axis=1)
+            rows, steps = (passed & _is_tagged(entries, hashes[walking, np.newaxis])).nonzero()
+            positions.append(walking[rows])
+            slots.append(_slots_in(entries[rows, steps]))
+            walks_on = passed[:, -1]
+            places, walking = (places[walks_on] + _STRIDE) & last, walking[walks_on]
         return np.concatenate(positions), np.concatenate(slots)
 
     def add(self, hashes: Hashes, count: int) -> None:
@@ -190,6 +199,12 @@ def _entries_of(hashes: Hashes, slots: Slots) -> Hashes:
 def _slots_in(entries: Hashes) -> Slots:
     """The slot of each entry, -1 for an empty one."""
     return (entries & _SLOT_MASK).view(np.int64) - 1
+
+
+def _is_tagged(entries: Hashes, hashes: Hashes) -> Mask:
+    """Which of these entries carry the hash's tag."""
+    tagged: Mask = (entries ^ hashes) >> _SLOT_BITS == 0
+    return tagged
 
 
 def _elsewhere(entries: Hashes, hashes: Hashes) -> Mask:
