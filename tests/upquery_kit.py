@@ -47,6 +47,7 @@ from upriver.machines.worker_events import (
     Report,
     SendPeer,
     TimeToEvict,
+    TimeToFill,
     WorkerAction,
     WorkerEvent,
 )
@@ -201,7 +202,13 @@ class Workers:
         ticket = self.look_up(worker, *keys)
         while self.upqueries[worker]:
             self.answer(worker)
+            self.rest(worker)
         assert ticket in self.answers
+
+    def rest(self, worker: int) -> None:
+        """The worker's upqueries have rested, if they do."""
+        if self.machines[worker].can_fill:
+            self.step(worker, TimeToFill())
 
     # Keys that move
 

@@ -45,6 +45,7 @@ def test_p9_keys_are_filled_when_others_have_made_room(p9: bool) -> None:
     assert present(workers, 0)["present"] == 0
     while workers.upqueries[0]:
         workers.answer(0)
+        workers.rest(0)
     assert [workers.answers[ticket] for ticket in asked] == [({ALSO_HERE: [1]}, 1), ({THIRD: [1]}, 1)]
 
 

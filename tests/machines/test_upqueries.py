@@ -18,7 +18,7 @@ have met races, and holes, that this one cannot have:
 from dataclasses import replace
 
 import pytest
-from machines_kit import HALVES
+from machines_kit import HALVES, hashed
 from upquery_kit import (
     ALSO_HERE,
     HERE,
@@ -32,9 +32,11 @@ from upquery_kit import (
 )
 
 from upriver.errors import RowError
+from upriver.machines.lookups import FEW_KEYS
 from upriver.machines.messages import EpochFinished, Evicted
 from upriver.machines.rules import ALL_RULES
-from upriver.machines.worker_events import LookupGivenUp, TimeToEvict
+from upriver.machines.worker_events import LookupGivenUp, TimeToEvict, TimeToFill
+from upriver.vnodes import vnodes_of
 
 BAD = 99
 """The number of an epoch whose rows no view can be computed from."""
@@ -142,6 +144,7 @@ def test_a_key_that_many_ask_for_is_read_once() -> None:
     tickets = [workers.look_up(0, HERE) for _ in range(3)] + [workers.look_up(0, HERE, ALSO_HERE, HERE)]
     assert workers.answer(0) == [HERE]
     assert workers.answers.keys() == set(tickets[:3])
+    workers.rest(0)
     assert workers.answer(0) == [ALSO_HERE]
     assert workers.answers.keys() == set(tickets)
     assert not workers.upqueries[0]
@@ -155,8 +158,46 @@ def test_keys_that_are_asked_for_meanwhile_go_together() -> None:
     assert len(workers.upqueries[0]) == 1
     workers.answer(0)
     assert list(workers.answers) == [first]
+    workers.rest(0)
     assert workers.answer(0) == sorted([ALSO_HERE, THIRD])
     assert workers.answers.keys() == {first, *others}
+
+
+def test_upqueries_rest_when_others_were_asked_for_meanwhile() -> None:
+    workers = Workers()
+    workers.epoch(HERE, ALSO_HERE, THIRD)
+    tickets = [workers.look_up(0, key) for key in (HERE, ALSO_HERE)]
+    workers.answer(0)
+    assert workers.machines[0].can_fill
+    tickets.append(workers.look_up(0, THIRD))
+    workers.epoch(HERE)
+    assert not workers.upqueries[0]
+    workers.step(0, TimeToFill())
+    assert not workers.machines[0].can_fill
+    assert workers.answer(0) == sorted([ALSO_HERE, THIRD])
+    assert workers.answers.keys() == set(tickets)
+
+
+def test_who_asks_alone_waits_for_no_rest() -> None:
+    workers = Workers()
+    workers.epoch(HERE, ALSO_HERE)
+    for key in (HERE, ALSO_HERE):
+        ticket = workers.look_up(0, key)
+        assert workers.answer(0) == [key]
+        assert ticket in workers.answers
+        assert not workers.machines[0].can_fill
+
+
+def test_many_keys_wait_for_no_rest() -> None:
+    workers = Workers()
+    keys = [f"key {number}" for number in range(3 * FEW_KEYS)]
+    mine = [key for key in keys if HALVES[vnodes_of(hashed([key]), len(HALVES))[0]] == 0]
+    for key in mine[: FEW_KEYS + 1]:
+        workers.look_up(0, key)
+    workers.answer(0)
+    assert workers.machines[0].can_fill
+    (upquery,) = workers.upqueries[0]
+    assert len(upquery.upquery.keys) == FEW_KEYS
 
 
 def test_of_a_lookup_only_what_is_missing_is_read() -> None:
@@ -300,6 +341,7 @@ def test_a_bad_row_refuses_the_lookups_of_its_key_and_no_others() -> None:
     both, again = workers.look_up(0, ALSO_HERE, HERE), workers.look_up(0, HERE)
     later = workers.look_up(0, HERE, at_least=BAD + 1)
     workers.answer(0)
+    workers.rest(0)
     workers.answer(0)
     assert workers.answers == {waits: ({THIRD: [1]}, BAD), good: ({ALSO_HERE: [1]}, BAD)}
     assert {ticket: type(error) for ticket, error in workers.refusals.items()} == dict.fromkeys(

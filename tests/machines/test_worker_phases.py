@@ -66,6 +66,7 @@ from upriver.machines.worker_events import (
     TimeToCopy,
     TimeToEvict,
     TimeToFeed,
+    TimeToFill,
     TimeToSettle,
     WorkerEvent,
 )
@@ -112,6 +113,7 @@ OF_EACH_KIND: list[WorkerEvent] = [
     Unfollow(feed=FeedId(1), vnodes=()),
     Probe(probe=1),
     TimeToFeed(keys_max=1),
+    TimeToFill(),
 ]
 BEFORE_ASSIGNMENT = {"Assign", "Retire", "LookupAsked", "LookupGivenUp", "KeysRead", "RowsFetched"}
 """The kinds of event that a worker may see before it is told what it keeps."""

@@ -144,6 +144,8 @@ class Following:
     """Those that somebody wants and that are not done."""
     evicted: int = 0
     """Keys that the last slice of an eviction was about."""
+    fills_rest: bool = False
+    """Upqueries were asked for while another was under way: the next one waits for more keys, until there is time."""
     uprooted: bool = False
     """Some of them wait for keys that will be present elsewhere."""
     is_restoring: bool = False

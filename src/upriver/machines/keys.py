@@ -30,6 +30,7 @@ def keys_read(phase: Following, event: KeysRead) -> None:
         why = RowError(f"view {event.region!r}: {unanswered.error}")
         refuse_those_of(phase, event.region, unanswered.keys, why)
     phase.say(Counted(stats=phase.stats_after(event.region)))
+    phase.fills_rest |= partial.puts_off
     begin_upquery(phase, event.region)
     ask_again(phase)
 

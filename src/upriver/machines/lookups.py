@@ -14,10 +14,12 @@ from upriver.machines.peers import Hot, Question, QuestionAnswered, QuestionRefu
 from upriver.machines.room import room_of
 from upriver.machines.share import Share
 from upriver.machines.strategies import maps_of
-from upriver.machines.worker_events import Answer, LookupAsked, LookupGivenUp, ReadKeys, Refuse
+from upriver.machines.worker_events import Answer, LookupAsked, LookupGivenUp, ReadKeys, Refuse, TimeToFill
 from upriver.upquery.partial_region import PartialRegion
 from upriver.vnodes import vnodes_of
 
+FEW_KEYS = 256
+"""Keys that are wanted, as long as a few more would cost hardly anything: an upquery of so many need not wait."""
 LOOKUPS_WAITING_MAX = 10_000
 """Lookups that wait for an epoch at one worker; one more is refused."""
 
@@ -122,17 +124,27 @@ def want_hot(phase: Following, hot: Hot) -> None:
 
 
 def begin_upquery(phase: Following, region: str) -> None:
-    """Ask for what is wanted, unless something is asked for already."""
+    """Ask for what is wanted, unless something is asked for already, or upqueries rest."""
     share = phase.shares[region]
     if share.cone is not None:
         work_on(phase, region, share.cone)
         return
     partial = share.partial
     assert isinstance(partial, PartialRegion)
+    if phase.fills_rest and partial.wanted < FEW_KEYS:
+        return
     upquery = partial.upquery(phase.applied if phase.reading is None else phase.reading.epoch, room_of(phase, region))
     if upquery is not None:
         generation, ports = phase.refilled_since, phase.lake_ports[region]
         phase.actions.append(ReadKeys(generation=generation, region=region, upquery=upquery, ports=ports))
+
+
+def time_to_fill(phase: Following, _event: TimeToFill) -> None:
+    """Upqueries have rested."""
+    phase.fills_rest = False
+    for region, share in phase.shares.items():
+        if share.partial is not None and share.partial.puts_off:
+            begin_upquery(phase, region)
 
 
 def fill_what_was_put_off(phase: Following) -> None:

@@ -34,6 +34,7 @@ def resumed(old: Following, event: Resume) -> Following:
     )
     new = started(assignment, old.build_region, old.rules, old.memory_budget)
     new.born, new.actions, new.evictions = old.born, old.actions, old.evictions
+    new.fills_rest = old.fills_rest
     new.checkpoint, new.copying, new.is_sealed = old.checkpoint, old.copying, old.is_sealed
     new.feeds, new.shadows, new.hungry = old.feeds, old.shadows, old.hungry
     if old.opened <= event.at:

@@ -46,7 +46,14 @@ from upriver.machines.epochs import (
 from upriver.machines.feeding import can_feed, time_to_feed
 from upriver.machines.following import BuildRegion, Following, started
 from upriver.machines.keys import evict, keys_read, rows_fetched, time_to_evict
-from upriver.machines.lookups import answered_at_once, fill_what_was_put_off, given_up, lookup_asked, refuse_all
+from upriver.machines.lookups import (
+    answered_at_once,
+    fill_what_was_put_off,
+    given_up,
+    lookup_asked,
+    refuse_all,
+    time_to_fill,
+)
 from upriver.machines.messages import (
     Assign,
     BeginStage,
@@ -110,6 +117,7 @@ from upriver.machines.worker_events import (
     TimeToCopy,
     TimeToEvict,
     TimeToFeed,
+    TimeToFill,
     TimeToMove,
     TimeToSettle,
     WorkerAction,
@@ -154,6 +162,11 @@ class WorkerMachine:
     def can_feed(self) -> bool:
         """Whether ``TimeToFeed`` would copy a key."""
         return isinstance(self.phase, Following) and can_feed(self.phase)
+
+    @property
+    def can_fill(self) -> bool:
+        """Whether upqueries rest until ``TimeToFill``."""
+        return isinstance(self.phase, Following) and self.phase.fills_rest
 
     @property
     def unsettled(self) -> int:
@@ -260,7 +273,9 @@ def _all_state_read(phase: Following, event: AllStateRead) -> None:
     read_next(phase)
 
 
-_ROWS_MAY_WAIT = OpenEpoch | RowsRead | EpochRead | KeysRead | LookupAsked | LookupGivenUp | Evict | TimeToEvict
+_ROWS_MAY_WAIT = (
+    OpenEpoch | RowsRead | EpochRead | KeysRead | LookupAsked | LookupGivenUp | Evict | TimeToEvict | TimeToFill
+)
 """Events for which, and after which, not all rows of partial regions have to be applied."""
 
 # A handler's event is its key in the table, which no type checker can see.
@@ -301,4 +316,5 @@ _TABLE: Mapping[type, Callable[[Following, Any], None]] = {
     Probe: probed,
     TimeToFeed: time_to_feed,
     TimeToSettle: time_to_settle,
+    TimeToFill: time_to_fill,
 }

@@ -104,6 +104,11 @@ class KeysRead:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TimeToFill:
+    """There is time for the next upqueries."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RowsFetched:
     """What ``FetchRows`` has asked for, one batch for each of its reads."""
 
@@ -180,6 +185,7 @@ WorkerEvent = (
     | PeerLost
     | TimeToMove
     | KeysRead
+    | TimeToFill
     | RowsFetched
     | TimeToEvict
     | StateRead

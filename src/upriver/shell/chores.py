@@ -1,13 +1,14 @@
 """What a worker does some rows or keys at a time: it settles what it has gathered for a stage; and when there is time,
-evicts, copies state for checkpoints, feeds others.
+evicts, copies state for checkpoints, feeds others, goes on with upqueries that rest.
 """
 
+import math
 import time
 from collections.abc import Callable
 from functools import partial
 
 from upriver.machines.worker import WorkerMachine
-from upriver.machines.worker_events import TimeToCopy, TimeToEvict, TimeToFeed, TimeToSettle
+from upriver.machines.worker_events import KeysRead, TimeToCopy, TimeToEvict, TimeToFeed, TimeToFill, TimeToSettle
 from upriver.shell.row_pace import RowPace
 from upriver.shell.slice_pace import SlicePace
 
@@ -21,7 +22,13 @@ what lookups fill."""
 EVICTED_KEYS_MIN = 32
 """Keys of one slice, however long the last one took: with fewer, there would hardly be an end."""
 
-Chore = TimeToCopy | TimeToEvict | TimeToFeed | TimeToSettle
+FILL_REST_TIMES = 4.0
+"""How long upqueries rest when others ask for keys all the time: so many times what the last one's rows took. What they
+cost is mostly the same for one key and for twenty, and whoever runs on the same processors needs some of them, too."""
+FILL_REST_S_MAX = 0.02
+"""Seconds of that rest, at most."""
+
+Chore = TimeToCopy | TimeToEvict | TimeToFeed | TimeToSettle | KeysRead | TimeToFill
 Step = Callable[[Chore], object]
 
 
@@ -36,19 +43,35 @@ class Chores:
         self._copier = SlicePace(COPY_BUDGET_S)
         self._feeder = SlicePace(COPY_BUDGET_S)
         self._settler = RowPace()
+        self._fills_rest_until = 0.0
+        """By ``time.perf_counter``; of use while upqueries rest."""
 
     @property
     def are_due(self) -> bool:
         """Whether there is anything to do."""
         machine = self._machine
-        others_wait = machine.unsettled or machine.must_evict or machine.can_feed
+        others_wait = machine.unsettled or machine.must_evict or machine.can_feed or self.due_in_s == 0
         return bool(others_wait) or (machine.can_copy and self._has_room())
+
+    @property
+    def due_in_s(self) -> float:
+        """Seconds until upqueries have rested; infinitely many if they do not rest."""
+        return max(0.0, self._fills_rest_until - time.perf_counter()) if self._machine.can_fill else math.inf
+
+    def fill(self, event: KeysRead) -> None:
+        """Take an upquery's rows in."""
+        rested = self._machine.can_fill
+        seconds = self._timed(event)
+        if not rested:  # else it goes on: other regions' upqueries do not make it longer
+            self._fills_rest_until = time.perf_counter() + min(FILL_REST_TIMES * seconds, FILL_REST_S_MAX)
 
     def do(self) -> None:
         """Do a slice of each thing that there is to do."""
         if unsettled := self._machine.unsettled:
             rows = self._settler.rows
             self._settler.timed(min(rows, unsettled), partial(self._step, TimeToSettle(rows_max=rows)))
+        if self.due_in_s == 0:
+            self._step(TimeToFill())
         if self._machine.must_evict:
             keys = max(EVICTED_KEYS_MIN, self._evictor.keys)
             seconds = self._timed(TimeToEvict(keys_max=keys))

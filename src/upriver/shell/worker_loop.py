@@ -44,6 +44,7 @@ from upriver.machines.worker_events import (
     ForgetSnapshot,
     ForgetState,
     HoldSnapshot,
+    KeysRead,
     LookupAsked,
     LookupGivenUp,
     MeetPeers,
@@ -255,13 +256,13 @@ class WorkerLoop:
         return self._reading.is_on or self._chores.are_due
 
     def _wait(self) -> WorkerEvent | None:
-        """Wait for an event, or until keys are to be moved; who looks something up has the floor meanwhile. Raises
-        queue.Empty."""
-        seconds = self._mover.rest_s() if self._machine.can_move else None
+        """Wait for an event, or until keys are to be moved or filled; who looks something up has the floor meanwhile.
+        Raises queue.Empty."""
+        seconds = min(self._mover.rest_s() if self._machine.can_move else math.inf, self._chores.due_in_s)
         self._is_resting = True
         self._floor.release()
         try:
-            return self._inbox.next(seconds)
+            return self._inbox.next(None if seconds == math.inf else seconds)
         finally:
             self._is_resting = False
             self._floor.acquire()
@@ -272,13 +273,15 @@ class WorkerLoop:
             self._take(lookup)
 
     def _take(self, event: WorkerEvent) -> None:
-        """Step by an event, and keep the time of what a migration costs."""
+        """Step by an event, and keep the time of what migrations and upqueries cost."""
         if isinstance(event, TimeToMove | PeerSaid | Resume):
             self._take_timed(event)
-            return
-        self._step(event)
-        if isinstance(event, LookupAsked):
-            self._mover.asked()
+        elif isinstance(event, KeysRead):
+            self._chores.fill(event)
+        else:
+            self._step(event)
+            if isinstance(event, LookupAsked):
+                self._mover.asked()
 
     def _take_timed(self, event: TimeToMove | PeerSaid | Resume) -> None:
         """The events by which keys come and go. Of no others is the time kept: a thread's processor time takes long to
@@ -364,14 +367,8 @@ class WorkerLoop:
 
     def _report_strain(self, ahead_of: FromWorker) -> None:
         """What a rescale has cost here, when it is through here."""
-        match ahead_of:
-            case Settled():
-                is_through = True
-            case EpochFinished(epoch=epoch):
-                is_through = epoch >= self._serve_from and self._mover.is_back()
-            case _:
-                is_through = False
-        if is_through:
+        is_back = isinstance(ahead_of, EpochFinished) and ahead_of.epoch >= self._serve_from and self._mover.is_back()
+        if is_back or isinstance(ahead_of, Settled):
             self._report(self._strain())
 
     def _strain(self) -> Strain:

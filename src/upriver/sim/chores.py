@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from random import Random
 
-from upriver.machines.worker_events import TimeToCopy, TimeToEvict, TimeToFeed, TimeToSettle, WorkerEvent
+from upriver.machines.worker_events import TimeToCopy, TimeToEvict, TimeToFeed, TimeToFill, TimeToSettle, WorkerEvent
 
 COPIED_MAX, EVICTED_MAX = 4, 3  # keys at a time
 SETTLED_MAX = 40  # rows at a time
@@ -13,6 +13,7 @@ CHORES: Mapping[str, tuple[int, Callable[[int], WorkerEvent]]] = {
     "evictions": (EVICTED_MAX, lambda most: TimeToEvict(keys_max=most)),
     "feeds": (COPIED_MAX, lambda most: TimeToFeed(keys_max=most)),
     "settlings": (SETTLED_MAX, lambda most: TimeToSettle(rows_max=most)),
+    "fills": (1, lambda _: TimeToFill()),
 }
 """By what the watcher counts it as."""
 

@@ -213,6 +213,8 @@ class World:
             moves.append((evict, partial(self._spend, process, "evictions")))
         if process.machine.unsettled:
             moves.append((SETTLE * pace, partial(self._spend, process, "settlings")))
+        if process.machine.can_fill:
+            moves.append((pace, partial(self._spend, process, "fills")))
         if process.machine.can_move:
             moves.append((weather.move, partial(self._move, process)))
         if process.machine.can_feed:

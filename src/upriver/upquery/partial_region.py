@@ -194,6 +194,11 @@ class PartialRegion:
         self._wanted.add(hash64[look.missing])
 
     @property
+    def wanted(self) -> int:
+        """How many keys the next upquery is to read, or a few more."""
+        return len(self._wanted)
+
+    @property
     def puts_off(self) -> bool:
         """Whether keys are to be asked for, and no upquery is under way."""
         return bool(self._wanted) and self._under_way is None

@@ -15,8 +15,9 @@ class Wanted:
         self._more: list[Hashes] = []
         """Some may have come before."""
 
-    def __bool__(self) -> bool:
-        return bool(len(self._in_order) or self._more)
+    def __len__(self) -> int:
+        """How many there are, those counted again that have come more than once since somebody looked."""
+        return len(self._in_order) + sum(map(len, self._more))
 
     @property
     def keys(self) -> Hashes:

@@ -1,0 +1,53 @@
+"""What a worker does when there is time: upqueries that rest go on when they have rested."""
+
+import math
+
+import pytest
+from upquery_kit import ALSO_HERE, HERE, THIRD, Workers
+
+from upriver.machines.worker_events import KeysRead, WorkerAction, WorkerEvent
+from upriver.shell.chores import FILL_REST_S_MAX, Chores
+
+
+class Paced(Workers):
+    """Worker 0 has chores, which take the answers of its upqueries in."""
+
+    def __init__(self) -> None:
+        self.chores: Chores | None = None
+        super().__init__()
+        self.chores = Chores(self.machines[0], lambda event: super(Paced, self).step(0, event), lambda: True)
+
+    def step(self, worker: int, event: WorkerEvent) -> list[WorkerAction]:
+        if self.chores is None or not isinstance(event, KeysRead):
+            return super().step(worker, event)
+        self.chores.fill(event)
+        return []
+
+
+@pytest.fixture
+def workers() -> Paced:
+    workers = Paced()
+    workers.epoch(HERE, ALSO_HERE, THIRD)
+    return workers
+
+
+def test_upqueries_that_rest_go_on_by_themselves(workers: Paced) -> None:
+    assert workers.chores is not None
+    for key in (HERE, ALSO_HERE):
+        workers.look_up(0, key)
+    workers.answer(0)
+    workers.look_up(0, THIRD)
+    assert not workers.upqueries[0]
+    assert workers.chores.due_in_s <= FILL_REST_S_MAX
+    while not workers.chores.are_due:
+        assert not workers.upqueries[0]
+    workers.chores.do()
+    assert workers.answer(0) == sorted([ALSO_HERE, THIRD])
+
+
+def test_nothing_is_due_for_who_asks_alone(workers: Paced) -> None:
+    assert workers.chores is not None
+    workers.look_up(0, HERE)
+    workers.answer(0)
+    assert not workers.chores.are_due
+    assert workers.chores.due_in_s == math.inf
