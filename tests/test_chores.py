@@ -3,8 +3,9 @@
 import math
 
 import pytest
-from upquery_kit import ALSO_HERE, HERE, THIRD, Workers
+from upquery_kit import HERE, Workers, keys_of_worker_0
 
+from upriver.machines.keys import CROWD_KEYS
 from upriver.machines.worker_events import KeysRead, WorkerAction, WorkerEvent
 from upriver.shell.chores import FILL_REST_S_MAX, Chores
 
@@ -26,23 +27,23 @@ class Paced(Workers):
 
 @pytest.fixture
 def workers() -> Paced:
-    workers = Paced()
-    workers.epoch(HERE, ALSO_HERE, THIRD)
-    return workers
+    return Paced()
 
 
 def test_upqueries_that_rest_go_on_by_themselves(workers: Paced) -> None:
     assert workers.chores is not None
-    for key in (HERE, ALSO_HERE):
+    first, *crowd, late = keys_of_worker_0(CROWD_KEYS + 2)
+    workers.epoch(first, *crowd, late)
+    for key in (first, *crowd):
         workers.look_up(0, key)
     workers.answer(0)
-    workers.look_up(0, THIRD)
+    workers.look_up(0, late)
     assert not workers.upqueries[0]
     assert workers.chores.due_in_s <= FILL_REST_S_MAX
     while not workers.chores.are_due:
         assert not workers.upqueries[0]
     workers.chores.do()
-    assert workers.answer(0) == sorted([ALSO_HERE, THIRD])
+    assert workers.answer(0) == sorted([*crowd, late])
 
 
 def test_nothing_is_due_for_who_asks_alone(workers: Paced) -> None:

@@ -3,6 +3,7 @@
 The machines are real. The view lists the epochs of each key's rows, so an answer shows which rows were lost or doubled.
 """
 
+import itertools
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import replace
@@ -269,3 +270,13 @@ def present(workers: Workers, worker: int) -> dict[str, int]:
     """What the worker's region says of itself."""
     phase = workers.machines[worker].phase
     return dict(phase.stats()["seen"])  # type: ignore[union-attr]
+
+
+def keys_of_worker_0(count: int) -> list[str]:
+    """So many keys that it keeps."""
+    found = (key for key in map("key {}".format, itertools.count()) if _owner_of(key) == 0)
+    return list(itertools.islice(found, count))
+
+
+def _owner_of(key: str) -> int:
+    return HALVES[vnodes_of(hashed([key]), len(HALVES))[0]]

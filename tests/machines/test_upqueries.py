@@ -18,7 +18,7 @@ have met races, and holes, that this one cannot have:
 from dataclasses import replace
 
 import pytest
-from machines_kit import HALVES, hashed
+from machines_kit import HALVES
 from upquery_kit import (
     ALSO_HERE,
     HERE,
@@ -27,16 +27,17 @@ from upquery_kit import (
     Workers,
     evict,
     evict_at_once,
+    keys_of_worker_0,
     present,
     without,
 )
 
 from upriver.errors import RowError
+from upriver.machines.keys import CROWD_KEYS
 from upriver.machines.lookups import FEW_KEYS
 from upriver.machines.messages import EpochFinished, Evicted
 from upriver.machines.rules import ALL_RULES
 from upriver.machines.worker_events import LookupGivenUp, TimeToEvict, TimeToFill
-from upriver.vnodes import vnodes_of
 
 BAD = 99
 """The number of an epoch whose rows no view can be computed from."""
@@ -163,36 +164,36 @@ def test_keys_that_are_asked_for_meanwhile_go_together() -> None:
     assert workers.answers.keys() == {first, *others}
 
 
-def test_upqueries_rest_when_others_were_asked_for_meanwhile() -> None:
+def test_upqueries_rest_when_a_crowd_has_asked_meanwhile() -> None:
     workers = Workers()
-    workers.epoch(HERE, ALSO_HERE, THIRD)
-    tickets = [workers.look_up(0, key) for key in (HERE, ALSO_HERE)]
+    first, *crowd, late = keys_of_worker_0(CROWD_KEYS + 2)
+    workers.epoch(first, *crowd, late)
+    tickets = [workers.look_up(0, key) for key in (first, *crowd)]
     workers.answer(0)
     assert workers.machines[0].can_fill
-    tickets.append(workers.look_up(0, THIRD))
-    workers.epoch(HERE)
+    tickets.append(workers.look_up(0, late))
+    workers.epoch(first)
     assert not workers.upqueries[0]
     workers.step(0, TimeToFill())
     assert not workers.machines[0].can_fill
-    assert workers.answer(0) == sorted([ALSO_HERE, THIRD])
+    assert workers.answer(0) == sorted([*crowd, late])
     assert workers.answers.keys() == set(tickets)
 
 
-def test_who_asks_alone_waits_for_no_rest() -> None:
+def test_a_few_who_ask_wait_for_no_rest() -> None:
     workers = Workers()
-    workers.epoch(HERE, ALSO_HERE)
-    for key in (HERE, ALSO_HERE):
-        ticket = workers.look_up(0, key)
-        assert workers.answer(0) == [key]
-        assert ticket in workers.answers
-        assert not workers.machines[0].can_fill
+    first, *others = keys_of_worker_0(CROWD_KEYS)
+    workers.epoch(first, *others)
+    for key in (first, *others):
+        workers.look_up(0, key)
+    assert workers.answer(0) == [first]
+    assert not workers.machines[0].can_fill
+    assert workers.answer(0) == sorted(others)
 
 
 def test_many_keys_wait_for_no_rest() -> None:
     workers = Workers()
-    keys = [f"key {number}" for number in range(3 * FEW_KEYS)]
-    mine = [key for key in keys if HALVES[vnodes_of(hashed([key]), len(HALVES))[0]] == 0]
-    for key in mine[: FEW_KEYS + 1]:
+    for key in keys_of_worker_0(FEW_KEYS + 1):
         workers.look_up(0, key)
     workers.answer(0)
     assert workers.machines[0].can_fill
