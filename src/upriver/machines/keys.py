@@ -15,8 +15,8 @@ from upriver.upquery.cone import Cone
 from upriver.upquery.partial_region import PartialRegion
 
 CROWD_KEYS = 4
-"""Keys asked for while an upquery was under way, from which on upqueries rest: about as many more will be asked for in as
-long a time again. With fewer, whoever waits would wait in vain."""
+"""Keys asked for while an upquery was under way, from which on upqueries rest: about as many more will be asked for in
+as long a time again. With fewer, whoever waits would wait in vain."""
 
 
 def keys_read(phase: Following, event: KeysRead) -> None:
