@@ -5,7 +5,7 @@ import math
 import pytest
 from upquery_kit import HERE, Workers, keys_of_worker_0
 
-from upriver.machines.keys import CROWD_KEYS
+from upriver.machines.following import CROWD_KEYS
 from upriver.machines.worker_events import KeysRead, WorkerAction, WorkerEvent
 from upriver.shell.chores import FILL_REST_S_MAX, Chores
 

@@ -33,7 +33,7 @@ from upquery_kit import (
 )
 
 from upriver.errors import RowError
-from upriver.machines.keys import CROWD_KEYS
+from upriver.machines.following import CROWD_KEYS
 from upriver.machines.lookups import FEW_KEYS
 from upriver.machines.messages import EpochFinished, Evicted
 from upriver.machines.rules import ALL_RULES

@@ -90,6 +90,10 @@ class Evicting:
     left: Hashes
 
 
+CROWD_KEYS = 4
+"""Keys asked for while an upquery was under way, from which on upqueries rest: about as many more will be asked for in
+as long a time again. With fewer, whoever waits would wait in vain."""
+
 NOTHING_TOLD = Told("", -1, frozenset())
 
 
@@ -144,6 +148,8 @@ class Following:
     """Those that somebody wants and that are not done."""
     evicted: int = 0
     """Keys that the last slice of an eviction was about."""
+    crowd_keys: int = CROWD_KEYS
+    """Keys asked for while an upquery was under way, from which on upqueries rest."""
     fills_rest: bool = False
     """Upqueries were asked for while another was under way: the next one waits for more keys, until there is time."""
     uprooted: bool = False
@@ -271,8 +277,11 @@ class Following:
         return getattr(self.shares[region].migrator.phase, "map", None)
 
 
-def started(event: Assign, build_region: BuildRegion, rules: Rules, memory_budget: int | None = None) -> Following:
-    """A worker that holds nothing. memory_budget: bytes for partial regions to keep to; ``None`` for any."""
+def started(
+    event: Assign, build_region: BuildRegion, rules: Rules, memory_budget: int | None, crowd_keys: int
+) -> Following:
+    """A worker that holds nothing. memory_budget: bytes for partial regions to keep to; ``None`` for any. crowd_keys:
+    see ``CROWD_KEYS``."""
     make = MIGRATORS[Strategy.ICADD]
     shares: dict[str, Share] = {}
     fed_by: dict[Channel, list[tuple[str, int]]] = {}
@@ -292,6 +301,7 @@ def started(event: Assign, build_region: BuildRegion, rules: Rules, memory_budge
         assignment=event,
         rules=rules,
         memory_budget=memory_budget,
+        crowd_keys=crowd_keys,
         shares=shares,
         build_region=build_region,
         born=event.generation,

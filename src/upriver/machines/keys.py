@@ -14,10 +14,6 @@ from upriver.machines.worker_events import KeysRead, RowsFetched, TimeToEvict
 from upriver.upquery.cone import Cone
 from upriver.upquery.partial_region import PartialRegion
 
-CROWD_KEYS = 4
-"""Keys asked for while an upquery was under way, from which on upqueries rest: about as many more will be asked for in
-as long a time again. With fewer, whoever waits would wait in vain."""
-
 
 def keys_read(phase: Following, event: KeysRead) -> None:
     """An upquery's keys are present, or cannot be; the next one begins, and who has waited is answered."""
@@ -34,7 +30,7 @@ def keys_read(phase: Following, event: KeysRead) -> None:
         why = RowError(f"view {event.region!r}: {unanswered.error}")
         refuse_those_of(phase, event.region, unanswered.keys, why)
     phase.say(Counted(stats=phase.stats_after(event.region)))
-    phase.fills_rest |= partial.wanted >= CROWD_KEYS
+    phase.fills_rest |= partial.wanted >= phase.crowd_keys
     begin_upquery(phase, event.region)
     ask_again(phase)
 

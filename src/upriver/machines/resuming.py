@@ -32,7 +32,7 @@ def resumed(old: Following, event: Resume) -> Following:
         serve_from=event.serve_from,
         generation=event.generation,
     )
-    new = started(assignment, old.build_region, old.rules, old.memory_budget)
+    new = started(assignment, old.build_region, old.rules, old.memory_budget, old.crowd_keys)
     new.born, new.actions, new.evictions = old.born, old.actions, old.evictions
     new.fills_rest = old.fills_rest
     new.checkpoint, new.copying, new.is_sealed = old.checkpoint, old.copying, old.is_sealed

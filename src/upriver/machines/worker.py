@@ -44,7 +44,7 @@ from upriver.machines.epochs import (
     unsettled,
 )
 from upriver.machines.feeding import can_feed, time_to_feed
-from upriver.machines.following import BuildRegion, Following, started
+from upriver.machines.following import CROWD_KEYS, BuildRegion, Following, started
 from upriver.machines.keys import evict, keys_read, rows_fetched, time_to_evict
 from upriver.machines.lookups import (
     answered_at_once,
@@ -136,10 +136,17 @@ class Retired:
 class WorkerMachine:
     """``step(event) -> actions``; see the module's docstring."""
 
-    def __init__(self, build_region: BuildRegion, rules: Rules = ALL_RULES, memory_budget: int | None = None) -> None:
-        """memory_budget: bytes that the worker's state may take; ``None`` for any."""
+    def __init__(
+        self,
+        build_region: BuildRegion,
+        rules: Rules = ALL_RULES,
+        memory_budget: int | None = None,
+        crowd_keys: int = CROWD_KEYS,
+    ) -> None:
+        """memory_budget: bytes that the worker's state may take; ``None`` for any. crowd_keys: see ``CROWD_KEYS``."""
         self._build_region = build_region
         self._memory_budget = memory_budget
+        self._crowd_keys = crowd_keys
         self._rules = rules
         self.phase: Unassigned | Following | Retired = Unassigned()
 
@@ -211,7 +218,7 @@ class WorkerMachine:
     def _assigned(self, old: Unassigned | Following, event: Assign) -> list[WorkerAction]:
         """Begin, or begin anew: what was kept, and who has asked, belongs to another generation."""
         actions = _taking_leave(old, WrongOwner("this worker starts anew; ask again"))
-        self.phase = started(event, self._build_region, self._rules, self._memory_budget)
+        self.phase = started(event, self._build_region, self._rules, self._memory_budget, self._crowd_keys)
         if isinstance(old, Following):
             actions.append(Report(message=StartedAnew(generation=event.generation)))
             actions += [

@@ -84,6 +84,8 @@ from upriver.sim.watcher import Watcher
 from upriver.sim.wishes import Wishes
 from upriver.vnodes import VnodeMap
 
+CROWD_KEYS = 1  # the views have few keys, and upqueries are to rest often
+
 
 class River:
     """One coordinator, its workers' processes, and what is on its way between them.
@@ -129,7 +131,7 @@ class River:
         self._first_workers = vnode_map.workers
         self._rules = rules
         self.build_region = build_region
-        self._new_machine = partial(WorkerMachine, build_region, rules, memory_budget)
+        self._new_machine = partial(WorkerMachine, build_region, rules, memory_budget, CROWD_KEYS)
         self._incarnations = count(1)
 
     def begin_again(self) -> None:
