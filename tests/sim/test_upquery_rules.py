@@ -25,6 +25,7 @@ from upriver.upquery.rules import UpqueryRules
 STEPS, WORKERS = 200, 3
 SEEDS_MAX = 300  # seeds within which the absence of any rule must show
 BUDGET_SEEDS = 10
+RESTS_SEEDS = 15
 
 CAUGHT_BY = {
     "p1_missing_is_not_empty": {"views_equal_the_oracle"},
@@ -60,3 +61,10 @@ def test_under_budgets_of_any_size_everybody_is_answered_and_nothing_is_wrong() 
     outcomes = [simulator.play(seed, STEPS, WORKERS) for seed in range(BUDGET_SEEDS)]
     assert [str(outcome) for outcome in outcomes if outcome.violation is not None] == []
     assert sum(outcome.counters.get("evictions", 0) for outcome in outcomes) > BUDGET_SEEDS
+
+
+def test_upqueries_that_rest_keep_nobody_waiting() -> None:
+    simulator = Simulator(ALL_RULES, views=VIEWS, partial_share=1.0)
+    outcomes = [simulator.play(seed, STEPS, WORKERS) for seed in range(RESTS_SEEDS)]
+    assert [str(outcome) for outcome in outcomes if outcome.violation is not None] == []
+    assert any(outcome.counters.get("fills") for outcome in outcomes)
