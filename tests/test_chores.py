@@ -14,12 +14,11 @@ class Paced(Workers):
     """Worker 0 has chores, which take the answers of its upqueries in."""
 
     def __init__(self) -> None:
-        self.chores: Chores | None = None
         super().__init__()
         self.chores = Chores(self.machines[0], lambda event: super(Paced, self).step(0, event), lambda: True)
 
     def step(self, worker: int, event: WorkerEvent) -> list[WorkerAction]:
-        if self.chores is None or not isinstance(event, KeysRead):
+        if not isinstance(event, KeysRead):
             return super().step(worker, event)
         self.chores.fill(event)
         return []
@@ -31,7 +30,6 @@ def workers() -> Paced:
 
 
 def test_upqueries_that_rest_go_on_by_themselves(workers: Paced) -> None:
-    assert workers.chores is not None
     first, *crowd, late = keys_of_worker_0(CROWD_KEYS + 2)
     workers.epoch(first, *crowd, late)
     for key in (first, *crowd):
@@ -47,7 +45,6 @@ def test_upqueries_that_rest_go_on_by_themselves(workers: Paced) -> None:
 
 
 def test_nothing_is_due_for_who_asks_alone(workers: Paced) -> None:
-    assert workers.chores is not None
     workers.look_up(0, HERE)
     workers.answer(0)
     assert not workers.chores.are_due

@@ -3,6 +3,7 @@
 import io
 import json
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 
 import pytest
 from client_kit import EPOCH, TOKEN, Cluster
@@ -100,9 +101,9 @@ def test_on_a_terminal_the_progress_stays_in_its_place(
     moving = progress("moving", 400, 600, seconds_left=1.5, workers=[{**share, "bytes_moved": 40_000}])
     coordinator.script = [progress("starting"), moving, progress("over", 1000)]
     terminal = Terminal()
-    monkeypatch.setattr("sys.stdout", terminal)
     monkeypatch.setenv("COLUMNS", "58")
-    assert run(cluster, "rescale", "3") == 0
+    with redirect_stdout(terminal):
+        assert run(cluster, "rescale", "3") == 0
     first, second, last = terminal.getvalue().replace("\x1b[J", "").split("\x1b[")
     assert first.splitlines() == [
         "rescale 7 (icadd, 2 -> 3 workers): starting",

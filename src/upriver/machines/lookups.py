@@ -142,15 +142,16 @@ def begin_upquery(phase: Following, region: str) -> None:
 def time_to_fill(phase: Following, _event: TimeToFill) -> None:
     """Upqueries have rested."""
     phase.fills_rest = False
-    for region, share in phase.shares.items():
-        if share.partial is not None and share.partial.puts_off:
-            begin_upquery(phase, region)
+    _begin_what_was_put_off(phase)
 
 
 def fill_what_was_put_off(phase: Following) -> None:
     """Ask for what is wanted and was not asked for, since there was no room (P9); perhaps there is now."""
-    if phase.memory_budget is None:
-        return
+    if phase.memory_budget is not None:
+        _begin_what_was_put_off(phase)
+
+
+def _begin_what_was_put_off(phase: Following) -> None:
     for region, share in phase.shares.items():
         if share.partial is not None and share.partial.puts_off:
             begin_upquery(phase, region)
