@@ -3,9 +3,11 @@
 import numpy as np
 
 from upriver.ids import MapVersion
+from upriver.machines.messages import Moved
 from upriver.machines.peers import Envelope, ForRegion, Installed
 from upriver.migration.messages import Acquire
 from upriver.migration.pace import KEYS_FIRST
+from upriver.migration.rests import REST_SHARE_IDLE, REST_SHARE_MAX, REST_SHARE_MIN
 from upriver.shell.mover import Mover
 
 KEYS = np.arange(KEYS_FIRST, dtype=np.uint64)
@@ -39,3 +41,33 @@ def test_another_rescale_begins_with_no_pace() -> None:
     moved(mover, "dear", 1.0)
     mover.begin(None)
     assert mover.keys("dear") == KEYS_FIRST
+
+
+def reported(mover: Mover, slices_left: int) -> None:
+    """The coordinator is told that so many slices are left."""
+    mover.reports(
+        Moved(
+            region="r",
+            phase="Collecting",
+            keys=0,
+            bytes=0,
+            keys_left=0,
+            vnodes_left=slices_left,
+            gone=(),
+            forwarded=0,
+            bounced=0,
+        )
+    )
+
+
+def test_rests_follow_from_how_much_there_is_to_give_if_somebody_looks_keys_up() -> None:
+    mover = Mover(0.005)
+    assert mover.rest_share == REST_SHARE_IDLE
+    mover.asked()
+    assert mover.rest_share == REST_SHARE_MAX
+    reported(mover, 10**9)
+    moved(mover, "r", 0.0)
+    reported(mover, 10**9 - 1)
+    assert mover.rest_share == REST_SHARE_MIN
+    mover.begin(None)
+    assert mover.rest_share == REST_SHARE_MAX

@@ -3,14 +3,13 @@
 import time
 from dataclasses import replace
 
+from upriver.machines.messages import FromWorker, Moved
 from upriver.machines.peers import Envelope, ForRegion, Installed
 from upriver.migration.messages import Acquire
 from upriver.migration.pace import Pace
 from upriver.migration.redistribute_messages import Redistribute, Sets
+from upriver.migration.rests import REST_SHARE_IDLE, Rests
 
-REST_SHARE_IDLE, REST_SHARE_BUSY = 3.0, 15.0
-"""How long a worker rests from moving keys after a step, in steps: if nobody has looked anything up for a while, and
-if somebody has. Meanwhile it does all else that there is to do."""
 BUSY_S = 0.5
 """Seconds after a lookup in which another one is to be expected."""
 
@@ -28,6 +27,7 @@ class Mover:
         self._keys_max: int | None = None
         self._paces: dict[str, Pace] = {}
         """By region: what a key costs depends on what is kept of it."""
+        self._rests = Rests()
         self._rests_until = 0.0
         self._busy_until = 0.0
         self._step_began = 0.0
@@ -51,7 +51,7 @@ class Mover:
 
     def begin(self, keys_max: int | None) -> None:
         """Another rescale. keys_max: keys at a time, if the user has said so."""
-        self._keys_max, self._paces = keys_max, {}
+        self._keys_max, self._paces, self._rests = keys_max, {}, Rests()
         self.stall_s = self.hold_s = 0.0
         self._hold_began = self._load_began = None
 
@@ -78,9 +78,19 @@ class Mover:
         """Whether the step under way has given keys away."""
         return self._keys_given > 0
 
+    @property
+    def rest_share(self) -> float:
+        """How long to rest after a step, in steps."""
+        return self._rests.share if time.perf_counter() < self._busy_until else REST_SHARE_IDLE
+
     def rest_s(self) -> float:
         """Seconds until the next step is due; 0 if it is."""
         return max(0.0, self._rests_until - time.perf_counter())
+
+    def reports(self, message: FromWorker) -> None:
+        """The coordinator is told this; perhaps how much there is still to give."""
+        if isinstance(message, Moved):
+            self._rests.told(message.region, message.vnodes_left)
 
     def asked(self) -> None:
         """Somebody looks something up here, and would wait for a step."""
@@ -125,7 +135,7 @@ class Mover:
     def _has_worked(self) -> float:
         """Rest for a while; how long the step took, in seconds of processor time."""
         now, seconds = time.perf_counter(), time.thread_time() - self._work_began
-        share = REST_SHARE_BUSY if now < self._busy_until else REST_SHARE_IDLE
-        self._rests_until = now + share * seconds
+        self._rests.took(seconds)
+        self._rests_until = now + self.rest_share * seconds
         self.stall_s = max(self.stall_s, now - self._step_began)
         return seconds
