@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from upriver.client import Client, connect
@@ -12,7 +13,7 @@ from upriver.errors import UnknownView, WaitTimeout, WrongOwner
 from upriver.hashing import hash64
 from upriver.ids import Epoch, WorkerId
 from upriver.shell.flight import Action, FlightBase
-from upriver.shell.lookup import LET_IN, Answered, LookupServer
+from upriver.shell.lookup import LET_IN, Answered, LookupServer, Wanted
 from upriver.shell.routing import Routing, ViewRoute
 from upriver.vnodes import VnodeMap, vnodes_of
 
@@ -71,17 +72,19 @@ class Worker:
         self.server.stop()
         self.lookups.stop()
 
-    def lookup(self, view: str, keys: pa.RecordBatch, at_least: int | None, together: bool, timeout: float) -> Answered:
-        self.together = together
+    def lookup(self, wanted: Wanted) -> Answered:
+        view, keys, at_least = wanted.view, wanted.keys, wanted.at_least
+        self.together = wanted.together
         self.asked.put(keys.num_rows)
         self.before(keys.num_rows)
-        vnodes = vnodes_of(hash64(keys.columns, keys.num_rows), VNODES)
+        assert np.array_equal(wanted.hash64, hash64(keys.columns, keys.num_rows))
+        vnodes = vnodes_of(wanted.hash64, VNODES)
         foreign = bool((self.cluster.vnode_map.owners_of(vnodes) != self.number).any())
         if foreign and not self.relays:
             raise WrongOwner(f"not all of these are worker {self.number}'s")
         self.epoch = max(self.epoch, min(at_least or 0, self.comes_to))
         if (at_least or 0) > self.epoch:
-            raise WaitTimeout(f"view {view!r}: epoch {at_least} was not reached in {timeout:.0f} s")
+            raise WaitTimeout(f"view {view!r}: epoch {at_least} was not reached in {wanted.timeout:.0f} s")
         known = self.cluster.views[view]
         if keys.schema != known.route.key_schema:
             raise UnknownView(f"no view {view!r} with the key ({keys.schema})")

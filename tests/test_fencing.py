@@ -8,6 +8,7 @@ import pytest
 from channel_kit import HELLO, SECONDS_MAX, TOKEN, Ear, Hub
 
 from upriver.errors import ClusterError, DeclarationError, WorkerLost, WrongOwner
+from upriver.hashing import hash64
 from upriver.ids import WorkerId
 from upriver.machines.coordinator import CoordinatorMachine
 from upriver.shell.channel import ChannelEnd, open_channel
@@ -15,7 +16,7 @@ from upriver.shell.coordinator_loop import CoordinatorLoop
 from upriver.shell.coordinator_service import REGISTER, SILENCED, CoordinatorService, Keeper
 from upriver.shell.fencing import SILENCE_S_MIN, Lease, Tenants, Vigilance
 from upriver.shell.heart import now
-from upriver.shell.lookup import Answered
+from upriver.shell.lookup import Answered, Wanted
 from upriver.shell.remote import Remote
 from upriver.shell.wire import Message
 from upriver.vnodes import VnodeMap
@@ -23,6 +24,7 @@ from upriver.vnodes import VnodeMap
 QUICK = Vigilance(SILENCE_S_MIN)
 WORKER = WorkerId(0)
 ROWS = pa.RecordBatch.from_pydict({"k": [1]})
+WANTED = Wanted("sums", ROWS, hash64(ROWS.columns), at_least=None, together=False, timeout=1.0)
 
 
 def an_end() -> ChannelEnd:
@@ -49,16 +51,16 @@ def test_l1_an_answer_is_given_out_with_a_lease_only() -> None:
     lease, end = Lease(QUICK), an_end()
     lookup = lease.guard(lambda *_: Answered(ROWS, 3, 1, False))
     with pytest.raises(WrongOwner, match="lost touch"):
-        lookup("sums", ROWS, None, False, 1.0)
+        lookup(WANTED)
     lease.begin(end)
     with pytest.raises(WrongOwner, match="lost touch"):
-        lookup("sums", ROWS, None, False, 1.0)
+        lookup(WANTED)
     end.heart.beat()
     end.heart.pinged({"beat": 1, "heard": 1})
-    assert lookup("sums", ROWS, None, False, 1.0).epoch == 3
+    assert lookup(WANTED).epoch == 3
     end.heart.end()
     with pytest.raises(WrongOwner, match="lost touch"):
-        lookup("sums", ROWS, None, False, 1.0)
+        lookup(WANTED)
 
 
 def test_l2_a_place_is_free_when_the_lease_of_who_was_there_has_run_out() -> None:

@@ -7,13 +7,15 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from upriver.errors import AccessDenied, ClusterError, RowError, WorkerLost
+from upriver.hashing import hash64
 from upriver.shell.flight import FlightBase
 from upriver.shell.line import Line
-from upriver.shell.lookup import LET_IN, LINES_MAX, STRANGERS_MAX, TICKET_S_MAX, Answered, LookupServer
+from upriver.shell.lookup import LET_IN, LINES_MAX, STRANGERS_MAX, TICKET_S_MAX, Answered, LookupServer, Wanted
 from upriver.shell.lookup_streams import IDLE_STREAMS_MAX, LookupStream, LookupStreams
 from upriver.shell.remote import Connection, Remote
 
@@ -24,6 +26,7 @@ KEYS = pa.schema([("k", pa.string())])
 ROWS = pa.schema([("k", pa.string()), ("at_least", pa.int64())])
 
 VERSION = 3
+FORTY_TWOS = np.full(3, 42, np.uint64)
 
 
 def keys(*values: str | None) -> pa.RecordBatch:
@@ -38,8 +41,10 @@ class Worker:
         self.may_answer = threading.Event()
         self.may_answer.set()
 
-    def lookup(self, view: str, keys: pa.RecordBatch, at_least: int | None, together: bool, timeout: float) -> Answered:
-        self.asked.put((view, keys.num_rows, at_least, together, timeout))
+    def lookup(self, wanted: Wanted) -> Answered:
+        view, keys, at_least = wanted.view, wanted.keys, wanted.at_least
+        assert np.array_equal(wanted.hash64, hash64(keys.columns))
+        self.asked.put((view, keys.num_rows, at_least, wanted.together, wanted.timeout))
         assert self.may_answer.wait(SECONDS_MAX)
         if "bad" in keys.column(0).to_pylist():
             raise RowError("division by zero")
@@ -98,8 +103,12 @@ def borrow(streams: LookupStreams, server: Server) -> LookupStream:
     return streams.borrow(server.address, SECONDS_MAX)
 
 
+def wanted(view: str, keys: pa.RecordBatch, at_least: int | None = None, together: bool = False) -> Wanted:
+    return Wanted(view, keys, hash64(keys.columns), at_least, together, SECONDS_MAX)
+
+
 def ask(stream: LookupStream, *values: str | None, at_least: int | None = None) -> list[str | None]:
-    stream.ask("planes", keys(*values), at_least, at_least == 2, SECONDS_MAX)
+    stream.ask(wanted("planes", keys(*values), at_least, at_least == 2))
     answer = stream.answer()
     assert (answer.rows.schema, answer.epoch, answer.version) == (ROWS, at_least or 0, VERSION)
     found: list[str | None] = answer.rows.column(0).to_pylist()
@@ -131,10 +140,10 @@ def test_views_of_different_schemas_take_turns_on_one_stream(server: Server, str
     stream = borrow(streams, server)
     for _ in range(2):
         assert ask(stream, "a") == ["a"]
-        stream.ask("bare", keys("b"), None, False, SECONDS_MAX)
+        stream.ask(wanted("bare", keys("b")))
         assert stream.answer() == Answered(keys("b"), 0, VERSION, False)
     numbers = pa.RecordBatch.from_arrays([pa.array([3])], names=["k"])  # the view has another key now
-    stream.ask("bare", numbers, None, False, SECONDS_MAX)
+    stream.ask(wanted("bare", numbers))
     assert stream.answer().rows == numbers
     streams.give_back(stream)
 
@@ -160,7 +169,7 @@ def test_a_stream_that_waits_for_an_answer_is_not_lent_again(
     server: Server, streams: LookupStreams, worker: Worker
 ) -> None:
     stream = borrow(streams, server)
-    stream.ask("planes", keys("late"), None, False, SECONDS_MAX)
+    stream.ask(wanted("planes", keys("late")))
     streams.give_back(stream)
     assert not stream.is_in_step
     fresh = borrow(streams, server)
@@ -295,9 +304,9 @@ def opened(server: Server) -> tuple[socket.socket, Line]:
 @pytest.mark.parametrize(
     "frame",
     [
-        b"\xff" * 12,  # sizes that cannot be
-        b"\x02\0\0\0" + bytes(8) + b"no",  # a head that is no JSON
-        b"\x02\0\0\0" + b"\x01" + bytes(7) + b"{}x",  # a batch of no view
+        b"\xff" * 16,  # sizes that cannot be
+        b"\x02\0\0\0" + bytes(12) + b"no",  # a head that is no JSON
+        b"\x02" + bytes(7) + b"\x01" + bytes(7) + b"{}x",  # a batch of no view
         b"\x09\0\0\0",  # the beginning of one
     ],
 )
@@ -316,14 +325,25 @@ def test_a_question_without_keys_is_refused_and_the_line_goes_on(server: Server)
     _, line = opened(server)
     line.send({"view": "planes", "at_least": None, "together": False, "timeout": 1.0})
     answer = line.receive()
-    assert answer == ({"error": "ProtocolError", "message": "view 'planes': a lookup without keys"}, None)
+    assert answer is not None
+    assert answer.head == {"error": "ProtocolError", "message": "view 'planes': a lookup without keys"}
+    assert answer.batch is None
     line.send({"view": "planes", "at_least": 7, "together": False, "timeout": 1.0}, keys("a"))
     answer = line.receive()
     assert answer is not None
-    beside, rows = answer
+    beside, rows, _ = answer
     told = {name: beside[name] for name in ("view", "epoch", "map_version", "relayed")}
     assert told == {"view": "planes", "epoch": 7, "map_version": VERSION, "relayed": True}
     assert rows == pa.RecordBatch.from_arrays([pa.array(["a"]), pa.array([7])], schema=ROWS)
+    line.close()
+
+
+@pytest.mark.parametrize("said", [1, 3])
+def test_hashes_of_other_keys_than_are_asked_for_end_the_line(server: Server, worker: Worker, said: int) -> None:
+    _, line = opened(server)
+    line.send({"view": "planes", "at_least": 7, "together": False, "timeout": 1.0}, keys("a", "b"), FORTY_TWOS[:said])
+    assert line.receive() is None
+    assert worker.asked.empty()
     line.close()
 
 
@@ -338,7 +358,7 @@ def test_an_answer_that_breaks_off_is_a_lost_worker() -> None:
                 stream = LookupStream(connection, SECONDS_MAX)
             caller, _ = listener.accept()
             with caller:
-                stream.ask("planes", keys("a"), None, False, SECONDS_MAX)
+                stream.ask(wanted("planes", keys("a")))
                 caller.sendall(b"\x09\0\0\0")
             with pytest.raises(WorkerLost, match=flight.address):
                 stream.answer()

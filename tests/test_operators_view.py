@@ -129,3 +129,13 @@ def test_a_long_scan_comes_in_pieces() -> None:
     scanned = View(rows, plain(schema), None, DuckDbEvaluator()).scan()
     assert scanned.column("k").num_chunks == 2
     assert sorted(scanned.column("k").to_pylist()) == list(range(SCAN_ROWS + 1))
+
+
+def test_a_hash_of_another_key_finds_nothing_and_so_does_that_of_none() -> None:
+    """Whoever asks says what the hashes are: a worker believes it, and compares the keys themselves."""
+    view, _ = _view(_projection(k=("k", pa.string()), x=("x", pa.int64())))
+    _, asked = keys_of(KEY_SCHEMA, [("a",), ("a",)])
+    wrong, _ = keys_of(KEY_SCHEMA, [("b",), ("none",)])
+    assert _lookup(view, "a")
+    assert _lookup(view, "b")
+    assert view.lookup(wrong, asked.columns).num_rows == 0

@@ -12,11 +12,13 @@ from machines_kit import SEEN, TABLE, VNODES, Seen, assign
 
 from upriver.dataflow.batch import Hashes
 from upriver.errors import UpriverError, WrongOwner
+from upriver.hashing import hash64
 from upriver.ids import WorkerId
 from upriver.machines.messages import FromWorker, Retire, WorkerFailed
 from upriver.machines.peers import Envelope
 from upriver.machines.worker import WorkerMachine
 from upriver.shell.lake import LakeRecord
+from upriver.shell.lookup import Wanted
 from upriver.shell.owned_lake import OwnedLake
 from upriver.shell.worker_loop import WorkerLoop
 
@@ -67,7 +69,9 @@ class Running:
 
     def lookup(self, *keys: str) -> list[str]:
         names = pa.RecordBatch.from_arrays([pa.array(keys, pa.string())], names=["k"])
-        answered = self.loop.lookup("seen", names, at_least=None, together=len(keys) > 1, timeout=ANSWER_S_MAX)
+        answered = self.loop.lookup(
+            Wanted("seen", names, hash64(names.columns), at_least=None, together=len(keys) > 1, timeout=ANSWER_S_MAX)
+        )
         return list(answered.rows.column("k").to_pylist())
 
 

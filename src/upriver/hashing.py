@@ -49,10 +49,14 @@ def hash64(columns: Sequence[pa.Array | pa.ChunkedArray], rows: int | None = Non
     row_count = len(columns[0]) if rows is None else rows
     hashes = np.full(row_count, HASH_SEED)
     for place, column in enumerate(columns):
-        check_hashable(column.type, f"#{place}")
         if len(column) != row_count:
             raise KeyTypeError(f"column #{place} has {len(column)} values, not {row_count}")
-        _mix_column(hashes, column)
+        mixer = _mixer(column.type)
+        if mixer is not None and row_count <= _BLOCK_ROWS and isinstance(column, pa.Array):
+            hashes = _mixed(mixer, hashes, column)
+        else:
+            check_hashable(column.type, f"#{place}")
+            _mix_column(hashes, column)
     return hashes
 
 
@@ -73,11 +77,14 @@ def _mix_column(hashes: Hashes, column: pa.Array | pa.ChunkedArray) -> None:
         for start in range(0, len(values), _BLOCK_ROWS):
             block = values.slice(start, _BLOCK_ROWS)
             seeds = hashes[done : done + len(block)]
-            mixed = mixer(seeds, block)
-            if block.null_count:
-                mixed = np.where(_nulls_of(block), seeds, mixed)
-            seeds[:] = mixed
+            seeds[:] = _mixed(mixer, seeds, block)
             done += len(block)
+
+
+def _mixed(mixer: "_Mixer", seeds: Hashes, block: pa.Array) -> Hashes:
+    """The hash of each value seeded with these; a null leaves the seed as it is."""
+    mixed = mixer(seeds, block)
+    return np.where(_nulls_of(block), seeds, mixed) if block.null_count else mixed
 
 
 def _nulls_of(block: pa.Array) -> npt.NDArray[np.bool_]:

@@ -21,6 +21,9 @@ _PRIME_3 = np.uint64(0x165667B19E3779F9)
 _PRIME_4 = np.uint64(0x85EBCA77C2B2AE63)
 _PRIME_5 = np.uint64(0x27D4EB2F165667C5)
 
+_BITS = [np.uint64(bits) for bits in range(64)]
+"""Numbers of bits to shift by."""
+
 _STRIPE_BYTES = 32
 # primes 1 + 2, prime 2, 0, -prime 1: each lane's seed, less the row's
 _LANE_STARTS = np.array([0x60EA27EEADC0B5D6, 0xC2B2AE3D27D4EB4F, 0, 0x61C8864E7A143579], np.uint64).reshape(4, 1)
@@ -146,10 +149,10 @@ def _scrambled(words: Hashes) -> Hashes:
 
 
 def _rotated(words: Hashes, bits: int) -> Hashes:
-    return (words << np.uint64(bits)) | (words >> np.uint64(64 - bits))
+    return (words << _BITS[bits]) | (words >> _BITS[64 - bits])
 
 
 def _avalanche(hashes: Hashes) -> Hashes:
-    hashes = (hashes ^ (hashes >> np.uint64(33))) * _PRIME_2
-    hashes = (hashes ^ (hashes >> np.uint64(29))) * _PRIME_3
-    return hashes ^ (hashes >> np.uint64(32))
+    hashes = (hashes ^ (hashes >> _BITS[33])) * _PRIME_2
+    hashes = (hashes ^ (hashes >> _BITS[29])) * _PRIME_3
+    return hashes ^ (hashes >> _BITS[32])

@@ -12,10 +12,11 @@ from upriver.errors import ClusterError, UnknownView, UpriverError, WaitTimeout,
 from upriver.hashing import hash64
 from upriver.ids import WorkerId
 from upriver.shell.keys import distinct_keys
-from upriver.shell.lookup import Answered
+from upriver.shell.lookup import Answered, Wanted
 from upriver.shell.lookup_streams import LookupStream, LookupStreams
 from upriver.shell.routing import Routing, ViewRoute
 from upriver.shell.watch import Watch
+from upriver.state.columns import taken
 from upriver.vnodes import vnodes_of
 
 Places = npt.NDArray[np.int64]
@@ -70,7 +71,7 @@ class KeySet:
             yield int(parts[0]), self
             return
         order = parts.argsort(kind="stable")
-        sorted_keys, hashes, places = self.keys.take(pa.array(order)), self.hash64[order], self.places[order]
+        sorted_keys, hashes, places = taken(self.keys, order), self.hash64[order], self.places[order]
         in_turn = parts[order]
         (ends,) = (in_turn[1:] != in_turn[:-1]).nonzero()
         start = 0
@@ -113,7 +114,7 @@ def in_key_order(found: Sequence[Found], schema: pa.Schema) -> pa.Table:
     if (places[1:] >= places[:-1]).all():
         return pa.Table.from_batches([part.rows for part in found], schema)
     rows = pa.concat_batches([part.rows for part in found])
-    return pa.Table.from_batches([rows.take(pa.array(np.argsort(places, kind="stable")))], schema)
+    return pa.Table.from_batches([taken(rows, np.argsort(places, kind="stable"))], schema)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +195,8 @@ def _put(lookup: Lookup, question: Question, seconds_left: float, streams: Looku
         raise WorkerLost(f"worker {question.worker} is not up")
     stream = streams.borrow(question.address, min(seconds_left, REACH_S_MAX))
     try:
-        stream.ask(lookup.view, question.keys.keys, lookup.at_least, lookup.together, seconds_left)
+        keys = question.keys
+        stream.ask(Wanted(lookup.view, keys.keys, keys.hash64, lookup.at_least, lookup.together, seconds_left))
     except BaseException:
         streams.give_back(stream)
         raise

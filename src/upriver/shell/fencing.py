@@ -13,13 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Real
 
-import pyarrow as pa
-
 from upriver.errors import DeclarationError, WorkerLost, WrongOwner
 from upriver.ids import WorkerId
 from upriver.shell.channel import ChannelEnd, ChannelLimits
 from upriver.shell.heart import now
-from upriver.shell.lookup import Answered, Lookup
+from upriver.shell.lookup import Answered, Lookup, Wanted
 
 SILENCE_S = 2.0
 """Seconds of silence after which a worker is given up, unless the user says otherwise."""
@@ -96,8 +94,8 @@ class Lease:
         that the place was this worker's all the time.
         """
 
-        def guarded(view: str, keys: pa.RecordBatch, at_least: int | None, together: bool, timeout: float) -> Answered:
-            answered = lookup(view, keys, at_least, together, timeout)
+        def guarded(wanted: Wanted) -> Answered:
+            answered = lookup(wanted)
             if not self.wait(self._seconds):
                 raise WrongOwner("this worker has lost touch with its coordinator, and may have been replaced")
             return answered

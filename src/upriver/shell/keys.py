@@ -83,7 +83,8 @@ def key_columns(view: str, key_schema: pa.Schema, keys: Keys) -> pa.RecordBatch:
 
 def distinct_keys(keys: pa.RecordBatch, hash64: Hashes) -> tuple[pa.RecordBatch, Hashes]:
     """Each key once, with its hash, in the order of first appearance. hash64: one per row of ``keys``."""
-    if len(hash64) < 2 or len(np.unique(hash64)) == len(hash64):
+    in_order = np.sort(hash64)
+    if not (in_order[1:] == in_order[:-1]).any():
         return keys, hash64
     numbered = pa.Table.from_arrays(
         [*keys.columns, pa.array(range(len(keys)))], [str(n) for n in range(len(keys.columns))] + ["row"]
@@ -97,6 +98,10 @@ def distinct_keys(keys: pa.RecordBatch, hash64: Hashes) -> tuple[pa.RecordBatch,
 
 
 def _split(view: str, key_schema: pa.Schema, keys: Keys) -> Sequence[_Column]:
+    if isinstance(keys, pa.Array | pa.ChunkedArray):
+        if len(key_schema) > 1:
+            raise _not_the_key(view, key_schema, "one array")
+        return [keys]
     if isinstance(keys, pa.RecordBatch | pa.Table):
         if sorted(keys.schema.names) != sorted(key_schema.names):
             raise _not_the_key(view, key_schema, f"a table with the columns {', '.join(keys.schema.names)}")
@@ -104,11 +109,7 @@ def _split(view: str, key_schema: pa.Schema, keys: Keys) -> Sequence[_Column]:
     if isinstance(keys, str | bytes | Mapping) or not isinstance(keys, Iterable):
         raise _not_the_key(view, key_schema, f"one {type(keys).__name__}, where a list of keys belongs")
     if isinstance(keys, np.ndarray) and keys.dtype != object and keys.ndim == 1:
-        keys = pa.array(keys)
-    if isinstance(keys, pa.Array | pa.ChunkedArray):
-        if len(key_schema) > 1:
-            raise _not_the_key(view, key_schema, "one array")
-        return [keys]
+        return _split(view, key_schema, pa.array(keys))
     return _split_values(view, key_schema, list(keys))
 
 

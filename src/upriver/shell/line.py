@@ -1,24 +1,29 @@
 """A line: one end of a plain socket over which lookups go, a small head and perhaps one Arrow batch at a time.
 
-A frame is ``bytes of head (u32) | bytes of batch (u64) | head | batch``, numbers little endian. The head is a JSON
-object; the batch is an Arrow IPC message without its schema. The head of a batch names a ``view``, and tells the schema
-with that view's first batch, and again if it changes. Nothing is ever unpickled.
+A frame is ``bytes of head (u32) | bytes of hashes (u32) | bytes of batch (u64) | head | hashes | batch``, numbers
+little endian. The head is a JSON object; the batch is an Arrow IPC message without its schema; the hashes are the
+hash64 of its rows, or none. The head of a batch names a ``view``, and tells the schema with that view's first batch,
+and again if it changes. Nothing is ever unpickled.
 """
 
 import socket
 import struct
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
+from upriver.dataflow.batch import Hashes
 from upriver.dataflow.plan import schema_from_json, schema_to_json
 from upriver.errors import ProtocolError
 from upriver.shell.wire import decode_json, encode_json
 
 HEAD_BYTES_MAX = 1 << 20
 """Bytes of a frame's head."""
+HASHES_BYTES_MAX = 1 << 31
+"""Bytes of a frame's hashes."""
 BATCH_BYTES_MAX = 1 << 34
 """Bytes of a frame's batch."""
 VIEWS_MAX = 10_000
@@ -28,7 +33,17 @@ BUFFER_BYTES = 1 << 16
 JOINED_BYTES_MAX = 1 << 16
 """A batch of at most so many bytes is copied behind its head, to be sent in one go."""
 
-_SIZES = struct.Struct("<IQ")
+_SIZES = struct.Struct("<IIQ")
+_HASH = np.dtype("<u8")
+_NO_HASHES = np.empty(0, _HASH)
+
+
+class Frame(NamedTuple):
+    """What one end has said. hashes: one for each row of the batch, or none at all."""
+
+    head: dict[str, Any]
+    batch: pa.RecordBatch | None
+    hashes: Hashes
 
 
 class Line:
@@ -44,49 +59,77 @@ class Line:
 
     def read(self, size: int) -> bytes:
         """So many bytes that are no frame; fewer if the other end has closed the line."""
-        while len(self._held) < size and (more := self._socket.recv(BUFFER_BYTES)):
-            self._held += more
-        data, self._held = self._held[:size], self._held[size:]
-        return data
+        self._hold(size)
+        return self._take(size)
 
-    def send(self, head: Mapping[str, Any], batch: pa.RecordBatch | None = None) -> None:
+    def send(self, head: Mapping[str, Any], batch: pa.RecordBatch | None = None, hashes: Hashes = _NO_HASHES) -> None:
         """Send a frame. head: of what JSON can hold, with the batch's ``view``."""
         if batch is None:
             text = encode_json(head)
-            self._socket.sendall(_SIZES.pack(len(text), 0) + text)
+            self._socket.sendall(_SIZES.pack(len(text), 0, 0) + text)
             return
         told = self._told.get(head["view"])
         if told is None or not told.equals(batch.schema):
             self._told[head["view"]] = batch.schema
             head = {**head, "schema": schema_to_json(batch.schema)}
-        text, body = encode_json(head), batch.serialize()
-        front = _SIZES.pack(len(text), body.size) + text
+        text, beside, body = encode_json(head), hashes.tobytes(), batch.serialize()
+        front = (_SIZES.pack(len(text), len(beside), body.size), text, beside)
         if body.size <= JOINED_BYTES_MAX:
-            self._socket.sendall(b"".join((front, body)))
+            self._socket.sendall(b"".join((*front, body)))
         else:
-            self._socket.sendall(front)
+            self._socket.sendall(b"".join(front))
             self._socket.sendall(body)
 
-    def receive(self) -> tuple[dict[str, Any], pa.RecordBatch | None] | None:
+    def receive(self) -> Frame | None:
         """The next frame; ``None`` if the other end has closed the line.
 
         Raises ProtocolError for what is no frame; the line is of no more use then.
         """
-        sizes = self.read(_SIZES.size)
-        if not sizes:
+        self._hold(_SIZES.size)
+        if not self._held:
             return None
-        head_bytes, batch_bytes = _SIZES.unpack(_whole(sizes, _SIZES.size))
-        if head_bytes > HEAD_BYTES_MAX or batch_bytes > BATCH_BYTES_MAX:
-            raise ProtocolError(f"a frame of {head_bytes:,} and {batch_bytes:,} bytes")
-        head = decode_json(_whole(self.read(head_bytes), head_bytes))
-        return head, self._batch(head, self._body(batch_bytes)) if batch_bytes else None
+        head_bytes, hashes_bytes, batch_bytes = _SIZES.unpack(self._take_whole(_SIZES.size))
+        if head_bytes > HEAD_BYTES_MAX or hashes_bytes > HASHES_BYTES_MAX or batch_bytes > BATCH_BYTES_MAX:
+            raise ProtocolError(f"a frame of {head_bytes:,}, {hashes_bytes:,} and {batch_bytes:,} bytes")
+        text, beside, body = self._parts(head_bytes, hashes_bytes, batch_bytes)
+        head = decode_json(text)
+        if not batch_bytes:
+            return Frame(head, None, _NO_HASHES)
+        batch = self._batch(head, body)
+        if hashes_bytes and hashes_bytes != batch.num_rows * _HASH.itemsize:
+            raise ProtocolError(f"{hashes_bytes} bytes of hashes for {batch.num_rows} rows")
+        return Frame(head, batch, np.frombuffer(beside, _HASH))
+
+    def _hold(self, size: int) -> None:
+        """Read until so many bytes are there, or the other end has closed the line."""
+        while len(self._held) < size and (more := self._socket.recv(BUFFER_BYTES)):
+            self._held += more
+
+    def _take(self, size: int) -> bytes:
+        data, self._held = self._held[:size], self._held[size:]
+        return data
+
+    def _take_whole(self, size: int) -> bytes:
+        if len(self._held) < size:
+            self._hold(size)
+            if len(self._held) < size:
+                raise _cut_short()
+        return self._take(size)
+
+    def _parts(self, first: int, second: int, third: int) -> tuple[bytes, bytes | bytearray, bytes | bytearray]:
+        """Bytes of these sizes, one after the other. Nearly always they are all there already."""
+        until_third = first + second
+        if until_third + third > BUFFER_BYTES:
+            return self._take_whole(first), self._body(second), self._body(third)
+        whole = self._take_whole(until_third + third)
+        return whole[:first], whole[first:until_third], whole[until_third:]
 
     def _body(self, size: int) -> bytes | bytearray:
         """A large one is read to where it stays."""
         if size <= BUFFER_BYTES:
-            return _whole(self.read(size), size)
+            return self._take_whole(size)
         body = bytearray(size)
-        begun, rest = self.read(min(len(self._held), size)), memoryview(body)
+        begun, rest = self._take(size), memoryview(body)
         rest[: len(begun)] = begun
         rest = rest[len(begun) :]
         while rest:
@@ -121,12 +164,6 @@ class Line:
         """Cut, and give the socket back; nobody may use the line any more."""
         self.cut()
         self._socket.close()
-
-
-def _whole(data: bytes, size: int) -> bytes:
-    if len(data) < size:
-        raise _cut_short()
-    return data
 
 
 def _cut_short() -> ConnectionError:

@@ -2,7 +2,8 @@
 
 A client asks the worker's Flight server, with the app's token, to be let in: ``{"port": number, "ticket": hex}``. It
 connects to that port, says the ticket, and has a :class:`upriver.shell.line.Line`. A question is a batch of keys under
-``{"view": name, "at_least": epoch or null, "together": bool, "timeout": seconds}``; its answer a batch of rows under
+``{"view": name, "at_least": epoch or null, "together": bool, "timeout": seconds}``, best with the hash64 of each, which
+whoever asks has for finding the keys' owner; its answer a batch of rows under
 ``{"view": name, "epoch": epoch, "map_version": version, "relayed": bool}``, or an error in JSON and no rows. The line
 goes on, either way.
 
@@ -22,8 +23,10 @@ from typing import Any, Protocol, Self
 
 import pyarrow as pa
 
+from upriver.dataflow.batch import Hashes
 from upriver.errors import ClusterError, ProtocolError, UpriverError
-from upriver.shell.line import Line
+from upriver.hashing import hash64
+from upriver.shell.line import Frame, Line
 from upriver.shell.wire import error_to_json
 
 LET_IN = "lookups"
@@ -43,6 +46,19 @@ GOODBYE_S_MAX = 2.0
 
 
 @dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is asked of a worker. hash64: one for each row of ``keys``. at_least: epoch that the rows must reflect.
+    together: all are to be as of the end of one epoch. timeout: seconds, for the worker to keep."""
+
+    view: str
+    keys: pa.RecordBatch
+    hash64: Hashes
+    at_least: int | None
+    together: bool
+    timeout: float
+
+
+@dataclass(frozen=True, slots=True)
 class Answered:
     """The rows of some keys, as of ``epoch`` at least. version: of the map by which the keys are kept. relayed: whether
     another worker keeps some of them."""
@@ -56,10 +72,8 @@ class Answered:
 class Lookup(Protocol):
     """Answers a lookup; called by many threads at once."""
 
-    def __call__(
-        self, view: str, keys: pa.RecordBatch, at_least: int | None, together: bool, timeout: float
-    ) -> Answered:
-        """The rows of ``keys``, if ``together`` all as of the end of the epoch that is told. Blocks.
+    def __call__(self, wanted: Wanted) -> Answered:
+        """The rows of the keys, if ``together`` all as of the end of the epoch that is told. Blocks.
 
         Raises WrongOwner if some key is not this worker's, WaitTimeout if ``at_least`` is not reached in ``timeout``
         seconds.
@@ -184,17 +198,21 @@ class LookupServer:
 
     def _answer_all(self, line: Line) -> None:
         while (question := line.receive()) is not None:
-            asked, keys = question
             try:
-                answered = self._answer(asked, keys)
+                answered = self._lookup(_wanted(question))
             except Exception as error:
                 line.send(error_to_json(error))
                 continue
             beside = {"epoch": answered.epoch, "map_version": answered.version, "relayed": answered.relayed}
-            line.send({"view": asked["view"], **beside}, answered.rows)
+            line.send({"view": question.head["view"], **beside}, answered.rows)
 
-    def _answer(self, asked: Mapping[str, Any], keys: pa.RecordBatch | None) -> Answered:
-        if keys is None:
-            raise ProtocolError(f"view {asked.get('view')!r}: a lookup without keys")
-        keys.validate(full=True)  # not all clients are ours
-        return self._lookup(asked["view"], keys, asked["at_least"], asked["together"], asked["timeout"])
+
+def _wanted(question: Frame) -> Wanted:
+    """A wrong hash finds nothing: keys themselves are compared. So the asker's is as good as one of our own."""
+    asked, keys, hashes = question
+    if keys is None:
+        raise ProtocolError(f"view {asked.get('view')!r}: a lookup without keys")
+    keys.validate(full=True)  # not all clients are ours
+    if len(hashes) != keys.num_rows:
+        hashes = hash64(keys.columns, keys.num_rows)
+    return Wanted(asked["view"], keys, hashes, asked["at_least"], asked["together"], asked["timeout"])

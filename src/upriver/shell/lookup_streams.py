@@ -5,11 +5,9 @@ import threading
 from collections.abc import Collection
 from itertools import chain
 
-import pyarrow as pa
-
 from upriver.errors import ClusterError, UpriverError, WaitTimeout, WorkerLost
 from upriver.shell.line import Line
-from upriver.shell.lookup import LET_IN, Answered
+from upriver.shell.lookup import LET_IN, Answered, Wanted
 from upriver.shell.remote import Connection, Remote
 from upriver.shell.wire import error_from_json
 
@@ -44,11 +42,17 @@ class LookupStream:
             raise self._lost(error) from None
         self.is_in_step = True
 
-    def ask(self, view: str, keys: pa.RecordBatch, at_least: int | None, together: bool, timeout: float) -> None:
-        """Put a question; ``timeout``, in seconds, is for the worker to keep."""
+    def ask(self, wanted: Wanted) -> None:
+        """Put a question."""
         self.is_in_step = False
+        head = {
+            "view": wanted.view,
+            "at_least": wanted.at_least,
+            "together": wanted.together,
+            "timeout": wanted.timeout,
+        }
         try:
-            self._line.send({"view": view, "at_least": at_least, "together": together, "timeout": timeout}, keys)
+            self._line.send(head, wanted.keys, wanted.hash64)
         except OSError as error:
             raise self._lost(error) from None
 
@@ -60,8 +64,8 @@ class LookupStream:
             raise self._lost(error) from None
         if answer is None:
             raise WorkerLost(f"{self.address} has ended the stream")
-        beside, rows = answer
         self.is_in_step = True
+        beside, rows, _ = answer
         if rows is None:
             raise error_from_json(beside)
         return Answered(rows, beside["epoch"], beside["map_version"], beside["relayed"])

@@ -17,11 +17,8 @@ import time
 from collections.abc import Callable
 from typing import assert_never
 
-import pyarrow as pa
-
 from upriver.dataflow.provenance import lake_edges
 from upriver.errors import ClusterError, ProtocolError, UpriverError, WaitTimeout, WrongOwner
-from upriver.hashing import hash64
 from upriver.ids import Epoch, WorkerId
 from upriver.machines.messages import (
     Assign,
@@ -72,7 +69,7 @@ from upriver.shell.chores import Chores
 from upriver.shell.held_snapshots import HeldSnapshots
 from upriver.shell.inbox import Inbox
 from upriver.shell.lake import Lake
-from upriver.shell.lookup import Answered
+from upriver.shell.lookup import Answered, Wanted
 from upriver.shell.mover import Mover
 from upriver.shell.peer_channels import PeerChannels
 from upriver.shell.reading import Reading
@@ -159,24 +156,30 @@ class WorkerLoop:
         for envelope in envelopes:
             self._inbox.put(PeerSaid(sender=peer, envelope=envelope))
 
-    def lookup(self, view: str, keys: pa.RecordBatch, at_least: int | None, together: bool, timeout: float) -> Answered:
-        """The rows of ``keys`` (the view's key columns), their epoch, and the version of the map that they are kept by.
-        together: all are to be as of the end of that epoch.
+    def lookup(self, wanted: Wanted) -> Answered:
+        """The rows of the keys (the view's key columns), their epoch, and the version of the map that they are kept by.
 
-        Blocks the caller, at most ``timeout`` seconds; then raises WaitTimeout.
+        Blocks the caller, at most so long as it says; then raises WaitTimeout.
         """
         ticket, asker = next(self._tickets), Asker()
         self._waiting[ticket] = asker
         if self._is_over:
             raise _retired()
-        hashes = hash64(keys.columns, keys.num_rows)
-        epoch = Epoch(at_least or 0)
-        self._ask(LookupAsked(ticket=ticket, view=view, keys=keys, hash64=hashes, at_least=epoch, together=together))
-        outcome = asker.wait(timeout)
+        self._ask(
+            LookupAsked(
+                ticket=ticket,
+                view=wanted.view,
+                keys=wanted.keys,
+                hash64=wanted.hash64,
+                at_least=Epoch(wanted.at_least or 0),
+                together=wanted.together,
+            )
+        )
+        outcome = asker.wait(wanted.timeout)
         if outcome is None:
             self._waiting.pop(ticket, None)
             self._inbox.put(LookupGivenUp(ticket=ticket))
-            raise WaitTimeout(f"view {view!r}: no answer in {timeout:g} s")
+            raise WaitTimeout(f"view {wanted.view!r}: no answer in {wanted.timeout:g} s")
         if isinstance(outcome, UpriverError):
             raise outcome
         return outcome
@@ -345,6 +348,7 @@ class WorkerLoop:
             case ReadKeys() | FetchRows():
                 self._upqueries.ask(action, self._reading.tables)
             case Report():
+                self._mover.reports(action.message)
                 self._report_strain(action.message)
                 self._report(action.message)
             case SendPeer():

@@ -231,6 +231,18 @@ def array_of(type: pa.DataType, cells: Cells, valid: Mask | None = None) -> pa.A
     return pa.Array.from_buffers(type, len(cells), [bitmap, data])
 
 
+def taken(batch: pa.RecordBatch, positions: npt.NDArray[np.int64]) -> pa.RecordBatch:
+    """These rows of a batch, in this order. Of few rows, Arrow's own takes three times as long."""
+    columns = [_taken(column, positions) for column in batch.columns]
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+
+
+def _taken(column: pa.Array, positions: npt.NDArray[np.int64]) -> pa.Array:
+    if column.null_count or not is_fixed(column.type) or pa.types.is_boolean(column.type):
+        return column.take(pa.array(positions))
+    return array_of(column.type, cells_of(column).take(positions))
+
+
 def mask_of(truths: pa.Array) -> Mask:
     """The values of a boolean array without nulls.
 
