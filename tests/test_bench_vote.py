@@ -210,7 +210,7 @@ def alone(partial: bool) -> dict[str, Any]:
         "hit_p50_ms": 1.0,
         "miss_p50_ms": 4.0 if partial else None,
         "fills": {"keys": 1000, "keys_per_s": 200_000},
-        "batches": {"keys": 100, "keys_per_s": 90_000},
+        "batches": {"keys": 100, "keys_per_s": 90_000, "larger": {"1000": 600_000}},
         "grown": {"known_share": 0.99},
         "first_fill_mb": 7.5,
         "answers_checked": 5,
@@ -232,7 +232,11 @@ def reported(redis: int | None, wrong: int = 0) -> dict[str, Any]:
     ]
     why = "there is no server" if redis is None else None
     new_view = {"rows": 1000, "total_ms": 50.0, "answer_is_right": True}
-    beside = {"redis": {"keys_per_s": redis, "skipped": why}, "new_view": new_view}
+    larger = {} if redis is None else {"1000": 300_000, "10000": 400_000}
+    beside = {
+        "redis": {"keys_per_s": redis, "larger": larger, "parser": "Python", "skipped": why},
+        "new_view": new_view,
+    }
     return report(options_of(options("--distributions", "zipf")), ways, beside)
 
 
@@ -244,8 +248,10 @@ def test_the_report_names_what_both_ways_are_compared_by() -> None:
     assert (found["full"]["miss_p50_ms"], found["partial"]["miss_p50_ms"]) == (None, 4.0)
     assert (found["partial"]["budget_mb"], found["partial"]["state_share"]) == (8, 0.04)
     assert found["ratio_to_redis"] == 0.9
+    assert found["larger_ratios_to_redis"] == {"1000": 2.0}
     assert found["accounting"]["partial"] == {"known_share": 0.99, "first_fill_mb": 7.5}
-    assert "Redis: 100,000" in render_vote(found)
+    assert "Redis (Python): 100,000" in render_vote(found)
+    assert "Of 1,000: 600,000 keys/s; Redis: 300,000." in render_vote(found)
     assert "40 answers, all right" in render_vote(found)
     json.dumps(found)
 
@@ -253,6 +259,7 @@ def test_the_report_names_what_both_ways_are_compared_by() -> None:
 def test_what_was_left_out_and_what_is_wrong_is_said() -> None:
     found = reported(redis=None, wrong=3)
     assert found["ratio_to_redis"] is None
+    assert found["larger_ratios_to_redis"] == {}
     assert "there is no server" in render_vote(found)
     assert "3 WRONG" in render_vote(found)
 

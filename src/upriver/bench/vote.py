@@ -267,6 +267,11 @@ def report(options: VoteOptions, ways: Sequence[Measured], beside: Figures) -> F
         "fills": partial_alone["fills"],
         "batches": {"full": full_alone["batches"], "partial": batches, "redis": redis},
         "ratio_to_redis": round(batches["keys_per_s"] / redis["keys_per_s"], 2) if redis["keys_per_s"] else None,
+        "larger_ratios_to_redis": {
+            keys: round(batches["larger"][keys] / of_redis, 2)
+            for keys, of_redis in redis["larger"].items()
+            if keys in batches["larger"]
+        },
         "new_view": beside["new_view"],
         "runs": runs,
     }

@@ -98,7 +98,8 @@ def render_vote(measured: Mapping[str, Any]) -> str:
     ]
     rows = [[_name(run), *(_shown(run[name]) for name in names)] for run in measured["runs"]]
     fills, batches, new = measured["fills"], measured["batches"], measured["new_view"]
-    redis = batches["redis"]["skipped"] or f"Redis: {batches['redis']['keys_per_s']:,}"
+    redis = batches["redis"]["skipped"] or f"Redis ({batches['redis']['parser']}): {batches['redis']['keys_per_s']:,}"
+    of_redis = {keys: f"Redis: {rate:,}" for keys, rate in batches["redis"]["larger"].items()}
     lines = [
         "",
         render_rows(["", *names], rows, [False, *(True for _ in names)]),
@@ -106,6 +107,10 @@ def render_vote(measured: Mapping[str, Any]) -> str:
         f"Idle: a miss takes {measured['partial']['miss_p50_ms']} ms, a hit {measured['partial']['hit_p50_ms']} ms.",
         f"{fills['keys']:,} cold keys in one lookup: {fills['keys_per_s']:,} keys/s.",
         f"Lookups of {batches['partial']['keys']} warm keys: {batches['partial']['keys_per_s']:,} keys/s; {redis}.",
+        *(
+            f"Of {int(keys):,}: {ours:,} keys/s; {of_redis.get(keys, redis)}."
+            for keys, ours in batches["partial"]["larger"].items()
+        ),
     ]
     if new is not None:
         lines.append(f"A view added beside {new['rows']:,} rows: first answer after {new['total_ms']:,} ms.")

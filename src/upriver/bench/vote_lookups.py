@@ -7,7 +7,7 @@ each answer must be just that.
 import json
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,10 @@ WARM_UP = 30
 """Lookups of each kind before the clock starts."""
 BATCH_KEYS = 100
 """Keys of a lookup of warm keys."""
+LARGER_KEYS = (1_000, 10_000)
+"""Keys of larger ones."""
+LARGER_SHARE = 5
+"""Of these there are a so much smaller number."""
 WARM_KEYS = 10_000
 """Different keys that these are of."""
 FILLS = 3
@@ -96,16 +100,23 @@ class Asker:
         return {"keys": keys, "ms": round(median(seconds) * 1e3, 1), "keys_per_s": round(keys / median(seconds))}
 
     def _batches(self) -> dict[str, Any]:
-        """Of keys that were just read."""
+        """Of keys that were just read. larger: keys a second by the number of keys in a lookup."""
         warm = self._lots.choice(len(self._counts), min(WARM_KEYS, len(self._counts)), replace=False)
         self._asked(np.sort(warm))
         count = min(BATCH_KEYS, len(warm))
-        seconds = [
-            self._asked(np.sort(self._lots.choice(warm, count, replace=False)))
-            for _ in range(WARM_UP + self._task.batches)
-        ][WARM_UP:]
+        seconds = self._batches_of(warm, count, self._task.batches)
+        larger = {
+            keys: rate(keys, self._batches_of(warm, keys, larger_batches(self._task.batches)))
+            for keys in LARGER_KEYS
+            if keys <= len(warm)
+        }
         ms = [second * 1e3 for second in seconds]
-        return {"keys": count, "keys_per_s": round(count * len(ms) / sum(seconds)), **latencies("batch", ms)}
+        return {"keys": count, "keys_per_s": rate(count, seconds), **latencies("batch", ms), "larger": larger}
+
+    def _batches_of(self, warm: KeyArray, count: int, batches: int) -> list[float]:
+        """Seconds that each lookup of so many of the warm keys took."""
+        asked = [np.sort(self._lots.choice(warm, count, replace=False)) for _ in range(WARM_UP + batches)]
+        return [self._asked(keys) for keys in asked][WARM_UP:]
 
     def _evict(self) -> None:
         """All keys, and wait until that is done."""
@@ -127,6 +138,16 @@ class Asker:
         self._checked += len(keys)
         self._wrong += int(np.count_nonzero(counted(rows, keys) != self._counts[keys]))
         return seconds
+
+
+def larger_batches(batches: int) -> int:
+    """How many larger ones there are."""
+    return max(1, batches // LARGER_SHARE)
+
+
+def rate(count: int, seconds: Sequence[float]) -> int:
+    """Keys a second of lookups of so many keys, by what each took."""
+    return round(count * len(seconds) / sum(seconds))
 
 
 if __name__ == "__main__":

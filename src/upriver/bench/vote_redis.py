@@ -1,7 +1,8 @@
 """Keys a second that Redis gives a Python program, to compare lookups with: ``python -m upriver.bench.vote_redis``.
 
 A server of its own, on a socket in a temporary directory, with nothing saved; the last line is one JSON object. The
-values are what the view has of an article, as one string.
+values are what the view has of an article, as one string. The package ``redis`` parses answers in Python, or, if
+``hiredis`` is there too, in C.
 """
 
 import json
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from upriver.bench.vote_lookups import BATCH_KEYS, WARM_KEYS, WARM_UP
+from upriver.bench.vote_lookups import BATCH_KEYS, LARGER_KEYS, WARM_KEYS, WARM_UP, larger_batches, rate
 from upriver.bench.vote_model import titles
 from upriver.errors import ClusterError
 
@@ -39,25 +41,26 @@ def why_no_redis() -> str | None:
 
 
 def measure_redis(batches: int) -> dict[str, Any]:
-    """As ``--json`` prints it: keys a second by MGET, from a process of its own, or why it was left out."""
+    """As ``--json`` prints it: keys a second by MGET, from a process of its own, or why it was left out. larger: by
+    the number of keys. parser: what parses the answers."""
     why = why_no_redis()
     if why is not None:
-        return {"keys_per_s": None, "skipped": why}
+        return {"keys_per_s": None, "larger": {}, "parser": None, "skipped": why}
     command = [sys.executable, "-m", "upriver.bench.vote_redis", str(batches)]
     asked = subprocess.run(command, capture_output=True, text=True, timeout=REDIS_S_MAX)
     if asked.returncode != 0:
         raise ClusterError(f"the comparison with Redis failed:\n{asked.stderr}")
-    return {"keys_per_s": json.loads(asked.stdout.splitlines()[-1]), "skipped": None}
+    return {**json.loads(asked.stdout.splitlines()[-1]), "skipped": None}
 
 
 def main() -> None:
-    """Measure so many batches as the command line says, and print keys a second."""
+    """Measure so many batches as the command line says, and print what was found."""
     with tempfile.TemporaryDirectory(prefix="upriver-bench-") as directory:
         socket = str(Path(directory) / "redis.sock")
         command = [SERVER, "--port", "0", "--unixsocket", socket, "--save", "", "--dir", directory]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL) as server:
             try:
-                print(json.dumps(round(_keys_per_s(_connected(socket), int(sys.argv[1])))))
+                print(json.dumps(_measured(_connected(socket), int(sys.argv[1]))))
             finally:
                 server.terminate()
 
@@ -77,23 +80,30 @@ def _connected(socket: str) -> Any:
             time.sleep(POLL_S)
 
 
-def _keys_per_s(client: Any, batches: int) -> float:
-    """Of MGETs of ``BATCH_KEYS`` random ones of ``WARM_KEYS`` keys, one after the other. Every key must be found."""
+def _measured(client: Any, batches: int) -> dict[str, Any]:
     names = [f"article:{number}" for number in range(WARM_KEYS)]
     values = [f"{title}|{number}" for number, title in enumerate(titles(np.arange(WARM_KEYS)).to_pylist())]
     client.mset(dict(zip(names, values, strict=True)))
+    return {
+        "keys_per_s": _keys_per_s(client, names, values, BATCH_KEYS, batches),
+        "larger": {keys: _keys_per_s(client, names, values, keys, larger_batches(batches)) for keys in LARGER_KEYS},
+        "parser": "C" if find_spec("hiredis") else "Python",
+    }
+
+
+def _keys_per_s(client: Any, names: Sequence[str], values: Sequence[str], keys: int, batches: int) -> int:
+    """Of MGETs of so many random ones of all keys, one after the other. Every key must be found."""
     lots = np.random.default_rng(1)
-    seconds = 0.0
-    for number in range(WARM_UP + batches):
-        places = lots.choice(WARM_KEYS, BATCH_KEYS, replace=False).tolist()
+    seconds = []
+    for _ in range(WARM_UP + batches):
+        places = lots.choice(WARM_KEYS, keys, replace=False).tolist()
         asked = [names[place] for place in places]
         began = time.perf_counter()
         found = client.mget(asked)
-        if number >= WARM_UP:
-            seconds += time.perf_counter() - began
+        seconds.append(time.perf_counter() - began)
         if found != [values[place].encode() for place in places]:
             raise ClusterError("Redis gave other values than it was given")
-    return BATCH_KEYS * batches / seconds
+    return rate(keys, seconds[WARM_UP:])
 
 
 if __name__ == "__main__":
