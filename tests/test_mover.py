@@ -7,6 +7,7 @@ from upriver.machines.messages import Moved
 from upriver.machines.peers import Envelope, ForRegion, Installed
 from upriver.migration.messages import Acquire
 from upriver.migration.pace import KEYS_FIRST
+from upriver.migration.redistribute_messages import Redistribute
 from upriver.migration.rests import REST_SHARE_IDLE, REST_SHARE_MAX, REST_SHARE_MIN
 from upriver.shell.mover import Mover
 
@@ -71,3 +72,17 @@ def test_rests_follow_from_how_much_there_is_to_give_if_somebody_looks_keys_up()
     assert mover.rest_share == REST_SHARE_MIN
     mover.begin(None)
     assert mover.rest_share == REST_SHARE_MAX
+
+
+def test_keys_on_hold_do_not_wait_for_long_rests() -> None:
+    mover = Mover(0.005)
+    mover.asked()
+    for following, share in ((KEYS, REST_SHARE_MIN), (KEYS[:0], REST_SHARE_MAX)):
+        mover.step_begins()
+        for message in (
+            Acquire(version=MapVersion(1), keys=KEYS, state=()),
+            Redistribute(version=MapVersion(1), keys=KEYS, following=following, added=KEYS[:0]),
+        ):
+            mover.sends(Envelope(generation=0, content=ForRegion(region="r", message=message)))
+        mover.gave()
+        assert mover.rest_share == share

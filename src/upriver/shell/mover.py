@@ -8,7 +8,7 @@ from upriver.machines.peers import Envelope, ForRegion, Installed
 from upriver.migration.messages import Acquire
 from upriver.migration.pace import Pace
 from upriver.migration.redistribute_messages import Redistribute, Sets
-from upriver.migration.rests import REST_SHARE_IDLE, Rests
+from upriver.migration.rests import REST_SHARE_IDLE, REST_SHARE_MIN, Rests
 
 BUSY_S = 0.5
 """Seconds after a lookup in which another one is to be expected."""
@@ -81,7 +81,11 @@ class Mover:
     @property
     def rest_share(self) -> float:
         """How long to rest after a step, in steps."""
-        return self._rests.share if time.perf_counter() < self._busy_until else REST_SHARE_IDLE
+        if time.perf_counter() >= self._busy_until:
+            return REST_SHARE_IDLE
+        return (
+            REST_SHARE_MIN if self._hold_began is not None else self._rests.share
+        )  # keys on hold wait for the next one
 
     def rest_s(self) -> float:
         """Seconds until the next step is due; 0 if it is."""
