@@ -4,29 +4,44 @@ import gc
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
+from zipimport import zipimporter
 
 import pyarrow as pa
 import pytest
 
 FEW_OBJECTS = 20_000
+FEW_ARCHIVES = 4
+"""Those of the search path, and no package in any of them."""
 
 
 def loaded_before(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Whether the task's process had loaded what a worker is made of before it ran anything, and how many objects are
-    looked through when garbage is collected after the task."""
+    """Whether the task's process had loaded what a worker is made of before it ran anything, how many objects are
+    looked through when garbage is collected after the task, and how many archives were when it began."""
     for _ in batches:
         found = "upriver.spark.task" in sys.modules and "upriver.spark.daemon" not in sys.modules
         looked_through = len(gc.get_objects())
-        yield pa.RecordBatch.from_pydict({"loaded": [found], "looked_through": [looked_through]})
+        archives = sum(isinstance(finder, zipimporter) for finder in sys.path_importer_cache.values())
+        yield pa.RecordBatch.from_pydict(
+            {"loaded": [found], "looked_through": [looked_through], "archives": [archives]}
+        )
+
+
+def seen(spark: Any) -> Any:
+    schema = "loaded boolean, looked_through long, archives long"
+    (row,) = spark.range(0, 1, 1, 1).mapInArrow(loaded_before, schema).collect()
+    return row
 
 
 @pytest.mark.spark
 def test_a_task_finds_all_loaded(spark: Any) -> None:
-    (row,) = spark.range(0, 1, 1, 1).mapInArrow(loaded_before, "loaded boolean, looked_through long").collect()
-    assert row["loaded"]
+    assert seen(spark)["loaded"]
 
 
 @pytest.mark.spark
 def test_what_is_loaded_is_not_looked_through_for_garbage_after_each_task(spark: Any) -> None:
-    (row,) = spark.range(0, 1, 1, 1).mapInArrow(loaded_before, "loaded boolean, looked_through long").collect()
-    assert row["looked_through"] < FEW_OBJECTS < gc.get_freeze_count() + len(gc.get_objects())
+    assert seen(spark)["looked_through"] < FEW_OBJECTS < gc.get_freeze_count() + len(gc.get_objects())
+
+
+@pytest.mark.spark
+def test_no_package_of_an_archive_is_looked_through_when_a_task_begins(spark: Any) -> None:
+    assert seen(spark)["archives"] <= FEW_ARCHIVES

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from state_kit import MANY, TYPES, VALUES, column_values, plainly
 
-from upriver.state.columns import ChunksColumn, array_of, canonical, cells_of, column_of, same, validity
+from upriver.state.columns import ChunksColumn, array_of, canonical, cells_of, column_of, same, taken, validity
 
 NESTED = {
     pa.list_(pa.int32()): st.lists(st.none() | st.integers(0, 9), max_size=3),
@@ -39,11 +39,11 @@ def test_a_column_holds_what_was_appended_piece_by_piece(data: Any, type: pa.Dat
         expected += values[offset:]
     slots = np.array(data.draw(st.lists(st.integers(0, max(0, len(expected) - 1)), max_size=8)), np.int64)
     slots = slots[: 8 if expected else 0]
-    taken = column.take(slots)
-    taken.validate(full=True)
+    found = column.take(slots)
+    found.validate(full=True)
     assert len(column) == len(expected)
-    assert taken.type == type
-    assert repr(taken.to_pylist()) == repr(pa.array([expected[slot] for slot in slots], type).to_pylist())
+    assert found.type == type
+    assert repr(found.to_pylist()) == repr(pa.array([expected[slot] for slot in slots], type).to_pylist())
 
 
 @MANY
@@ -54,6 +54,18 @@ def test_same_is_equality_of_values_and_of_nulls(data: Any, type: pa.DataType) -
     expected = [plainly(a) == plainly(b) for a, b in zip(left, right, strict=True)]
     equal = same(canonical(pa.array(left, type)), canonical(pa.array(right, type)))
     assert equal.tolist() == expected
+
+
+@MANY
+@given(st.data(), st.lists(ALL_TYPES, min_size=1, max_size=3), st.integers(0, 3))
+def test_rows_are_taken_as_arrow_takes_them(data: Any, types: list[pa.DataType], offset: int) -> None:
+    columns = [pa.array(data.draw(values_of(type, 9)), type).slice(offset) for type in types]
+    rows = pa.RecordBatch.from_arrays(columns, names=[f"c{number}" for number in range(len(types))])
+    positions = np.array(data.draw(st.lists(st.integers(0, 8 - offset), max_size=8)), np.int64)
+    found = taken(rows, positions)
+    found.validate(full=True)
+    assert found.schema == rows.schema
+    assert repr(found.to_pylist()) == repr(rows.take(pa.array(positions)).to_pylist())
 
 
 def test_what_lies_under_a_null_does_not_count() -> None:

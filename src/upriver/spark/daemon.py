@@ -10,13 +10,29 @@ share_free_memory()  # first: what is loaded below begins threads
 
 # ruff: noqa: E402
 import gc
+import sys
+from zipimport import zipimporter
 
 import pandas  # type: ignore[import-untyped]  # noqa: F401  Spark's own Python tasks load it
+import pyspark.worker  # noqa: F401  what Spark runs in each process that is forked
 from pyspark import daemon
 
 import upriver.spark.task  # noqa: F401
 
+
+def forget_archives() -> None:
+    """Drop what was noted of the archives that something was loaded from; it is made again when it is needed.
+
+    Spark has each new process look for files that have come meanwhile. Of ``pyspark.zip`` that is its whole table of
+    contents, once for each package in it: a tenth of a second, while others answer lookups.
+    """
+    for path, finder in list(sys.path_importer_cache.items()):
+        if isinstance(finder, zipimporter):
+            del sys.path_importer_cache[path]
+
+
 if __name__ == "__main__":
+    forget_archives()
     # Spark has each process collect garbage after each task. What is loaded here is none, and takes longer to look
     # through than a small task takes.
     gc.freeze()
