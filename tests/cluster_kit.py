@@ -15,6 +15,7 @@ from failure_kit import FILES, KEYS, Feed
 from upriver.client import Client, connect
 from upriver.errors import WorkerLost
 from upriver.hashing import hash64
+from upriver.shell.lookup import Wanted
 from upriver.shell.lookup_streams import LookupStream
 from upriver.shell.remote import Connection, Remote
 from upriver.vnodes import vnodes_of
@@ -22,6 +23,8 @@ from upriver.vnodes import vnodes_of
 PROGRAM = Path(__file__).parent / "programs" / "failures.py"
 CLUSTER, ALONE = "local-cluster[2,2,1024]", "local[4]"
 KEY = pa.schema([("k", pa.int64())])
+WAIT_S_MAX = 30.0
+"""Seconds that a worker may take to answer."""
 
 
 class River:
@@ -62,11 +65,12 @@ class River:
         self.driver.stdin.flush()
         return self._hear()
 
-    def keys_at(self, worker: int) -> pa.RecordBatch:
-        """All keys of a worker."""
+    def all_at(self, worker: int) -> Wanted:
+        """What to ask for, past any client, to be given all keys of a worker."""
         keys, owners = pa.array(range(KEYS), pa.int64()), np.array(self.ask("group")["owners"])
         mine = owners[vnodes_of(hash64([keys], KEYS), len(owners))] == worker
-        return pa.RecordBatch.from_arrays([keys.filter(pa.array(mine))], schema=KEY)
+        batch = pa.RecordBatch.from_arrays([keys.filter(pa.array(mine))], schema=KEY)
+        return Wanted("sums", batch, hash64(batch.columns), at_least=None, together=False, timeout=WAIT_S_MAX)
 
     @contextmanager
     def streams_to(self, address: str, count: int) -> Iterator[list[LookupStream]]:

@@ -8,13 +8,13 @@ import signal
 import time
 from collections.abc import Iterator
 
-import pyarrow as pa
 import pytest
 from cluster_kit import ALONE, River
 from failure_kit import Prober, Replacement, addresses, is_there, parent_of, probing
 
 from upriver.bench.recovery_kill import pid_listening
 from upriver.errors import WorkerLost, WrongOwner
+from upriver.shell.lookup import Wanted
 from upriver.shell.lookup_streams import LookupStream
 
 pytestmark = pytest.mark.cluster
@@ -70,7 +70,7 @@ def test_a_worker_that_was_stopped_and_replaced_may_not_speak_when_it_wakes(rive
         try:
             survive(river, prober, 0, old, "SIGSTOP of a Python worker")
             for stream in streams:
-                stream.ask("sums", river.keys_at(0), None, False, 30.0)  # it finds these when it wakes up
+                stream.ask(river.all_at(0))  # it finds these when it wakes up
         finally:
             os.kill(process, signal.SIGCONT)
         for stream in streams:
@@ -79,22 +79,22 @@ def test_a_worker_that_was_stopped_and_replaced_may_not_speak_when_it_wakes(rive
         river.check()
 
 
-def ask_without_end(stream: LookupStream, keys: pa.RecordBatch) -> None:
+def ask_without_end(stream: LookupStream, wanted: Wanted) -> None:
     """Ask for some keys for a minute."""
     give_up_at = time.monotonic() + 60
     while time.monotonic() < give_up_at:
-        stream.ask("sums", keys, None, False, 30.0)
+        stream.ask(wanted)
         stream.answer()
 
 
 def test_l1_workers_whose_driver_stands_still_say_nothing_and_go_on_after_it(river: River) -> None:
-    before, keys = addresses(river.client), river.keys_at(0)
+    before, wanted = addresses(river.client), river.all_at(0)
     assert before[0] is not None
     with river.streams_to(before[0], 1) as (stream,):
         os.kill(river.driver.pid, signal.SIGSTOP)
         try:
             with pytest.raises(WrongOwner, match="lost touch with its coordinator"):
-                ask_without_end(stream, keys)  # it answers until its lease has run out
+                ask_without_end(stream, wanted)  # it answers until its lease has run out
         finally:
             os.kill(river.driver.pid, signal.SIGCONT)
     river.check()

@@ -115,7 +115,7 @@ def test_others_take_over_from_an_executor_that_is_killed(river: River) -> None:
 
 def test_a_worker_that_was_stopped_says_nothing_when_others_have_taken_over(river: River) -> None:
     await_standbys(river.client.status)
-    old, keys = address(river, 2), river.keys_at(2)
+    old, wanted = address(river, 2), river.all_at(2)
     process = pid_listening(old)
     with (
         river.streams_to(old, 8) as streams,
@@ -128,7 +128,7 @@ def test_a_worker_that_was_stopped_says_nothing_when_others_have_taken_over(rive
         try:
             served_until_now(river, prober)
             for stream in streams:
-                stream.ask("sums", keys, None, False, 30.0)  # it finds these when it wakes up
+                stream.ask(wanted)  # it finds these when it wakes up
         finally:
             os.kill(process, signal.SIGCONT)
         for stream in streams:
