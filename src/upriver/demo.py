@@ -26,6 +26,8 @@ BATCHES = 25
 """Micro-batches of flights."""
 EPOCHS = BATCHES + len(TABLE_KEYS) - 1
 """Each of the other tables is small enough for one epoch."""
+TRIGGER = {"processingTime": "1 second"}
+"""Of the micro-batches, if the machine can keep up: so the stream has not ended before the rescales."""
 RESCALE_AFTER = (8, 16)
 """Epochs after which there shall be two workers more, and then one less."""
 WAIT_S_MAX = 600.0
@@ -118,10 +120,10 @@ def _run(spark: SparkSession, directory: Path, workers: int, out: TextIO) -> dic
 
 
 def _declare(app: App, spark: SparkSession, flights: Path, tables: Mapping[str, DataFrame]) -> None:
-    """All tables, of which the flights are a stream, file by file; and all views."""
+    """All tables, of which the flights are a stream, a file each second; and all views."""
     schema = tables["flights"].schema
     stream = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(flights))
-    app.table("flights", stream, key=TABLE_KEYS["flights"], order_by="ts")
+    app.table("flights", stream, key=TABLE_KEYS["flights"], order_by="ts", trigger=TRIGGER)
     for name in sorted(TABLE_KEYS.keys() - {"flights"}):
         app.table(name, tables[name], key=TABLE_KEYS[name])
     for name, view in VIEWS.items():
