@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from failure_kit import FILES, KEYS, Feed
+from failure_kit import FILES, KEYS, LOOKUP_S_MAX, Feed
 
 from upriver.client import Client, connect
 from upriver.errors import WorkerLost
@@ -23,8 +23,6 @@ from upriver.vnodes import vnodes_of
 PROGRAM = Path(__file__).parent / "programs" / "failures.py"
 CLUSTER, ALONE = "local-cluster[2,2,1024]", "local[4]"
 KEY = pa.schema([("k", pa.int64())])
-WAIT_S_MAX = 30.0
-"""Seconds that a worker may take to answer."""
 
 
 class River:
@@ -70,7 +68,7 @@ class River:
         keys, owners = pa.array(range(KEYS), pa.int64()), np.array(self.ask("group")["owners"])
         mine = owners[vnodes_of(hash64([keys], KEYS), len(owners))] == worker
         batch = pa.RecordBatch.from_arrays([keys.filter(pa.array(mine))], schema=KEY)
-        return Wanted("sums", batch, hash64(batch.columns), at_least=None, together=False, timeout=WAIT_S_MAX)
+        return Wanted("sums", batch, hash64(batch.columns), at_least=None, together=False, timeout=LOOKUP_S_MAX)
 
     @contextmanager
     def streams_to(self, address: str, count: int) -> Iterator[list[LookupStream]]:

@@ -49,42 +49,39 @@ def hash64(columns: Sequence[pa.Array | pa.ChunkedArray], rows: int | None = Non
     row_count = len(columns[0]) if rows is None else rows
     hashes = np.full(row_count, HASH_SEED)
     for place, column in enumerate(columns):
+        mixer = _mixer_of(column.type, f"#{place}")
         if len(column) != row_count:
             raise KeyTypeError(f"column #{place} has {len(column)} values, not {row_count}")
-        mixer = _mixer(column.type)
-        if mixer is not None and row_count <= _BLOCK_ROWS and isinstance(column, pa.Array):
-            hashes = _mixed(mixer, hashes, column)
-        else:
-            check_hashable(column.type, f"#{place}")
-            _mix_column(hashes, column)
+        _mix_column(mixer, hashes, column)
     return hashes
 
 
 def check_hashable(type: pa.DataType, column_name: str) -> None:
     """Raise KeyTypeError, naming the column, its type and a way out, if values of ``type`` cannot be a key."""
+    _mixer_of(type, column_name)
+
+
+def _mixer_of(type: pa.DataType, column_name: str) -> _Mixer:
     decoded = _decoded_type(type)
-    if _mixer(decoded) is None:
+    mixer = _mixer(decoded)
+    if mixer is None:
         raise KeyTypeError(f"column {column_name} of type {type} cannot be part of a key: {_way_out(decoded)}")
+    return mixer
 
 
-def _mix_column(hashes: Hashes, column: pa.Array | pa.ChunkedArray) -> None:
+def _mix_column(mixer: _Mixer, hashes: Hashes, column: pa.Array | pa.ChunkedArray) -> None:
     """Replace each hash by the hash of the column's value seeded with it."""
-    mixer = _mixer(_decoded_type(column.type))
-    assert mixer is not None
     done = 0
     for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
         values = chunk.dictionary_decode() if pa.types.is_dictionary(chunk.type) else chunk
         for start in range(0, len(values), _BLOCK_ROWS):
             block = values.slice(start, _BLOCK_ROWS)
             seeds = hashes[done : done + len(block)]
-            seeds[:] = _mixed(mixer, seeds, block)
+            mixed = mixer(seeds, block)
+            if block.null_count:
+                mixed = np.where(_nulls_of(block), seeds, mixed)
+            seeds[:] = mixed
             done += len(block)
-
-
-def _mixed(mixer: "_Mixer", seeds: Hashes, block: pa.Array) -> Hashes:
-    """The hash of each value seeded with these; a null leaves the seed as it is."""
-    mixed = mixer(seeds, block)
-    return np.where(_nulls_of(block), seeds, mixed) if block.null_count else mixed
 
 
 def _nulls_of(block: pa.Array) -> npt.NDArray[np.bool_]:

@@ -23,6 +23,11 @@ def percentile(values: Sequence[float], percent: float) -> float:
     return sorted(values)[math.ceil(len(values) * percent / 100) - 1]
 
 
+def keys_per_s(keys: int, seconds: Sequence[float]) -> int:
+    """Of lookups of so many keys, by what each took."""
+    return round(keys * len(seconds) / sum(seconds))
+
+
 def milliseconds(seconds: Sequence[float]) -> dict[str, float | int]:
     """Latencies as the benchmarks report them: ``p50_ms``, ``p99_ms`` and how many ``epochs`` they come from."""
     return {

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from upriver.bench.figures import percentile
+from upriver.bench.figures import keys_per_s, percentile
 from upriver.client import Client, connect
 from upriver.errors import ProtocolError
 
@@ -51,7 +51,7 @@ def measure_lookups(client: Client, task: LookupTask) -> Mapping[str, Any]:
         "one_p99_us": round(percentile(one, 99) * 1e6),
         "hundred_p50_us": round(percentile(hundred, 50) * 1e6),
         "hundred_p99_us": round(percentile(hundred, 99) * 1e6),
-        "keys_per_s": round(bulk_keys * len(bulk) / sum(bulk)),
+        "keys_per_s": keys_per_s(bulk_keys, bulk),
         "keys_per_lookup": bulk_keys,
         "lookups": task.lookups,
         "without_spark": "pyspark" not in sys.modules,

@@ -7,7 +7,7 @@ each answer must be just that.
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from upriver.bench.figures import median
+from upriver.bench.figures import keys_per_s, median
 from upriver.bench.vote_figures import latencies
 from upriver.bench.vote_model import VIEW, KeyArray
 from upriver.bench.vote_prober import counted
@@ -106,12 +106,12 @@ class Asker:
         count = min(BATCH_KEYS, len(warm))
         seconds = self._batches_of(warm, count, self._task.batches)
         larger = {
-            keys: rate(keys, self._batches_of(warm, keys, larger_batches(self._task.batches)))
+            keys: keys_per_s(keys, self._batches_of(warm, keys, larger_batches(self._task.batches)))
             for keys in LARGER_KEYS
             if keys <= len(warm)
         }
         ms = [second * 1e3 for second in seconds]
-        return {"keys": count, "keys_per_s": rate(count, seconds), **latencies("batch", ms), "larger": larger}
+        return {"keys": count, "keys_per_s": keys_per_s(count, seconds), **latencies("batch", ms), "larger": larger}
 
     def _batches_of(self, warm: KeyArray, count: int, batches: int) -> list[float]:
         """Seconds that each lookup of so many of the warm keys took."""
@@ -143,11 +143,6 @@ class Asker:
 def larger_batches(batches: int) -> int:
     """How many larger ones there are."""
     return max(1, batches // LARGER_SHARE)
-
-
-def rate(count: int, seconds: Sequence[float]) -> int:
-    """Keys a second of lookups of so many keys, by what each took."""
-    return round(count * len(seconds) / sum(seconds))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from upriver.bench.vote_lookups import BATCH_KEYS, LARGER_KEYS, WARM_KEYS, WARM_UP, larger_batches, rate
+from upriver.bench.figures import keys_per_s
+from upriver.bench.vote_lookups import BATCH_KEYS, LARGER_KEYS, WARM_KEYS, WARM_UP, larger_batches
 from upriver.bench.vote_model import titles
 from upriver.errors import ClusterError
 
@@ -103,7 +104,7 @@ def _keys_per_s(client: Any, names: Sequence[str], values: Sequence[str], keys: 
         seconds.append(time.perf_counter() - began)
         if found != [values[place].encode() for place in places]:
             raise ClusterError("Redis gave other values than it was given")
-    return rate(keys, seconds[WARM_UP:])
+    return keys_per_s(keys, seconds[WARM_UP:])
 
 
 if __name__ == "__main__":

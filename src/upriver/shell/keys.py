@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from upriver.dataflow.batch import Hashes
 from upriver.errors import KeyTypeError
+from upriver.state.vectors import is_any_twice
 
 Keys: TypeAlias = Iterable[Any] | pa.Array | pa.ChunkedArray | pa.RecordBatch | pa.Table
 """Values for a key of one column; tuples, or dicts by column name, for any; or Arrow data. ``None`` is the null key."""
@@ -83,8 +84,7 @@ def key_columns(view: str, key_schema: pa.Schema, keys: Keys) -> pa.RecordBatch:
 
 def distinct_keys(keys: pa.RecordBatch, hash64: Hashes) -> tuple[pa.RecordBatch, Hashes]:
     """Each key once, with its hash, in the order of first appearance. hash64: one per row of ``keys``."""
-    in_order = np.sort(hash64)
-    if not (in_order[1:] == in_order[:-1]).any():
+    if not is_any_twice(hash64):
         return keys, hash64
     numbered = pa.Table.from_arrays(
         [*keys.columns, pa.array(range(len(keys)))], [str(n) for n in range(len(keys.columns))] + ["row"]
@@ -98,6 +98,8 @@ def distinct_keys(keys: pa.RecordBatch, hash64: Hashes) -> tuple[pa.RecordBatch,
 
 
 def _split(view: str, key_schema: pa.Schema, keys: Keys) -> Sequence[_Column]:
+    if isinstance(keys, np.ndarray) and keys.dtype != object and keys.ndim == 1:
+        keys = pa.array(keys)
     if isinstance(keys, pa.Array | pa.ChunkedArray):
         if len(key_schema) > 1:
             raise _not_the_key(view, key_schema, "one array")
@@ -108,8 +110,6 @@ def _split(view: str, key_schema: pa.Schema, keys: Keys) -> Sequence[_Column]:
         return [keys.column(name) for name in key_schema.names]
     if isinstance(keys, str | bytes | Mapping) or not isinstance(keys, Iterable):
         raise _not_the_key(view, key_schema, f"one {type(keys).__name__}, where a list of keys belongs")
-    if isinstance(keys, np.ndarray) and keys.dtype != object and keys.ndim == 1:
-        return _split(view, key_schema, pa.array(keys))
     return _split_values(view, key_schema, list(keys))
 
 

@@ -91,11 +91,10 @@ class Line:
         head_bytes, hashes_bytes, batch_bytes = _SIZES.unpack(self._take_whole(_SIZES.size))
         if head_bytes > HEAD_BYTES_MAX or hashes_bytes > HASHES_BYTES_MAX or batch_bytes > BATCH_BYTES_MAX:
             raise ProtocolError(f"a frame of {head_bytes:,}, {hashes_bytes:,} and {batch_bytes:,} bytes")
-        text, beside, body = self._parts(head_bytes, hashes_bytes, batch_bytes)
-        head = decode_json(text)
+        head, beside = decode_json(self._take_whole(head_bytes)), self._body(hashes_bytes)
         if not batch_bytes:
             return Frame(head, None, _NO_HASHES)
-        batch = self._batch(head, body)
+        batch = self._batch(head, self._body(batch_bytes))
         if hashes_bytes and hashes_bytes != batch.num_rows * _HASH.itemsize:
             raise ProtocolError(f"{hashes_bytes} bytes of hashes for {batch.num_rows} rows")
         return Frame(head, batch, np.frombuffer(beside, _HASH))
@@ -115,14 +114,6 @@ class Line:
             if len(self._held) < size:
                 raise _cut_short()
         return self._take(size)
-
-    def _parts(self, first: int, second: int, third: int) -> tuple[bytes, bytes | bytearray, bytes | bytearray]:
-        """Bytes of these sizes, one after the other. Nearly always they are all there already."""
-        until_third = first + second
-        if until_third + third > BUFFER_BYTES:
-            return self._take_whole(first), self._body(second), self._body(third)
-        whole = self._take_whole(until_third + third)
-        return whole[:first], whole[first:until_third], whole[until_third:]
 
     def _body(self, size: int) -> bytes | bytearray:
         """A large one is read to where it stays."""

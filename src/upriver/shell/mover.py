@@ -83,9 +83,9 @@ class Mover:
         """How long to rest after a step, in steps."""
         if time.perf_counter() >= self._busy_until:
             return REST_SHARE_IDLE
-        return (
-            REST_SHARE_MIN if self._hold_began is not None else self._rests.share
-        )  # keys on hold wait for the next one
+        if self._hold_began is not None:  # keys wait for the next step
+            return REST_SHARE_MIN
+        return self._rests.share
 
     def rest_s(self) -> float:
         """Seconds until the next step is due; 0 if it is."""

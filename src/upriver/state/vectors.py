@@ -162,6 +162,14 @@ class Tally:
         return woken, emptied
 
 
+def is_any_twice(numbers: npt.NDArray[np.integer[Any]]) -> bool:
+    """Whether a number is there more than once."""
+    if len(numbers) < 2:
+        return False
+    in_order = np.sort(numbers)
+    return bool((in_order[1:] == in_order[:-1]).any())
+
+
 def true_at(mask: npt.NDArray[Any]) -> Positions:
     """Where a mask is true, or a number is not zero; ascending. Numpy's ``flatnonzero`` is slow for few."""
     return mask.nonzero()[0]

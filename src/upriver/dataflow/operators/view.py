@@ -16,7 +16,7 @@ from upriver.dataflow.operators import turning
 from upriver.dataflow.operators.evaluator import Evaluator
 from upriver.dataflow.operators.project import Project
 from upriver.dataflow.plan import Projection
-from upriver.state.vectors import Hashes, Positions, Slots
+from upriver.state.vectors import Hashes, Positions, Slots, is_any_twice
 
 SCAN_ROWS = 65_536
 """Rows that a scan reads at a time."""
@@ -106,15 +106,9 @@ class View:
 
 def _of_each_key_once(positions: Positions, slots: Slots) -> Slots:
     """Of the rows found for keys at these positions, those of each key's first mention."""
-    if len(slots) < 2 or not _is_twice(slots):
+    if not is_any_twice(slots):
         return slots
     # A slot that one key names twice is of two equal rows; one that two keys name is of one key, asked twice.
     _, first, found = np.unique(slots, return_index=True, return_inverse=True)
     once: Slots = slots[positions == positions[first[found]]]
     return once
-
-
-def _is_twice(slots: Slots) -> bool:
-    """Whether a slot is named more than once."""
-    in_order = np.sort(slots)
-    return bool((in_order[1:] == in_order[:-1]).any())
