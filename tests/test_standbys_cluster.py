@@ -66,8 +66,9 @@ def others_take_over(river: River, victims: list[int], what: str) -> Iterator[No
         whole_s = time.monotonic() - began
     assert river.ask("group")["born"] == born, "all have begun anew"
     for victim in victims:
-        empty = [scene.version for scene in watcher.scenes if not scene.vnodes[victim]]
-        assert empty, watcher.scenes
+        maps = [(version, workers) for version, workers in river.ask("maps")["maps"] if version >= before.version]
+        empty = [version for version, workers in maps if victim not in workers]
+        assert empty, maps
         assert min(empty) > before.version
     assert all(sum(scene.vnodes.values()) == VNODES for scene in watcher.scenes)
     assert all(addresses(client)[victim] != before.addresses[victim] for victim in victims)

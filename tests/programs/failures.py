@@ -3,11 +3,13 @@
 usage: failures.py MASTER ROOT EVENTS [SETTINGS]. Follows the Parquet files in EVENTS. SETTINGS: of the app, as JSON.
 Prints one JSON object for each line that it reads: first, unasked, where it is reached; for ``check FILES``, when all
 of so many files are taken, how many keys the view has and how many rows of all views differ from Spark's own answers;
-for ``add VIEW``, when there is one more view; for ``group``, who keeps and who follows what, and Spark's task slots.
+for ``add VIEW``, when there is one more view; for ``group``, who keeps and who follows what, and Spark's task slots;
+for ``maps``, all maps that there were so far.
 """
 
 import json
 import sys
+import threading
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -22,6 +24,8 @@ SUMS = "SELECT k, count(*) AS n, sum(v) AS total FROM events GROUP BY k"
 SIZES = "SELECT n, count(*) AS keys FROM (SELECT k, count(*) AS n FROM events GROUP BY k) AS counts GROUP BY n"
 VIEWS = {"sums": (SUMS, "k"), "sizes": (SIZES, "n")}
 WAIT_S = 120.0
+LOOK_S = 0.001
+"""Seconds between two looks at the map."""
 
 
 def main(master: str, root: str, events: str, settings: str = "{}") -> None:
@@ -32,6 +36,7 @@ def main(master: str, root: str, events: str, settings: str = "{}") -> None:
     views = ["sums"]
     add(app, "sums")
     app.start()
+    maps = Maps(app)
     say({"address": app.address, "token": app.token})
     for line in sys.stdin:
         match line.split():
@@ -43,6 +48,8 @@ def main(master: str, root: str, events: str, settings: str = "{}") -> None:
                 say({"views": views})
             case ["group"]:
                 say({**group(app), "slots": free_slots(spark)})
+            case ["maps"]:
+                say({"maps": maps.seen})
             case _:
                 break
     app.stop()
@@ -69,6 +76,24 @@ def group(app: App) -> dict[str, Any]:
     lines = list(machine.leader._feeds._lines.values())
     feeds = [(int(line.owner), int(line.follower), sorted(map(int, line.vnodes))) for line in lines]
     return {"owners": list(map(int, machine.vnode_map.owners)), "feeds": feeds, "born": machine.cluster.born}
+
+
+class Maps:
+    """Notes all maps, as ``status`` has them. Who asks over the network may come too late for one that was there for
+    some milliseconds."""
+
+    def __init__(self, app: App) -> None:
+        self._river: Any = app._river
+        self.seen: list[tuple[int, list[int]]] = []
+        """Of each, in order, its version and who has any vnode by it."""
+        threading.Thread(target=self._look, name="maps", daemon=True).start()
+
+    def _look(self) -> None:
+        never = threading.Event()
+        while not never.wait(LOOK_S):
+            newest = self._river._running._machine.vnode_map
+            if not self.seen or newest.version != self.seen[-1][0]:
+                self.seen.append((int(newest.version), list(map(int, newest.workers))))
 
 
 def say(what: dict[str, Any]) -> None:
