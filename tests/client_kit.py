@@ -27,6 +27,10 @@ EPOCH = 5
 Row = tuple[Any, ...]
 
 
+def rows_of(table: pa.Table) -> list[Row]:
+    return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
+
+
 @dataclass(frozen=True)
 class View:
     """A view's whole contents."""
@@ -93,7 +97,7 @@ class Worker:
         columns = list(zip(*rows, strict=True)) or [()] * len(known.route.schema)
         arrays = [pa.array(values, column.type) for values, column in zip(columns, known.route.schema, strict=True)]
         rows = pa.RecordBatch.from_arrays(arrays, schema=known.route.schema)
-        return Answered(rows, Epoch(self.epoch), self.cluster.vnode_map.version, foreign)
+        return Answered(rows, Epoch(self.epoch), self.cluster.vnode_map.version, foreign, missed=False)
 
 
 class Cluster:

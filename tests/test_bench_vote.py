@@ -210,7 +210,7 @@ def alone(partial: bool) -> dict[str, Any]:
         "hit_p50_ms": 1.0,
         "miss_p50_ms": 4.0 if partial else None,
         "fills": {"keys": 1000, "keys_per_s": 200_000},
-        "batches": {"keys": 100, "keys_per_s": 90_000, "larger": {"1000": 600_000}},
+        "batches": {"keys": 100, "keys_per_s": 90_000, "larger": {"1000": 600_000}, "threads": {"8": 300_000}},
         "grown": {"known_share": 0.99},
         "first_fill_mb": 7.5,
         "answers_checked": 5,
@@ -233,8 +233,9 @@ def reported(redis: int | None, wrong: int = 0) -> dict[str, Any]:
     why = "there is no server" if redis is None else None
     new_view = {"rows": 1000, "total_ms": 50.0, "answer_is_right": True}
     larger = {} if redis is None else {"1000": 300_000, "10000": 400_000}
+    threads = {} if redis is None else {"8": 200_000}
     beside = {
-        "redis": {"keys_per_s": redis, "larger": larger, "parser": "Python", "skipped": why},
+        "redis": {"keys_per_s": redis, "larger": larger, "threads": threads, "parser": "Python", "skipped": why},
         "new_view": new_view,
     }
     return report(options_of(options("--distributions", "zipf")), ways, beside)
@@ -249,9 +250,11 @@ def test_the_report_names_what_both_ways_are_compared_by() -> None:
     assert (found["partial"]["budget_mb"], found["partial"]["state_share"]) == (8, 0.04)
     assert found["ratio_to_redis"] == 0.9
     assert found["larger_ratios_to_redis"] == {"1000": 2.0}
+    assert found["threads_ratios_to_redis"] == {"8": 1.5}
     assert found["accounting"]["partial"] == {"known_share": 0.99, "first_fill_mb": 7.5}
     assert "Redis (Python): 100,000" in render_vote(found)
     assert "Of 1,000: 600,000 keys/s; Redis: 300,000." in render_vote(found)
+    assert "On 8 threads: 300,000 keys/s; Redis: 200,000." in render_vote(found)
     assert "40 answers, all right" in render_vote(found)
     json.dumps(found)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from client_kit import EPOCH, PLANES, ROUTES, SECONDS_MAX, TOKEN, VNODES, Cluster, Row, View, Worker
+from client_kit import EPOCH, PLANES, ROUTES, SECONDS_MAX, TOKEN, VNODES, Cluster, Row, View, Worker, rows_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -53,10 +53,6 @@ def shared() -> Iterator[Client]:
     with running.connect() as connected:
         yield connected
     running.stop()
-
-
-def rows_of(table: pa.Table) -> list[Row]:
-    return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
 
 
 # What a lookup gives
@@ -115,17 +111,6 @@ def test_a_view_s_key_is_told(shared: Client) -> None:
     assert shared.key_schema("routes") == pa.schema([("origin", pa.string()), ("dest", pa.int32())])
     with pytest.raises(UnknownView, match="there are: planes, routes"):
         shared.key_schema("plains")
-
-
-def test_many_threads_may_look_up_at_once(shared: Client) -> None:
-    def look_up(thread: int) -> None:
-        for number in range(thread, 100, 8):
-            assert rows_of(shared.lookup("planes", [f"N{number}", "N0"])) == list(
-                dict.fromkeys([(f"N{number}", number), ("N0", 0)])
-            )
-
-    with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(look_up, range(8))) == [None] * 8
 
 
 # What a lookup refuses

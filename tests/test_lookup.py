@@ -49,10 +49,10 @@ class Worker:
         if "bad" in keys.column(0).to_pylist():
             raise RowError("division by zero")
         if view == "bare":
-            return Answered(keys, 0, VERSION, False)
+            return Answered(keys, 0, VERSION, False, False)
         epochs = pa.array([at_least] * keys.num_rows, pa.int64())
         rows = pa.RecordBatch.from_arrays([keys.column(0), epochs], schema=ROWS)
-        return Answered(rows, at_least or 0, VERSION, True)
+        return Answered(rows, at_least or 0, VERSION, True, True)
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ def test_views_of_different_schemas_take_turns_on_one_stream(server: Server, str
     for _ in range(2):
         assert ask(stream, "a") == ["a"]
         stream.ask(wanted("bare", keys("b")))
-        assert stream.answer() == Answered(keys("b"), 0, VERSION, False)
+        assert stream.answer() == Answered(keys("b"), 0, VERSION, False, False)
     numbers = pa.RecordBatch.from_arrays([pa.array([3])], names=["k"])  # the view has another key now
     stream.ask(wanted("bare", numbers))
     assert stream.answer().rows == numbers
@@ -332,8 +332,8 @@ def test_a_question_without_keys_is_refused_and_the_line_goes_on(server: Server)
     answer = line.receive()
     assert answer is not None
     beside, rows, _ = answer
-    told = {name: beside[name] for name in ("view", "epoch", "map_version", "relayed")}
-    assert told == {"view": "planes", "epoch": 7, "map_version": VERSION, "relayed": True}
+    told = {name: beside[name] for name in ("view", "epoch", "map_version", "relayed", "missed")}
+    assert told == {"view": "planes", "epoch": 7, "map_version": VERSION, "relayed": True, "missed": True}
     assert rows == pa.RecordBatch.from_arrays([pa.array(["a"]), pa.array([7])], schema=ROWS)
     line.close()
 

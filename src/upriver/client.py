@@ -15,10 +15,11 @@ import pyarrow as pa
 from upriver.errors import ClusterError, KeyTypeError, UnknownView, UpriverError
 from upriver.hashing import hash64
 from upriver.rescale import Rescale, rescale_fields
-from upriver.shell.asking import Found, KeySet, Lookup, ask_owners, in_key_order
+from upriver.shell.asking import Found, KeySet, Lookup, ask_owners
 from upriver.shell.keys import Keys, key_columns
 from upriver.shell.lookup_streams import LookupStreams
 from upriver.shell.remote import Connection, Remote
+from upriver.shell.rounds import Rounds
 from upriver.shell.routing import Routing, ViewRoute
 from upriver.shell.watch import Watch
 
@@ -58,6 +59,7 @@ class Client:
         self._coordinator = Connection(remote)
         self._streams = LookupStreams(remote)
         self._watch = Watch()
+        self._rounds = Rounds(self._look_up)
         self._timeout = timeout
         self._routing: Routing | None = None
         self._refreshed_at = -math.inf
@@ -88,19 +90,18 @@ class Client:
         again = list(keys) if isinstance(keys, Iterator) else keys
         while True:
             route, columns = self._columns(view, again)
-            asked = KeySet.of(columns)
-            lookup = Lookup(view, route, at_least, len(asked.hash64) > 1, timeout, give_up_at)
+            lookup = Lookup(view, route, at_least, columns.num_rows > 1, timeout, give_up_at)
             with suppress(_DeclaredAnew):
-                return self._look_up(lookup, asked)
+                return self._rounds.look_up(lookup, columns)
 
-    def _look_up(self, lookup: Lookup, asked: KeySet) -> tuple[pa.Table, int]:
+    def _look_up(self, lookup: Lookup, asked: KeySet) -> list[Found]:
         found = self._ask(lookup, asked)
         while lookup.together and len(epochs := {part.epoch for part in found}) > 1:
             newest = max(epochs)
             behind = KeySet.concat([part.keys for part in found if part.epoch < newest])
             again = self._ask(replace(lookup, at_least=newest), behind)
             found = [*(part for part in found if part.epoch == newest), *again]
-        return in_key_order(found, lookup.route.schema), min((part.epoch for part in found), default=0)
+        return found
 
     def status(self) -> dict[str, Any]:
         """Epoch, workers, map version, and per view its rows, keys and bytes, as a plain dict."""

@@ -107,6 +107,18 @@ def test_rows_of_a_missing_key_are_dropped_and_take_nothing() -> None:
     assert workers.answers[workers.look_up(0, ALSO_HERE)] == ({ALSO_HERE: [1, 2, 3, 4, 5]}, 5)
 
 
+def test_who_asks_is_told_whether_keys_were_missed() -> None:
+    workers = Workers()
+    workers.epoch(HERE, ALSO_HERE)
+    missed = workers.look_up(0, HERE)
+    also_missed = workers.look_up(0, HERE, ALSO_HERE)
+    workers.answer(0)
+    workers.answer(0)
+    found = workers.look_up(0, HERE, ALSO_HERE)
+    assert workers.answers[found] == ({HERE: [1], ALSO_HERE: [1]}, 1)
+    assert workers.missed == {missed, also_missed}
+
+
 def test_p1_switched_off_takes_a_key_of_a_few_rows_for_whole() -> None:
     workers = Workers(rules=without(p1_missing_is_not_empty=False))
     workers.epoch(HERE)

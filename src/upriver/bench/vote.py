@@ -267,14 +267,15 @@ def report(options: VoteOptions, ways: Sequence[Measured], beside: Figures) -> F
         "fills": partial_alone["fills"],
         "batches": {"full": full_alone["batches"], "partial": batches, "redis": redis},
         "ratio_to_redis": round(batches["keys_per_s"] / redis["keys_per_s"], 2) if redis["keys_per_s"] else None,
-        "larger_ratios_to_redis": {
-            keys: round(batches["larger"][keys] / of_redis, 2)
-            for keys, of_redis in redis["larger"].items()
-            if keys in batches["larger"]
-        },
+        "larger_ratios_to_redis": _ratios(batches["larger"], redis["larger"]),
+        "threads_ratios_to_redis": _ratios(batches["threads"], redis["threads"]),
         "new_view": beside["new_view"],
         "runs": runs,
     }
+
+
+def _ratios(ours: Figures, of_redis: Figures) -> dict[str, float]:
+    return {case: round(ours[case] / rate, 2) for case, rate in of_redis.items() if case in ours}
 
 
 def _idle(alone: Figures) -> Figures:

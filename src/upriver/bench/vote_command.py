@@ -98,19 +98,17 @@ def render_vote(measured: Mapping[str, Any]) -> str:
     ]
     rows = [[_name(run), *(_shown(run[name]) for name in names)] for run in measured["runs"]]
     fills, batches, new = measured["fills"], measured["batches"], measured["new_view"]
-    redis = batches["redis"]["skipped"] or f"Redis ({batches['redis']['parser']}): {batches['redis']['keys_per_s']:,}"
-    of_redis = {keys: f"Redis: {rate:,}" for keys, rate in batches["redis"]["larger"].items()}
+    ours, theirs = batches["partial"], batches["redis"]
+    redis = theirs["skipped"] or f"Redis ({theirs['parser']}): {theirs['keys_per_s']:,}"
     lines = [
         "",
         render_rows(["", *names], rows, [False, *(True for _ in names)]),
         "",
         f"Idle: a miss takes {measured['partial']['miss_p50_ms']} ms, a hit {measured['partial']['hit_p50_ms']} ms.",
         f"{fills['keys']:,} cold keys in one lookup: {fills['keys_per_s']:,} keys/s.",
-        f"Lookups of {batches['partial']['keys']} warm keys: {batches['partial']['keys_per_s']:,} keys/s; {redis}.",
-        *(
-            f"Of {int(keys):,}: {ours:,} keys/s; {of_redis.get(keys, redis)}."
-            for keys, ours in batches["partial"]["larger"].items()
-        ),
+        f"Lookups of {ours['keys']} warm keys: {ours['keys_per_s']:,} keys/s; {redis}.",
+        *(_beside(f"Of {int(n):,}", rate, theirs["larger"].get(n)) for n, rate in ours["larger"].items()),
+        *(_beside(f"On {n} threads", rate, theirs["threads"].get(n)) for n, rate in ours["threads"].items()),
     ]
     if new is not None:
         lines.append(f"A view added beside {new['rows']:,} rows: first answer after {new['total_ms']:,} ms.")
@@ -127,3 +125,7 @@ def _name(run: Mapping[str, Any]) -> str:
 
 def _shown(figure: float | None) -> str:
     return "" if figure is None else f"{figure:,}"
+
+
+def _beside(case: str, ours: int, of_redis: int | None) -> str:
+    return f"{case}: {ours:,} keys/s" + ("." if of_redis is None else f"; Redis: {of_redis:,}.")

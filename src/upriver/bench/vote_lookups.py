@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from upriver.bench.figures import keys_per_s, median
+from upriver.bench.many_threads import ask_on_threads
 from upriver.bench.vote_figures import latencies
 from upriver.bench.vote_model import VIEW, KeyArray
 from upriver.bench.vote_prober import counted
@@ -30,6 +31,10 @@ LARGER_KEYS = (1_000, 10_000)
 """Keys of larger ones."""
 LARGER_SHARE = 5
 """Of these there are a so much smaller number."""
+THREADS = (8, 32)
+"""Threads that ask for warm keys at once, in lookups of ``BATCH_KEYS``."""
+THREADS_ROUNDS = 3
+"""Times that they do; the median counts."""
 WARM_KEYS = 10_000
 """Different keys that these are of."""
 FILLS = 3
@@ -100,7 +105,8 @@ class Asker:
         return {"keys": keys, "ms": round(median(seconds) * 1e3, 1), "keys_per_s": round(keys / median(seconds))}
 
     def _batches(self) -> dict[str, Any]:
-        """Of keys that were just read. larger: keys a second by the number of keys in a lookup."""
+        """Of keys that were just read. larger: keys a second by the number of keys in a lookup; threads: by the number
+        of threads."""
         warm = self._lots.choice(len(self._counts), min(WARM_KEYS, len(self._counts)), replace=False)
         self._asked(np.sort(warm))
         count = min(BATCH_KEYS, len(warm))
@@ -111,12 +117,29 @@ class Asker:
             if keys <= len(warm)
         }
         ms = [second * 1e3 for second in seconds]
-        return {"keys": count, "keys_per_s": keys_per_s(count, seconds), **latencies("batch", ms), "larger": larger}
+        threads = {threads: self._on_threads(threads, warm, count) for threads in THREADS}
+        rates = {"keys_per_s": keys_per_s(count, seconds), "larger": larger, "threads": threads}
+        return {"keys": count, **rates, **latencies("batch", ms)}
 
     def _batches_of(self, warm: KeyArray, count: int, batches: int) -> list[float]:
         """Seconds that each lookup of so many of the warm keys took."""
         asked = [np.sort(self._lots.choice(warm, count, replace=False)) for _ in range(WARM_UP + batches)]
         return [self._asked(keys) for keys in asked][WARM_UP:]
+
+    def _on_threads(self, threads: int, warm: KeyArray, count: int) -> int:
+        """Keys a second that so many threads are given together."""
+        rates = []
+        for _ in range(THREADS_ROUNDS):
+            questions = [
+                pa.array(np.sort(self._lots.choice(warm, count, replace=False))) for _ in range(self._task.batches)
+            ]
+            seconds, answers = ask_on_threads(
+                threads, lambda keys: self._client.lookup(VIEW, keys, timeout=LOOKUP_S_MAX), questions
+            )
+            rates.append(keys_per_s(count * len(questions), [seconds]))
+            for keys, rows in answers:
+                self._check(rows, keys.to_numpy())
+        return round(median(rates))
 
     def _evict(self) -> None:
         """All keys, and wait until that is done."""
@@ -135,9 +158,12 @@ class Asker:
         began = time.perf_counter()
         rows = self._client.lookup(VIEW, asked, timeout=LOOKUP_S_MAX)
         seconds = time.perf_counter() - began
+        self._check(rows, keys)
+        return seconds
+
+    def _check(self, rows: pa.Table, keys: KeyArray) -> None:
         self._checked += len(keys)
         self._wrong += int(np.count_nonzero(counted(rows, keys) != self._counts[keys]))
-        return seconds
 
 
 def larger_batches(batches: int) -> int:

@@ -19,8 +19,17 @@ from typing import Any
 
 import numpy as np
 
-from upriver.bench.figures import keys_per_s
-from upriver.bench.vote_lookups import BATCH_KEYS, LARGER_KEYS, WARM_KEYS, WARM_UP, larger_batches
+from upriver.bench.figures import keys_per_s, median
+from upriver.bench.many_threads import ask_on_threads
+from upriver.bench.vote_lookups import (
+    BATCH_KEYS,
+    LARGER_KEYS,
+    THREADS,
+    THREADS_ROUNDS,
+    WARM_KEYS,
+    WARM_UP,
+    larger_batches,
+)
 from upriver.bench.vote_model import titles
 from upriver.errors import ClusterError
 
@@ -43,10 +52,10 @@ def why_no_redis() -> str | None:
 
 def measure_redis(batches: int) -> dict[str, Any]:
     """As ``--json`` prints it: keys a second by MGET, from a process of its own, or why it was left out. larger: by
-    the number of keys. parser: what parses the answers."""
+    the number of keys; threads: by the number of threads, which share a client. parser: what parses the answers."""
     why = why_no_redis()
     if why is not None:
-        return {"keys_per_s": None, "larger": {}, "parser": None, "skipped": why}
+        return {"keys_per_s": None, "larger": {}, "threads": {}, "parser": None, "skipped": why}
     command = [sys.executable, "-m", "upriver.bench.vote_redis", str(batches)]
     asked = subprocess.run(command, capture_output=True, text=True, timeout=REDIS_S_MAX)
     if asked.returncode != 0:
@@ -88,6 +97,7 @@ def _measured(client: Any, batches: int) -> dict[str, Any]:
     return {
         "keys_per_s": _keys_per_s(client, names, values, BATCH_KEYS, batches),
         "larger": {keys: _keys_per_s(client, names, values, keys, larger_batches(batches)) for keys in LARGER_KEYS},
+        "threads": {threads: _on_threads(client, names, values, threads, batches) for threads in THREADS},
         "parser": "C" if find_spec("hiredis") else "Python",
     }
 
@@ -105,6 +115,21 @@ def _keys_per_s(client: Any, names: Sequence[str], values: Sequence[str], keys: 
         if found != [values[place].encode() for place in places]:
             raise ClusterError("Redis gave other values than it was given")
     return keys_per_s(keys, seconds[WARM_UP:])
+
+
+def _on_threads(client: Any, names: Sequence[str], values: Sequence[str], threads: int, batches: int) -> int:
+    """Keys a second that so many threads are given together, by MGETs of ``BATCH_KEYS``."""
+    lots = np.random.default_rng(threads)
+    rates = []
+    for _ in range(THREADS_ROUNDS):
+        places = [lots.choice(WARM_KEYS, BATCH_KEYS, replace=False).tolist() for _ in range(batches)]
+        questions = [[names[place] for place in of_one] for of_one in places]
+        seconds, answers = ask_on_threads(threads, client.mget, questions)
+        rates.append(keys_per_s(BATCH_KEYS * batches, [seconds]))
+        value_of = dict(zip(names, values, strict=True))
+        if any(found != [value_of[name].encode() for name in asked] for asked, found in answers):
+            raise ClusterError("Redis gave other values than it was given")
+    return round(median(rates))
 
 
 if __name__ == "__main__":

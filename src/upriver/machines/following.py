@@ -53,7 +53,8 @@ class Reading:
 @dataclass(slots=True)
 class Asked:
     """A lookup that this worker was asked for. left: keys without an answer. together: all parts must be as of one
-    epoch. epoch: the least of the parts'. relayed: whether a peer had some of the keys."""
+    epoch. epoch: the least of the parts'. relayed: whether a peer had some of the keys. missed: whether some of
+    those here were not present."""
 
     view: str
     left: int
@@ -61,6 +62,7 @@ class Asked:
     together: bool
     epoch: Epoch | None = None
     relayed: bool = False
+    missed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,9 @@ def answered_at_once(phase: Following, event: LookupAsked) -> Answer | None:
         rows = share.region.lookup(event.hash64, event.keys)
     except UpriverError:
         return None  # it is refused on its way
-    return Answer(ticket=event.ticket, rows=rows, epoch=phase.reflected, version=share.version, relayed=False)
+    return Answer(
+        ticket=event.ticket, rows=rows, epoch=phase.reflected, version=share.version, relayed=False, missed=False
+    )
 
 
 def _all_stay(phase: Following, share: Share, hash64: Hashes) -> bool:
@@ -107,6 +109,8 @@ def _is_missed(phase: Following, view: str, question: Question) -> bool:
     partial = phase.shares[view].partial
     if partial is None or not partial.lacks(question.hash64):
         return False
+    if question.asker == phase.me and question.ticket in phase.asked:
+        phase.asked[question.ticket].missed = True
     partial.want(question.hash64)
     begin_upquery(phase, view)
     return True
@@ -231,9 +235,8 @@ def answered(phase: Following, answer: QuestionAnswered) -> None:
     del phase.asked[answer.ticket]
     rows = asked.parts[0] if len(asked.parts) == 1 else pa.concat_batches(asked.parts)
     version = phase.shares[asked.view].version
-    phase.actions.append(
-        Answer(ticket=answer.ticket, rows=rows, epoch=asked.epoch, version=version, relayed=asked.relayed)
-    )
+    how = {"relayed": asked.relayed, "missed": asked.missed}
+    phase.actions.append(Answer(ticket=answer.ticket, rows=rows, epoch=asked.epoch, version=version, **how))
 
 
 def answered_by_peer(phase: Following, answer: QuestionAnswered) -> None:

@@ -300,7 +300,7 @@ class Answer:
     """The rows asked for, as of ``epoch`` at least; if they were to be together, as of its very end.
 
     version: of the map by which their keys are kept. relayed: whether some of them are kept by a peer, which is worth
-    asking at once.
+    asking at once. missed: whether the lookup had to wait for some that were not present here.
     """
 
     ticket: int
@@ -308,6 +308,7 @@ class Answer:
     epoch: Epoch
     version: MapVersion
     relayed: bool
+    missed: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 import threading
 
 from upriver.errors import UpriverError
+from upriver.machines.worker_events import Answer
 from upriver.shell.lookup import Answered
 
 
@@ -25,3 +26,8 @@ class Asker:
         """The outcome; ``None`` if there was none in so many seconds."""
         seconds = min(max(0.0, seconds), threading.TIMEOUT_MAX)
         return self._outcome if self._is_settled.acquire(timeout=seconds) else None
+
+
+def answered(answer: Answer) -> Answered:
+    """What the machine has answered, as it goes to whoever asked."""
+    return Answered(answer.rows, answer.epoch, answer.version, answer.relayed, answer.missed)

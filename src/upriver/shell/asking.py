@@ -97,7 +97,8 @@ class Found:
     """Rows of some keys, and the place of each row's key among all keys of the lookup.
 
     epoch: that they reflect at least; if they were to be together, at whose end they are. version: of the map that the
-    worker goes by. relayed: whether another worker keeps some of them.
+    worker goes by. relayed: whether another worker keeps some of them. missed: whether some were not present there,
+    and had to be waited for.
     """
 
     keys: KeySet
@@ -106,6 +107,7 @@ class Found:
     epoch: int
     version: int
     relayed: bool
+    missed: bool
 
 
 def in_key_order(found: Sequence[Found], schema: pa.Schema) -> pa.Table:
@@ -179,7 +181,8 @@ def _found(lookup: Lookup, keys: KeySet, answered: Answered) -> Found:
     if not answered.rows.schema.equals(lookup.route.schema):
         raise UnknownView(f"no view {lookup.view!r} with the columns {', '.join(lookup.route.schema.names)}")
     places = keys.places_of(answered.rows.select(lookup.route.key))
-    return Found(keys, answered.rows, places, answered.epoch, answered.version, answered.relayed)
+    how = answered.relayed, answered.missed
+    return Found(keys, answered.rows, places, answered.epoch, answered.version, *how)
 
 
 def _by_owner(asked: KeySet, routing: Routing) -> Iterator[Question]:

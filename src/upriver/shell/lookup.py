@@ -4,8 +4,8 @@ A client asks the worker's Flight server, with the app's token, to be let in: ``
 connects to that port, says the ticket, and has a :class:`upriver.shell.line.Line`. A question is a batch of keys under
 ``{"view": name, "at_least": epoch or null, "together": bool, "timeout": seconds}``, best with the hash64 of each, which
 whoever asks has for finding the keys' owner; its answer a batch of rows under
-``{"view": name, "epoch": epoch, "map_version": version, "relayed": bool}``, or an error in JSON and no rows. The line
-goes on, either way.
+``{"view": name, "epoch": epoch, "map_version": version, "relayed": bool, "missed": bool}``, or an error in JSON and no
+rows. The line goes on, either way.
 
 Why not a Flight stream: see docs/design/lookups.md.
 """
@@ -61,12 +61,13 @@ class Wanted:
 @dataclass(frozen=True, slots=True)
 class Answered:
     """The rows of some keys, as of ``epoch`` at least. version: of the map by which the keys are kept. relayed: whether
-    another worker keeps some of them."""
+    another worker keeps some of them. missed: whether some were not present, and had to be waited for."""
 
     rows: pa.RecordBatch
     epoch: int
     version: int
     relayed: bool
+    missed: bool
 
 
 class Lookup(Protocol):
@@ -203,8 +204,12 @@ class LookupServer:
             except Exception as error:
                 line.send(error_to_json(error))
                 continue
-            beside = {"epoch": answered.epoch, "map_version": answered.version, "relayed": answered.relayed}
-            line.send({"view": question.head["view"], **beside}, answered.rows)
+            line.send(_beside(question.head["view"], answered), answered.rows)
+
+
+def _beside(view: str, answered: Answered) -> dict[str, Any]:
+    how = {"relayed": answered.relayed, "missed": answered.missed}
+    return {"view": view, "epoch": answered.epoch, "map_version": answered.version, **how}
 
 
 def _wanted(question: Frame) -> Wanted:

@@ -63,7 +63,7 @@ from upriver.machines.worker_events import (
     WorkerEvent,
     WriteState,
 )
-from upriver.shell.asker import Asker
+from upriver.shell.asker import Asker, answered
 from upriver.shell.checkpoint_writer import CheckpointWriter
 from upriver.shell.chores import Chores
 from upriver.shell.held_snapshots import HeldSnapshots
@@ -357,7 +357,7 @@ class WorkerLoop:
                 self._mover.begin(meet.keys_max)
                 self._meet(meet)
             case Answer():
-                self._settle(action.ticket, Answered(action.rows, action.epoch, action.version, action.relayed))
+                self._settle(action.ticket, answered(action))
             case Refuse():
                 self._settle(action.ticket, action.error)
             case HoldSnapshot():

@@ -1,0 +1,211 @@
+"""Lookups of many threads of one client, asked as one.
+
+A client's workers have no use for each of a hundred small lookups by itself, and neither has the client: a round trip,
+and a call of a worker, cost about the same for one lookup and for twenty. So where more than a few are under way, those
+that come wait for the round under way to end, and are the next round: one of their threads asks for all. The more
+threads there are, the larger the rounds; who is alone waits for nobody. (Databases commit transactions in this way.)
+"""
+
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from upriver.shell.asking import Found, KeySet, Lookup, in_key_order
+from upriver.shell.joint import Joint
+from upriver.shell.routing import ViewRoute
+
+FREE_LOOKUPS_MAX = 4
+"""Lookups under way at once that do not wait for a round."""
+WAIT_S_MAX = 0.01
+"""Seconds that a lookup waits for the round under way; after that it leads one itself."""
+ROUND_LOOKUPS_MAX = 64
+"""Lookups of a round."""
+LOOKUP_KEYS_MAX = 1_000
+"""Keys of a lookup that waits for a round; larger ones gain nothing by it."""
+APART_S = 1.0
+"""Seconds after a miss in which no lookup of the view waits for a round: it would wait for what others miss."""
+
+Answer = tuple[pa.Table, int]
+"""The rows of a lookup, and the epoch as of whose end they are; 0 for no keys."""
+
+
+class _Kind(NamedTuple):
+    """What the lookups of one round have in common."""
+
+    view: str
+    route: ViewRoute
+    together: bool
+
+
+class _Turn:
+    """A lookup in a round, or waiting for one. Its thread is told once: that it has its answer, that it leads a round
+    (``leads``), or, with neither, that it is to ask by itself."""
+
+    __slots__ = ("_is_told", "answer", "keys", "kind", "leads", "lookup")
+
+    def __init__(self, lookup: Lookup, keys: pa.RecordBatch) -> None:
+        self.lookup = lookup
+        self.keys = keys
+        self.kind = _Kind(lookup.view, lookup.route, lookup.together)
+        self.answer: Answer | None = None
+        self.leads: list[_Turn] | None = None
+        """The round's, itself first."""
+        self._is_told = threading.Lock()
+        self._is_told.acquire()
+
+    def tell(self) -> None:
+        self._is_told.release()
+
+    def is_told(self, seconds: float = -1) -> bool:
+        """Wait until it is; whether it was in so many seconds."""
+        return self._is_told.acquire(timeout=seconds)
+
+
+class Rounds:
+    """A client's. Usable by many threads.
+
+    ask: finds the rows of keys, for one lookup or for several as one. Blocks. wait_s_max, clock: seconds.
+    """
+
+    def __init__(
+        self,
+        ask: Callable[[Lookup, KeySet], list[Found]],
+        *,
+        wait_s_max: float = WAIT_S_MAX,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._ask = ask
+        self._wait_s_max = wait_s_max
+        self._clock = clock
+        self._lock = threading.Lock()
+        """Guards all that follows."""
+        self._lookups = 0
+        """Under way, of whatever sort."""
+        self._rounds = 0
+        """Under way. While there is none, nobody waits for one."""
+        self._waiting: dict[_Kind, list[_Turn]] = {}
+        """In the order in which they came."""
+        self._apart_until: dict[str, float] = {}
+        """By view, monotonic."""
+
+    def look_up(self, lookup: Lookup, keys: pa.RecordBatch) -> Answer:
+        """The rows of the keys, in the order in which the keys are first given, each key once.
+
+        Raises what ``ask`` raises for this lookup by itself, whatever becomes of a round that it was in.
+        """
+        with self._lock:
+            self._lookups += 1
+            is_free = self._lookups <= FREE_LOOKUPS_MAX or not self._may_wait(lookup, keys)
+            turn = None if is_free else self._queued(lookup, keys)
+        try:
+            answer = None if turn is None else self._with_others(turn)
+            return answer or self._by_itself(lookup, keys)
+        finally:
+            with self._lock:
+                self._lookups -= 1
+
+    def _may_wait(self, lookup: Lookup, keys: pa.RecordBatch) -> bool:
+        if lookup.at_least is not None or not 0 < keys.num_rows <= LOOKUP_KEYS_MAX:
+            return False
+        return self._apart_until.get(lookup.view, -math.inf) < self._clock()
+
+    def _by_itself(self, lookup: Lookup, keys: pa.RecordBatch) -> Answer:
+        asked = KeySet.of(keys)
+        if lookup.together and len(asked.hash64) < 2:
+            lookup = replace(lookup, together=False)
+        found = self._found(lookup, asked)
+        return in_key_order(found, lookup.route.schema), _epoch_of(found)
+
+    def _found(self, lookup: Lookup, asked: KeySet) -> list[Found]:
+        found = self._ask(lookup, asked)
+        if any(part.missed for part in found):
+            with self._lock:
+                self._apart_until[lookup.view] = self._clock() + APART_S
+        return found
+
+    # Rounds
+
+    def _queued(self, lookup: Lookup, keys: pa.RecordBatch) -> _Turn:
+        """A lookup that waits now, or leads a round if none is under way. With the lock held."""
+        turn = _Turn(lookup, keys)
+        self._waiting.setdefault(turn.kind, []).append(turn)
+        if not self._rounds:
+            self._begin(turn)
+        return turn
+
+    def _begin(self, leader: _Turn) -> None:
+        """Begin a round of those that wait, as far as there is room, and of the leader, which is one of them. With the
+        lock held."""
+        others = [turn for turn in self._waiting.pop(leader.kind) if turn is not leader]
+        leader.leads = [leader, *others[: ROUND_LOOKUPS_MAX - 1]]
+        if len(others) >= ROUND_LOOKUPS_MAX:
+            self._waiting[leader.kind] = others[ROUND_LOOKUPS_MAX - 1 :]
+        self._rounds += 1
+
+    def _with_others(self, turn: _Turn) -> Answer | None:
+        """The answer that a round has for a lookup, if it has."""
+        try:
+            if turn.leads is None and not turn.is_told(self._wait_s_max) and not self._leads_now(turn):
+                turn.is_told()
+        except BaseException:  # an interrupt: the others shall not wait for this thread
+            self._leads_now(turn)
+            if turn.leads is not None:
+                self._end(turn.leads)
+            raise
+        if turn.leads is not None:
+            self._lead(turn.leads)
+        return turn.answer
+
+    def _leads_now(self, turn: _Turn) -> bool:
+        """Whether it has waited in vain so far, and leads a round now."""
+        with self._lock:
+            if turn not in self._waiting.get(turn.kind, ()):
+                return False
+            self._begin(turn)
+            return True
+
+    def _lead(self, company: list[_Turn]) -> None:
+        """Ask for all of a round."""
+        leader = company[0]
+        try:
+            if len(company) == 1:
+                leader.answer = self._by_itself(leader.lookup, leader.keys)
+            else:
+                with suppress(Exception):  # each finds out by itself what it is, and what it means to it
+                    self._answer_all(company)
+        finally:
+            self._end(company)
+
+    def _answer_all(self, company: Sequence[_Turn]) -> None:
+        joint = Joint.of([turn.keys for turn in company])
+        if joint is None:
+            return
+        lookups = [turn.lookup for turn in company]
+        hasty = min(lookups, key=lambda lookup: lookup.give_up_at)
+        found = self._found(hasty, joint.asked)
+        epoch = _epoch_of(found)
+        for turn, rows in zip(company, joint.deal(found, hasty.route.schema), strict=True):
+            turn.answer = rows, epoch
+
+    def _end(self, company: list[_Turn]) -> None:
+        """The next round begins, unless there is another one under way, and whoever was in this one goes on."""
+        leader = None
+        with self._lock:
+            self._rounds -= 1
+            if self._waiting and not self._rounds:
+                leader = next(iter(self._waiting.values()))[0]
+                self._begin(leader)
+        if leader is not None:
+            leader.tell()
+        for turn in company[1:]:
+            turn.tell()
+
+
+def _epoch_of(found: Sequence[Found]) -> int:
+    return min((part.epoch for part in found), default=0)
