@@ -16,9 +16,9 @@ EVICTION_BUDGET_S = 0.002
 """Seconds that one slice of an eviction may take."""
 COPY_BUDGET_S = 0.005
 """Seconds that one slice of copying state for a checkpoint, or for who follows this worker, may take."""
-EVICTION_AIM_SHARE = 0.75
-"""Of that time: half a millisecond goes by whatever a slice's keys, and with few of them evictions would fall behind
-what lookups fill."""
+EVICTION_AIM_SHARE = 0.5
+"""Of that time. Less would not do: half a millisecond goes by whatever a slice's keys, and with few of them evictions
+would fall behind what lookups fill."""
 EVICTED_KEYS_MIN = 32
 """Keys of one slice, however long the last one took: with fewer, there would hardly be an end."""
 

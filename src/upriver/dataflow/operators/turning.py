@@ -2,9 +2,10 @@
 
 The state structures never use a slot again. When more slots are forgotten than hold something, a *turnover* begins: an
 empty store takes the place of the old one step by step. Of the calls that change something, every few one also moves
-the keys of one range of hash64 over, lowest first, just as a rescale moves keys between workers. Until all have moved,
-the keys of the ranges that have live in the new store, the others in the old one. So nothing is ever rewritten at once,
-and order is kept wherever moving a key keeps it.
+the keys of one range of hash64 over, lowest first, just as a rescale moves keys between workers. It is always one that
+takes something in: those that only forget are to be over soon. Until all keys have moved, those of the ranges that have
+live in the new store, the others in the old one. So nothing is ever rewritten at once, and order is kept wherever
+moving a key keeps it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -74,7 +75,8 @@ Kept = TypeVar("Kept", bound=Store)
 
 
 class Turning(Generic[Kept]):
-    """One store, or two. What works on them does so by :meth:`shares`, and calls :meth:`tidy` after a change."""
+    """One store, or two. What works on them does so by :meth:`shares`, and calls :meth:`tidy` when it has taken
+    something in."""
 
     __slots__ = (
         "_build",
@@ -97,7 +99,7 @@ class Turning(Generic[Kept]):
         self._ranges, self._done = 1, 0
         """Into how many ranges of hash64 a turnover is divided, and how many have moved; of use during one only."""
         self._changes = 0
-        """Since the turnover began."""
+        """Since the turnover began, or keys moved."""
         self._first_held, self._first_slots, self._moved = 0, 0, 0
         """What was held and the slots of the old store when the turnover began, and how much has moved since."""
 
@@ -172,13 +174,23 @@ class Turning(Generic[Kept]):
         self.tidy()
 
     def drop(self, keys: Hashes) -> None:
+        """No key moves with this: who evicts is to be done soon, and uses up no slot."""
         for store, part in self.split_keys(keys):
             store.drop(part)
-        self.tidy()
+        self._changed()
 
     def tidy(self) -> None:
         """Begin a turnover if one is due. If one is on, move a range of keys when it is time, or more if slots are used
         up faster."""
+        self._changed()
+        if len(self._stores) > 1:
+            steps = 1 if self._changes >= self._eagerness.step_calls else 0
+            done = max(self._done + steps, self._due())
+            if done > self._done:
+                self._move(done)
+
+    def _changed(self) -> None:
+        """Begin a turnover if one is due, or end one that has nothing left to move."""
         if len(self._stores) == 1:
             (store,) = self._stores
             if store.slots - store.held <= max(store.held, self._eagerness.forgotten_min):
@@ -187,12 +199,8 @@ class Turning(Generic[Kept]):
             self._first_held, self._first_slots, self._moved, self._changes = store.held, store.slots, 0, 0
             self._stores.insert(0, self._build())
         self._changes += 1
-        steps = 1 if self._changes % self._eagerness.step_calls == 0 else 0
-        done = max(self._done + steps, self._due())
         if not self._stores[-1].held:
             self._stores.pop()
-        elif done > self._done:
-            self._move(done)
 
     def _due(self) -> int:
         """How many ranges must have moved, lest more slots are used up in a turnover than were held at its start."""
@@ -207,6 +215,7 @@ class Turning(Generic[Kept]):
         new.install(old.collect(keys))
         old.drop(keys)
         self._moved += new.held - held
+        self._changes = 0
         self._done = done
         if done == self._ranges or not old.held:
             self._stores.pop()
