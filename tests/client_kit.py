@@ -97,7 +97,7 @@ class Worker:
         columns = list(zip(*rows, strict=True)) or [()] * len(known.route.schema)
         arrays = [pa.array(values, column.type) for values, column in zip(columns, known.route.schema, strict=True)]
         rows = pa.RecordBatch.from_arrays(arrays, schema=known.route.schema)
-        return Answered(rows, Epoch(self.epoch), self.cluster.vnode_map.version, foreign, missed=False)
+        return Answered(rows, Epoch(self.epoch), self.cluster.vnode_map.version, foreign, held_up=False)
 
 
 class Cluster:

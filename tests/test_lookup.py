@@ -332,8 +332,8 @@ def test_a_question_without_keys_is_refused_and_the_line_goes_on(server: Server)
     answer = line.receive()
     assert answer is not None
     beside, rows, _ = answer
-    told = {name: beside[name] for name in ("view", "epoch", "map_version", "relayed", "missed")}
-    assert told == {"view": "planes", "epoch": 7, "map_version": VERSION, "relayed": True, "missed": True}
+    told = {name: beside[name] for name in ("view", "epoch", "map_version", "relayed", "held_up")}
+    assert told == {"view": "planes", "epoch": 7, "map_version": VERSION, "relayed": True, "held_up": True}
     assert rows == pa.RecordBatch.from_arrays([pa.array(["a"]), pa.array([7])], schema=ROWS)
     line.close()
 

@@ -39,14 +39,14 @@ def batch(keys: Sequence[int | None], view: str = "v") -> pa.RecordBatch:
     return key_columns(view, ROUTE.key_schema, keys)
 
 
-def found_by(asked: KeySet, workers: int = 2, epoch: int = 7, missed: bool = False) -> list[Found]:
+def found_by(asked: KeySet, workers: int = 2, epoch: int = 7, held_up: bool = False) -> list[Found]:
     """The rows as workers give them: each those of its keys."""
     parts = []
     for _, keys in asked.split((asked.hash64 % np.uint64(workers)).astype(np.int64)):
         rows = [row for key in keys.keys.column(0).to_pylist() for row in expected([key])]
         columns = [pa.array([row[place] for row in rows], pa.int64()) for place in range(2)]
         answer = pa.RecordBatch.from_arrays(columns, schema=ROUTE.schema)
-        parts.append(Found(keys, answer, keys.places_of(answer.select(["k"])), epoch, 1, False, missed))
+        parts.append(Found(keys, answer, keys.places_of(answer.select(["k"])), epoch, 1, False, held_up))
     return parts
 
 
@@ -86,7 +86,7 @@ class Workers:
     """One for each question."""
     let: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     """One for each answer."""
-    missed: bool = False
+    held_up: bool = False
     error: Callable[[KeySet], BaseException | None] = lambda asked: None
 
     def ask(self, lookup: Lookup, asked: KeySet) -> list[Found]:
@@ -96,7 +96,7 @@ class Workers:
         error = self.error(asked)
         if error is not None:
             raise error
-        return found_by(asked, missed=self.missed)
+        return found_by(asked, held_up=self.held_up)
 
     def were_asked(self, times: int) -> None:
         for _ in range(times):
@@ -228,13 +228,13 @@ def test_who_has_waited_in_vain_leads_a_round_of_all_that_wait(workers: Workers)
     asking.close()
 
 
-def test_after_a_miss_none_waits_for_a_while(workers: Workers, asking: Asking) -> None:
-    workers.missed = True
+def test_after_one_was_held_up_none_waits_for_a_while(workers: Workers, asking: Asking) -> None:
+    workers.held_up = True
     first = busy(workers, asking)
     workers.let.release(len(first))
     for lookup in first:
         lookup.result(SECONDS_MAX)
-    workers.missed = False
+    workers.held_up = False
     for _ in range(2):
         asking.now += APART_S / 2
         before = len(workers.calls)

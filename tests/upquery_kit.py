@@ -89,8 +89,8 @@ class Workers:
         """By sender and receiver: what is on its way."""
         self.answers: dict[int, tuple[dict[str, list[int]], int]] = {}
         """By ticket: the epochs of each key that was found, and the answer's epoch."""
-        self.missed: set[int] = set()
-        """Tickets of the answers that had to wait for keys that were not present."""
+        self.held_up: set[int] = set()
+        """Tickets of the answers that say so."""
         self.refusals: dict[int, UpriverError] = {}
         self.reports: list[FromWorker] = []
         self.generation = 0
@@ -115,7 +115,7 @@ class Workers:
                 case Answer():
                     found = {row["k"]: row["seen"] for row in action.rows.to_pylist()}
                     self.answers[action.ticket] = found, action.epoch
-                    self.missed |= {action.ticket} if action.missed else set()
+                    self.held_up |= {action.ticket} if action.held_up else set()
                 case Refuse():
                     self.refusals[action.ticket] = action.error
                 case Report(message=message):

@@ -116,7 +116,7 @@ def test_who_asks_is_told_whether_keys_were_missed() -> None:
     workers.answer(0)
     found = workers.look_up(0, HERE, ALSO_HERE)
     assert workers.answers[found] == ({HERE: [1], ALSO_HERE: [1]}, 1)
-    assert workers.missed == {missed, also_missed}
+    assert workers.held_up == {missed, also_missed}
 
 
 def test_p1_switched_off_takes_a_key_of_a_few_rows_for_whole() -> None:

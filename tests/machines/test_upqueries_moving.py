@@ -54,6 +54,18 @@ def test_a_slice_without_present_keys_moves_for_free() -> None:
     assert workers.answers[ticket] == ({MOVES: [1, 2]}, 2)
 
 
+def test_who_asks_is_told_whether_keys_are_about_to_move() -> None:
+    """Nobody else's lookup should have to wait for what becomes of these."""
+    workers = Workers()
+    moving(workers, HERE, MOVES, rescale=False)
+    before = [workers.look_up(0, HERE), workers.look_up(0, MOVES)]
+    workers.rescale(GIVES_3)
+    during = [workers.look_up(0, HERE), workers.look_up(0, MOVES), workers.look_up(0, HERE, MOVES)]
+    finish(workers)
+    assert set(workers.answers) >= {*before, *during}
+    assert workers.held_up.intersection([*before, *during]) == set(during[1:])
+
+
 def test_a_present_key_moves_with_what_it_has_and_is_not_read_again() -> None:
     workers = Workers()
     moving(workers, MOVES)

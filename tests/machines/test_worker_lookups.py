@@ -228,6 +228,7 @@ def test_who_asks_is_told_whether_a_peer_had_some_of_the_keys() -> None:
     assert isinstance(relayed, Answer)
     assert isinstance(own, Answer)
     assert (relayed.relayed, own.relayed) == (True, False)
+    assert (relayed.held_up, own.held_up) == (True, False)
 
 
 def test_w11_parts_of_several_epochs_are_no_answer_to_keys_that_are_asked_for_together() -> None:

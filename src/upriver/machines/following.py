@@ -53,8 +53,8 @@ class Reading:
 @dataclass(slots=True)
 class Asked:
     """A lookup that this worker was asked for. left: keys without an answer. together: all parts must be as of one
-    epoch. epoch: the least of the parts'. relayed: whether a peer had some of the keys. missed: whether some of
-    those here were not present."""
+    epoch. epoch: the least of the parts'. relayed: whether a peer had some of the keys. held_up: whether some of
+    those here were not present, or about to move."""
 
     view: str
     left: int
@@ -62,7 +62,7 @@ class Asked:
     together: bool
     epoch: Epoch | None = None
     relayed: bool = False
-    missed: bool = False
+    held_up: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ def answered_at_once(phase: Following, event: LookupAsked) -> Answer | None:
     except UpriverError:
         return None  # it is refused on its way
     return Answer(
-        ticket=event.ticket, rows=rows, epoch=phase.reflected, version=share.version, relayed=False, missed=False
+        ticket=event.ticket, rows=rows, epoch=phase.reflected, version=share.version, relayed=False, held_up=False
     )
 
 
@@ -62,7 +62,8 @@ def lookup_asked(phase: Following, event: LookupAsked) -> Question | None:
     if error is not None:
         phase.actions.append(Refuse(ticket=event.ticket, error=error))
         return None
-    phase.asked[event.ticket] = Asked(event.view, event.keys.num_rows, [], event.together)
+    stay = _all_stay(phase, phase.shares[event.view], event.hash64)
+    phase.asked[event.ticket] = Asked(event.view, event.keys.num_rows, [], event.together, held_up=not stay)
     return Question(event.ticket, phase.me, event.at_least, event.keys, event.hash64, event.together)
 
 
@@ -110,7 +111,7 @@ def _is_missed(phase: Following, view: str, question: Question) -> bool:
     if partial is None or not partial.lacks(question.hash64):
         return False
     if question.asker == phase.me and question.ticket in phase.asked:
-        phase.asked[question.ticket].missed = True
+        phase.asked[question.ticket].held_up = True
     partial.want(question.hash64)
     begin_upquery(phase, view)
     return True
@@ -235,7 +236,7 @@ def answered(phase: Following, answer: QuestionAnswered) -> None:
     del phase.asked[answer.ticket]
     rows = asked.parts[0] if len(asked.parts) == 1 else pa.concat_batches(asked.parts)
     version = phase.shares[asked.view].version
-    how = {"relayed": asked.relayed, "missed": asked.missed}
+    how = {"relayed": asked.relayed, "held_up": asked.held_up}
     phase.actions.append(Answer(ticket=answer.ticket, rows=rows, epoch=asked.epoch, version=version, **how))
 
 

@@ -300,7 +300,8 @@ class Answer:
     """The rows asked for, as of ``epoch`` at least; if they were to be together, as of its very end.
 
     version: of the map by which their keys are kept. relayed: whether some of them are kept by a peer, which is worth
-    asking at once. missed: whether the lookup had to wait for some that were not present here.
+    asking at once. held_up: whether some were not present here at first, or about to move: a
+    lookup of other keys would not have had to wait for that.
     """
 
     ticket: int
@@ -308,7 +309,7 @@ class Answer:
     epoch: Epoch
     version: MapVersion
     relayed: bool
-    missed: bool
+    held_up: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,4 +30,4 @@ class Asker:
 
 def answered(answer: Answer) -> Answered:
     """What the machine has answered, as it goes to whoever asked."""
-    return Answered(answer.rows, answer.epoch, answer.version, answer.relayed, answer.missed)
+    return Answered(answer.rows, answer.epoch, answer.version, answer.relayed, answer.held_up)

@@ -97,8 +97,8 @@ class Found:
     """Rows of some keys, and the place of each row's key among all keys of the lookup.
 
     epoch: that they reflect at least; if they were to be together, at whose end they are. version: of the map that the
-    worker goes by. relayed: whether another worker keeps some of them. missed: whether some were not present there,
-    and had to be waited for.
+    worker goes by. relayed: whether another worker keeps some of them. held_up: whether some were not present there
+    at first, or about to move.
     """
 
     keys: KeySet
@@ -107,7 +107,7 @@ class Found:
     epoch: int
     version: int
     relayed: bool
-    missed: bool
+    held_up: bool
 
 
 def in_key_order(found: Sequence[Found], schema: pa.Schema) -> pa.Table:
@@ -181,7 +181,7 @@ def _found(lookup: Lookup, keys: KeySet, answered: Answered) -> Found:
     if not answered.rows.schema.equals(lookup.route.schema):
         raise UnknownView(f"no view {lookup.view!r} with the columns {', '.join(lookup.route.schema.names)}")
     places = keys.places_of(answered.rows.select(lookup.route.key))
-    how = answered.relayed, answered.missed
+    how = answered.relayed, answered.held_up
     return Found(keys, answered.rows, places, answered.epoch, answered.version, *how)
 
 

@@ -4,7 +4,7 @@ A client asks the worker's Flight server, with the app's token, to be let in: ``
 connects to that port, says the ticket, and has a :class:`upriver.shell.line.Line`. A question is a batch of keys under
 ``{"view": name, "at_least": epoch or null, "together": bool, "timeout": seconds}``, best with the hash64 of each, which
 whoever asks has for finding the keys' owner; its answer a batch of rows under
-``{"view": name, "epoch": epoch, "map_version": version, "relayed": bool, "missed": bool}``, or an error in JSON and no
+``{"view": name, "epoch": epoch, "map_version": version, "relayed": bool, "held_up": bool}``, or an error in JSON and no
 rows. The line goes on, either way.
 
 Why not a Flight stream: see docs/design/lookups.md.
@@ -61,13 +61,14 @@ class Wanted:
 @dataclass(frozen=True, slots=True)
 class Answered:
     """The rows of some keys, as of ``epoch`` at least. version: of the map by which the keys are kept. relayed: whether
-    another worker keeps some of them. missed: whether some were not present, and had to be waited for."""
+    another worker keeps some of them. held_up: whether some were not present at first, or about
+    to move."""
 
     rows: pa.RecordBatch
     epoch: int
     version: int
     relayed: bool
-    missed: bool
+    held_up: bool
 
 
 class Lookup(Protocol):
@@ -208,7 +209,7 @@ class LookupServer:
 
 
 def _beside(view: str, answered: Answered) -> dict[str, Any]:
-    how = {"relayed": answered.relayed, "missed": answered.missed}
+    how = {"relayed": answered.relayed, "held_up": answered.held_up}
     return {"view": view, "epoch": answered.epoch, "map_version": answered.version, **how}
 
 

@@ -68,7 +68,7 @@ class LookupStream:
         beside, rows, _ = answer
         if rows is None:
             raise error_from_json(beside)
-        return Answered(rows, beside["epoch"], beside["map_version"], beside["relayed"], beside["missed"])
+        return Answered(rows, beside["epoch"], beside["map_version"], beside["relayed"], beside["held_up"])
 
     def cancel(self) -> None:
         """Make an ``answer`` that another thread waits for raise WorkerLost."""

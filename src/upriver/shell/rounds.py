@@ -29,7 +29,8 @@ ROUND_LOOKUPS_MAX = 64
 LOOKUP_KEYS_MAX = 1_000
 """Keys of a lookup that waits for a round; larger ones gain nothing by it."""
 APART_S = 1.0
-"""Seconds after a miss in which no lookup of the view waits for a round: it would wait for what others miss."""
+"""Seconds after a lookup was held up, by keys that were missing or moving, in which no lookup of the view waits for a
+round: it would wait for others' keys."""
 
 Answer = tuple[pa.Table, int]
 """The rows of a lookup, and the epoch as of whose end they are; 0 for no keys."""
@@ -124,7 +125,7 @@ class Rounds:
 
     def _found(self, lookup: Lookup, asked: KeySet) -> list[Found]:
         found = self._ask(lookup, asked)
-        if any(part.missed for part in found):
+        if any(part.held_up for part in found):
             with self._lock:
                 self._apart_until[lookup.view] = self._clock() + APART_S
         return found
