@@ -74,7 +74,7 @@ class Client:
         keys: values for a key of one column; tuples, or dicts by column name, for several; or an Arrow array, batch
         or table. ``None`` is the null key. A datetime without a zone is local time. Keys that the view does not have
         give no rows. All rows are as of the end of one epoch. at_least: an epoch that they must reflect. timeout:
-        seconds.
+        seconds. The table may share memory with those of other threads' lookups that were asked at the same time.
 
         Raises UnknownView, KeyTypeError, AccessDenied; WaitTimeout if ``at_least`` is not reached in time; WorkerLost
         or WaitTimeout if some worker could not be asked in time.

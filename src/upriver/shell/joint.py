@@ -40,7 +40,7 @@ class Joint:
         return cls(asked, wanted[kept], np.searchsorted(kept, ends))
 
     def deal(self, found: Sequence[Found], schema: pa.Schema) -> list[pa.Table]:
-        """Each lookup's rows, in the order of its keys."""
+        """Each lookup's rows, in the order of its keys. Raises ValueError if they are too many for one batch."""
         batches = in_key_order(found, schema).combine_chunks().to_batches()
         if not batches:
             return [schema.empty_table()] * len(self.ends)
@@ -48,7 +48,7 @@ class Joint:
         begins = np.searchsorted(places, np.arange(len(self.asked.hash64) + 1))
         counts = np.diff(begins)[self.wanted]
         stops = counts.cumsum()
-        rows = batches[0]
+        (rows,) = batches
         if (counts != 1).any() or not np.array_equal(self.wanted, self.asked.places):
             rows = taken(rows, np.arange(stops[-1]) + np.repeat(begins[self.wanted] - stops + counts, counts))
         ends = np.concatenate([[0], stops])[self.ends].tolist()
