@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Self
 
 import numpy as np
@@ -10,6 +11,7 @@ import pyarrow as pa
 from upriver.hashing import hash64
 from upriver.shell.asking import Found, KeySet, Places, in_key_order
 from upriver.state.columns import taken
+from upriver.state.ragged import spread
 from upriver.state.vectors import is_any_twice
 
 
@@ -24,7 +26,8 @@ class Joint:
 
     @classmethod
     def of(cls, lookups: Sequence[pa.RecordBatch]) -> Self | None:
-        """The keys of several lookups, all of the same key columns; ``None`` if hashes do not tell their keys apart."""
+        """The keys of several lookups, each of one at least, all of the same key columns; ``None`` if hashes do not
+        tell them apart."""
         columns = [pa.concat_arrays(parts) for parts in zip(*(keys.columns for keys in lookups), strict=True)]
         keys = pa.RecordBatch.from_arrays(columns, schema=lookups[0].schema)
         hashes, ends = hash64(keys.columns, keys.num_rows), np.cumsum([len(keys) for keys in lookups])
@@ -47,12 +50,8 @@ class Joint:
         places = np.sort(np.concatenate([part.places for part in found]))
         begins = np.searchsorted(places, np.arange(len(self.asked.hash64) + 1))
         counts = np.diff(begins)[self.wanted]
-        stops = counts.cumsum()
         (rows,) = batches
         if (counts != 1).any() or not np.array_equal(self.wanted, self.asked.places):
-            rows = taken(rows, np.arange(stops[-1]) + np.repeat(begins[self.wanted] - stops + counts, counts))
-        ends = np.concatenate([[0], stops])[self.ends].tolist()
-        return [
-            pa.Table.from_batches([rows.slice(start, stop - start)])
-            for start, stop in zip([0, *ends], ends, strict=False)
-        ]
+            rows = taken(rows, spread(begins[self.wanted], counts))
+        stops = counts.cumsum()[self.ends - 1].tolist()
+        return [pa.Table.from_batches([rows.slice(start, stop - start)]) for start, stop in pairwise([0, *stops])]

@@ -15,6 +15,7 @@ from upriver.dataflow.operators.consolidate import concatenated
 from upriver.dataflow.operators.parts import part_of
 from upriver.errors import ProtocolError
 from upriver.state.columns import array_of, cells_of
+from upriver.state.ragged import spread
 from upriver.state.vectors import Hashes, Mask, Positions
 
 
@@ -75,10 +76,7 @@ class _Pile:
     def _places(self, keys: Hashes) -> Positions:
         starts = np.searchsorted(self._hashes, keys, side="left")
         counts = np.searchsorted(self._hashes, keys, side="right") - starts
-        ends = np.cumsum(counts)
-        # The n-th row of its key lies n places after the key's first.
-        within = np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - ends + counts, counts)
-        places: Positions = self._order[within]
+        places: Positions = self._order[spread(starts, counts)]
         return places[self._stays[places]]
 
 
