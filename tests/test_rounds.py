@@ -17,6 +17,7 @@ from upriver.errors import UnknownView, WaitTimeout
 from upriver.shell.asking import Found, KeySet, Lookup
 from upriver.shell.joint import Joint
 from upriver.shell.keys import key_columns
+from upriver.shell.lookup import Answered
 from upriver.shell.rounds import APART_S, FREE_LOOKUPS_MAX, LOOKUP_KEYS_MAX, ROUND_LOOKUPS_MAX, Rounds
 from upriver.shell.routing import ViewRoute
 
@@ -45,8 +46,8 @@ def found_by(asked: KeySet, workers: int = 2, epoch: int = 7, held_up: bool = Fa
     for _, keys in asked.split((asked.hash64 % np.uint64(workers)).astype(np.int64)):
         rows = [row for key in keys.keys.column(0).to_pylist() for row in expected([key])]
         columns = [pa.array([row[place] for row in rows], pa.int64()) for place in range(2)]
-        answer = pa.RecordBatch.from_arrays(columns, schema=ROUTE.schema)
-        parts.append(Found(keys, answer, keys.places_of(answer.select(["k"])), epoch, 1, False, held_up))
+        answered = Answered(pa.RecordBatch.from_arrays(columns, schema=ROUTE.schema), epoch, 1, False, held_up)
+        parts.append(Found(keys, answered, keys.places_of(answered.rows.select(["k"]))))
     return parts
 
 

@@ -96,11 +96,11 @@ class Client:
 
     def _look_up(self, lookup: Lookup, asked: KeySet) -> list[Found]:
         found = self._ask(lookup, asked)
-        while lookup.together and len(epochs := {part.epoch for part in found}) > 1:
+        while lookup.together and len(epochs := {part.answered.epoch for part in found}) > 1:
             newest = max(epochs)
-            behind = KeySet.concat([part.keys for part in found if part.epoch < newest])
+            behind = KeySet.concat([part.keys for part in found if part.answered.epoch < newest])
             again = self._ask(replace(lookup, at_least=newest), behind)
-            found = [*(part for part in found if part.epoch == newest), *again]
+            found = [*(part for part in found if part.answered.epoch == newest), *again]
         return found
 
     def status(self) -> dict[str, Any]:
@@ -245,6 +245,6 @@ class Client:
         """A worker that goes by a newer map, or had to ask another one, has found the keys all the same; but there is a
         shorter way to them. No lookup waits until it is known."""
         version = self._known().vnode_map.version
-        detours = any(part.relayed or part.version > version for part in found)
+        detours = any(part.answered.relayed or part.answered.version > version for part in found)
         if detours and time.monotonic() > self._refreshed_at + RETRY_S_MAX:
             self._recheck()

@@ -235,9 +235,16 @@ def answered(phase: Following, answer: QuestionAnswered) -> None:
         return
     del phase.asked[answer.ticket]
     rows = asked.parts[0] if len(asked.parts) == 1 else pa.concat_batches(asked.parts)
-    version = phase.shares[asked.view].version
-    how = {"relayed": asked.relayed, "held_up": asked.held_up}
-    phase.actions.append(Answer(ticket=answer.ticket, rows=rows, epoch=asked.epoch, version=version, **how))
+    phase.actions.append(
+        Answer(
+            ticket=answer.ticket,
+            rows=rows,
+            epoch=asked.epoch,
+            version=phase.shares[asked.view].version,
+            relayed=asked.relayed,
+            held_up=asked.held_up,
+        )
+    )
 
 
 def answered_by_peer(phase: Following, answer: QuestionAnswered) -> None:

@@ -300,8 +300,8 @@ class Answer:
     """The rows asked for, as of ``epoch`` at least; if they were to be together, as of its very end.
 
     version: of the map by which their keys are kept. relayed: whether some of them are kept by a peer, which is worth
-    asking at once. held_up: whether some were not present here at first, or about to move: a
-    lookup of other keys would not have had to wait for that.
+    asking at once. held_up: whether some were not present here at first, or about to move: a lookup of other keys would
+    not have had to wait for that.
     """
 
     ticket: int

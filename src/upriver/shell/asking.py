@@ -94,28 +94,19 @@ class KeySet:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Rows of some keys, and the place of each row's key among all keys of the lookup.
-
-    epoch: that they reflect at least; if they were to be together, at whose end they are. version: of the map that the
-    worker goes by. relayed: whether another worker keeps some of them. held_up: whether some were not present there
-    at first, or about to move.
-    """
+    """What a worker has answered for some keys. places: of each row, its key's place among all keys of the lookup."""
 
     keys: KeySet
-    rows: pa.RecordBatch
+    answered: Answered
     places: Places
-    epoch: int
-    version: int
-    relayed: bool
-    held_up: bool
 
 
 def in_key_order(found: Sequence[Found], schema: pa.Schema) -> pa.Table:
     """All rows in the order of the keys asked for; rows of one key stay as they are."""
     places = np.concatenate([part.places for part in found] or [np.arange(0)])
     if (places[1:] >= places[:-1]).all():
-        return pa.Table.from_batches([part.rows for part in found], schema)
-    rows = pa.concat_batches([part.rows for part in found])
+        return pa.Table.from_batches([part.answered.rows for part in found], schema)
+    rows = pa.concat_batches([part.answered.rows for part in found])
     return pa.Table.from_batches([taken(rows, np.argsort(places, kind="stable"))], schema)
 
 
@@ -181,8 +172,7 @@ def _found(lookup: Lookup, keys: KeySet, answered: Answered) -> Found:
     if not answered.rows.schema.equals(lookup.route.schema):
         raise UnknownView(f"no view {lookup.view!r} with the columns {', '.join(lookup.route.schema.names)}")
     places = keys.places_of(answered.rows.select(lookup.route.key))
-    how = answered.relayed, answered.held_up
-    return Found(keys, answered.rows, places, answered.epoch, answered.version, *how)
+    return Found(keys, answered, places)
 
 
 def _by_owner(asked: KeySet, routing: Routing) -> Iterator[Question]:

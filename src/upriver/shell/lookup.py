@@ -60,9 +60,9 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The rows of some keys, as of ``epoch`` at least. version: of the map by which the keys are kept. relayed: whether
-    another worker keeps some of them. held_up: whether some were not present at first, or about
-    to move."""
+    """The rows of some keys, as of ``epoch`` at least; if they were to be together, as of its end. version: of the map
+    by which the keys are kept. relayed: whether another worker keeps some of them. held_up: whether some were not
+    present at first, or about to move."""
 
     rows: pa.RecordBatch
     epoch: int
@@ -209,8 +209,13 @@ class LookupServer:
 
 
 def _beside(view: str, answered: Answered) -> dict[str, Any]:
-    how = {"relayed": answered.relayed, "held_up": answered.held_up}
-    return {"view": view, "epoch": answered.epoch, "map_version": answered.version, **how}
+    return {
+        "view": view,
+        "epoch": answered.epoch,
+        "map_version": answered.version,
+        "relayed": answered.relayed,
+        "held_up": answered.held_up,
+    }
 
 
 def _wanted(question: Frame) -> Wanted:

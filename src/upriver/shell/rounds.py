@@ -125,7 +125,7 @@ class Rounds:
 
     def _found(self, lookup: Lookup, asked: KeySet) -> list[Found]:
         found = self._ask(lookup, asked)
-        if any(part.held_up for part in found):
+        if any(part.answered.held_up for part in found):
             with self._lock:
                 self._apart_until[lookup.view] = self._clock() + APART_S
         return found
@@ -209,4 +209,4 @@ class Rounds:
 
 
 def _epoch_of(found: Sequence[Found]) -> int:
-    return min((part.epoch for part in found), default=0)
+    return min((part.answered.epoch for part in found), default=0)
