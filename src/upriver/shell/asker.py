@@ -1,9 +1,8 @@
-"""Asker: a thread that waits for the outcome of its lookup. A Future would do; this costs a tenth of one."""
-
-import threading
+"""Asker: a thread that waits for the outcome of its lookup."""
 
 from upriver.errors import UpriverError
 from upriver.machines.worker_events import Answer
+from upriver.shell.latch import Latch
 from upriver.shell.lookup import Answered
 
 
@@ -13,19 +12,17 @@ class Asker:
     __slots__ = ("_is_settled", "_outcome")
 
     def __init__(self) -> None:
-        self._is_settled = threading.Lock()
-        self._is_settled.acquire()
+        self._is_settled = Latch()
         self._outcome: Answered | UpriverError | None = None
 
     def settle(self, outcome: Answered | UpriverError) -> None:
         """The lookup is answered, or refused."""
         self._outcome = outcome
-        self._is_settled.release()
+        self._is_settled.open()
 
     def wait(self, seconds: float) -> Answered | UpriverError | None:
         """The outcome; ``None`` if there was none in so many seconds."""
-        seconds = min(max(0.0, seconds), threading.TIMEOUT_MAX)
-        return self._outcome if self._is_settled.acquire(timeout=seconds) else None
+        return self._outcome if self._is_settled.wait(seconds) else None
 
 
 def answered(answer: Answer) -> Answered:

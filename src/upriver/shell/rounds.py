@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from upriver.shell.asking import Found, KeySet, Lookup, in_key_order
 from upriver.shell.joint import Joint
+from upriver.shell.latch import Latch
 from upriver.shell.routing import ViewRoute
 
 FREE_LOOKUPS_MAX = 4
@@ -48,7 +49,7 @@ class _Turn:
     """A lookup in a round, or waiting for one. Its thread is told once: that it has its answer, that it leads a round
     (``leads``), or, with neither, that it is to ask by itself."""
 
-    __slots__ = ("_is_told", "answer", "keys", "kind", "leads", "lookup")
+    __slots__ = ("answer", "is_told", "keys", "kind", "leads", "lookup")
 
     def __init__(self, lookup: Lookup, keys: pa.RecordBatch) -> None:
         self.lookup = lookup
@@ -57,15 +58,7 @@ class _Turn:
         self.answer: Answer | None = None
         self.leads: list[_Turn] | None = None
         """The round's, itself first."""
-        self._is_told = threading.Lock()
-        self._is_told.acquire()
-
-    def tell(self) -> None:
-        self._is_told.release()
-
-    def is_told(self, seconds: float = -1) -> bool:
-        """Wait until it is; whether it was in so many seconds."""
-        return self._is_told.acquire(timeout=seconds)
+        self.is_told = Latch()
 
 
 class Rounds:
@@ -152,8 +145,8 @@ class Rounds:
     def _with_others(self, turn: _Turn) -> Answer | None:
         """The answer that a round has for a lookup, if it has."""
         try:
-            if turn.leads is None and not turn.is_told(self._wait_s_max) and not self._leads_now(turn):
-                turn.is_told()
+            if turn.leads is None and not turn.is_told.wait(self._wait_s_max) and not self._leads_now(turn):
+                turn.is_told.wait()
         except BaseException:  # an interrupt: the others shall not wait for this thread
             self._leads_now(turn)
             if turn.leads is not None:
@@ -203,9 +196,9 @@ class Rounds:
                 leader = next(iter(self._waiting.values()))[0]
                 self._begin(leader)
         if leader is not None:
-            leader.tell()
+            leader.is_told.open()
         for turn in company[1:]:
-            turn.tell()
+            turn.is_told.open()
 
 
 def _epoch_of(found: Sequence[Found]) -> int:
