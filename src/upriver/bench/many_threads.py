@@ -1,4 +1,4 @@
-"""Many threads of one program that ask at the same time, each one thing after the other."""
+"""Many threads of one program that look keys up at the same time, each in one lookup after the other."""
 
 import threading
 import time
@@ -6,17 +6,38 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from upriver.bench.figures import median
+
+ROUNDS = 3
+"""Times that they do; the median counts."""
+
 Asked = TypeVar("Asked")
 Answer = TypeVar("Answer")
 
 
-def ask_on_threads(
+def keys_per_s_on_threads(
+    threads: int,
+    keys: int,
+    draw: Callable[[], list[Asked]],
+    ask: Callable[[Asked], Answer],
+    check: Callable[[Asked, Answer], None],
+) -> int:
+    """Keys a second that so many threads are given together. draw: the lookups of a round, of so many keys each. check:
+    sees each answer, when the clock has stopped. Raises what ``ask`` and ``check`` raise."""
+    rates = []
+    for _ in range(ROUNDS):
+        questions = draw()
+        seconds, answers = _asked(threads, ask, questions)
+        rates.append(keys * len(questions) / seconds)
+        for question, answer in answers:
+            check(question, answer)
+    return round(median(rates))
+
+
+def _asked(
     threads: int, ask: Callable[[Asked], Answer], questions: list[Asked]
 ) -> tuple[float, list[tuple[Asked, Answer]]]:
-    """Ask all questions, each on one of so many threads; seconds from the first until the last answer, and the answers.
-
-    Raises what ``ask`` raises.
-    """
+    """Seconds from the first question until the last answer, and all of them."""
     ready = threading.Barrier(threads + 1)
 
     def run(mine: list[Asked]) -> tuple[float, list[tuple[Asked, Answer]]]:

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from upriver.bench.figures import keys_per_s, median
-from upriver.bench.many_threads import ask_on_threads
+from upriver.bench.many_threads import keys_per_s_on_threads
 from upriver.bench.vote_figures import latencies
 from upriver.bench.vote_model import VIEW, KeyArray
 from upriver.bench.vote_prober import counted
@@ -33,8 +33,6 @@ LARGER_SHARE = 5
 """Of these there are a so much smaller number."""
 THREADS = (8, 32)
 """Threads that ask for warm keys at once, in lookups of ``BATCH_KEYS``."""
-THREADS_ROUNDS = 3
-"""Times that they do; the median counts."""
 WARM_KEYS = 10_000
 """Different keys that these are of."""
 FILLS = 3
@@ -123,23 +121,25 @@ class Asker:
 
     def _batches_of(self, warm: KeyArray, count: int, batches: int) -> list[float]:
         """Seconds that each lookup of so many of the warm keys took."""
-        asked = [np.sort(self._lots.choice(warm, count, replace=False)) for _ in range(WARM_UP + batches)]
-        return [self._asked(keys) for keys in asked][WARM_UP:]
+        return [self._asked(keys) for keys in self._drawn(warm, count, WARM_UP + batches)][WARM_UP:]
 
     def _on_threads(self, threads: int, warm: KeyArray, count: int) -> int:
         """Keys a second that so many threads are given together."""
-        rates = []
-        for _ in range(THREADS_ROUNDS):
-            questions = [
-                pa.array(np.sort(self._lots.choice(warm, count, replace=False))) for _ in range(self._task.batches)
-            ]
-            seconds, answers = ask_on_threads(
-                threads, lambda keys: self._client.lookup(VIEW, keys, timeout=LOOKUP_S_MAX), questions
-            )
-            rates.append(keys_per_s(count * len(questions), [seconds]))
-            for keys, rows in answers:
-                self._check(rows, keys.to_numpy())
-        return round(median(rates))
+
+        def ask(keys: pa.Array) -> pa.Table:
+            return self._client.lookup(VIEW, keys, timeout=LOOKUP_S_MAX)
+
+        return keys_per_s_on_threads(
+            threads,
+            count,
+            lambda: [pa.array(keys) for keys in self._drawn(warm, count, self._task.batches)],
+            ask,
+            lambda keys, rows: self._check(rows, keys.to_numpy()),
+        )
+
+    def _drawn(self, warm: KeyArray, count: int, batches: int) -> list[KeyArray]:
+        """So many times so many of the warm keys, ascending."""
+        return [np.sort(self._lots.choice(warm, count, replace=False)) for _ in range(batches)]
 
     def _evict(self) -> None:
         """All keys, and wait until that is done."""

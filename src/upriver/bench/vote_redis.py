@@ -19,13 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from upriver.bench.figures import keys_per_s, median
-from upriver.bench.many_threads import ask_on_threads
+from upriver.bench.figures import keys_per_s
+from upriver.bench.many_threads import keys_per_s_on_threads
 from upriver.bench.vote_lookups import (
     BATCH_KEYS,
     LARGER_KEYS,
     THREADS,
-    THREADS_ROUNDS,
     WARM_KEYS,
     WARM_UP,
     larger_batches,
@@ -112,24 +111,28 @@ def _keys_per_s(client: Any, names: Sequence[str], values: Sequence[str], keys: 
         began = time.perf_counter()
         found = client.mget(asked)
         seconds.append(time.perf_counter() - began)
-        if found != [values[place].encode() for place in places]:
-            raise ClusterError("Redis gave other values than it was given")
+        _must_be(found, [values[place] for place in places])
     return keys_per_s(keys, seconds[WARM_UP:])
 
 
 def _on_threads(client: Any, names: Sequence[str], values: Sequence[str], threads: int, batches: int) -> int:
     """Keys a second that so many threads are given together, by MGETs of ``BATCH_KEYS``."""
     lots = np.random.default_rng(threads)
-    rates = []
-    for _ in range(THREADS_ROUNDS):
+    value_of = dict(zip(names, values, strict=True))
+
+    def draw() -> list[list[str]]:
         places = [lots.choice(WARM_KEYS, BATCH_KEYS, replace=False).tolist() for _ in range(batches)]
-        questions = [[names[place] for place in of_one] for of_one in places]
-        seconds, answers = ask_on_threads(threads, client.mget, questions)
-        rates.append(keys_per_s(BATCH_KEYS * batches, [seconds]))
-        value_of = dict(zip(names, values, strict=True))
-        if any(found != [value_of[name].encode() for name in asked] for asked, found in answers):
-            raise ClusterError("Redis gave other values than it was given")
-    return round(median(rates))
+        return [[names[place] for place in of_one] for of_one in places]
+
+    def check(asked: Sequence[str], found: Sequence[bytes]) -> None:
+        _must_be(found, [value_of[name] for name in asked])
+
+    return keys_per_s_on_threads(threads, BATCH_KEYS, draw, client.mget, check)
+
+
+def _must_be(found: Sequence[bytes], values: Sequence[str]) -> None:
+    if found != [value.encode() for value in values]:
+        raise ClusterError("Redis gave other values than it was given")
 
 
 if __name__ == "__main__":
