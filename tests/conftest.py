@@ -39,6 +39,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=long)
 
 
+@pytest.fixture
+def client(cluster: Any) -> Iterator[Any]:
+    """A client of the test's cluster, a fixture of its own (:class:`client_kit.Cluster`)."""
+    with cluster.connect() as connected:
+        yield connected
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     """One local session for all tests of the process: starting it costs seconds."""

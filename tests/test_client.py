@@ -40,12 +40,6 @@ def cluster() -> Iterator[Cluster]:
     running.stop()
 
 
-@pytest.fixture
-def client(cluster: Cluster) -> Iterator[Client]:
-    with cluster.connect() as connected:
-        yield connected
-
-
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Client]:
     """A client of three workers, for tests that change nothing."""

@@ -21,12 +21,6 @@ def cluster() -> Iterator[Cluster]:
     running.stop()
 
 
-@pytest.fixture
-def client(cluster: Cluster) -> Iterator[Client]:
-    with cluster.connect() as connected:
-        yield connected
-
-
 def test_many_threads_may_look_up_at_once(client: Client) -> None:
     def look_up(thread: int) -> None:
         for number in range(thread, 100, 8):

@@ -29,12 +29,6 @@ def cluster(coordinator: Coordinator) -> Iterator[Cluster]:
     running.stop()
 
 
-@pytest.fixture
-def client(cluster: Cluster) -> Iterator[Client]:
-    with cluster.connect() as connected:
-        yield connected
-
-
 # Asking
 
 

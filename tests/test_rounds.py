@@ -5,11 +5,11 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from client_kit import rows_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -51,10 +51,6 @@ def found_by(asked: KeySet, workers: int = 2, epoch: int = 7, held_up: bool = Fa
     return parts
 
 
-def tuples(table: pa.Table) -> list[tuple[Any, ...]]:
-    return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
-
-
 # Keys put together, rows dealt out
 
 
@@ -65,7 +61,7 @@ def test_each_lookup_has_the_rows_of_its_keys_in_their_order(lookups: list[list[
     asked = together.asked.keys.column(0).to_pylist()
     assert sorted(asked, key=str) == sorted({key for keys in lookups for key in keys}, key=str)
     dealt = together.deal(found_by(together.asked, workers), ROUTE.schema)
-    assert [tuples(rows) for rows in dealt] == [expected(keys) for keys in lookups]
+    assert [rows_of(rows) for rows in dealt] == [expected(keys) for keys in lookups]
     assert {str(rows.schema) for rows in dealt} == {str(ROUTE.schema)}
 
 
@@ -166,7 +162,7 @@ def test_a_few_lookups_wait_for_nobody(workers: Workers, asking: Asking) -> None
     running = busy(workers, asking)
     assert sorted(call[0] for call in workers.calls) == sorted(-1 - number for number in range(FREE_LOOKUPS_MAX + 1))
     workers.let_all()
-    assert [tuples(lookup.result(SECONDS_MAX)[0]) for lookup in running] == [
+    assert [rows_of(lookup.result(SECONDS_MAX)[0]) for lookup in running] == [
         expected([-1 - number]) for number in range(FREE_LOOKUPS_MAX + 1)
     ]
 
@@ -179,7 +175,7 @@ def test_lookups_that_come_while_a_round_is_under_way_are_the_next_one(workers: 
     workers.let_all()
     for keys, lookup in zip(lookups, waiting, strict=True):
         rows, epoch = lookup.result(SECONDS_MAX)
-        assert (tuples(rows), epoch) == (expected(keys), 7)
+        assert (rows_of(rows), epoch) == (expected(keys), 7)
     assert len(workers.calls) == FREE_LOOKUPS_MAX + 2
     assert set(workers.calls[-1]) == {3, 8, 13, 1, 5, None}
 
@@ -189,7 +185,7 @@ def test_lookups_of_another_view_and_of_single_keys_are_rounds_of_their_own(work
     waiting = [asking.begin(1, 2), asking.begin(3, 4, view="w"), asking.begin(5), asking.begin(6), asking.begin(7, 8)]
     asking.wait_for(len(waiting))
     workers.let_all()
-    assert [len(tuples(lookup.result(SECONDS_MAX)[0])) for lookup in waiting] == [1, 4, 1, 0, 4]
+    assert [len(rows_of(lookup.result(SECONDS_MAX)[0])) for lookup in waiting] == [1, 4, 1, 0, 4]
     assert sorted(map(sorted, workers.calls[FREE_LOOKUPS_MAX + 1 :])) == [[1, 2, 7, 8], [3, 4], [5, 6]]
 
 
@@ -199,7 +195,7 @@ def test_more_lookups_than_a_round_has_room_for_are_two(workers: Workers, asking
     asking.wait_for(len(waiting))
     workers.let_all()
     for number, lookup in enumerate(waiting):
-        assert tuples(lookup.result(SECONDS_MAX)[0]) == expected([2 * number, 2 * number + 1])
+        assert rows_of(lookup.result(SECONDS_MAX)[0]) == expected([2 * number, 2 * number + 1])
     assert sorted(map(len, workers.calls))[-2:] == [2 * 3, 2 * ROUND_LOOKUPS_MAX]
 
 
@@ -225,7 +221,7 @@ def test_who_has_waited_in_vain_leads_a_round_of_all_that_wait(workers: Workers)
     workers.were_asked(1)  # nobody was let yet
     assert workers.calls[-1] == [4]
     workers.let_all()
-    assert tuples(late.result(SECONDS_MAX)[0]) == expected([4])
+    assert rows_of(late.result(SECONDS_MAX)[0]) == expected([4])
     asking.close()
 
 
@@ -243,7 +239,7 @@ def test_after_one_was_held_up_none_waits_for_a_while(workers: Workers, asking: 
         workers.were_asked(len(running))  # each by itself, while none is answered
         assert len(workers.calls) == before + len(running)
         workers.let.release(len(running))
-        assert [tuples(lookup.result(SECONDS_MAX)[0]) for lookup in running] == [
+        assert [rows_of(lookup.result(SECONDS_MAX)[0]) for lookup in running] == [
             expected([number]) for number in range(FREE_LOOKUPS_MAX + 4)
         ]
     asking.now += 0.001
@@ -252,7 +248,7 @@ def test_after_one_was_held_up_none_waits_for_a_while(workers: Workers, asking: 
     waiting = [asking.begin(1), asking.begin(2)]
     asking.wait_for(2)
     workers.let_all()
-    assert [tuples(lookup.result(SECONDS_MAX)[0]) for lookup in waiting] == [expected([1]), expected([2])]
+    assert [rows_of(lookup.result(SECONDS_MAX)[0]) for lookup in waiting] == [expected([1]), expected([2])]
     assert sorted(workers.calls[-1], key=str) == [1, 2]
 
 
@@ -266,7 +262,7 @@ def test_what_becomes_of_a_round_is_nobodys_answer(workers: Workers, asking: Ask
     workers.let_all()
     with pytest.raises(type(error)):
         bad.result(SECONDS_MAX)
-    outcomes = [lookup.exception(SECONDS_MAX) or tuples(lookup.result()[0]) for lookup in good]
+    outcomes = [lookup.exception(SECONDS_MAX) or rows_of(lookup.result()[0]) for lookup in good]
     if isinstance(error, Exception):
         assert outcomes == [expected([8, 9]), expected([3, 4])]
     else:  # whoever led it
