@@ -27,10 +27,6 @@ EPOCH = 5
 Row = tuple[Any, ...]
 
 
-def rows_of(table: pa.Table) -> list[Row]:
-    return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
-
-
 @dataclass(frozen=True)
 class View:
     """A view's whole contents."""

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from rows_kit import rows_of
 
 from upriver.client import Client
 from upriver.errors import ClusterError
@@ -143,10 +144,6 @@ def check_lookup(client: Client, view: str, truth: Truth, keys: list[int], at_le
     """What is found of these keys, as of this epoch or a later one, is right."""
     rows, epoch = client.lookup_with_epoch(view, keys, at_least=at_least, timeout=LOOKUP_S_MAX)
     assert rows_of(rows) == truth(epoch, keys)
-
-
-def rows_of(table: pa.Table) -> list[tuple[int, ...]]:
-    return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
 
 
 def addresses(client: Client) -> dict[int, str | None]:

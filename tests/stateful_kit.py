@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from rows_kit import rows_of
 from state_kit import EAGER, Row, pieces, plain_rows, plainly, table_batch, through_the_wire
 
 from upriver.dataflow.batch import Batch, Hashes
@@ -66,10 +67,6 @@ def batch_like(source: pa.Schema, rows: Sequence[Row]) -> pa.RecordBatch:
     schema = recall_columns(source)
     columns = [pa.array([row[place] for row in rows], column.type) for place, column in enumerate(schema)]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def rows_of(batch: pa.RecordBatch) -> list[Row]:
-    return list(zip(*(column.to_pylist() for column in batch.columns), strict=True))
 
 
 def map_op(

@@ -11,9 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from client_kit import EPOCH, PLANES, ROUTES, SECONDS_MAX, TOKEN, VNODES, Cluster, Row, View, Worker, rows_of
+from client_kit import EPOCH, PLANES, ROUTES, SECONDS_MAX, TOKEN, VNODES, Cluster, Row, View, Worker
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rows_kit import rows_of
 
 from upriver.client import Client, connect
 from upriver.errors import (

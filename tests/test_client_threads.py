@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from client_kit import PLANES, ROUTES, Cluster, Row, rows_of
+from client_kit import PLANES, ROUTES, Cluster, Row
+from rows_kit import rows_of
 
 from upriver.client import Client
 from upriver.errors import RowError, UnknownView

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rows_kit import rows_of
 
 from upriver.errors import KeyTypeError
 from upriver.hashing import hash64
@@ -133,7 +134,7 @@ ROUTE = pa.schema([("origin", pa.string()), ("distance", pa.int32())])
 def rows(keys: Any) -> list[tuple[Any, ...]]:
     batch = key_columns("routes", ROUTE, keys)
     assert batch.schema == ROUTE
-    return list(zip(*(column.to_pylist() for column in batch.columns), strict=True))
+    return rows_of(batch)
 
 
 def pairs() -> Iterator[tuple[str, int]]:
@@ -191,7 +192,7 @@ def test_each_key_is_kept_once_in_order_of_first_appearance(keys: list[tuple[Any
     batch = key_columns("routes", ROUTE, keys)
     hashes = hash64(batch.columns, batch.num_rows)
     kept, kept_hashes = distinct_keys(batch, hashes)
-    assert list(zip(*(column.to_pylist() for column in kept.columns), strict=True)) == list(dict.fromkeys(keys))
+    assert rows_of(kept) == list(dict.fromkeys(keys))
     assert kept_hashes.tolist() == hash64(kept.columns, kept.num_rows).tolist()
 
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 import pytest
-from client_kit import rows_of
 from hypothesis import given
 from hypothesis import strategies as st
+from rows_kit import rows_of
 
 from upriver.errors import UnknownView, WaitTimeout
 from upriver.shell.asking import Found, KeySet, Lookup
