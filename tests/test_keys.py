@@ -14,7 +14,7 @@ from rows_kit import rows_of
 
 from upriver.errors import KeyTypeError
 from upriver.hashing import hash64
-from upriver.shell.keys import distinct_keys, key_columns
+from upriver.shell.keys import distinct_keys, key_batch
 
 NOON = datetime.datetime(2013, 1, 1, 12, 0, 0, 1)
 PLUS_2 = datetime.timezone(datetime.timedelta(hours=2))
@@ -24,7 +24,7 @@ LOCAL = pa.timestamp("us")
 
 def one(type: pa.DataType, keys: Any) -> list[Any]:
     """Keys of a view with one key column, as that column's values."""
-    batch = key_columns("planes", pa.schema([("k", type)]), keys)
+    batch = key_batch("planes", pa.schema([("k", type)]), keys)
     assert batch.schema == pa.schema([("k", type)])
     values: list[Any] = batch.column(0).to_pylist()
     return values
@@ -132,7 +132,7 @@ ROUTE = pa.schema([("origin", pa.string()), ("distance", pa.int32())])
 
 
 def rows(keys: Any) -> list[tuple[Any, ...]]:
-    batch = key_columns("routes", ROUTE, keys)
+    batch = key_batch("routes", ROUTE, keys)
     assert batch.schema == ROUTE
     return rows_of(batch)
 
@@ -189,7 +189,7 @@ def test_minus_zero_is_the_key_zero() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(["EWR", "JFK", None]), st.sampled_from([1, 2, None]))))
 def test_each_key_is_kept_once_in_order_of_first_appearance(keys: list[tuple[Any, ...]]) -> None:
-    batch = key_columns("routes", ROUTE, keys)
+    batch = key_batch("routes", ROUTE, keys)
     hashes = hash64(batch.columns, batch.num_rows)
     kept, kept_hashes = distinct_keys(batch, hashes)
     assert rows_of(kept) == list(dict.fromkeys(keys))
@@ -197,6 +197,6 @@ def test_each_key_is_kept_once_in_order_of_first_appearance(keys: list[tuple[Any
 
 
 def test_two_keys_with_one_hash_are_both_kept() -> None:
-    batch = key_columns("routes", ROUTE, [("EWR", 1), ("JFK", 2), ("EWR", 1)])
+    batch = key_batch("routes", ROUTE, [("EWR", 1), ("JFK", 2), ("EWR", 1)])
     kept, _ = distinct_keys(batch, np.zeros(3, np.uint64))
     assert kept.column(0).to_pylist() == ["EWR", "JFK"]

@@ -16,7 +16,7 @@ from rows_kit import rows_of
 from upriver.errors import UnknownView, WaitTimeout
 from upriver.shell.asking import Found, KeySet, Lookup
 from upriver.shell.joint import Joint
-from upriver.shell.keys import key_columns
+from upriver.shell.keys import KeyColumns, key_columns
 from upriver.shell.lookup import Answered
 from upriver.shell.rounds import APART_S, FREE_LOOKUPS_MAX, LOOKUP_KEYS_MAX, ROUND_LOOKUPS_MAX, Rounds
 from upriver.shell.routing import ViewRoute
@@ -36,7 +36,7 @@ def expected(keys: Sequence[int | None]) -> list[tuple[int | None, int]]:
     return [(key, row) for key in dict.fromkeys(keys) for row in range(rows_of_key(key))]
 
 
-def batch(keys: Sequence[int | None], view: str = "v") -> pa.RecordBatch:
+def columns_of(keys: Sequence[int | None], view: str = "v") -> KeyColumns:
     return key_columns(view, ROUTE.key_schema, keys)
 
 
@@ -56,7 +56,7 @@ def found_by(asked: KeySet, workers: int = 2, epoch: int = 7, held_up: bool = Fa
 
 @given(KEYS, st.integers(1, 3))
 def test_each_lookup_has_the_rows_of_its_keys_in_their_order(lookups: list[list[int | None]], workers: int) -> None:
-    together = Joint.of([batch(keys) for keys in lookups])
+    together = Joint.of([columns_of(keys) for keys in lookups], ROUTE.key_schema)
     assert together is not None
     asked = together.asked.keys.column(0).to_pylist()
     assert sorted(asked, key=str) == sorted({key for keys in lookups for key in keys}, key=str)
@@ -66,9 +66,9 @@ def test_each_lookup_has_the_rows_of_its_keys_in_their_order(lookups: list[list[
 
 
 def test_keys_that_are_not_equal_to_themselves_are_not_put_together() -> None:
-    keys = pa.RecordBatch.from_arrays([pa.array([1.0, math.nan])], names=["k"])
-    assert Joint.of([keys.slice(0, 1)] * 2) is not None
-    assert Joint.of([keys, keys]) is None
+    keys, schema = pa.array([1.0, math.nan]), pa.schema([("k", pa.float64())])
+    assert Joint.of([[keys.slice(0, 1)]] * 2, schema) is not None
+    assert Joint.of([[keys]] * 2, schema) is None
 
 
 # Rounds
@@ -119,7 +119,7 @@ class Asking:
 
     def begin(self, *keys: int | None, view: str = "v", at_least: int | None = None) -> "Future[tuple[pa.Table, int]]":
         lookup = Lookup(view, ROUTE, at_least, len(keys) > 1, SECONDS_MAX, math.inf)
-        return self._threads.submit(self.rounds.look_up, lookup, batch(keys))
+        return self._threads.submit(self.rounds.look_up, lookup, columns_of(keys))
 
     def wait_for(self, lookups: int) -> None:
         """Until so many more have come that may have to wait."""

@@ -23,7 +23,7 @@ from upriver.membership.config import MembershipConfig
 from upriver.rescale import Rescale
 from upriver.settings import absolute, check_checkpoints, check_memory, check_name, check_sizes, listed
 from upriver.shell.fencing import SILENCE_S, Vigilance
-from upriver.shell.keys import key_columns
+from upriver.shell.keys import key_batch
 from upriver.spark.batch_view import rows_of_keys, view_as_of
 from upriver.spark.functions import Columns, declare_stateful_map
 from upriver.spark.names import DataFrame, SparkSession
@@ -301,7 +301,7 @@ class App:
         except WaitTimeout:
             if not else_compute or river.epoch < (at_least or 0):
                 raise
-        return rows_of_keys(self.read(view), key_columns(view, self._client.key_schema(view), keys))
+        return rows_of_keys(self.read(view), key_batch(view, self._client.key_schema(view), keys))
 
     def read(self, view: str) -> DataFrame:
         """The whole view as a Spark DataFrame, as of one epoch.

@@ -16,7 +16,7 @@ from upriver.errors import ClusterError, KeyTypeError, UnknownView, UpriverError
 from upriver.hashing import hash64
 from upriver.rescale import Rescale, rescale_fields
 from upriver.shell.asking import Found, KeySet, Lookup, ask_owners
-from upriver.shell.keys import Keys, key_columns
+from upriver.shell.keys import KeyColumns, Keys, key_columns
 from upriver.shell.lookup_streams import LookupStreams
 from upriver.shell.remote import Connection, Remote
 from upriver.shell.rounds import Rounds
@@ -90,7 +90,7 @@ class Client:
         again = list(keys) if isinstance(keys, Iterator) else keys
         while True:
             route, columns = self._columns(view, again)
-            lookup = Lookup(view, route, at_least, columns.num_rows > 1, timeout, give_up_at)
+            lookup = Lookup(view, route, at_least, len(columns[0]) > 1, timeout, give_up_at)
             with suppress(_DeclaredAnew):
                 return self._rounds.look_up(lookup, columns)
 
@@ -138,7 +138,7 @@ class Client:
         hashes = None
         if keys is not None:
             _, columns = self._columns(view, keys)
-            hashes = np.unique(hash64(columns.columns, columns.num_rows)).tolist()
+            hashes = np.unique(hash64(columns, len(columns[0]))).tolist()
         self._act("evict", {"view": view, "keys": hashes})
 
     def rescale_of(self, ticket: int) -> Rescale:
@@ -193,7 +193,7 @@ class Client:
             raise UnknownView.among(view, views)
         return views[view]
 
-    def _columns(self, view: str, keys: Keys) -> tuple[ViewRoute, pa.RecordBatch]:
+    def _columns(self, view: str, keys: Keys) -> tuple[ViewRoute, KeyColumns]:
         """Keys as a view wants them. If they do not fit, it may have been declared anew."""
         route = self._route(view)
         try:

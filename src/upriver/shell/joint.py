@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from upriver.hashing import hash64
-from upriver.shell.asking import Found, KeySet, Places, in_key_order
+from upriver.shell.asking import Found, KeySet, Places
+from upriver.shell.keys import KeyColumns
 from upriver.state.columns import taken
 from upriver.state.ragged import spread
 from upriver.state.vectors import is_any_twice
@@ -25,33 +26,29 @@ class Joint:
     ends: Places
 
     @classmethod
-    def of(cls, lookups: Sequence[pa.RecordBatch]) -> Self | None:
-        """The keys of several lookups, each of one at least, all of the same key columns; ``None`` if hashes do not
-        tell them apart."""
-        columns = [pa.concat_arrays(parts) for parts in zip(*(keys.columns for keys in lookups), strict=True)]
-        keys = pa.RecordBatch.from_arrays(columns, schema=lookups[0].schema)
-        hashes, ends = hash64(keys.columns, keys.num_rows), np.cumsum([len(keys) for keys in lookups])
-        if not is_any_twice(hashes):
-            places = np.arange(len(hashes))
-            return cls(KeySet(keys, hashes, places), places, ends)
+    def of(cls, lookups: Sequence[KeyColumns], schema: pa.Schema) -> Self | None:
+        """The keys of several lookups, each of one at least. ``None`` if hashes do not tell them apart."""
+        columns = [pa.concat_arrays(parts) for parts in zip(*lookups, strict=True)]
+        keys = pa.RecordBatch.from_arrays(columns, schema=schema)
+        hashes, ends = hash64(columns, len(keys)), np.cumsum([len(columns[0]) for columns in lookups])
         distinct, firsts, wanted = np.unique(hashes, return_index=True, return_inverse=True)
         asked = KeySet(taken(keys, firsts), distinct, np.arange(len(distinct)))
         if not taken(asked.keys, wanted).equals(keys):
             return None
         of_lookup = np.repeat(np.arange(len(lookups)), np.diff(ends, prepend=0)) * len(distinct)
-        kept = np.sort(np.unique(of_lookup + wanted, return_index=True)[1])  # a lookup's keys are each wanted once
+        each = of_lookup + wanted
+        if not is_any_twice(each):
+            return cls(asked, wanted, ends)
+        kept = np.sort(np.unique(each, return_index=True)[1])  # a lookup's keys are each wanted once
         return cls(asked, wanted[kept], np.searchsorted(kept, ends))
 
     def deal(self, found: Sequence[Found], schema: pa.Schema) -> list[pa.Table]:
         """Each lookup's rows, in the order of its keys. Raises ValueError if they are too many for one batch."""
-        batches = in_key_order(found, schema).combine_chunks().to_batches()
-        if not batches:
-            return [schema.empty_table()] * len(self.ends)
-        places = np.sort(np.concatenate([part.places for part in found]))
-        begins = np.searchsorted(places, np.arange(len(self.asked.hash64) + 1))
+        places = np.concatenate([part.places for part in found])
+        order = places.argsort(kind="stable")
+        begins = np.searchsorted(places[order], np.arange(len(self.asked.hash64) + 1))
         counts = np.diff(begins)[self.wanted]
-        (rows,) = batches
-        if (counts != 1).any() or not np.array_equal(self.wanted, self.asked.places):
-            rows = taken(rows, spread(begins[self.wanted], counts))
+        rows = pa.concat_batches([part.answered.rows for part in found])
+        dealt = pa.Table.from_batches([taken(rows, order[spread(begins[self.wanted], counts)])], schema)
         stops = counts.cumsum()[self.ends - 1].tolist()
-        return [pa.Table.from_batches([rows.slice(start, stop - start)]) for start, stop in pairwise([0, *stops])]
+        return [dealt.slice(start, stop - start) for start, stop in pairwise([0, *stops])]

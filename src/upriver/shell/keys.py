@@ -23,6 +23,9 @@ from upriver.state.vectors import is_any_twice
 Keys: TypeAlias = Iterable[Any] | pa.Array | pa.ChunkedArray | pa.RecordBatch | pa.Table
 """Values for a key of one column; tuples, or dicts by column name, for any; or Arrow data. ``None`` is the null key."""
 
+KeyColumns: TypeAlias = Sequence[pa.Array]
+"""An array for each column of the key, all of one length."""
+
 VALUE_CHARS_MAX = 50
 """Characters of a value that an error shows."""
 
@@ -75,11 +78,16 @@ class _Place:
         return kind in ("null", own, *_ALSO_TAKEN.get(own, ()))
 
 
-def key_columns(view: str, key_schema: pa.Schema, keys: Keys) -> pa.RecordBatch:
-    """``keys`` as a batch of ``key_schema``, in their order. Raises KeyTypeError."""
+def key_columns(view: str, key_schema: pa.Schema, keys: Keys) -> KeyColumns:
+    """``keys`` as columns of ``key_schema``, in their order. Raises KeyTypeError."""
     columns = _split(view, key_schema, keys)
-    arrays = [_column(_Place(view, field), column) for field, column in zip(key_schema, columns, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=key_schema)
+    return [_column(_Place(view, field), column) for field, column in zip(key_schema, columns, strict=True)]
+
+
+def key_batch(view: str, key_schema: pa.Schema, keys: Keys) -> pa.RecordBatch:
+    """As :func:`key_columns`, as a batch. Arrow lets go of Python's lock to make one: of many threads each then waits
+    for its turn once more."""
+    return pa.RecordBatch.from_arrays(key_columns(view, key_schema, keys), schema=key_schema)
 
 
 def distinct_keys(keys: pa.RecordBatch, hash64: Hashes) -> tuple[pa.RecordBatch, Hashes]:

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from upriver.shell.asking import Found, KeySet, Lookup, in_key_order
 from upriver.shell.joint import Joint
+from upriver.shell.keys import KeyColumns
 from upriver.shell.latch import Latch
 from upriver.shell.routing import ViewRoute
 
@@ -51,7 +52,7 @@ class _Turn:
 
     __slots__ = ("answer", "is_told", "keys", "kind", "leads", "lookup")
 
-    def __init__(self, lookup: Lookup, keys: pa.RecordBatch) -> None:
+    def __init__(self, lookup: Lookup, keys: KeyColumns) -> None:
         self.lookup = lookup
         self.keys = keys
         self.kind = _Kind(lookup.view, lookup.route, lookup.together)
@@ -88,7 +89,7 @@ class Rounds:
         self._apart_until: dict[str, float] = {}
         """By view, monotonic."""
 
-    def look_up(self, lookup: Lookup, keys: pa.RecordBatch) -> Answer:
+    def look_up(self, lookup: Lookup, keys: KeyColumns) -> Answer:
         """The rows of the keys, in the order in which the keys are first given, each key once.
 
         Raises what ``ask`` raises for this lookup by itself, whatever becomes of a round that it was in.
@@ -104,13 +105,13 @@ class Rounds:
             with self._lock:
                 self._lookups -= 1
 
-    def _may_wait(self, lookup: Lookup, keys: pa.RecordBatch) -> bool:
-        if lookup.at_least is not None or not 0 < keys.num_rows <= LOOKUP_KEYS_MAX:
+    def _may_wait(self, lookup: Lookup, keys: KeyColumns) -> bool:
+        if lookup.at_least is not None or not 0 < len(keys[0]) <= LOOKUP_KEYS_MAX:
             return False
         return self._apart_until.get(lookup.view, -math.inf) < self._clock()
 
-    def _by_itself(self, lookup: Lookup, keys: pa.RecordBatch) -> Answer:
-        asked = KeySet.of(keys)
+    def _by_itself(self, lookup: Lookup, keys: KeyColumns) -> Answer:
+        asked = KeySet.of(pa.RecordBatch.from_arrays(keys, schema=lookup.route.key_schema))
         if lookup.together and len(asked.hash64) < 2:
             lookup = replace(lookup, together=False)
         found = self._found(lookup, asked)
@@ -125,7 +126,7 @@ class Rounds:
 
     # Rounds
 
-    def _queued(self, lookup: Lookup, keys: pa.RecordBatch) -> _Turn:
+    def _queued(self, lookup: Lookup, keys: KeyColumns) -> _Turn:
         """A lookup that waits now, or leads a round if none is under way. With the lock held."""
         turn = _Turn(lookup, keys)
         self._waiting.setdefault(turn.kind, []).append(turn)
@@ -177,10 +178,10 @@ class Rounds:
             self._end(company)
 
     def _answer_all(self, company: Sequence[_Turn]) -> None:
-        joint = Joint.of([turn.keys for turn in company])
+        lookups = [turn.lookup for turn in company]
+        joint = Joint.of([turn.keys for turn in company], lookups[0].route.key_schema)
         if joint is None:
             return
-        lookups = [turn.lookup for turn in company]
         hasty = min(lookups, key=lambda lookup: lookup.give_up_at)
         found = self._found(hasty, joint.asked)
         epoch = _epoch_of(found)
