@@ -47,8 +47,8 @@ class _Kind(NamedTuple):
 
 
 class _Turn:
-    """A lookup in a round, or waiting for one. Its thread is told once: that it has its answer, that it leads a round
-    (``leads``), or, with neither, that it is to ask by itself."""
+    """A lookup in a round, or waiting for one. Its thread is told once: that it has its answer, that it is to lead a
+    round (``leads``), or, with neither, that it is to ask by itself."""
 
     __slots__ = ("answer", "is_told", "keys", "kind", "leads", "lookup")
 
@@ -57,8 +57,7 @@ class _Turn:
         self.keys = keys
         self.kind = _Kind(lookup.view, lookup.route, lookup.together)
         self.answer: Answer | None = None
-        self.leads: list[_Turn] | None = None
-        """The round's, itself first."""
+        self.leads = False
         self.is_told = Latch()
 
 
@@ -129,46 +128,53 @@ class Rounds:
     def _queued(self, lookup: Lookup, keys: KeyColumns) -> _Turn:
         """A lookup that waits now, or leads a round if none is under way. With the lock held."""
         turn = _Turn(lookup, keys)
-        self._waiting.setdefault(turn.kind, []).append(turn)
-        if not self._rounds:
+        if self._rounds:
+            self._waiting.setdefault(turn.kind, []).append(turn)
+        else:
             self._begin(turn)
         return turn
 
     def _begin(self, leader: _Turn) -> None:
-        """Begin a round of those that wait, as far as there is room, and of the leader, which is one of them. With the
-        lock held."""
-        others = [turn for turn in self._waiting.pop(leader.kind) if turn is not leader]
-        leader.leads = [leader, *others[: ROUND_LOOKUPS_MAX - 1]]
-        if len(others) >= ROUND_LOOKUPS_MAX:
-            self._waiting[leader.kind] = others[ROUND_LOOKUPS_MAX - 1 :]
+        """Begin a round, of which nobody but the leader is known yet. With the lock held."""
         self._rounds += 1
+        leader.leads = True
+
+    def _is_taken(self, turn: _Turn) -> bool:
+        """Whether it has waited so far, and does no longer. With the lock held."""
+        waiting = self._waiting.get(turn.kind, [])
+        if turn not in waiting:
+            return False
+        waiting.remove(turn)
+        if not waiting:
+            del self._waiting[turn.kind]
+        return True
 
     def _with_others(self, turn: _Turn) -> Answer | None:
         """The answer that a round has for a lookup, if it has."""
         try:
-            if turn.leads is None and not turn.is_told.wait(self._wait_s_max) and not self._leads_now(turn):
+            if not turn.leads and not turn.is_told.wait(self._wait_s_max) and not self._leads_now(turn):
                 turn.is_told.wait()
         except BaseException:  # an interrupt: the others shall not wait for this thread
-            self._leads_now(turn)
-            if turn.leads is not None:
-                self._end(turn.leads)
+            if self._leads_now(turn) or turn.leads:
+                self._end([turn])
             raise
-        if turn.leads is not None:
-            self._lead(turn.leads)
+        if turn.leads:
+            self._lead(turn)
         return turn.answer
 
     def _leads_now(self, turn: _Turn) -> bool:
         """Whether it has waited in vain so far, and leads a round now."""
         with self._lock:
-            if turn not in self._waiting.get(turn.kind, ()):
-                return False
-            self._begin(turn)
-            return True
+            has_waited = self._is_taken(turn)
+            if has_waited:
+                self._begin(turn)
+            return has_waited
 
-    def _lead(self, company: list[_Turn]) -> None:
+    def _lead(self, leader: _Turn) -> None:
         """Ask for all of a round."""
-        leader = company[0]
+        company = [leader]
         try:
+            company += self._company(leader.kind)
             if len(company) == 1:
                 leader.answer = self._by_itself(leader.lookup, leader.keys)
             else:
@@ -176,6 +182,14 @@ class Rounds:
                     self._answer_all(company)
         finally:
             self._end(company)
+
+    def _company(self, kind: _Kind) -> list[_Turn]:
+        """Those that wait by the time that their leader's thread runs, as far as there is room: they wait no more."""
+        with self._lock:
+            waiting = self._waiting.pop(kind, [])
+            if len(waiting) >= ROUND_LOOKUPS_MAX:
+                self._waiting[kind] = waiting[ROUND_LOOKUPS_MAX - 1 :]
+            return waiting[: ROUND_LOOKUPS_MAX - 1]
 
     def _answer_all(self, company: Sequence[_Turn]) -> None:
         lookups = [turn.lookup for turn in company]
@@ -195,6 +209,7 @@ class Rounds:
             self._rounds -= 1
             if self._waiting and not self._rounds:
                 leader = next(iter(self._waiting.values()))[0]
+                self._is_taken(leader)
                 self._begin(leader)
         if leader is not None:
             leader.is_told.open()
