@@ -53,17 +53,20 @@ class Spine:
 
         Sorted by position, then by member.
         """
+        # Searched for in order, and each beside the next, as each search leaves in the cache what the next one needs.
+        order = owners.argsort()
+        bounds = _packed(np.stack([owners, owners + 1], axis=1)[order]).reshape(-1)
+        turns, positions = np.arange(len(owners)), _packed(order)
         found = [np.empty(0, np.uint64)]
-        bounds = _packed(np.stack([owners, owners + 1]))
         for level in self._levels:
-            starts, stops = np.searchsorted(level, bounds)
+            starts, stops = level.searchsorted(bounds).reshape(-1, 2).T
             counts = stops - starts
-            ends = np.cumsum(counts)
+            ends = counts.cumsum()
             if len(owners) and ends[-1]:
-                positions = np.repeat(np.arange(len(owners)), counts)
+                turn = turns.repeat(counts)
                 # The n-th pair of its owner lies n places after the owner's start.
-                places = np.arange(len(positions)) + (starts - ends + counts)[positions]
-                found.append(_packed(positions) | level[places] & _LOW_MASK)
+                places = np.arange(len(turn)) + (starts - ends + counts)[turn]
+                found.append(positions[turn] | level[places] & _LOW_MASK)
         return _unpacked(np.sort(np.concatenate(found)))
 
     def pairs(self) -> tuple[Slots, Slots]:
