@@ -25,17 +25,18 @@ def keys_per_s_on_threads(
     """Keys a second that so many threads are given together. draw: the lookups of a round, of so many keys each. check:
     sees each answer, when the clock has stopped. Raises what ``ask`` and ``check`` raise."""
     rates = []
-    for _ in range(ROUNDS):
-        questions = draw()
-        seconds, answers = _asked(threads, ask, questions)
-        rates.append(keys * len(questions) / seconds)
-        for question, answer in answers:
-            check(question, answer)
+    with ThreadPoolExecutor(threads) as pool:
+        for _ in range(ROUNDS):
+            questions = draw()
+            seconds, answers = _asked(pool, threads, ask, questions)
+            rates.append(keys * len(questions) / seconds)
+            for question, answer in answers:
+                check(question, answer)
     return round(median(rates))
 
 
 def _asked(
-    threads: int, ask: Callable[[Asked], Answer], questions: list[Asked]
+    pool: ThreadPoolExecutor, threads: int, ask: Callable[[Asked], Answer], questions: list[Asked]
 ) -> tuple[float, list[tuple[Asked, Answer]]]:
     """Seconds from the first question until the last answer, and all of them."""
     ready = threading.Barrier(threads + 1)
@@ -45,9 +46,8 @@ def _asked(
         answers = [(question, ask(question)) for question in mine]
         return time.perf_counter(), answers
 
-    with ThreadPoolExecutor(threads) as pool:
-        running = [pool.submit(run, questions[thread::threads]) for thread in range(threads)]
-        began = time.perf_counter()
-        ready.wait()
-        done = [each.result() for each in running]
+    running = [pool.submit(run, questions[thread::threads]) for thread in range(threads)]
+    began = time.perf_counter()
+    ready.wait()
+    done = [each.result() for each in running]
     return max(at for at, _ in done) - began, [answer for _, answers in done for answer in answers]

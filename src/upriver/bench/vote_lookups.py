@@ -31,8 +31,10 @@ LARGER_KEYS = (1_000, 10_000)
 """Keys of larger ones."""
 LARGER_SHARE = 5
 """Of these there are a so much smaller number."""
-THREADS = (8, 32)
+THREADS = (8, 32, 64)
 """Threads that ask for warm keys at once, in lookups of ``BATCH_KEYS``."""
+THREADS_TIMES = 4
+"""Of these lookups there are so many times as many."""
 WARM_KEYS = 10_000
 """Different keys that these are of."""
 FILLS = 3
@@ -132,7 +134,7 @@ class Asker:
         return keys_per_s_on_threads(
             threads,
             count,
-            lambda: [pa.array(keys) for keys in self._drawn(warm, count, self._task.batches)],
+            lambda: [pa.array(keys) for keys in self._drawn(warm, count, THREADS_TIMES * self._task.batches)],
             ask,
             lambda keys, rows: self._check(rows, keys.to_numpy()),
         )

@@ -25,6 +25,7 @@ from upriver.bench.vote_lookups import (
     BATCH_KEYS,
     LARGER_KEYS,
     THREADS,
+    THREADS_TIMES,
     WARM_KEYS,
     WARM_UP,
     larger_batches,
@@ -121,7 +122,7 @@ def _on_threads(client: Any, names: Sequence[str], values: Sequence[str], thread
     value_of = dict(zip(names, values, strict=True))
 
     def draw() -> list[list[str]]:
-        places = [lots.choice(WARM_KEYS, BATCH_KEYS, replace=False).tolist() for _ in range(batches)]
+        places = [lots.choice(WARM_KEYS, BATCH_KEYS, replace=False).tolist() for _ in range(THREADS_TIMES * batches)]
         return [[names[place] for place in of_one] for of_one in places]
 
     def check(asked: Sequence[str], found: Sequence[bytes]) -> None:
