@@ -19,6 +19,8 @@ SMALL_PAIRS = 1024
 """Up to so many pairs, merging a level at every insertion costs less than searching one more."""
 
 _HIGH = np.uint64(32)
+_NEXT = np.uint64(1 << 32)
+"""From the lowest pair of an owner to that of the next one."""
 _LOW_MASK = np.uint64(0xFFFF_FFFF)
 
 Pairs = npt.NDArray[np.uint64]
@@ -55,7 +57,8 @@ class Spine:
         """
         # Searched for in order, and each beside the next, as each search leaves in the cache what the next one needs.
         order = owners.argsort()
-        bounds = _packed(np.stack([owners, owners + 1], axis=1)[order]).reshape(-1)
+        bounds = _packed(owners[order].repeat(2))
+        bounds[1::2] += _NEXT
         turns, positions = np.arange(len(owners)), _packed(order)
         found = [np.empty(0, np.uint64)]
         for level in self._levels:
