@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from upriver.state.columns import Cells
 from upriver.state.ragged import spread
-from upriver.state.spine import Pairs, Spine
+from upriver.state.spine import Pairs, Spine, bounds_of, segments
 from upriver.state.vectors import Mask, Positions, Slots, true_at
 
 Keys = Callable[[Slots], Cells]
@@ -26,7 +26,6 @@ Living = Callable[[Slots], Mask]
 _WIDER = 4
 """How many times more members each look takes in than the one before it."""
 
-_HIGH = np.uint64(32)
 _LOW_MASK = np.uint64(0xFFFF_FFFF)
 
 
@@ -53,9 +52,9 @@ class OrderedSpine(Spine):
 
     def ends(self, owners: Slots, greatest: bool, keys: Keys, living: Living) -> Slots:
         """The living member of each owner, each named once, that has the least (or the greatest) key; -1 for none."""
-        found = [np.full(len(owners), -1)]
+        bounds, found = bounds_of(owners), [np.full(len(owners), -1)]
         for level, marks in zip(self._levels, self._marks, strict=True):
-            found.append(_ends_in(level, marks, owners, greatest, keys, living))
+            found.append(_ends_in(level, marks, bounds, greatest, keys, living))
         candidates = np.stack(found, axis=1)
         positions, columns = np.nonzero(candidates >= 0)
         members = candidates[positions, columns]
@@ -70,12 +69,10 @@ class OrderedSpine(Spine):
 
 
 def _ends_in(
-    level: Pairs, marks: npt.NDArray[np.int32], owners: Slots, greatest: bool, keys: Keys, living: Living
+    level: Pairs, marks: npt.NDArray[np.int32], bounds: Pairs, greatest: bool, keys: Keys, living: Living
 ) -> Slots:
     """As :meth:`OrderedSpine.ends`, of one level."""
-    # In one go, and side by side: one search leaves in the cache what the next one needs.
-    bounds = np.stack([owners, owners + 1], axis=1).astype(np.uint64) << _HIGH
-    starts, stops = np.searchsorted(level, bounds.reshape(-1)).reshape(-1, 2).T
+    starts, stops = segments(level, bounds)
     some = true_at(starts < stops)
     _sort(level, marks, starts[some], stops[some], keys)
     row = marks[0]
@@ -83,7 +80,7 @@ def _ends_in(
         level, row, starts, stops = level[::-1], marks[1][::-1], len(level) - stops, len(level) - starts
     places = _first_living(level, starts[some] + row[starts[some]] - 1, stops[some], living)
     row[starts[some]] = places - starts[some] + 1
-    ends = np.full(len(owners), -1)
+    ends = np.full(len(starts), -1)
     lives = places < stops[some]
     ends[some[lives]] = _members(level[places[lives]])
     return ends

@@ -8,7 +8,8 @@ from upriver.state.vectors import Positions
 
 def spread(starts: Positions, counts: npt.NDArray[np.int64]) -> Positions:
     """``counts[i]`` numbers from ``starts[i]`` on, for each i."""
-    ends = np.cumsum(counts)
+    ends = counts.cumsum()
     if not len(ends):
         return np.empty(0, np.int64)
-    return np.arange(ends[-1]) + np.repeat(starts - ends + counts, counts)
+    places: Positions = np.arange(ends[-1]) + (starts - ends + counts).repeat(counts)
+    return places

@@ -10,6 +10,7 @@ each level. Members are numbered in order of arrival, hence found in order of ar
 import numpy as np
 import numpy.typing as npt
 
+from upriver.state.ragged import spread
 from upriver.state.vectors import Positions, Slots
 
 GROWTH = 4
@@ -55,26 +56,36 @@ class Spine:
 
         Sorted by position, then by member.
         """
-        # Searched for in order, and each beside the next, as each search leaves in the cache what the next one needs.
         order = owners.argsort()
-        bounds = _packed(owners[order].repeat(2))
-        bounds[1::2] += _NEXT
-        turns, positions = np.arange(len(owners)), _packed(order)
+        bounds, positions = bounds_of(owners[order]), _packed(order)
         found = [np.empty(0, np.uint64)]
         for level in self._levels:
-            starts, stops = level.searchsorted(bounds).reshape(-1, 2).T
+            starts, stops = segments(level, bounds)
             counts = stops - starts
-            ends = counts.cumsum()
-            if len(owners) and ends[-1]:
-                turn = turns.repeat(counts)
-                # The n-th pair of its owner lies n places after the owner's start.
-                places = np.arange(len(turn)) + (starts - ends + counts)[turn]
-                found.append(positions[turn] | level[places] & _LOW_MASK)
+            if counts.any():
+                found.append(positions.repeat(counts) | level[spread(starts, counts)] & _LOW_MASK)
         return _unpacked(np.sort(np.concatenate(found)))
 
     def pairs(self) -> tuple[Slots, Slots]:
         """All owners and members, in no particular order."""
         return _unpacked(np.concatenate([np.empty(0, np.uint64), *self._levels]))
+
+
+def bounds_of(owners: Slots) -> Pairs:
+    """Between which pairs each owner's lie, the lower one before the upper one."""
+    bounds = _packed(owners.repeat(2))
+    bounds[1::2] += _NEXT
+    return bounds
+
+
+def segments(level: Pairs, bounds: Pairs) -> tuple[Positions, Positions]:
+    """Where each owner's pairs begin in a level, and end.
+
+    A search leaves in the processor's cache what one for a pair nearby needs: so both bounds of an owner are searched
+    for side by side, and owners are found several times as fast if they ascend.
+    """
+    starts, stops = level.searchsorted(bounds).reshape(-1, 2).T
+    return starts, stops
 
 
 def _packed(owners: Slots) -> Pairs:
