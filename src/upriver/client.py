@@ -138,7 +138,7 @@ class Client:
         hashes = None
         if keys is not None:
             _, columns = self._columns(view, keys)
-            hashes = np.unique(hash64(columns, len(columns[0]))).tolist()
+            hashes = np.unique(hash64(columns)).tolist()
         self._act("evict", {"view": view, "keys": hashes})
 
     def rescale_of(self, ticket: int) -> Rescale:

@@ -30,7 +30,7 @@ class Joint:
         """The keys of several lookups, each of one at least. ``None`` if hashes do not tell them apart."""
         columns = [pa.concat_arrays(parts) for parts in zip(*lookups, strict=True)]
         keys = pa.RecordBatch.from_arrays(columns, schema=schema)
-        hashes, ends = hash64(columns, len(keys)), np.cumsum([len(columns[0]) for columns in lookups])
+        hashes, ends = hash64(columns), np.cumsum([len(columns[0]) for columns in lookups])
         distinct, firsts, wanted = np.unique(hashes, return_index=True, return_inverse=True)
         asked = KeySet(taken(keys, firsts), distinct, np.arange(len(distinct)))
         if not taken(asked.keys, wanted).equals(keys):
@@ -45,10 +45,9 @@ class Joint:
     def deal(self, found: Sequence[Found], schema: pa.Schema) -> list[pa.Table]:
         """Each lookup's rows, in the order of its keys. Raises ValueError if they are too many for one batch."""
         places = np.concatenate([part.places for part in found])
-        order = places.argsort(kind="stable")
-        begins = np.searchsorted(places[order], np.arange(len(self.asked.hash64) + 1))
-        counts = np.diff(begins)[self.wanted]
+        of_key = np.bincount(places, minlength=len(self.asked.hash64))
+        begins, counts = (of_key.cumsum() - of_key)[self.wanted], of_key[self.wanted]
         rows = pa.concat_batches([part.answered.rows for part in found])
-        dealt = pa.Table.from_batches([taken(rows, order[spread(begins[self.wanted], counts)])], schema)
+        dealt = pa.Table.from_batches([taken(rows, places.argsort(kind="stable")[spread(begins, counts)])], schema)
         stops = counts.cumsum()[self.ends - 1].tolist()
         return [dealt.slice(start, stop - start) for start, stop in pairwise([0, *stops])]

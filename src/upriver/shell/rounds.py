@@ -128,26 +128,19 @@ class Rounds:
     def _queued(self, lookup: Lookup, keys: KeyColumns) -> _Turn:
         """A lookup that waits now, or leads a round if none is under way. With the lock held."""
         turn = _Turn(lookup, keys)
-        if self._rounds:
-            self._waiting.setdefault(turn.kind, []).append(turn)
-        else:
+        self._waiting.setdefault(turn.kind, []).append(turn)
+        if not self._rounds:
             self._begin(turn)
         return turn
 
     def _begin(self, leader: _Turn) -> None:
-        """Begin a round, of which nobody but the leader is known yet. With the lock held."""
+        """Begin a round, of which nobody is known yet but the leader, which waits no more. With the lock held."""
+        waiting = self._waiting[leader.kind]
+        waiting.remove(leader)
+        if not waiting:
+            del self._waiting[leader.kind]
         self._rounds += 1
         leader.leads = True
-
-    def _is_taken(self, turn: _Turn) -> bool:
-        """Whether it has waited so far, and does no longer. With the lock held."""
-        waiting = self._waiting.get(turn.kind, [])
-        if turn not in waiting:
-            return False
-        waiting.remove(turn)
-        if not waiting:
-            del self._waiting[turn.kind]
-        return True
 
     def _with_others(self, turn: _Turn) -> Answer | None:
         """The answer that a round has for a lookup, if it has."""
@@ -155,7 +148,8 @@ class Rounds:
             if not turn.leads and not turn.is_told.wait(self._wait_s_max) and not self._leads_now(turn):
                 turn.is_told.wait()
         except BaseException:  # an interrupt: the others shall not wait for this thread
-            if self._leads_now(turn) or turn.leads:
+            self._leads_now(turn)
+            if turn.leads:
                 self._end([turn])
             raise
         if turn.leads:
@@ -165,10 +159,10 @@ class Rounds:
     def _leads_now(self, turn: _Turn) -> bool:
         """Whether it has waited in vain so far, and leads a round now."""
         with self._lock:
-            has_waited = self._is_taken(turn)
-            if has_waited:
-                self._begin(turn)
-            return has_waited
+            if turn not in self._waiting.get(turn.kind, ()):
+                return False
+            self._begin(turn)
+            return True
 
     def _lead(self, leader: _Turn) -> None:
         """Ask for all of a round."""
@@ -192,11 +186,10 @@ class Rounds:
             return waiting[: ROUND_LOOKUPS_MAX - 1]
 
     def _answer_all(self, company: Sequence[_Turn]) -> None:
-        lookups = [turn.lookup for turn in company]
-        joint = Joint.of([turn.keys for turn in company], lookups[0].route.key_schema)
+        hasty = min((turn.lookup for turn in company), key=lambda lookup: lookup.give_up_at)
+        joint = Joint.of([turn.keys for turn in company], hasty.route.key_schema)
         if joint is None:
             return
-        hasty = min(lookups, key=lambda lookup: lookup.give_up_at)
         found = self._found(hasty, joint.asked)
         epoch = _epoch_of(found)
         for turn, rows in zip(company, joint.deal(found, hasty.route.schema), strict=True):
@@ -209,7 +202,6 @@ class Rounds:
             self._rounds -= 1
             if self._waiting and not self._rounds:
                 leader = next(iter(self._waiting.values()))[0]
-                self._is_taken(leader)
                 self._begin(leader)
         if leader is not None:
             leader.is_told.open()
