@@ -3,7 +3,7 @@
 import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rows_kit import rows_of
 
 from upriver.errors import UnknownView, WaitTimeout
-from upriver.shell.asking import Found, KeySet, Lookup
+from upriver.shell.asking import ANSWER_GRACE_S, Found, KeySet, Lookup
 from upriver.shell.joint import Joint
 from upriver.shell.keys import KeyColumns, key_columns
 from upriver.shell.lookup import Answered
@@ -117,8 +117,10 @@ class Asking:
         self._asked.release()
         return self.now
 
-    def begin(self, *keys: int | None, view: str = "v", at_least: int | None = None) -> "Future[tuple[pa.Table, int]]":
-        lookup = Lookup(view, ROUTE, at_least, len(keys) > 1, SECONDS_MAX, math.inf)
+    def begin(
+        self, *keys: int | None, view: str = "v", at_least: int | None = None, give_up_at: float = math.inf
+    ) -> "Future[tuple[pa.Table, int]]":
+        lookup = Lookup(view, ROUTE, at_least, len(keys) > 1, SECONDS_MAX, give_up_at)
         return self._threads.submit(self.rounds.look_up, lookup, columns_of(keys))
 
     def wait_for(self, lookups: int) -> None:
@@ -222,6 +224,21 @@ def test_who_has_waited_in_vain_leads_a_round_of_all_that_wait(workers: Workers)
     assert workers.calls[-1] == [4]
     workers.let_all()
     assert rows_of(late.result(SECONDS_MAX)[0]) == expected([4])
+    asking.close()
+
+
+def test_who_is_told_nothing_in_its_time_asks_by_itself(workers: Workers) -> None:
+    """As if an interrupt had ended the one that leads: whoever waits for it has its rows all the same."""
+    asking, gone = Asking(workers, wait_s_max=0.1), threading.Event()
+    workers.error = lambda asked: None if len(asked.hash64) <= 2 or gone.wait(SECONDS_MAX) else TimeoutError()
+    busy(workers, asking)
+    lookups = [[1, 2], [3, 4]]
+    waiting = [asking.begin(*keys, give_up_at=-ANSWER_GRACE_S) for keys in lookups]
+    asking.wait_for(len(waiting))
+    workers.let_all()
+    assert wait(waiting, SECONDS_MAX, FIRST_COMPLETED).done
+    gone.set()
+    assert [rows_of(lookup.result(SECONDS_MAX)[0]) for lookup in waiting] == [expected(keys) for keys in lookups]
     asking.close()
 
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from upriver.shell.asking import Found, KeySet, Lookup, in_key_order
+from upriver.shell.asking import ANSWER_GRACE_S, Found, KeySet, Lookup, in_key_order
 from upriver.shell.joint import Joint
 from upriver.shell.keys import KeyColumns
 from upriver.shell.latch import Latch
@@ -48,7 +48,8 @@ class _Kind(NamedTuple):
 
 class _Turn:
     """A lookup in a round, or waiting for one. Its thread is told once: that it has its answer, that it is to lead a
-    round (``leads``), or, with neither, that it is to ask by itself."""
+    round (``leads``), or, with neither, that it is to ask by itself. If it is told nothing in its time, it asks by
+    itself, too: an interrupt may have ended whoever led."""
 
     __slots__ = ("answer", "is_told", "keys", "kind", "leads", "lookup")
 
@@ -146,7 +147,8 @@ class Rounds:
         """The answer that a round has for a lookup, if it has."""
         try:
             if not turn.leads and not turn.is_told.wait(self._wait_s_max) and not self._leads_now(turn):
-                turn.is_told.wait()
+                # A leader is as patient as its hastiest company. One that is gone would be waited for without end.
+                turn.is_told.wait(turn.lookup.give_up_at + ANSWER_GRACE_S - self._clock())
         except BaseException:  # an interrupt: the others shall not wait for this thread
             self._leads_now(turn)
             if turn.leads:
