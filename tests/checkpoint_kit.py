@@ -14,7 +14,7 @@ from upriver.shell.checkpoints import chain, publish, read_state
 from upriver.shell.lake import Lake, LakeRecord, Manifest
 from upriver.shell.owned_lake import OwnedLake
 from upriver.shell.state_files import USUAL, Sizes, StateFiles
-from upriver.state.checkpoint import Checkpoint, StateChunk
+from upriver.state.checkpoint import Checkpoint, StateChunk, StateFile
 
 VNODES = 16
 RECORD = LakeRecord(VNODES, (TableSpec("t", pa.schema([("k", pa.int64())]), ("k",)),), {"t": (("k",),)})
@@ -92,7 +92,7 @@ def kept_of(model: Mapping[int, Kept], vnodes: Iterable[int] = range(VNODES), co
 
 def other(model: Mapping[int, Kept]) -> Model:
     """Of the same keys something else: what region b has when region a has this."""
-    return {key: Kept(kept.texts and (7,), tuple(map(str, kept.numbers))) for key, kept in model.items()}
+    return {key: Kept((7,) if kept.texts else (), tuple(map(str, kept.numbers))) for key, kept in model.items()}
 
 
 def add_epochs(lake: OwnedLake, through: int) -> None:
@@ -111,7 +111,7 @@ def written(
     sizes: Sizes = USUAL,
 ) -> Checkpoint:
     """A checkpoint whose files are there, to be published. changes: per region, the chunks of each worker."""
-    files = []
+    files: list[StateFile] = []
     for region, workers in changes.items():
         for chunks in workers:
             writing = StateFiles(lake, Epoch(epoch), sizes)

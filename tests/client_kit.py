@@ -56,7 +56,7 @@ class Worker:
 
     number: WorkerId
     cluster: "Cluster"
-    before: Callable[[int], None] = lambda keys: None
+    before: Callable[[int], object] = lambda keys: None
     asked: "queue.Queue[int]" = field(default_factory=queue.Queue)
     epoch: int = EPOCH
     comes_to: int = EPOCH

@@ -54,7 +54,8 @@ class River:
 
     def _hear(self) -> dict[str, Any]:
         assert self.driver.stdout is not None
-        return json.loads(self.driver.stdout.readline())
+        told: dict[str, Any] = json.loads(self.driver.stdout.readline())
+        return told
 
     def ask(self, command: str) -> dict[str, Any]:
         """What the driver says to a line."""

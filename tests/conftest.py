@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-from programs.jvm import start_quickly
+from jvm import start_quickly
 
 # No test is judged by its speed. What else holds (in CI, that nothing is random) stays.
 _found = settings.get_profile(settings.get_current_profile_name())
@@ -49,8 +49,8 @@ def client(cluster: Any) -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     """One local session for all tests of the process: starting it costs seconds."""
-    from programs.session import OUR_DAEMON
-    from programs.session import session as start
+    from session import OUR_DAEMON
+    from session import session as start
 
     memory = {"spark.driver.memory": "2g", "spark.sql.streaming.numRecentProgressUpdates": "10"}
     session = start("local[8]", {**OUR_DAEMON, **memory, "spark.sql.session.timeZone": "UTC"})

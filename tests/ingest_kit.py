@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -20,6 +20,7 @@ INDEXES = (("k",), ("n",))
 VNODES = 8
 Events = list[tuple[str | None, int]]
 Listener = Callable[[Manifest], None]
+Started = TypeVar("Started", bound=Ingest)
 
 
 class Driver:
@@ -42,7 +43,7 @@ class Driver:
     def load(self, rows: Any, epoch_rows: int = 100) -> LoadIngest:
         return self._started(LoadIngest(rows, self.layout, self.log, self.lake, epoch_rows))
 
-    def _started(self, ingest: Any) -> Any:
+    def _started(self, ingest: Started) -> Started:
         ingest.start()
         self.ingests.append(ingest)
         return ingest

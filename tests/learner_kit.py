@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from failure_kit import KEYS, Feed, Prober, asking, check_lookup
+from failure_kit import KEYS, Feed, Prober, Truth, asking, check_lookup
 from standby_kit import feeding
 
 import upriver
@@ -45,7 +45,7 @@ class River:
     def checked(self) -> Iterator[None]:
         """Files come, lookups are right all the while, and at the end all keys are there, as of a file that came after
         what was done inside."""
-        truths = {"sums": self.feed.view, "read": self.feed.view, "sizes": self.feed.sizes}
+        truths: dict[str, Truth] = {"sums": self.feed.view, "read": self.feed.view, "sizes": self.feed.sizes}
         some = {"sums": list(range(0, KEYS, 25)), "read": list(range(0, KEYS, 25)), "sizes": SIZE_KEYS}
         every = {"sums": list(range(KEYS)), "read": list(range(KEYS)), "sizes": SIZE_KEYS}
         with upriver.connect(self.app.address, self.app.token) as client:

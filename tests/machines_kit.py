@@ -72,7 +72,13 @@ class Seen:
         self.epochs: dict[str, list[int]] = {}
         self.aside: list[SetAside] = []
 
-    gathered = unsettled = 0
+    @property
+    def gathered(self) -> int:
+        return 0
+
+    @property
+    def unsettled(self) -> int:
+        return 0
 
     def left_out(self) -> list[SetAside]:
         aside, self.aside = self.aside, []

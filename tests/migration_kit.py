@@ -59,7 +59,8 @@ def received(sender: int, message: Message) -> Received:
 
 def rows_of(rows: object) -> list[int]:
     assert isinstance(rows, Batch)
-    return rows.rows.column("row").to_pylist()
+    numbers: list[int] = rows.rows.column("row").to_pylist()
+    return numbers
 
 
 def where(actions: Sequence[Action]) -> dict[str, list[int]]:

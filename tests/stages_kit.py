@@ -35,7 +35,7 @@ class Passing(Seen):
         self.out.append(Batch(rows, hashed(keys)))
 
     @property
-    def unsettled(self) -> int:  # type: ignore[override]
+    def unsettled(self) -> int:
         return sum(map(len, self.out))
 
     def drain(self, rows_max: int) -> tuple[Outgoing, ...]:
@@ -51,11 +51,11 @@ class Gathering(Seen):
         self.waiting: list[tuple[str, int]] = []
 
     @property
-    def gathered(self) -> int:  # type: ignore[override]
+    def gathered(self) -> int:
         return len(self.waiting)
 
     @property
-    def unsettled(self) -> int:  # type: ignore[override]
+    def unsettled(self) -> int:
         return self.gathered
 
     def apply(self, port: int, batch: Batch) -> None:

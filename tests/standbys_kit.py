@@ -3,6 +3,7 @@ says that they keep something to themselves. See coordinator_kit."""
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from typing import TypedDict, Unpack
 
 from coordinator_kit import PLAN, gone, published, said, vnode_map
 
@@ -39,6 +40,13 @@ THIRDS = (0, 0, 1, 1, 2, 2)
 """What workers 0, 1 and 2 own."""
 
 
+class Config(TypedDict, total=False):
+    """Fields of ``MembershipConfig``."""
+
+    max_warmup_replicas: int
+    scale_down_timeout_ms: int | None
+
+
 class Group:
     """Workers 0, 1 and so on, incarnations 1, 2 and so on, each on an executor of its own if not said otherwise."""
 
@@ -50,11 +58,11 @@ class Group:
         instances: Sequence[str] = (),
         rules: Rules = ALL_RULES,
         silent: Iterable[type[FromWorker]] = (),
-        **config: int | bool | None,
+        **config: Unpack[Config],
     ) -> None:
         """owners: of the vnodes. instances: of workers 0, 1 and so on. silent: as below. config: of membership,
         besides ``standbys``."""
-        settings = MembershipConfig(num_standby_replicas=standbys, **config)  # type: ignore[arg-type]
+        settings = MembershipConfig(num_standby_replicas=standbys, **config)
         self.machine = CoordinatorMachine(vnode_map(owners), tuple(plans), rules, (), membership=settings)
         self.instances = dict(enumerate(instances))
         self.silent = set(silent)

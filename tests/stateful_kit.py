@@ -24,7 +24,8 @@ Numbers = npt.NDArray[np.int64]
 
 def recall(key: Any, row: Any, state: Any) -> tuple[list[Row], Row | None]:
     """Gives ``n`` times modulo 3 the row before, of which the state is kept; forgets all with every fourth row."""
-    n, *before = (0, *(None for _ in row)) if state is None else state
+    last: Row = (0, *(None for _ in row)) if state is None else state
+    n, *before = last
     kept = None if n + 1 == FORGETS_AFTER else (n + 1, *row)
     return [(n, *before)] * (n % 3), kept
 

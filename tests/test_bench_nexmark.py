@@ -249,7 +249,7 @@ def test_what_spark_cannot_stream_is_refused_in_every_mode(spark: Any, data: Pat
 
 
 def task(data: Path, work: Path, query: str, **changed: Any) -> NexmarkTask:
-    fields = {"side": "upriver", "workers": 1, "cores": 1, "warm_up_files": 2, "state_store": "default"} | changed
+    fields = dict[str, Any](side="upriver", workers=1, cores=1, warm_up_files=2, state_store="default") | changed
     return NexmarkTask(query=query, data=str(data), work=str(work), result=str(work / "outcome.json"), **fields)
 
 
@@ -285,7 +285,7 @@ def test_what_an_app_refuses_is_an_outcome(spark: Any, data: Path, tmp_path: Pat
 
 
 def options(queries: tuple[str, ...], **changed: Any) -> NexmarkOptions:
-    fields = {"has_spark": False, "state_store": "default", "map_keys": ()} | changed
+    fields: dict[str, Any] = {"has_spark": False, "state_store": "default", "map_keys": ()} | changed
     return NexmarkOptions(
         spec=NexmarkSpec(events=2_000),
         queries=queries,

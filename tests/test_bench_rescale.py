@@ -176,7 +176,7 @@ def probe(cluster: Cluster, published: Iterator[str]) -> list[Probe]:
     task = ProbeTask(address=cluster.coordinator.address, view=VIEW, keys=10, per_s=1000.0, result="")
     with cluster.connect() as client:
         table = Prober(client, task).probe(published)
-    return [tuple(row.values()) for row in table.to_pylist()]  # type: ignore[misc]
+    return [tuple(row.values()) for row in table.to_pylist()]
 
 
 def counter(enough: int) -> tuple[Callable[[int], None], threading.Event]:

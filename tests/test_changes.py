@@ -73,7 +73,7 @@ class Both:
         self.model.end()
 
     def _copied(self, found: Hashes, expected: list[int]) -> None:
-        assert (found.dtype, found.tolist()) == (np.uint64, expected)
+        assert (found.dtype, found.tolist()) == (np.dtype(np.uint64), expected)
         self.model.copied += expected
         assert len(self.model.copied) == len(set(self.model.copied))
 

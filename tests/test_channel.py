@@ -258,8 +258,12 @@ def send_until_refused(end: ChannelEnd, message: Message) -> None:
 def test_a_peer_that_does_not_keep_up_is_cut_off(limits: ChannelLimits, size: int, match: str) -> None:
     hub = Hub(limits)
     stuck, ear = threading.Event(), Ear()
+
+    def hear_nothing(_: Message) -> None:
+        stuck.wait(SECONDS_MAX)
+
     with hub.server() as server:
-        receiver = Receiver(lambda _: stuck.wait(SECONDS_MAX) and None, ear.closings.put)
+        receiver = Receiver(hear_nothing, ear.closings.put)
         open_channel(Remote(server.address, TOKEN), HELLO, receiver, limits=limits)
         theirs, their_ear = hub.accepted()
         message = Message("much", {"text": "x" * size})

@@ -41,7 +41,7 @@ def test_the_newest_word_on_each_key_counts(
     count = 2**bits
     vnodes = [VnodeId(vnode) for vnode in chosen if vnode < count]
     model: Model = {}
-    chain = []
+    chain: list[list[StateChunk]] = []
     for changes in history:
         now = {key: kept for key, (kept, _) in changes.items()}
         model |= now

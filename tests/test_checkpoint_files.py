@@ -195,7 +195,8 @@ def one_bit_flipped(content: bytes) -> list[bytes]:
 
 def foreign(content: bytes) -> list[bytes]:
     records: list[Any] = [None, [], {}, 7, {"epoch": 1}, {"format": 2}, {"format": 1, "epoch": 1, "base": None}]
-    records += [{"format": 1, "epoch": 1, "base": None, "regions": {}, "files": files} for files in (3, [3], [{}])]
+    wrong: list[Any] = [3, [3], [{}]]
+    records += [{"format": 1, "epoch": 1, "base": None, "regions": {}, "files": files} for files in wrong]
     return [*map(sealed, records), b"", b"null", b"[]", b"\xff\xfe", b"ARROW1\0\0", b"\x80\x04K\x07.", content * 2]
 
 

@@ -231,7 +231,7 @@ def test_a_single_key_need_not_wait_for_the_end_of_an_epoch(cluster: Cluster, cl
 def test_all_workers_are_asked_at_the_same_time(cluster: Cluster, client: Client) -> None:
     meeting = threading.Barrier(2)
     for worker in cluster.workers.values():
-        worker.before = lambda _: meeting.wait(SECONDS_MAX) and None  # nobody answers before both are asked
+        worker.before = lambda _: meeting.wait(SECONDS_MAX)  # nobody answers before both are asked
     assert len(client.lookup("planes", [f"N{number}" for number in range(20)])) == 20
 
 
@@ -296,7 +296,7 @@ def test_a_worker_that_always_refuses_is_a_timeout(cluster: Cluster, client: Cli
 def test_a_worker_that_hangs_is_given_up(cluster: Cluster, client: Client) -> None:
     wake = threading.Event()
     for worker in cluster.workers.values():
-        worker.before = lambda _: wake.wait(SECONDS_MAX) and None
+        worker.before = lambda _: wake.wait(SECONDS_MAX)
     with pytest.raises(WorkerLost, match=r"view 'planes': no answer from worker \d in 0\.1 s"):
         client.lookup("planes", ["N1"], timeout=0.1)
     wake.set()
@@ -341,7 +341,7 @@ def test_a_closed_client_says_so(cluster: Cluster) -> None:
 def test_closing_ends_lookups_that_wait(cluster: Cluster, client: Client) -> None:
     wake = threading.Event()
     for worker in cluster.workers.values():
-        worker.before = lambda _: wake.wait(SECONDS_MAX) and None
+        worker.before = lambda _: wake.wait(SECONDS_MAX)
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(client.lookup, "planes", [f"N{number}" for number in range(20)])
         for worker in cluster.workers.values():

@@ -61,7 +61,7 @@ class Clicks(Sources):
             (draw(SHOPS) or None, draw(3), self._item(), _named("town", draw(TOWNS)), *self._version())
             for _ in range(300)
         ]
-        drawn = {"clicks": clicks, "items": items, "offers": offers}
+        drawn: dict[str, list[tuple[Any, ...]]] = {"clicks": clicks, "items": items, "offers": offers}
         for rows in drawn.values():
             self.lots.shuffle(rows)
         return {name: (SCHEMAS[name], rows) for name, rows in drawn.items()}

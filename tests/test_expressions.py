@@ -1,6 +1,7 @@
 """The evaluator: what it copies, what order it keeps, what it says of a row that fails."""
 
 import pickle
+from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -39,7 +40,7 @@ def evaluator() -> Evaluator:
     return Evaluator()
 
 
-def numbers(a: list[int | None], b: list[int | None]) -> pa.RecordBatch:
+def numbers(a: Sequence[int | None], b: Sequence[int | None]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array(a, pa.int32()), pa.array(b, pa.int32())], schema=NUMBERS)
 
 

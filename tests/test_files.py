@@ -210,8 +210,8 @@ def test_one_process_wins(tmp_path: Path) -> None:
     won = [[int(number) for number in racer.communicate()[0].split()] for racer in racers]
     assert sorted(number for numbers in won for number in numbers) == list(range(RACES))
     files = LocalFiles(str(tmp_path))
-    for racer, numbers in enumerate(won):
-        assert all(files.read(f"e/{n}").to_pybytes() == bytes([racer]) * CONTENT_BYTES for n in numbers)
+    for winner, numbers in enumerate(won):
+        assert all(files.read(f"e/{n}").to_pybytes() == bytes([winner]) * CONTENT_BYTES for n in numbers)
 
 
 def test_a_writer_that_dies_leaves_no_file(tmp_path: Path) -> None:

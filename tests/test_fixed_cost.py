@@ -1,11 +1,12 @@
 """What views take with no key in them, and budgets that have no room for that."""
 
 import pytest
-from cone_kit import ALL_TABLES, SQL, planned
+from cone_kit import SQL, planned
 from sql_kit import local_plan
 
 from upriver.errors import BudgetExceeded
 from upriver.shell.fixed_cost import fixed_bytes, require_memory
+from upriver.sim.tables import TABLES
 
 BYTES_MAX = 16_384
 """Of one view: so that many of them fit into the smallest budget that there is."""
@@ -18,7 +19,7 @@ def test_a_view_without_keys_takes_next_to_nothing(view: str) -> None:
 
 
 def test_a_budget_without_room_for_the_views_is_refused_and_they_are_named() -> None:
-    plans = [local_plan(*SQL[view], *ALL_TABLES, name=view) for view in ("fans", "supply")]
+    plans = [local_plan(*SQL[view], *TABLES, name=view) for view in ("fans", "supply")]
     fixed = fixed_bytes(plans)
     total = sum(fixed.values())
     require_memory(plans, total)

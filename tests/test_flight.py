@@ -6,7 +6,7 @@ import queue
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -160,6 +160,7 @@ def test_a_get_gives_all_rows_in_bounded_batches(connection: Connection, rows: i
 def test_whoever_stops_reading_a_get_does_not_wait_for_the_rest(connection: Connection) -> None:
     rows = connection.get("numbers", {"rows": 50 * GET_ROWS_MAX}, timeout=SECONDS_MAX)
     assert next(rows).num_rows == GET_ROWS_MAX
+    assert isinstance(rows, Generator)
     rows.close()
     assert connection.act("add", {"a": 1, "b": 1}, timeout=SECONDS_MAX) == {"sum": 2}
 

@@ -99,7 +99,7 @@ def test_changes_add_up_to_the_groups_that_are_there(name: str, data: st.DataObj
             changes.append((present.pop(data.draw(st.integers(0, len(present) - 1))), -1))
         changes = data.draw(st.permutations(changes)) if plan.retracts else changes
         fleet.apply([row for row, _ in changes], [weight for _, weight in changes])
-        if fleet.homes and data.draw(st.booleans()):
+        if len(fleet.homes) > 0 and data.draw(st.booleans()):
             fleet.move(data.draw(st.sets(st.sampled_from(sorted(fleet.homes)))), data.draw(st.integers(0, 1)))
     assert_rows(plan, fleet.rows(), truth_of(plan, SCHEMA, present).values())
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -240,7 +241,7 @@ def test_a_foreign_file_among_the_numbered_ones_is_named(own: Own, root: str, di
 # Declarations ---------------------------------------------------------------------------------------------------
 
 
-def with_flights(**changed: object) -> LakeRecord:
+def with_flights(**changed: Any) -> LakeRecord:
     return replace(RECORD, tables=(replace(FLIGHTS, **changed), PLANES))
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from upriver.dataflow.plan import TableSpec, lake_channel
 from upriver.errors import CorruptFile, LakeInUse, ProtocolError
-from upriver.ids import Epoch, VnodeId
+from upriver.ids import Channel, Epoch, VnodeId
 from upriver.shell.lake import Lake, LakeRecord, Manifest, sealed
 from upriver.shell.owned_lake import OwnedLake
 from upriver.state.runs import RunInfo, describe_run, encode_run, run_schema
@@ -61,7 +61,7 @@ def add_index(lake: OwnedLake) -> None:
     lake.complete("flights", INDEX)
 
 
-def hashes_of(lake: Lake, epoch: int, channel: str) -> list[int]:
+def hashes_of(lake: Lake, epoch: int, channel: Channel) -> list[int]:
     batches = lake.read(lake.manifest(Epoch(epoch)), channel, ALL, TABLE)
     return [value for batch in batches for value in batch.column("hash64").to_pylist()]
 
@@ -121,7 +121,11 @@ def test_the_sweep_leaves_a_complete_index_alone(lake: OwnedLake) -> None:
 def test_i4_a_driver_that_was_taken_over_adds_no_index(lake: OwnedLake) -> None:
     lake.release()
     successor = OwnedLake(lake.root, RECORD, {})
-    for write in (lambda: lake.supplement(ADDED, Epoch(1), []), lambda: lake.complete("flights", INDEX)):
+    writes: list[Callable[[], None]] = [
+        lambda: lake.supplement(ADDED, Epoch(1), []),
+        lambda: lake.complete("flights", INDEX),
+    ]
+    for write in writes:
         with pytest.raises(LakeInUse, match="another driver has taken it over"):
             write()
     assert successor.supplemented(ADDED) == set()
@@ -188,6 +192,7 @@ def test_what_is_declared_and_not_kept_is_lacking() -> None:
 def test_the_last_driver_says_which_tables_set_rows_aside(tmp_path: Path) -> None:
     root = str(tmp_path)
     assert Lake(root).sets_aside() == frozenset()
-    for told in ({}, {"set_aside": ["flights"]}, {"set_aside": []}):
+    controls: list[dict[str, list[str]]] = [{}, {"set_aside": ["flights"]}, {"set_aside": []}]
+    for told in controls:
         OwnedLake(root, RECORD, told).release()
         assert Lake(root).sets_aside() == frozenset(told.get("set_aside", ()))

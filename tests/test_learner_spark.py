@@ -79,7 +79,7 @@ def test_what_cannot_be_is_refused_with_one_clear_error(spark: Any, tmp_path: Pa
     ):
         (name,) = wrong
         with pytest.raises(DeclarationError, match=f"^{name} must be"):
-            App(spark, str(tmp_path), **wrong)  # type: ignore[arg-type]
+            App(spark, str(tmp_path), **wrong)
     before = river.app.status()["map_version"]
     with pytest.raises(UserError, match="'learner' finds the places of slices by itself: give a number of workers"):
         river.app.rescale(moves={0: 1}, strategy="learner").wait()

@@ -209,7 +209,7 @@ def test_a_sum_that_leaves_its_type_is_an_error(
     batch = batch_of(schema, [("a", value) for value in fits] + [("b", fits[0])], ["k0"])
     for piece in pieces(batch, range(len(batch)) if one_by_one else []):
         aggregate.apply(piece)
-    found = dict(answer(aggregate, aggregate.by_hash()))
+    found: dict[Any, Any] = dict(answer(aggregate, aggregate.by_hash()))
     assert found == {"a": expected(call, fits, retracts=False), "b": fits[0]}
     with pytest.raises(RowError, match=r"total does not fit (BIGINT|DECIMAL.*) for k0 = a"):
         aggregate.apply(batch_of(schema, [("a", value) for value in too_many], ["k0"]))

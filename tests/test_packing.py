@@ -37,7 +37,8 @@ def shuffled(packed: list[pa.RecordBatch], partition: int) -> list[pa.RecordBatc
     """What one task gets from Spark: its partition's values, by shelf."""
     whole = pa.Table.from_batches(packed)
     mine = whole.filter(pa.array([number == partition for number in whole.column("partition").to_pylist()]))
-    return mine.sort_by("shelf").to_batches()
+    batches: list[pa.RecordBatch] = mine.sort_by("shelf").to_batches()
+    return batches
 
 
 def spark_order(row: dict[str, Any], order_by: list[str]) -> tuple[Any, ...]:

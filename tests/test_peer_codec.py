@@ -74,7 +74,7 @@ QUESTIONS = tables().flatmap(
     lambda keys: st.builds(Question, NUMBERS, WORKERS, EPOCHS, st.just(keys), hashes(len(keys)), st.booleans())
 )
 KEYS = st.integers(0, 5).flatmap(hashes)
-MESSAGES = {
+MESSAGES: dict[type, st.SearchStrategy[BetweenDistributors]] = {
     RowsSent: st.builds(RowsSent, version=VERSIONS, rows=st.builds(Portion, EPOCHS, NUMBERS, BATCHES) | QUESTIONS),
     Acquire: st.builds(
         Acquire,
@@ -94,7 +94,7 @@ MESSAGES = {
     Redistribute: st.builds(Redistribute, version=VERSIONS, keys=KEYS, following=KEYS, added=KEYS, state=st.none()),
 }
 ERRORS = st.builds(lambda kind, text: kind(text), st.sampled_from([WrongOwner, UnknownView, WaitTimeout]), st.text())
-CONTENTS = {
+CONTENTS: dict[type, st.SearchStrategy[PeerMessage]] = {
     ForRegion: st.builds(ForRegion, region=REGIONS, message=st.one_of(*MESSAGES.values())),
     Hot: st.builds(Hot, region=REGIONS, keys=KEYS, shown=EPOCHS),
     Installed: st.builds(Installed, region=REGIONS, seconds=st.floats(0, 100)),
@@ -179,6 +179,8 @@ def test_arrays_are_aligned_wherever_a_frame_lies() -> None:
     frame = wire.encode(encode([envelope])).to_pybytes()
     for shift in range(8):
         (arrived,) = decode(wire.decode(pa.py_buffer(b"\0" * shift + frame).slice(shift)))
+        assert isinstance(arrived.content, ForRegion)
+        assert isinstance(arrived.content.message, Acquire)
         assert arrived.content.message.keys.flags.aligned
         assert plain(arrived) == plain(envelope)
 
@@ -205,7 +207,10 @@ NO_ROWS = pa.RecordBatch.from_pydict({"n": []})
     [
         (WorkerDone(version=MapVersion(7)), "WorkerDone is no message between distributors"),
         (RowsSent(version=MapVersion(7), rows=Batch(NO_ROWS, np.empty(0, np.uint64))), "Batch is no kind of rows"),
-        (Acquire(version=MapVersion(7), keys=np.arange(2), state=()), "int64 where hash64s belong"),
+        (
+            Acquire(version=MapVersion(7), keys=np.arange(2), state=()),  # type: ignore[arg-type]
+            "int64 where hash64s belong",
+        ),
         (Acquire(version=MapVersion(7), keys=NO_KEYS, state=({},)), "dict where a record batch"),
         (
             Redistribute(version=MapVersion(7), keys=NO_KEYS, following=NO_KEYS, added=NO_KEYS, state=()),
@@ -267,7 +272,8 @@ def portion(rows: int) -> Envelope:
 
 def rows_of(said: dict[str, Any]) -> list[Any]:
     """The fields of the Portion: epoch, port, and the batch's rows, hash64 and weight."""
-    return said["said"][0][1][1][1][1][1][1]
+    fields: list[Any] = said["said"][0][1][1][1][1][1][1]
+    return fields
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,9 @@ def test_large_state_goes_without_a_flush_and_in_order(node: Nodes) -> None:
     one.say(two, 2)
     _, (first, arrived) = two.heard.get(timeout=SECONDS_MAX)
     assert number_of(first) == 1
-    assert arrived.content.message.state == (state,)  # type: ignore[union-attr]
+    assert isinstance(arrived.content, ForRegion)
+    assert isinstance(arrived.content.message, Acquire)
+    assert arrived.content.message.state == (state,)
     assert two.hear(1) == [(1, 2)]
 
 

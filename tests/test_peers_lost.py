@@ -4,7 +4,7 @@ import multiprocessing
 import queue
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from channel_kit import SECONDS_MAX, TOKEN, Ear
@@ -77,10 +77,20 @@ def test_a_later_meeting_takes_the_place_of_one_that_hangs(node: Nodes, mute: st
     assert one.failed.empty()
 
 
+def held_up(dialled: queue.Queue[None], passing: threading.Semaphore) -> Callable[[], None]:
+    """A gate that tells of each dial, and waits to be told to let it pass."""
+
+    def gate() -> None:
+        dialled.put(None)
+        passing.acquire(timeout=SECONDS_MAX)
+
+    return gate
+
+
 def test_a_dial_refused_by_the_time_of_an_earlier_meeting_is_tried_again(node: Nodes) -> None:
     dialled, passing = queue.Queue[None](), threading.Semaphore(0)
     one = node(1)
-    two = node(2, gate=lambda: (dialled.put(None), passing.acquire(timeout=SECONDS_MAX)))
+    two = node(2, gate=held_up(dialled, passing))
     two.meet(5)
     one.meet(3, two)  # two is past that, and will refuse
     dialled.get(timeout=SECONDS_MAX)
@@ -95,7 +105,7 @@ def test_a_dial_refused_by_the_time_of_an_earlier_meeting_is_tried_again(node: N
 def test_a_dial_that_nobody_needs_any_more_is_let_go(node: Nodes) -> None:
     dialled, passing = queue.Queue[None](), threading.Semaphore(0)
     one = node(1)
-    two = node(2, gate=lambda: (dialled.put(None), passing.acquire(timeout=SECONDS_MAX)))
+    two = node(2, gate=held_up(dialled, passing))
     two.meet(1, one)
     one.meet(1, two)
     dialled.get(timeout=SECONDS_MAX)

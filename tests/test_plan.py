@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from upriver.dataflow.plan import CHANNEL_CHARS_MAX, lake_channel
 
-NAMES = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=60)
+NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=60)
 INDEXES = st.lists(NAMES, min_size=1, max_size=3).map(tuple)
 
 

@@ -90,7 +90,8 @@ def finish(driver: "subprocess.Popen[str]") -> dict[str, int]:
     """Let a driver end, and read what it printed last."""
     out, _ = driver.communicate(timeout=WAIT_S)
     assert driver.returncode == 0, out
-    return json.loads(out.strip().splitlines()[-1])
+    printed: dict[str, int] = json.loads(out.strip().splitlines()[-1])
+    return printed
 
 
 def test_killed_in_mid_stream_it_goes_on_where_it_was(start: Start, tmp_path: Path, events: Path) -> None:

@@ -13,7 +13,7 @@ from standbys_kit import Group
 from upriver.ids import Epoch
 from upriver.machines.coordinator import CoordinatorMachine
 from upriver.machines.coordinator_events import CoordinatorEvent
-from upriver.machines.messages import EpochFinished, StageDone, StartedAnew
+from upriver.machines.messages import EpochFinished, FromWorker, StageDone, StartedAnew
 from upriver.machines.strategies import Strategy
 from upriver.shell.recoveries import RECOVERIES_KEPT_MAX, Recoveries
 from upriver.text import render_status
@@ -89,7 +89,7 @@ def test_who_leaves_by_a_rescale_was_not_lost(river: Watched) -> None:
 def staged_epoch(epoch: int, *incarnations: int) -> Sequence[CoordinatorEvent]:
     """A whole epoch of no rows, through both stages."""
     none: Any = {"epoch": Epoch(epoch), "applied": {}}
-    steps = [
+    steps: list[FromWorker] = [
         EpochFinished(**none, read={}, stats={}),
         *(StageDone(epoch=Epoch(epoch), stage=stage, stats={}) for stage in (0, 1)),
     ]

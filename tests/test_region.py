@@ -156,7 +156,7 @@ AVERAGED = {
 def _samples() -> dict[pa.DataType, list[Any]]:
     """Six hard values for each type, nulls among them; sums of them fit."""
     floats = [0.5, -0.0, None, float("nan"), 1e30, -2.25]
-    samples = {type: [1, -7, None, 100, 0, -128] for type in SUMMED}
+    samples: dict[pa.DataType, list[Any]] = {type: [1, -7, None, 100, 0, -128] for type in SUMMED}
     samples |= {pa.float32(): floats, pa.float64(): floats, pa.bool_(): [True, False, None, True, True, False]}
     samples[pa.decimal128(5, 2)] = [Decimal("999.99"), Decimal("-0.01"), None, Decimal("0.02"), Decimal("1.00"), None]
     samples[pa.decimal128(28, 6)] = [decimal_of(10**28 - 1, 6)] * 3 + [decimal_of(1 - 10**28, 6), None, None]

@@ -154,6 +154,7 @@ def test_a_view_is_read_as_of_one_epoch_while_keys_move(spark: Any, river: tuple
         scans = 0
         while rescales[-1].progress()["state"] in ("queued", "starting", "moving"):
             totals = counts.selectExpr("count(*) AS keys", "sum(n) AS n", "max(last) AS last").first()
+            assert totals is not None
             assert totals["keys"] == KEYS
             assert totals["n"] == totals["last"] + 1, "rows of some keys are of another epoch than those of others"
             scans += 1

@@ -41,7 +41,7 @@ def test_a_number_of_workers_is_asked_for(coordinator: Coordinator, client: Clie
 
 
 def test_moves_are_asked_for_in_any_integers(coordinator: Coordinator, client: Client) -> None:
-    client.rescale(moves={np.int64(3): np.int32(1), VNODES - 1: 0})
+    client.rescale(moves={np.int64(3): np.int32(1), VNODES - 1: 0})  # type: ignore[dict-item]
     asked = {"workers": None, "moves": {"3": 1, str(VNODES - 1): 0}, "strategy": "icadd", "keys_max": None}
     assert coordinator.heard() == [("rescale", asked)]
 

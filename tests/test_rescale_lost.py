@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from failure_kit import cut_between
 
-from tests.failure_kit import cut_between
 from upriver.app import App
 from upriver.bench.recovery_kill import pid_listening
 from upriver.errors import ClusterError

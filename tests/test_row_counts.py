@@ -69,6 +69,7 @@ def test_what_is_left_is_read(data: st.DataObject, rows: list[Row], cuts: list[i
     store = LastingStore(partial(RowCounts, SCHEMA, ["k"]), EAGER)
     changes, left = comings_and_goings(data, rows)
     for piece in pieces(batch([row for row, _ in changes], [weight for _, weight in changes]), cuts):
+        assert piece.weight is not None
         order = data.draw(st.permutations(range(len(piece)))) if len(piece) else []
         store.apply(Batch(piece.rows.take(pa.array(order, pa.int64())), piece.hash64[order], piece.weight[order]))
     check(view_of(store), store, left)

@@ -44,7 +44,7 @@ def run_table(hashes: list[int], columns: dict[str, pa.Array]) -> pa.Table:
 def run_tables(draw: st.DrawFn) -> pa.Table:
     """Columns of any types, nulls among them; any number of rows."""
     hashes = draw(HASHES)
-    columns = {}
+    columns: dict[str, pa.Array] = {}
     for type, values in draw(st.lists(st.sampled_from(KEY_VALUES + NESTED_VALUES), max_size=6)):
         drawn = draw(st.lists(st.none() | values, min_size=len(hashes), max_size=len(hashes)))
         columns[f"c {len(columns)}"] = pa.array(drawn, type)

@@ -67,11 +67,11 @@ def prices(spark: Any, first: int, last: int) -> Any:
     )
 
 
-def tally(shop: str, order: Any, seen: list[int] | None) -> tuple[list[tuple[int, int]], list[int]]:
+def tally(shop: str, order: Any, seen: list[int] | None) -> tuple[list[tuple[int, int, int]], list[int]]:
     """Changes its state before it finds that it cannot be done."""
     seen = [] if seen is None else seen
     seen.append(order.id)
-    return [(order.id, len(seen), int(order.amount))], seen  # type: ignore[list-item]
+    return [(order.id, len(seen), int(order.amount))], seen
 
 
 def write(rows: Any, path: Path) -> None:

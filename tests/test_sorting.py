@@ -1,6 +1,6 @@
 """Sorting against Python's and DuckDB's orders, which are Spark's where they are asked so."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cmp_to_key
 from itertools import pairwise
 from typing import Any
@@ -24,11 +24,21 @@ def compared(key: SortKey, left: Any, right: Any) -> int:
     if left is None or right is None:
         return ((left is not None) - (right is not None)) * (1 if key.nulls_first else -1)
     a, b = (order_of(value.encode() if isinstance(value, str) else value) for value in (left, right))
-    return ((a > b) - (a < b)) * (-1 if key.descending else 1)
+    order: int = (a > b) - (a < b)
+    return order * (-1 if key.descending else 1)
 
 
 def all_compared(keys: Sequence[SortKey], columns: Sequence[list[Any]], left: int, right: int) -> int:
     return next((c for key in keys if (c := compared(key, columns[key.place][left], columns[key.place][right]))), 0)
+
+
+def by(keys: Sequence[SortKey], columns: Sequence[list[Any]]) -> Callable[[int], Any]:
+    """What ``sorted`` is to go by."""
+
+    def order(left: int, right: int) -> int:
+        return all_compared(keys, columns, left, right)
+
+    return cmp_to_key(order)
 
 
 def drawn_keys(data: st.DataObject, types: Sequence[pa.DataType]) -> list[SortKey]:
@@ -75,9 +85,7 @@ def test_long_strings_are_sorted_by_their_bytes(data: st.DataObject, type: pa.Da
     values = whole.slice(1, len(texts))
     (key,) = drawn_keys(data, [type])
     order, _ = in_order(np.zeros(len(texts), np.int64), [key], lambda _, at: values.take(pa.array(at)))
-    assert order.tolist() == sorted(
-        range(len(texts)), key=cmp_to_key(lambda left, right: all_compared([key], [texts], left, right))
-    )
+    assert order.tolist() == sorted(range(len(texts)), key=by([key], [texts]))
 
 
 NESTED: list[tuple[pa.DataType, list[Any]]] = [
@@ -119,7 +127,7 @@ def test_the_best_are_among_those_picked_out(data: st.DataObject, types: list[pa
     keys = drawn_keys(data, types)
     picked = best_of(np.arange(size), count, keys, lambda place, at: arrays[place].take(pa.array(at)))
     assert len(set(picked.tolist())) == len(picked) >= count
-    in_turn = sorted(range(size), key=cmp_to_key(lambda left, right: all_compared(keys, columns, left, right)))
+    in_turn = sorted(range(size), key=by(keys, columns))
     ties = [row for row in range(size) if all_compared(keys, columns, row, in_turn[count - 1]) <= 0]
     assert set(picked.tolist()) >= set(ties) or len(picked) > count
     assert set(picked.tolist()) >= {row for row in ties if all_compared(keys, columns, row, in_turn[count - 1]) < 0}

@@ -158,4 +158,4 @@ def test_others_take_over_amid_an_epoch_whose_rows_are_exchanged(river: River) -
 
 def is_amid_an_epoch(river: River) -> bool:
     status = river.client.status()
-    return status["published"] > status["epoch"]
+    return bool(status["published"] > status["epoch"])

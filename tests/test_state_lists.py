@@ -31,9 +31,9 @@ def test_each_owner_has_its_members(data: st.DataObject) -> None:
             for owner, members in zip(chosen, new, strict=True):
                 expected[owner] = members
         asked = np.array(data.draw(st.lists(OWNER)), np.int64)
-        positions, members = lists.find(asked)
+        positions, listed = lists.find(asked)
         assert lists.lengths(asked).tolist() == [len(expected[owner]) for owner in asked]
-        found = list(zip(positions.tolist(), members.tolist(), strict=True))
+        found = list(zip(positions.tolist(), listed.tolist(), strict=True))
         assert found == [(place, member) for place, owner in enumerate(asked) for member in expected[owner]]
 
 

@@ -23,10 +23,11 @@ def _add(bag: Multiset, changes: list[tuple[int, Any, int]], type: pa.DataType) 
     """Returns whose values are new and whose are gone, each with the value."""
     owners, values, weight = (list(column) for column in zip(*changes, strict=True)) if changes else ([], [], [])
     found = bag.add(np.array(owners, np.int64), pa.array(values, type), np.array(weight, np.int64))
-    return tuple(
+    new, gone = (
         sorted(zip(bag.owners(entries).tolist(), map(plainly, bag.values(entries).to_pylist()), strict=True), key=repr)
         for entries in found
     )
+    return new, gone
 
 
 def _contents(bag: Multiset) -> Counter[tuple[int, Any]]:
@@ -126,7 +127,8 @@ def test_the_dead_at_an_end_are_walked_over_once() -> None:
 
     def living(members: np.ndarray[Any, np.dtype[np.int64]]) -> np.ndarray[Any, np.dtype[np.bool_]]:
         asked.append(len(members))
-        return alive[members]
+        found: np.ndarray[Any, np.dtype[np.bool_]] = alive[members]
+        return found
 
     spine.insert(np.zeros(size, np.int64), np.arange(size))
     for least in range(0, 5000, 10):

@@ -32,12 +32,11 @@ def test_members_come_back_in_order_of_arrival(batches: list[list[int]], asked: 
         arrived += len(owners)
         for owner, member in zip(owners, members, strict=True):
             model[owner].append(member)
-    positions, members = spine.find(_slots(asked))
+    positions, linked = spine.find(_slots(asked))
     expected = [(place, member) for place, owner in enumerate(asked) for member in model[owner]]
-    assert list(zip(positions.tolist(), members.tolist(), strict=True)) == expected
-    owners, members = spine.pairs()
-    assert sorted(zip(owners.tolist(), members.tolist(), strict=True)) == sorted(
-        (owner, member) for owner, linked in model.items() for member in linked
+    assert list(zip(positions.tolist(), linked.tolist(), strict=True)) == expected
+    assert sorted(zip(*(side.tolist() for side in spine.pairs()), strict=True)) == sorted(
+        (owner, member) for owner, members in model.items() for member in members
     )
     assert spine.nbytes == 8 * arrived
 

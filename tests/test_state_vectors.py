@@ -29,7 +29,8 @@ def test_a_vector_is_a_list(pieces: list[list[int]], more: int) -> None:
 
 @pytest.mark.parametrize("dtype", ["i8", "V16", "u1", "?"])
 def test_a_vector_that_is_not_small_grows_with_and_without_onlookers(dtype: str) -> None:
-    vector, size = Vector(dtype), 100_000
+    vector: Vector[np.generic] = Vector(dtype)
+    size = 100_000
     expected = np.arange(16 * size, dtype=np.uint8).tobytes()
     vector.extend(np.frombuffer(expected, dtype, size))
     width = vector.cells.dtype.itemsize

@@ -46,7 +46,7 @@ def test_whether_a_column_may_be_null_is_not_declared() -> None:
     assert op.output.field("n").nullable
 
 
-NO = {
+NO: dict[str, tuple[dict[str, Any], str]] = {
     "per": ({"per": "rows"}, r"per='rows'; it is one of 'row', 'key', 'batch'"),
     "upserts": ({"source": replace(FLIGHTS, primary_key=("tailnum",))}, "has a primary key, so its rows may change"),
     "undeclared": ({"per": "batch", "state": ANY_STATE}, r"per='batch' needs a state with columns"),

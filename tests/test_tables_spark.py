@@ -92,7 +92,9 @@ def test_an_upsert_table_is_kept_by_its_primary_key_too(spark: Any, tmp_path: Pa
     assert sum(map(len, of_ids.values())) == 40
     assert all(order == sorted(order) for order in of_ids.values())
 
-    for changed, said in [({"deletes": "op = 'X'"}, "deletes"), ({"primary_key": ["id", "country"]}, "primary_key")]:
+    changes: list[dict[str, Any]] = [{"deletes": "op = 'X'"}, {"primary_key": ["id", "country"]}]
+    for changed in changes:
+        (said,) = changed
         with pytest.raises(DeclarationError, match=f"table 'orders' is kept in .* with {said}"):
             upserts(spark, tmp_path, **changed).start()
 

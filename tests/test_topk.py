@@ -34,7 +34,7 @@ def compared(schema: pa.Schema, orders: Sequence[Order], left: Row, right: Row) 
         sides = [(row[place] is not None, *_key(row[place], schema.field(place).type)) for row in (left, right)]
         (a_there, *a), (b_there, *b) = sides
         if a_there != b_there:
-            return (a_there - b_there) * (1 if order.nulls_first else -1)
+            return (int(a_there) - int(b_there)) * (1 if order.nulls_first else -1)
         if a_there and a != b:
             return (-1 if a < b else 1) * (-1 if order.descending else 1)
     return 0

@@ -40,7 +40,7 @@ def chunk_of(state: dict[int, int], keys: Sequence[int]) -> StateChunk:
 
 def change(undo: Undo, state: dict[int, int], keys: Sequence[int], *, is_gone: bool = False) -> list[int]:
     """Save what is to be saved, and change the keys; which ones were saved."""
-    unsaved = undo.unsaved(hashes(*keys)).tolist()
+    unsaved: list[int] = undo.unsaved(hashes(*keys)).tolist()
     undo.save(chunk_of(state, unsaved))
     for key in keys:
         if is_gone:

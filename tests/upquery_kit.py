@@ -31,6 +31,7 @@ from machines_kit import (
 from upriver.dataflow.batch import Batch
 from upriver.errors import UpriverError
 from upriver.ids import Epoch, WorkerId
+from upriver.machines.following import Following
 from upriver.machines.messages import Evict, FromWorker
 from upriver.machines.peers import Envelope
 from upriver.machines.rules import ALL_RULES, Rules
@@ -272,7 +273,8 @@ def evict_at_once(workers: Workers, worker: int, *keys: str) -> None:
 def present(workers: Workers, worker: int) -> dict[str, int]:
     """What the worker's region says of itself."""
     phase = workers.machines[worker].phase
-    return dict(phase.stats()["seen"])  # type: ignore[union-attr]
+    assert isinstance(phase, Following)
+    return dict(phase.stats()["seen"])
 
 
 def keys_of_worker_0(count: int) -> list[str]:

@@ -15,9 +15,9 @@ from upriver.dataflow.graph import DataflowPlan
 from upriver.dataflow.running import Region
 from upriver.ids import WorkerId
 from upriver.machines.rules import ALL_RULES, Rules
-from upriver.sim.campaign import SETS_ASIDE, compiled_views
+from upriver.sim.campaign import compiled_views
 from upriver.sim.checkers import Violated
-from upriver.sim.tables import ALL_VIEWS, EXCHANGED
+from upriver.sim.tables import ALL_VIEWS, EXCHANGED, SETS_ASIDE
 from upriver.sim.weather import PLACES_MAX, Weather
 from upriver.sim.world import World
 
@@ -56,6 +56,12 @@ def exchanged() -> tuple[DataflowPlan, ...]:
     return compiled_views(EXCHANGED)
 
 
+def without(rule: str) -> Rules:
+    """All rules but this one."""
+    switched: dict[str, Any] = {rule: False}
+    return Rules(**switched)
+
+
 @dataclass(frozen=True, slots=True)
 class Worlds:
     """Worlds of these views. partial_share: of the views that keep only what is read."""
@@ -91,7 +97,7 @@ class Worlds:
 
     def first_wrong(self, rule: str, made_for: MadeFor) -> str:
         """The checker that is the first to find something wrong without the rule."""
-        worlds = (self.of(seed, made_for, Rules(**{rule: False})) for seed in range(SEEDS_MAX))
+        worlds = (self.of(seed, made_for, without(rule)) for seed in range(SEEDS_MAX))
         with pytest.raises(Violated) as found:
             deque(map(self.play, worlds), maxlen=0)
         return found.value.checker

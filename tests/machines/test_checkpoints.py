@@ -46,6 +46,7 @@ from upriver.errors import WorkerLost
 from upriver.ids import Epoch
 from upriver.machines.checkpoints import CHAIN_MAX
 from upriver.machines.coordinator_events import (
+    CoordinatorEvent,
     ForgetCheckpoints,
     PlansTaken,
     PlansWanted,
@@ -100,7 +101,7 @@ def test_a_part_that_comes_twice_is_told_to_the_lake_once() -> None:
 
 def test_what_is_said_of_another_checkpoint_is_no_news() -> None:
     machine = at(1, want(), written(1))
-    late = [written(2, 5), spoilt(2, 5), not_in_lake(5)]
+    late: list[CoordinatorEvent] = [written(2, 5), spoilt(2, 5), not_in_lake(5)]
     assert happens(machine, *late) == []
     assert len(only(PublishCheckpoint, machine.step(written(2)))) == 1
 
@@ -336,7 +337,7 @@ def test_v5_a_rescale_begins_when_the_checkpoint_is_given_up() -> None:
 
 def test_v5_a_checkpoint_waits_for_the_rescale() -> None:
     machine = at(1, wanted(1, workers=3), want(7))
-    up = [came(2, 3), met(1), met(2), met(3), moved(2, 3), settled(1), settled(2)]
+    up: list[CoordinatorEvent] = [came(2, 3), met(1), met(2), met(3), moved(2, 3), settled(1), settled(2)]
     assert asked_for(happens(machine, *up)) == []
     actions = machine.step(settled(3))
     assert outcomes(actions) == [(1, "over", 1)]

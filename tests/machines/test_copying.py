@@ -123,7 +123,7 @@ def test_a_part_of_which_nothing_is_to_be_copied_is_sealed_at_the_cut() -> None:
 
 
 def test_of_views_with_exchange_edges_a_part_is_taken_when_the_epoch_is_over() -> None:
-    events = [replace(staged(ALL_MINE), chain=()), opened(1, mixed=True), rows(1, A), read(1, 1)]
+    events: list[WorkerEvent] = [replace(staged(ALL_MINE), chain=()), opened(1, mixed=True), rows(1, A), read(1, 1)]
     machine = staged_worker(*events)
     for event in (take(7, at=1, whole=True), *stages(1)):
         machine.step(event)
@@ -176,8 +176,8 @@ def test_v1_a_key_is_copied_before_rows_for_it_are_gathered() -> None:
 
 
 def test_so_many_keys_are_copied_at_a_time_over_all_regions() -> None:
-    views = {"plans": (PLAN, planned("other")), "maps": dict.fromkeys(("seen", "other"), vnode_map(ALL_MINE))}
-    machine = worker(assign(chain=(), **views), *applied([A, B]), take(1, at=1, whole=True))
+    plans, maps = (PLAN, planned("other")), dict.fromkeys(("seen", "other"), vnode_map(ALL_MINE))
+    machine = worker(assign(chain=(), plans=plans, maps=maps), *applied([A, B]), take(1, at=1, whole=True))
     found = []
     while machine.can_copy:
         actions = machine.step(copy(3))
@@ -274,7 +274,7 @@ def test_what_comes_late_of_a_checkpoint_that_is_over_is_no_news(over: WorkerEve
     machine = at_cut([A])
     for event in (copy(), over):
         machine.step(event)
-    late = [StateWritten(checkpoint=1, files=FILES), StateNotWritten(checkpoint=1, error="late")]
+    late: list[WorkerEvent] = [StateWritten(checkpoint=1, files=FILES), StateNotWritten(checkpoint=1, error="late")]
     assert [machine.step(event) for event in late] == [[], []]
     change(machine, 2, A)
     machine.step(take(2, at=2))
@@ -330,7 +330,7 @@ def test_a_worker_that_begins_anew_in_mid_copy_has_no_part_any_more() -> None:
     machine = at_cut([A, B])
     machine.step(copy(1))
     assert reports(machine.step(assign(chain=(), generation=1))) == [StartedAnew(generation=1)]
-    late = [copy(), StateWritten(checkpoint=1, files=FILES), keep(1), drop(1)]
+    late: list[WorkerEvent] = [copy(), StateWritten(checkpoint=1, files=FILES), keep(1), drop(1)]
     assert [machine.step(event) for event in late] == [[], [], [], []]
     assert not machine.can_copy
     assert change(machine, 1, A) == {}

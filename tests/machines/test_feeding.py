@@ -10,7 +10,7 @@ from stages_kit import OTHER_END, built, staged
 
 from upriver.ids import Epoch, FeedId, Incarnation, VnodeId, WorkerId
 from upriver.machines.feeding import LOADS_OUT_MAX
-from upriver.machines.peers import FedThrough, FeedMe, FeedNoMore, Swallowed
+from upriver.machines.peers import FedThrough, FeedMe, FeedNoMore, PeerMessage, Swallowed
 from upriver.machines.standby_messages import FeedEnded
 from upriver.machines.worker_events import PeerLost, Report, TimeToFeed
 
@@ -133,8 +133,8 @@ def test_who_waits_for_the_fewest_is_fed_next() -> None:
 
 
 def test_all_regions_are_fed() -> None:
-    views = {"plans": (PLAN, planned("other")), "maps": dict.fromkeys(("seen", "other"), vnode_map(ALL_MINE))}
-    crew = Crew(owners=ALL_MINE, **views)
+    plans, maps = (PLAN, planned("other")), dict.fromkeys(("seen", "other"), vnode_map(ALL_MINE))
+    crew = Crew(owners=ALL_MINE, plans=plans, maps=maps)
     crew.epoch(A, B)
     crew.has_followers(1, 0, 0)
     assert [crew.followed(1, region=region) for region in ("seen", "other")] == [{A: [1]}, {A: [1]}]
@@ -218,7 +218,7 @@ def test_a_feed_ends_when_another_is_in_the_followers_place() -> None:
 def test_what_comes_late_of_a_feed_that_is_over_is_no_news() -> None:
     crew, _ = fed(1)
     crew.lose(0, 1)
-    late = [Swallowed(feed=FeedId(1)), FeedNoMore(feed=FeedId(1), vnodes=(VnodeId(0),))]
+    late: list[PeerMessage] = [Swallowed(feed=FeedId(1)), FeedNoMore(feed=FeedId(1), vnodes=(VnodeId(0),))]
     assert [crew.machines[0].step(said(1, message)) for message in late] == [[], []]
     assert crew.machines[0].step(TimeToFeed(keys_max=1)) == []
 

@@ -1,5 +1,7 @@
 """Rows that go down one after the other are applied in one go, in their order, and nothing else is touched."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 
@@ -17,7 +19,7 @@ def down(*numbers: int, epoch: int = 1, port: int = 0, taken_back: bool = False,
     return PassDown(rows=Portion(Epoch(epoch), port, Batch(rows, np.array(numbers, np.uint64), weight)), rule=rule)
 
 
-def told(actions: list[Action]) -> list[object]:
+def told(actions: Sequence[Action]) -> list[object]:
     """The rows of each that goes down, each with its hash64 and weight; other actions as they are."""
     found: list[object] = []
     for action in actions:
@@ -45,7 +47,7 @@ def test_of_another_epoch_or_port_they_stay_apart() -> None:
 def test_what_has_something_else_in_between_stays_apart() -> None:
     asks = Interrogate(vnodes=())
     sends = Send(to=WorkerId(1), message=Bye(version=MapVersion(1)))
-    actions = [down(1), asks, down(2), sends, down(3)]
+    actions: list[Action] = [down(1), asks, down(2), sends, down(3)]
     assert told(joined(actions)) == told(actions)
     assert joined([]) == []
 

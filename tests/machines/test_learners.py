@@ -3,14 +3,16 @@ epochs; document 002."""
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Unpack
 
 import pytest
 from coordinator_kit import PLAN, abort, listeners, only, outcomes, said, scan, wanted
 from stages_kit import STAGED
-from standbys_kit import THIRDS, Group
+from standbys_kit import THIRDS, Config, Group
 
 from upriver.dataflow.graph import DataflowPlan
 from upriver.errors import DeclarationError
+from upriver.ids import SnapshotId
 from upriver.machines.coordinator_events import LeaversOverdue, RescaleBegun, RescaleEnded, SnapshotReady, StartWorkers
 from upriver.machines.leader import EPOCHS_BETWEEN_MAX
 from upriver.machines.messages import Assign, EpochFinished, OpenEpoch, PeersLost, Retire, SnapshotTaken, StartedAnew
@@ -29,7 +31,7 @@ def learning(
     plans: Sequence[DataflowPlan] = (PLAN,),
     standbys: int = 0,
     deaf: bool = False,
-    **config: int | bool | None,
+    **config: Unpack[Config],
 ) -> Group:
     """A rescale to so many workers, by learners, has been asked for; who joins is there. deaf: nobody catches up."""
     group = Group(owners, standbys, plans, **config)
@@ -157,7 +159,7 @@ def test_s5_and_not_below_a_snapshot() -> None:
     group.speak()
     assert only(Resume, group.log) == []
     for worker in group.workers:
-        group.says(worker, SnapshotTaken(snapshot=1, rows=0))  # type: ignore[arg-type]
+        group.says(worker, SnapshotTaken(snapshot=SnapshotId(1), rows=0))
     assert len(only(SnapshotReady, group.log)) == 1
     assert ended(group) == [(TICKET, "over", 2)]
 
@@ -176,7 +178,7 @@ def test_w8_who_caught_up_before_all_resumed_does_not_count() -> None:
 @pytest.mark.parametrize("standbys", [0, 1])
 def test_aborted_who_has_joined_gives_all_back_and_goes(plans: Sequence[DataflowPlan], standbys: int) -> None:
     group = learning(3, plans=plans, standbys=standbys, deaf=True)
-    assert group.workers == (0, 1, 2)
+    assert list(group.workers) == [0, 1, 2]
     group.happens(abort(TICKET))
     group.speak()
     flows(group)

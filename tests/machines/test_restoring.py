@@ -56,14 +56,14 @@ def restored(*events: WorkerEvent, rules: Rules = ALL_RULES) -> WorkerMachine:
 
 
 def test_the_slices_of_each_region_are_read_out_of_the_chain() -> None:
-    views = {"plans": (PLAN, planned("other")), "maps": {"seen": vnode_map(HALVES), "other": vnode_map(ALL_MINE)}}
+    plans, maps = (PLAN, planned("other")), {"seen": vnode_map(HALVES), "other": vnode_map(ALL_MINE)}
     machine = worker()
     expected = {"seen": vnodes(4, 5, 6, 7)}
-    assert machine.step(assign(HALVES, me=1, chain=CHAIN, start_at=Epoch(3), **views)) == [
+    assert machine.step(assign(HALVES, me=1, chain=CHAIN, start_at=Epoch(3), plans=plans, maps=maps)) == [
         ReadState(chain=CHAIN, vnodes=expected)
     ]
     expected = {"seen": vnodes(0, 1, 2, 3), "other": vnodes(*range(VNODES))}
-    assert worker().step(assign(HALVES, chain=CHAIN, start_at=Epoch(3), **views)) == [
+    assert worker().step(assign(HALVES, chain=CHAIN, start_at=Epoch(3), plans=plans, maps=maps)) == [
         ReadState(chain=CHAIN, vnodes=expected)
     ]
 
@@ -101,7 +101,7 @@ def test_a_worker_of_which_checkpoints_have_nothing_says_so_at_once(owns_nothing
 
 def test_v3_no_epoch_is_read_before_all_state_is_there() -> None:
     machine = worker(RESTORING)
-    events = [opened(4), opened(5), state_read({A: [1, 3]}), state_read({B: [2]})]
+    events: list[WorkerEvent] = [opened(4), opened(5), state_read({A: [1, 3]}), state_read({B: [2]})]
     assert [action for event in events for action in machine.step(event)] == []
     assert machine.step(AllStateRead()) == [TOLD, reading(4)]
     machine.step(rows(4, A))
@@ -111,7 +111,12 @@ def test_v3_no_epoch_is_read_before_all_state_is_there() -> None:
 
 def test_v3_nothing_is_answered_before_all_state_is_there() -> None:
     machine = worker(RESTORING)
-    events = [asked(A, ticket=1), state_read({A: [1, 3]}), asked(B, A, ticket=2, at_least=3), asked(A, ticket=3)]
+    events: list[WorkerEvent] = [
+        asked(A, ticket=1),
+        state_read({A: [1, 3]}),
+        asked(B, A, ticket=2, at_least=3),
+        asked(A, ticket=3),
+    ]
     assert [action for event in events for action in machine.step(event)] == []
     assert answered(machine.step(AllStateRead())) == {
         1: ({A: [1, 3]}, 3),
@@ -136,10 +141,10 @@ def test_v3_a_worker_that_is_behind_what_was_published_answers_when_it_has_caugh
 
 def test_v3_keys_that_are_kept_because_they_are_read_wait_too() -> None:
     part = replace(planned("part"), full_because=None)
-    views = {"plans": (PLAN, part), "maps": dict.fromkeys(("seen", "part"), vnode_map(ALL_MINE))}
+    maps = dict.fromkeys(("seen", "part"), vnode_map(ALL_MINE))
     machine = WorkerMachine(lambda *_: Weighed())
     expected = [ReadState(chain=CHAIN, vnodes={"seen": vnodes(*range(VNODES))})]
-    assert machine.step(replace(RESTORING, **views)) == expected
+    assert machine.step(replace(RESTORING, plans=(PLAN, part), maps=maps)) == expected
     assert machine.step(asked(HERE, view="part")) == []
     asks = [action for action in machine.step(AllStateRead()) if isinstance(action, ReadKeys)]
     assert [(action.region, action.upquery.through) for action in asks] == [("part", 3)]

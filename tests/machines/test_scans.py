@@ -162,7 +162,7 @@ def test_c7_a_scan_is_not_taken_while_state_is_on_its_way() -> None:
 
 
 def test_c7_words_about_a_pause_that_is_over_count_for_nothing() -> None:
-    first = [still(1), scan(5), still(1), still(2), taken(1, 1), taken(2, 1)]
+    first: list[CoordinatorEvent] = [still(1), scan(5), still(1), still(2), taken(1, 1), taken(2, 1)]
     machine = coordinator(*MOVING, *first, moved(1), scan(6))
     assert machine.step(still(1, pause=1)) == []
     assert machine.step(still(2, pause=1)) == []

@@ -7,6 +7,7 @@ from upriver.ids import Epoch, FeedId, VnodeId, WorkerId
 from upriver.machines.peers import Fed, FedThrough, FeedMe, FeedNoMore, Swallowed
 from upriver.machines.rules import ALL_RULES, Rules
 from upriver.machines.standby_messages import Follow, Here, Probe, Unfollow
+from upriver.machines.worker_events import SendPeer
 
 A, B, C = KEYS[0][0], KEYS[1][0], KEYS[2][0]
 """Keys of worker 0's first slices."""
@@ -37,7 +38,8 @@ def read_by_owner(crew: Crew, *keys: str) -> None:
 def test_the_owner_is_asked_for_the_slices() -> None:
     machine = worker(assign(ALL_MINE, me=1), meet(0, 1))
     (action,) = machine.step(Follow(feed=FEED, owner=WorkerId(0), vnodes=(VnodeId(2), VnodeId(5))))
-    assert action.envelope.content == FeedMe(feed=FEED, vnodes=(VnodeId(2), VnodeId(5)))  # type: ignore[union-attr]
+    assert isinstance(action, SendPeer)
+    assert action.envelope.content == FeedMe(feed=FEED, vnodes=(VnodeId(2), VnodeId(5)))
 
 
 def test_s2_what_has_changed_in_an_epoch_is_taken_in_when_it_is_over_everywhere() -> None:

@@ -40,6 +40,8 @@ from stages_kit import FIRST, OTHER_END, STAGED, staged, staged_worker
 
 from upriver.errors import ProtocolError, UnknownView
 from upriver.ids import Epoch, WorkerId
+from upriver.machines.coordinator import CoordinatorMachine
+from upriver.machines.coordinator_events import CoordinatorEvent, WorkerSaid
 from upriver.machines.ledger import Ledger
 from upriver.machines.messages import (
     Assign,
@@ -54,9 +56,9 @@ from upriver.machines.messages import (
     SnapshotTaken,
     StageDone,
 )
-from upriver.machines.rules import ALL_RULES
+from upriver.machines.rules import ALL_RULES, Rules
 from upriver.machines.worker import WorkerMachine
-from upriver.machines.worker_events import Refuse, TimeToSettle, WorkerAction
+from upriver.machines.worker_events import Refuse, TimeToSettle, WorkerAction, WorkerEvent
 from upriver.migration.messages import Acquire, RowsSent
 
 ZERO, ONE = WorkerId(0), WorkerId(1)
@@ -181,9 +183,9 @@ def test_when_all_begin_anew_every_epoch_is_gone_through_again() -> None:
 
 # A worker ---------------------------------------------------------------------------------------------------------
 
-READ = [opened(1, mixed=True), rows(1, A), read(1, 1)]
+READ: list[WorkerEvent] = [opened(1, mixed=True), rows(1, A), read(1, 1)]
 SETTLE = TimeToSettle(rows_max=8)
-STAGES = [begin(0), SETTLE, begin(1), SETTLE]
+STAGES: list[WorkerEvent] = [begin(0), SETTLE, begin(1), SETTLE]
 
 
 def through(machine: WorkerMachine, stage: int) -> list[WorkerAction]:
@@ -211,7 +213,7 @@ def test_rows_that_stay_are_gathered_until_their_stage_begins() -> None:
 
 
 B, Y = KEYS[1][0], KEYS[6][1]
-TWO_READ = [opened(1, mixed=True), rows(1, A), rows(1, B), read(1, 2)]
+TWO_READ: list[WorkerEvent] = [opened(1, mixed=True), rows(1, A), rows(1, B), read(1, 2)]
 
 
 def test_w12_a_stage_is_done_when_all_that_came_out_is_sent() -> None:
@@ -235,7 +237,7 @@ def test_w12_a_stage_is_done_when_all_that_was_gathered_is_taken_in() -> None:
 
 
 def test_w12_rows_that_move_before_they_are_taken_in_hold_no_stage_up() -> None:
-    events = [staged(HALVES, 1), meet(0, 1), *_read_by_one(), begin(1)]
+    events: list[WorkerEvent] = [staged(HALVES, 1), meet(0, 1), *_read_by_one(), begin(1)]
     machine = staged_worker(*events, announce(HALVES, (0,) * 8, 0, 1))
     assert machine.unsettled == 1
     assert reports(machine.step(move()), StageDone) != []
@@ -274,7 +276,7 @@ def gathered_elsewhere() -> Acquire:
     return acquires[0]
 
 
-def _read_by_one() -> list[object]:
+def _read_by_one() -> list[WorkerEvent]:
     portion = sent(through(staged_worker(staged(HALVES), meet(0, 1), *READ), 0))[0][1]
     assert isinstance(portion, RowsSent)
     return [opened(1, mixed=True), read(1, 0), begin(0), of_region(0, portion)]
@@ -287,18 +289,18 @@ def test_w9_rows_that_come_late_with_their_keys_state_are_taken_in() -> None:
 
 
 def test_w9_switched_off_leaves_them() -> None:
-    events = [staged(HALVES), meet(0, 1), announce(HALVES, ALL_MINE, 0, 1), *READ, *STAGES]
+    events: list[WorkerEvent] = [staged(HALVES), meet(0, 1), announce(HALVES, ALL_MINE, 0, 1), *READ, *STAGES]
     machine = staged_worker(*events, rules=replace(ALL_RULES, w9_settle_what_comes_late=False))
     assert reports(machine.step(of_region(1, gathered_elsewhere())), RowsSettled) == []
 
 
 # The coordinator --------------------------------------------------------------------------------------------------
 
-MET = [*BOTH, met(1), met(2)]
+MET: list[CoordinatorEvent] = [*BOTH, met(1), met(2)]
 
 
-def staged_coordinator(*events: object, **rules: bool) -> object:
-    return coordinator(*events, plans=(STAGED,), rules=replace(ALL_RULES, **rules))  # type: ignore[arg-type]
+def staged_coordinator(*events: CoordinatorEvent, rules: Rules = ALL_RULES) -> CoordinatorMachine:
+    return coordinator(*events, plans=(STAGED,), rules=rules)
 
 
 def test_no_epoch_is_opened_before_all_have_met() -> None:
@@ -322,11 +324,11 @@ def test_epochs_go_through_their_stages_one_at_a_time() -> None:
     assert only(OpenEpoch, actions) == [OpenEpoch(epoch=Epoch(2), mixed=True)] * 2
 
 
-def finish(incarnation: int) -> object:
+def finish(incarnation: int) -> WorkerSaid:
     return said(incarnation, EpochFinished(epoch=Epoch(1), read={CHANNEL: 0}, applied={}, stats={}))
 
 
-def done(incarnation: int, stage: int) -> object:
+def done(incarnation: int, stage: int) -> WorkerSaid:
     return said(incarnation, StageDone(epoch=Epoch(1), stage=stage, stats={}))
 
 
@@ -354,7 +356,8 @@ def test_before_the_first_epoch_nothing_is_lost_with_a_channel() -> None:
 
 
 def test_c10_switched_off_goes_on_with_who_is_there() -> None:
-    machine = staged_coordinator(*MET, published(1), finish(1), c10_anew_when_torn=False)
+    rules = replace(ALL_RULES, c10_anew_when_torn=False)
+    machine = staged_coordinator(*MET, published(1), finish(1), rules=rules)
     machine.step(gone(2))
     assert [a.generation for a in only(Assign, machine.step(came(1, 3)))] == [0]
 

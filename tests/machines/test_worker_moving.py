@@ -202,7 +202,8 @@ def test_progress_is_told_when_a_slice_or_a_phase_has_changed_and_not_for_each_k
 def test_a_slice_that_has_gone_is_told_of_once() -> None:
     two_slices = owners_with(ALL_MINE, v0=1, v1=1)
     machine = worker(*ONE_BY_ONE, announce(ALL_MINE, two_slices, 0, 1))
-    told = [moved.gone for event in [move(), INSTALLED] * 3 for moved in reports(machine.step(event), Moved)]
+    events: list[WorkerEvent] = [move(), INSTALLED]
+    told = [moved.gone for event in events * 3 for moved in reports(machine.step(event), Moved)]
     assert [gone for gone in told if gone] == [(VnodeId(0),), (VnodeId(1),)]
 
 

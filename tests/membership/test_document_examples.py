@@ -221,7 +221,7 @@ def test_a_task_that_nobody_has_moves_at_once_while_others_are_learned(config: M
     held = Assignment(active=active(S1=[1, 2, 3], S2=[4, 5], S3=[6, 7]))
     memory = LeaderMemory(members=frozenset({S1, S2, S3}))
     plan = assign(Group(tasks=tasks(*range(1, 9)), instances=alone(1, 2, 3, 4), held=held, memory=memory), config)
-    assert plan.assignment.active == held.active | active(S4=[8])
+    assert plan.assignment.active == {**held.active, **active(S4=[8])}
     assert plan.assignment.learner == {T1: S4}
 
 

@@ -109,10 +109,12 @@ def test_a_key_that_nobody_has_is_answered_all_the_same() -> None:
 @given(st.lists(st.sets(st.integers(0, 20)), min_size=1, max_size=4), st.integers(1, 4))
 def test_every_operator_gives_each_of_its_keys_once(keys: list[set[int]], keys_max: int) -> None:
     operators = [holder(f"Z{number}", *some) for number, some in enumerate(keys)]
-    left, given_away = OperatorChain(operators).keys(), []
+    left, given_away = OperatorChain(operators).keys(), list[str]()
     while len(left):
         now, left = left[:keys_max], left[keys_max:]
-        given_away += [state for part in OperatorChain(operators).collect(now).state.values() for state in part]
+        for part in OperatorChain(operators).collect(now).state.values():
+            assert isinstance(part, list)
+            given_away += part
     assert sorted(given_away) == sorted(state for operator in operators for state in operator.state.values())
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from migration_kit import V1, batch, distributor, hash_in, received, vnode_map, where
+from migration_kit import V1, batch, distributor, hash_in, received, rows_of, vnode_map, where
 
 from upriver.ids import VnodeId, WorkerId
 from upriver.migration.actions import Action, Interrogate
@@ -40,9 +40,8 @@ class Made:
 def machines(draw: st.DrawFn) -> Made:
     made = Made(vnode_map(0, *draw(OWNERS)), vnode_map(1, *draw(OWNERS)), [], draw(st.sampled_from([1, 99])))
     events = made.events
-    announced = RescaleAnnounced(
-        before=made.before, after=made.after, old=tuple(range(WORKERS)), new=tuple(range(WORKERS))
-    )
+    everyone = tuple(map(WorkerId, range(WORKERS)))
+    announced = RescaleAnnounced(before=made.before, after=made.after, old=everyone, new=everyone)
     if draw(st.integers(0, 4)):
         events.append(announced)
         for vnode, (old, new) in made.before.diff(made.after).items():
@@ -78,7 +77,7 @@ def held_and_parked(machine: Distributor) -> list[int]:
     batches = list(phase.held) if isinstance(phase, Collecting) else []
     parked = phase.early.parked if isinstance(phase, Normal) else phase.migration.parked
     batches += [each.rows for each in parked]
-    return sorted(row for rows in batches for row in rows.rows.column("row").to_pylist())
+    return sorted(row for rows in batches for row in rows_of(rows))
 
 
 def places(machine: Distributor, actions: Sequence[Action]) -> dict[str, list[int]]:

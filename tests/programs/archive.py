@@ -7,9 +7,14 @@ import tempfile
 
 from jvm import ARCHIVE, QUICK
 from pyspark import SparkContext
+from pyspark.sql import DataFrame
 from session import session
 
 WAIT_S = 120.0
+
+
+def _count(rows: DataFrame, _: int) -> None:
+    rows.count()
 
 
 def main() -> None:
@@ -22,10 +27,12 @@ def main() -> None:
         spark.read.parquet(f"{directory}/rows").groupBy("id").count().collect()
         stream = spark.readStream.schema("id long").parquet(f"{directory}/rows").writeStream
         stream = stream.trigger(availableNow=True).option("checkpointLocation", f"{directory}/checkpoint")
-        stream.foreachBatch(lambda rows, _: rows.count()).start().awaitTermination()
+        stream.foreachBatch(_count).start().awaitTermination()
         spark.sparkContext.parallelize([1], 1).map(abs).collect()
     spark.stop()
-    java = SparkContext._gateway.proc  # it writes when it ends, which it does when nobody speaks to it any more
+    gateway = SparkContext._gateway
+    assert gateway is not None
+    java = gateway.proc  # it writes when it ends, which it does when nobody speaks to it any more
     java.stdin.close()
     java.wait(WAIT_S)
     unfinished.rename(ARCHIVE)

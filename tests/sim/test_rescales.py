@@ -3,6 +3,7 @@
 What must hold at each step and at rest is watched by the river's checkers; a test adds what it alone knows.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from random import Random
@@ -43,9 +44,13 @@ def fair_world(seed: int, workers: int) -> World:
             return world
 
 
-def wanted(workers: int | None = None, strategy: Strategy = Strategy.ICADD, **more: object) -> RescaleWanted:
-    fields = {"ticket": 1_000_000, "moves": None, "keys_max": 1, **more}
-    return RescaleWanted(workers=workers, strategy=strategy, **fields)  # type: ignore[arg-type]
+def wanted(
+    workers: int | None = None,
+    strategy: Strategy = Strategy.ICADD,
+    moves: Mapping[VnodeId, WorkerId] | None = None,
+    ticket: int = 1_000_000,
+) -> RescaleWanted:
+    return RescaleWanted(ticket=ticket, workers=workers, moves=moves, strategy=strategy, keys_max=1)
 
 
 def run_until(world: World, counter: str, times: int = 1) -> None:

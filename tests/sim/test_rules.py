@@ -8,6 +8,7 @@ from typing import Any
 
 import duckdb
 import pytest
+from worlds_kit import without
 
 from upriver.dataflow.expressions import Evaluator
 from upriver.dataflow.running import Region
@@ -89,7 +90,7 @@ def test_every_rule_is_tried() -> None:
 
 @pytest.mark.parametrize("rule", [rule for rule in CAUGHT_BY if rule not in {**OF_EXCHANGES, **OF_READS}])
 def test_without_a_rule_some_seed_finds_something_wrong(rule: str) -> None:
-    simulator = Simulator(Rules(**{rule: False}), partial_share=0.0, standbys_share=0.0)
+    simulator = Simulator(without(rule), partial_share=0.0, standbys_share=0.0)
     outcomes = (simulator.play(seed, STEPS, WORKERS) for seed in range(SEEDS_MAX))
     found = next((outcome.violation for outcome in outcomes if outcome.violation is not None), None)
     assert found is not None
@@ -100,7 +101,7 @@ def test_without_a_rule_some_seed_finds_something_wrong(rule: str) -> None:
 def test_without_a_rule_of_exchanges_some_seed_finds_something_wrong_in_weather_for_it(rule: str) -> None:
     build_region = partial(Region.build, evaluator=Evaluator())
     with duckdb.connect() as database, pytest.raises(Violated) as found:
-        play_until_wrong(Rules(**{rule: False}), OF_EXCHANGES[rule], build_region, database, EXCHANGED)
+        play_until_wrong(without(rule), OF_EXCHANGES[rule], build_region, database, EXCHANGED)
     assert found.value.checker in CAUGHT_BY[rule]
 
 
@@ -108,7 +109,7 @@ def test_without_a_rule_of_exchanges_some_seed_finds_something_wrong_in_weather_
 def test_without_a_rule_of_reads_some_seed_finds_something_wrong_in_weather_for_it(rule: str) -> None:
     build_region = partial(Region.build, evaluator=Evaluator(), sets_aside=SETS_ASIDE)
     with duckdb.connect() as database, pytest.raises(Violated) as found:
-        play_until_wrong(Rules(**{rule: False}), OF_READS[rule], build_region, database, VIEWS)
+        play_until_wrong(without(rule), OF_READS[rule], build_region, database, VIEWS)
     assert found.value.checker in CAUGHT_BY[rule]
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from random import Random
 
 import numpy as np
 from hypothesis import HealthCheck, settings
@@ -53,10 +54,10 @@ class PresenceMachine(RuleBasedStateMachine):
         return self.now
 
     @rule(worker=st.integers(0, 1), keys=KEYS, upquery=st.sampled_from([PRESENT, PRESENT, 1, 7]), lots=st.randoms())
-    def put(self, worker: int, keys: list[int], upquery: int, lots: object) -> None:
+    def put(self, worker: int, keys: list[int], upquery: int, lots: Random) -> None:
         through, now = len(keys), self._tick()
         shuffled = list(keys)
-        lots.shuffle(shuffled)  # type: ignore[attr-defined]
+        lots.shuffle(shuffled)
         self.workers[worker].put(hashes(shuffled), upquery, Epoch(through), now)
         self.known[worker] |= dict.fromkeys(keys, Known(upquery, through, now))
 
