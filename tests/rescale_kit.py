@@ -100,7 +100,7 @@ def status(rescale: Json | None) -> Json:
         "epoch": EPOCH,
         "published": 6,
         "map_version": 2,
-        "workers": [{"worker": 0, "address": "127.0.0.1:1", "epoch": EPOCH, "vnodes": VNODES}],
+        "workers": [{"worker": 0, "address": "127.0.0.1:1", "epoch": EPOCH, "vnodes": VNODES, "bytes": 0}],
         "views": {"planes": {"rows": 12, "keys": 12, "bytes": 3456}},
         "rescale": rescale,
         "rescales_waiting": 1,

@@ -200,6 +200,7 @@ def test_what_is_kept_and_why_is_counted(spark: Any, directory: Path, river: tup
     kept = counted(app)
     assert (kept["present"], kept["resting"], kept["keys"]) == (1, items, 1)
     assert (kept["missed"], kept["evicted"]) == (before["missed"] + 1, before["evicted"])
+    assert kept["looked_up"] == before["looked_up"] + 2
     app.evict("kinds", ["kind-1", "kind-2"])
     after = counted(app)
     assert (after["present"], after["resting"], after["rows"]) == (0, 0, 0)

@@ -155,3 +155,15 @@ def test_the_status_shows_them(river: Watched) -> None:
     assert "          1  3 s ago  after 2.000 s\n" in shown
     assert "          0  0 s ago        not yet" in shown
     assert "lost" not in render_status(status(None))
+
+
+def test_the_status_shows_how_what_is_kept_for_readers_has_done() -> None:
+    told = status(None)
+    assert "missed" not in render_status(told)
+    numbers = {"rows": 1, "keys": 2, "bytes": 3, "looked_up": 12_345, "missed": 6, "evicted": 0}
+    nobody = {"worker": 1, "address": None, "epoch": None, "vnodes": 0, "bytes": None}
+    shown = render_status({**told, "workers": [*told["workers"], nobody], "views": {**told["views"], "trips": numbers}})
+    assert "view    rows  keys  bytes  looked up  missed  evicted\n" in shown
+    assert "trips      1     2      3     12,345       6        0" in shown
+    assert "planes    12    12  3,456\n" in shown
+    assert "\n     1                           0\n" in shown

@@ -133,10 +133,7 @@ def render_report(report: Mapping[str, Any]) -> str:
 def render_status(status: Mapping[str, Any]) -> str:
     """What ``App.status`` gives: workers, views, workers that were lost, and the rescale that is on."""
     lines = [f"epoch {status['epoch']} of {status['published']} published, map version {status['map_version']}"]
-    workers = [[str(w[name]) for name in ("worker", "address", "epoch", "vnodes")] for w in status["workers"]]
-    lines.append(render_rows(["worker", "address", "epoch", "vnodes"], workers, [True, False, True, True]))
-    views = [[name, *(f"{n[what]:,}" for what in ("rows", "keys", "bytes"))] for name, n in status["views"].items()]
-    lines.append(render_rows(["view", "rows", "keys", "bytes"], views, [False, True, True, True]))
+    lines += [_workers(status["workers"]), _views(status["views"])]
     if status["recoveries"]:
         lines.append(_recoveries(status["recoveries"]))
     if status["rescale"] is not None:
@@ -144,6 +141,27 @@ def render_status(status: Mapping[str, Any]) -> str:
     if status["rescales_waiting"]:
         lines.append(f"rescales that wait: {status['rescales_waiting']}")
     return "\n".join(lines)
+
+
+def _workers(workers: Sequence[Mapping[str, Any]]) -> str:
+    """Each place, and what whoever is there keeps of all views."""
+    names = ["worker", "address", "epoch", "vnodes", "bytes"]
+    rows = [[_amount(worker[name]) for name in names] for worker in workers]
+    return render_rows(names, rows, [name != "address" for name in names])
+
+
+def _views(views: Mapping[str, Mapping[str, int]]) -> str:
+    """What each view holds; and of those that keep only what is read, how that has done."""
+    names = ["rows", "keys", "bytes"]
+    if any("missed" in numbers for numbers in views.values()):
+        names += ["looked_up", "missed", "evicted"]
+    rows = [[view, *(_amount(numbers.get(name)) for name in names)] for view, numbers in views.items()]
+    return render_rows(["view", *(name.replace("_", " ") for name in names)], rows, [False, *(True for _ in names)])
+
+
+def _amount(value: str | int | None) -> str:
+    """Nothing for what there is not."""
+    return "" if value is None else f"{value:,}" if isinstance(value, int) else value
 
 
 def _recoveries(recoveries: Sequence[Mapping[str, Any]]) -> str:

@@ -395,3 +395,4 @@ def test_keys_that_are_wanted_in_the_midst_of_a_fill_wait_for_the_next() -> None
     cone.run()
     assert len(cone.present) == 2
     assert cone.cone.stats()["missed"] == 3, "a was missing twice: each lookup counts"
+    assert cone.cone.stats()["looked_up"] == 0, "none was answered"

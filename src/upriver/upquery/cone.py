@@ -78,6 +78,7 @@ class Cone:
         self._unanswered: list[Unanswered] = []
         self._now = 1
         """The time, in lookups."""
+        self._looked_up = 0
         self._missed = 0
         self._evicted = 0
 
@@ -241,13 +242,17 @@ class Cone:
 
     def lookup(self, hash64: Hashes, keys: pa.RecordBatch) -> pa.RecordBatch:
         """As :meth:`Region.lookup`, of keys that are all present."""
-        self._presence.touch(hash64, self._tick())
+        self._note_read(hash64)
         return self._top.lookup(hash64, keys)
 
     def lookup_each(self, hash64: Hashes, keys: pa.RecordBatch, lengths: Sequence[int]) -> list[pa.RecordBatch]:
         """As :meth:`Region.lookup_each`, of such keys."""
-        self._presence.touch(hash64, self._tick())
+        self._note_read(hash64)
         return self._top.lookup_each(hash64, keys, lengths)
+
+    def _note_read(self, hash64: Hashes) -> None:
+        self._presence.touch(hash64, self._tick())
+        self._looked_up += len(hash64)
 
     def through(self, hash64: Hashes) -> Numbers:
         """Of each of these present keys, the epoch as of whose end it is."""
@@ -272,6 +277,7 @@ class Cone:
             "present": present,
             "pending": len(self._filling),
             "resting": sum(presence.known for presence in self._state.presence.values()) - present,
+            "looked_up": self._looked_up,
             "missed": self._missed,
             "evicted": self._evicted,
         }

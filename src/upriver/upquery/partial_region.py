@@ -96,6 +96,7 @@ class PartialRegion:
         self._behind_known = 0
         self._now = 1
         """The time, in lookups."""
+        self._looked_up = 0
         self._missed = 0
         self._evicted = 0
 
@@ -275,13 +276,17 @@ class PartialRegion:
 
     def lookup(self, hash64: Hashes, keys: pa.RecordBatch) -> pa.RecordBatch:
         """As :meth:`Region.lookup`, of keys that are all present, and of which no rows wait."""
-        self._presence.touch(hash64, self._tick())
+        self._note_read(hash64)
         return self._region.lookup(hash64, keys)
 
     def lookup_each(self, hash64: Hashes, keys: pa.RecordBatch, lengths: Sequence[int]) -> list[pa.RecordBatch]:
         """As :meth:`Region.lookup_each`, of such keys."""
-        self._presence.touch(hash64, self._tick())
+        self._note_read(hash64)
         return self._region.lookup_each(hash64, keys, lengths)
+
+    def _note_read(self, hash64: Hashes) -> None:
+        self._presence.touch(hash64, self._tick())
+        self._looked_up += len(hash64)
 
     def scan(self) -> pa.Table:
         """The rows of the present keys, sorted by hash64. Raises RowError if an output expression fails."""
@@ -293,8 +298,8 @@ class PartialRegion:
             raise ProtocolError("a region is read whole, or gives keys away, while it is behind")
 
     def stats(self) -> Mapping[str, int]:
-        """As :meth:`Region.stats`; and present, pending: keys. missed: keys that were asked for and missing, evicted:
-        keys, since the beginning."""
+        """As :meth:`Region.stats`; and present, pending: keys. Since the beginning, looked_up: keys that lookups were
+        answered, missed: keys that were asked for and missing, evicted: keys."""
         stats = self._region.stats()
         pending = 0 if self._under_way is None else int(self._still_asked(self._under_way).sum())
         return {
@@ -303,6 +308,7 @@ class PartialRegion:
             "live_bytes": stats["live_bytes"] + self._presence.live_nbytes,
             "present": self._presence.known - pending,
             "pending": pending,
+            "looked_up": self._looked_up,
             "missed": self._missed,
             "evicted": self._evicted,
         }
