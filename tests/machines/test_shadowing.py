@@ -1,13 +1,13 @@
 """The worker machine follows others: what it takes in, and when, and what it tells; rules S1 and S2."""
 
 from followers_kit import Crew, seen, with_hashes
-from machines_kit import ALL_MINE, KEYS, answered, asked, assign, hashed, meet, reports, said, worker
+from machines_kit import ALL_MINE, KEYS, answered, asked, assign, hashed, meet, reports, said, sent, worker
 
 from upriver.ids import Epoch, FeedId, VnodeId, WorkerId
 from upriver.machines.peers import Fed, FedThrough, FeedMe, FeedNoMore, Swallowed
 from upriver.machines.rules import ALL_RULES, Rules
-from upriver.machines.standby_messages import Follow, Here, Probe, Unfollow
-from upriver.machines.worker_events import SendPeer
+from upriver.machines.standby_messages import FeedEnded, Follow, Here, Probe, Unfollow
+from upriver.machines.worker_events import PeerLost, PeersMet, SendPeer
 
 A, B, C = KEYS[0][0], KEYS[1][0], KEYS[2][0]
 """Keys of worker 0's first slices."""
@@ -170,3 +170,35 @@ def test_a_worker_that_begins_anew_follows_nobody_and_listens_to_no_feed_of_befo
 
 def test_a_worker_that_is_asked_says_that_it_is_here() -> None:
     assert reports(worker(assign()).step(Probe(probe=5))) == [Here(probe=5)]
+
+
+# What is lost with a channel -----------------------------------------------------------------------------------------
+
+
+def ended_when_lost(rules: Rules = ALL_RULES, *, peer: int | None = 0) -> list[FeedId]:
+    """Worker 1 follows worker 0, which has not answered, and worker 2, which has; the channel to ``peer`` breaks."""
+    machine = worker(assign(ALL_MINE, me=1), meet(0, 1, 2), PeersMet(meeting=1), rules=rules)
+    machine.step(Follow(feed=FEED, owner=WorkerId(0), vnodes=(VnodeId(2),)))
+    machine.step(Follow(feed=FeedId(2), owner=WorkerId(2), vnodes=(VnodeId(3),)))
+    machine.step(said(2, FedThrough(feed=FeedId(2), epoch=Epoch(0))))
+    gone = None if peer is None else WorkerId(peer)
+    lost = machine.step(PeerLost(peer=gone, incarnation=None, why="cut"))
+    return [ended.feed for ended in reports(lost, FeedEnded)]
+
+
+def test_s8_who_has_not_caught_up_says_so_when_it_loses_the_channel() -> None:
+    """What it asked may be lost, and then nobody else knows of it. Of one who has caught up, the owner knows."""
+    assert ended_when_lost() == [FEED]
+    assert ended_when_lost(peer=None) == [FEED]
+    assert ended_when_lost(peer=2) == []
+
+
+def test_s8_so_does_who_is_told_to_follow_when_the_channel_is_lost() -> None:
+    machine = worker(assign(ALL_MINE, me=1), meet(0, 1), PeersMet(meeting=1))
+    machine.step(PeerLost(peer=WorkerId(0), incarnation=None, why="cut"))
+    said = machine.step(Follow(feed=FEED, owner=WorkerId(0), vnodes=(VnodeId(2),)))
+    assert (reports(said), sent(said)) == ([FeedEnded(feed=FEED)], [])
+
+
+def test_s8_switched_off_says_nothing() -> None:
+    assert ended_when_lost(Rules(s8_unfed_says_so=False)) == []

@@ -19,7 +19,7 @@ from upriver.machines.peers import (
     Swallowed,
 )
 from upriver.machines.routes import ask, carry_out, route, tell_progress
-from upriver.machines.shadowing import fed, fed_through
+from upriver.machines.shadowing import fed, fed_through, stop_following
 from upriver.machines.worker_events import MeetPeers, PeerLost, PeerSaid, PeersMet, TimeToMove
 from upriver.migration.events import InputClosed, Received
 from upriver.migration.messages import Acquire
@@ -70,6 +70,7 @@ def peer_lost(phase: Following, event: PeerLost) -> None:
     """Nobody is asked anything any more, unless the peer has taken leave. If keys were moving, the coordinator will
     have all begin anew."""
     stop_feeding(phase, event.peer, event.incarnation)
+    stop_following(phase, event.peer)
     if phase.meet is None or event.peer in phase.left or _is_of_the_past(phase.meet, event):
         return
     phase.say(PeersLost(meeting=phase.meet.meeting, why=event.why, peer=event.peer))

@@ -84,6 +84,8 @@ class Rules:
     """S5: slices are handed to who has learned them between two epochs."""
     s6_put_back_has_changed: bool = True
     """S6: a key that was put back has changed, for whoever follows."""
+    s8_unfed_says_so: bool = True
+    """S8: who follows another, has not caught up, and loses its channel to it says so."""
     upqueries: UpqueryRules = ALL_UPQUERY_RULES
     """P1 to P6, of partial state: ``docs/design/partial.md``."""
 

@@ -1,20 +1,31 @@
-"""A worker follows others: it keeps what they keep of some slices, as of the end of each epoch; rules S1 and S2.
+"""A worker follows others: it keeps what they keep of some slices, as of the end of each epoch; rules S1, S2 and S8.
 
 ``docs/design/standbys.md``.
 """
 
 from upriver.dataflow.keeping import Region
-from upriver.ids import Epoch
+from upriver.ids import Epoch, WorkerId
 from upriver.machines.followed import Shadow
 from upriver.machines.following import Following
 from upriver.machines.peers import Fed, FedThrough, FeedMe, FeedNoMore, Swallowed
-from upriver.machines.standby_messages import CaughtUp, Follow, Here, Probe, Unfollow
+from upriver.machines.standby_messages import CaughtUp, FeedEnded, Follow, Here, Probe, Unfollow
 from upriver.state.checkpoint import StateChunk
 
 
 def follow(phase: Following, event: Follow) -> None:
     phase.shadows[event.feed] = Shadow(event.owner, set(event.vnodes), _regions(phase))
-    phase.tell(event.owner, FeedMe(feed=event.feed, vnodes=event.vnodes))
+    if phase.meet is None and phase.rules.s8_unfed_says_so:  # S8: the channel is lost already
+        phase.say(FeedEnded(feed=event.feed))
+    else:
+        phase.tell(event.owner, FeedMe(feed=event.feed, vnodes=event.vnodes))
+
+
+def stop_following(phase: Following, owner: WorkerId | None) -> None:
+    """There is no channel any more to an owner, or to one who is not known. It may never have heard that it is
+    followed, and then it says nothing (S8)."""
+    for feed, shadow in phase.shadows.items():
+        if shadow.since is None and owner in (None, shadow.owner) and phase.rules.s8_unfed_says_so:  # S8
+            phase.say(FeedEnded(feed=feed))
 
 
 def _regions(phase: Following) -> dict[str, Region]:

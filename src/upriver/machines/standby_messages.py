@@ -56,7 +56,8 @@ class CaughtUp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedEnded:
-    """This worker, the owner of its slices, feeds nobody by this feed any more: whoever follows is to begin again."""
+    """By this feed nobody is fed any more: whoever follows is to begin again. Said by the owner of its slices; or by
+    who follows, if the owner may never have heard of it (S8)."""
 
     feed: FeedId
 
