@@ -31,6 +31,7 @@ from machines_kit import (
 from upriver.dataflow.batch import Batch
 from upriver.errors import UpriverError
 from upriver.ids import Epoch, WorkerId
+from upriver.machines.cluster import EPOCHS_AHEAD_MAX
 from upriver.machines.following import Following
 from upriver.machines.messages import Evict, FromWorker
 from upriver.machines.peers import Envelope
@@ -185,7 +186,7 @@ class Workers:
     def answer(self, worker: int) -> list[str]:
         """Answer the worker's oldest upquery out of the lake, by P7; returns the keys that it was for."""
         action = self.upqueries[worker].popleft()
-        ahead = int(self.rules.upqueries.p7_read_one_epoch_ahead)
+        ahead = EPOCHS_AHEAD_MAX if self.rules.upqueries.p7_read_ahead else 0
         through = min(action.upquery.through + ahead, len(self.lake))
         wanted = set(action.upquery.keys.tolist())
         asked_for = sorted({key for keys in self.lake for key in keys if int(hashed([key])[0]) in wanted})

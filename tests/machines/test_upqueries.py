@@ -33,6 +33,7 @@ from upquery_kit import (
 )
 
 from upriver.errors import RowError
+from upriver.machines.cluster import EPOCHS_AHEAD_MAX
 from upriver.machines.following import CROWD_KEYS
 from upriver.machines.lookups import FEW_KEYS
 from upriver.machines.messages import EpochFinished, Evicted
@@ -88,12 +89,14 @@ def test_rows_of_later_epochs_wait_for_the_answer(rule: str | None) -> None:
     workers.epoch(HERE, ALSO_HERE)
     ticket = workers.look_up(0, HERE)
     (upquery,) = workers.upqueries[0]
-    for _ in range(3):
+    last, ahead = EPOCHS_AHEAD_MAX + 3, range(1, EPOCHS_AHEAD_MAX + 2)
+    for _ in range(2, last + 1):
         workers.epoch(HERE)
-    workers.answer(0)  # by P7 through epoch 2: of what was retained, that is read already
-    expected = {None: [1, 2, 3, 4], "p2_pending_keys_retain": [1, 2], "p3_each_row_once": [1, 2, 2, 3, 4]}
+    workers.answer(0)  # by P7 with some epochs of those that were retained
+    every, twice = [*range(1, last + 1)], [*ahead, *range(2, last + 1)]
+    expected = {None: every, "p2_pending_keys_retain": [*ahead], "p3_each_row_once": twice}
     assert upquery.upquery.through == 1
-    assert workers.answers[ticket] == ({HERE: expected[rule]}, 4)
+    assert workers.answers[ticket] == ({HERE: expected[rule]}, last)
 
 
 def test_rows_of_a_missing_key_are_dropped_and_take_nothing() -> None:
@@ -381,7 +384,7 @@ def test_a_bad_row_is_told_to_a_peer_that_asked() -> None:
 
 
 def test_a_bad_row_that_was_retained_is_as_bad_as_any_row_of_its_epoch() -> None:
-    workers = Workers(rules=without(p7_read_one_epoch_ahead=False))
+    workers = Workers(rules=without(p7_read_ahead=False))
     to_the_epoch(workers, BAD)
     workers.look_up(0, HERE)
     workers.epoch(HERE)

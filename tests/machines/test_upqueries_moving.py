@@ -1,13 +1,12 @@
 """The races of partial state with keys that move, and with workers that begin anew; rules P4, P5 and P7."""
 
-from collections.abc import Sequence
-
 import pytest
-from machines_kit import HALVES, KEYS, abort, hashed, owners_with
+from machines_kit import HALVES, KEYS, abort, hashed, over, owners_with
 from upquery_kit import HERE, Workers, evict_at_once, present, without
 
 from upriver.errors import WrongOwner
 from upriver.ids import Epoch
+from upriver.machines.cluster import EPOCHS_AHEAD_MAX
 from upriver.machines.messages import Settled
 from upriver.machines.strategies import Strategy
 from upriver.machines.worker_events import KeysRead
@@ -176,23 +175,42 @@ def test_a_move_is_aborted(asked_for: bool) -> None:
     assert (present(workers, owner)["present"], present(workers, 1 - owner)["present"]) == (2, 0)
 
 
-@pytest.mark.parametrize(("p7", "expected"), [(True, [1, 2, 3]), (False, [1, 2])])
-def test_p7_what_the_old_owner_has_dropped_is_read_by_the_new_one(p7: bool, expected: Sequence[int]) -> None:
-    """Epoch 3 is open at the old owner, which has dropped its row, and not yet at the new one."""
-    workers = Workers(rules=without(p7_read_one_epoch_ahead=p7))
-    moving(workers, rescale=False)
-    workers.rescale(GIVES_3)
-    workers.publish(MOVES)
-    workers.open(0, 3, mixed=True)
-    workers.end(0)
-    finish(workers)
+@pytest.mark.parametrize("strategy", [Strategy.ICADD, Strategy.LAZY])
+@pytest.mark.parametrize("sent_on", [False, True])
+@pytest.mark.parametrize("ahead", [1, EPOCHS_AHEAD_MAX])
+@pytest.mark.parametrize("p7", [True, False])
+def test_p7_rows_that_were_dropped_in_epochs_ahead_are_read(
+    p7: bool, ahead: int, sent_on: bool, strategy: Strategy
+) -> None:
+    """So many epochs are open at the old owner, of which the last has a row of the key, and none at the new one yet.
+    The old owner has dropped the row; or it has sent it on, and the new one has dropped it."""
+    workers = Workers(rules=without(p7_read_ahead=p7))
+    moving(workers, rescale=False, strategy=strategy)
+    if sent_on:
+        workers.rescale(GIVES_3)
+        finish(workers)
+    epochs = range(3, 3 + ahead)
+    for epoch in epochs:
+        workers.publish(*([MOVES] if epoch == epochs[-1] else [HERE]))
+        workers.open(0, epoch, mixed=True)
+    for _ in epochs:
+        workers.end(0)
+    if not sent_on:
+        workers.rescale(GIVES_3)
+        finish(workers)
+    workers.carry_all()
     ticket = workers.look_up(1, MOVES)
     workers.answer(1)
-    workers.open(1, 3, mixed=True)
-    workers.end(1)
+    for epoch in epochs:
+        workers.open(1, epoch, mixed=True)
+        workers.end(1)
+    for epoch in epochs:
+        for worker in (0, 1):
+            workers.step(worker, over(epoch))
     workers.carry_all()
     assert ticket in workers.answers
-    assert workers.answers[workers.look_up(1, MOVES)] == ({MOVES: list(expected)}, 2)
+    expected = [1, 2, epochs[-1]] if p7 else [1, 2]
+    assert workers.answers[workers.look_up(1, MOVES)] == ({MOVES: expected}, epochs[-1])
 
 
 # Keys that stay behind ----------------------------------------------------------------------------------------------

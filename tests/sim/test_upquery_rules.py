@@ -36,7 +36,7 @@ CAUGHT_BY = {
     "p8_rows_before_lookups": {"lookups_equal_the_oracle"},
     "k1_keep_what_keys_rest_on": {"views_equal_the_oracle", "lookups_equal_the_oracle"},
 }
-BY_HAND = {"p6_asked_keys_stay", "p7_read_one_epoch_ahead", "p9_room_first", "k2_never_back"}
+BY_HAND = {"p6_asked_keys_stay", "p7_read_ahead", "p9_room_first", "k2_never_back"}
 OF_CONES = {"k1_keep_what_keys_rest_on"}
 """Rules of views whose rows are exchanged."""
 

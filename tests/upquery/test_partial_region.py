@@ -1,7 +1,7 @@
 """Partial regions against a full one that has seen the same epochs: whatever is asked for, evicted and moved between.
 
-Two workers share the keys of a view. Epochs are read in pieces; upqueries are answered late, and maybe an epoch ahead.
-A small model knows how each key stands, and through which epoch its rows must show.
+Two workers share the keys of a view. Epochs are read in pieces; upqueries are answered late, and maybe some epochs
+ahead. A small model knows how each key stands, and through which epoch its rows must show.
 """
 
 from collections import defaultdict
@@ -26,6 +26,7 @@ from upriver.dataflow.graph import DataflowPlan, LakeEdge
 from upriver.dataflow.ops import JoinKind
 from upriver.dataflow.running import Region
 from upriver.ids import Epoch
+from upriver.machines.cluster import EPOCHS_AHEAD_MAX
 from upriver.upquery.partial_region import PartialRegion, Upquery
 from upriver.upquery.presence import PRESENT
 from upriver.upquery.rules import ALL_RULES
@@ -234,14 +235,14 @@ class PartialRegions(RuleBasedStateMachine):
             worker.stands |= dict.fromkeys(keys, Stand(upquery.number, self.read))
 
     @precondition(lambda self: any(worker.under_way for worker in self.workers))
-    @rule(both=st.booleans(), ahead=st.booleans())
-    def answer(self, both: bool, ahead: bool) -> None:
+    @rule(both=st.booleans(), ahead=st.integers(0, EPOCHS_AHEAD_MAX))
+    def answer(self, both: bool, ahead: int) -> None:
         busy = [worker for worker in self.workers if worker.under_way]
         for worker in busy if both else busy[:1]:
             self._answer(worker, ahead)
             self._begin_upquery(worker)
 
-    def _answer(self, worker: Worker, ahead: bool) -> None:
+    def _answer(self, worker: Worker, ahead: int) -> None:
         upquery, worker.under_way = worker.under_way, None
         assert upquery is not None
         through = min(upquery.through + ahead, len(self.lake))

@@ -209,9 +209,9 @@ class ReadEpoch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadKeys:
-    """Read all rows of the upquery's keys that the lake has on these channels, through its epoch, and through the next
-    one too, if that is published (P7); then say ``KeysRead``. ports: of the region, each with the channel that feeds
-    it."""
+    """Read all rows of the upquery's keys that the lake has on these channels, through its epoch, and through those
+    after it that are published, up to ``EPOCHS_AHEAD_MAX`` of them (P7); then say ``KeysRead``. ports: of the region,
+    each with the channel that feeds it."""
 
     generation: int
     region: str

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from upriver.dataflow.plan import TableSpec
 from upriver.ids import Channel, Epoch
+from upriver.machines.cluster import EPOCHS_AHEAD_MAX
 from upriver.machines.worker_events import FetchRows, KeysRead, ReadKeys, RowsFetched
 from upriver.shell.history import History
 from upriver.shell.lake import Lake
@@ -56,7 +57,7 @@ class UpqueryReader:
 
     def _read(self, action: ReadKeys, tables: Mapping[Channel, TableSpec]) -> KeysRead:
         keys, through = action.upquery.keys, action.upquery.through
-        if self._lake.has_epoch(Epoch(through + 1)):  # P7
+        while through < action.upquery.through + EPOCHS_AHEAD_MAX and self._lake.has_epoch(Epoch(through + 1)):  # P7
             through = Epoch(through + 1)
         rows = tuple(
             (port, self._history.rows_of(channel, tables[channel], keys, through)) for port, channel in action.ports

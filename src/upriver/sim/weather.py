@@ -88,6 +88,23 @@ class Weather:
             num_standby_replicas=self.standbys, max_warmup_replicas=self.warmups, scale_down_timeout_ms=1
         )
 
+    def with_epochs_that_pile_up(self, lots: Random) -> Self:
+        """The same, where epochs come faster than some places get through them, while keys move and are asked for."""
+        return replace(
+            self,
+            publish=3.0,
+            lookup=8.0,
+            rescale=2.0,
+            sizes=(8, 20),
+            pace=(0.2, 6.0) * (PLACES_MAX // 2),
+            move=lots.choice((0.3, 2.0)),
+            carry=4.0,
+            dial=4.0,
+            hear=6.0,
+            read=1.0,
+            scan=0.0,
+        )
+
     def with_standbys(self, lots: Random) -> Self:
         """The same, where workers follow each other."""
         return replace(

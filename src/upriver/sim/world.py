@@ -16,6 +16,7 @@ import duckdb
 
 from upriver.dataflow.graph import DataflowPlan
 from upriver.ids import Epoch, Incarnation, WorkerId
+from upriver.machines.cluster import EPOCHS_AHEAD_MAX
 from upriver.machines.coordinator_events import (
     AbortWanted,
     CheckpointWanted,
@@ -55,7 +56,7 @@ CHANGES_WAITING_MAX = 2  # of the views
 RESCALES_WAITING_MAX = 3  # users wish for no more meanwhile
 FAIR_STEPS_MAX = 200  # in which rescales can end while epochs are published
 PARTIAL_SHARE = 0.5  # of the rivers that may have partial views, and of their views
-CHECKPOINTS_SHARE, STANDBYS_SHARE = 0.4, 0.4  # of the rivers
+CHECKPOINTS_SHARE, STANDBYS_SHARE, PILED_UP_SHARE = 0.4, 0.4, 0.15  # of the rivers
 SETTLE = 4.0  # how much faster than it hears a process settles
 EVICT_WANTED = 0.5  # how fast keys are evicted that somebody wants forgotten
 BURST_MAX = 4  # envelopes that arrive from one peer at a time
@@ -93,6 +94,8 @@ class World:
             self._weather = self._weather.with_checkpoints(apart)
         if weather is None and apart.random() < standbys_share:
             self._weather = self._weather.with_standbys(apart)
+        if weather is None and apart.random() < PILED_UP_SHARE:
+            self._weather = self._weather.with_epochs_that_pile_up(apart)
         if faults is not None:
             self._weather = self._weather.with_faults(faults)
         kept = drawn_views(lots, self._plans) if self._weather.replan else self._plans
@@ -101,7 +104,7 @@ class World:
         budget = drawn_budget(lots, self._plans)
         self.river = River(lots, vnode_map, views, rules, build_region, takes_checkpoints, membership, budget)
         self.river.torn = self._weather.torn
-        self._reads_ahead = rules.upqueries.p7_read_one_epoch_ahead  # P7 is a rule for the shell
+        self._reads_ahead = EPOCHS_AHEAD_MAX if rules.upqueries.p7_read_ahead else 0  # P7 is a rule for the shell
         self._tickets = count(1)
         self.users = Users(lots, self.river, self._plans, self._tickets, self._happened)
         self._declared: deque[PlansWanted] = deque()
@@ -341,7 +344,7 @@ class World:
     # What users want
 
     def _answer(self, process: Process) -> None:
-        event = process.next_answer(self.river.lake, int(self._reads_ahead))
+        event = process.next_answer(self.river.lake, self._reads_ahead)
         what = event.view if isinstance(event, RowsFetched) else f"upquery {event.number} of {event.region}"
         self._happened("answers", f"{process}: {what} has its rows")
         self.river.step_worker(process, event)

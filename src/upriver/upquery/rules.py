@@ -22,9 +22,9 @@ class UpqueryRules:
     """P5: pending keys of a slice that begins to move are given up here, and asked for at their new owner."""
     p6_asked_keys_stay: bool = True
     """P6: a key that a waiting lookup has asked for is not evicted."""
-    p7_read_one_epoch_ahead: bool = True
-    """P7: an upquery reads the epoch after the one that is open here, too, if it is published: who had the key before
-    may have dropped rows of it."""
+    p7_read_ahead: bool = True
+    """P7: an upquery reads the epochs after the one that is open here, too, as many as others may be ahead, as far as
+    they are published: rows of the key may have been dropped in them, where it was kept before or on their way here."""
     p8_rows_before_lookups: bool = True
     """P8: rows that wait to be applied are applied before one of their keys is looked up."""
     p9_room_first: bool = True

@@ -1,0 +1,77 @@
+"""Upqueries read out of a lake: rows of their keys alone, and how far ahead (P7)."""
+
+import queue
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from upriver.dataflow.plan import TableSpec, lake_channel
+from upriver.errors import CorruptFile
+from upriver.ids import Epoch
+from upriver.machines.cluster import EPOCHS_AHEAD_MAX
+from upriver.machines.worker_events import KeysRead, ReadKeys
+from upriver.shell.lake import LakeRecord, Manifest
+from upriver.shell.owned_lake import OwnedLake
+from upriver.shell.upquery_reader import Answer, UpqueryReader
+from upriver.state.runs import describe_run, encode_run, run_schema
+from upriver.upquery.partial_region import Upquery
+
+VNODES = 16
+HEARD_S_MAX = 10.0
+"""Seconds for an answer that must come at once."""
+TRIPS = TableSpec("trips", pa.schema([("k", pa.int64()), ("epoch", pa.int64())]), ("k",))
+CHANNEL = lake_channel("trips", ("k",))
+ASKED, OTHER = 5, 2**63
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[OwnedLake]:
+    lake = OwnedLake(str(tmp_path / "lake"), LakeRecord(VNODES, (TRIPS,), {"trips": (("k",),)}), {})
+    yield lake
+    lake.release()
+
+
+def publish(lake: OwnedLake) -> str:
+    """The next epoch, with a row of either key; returns the path of its run."""
+    epoch = Epoch(lake.last_epoch() + 1)
+    hash64 = np.array([ASKED, OTHER], np.uint64)
+    columns = [pa.array(hash64), pa.array([1, 2]), pa.array([epoch, epoch])]
+    encoded = encode_run(pa.table(columns, schema=run_schema(TRIPS.schema)))
+    path = f"tables/{CHANNEL}/{epoch}.arrow"
+    lake.files.create(path, encoded)
+    runs = {CHANNEL: (describe_run(path, encoded, hash64, VNODES),)}
+    lake.publish(Manifest(epoch=epoch, term=lake.term, table="trips", query="q", batch=epoch, runs=runs))
+    return path
+
+
+def heard_of(lake: OwnedLake, through: int) -> Answer | BaseException:
+    """What becomes of an upquery for the one key."""
+    heard: queue.SimpleQueue[Answer | BaseException] = queue.SimpleQueue()
+    reader = UpqueryReader(lake, heard.put, heard.put)
+    upquery = Upquery(1, np.array([ASKED], np.uint64), Epoch(through))
+    reader.ask(ReadKeys(generation=3, region="totals", upquery=upquery, ports=((0, CHANNEL),)), {CHANNEL: TRIPS})
+    answer = heard.get(timeout=HEARD_S_MAX)
+    reader.close()
+    return answer
+
+
+@pytest.mark.parametrize("published_ahead", range(EPOCHS_AHEAD_MAX + 2))
+def test_p7_epochs_that_others_may_have_open_are_read(lake: OwnedLake, published_ahead: int) -> None:
+    for _ in range(2 + published_ahead):
+        publish(lake)
+    answer = heard_of(lake, through=2)
+    assert isinstance(answer, KeysRead)
+    last = 2 + min(published_ahead, EPOCHS_AHEAD_MAX)
+    assert (answer.generation, answer.region, answer.number, answer.through) == (3, "totals", 1, last)
+    ((port, rows),) = answer.rows
+    assert (port, rows.hash64.tolist()) == (0, [ASKED] * last)
+    assert rows.rows.column("epoch").to_pylist() == [*range(1, last + 1)]
+
+
+def test_what_goes_wrong_is_told(lake: OwnedLake) -> None:
+    path = Path(lake.root) / publish(lake)
+    path.write_bytes(path.read_bytes()[:-8])
+    assert isinstance(heard_of(lake, through=1), CorruptFile)
