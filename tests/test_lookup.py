@@ -321,6 +321,28 @@ def test_what_is_no_frame_ends_the_line_and_nothing_else(server: Server, streams
     streams.give_back(stream)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"at_least": "7"}, "at_least='7': give a whole number, not a str"),
+        ({"at_least": 7.5}, "at_least=7.5: give a whole number, not a float"),
+        ({"timeout": None}, "timeout=None: give a number of seconds, not a NoneType"),
+        ({"timeout": -1}, "timeout=-1: give a number of seconds, 0 or more"),
+        ({"together": 1}, "view 'planes', together 1: a lookup is of a view by name, together or not"),
+    ],
+)
+def test_a_question_that_makes_no_sense_is_refused_before_the_worker_hears_of_it(
+    server: Server, worker: Worker, wrong: dict[str, object], said: str
+) -> None:
+    _, line = opened(server)
+    line.send({"view": "planes", "at_least": None, "together": False, "timeout": 1.0, **wrong}, keys("a"))
+    answer = line.receive()
+    assert answer is not None
+    assert answer.head["message"] == said
+    assert worker.asked.empty()
+    line.close()
+
+
 def test_a_question_without_keys_is_refused_and_the_line_goes_on(server: Server) -> None:
     _, line = opened(server)
     line.send({"view": "planes", "at_least": None, "together": False, "timeout": 1.0})

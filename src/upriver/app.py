@@ -18,6 +18,7 @@ from upriver.dataflow.sql import over_tables
 from upriver.dataflow.stateful import in_order
 from upriver.dataflow.views import declare_view, mapped_view
 from upriver.errors import DeclarationError, UnknownView, WaitTimeout
+from upriver.given import seconds
 from upriver.ids import Epoch
 from upriver.membership.config import MembershipConfig
 from upriver.rescale import Rescale
@@ -238,7 +239,7 @@ class App:
     def _keep(self, plans: dict[str, DataflowPlan], timeout: float) -> None:
         """These are the views from now on, whether the app runs or not."""
         if self._river is not None:
-            self._river.replan(list(plans.values()), timeout)
+            self._river.replan(list(plans.values()), seconds("timeout", timeout))
         self._plans = plans
 
     def _check_declaring(self, what: str) -> None:
@@ -257,7 +258,7 @@ class App:
         if not self._sources:
             raise DeclarationError("there is nothing to start: declare a table first")
         river = River(self._spark, self._config, list(self._sources.values()), list(self._plans.values()))
-        river.start(timeout)
+        river.start(seconds("timeout", timeout))
         self._river = river
         try:
             self._client = connect(river.address, self._config.token)
@@ -283,7 +284,7 @@ class App:
         Beside a source that never pauses, what it had at the call is enough. Raises WaitTimeout after ``timeout``
         seconds, IngestFailed if a source's query has failed, or what else has made the app fail.
         """
-        return self._running().wait(timeout)
+        return self._running().wait(seconds("timeout", timeout))
 
     def lookup(
         self, view: str, keys: Keys, *, at_least: int | None = None, timeout: float = 10.0, else_compute: bool = False
@@ -366,12 +367,11 @@ class App:
         seconds, and LakeError if the checkpoint was given up, because a worker was lost or the lake took no more; both
         may be tried again.
         """
-        return self._running().checkpoint(timeout)
+        return self._running().checkpoint(seconds("timeout", timeout))
 
     def status(self) -> dict[str, Any]:
-        """Epoch, workers with the bytes of their state, map version, and per view its rows, keys and bytes, the last
-        checkpoint, and the workers that were lost of late, with the seconds until their keys were served again; as a
-        plain dict."""
+        """Epoch, map version, workers with the bytes of their state, what each view holds, the last checkpoint, and the
+        workers that were lost of late, with the seconds until their keys were served again; as a plain dict."""
         return self._running().status()
 
     def explain(self, view: str) -> str:

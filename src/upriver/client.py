@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from upriver.errors import ClusterError, KeyTypeError, UnknownView, UpriverError
+from upriver.given import seconds, whole
 from upriver.hashing import hash64
 from upriver.rescale import Rescale, rescale_fields
 from upriver.shell.asking import Found, KeySet, Lookup, ask_owners
@@ -39,7 +40,7 @@ def connect(address: str, token: str, *, tls_roots: bytes | None = None, timeout
     later one to the coordinator.
     Raises UserError for a malformed address, AccessDenied, ClusterError if the app cannot be reached.
     """
-    client = Client(Remote.parse(address, token, tls_roots), timeout)
+    client = Client(Remote.parse(address, token, tls_roots), seconds("timeout", timeout))
     try:
         client.refresh()
     except BaseException:
@@ -76,8 +77,8 @@ class Client:
         give no rows. All rows are as of the end of one epoch. at_least: an epoch that they must reflect. timeout:
         seconds. The table may share memory with those of other threads' lookups that were asked at the same time.
 
-        Raises UnknownView, KeyTypeError, AccessDenied; WaitTimeout if ``at_least`` is not reached in time; WorkerLost
-        or WaitTimeout if some worker could not be asked in time.
+        Raises UnknownView, KeyTypeError, DeclarationError, AccessDenied; WaitTimeout if ``at_least`` is not reached in
+        time; WorkerLost or WaitTimeout if some worker could not be asked in time.
         """
         return self.lookup_with_epoch(view, keys, at_least=at_least, timeout=timeout)[0]
 
@@ -86,6 +87,7 @@ class Client:
     ) -> tuple[pa.Table, int]:
         """As :meth:`lookup`, with the epoch as of whose end the rows are; those of a single key, which waits for no
         epoch's end, perhaps as of a later one. 0 for no keys."""
+        at_least, timeout = None if at_least is None else whole("at_least", at_least), seconds("timeout", timeout)
         give_up_at = time.monotonic() + timeout
         again = list(keys) if isinstance(keys, Iterator) else keys
         while True:
@@ -186,6 +188,8 @@ class Client:
         return self._routing
 
     def _route(self, view: str) -> ViewRoute:
+        if not isinstance(view, str):
+            raise UnknownView(f"view={view!r}: give the name of a view, not a {type(view).__name__}")
         if view not in self._known().views:
             self.refresh()
         views = self._known().views

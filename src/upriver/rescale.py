@@ -1,11 +1,11 @@
 """A rescale, as whoever asked for it sees it: what to ask for, how far it is, how it ended."""
 
-import operator
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from upriver.errors import ClusterError, DeclarationError, UserError, WaitTimeout
+from upriver.given import seconds, whole
 from upriver.machines.strategies import Strategy
 
 STRATEGIES = tuple(map(str, Strategy))
@@ -43,7 +43,7 @@ def rescale_fields(
 
 
 def _workers(workers: int, vnodes: int) -> int:
-    number = _whole("workers", workers)
+    number = whole("workers", workers)
     if not 1 <= number <= vnodes:
         raise DeclarationError(
             f"workers={number}: give at least 1, and at most {vnodes}: each owns a vnode, and the lake has {vnodes}"
@@ -58,7 +58,7 @@ def _moves(moves: Mapping[int, int], vnodes: int) -> dict[str, int]:
         raise DeclarationError("moves={}: give at least one vnode and the worker that it shall go to")
     checked: dict[str, int] = {}
     for vnode, worker in moves.items():
-        vnode_number, worker_number = _whole("moves: vnode", vnode), _whole(f"moves: worker of vnode {vnode}", worker)
+        vnode_number, worker_number = whole("moves: vnode", vnode), whole(f"moves: worker of vnode {vnode}", worker)
         if not 0 <= vnode_number < vnodes:
             raise DeclarationError(f"moves: there is no vnode {vnode_number}: give vnodes from 0 to {vnodes - 1}")
         if worker_number < 0:
@@ -68,19 +68,12 @@ def _moves(moves: Mapping[int, int], vnodes: int) -> dict[str, int]:
 
 
 def _keys_max(keys_max: int) -> int:
-    number = _whole("keys_max", keys_max)
+    number = whole("keys_max", keys_max)
     if number < 1:
         raise DeclarationError(
             f"keys_max={number}: give at least 1 key at a time, or None for as many as the time allows"
         )
     return number
-
-
-def _whole(what: str, number: int) -> int:
-    """A whole number of any integer type. Of what is none, a bool and 2.0 among it, nothing is guessed."""
-    if isinstance(number, bool) or not hasattr(number, "__index__"):
-        raise DeclarationError(f"{what}={number!r}: give a whole number, not a {type(number).__name__}")
-    return operator.index(number)
 
 
 class Rescale:
@@ -108,6 +101,7 @@ class Rescale:
 
         Raises WaitTimeout after ``timeout`` seconds; the rescale goes on.
         """
+        timeout = seconds("timeout", timeout)
         give_up_at = time.monotonic() + timeout
         pause = POLL_S_MIN
         while True:

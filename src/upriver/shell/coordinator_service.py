@@ -8,6 +8,7 @@ from upriver.dataflow.explain import explain
 from upriver.dataflow.graph import DataflowPlan
 from upriver.dataflow.plan import TableSpec
 from upriver.errors import DeclarationError, ProtocolError, UnknownView, UpriverError, WorkerLost
+from upriver.given import whole
 from upriver.ids import Incarnation, VnodeId, WorkerId
 from upriver.machines.messages import ToWorker
 from upriver.machines.strategies import Strategy
@@ -25,6 +26,8 @@ REGISTER = "register"
 with}``."""
 SILENCED = "silenced"
 """What a worker says when it answers nobody any more, and lives on only for scans of what it holds."""
+HASH64_MAX = 2**64 - 1
+"""The last hash64 of a key: a number, not a limit."""
 SNAPSHOT_S_MAX = 60.0
 EVICTION_S_MAX = 60.0
 """Seconds that the workers have to take a snapshot."""
@@ -160,24 +163,32 @@ class CoordinatorService:
             raise UnknownView.among(view, self._plans)
         if (why := self._plans[view].full_because) is not None:
             raise DeclarationError(f"view {view!r} keeps every key, and none can be evicted: {why}")
-        self._loop.evict(view, None if keys is None else tuple(int(key) for key in keys), EVICTION_S_MAX)
+        self._loop.evict(view, None if keys is None else tuple(_hash64(key) for key in keys), EVICTION_S_MAX)
         return {}
 
     def _rescale(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         self._loop.check()
-        workers, moves = asked["workers"], asked["moves"]
+        workers, moves, keys_max = (asked[name] for name in ("workers", "moves", "keys_max"))
         vnodes = len(self._loop.lookup_map.owners)
         if workers is not None:
-            if not 1 <= workers <= vnodes:
+            if not 1 <= whole("workers", workers) <= vnodes:
                 raise DeclarationError(f"workers={workers}: there are 1 to {vnodes} workers, as many as vnodes at most")
             self._keeper.check_slots(workers)
-        parsed = None if moves is None else {VnodeId(int(v)): WorkerId(int(w)) for v, w in moves.items()}
-        ticket = self._loop.rescale(workers, parsed, _strategy(asked["strategy"]), asked["keys_max"])
+        if keys_max is not None and whole("keys_max", keys_max) < 1:
+            raise DeclarationError(f"keys_max={keys_max}: there is at least 1 key at a time")
+        parsed = None if moves is None else {VnodeId(int(v)): WorkerId(whole("moves", w)) for v, w in moves.items()}
+        ticket = self._loop.rescale(workers, parsed, _strategy(asked["strategy"]), keys_max)
         return {"ticket": ticket}
 
     def _abort_rescale(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         self._loop.abort_rescale(int(asked["ticket"]))
         return {}
+
+
+def _hash64(number: int) -> int:
+    if not 0 <= whole("keys", number) <= HASH64_MAX:
+        raise DeclarationError(f"keys: {number} is no hash64: there are 0 to {HASH64_MAX}")
+    return number
 
 
 def _strategy(name: str) -> Strategy:

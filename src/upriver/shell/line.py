@@ -8,6 +8,7 @@ and again if it changes. Nothing is ever unpickled.
 
 import socket
 import struct
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -33,6 +34,9 @@ BUFFER_BYTES = 1 << 16
 JOINED_BYTES_MAX = 1 << 16
 """A batch of at most so many bytes is copied behind its head, to be sent in one go."""
 
+SECONDS_MIN = 0.001
+"""Seconds that are waited for bytes when there is no time left: none would mean that a socket is never waited for."""
+
 _SIZES = struct.Struct("<IIQ")
 _HASH = np.dtype("<u8")
 _NO_HASHES = np.empty(0, _HASH)
@@ -57,9 +61,16 @@ class Line:
         self._told: dict[str, pa.Schema] = {}
         self._heard: dict[str, pa.Schema] = {}
 
-    def read(self, size: int) -> bytes:
-        """So many bytes that are no frame; fewer if the other end has closed the line."""
-        self._hold(size)
+    def read(self, size: int, give_up_at: float) -> bytes:
+        """So many bytes that are no frame; fewer if the other end has closed the line. give_up_at: monotonic; there is
+        one time for all of them, however they come."""
+        while len(self._held) < size:
+            self._socket.settimeout(max(SECONDS_MIN, give_up_at - time.monotonic()))
+            more = self._socket.recv(BUFFER_BYTES)
+            if not more:
+                break
+            self._held += more
+        self._socket.settimeout(None)
         return self._take(size)
 
     def send(self, head: Mapping[str, Any], batch: pa.RecordBatch | None = None, hashes: Hashes = _NO_HASHES) -> None:

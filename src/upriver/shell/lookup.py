@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from upriver.dataflow.batch import Hashes
 from upriver.errors import ClusterError, ProtocolError, UpriverError
+from upriver.given import seconds, whole
 from upriver.hashing import hash64
 from upriver.shell.line import Frame, Line
 from upriver.shell.wire import error_to_json
@@ -172,17 +173,15 @@ class LookupServer:
                     caller.close()
                     continue
                 line = Line(caller)
-                thread = threading.Thread(target=self._serve, args=(caller, line), name="upriver-lookup", daemon=True)
+                thread = threading.Thread(target=self._serve, args=(line,), name="upriver-lookup", daemon=True)
                 self._lines[line] = thread
             thread.start()
 
-    def _serve(self, caller: socket.socket, line: Line) -> None:
+    def _serve(self, line: Line) -> None:
         """One line, from ticket to end. Whoever is no client of ours learns nothing but that the line is closed."""
         try:
             with suppress(OSError, UpriverError):
-                caller.settimeout(TICKET_S_MAX)
-                if self._is_good(line.read(TICKET_BYTES), line):
-                    caller.settimeout(None)
+                if self._is_good(line.read(TICKET_BYTES, time.monotonic() + TICKET_S_MAX), line):
                     self._answer_all(line)
         finally:
             with self._lock:
@@ -220,10 +219,15 @@ def _beside(view: str, answered: Answered) -> dict[str, Any]:
 
 def _wanted(question: Frame) -> Wanted:
     """A wrong hash finds nothing: keys themselves are compared. So the asker's is as good as one of our own."""
-    asked, keys, hashes = question
+    head, keys, hashes = question
+    given: tuple[Any, ...] = tuple(map(head.get, ("view", "at_least", "together", "timeout")))
+    view, at_least, together, timeout = given
     if keys is None:
-        raise ProtocolError(f"view {asked.get('view')!r}: a lookup without keys")
-    keys.validate(full=True)  # not all clients are ours
+        raise ProtocolError(f"view {view!r}: a lookup without keys")
+    if not isinstance(view, str) or not isinstance(together, bool):  # not all clients are ours
+        raise ProtocolError(f"view {view!r}, together {together!r}: a lookup is of a view by name, together or not")
+    at_least, timeout = None if at_least is None else whole("at_least", at_least), seconds("timeout", timeout)
+    keys.validate(full=True)
     if len(hashes) != keys.num_rows:
         hashes = hash64(keys.columns, keys.num_rows)
-    return Wanted(asked["view"], keys, hashes, asked["at_least"], asked["together"], asked["timeout"])
+    return Wanted(view, keys, hashes, at_least, together, timeout)

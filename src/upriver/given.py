@@ -1,0 +1,33 @@
+"""Numbers that people give: what is none is refused with its name, and nothing is guessed."""
+
+import math
+import operator
+from typing import SupportsFloat, SupportsIndex
+
+from upriver.errors import DeclarationError
+
+SECONDS_MAX = 1e8
+"""Seconds that anything is waited for, three years: what cannot be told apart from for ever."""
+
+
+def whole(what: str, number: SupportsIndex) -> int:
+    """A whole number of any integer type. Of what is none, a bool and 2.0 among it, nothing is guessed.
+
+    Raises DeclarationError, which names ``what``.
+    """
+    if isinstance(number, bool) or not hasattr(number, "__index__"):
+        raise DeclarationError(f"{what}={number!r}: give a whole number, not a {type(number).__name__}")
+    return operator.index(number)
+
+
+def seconds(what: str, number: SupportsFloat) -> float:
+    """Seconds to wait, 0 or more, at most ``SECONDS_MAX``; infinity is that many.
+
+    Raises DeclarationError, which names ``what``.
+    """
+    if isinstance(number, bool | str | bytes) or not hasattr(number, "__float__"):
+        raise DeclarationError(f"{what}={number!r}: give a number of seconds, not a {type(number).__name__}")
+    given = float(number)
+    if math.isnan(given) or given < 0:
+        raise DeclarationError(f"{what}={number!r}: give a number of seconds, 0 or more")
+    return min(given, SECONDS_MAX)
