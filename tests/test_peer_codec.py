@@ -95,7 +95,7 @@ MESSAGES: dict[type, st.SearchStrategy[BetweenDistributors]] = {
 }
 ERRORS = st.builds(lambda kind, text: kind(text), st.sampled_from([WrongOwner, UnknownView, WaitTimeout]), st.text())
 CONTENTS: dict[type, st.SearchStrategy[PeerMessage]] = {
-    ForRegion: st.builds(ForRegion, region=REGIONS, message=st.one_of(*MESSAGES.values())),
+    ForRegion: st.builds(ForRegion, region=REGIONS, message=st.one_of(*MESSAGES.values()), begun=EPOCHS),
     Hot: st.builds(Hot, region=REGIONS, keys=KEYS, shown=EPOCHS),
     Installed: st.builds(Installed, region=REGIONS, seconds=st.floats(0, 100)),
     QuestionAnswered: st.builds(QuestionAnswered, ticket=NUMBERS, keys=NUMBERS, rows=tables(), epoch=EPOCHS),
@@ -225,7 +225,7 @@ def test_what_has_no_form_is_refused_where_it_is_said(message: BetweenDistributo
 
 
 def done(version: Any = 7, vnode: Any = 3) -> list[Any]:
-    return [2, ["ForRegion", ["planes", ["Done", [version, vnode]]]]]
+    return [2, ["ForRegion", ["planes", ["Done", [version, vnode]], 0]]]
 
 
 MALFORMED = {

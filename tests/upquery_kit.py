@@ -29,6 +29,7 @@ from machines_kit import (
 )
 
 from upriver.dataflow.batch import Batch
+from upriver.dataflow.graph import DataflowPlan
 from upriver.errors import UpriverError
 from upriver.ids import Epoch, WorkerId
 from upriver.machines.cluster import EPOCHS_AHEAD_MAX
@@ -78,10 +79,14 @@ class Workers:
     each other carried, when a test says so."""
 
     def __init__(
-        self, owners: Sequence[int] = HALVES, rules: Rules = ALL_RULES, memory_budget: int | None = None
+        self,
+        owners: Sequence[int] = HALVES,
+        rules: Rules = ALL_RULES,
+        memory_budget: int | None = None,
+        plan: DataflowPlan = PARTIAL,
     ) -> None:
         """owners: of the vnodes."""
-        self.rules = rules
+        self.rules, self.plan = rules, plan
         self.machines = [WorkerMachine(lambda *_: Weighed(), rules, memory_budget) for _ in WORKERS]
         self.lake: list[tuple[str, ...]] = []
         """Of each epoch, the keys of its rows."""
@@ -99,7 +104,7 @@ class Workers:
         self._reading: list[ReadEpoch | None] = [None for _ in WORKERS]
         self._tickets = 0
         for worker in WORKERS:
-            self.step(worker, assign(owners, worker, plans=(PARTIAL,)))
+            self.step(worker, assign(owners, worker, plans=(self.plan,)))
 
     def step(self, worker: int, event: WorkerEvent) -> list[WorkerAction]:
         """Have something happen to a worker."""
@@ -130,7 +135,7 @@ class Workers:
         start = Epoch(len(self.lake))
         for worker in WORKERS:
             again = assign(
-                owners, worker, plans=(PARTIAL,), generation=self.generation, start_at=start, serve_from=start
+                owners, worker, plans=(self.plan,), generation=self.generation, start_at=start, serve_from=start
             )
             self.step(worker, again)
 

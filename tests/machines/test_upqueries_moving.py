@@ -1,13 +1,15 @@
 """The races of partial state with keys that move, and with workers that begin anew; rules P4, P5 and P7."""
 
 import pytest
-from machines_kit import HALVES, KEYS, abort, hashed, over, owners_with
-from upquery_kit import HERE, Workers, evict_at_once, present, without
+from machines_kit import HALVES, KEYS, PLAN, abort, hashed, over, owners_with
+from upquery_kit import HERE, PARTIAL, THERE, Workers, evict_at_once, present, without
 
+from upriver.dataflow.graph import DataflowPlan
 from upriver.errors import WrongOwner
 from upriver.ids import Epoch
 from upriver.machines.cluster import EPOCHS_AHEAD_MAX
 from upriver.machines.messages import Settled
+from upriver.machines.rules import Rules
 from upriver.machines.strategies import Strategy
 from upriver.machines.worker_events import KeysRead
 
@@ -211,6 +213,33 @@ def test_p7_rows_that_were_dropped_in_epochs_ahead_are_read(
     assert ticket in workers.answers
     expected = [1, 2, epochs[-1]] if p7 else [1, 2]
     assert workers.answers[workers.look_up(1, MOVES)] == ({MOVES: expected}, epochs[-1])
+
+
+@pytest.mark.parametrize("plan", [PARTIAL, PLAN])
+@pytest.mark.parametrize("w11", [True, False])
+def test_w11_a_key_that_comes_from_who_is_ahead_is_not_shown_beside_one_that_is_not(
+    w11: bool, plan: DataflowPlan
+) -> None:
+    """The old owner is through epoch 3, of which the new one has not heard, when it gives the key away."""
+    workers = Workers(rules=Rules(w11_between_epochs=w11), plan=plan)
+    moving(workers, rescale=False)
+    workers.fill(0, MOVES)
+    workers.fill(1, THERE)
+    workers.rescale(GIVES_3)
+    workers.publish(MOVES, THERE)
+    workers.open(0, 3, mixed=True)
+    workers.end(0)
+    finish(workers)
+    ticket = workers.look_up(1, MOVES, THERE, together=True)
+    early = {} if w11 else {ticket: ({MOVES: [1, 2, 3]}, 2)}
+    assert {ticket: workers.answers[ticket] for ticket in workers.answers.keys() & {ticket}} == early
+    workers.open(1, 3, mixed=True)
+    workers.end(1)
+    workers.carry_all()
+    for worker in (0, 1):
+        workers.step(worker, over(3))
+    if w11:
+        assert workers.answers[ticket] == ({MOVES: [1, 2, 3], THERE: [3]}, 3)
 
 
 # Keys that stay behind ----------------------------------------------------------------------------------------------

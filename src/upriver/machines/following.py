@@ -10,7 +10,7 @@ import pyarrow as pa
 from upriver.dataflow.batch import Hashes
 from upriver.dataflow.graph import DataflowPlan, RegionPlan
 from upriver.dataflow.keeping import Region
-from upriver.ids import Channel, Epoch, FeedId, Incarnation, VnodeId, WorkerId
+from upriver.ids import BEGINNING, Channel, Epoch, FeedId, Incarnation, VnodeId, WorkerId
 from upriver.machines.followed import Feed, Shadow
 from upriver.machines.messages import NO_STAGE, Assign, FromWorker, Meet, TakeCheckpoint, TakeSnapshot
 from upriver.machines.peers import Envelope, FeedMe, PeerMessage, Question
@@ -123,6 +123,8 @@ class Following:
     """The last epoch of which every row that concerns a key kept here is known to be applied."""
     opened: Epoch
     """The last epoch that the coordinator has opened."""
+    arrived: Epoch = BEGINNING
+    """The last epoch of which keys that have come from peers may have rows."""
     unread: deque[Unread] = field(default_factory=deque)
     reading: Reading | None = None
     """``None`` between two epochs."""
@@ -232,6 +234,11 @@ class Following:
     def deepest(self) -> int:
         """The last stage of each epoch."""
         return max(self.depths.values(), default=0)
+
+    @property
+    def begun(self) -> Epoch:
+        """The last epoch of which rows have been read."""
+        return self.applied if self.reading is None else self.reading.epoch
 
     @property
     def is_between_epochs(self) -> bool:

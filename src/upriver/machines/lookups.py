@@ -138,7 +138,7 @@ def begin_upquery(phase: Following, region: str) -> None:
     assert isinstance(partial, PartialRegion)
     if phase.fills_rest and partial.wanted < FEW_KEYS:
         return
-    upquery = partial.upquery(phase.applied if phase.reading is None else phase.reading.epoch, room_of(phase, region))
+    upquery = partial.upquery(phase.begun, room_of(phase, region))
     if upquery is not None:
         generation, ports = phase.refilled_since, phase.lake_ports[region]
         phase.actions.append(ReadKeys(generation=generation, region=region, upquery=upquery, ports=ports))
@@ -182,7 +182,7 @@ def _must_wait_for_epochs(phase: Following, question: Question | LookupAsked) ->
 def _is_between_epochs(phase: Following) -> bool:
     """Whether keys are as of the end of the epoch that this worker reflects, but such as were filled up to a later
     one."""
-    if phase.reading is not None or phase.reflected != phase.applied:
+    if phase.reading is not None or phase.reflected != phase.applied or phase.reflected < phase.arrived:
         return False
     return not any(epoch > phase.applied and counts.total() for epoch, counts in phase.counts.items())
 

@@ -1,6 +1,7 @@
 """A worker's part in a rescale: whom it meets, what it is told, what it gives and takes; rules W7 and W8."""
 
 from upriver.errors import ProtocolError, WrongOwner
+from upriver.ids import Epoch
 from upriver.machines.feeding import feed_me, feed_no_more, stop_feeding, swallowed, tell_again
 from upriver.machines.following import Following
 from upriver.machines.lookups import answered_by_peer, refuse_all, refused, want_hot
@@ -109,11 +110,12 @@ def peer_said(phase: Following, event: PeerSaid) -> None:
     if event.envelope.generation != phase.assignment.generation and phase.rules.w8_own_generation_only:
         return
     match event.envelope.content:
-        case ForRegion(region=region, message=message):
+        case ForRegion(region=region, message=message, begun=begun):
             if region not in phase.shares:
                 raise ProtocolError(f"worker {event.sender} speaks of region {region!r}, which is not kept here")
             route(phase, region, Received(sender=event.sender, message=message))
             if isinstance(message, Acquire):
+                phase.arrived = Epoch(max(phase.arrived, begun))
                 phase.tell(event.sender, Installed(region=region))
             tell_progress(phase, region)
         case Hot() as hot:

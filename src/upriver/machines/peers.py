@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from upriver.dataflow.batch import Batch, Hashes
 from upriver.errors import UpriverError
-from upriver.ids import Epoch, FeedId, VnodeId, WorkerId
+from upriver.ids import BEGINNING, Epoch, FeedId, VnodeId, WorkerId
 from upriver.migration.messages import Message
 
 Mask = npt.NDArray[np.bool_]
@@ -66,10 +66,14 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForRegion:
-    """From one distributor of a region to another. Rows in it are Portions or Questions."""
+    """From one distributor of a region to another. Rows in it are Portions or Questions.
+
+    begun: the last epoch of which the sender has begun to read rows: state that it sends may have them (W11).
+    """
 
     region: str
     message: Message
+    begun: Epoch = BEGINNING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,7 +43,7 @@ def carry_out(phase: Following, region: str, outcomes: list[Outcome]) -> None:
                 write_chunk(phase, region, chunk)
             case Send(to=peer, message=message):
                 phase.loads_out += isinstance(message, Acquire)
-                phase.tell(peer, ForRegion(region=region, message=message))
+                phase.tell(peer, ForRegion(region=region, message=message, begun=phase.begun))
             case ReportSettled(version=version, kept=kept):
                 tell_progress(phase, region)
                 phase.say(Settled(region=region, version=version, kept=kept))

@@ -342,7 +342,7 @@ _MESSAGE = _OneOf(
 )
 _CONTENT = _OneOf(
     "content of an envelope",
-    _Record(ForRegion, region=_TEXT, message=_MESSAGE),
+    _Record(ForRegion, region=_TEXT, message=_MESSAGE, begun=_NUMBER),
     _Record(Hot, region=_TEXT, keys=_HASHES, shown=_NUMBER),
     _Record(Installed, region=_TEXT, seconds=_SECONDS),
     _Record(QuestionAnswered, ticket=_NUMBER, keys=_NUMBER, rows=_ARROW, epoch=_NUMBER),
