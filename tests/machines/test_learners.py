@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Unpack
 
 import pytest
-from coordinator_kit import PLAN, abort, listeners, only, outcomes, said, scan, wanted
+from coordinator_kit import PLAN, abort, listeners, only, outcomes, said, scan, settled, wanted
 from stages_kit import STAGED
 from standbys_kit import THIRDS, Config, Group
 
@@ -80,6 +80,20 @@ def test_who_leaves_ends_with_nothing_and_retires(plans: Sequence[DataflowPlan],
     flows(group)
     if standbys and plans != [PARTIAL]:
         assert group.standing() == (1, 6, 0)
+
+
+@pytest.mark.parametrize("standbys", [0, 1])
+def test_who_has_nothing_leaves_at_once(standbys: int) -> None:
+    """Nothing moves, so nobody says anything more from which the coordinator could tell."""
+    group = learning(3, standbys=standbys)
+    one, other = (vnode for vnode, owner in enumerate(group.owners) if owner == 2)
+    group.happens(wanted(2, moves={one: 0, other: 1}))
+    group.happens(*(settled(group.places[worker], group.machine.vnode_map.version + 1) for worker in (0, 1, 2)))
+    assert group.owners.count(2) == 0
+    group.happens(wanted(3, workers=2, strategy=Strategy.LEARNER))
+    assert ended(group)[-1] == (3, "over", 0)
+    assert (group.workers, sorted(group.places)) == ((0, 1), [0, 1])
+    flows(group)
 
 
 def test_who_stays_does_not_miss_who_has_left() -> None:

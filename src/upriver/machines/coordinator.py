@@ -187,9 +187,9 @@ class CoordinatorMachine:
             self._is_torn = False
             self._rescales.all_begin_anew()
         self._end_epochs()
-        takes_up = not self._wanted and self._checkpoints.is_idle and self._leader.is_settled
-        self._rescales.advance(takes_up=takes_up)
         self._let_slices_change_hands()
+        if self._leader.has_learned:  # perhaps by a round that moves nothing, of which nobody will say anything
+            self._let_slices_change_hands()
         while self._wanted and (self._may_replan() or not self._rules.c11_views_change_between_epochs):  # C11
             self._replan(self._wanted.pop(0))
         if self.cluster.in_step:
@@ -236,7 +236,9 @@ class CoordinatorMachine:
         self.cluster.actions.append(PlansTaken(ticket=wanted.ticket))
 
     def _let_slices_change_hands(self) -> None:
-        """As the leader says; all are to meet again then, for they speak as another generation."""
+        """By a rescale; or as the leader says: all are to meet again then, for they speak as another generation."""
+        takes_up = not self._wanted and self._checkpoints.is_idle and self._leader.is_settled
+        self._rescales.advance(takes_up=takes_up)
         born = self.cluster.born
         free = self._rescales.permits.rounds and self._scans.is_idle and self._checkpoints.is_idle and not self._is_torn
         if self._leader.advance(channels=self._meetings.have_all_met, may_change_hands=free):
@@ -323,22 +325,19 @@ class CoordinatorMachine:
         return current or isinstance(message, WorkerFailed | Evicted | FeedEnded)
 
     def _heard(self, member: Member, message: FromWorker) -> None:
+        if isinstance(message, EpochFinished | Counted | Evicted | StageDone):
+            member.stats = message.stats
         match message:
             case EpochFinished():
                 member.finished = message.epoch
-                member.stats = message.stats
                 self._ledger.finished(member.worker, message)
-            case Counted():
-                member.stats = message.stats
             case Evicted():
-                member.stats = message.stats
                 self._evictions.done(member.incarnation, message.eviction)
             case RowsApplied():
                 self._ledger.applied(member.worker, message)
             case RowsSettled():
                 self._ledger.settled(member.worker, message)
             case StageDone():
-                member.stats = message.stats
                 self._ledger.stage_done(member.worker, message)
             case Restored():
                 member.is_restored = True
@@ -369,7 +368,7 @@ class CoordinatorMachine:
             case Moved():
                 self._scans.some_have_moved()
                 self._rescales.moved(message)
-            case Strain() | TookOver() | StartedAnew():
+            case Strain() | TookOver() | StartedAnew() | Counted():
                 pass  # the first two are for people: the shell shows them
             case WorkerFailed():
                 self.cluster.actions.append(AppFailed(kind=message.kind, error=message.error))
