@@ -26,6 +26,7 @@ from upriver.machines.peers import (
     Portion,
     Question,
     QuestionAnswered,
+    QuestionGivenUp,
     QuestionRefused,
     Swallowed,
 )
@@ -100,6 +101,7 @@ CONTENTS: dict[type, st.SearchStrategy[PeerMessage]] = {
     Installed: st.builds(Installed, region=REGIONS, seconds=st.floats(0, 100)),
     QuestionAnswered: st.builds(QuestionAnswered, ticket=NUMBERS, keys=NUMBERS, rows=tables(), epoch=EPOCHS),
     QuestionRefused: st.builds(QuestionRefused, ticket=NUMBERS, error=ERRORS),
+    QuestionGivenUp: st.builds(QuestionGivenUp, ticket=NUMBERS),
     FeedMe: st.builds(FeedMe, feed=FEEDS, vnodes=st.lists(VNODES, max_size=4).map(tuple)),
     FeedNoMore: st.builds(FeedNoMore, feed=FEEDS, vnodes=st.lists(VNODES, max_size=4).map(tuple)),
     Fed: st.builds(

@@ -276,11 +276,15 @@ def evict_at_once(workers: Workers, worker: int, *keys: str) -> None:
         workers.step(worker, TimeToEvict(keys_max=10))
 
 
-def present(workers: Workers, worker: int) -> dict[str, int]:
-    """What the worker's region says of itself."""
+def following(workers: Workers, worker: int) -> Following:
     phase = workers.machines[worker].phase
     assert isinstance(phase, Following)
-    return dict(phase.stats()["seen"])
+    return phase
+
+
+def present(workers: Workers, worker: int, region: str = "seen") -> dict[str, int]:
+    """What the worker's region says of itself."""
+    return dict(following(workers, worker).stats()[region])
 
 
 def keys_of_worker_0(count: int) -> list[str]:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from machines_kit import applied, assign, opened, read, rows
+from machines_kit import HALVES, applied, asked, assign, opened, planned, read, rows, vnode_map
 from upquery_kit import ALSO_HERE, HERE, PARTIAL, ROW_BYTES, THIRD, Weighed, Workers, present, without
 
 from upriver.dataflow.graph import NOT_WANTED
@@ -81,6 +81,27 @@ def test_memory_over_the_budget_is_given_back_by_what_was_read_longest_ago() -> 
     kept = workers.look_up(0, ALSO_HERE, THIRD)
     assert workers.answers[kept] == ({ALSO_HERE: [1, 2, 3, 3, 3], THIRD: [1, 2, 3, 3, 3]}, 3)
     assert workers.look_up(0, HERE) not in workers.answers
+
+
+def test_where_the_keys_of_the_largest_region_are_waited_for_another_one_gives_room() -> None:
+    """P6: a lookup of all keys of the first region waits for an epoch that is far."""
+    also = replace(planned("also"), full_because=None)
+    workers = Workers(memory_budget=8 * ROW_BYTES)
+    maps = dict.fromkeys(("seen", "also"), vnode_map(HALVES))
+    workers.step(0, assign(HALVES, plans=(PARTIAL, also), maps=maps))
+    workers.epoch(HERE, ALSO_HERE, THIRD)
+    for ticket, key in ((100, HERE), (101, THIRD)):  # what was read last stays in any case
+        workers.step(0, asked(key, ticket=ticket, view="also"))
+        workers.answer(0)
+    workers.fill(0, HERE, ALSO_HERE, THIRD)
+    workers.look_up(0, HERE, ALSO_HERE, at_least=9)
+    workers.look_up(0, THIRD, at_least=9)
+    assert (present(workers, 0, "also")["present"], present(workers, 0)["present"]) == (2, 3)
+    assert workers.machines[0].must_evict
+    workers.step(0, TimeToEvict(keys_max=10))
+    assert (present(workers, 0, "also")["present"], present(workers, 0)["present"]) == (1, 3)
+    workers.step(0, TimeToEvict(keys_max=10))  # and now all must stay
+    assert not workers.machines[0].must_evict
 
 
 def test_regions_that_keep_all_keys_and_take_more_than_the_budget_are_refused() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 from machines_kit import HALVES, KEYS, PLAN, abort, hashed, over, owners_with
-from upquery_kit import HERE, PARTIAL, THERE, Workers, evict_at_once, present, without
+from upquery_kit import HERE, PARTIAL, THERE, Workers, evict_at_once, following, present, without
 
 from upriver.dataflow.graph import DataflowPlan
 from upriver.errors import WrongOwner
@@ -11,7 +11,7 @@ from upriver.machines.cluster import EPOCHS_AHEAD_MAX
 from upriver.machines.messages import Settled
 from upriver.machines.rules import Rules
 from upriver.machines.strategies import Strategy
-from upriver.machines.worker_events import KeysRead
+from upriver.machines.worker_events import KeysRead, LookupGivenUp, SendPeer
 
 MOVES, MOVES_TOO = KEYS[3][:2]
 """Kept by worker 0, in the vnode that moves if any does."""
@@ -240,6 +240,21 @@ def test_w11_a_key_that_comes_from_who_is_ahead_is_not_shown_beside_one_that_is_
         workers.step(worker, over(3))
     if w11:
         assert workers.answers[ticket] == ({MOVES: [1, 2, 3], THERE: [3]}, 3)
+
+
+@pytest.mark.parametrize("is_relayed", [True, False])
+def test_a_question_that_nobody_waits_for_any_more_is_kept_nowhere(is_relayed: bool) -> None:
+    """It asks for an epoch that is far, of the key's new owner; or of its old, as if one had not heard of that."""
+    workers = Workers()
+    moving(workers)
+    finish(workers)
+    ticket = workers.look_up(1 - is_relayed, MOVES, at_least=10**9)
+    workers.carry_all()
+    assert len(following(workers, 1).waiting) == 1
+    said = workers.step(1 - is_relayed, LookupGivenUp(ticket=ticket))
+    assert [type(action) for action in said] == [SendPeer] * is_relayed
+    workers.carry_all()
+    assert not following(workers, 1).waiting
 
 
 # Keys that stay behind ----------------------------------------------------------------------------------------------

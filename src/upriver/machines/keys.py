@@ -103,14 +103,16 @@ def _end_evictions(phase: Following) -> None:
 
 
 def _evict_oldest(phase: Following, keys_max: int) -> None:
-    """Of all partial regions, the one that takes the most memory forgets some keys; if it cannot, all must stay."""
+    """Of all partial regions that can, the one that takes the most memory forgets some keys; if none can, all must
+    stay."""
     stats, phase.evicted = phase.last_stats, 0
     partial = {name: share.partial for name, share in phase.shares.items() if share.partial is not None}
-    if partial:
-        name = max(partial, key=lambda region: stats[region]["live_bytes"])
+    for name in sorted(partial, key=lambda region: stats[region]["live_bytes"], reverse=True):
         waiting = [w.question.hash64 for w in phase.waiting if w.view == name]
         phase.evicted = partial[name].evict_oldest(keys_max, waiting)
-        stats = phase.stats_after(name)
+        if phase.evicted:
+            stats = phase.stats_after(name)
+            break
     phase.is_over_budget = phase.evicted > 0 and is_over(phase)
     if not phase.is_over_budget:
         phase.say(Counted(stats=stats))

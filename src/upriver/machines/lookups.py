@@ -7,10 +7,10 @@ import pyarrow as pa
 
 from upriver.dataflow.batch import Hashes
 from upriver.errors import UnknownView, UpriverError, WrongOwner
-from upriver.ids import Epoch
+from upriver.ids import Epoch, WorkerId
 from upriver.machines.cones import work_on
 from upriver.machines.following import Asked, Following, Waiting
-from upriver.machines.peers import Hot, Question, QuestionAnswered, QuestionRefused
+from upriver.machines.peers import Hot, Question, QuestionAnswered, QuestionGivenUp, QuestionRefused
 from upriver.machines.room import room_of
 from upriver.machines.share import Share
 from upriver.machines.strategies import maps_of
@@ -262,8 +262,21 @@ def refused(phase: Following, refusal: QuestionRefused) -> None:
 
 
 def given_up(phase: Following, event: LookupGivenUp) -> None:
-    phase.asked.pop(event.ticket, None)
-    phase.waiting = [w for w in phase.waiting if (w.question.asker, w.question.ticket) != (phase.me, event.ticket)]
+    """Nobody waits for a lookup any more; peers that have a part of it are told so. (One whose part is still on its
+    way, held or sent on by another, keeps that until its epoch comes.)"""
+    asked = phase.asked.pop(event.ticket, None)
+    here = let_go(phase, phase.me, event.ticket)
+    if asked is not None and asked.left > here:
+        for peer in sorted(phase.peers.keys() - {phase.me}):
+            phase.tell(peer, QuestionGivenUp(ticket=event.ticket))
+
+
+def let_go(phase: Following, asker: WorkerId, ticket: int) -> int:
+    """Keep what is left of a lookup no more; returns how many keys that are."""
+    is_its = [(waiting.question.asker, waiting.question.ticket) == (asker, ticket) for waiting in phase.waiting]
+    keys = sum(len(waiting.question) for waiting in compress(phase.waiting, is_its))
+    phase.waiting = [waiting for waiting, gone in zip(phase.waiting, is_its, strict=True) if not gone]
+    return keys
 
 
 def refuse_all(phase: Following, error: UpriverError) -> None:

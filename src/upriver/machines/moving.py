@@ -4,7 +4,7 @@ from upriver.errors import ProtocolError, WrongOwner
 from upriver.ids import Epoch
 from upriver.machines.feeding import feed_me, feed_no_more, stop_feeding, swallowed, tell_again
 from upriver.machines.following import Following
-from upriver.machines.lookups import answered_by_peer, refuse_all, refused, want_hot
+from upriver.machines.lookups import answered_by_peer, let_go, refuse_all, refused, want_hot
 from upriver.machines.messages import CloseInput, GoOn, HoldStill, Meet, MetPeers, Order, PeersLost, ReadVnodes, Still
 from upriver.machines.peers import (
     FEED_MESSAGES,
@@ -16,6 +16,7 @@ from upriver.machines.peers import (
     Hot,
     Installed,
     QuestionAnswered,
+    QuestionGivenUp,
     QuestionRefused,
     Swallowed,
 )
@@ -126,6 +127,8 @@ def peer_said(phase: Following, event: PeerSaid) -> None:
             answered_by_peer(phase, answer)
         case QuestionRefused() as refusal:
             refused(phase, refusal)
+        case QuestionGivenUp(ticket=ticket):
+            let_go(phase, event.sender, ticket)
 
 
 def feed_said(phase: Following, event: PeerSaid) -> None:

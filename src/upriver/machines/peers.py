@@ -118,6 +118,13 @@ class QuestionRefused:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QuestionGivenUp:
+    """From the asker: nobody waits for its lookup any more."""
+
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FeedMe:
     """To the owner of these slices: send what you keep of them, and what changes."""
 
@@ -165,7 +172,7 @@ class Swallowed:
 
 FEED_MESSAGES = (FeedMe, FeedNoMore, Fed, FedThrough, Swallowed)
 FeedMessage = FeedMe | FeedNoMore | Fed | FedThrough | Swallowed
-PeerMessage = ForRegion | Hot | Installed | QuestionAnswered | QuestionRefused | FeedMessage
+PeerMessage = ForRegion | Hot | Installed | QuestionAnswered | QuestionRefused | QuestionGivenUp | FeedMessage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

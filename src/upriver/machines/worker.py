@@ -89,7 +89,7 @@ from upriver.machines.moving import (
     say_still,
     time_to_move,
 )
-from upriver.machines.peers import Envelope, QuestionAnswered, QuestionRefused
+from upriver.machines.peers import Envelope, QuestionAnswered, QuestionGivenUp, QuestionRefused
 from upriver.machines.resuming import resumed
 from upriver.machines.room import weigh
 from upriver.machines.routes import ask, ask_again
@@ -211,7 +211,10 @@ class WorkerMachine:
                 return _follow(phase, event)
             case (Retired(), _) | (_, LookupGivenUp() | KeysRead() | RowsFetched()):
                 return []
-            case (Unassigned(), PeerSaid(envelope=Envelope(content=QuestionAnswered() | QuestionRefused()))):
+            case (
+                Unassigned(),
+                PeerSaid(envelope=Envelope(content=QuestionAnswered() | QuestionRefused() | QuestionGivenUp())),
+            ):
                 return []  # to who was in this place before
         raise IllegalEvent(f"{type(event).__name__} in phase {type(self.phase).__name__}")
 

@@ -28,6 +28,7 @@ from upriver.machines.peers import (
     Portion,
     Question,
     QuestionAnswered,
+    QuestionGivenUp,
     QuestionRefused,
     Swallowed,
 )
@@ -347,6 +348,7 @@ _CONTENT = _OneOf(
     _Record(Installed, region=_TEXT, seconds=_SECONDS),
     _Record(QuestionAnswered, ticket=_NUMBER, keys=_NUMBER, rows=_ARROW, epoch=_NUMBER),
     _Record(QuestionRefused, ticket=_NUMBER, error=_ERROR),
+    _Record(QuestionGivenUp, ticket=_NUMBER),
     _Record(FeedMe, feed=_NUMBER, vnodes=_NUMBERS),
     _Record(FeedNoMore, feed=_NUMBER, vnodes=_NUMBERS),
     _Record(Fed, feed=_NUMBER, region=_TEXT, epoch=_NUMBER, keys=_HASHES, state=_STATE),

@@ -90,8 +90,9 @@ class Process:
     """What is left to read of the open epoch, or of the checkpoints to begin with; empty between epochs."""
     writing: Writing = field(default_factory=Writing)
     """Copied for checkpoints, and on its way to the lake."""
-    upqueries: deque[ReadKeys | FetchRows] = field(default_factory=deque)
-    """To be answered; some perhaps for what was kept before all began anew."""
+    upqueries: deque[tuple[ReadKeys | FetchRows, Epoch]] = field(default_factory=deque)
+    """To be answered; some perhaps for what was kept before all began anew. Each with the last epoch that there was
+    when it was asked for: it is read at once, and its answer may come late."""
     held: dict[SnapshotId, pa.Table] = field(default_factory=dict)
     waiting: dict[int, Asked] = field(default_factory=dict)
     """All and only the lookups without an answer, by ticket."""
@@ -229,11 +230,11 @@ class Process:
 
     def next_answer(self, lake: FakeLake, ahead: int) -> KeysRead | RowsFetched:
         """The answer to the oldest wish. ahead: how many epochs more an upquery reads, if they are published."""
-        asked = self.upqueries.popleft()
+        asked, published = self.upqueries.popleft()
         if isinstance(asked, FetchRows):
             rows = tuple(lake.rows_of_keys(read.channel, read.keys, read.through, read.after) for read in asked.reads)
             return RowsFetched(generation=asked.generation, view=asked.view, rows=rows)
-        keys, through = asked.upquery.keys, Epoch(min(asked.upquery.through + ahead, lake.published))
+        keys, through = asked.upquery.keys, Epoch(min(asked.upquery.through + ahead, published))
         return KeysRead(
             generation=asked.generation,
             region=asked.region,

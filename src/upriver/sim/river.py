@@ -256,7 +256,7 @@ class River:
                 tear = not process.reads_mixed and self._lots.random() < self.torn
                 process.start_reading(action, self.lake, tear, self._lots)
             case ReadKeys() | FetchRows():
-                process.upqueries.append(action)
+                process.upqueries.append((action, self.lake.published))
                 self.watcher.counters["upqueries"] += 1
             case ReadState():
                 self.watcher.counters["restored"] += 1

@@ -30,6 +30,7 @@ from upriver.machines.peers import (
     Portion,
     Question,
     QuestionAnswered,
+    QuestionGivenUp,
     QuestionRefused,
 )
 from upriver.machines.standby_messages import CaughtUp, Follow, Resume, Unfollow
@@ -99,7 +100,7 @@ def _said(envelope: Envelope) -> str:
     match content:
         case ForRegion():
             return f"{content.region} {_to_region(content.message)}"
-        case QuestionAnswered() | QuestionRefused():
+        case QuestionAnswered() | QuestionRefused() | QuestionGivenUp():
             return f"{name} {content.ticket}"
         case Fed():
             return f"{name} {content.feed} of {content.epoch}: {content.region} {content.keys.tolist()}"
