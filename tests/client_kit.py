@@ -13,7 +13,7 @@ from upriver.errors import UnknownView, WaitTimeout, WrongOwner
 from upriver.hashing import hash64
 from upriver.ids import Epoch, WorkerId
 from upriver.shell.flight import Action, FlightBase
-from upriver.shell.lookup import LET_IN, Answered, LookupServer, Wanted
+from upriver.shell.lookup import LET_IN, Answered, KeysAsked, LookupServer
 from upriver.shell.routing import Routing, ViewRoute
 from upriver.vnodes import VnodeMap, vnodes_of
 
@@ -72,7 +72,7 @@ class Worker:
         self.server.stop()
         self.lookups.stop()
 
-    def lookup(self, wanted: Wanted) -> Answered:
+    def lookup(self, wanted: KeysAsked) -> Answered:
         view, keys, at_least = wanted.view, wanted.keys, wanted.at_least
         self.together = wanted.together
         self.asked.put(keys.num_rows)

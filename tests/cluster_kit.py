@@ -15,7 +15,7 @@ from failure_kit import FILES, KEYS, LOOKUP_S_MAX, Feed
 from upriver.client import Client, connect
 from upriver.errors import WorkerLost
 from upriver.hashing import hash64
-from upriver.shell.lookup import Wanted
+from upriver.shell.lookup import KeysAsked
 from upriver.shell.lookup_streams import LookupStream
 from upriver.shell.remote import Connection, Remote
 from upriver.vnodes import vnodes_of
@@ -64,12 +64,12 @@ class River:
         self.driver.stdin.flush()
         return self._hear()
 
-    def all_at(self, worker: int) -> Wanted:
+    def all_at(self, worker: int) -> KeysAsked:
         """What to ask for, past any client, to be given all keys of a worker."""
         keys, owners = pa.array(range(KEYS), pa.int64()), np.array(self.ask("group")["owners"])
         mine = owners[vnodes_of(hash64([keys], KEYS), len(owners))] == worker
         batch = pa.RecordBatch.from_arrays([keys.filter(pa.array(mine))], schema=KEY)
-        return Wanted("sums", batch, hash64(batch.columns), at_least=None, together=False, timeout=LOOKUP_S_MAX)
+        return KeysAsked("sums", batch, hash64(batch.columns), at_least=None, together=False, timeout=LOOKUP_S_MAX)
 
     @contextmanager
     def streams_to(self, address: str, count: int) -> Iterator[list[LookupStream]]:

@@ -14,7 +14,7 @@ from failure_kit import Prober, Replacement, addresses, is_there, parent_of, pro
 
 from upriver.bench.recovery_kill import pid_listening
 from upriver.errors import WorkerLost, WrongOwner
-from upriver.shell.lookup import Wanted
+from upriver.shell.lookup import KeysAsked
 from upriver.shell.lookup_streams import LookupStream
 
 pytestmark = pytest.mark.cluster
@@ -79,7 +79,7 @@ def test_a_worker_that_was_stopped_and_replaced_may_not_speak_when_it_wakes(rive
         river.check()
 
 
-def ask_without_end(stream: LookupStream, wanted: Wanted) -> None:
+def ask_without_end(stream: LookupStream, wanted: KeysAsked) -> None:
     """Ask for some keys for a minute."""
     give_up_at = time.monotonic() + 60
     while time.monotonic() < give_up_at:

@@ -16,7 +16,7 @@ from upriver.shell.coordinator_loop import CoordinatorLoop
 from upriver.shell.coordinator_service import REGISTER, SILENCED, CoordinatorService, Keeper
 from upriver.shell.fencing import SILENCE_S_MIN, Lease, Tenants, Vigilance
 from upriver.shell.heart import now
-from upriver.shell.lookup import Answered, Wanted
+from upriver.shell.lookup import Answered, KeysAsked
 from upriver.shell.remote import Remote
 from upriver.shell.wire import Message
 from upriver.vnodes import VnodeMap
@@ -24,7 +24,7 @@ from upriver.vnodes import VnodeMap
 QUICK = Vigilance(SILENCE_S_MIN)
 WORKER = WorkerId(0)
 ROWS = pa.RecordBatch.from_pydict({"k": [1]})
-WANTED = Wanted("sums", ROWS, hash64(ROWS.columns), at_least=None, together=False, timeout=1.0)
+WANTED = KeysAsked("sums", ROWS, hash64(ROWS.columns), at_least=None, together=False, timeout=1.0)
 
 
 def an_end() -> ChannelEnd:

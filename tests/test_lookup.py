@@ -15,7 +15,7 @@ from upriver.errors import AccessDenied, ClusterError, RowError, WorkerLost
 from upriver.hashing import hash64
 from upriver.shell.flight import FlightBase
 from upriver.shell.line import Line
-from upriver.shell.lookup import LET_IN, LINES_MAX, STRANGERS_MAX, TICKET_S_MAX, Answered, LookupServer, Wanted
+from upriver.shell.lookup import LET_IN, LINES_MAX, STRANGERS_MAX, TICKET_S_MAX, Answered, KeysAsked, LookupServer
 from upriver.shell.lookup_streams import IDLE_STREAMS_MAX, LookupStream, LookupStreams
 from upriver.shell.remote import Connection, Remote
 
@@ -41,7 +41,7 @@ class Worker:
         self.may_answer = threading.Event()
         self.may_answer.set()
 
-    def lookup(self, wanted: Wanted) -> Answered:
+    def lookup(self, wanted: KeysAsked) -> Answered:
         view, keys, at_least = wanted.view, wanted.keys, wanted.at_least
         assert np.array_equal(wanted.hash64, hash64(keys.columns))
         self.asked.put((view, keys.num_rows, at_least, wanted.together, wanted.timeout))
@@ -103,8 +103,8 @@ def borrow(streams: LookupStreams, server: Server) -> LookupStream:
     return streams.borrow(server.address, SECONDS_MAX)
 
 
-def wanted(view: str, keys: pa.RecordBatch, at_least: int | None = None, together: bool = False) -> Wanted:
-    return Wanted(view, keys, hash64(keys.columns), at_least, together, SECONDS_MAX)
+def wanted(view: str, keys: pa.RecordBatch, at_least: int | None = None, together: bool = False) -> KeysAsked:
+    return KeysAsked(view, keys, hash64(keys.columns), at_least, together, SECONDS_MAX)
 
 
 def ask(stream: LookupStream, *values: str | None, at_least: int | None = None) -> list[str | None]:

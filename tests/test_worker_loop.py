@@ -18,7 +18,7 @@ from upriver.machines.messages import FromWorker, Retire, WorkerFailed
 from upriver.machines.peers import Envelope
 from upriver.machines.worker import WorkerMachine
 from upriver.shell.lake import LakeRecord
-from upriver.shell.lookup import Wanted
+from upriver.shell.lookup import KeysAsked
 from upriver.shell.owned_lake import OwnedLake
 from upriver.shell.worker_loop import WorkerLoop
 
@@ -70,7 +70,7 @@ class Running:
     def lookup(self, *keys: str) -> list[str]:
         names = pa.RecordBatch.from_arrays([pa.array(keys, pa.string())], names=["k"])
         answered = self.loop.lookup(
-            Wanted("seen", names, hash64(names.columns), at_least=None, together=len(keys) > 1, timeout=ANSWER_S_MAX)
+            KeysAsked("seen", names, hash64(names.columns), at_least=None, together=len(keys) > 1, timeout=ANSWER_S_MAX)
         )
         return list(answered.rows.column("k").to_pylist())
 

@@ -12,7 +12,7 @@ from upriver.errors import ClusterError, UnknownView, UpriverError, WaitTimeout,
 from upriver.hashing import hash64
 from upriver.ids import WorkerId
 from upriver.shell.keys import distinct_keys
-from upriver.shell.lookup import Answered, Wanted
+from upriver.shell.lookup import Answered, KeysAsked
 from upriver.shell.lookup_streams import LookupStream, LookupStreams
 from upriver.shell.routing import Routing, ViewRoute
 from upriver.shell.watch import Watch
@@ -189,7 +189,7 @@ def _put(lookup: Lookup, question: Question, seconds_left: float, streams: Looku
     stream = streams.borrow(question.address, min(seconds_left, REACH_S_MAX))
     try:
         keys = question.keys
-        stream.ask(Wanted(lookup.view, keys.keys, keys.hash64, lookup.at_least, lookup.together, seconds_left))
+        stream.ask(KeysAsked(lookup.view, keys.keys, keys.hash64, lookup.at_least, lookup.together, seconds_left))
     except BaseException:
         streams.give_back(stream)
         raise

@@ -17,7 +17,7 @@ from upriver.errors import DeclarationError, WorkerLost, WrongOwner
 from upriver.ids import WorkerId
 from upriver.shell.channel import ChannelEnd, ChannelLimits
 from upriver.shell.heart import now
-from upriver.shell.lookup import Answered, Lookup, Wanted
+from upriver.shell.lookup import Answered, KeysAsked, Lookup
 
 SILENCE_S = 2.0
 """Seconds of silence after which a worker is given up, unless the user says otherwise."""
@@ -94,7 +94,7 @@ class Lease:
         that the place was this worker's all the time.
         """
 
-        def guarded(wanted: Wanted) -> Answered:
+        def guarded(wanted: KeysAsked) -> Answered:
             answered = lookup(wanted)
             if not self.wait(self._seconds):
                 raise WrongOwner("this worker has lost touch with its coordinator, and may have been replaced")

@@ -47,7 +47,7 @@ GOODBYE_S_MAX = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class KeysAsked:
     """What is asked of a worker. hash64: one for each row of ``keys``. at_least: epoch that the rows must reflect.
     together: all are to be as of the end of one epoch. timeout: seconds, for the worker to keep."""
 
@@ -75,7 +75,7 @@ class Answered:
 class Lookup(Protocol):
     """Answers a lookup; called by many threads at once."""
 
-    def __call__(self, wanted: Wanted) -> Answered:
+    def __call__(self, wanted: KeysAsked) -> Answered:
         """The rows of the keys, if ``together`` all as of the end of the epoch that is told. Blocks.
 
         Raises WrongOwner if some key is not this worker's, WaitTimeout if ``at_least`` is not reached in ``timeout``
@@ -217,7 +217,7 @@ def _beside(view: str, answered: Answered) -> dict[str, Any]:
     }
 
 
-def _wanted(question: Frame) -> Wanted:
+def _wanted(question: Frame) -> KeysAsked:
     """A wrong hash finds nothing: keys themselves are compared. So the asker's is as good as one of our own."""
     head, keys, hashes = question
     given: tuple[Any, ...] = tuple(map(head.get, ("view", "at_least", "together", "timeout")))
@@ -230,4 +230,4 @@ def _wanted(question: Frame) -> Wanted:
     keys.validate(full=True)
     if len(hashes) != keys.num_rows:
         hashes = hash64(keys.columns, keys.num_rows)
-    return Wanted(view, keys, hashes, at_least, together, timeout)
+    return KeysAsked(view, keys, hashes, at_least, together, timeout)

@@ -7,7 +7,7 @@ from itertools import chain
 
 from upriver.errors import ClusterError, UpriverError, WaitTimeout, WorkerLost
 from upriver.shell.line import Line
-from upriver.shell.lookup import LET_IN, Answered, Wanted
+from upriver.shell.lookup import LET_IN, Answered, KeysAsked
 from upriver.shell.remote import Connection, Remote
 from upriver.shell.wire import error_from_json
 
@@ -42,7 +42,7 @@ class LookupStream:
             raise self._lost(error) from None
         self.is_in_step = True
 
-    def ask(self, wanted: Wanted) -> None:
+    def ask(self, wanted: KeysAsked) -> None:
         """Put a question."""
         self.is_in_step = False
         head = {

@@ -69,7 +69,7 @@ from upriver.shell.chores import Chores
 from upriver.shell.held_snapshots import HeldSnapshots
 from upriver.shell.inbox import Inbox
 from upriver.shell.lake import Lake
-from upriver.shell.lookup import Answered, Wanted
+from upriver.shell.lookup import Answered, KeysAsked
 from upriver.shell.mover import Mover
 from upriver.shell.peer_channels import PeerChannels
 from upriver.shell.reading import Reading
@@ -156,7 +156,7 @@ class WorkerLoop:
         for envelope in envelopes:
             self._inbox.put(PeerSaid(sender=peer, envelope=envelope))
 
-    def lookup(self, wanted: Wanted) -> Answered:
+    def lookup(self, wanted: KeysAsked) -> Answered:
         """The rows of the keys (the view's key columns), their epoch, and the version of the map that they are kept by.
 
         Blocks the caller, at most so long as it says; then raises WaitTimeout.
