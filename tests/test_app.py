@@ -174,8 +174,14 @@ def test_wrong_declarations_are_named(spark: Any, tmp_path: Path) -> None:
     app = declared(spark, tmp_path)
     with pytest.raises(DeclarationError, match=r"'client'.*its columns are id, customer"):
         app.table("others", orders(spark), key="client")
-    with pytest.raises(DeclarationError, match="twice"):
+    with pytest.raises(DeclarationError, match="there is a table or a view of that name already"):
         app.table("orders", orders(spark), key="customer")
+    with pytest.raises(DeclarationError, match="called 'orders', which is the same name in SQL"):
+        app.table("Orders", orders(spark), key="customer")
+    with pytest.raises(DeclarationError, match="called 'orders', which is the same name in SQL"):
+        app.view("ORDERS", TOTALS, key="customer")
+    with pytest.raises(DeclarationError, match="view None: a name is letters"):
+        app.view(None, TOTALS, key="customer")  # type: ignore[arg-type]
     with pytest.raises(DeclarationError, match="starts with no digit"):
         app.table("2nd", orders(spark), key="customer")
     with pytest.raises(DeclarationError, match="no_such_column"):

@@ -65,6 +65,38 @@ def test_what_cannot_be_hashed_or_translated_is_named(spark: Any, tmp_path: Path
         upserts(spark, tmp_path, deletes="op = 'D' AND soundex(op) = 'D000'")
 
 
+NESTED = """
+    SELECT id AS k, named_struct('a', id, 'b', named_struct('c', 'x')) AS s, array(id, 7) AS l,
+    array(named_struct('a', id)) AS ls, map('x', named_struct('a', id)) AS m,
+    window(timestamp'2020-01-01', '1 day') AS w FROM range(5)"""
+"""Spark knows of all that these values are made of that it is not null."""
+
+
+def test_nested_columns_are_kept_as_spark_has_them(spark: Any, tmp_path: Path) -> None:
+    rows = spark.sql(NESTED)
+    rows.createOrReplaceTempView("nested")
+    app = App(spark, str(tmp_path / "lake"), workers=1)
+    app.table("nested", rows, key="k")
+    views = {"kept": "SELECT * FROM nested", "few": "SELECT k, s FROM nested WHERE k > 1"}
+    for name, sql in views.items():
+        app.view(name, sql, key="k", partial=name != "kept")
+    app.start()
+    app.wait()
+    for name, sql in views.items():
+        assert differing_rows(app.read(name).drop("m"), spark.sql(sql).drop("m")) == 0  # Spark does not compare maps
+    (row,) = app.lookup("kept", [3]).to_pylist()
+    assert (row["s"], row["ls"], row["m"]) == ({"a": 3, "b": {"c": "x"}}, [{"a": 3}], [("x", {"a": 3})])
+    assert app.lookup("few", [3]).to_pylist() == [{"k": 3, "s": row["s"]}]
+    app.stop()
+
+
+def test_variants_are_refused_wherever_they_are(spark: Any, tmp_path: Path) -> None:
+    app = App(spark, str(tmp_path), workers=1)
+    for value in ("parse_json('1')", "array(parse_json('1'))", "map('k', named_struct('v', parse_json('1')))"):
+        with pytest.raises(DeclarationError, match=r"table 't': column 'v' is .*variant.*CAST it to STRING"):
+            app.table("t", spark.sql(f"SELECT 1 AS k, {value} AS v"), key="k")
+
+
 def test_a_primary_key_is_the_key_unless_one_is_given(spark: Any, tmp_path: Path) -> None:
     app = upserts(spark, tmp_path, key=())
     table = app._tables["orders"]

@@ -151,9 +151,7 @@ class App:
         Raises DeclarationError, UnsupportedSql, or KeyTypeError for a key column of a type that cannot be hashed.
         """
         self._check_declaring("table")
-        check_name("table", name)
-        if name in self._sources:
-            raise DeclarationError(f"table {name!r} is declared twice")
+        check_name("table", name, [*self._sources, *self._plans])
         if trigger and not rows.isStreaming:
             raise DeclarationError(f"table {name!r}: a DataFrame that is not streaming has no trigger")
         if on_bad_row not in ("fail", "set_aside"):
@@ -179,7 +177,7 @@ class App:
         the indexes that the view needs; then all workers read the tables' history again, and lookups wait for that.
         timeout: seconds for this to begin. Raises DeclarationError, UnsupportedSql; WaitTimeout, BudgetExceeded.
         """
-        self._check_free(name)
+        check_name("view", name, [*self._sources, *self._plans])
         views = {view: plan.sql for view, plan in self._plans.items()}
         plan = declare_view(name, sql, key, self._tables, views, self._typer)
         sets_aside = [table for table, source in self._sources.items() if source.sets_aside]
@@ -208,7 +206,7 @@ class App:
         ``None`` for any value that can be pickled. Both in Spark's DDL, or as a schema. order_by: of the rows of a key.
         timeout: as for :meth:`view`. Raises DeclarationError, KeyTypeError; WaitTimeout.
         """
-        self._check_free(name)
+        check_name("view", name, [*self._sources, *self._plans])
         if source not in self._tables:
             tables = ", ".join(self._tables) or "none yet"
             raise DeclarationError(f"stateful map {name!r}: there is no table {source!r}; there are: {tables}")
@@ -230,11 +228,6 @@ class App:
         if name not in self._plans:
             raise UnknownView.among(name, self._plans)
         self._keep({view: plan for view, plan in self._plans.items() if view != name}, timeout)
-
-    def _check_free(self, name: str) -> None:
-        check_name("view", name)
-        if name in self._plans or name in self._sources:
-            raise DeclarationError(f"view {name!r}: there is a table or a view of that name already")
 
     def _keep(self, plans: dict[str, DataflowPlan], timeout: float) -> None:
         """These are the views from now on, whether the app runs or not."""

@@ -3,7 +3,7 @@
 import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from upriver.errors import DeclarationError
 from upriver.vnodes import check_vnodes
@@ -13,9 +13,14 @@ MEMORY_BUDGET_MIN = 1 << 20
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def check_name(what: str, name: str) -> None:
-    if not NAME.fullmatch(name):
+def check_name(what: str, name: str, taken: Iterable[str]) -> None:
+    """taken: by tables and views. To Spark, names that differ in case alone are the same."""
+    if not isinstance(name, str) or not NAME.fullmatch(name):
         raise DeclarationError(f"{what} {name!r}: a name is letters, digits and underscores, and starts with no digit")
+    for other in taken:
+        if other.lower() == name.lower():
+            as_it_is = "of that name" if other == name else f"called {other!r}, which is the same name in SQL,"
+            raise DeclarationError(f"{what} {name!r}: there is a table or a view {as_it_is} already")
 
 
 def check_more_than_none(setting: str, value: object, unit: str) -> None:

@@ -6,13 +6,13 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.errors import PySparkException
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from upriver.dataflow.ops import Per, StatefulMap
 from upriver.dataflow.plan import TableSpec
 from upriver.dataflow.stateful import ANY_STATE, AnyState, stateful_map_op
 from upriver.errors import DeclarationError
+from upriver.spark.schema import in_arrow
 
 Columns: TypeAlias = str | StructType | pa.Schema
 """As users declare them: in Spark's DDL, ``"trips INT, last TIMESTAMP"``, or as a schema."""
@@ -70,7 +70,7 @@ def declared_columns(columns: Columns, about: str, timezone: str) -> pa.Schema:
         declared = StructType.fromDDL(columns) if isinstance(columns, str) else columns
         if not isinstance(declared, StructType):
             raise TypeError(f"it is {declared}")
-        return to_arrow_schema(declared, timezone=timezone)
+        return in_arrow(declared, timezone)
     except (PySparkException, TypeError) as error:
         first = (str(error).strip().splitlines() or [""])[0]
         raise DeclarationError(

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from upriver.dataflow.plan import TableSpec
 from upriver.errors import DeclarationError
+from upriver.spark.schema import in_arrow
 
 _ZONE = "spark.sql.session.timeZone"
 _NEEDED = {
@@ -52,7 +53,7 @@ class SparkTyper:
         """
         self._register()
         try:
-            return to_arrow_schema(self._session.sql(sql).schema, timezone=self._zone)
+            return in_arrow(self._session.sql(sql).schema, self._zone)
         except PySparkException as error:
             raise DeclarationError(_words(error)) from error
         except TypeError as error:
