@@ -1,7 +1,7 @@
 """The app: what a user declares, starts and asks. DESIGN section 9."""
 
 import atexit
-import secrets
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
@@ -18,11 +18,11 @@ from upriver.dataflow.sql import over_tables
 from upriver.dataflow.stateful import in_order
 from upriver.dataflow.views import declare_view, mapped_view
 from upriver.errors import DeclarationError, UnknownView, WaitTimeout
-from upriver.given import seconds
+from upriver.given import names, seconds, text
 from upriver.ids import Epoch
 from upriver.membership.config import MembershipConfig
 from upriver.rescale import Rescale
-from upriver.settings import absolute, check_checkpoints, check_memory, check_name, check_sizes, listed
+from upriver.settings import absolute, check_checkpoints, check_memory, check_name, check_sizes, token_of
 from upriver.shell.fencing import SILENCE_S, Vigilance
 from upriver.shell.keys import key_batch
 from upriver.spark.batch_view import rows_of_keys, view_as_of
@@ -70,7 +70,7 @@ class App:
     def __init__(
         self,
         spark: SparkSession,
-        root: str,
+        root: str | os.PathLike[str],
         *,
         workers: int = 2,
         vnodes: int = VNODES_DEFAULT,
@@ -97,8 +97,8 @@ class App:
             root=absolute(root),
             workers=workers,
             vnodes=vnodes,
-            token=token or secrets.token_urlsafe(32),
-            bind=bind,
+            token=token_of(token),
+            bind=text("bind", bind),
             groups=ingest_tasks,
             migration_step_budget_ms=migration_step_budget_ms,
             memory_budget=memory_budget,
@@ -152,11 +152,15 @@ class App:
         """
         self._check_declaring("table")
         check_name("table", name, [*self._sources, *self._plans])
-        if trigger and not rows.isStreaming:
-            raise DeclarationError(f"table {name!r}: a DataFrame that is not streaming has no trigger")
         if on_bad_row not in ("fail", "set_aside"):
             raise DeclarationError(f"table {name!r}: on_bad_row is 'fail' or 'set_aside', not {on_bad_row!r}")
         table = declared_table(name, rows, key=key, primary_key=primary_key, order_by=order_by, deletes=deletes)
+        if trigger and not rows.isStreaming:
+            raise DeclarationError(f"table {name!r}: a DataFrame that is not streaming has no trigger")
+        if not isinstance(trigger, Mapping | None):
+            raise DeclarationError(
+                f"table {name!r}: trigger={trigger!r}: give a dict, {{'processingTime': '1 second'}}"
+            )
         self._tables[name] = table
         sets_aside = on_bad_row == "set_aside"
         self._sources[name] = Source(table=table, rows=rows, trigger=trigger or {}, sets_aside=sets_aside)
@@ -207,14 +211,14 @@ class App:
         timeout: as for :meth:`view`. Raises DeclarationError, KeyTypeError; WaitTimeout.
         """
         check_name("view", name, [*self._sources, *self._plans])
-        if source not in self._tables:
+        if not isinstance(source, str) or source not in self._tables:
             tables = ", ".join(self._tables) or "none yet"
             raise DeclarationError(f"stateful map {name!r}: there is no table {source!r}; there are: {tables}")
-        table, order = self._tables[source], listed(order_by)
+        table, order = self._tables[source], names("order_by", order_by)
         if self._river is None:
             table = in_order(table, order, f"stateful map {name!r}")
         op = declare_stateful_map(
-            name, table, listed(key), func, schema, state, per=per, order_by=order, timezone=self._typer.timezone
+            name, table, names("key", key), func, schema, state, per=per, order_by=order, timezone=self._typer.timezone
         )
         self._tables[source] = table
         self._sources[source] = replace(self._sources[source], table=table)
@@ -225,7 +229,7 @@ class App:
 
         timeout: as for :meth:`view`. Raises UnknownView, WaitTimeout.
         """
-        if name not in self._plans:
+        if not isinstance(name, str) or name not in self._plans:
             raise UnknownView.among(name, self._plans)
         self._keep({view: plan for view, plan in self._plans.items() if view != name}, timeout)
 

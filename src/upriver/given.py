@@ -1,7 +1,8 @@
-"""Numbers that people give: what is none is refused with its name, and nothing is guessed."""
+"""Numbers and names that people give: what is none is refused with what it is for, and nothing is guessed."""
 
 import math
 import operator
+from collections.abc import Iterable, Mapping
 from typing import SupportsFloat, SupportsIndex
 
 from upriver.errors import DeclarationError
@@ -31,3 +32,20 @@ def seconds(what: str, number: SupportsFloat) -> float:
     if math.isnan(given) or given < 0:
         raise DeclarationError(f"{what}={number!r}: give a number of seconds, 0 or more")
     return min(given, SECONDS_MAX)
+
+
+def names(what: str, given: str | Iterable[str]) -> tuple[str, ...]:
+    """One name, or several. Raises DeclarationError, which says ``what`` they are for."""
+    if isinstance(given, str):
+        return (given,)
+    listed = tuple(given) if isinstance(given, Iterable) and not isinstance(given, bytes | Mapping) else (None,)
+    if not all(isinstance(name, str) for name in listed):
+        raise DeclarationError(f"{what}={given!r}: give the name of a column, or a list of names")
+    return tuple(map(str, listed))
+
+
+def text(what: str, given: str) -> str:
+    """Some text, not empty. Raises DeclarationError, which names ``what``."""
+    if not isinstance(given, str) or not given:
+        raise DeclarationError(f"{what}={given!r}: give a text that is not empty")
+    return given

@@ -3,11 +3,16 @@
 import math
 import os
 import re
-from collections.abc import Iterable, Sequence
+import secrets
+from collections.abc import Iterable
 
 from upriver.errors import DeclarationError
+from upriver.given import text, whole
+from upriver.shell.remote import check_token
 from upriver.vnodes import check_vnodes
 
+TOKEN_BYTES = 32
+"""Bytes of chance in a token that is made up."""
 MEMORY_BUDGET_MIN = 1 << 20
 """Bytes: with less, a worker would evict what it has just filled."""
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -32,9 +37,9 @@ def check_more_than_none(setting: str, value: object, unit: str) -> None:
 
 def check_sizes(workers: int, vnodes: int, ingest_tasks: int | None, step_budget_ms: object) -> None:
     check_vnodes(vnodes)
-    if not 1 <= workers <= vnodes:
+    if not 1 <= whole("workers", workers) <= vnodes:
         raise DeclarationError(f"workers={workers}: there must be at least 1 and at most as many as vnodes ({vnodes})")
-    if ingest_tasks is not None and ingest_tasks < 1:
+    if ingest_tasks is not None and whole("ingest_tasks", ingest_tasks) < 1:
         raise DeclarationError(f"ingest_tasks={ingest_tasks}: at least 1 is needed")
     check_more_than_none("migration_step_budget_ms", step_budget_ms, "milliseconds")
 
@@ -57,10 +62,14 @@ def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def listed(columns: str | Sequence[str]) -> tuple[str, ...]:
-    return (columns,) if isinstance(columns, str) else tuple(columns)
-
-
-def absolute(root: str) -> str:
+def absolute(given: str | os.PathLike[str]) -> str:
     """A directory as whoever runs elsewhere finds it; a URI as it is."""
+    root = text("root", str(given) if isinstance(given, os.PathLike) else given)
     return root.rstrip("/") if "://" in root else os.path.abspath(root)
+
+
+def token_of(given: str | None) -> str:
+    """What callers must show: what was given, or one that is made up."""
+    token = secrets.token_urlsafe(TOKEN_BYTES) if given is None else given
+    check_token(token)
+    return token

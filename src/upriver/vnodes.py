@@ -29,8 +29,8 @@ _Integers = npt.NDArray[np.integer[Any]]
 
 def check_vnodes(vnodes: int) -> None:
     """Raise DeclarationError unless ``vnodes`` is a power of two from 1 to 65,536."""
-    if not 1 <= vnodes <= VNODES_MAX or vnodes & (vnodes - 1):
-        raise DeclarationError(f"vnodes must be a power of two from 1 to {VNODES_MAX}, not {vnodes}")
+    if not isinstance(vnodes, int) or not 1 <= vnodes <= VNODES_MAX or vnodes & (vnodes - 1):
+        raise DeclarationError(f"vnodes must be a power of two from 1 to {VNODES_MAX}, not {vnodes!r}")
 
 
 def vnodes_of(hash64: Hashes, vnodes: int) -> VnodeArray:

@@ -8,6 +8,7 @@ from upriver.dataflow.ops import Scan, StatefulMap
 from upriver.dataflow.plan import TableSpec
 from upriver.dataflow.planning import plan_regions, view_key
 from upriver.dataflow.sql import Typer, compile_view
+from upriver.given import names, text
 
 
 def declare_view(
@@ -22,8 +23,8 @@ def declare_view(
 
     Raises UnsupportedSql for what Spark can do and we cannot, with its place; DeclarationError for what is wrong.
     """
-    compiled = compile_view(name, sql, tables, views, typer)
-    named = view_key(name, compiled.schema, (key,) if isinstance(key, str) else tuple(key))
+    compiled = compile_view(name, text(f"view {name!r}: sql", sql), tables, views, typer)
+    named = view_key(name, compiled.schema, names(f"view {name!r}: key", key))
     regions = plan_regions(name, compiled.relation, named, tables, sql)
     return DataflowPlan(name, sql, named, compiled.schema, regions)
 

@@ -116,7 +116,7 @@ class CoordinatorService:
 
     def explain(self, view: str) -> dict[str, Any]:
         """How a view is kept. Raises UnknownView."""
-        if view not in self._plans:
+        if not isinstance(view, str) or view not in self._plans:
             raise UnknownView.among(view, self._plans)
         return explain(self._plans[view], self._tables)
 

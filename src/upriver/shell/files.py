@@ -57,7 +57,7 @@ def open_files(root: str) -> Files:
         return LocalFiles(os.path.abspath(root))
     try:
         filesystem, path = fs.FileSystem.from_uri(root)
-    except pa.ArrowInvalid as error:
+    except (pa.ArrowInvalid, OSError) as error:
         raise DeclarationError(f"root {root!r} is no directory that can be reached: {error}") from error
     if isinstance(filesystem, fs.LocalFileSystem):
         return LocalFiles(path)

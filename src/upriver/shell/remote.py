@@ -13,6 +13,8 @@ from upriver.shell.wire import decode_json, encode_json, error_from_json
 
 CONNECT_MS_MAX = 5000
 """Milliseconds in which a server must accept a connection and speak."""
+TOKEN_CHARS_MAX = 4_096
+"""Characters of a token: a header has room for some thousands."""
 PING = "ping"
 """An action that every server has, and that does nothing."""
 
@@ -34,9 +36,9 @@ class Remote:
     tls_roots: bytes | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        host, colon, port = self.address.rpartition(":")
+        host, colon, port = self.address.rpartition(":") if isinstance(self.address, str) else ("", "", "")
         if not (host and colon and port.isdecimal()) or "/" in host:
-            raise UserError(f"address {self.address!r} is not of the form host:port or grpc://host:port")
+            raise _no_address(self.address)
 
     @classmethod
     def parse(cls, address: str, token: str, tls_roots: bytes | None = None) -> Self:
@@ -44,6 +46,8 @@ class Remote:
 
         Raises UserError for any other form.
         """
+        if not isinstance(address, str):
+            raise _no_address(address)
         scheme, _, rest = address.rpartition("://")
         if scheme == "grpc+tls" and tls_roots is None:
             raise UserError(f"address {address!r} asks for TLS: give tls_roots, the certificates to trust")
@@ -56,8 +60,13 @@ class Remote:
 
 def check_token(token: str) -> None:
     """Raise UserError unless the token can be a header's value. It is not repeated in the message."""
-    if not token or not token.isascii() or not token.isprintable() or token != token.strip():
-        raise UserError("a token is one or more printable ASCII characters, without blanks around them")
+    is_text = isinstance(token, str) and token.isascii() and token.isprintable() and token == token.strip()
+    if not is_text or not 0 < len(token) <= TOKEN_CHARS_MAX:
+        raise UserError(f"a token is 1 to {TOKEN_CHARS_MAX:,} printable ASCII characters, without blanks around them")
+
+
+def _no_address(address: object) -> UserError:
+    return UserError(f"address {address!r} is not of the form host:port or grpc://host:port")
 
 
 class Connection:
@@ -72,11 +81,14 @@ class Connection:
         self.address = remote.address
         self._lost = lost
         self._headers = [(b"authorization", f"Bearer {remote.token}".encode())]
-        self._client: flight.FlightClient | None = flight.FlightClient(
-            f"{scheme}://{remote.address}",
-            tls_root_certs=remote.tls_roots,
-            generic_options=list(_CLIENT_OPTIONS),
-        )
+        try:
+            self._client: flight.FlightClient | None = flight.FlightClient(
+                f"{scheme}://{remote.address}",
+                tls_root_certs=remote.tls_roots,
+                generic_options=list(_CLIENT_OPTIONS),
+            )
+        except (pa.ArrowInvalid, UnicodeError):
+            raise _no_address(remote.address) from None
 
     def act(self, action: str, fields: Mapping[str, Any] = _NOTHING, *, timeout: float) -> dict[str, Any]:
         """The answer of an action. Raises WaitTimeout after ``timeout`` seconds, and what the handler raised."""

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Protocol
 from uuid import uuid4
 
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
@@ -203,7 +203,11 @@ class StreamIngest:
         """Start the query; its checkpoint lies in the lake."""
         writer = self._rows.writeStream.queryName(f"upriver-{self._table}").foreachBatch(self._take)
         if self._trigger:
-            writer = writer.trigger(**self._trigger)
+            try:
+                writer = writer.trigger(**self._trigger)
+            except (PySparkException, TypeError, ValueError) as error:
+                said = str(error).strip().split("\n")[0]
+                raise DeclarationError(f"table {self._table!r}: trigger={self._trigger!r}: {said}") from error
         self._query = writer.option("checkpointLocation", self._checkpoint).start()
         self._drain = Drain(self._query)
         self._started.set()

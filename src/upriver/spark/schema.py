@@ -30,7 +30,7 @@ def arrow_schema(rows: DataFrame, table: str) -> pa.Schema:
         raise DeclarationError(f"table {table!r}: two of its columns differ at most in case: {', '.join(rows.columns)}")
     try:
         schema = in_arrow(rows.schema, zone)
-    except (PySparkException, TypeError) as error:
+    except (PySparkException, TypeError, ValueError) as error:
         raise DeclarationError(f"table {table!r}: {error}") from error
     # Whether a column may be null is not for us to promise: a later batch may know less than the first.
     return pa.schema([pa.field(field.name, field.type) for field in schema])

@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame
 from upriver.dataflow.deletes import deletion
 from upriver.dataflow.plan import TableSpec
 from upriver.errors import DeclarationError
+from upriver.given import names, text
 from upriver.hashing import check_hashable
 from upriver.spark.runs import check_columns
 from upriver.spark.schema import arrow_schema
@@ -24,6 +25,8 @@ def declared_table(
 
     Raises DeclarationError, KeyTypeError, UnsupportedSql.
     """
+    if not isinstance(rows, DataFrame):
+        raise DeclarationError(f"table {name!r}: give a Spark DataFrame, not a {type(rows).__name__}")
     schema = arrow_schema(rows, name)
     check_columns(schema, name)
     unique = _columns(name, "primary_key", primary_key, schema)
@@ -37,11 +40,16 @@ def declared_table(
     _check(table, deletes)
     if deletes is None:
         return table
-    return replace(table, deletes=deletion(deletes, table, SparkTyper(rows.sparkSession, {name: table})))
+    return replace(
+        table,
+        deletes=deletion(
+            text(f"table {name!r}: deletes", deletes), table, SparkTyper(rows.sparkSession, {name: table})
+        ),
+    )
 
 
 def _columns(table: str, what: str, named: Columns, schema: pa.Schema) -> tuple[str, ...]:
-    columns = (named,) if isinstance(named, str) else tuple(named)
+    columns = names(f"table {table!r}: {what}", named)
     for column in columns:
         if column not in schema.names:
             raise DeclarationError(
