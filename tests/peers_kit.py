@@ -32,27 +32,31 @@ class Node:
         token: str = TOKEN,
         meet_s_max: float = SECONDS_MAX,
         gate: Callable[[], Any] = lambda: None,
+        limits: ChannelLimits = LIMITS,
     ) -> None:
         self.worker = WorkerId(worker)
         self.incarnation = Incarnation(incarnation)
         self.gate = gate
         self.heard: queue.Queue[tuple[int, tuple[Envelope, ...]]] = queue.Queue()
         self.lost: queue.Queue[tuple[int, UpriverError | None]] = queue.Queue()
+        self.accepted: queue.Queue[WorkerId] = queue.Queue()
         self.met: queue.Queue[int] = queue.Queue()
         self.failed: queue.Queue[tuple[int, UpriverError]] = queue.Queue()
-        self.server = FlightBase(TOKEN, exchanges={CHANNEL: ChannelExchange(self._accept, LIMITS)})
+        self.server = FlightBase(TOKEN, exchanges={CHANNEL: ChannelExchange(self._accept, limits)})
         self.peers = Peers(
             self.worker,
             Remote(self.server.address, token),
             lambda worker, envelopes: self.heard.put((worker, envelopes)),
             lambda worker, _, error: self.lost.put((worker, error)),
-            limits=LIMITS,
+            limits=limits,
             meet_s_max=meet_s_max,
         )
 
     def _accept(self, end: ChannelEnd, hello: Message) -> Receiver:
         self.gate()
-        return self.peers.accept(end, hello)
+        receiver = self.peers.accept(end, hello)
+        self.accepted.put(WorkerId(hello.fields["worker"]))
+        return receiver
 
     @property
     def place(self) -> tuple[Incarnation, str]:

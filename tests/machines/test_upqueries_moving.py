@@ -6,12 +6,12 @@ from upquery_kit import HERE, PARTIAL, THERE, Workers, evict_at_once, following,
 
 from upriver.dataflow.graph import DataflowPlan
 from upriver.errors import WrongOwner
-from upriver.ids import Epoch
+from upriver.ids import Epoch, WorkerId
 from upriver.machines.cluster import EPOCHS_AHEAD_MAX
 from upriver.machines.messages import Settled
 from upriver.machines.rules import Rules
 from upriver.machines.strategies import Strategy
-from upriver.machines.worker_events import KeysRead, LookupGivenUp, SendPeer
+from upriver.machines.worker_events import KeysRead, LookupGivenUp, PeerLost, SendPeer
 
 MOVES, MOVES_TOO = KEYS[3][:2]
 """Kept by worker 0, in the vnode that moves if any does."""
@@ -255,6 +255,20 @@ def test_a_question_that_nobody_waits_for_any_more_is_kept_nowhere(is_relayed: b
     assert [type(action) for action in said] == [SendPeer] * is_relayed
     workers.carry_all()
     assert not following(workers, 1).waiting
+
+
+def test_nothing_is_kept_of_a_lookup_that_was_refused_when_a_channel_broke() -> None:
+    """One of its keys waits for its epoch at either worker."""
+    workers = Workers()
+    moving(workers)
+    finish(workers)
+    ticket = workers.look_up(0, HERE, MOVES, at_least=10**9)
+    workers.carry_all()
+    assert [len(following(workers, worker).waiting) for worker in (0, 1)] == [1, 1]
+    for worker in (0, 1):
+        workers.step(worker, PeerLost(peer=WorkerId(1 - worker), incarnation=None, why="cut"))
+    assert isinstance(workers.refusals[ticket], WrongOwner)
+    assert not any(following(workers, worker).waiting for worker in (0, 1))
 
 
 # Keys that stay behind ----------------------------------------------------------------------------------------------

@@ -224,9 +224,8 @@ def answered(phase: Following, answer: QuestionAnswered) -> None:
     if asked is None:
         return  # given up, or refused already
     if asked.together and asked.epoch not in (None, answer.epoch):
-        del phase.asked[answer.ticket]
         error = WrongOwner(f"some keys are as of epoch {asked.epoch}, others as of {answer.epoch}: ask again")
-        phase.actions.append(Refuse(ticket=answer.ticket, error=error))
+        refused(phase, QuestionRefused(ticket=answer.ticket, error=error))
         return
     asked.parts.append(answer.rows)
     asked.left -= answer.keys
@@ -258,6 +257,7 @@ def answered_by_peer(phase: Following, answer: QuestionAnswered) -> None:
 def refused(phase: Following, refusal: QuestionRefused) -> None:
     """A part of a lookup cannot be answered, and so the lookup cannot."""
     if phase.asked.pop(refusal.ticket, None) is not None:
+        let_go(phase, phase.me, refusal.ticket)
         phase.actions.append(Refuse(ticket=refusal.ticket, error=refusal.error))
 
 
@@ -283,6 +283,12 @@ def refuse_all(phase: Following, error: UpriverError) -> None:
     """Nobody who has asked here shall wait in vain."""
     phase.actions += [Refuse(ticket=ticket, error=error) for ticket in phase.asked]
     phase.asked.clear()
+    forget_questions_of(phase, phase.me)
+
+
+def forget_questions_of(phase: Following, asker: WorkerId | None) -> None:
+    """Nobody waits for what this worker has asked."""
+    phase.waiting = [waiting for waiting in phase.waiting if waiting.question.asker != asker]
 
 
 def no_longer_waiting(phase: Following) -> list[Waiting]:

@@ -4,7 +4,7 @@ from upriver.errors import ProtocolError, WrongOwner
 from upriver.ids import Epoch
 from upriver.machines.feeding import feed_me, feed_no_more, stop_feeding, swallowed, tell_again
 from upriver.machines.following import Following
-from upriver.machines.lookups import answered_by_peer, let_go, refuse_all, refused, want_hot
+from upriver.machines.lookups import answered_by_peer, forget_questions_of, let_go, refuse_all, refused, want_hot
 from upriver.machines.messages import CloseInput, GoOn, HoldStill, Meet, MetPeers, Order, PeersLost, ReadVnodes, Still
 from upriver.machines.peers import (
     FEED_MESSAGES,
@@ -76,6 +76,7 @@ def peer_lost(phase: Following, event: PeerLost) -> None:
     if phase.meet is None or event.peer in phase.left or _is_of_the_past(phase.meet, event):
         return
     phase.say(PeersLost(meeting=phase.meet.meeting, why=event.why, peer=event.peer))
+    forget_questions_of(phase, event.peer)  # there, all that was asked is refused now
     phase.meet = None
     _speak_to_nobody(phase, event.why)
 

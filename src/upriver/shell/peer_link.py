@@ -20,7 +20,8 @@ FRAME_BYTES_MAX = 1 << 20
 class Link:
     """A channel to a peer, and what waits to be said in it. end: set before anything is said.
 
-    meeting: the one that it was dialled for. is_over: its ``on_close`` has been called.
+    meeting: the one that it was dialled for. is_over: its ``on_close`` has been called. is_displaced: another has taken
+    its place, and all that was said in it is heard only if it ends with both ends' goodbye.
     """
 
     def __init__(self, worker: WorkerId, incarnation: Incarnation, meeting: int) -> None:
@@ -28,7 +29,7 @@ class Link:
         self.incarnation = incarnation
         self.meeting = meeting
         self.end: ChannelEnd | None = None
-        self.is_over = False
+        self.is_over = self.is_displaced = False
         self._speaking = threading.Lock()
         """Guards the frame, and keeps frames in order. May be taken while the lock of Peers is held, not vice versa."""
         self._frame = FrameWriter()

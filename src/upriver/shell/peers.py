@@ -174,7 +174,8 @@ class Peers:
         for worker, link in list(self._early.items()):
             if self._meeting.names(link):
                 older = self._joined.pop(worker, None)
-                if older is not None:  # its peer has let it go, by a meeting that this side was not told of
+                if older is not None:  # its peer has let it go, by a meeting that this side was not told of; or lost it
+                    older.is_displaced = True
                     older.let_go()
                 self._joined[worker] = self._early.pop(worker)
 
@@ -240,6 +241,9 @@ class Peers:
             del self._joined[link.worker]
             self._news.append(partial(self._lost, link.worker, link.incarnation, error))
             self._fail(error or WorkerLost(f"{link} has left"))
+        elif link.is_displaced and error is not None and not self._is_closed:
+            # Its peer may have noticed before this side did, and met anew: what was said in between is lost.
+            self._news.append(partial(self._lost, link.worker, link.incarnation, error))
 
     # On other threads
 
