@@ -21,9 +21,9 @@ APPS: list[tuple[dict[str, Any], str]] = [
     ({"vnodes": 256.0}, "vnodes must be a power of two from 1 to 65536, not 256.0"),
     ({"ingest_tasks": "x"}, "ingest_tasks='x': give a whole number, not a str"),
     ({"ingest_tasks": 1.5}, "ingest_tasks=1.5: give a whole number, not a float"),
-    ({"root": None}, "root=None: give a text that is not empty"),
+    ({"root": None}, "root=None: give a text"),
     ({"root": ""}, "root='': give a text that is not empty"),
-    ({"bind": 5}, "bind=5: give a text that is not empty"),
+    ({"bind": 5}, "bind=5: give a text"),
     ({"bind": ""}, "bind='': give a text that is not empty"),
     ({"token": ""}, f"a token is 1 to {TOKEN_CHARS_MAX:,} printable ASCII characters"),
     ({"token": 5}, f"a token is 1 to {TOKEN_CHARS_MAX:,} printable ASCII characters"),
@@ -38,10 +38,10 @@ TABLES: list[tuple[dict[str, Any], str]] = [
     ({"key": 5}, f"table 't': key=5: {COLUMN}"),
     ({"key": ["k", 5]}, f"table 't': key=['k', 5]: {COLUMN}"),
     ({"order_by": {"k": 1}}, f"table 't': order_by={{'k': 1}}: {COLUMN}"),
-    ({"primary_key": "k", "order_by": "v", "deletes": 5}, "table 't': deletes=5: give a text that is not empty"),
+    ({"primary_key": "k", "order_by": "v", "deletes": 5}, "table 't': deletes=5: give a text"),
 ]
 VIEWS: list[tuple[dict[str, Any], str]] = [
-    ({"sql": None}, "view 'v': sql=None: give a text that is not empty"),
+    ({"sql": None}, "view 'v': sql=None: give a text"),
     ({"key": None}, f"view 'v': key=None: {COLUMN}"),
     ({"key": ["k", None]}, f"view 'v': key=['k', None]: {COLUMN}"),
 ]

@@ -18,7 +18,7 @@ from upriver.dataflow.sql import over_tables
 from upriver.dataflow.stateful import in_order
 from upriver.dataflow.views import declare_view, mapped_view
 from upriver.errors import DeclarationError, UnknownView, WaitTimeout
-from upriver.given import names, seconds, text
+from upriver.given import names, seconds, some_text
 from upriver.ids import Epoch
 from upriver.membership.config import MembershipConfig
 from upriver.rescale import Rescale
@@ -98,7 +98,7 @@ class App:
             workers=workers,
             vnodes=vnodes,
             token=token_of(token),
-            bind=text("bind", bind),
+            bind=some_text("bind", bind),
             groups=ingest_tasks,
             migration_step_budget_ms=migration_step_budget_ms,
             memory_budget=memory_budget,

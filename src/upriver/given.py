@@ -45,7 +45,14 @@ def names(what: str, given: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def text(what: str, given: str) -> str:
-    """Some text, not empty. Raises DeclarationError, which names ``what``."""
-    if not isinstance(given, str) or not given:
-        raise DeclarationError(f"{what}={given!r}: give a text that is not empty")
+    """A text. Raises DeclarationError, which names ``what``."""
+    if not isinstance(given, str):
+        raise DeclarationError(f"{what}={given!r}: give a text")
+    return given
+
+
+def some_text(what: str, given: str) -> str:
+    """A text that is not empty. Raises DeclarationError, which names ``what``."""
+    if not text(what, given):
+        raise DeclarationError(f"{what}='': give a text that is not empty")
     return given

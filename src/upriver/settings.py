@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Iterable
 
 from upriver.errors import DeclarationError
-from upriver.given import text, whole
+from upriver.given import some_text, whole
 from upriver.shell.remote import check_token
 from upriver.vnodes import check_vnodes
 
@@ -64,7 +64,7 @@ def _is_whole(value: object) -> bool:
 
 def absolute(given: str | os.PathLike[str]) -> str:
     """A directory as whoever runs elsewhere finds it; a URI as it is."""
-    root = text("root", str(given) if isinstance(given, os.PathLike) else given)
+    root = some_text("root", str(given) if isinstance(given, os.PathLike) else given)
     return root.rstrip("/") if "://" in root else os.path.abspath(root)
 
 
