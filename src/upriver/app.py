@@ -151,7 +151,7 @@ class App:
         Raises DeclarationError, UnsupportedSql, or KeyTypeError for a key column of a type that cannot be hashed.
         """
         self._check_declaring("table")
-        check_name("table", name, [*self._sources, *self._plans])
+        self._check_free("table", name)
         if on_bad_row not in ("fail", "set_aside"):
             raise DeclarationError(f"table {name!r}: on_bad_row is 'fail' or 'set_aside', not {on_bad_row!r}")
         table = declared_table(name, rows, key=key, primary_key=primary_key, order_by=order_by, deletes=deletes)
@@ -181,7 +181,7 @@ class App:
         the indexes that the view needs; then all workers read the tables' history again, and lookups wait for that.
         timeout: seconds for this to begin. Raises DeclarationError, UnsupportedSql; WaitTimeout, BudgetExceeded.
         """
-        check_name("view", name, [*self._sources, *self._plans])
+        self._check_free("view", name)
         views = {view: plan.sql for view, plan in self._plans.items()}
         plan = declare_view(name, sql, key, self._tables, views, self._typer)
         sets_aside = [table for table, source in self._sources.items() if source.sets_aside]
@@ -210,7 +210,7 @@ class App:
         ``None`` for any value that can be pickled. Both in Spark's DDL, or as a schema. order_by: of the rows of a key.
         timeout: as for :meth:`view`. Raises DeclarationError, KeyTypeError; WaitTimeout.
         """
-        check_name("view", name, [*self._sources, *self._plans])
+        self._check_free("view", name)
         if not isinstance(source, str) or source not in self._tables:
             tables = ", ".join(self._tables) or "none yet"
             raise DeclarationError(f"stateful map {name!r}: there is no table {source!r}; there are: {tables}")
@@ -232,6 +232,9 @@ class App:
         if not isinstance(name, str) or name not in self._plans:
             raise UnknownView.among(name, self._plans)
         self._keep({view: plan for view, plan in self._plans.items() if view != name}, timeout)
+
+    def _check_free(self, what: str, name: str) -> None:
+        check_name(what, name, [*self._sources, *self._plans])
 
     def _keep(self, plans: dict[str, DataflowPlan], timeout: float) -> None:
         """These are the views from now on, whether the app runs or not."""

@@ -38,10 +38,11 @@ def names(what: str, given: str | Iterable[str]) -> tuple[str, ...]:
     """One name, or several. Raises DeclarationError, which says ``what`` they are for."""
     if isinstance(given, str):
         return (given,)
-    listed = tuple(given) if isinstance(given, Iterable) and not isinstance(given, bytes | Mapping) else (None,)
-    if not all(isinstance(name, str) for name in listed):
-        raise DeclarationError(f"{what}={given!r}: give the name of a column, or a list of names")
-    return tuple(map(str, listed))
+    if isinstance(given, Iterable) and not isinstance(given, bytes | Mapping):
+        listed = tuple(given)
+        if all(isinstance(name, str) for name in listed):
+            return listed
+    raise DeclarationError(f"{what}={given!r}: give the name of a column, or a list of names")
 
 
 def text(what: str, given: str) -> str:

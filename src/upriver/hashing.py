@@ -21,6 +21,9 @@ from upriver.xxh64 import Hashes, hash_bytes, hash_ints, hash_longs
 HASH_SEED = np.uint64(42)
 """The hash of a row of nulls, and of no columns at all."""
 
+HASH64_MAX = 2**64 - 1
+"""The last hash64 that there is."""
+
 _BLOCK_ROWS = 16_384
 """Rows hashed at a time: the intermediate arrays stay in the processor's cache."""
 

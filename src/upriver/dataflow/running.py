@@ -35,14 +35,12 @@ from upriver.dataflow.routing import found_in, routings
 from upriver.dataflow.set_aside import SetAside
 from upriver.dataflow.sieve import Flowing, passed
 from upriver.errors import ProtocolError
-from upriver.hashing import hash64
+from upriver.hashing import HASH64_MAX, hash64
 from upriver.state.keysets import key_set
 from upriver.vnodes import vnode_range
 
 SAMPLED_ROWS = 1024
 """About so many hashes are looked at to tell which keys have so many rows."""
-
-_LAST_HASH = 2**64 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +161,7 @@ class Region:
         """Take about so many gathered rows through the operators, all that there are of some keys; returns how many
         there were. Raises RowError as ``apply``."""
         before = self.gathered
-        most = _LAST_HASH if before <= rows_max else self._hash_of_row(rows_max, before)
+        most = HASH64_MAX if before <= rows_max else self._hash_of_row(rows_max, before)
         for port, gather in enumerate(self._gathers):
             rows = None if gather is None else gather.take(most)
             if rows is not None:

@@ -14,8 +14,7 @@ def work_on_all(phase: Following) -> None:
 
 def work_on(phase: Following, view: str, cone: Cone) -> None:
     """Let a cone begin with the next thing that it has to do, unless it is at it."""
-    epoch = phase.begun
-    fetch(phase, view, cone.work(epoch, room_of(phase, view)))
+    fetch(phase, view, cone.work(phase.begun, room_of(phase, view)))
 
 
 def fetch(phase: Following, view: str, reads: Reads | None) -> None:

@@ -87,7 +87,7 @@ class Rules:
     s8_unfed_says_so: bool = True
     """S8: who follows another, has not caught up, and loses its channel to it says so."""
     upqueries: UpqueryRules = ALL_UPQUERY_RULES
-    """P1 to P6, of partial state: ``docs/design/partial.md``."""
+    """P1 to P9, K1 and K2, of partial state: ``docs/design/partial.md``."""
 
 
 ALL_RULES = Rules()

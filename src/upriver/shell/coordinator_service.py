@@ -9,6 +9,7 @@ from upriver.dataflow.graph import DataflowPlan
 from upriver.dataflow.plan import TableSpec
 from upriver.errors import DeclarationError, ProtocolError, UnknownView, UpriverError, WorkerLost
 from upriver.given import whole
+from upriver.hashing import HASH64_MAX
 from upriver.ids import Incarnation, VnodeId, WorkerId
 from upriver.machines.messages import ToWorker
 from upriver.machines.strategies import Strategy
@@ -26,8 +27,6 @@ REGISTER = "register"
 with}``."""
 SILENCED = "silenced"
 """What a worker says when it answers nobody any more, and lives on only for scans of what it holds."""
-HASH64_MAX = 2**64 - 1
-"""The last hash64 of a key: a number, not a limit."""
 SNAPSHOT_S_MAX = 60.0
 EVICTION_S_MAX = 60.0
 """Seconds that the workers have to take a snapshot."""

@@ -36,7 +36,7 @@ class Remote:
     tls_roots: bytes | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        host, colon, port = self.address.rpartition(":") if isinstance(self.address, str) else ("", "", "")
+        host, colon, port = self.address.rpartition(":")
         if not (host and colon and port.isdecimal()) or "/" in host:
             raise _no_address(self.address)
 

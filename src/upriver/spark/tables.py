@@ -40,12 +40,8 @@ def declared_table(
     _check(table, deletes)
     if deletes is None:
         return table
-    return replace(
-        table,
-        deletes=deletion(
-            text(f"table {name!r}: deletes", deletes), table, SparkTyper(rows.sparkSession, {name: table})
-        ),
-    )
+    condition = text(f"table {name!r}: deletes", deletes)
+    return replace(table, deletes=deletion(condition, table, SparkTyper(rows.sparkSession, {name: table})))
 
 
 def _columns(table: str, what: str, named: Columns, schema: pa.Schema) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from upriver.dataflow.operators.turning import USUAL, Eagerness, Turning
+from upriver.hashing import HASH64_MAX
 from upriver.ids import Epoch
 from upriver.state.columns import array_of, cells_of
 from upriver.state.slots import SlotIndex
@@ -239,11 +240,11 @@ class Presence:
             found = np.concatenate([found, store.read_until(cut, keys_max - len(found))])
         return np.sort(found)
 
-    def present(self, least: int = 0, most: int = 2**64 - 1) -> Hashes:
+    def present(self, least: int = 0, most: int = HASH64_MAX) -> Hashes:
         """The present keys whose hash64 lies between these two or is one of them, in no particular order."""
         return np.concatenate([store.present(least, most) for store in self._stores.all])
 
-    def pending(self, least: int = 0, most: int = 2**64 - 1) -> Hashes:
+    def pending(self, least: int = 0, most: int = HASH64_MAX) -> Hashes:
         """The pending ones."""
         return np.concatenate([store.pending(least, most) for store in self._stores.all])
 
