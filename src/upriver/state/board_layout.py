@@ -1,0 +1,200 @@
+"""Where things lie in the memory of a board (``docs/design/boards.md``), and how a row lies in its place.
+
+First a head of 64 bytes. Then the *places*, ``WAYS`` to a bucket: first all hashes, of the key that is in each; then a
+mark each, of whoever reads it; then a row each: a byte for each column, whether it has a value, and each column's value
+in a room of one width. A string or binary has its length and at most ``TEXT_BYTES`` bytes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from struct import Struct
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from upriver.state.columns import array_of, cell_type, cells_of, is_fixed, validity
+from upriver.state.vectors import Hashes, Mask, Positions
+
+HEAD = Struct("<qqqd16s16x")
+"""A number that is odd while the board is being changed; ``NEW``, ``IN_USE`` or ``CLOSED``; the epoch as of whose end
+all rows are; until when it may be read, by the worker's clock; a name by which to tell that it is the right memory."""
+NEW, IN_USE, CLOSED = 0, 1, -1
+WAYS = 8
+"""Places of a bucket."""
+TEXT_BYTES = 64
+"""Of a string or binary; a key whose row has a longer one is on no board."""
+PLACES_MIN = 64
+"""With fewer, a board would be of no use."""
+ALIGNMENT = 64
+_LENGTH = np.dtype(np.int32)
+_TEXT_PLACES = np.arange(TEXT_BYTES, dtype=_LENGTH)
+_LARGE = (pa.large_string(), pa.large_binary())
+
+Raw = npt.NDArray[np.uint8]
+"""Rows as they lie in their places: one to a line."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnRoom:
+    """Where a column's value is in a row: from ``start`` to ``stop``, in bytes. A text's length comes before it.
+
+    cell: the numpy type of a value of fixed width; of a text, of where it begins among others.
+    """
+
+    type: pa.DataType
+    start: int
+    stop: int
+    is_text: bool
+    cell: np.dtype[Any]
+
+    @staticmethod
+    def at(type: pa.DataType, offset: int) -> "ColumnRoom":
+        """The first that there is from an offset on."""
+        if is_fixed(type):
+            cell = cell_type(type)
+            return ColumnRoom(type, offset, offset + cell.itemsize, False, cell)
+        start = offset + _LENGTH.itemsize
+        return ColumnRoom(type, start, start + TEXT_BYTES, True, np.dtype(np.int64 if type in _LARGE else np.int32))
+
+    def write(self, raw: Raw, values: pa.Array) -> None:
+        """Values into lines, one each."""
+        if not self.is_text:
+            cells = cells_of(values)
+            raw[:, self.start : self.stop] = cells.view(np.uint8).reshape(len(cells), self.stop - self.start)
+            return
+        offsets, texts = texts_of(values)
+        lengths = np.diff(offsets).astype(_LENGTH)
+        raw[:, self.start - _LENGTH.itemsize : self.start] = lengths.view(np.uint8).reshape(-1, _LENGTH.itemsize)
+        raw[:, self.start : self.stop][lengths[:, None] > _TEXT_PLACES] = texts
+
+    def read(self, raw: Raw, valid: Mask | None) -> pa.Array:
+        """The values of lines. valid: which of them are not null; ``None``: all."""
+        if not self.is_text:
+            return array_of(self.type, _cells(raw[:, self.start : self.stop], self.cell), valid)
+        lengths = _cells(raw[:, self.start - _LENGTH.itemsize : self.start], _LENGTH)
+        offsets = np.zeros(len(raw) + 1, self.cell)
+        lengths.cumsum(out=offsets[1:])
+        bitmap = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
+        texts = pa.py_buffer(self._texts(raw, lengths))
+        return pa.Array.from_buffers(self.type, len(raw), [bitmap, pa.py_buffer(offsets), texts])
+
+    def _texts(self, raw: Raw, lengths: npt.NDArray[np.int32]) -> Raw:
+        """All texts, one after the other."""
+        if len(lengths) and (lengths == lengths[0]).all():  # as many are; to tell each byte whose it is takes longer
+            return np.ascontiguousarray(raw[:, self.start : self.start + int(lengths[0])])
+        texts: Raw = raw[:, self.start : self.stop][lengths[:, None] > _TEXT_PLACES]
+        return texts
+
+
+@dataclass(frozen=True)
+class BoardLayout:
+    """Of a board for rows of this schema. key: its columns that are the key. buckets: of ``WAYS`` places."""
+
+    schema: pa.Schema
+    key: tuple[str, ...]
+    buckets: int
+
+    @staticmethod
+    def of(schema: pa.Schema, key: Sequence[str], nbytes: int) -> "BoardLayout | None":
+        """The largest that takes at most so many bytes; ``None`` if that is too little, or rows are of a type that no
+        board has."""
+        if not all(map(_is_kept, schema.types)) or not key:
+            return None
+        smallest = BoardLayout(schema, tuple(key), PLACES_MIN // WAYS)
+        spare = nbytes - 2 * ALIGNMENT - HEAD.size
+        layout = BoardLayout(schema, tuple(key), spare // (WAYS * (smallest.row_bytes + 9)))
+        return layout if layout.buckets >= smallest.buckets else None
+
+    @property
+    def places(self) -> int:
+        return self.buckets * WAYS
+
+    @property
+    def marks_at(self) -> int:
+        return HEAD.size + 8 * self.places
+
+    @property
+    def rows_at(self) -> int:
+        return _aligned(self.marks_at + self.places)
+
+    @property
+    def nbytes(self) -> int:
+        """Of everything."""
+        return self.rows_at + self.places * self.row_bytes
+
+    @cached_property
+    def row_bytes(self) -> int:
+        """Of one row."""
+        return -(-max(room.stop for room in self.columns) // 8) * 8
+
+    @cached_property
+    def columns(self) -> tuple[ColumnRoom, ...]:
+        rooms: list[ColumnRoom] = []
+        for type in self.schema.types:
+            rooms.append(ColumnRoom.at(type, rooms[-1].stop if rooms else len(self.schema)))
+        return tuple(rooms)
+
+    @cached_property
+    def _divisor(self) -> np.uint64:
+        return np.uint64(self.buckets)
+
+    def buckets_of(self, hash64: Hashes) -> Positions:
+        """The bucket of each key. By low bits: high ones tell the owner."""
+        return (hash64 % self._divisor).astype(np.int64)
+
+    def fits(self, rows: pa.RecordBatch) -> Mask:
+        """Which of these rows a place has room for."""
+        fits = np.ones(rows.num_rows, np.bool_)
+        for room, values in zip(self.columns, rows.columns, strict=True):
+            if room.is_text:
+                fits &= np.diff(texts_of(values)[0]) <= TEXT_BYTES
+        return fits
+
+    def raw(self, rows: pa.RecordBatch) -> Raw:
+        """Rows as they lie in their places. All fit."""
+        raw = np.zeros((rows.num_rows, self.row_bytes), np.uint8)
+        for place, (room, values) in enumerate(zip(self.columns, rows.columns, strict=True)):
+            raw[:, place] = validity(values) if values.null_count else True
+            room.write(raw, values)
+        return raw
+
+    def rows(self, raw: Raw) -> pa.RecordBatch:
+        """The inverse of :meth:`raw`."""
+        valid = raw[:, : len(self.columns)].view(np.bool_)
+        all_valid = bool(valid.all())
+        columns = [
+            room.read(raw, None if all_valid or valid[:, place].all() else valid[:, place])
+            for place, room in enumerate(self.columns)
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+def view(memory: Any, dtype: npt.DTypeLike, offset: int, count: int) -> npt.NDArray[Any]:
+    """So many cells of the memory, in place."""
+    return np.frombuffer(memory, dtype, count, offset)
+
+
+def texts_of(values: pa.Array) -> tuple[npt.NDArray[Any], Raw]:
+    """Where each string or binary begins, and where the last one ends; and the bytes from the first one's on."""
+    if not len(values):
+        return np.zeros(1, np.int64), np.empty(0, np.uint8)
+    _, offset_buffer, data = values.buffers()
+    width = np.dtype(np.int64 if values.type in _LARGE else np.int32)
+    offsets = np.frombuffer(offset_buffer, width, len(values) + 1, values.offset * width.itemsize)
+    return offsets, np.frombuffer(data or b"", np.uint8)[offsets[0] : offsets[-1]]
+
+
+def _cells(raw: Raw, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    return np.ascontiguousarray(raw).view(dtype)[:, 0]
+
+
+def _is_kept(type: pa.DataType) -> bool:
+    """Whether a board can have values of this type."""
+    return is_fixed(type) or type in (pa.string(), pa.binary(), *_LARGE)
+
+
+def _aligned(offset: int) -> int:
+    return -(-offset // ALIGNMENT) * ALIGNMENT
