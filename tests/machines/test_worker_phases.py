@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import get_args
 
+import pyarrow as pa
 import pytest
+from board_kit import board_for
 from machines_kit import (
     ALL_MINE,
     CHANNEL,
@@ -54,6 +56,7 @@ from upriver.machines.peers import QuestionRefused
 from upriver.machines.standby_messages import Follow, Probe, Resume, Unfollow
 from upriver.machines.worker_events import (
     AllStateRead,
+    BoardGiven,
     KeysRead,
     LookupGivenUp,
     PeerLost,
@@ -114,8 +117,9 @@ OF_EACH_KIND: list[WorkerEvent] = [
     Probe(probe=1),
     TimeToFeed(keys_max=1),
     TimeToFill(),
+    BoardGiven(view="v", board=board_for(pa.schema([("k", pa.string())]), "k").board),
 ]
-BEFORE_ASSIGNMENT = {"Assign", "Retire", "LookupAsked", "LookupGivenUp", "KeysRead", "RowsFetched"}
+BEFORE_ASSIGNMENT = {"Assign", "Retire", "LookupAsked", "LookupGivenUp", "KeysRead", "RowsFetched", "BoardGiven"}
 """The kinds of event that a worker may see before it is told what it keeps."""
 
 

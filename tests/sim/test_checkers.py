@@ -170,6 +170,15 @@ class Hasty(Region):
         super().apply(port, Batch(batch.rows.take(backwards), batch.hash64[::-1]))
 
 
+FORGOTTEN = {
+    "views_equal_the_oracle",
+    "lookups_equal_the_oracle",
+    "views_equal_sql",
+    "no_key_is_lost",
+    "snapshots_are_consistent_cuts",
+}
+
+
 class Forgetful(Region):
     """Loses the first row of a batch that has several, which depends on how an epoch is cut."""
 
@@ -183,7 +192,7 @@ class Forgetful(Region):
     [
         (Doubling, {"views_equal_sql", "a_keys_rows_are_in_order"}),
         (Hasty, {"a_keys_rows_are_in_order"}),
-        (Forgetful, {"views_equal_the_oracle", "lookups_equal_the_oracle", "views_equal_sql", "no_key_is_lost"}),
+        (Forgetful, FORGOTTEN),
     ],
 )
 def test_a_view_that_is_wrong_is_caught(faulty: type[Region], caught_by: set[str]) -> None:

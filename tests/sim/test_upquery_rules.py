@@ -30,7 +30,7 @@ RESTS_SEEDS = 15
 CAUGHT_BY = {
     "p1_missing_is_not_empty": {"views_equal_the_oracle"},
     "p2_pending_keys_retain": {"views_equal_the_oracle", "lookups_equal_the_oracle"},
-    "p3_each_row_once": {"views_equal_the_oracle", "lookups_equal_the_oracle"},
+    "p3_each_row_once": {"views_equal_the_oracle", "lookups_equal_the_oracle", "a_keys_rows_are_in_order"},
     "p4_own_upquery_only": {"a_key_lives_in_one_place"},
     "p5_ask_where_the_key_goes": {"a_key_lives_in_one_place"},
     "p8_rows_before_lookups": {"lookups_equal_the_oracle"},

@@ -10,6 +10,7 @@ from upriver.machines.lookups import begin_upquery, refuse_those_of
 from upriver.machines.messages import Counted, Evict, Evicted
 from upriver.machines.room import is_over
 from upriver.machines.routes import ask_again
+from upriver.machines.share import Share
 from upriver.machines.worker_events import KeysRead, RowsFetched, TimeToEvict
 from upriver.upquery.cone import Cone
 from upriver.upquery.partial_region import PartialRegion
@@ -61,8 +62,17 @@ def evict(phase: Following, event: Evict) -> None:
     if share is not None and share.partial is not None:  # else the view has gone, or has become another
         everything = event.keys is None
         wanted = share.partial.keys_of(0, 1) if everything else np.unique(np.array(event.keys, np.uint64))
+    if share is not None:
+        _take_down(share, event)
     phase.evictions.append(Evicting(event.eviction, event.view, wanted))
     _end_evictions(phase)
+
+
+def _take_down(share: Share, event: Evict) -> None:
+    if share.board is not None and event.keys is None:
+        share.board.take_all_down()
+    elif event.keys is not None:
+        share.take_down(np.array(event.keys, np.uint64))
 
 
 def time_to_evict(phase: Following, event: TimeToEvict) -> None:
@@ -92,6 +102,7 @@ def _evict_wanted(phase: Following, wish: Evicting, keys_max: int) -> None:
     keys, wish.left = wish.left[:keys_max], wish.left[keys_max:]
     phase.evicted = len(keys)
     if share is not None and share.partial is not None:
+        share.take_down(keys)
         share.partial.evict(keys)
         ask_again(phase)
     _end_evictions(phase)
@@ -108,6 +119,7 @@ def _evict_oldest(phase: Following, keys_max: int) -> None:
     stats, phase.evicted = phase.last_stats, 0
     partial = {name: share.partial for name, share in phase.shares.items() if share.partial is not None}
     for name in sorted(partial, key=lambda region: stats[region]["live_bytes"], reverse=True):
+        phase.shares[name].note_what_was_read()
         waiting = [w.question.hash64 for w in phase.waiting if w.view == name]
         phase.evicted = partial[name].evict_oldest(keys_max, waiting)
         if phase.evicted:

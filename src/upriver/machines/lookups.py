@@ -11,9 +11,9 @@ from upriver.ids import Epoch, WorkerId
 from upriver.machines.cones import work_on
 from upriver.machines.following import Asked, Following, Waiting
 from upriver.machines.peers import Hot, Question, QuestionAnswered, QuestionGivenUp, QuestionRefused
+from upriver.machines.posting import put_on_board
 from upriver.machines.room import room_of
-from upriver.machines.share import Share
-from upriver.machines.strategies import maps_of
+from upriver.machines.standing import all_stay, are_ahead, is_between_epochs
 from upriver.machines.worker_events import Answer, LookupAsked, LookupGivenUp, ReadKeys, Refuse, TimeToFill
 from upriver.upquery.partial_region import PartialRegion
 from upriver.vnodes import vnodes_of
@@ -32,7 +32,7 @@ def answered_at_once(phase: Following, event: LookupAsked) -> Answer | None:
     if phase.has_left or view not in phase.views or not event.keys.schema.equals(phase.views[view]):
         return None
     share = phase.shares[view]
-    if not _all_stay(phase, share, event.hash64) or _must_wait(phase, view, event):
+    if not all_stay(phase, share, event.hash64) or _must_wait(phase, view, event):
         return None
     if share.partial is not None and share.partial.lacks(event.hash64):
         return None
@@ -41,19 +41,10 @@ def answered_at_once(phase: Following, event: LookupAsked) -> Answer | None:
         rows = share.region.lookup(event.hash64, event.keys)
     except UpriverError:
         return None  # it is refused on its way
+    put_on_board(phase, share, event, rows)
     return Answer(
         ticket=event.ticket, rows=rows, epoch=phase.reflected, version=share.version, relayed=False, held_up=False
     )
-
-
-def _all_stay(phase: Following, share: Share, hash64: Hashes) -> bool:
-    """Whether all of these keys are kept here, and not about to move. Who has lost a peer while keys move keeps nothing
-    for certain (W4)."""
-    maps = maps_of(share.migrator.phase)
-    if not maps or (len(maps) > 1 and not phase.peers):
-        return False
-    vnodes = vnodes_of(hash64, len(maps[0].owners))
-    return all(bool((vnode_map.owners_of(vnodes) == phase.me).all()) for vnode_map in maps)
 
 
 def lookup_asked(phase: Following, event: LookupAsked) -> Question | None:
@@ -62,7 +53,7 @@ def lookup_asked(phase: Following, event: LookupAsked) -> Question | None:
     if error is not None:
         phase.actions.append(Refuse(ticket=event.ticket, error=error))
         return None
-    stay = _all_stay(phase, phase.shares[event.view], event.hash64)
+    stay = all_stay(phase, phase.shares[event.view], event.hash64)
     phase.asked[event.ticket] = Asked(event.view, event.keys.num_rows, [], event.together, held_up=not stay)
     return Question(event.ticket, phase.me, event.at_least, event.keys, event.hash64, event.together)
 
@@ -140,6 +131,8 @@ def begin_upquery(phase: Following, region: str) -> None:
         return
     upquery = partial.upquery(phase.begun, room_of(phase, region))
     if upquery is not None:
+        if phase.rules.b5_filled_keys_are_taken_down:  # B5
+            share.take_down(upquery.keys)
         generation, ports = phase.refilled_since, phase.lake_ports[region]
         phase.actions.append(ReadKeys(generation=generation, region=region, upquery=upquery, ports=ports))
 
@@ -168,7 +161,7 @@ def _must_wait(phase: Following, view: str, question: Question | LookupAsked) ->
     partial = phase.shares[view].partial
     if partial is None or not question.together or not phase.rules.w11_between_epochs:  # W11
         return False
-    return bool((partial.through(question.hash64) > phase.reflected).any())
+    return are_ahead(phase, phase.shares[view], question.hash64)
 
 
 def _must_wait_for_epochs(phase: Following, question: Question | LookupAsked) -> bool:
@@ -176,15 +169,7 @@ def _must_wait_for_epochs(phase: Following, question: Question | LookupAsked) ->
     replaying = phase.rules.w3_wait_for_replay and phase.reflected < phase.assignment.serve_from  # W3
     if replaying or phase.reflected < question.at_least:
         return True
-    return question.together and phase.rules.w11_between_epochs and not _is_between_epochs(phase)  # W11
-
-
-def _is_between_epochs(phase: Following) -> bool:
-    """Whether keys are as of the end of the epoch that this worker reflects, but such as were filled up to a later
-    one."""
-    if phase.reading is not None or phase.reflected != phase.applied or phase.reflected < phase.arrived:
-        return False
-    return not any(epoch > phase.applied and counts.total() for epoch, counts in phase.counts.items())
+    return question.together and phase.rules.w11_between_epochs and not is_between_epochs(phase)  # W11
 
 
 def _answer(phase: Following, view: str, question: Question) -> None:
@@ -194,7 +179,7 @@ def _answer(phase: Following, view: str, question: Question) -> None:
     except UpriverError as error:
         _refuse(phase, question, error)
         return
-    _give(phase, question, rows)
+    _give(phase, view, question, rows)
 
 
 def _catch_up_with(phase: Following, view: str, hash64: Hashes) -> None:
@@ -202,7 +187,10 @@ def _catch_up_with(phase: Following, view: str, hash64: Hashes) -> None:
         phase.shares[view].catch_up(hash64)
 
 
-def _give(phase: Following, question: Question, rows: pa.RecordBatch) -> None:
+def _give(phase: Following, view: str, question: Question, rows: pa.RecordBatch) -> None:
+    share = phase.shares[view]
+    if share.board is not None and all_stay(phase, share, question.hash64):
+        put_on_board(phase, share, question, rows)
     answer = QuestionAnswered(ticket=question.ticket, keys=len(question), rows=rows, epoch=phase.reflected)
     if question.asker == phase.me:
         answered(phase, answer)
@@ -369,7 +357,7 @@ def _answer_each(phase: Following, view: str, questions: list[Question]) -> bool
     except UpriverError:
         return False
     for question, of_one in zip(questions, rows, strict=True):
-        _give(phase, question, of_one)
+        _give(phase, view, question, of_one)
     return True
 
 

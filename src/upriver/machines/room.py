@@ -10,6 +10,14 @@ FILLED_KEYS_MIN = 64
 """Keys that may be filled in one go, however little room there is: fewer take hardly less time."""
 
 
+def budget_of(phase: Following) -> int | None:
+    """What boards leave of the budget, in bytes; ``None`` for any."""
+    if phase.memory_budget is None:
+        return None
+    boards = [share.board for share in phase.shares.values() if share.board is not None]
+    return phase.memory_budget - sum(board.nbytes for board in boards if not board.is_closed)
+
+
 def weigh(phase: Following) -> None:
     """See whether memory is to be given back. Raises BudgetExceeded if what cannot be takes more than there is."""
     if phase.memory_budget is not None:
@@ -24,15 +32,16 @@ def is_over(phase: Following) -> bool:
     and for doing that. Evictions begin when the half is full, whether or not anything was forgotten: else many keys
     would have to go at once when memory begins to come back, and all who wait for a key would wait for that.
     """
-    if phase.memory_budget is None:
+    budget = budget_of(phase)
+    if budget is None:
         return False
-    left, _, lives = _bytes(phase, phase.memory_budget)
+    left, _, lives = _bytes(phase, budget)
     return lives > KEPT_SHARE * left
 
 
 def room_of(phase: Following, region: str) -> int:
     """How many keys of a partial region may be filled now, in one go (P9)."""
-    budget = phase.memory_budget
+    budget = budget_of(phase)
     if budget is None or not phase.rules.upqueries.p9_room_first:  # P9
         return UPQUERY_KEYS_MAX
     left, takes, lives = _bytes(phase, budget)

@@ -42,6 +42,7 @@ from upriver.migration.actions import (
 )
 from upriver.migration.events import CollectAsked, Collected, Event, Interrogated, Received
 from upriver.migration.messages import RowsSent
+from upriver.state.board import Board
 from upriver.state.changes import Changes
 from upriver.state.checkpoint import StateChunk
 from upriver.state.keysets import NO_KEYS, key_set
@@ -49,6 +50,10 @@ from upriver.state.slice_log import SliceLog
 from upriver.state.undo import Undo
 from upriver.upquery.cone import Cone
 from upriver.upquery.partial_region import PartialRegion
+from upriver.vnodes import VnodeMap
+
+Standing = tuple[tuple[VnodeMap, ...], bool]
+"""The maps by all of which a key must be a worker's to be kept there, and whether it has peers."""
 
 
 @dataclass(slots=True)
@@ -88,8 +93,12 @@ class Share:
         self.travelled = Travelled()
         self.version: MapVersion = migrator.phase.map.version
         """Of the map by which the keys are kept; while they move, by which they were."""
+        self.board: Board | None = None
+        """Where others find rows of the view without asking."""
+        self.posted_by: Standing | None = None
+        """By what keys stay that are on it; ``None``: none was put there yet."""
         self._name = name
-        self._vnodes = vnodes
+        self.vnodes = vnodes
         self._rules = rules
 
     @property
@@ -127,6 +136,8 @@ class Share:
                     outcomes += self._copied_before(portion.batch.hash64)
                 self._save(portion.batch.hash64)
                 self._note(portion.batch.hash64)
+                if self._rules.b1_changed_keys_are_taken_down:  # B1
+                    self.take_down(portion.batch.hash64)
                 with self._naming(portion.epoch):
                     self._apply(portion)
                 self._fall_behind(portion.epoch)
@@ -137,8 +148,8 @@ class Share:
             case Interrogate(vnodes=asked):
                 if self.leaves_keys:
                     outcomes += self._leave(asked)
-                keys = [self.region.keys_of(vnode, self._vnodes) for vnode in asked]
-                uprooted = [self.partial.uproot(vnode, self._vnodes) for vnode in asked] if self.partial else []
+                keys = [self.region.keys_of(vnode, self.vnodes) for vnode in asked]
+                uprooted = [self.partial.uproot(vnode, self.vnodes) for vnode in asked] if self.partial else []
                 outcomes += [Uprooted()] if any(uprooted) else []
                 return [Interrogated(keys=key_set(*keys))]
             case Collect(keys=keys):
@@ -170,7 +181,7 @@ class Share:
         assert self.partial is not None
         phase = self.migrator.phase
         shown = Epoch(0) if self.cone is None else self.cone.applied
-        return [LeftBehind(new_owner(phase, vnode), self.partial.leave(vnode, self._vnodes), shown) for vnode in vnodes]
+        return [LeftBehind(new_owner(phase, vnode), self.partial.leave(vnode, self.vnodes), shown) for vnode in vnodes]
 
     # Checkpoints
 
@@ -228,8 +239,8 @@ class Share:
 
     def follow(self, feed: FeedId, vnodes: Sequence[VnodeId]) -> None:
         """Somebody follows these slices from now on."""
-        everything = key_set(*(self.region.keys_of(vnode, self._vnodes) for vnode in vnodes))
-        self.logs[feed] = SliceLog(vnodes, self._vnodes, everything)
+        everything = key_set(*(self.region.keys_of(vnode, self.vnodes) for vnode in vnodes))
+        self.logs[feed] = SliceLog(vnodes, self.vnodes, everything)
 
     def copy_for(self, feed: FeedId, keys_max: int) -> StateChunk | None:
         """What is kept of the next keys that a follower is to have; ``None`` if it has all."""
@@ -262,10 +273,10 @@ class Share:
         """These slices are kept elsewhere from now on."""
         for vnode in vnodes:
             if self.partial is not None:
-                self.partial.uproot(vnode, self._vnodes)
-                self.partial.leave(vnode, self._vnodes)
+                self.partial.uproot(vnode, self.vnodes)
+                self.partial.leave(vnode, self.vnodes)
             else:
-                keys = self.region.keys_of(vnode, self._vnodes)
+                keys = self.region.keys_of(vnode, self.vnodes)
                 self.region.drop(keys)
                 self._note_moved(keys)
 
@@ -274,6 +285,18 @@ class Share:
         old.catch_up()
         self.region, self.partial, self.cone, self._apply = old.region, old.partial, old.cone, old._apply
         self.changes, self.undo, self.logs = old.changes, old.undo, old.logs
+
+    # Boards
+
+    def take_down(self, hashes: Hashes) -> None:
+        """Who looks for these keys is to ask."""
+        if self.board is not None:
+            self.board.take_down(hashes)
+
+    def note_what_was_read(self) -> None:
+        """What others have found on the board was read."""
+        if self.board is not None and isinstance(self.partial, PartialRegion):
+            self.partial.was_read(self.board.read_lately())
 
     # Rows
 

@@ -90,6 +90,7 @@ from upriver.machines.moving import (
     time_to_move,
 )
 from upriver.machines.peers import Envelope, QuestionAnswered, QuestionGivenUp, QuestionRefused
+from upriver.machines.posting import board_given, close_boards, tend_boards
 from upriver.machines.resuming import resumed
 from upriver.machines.room import weigh
 from upriver.machines.routes import ask, ask_again
@@ -99,6 +100,7 @@ from upriver.machines.snapshots import snapshot_asked, snapshot_dropped, take_sn
 from upriver.machines.standby_messages import Follow, Probe, Resume, Unfollow
 from upriver.machines.worker_events import (
     AllStateRead,
+    BoardGiven,
     EpochRead,
     KeysRead,
     LookupAsked,
@@ -201,6 +203,7 @@ class WorkerMachine:
             case (Unassigned() | Following() as phase, Assign()):
                 return self._assigned(phase, event)
             case (Following() as phase, Resume()):
+                close_boards(phase)
                 self.phase = resumed(phase, event)
                 return self.phase.actions
             case (_, Retire()):
@@ -209,6 +212,9 @@ class WorkerMachine:
                 return [Refuse(ticket=event.ticket, error=WrongOwner("this worker owns nothing"))]
             case (Following() as phase, _):
                 return _follow(phase, event)
+            case (Unassigned() | Retired(), BoardGiven()):
+                event.board.close()
+                return []
             case (Retired(), _) | (_, LookupGivenUp() | KeysRead() | RowsFetched()):
                 return []
             case (
@@ -239,6 +245,7 @@ def _taking_leave(phase: Unassigned | Following | Retired, error: WrongOwner) ->
     if not isinstance(phase, Following):
         return []
     phase.actions = []
+    close_boards(phase)
     refuse_all(phase, error)
     return phase.actions
 
@@ -266,6 +273,7 @@ def _follow(phase: Following, event: WorkerEvent) -> list[WorkerAction]:
     report_late_rows(phase)
     if phase.taken != taken:
         say_still(phase)
+    tend_boards(phase)
     return phase.actions
 
 
@@ -284,7 +292,16 @@ def _all_state_read(phase: Following, event: AllStateRead) -> None:
 
 
 _ROWS_MAY_WAIT = (
-    OpenEpoch | RowsRead | EpochRead | KeysRead | LookupAsked | LookupGivenUp | Evict | TimeToEvict | TimeToFill
+    OpenEpoch
+    | RowsRead
+    | EpochRead
+    | KeysRead
+    | LookupAsked
+    | LookupGivenUp
+    | BoardGiven
+    | Evict
+    | TimeToEvict
+    | TimeToFill
 )
 """Events for which, and after which, not all rows of partial regions have to be applied."""
 
@@ -297,6 +314,7 @@ _TABLE: Mapping[type, Callable[[Following, Any], None]] = {
     EpochOver: epoch_over,
     LookupAsked: _lookup,
     LookupGivenUp: given_up,
+    BoardGiven: board_given,
     TakeSnapshot: snapshot_asked,
     DropSnapshot: snapshot_dropped,
     Meet: meet,

@@ -11,6 +11,7 @@ from upriver.errors import UpriverError
 from upriver.ids import Channel, Epoch, Incarnation, MapVersion, SnapshotId, VnodeId, WorkerId
 from upriver.machines.messages import FromWorker, Meet, ToWorker
 from upriver.machines.peers import Envelope
+from upriver.state.board import Board
 from upriver.state.checkpoint import StateChunk, StateFile
 from upriver.upquery.partial_region import Upquery
 from upriver.upquery.reads import Read
@@ -48,6 +49,14 @@ class LookupAsked:
     hash64: Hashes
     at_least: Epoch
     together: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoardGiven:
+    """There is memory for a view's board, which somebody on this machine wants to read."""
+
+    view: str
+    board: Board
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,6 +189,7 @@ WorkerEvent = (
     | EpochRead
     | LookupAsked
     | LookupGivenUp
+    | BoardGiven
     | PeersMet
     | PeerSaid
     | PeerLost

@@ -38,6 +38,8 @@ from upriver.migration.messages import Bye
 from upriver.sim.fake_checkpoints import FakeCheckpoints, Writing
 from upriver.sim.lake import FakeLake
 from upriver.sim.tables import Key
+from upriver.state.board import Board
+from upriver.state.board_reader import BoardReader
 from upriver.vnodes import VnodeMap
 
 
@@ -96,6 +98,8 @@ class Process:
     held: dict[SnapshotId, pa.Table] = field(default_factory=dict)
     waiting: dict[int, Asked] = field(default_factory=dict)
     """All and only the lookups without an answer, by ticket."""
+    boards: dict[str, tuple[Board, BoardReader]] = field(default_factory=dict)
+    """By view: what the process writes, and what somebody beside it reads."""
     meet: Meet | None = None
     """The last meeting, by which keys move if they do."""
     versions: dict[str, MapVersion] = field(default_factory=dict)

@@ -1,0 +1,85 @@
+"""A worker's boards: rows of keys that were looked up lately, for clients on its machine; rules B1 to B5.
+
+``docs/design/boards.md``. What is on a board is what a lookup would be answered at once, as of the same epoch.
+"""
+
+import numpy as np
+import pyarrow as pa
+
+from upriver.dataflow.graph import DataflowPlan
+from upriver.hashing import hash64
+from upriver.machines.following import Following
+from upriver.machines.peers import Question
+from upriver.machines.share import Share, Standing
+from upriver.machines.standing import are_ahead, is_between_epochs, that_stay
+from upriver.machines.strategies import maps_of
+from upriver.machines.worker_events import BoardGiven, LookupAsked
+from upriver.state.board import Board
+from upriver.state.columns import taken
+from upriver.state.vectors import is_any_twice
+
+ROWS_MAX = 8_192
+"""Rows that are put on a board at a time, which takes a millisecond or two; those of a larger lookup are not."""
+
+
+def board_given(phase: Following, event: BoardGiven) -> None:
+    """There is memory for a view's board. A cone has none: who does not keep rows by key cannot tell which change."""
+    board, share = event.board, phase.shares.get(event.view)
+    plan = next((plan for plan in phase.assignment.plans if plan.name == event.view), None)
+    if share is None or share.cone is not None or plan is None or not _is_for(board, plan):
+        board.close()
+        return
+    if share.board is not None:
+        share.board.close()
+    share.board, share.posted_by = board, None
+
+
+def _is_for(board: Board, plan: DataflowPlan) -> bool:
+    return plan.schema.equals(board.layout.schema) and plan.key == board.layout.key
+
+
+def put_on_board(phase: Following, share: Share, asked: LookupAsked | Question, rows: pa.RecordBatch) -> None:
+    """Somebody is told the rows of keys that stay: others may find them without asking, if they are as of an epoch's
+    end."""
+    board = share.board
+    if board is None or not 0 < rows.num_rows <= ROWS_MAX or board.is_closed or board.epoch != phase.reflected:
+        return
+    if phase.rules.b3_as_of_an_epochs_end and (  # B3
+        not is_between_epochs(phase) or are_ahead(phase, share, asked.hash64)
+    ):
+        return
+    keys = rows.select(board.layout.key).columns
+    if len(keys[0]) == len(asked.hash64) and all(map(pa.Array.equals, keys, asked.keys.columns)):
+        hashes = asked.hash64
+    else:
+        hashes = hash64(keys, rows.num_rows)
+    if is_any_twice(hashes):  # a key that has several rows, or that was asked for twice
+        _, first, counts = np.unique(hashes, return_index=True, return_counts=True)
+        alone = np.sort(first[counts == 1])
+        hashes, rows = hashes[alone], taken(rows, alone)
+    board.put(hashes, rows)
+
+
+def tend_boards(phase: Following) -> None:
+    """After each step: keys that do not stay are taken down, and boards are as of the epoch that is reflected."""
+    for share in phase.shares.values():
+        if share.board is not None and not share.board.is_closed:
+            _tend(phase, share, share.board)
+
+
+def _tend(phase: Following, share: Share, board: Board) -> None:
+    by: Standing = maps_of(share.migrator.phase), bool(phase.peers)
+    if by != share.posted_by:
+        share.posted_by = by
+        if phase.rules.b2_moving_keys_are_taken_down:  # B2
+            keys = board.keys
+            board.take_down(keys[~that_stay(phase, share, keys)])
+    if board.epoch != phase.reflected or not board.is_in_use:
+        board.turn(phase.reflected)
+
+
+def close_boards(phase: Following) -> None:
+    """What is kept here is no more, or not for certain: whoever reads boards is to ask."""
+    for share in phase.shares.values():
+        if share.board is not None and phase.rules.b4_closed_with_its_share:  # B4
+            share.board.close()
