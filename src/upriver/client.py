@@ -17,6 +17,7 @@ from upriver.given import seconds, whole
 from upriver.hashing import hash64
 from upriver.rescale import Rescale, rescale_fields
 from upriver.shell.asking import Found, KeySet, Lookup, ask_owners
+from upriver.shell.board_finder import BoardFinder
 from upriver.shell.keys import KeyColumns, Keys, key_columns
 from upriver.shell.lookup_streams import LookupStreams
 from upriver.shell.remote import Connection, Remote
@@ -60,6 +61,7 @@ class Client:
         self._coordinator = Connection(remote)
         self._streams = LookupStreams(remote)
         self._watch = Watch()
+        self._boards = BoardFinder(self._streams.connection)
         self._rounds = Rounds(self._look_up)
         self._timeout = timeout
         self._routing: Routing | None = None
@@ -97,7 +99,11 @@ class Client:
                 return self._rounds.look_up(lookup, columns)
 
     def _look_up(self, lookup: Lookup, asked: KeySet) -> list[Found]:
+        on_boards = self._boards.find(lookup, asked, self._known())
+        if on_boards is not None:
+            return [on_boards]
         found = self._ask(lookup, asked)
+        self._boards.asked(lookup, self._known())
         while lookup.together and len(epochs := {part.answered.epoch for part in found}) > 1:
             newest = max(epochs)
             behind = KeySet.concat([part.keys for part in found if part.answered.epoch < newest])
@@ -160,6 +166,7 @@ class Client:
         self._routing = routing
         self._refreshed_at = time.monotonic()
         self._streams.keep_only(routing.addresses.values())
+        self._boards.keep_only(routing.addresses.values())
 
     def close(self) -> None:
         """End all connections; lookups that other threads wait for fail. A second call does nothing."""
@@ -167,6 +174,7 @@ class Client:
             self._closed.set()
             atexit.unregister(self.close)
             self._watch.close()
+            self._boards.close()
             self._streams.close()
             self._coordinator.close()
 

@@ -116,6 +116,13 @@ class LookupStreams:
         stream.close()
         raise ClusterError("the client is closed")
 
+    def connection(self, address: str) -> Connection:
+        """To a worker's Flight server. Raises ClusterError once closed."""
+        with self._lock:
+            if self._is_closed:
+                raise ClusterError("the client is closed")
+            return self._connection(address)
+
     def _connection(self, address: str) -> Connection:
         if self._remote.tls_roots is not None:
             raise ClusterError("keys cannot be looked up over TLS: workers have none")

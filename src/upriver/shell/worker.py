@@ -20,6 +20,7 @@ from upriver.machines.peers import Envelope
 from upriver.machines.worker import WorkerMachine
 from upriver.machines.worker_events import PeerLost, PeersMet
 from upriver.shell.arenas import share_free_memory
+from upriver.shell.boards import BOARD, Boards
 from upriver.shell.channel import CHANNEL, ChannelExchange, Receiver, open_channel
 from upriver.shell.codec import decode_to_worker, encode
 from upriver.shell.coordinator_service import REGISTER, SILENCED
@@ -111,8 +112,10 @@ def serve_worker(config: WorkerConfig, worker: WorkerId) -> None:
     lost: list[UpriverError] = []
     gets: dict[str, Get] = {SNAPSHOT: lambda asked: held.read(SnapshotId(asked["snapshot"]), str(asked["view"]))}
     exchanges: dict[str, Exchange] = {CHANNEL: ChannelExchange(peers.accept, config.vigilance.limits)}
+    boards = Boards(loop.hear, config.memory_budget)
     lookups = LookupServer(lease.guard(loop.lookup), config.bind)
     actions: dict[str, Action] = {SNAPSHOT_READ: partial(_snapshot_read, held), LET_IN: lookups.let_in}
+    actions[BOARD] = boards.ask
     listen = Listen(host=config.bind)
     with (
         giving_back(),
@@ -123,12 +126,13 @@ def serve_worker(config: WorkerConfig, worker: WorkerId) -> None:
         hello = Message(REGISTER, who)
         receiver = _receiver(loop, lost.append)
         channel = open_channel(remote, hello, receiver, limits=config.vigilance.worker_limits)
-        lease.begin(channel)
+        lease.begin(channel, boards.good_until)
 
         def report(message: FromWorker) -> None:
             channel.send(encode(message))
 
         loop.run(report, partial(_meet, loop, peers, worker), _LeasedPeers(peers, lease))
+        boards.close()
         with suppress(ClusterError):  # it is gone, and that has come back as ``lost``
             channel.send(Message(SILENCED))
         loop.linger(LINGER_S_MAX)

@@ -1,0 +1,156 @@
+"""A client's side of boards: those of workers on its machine, and lookups that are found there."""
+
+import mmap
+import os
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+
+import numpy as np
+
+from upriver.dataflow.plan import schema_to_json
+from upriver.errors import UpriverError
+from upriver.ids import WorkerId
+from upriver.shell.asking import Found, KeySet, Lookup
+from upriver.shell.boards import BOARD, machine
+from upriver.shell.heart import now
+from upriver.shell.lookup import Answered
+from upriver.shell.remote import Connection
+from upriver.shell.routing import Routing, ViewRoute
+from upriver.state.board_layout import BoardLayout
+from upriver.state.board_reader import BoardReader
+from upriver.vnodes import vnodes_of
+
+LOOKUPS_MIN = 16
+"""Lookups of a view that a client has asked workers for when it asks for their boards."""
+AGAIN_S, REFUSED_S = 1.0, 30.0
+"""Seconds after which a worker is asked again for a board that it has closed, or has not given."""
+FEW_WORKERS = 8
+"""So few are gone through in less time than it takes to find out whose keys are asked for."""
+ASKING = "upriver-boards"
+"""Name of the thread that asks."""
+REACH_S_MAX = 2.0
+"""Seconds that a worker has for its answer."""
+
+_Whose = tuple[str, str]
+"""Address of the worker, and name of the view."""
+
+
+class BoardFinder:
+    """A client's. Usable by many threads. connection: to a worker's Flight server. clock: seconds, by which workers are
+    asked again."""
+
+    def __init__(self, connection: Callable[[str], Connection], clock: Callable[[], float] = time.monotonic) -> None:
+        self._connection = connection
+        self._clock = clock
+        self._lock = threading.Lock()
+        """Held by who changes what follows."""
+        self._readers: Mapping[_Whose, BoardReader] = {}
+        """Those that were given; replaced, and never changed."""
+        self._asked: dict[str, int] = {}
+        """By view: lookups that workers were asked since boards were asked for."""
+        self._not_before: dict[_Whose, float] = {}
+        """When it is asked for again."""
+        self._is_reaching = False
+        self._is_closed = machine() is None
+
+    def find(self, lookup: Lookup, asked: KeySet, routing: Routing) -> Found | None:
+        """The rows of these keys, if all of them are on boards, as of the end of one epoch."""
+        readers = self._readers
+        if not readers or not len(asked.hash64):
+            return None
+        raw, as_of, layout = None, None, None
+        owners = routing.vnode_map.owners_of(vnodes_of(asked.hash64, len(routing.vnode_map.owners)))
+        for owner in np.unique(owners).tolist() if len(routing.addresses) > FEW_WORKERS else routing.vnode_map.workers:
+            (places,) = (owners == owner).nonzero()
+            if not len(places):
+                continue
+            reader = readers.get((routing.addresses.get(WorkerId(owner), ""), lookup.view))
+            if reader is None or not reader.layout.schema.equals(lookup.route.schema):
+                return None
+            found = reader.find(asked.hash64[places])
+            if found is None or found[1] < (lookup.at_least or 0) or as_of not in (None, found[1]):
+                return None
+            if raw is None:
+                layout = reader.layout
+                raw = np.empty((len(asked.hash64), layout.row_bytes), np.uint8)
+            raw[places], as_of = found
+        assert raw is not None
+        assert layout is not None
+        assert as_of is not None
+        rows = layout.rows(raw)
+        if not all(rows.column(name).equals(key) for name, key in zip(layout.key, asked.keys.columns, strict=True)):
+            return None  # two keys have one hash
+        answered = Answered(rows, as_of, routing.vnode_map.version, relayed=False, held_up=False)
+        return Found(asked, answered, asked.places)
+
+    def asked(self, lookup: Lookup, routing: Routing) -> None:
+        """Workers were asked for keys of this view: they may have boards. Does not wait for them."""
+        if self._is_closed:
+            return
+        with self._lock:
+            lookups = self._asked[lookup.view] = self._asked.get(lookup.view, 0) + 1
+            if lookups < LOOKUPS_MIN or self._is_reaching:
+                return
+            self._asked[lookup.view] = 0
+            wanted = [address for address in routing.addresses.values() if self._lacks((address, lookup.view))]
+            if not wanted:
+                return
+            self._is_reaching = True
+        reach = partial(self._reach, lookup.view, lookup.route, wanted)
+        threading.Thread(target=reach, name=ASKING, daemon=True).start()
+
+    def _lacks(self, whose: _Whose) -> bool:
+        """Whether there is no board, and it is time to ask for one. With the lock held."""
+        reader = self._readers.get(whose)
+        if reader is not None and not reader.is_closed:
+            return False
+        return self._not_before.get(whose, 0.0) <= self._clock()
+
+    def _reach(self, view: str, route: ViewRoute, addresses: Sequence[str]) -> None:
+        """Ask workers for the board of a view."""
+        try:
+            for address in addresses:
+                reader = None
+                with suppress(UpriverError, OSError):  # who cannot be reached is asked for keys, and then all comes out
+                    reader = self._given(address, view, route)
+                self._note(address, view, reader)
+        finally:
+            self._is_reaching = False
+
+    def _given(self, address: str, view: str, route: ViewRoute) -> BoardReader | None:
+        wish = {"view": view, "view_schema": schema_to_json(route.schema), "key": list(route.key), "machine": machine()}
+        told = self._connection(address).act(BOARD, wish, timeout=REACH_S_MAX)
+        if not told:
+            return None
+        layout = BoardLayout(route.schema, route.key, int(told["buckets"]))
+        file = os.open(f"/proc/{int(told['process'])}/fd/{int(told['file'])}", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            if os.fstat(file).st_size != layout.nbytes:
+                return None  # another process has that number by now
+            reader = BoardReader(layout, mmap.mmap(file, layout.nbytes), now)
+        finally:
+            os.close(file)
+        return reader if reader.name.hex() == told["name"] else None
+
+    def _note(self, address: str, view: str, reader: BoardReader | None) -> None:
+        with self._lock:
+            if self._is_closed:
+                return
+            self._not_before[address, view] = self._clock() + (REFUSED_S if reader is None else AGAIN_S)
+            others = {whose: known for whose, known in self._readers.items() if whose != (address, view)}
+            self._readers = others if reader is None else {**others, (address, view): reader}
+
+    def keep_only(self, addresses: Collection[str]) -> None:
+        """Forget the boards of all other workers."""
+        with self._lock:
+            self._readers = {whose: reader for whose, reader in self._readers.items() if whose[0] in addresses}
+            self._not_before = {whose: when for whose, when in self._not_before.items() if whose[0] in addresses}
+
+    def close(self) -> None:
+        """Find nothing any more."""
+        with self._lock:
+            self._is_closed = True
+            self._readers = {}
