@@ -75,7 +75,7 @@ class BoardFinder:
                 return None
             if raw is None:
                 layout = reader.layout
-                raw = np.empty((len(asked.hash64), layout.row_bytes), np.uint8)
+                raw = np.empty(len(asked.hash64), layout.row_type)
             raw[places], as_of = found
         assert raw is not None
         assert layout is not None

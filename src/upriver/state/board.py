@@ -43,8 +43,7 @@ class Board:
         view(memory, np.uint8, 32, NAME_BYTES)[:] = np.frombuffer(name, np.uint8)
         self._hashes: Hashes = view(memory, np.uint64, 64, layout.places)
         self._marks = view(memory, np.uint8, layout.marks_at, layout.places)
-        rows: Raw = view(memory, np.uint8, layout.rows_at, layout.places * layout.row_bytes)
-        self._rows = rows.reshape(layout.places, layout.row_bytes)
+        self._rows: Raw = view(memory, layout.row_type, layout.rows_at, layout.places)
         self._next = np.zeros(layout.buckets, np.int64)
         """The place of each bucket that is given away next."""
         self._seen = np.zeros(SEEN_BITS, np.bool_)

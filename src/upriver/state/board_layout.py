@@ -33,8 +33,10 @@ _LENGTH = np.dtype(np.int32)
 _TEXT_PLACES = np.arange(TEXT_BYTES, dtype=_LENGTH)
 _LARGE = (pa.large_string(), pa.large_binary())
 
-Raw = npt.NDArray[np.uint8]
-"""Rows as they lie in their places: one to a line."""
+Raw = npt.NDArray[np.void]
+"""Rows as they lie in their places."""
+Lines = npt.NDArray[np.uint8]
+"""Their bytes, one row to a line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ class ColumnRoom:
         start = offset + _LENGTH.itemsize
         return ColumnRoom(type, start, start + TEXT_BYTES, True, np.dtype(np.int64 if type in _LARGE else np.int32))
 
-    def write(self, raw: Raw, values: pa.Array) -> None:
+    def write(self, raw: Lines, values: pa.Array) -> None:
         """Values into lines, one each."""
         if not self.is_text:
             cells = cells_of(values)
@@ -70,7 +72,7 @@ class ColumnRoom:
         raw[:, self.start - _LENGTH.itemsize : self.start] = lengths.view(np.uint8).reshape(-1, _LENGTH.itemsize)
         raw[:, self.start : self.stop][lengths[:, None] > _TEXT_PLACES] = texts
 
-    def read(self, raw: Raw, valid: Mask | None) -> pa.Array:
+    def read(self, raw: Lines, valid: Mask | None) -> pa.Array:
         """The values of lines. valid: which of them are not null; ``None``: all."""
         if not self.is_text:
             return array_of(self.type, _cells(raw[:, self.start : self.stop], self.cell), valid)
@@ -81,11 +83,11 @@ class ColumnRoom:
         texts = pa.py_buffer(self._texts(raw, lengths))
         return pa.Array.from_buffers(self.type, len(raw), [bitmap, pa.py_buffer(offsets), texts])
 
-    def _texts(self, raw: Raw, lengths: npt.NDArray[np.int32]) -> Raw:
+    def _texts(self, raw: Lines, lengths: npt.NDArray[np.int32]) -> Lines:
         """All texts, one after the other."""
         if len(lengths) and (lengths == lengths[0]).all():  # as many are; to tell each byte whose it is takes longer
             return np.ascontiguousarray(raw[:, self.start : self.start + int(lengths[0])])
-        texts: Raw = raw[:, self.start : self.stop][lengths[:, None] > _TEXT_PLACES]
+        texts: Lines = raw[:, self.start : self.stop][lengths[:, None] > _TEXT_PLACES]
         return texts
 
 
@@ -131,6 +133,11 @@ class BoardLayout:
         return -(-max(room.stop for room in self.columns) // 8) * 8
 
     @cached_property
+    def row_type(self) -> np.dtype[np.void]:
+        """Numpy's for one row: to take and to put rows is to move so many bytes each."""
+        return np.dtype((np.void, self.row_bytes))
+
+    @cached_property
     def columns(self) -> tuple[ColumnRoom, ...]:
         rooms: list[ColumnRoom] = []
         for type in self.schema.types:
@@ -155,21 +162,26 @@ class BoardLayout:
 
     def raw(self, rows: pa.RecordBatch) -> Raw:
         """Rows as they lie in their places. All fit."""
-        raw = np.zeros((rows.num_rows, self.row_bytes), np.uint8)
+        raw = np.zeros(rows.num_rows, self.row_type)
+        lines = self._lines(raw)
         for place, (room, values) in enumerate(zip(self.columns, rows.columns, strict=True)):
-            raw[:, place] = validity(values) if values.null_count else True
-            room.write(raw, values)
+            lines[:, place] = validity(values) if values.null_count else True
+            room.write(lines, values)
         return raw
 
     def rows(self, raw: Raw) -> pa.RecordBatch:
         """The inverse of :meth:`raw`."""
-        valid = raw[:, : len(self.columns)].view(np.bool_)
+        lines = self._lines(raw)
+        valid = lines[:, : len(self.columns)].view(np.bool_)
         all_valid = bool(valid.all())
         columns = [
-            room.read(raw, None if all_valid or valid[:, place].all() else valid[:, place])
+            room.read(lines, None if all_valid or valid[:, place].all() else valid[:, place])
             for place, room in enumerate(self.columns)
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def _lines(self, raw: Raw) -> Lines:
+        return raw.view(np.uint8).reshape(len(raw), self.row_bytes)
 
 
 def view(memory: Any, dtype: npt.DTypeLike, offset: int, count: int) -> npt.NDArray[Any]:
@@ -177,7 +189,7 @@ def view(memory: Any, dtype: npt.DTypeLike, offset: int, count: int) -> npt.NDAr
     return np.frombuffer(memory, dtype, count, offset)
 
 
-def texts_of(values: pa.Array) -> tuple[npt.NDArray[Any], Raw]:
+def texts_of(values: pa.Array) -> tuple[npt.NDArray[Any], Lines]:
     """Where each string or binary begins, and where the last one ends; and the bytes from the first one's on."""
     if not len(values):
         return np.zeros(1, np.int64), np.empty(0, np.uint8)
@@ -187,7 +199,7 @@ def texts_of(values: pa.Array) -> tuple[npt.NDArray[Any], Raw]:
     return offsets, np.frombuffer(data or b"", np.uint8)[offsets[0] : offsets[-1]]
 
 
-def _cells(raw: Raw, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+def _cells(raw: Lines, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     return np.ascontiguousarray(raw).view(dtype)[:, 0]
 
 

@@ -21,8 +21,7 @@ class BoardReader:
         self._hashes: Hashes = view(memory, np.uint64, HEAD.size, layout.places)
         self._ways = self._hashes.reshape(-1, WAYS)
         self._marks = view(memory, np.uint8, layout.marks_at, layout.places)
-        rows: Raw = view(memory, np.uint8, layout.rows_at, layout.places * layout.row_bytes)
-        self._rows = rows.reshape(layout.places, layout.row_bytes)
+        self._rows: Raw = view(memory, layout.row_type, layout.rows_at, layout.places)
 
     @property
     def name(self) -> bytes:
@@ -46,7 +45,7 @@ class BoardReader:
         places = buckets * WAYS + (self._ways.take(buckets, 0) == hash64[:, None]).argmax(1)
         if not (self._hashes.take(places) == hash64).all():
             return None
-        raw = self._rows.take(places, 0)
+        raw = self._rows.take(places)
         now_changes, _, _, good_until, _ = HEAD.unpack_from(self._memory)
         if now_changes != changes or self._clock() >= good_until:
             return None
