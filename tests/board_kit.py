@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 
 from upriver.dataflow.batch import Hashes
-from upriver.state.board import NAME_BYTES, Board
-from upriver.state.board_layout import BoardLayout
+from upriver.state.board import Board
+from upriver.state.board_layout import NAME_BYTES, BoardLayout
 from upriver.state.board_reader import BoardReader
 
 FOR_EVER = 1e9

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from upriver.dataflow.batch import Hashes
 from upriver.hashing import hash64
 from upriver.ids import Epoch
-from upriver.state.board import NAME_BYTES
-from upriver.state.board_layout import HEAD, PLACES_MIN, TEXT_BYTES, WAYS, BoardLayout
+from upriver.state.board_layout import HEAD, NAME_BYTES, PLACES_MIN, TEXT_BYTES, WAYS, BoardLayout
 
 EPOCHS_SEEN = 20
 COUNTS = pa.schema([("k", pa.string()), ("n", pa.int64())])

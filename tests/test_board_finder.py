@@ -1,11 +1,11 @@
 """A client's side of boards, with real memory and real servers: who is given one, and what is found on several."""
 
+import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -23,6 +23,7 @@ from upriver.shell.heart import now
 from upriver.shell.remote import Connection, Remote
 from upriver.shell.routing import Routing, ViewRoute
 from upriver.state.board import Board
+from upriver.state.board_layout import HEAD
 from upriver.vnodes import VnodeMap, vnodes_of
 
 pytestmark = pytest.mark.skipif(machine() is None, reason="no boards on this machine")
@@ -287,13 +288,18 @@ def test_a_budget_too_small_for_a_board_has_none() -> None:
     assert boards.ask(wish()) == {}
 
 
-def test_a_new_board_is_good_as_long_as_the_others() -> None:
+def test_b6_a_new_board_is_good_for_as_long_as_the_others(boards: Boards) -> None:
+    boards.good_until(1234.5)
+    told = boards.ask(wish())
+    assert HEAD.unpack(os.pread(told["file"], HEAD.size, 0))[3] == 1234.5
+    boards.good_until(2345.5)
+    assert HEAD.unpack(os.pread(told["file"], HEAD.size, 0))[3] == 2345.5
+
+
+def test_whoever_ends_closes_its_boards() -> None:
     given: list[BoardGiven] = []
     boards = Boards(given.append, None)
-    boards.good_until(np.inf)
     boards.ask(wish())
-    good_until: Callable[[float], None] = given[0].board.good_until
-    good_until(now())
     boards.close()
     assert given[0].board.is_closed
 

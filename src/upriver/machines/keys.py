@@ -10,7 +10,6 @@ from upriver.machines.lookups import begin_upquery, refuse_those_of
 from upriver.machines.messages import Counted, Evict, Evicted
 from upriver.machines.room import is_over
 from upriver.machines.routes import ask_again
-from upriver.machines.share import Share
 from upriver.machines.worker_events import KeysRead, RowsFetched, TimeToEvict
 from upriver.upquery.cone import Cone
 from upriver.upquery.partial_region import PartialRegion
@@ -62,17 +61,9 @@ def evict(phase: Following, event: Evict) -> None:
     if share is not None and share.partial is not None:  # else the view has gone, or has become another
         everything = event.keys is None
         wanted = share.partial.keys_of(0, 1) if everything else np.unique(np.array(event.keys, np.uint64))
-    if share is not None:
-        _take_down(share, event)
+        share.take_down(None if everything else wanted)  # some may be there that are not kept any more
     phase.evictions.append(Evicting(event.eviction, event.view, wanted))
     _end_evictions(phase)
-
-
-def _take_down(share: Share, event: Evict) -> None:
-    if share.board is not None and event.keys is None:
-        share.board.take_all_down()
-    elif event.keys is not None:
-        share.take_down(np.array(event.keys, np.uint64))
 
 
 def time_to_evict(phase: Following, event: TimeToEvict) -> None:

@@ -158,8 +158,7 @@ def _begin_what_was_put_off(phase: Following) -> None:
 def _must_wait(phase: Following, view: str, question: Question | LookupAsked) -> bool:
     if _must_wait_for_epochs(phase, question):
         return True
-    partial = phase.shares[view].partial
-    if partial is None or not question.together or not phase.rules.w11_between_epochs:  # W11
+    if not question.together or not phase.rules.w11_between_epochs:  # W11
         return False
     return are_ahead(phase, phase.shares[view], question.hash64)
 

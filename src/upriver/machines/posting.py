@@ -24,11 +24,12 @@ ROWS_MAX = 8_192
 
 def board_given(phase: Following, event: BoardGiven) -> None:
     """There is memory for a view's board. A cone has none: who does not keep rows by key cannot tell which change."""
-    board, share = event.board, phase.shares.get(event.view)
+    board = event.board
     plan = next((plan for plan in phase.assignment.plans if plan.name == event.view), None)
-    if share is None or share.cone is not None or plan is None or not _is_for(board, plan):
+    if plan is None or plan.is_cone or not _is_for(board, plan):
         board.close()
         return
+    share = phase.shares[event.view]
     if share.board is not None:
         share.board.close()
     share.board, share.posted_by = board, None
@@ -42,7 +43,7 @@ def put_on_board(phase: Following, share: Share, asked: LookupAsked | Question, 
     """Somebody is told the rows of keys that stay: others may find them without asking, if they are as of an epoch's
     end."""
     board = share.board
-    if board is None or not 0 < rows.num_rows <= ROWS_MAX or board.is_closed or board.epoch != phase.reflected:
+    if board is None or not 0 < rows.num_rows <= ROWS_MAX or board.epoch != phase.reflected:
         return
     if phase.rules.b3_as_of_an_epochs_end and (  # B3
         not is_between_epochs(phase) or are_ahead(phase, share, asked.hash64)
@@ -63,7 +64,7 @@ def put_on_board(phase: Following, share: Share, asked: LookupAsked | Question, 
 def tend_boards(phase: Following) -> None:
     """After each step: keys that do not stay are taken down, and boards are as of the epoch that is reflected."""
     for share in phase.shares.values():
-        if share.board is not None and not share.board.is_closed:
+        if share.board is not None:
             _tend(phase, share, share.board)
 
 

@@ -14,8 +14,7 @@ def budget_of(phase: Following) -> int | None:
     """What boards leave of the budget, in bytes; ``None`` for any."""
     if phase.memory_budget is None:
         return None
-    boards = [share.board for share in phase.shares.values() if share.board is not None]
-    return phase.memory_budget - sum(board.nbytes for board in boards if not board.is_closed)
+    return phase.memory_budget - sum(share.board.nbytes for share in phase.shares.values() if share.board is not None)
 
 
 def weigh(phase: Following) -> None:

@@ -98,7 +98,7 @@ class Share:
         self.posted_by: Standing | None = None
         """By what keys stay that are on it; ``None``: none was put there yet."""
         self._name = name
-        self.vnodes = vnodes
+        self._vnodes = vnodes
         self._rules = rules
 
     @property
@@ -148,8 +148,8 @@ class Share:
             case Interrogate(vnodes=asked):
                 if self.leaves_keys:
                     outcomes += self._leave(asked)
-                keys = [self.region.keys_of(vnode, self.vnodes) for vnode in asked]
-                uprooted = [self.partial.uproot(vnode, self.vnodes) for vnode in asked] if self.partial else []
+                keys = [self.region.keys_of(vnode, self._vnodes) for vnode in asked]
+                uprooted = [self.partial.uproot(vnode, self._vnodes) for vnode in asked] if self.partial else []
                 outcomes += [Uprooted()] if any(uprooted) else []
                 return [Interrogated(keys=key_set(*keys))]
             case Collect(keys=keys):
@@ -181,7 +181,7 @@ class Share:
         assert self.partial is not None
         phase = self.migrator.phase
         shown = Epoch(0) if self.cone is None else self.cone.applied
-        return [LeftBehind(new_owner(phase, vnode), self.partial.leave(vnode, self.vnodes), shown) for vnode in vnodes]
+        return [LeftBehind(new_owner(phase, vnode), self.partial.leave(vnode, self._vnodes), shown) for vnode in vnodes]
 
     # Checkpoints
 
@@ -239,8 +239,8 @@ class Share:
 
     def follow(self, feed: FeedId, vnodes: Sequence[VnodeId]) -> None:
         """Somebody follows these slices from now on."""
-        everything = key_set(*(self.region.keys_of(vnode, self.vnodes) for vnode in vnodes))
-        self.logs[feed] = SliceLog(vnodes, self.vnodes, everything)
+        everything = key_set(*(self.region.keys_of(vnode, self._vnodes) for vnode in vnodes))
+        self.logs[feed] = SliceLog(vnodes, self._vnodes, everything)
 
     def copy_for(self, feed: FeedId, keys_max: int) -> StateChunk | None:
         """What is kept of the next keys that a follower is to have; ``None`` if it has all."""
@@ -273,10 +273,10 @@ class Share:
         """These slices are kept elsewhere from now on."""
         for vnode in vnodes:
             if self.partial is not None:
-                self.partial.uproot(vnode, self.vnodes)
-                self.partial.leave(vnode, self.vnodes)
+                self.partial.uproot(vnode, self._vnodes)
+                self.partial.leave(vnode, self._vnodes)
             else:
-                keys = self.region.keys_of(vnode, self.vnodes)
+                keys = self.region.keys_of(vnode, self._vnodes)
                 self.region.drop(keys)
                 self._note_moved(keys)
 
@@ -288,9 +288,13 @@ class Share:
 
     # Boards
 
-    def take_down(self, hashes: Hashes) -> None:
-        """Who looks for these keys is to ask."""
-        if self.board is not None:
+    def take_down(self, hashes: Hashes | None) -> None:
+        """Who looks for these keys is to ask; ``None``: for any."""
+        if self.board is None:
+            return
+        if hashes is None:
+            self.board.take_all_down()
+        else:
             self.board.take_down(hashes)
 
     def note_what_was_read(self) -> None:

@@ -1,5 +1,7 @@
 """Where the keys of a lookup stand: whether all are kept here for certain, and as of the end of one epoch."""
 
+import numpy as np
+
 from upriver.dataflow.batch import Hashes
 from upriver.machines.following import Following
 from upriver.machines.share import Share
@@ -18,8 +20,8 @@ def that_stay(phase: Following, share: Share, hash64: Hashes) -> Mask:
     certain (W4)."""
     maps = maps_of(share.migrator.phase)
     if not maps or (len(maps) > 1 and not phase.peers):
-        return vnodes_of(hash64, share.vnodes) < 0
-    vnodes = vnodes_of(hash64, share.vnodes)
+        return np.zeros(len(hash64), np.bool_)
+    vnodes = vnodes_of(hash64, len(maps[0].owners))
     stay: Mask = maps[0].owners_of(vnodes) == phase.me
     for vnode_map in maps[1:]:
         stay &= vnode_map.owners_of(vnodes) == phase.me

@@ -12,23 +12,22 @@ import numpy as np
 
 from upriver.dataflow.plan import schema_to_json
 from upriver.errors import UpriverError
-from upriver.ids import WorkerId
+from upriver.ids import Epoch, WorkerId
 from upriver.shell.asking import Found, KeySet, Lookup
 from upriver.shell.boards import BOARD, machine
 from upriver.shell.heart import now
 from upriver.shell.lookup import Answered
 from upriver.shell.remote import Connection
 from upriver.shell.routing import Routing, ViewRoute
-from upriver.state.board_layout import BoardLayout
+from upriver.state.board_layout import BoardLayout, Raw
 from upriver.state.board_reader import BoardReader
+from upriver.state.vectors import Positions
 from upriver.vnodes import vnodes_of
 
 LOOKUPS_MIN = 16
 """Lookups of a view that a client has asked workers for when it asks for their boards."""
 AGAIN_S, REFUSED_S = 1.0, 30.0
 """Seconds after which a worker is asked again for a board that it has closed, or has not given."""
-FEW_WORKERS = 8
-"""So few are gone through in less time than it takes to find out whose keys are asked for."""
 ASKING = "upriver-boards"
 """Name of the thread that asks."""
 REACH_S_MAX = 2.0
@@ -61,29 +60,26 @@ class BoardFinder:
         readers = self._readers
         if not readers or not len(asked.hash64):
             return None
-        raw, as_of, layout = None, None, None
+        rows_of: list[tuple[Positions, Raw]] = []
+        epochs = set[Epoch]()
         owners = routing.vnode_map.owners_of(vnodes_of(asked.hash64, len(routing.vnode_map.owners)))
-        for owner in np.unique(owners).tolist() if len(routing.addresses) > FEW_WORKERS else routing.vnode_map.workers:
-            (places,) = (owners == owner).nonzero()
-            if not len(places):
-                continue
+        for owner in np.bincount(owners).nonzero()[0].tolist():
             reader = readers.get((routing.addresses.get(WorkerId(owner), ""), lookup.view))
             if reader is None or not reader.layout.schema.equals(lookup.route.schema):
                 return None
+            (places,) = (owners == owner).nonzero()
             found = reader.find(asked.hash64[places])
-            if found is None or found[1] < (lookup.at_least or 0) or as_of not in (None, found[1]):
+            if found is None:
                 return None
-            if raw is None:
-                layout = reader.layout
-                raw = np.empty(len(asked.hash64), layout.row_type)
-            raw[places], as_of = found
-        assert raw is not None
-        assert layout is not None
-        assert as_of is not None
-        rows = layout.rows(raw)
+            (raw, epoch), layout = found, reader.layout
+            rows_of.append((places, raw))
+            epochs.add(epoch)
+        if len(epochs) > 1 or min(epochs) < (lookup.at_least or 0):
+            return None
+        rows = layout.rows(_in_order(rows_of, len(owners)))
         if not all(rows.column(name).equals(key) for name, key in zip(layout.key, asked.keys.columns, strict=True)):
             return None  # two keys have one hash
-        answered = Answered(rows, as_of, routing.vnode_map.version, relayed=False, held_up=False)
+        answered = Answered(rows, epoch, routing.vnode_map.version, relayed=False, held_up=False)
         return Found(asked, answered, asked.places)
 
     def asked(self, lookup: Lookup, routing: Routing) -> None:
@@ -154,3 +150,11 @@ class BoardFinder:
         with self._lock:
             self._is_closed = True
             self._readers = {}
+
+
+def _in_order(parts: Sequence[tuple[Positions, Raw]], count: int) -> Raw:
+    """So many rows, each in its place. Rows of one schema lie alike, on whatever board."""
+    rows = np.empty(count, parts[0][1].dtype)
+    for places, raw in parts:
+        rows[places] = raw
+    return rows

@@ -20,8 +20,8 @@ from typing import Any
 from upriver.dataflow.plan import schema_from_json
 from upriver.errors import ProtocolError
 from upriver.machines.worker_events import BoardGiven
-from upriver.state.board import NAME_BYTES, Board
-from upriver.state.board_layout import BoardLayout
+from upriver.state.board import Board
+from upriver.state.board_layout import NAME_BYTES, BoardLayout
 
 BOARD = "board"
 """The action that gives one."""
@@ -72,7 +72,7 @@ class Boards:
         view, key = asked.get("view"), asked.get("key")
         if not isinstance(view, str) or not isinstance(key, list):
             raise ProtocolError(f"view {view!r}, key {key!r}: a board is of a view, by name")
-        if asked.get("machine") != machine() or machine() is None:
+        if machine() is None or asked.get("machine") != machine():
             return {}
         schema = schema_from_json(asked["view_schema"])
         with self._lock:
@@ -95,8 +95,7 @@ class Boards:
         os.ftruncate(file, layout.nbytes)
         board = Board(layout, mmap.mmap(file, layout.nbytes), name)
         board.good_until(self._good_until)
-        told: dict[str, Any] = {"process": os.getpid(), "file": file, "name": name.hex()}
-        told["buckets"] = layout.buckets
+        told = {"process": os.getpid(), "file": file, "name": name.hex(), "buckets": layout.buckets}
         self._boards[view] = board, file, told
         return board, told
 

@@ -71,10 +71,6 @@ class Vigilance:
 USUAL = Vigilance()
 
 
-def _nobody(_: float) -> None:
-    """Nobody wants to know."""
-
-
 class Lease:
     """A worker's right to speak; usable by any thread. There is none before ``begin``."""
 
@@ -82,11 +78,12 @@ class Lease:
         self._seconds = vigilance.lease_s
         self._channel: ChannelEnd | None = None
 
-    def begin(self, channel: ChannelEnd, good_until: Callable[[float], None] = _nobody) -> None:
+    def begin(self, channel: ChannelEnd, good_until: Callable[[float], None] | None = None) -> None:
         """This is the channel to the coordinator. good_until: told until when, by :func:`upriver.shell.heart.now`, what
         this worker has said may be believed (B6)."""
         self._channel = channel
-        channel.heart.tell(lambda heard: good_until(heard + self._seconds))
+        if good_until is not None:
+            channel.heart.tell(lambda heard: good_until(heard + self._seconds))
 
     def wait(self, seconds: float | None) -> bool:
         """Block until this worker may speak, at most ``seconds`` if any are given, or until it never will again;

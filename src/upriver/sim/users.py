@@ -13,7 +13,7 @@ from upriver.sim.process import Process
 from upriver.sim.river import River
 
 KEYS_EVICTED_MAX = 3  # by one wish
-BOARDS_SHARE = 0.2  # of the lookups after which there is a board
+NEW_BOARD_SHARE = 0.2  # of the looks at a board that is not there yet
 
 
 class Users:
@@ -46,7 +46,7 @@ class Users:
     def look_on_board(self) -> None:
         """Somebody looks for keys on a board, and asks for some that may come to be there."""
         process, plan = self._lots.choice(self._river.running), self._lots.choice(self._plans)
-        given = drawn_board(process, plan, BOARDS_SHARE, self._lots)
+        given = drawn_board(process, plan, NEW_BOARD_SHARE, self._lots)
         if given is not None:
             self._happened("boards", f"{process} is given a board for {plan.name}")
             self._river.step_worker(process, given)

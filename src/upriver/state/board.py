@@ -8,6 +8,8 @@ Keys may be taken down at any time, and make room for others where there is none
 knows nothing that its owner does not know better.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -15,11 +17,21 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from upriver.ids import Epoch
-from upriver.state.board_layout import CLOSED, IN_USE, WAYS, BoardLayout, Raw, view
+from upriver.state.board_layout import (
+    CLOSED,
+    GOOD_UNTIL_AT,
+    HEAD,
+    IN_USE,
+    NAME_AT,
+    NAME_BYTES,
+    WAYS,
+    BoardLayout,
+    Raw,
+    view,
+)
 from upriver.state.columns import taken
 from upriver.state.vectors import Hashes, Mask, Positions, true_at
 
-NAME_BYTES = 16
 SEEN_BITS = 2**17
 """By so many low bits of their hashes it is remembered which keys may be on a board: a batch of rows has few of them,
 and only those are looked for."""
@@ -39,9 +51,9 @@ class Board:
         self.layout = layout
         self.nbytes = layout.nbytes
         self._head: npt.NDArray[np.int64] = view(memory, np.int64, 0, 3)
-        self._good_until: npt.NDArray[np.float64] = view(memory, np.float64, 24, 1)
-        view(memory, np.uint8, 32, NAME_BYTES)[:] = np.frombuffer(name, np.uint8)
-        self._hashes: Hashes = view(memory, np.uint64, 64, layout.places)
+        self._good_until: npt.NDArray[np.float64] = view(memory, np.float64, GOOD_UNTIL_AT, 1)
+        view(memory, np.uint8, NAME_AT, NAME_BYTES)[:] = np.frombuffer(name, np.uint8)
+        self._hashes: Hashes = view(memory, np.uint64, HEAD.size, layout.places)
         self._marks = view(memory, np.uint8, layout.marks_at, layout.places)
         self._rows: Raw = view(memory, layout.row_type, layout.rows_at, layout.places)
         self._next = np.zeros(layout.buckets, np.int64)
@@ -69,9 +81,8 @@ class Board:
 
     def turn(self, epoch: Epoch) -> None:
         """All rows that are still here are as of the end of this epoch, and others may read them."""
-        self._begin_change()
-        self._head[_EPOCH], self._head[_STATE] = epoch, CLOSED if self._is_closed else IN_USE
-        self._end_change()
+        with self._changing():
+            self._head[_EPOCH], self._head[_STATE] = epoch, CLOSED if self._is_closed else IN_USE
 
     def put(self, hash64: Hashes, rows: pa.RecordBatch) -> None:
         """Put up keys, each named once, with a row each, as of ``epoch``. Those that are there already stay as they
@@ -86,9 +97,8 @@ class Board:
             return
         raw = self.layout.raw(rows)
         places, of_keys = self._free_places(hash64)
-        self._begin_change()
-        self._rows[places], self._hashes[places], self._marks[places] = raw[of_keys], hash64[of_keys], 0
-        self._end_change()
+        with self._changing():
+            self._rows[places], self._hashes[places], self._marks[places] = raw[of_keys], hash64[of_keys], 0
         self._seen[_low_bits(hash64)] = True
 
     def take_down(self, hash64: Hashes) -> None:
@@ -99,15 +109,13 @@ class Board:
         places = self._places_of(hash64[may_be_here])
         places = places[places >= 0]
         if len(places):
-            self._begin_change()
-            self._hashes[places] = NOWHERE
-            self._end_change()
+            with self._changing():
+                self._hashes[places] = NOWHERE
 
     def take_all_down(self) -> None:
         """No key is to be found here any more."""
-        self._begin_change()
-        self._hashes[:] = NOWHERE
-        self._end_change()
+        with self._changing():
+            self._hashes[:] = NOWHERE
         self._seen[:] = False
 
     @property
@@ -130,10 +138,11 @@ class Board:
             self._is_closed = True
             self.turn(self.epoch)
 
-    def _begin_change(self) -> None:
-        self._head[_CHANGES] += 1
-
-    def _end_change(self) -> None:
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Nobody who reads meanwhile has read anything. An error leaves it so: what was written is not known then."""
+        self._head[_CHANGES] |= 1
+        yield
         self._head[_CHANGES] += 1
 
     def _places_of(self, hash64: Hashes) -> Positions:

@@ -6,7 +6,7 @@ in a room of one width. A string or binary has its length and at most ``TEXT_BYT
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from struct import Struct
 from typing import Any
@@ -15,15 +15,29 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from upriver.state.columns import array_of, cell_type, cells_of, is_fixed, validity
+from upriver.state.columns import (
+    array_of,
+    bitmap,
+    cell_type,
+    cells_of,
+    is_fixed,
+    is_text,
+    offset_type,
+    texts_of,
+    validity,
+)
 from upriver.state.vectors import Hashes, Mask, Positions
 
 HEAD = Struct("<qqqd16s16x")
 """A number that is odd while the board is being changed; ``NEW``, ``IN_USE`` or ``CLOSED``; the epoch as of whose end
 all rows are; until when it may be read, by the worker's clock; a name by which to tell that it is the right memory."""
+GOOD_UNTIL_AT, NAME_AT, NAME_BYTES = 24, 32, 16
+"""Where the last two are, and how long the name is."""
 NEW, IN_USE, CLOSED = 0, 1, -1
 WAYS = 8
 """Places of a bucket."""
+HASH_BYTES, MARK_BYTES = 8, 1
+"""Of one place, besides its row."""
 TEXT_BYTES = 64
 """Of a string or binary; a key whose row has a longer one is on no board."""
 PLACES_MIN = 64
@@ -31,7 +45,6 @@ PLACES_MIN = 64
 ALIGNMENT = 64
 _LENGTH = np.dtype(np.int32)
 _TEXT_PLACES = np.arange(TEXT_BYTES, dtype=_LENGTH)
-_LARGE = (pa.large_string(), pa.large_binary())
 
 Raw = npt.NDArray[np.void]
 """Rows as they lie in their places."""
@@ -59,7 +72,7 @@ class ColumnRoom:
             cell = cell_type(type)
             return ColumnRoom(type, offset, offset + cell.itemsize, False, cell)
         start = offset + _LENGTH.itemsize
-        return ColumnRoom(type, start, start + TEXT_BYTES, True, np.dtype(np.int64 if type in _LARGE else np.int32))
+        return ColumnRoom(type, start, start + TEXT_BYTES, True, offset_type(type))
 
     def write(self, raw: Lines, values: pa.Array) -> None:
         """Values into lines, one each."""
@@ -79,9 +92,9 @@ class ColumnRoom:
         lengths = _cells(raw[:, self.start - _LENGTH.itemsize : self.start], _LENGTH)
         offsets = np.zeros(len(raw) + 1, self.cell)
         lengths.cumsum(out=offsets[1:])
-        bitmap = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
+        nulls = None if valid is None else bitmap(valid)
         texts = pa.py_buffer(self._texts(raw, lengths))
-        return pa.Array.from_buffers(self.type, len(raw), [bitmap, pa.py_buffer(offsets), texts])
+        return pa.Array.from_buffers(self.type, len(raw), [nulls, pa.py_buffer(offsets), texts])
 
     def _texts(self, raw: Lines, lengths: npt.NDArray[np.int32]) -> Lines:
         """All texts, one after the other."""
@@ -103,12 +116,12 @@ class BoardLayout:
     def of(schema: pa.Schema, key: Sequence[str], nbytes: int) -> "BoardLayout | None":
         """The largest that takes at most so many bytes; ``None`` if that is too little, or rows are of a type that no
         board has."""
-        if not all(map(_is_kept, schema.types)) or not key:
+        if not key or not all(is_fixed(type) or is_text(type) for type in schema.types):
             return None
         smallest = BoardLayout(schema, tuple(key), PLACES_MIN // WAYS)
-        spare = nbytes - 2 * ALIGNMENT - HEAD.size
-        layout = BoardLayout(schema, tuple(key), spare // (WAYS * (smallest.row_bytes + 9)))
-        return layout if layout.buckets >= smallest.buckets else None
+        spare = nbytes - HEAD.size - ALIGNMENT
+        buckets = spare // (WAYS * (HASH_BYTES + MARK_BYTES + smallest.row_bytes))
+        return replace(smallest, buckets=buckets) if buckets >= smallest.buckets else None
 
     @property
     def places(self) -> int:
@@ -116,11 +129,11 @@ class BoardLayout:
 
     @property
     def marks_at(self) -> int:
-        return HEAD.size + 8 * self.places
+        return HEAD.size + HASH_BYTES * self.places
 
     @property
     def rows_at(self) -> int:
-        return _aligned(self.marks_at + self.places)
+        return -(-(self.marks_at + MARK_BYTES * self.places) // ALIGNMENT) * ALIGNMENT
 
     @property
     def nbytes(self) -> int:
@@ -149,7 +162,7 @@ class BoardLayout:
         return np.uint64(self.buckets)
 
     def buckets_of(self, hash64: Hashes) -> Positions:
-        """The bucket of each key. By low bits: high ones tell the owner."""
+        """The bucket of each key."""
         return (hash64 % self._divisor).astype(np.int64)
 
     def fits(self, rows: pa.RecordBatch) -> Mask:
@@ -189,24 +202,5 @@ def view(memory: Any, dtype: npt.DTypeLike, offset: int, count: int) -> npt.NDAr
     return np.frombuffer(memory, dtype, count, offset)
 
 
-def texts_of(values: pa.Array) -> tuple[npt.NDArray[Any], Lines]:
-    """Where each string or binary begins, and where the last one ends; and the bytes from the first one's on."""
-    if not len(values):
-        return np.zeros(1, np.int64), np.empty(0, np.uint8)
-    _, offset_buffer, data = values.buffers()
-    width = np.dtype(np.int64 if values.type in _LARGE else np.int32)
-    offsets = np.frombuffer(offset_buffer, width, len(values) + 1, values.offset * width.itemsize)
-    return offsets, np.frombuffer(data or b"", np.uint8)[offsets[0] : offsets[-1]]
-
-
 def _cells(raw: Lines, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     return np.ascontiguousarray(raw).view(dtype)[:, 0]
-
-
-def _is_kept(type: pa.DataType) -> bool:
-    """Whether a board can have values of this type."""
-    return is_fixed(type) or type in (pa.string(), pa.binary(), *_LARGE)
-
-
-def _aligned(offset: int) -> int:
-    return -(-offset // ALIGNMENT) * ALIGNMENT

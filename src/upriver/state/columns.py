@@ -52,7 +52,7 @@ class Column(Protocol):
 
 def column_of(type: pa.DataType) -> Column:
     """An empty column."""
-    if type in _LARGE:
+    if is_text(type):
         return BytesColumn(type)
     return FixedColumn(type) if is_fixed(type) else ChunksColumn(type)
 
@@ -138,18 +138,16 @@ class BytesColumn:
             return  # there may be no offsets
         if values.type != self._type:
             values = values.cast(self._type)
-        _, offset_buffer, data = values.buffers()
-        width = np.dtype(np.int64 if self._type == _LARGE[self._type] else np.int32)
-        offsets = np.frombuffer(offset_buffer, width, len(values) + 1, values.offset * width.itemsize)
+        offsets, texts = texts_of(values)
         self._offsets.extend(offsets[1:].astype(np.int64) + (len(self._bytes) - int(offsets[0])))
-        self._bytes.extend(np.frombuffer(data or b"", np.uint8)[offsets[0] : offsets[-1]])
+        self._bytes.extend(texts)
 
     def take(self, slots: Slots) -> pa.Array:
         taken = self._in_place().take(pa.array(slots)).cast(self._type)
         valid = self._validity.take(slots)
         if valid is None:
             return taken
-        return pa.Array.from_buffers(self._type, len(slots), [_bitmap(valid), *taken.buffers()[1:]])
+        return pa.Array.from_buffers(self._type, len(slots), [bitmap(valid), *taken.buffers()[1:]])
 
     def holds(self, slots: Slots, values: pa.Array) -> Mask:
         return same(self.take(slots), values)
@@ -206,6 +204,27 @@ def is_fixed(type: pa.DataType) -> bool:
     return bool(pa.types.is_primitive(type) or pa.types.is_decimal(type))
 
 
+def is_text(type: pa.DataType) -> bool:
+    """Whether values are strings or binaries."""
+    return type in _LARGE
+
+
+def offset_type(type: pa.DataType) -> np.dtype[np.signedinteger[Any]]:
+    """The numpy type of a text type's offsets."""
+    return np.dtype(np.int64 if type == _LARGE[type] else np.int32)
+
+
+def texts_of(values: pa.Array) -> tuple[Cells, npt.NDArray[np.uint8]]:
+    """Of an array of texts where they lie: where each begins among its buffer's bytes, and where the last one ends; and
+    the bytes from the first one's on."""
+    if not len(values):
+        return np.zeros(1, np.int64), np.empty(0, np.uint8)  # there may be no offsets
+    _, offset_buffer, data = values.buffers()
+    width = offset_type(values.type)
+    offsets = np.frombuffer(offset_buffer, width, len(values) + 1, values.offset * width.itemsize)
+    return offsets, np.frombuffer(data or b"", np.uint8)[offsets[0] : offsets[-1]]
+
+
 def cell_type(type: pa.DataType) -> np.dtype[Any]:
     """The numpy type of a fixed-width type's cells."""
     if pa.types.is_boolean(type):
@@ -226,9 +245,9 @@ def cells_of(values: pa.Array) -> Cells:
 
 def array_of(type: pa.DataType, cells: Cells, valid: Mask | None = None) -> pa.Array:
     """An array of a fixed-width type over these cells. The inverse of :func:`cells_of`."""
-    bitmap = None if valid is None else _bitmap(valid)
-    data = _bitmap(cells) if pa.types.is_boolean(type) else pa.py_buffer(cells)
-    return pa.Array.from_buffers(type, len(cells), [bitmap, data])
+    nulls = None if valid is None else bitmap(valid)
+    data = bitmap(cells) if pa.types.is_boolean(type) else pa.py_buffer(cells)
+    return pa.Array.from_buffers(type, len(cells), [nulls, data])
 
 
 def taken(batch: pa.RecordBatch, positions: npt.NDArray[np.int64]) -> pa.RecordBatch:
@@ -260,7 +279,7 @@ def same(left: pa.Array, right: pa.Array) -> Mask:
     """Where two arrays of one type and length hold the same: equal bits, or null in both."""
     if is_fixed(left.type):
         equal = _same_cells(cells_of(left), cells_of(right))
-    elif left.type in _LARGE:
+    elif is_text(left.type):
         equal = mask_of(pc.equal(left, right).fill_null(False))
     else:
         return _same_one_by_one(left, right)
@@ -298,5 +317,6 @@ def _same_cells(left: Cells, right: Cells) -> Mask:
     return equal
 
 
-def _bitmap(bits: Cells) -> pa.Buffer:
+def bitmap(bits: Cells) -> pa.Buffer:
+    """Truths as Arrow keeps them, be they values or which values are not null."""
     return pa.py_buffer(np.packbits(bits, bitorder="little"))
