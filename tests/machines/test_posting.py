@@ -223,6 +223,8 @@ def partial_with(of_view: OfView, rules: Rules = ALL_RULES, memory_budget: int |
     for event in (assign(plans=(PARTIAL,)), given(of_view), *applied("a")):
         machine.step(event)
     machine.step(filled(machine.step(asked("a")), "a", through=1))
+    assert on(of_view, "a") == ({}, -1)  # it had to be filled, and may never be read again
+    machine.step(asked("a", ticket=2))
     assert on(of_view, "a") == ({"a": 1}, 1)
     return machine
 

@@ -178,7 +178,7 @@ def _answer(phase: Following, view: str, question: Question) -> None:
     except UpriverError as error:
         _refuse(phase, question, error)
         return
-    _give(phase, view, question, rows)
+    _give(phase, question, rows)
 
 
 def _catch_up_with(phase: Following, view: str, hash64: Hashes) -> None:
@@ -186,10 +186,7 @@ def _catch_up_with(phase: Following, view: str, hash64: Hashes) -> None:
         phase.shares[view].catch_up(hash64)
 
 
-def _give(phase: Following, view: str, question: Question, rows: pa.RecordBatch) -> None:
-    share = phase.shares[view]
-    if share.board is not None and all_stay(phase, share, question.hash64):
-        put_on_board(phase, share, question, rows)
+def _give(phase: Following, question: Question, rows: pa.RecordBatch) -> None:
     answer = QuestionAnswered(ticket=question.ticket, keys=len(question), rows=rows, epoch=phase.reflected)
     if question.asker == phase.me:
         answered(phase, answer)
@@ -356,7 +353,7 @@ def _answer_each(phase: Following, view: str, questions: list[Question]) -> bool
     except UpriverError:
         return False
     for question, of_one in zip(questions, rows, strict=True):
-        _give(phase, view, question, of_one)
+        _give(phase, question, of_one)
     return True
 
 

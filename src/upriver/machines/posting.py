@@ -9,7 +9,6 @@ import pyarrow as pa
 from upriver.dataflow.graph import DataflowPlan
 from upriver.hashing import hash64
 from upriver.machines.following import Following
-from upriver.machines.peers import Question
 from upriver.machines.share import Share, Standing
 from upriver.machines.standing import are_ahead, is_between_epochs, that_stay
 from upriver.machines.strategies import maps_of
@@ -39,9 +38,9 @@ def _is_for(board: Board, plan: DataflowPlan) -> bool:
     return plan.schema.equals(board.layout.schema) and plan.key == board.layout.key
 
 
-def put_on_board(phase: Following, share: Share, asked: LookupAsked | Question, rows: pa.RecordBatch) -> None:
-    """Somebody is told the rows of keys that stay: others may find them without asking, if they are as of an epoch's
-    end."""
+def put_on_board(phase: Following, share: Share, asked: LookupAsked, rows: pa.RecordBatch) -> None:
+    """A lookup was answered at once: others may find these rows without asking, if they are as of an epoch's end. (Keys
+    that had to be filled are put up when they are read again: where many are missing, most never are.)"""
     board = share.board
     if board is None or not 0 < rows.num_rows <= ROWS_MAX or board.epoch != phase.reflected:
         return
