@@ -111,10 +111,11 @@ class Cluster:
 
     def find(self, *keys: str, at_least: int | None = None) -> list[tuple[str, int]] | None:
         """What is found, in order; ``None``: workers are to be asked."""
-        found = self.finder.find(self.lookup(at_least), key_set(*keys), self.routing)
+        asked = key_set(*keys)
+        found = self.finder.find(self.lookup(at_least), asked, self.routing)
         if found is None:
             return None
-        rows = [(row["k"], row["n"]) for row in in_key_order([found], ROWS).to_pylist()]
+        rows = [(row["k"], row["n"]) for row in in_key_order([found], asked, ROWS).to_pylist()]
         assert {number for _, number in rows} == {found.answered.epoch}
         return rows
 

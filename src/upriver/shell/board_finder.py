@@ -61,7 +61,7 @@ class BoardFinder:
         if not readers or not len(asked.hash64):
             return None
         rows_of: list[tuple[Positions, Raw]] = []
-        epochs = set[Epoch]()
+        epochs: set[Epoch] = set()
         owners = routing.vnode_map.owners_of(vnodes_of(asked.hash64, len(routing.vnode_map.owners)))
         for owner in np.bincount(owners).nonzero()[0].tolist():
             reader = readers.get((routing.addresses.get(WorkerId(owner), ""), lookup.view))

@@ -115,7 +115,7 @@ class Rounds:
         if lookup.together and len(asked.hash64) < 2:
             lookup = replace(lookup, together=False)
         found = self._found(lookup, asked)
-        return in_key_order(found, lookup.route.schema), _epoch_of(found)
+        return in_key_order(found, asked, lookup.route.schema), _epoch_of(found)
 
     def _found(self, lookup: Lookup, asked: KeySet) -> list[Found]:
         found = self._ask(lookup, asked)

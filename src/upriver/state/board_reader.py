@@ -7,7 +7,7 @@ import numpy as np
 
 from upriver.ids import Epoch
 from upriver.state.board_layout import CLOSED, HEAD, IN_USE, WAYS, BoardLayout, Raw, view
-from upriver.state.vectors import Hashes
+from upriver.state.vectors import Hashes, are_same
 
 
 class BoardReader:
@@ -43,7 +43,7 @@ class BoardReader:
             return None
         buckets = self.layout.buckets_of(hash64)
         places = buckets * WAYS + (self._ways.take(buckets, 0) == hash64[:, None]).argmax(1)
-        if not (self._hashes.take(places) == hash64).all():
+        if not are_same(self._hashes.take(places), hash64):
             return None
         raw = self._rows.take(places)
         now_changes, _, _, good_until, _ = HEAD.unpack_from(self._memory)
