@@ -66,8 +66,11 @@ class River:
     def vnodes(self) -> list[int]:
         return [worker["vnodes"] for worker in self.app.status()["workers"]]
 
+    def process_of(self, worker: int) -> int:
+        return pid_listening(self.app.status()["workers"][worker]["address"])
+
     def kill(self, worker: int) -> None:
-        os.kill(pid_listening(self.app.status()["workers"][worker]["address"]), signal.SIGKILL)
+        os.kill(self.process_of(worker), signal.SIGKILL)
 
 
 def amid(rescale: Rescale) -> None:

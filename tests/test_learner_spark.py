@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from failure_kit import is_there
 from learner_kit import VNODES, River, amid, over
 from standby_kit import await_that
 
@@ -33,6 +34,14 @@ def test_slices_are_learned_while_a_stream_goes_on(river: River) -> None:
             assert river.vnodes() == [VNODES // after] * after
             assert river.app.status()["standbys"] == {"wanted": 0, "ready": 0, "learners": 0}
     river.equals_spark()
+
+
+def test_no_process_is_left_of_who_has_retired(river: River) -> None:
+    """It would keep the memory that it has taken."""
+    over(river.app.rescale(3), "2 to 3")
+    retiring = river.process_of(2)
+    over(river.app.rescale(2), "3 to 2")
+    await_that(lambda: not is_there(retiring))
 
 
 @pytest.mark.parametrize("after", [4, 1], ids=["some came", "one was to leave"])

@@ -102,7 +102,7 @@ class Found:
 
 
 def in_key_order(found: Sequence[Found], asked: KeySet, schema: pa.Schema) -> pa.Table:
-    """All rows in the order of the keys asked for; rows of one key stay as they are."""
+    """All rows in the order of the keys asked for; rows of one key stay as they are. asked: all keys, in that order."""
     if len(found) == 1 and found[0].places is asked.places:  # one row for each key, all together
         return pa.Table.from_batches([found[0].answered.rows], schema)
     places = np.concatenate([part.places for part in found] or [np.arange(0)])

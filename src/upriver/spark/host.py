@@ -145,7 +145,7 @@ class WorkerHost:
         context.addJobTag(self._tag_of(worker, life))
         task = partial(run_task, replace(self._config, life=life), worker)
         # Not mapInArrow: planning a query and compiling code for it takes as long as the worker's own start.
-        context.parallelize([int(worker)], 1).mapPartitions(task).collect()
+        context.parallelize([0], 1).mapPartitions(task).collect()
 
     def _cancel(self, tag: str) -> None:
         # Not interruptTag, which knows only the tags of the thread that calls it.
