@@ -12,6 +12,8 @@ import pytest
 FEW_OBJECTS = 20_000
 FEW_ARCHIVES = 4
 """Those of the search path, and no package in any of them."""
+OF_ITS_OWN = "UPRIVER_TEST_DAEMON"
+"""In the environment of these tasks alone."""
 
 
 def loaded_before(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -26,22 +28,30 @@ def loaded_before(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
         )
 
 
+@pytest.fixture(scope="module")
 def seen(spark: Any) -> Any:
+    """By the first task of a process: Spark gives the processes of one environment to no task of another, and what
+    earlier tasks have loaded is not what is asked for here."""
     schema = "loaded boolean, looked_through long, archives long"
-    (row,) = spark.range(0, 1, 1, 1).mapInArrow(loaded_before, schema).collect()
+    environment = spark.sparkContext.environment
+    environment[OF_ITS_OWN] = "1"
+    try:
+        (row,) = spark.range(0, 1, 1, 1).mapInArrow(loaded_before, schema).collect()
+    finally:
+        del environment[OF_ITS_OWN]
     return row
 
 
 @pytest.mark.spark
-def test_a_task_finds_all_loaded(spark: Any) -> None:
-    assert seen(spark)["loaded"]
+def test_a_task_finds_all_loaded(seen: Any) -> None:
+    assert seen["loaded"]
 
 
 @pytest.mark.spark
-def test_what_is_loaded_is_not_looked_through_for_garbage_after_each_task(spark: Any) -> None:
-    assert seen(spark)["looked_through"] < FEW_OBJECTS < gc.get_freeze_count() + len(gc.get_objects())
+def test_what_is_loaded_is_not_looked_through_for_garbage_after_each_task(seen: Any) -> None:
+    assert seen["looked_through"] < FEW_OBJECTS < gc.get_freeze_count() + len(gc.get_objects())
 
 
 @pytest.mark.spark
-def test_no_package_of_an_archive_is_looked_through_when_a_task_begins(spark: Any) -> None:
-    assert seen(spark)["archives"] <= FEW_ARCHIVES
+def test_no_package_of_an_archive_is_looked_through_when_a_task_begins(seen: Any) -> None:
+    assert seen["archives"] <= FEW_ARCHIVES
