@@ -13,7 +13,7 @@ from test_hashing import KEY_VALUES
 
 from upriver.errors import CorruptFile
 from upriver.ids import VnodeId
-from upriver.state.runs import RunInfo, cut, decode_run, describe_run, encode_run, run_schema
+from upriver.state.runs import RunInfo, cut, decode_run, describe_run, encode_run, gathered, run_schema, together
 from upriver.vnodes import vnodes_of
 
 MANY = settings(derandomize=True, deadline=None, max_examples=100)
@@ -117,6 +117,28 @@ def test_cut_leaves_the_rows_and_keeps_a_key_s_rows_together(
     for start, rows in pieces:
         assert start + rows in ends or ascending[start + rows - 1] != ascending[start + rows]
         assert rows <= rows_max or ascending[start + rows_max - 1] == ascending[start + rows - 1]
+
+
+@MANY
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 9))), st.integers(1, 20))
+def test_slices_together_are_the_same_slices(slices: list[tuple[int, int]], rows_max: int) -> None:
+    groups = list(together(slices, rows_max))
+    assert list(itertools.chain.from_iterable(groups)) == slices
+    sizes = [sum(rows for _, rows in group) for group in groups]
+    assert all(size <= rows_max or len(group) == 1 for size, group in zip(sizes, groups, strict=True))
+    firsts = [group[0][1] for group in groups[1:]]
+    assert all(size + first > rows_max for size, first in zip(sizes, firsts, strict=False))  # as large as they may be
+
+
+@MANY
+@given(run_tables(), st.data())
+def test_slices_gathered_are_their_rows(table: pa.Table, data: st.DataObject) -> None:
+    (rows,) = table.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], schema=table.schema)]
+    cuts = data.draw(st.lists(st.integers(0, len(rows)), min_size=2, max_size=8))
+    slices = [(min(pair), abs(pair[1] - pair[0])) for pair in itertools.pairwise(cuts)]
+    found = gathered(rows, slices)
+    assert found.schema == rows.schema
+    assert repr(found.to_pylist()) == repr([row for slice in slices for row in rows.slice(*slice).to_pylist()])
 
 
 SMALL = run_table([1, 2**40, 2**63], {"name": pa.array(["a", None, "é"]), "n": pa.array([1, 2, None], pa.int64())})

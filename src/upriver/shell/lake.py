@@ -41,8 +41,10 @@ from upriver.state.runs import (
     cut,
     decode_run,
     decode_verified,
+    gathered,
     named_columns,
     run_schema,
+    together,
 )
 
 FORMAT = 2
@@ -279,13 +281,13 @@ class Lake:
         Few rows of many slices come as one batch. No batch ends between two rows of one key.
         """
         held: list[pa.RecordBatch] = []
+        rows = 0
         for piece in self._pieces(manifest, channel, vnodes, table):
-            # A key may have so many rows that they go on in the next run.
-            goes_on = bool(held) and held[-1].column(0)[-1] == piece.column(0)[0]
-            if held and not goes_on and sum(map(len, held)) + len(piece) > SLICE_ROWS_MAX:
+            if held and rows + len(piece) > SLICE_ROWS_MAX and not _goes_on(held[-1], piece):
                 yield _as_one(held)
-                held = []
+                held, rows = [], 0
             held.append(piece)
+            rows += len(piece)
         if held:
             yield _as_one(held)
 
@@ -297,8 +299,8 @@ class Lake:
             slices = run.slices_of(vnodes)
             if slices:
                 rows = self.open_run(run, schema)
-                for first, count in cut(slices, SLICE_ROWS_MAX, rows.column(0).to_numpy()):
-                    yield rows.slice(first, count)
+                for group in together(cut(slices, SLICE_ROWS_MAX, rows.column(0).to_numpy()), SLICE_ROWS_MAX):
+                    yield gathered(rows, group)
 
     @_saying_what_helps()
     def open_run(self, run: RunInfo, schema: pa.Schema) -> pa.RecordBatch:
@@ -349,6 +351,11 @@ def _with_seal(record: bytes) -> bytes:
 
 _SEAL_BYTES = len(_with_seal(b"")) - 1
 """Of a file, before its record."""
+
+
+def _goes_on(before: pa.RecordBatch, after: pa.RecordBatch) -> bool:
+    """Whether a key has so many rows that they go on in the next piece, or in the next run."""
+    return bool(before.column(0)[-1] == after.column(0)[0])
 
 
 def _as_one(pieces: Sequence[pa.RecordBatch]) -> pa.RecordBatch:

@@ -6,7 +6,7 @@ are sorted by hash64 they are grouped by vnode: a worker's share is a few slices
 this module.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -147,8 +147,33 @@ def cut(slices: Iterable[tuple[int, int]], rows_max: int, hash64: Hashes) -> Ite
     """
     for start, rows in slices:
         first, end = start, start + rows
-        while first < end:
-            last = min(first + rows_max, end) - 1
+        while end - first > rows_max:
+            last = first + rows_max - 1
             after = min(int(np.searchsorted(hash64, hash64[last], side="right")), end)
             yield first, after - first
             first = after
+        if first < end:
+            yield first, end - first
+
+
+def together(slices: Iterable[tuple[int, int]], rows_max: int) -> Iterator[list[tuple[int, int]]]:
+    """The same slices, as many at a time as have at most so many rows, but one at least."""
+    group: list[tuple[int, int]] = []
+    rows_of_group = 0
+    for first, rows in slices:
+        if group and rows_of_group + rows > rows_max:
+            yield group
+            group, rows_of_group = [], 0
+        group.append((first, rows))
+        rows_of_group += rows
+    if group:
+        yield group
+
+
+def gathered(rows: pa.RecordBatch, slices: Sequence[tuple[int, int]]) -> pa.RecordBatch:
+    """The rows of these slices, which are some. Of one alone, they are not copied."""
+    if len(slices) == 1:
+        return rows.slice(*slices[0])
+    firsts, counts = np.array(slices).T
+    ends = np.cumsum(counts)
+    return rows.take(pa.array(np.repeat(firsts - ends + counts, counts) + np.arange(ends[-1])))
