@@ -1,11 +1,14 @@
 """What tests of channels share: an ear that keeps what it was told, and a server that takes every channel."""
 
 import queue
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from upriver.errors import UpriverError, UserError
-from upriver.shell.channel import CHANNEL, ChannelEnd, ChannelExchange, ChannelLimits, Receiver
+from upriver.shell.channel import CHANNEL, ChannelEnd, ChannelLimits, Channels, Receiver
 from upriver.shell.flight import FlightBase
+from upriver.shell.remote import Connection, Remote
 from upriver.shell.wire import Message
 
 TOKEN = "s3cret-t0ken"
@@ -53,4 +56,19 @@ class Hub:
         return end, ear
 
     def server(self) -> FlightBase:
-        return FlightBase(TOKEN, exchanges={CHANNEL: ChannelExchange(self.on_open, self.limits)})
+        return FlightBase(TOKEN, doors={CHANNEL: Channels(self.on_open, self.limits)})
+
+
+def channel_port(server: FlightBase) -> int:
+    """Where its channels come in."""
+    with Connection(Remote(server.address, TOKEN)) as connection:
+        return int(connection.act(CHANNEL, timeout=SECONDS_MAX)["port"])
+
+
+@contextmanager
+def detour(server: FlightBase, port: int) -> Iterator[str]:
+    """The address of a server that lets callers in to the other one's channels, but sends them to that port."""
+    with Connection(Remote(server.address, TOKEN)) as connection:
+        actions = {CHANNEL: lambda _: {**connection.act(CHANNEL, timeout=SECONDS_MAX), "port": port}}
+        with FlightBase(TOKEN, actions=actions) as flight:
+            yield flight.address

@@ -12,7 +12,7 @@ from upriver.errors import UpriverError
 from upriver.ids import Incarnation, MapVersion, VnodeId, WorkerId
 from upriver.machines.peers import Envelope, ForRegion
 from upriver.migration.messages import Done
-from upriver.shell.channel import CHANNEL, ChannelEnd, ChannelExchange, ChannelLimits, Receiver
+from upriver.shell.channel import CHANNEL, ChannelEnd, ChannelLimits, Channels, Receiver
 from upriver.shell.flight import FlightBase
 from upriver.shell.peers import Peers
 from upriver.shell.remote import Remote
@@ -42,7 +42,7 @@ class Node:
         self.accepted: queue.Queue[WorkerId] = queue.Queue()
         self.met: queue.Queue[int] = queue.Queue()
         self.failed: queue.Queue[tuple[int, UpriverError]] = queue.Queue()
-        self.server = FlightBase(TOKEN, exchanges={CHANNEL: ChannelExchange(self._accept, limits)})
+        self.server = FlightBase(TOKEN, doors={CHANNEL: Channels(self._accept, limits)})
         self.peers = Peers(
             self.worker,
             Remote(self.server.address, token),

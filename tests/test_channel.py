@@ -11,9 +11,12 @@ import pytest
 from channel_kit import HELLO, QUICK, SECONDS_MAX, TOKEN, Ear, Hub
 
 from upriver.errors import AccessDenied, ClusterError, ProtocolError, UpriverError, UserError, WaitTimeout, WorkerLost
-from upriver.shell.channel import CHANNEL, ChannelEnd, ChannelExchange, ChannelLimits, Receiver, open_channel
-from upriver.shell.flight import ExchangeCall, FlightBase
-from upriver.shell.remote import Connection, Remote, end_exchange
+from upriver.shell.byte_stream import ByteStream
+from upriver.shell.channel import CHANNEL, ChannelEnd, ChannelLimits, Channels, Receiver, open_channel
+from upriver.shell.door import Door, enter
+from upriver.shell.flight import FlightBase
+from upriver.shell.frames import joined, read_frame
+from upriver.shell.remote import Connection, Remote
 from upriver.shell.wire import Message, decode, encode
 
 
@@ -130,23 +133,22 @@ HASTY_PEERS = 200
 
 
 class Hasty:
-    """A server's side that is gone as soon as both have said goodbye, before the stream has ended in form."""
+    """A server's side that is gone as soon as both have said goodbye."""
 
-    def serve(self, call: ExchangeCall) -> None:
-        call.reader.read_chunk()
+    def __init__(self) -> None:
+        self._door = Door(self._serve, "127.0.0.1", "channel", "{}")
+        self.let_in, self.stop = self._door.let_in, self._door.stop
+
+    def _serve(self, stream: ByteStream) -> None:
+        read_frame(stream)
         for said in ("channel.welcome", "channel.bye"):
-            call.writer.write_metadata(encode(Message(said)))
-        while decode(call.reader.read_chunk().app_metadata).kind != "channel.bye":
+            stream.write(joined(encode(Message(said))))
+        while (frame := read_frame(stream)) and decode(frame).kind != "channel.bye":
             pass
-        call.cut()
-
-    def close(self, seconds: float) -> None:
-        """It is gone by then."""
 
 
 def test_peers_that_are_gone_after_their_goodbye_have_closed_in_good_order() -> None:
-    """So many that, if two threads ended one stream, they would do so at once, and this process would be aborted."""
-    with FlightBase(TOKEN, exchanges={CHANNEL: Hasty()}) as server:
+    with FlightBase(TOKEN, doors={CHANNEL: Hasty()}) as server:
         for _ in range(HASTY_PEERS):
             ear = Ear()
             call(server, ear)
@@ -181,7 +183,7 @@ def test_a_stranger_opens_nothing(server: FlightBase, hub: Hub) -> None:
 
 
 def test_a_server_without_channels_says_so() -> None:
-    with FlightBase(TOKEN) as server, pytest.raises(ProtocolError, match="no exchange 'channel'"):
+    with FlightBase(TOKEN) as server, pytest.raises(ProtocolError, match="no action 'channel'"):
         call(server, Ear())
 
 
@@ -208,7 +210,7 @@ def test_a_welcome_that_does_not_come_is_given_up() -> None:
         return Ear().receiver
 
     ear = Ear()
-    with FlightBase(TOKEN, exchanges={CHANNEL: ChannelExchange(on_open, QUICK)}) as server:
+    with FlightBase(TOKEN, doors={CHANNEL: Channels(on_open, QUICK)}) as server:
         with pytest.raises(WaitTimeout, match="welcomed"):
             open_channel(Remote(server.address, TOKEN), HELLO, ear.receiver, timeout=0.2)
         assert asked.wait(SECONDS_MAX)
@@ -219,14 +221,15 @@ def test_a_welcome_that_does_not_come_is_given_up() -> None:
 # Peers that go wrong
 
 
-def test_a_malformed_frame_ends_the_channel(server: FlightBase, hub: Hub) -> None:
+@pytest.mark.parametrize("said", [joined(pa.py_buffer(b"\x80\x04pickled")), b"\xff" * 4])
+def test_a_malformed_frame_ends_the_channel(server: FlightBase, hub: Hub, said: bytes) -> None:
     with Connection(Remote(server.address, TOKEN)) as connection:
-        writer, reader = connection.exchange(CHANNEL, timeout=SECONDS_MAX)
-        writer.write_metadata(encode(HELLO))
-        _, ear = hub.accepted()
-        writer.write_metadata(b"\x80\x04pickled")
-        error = ear.closing()
-        end_exchange(writer, reader)
+        stream = enter(connection, CHANNEL, SECONDS_MAX, WorkerLost)
+    stream.write(joined(encode(HELLO)))
+    _, ear = hub.accepted()
+    stream.write(said)
+    error = ear.closing()
+    stream.close()
     assert isinstance(error, ProtocolError)
     assert "malformed" in str(error)
 

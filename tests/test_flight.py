@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import queue
 import signal
 import socket
 import threading
@@ -24,8 +23,9 @@ from upriver.errors import (
     WaitTimeout,
     WorkerLost,
 )
-from upriver.shell.flight import ERROR_TEXT_CHARS_MAX, GET_ROWS_MAX, ExchangeCall, FlightBase, Listen
-from upriver.shell.remote import Connection, Remote, end_exchange
+from upriver.shell.door import enter
+from upriver.shell.flight import ERROR_TEXT_CHARS_MAX, GET_ROWS_MAX, FlightBase, Listen
+from upriver.shell.remote import Connection, Remote
 from upriver.shell.sockets import cut_connections
 
 TOKEN = "s3cret-t0ken"
@@ -33,21 +33,17 @@ SECONDS_MAX = 10.0
 """Seconds that a test waits for what must come at once."""
 
 
-class Echo:
-    """An exchange that says back what it is told, and counts the streams that are open."""
+class Hall:
+    """A door that is asked whether it was stopped."""
 
     def __init__(self) -> None:
-        self.opened: queue.Queue[ExchangeCall] = queue.Queue()
-        self.ended: queue.Queue[ExchangeCall] = queue.Queue()
+        self.stopped = threading.Event()
 
-    def serve(self, call: ExchangeCall) -> None:
-        self.opened.put(call)
-        for chunk in call.reader:
-            call.writer.write_metadata(chunk.app_metadata)
-        self.ended.put(call)
+    def let_in(self, _: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"port": 7}
 
-    def close(self, seconds: float) -> None:
-        """It has nothing to say."""
+    def stop(self) -> None:
+        self.stopped.set()
 
 
 def fail_with(error: Exception) -> Callable[[Mapping[str, Any]], Any]:
@@ -58,12 +54,12 @@ def fail_with(error: Exception) -> Callable[[Mapping[str, Any]], Any]:
 
 
 @pytest.fixture
-def echo() -> Echo:
-    return Echo()
+def hall() -> Hall:
+    return Hall()
 
 
 @pytest.fixture
-def server(echo: Echo) -> Iterator[FlightBase]:
+def server(hall: Hall) -> Iterator[FlightBase]:
     actions = {
         "add": lambda asked: {"sum": asked["a"] + asked["b"]},
         "refuse": fail_with(UnknownView("no view 'x'; there are: planes")),
@@ -75,7 +71,7 @@ def server(echo: Echo) -> Iterator[FlightBase]:
         "numbers": lambda asked: pa.table({"n": range(asked["rows"])}),
         "refuse": fail_with(WaitTimeout("snapshot 3 is not held any more")),
     }
-    with FlightBase(TOKEN, exchanges={"echo": echo}, actions=actions, gets=gets) as running:
+    with FlightBase(TOKEN, actions=actions, gets=gets, doors={"hall": hall}) as running:
         yield running
 
 
@@ -85,45 +81,24 @@ def connection(server: FlightBase) -> Iterator[Connection]:
         yield open_connection
 
 
-def say(connection: Connection, text: bytes) -> Any:
-    """Open an echo and hear the text back."""
-    writer, reader = connection.exchange("echo", timeout=SECONDS_MAX)
-    writer.write_metadata(text)
-    assert reader.read_chunk().app_metadata.to_pybytes() == text
-    return writer, reader
-
-
 # Who may call
 
 
 CALLS: list[Callable[[Connection], Any]] = [
     lambda connection: connection.act("add", {"a": 1, "b": 2}, timeout=SECONDS_MAX),
     lambda connection: list(connection.get("numbers", {"rows": 3}, timeout=SECONDS_MAX)),
-    lambda connection: refused_exchange(connection),
+    lambda connection: connection.act("hall", timeout=SECONDS_MAX),
 ]
 
 
-def refused_exchange(connection: Connection) -> None:
-    writer, reader = connection.exchange("echo", timeout=SECONDS_MAX)
-    try:
-        reader.read_chunk()
-    except pa.ArrowException as error:
-        raise connection.error(error) from None
-    finally:
-        end_exchange(writer, reader)
-
-
-@pytest.mark.parametrize("call", CALLS, ids=["action", "get", "exchange"])
+@pytest.mark.parametrize("call", CALLS, ids=["action", "get", "door"])
 @pytest.mark.parametrize("token", ["s3cret-t0keN", "s3cret-t0ken0", "x"])
-def test_no_call_is_served_without_the_token(
-    server: FlightBase, echo: Echo, call: Callable[[Connection], Any], token: str
-) -> None:
+def test_no_call_is_served_without_the_token(server: FlightBase, call: Callable[[Connection], Any], token: str) -> None:
     with Connection(Remote(server.address, token)) as stranger, pytest.raises(AccessDenied) as refusal:
         call(stranger)
     assert server.address in str(refusal.value)
     assert token not in str(refusal.value)
     assert TOKEN not in str(refusal.value)
-    assert echo.opened.empty()
 
 
 def test_the_token_is_in_no_repr_and_no_output(server: FlightBase, capfd: pytest.CaptureFixture[str]) -> None:
@@ -171,7 +146,7 @@ def test_whoever_stops_reading_a_get_does_not_wait_for_the_rest(connection: Conn
         ("refuse", UnknownView, "no view 'x'; there are: planes"),
         ("fail", ProtocolError, "ZeroDivisionError: division by zero"),
         ("odd", ProtocolError, "not to be said in JSON: Object of type object is not JSON serializable"),
-        ("nothing", ProtocolError, "no action 'nothing'; there are: add, fail, odd, ping, ramble, refuse"),
+        ("nothing", ProtocolError, "no action 'nothing'; there are: add, fail, hall, odd, ping, ramble, refuse"),
         ("add", ProtocolError, "KeyError: 'a'"),
     ],
 )
@@ -198,16 +173,6 @@ def test_a_get_s_error_arrives_as_it_was(connection: Connection) -> None:
         list(connection.get("nothing", {}, timeout=SECONDS_MAX))
 
 
-def test_an_exchange_s_error_arrives_as_it_was(connection: Connection) -> None:
-    writer, reader = connection.exchange("nothing", timeout=SECONDS_MAX)
-    with pytest.raises(pa.ArrowException) as raised:
-        reader.read_chunk()
-    end_exchange(writer, reader)
-    error = connection.error(raised.value)
-    assert type(error) is ProtocolError
-    assert str(error) == "no exchange 'nothing'; there are: echo"
-
-
 # Servers that do not answer
 
 
@@ -229,7 +194,7 @@ def test_a_server_that_says_nothing_is_given_up() -> None:
             Connection(Remote(address, TOKEN), WorkerLost) as connection,
             pytest.raises(WorkerLost, match=r"in 0\.2 s"),
         ):
-            connection.exchange("echo", timeout=0.2)
+            enter(connection, "hall", 0.2, WorkerLost)
 
 
 def test_a_handler_that_takes_too_long_is_given_up() -> None:
@@ -243,11 +208,7 @@ def test_a_handler_that_takes_too_long_is_given_up() -> None:
 
 def test_a_closed_connection_says_so(server: FlightBase) -> None:
     connection = Connection(Remote(server.address, TOKEN), WorkerLost)
-    writer, reader = say(connection, b"hello")
     connection.close()
-    writer.write_metadata(b"still")  # a stream outlives it
-    assert reader.read_chunk().app_metadata.to_pybytes() == b"still"
-    end_exchange(writer, reader)
     for call in CALLS:
         with pytest.raises(WorkerLost, match="closed"):
             call(connection)
@@ -256,36 +217,41 @@ def test_a_closed_connection_says_so(server: FlightBase) -> None:
 # Stopping
 
 
-def test_an_idle_stream_does_not_keep_a_server_from_stopping(
-    server: FlightBase, connection: Connection, echo: Echo
+def test_doors_are_open_to_callers_and_end_with_the_server(
+    server: FlightBase, connection: Connection, hall: Hall
 ) -> None:
-    writer, reader = say(connection, b"hello")
+    assert connection.act("hall", timeout=SECONDS_MAX) == {"port": 7}
+    assert not hall.stopped.is_set()
     server.stop()
-    assert echo.ended.qsize() == 1
-    with pytest.raises(pa.ArrowException) as raised:
-        reader.read_chunk()
-    end_exchange(writer, reader)
-    assert isinstance(connection.error(raised.value), ClusterError)
+    assert hall.stopped.is_set()
     server.stop()  # again: nothing happens
 
 
-def echo_and_freeze(address: str, ready: Any) -> None:
-    """A client process that opens a stream, and then does nothing any more, not even end it."""
+def test_doors_of_a_server_that_cannot_listen_are_shut(server: FlightBase) -> None:
+    hall = Hall()
+    with pytest.raises(ClusterError, match="cannot listen"):
+        FlightBase(TOKEN, listen=Listen(port=server.port), doors={"hall": hall})
+    assert hall.stopped.is_set()
+
+
+def call_and_freeze(address: str, ready: Any) -> None:
+    """A client process that reads some of a get's rows, and then does nothing any more."""
     with Connection(Remote(address, TOKEN)) as connection:
-        say(connection, b"hello")
+        rows = connection.get("numbers", {"rows": 50 * GET_ROWS_MAX}, timeout=SECONDS_MAX)
+        next(rows)
         ready.send(os.getpid())
         os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def test_a_frozen_client_does_not_keep_a_server_from_stopping(server: FlightBase, echo: Echo) -> None:
+def test_a_frozen_client_does_not_keep_a_server_from_stopping(server: FlightBase) -> None:
     spawn = multiprocessing.get_context("spawn")
     ready, told = spawn.Pipe()
-    client = spawn.Process(target=echo_and_freeze, args=(server.address, told))
+    client = spawn.Process(target=call_and_freeze, args=(server.address, told))
     client.start()
     try:
         assert ready.poll(SECONDS_MAX * 3)
         server.stop()
-        assert echo.ended.qsize() == 1
+        assert client.is_alive()
     finally:
         client.kill()
         client.join()
@@ -312,30 +278,14 @@ def test_a_stopping_server_waits_for_handlers_and_refuses_new_calls() -> None:
         stop.result(SECONDS_MAX)
 
 
-def test_only_the_peer_s_connection_is_cut(server: FlightBase, connection: Connection, echo: Echo) -> None:
-    with Connection(Remote(server.address, TOKEN)) as other:
-        ours, theirs = say(connection, b"ours"), say(other, b"theirs")
-        echo.opened.get(timeout=SECONDS_MAX)
-        echo.opened.get(timeout=SECONDS_MAX).cut()
-        assert echo.ended.get(timeout=SECONDS_MAX)
-        with pytest.raises(pa.ArrowException):
-            theirs[1].read_chunk()
-        ours[0].write_metadata(b"still here")
-        assert ours[1].read_chunk().app_metadata.to_pybytes() == b"still here"
-        for writer, reader in (ours, theirs):
-            end_exchange(writer, reader)
-
-
-def test_cutting_finds_connections_of_either_protocol_by_peer() -> None:
+def test_cutting_finds_connections_of_either_protocol() -> None:
     for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
         with socket.create_server((host, 0), family=family) as listening:
             port = listening.getsockname()[1]
             with socket.create_connection((host, port)) as client:
-                accepted, (_, peer_port, *_) = listening.accept()
+                accepted, _ = listening.accept()
                 with accepted:
-                    name = f"ipv6:%5B{host}%5D:{peer_port}" if ":" in host else f"ipv4:{host}:{peer_port}"
-                    assert cut_connections(port, f"ipv4:127.0.0.2:{peer_port}") == 0
-                    assert cut_connections(port, name) == 1
+                    assert cut_connections(port) == 1
                     assert client.recv(1) == b""
 
 

@@ -13,9 +13,11 @@ import pytest
 
 from upriver.errors import AccessDenied, ClusterError, RowError, WorkerLost
 from upriver.hashing import hash64
+from upriver.shell.byte_stream import ByteStream
+from upriver.shell.door import GUESTS_MAX, STRANGERS_MAX, TICKET_S_MAX
 from upriver.shell.flight import FlightBase
 from upriver.shell.line import Line
-from upriver.shell.lookup import LET_IN, LINES_MAX, STRANGERS_MAX, TICKET_S_MAX, Answered, KeysAsked, LookupServer
+from upriver.shell.lookup import LET_IN, Answered, KeysAsked, LookupServer
 from upriver.shell.lookup_streams import IDLE_STREAMS_MAX, LookupStream, LookupStreams
 from upriver.shell.remote import Connection, Remote
 
@@ -66,7 +68,7 @@ class Server:
 
     worker: Worker
     lookups: LookupServer = field(init=False)
-    lines_max: int = LINES_MAX
+    lines_max: int = GUESTS_MAX
     now: float = 0.0
     """By its clock."""
 
@@ -254,7 +256,7 @@ def test_a_ticket_is_good_once(server: Server) -> None:
     second, _ = server.let_in()
     with first, second:
         first.sendall(ticket)
-        line = Line(first)
+        line = Line(ByteStream(first))
         line.send({"view": "planes", "at_least": 0, "together": False, "timeout": 1.0}, keys("a"))
         assert line.receive() is not None
         second.sendall(ticket)
@@ -298,7 +300,7 @@ def test_only_so_many_may_be_there_without_a_ticket(server: Server, streams: Loo
 def opened(server: Server) -> tuple[socket.socket, Line]:
     caller, ticket = server.let_in()
     caller.sendall(ticket)
-    return caller, Line(caller)
+    return caller, Line(ByteStream(caller))
 
 
 @pytest.mark.parametrize(

@@ -6,35 +6,36 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
-from channel_kit import SECONDS_MAX
+from channel_kit import SECONDS_MAX, channel_port, detour
 from peers_kit import Node, Nodes, several_nodes
 
 from upriver.ids import WorkerId
 from upriver.shell.channel import ChannelLimits
+from upriver.shell.flight import FlightBase
 
 HASTY, PATIENT = (ChannelLimits(ping_s=0.05, silence_s_max=seconds) for seconds in (0.5, 2.0))
 
 
 class Way:
-    """To a server, over connections that can go dead: what is said there is dropped, and its end is not told."""
+    """To a server's channels, over connections that can go dead: what is said there is dropped, and its end is not
+    told."""
 
-    def __init__(self, target: str) -> None:
-        self._target = target.rpartition(":")
+    def __init__(self, server: FlightBase) -> None:
+        self._port = channel_port(server)
         self._listener = socket.create_server(("127.0.0.1", 0))
+        self._detour = detour(server, self._listener.getsockname()[1])
+        self.address = self._detour.__enter__()
         self._ends: list[socket.socket] = []
         self._dead: set[socket.socket] = set()
         """Ends whose words, and whose closing, nobody is told."""
         threading.Thread(target=self._accept, daemon=True).start()
-
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self._listener.getsockname()[1]}"
 
     def die(self) -> None:
         """All connections that there are."""
         self._dead.update(self._ends)
 
     def close(self) -> None:
+        self._detour.__exit__(None, None, None)
         self._listener.close()
         for end in self._ends:
             end.close()
@@ -43,7 +44,7 @@ class Way:
         with suppress(OSError):
             while True:
                 caller = self._listener.accept()[0]
-                callee = socket.create_connection((self._target[0], int(self._target[2])))
+                callee = socket.create_connection(("127.0.0.1", self._port))
                 self._ends += [caller, callee]
                 for ends in ((caller, callee), (callee, caller)):
                     threading.Thread(target=self._carry, args=ends, daemon=True).start()
@@ -74,7 +75,7 @@ def meet(meeting: int, one: Node, two: Node, way: Way) -> None:
 
 def test_who_notices_last_is_told_too_though_all_have_met_anew_by_then(node: Nodes) -> None:
     one, two = node(1, limits=HASTY), node(2, limits=PATIENT)
-    way = Way(two.server.address)
+    way = Way(two.server)
     meet(1, one, two, way)
     two.say(one, 10)
     assert one.hear(1) == [(2, 10)]

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
-from channel_kit import SECONDS_MAX, TOKEN, Ear
+from channel_kit import SECONDS_MAX, TOKEN, Ear, channel_port
 from peers_kit import Node, Nodes, meet_all, numbered, several_nodes
 
 from upriver.errors import AccessDenied, ClusterError, ProtocolError, WaitTimeout, WorkerLost
@@ -170,7 +170,7 @@ def test_a_cut_channel_is_lost_once_on_both_sides(node: Nodes) -> None:
     meet_all(1, one, two, three)
     one.say(two, 1)
     assert two.hear(1) == [(1, 1)]
-    cut_connections(two.server.port)
+    cut_connections(channel_port(two.server))
     for each, other in ((one, 2), (two, 1)):
         worker, error = each.lost.get(timeout=SECONDS_MAX)
         assert (worker, isinstance(error, ClusterError)) == (other, True)

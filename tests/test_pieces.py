@@ -8,9 +8,10 @@ from contextlib import contextmanager
 import numpy as np
 import pyarrow as pa
 import pytest
-from channel_kit import HELLO, QUICK, SECONDS_MAX, TOKEN, Ear, Hub
+from channel_kit import HELLO, QUICK, SECONDS_MAX, TOKEN, Ear, Hub, channel_port, detour
 
 from upriver.shell.channel import open_channel
+from upriver.shell.flight import FlightBase
 from upriver.shell.pieces import PIECE, PIECE_BYTES_MAX, Joiner, in_pieces
 from upriver.shell.remote import Remote
 from upriver.shell.wire import Message, decode, encode
@@ -41,10 +42,10 @@ def test_a_frame_in_pieces_is_whole_again(size: int) -> None:
 
 
 @contextmanager
-def slow_line(address: str) -> Iterator[str]:
-    """The address of a relay to a server, through which bytes come slowly."""
+def slow_line(server: FlightBase) -> Iterator[str]:
+    """An address by which a server's channels go over a relay, through which bytes come slowly."""
     over = threading.Event()
-    host, _, port = address.rpartition(":")
+    port = channel_port(server)
     sockets: list[socket.socket] = []
 
     def relay(source: socket.socket, target: socket.socket) -> None:
@@ -60,7 +61,7 @@ def slow_line(address: str) -> Iterator[str]:
         try:
             while True:
                 here, _ = listener.accept()
-                there = socket.create_connection((host, int(port)))
+                there = socket.create_connection(("127.0.0.1", port))
                 sockets.extend((here, there))
                 for pair in ((here, there), (there, here)):
                     threading.Thread(target=relay, args=pair, daemon=True).start()
@@ -69,7 +70,8 @@ def slow_line(address: str) -> Iterator[str]:
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=accept, args=(listener,), daemon=True).start()
-        yield f"127.0.0.1:{listener.getsockname()[1]}"
+        with detour(server, listener.getsockname()[1]) as address:
+            yield address
         over.set()
         listener.shutdown(socket.SHUT_RDWR)
     for each in sockets:
@@ -79,7 +81,7 @@ def slow_line(address: str) -> Iterator[str]:
 def test_a_message_that_takes_longer_than_the_limit_of_silence_is_no_silence() -> None:
     hub, ear, message = Hub(), Ear(), message_of(16 * PIECE_BYTES_MAX)
     assert 3 * QUICK.silence_s_max < LINE_S * 16 * PIECE_BYTES_MAX / LINE_BYTES
-    with hub.server() as server, slow_line(server.address) as address:
+    with hub.server() as server, slow_line(server) as address:
         end = open_channel(Remote(address, TOKEN), HELLO, ear.receiver, limits=QUICK)
         end.send(message)
         _, their_ear = hub.accepted()

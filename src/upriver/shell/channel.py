@@ -1,13 +1,13 @@
 """Channels: two processes saying messages to each other, in order, until one says goodbye or is lost.
 
-One end opens a channel to a server (:func:`open_channel`); the server's end is handed to its ``on_open``. From then on
-both ends are alike. A channel is one Flight exchange, and each message one frame of it.
+One end opens a channel to a server (:func:`open_channel`); the server's end (:class:`Channels`) is handed to its
+``on_open``. From then on both ends are alike. A channel is a plain socket, and each message a frame on it; why it is no
+Flight stream: docs/design/channels.md.
 
-Theory of operation. Each end has a thread that reads and hands over, one that writes what ``send`` has put into a
-bounded outbox, and one that says that it is alive and notices when the other has not been for a while
-(``upriver.shell.heart``); a killed process is noticed at once, since its socket closes. gRPC's own keepalive will not
-do: pyarrow can switch it on in clients only, and a server that is not told otherwise cuts off clients that ping while
-nothing else is said.
+Theory of operation. Each end has a thread that reads and hands over, one that says that it is alive and notices when
+the other has not been for a while (``upriver.shell.heart``), and one that writes what waits in a bounded outbox: that
+is little, since who sends writes, too, while nothing waits (``upriver.shell.outbox``). A killed process is noticed at
+once, since its socket closes.
 
 An end that is closed says ``BYE`` after all it had to say; the other end answers with its own ``BYE``. A channel that
 ends without both has been lost. A lost, silent or overwhelmed peer's connection is cut, which ends the reading thread,
@@ -19,8 +19,6 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -28,17 +26,22 @@ from typing import Any
 import pyarrow as pa
 
 from upriver.errors import ClusterError, ProtocolError, UpriverError, WaitTimeout, WorkerLost
-from upriver.shell.flight import GOODBYE_S_MAX, ExchangeCall
+from upriver.shell.byte_stream import ByteStream
+from upriver.shell.door import GOODBYE_S_MAX, GUESTS_MAX, Door, enter
+from upriver.shell.frames import chunks, read_first_frame, read_frame
 from upriver.shell.heart import PING, Heart, now
 from upriver.shell.outbox import Full, Outbox, Shut
-from upriver.shell.pieces import PIECE, Joiner, in_pieces
-from upriver.shell.remote import Connection, Remote, brief, end_exchange
-from upriver.shell.wire import Message, decode, encode
+from upriver.shell.pieces import PIECE, Joiner
+from upriver.shell.remote import Connection, Remote
+from upriver.shell.wire import Message, decode, encode, error_from_json, error_to_json
 
 CHANNEL = "channel"
-"""The name of the exchange."""
+"""The action that lets others in."""
+FULL = f"{{}} channels end here already: let this process open more files (ulimit -n), for up to {GUESTS_MAX}"
 
 _WELCOME, _BYE = Message("channel.welcome"), Message("channel.bye")
+_REFUSED = "channel.refused"
+"""Said instead of a welcome: an error in JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +97,7 @@ class ChannelEnd:
         """``on_close`` has returned."""
 
     def send(self, message: Message) -> None:
-        """Put a message behind those sent before; it is written soon, by another thread.
+        """Put a message behind those sent before; it is written at once, or soon by another thread.
 
         Raises ClusterError if the channel is closed or lost, and when more waits to be written than the limits allow:
         then the peer does not keep up, and the channel is cut, since a channel never skips a message.
@@ -133,62 +136,49 @@ class ChannelEnd:
         """Let the first thing said be a welcome."""
         self._outbox.put(encode(_WELCOME))
 
-    def run(self, wire: "_Wire", receiver: Receiver) -> None:
-        """Be this end until the channel is over; the calling thread reads."""
-        writing = _start(self._write, "writer", wire)
-        beating = _start(self._beat, "heart")
-
-        def say_no_more() -> None:
-            self.close()
-            writing.join()
-            with suppress(pa.ArrowException):  # the connection is gone, and the next read finds out
-                wire.written()
-
-        self._read(wire.chunks, receiver, say_no_more)
+    def run(self, stream: ByteStream, receiver: Receiver) -> None:
+        """Be this end until the channel is over; the calling thread reads. The stream stays to be closed."""
+        writing, beating = _start(self._write, "writer", stream), _start(self._beat, "heart")
+        self._outbox.open(stream.write_at_once)
+        self._read(stream, receiver)
+        self.close()
         writing.join()
         self._over.set()
         self.heart.end()
         beating.join()
-        wire.finish()
         try:
             receiver.on_close(self._fault)
         finally:
             self._closed.set()
 
-    def _read(self, chunks: Iterator[Any], receiver: Receiver, say_no_more: Callable[[], None]) -> None:
-        """Hand over what comes until the stream ends.
-
-        say_no_more: to be called at the peer's goodbye. It is for this thread to end what is written: a stream that
-        ends while it is read ends its other half itself, and gRPC aborts the process if another thread does so too.
-        """
-        said_bye, joiner = False, Joiner()
+    def _read(self, stream: ByteStream, receiver: Receiver) -> None:
+        """Hand over what comes until the peer says goodbye; if it does not, cut the channel."""
+        joiner = Joiner()
         try:
-            for chunk in chunks:
+            while (frame := read_frame(stream)) is not None:
                 with self.heart.hearing():
-                    message = _whole(joiner, chunk.app_metadata)
+                    message = _whole(joiner, frame)
                     if message is None:
                         continue
                     if message.kind == _BYE.kind:
-                        said_bye = True
-                        say_no_more()
-                    elif message.kind == PING:
+                        return
+                    if message.kind == PING:
                         self.heart.pinged(message.fields)
                     else:
                         receiver.on_message(message)
+            self._cut(self._lost(f"{self.peer} is gone: the channel ended without a goodbye"))
+        except OSError as error:
+            self._cut(self._lost(f"{self.peer} is gone: the channel ended without a goodbye ({error})"))
         except UpriverError as error:
-            if not said_bye:  # after it, a peer may be gone before the stream has ended in form
-                self._cut(error)
+            self._cut(error)
         except Exception as error:
             self._cut(ProtocolError(f"what {self.peer} said was not taken: {type(error).__name__}: {error}"))
-        if not said_bye:
-            self._cut(self._lost(f"{self.peer} is gone: the channel ended without a goodbye"))
 
-    def _write(self, wire: "_Wire") -> None:
+    def _write(self, stream: ByteStream) -> None:
         try:
-            for frame in self._outbox:
-                for piece in in_pieces(frame):
-                    wire.write(piece)
-        except pa.ArrowException:
+            for chunk in self._outbox:
+                stream.write(chunk)
+        except OSError:
             self._outbox.drop()  # the connection is gone, and the reader finds out by itself
 
     def _beat(self) -> None:
@@ -209,20 +199,6 @@ class ChannelEnd:
         self._fault = self._fault or fault
         self._outbox.drop()
         self._cut_connection()
-
-
-@dataclass(frozen=True, slots=True)
-class _Wire:
-    """What an end needs of its Flight stream. chunks: what comes; its errors are UpriverErrors.
-
-    write: sends one frame, blocking. written: called after the last frame, by who reads. finish: called when all is
-    over.
-    """
-
-    chunks: Iterator[Any]
-    write: Callable[[pa.Buffer], None]
-    written: Callable[[], None]
-    finish: Callable[[], None]
 
 
 def _whole(joiner: Joiner, frame: pa.Buffer) -> Message | None:
@@ -256,73 +232,58 @@ def open_channel(
     raised, AccessDenied, ``lost``, or WaitTimeout after ``timeout`` seconds.
     """
     give_up_at = time.monotonic() + timeout
-    connection = Connection(remote, lost)
+    with Connection(remote, lost) as connection:
+        stream = enter(connection, CHANNEL, timeout, lost)
+    said_at = now()
     try:
-        writer, reader = connection.exchange(CHANNEL, timeout=timeout)
-    except UpriverError:
-        connection.close()
-        raise
-    side = _ClientSide(connection, writer, reader, ChannelEnd(remote.address, lost, reader.cancel, limits))
-    welcomed: Future[ChannelEnd] = Future()
-    _start(side.run, "reader", hello, receiver, welcomed)
-    try:
-        return welcomed.result(give_up_at - time.monotonic())
-    except FutureTimeout:
-        if not welcomed.cancel():
-            return welcomed.result()  # it came just now
-        reader.cancel()
+        _be_welcomed(stream, hello, give_up_at)
+    except TimeoutError:
+        stream.close()
         raise WaitTimeout(f"{remote.address} has not welcomed the channel in {timeout:g} s") from None
+    except OSError as error:
+        stream.close()
+        raise lost(f"{remote.address} cannot be reached: {error}") from None
+    except UpriverError:
+        stream.close()
+        raise
+    end = ChannelEnd(remote.address, lost, stream.cut, limits)
+    end.heart.met(said_at)
+    _start(_ClientSide(end, stream).run, "reader", receiver)
+    return end
 
 
-@dataclass(frozen=True, slots=True)
+def _be_welcomed(stream: ByteStream, hello: Message, give_up_at: float) -> None:
+    for chunk in chunks(encode(hello)):
+        stream.write(chunk)
+    frame = read_first_frame(stream, give_up_at)
+    if frame is None:
+        raise ConnectionError("the channel ended without a welcome")
+    first = decode(frame)
+    if first.kind == _REFUSED:
+        raise error_from_json(first.fields)
+    if first != _WELCOME:
+        raise ProtocolError(f"{stream.peer} did not welcome the channel")
+
+
 class _ClientSide:
-    """The end that has opened the channel, and what it stands on."""
+    """The end that has opened the channel, and its stream."""
 
-    connection: Connection
-    writer: Any
-    reader: Any
-    end: ChannelEnd
-
-    def run(self, hello: Message, receiver: Receiver, welcomed: "Future[ChannelEnd]") -> None:
-        said_at = now()
-        try:
-            self._be_welcomed(hello)
-        except UpriverError as error:
-            self._finish()
-            if welcomed.set_running_or_notify_cancel():
-                welcomed.set_exception(error)
-            return
-        if not welcomed.set_running_or_notify_cancel():
-            self._finish()
-            return
+    def __init__(self, end: ChannelEnd, stream: ByteStream) -> None:
+        self._end = end
+        self._stream = stream
         atexit.register(self._leave)
-        self.end.heart.met(said_at)
-        welcomed.set_result(self.end)
-        chunks = self._chunks()
-        self.end.run(_Wire(chunks, self.writer.write_metadata, self.writer.done_writing, self._finish), receiver)
 
-    def _be_welcomed(self, hello: Message) -> None:
-        with suppress(pa.ArrowException):  # the first read says why
-            self.writer.write_metadata(encode(hello))
-        first = next(self._chunks(), None)
-        if first is None or decode(first.app_metadata) != _WELCOME:
-            raise ProtocolError(f"{self.end.peer} did not welcome the channel")
-
-    def _chunks(self) -> Iterator[Any]:
+    def run(self, receiver: Receiver) -> None:
         try:
-            yield from self.reader
-        except pa.ArrowException as error:
-            raise self.connection.error(error) from None
-
-    def _finish(self) -> None:
-        atexit.unregister(self._leave)
-        end_exchange(self.writer, self.reader)
-        self.connection.close()
+            self._end.run(self._stream, receiver)
+        finally:
+            atexit.unregister(self._leave)
+            self._stream.close()
 
     def _leave(self) -> None:
-        """Take leave before the interpreter ends: threads that outlive it crash it."""
-        self.end.close()
-        self.end.wait_closed(GOODBYE_S_MAX + self.end.limits.ping_s)
+        """Say goodbye before the interpreter ends."""
+        self._end.close()
+        self._end.wait_closed(GOODBYE_S_MAX + self._end.limits.ping_s)
 
 
 OnOpen = Callable[[ChannelEnd, Message], Receiver]
@@ -330,33 +291,41 @@ OnOpen = Callable[[ChannelEnd, Message], Receiver]
 whoever opened it. ``send`` works already."""
 
 
-class ChannelExchange:
-    """The server's side: an :class:`upriver.shell.flight.Exchange`."""
+class Channels:
+    """The server's side: a door of an :class:`upriver.shell.flight.FlightBase`. Listens from construction until
+    ``stop``. host: name or address of the interface. Raises ClusterError if it cannot listen."""
 
-    def __init__(self, on_open: OnOpen, limits: ChannelLimits = ChannelLimits()) -> None:
+    def __init__(self, on_open: OnOpen, limits: ChannelLimits = ChannelLimits(), host: str = "127.0.0.1") -> None:
         self._on_open = on_open
         self._limits = limits
         self._ends: set[ChannelEnd] = set()
         self._changed = threading.Condition()
         """Guards and announces ``_ends``: all and only the open ones."""
+        self._door = Door(self._serve, host, "channel", FULL)
+        self.let_in = self._door.let_in
 
-    def serve(self, call: ExchangeCall) -> None:
-        chunks = _server_chunks(call)
-        hello = next(chunks, None)
-        if hello is None:
-            return  # the caller has given up
-        end = ChannelEnd(call.peer, WorkerLost, call.cut, self._limits)
-        end.welcome()
-        with self._listed(end):
-            receiver = self._on_open(end, decode(hello.app_metadata))
-            end.run(_Wire(chunks, call.writer.write_metadata, _do_nothing, _do_nothing), receiver)
-
-    def close(self, seconds: float) -> None:
-        """Close all channels; wait for the goodbyes."""
+    def stop(self) -> None:
+        """Close all channels; wait a little for the goodbyes. A second call does nothing."""
         with self._changed:
             for end in self._ends:
                 end.close()
-            self._changed.wait_for(lambda: not self._ends, seconds)
+            self._changed.wait_for(lambda: not self._ends, GOODBYE_S_MAX)
+        self._door.stop()
+
+    def _serve(self, stream: ByteStream) -> None:
+        frame = read_frame(stream)
+        if frame is None:
+            return  # the caller has given up
+        end = ChannelEnd(stream.peer, WorkerLost, stream.cut, self._limits)
+        end.welcome()
+        with self._listed(end):
+            try:
+                receiver = self._on_open(end, decode(frame))
+            except Exception as error:
+                for chunk in chunks(encode(Message(_REFUSED, error_to_json(error)))):
+                    stream.write(chunk)
+                return
+            end.run(stream, receiver)
 
     @contextmanager
     def _listed(self, end: ChannelEnd) -> Iterator[None]:
@@ -368,14 +337,3 @@ class ChannelExchange:
             with self._changed:
                 self._ends.discard(end)
                 self._changed.notify_all()
-
-
-def _server_chunks(call: ExchangeCall) -> Iterator[Any]:
-    try:
-        yield from call.reader
-    except pa.ArrowException as error:
-        raise WorkerLost(f"{call.peer} is gone: {brief(error)}") from None
-
-
-def _do_nothing() -> None:
-    """A server's stream ends by itself when its handler returns."""

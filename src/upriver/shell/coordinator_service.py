@@ -13,7 +13,7 @@ from upriver.hashing import HASH64_MAX
 from upriver.ids import Incarnation, VnodeId, WorkerId
 from upriver.machines.messages import ToWorker
 from upriver.machines.strategies import Strategy
-from upriver.shell.channel import ChannelEnd, ChannelExchange, Receiver
+from upriver.shell.channel import CHANNEL, ChannelEnd, Channels, Receiver
 from upriver.shell.codec import decode_from_worker, encode
 from upriver.shell.coordinator_loop import CoordinatorLoop
 from upriver.shell.fencing import USUAL, Tenants, Vigilance
@@ -96,8 +96,8 @@ class CoordinatorService:
             "rescale_report": lambda asked: loop.rescale_report(int(asked["ticket"])),
             "rescale_abort": self._abort_rescale,
         }
-        exchange = ChannelExchange(self._registered, vigilance.limits)
-        self._server = FlightBase(token, listen=Listen(host=bind), exchanges={"channel": exchange}, actions=actions)
+        channels = Channels(self._registered, vigilance.limits, bind)
+        self._server = FlightBase(token, listen=Listen(host=bind), actions=actions, doors={CHANNEL: channels})
 
     @property
     def address(self) -> str:

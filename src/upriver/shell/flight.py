@@ -1,7 +1,7 @@
 """Arrow Flight servers as Upriver runs them: every call must show the app's token, every error stays itself.
 
-A server (:class:`FlightBase`) is three tables from names to handlers: exchanges (two-way streams), actions (JSON in,
-JSON out) and gets (a table of rows). :class:`upriver.shell.remote.Connection` is the other side of all three.
+A server (:class:`FlightBase`) is three tables from names to handlers: actions (JSON in, JSON out), gets (a table of
+rows), and doors, which let callers in to sockets beside it. :class:`upriver.shell.remote.Connection` is the other side.
 
 A server must be able to stop whatever its clients do, but Flight's ``shutdown`` waits for every open stream, and
 pyarrow has no way to cancel a call from the server's side. So a server that stops does what a network may do at any
@@ -14,7 +14,6 @@ import socket
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -28,8 +27,6 @@ from upriver.shell.wire import decode_json, encode_json, error_to_json
 
 ERROR_TEXT_CHARS_MAX = 1000
 """Characters of an error that travel in a call's status: gRPC keeps all of it within 8 KiB of headers."""
-GOODBYE_S_MAX = 2.0
-"""Seconds that a stopping server gives its streams to end in good order."""
 GET_ROWS_MAX = 65_536
 """Rows of one batch of a get's answer."""
 
@@ -63,28 +60,14 @@ class Listen:
         return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
 
 
-class Exchange(Protocol):
-    """Serves one kind of two-way stream."""
+class LetsIn(Protocol):
+    """What gives callers a socket of its own; see :class:`upriver.shell.door.Door`."""
 
-    def serve(self, call: "ExchangeCall") -> None:
-        """Run one stream on the calling thread until it is over. An UpriverError goes to the caller."""
+    def let_in(self, asked: Mapping[str, Any], /) -> Mapping[str, Any]:
+        """A port, and a ticket to show there."""
 
-    def close(self, seconds: float) -> None:
-        """End all streams in good order, as far as that is possible in so many seconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class ExchangeCall:
-    """One stream, on the server's side. arguments: what follows the exchange's name. peer: who calls, for messages.
-
-    cut: drop the caller's connection; ``reader`` then ends.
-    """
-
-    arguments: tuple[str, ...]
-    peer: str
-    reader: Any
-    writer: Any
-    cut: Callable[[], object]
+    def stop(self) -> None:
+        """End what goes over its sockets, in good order as far as that is possible soon."""
 
 
 Action = Callable[[Mapping[str, Any]], Mapping[str, Any]]
@@ -96,8 +79,9 @@ Get = Callable[[Mapping[str, Any]], pa.Table]
 class FlightBase(flight.FlightServerBase):  # type: ignore[misc]
     """A Flight server that listens from construction until ``stop``, on threads of its own.
 
-    token: what every caller must show. exchanges, actions, gets: handlers by name; they are called on the server's
-    threads, many at once. Also a context manager. Raises ClusterError if it cannot listen.
+    token: what every caller must show. actions, gets: handlers by name; they are called on the server's threads, many
+    at once. doors: by name, each an action as well; they end with the server. Also a context manager. Raises
+    ClusterError if it cannot listen.
     """
 
     def __init__(
@@ -105,13 +89,13 @@ class FlightBase(flight.FlightServerBase):  # type: ignore[misc]
         token: str,
         *,
         listen: Listen = Listen(),
-        exchanges: Mapping[str, Exchange] = _NOTHING,
         actions: Mapping[str, Action] = _NOTHING,
         gets: Mapping[str, Get] = _NOTHING,
+        doors: Mapping[str, LetsIn] = _NOTHING,
     ) -> None:
         check_token(token)
-        self._exchanges = dict(exchanges)
-        self._actions = {PING: lambda _: {}, **actions}
+        self._doors = tuple(doors.values())
+        self._actions = {PING: lambda _: {}, **actions, **{name: door.let_in for name, door in doors.items()}}
         self._gets = dict(gets)
         self._gate = _Gate(token)
         self._stopping = threading.Lock()
@@ -120,12 +104,14 @@ class FlightBase(flight.FlightServerBase):  # type: ignore[misc]
         try:
             super().__init__((host, listen.port), tls_certificates=tls, middleware={"gate": self._gate})
         except pa.ArrowException as error:
+            for door in self._doors:
+                door.stop()
             raise ClusterError(f"cannot listen on {listen.host}:{listen.port}: {brief(error)}") from None
         self.address = listen.address(self.port)
         atexit.register(self.stop)  # runs before pyarrow's own finalizer, which would wait for clients
 
     def stop(self) -> None:
-        """End streams in good order if possible, then whatever is left; returns when no call is running.
+        """Stop the doors, then cut whatever is left; returns when no call is running.
 
         Handlers that are running must return: nothing can stop those, so none may call this. A second call does
         nothing.
@@ -134,8 +120,8 @@ class FlightBase(flight.FlightServerBase):  # type: ignore[misc]
             return
         atexit.unregister(self.stop)
         self._gate.shut()
-        for exchange in self._exchanges.values():
-            exchange.close(GOODBYE_S_MAX)
+        for door in self._doors:
+            door.stop()
         cut_connections(self.port)
         self.shutdown()
 
@@ -143,16 +129,6 @@ class FlightBase(flight.FlightServerBase):  # type: ignore[misc]
         self.stop()
 
     # Called by Flight
-
-    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        peer = context.peer()
-        name, *arguments = (step.decode() for step in descriptor.path or [b""])
-        cut = partial(cut_connections, self.port, peer)
-        try:
-            exchange = _named(self._exchanges, "exchange", name)
-            exchange.serve(ExchangeCall(tuple(arguments), peer, reader, writer, cut))
-        except Exception as error:
-            raise _to_flight(error) from None
 
     def do_action(self, context: Any, action: Any) -> Any:
         try:

@@ -6,11 +6,8 @@ hash64 of its rows, or none. The head of a batch names a ``view``, and tells the
 and again if it changes. Nothing is ever unpickled.
 """
 
-import socket
 import struct
-import time
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +16,7 @@ import pyarrow as pa
 from upriver.dataflow.batch import Hashes
 from upriver.dataflow.plan import schema_from_json, schema_to_json
 from upriver.errors import ProtocolError
+from upriver.shell.byte_stream import ByteStream
 from upriver.shell.wire import decode_json, encode_json
 
 HEAD_BYTES_MAX = 1 << 20
@@ -29,13 +27,8 @@ BATCH_BYTES_MAX = 1 << 34
 """Bytes of a frame's batch."""
 VIEWS_MAX = 10_000
 """Views whose schema one end remembers of the other."""
-BUFFER_BYTES = 1 << 16
-"""Bytes that are read at a time, if they are there: nearly always a whole frame."""
 JOINED_BYTES_MAX = 1 << 16
 """A batch of at most so many bytes is copied behind its head, to be sent in one go."""
-
-SECONDS_MIN = 0.001
-"""Seconds that are waited for bytes when there is no time left: none would mean that a socket is never waited for."""
 
 _SIZES = struct.Struct("<IIQ")
 _HASH = np.dtype("<u8")
@@ -53,31 +46,16 @@ class Frame(NamedTuple):
 class Line:
     """One thread at a time sends, one receives; any may ``cut``. A socket's own errors are raised as OSError."""
 
-    def __init__(self, connected: socket.socket) -> None:
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._socket = connected
-        self._held = b""
-        """Read, and not taken yet."""
+    def __init__(self, stream: ByteStream) -> None:
+        self._stream = stream
         self._told: dict[str, pa.Schema] = {}
         self._heard: dict[str, pa.Schema] = {}
-
-    def read(self, size: int, give_up_at: float) -> bytes:
-        """So many bytes that are no frame; fewer if the other end has closed the line. give_up_at: monotonic; there is
-        one time for all of them, however they come."""
-        while len(self._held) < size:
-            self._socket.settimeout(max(SECONDS_MIN, give_up_at - time.monotonic()))
-            more = self._socket.recv(BUFFER_BYTES)
-            if not more:
-                break
-            self._held += more
-        self._socket.settimeout(None)
-        return self._take(size)
 
     def send(self, head: Mapping[str, Any], batch: pa.RecordBatch | None = None, hashes: Hashes = _NO_HASHES) -> None:
         """Send a frame. head: of what JSON can hold, with the batch's ``view``."""
         if batch is None:
             text = encode_json(head)
-            self._socket.sendall(_SIZES.pack(len(text), 0, 0) + text)
+            self._stream.write(_SIZES.pack(len(text), 0, 0) + text)
             return
         told = self._told.get(head["view"])
         if told is None or not told.equals(batch.schema):
@@ -86,63 +64,28 @@ class Line:
         text, beside, body = encode_json(head), hashes.tobytes(), batch.serialize()
         front = (_SIZES.pack(len(text), len(beside), body.size), text, beside)
         if body.size <= JOINED_BYTES_MAX:
-            self._socket.sendall(b"".join((*front, body)))
+            self._stream.write(b"".join((*front, body)))
         else:
-            self._socket.sendall(b"".join(front))
-            self._socket.sendall(body)
+            self._stream.write(b"".join(front))
+            self._stream.write(body)
 
     def receive(self) -> Frame | None:
         """The next frame; ``None`` if the other end has closed the line.
 
         Raises ProtocolError for what is no frame; the line is of no more use then.
         """
-        self._hold(_SIZES.size)
-        if not self._held:
+        if self._stream.is_at_end():
             return None
-        head_bytes, hashes_bytes, batch_bytes = _SIZES.unpack(self._take_whole(_SIZES.size))
+        head_bytes, hashes_bytes, batch_bytes = _SIZES.unpack(self._stream.take(_SIZES.size))
         if head_bytes > HEAD_BYTES_MAX or hashes_bytes > HASHES_BYTES_MAX or batch_bytes > BATCH_BYTES_MAX:
             raise ProtocolError(f"a frame of {head_bytes:,}, {hashes_bytes:,} and {batch_bytes:,} bytes")
-        head, beside = decode_json(self._take_whole(head_bytes)), self._body(hashes_bytes)
+        head, beside = decode_json(bytes(self._stream.take(head_bytes))), self._stream.take(hashes_bytes)
         if not batch_bytes:
             return Frame(head, None, _NO_HASHES)
-        batch = self._batch(head, self._body(batch_bytes))
+        batch = self._batch(head, self._stream.take(batch_bytes))
         if hashes_bytes and hashes_bytes != batch.num_rows * _HASH.itemsize:
             raise ProtocolError(f"{hashes_bytes} bytes of hashes for {batch.num_rows} rows")
         return Frame(head, batch, np.frombuffer(beside, _HASH))
-
-    def _hold(self, size: int) -> None:
-        """Read until so many bytes are there, or the other end has closed the line."""
-        while len(self._held) < size and (more := self._socket.recv(BUFFER_BYTES)):
-            self._held += more
-
-    def _take(self, size: int) -> bytes:
-        data, self._held = self._held[:size], self._held[size:]
-        return data
-
-    def _take_whole(self, size: int) -> bytes:
-        if len(self._held) < size:
-            self._hold(size)
-            if len(self._held) < size:
-                raise _cut_short()
-        return self._take(size)
-
-    def _body(self, size: int) -> bytes | bytearray:
-        """A large one is read to where it stays."""
-        if size <= BUFFER_BYTES:
-            return self._take_whole(size)
-        body = bytearray(size)
-        begun, rest = self._take(size), memoryview(body)
-        rest[: len(begun)] = begun
-        rest = rest[len(begun) :]
-        while rest:
-            rest = rest[self._received(rest) :]
-        return body
-
-    def _received(self, into: memoryview) -> int:
-        count = self._socket.recv_into(into)
-        if not count:
-            raise _cut_short()
-        return count
 
     def _batch(self, head: Mapping[str, Any], body: bytes | bytearray) -> pa.RecordBatch:
         try:
@@ -159,14 +102,8 @@ class Line:
 
     def cut(self) -> None:
         """End the line: whoever waits at either end sees it closed."""
-        with suppress(OSError):  # the other end was faster
-            self._socket.shutdown(socket.SHUT_RDWR)
+        self._stream.cut()
 
     def close(self) -> None:
         """Cut, and give the socket back; nobody may use the line any more."""
-        self.cut()
-        self._socket.close()
-
-
-def _cut_short() -> ConnectionError:
-    return ConnectionError("closed in the midst of a frame")
+        self._stream.close()

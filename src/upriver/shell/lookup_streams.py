@@ -1,11 +1,11 @@
 """The client's side of lookups over the wire: lines to workers, lent to one thread at a time; see :mod:`.lookup`."""
 
-import socket
 import threading
 from collections.abc import Collection
 from itertools import chain
 
-from upriver.errors import ClusterError, UpriverError, WaitTimeout, WorkerLost
+from upriver.errors import ClusterError, UpriverError, WorkerLost
+from upriver.shell.door import enter
 from upriver.shell.line import Line
 from upriver.shell.lookup import LET_IN, Answered, KeysAsked
 from upriver.shell.remote import Connection, Remote
@@ -24,22 +24,7 @@ class LookupStream:
     def __init__(self, connection: Connection, timeout: float) -> None:
         """timeout: seconds for reaching the worker. Raises AccessDenied besides."""
         self.address = connection.address
-        self.is_in_step = False
-        try:
-            told = connection.act(LET_IN, timeout=timeout)
-            host = self.address.rpartition(":")[0].strip("[]")
-            connected = socket.create_connection((host, told["port"]), timeout)
-        except WaitTimeout:
-            raise WorkerLost(f"{self.address} cannot be reached in {timeout:g} s") from None
-        except OSError as error:
-            raise self._lost(error) from None
-        connected.settimeout(None)
-        self._line = Line(connected)
-        try:
-            connected.sendall(bytes.fromhex(told["ticket"]))
-        except OSError as error:
-            self.close()
-            raise self._lost(error) from None
+        self._line = Line(enter(connection, LET_IN, timeout, WorkerLost))
         self.is_in_step = True
 
     def ask(self, wanted: KeysAsked) -> None:
@@ -124,8 +109,6 @@ class LookupStreams:
             return self._connection(address)
 
     def _connection(self, address: str) -> Connection:
-        if self._remote.tls_roots is not None:
-            raise ClusterError("keys cannot be looked up over TLS: workers have none")
         if address not in self._connections:
             self._connections[address] = Connection(self._remote.at(address), WorkerLost)
         return self._connections[address]

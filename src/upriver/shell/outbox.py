@@ -1,10 +1,19 @@
-"""What waits to be written to a channel: many threads put, one iterates, and no more waits than may."""
+"""What waits to be written to a channel: many threads put, one iterates, and no more waits than may.
+
+While nothing waits, who puts a small frame writes it, as far as that goes without waiting: another thread would have to
+be woken for it, and would then want the interpreter's lock of whoever has just sent something and goes on.
+"""
 
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
+
+from upriver.shell.frames import Chunk, chunks, joined
+
+AT_ONCE_BYTES_MAX = 1 << 16
+"""Bytes of a frame that its sender writes itself; a larger one would keep it."""
 
 
 class Full(Exception):
@@ -16,7 +25,7 @@ class Shut(Exception):
 
 
 class Outbox:
-    """Frames that wait to be written: many put, one thread iterates. Iteration ends after the last frame.
+    """Frames that wait to be written: many put, one thread iterates over what to write. That ends after the last frame.
 
     messages_max, bytes_max: while as much waits, no more is taken; so a frame of any size fits behind small ones.
     """
@@ -24,10 +33,18 @@ class Outbox:
     def __init__(self, messages_max: int, bytes_max: int) -> None:
         self._messages_max = messages_max
         self._bytes_max = bytes_max
-        self._frames: deque[pa.Buffer] = deque()
+        self._write_at_once: Callable[[bytes], int] = _nothing_goes
+        self._waiting: deque[tuple[int, Iterator[Chunk]]] = deque()
+        """What is to be written of each frame, and how many bytes that is."""
         self._bytes = 0
-        self._is_shut = False
+        self._is_shut = self._is_writing = False
         self._changed = threading.Condition()
+
+    def open(self, write_at_once: Callable[[bytes], int]) -> None:
+        """From now on, who puts may write. write_at_once: waits for nothing, and says how many bytes it has written;
+        raises OSError if the other end is gone, which is for others to notice."""
+        with self._changed:
+            self._write_at_once = write_at_once
 
     def put(self, frame: pa.Buffer) -> None:
         """Raises Full if this were more than fits, Shut after ``shut`` or ``drop``."""
@@ -36,36 +53,54 @@ class Outbox:
                 raise Shut
             if self._bytes >= self._bytes_max:
                 raise Full(f"{self._bytes} bytes")
-            if len(self._frames) >= self._messages_max:
-                raise Full(f"{len(self._frames)} messages")
-            self._push(frame)
+            if len(self._waiting) >= self._messages_max:
+                raise Full(f"{len(self._waiting)} messages")
+            if self._waiting or self._is_writing or frame.size > AT_ONCE_BYTES_MAX:
+                self._push(frame.size, chunks(frame))
+            else:
+                self._write(joined(frame))
 
     def shut(self, last: pa.Buffer) -> None:
         """Take one last frame, and nothing after it. Only the first call counts."""
         with self._changed:
             if not self._is_shut:
                 self._is_shut = True
-                self._push(last)
+                self._push(last.size, chunks(last))
 
     def drop(self) -> None:
         """Forget what waits and take nothing more."""
         with self._changed:
             self._is_shut = True
-            self._frames.clear()
+            self._waiting.clear()
             self._bytes = 0
             self._changed.notify()
 
-    def _push(self, frame: pa.Buffer) -> None:
-        self._frames.append(frame)
-        self._bytes += frame.size
+    def _write(self, data: bytes) -> None:
+        try:
+            written = self._write_at_once(data)
+        except OSError:
+            self.drop()
+            return
+        if written < len(data):
+            self._push(len(data) - written, iter((data[written:],)))
+
+    def _push(self, size: int, waiting: Iterator[Chunk]) -> None:
+        self._waiting.append((size, waiting))
+        self._bytes += size
         self._changed.notify()
 
-    def __iter__(self) -> Iterator[pa.Buffer]:
+    def __iter__(self) -> Iterator[Chunk]:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._frames or self._is_shut)
-                if not self._frames:
+                self._is_writing = False
+                self._changed.wait_for(lambda: self._waiting or self._is_shut)
+                if not self._waiting:
                     return
-                frame = self._frames.popleft()
-                self._bytes -= frame.size
-            yield frame
+                size, waiting = self._waiting.popleft()
+                self._bytes -= size
+                self._is_writing = True
+            yield from waiting
+
+
+def _nothing_goes(_: bytes) -> int:
+    return 0

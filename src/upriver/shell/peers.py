@@ -20,7 +20,7 @@ from upriver.errors import ClusterError, ProtocolError, UpriverError, WaitTimeou
 from upriver.ids import Incarnation, WorkerId
 from upriver.machines.peers import Envelope
 from upriver.shell.channel import ChannelEnd, ChannelLimits, Receiver, open_channel
-from upriver.shell.flight import GOODBYE_S_MAX
+from upriver.shell.door import GOODBYE_S_MAX
 from upriver.shell.peer_codec import decode
 from upriver.shell.peer_link import Link
 from upriver.shell.remote import Remote

@@ -79,6 +79,7 @@ class Connection:
         check_token(remote.token)
         scheme = "grpc" if remote.tls_roots is None else "grpc+tls"
         self.address = remote.address
+        self.is_over_tls = remote.tls_roots is not None
         self._lost = lost
         self._headers = [(b"authorization", f"Bearer {remote.token}".encode())]
         try:
@@ -113,30 +114,12 @@ class Connection:
         except pa.ArrowException as error:
             raise self.error(error) from None
 
-    def exchange(self, name: str, *arguments: str, timeout: float) -> tuple[Any, Any]:
-        """A two-way stream: Flight's writer and reader, whose errors :meth:`error` translates.
-
-        timeout: seconds for reaching the server; the stream itself has no limit. A refusal comes with the first read.
-        End the stream with :func:`end_exchange`.
-        """
-        try:
-            self.act(PING, timeout=timeout)  # opening a stream knows no time limit, and waits for a connection
-        except WaitTimeout:
-            raise self._lost(f"{self.address} cannot be reached in {timeout:g} s") from None
-        options = flight.FlightCallOptions(headers=self._headers)
-        try:
-            descriptor = flight.FlightDescriptor.for_path(name, *arguments)
-            writer, reader = self._open_client().do_exchange(descriptor, options)
-        except pa.ArrowException as error:
-            raise self.error(error) from None
-        return writer, reader
-
     def error(self, error: BaseException) -> UpriverError:
         """What a Flight error means."""
         return _from_flight(error, self.address, self._lost)
 
     def close(self) -> None:
-        """Drop the connection; calls of other threads go on. Streams should have ended."""
+        """Drop the connection; calls of other threads go on."""
         self._client = None  # closing it by hand, while another thread begins a call, would crash
 
     def _open_client(self) -> Any:
@@ -150,18 +133,6 @@ class Connection:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def end_exchange(writer: Any, reader: Any) -> None:
-    """End a client's stream at once, whatever the server does.
-
-    Every stream must be ended so: one that is merely dropped waits for the server, with the interpreter's lock held.
-    """
-    reader.cancel()
-    try:
-        writer.close()
-    except pa.ArrowException:
-        return  # it says that it was cancelled
 
 
 def _from_flight(error: BaseException, address: str, lost: type[ClusterError]) -> UpriverError:

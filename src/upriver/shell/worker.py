@@ -21,11 +21,12 @@ from upriver.machines.worker import WorkerMachine
 from upriver.machines.worker_events import PeerLost, PeersMet
 from upriver.shell.arenas import share_free_memory
 from upriver.shell.boards import BOARD, Boards
-from upriver.shell.channel import CHANNEL, ChannelExchange, Receiver, open_channel
+from upriver.shell.channel import CHANNEL, Channels, Receiver, open_channel
 from upriver.shell.codec import decode_to_worker, encode
 from upriver.shell.coordinator_service import REGISTER, SILENCED
+from upriver.shell.door import GOODBYE_S_MAX
 from upriver.shell.fencing import USUAL, Lease, Vigilance
-from upriver.shell.flight import GOODBYE_S_MAX, Action, Exchange, FlightBase, Get, Listen
+from upriver.shell.flight import Action, FlightBase, Get, LetsIn, Listen
 from upriver.shell.giving_back import giving_back
 from upriver.shell.held_snapshots import HeldSnapshots
 from upriver.shell.lake import Lake
@@ -111,16 +112,15 @@ def serve_worker(config: WorkerConfig, worker: WorkerId) -> None:
     held = loop.snapshots
     lost: list[UpriverError] = []
     gets: dict[str, Get] = {SNAPSHOT: lambda asked: held.read(SnapshotId(asked["snapshot"]), str(asked["view"]))}
-    exchanges: dict[str, Exchange] = {CHANNEL: ChannelExchange(peers.accept, config.vigilance.limits)}
     boards = Boards(loop.hear, config.memory_budget)
     lookups = LookupServer(lease.guard(loop.lookup), config.bind)
-    actions: dict[str, Action] = {SNAPSHOT_READ: partial(_snapshot_read, held), LET_IN: lookups.let_in}
-    actions[BOARD] = boards.ask
+    channels = Channels(peers.accept, config.vigilance.limits, config.bind)
+    actions: dict[str, Action] = {SNAPSHOT_READ: partial(_snapshot_read, held), BOARD: boards.ask}
+    doors: dict[str, LetsIn] = {CHANNEL: channels, LET_IN: lookups}
     listen = Listen(host=config.bind)
     with (
         giving_back(),
-        lookups,
-        FlightBase(config.token, listen=listen, exchanges=exchanges, actions=actions, gets=gets) as server,
+        FlightBase(config.token, listen=listen, actions=actions, gets=gets, doors=doors) as server,
     ):
         who = {"worker": worker, "life": config.life, "address": server.address, "instance": config.instance}
         hello = Message(REGISTER, who)

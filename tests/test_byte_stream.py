@@ -1,0 +1,73 @@
+"""What is read of a byte stream, and how."""
+
+import socket
+import threading
+import time
+
+import pytest
+
+from upriver.shell.byte_stream import BUFFER_BYTES, ByteStream
+
+SECONDS_MAX = 10.0
+"""Seconds for what must come at once."""
+
+
+def test_bytes_that_come_bit_by_bit_have_no_more_time_for_it() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        theirs = socket.create_connection(listener.getsockname())
+        stream = ByteStream(listener.accept()[0])
+    theirs.sendall(b"abcd")
+    with pytest.raises(TimeoutError):
+        stream.read(5, time.monotonic())
+    theirs.sendall(b"ef")
+    assert stream.read(5, time.monotonic() + SECONDS_MAX) == b"abcde"
+    theirs.close()
+    assert stream.read(5, time.monotonic() + SECONDS_MAX) == b"f"
+    stream.close()
+
+
+def pair() -> tuple[ByteStream, ByteStream]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        theirs = ByteStream(socket.create_connection(listener.getsockname()))
+        return ByteStream(listener.accept()[0]), theirs
+
+
+@pytest.mark.parametrize("size", [0, 1, BUFFER_BYTES, BUFFER_BYTES + 1, 10 * BUFFER_BYTES])
+def test_what_is_written_comes_whatever_its_size(size: int) -> None:
+    ours, theirs = pair()
+    data = bytes(range(256)) * (size // 256 + 1)
+    writing = threading.Thread(target=theirs.write, args=(data,))
+    writing.start()
+    assert not ours.is_at_end()
+    assert ours.take(size) == data[:size]
+    assert ours.take(len(data) - size) == data[size:]
+    writing.join()
+    theirs.close()
+    assert ours.is_at_end()
+    ours.close()
+
+
+@pytest.mark.parametrize("size", [2, 2 * BUFFER_BYTES])
+def test_what_ends_too_early_is_no_end(size: int) -> None:
+    ours, theirs = pair()
+    theirs.write(b"x")
+    theirs.close()
+    with pytest.raises(ConnectionError, match="in the midst"):
+        ours.take(size)
+    ours.close()
+
+
+def test_writing_at_once_waits_for_nobody() -> None:
+    ours, theirs = pair()
+    much = bytes(1 << 20)
+    written = 0
+    while more := ours.write_at_once(much):
+        written += more
+    assert written > 0
+    assert theirs.take(written) == bytes(written)
+    ours.cut()
+    assert theirs.is_at_end()
+    with pytest.raises(OSError, match=r"."):
+        ours.write_at_once(b"x")
+    for stream in (ours, theirs):
+        stream.close()

@@ -1,0 +1,154 @@
+"""What is put into an outbox is written once and in order, by whoever puts it or by the thread that iterates."""
+
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from upriver.shell.byte_stream import ByteStream
+from upriver.shell.frames import joined, read_frame
+from upriver.shell.outbox import AT_ONCE_BYTES_MAX, Full, Outbox, Shut
+from upriver.shell.pieces import PIECE_BYTES_MAX, Joiner
+from upriver.shell.wire import Message, decode, encode
+
+SECONDS_MAX = 10.0
+SMALL, LARGE = pa.py_buffer(b"small"), pa.py_buffer(bytes(AT_ONCE_BYTES_MAX + 1))
+LAST = pa.py_buffer(b"last")
+
+
+class Stream:
+    """Takes so many bytes at once, and all of what is written later. takes: ``None`` if its other end is gone."""
+
+    def __init__(self, takes: int | None) -> None:
+        self.takes = takes
+        self.at_once = b""
+
+    def write_at_once(self, data: bytes) -> int:
+        if self.takes is None:
+            raise BrokenPipeError
+        self.at_once += data[: self.takes]
+        return min(len(data), self.takes)
+
+
+def opened(takes: int | None) -> tuple[Outbox, Stream]:
+    outbox, stream = Outbox(messages_max=3, bytes_max=1 << 20), Stream(takes)
+    outbox.open(stream.write_at_once)
+    return outbox, stream
+
+
+def rest(outbox: Outbox) -> bytes:
+    """What is left to be written, and a last frame."""
+    outbox.shut(LAST)
+    written = b"".join(bytes(chunk) for chunk in outbox)
+    assert written.endswith(joined(LAST))
+    return written[: -len(joined(LAST))]
+
+
+def test_before_it_is_opened_all_waits() -> None:
+    outbox = Outbox(messages_max=3, bytes_max=1 << 20)
+    outbox.put(SMALL)
+    assert rest(outbox) == joined(SMALL)
+
+
+@pytest.mark.parametrize("takes", [0, 1, 4, 8, 1 << 20])
+def test_what_does_not_go_at_once_is_written_after_it(takes: int) -> None:
+    outbox, stream = opened(takes)
+    outbox.put(SMALL)
+    assert stream.at_once == joined(SMALL)[:takes]
+    assert stream.at_once + rest(outbox) == joined(SMALL)
+
+
+def test_nothing_overtakes_what_waits() -> None:
+    outbox, stream = opened(1)
+    for frame in (SMALL, LAST):
+        outbox.put(frame)
+    assert stream.at_once == joined(SMALL)[:1]
+    assert stream.at_once + rest(outbox) == joined(SMALL) + joined(LAST)
+
+
+def test_a_large_frame_keeps_nobody_who_puts_it() -> None:
+    outbox, stream = opened(1 << 20)
+    outbox.put(LARGE)
+    outbox.put(SMALL)
+    assert stream.at_once == b""
+    assert rest(outbox) == joined(LARGE) + joined(SMALL)
+
+
+def test_while_a_frame_is_written_no_other_is() -> None:
+    outbox, stream = opened(1 << 20)
+    outbox.put(LARGE)
+    writing = iter(outbox)
+    assert bytes(next(writing)) == joined(LARGE)[:4]
+    outbox.put(SMALL)
+    assert stream.at_once == b""
+    assert bytes(next(writing)) == LARGE.to_pybytes()
+    outbox.shut(LAST)
+    assert [bytes(chunk) for chunk in writing] == [joined(SMALL), joined(LAST)]
+    with pytest.raises(Shut):
+        outbox.put(SMALL)
+
+
+def test_if_the_other_end_is_gone_nothing_more_is_taken() -> None:
+    outbox, _ = opened(None)
+    outbox.put(SMALL)
+    with pytest.raises(Shut):
+        outbox.put(SMALL)
+    assert list(outbox) == []
+
+
+def test_what_was_begun_counts_as_waiting() -> None:
+    outbox, _ = opened(1)
+    for _ in range(3):
+        outbox.put(SMALL)
+    with pytest.raises(Full, match="3 messages"):
+        outbox.put(SMALL)
+
+
+def test_over_a_real_socket_all_frames_come_whole_and_each_sender_s_in_order() -> None:
+    """Of all sizes, by many threads, to an end that reads slower than they write."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        theirs = ByteStream(socket.create_connection(listener.getsockname()))
+        ours = ByteStream(listener.accept()[0])
+    outbox = Outbox(messages_max=1 << 20, bytes_max=1 << 40)
+
+    def write_all() -> None:
+        for chunk in outbox:
+            ours.write(chunk)
+
+    def send_all(sender: int) -> None:
+        lots = np.random.default_rng(sender)
+        for number in range(60):
+            size = int(lots.choice([0, 1, 1 << 10, 1 << 14, AT_ONCE_BYTES_MAX, 1 << 18, PIECE_BYTES_MAX]))
+            batch = pa.RecordBatch.from_pydict({"n": np.full(size, number, np.uint8)})
+            outbox.put(encode(Message("count", {"sender": sender, "number": number}, (batch,))))
+
+    writing = threading.Thread(target=write_all)
+    writing.start()
+    outbox.open(ours.write_at_once)
+    heard: list[tuple[int, int]] = []
+    with ThreadPoolExecutor(4) as pool:
+        sent = [pool.submit(send_all, sender) for sender in range(4)]
+        joiner = Joiner()
+        while len(heard) < 240:
+            frame = read_frame(theirs)
+            assert frame is not None
+            message = decode(frame)
+            if message.kind == "channel.piece":
+                whole = joiner.join(message, frame)
+                if whole is None:
+                    continue
+                message = decode(whole)
+            number = message.fields["number"]
+            assert set(message.batches[0].column(0).to_pylist()) <= {number}
+            heard.append((message.fields["sender"], number))
+        for each in sent:
+            each.result(SECONDS_MAX)
+    outbox.shut(LAST)
+    writing.join(SECONDS_MAX)
+    for sender in range(4):
+        assert [number for who, number in heard if who == sender] == list(range(60))
+    for stream in (ours, theirs):
+        stream.close()
