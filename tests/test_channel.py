@@ -182,6 +182,12 @@ def test_a_stranger_opens_nothing(server: FlightBase, hub: Hub) -> None:
     assert ear.closings.empty()
 
 
+def test_no_channel_goes_in_the_clear_where_tls_is_asked_for(server: FlightBase, hub: Hub) -> None:
+    with pytest.raises(ClusterError, match="TLS"):
+        open_channel(Remote(server.address, TOKEN, b"PEM"), HELLO, Ear().receiver)
+    assert hub.ends.empty()
+
+
 def test_a_server_without_channels_says_so() -> None:
     with FlightBase(TOKEN) as server, pytest.raises(ProtocolError, match="no action 'channel'"):
         call(server, Ear())
