@@ -28,7 +28,7 @@ import pyarrow as pa
 from upriver.errors import ClusterError, ProtocolError, UpriverError, WaitTimeout, WorkerLost
 from upriver.shell.byte_stream import ByteStream
 from upriver.shell.door import GOODBYE_S_MAX, GUESTS_MAX, Door, enter
-from upriver.shell.frames import chunks, read_first_frame, read_frame
+from upriver.shell.frames import read_first_frame, read_frame, write_frame
 from upriver.shell.heart import PING, Heart, now
 from upriver.shell.outbox import Full, Outbox, Shut
 from upriver.shell.pieces import PIECE, Joiner
@@ -253,8 +253,7 @@ def open_channel(
 
 
 def _be_welcomed(stream: ByteStream, hello: Message, give_up_at: float) -> None:
-    for chunk in chunks(encode(hello)):
-        stream.write(chunk)
+    write_frame(stream, encode(hello))
     frame = read_first_frame(stream, give_up_at)
     if frame is None:
         raise ConnectionError("the channel ended without a welcome")
@@ -322,8 +321,7 @@ class Channels:
             try:
                 receiver = self._on_open(end, decode(frame))
             except Exception as error:
-                for chunk in chunks(encode(Message(_REFUSED, error_to_json(error)))):
-                    stream.write(chunk)
+                write_frame(stream, encode(Message(_REFUSED, error_to_json(error))))
                 return
             end.run(stream, receiver)
 

@@ -34,6 +34,12 @@ def chunks(frame: pa.Buffer) -> Iterator[Chunk]:
             yield memoryview(piece)
 
 
+def write_frame(stream: ByteStream, frame: pa.Buffer) -> None:
+    """Write all of it; waits while the other end does not keep up."""
+    for chunk in chunks(frame):
+        stream.write(chunk)
+
+
 def read_frame(stream: ByteStream) -> pa.Buffer | None:
     """The next frame, or piece of one; ``None`` if the other end has closed the stream.
 

@@ -95,9 +95,7 @@ class LookupServer:
         self._door.stop()
 
     def _serve(self, stream: ByteStream) -> None:
-        self._answer_all(Line(stream))
-
-    def _answer_all(self, line: Line) -> None:
+        line = Line(stream)
         while (question := line.receive()) is not None:
             try:
                 answered = self._lookup(_wanted(question))

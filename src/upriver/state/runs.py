@@ -16,6 +16,7 @@ import xxhash
 
 from upriver.errors import CorruptFile
 from upriver.ids import VnodeId
+from upriver.state.ragged import spread
 from upriver.vnodes import offsets_by_vnode
 from upriver.xxh64 import Hashes
 
@@ -174,6 +175,4 @@ def gathered(rows: pa.RecordBatch, slices: Sequence[tuple[int, int]]) -> pa.Reco
     """The rows of these slices, which are some. Of one alone, they are not copied."""
     if len(slices) == 1:
         return rows.slice(*slices[0])
-    firsts, counts = np.array(slices).T
-    ends = np.cumsum(counts)
-    return rows.take(pa.array(np.repeat(firsts - ends + counts, counts) + np.arange(ends[-1])))
+    return rows.take(pa.array(spread(*np.array(slices).T)))
