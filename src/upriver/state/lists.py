@@ -7,6 +7,7 @@ reading a list costs one jump, however many owners there are.
 
 import numpy as np
 
+from upriver.state.ragged import spread
 from upriver.state.vectors import Mask, Positions, Slots, Vector
 
 PIECE_MEMBERS = 1 << 15
@@ -45,7 +46,8 @@ class Lists:
 
     def find(self, owners: Slots) -> tuple[Positions, Slots]:
         """The members of each owner in the order of its list: the owner's position in ``owners``, and the member."""
-        positions, places = _stretches(self._starts.cells[owners], self._lengths.cells[owners])
+        lengths = self._lengths.cells[owners]
+        positions, places = np.repeat(np.arange(len(lengths)), lengths), spread(self._starts.cells[owners], lengths)
         return positions, self._pool.cells[places]
 
     def append(self, owners: Slots, members: Slots) -> None:
@@ -54,7 +56,7 @@ class Lists:
         touched, counts = np.unique(owners, return_counts=True)
         lengths = self._lengths.cells[touched]
         self._make_room(touched, lengths + counts)
-        _, places = _stretches(self._starts.cells[touched] + lengths, counts)
+        places = spread(self._starts.cells[touched] + lengths, counts)
         self._pool.cells[places] = members[order]
         self._lengths.cells[touched] = lengths + counts
 
@@ -62,7 +64,7 @@ class Lists:
         """Give these owners, each named once, new lists. members: of the first owner, then of the next, and so on."""
         self._lengths.cells[owners] = 0
         self._make_room(owners, lengths)
-        _, places = _stretches(self._starts.cells[owners], lengths)
+        places = spread(self._starts.cells[owners], lengths)
         self._pool.cells[places] = members
         self._lengths.cells[owners] = lengths
 
@@ -77,7 +79,7 @@ class Lists:
         ends = len(self._pool) + np.cumsum(rooms)
         self._pool.resize(int(ends[-1]))
         self._starts.cells[moving], self._rooms.cells[moving] = ends - rooms, rooms
-        _, places = _stretches(ends - rooms, self._lengths.cells[moving])
+        places = spread(ends - rooms, self._lengths.cells[moving])
         self._pool.cells[places] = members
 
 
@@ -131,10 +133,3 @@ class LongLists:
         _, pieces = self._pieces.find(owners)
         places, members = self._members.find(pieces)
         self._members.replace(pieces, np.bincount(places[kept], minlength=len(pieces)), members[kept])
-
-
-def _stretches(starts: Positions, lengths: Positions) -> tuple[Positions, Positions]:
-    """All places of these stretches, one stretch after the other, and the number of the stretch of each."""
-    numbers = np.repeat(np.arange(len(lengths)), lengths)
-    ends = np.cumsum(lengths)
-    return numbers, np.arange(len(numbers)) + (starts - ends + lengths)[numbers]
