@@ -26,7 +26,7 @@ from upriver.bench.events import VIEW
 from upriver.bench.nexmark_queries import Refused
 from upriver.bench.probed_load import READY
 from upriver.bench.recovery import NOT_ASKED, report
-from upriver.bench.recovery_answers import Answers, first_right
+from upriver.bench.recovery_answers import Answers, served_again
 from upriver.bench.recovery_command import recovery_options, render_recovery
 from upriver.bench.recovery_feed import Feed, FeedSpec
 from upriver.bench.recovery_kill import Watched, kill_worker, pid_listening
@@ -111,8 +111,20 @@ def test_keys_are_served_again_with_the_first_lookup_after_the_death_that_is_rig
         (3.6, 3.7, 1, 1, 1, 1),
     )
     is_right = np.array([True, True, False, False, True, True])
-    assert first_right(found, is_right, after=2.0) == 3.5
-    assert first_right(found, is_right, after=3.6) is None
+    assert served_again(found, is_right, after=2.0) == 3.5
+    assert served_again(found, is_right, after=3.6) is None
+
+
+@pytest.mark.parametrize(
+    ("until", "again"), [(2.6, 2.5), (5.0, None)], ids=["somebody answers", "nobody answers any more"]
+)
+def test_what_the_dead_ones_board_had_is_not_yet_served_again(until: float, again: float | None) -> None:
+    found = answers(
+        (2.1, 2.2, 1, 1, 1, 1),
+        (2.4, 2.5, 1, 1, 1, 1),
+        (until - 0.1, until, 1, FAILED, 0, 0),
+    )
+    assert served_again(found, ~found.failed, after=2.0) == again
 
 
 WATCHED = Watched(epoch=3, killed_at=10.0, died_at=10.01, noticed_at=10.25, caught_up_at=11.5)
@@ -133,7 +145,7 @@ def test_figures_are_seconds_since_the_kill() -> None:
 
 
 def test_keys_that_were_never_served_again_are_an_error() -> None:
-    with pytest.raises(ClusterError, match="no lookup was answered right"):
+    with pytest.raises(ClusterError, match="no lookup was answered right for good"):
         way_figures(answers((10.1, 10.6, 7, FAILED, 0, 0)), SPEC, 3, WATCHED)
 
 

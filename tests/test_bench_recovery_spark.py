@@ -56,7 +56,8 @@ def test_a_worker_is_killed_and_comes_back_in_every_way_that_there_is() -> None:
         assert figures["wrong_answers"] == 0
         assert figures["answers"] > 0
         assert 0 < figures["keys_of_worker"] < 2000
-        assert 0 < figures["noticed_s"] <= min(figures["served_again_s"], figures["caught_up_s"])
+        assert 0 < figures["noticed_s"] <= figures["caught_up_s"]
+        assert figures["served_again_s"] > 0
     assert measured["checkpoint"]["replayed_epochs"] >= 2
     wait_until_gone(mark)
 

@@ -59,13 +59,16 @@ class Answers:
         return is_right & (self.epoch >= newest)
 
 
-def first_right(answers: Answers, is_right: Mask, after: float) -> float | None:
-    """When the first lookup that began after that time and is right was answered; ``None`` if there is none.
+def served_again(answers: Answers, is_right: Mask, after: float) -> float | None:
+    """When the longest time after ``after`` in which no lookup was answered right was over; ``None`` if it was not.
 
-    A lookup is right if all of its keys are.
+    Of lookups that began after that time, each right if all of its keys are. The first right one need not end it: what
+    a worker that is gone has put on its board may be read until its lease has run out (``docs/design/boards.md``, B6).
     """
     begun_at, places = np.unique(answers.begun_at, return_inverse=True)
     all_right = np.ones(len(begun_at), np.bool_)
     np.logical_and.at(all_right, places, is_right)
-    candidates = answers.answered_at[all_right[places] & (answers.begun_at > after)]
-    return float(candidates.min()) if len(candidates) else None
+    right_at = np.unique(answers.answered_at[all_right[places] & (answers.begun_at > after)])
+    gaps = np.diff([after, *right_at, max(after, answers.answered_at.max(initial=after))])
+    longest = int(gaps.argmax())
+    return float(right_at[longest]) if longest < len(right_at) else None

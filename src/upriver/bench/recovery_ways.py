@@ -19,7 +19,7 @@ from upriver.app import App
 from upriver.bench.events import TABLE, TOTALS, VIEW
 from upriver.bench.nexmark_queries import Refused
 from upriver.bench.probed_load import ProbedLoad
-from upriver.bench.recovery_answers import Answers, first_right
+from upriver.bench.recovery_answers import Answers, served_again
 from upriver.bench.recovery_feed import Feed, FeedSpec
 from upriver.bench.recovery_kill import Watched, kill_worker
 from upriver.bench.recovery_prober import RecoveryTask
@@ -181,9 +181,9 @@ def keys_of(address: str, token: str, keys: int, worker: WorkerId) -> Any:
 def way_figures(answers: Answers, spec: FeedSpec, files: int, watched: Watched) -> dict[str, Any]:
     """Seconds since the kill, and what became of the lookups."""
     is_right = answers.right(spec, files)
-    served_again_at = first_right(answers, is_right, watched.died_at)
+    served_again_at = served_again(answers, is_right, watched.died_at)
     if served_again_at is None:
-        raise ClusterError("no lookup was answered right after the kill, though all workers have caught up")
+        raise ClusterError("no lookup was answered right for good after the kill, though all workers have caught up")
     return {
         "noticed_s": round(watched.noticed_at - watched.killed_at, 3),
         "served_again_s": round(served_again_at - watched.killed_at, 3),
