@@ -16,7 +16,7 @@ from upriver.hashing import hash64
 from upriver.ids import Epoch, WorkerId
 from upriver.machines.worker_events import BoardGiven
 from upriver.shell.asking import KeySet, Lookup, in_key_order
-from upriver.shell.board_finder import AGAIN_S, ASKING, LOOKUPS_MIN, BoardFinder
+from upriver.shell.board_finder import AGAIN_S, ASKING, LOOKUPS_MIN, VAIN_EVERY, VAIN_MAX, BoardFinder
 from upriver.shell.boards import BOARD, BOARD_BYTES_MAX, BOARDS_BYTES_MAX, BUDGET_SHARE, Boards, machine
 from upriver.shell.flight import FlightBase
 from upriver.shell.heart import now
@@ -174,6 +174,13 @@ def test_who_waits_for_an_epoch_finds_nothing_older(shown: Cluster) -> None:
     here = names_of(0)[0]
     assert shown.find(here, at_least=5) == [(here, 5)]
     assert shown.find(here, at_least=6) is None
+
+
+def test_where_hardly_anything_is_found_few_lookups_look_until_one_finds_something(shown: Cluster) -> None:
+    here = names_of(0)[0]
+    assert [shown.find("nobody") for _ in range(VAIN_MAX + 1)] == [None] * (VAIN_MAX + 1)
+    assert [shown.find(here) for _ in range(VAIN_EVERY)] == [*[None] * (VAIN_EVERY - 1), [(here, 5)]]
+    assert shown.find(here) == [(here, 5)]
 
 
 def test_b6_nothing_is_found_after_the_lease(shown: Cluster) -> None:

@@ -83,9 +83,25 @@ def on(of_view: OfView, *keys: str) -> tuple[dict[str, int], int]:
     return {row["k"]: row["seen"] for row in rows.to_pylist()}, of_view.board.epoch
 
 
+def board_of_all_asked_before() -> OfView:
+    of_view = board_for(COUNTED, "k")
+    of_view.board.asked_again(hashed(["a", "b", STAYS, ALSO_STAYS, GOES]))
+    return of_view
+
+
 @pytest.fixture
 def of_view() -> OfView:
-    return board_for(COUNTED, "k")
+    return board_of_all_asked_before()
+
+
+def test_keys_are_put_up_when_they_are_asked_for_again() -> None:
+    of_view = board_for(COUNTED, "k")
+    machine = machine_with(of_view, *applied("abc"), asked("a", "b", together=True))
+    assert on(of_view, "a", "b") == ({}, -1)
+    machine.step(asked("z", "c", "a"))  # of z there are no rows
+    assert on(of_view, "a", "b", "c") == ({"a": 1}, 1)
+    machine.step(asked("a", "b", "c"))
+    assert on(of_view, "a", "b", "c") == ({"a": 1, "b": 1, "c": 1}, 1)
 
 
 def test_what_somebody_was_told_is_found_as_of_the_epoch(of_view: OfView) -> None:
@@ -127,7 +143,7 @@ def test_b2_a_key_that_is_about_to_move_is_taken_down(of_view: OfView) -> None:
     machine.step(asked(STAYS, ALSO_STAYS))
     machine.step(asked(GOES, ticket=2))
     assert on(of_view, STAYS, GOES) == ({STAYS: 1}, 1)
-    other = board_for(COUNTED, "k")
+    other = board_of_all_asked_before()
     machine_with(other, *events, *moving, rules=Rules(b2_moving_keys_are_taken_down=False))
     assert on(other, STAYS, GOES) == ({STAYS: 1, GOES: 1}, 1)
 
@@ -139,7 +155,7 @@ def test_b3_what_has_rows_of_an_epoch_that_is_not_over_is_not_put_up(of_view: Of
     machine.step(read(2, 1))
     machine.step(asked("a", ticket=2))
     assert on(of_view, "a") == ({"a": 2}, 2)
-    other = board_for(COUNTED, "k")
+    other = board_of_all_asked_before()
     machine_with(other, *in_mid_epoch, rules=Rules(b3_as_of_an_epochs_end=False))
     assert on(other, "a") == ({"a": 2}, 1)
 
@@ -169,7 +185,7 @@ def test_b4_who_begins_anew_or_goes_on_as_another_generation_or_retires_closes_i
     machine.step(event)
     assert on(of_view, "a") == ({}, -1)
     assert of_view.reader.is_closed
-    other = board_for(COUNTED, "k")
+    other = board_of_all_asked_before()
     left_open = machine_with(other, *applied("a"), asked("a"), rules=Rules(b4_closed_with_its_share=False))
     left_open.step(event)
     assert on(other, "a") == ({"a": 1}, 1)
@@ -179,7 +195,7 @@ def test_who_follows_nothing_closes_what_it_is_given(of_view: OfView) -> None:
     machine = WorkerMachine(lambda *_: Counted())
     assert machine.step(given(of_view)) == []
     assert of_view.reader.is_closed
-    other = board_for(COUNTED, "k")
+    other = board_of_all_asked_before()
     machine.step(Retire())
     assert machine.step(given(other)) == []
     assert other.reader.is_closed
@@ -199,7 +215,7 @@ def test_a_board_for_what_is_not_kept_here_is_closed(view: str, schema: pa.Schem
 
 def test_another_board_takes_the_place_of_the_first(of_view: OfView) -> None:
     machine = machine_with(of_view, *applied("a"), asked("a"))
-    other = board_for(COUNTED, "k")
+    other = board_of_all_asked_before()
     machine.step(given(other))
     machine.step(asked("a", ticket=2))
     assert of_view.reader.is_closed
@@ -251,7 +267,7 @@ def filled_again(of_view: OfView, rules: Rules = ALL_RULES) -> None:
 def test_b5_a_key_that_is_filled_again_is_taken_down(of_view: OfView) -> None:
     filled_again(of_view)
     assert on(of_view, "a") == ({}, -1)
-    other = board_for(COUNTED, "k")
+    other = board_of_all_asked_before()
     filled_again(other, Rules(b5_filled_keys_are_taken_down=False))
     assert on(other, "a") == ({"a": 1}, 1)  # and another was told of two rows
 
@@ -274,6 +290,6 @@ def test_a_board_is_part_of_the_budget(of_view: OfView) -> None:
     assert budget_of(machine.phase) is None
     machine = WorkerMachine(lambda *_: Counted(), memory_budget=1_000_000)
     machine.step(assign(HALVES, plans=(PARTIAL,)))
-    machine.step(given(board := board_for(COUNTED, "k")))
+    machine.step(given(board := board_of_all_asked_before()))
     assert isinstance(machine.phase, Following)
     assert budget_of(machine.phase) == 1_000_000 - board.layout.nbytes

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from upriver.dataflow.graph import DataflowPlan
 from upriver.hashing import hash64
+from upriver.ids import Epoch
 from upriver.machines.following import Following
 from upriver.machines.share import Share, Standing
 from upriver.machines.standing import are_ahead, is_between_epochs, that_stay
@@ -15,7 +16,7 @@ from upriver.machines.strategies import maps_of
 from upriver.machines.worker_events import BoardGiven, LookupAsked
 from upriver.state.board import Board
 from upriver.state.columns import taken
-from upriver.state.vectors import is_any_twice
+from upriver.state.vectors import Hashes, is_any_twice, true_at
 
 ROWS_MAX = 8_192
 """Rows that are put on a board at a time, which takes a millisecond or two; those of a larger lookup are not."""
@@ -39,25 +40,38 @@ def _is_for(board: Board, plan: DataflowPlan) -> bool:
 
 
 def put_on_board(phase: Following, share: Share, asked: LookupAsked, rows: pa.RecordBatch) -> None:
-    """A lookup was answered at once: others may find these rows without asking, if they are as of an epoch's end. (Keys
-    that had to be filled are put up when they are read again: where many are missing, most never are.)"""
+    """A lookup was answered at once: others may find its rows without asking, if they are as of an epoch's end. Keys
+    are put up that were asked for before. (Those that had to be filled are when they are read again: where many are
+    missing, most never are.)"""
     board = share.board
-    if board is None or not 0 < rows.num_rows <= ROWS_MAX or board.epoch != phase.reflected:
+    if board is None or not 0 < rows.num_rows <= ROWS_MAX:
         return
-    if phase.rules.b3_as_of_an_epochs_end and (  # B3
-        not is_between_epochs(phase) or are_ahead(phase, share, asked.hash64)
-    ):
+    again = board.asked_again(asked.hash64)
+    if not again.any() or not _are_as_of(board.epoch, phase, share, asked.hash64):
         return
     keys = rows.select(board.layout.key).columns
     if len(keys[0]) == len(asked.hash64) and all(map(pa.Array.equals, keys, asked.keys.columns)):
         hashes = asked.hash64
     else:
         hashes = hash64(keys, rows.num_rows)
+        again = np.isin(hashes, asked.hash64[again])
     if is_any_twice(hashes):  # a key that has several rows, or that was asked for twice
         _, first, counts = np.unique(hashes, return_index=True, return_counts=True)
-        alone = np.sort(first[counts == 1])
-        hashes, rows = hashes[alone], taken(rows, alone)
+        is_alone = np.zeros(len(hashes), np.bool_)
+        is_alone[first[counts == 1]] = True
+        again &= is_alone
+    if not again.all():
+        hashes, rows = hashes[again], taken(rows, true_at(again))
     board.put(hashes, rows)
+
+
+def _are_as_of(epoch: Epoch, phase: Following, share: Share, hash64: Hashes) -> bool:
+    """Whether the rows of these keys are as of the end of this epoch, which their worker reflects."""
+    if epoch != phase.reflected:
+        return False
+    if not phase.rules.b3_as_of_an_epochs_end:  # B3
+        return True
+    return is_between_epochs(phase) and not are_ahead(phase, share, hash64)
 
 
 def tend_boards(phase: Following) -> None:

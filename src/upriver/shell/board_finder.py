@@ -26,6 +26,9 @@ from upriver.vnodes import vnodes_of
 
 LOOKUPS_MIN = 16
 """Lookups of a view that a client has asked workers for when it asks for their boards."""
+VAIN_MAX, VAIN_EVERY = 64, 16
+"""After so many lookups of a view in a row that boards did not have, one of so many looks there. (A look takes a tenth
+of what a client's lookup takes.)"""
 AGAIN_S, REFUSED_S = 1.0, 30.0
 """Seconds after which a worker is asked again for a board that it has closed, or has not given."""
 ASKING = "upriver-boards"
@@ -48,6 +51,8 @@ class BoardFinder:
         """Held by who changes what follows."""
         self._readers: Mapping[_Whose, BoardReader] = {}
         """Those that were given; replaced, and never changed."""
+        self._vain: dict[str, int] = {}
+        """By view: lookups in a row that boards did not have. By no lock: a few more or less are no matter."""
         self._asked: dict[str, int] = {}
         """By view: lookups that workers were asked since boards were asked for."""
         self._not_before: dict[_Whose, float] = {}
@@ -57,9 +62,18 @@ class BoardFinder:
 
     def find(self, lookup: Lookup, asked: KeySet, routing: Routing) -> Found | None:
         """The rows of these keys, if all of them are on boards, as of the end of one epoch."""
-        readers = self._readers
+        readers, view = self._readers, lookup.view
         if not readers or not len(asked.hash64):
             return None
+        vain = self._vain.get(view, 0)
+        looks = vain < VAIN_MAX or vain % VAIN_EVERY == 0
+        found = self._found(readers, lookup, asked, routing) if looks else None
+        self._vain[view] = vain + 1 if found is None else 0
+        return found
+
+    def _found(
+        self, readers: Mapping[_Whose, BoardReader], lookup: Lookup, asked: KeySet, routing: Routing
+    ) -> Found | None:
         rows_of: list[tuple[Positions, Raw]] = []
         epochs: set[Epoch] = set()
         owners = routing.vnode_map.owners_of(vnodes_of(asked.hash64, len(routing.vnode_map.owners)))

@@ -35,9 +35,13 @@ from upriver.state.vectors import Hashes, Mask, Positions, true_at
 SEEN_BITS = 2**17
 """By so many low bits of their hashes it is remembered which keys may be on a board: a batch of rows has few of them,
 and only those are looked for."""
+ASKED_PLACES = 2**17
+"""Places in which it is remembered which keys were asked for, each until another has its place."""
 NOWHERE = 0
 """In place of a hash64, where no key is. The one key of that hash is never put on a board."""
 
+_ASKED_SHIFT = np.uint64(32)
+"""From there on, bits tell neither a key's place nor its vnode."""
 _CHANGES, _STATE, _EPOCH = range(3)
 
 
@@ -59,6 +63,8 @@ class Board:
         self._next = np.zeros(layout.buckets, np.int64)
         """The place of each bucket that is given away next."""
         self._seen = np.zeros(SEEN_BITS, np.bool_)
+        self._asked = np.zeros(ASKED_PLACES, np.uint16)
+        """Some bits of the hash of who was asked for last of those that have the place."""
         self._is_closed = False
 
     @property
@@ -84,6 +90,15 @@ class Board:
         with self._changing():
             self._head[_EPOCH], self._head[_STATE] = epoch, CLOSED if self._is_closed else IN_USE
 
+    def asked_again(self, hash64: Hashes) -> Mask:
+        """Which of these keys somebody has asked for before. Of the others most never will be again, and to put a key
+        up takes longer than to look it up. They are all remembered now; one in 65,536 is taken for another."""
+        places = _low_bits(hash64, ASKED_PLACES)
+        others = (hash64 >> _ASKED_SHIFT).astype(np.uint16)
+        again: Mask = self._asked[places] == others
+        self._asked[places] = others
+        return again
+
     def put(self, hash64: Hashes, rows: pa.RecordBatch) -> None:
         """Put up keys, each named once, with a row each, as of ``epoch``. Those that are there already stay as they
         are, and those that no place has room for are left out."""
@@ -99,11 +114,11 @@ class Board:
         places, of_keys = self._free_places(hash64)
         with self._changing():
             self._rows[places], self._hashes[places], self._marks[places] = raw[of_keys], hash64[of_keys], 0
-        self._seen[_low_bits(hash64)] = True
+        self._seen[_low_bits(hash64, SEEN_BITS)] = True
 
     def take_down(self, hash64: Hashes) -> None:
         """These keys are not to be found here any more, in any order and with any repeats."""
-        may_be_here = self._seen[_low_bits(hash64)]
+        may_be_here = self._seen[_low_bits(hash64, SEEN_BITS)]
         if not may_be_here.any():
             return
         places = self._places_of(hash64[may_be_here])
@@ -167,5 +182,5 @@ class Board:
         return places, order
 
 
-def _low_bits(hash64: Hashes) -> Positions:
-    return (hash64 & np.uint64(SEEN_BITS - 1)).astype(np.int64)
+def _low_bits(hash64: Hashes, places: int) -> Positions:
+    return (hash64 & np.uint64(places - 1)).astype(np.int64)
