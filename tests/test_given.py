@@ -127,6 +127,7 @@ RESCALE: dict[str, Any] = {"workers": None, "moves": None, "strategy": "icadd", 
         ("rescale", {**RESCALE, "workers": 1, "keys_max": "many"}, "keys_max='many': give a whole number"),
         ("rescale", {**RESCALE, "workers": 1, "keys_max": 0}, "keys_max=0: there is at least 1 key at a time"),
         ("rescale", {**RESCALE, "moves": {"1": 0.5}}, "moves=0.5: give a whole number"),
+        ("rescale_progress", {"ticket": 1, "unless": "moving", "wait_s": "1"}, "wait_s='1': give a number of seconds"),
     ],
 )
 def test_a_coordinator_is_not_harmed_by_nonsense(

@@ -10,7 +10,7 @@ from upriver.shell.rescale_desk import RescaleDesk
 
 def begun() -> RescaleDesk:
     """Four slices are to be learned."""
-    desk = RescaleDesk()
+    desk = RescaleDesk(lambda: None)
     desk.wanted(wanted(1, workers=3, strategy=Strategy.LEARNER))
     desk.begun(RescaleBegun(ticket=1, before=2, after=3, vnodes=4))
     return desk
@@ -47,8 +47,19 @@ def test_the_report_has_all_of_it() -> None:
 
 
 def test_a_standby_that_takes_over_while_no_rescale_is_on_concerns_none() -> None:
-    desk = RescaleDesk()
+    desk = RescaleDesk(lambda: None)
     desk.took_over(TookOver(vnodes=1, keys=10, bytes=80))
     desk.wanted(wanted(1, workers=3))
     desk.took_over(TookOver(vnodes=1, keys=10, bytes=80))
     assert told(desk) == ("queued", 0, 0, 0, 0)
+
+
+def test_whoever_waits_is_told_of_each_other_state_once() -> None:
+    states: list[str] = []
+    desk = RescaleDesk(lambda: states.append(desk.case(1).state))
+    desk.wanted(wanted(1, workers=3, strategy=Strategy.LEARNER))
+    desk.begun(RescaleBegun(ticket=1, before=2, after=3, vnodes=4))
+    desk.took_over(TookOver(vnodes=2, keys=30, bytes=240))
+    desk.took_over(TookOver(vnodes=2, keys=30, bytes=240))
+    desk.ended(RescaleEnded(ticket=1, outcome=Outcome.OVER, vnodes=4))
+    assert states == ["starting", "moving", "over"]

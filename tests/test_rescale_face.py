@@ -105,6 +105,8 @@ def test_progress_is_the_coordinator_s(coordinator: Coordinator, client: Client)
 def test_a_rescale_is_followed_to_its_end(coordinator: Coordinator, client: Client) -> None:
     expected = list(coordinator.script)
     assert list(client.rescale_of(TICKET).follow()) == expected
+    known = [asked["unless"] for _, asked in coordinator.heard()]
+    assert known == [None, *(told["state"] for told in expected[:-1])]
 
 
 def test_waiting_ends_with_the_report(coordinator: Coordinator, client: Client) -> None:

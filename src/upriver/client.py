@@ -29,6 +29,8 @@ __all__ = ["Client", "Keys", "connect"]
 
 RETRY_S_MIN, RETRY_S_MAX = 0.01, 0.5
 """Seconds before keys that were not answered are asked for again; doubled each time."""
+DETOURS_S = 1.0
+"""Seconds, since the routing was asked for, in which lookups that took a detour do not have it asked for again."""
 RECHECK_S = 0.5
 """Seconds after which a lookup that waits sees whether the workers that it waits for are still there."""
 
@@ -258,5 +260,5 @@ class Client:
         shorter way to them. No lookup waits until it is known."""
         version = self._known().vnode_map.version
         detours = any(part.answered.relayed or part.answered.version > version for part in found)
-        if detours and time.monotonic() > self._refreshed_at + RETRY_S_MAX:
+        if detours and time.monotonic() > self._refreshed_at + DETOURS_S:
             self._recheck()

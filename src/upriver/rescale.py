@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from upriver.errors import ClusterError, DeclarationError, UserError, WaitTimeout
@@ -10,8 +11,8 @@ from upriver.machines.strategies import Strategy
 
 STRATEGIES = tuple(map(str, Strategy))
 """What ``strategy`` may be."""
-POLL_S_MIN, POLL_S_MAX = 0.005, 0.1
-"""Seconds between two looks at the progress; doubled each time."""
+FOLLOW_S_MIN, FOLLOW_S_MAX = 0.005, 0.5
+"""Seconds until whoever follows a rescale hears of it again though its state is as it was; doubled each time."""
 ANSWER_S_MIN = 0.5
 """Seconds that the coordinator has for an answer, however little time is left."""
 GOING_ON = frozenset({"queued", "starting", "moving"})
@@ -97,23 +98,24 @@ class Rescale:
         return self._ask("rescale_progress")
 
     def follow(self, timeout: float = 60.0) -> Iterator[dict[str, Any]]:
-        """The progress again and again, ever more slowly, until the rescale has ended: the last one says how.
+        """The progress again and again until the rescale has ended: at once when its state is another one, else ever
+        more slowly. The last one says how it has ended.
 
         Raises WaitTimeout after ``timeout`` seconds; the rescale goes on.
         """
         timeout = seconds("timeout", timeout)
         give_up_at = time.monotonic() + timeout
-        pause = POLL_S_MIN
+        known, pause = None, FOLLOW_S_MIN
         while True:
-            progress = self._ask("rescale_progress", max(ANSWER_S_MIN, give_up_at - time.monotonic()))
+            seconds_left = max(0.0, give_up_at - time.monotonic())
+            unless = {"unless": known, "wait_s": min(pause, seconds_left)}
+            progress = self._ask("rescale_progress", max(ANSWER_S_MIN, seconds_left), unless)
             yield progress
             if progress["state"] not in GOING_ON:
                 return
-            seconds_left = give_up_at - time.monotonic()
-            if seconds_left <= 0:
+            if time.monotonic() >= give_up_at:
                 raise WaitTimeout(f"{self._stands_at(progress)} after {timeout:g} s; it goes on")
-            time.sleep(min(pause, seconds_left))
-            pause = min(2 * pause, POLL_S_MAX)
+            known, pause = progress["state"], min(2 * pause, FOLLOW_S_MAX)
 
     def wait(self, timeout: float = 60.0) -> dict[str, Any]:
         """Block until the rescale has ended; returns its report, also if it was aborted.
@@ -150,8 +152,10 @@ class Rescale:
         """
         self._ask("rescale_abort")
 
-    def _ask(self, action: str, seconds: float | None = None) -> dict[str, Any]:
-        return self._act(action, {"ticket": self.ticket}, seconds)
+    def _ask(
+        self, action: str, seconds: float | None = None, fields: Mapping[str, Any] = MappingProxyType({})
+    ) -> dict[str, Any]:
+        return self._act(action, {"ticket": self.ticket, **fields}, seconds)
 
     def _stands_at(self, progress: Mapping[str, Any]) -> str:
         moved, keys = progress["keys_moved"], progress["keys_moved"] + progress["keys_left"]

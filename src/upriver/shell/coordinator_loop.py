@@ -107,10 +107,10 @@ class CoordinatorLoop:
         self._asked: dict[int, Future[SnapshotParts]] = {}
         self._undone: dict[int, threading.Event] = {}
         """By ticket, what somebody waits for, or has waited for in vain."""
-        self._desk = RescaleDesk()
         self._recoveries = Recoveries()
         self._changed = threading.Condition()
         """Guards and announces ``_ended``, ``_failure``, ``_joined`` and ``_desk``."""
+        self._desk = RescaleDesk(self._changed.notify_all)
         self._ended = Epoch(0)
         self._failure: UpriverError | None = None
 
@@ -277,9 +277,13 @@ class CoordinatorLoop:
             self._desk.case(ticket)
         self._inbox.put(AbortWanted(ticket=ticket))
 
-    def rescale_progress(self, ticket: int) -> dict[str, Any]:
-        """How far a rescale is. Raises UserError for a ticket that is not known, and what has made the app fail."""
+    def rescale_progress(self, ticket: int, unless: str | None = None, wait_s: float = 0.0) -> dict[str, Any]:
+        """How far a rescale is; if its state is ``unless``, as soon as it is another one, or after so many seconds.
+
+        Raises UserError for a ticket that is not known, and what has made the app fail.
+        """
         with self._changed:
+            self._changed.wait_for(lambda: self._failure or self._desk.case(ticket).state != unless, wait_s)
             self._raise_failure()
             return self._desk.case(ticket).progress()
 

@@ -8,7 +8,7 @@ from upriver.dataflow.explain import explain
 from upriver.dataflow.graph import DataflowPlan
 from upriver.dataflow.plan import TableSpec
 from upriver.errors import DeclarationError, ProtocolError, UnknownView, UpriverError, WorkerLost
-from upriver.given import whole
+from upriver.given import seconds, whole
 from upriver.hashing import HASH64_MAX
 from upriver.ids import Incarnation, VnodeId, WorkerId
 from upriver.machines.messages import ToWorker
@@ -27,6 +27,8 @@ REGISTER = "register"
 with}``."""
 SILENCED = "silenced"
 """What a worker says when it answers nobody any more, and lives on only for scans of what it holds."""
+PROGRESS_WAIT_S_MAX = 1.0
+"""Seconds that whoever follows a rescale can have a call wait for another state."""
 SNAPSHOT_S_MAX = 60.0
 EVICTION_S_MAX = 60.0
 """Seconds that the workers have to take a snapshot."""
@@ -63,7 +65,8 @@ class CoordinatorService:
     Actions, JSON in and out: ``routing``, ``status``, ``explain`` (``view``), ``scan`` (``view``,
     and ``scan``, a name of the caller's choice: who gives the same one reads the same snapshot), ``rescale``
     (``workers`` or ``moves``, ``strategy``, ``keys_max``), which gives the ``ticket`` that ``rescale_progress``,
-    ``rescale_report`` and ``rescale_abort`` ask for.
+    ``rescale_report`` and ``rescale_abort`` ask for. The progress is told at once, or, if a state is given as
+    ``unless``, when it is another one or after ``wait_s`` seconds, ``PROGRESS_WAIT_S_MAX`` at most.
     """
 
     def __init__(
@@ -92,7 +95,7 @@ class CoordinatorService:
             "scan": self._scan,
             "evict": self._evict,
             "rescale": self._rescale,
-            "rescale_progress": lambda asked: loop.rescale_progress(int(asked["ticket"])),
+            "rescale_progress": self._rescale_progress,
             "rescale_report": lambda asked: loop.rescale_report(int(asked["ticket"])),
             "rescale_abort": self._abort_rescale,
         }
@@ -178,6 +181,10 @@ class CoordinatorService:
         parsed = None if moves is None else {VnodeId(int(v)): WorkerId(whole("moves", w)) for v, w in moves.items()}
         ticket = self._loop.rescale(workers, parsed, _strategy(asked["strategy"]), keys_max)
         return {"ticket": ticket}
+
+    def _rescale_progress(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        wait_s = min(seconds("wait_s", asked.get("wait_s", 0.0)), PROGRESS_WAIT_S_MAX)
+        return self._loop.rescale_progress(int(asked["ticket"]), asked.get("unless"), wait_s)
 
     def _abort_rescale(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         self._loop.abort_rescale(int(asked["ticket"]))

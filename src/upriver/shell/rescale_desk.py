@@ -4,6 +4,7 @@ The machine decides; workers report how far they are; this adds it all up, and l
 """
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -122,9 +123,13 @@ class Case:
 
 
 class RescaleDesk:
-    """Knows every rescale that was asked for. Its caller sees to it that one thread at a time is here."""
+    """Knows every rescale that was asked for. Its caller sees to it that one thread at a time is here.
 
-    def __init__(self) -> None:
+    changed: called when a rescale's state has become another one.
+    """
+
+    def __init__(self, changed: Callable[[], None]) -> None:
+        self._changed = changed
         self._cases: dict[int, Case] = {}
         """In the order in which they were asked for."""
 
@@ -136,21 +141,22 @@ class RescaleDesk:
 
     def begun(self, action: RescaleBegun) -> None:
         case = self._cases[action.ticket]
-        case.state, case.began = STARTING, time.monotonic()
-        case.before, case.after, case.vnodes = action.before, action.after, action.vnodes
+        case.before, case.after, case.vnodes, case.began = action.before, action.after, action.vnodes, time.monotonic()
+        self._stands(case, STARTING)
 
     def moved(self, worker: WorkerId, message: Moved) -> None:
         """A worker is that far."""
         case = self.on()
         if case is not None:
-            case.state = MOVING
+            self._stands(case, MOVING)
             case.moved[worker, message.region] = message
 
     def took_over(self, message: TookOver) -> None:
         """A learner has taken slices over."""
         case = self.on()
         if case is not None:
-            case.state, before = MOVING, case.handed
+            self._stands(case, MOVING)
+            before = case.handed
             case.handed = TookOver(
                 vnodes=before.vnodes + message.vnodes,
                 keys=before.keys + message.keys,
@@ -166,9 +172,14 @@ class RescaleDesk:
 
     def ended(self, action: RescaleEnded) -> None:
         case = self._cases[action.ticket]
-        case.ended_s = case.seconds()
-        case.state, case.vnodes_moved = str(action.outcome), action.vnodes
+        case.ended_s, case.vnodes_moved = case.seconds(), action.vnodes
         case.error = None if action.error is None else str(action.error)
+        self._stands(case, str(action.outcome))
+
+    def _stands(self, case: Case, state: str) -> None:
+        if case.state != state:
+            case.state = state
+            self._changed()
 
     def on(self) -> Case | None:
         """The rescale that is on."""
