@@ -38,13 +38,12 @@ from upriver.state.runs import (
     CHECKSUM,
     RunInfo,
     checksum_of,
-    cut,
     decode_run,
     decode_verified,
     gathered,
+    grouped,
     named_columns,
     run_schema,
-    together,
 )
 
 FORMAT = 2
@@ -245,7 +244,7 @@ class Lake:
             for channel in self.added_channels(manifest.table)
             if channel not in manifest.runs
         }
-        return replace(manifest, runs={**manifest.runs, **added})
+        return replace(manifest, runs={**manifest.runs, **added}) if added else manifest
 
     def _supplement(self, channel: Channel, epoch: Epoch) -> tuple[RunInfo, ...]:
         """An index's runs of an epoch whose manifest does not have it."""
@@ -299,7 +298,7 @@ class Lake:
             slices = run.slices_of(vnodes)
             if slices:
                 rows = self.open_run(run, schema)
-                for group in together(cut(slices, SLICE_ROWS_MAX, rows.column(0).to_numpy()), SLICE_ROWS_MAX):
+                for group in grouped(slices, SLICE_ROWS_MAX, rows):
                     yield gathered(rows, group)
 
     @_saying_what_helps()

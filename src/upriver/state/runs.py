@@ -141,6 +141,16 @@ def named_columns(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name} {field.type}{'' if field.nullable else ' not null'}" for field in schema)
 
 
+def grouped(
+    slices: Sequence[tuple[int, int]], rows_max: int, rows: pa.RecordBatch
+) -> Iterator[Sequence[tuple[int, int]]]:
+    """The same slices in groups of about ``rows_max`` rows: a key's rows stay together. rows: those of the run."""
+    if sum(count for _, count in slices) <= rows_max:
+        yield slices  # as of most epochs; to look at each slice takes longer than to read them
+    else:
+        yield from together(cut(slices, rows_max, rows.column(0).to_numpy()), rows_max)
+
+
 def cut(slices: Iterable[tuple[int, int]], rows_max: int, hash64: Hashes) -> Iterator[tuple[int, int]]:
     """The same slices in pieces of about ``rows_max`` rows: a key's rows stay together, however many there are.
 
