@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from upriver.dataflow.batch import Hashes
 from upriver.hashing import hash64
 from upriver.ids import Epoch
+from upriver.state.board import ASKED_MAX
 from upriver.state.board_layout import HEAD, NAME_BYTES, PLACES_MIN, TEXT_BYTES, WAYS, BoardLayout
 
 EPOCHS_SEEN = 20
@@ -244,3 +245,14 @@ def test_a_board_has_what_was_put_up_last_and_not_taken_down(steps: list[tuple[s
             model = {}
         everything = "abcdefgh"
         assert shown(of_view, *everything) == [(key, model[key]) for key in everything if key in model]
+
+
+def test_keys_that_were_asked_for_are_remembered_until_they_are_too_many() -> None:
+    board = board_for(COUNTS, "k").board
+    many = np.random.default_rng(7).integers(0, 2**64, 2 * ASKED_MAX, np.uint64)
+    first, others = many[:100], np.array_split(many[100:], 200)
+    assert np.count_nonzero(board.asked_again(first)) == 0
+    assert board.asked_again(first).all()
+    taken_for_others = sum(np.count_nonzero(board.asked_again(keys)) for keys in others)
+    assert taken_for_others < len(many) / 8
+    assert np.count_nonzero(board.asked_again(first)) < len(first)

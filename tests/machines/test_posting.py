@@ -245,6 +245,12 @@ def partial_with(of_view: OfView, rules: Rules = ALL_RULES, memory_budget: int |
     return machine
 
 
+def test_keys_that_had_to_be_filled_are_put_up_when_they_are_asked_for_again() -> None:
+    of_view = board_for(COUNTED, "k")
+    partial_with(of_view)
+    assert of_view.board.keys.tolist() == hashed("a").tolist()
+
+
 @pytest.mark.parametrize("keys", [None, hashed("a").tolist()])
 def test_what_somebody_wants_forgotten_is_taken_down(of_view: OfView, keys: tuple[int, ...] | None) -> None:
     partial_with(of_view).step(Evict(eviction=1, view="seen", keys=keys))

@@ -11,7 +11,7 @@ from upriver.ids import Epoch, WorkerId
 from upriver.machines.cones import work_on
 from upriver.machines.following import Asked, Following, Waiting
 from upriver.machines.peers import Hot, Question, QuestionAnswered, QuestionGivenUp, QuestionRefused
-from upriver.machines.posting import put_on_board
+from upriver.machines.posting import note_asked, put_on_board
 from upriver.machines.room import room_of
 from upriver.machines.standing import all_stay, are_ahead, is_between_epochs
 from upriver.machines.worker_events import Answer, LookupAsked, LookupGivenUp, ReadKeys, Refuse, TimeToFill
@@ -103,6 +103,7 @@ def _is_missed(phase: Following, view: str, question: Question) -> bool:
         return False
     if question.asker == phase.me and question.ticket in phase.asked:
         phase.asked[question.ticket].held_up = True
+    note_asked(phase.shares[view], question.hash64)
     partial.want(question.hash64)
     begin_upquery(phase, view)
     return True

@@ -39,6 +39,12 @@ def _is_for(board: Board, plan: DataflowPlan) -> bool:
     return plan.schema.equals(board.layout.schema) and plan.key == board.layout.key
 
 
+def note_asked(share: Share, hash64: Hashes) -> None:
+    """These keys are to be put up when they are asked for the next time and are here."""
+    if share.board is not None:
+        share.board.asked_again(hash64)
+
+
 def put_on_board(phase: Following, share: Share, asked: LookupAsked, rows: pa.RecordBatch) -> None:
     """A lookup was answered at once: others may find its rows without asking, if they are as of an epoch's end. Keys
     are put up that were asked for before. (Those that had to be filled are when they are read again: where many are

@@ -35,13 +35,12 @@ from upriver.state.vectors import Hashes, Mask, Positions, true_at
 SEEN_BITS = 2**17
 """By so many low bits of their hashes it is remembered which keys may be on a board: a batch of rows has few of them,
 and only those are looked for."""
-ASKED_PLACES = 2**17
-"""Places in which it is remembered which keys were asked for, each until another has its place."""
+ASKED_PLACES, ASKED_MAX = 2**19, 2**16
+"""By so many low bits of their hashes it is remembered which keys were asked for. When so many were, all are forgotten:
+of those that were not asked for, few are to be taken for some that were."""
 NOWHERE = 0
 """In place of a hash64, where no key is. The one key of that hash is never put on a board."""
 
-_ASKED_SHIFT = np.uint64(32)
-"""From there on, bits tell neither a key's place nor its vnode."""
 _CHANGES, _STATE, _EPOCH = range(3)
 
 
@@ -63,8 +62,8 @@ class Board:
         self._next = np.zeros(layout.buckets, np.int64)
         """The place of each bucket that is given away next."""
         self._seen = np.zeros(SEEN_BITS, np.bool_)
-        self._asked = np.zeros(ASKED_PLACES, np.uint16)
-        """Some bits of the hash of who was asked for last of those that have the place."""
+        self._asked = np.zeros(ASKED_PLACES, np.bool_)
+        self._asked_keys = 0
         self._is_closed = False
 
     @property
@@ -92,11 +91,15 @@ class Board:
 
     def asked_again(self, hash64: Hashes) -> Mask:
         """Which of these keys somebody has asked for before. Of the others most never will be again, and to put a key
-        up takes longer than to look it up. They are all remembered now; one in 65,536 is taken for another."""
+        up takes longer than to look it up. They are all remembered now."""
         places = _low_bits(hash64, ASKED_PLACES)
-        others = (hash64 >> _ASKED_SHIFT).astype(np.uint16)
-        again: Mask = self._asked[places] == others
-        self._asked[places] = others
+        again: Mask = self._asked[places]
+        new = len(again) - int(np.count_nonzero(again))
+        if new:
+            if self._asked_keys >= ASKED_MAX:
+                self._asked[:], self._asked_keys = False, 0
+            self._asked[places] = True
+            self._asked_keys += new
         return again
 
     def put(self, hash64: Hashes, rows: pa.RecordBatch) -> None:
