@@ -40,7 +40,7 @@ def longest(bare_s: float, key_s: float) -> float:
 
 def test_steps_take_the_share_of_the_budget_that_is_aimed_at() -> None:
     assert longest(0.0, 1e-6) == pytest.approx(AIM_SHARE * BUDGET_S, rel=0.01)
-    assert longest(0.1 * BUDGET_S, 1e-6) == pytest.approx(AIM_SHARE * BUDGET_S, rel=0.01)
+    assert longest(0.05 * BUDGET_S, 1e-6) == pytest.approx(AIM_SHARE * BUDGET_S, rel=0.01)
 
 
 def test_a_key_that_takes_more_than_the_budget_moves_alone() -> None:

@@ -36,7 +36,7 @@ def test_what_can_be_given_in_less_takes_about_so_many_seconds(steps_s: float, r
     assert seconds == pytest.approx(GENTLE_S, rel=0.15)
 
 
-@pytest.mark.parametrize(("steps_s", "share"), [(0.01, REST_SHARE_MAX), (1.2, REST_SHARE_MIN), (6.0, REST_SHARE_MIN)])
+@pytest.mark.parametrize(("steps_s", "share"), [(0.01, REST_SHARE_MAX), (0.6, REST_SHARE_MIN), (6.0, REST_SHARE_MIN)])
 def test_rests_are_neither_longer_nor_shorter_than_they_may_be(steps_s: float, share: float) -> None:
     assert seconds_in_all(steps_s / SLICES, 1) == pytest.approx(steps_s * (1 + share), rel=0.1)
 

@@ -13,8 +13,9 @@ KEYS_MIN = 16
 """Keys of one step, as long as steps take less than ``LONG_TIMES`` the budget."""
 KEYS_MAX = 65_536
 """Keys of one step, however much time there is."""
-AIM_SHARE = 0.25
-"""Of the budget: steps vary, and one that aims at less than all of it stays within."""
+AIM_SHARE = 0.125
+"""Of the budget: steps vary, and one that aims at less than all of it stays within. And short steps with short rests
+keep who looks something up waiting less than long ones do with long rests."""
 BARE_TIMES, WITHIN_SHARE = 1.5, 0.9
 """How many times what a step takes without any key another may take, up to what share of the budget: so a third of its
 time is of use, however dear steps are here."""

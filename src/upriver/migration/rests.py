@@ -11,7 +11,7 @@ REST_SHARE_IDLE = 3.0
 """Steps that a rest is as long as, if nobody has looked anything up for a while."""
 REST_SHARE_MIN, REST_SHARE_MAX = 15.0, 100.0
 """If somebody has: at least, and at most. With the latter, fewer than one lookup in a hundred meets a step."""
-GENTLE_S = 16.0
+GENTLE_S = 8.0
 """Seconds that a worker may take to give its keys away: in between, rests are as long as will bring that about."""
 
 
