@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
 from typing import Any
 
 from upriver.errors import ClusterError, DeclarationError, UserError, WaitTimeout
@@ -108,8 +107,8 @@ class Rescale:
         known, pause = None, FOLLOW_S_MIN
         while True:
             seconds_left = max(0.0, give_up_at - time.monotonic())
-            unless = {"unless": known, "wait_s": min(pause, seconds_left)}
-            progress = self._ask("rescale_progress", max(ANSWER_S_MIN, seconds_left), unless)
+            answer_s, wait_s = max(ANSWER_S_MIN, seconds_left), min(pause, seconds_left)
+            progress = self._ask("rescale_progress", answer_s, unless=known, wait_s=wait_s)
             yield progress
             if progress["state"] not in GOING_ON:
                 return
@@ -152,9 +151,7 @@ class Rescale:
         """
         self._ask("rescale_abort")
 
-    def _ask(
-        self, action: str, seconds: float | None = None, fields: Mapping[str, Any] = MappingProxyType({})
-    ) -> dict[str, Any]:
+    def _ask(self, action: str, seconds: float | None = None, **fields: Any) -> dict[str, Any]:
         return self._act(action, {"ticket": self.ticket, **fields}, seconds)
 
     def _stands_at(self, progress: Mapping[str, Any]) -> str:

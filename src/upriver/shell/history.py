@@ -1,8 +1,8 @@
 """The rows of single keys, out of all epochs of a lake edge: what an upquery on a lake edge is answered with.
 
 Of a manifest only where its runs are is kept, and at which places of the space of hashes they have rows, so that runs
-without the keys need not be opened. Runs stay open, mapped into memory, as long as there is room; small ones are merged
-(:mod:`upriver.shell.merged_runs`).
+without the keys need not be opened. Runs stay open, large ones mapped into memory, as long as there is room; small
+ones are merged (:mod:`upriver.shell.merged_runs`).
 """
 
 from bisect import bisect_left, bisect_right
@@ -32,8 +32,9 @@ OPEN_RUNS_MAX = 4_096
 descriptor: the mapping outlives it."""
 
 OPEN_BYTES_MAX = 128 << 20
-"""Bytes of all runs that stay open. What was read of a mapped file counts as the process's memory; where files cannot
-be mapped, all of it is in the heap. A run that is larger by itself is open while it is read, and no longer."""
+"""Bytes of all runs that stay open. What was read of a mapped file counts as the process's memory; of small files, and
+where files cannot be mapped, all is in the heap. A run that is larger by itself is open while it is read, and no
+longer."""
 
 PLACES_MAX = 256
 """Equal parts of the space of hashes that a run is known to have rows in, or not."""
