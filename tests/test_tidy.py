@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-MODULE_LINES_MAX = 400
+MODULE_LINES_MAX = 800
 FUNCTION_LINES_MAX = 60
 PURE = ("machines/", "migration/", "membership/", "dataflow/", "state/", "vnodes.py", "hashing.py", "xxh64.py")
 BANNED_IN_PURE = re.compile(
