@@ -28,7 +28,8 @@ FLIGHTS = TableSpec(
     "flights", pa.schema([("tail", pa.string()), ("miles", pa.int64()), ("ts", pa.int64())]), ("tail",), ("ts",)
 )
 PLANES = TableSpec("planes", pa.schema([("tail", pa.string())]), ("tail",))
-RECORD = LakeRecord(VNODES, (FLIGHTS, PLANES), {"flights": (("tail",), ("miles",)), "planes": (("tail",),)})
+SETTINGS = {"spark.sql.session.timeZone": "UTC", "spark.sql.orderByOrdinal": "true"}
+RECORD = LakeRecord(VNODES, (FLIGHTS, PLANES), {"flights": (("tail",), ("miles",)), "planes": (("tail",),)}, SETTINGS)
 CHANNEL = Channel("flights/tail")
 Own = Callable[..., OwnedLake]
 
@@ -247,6 +248,11 @@ def with_flights(**changed: Any) -> LakeRecord:
 
 NARROW = pa.schema([("tail", pa.string()), ("miles", pa.int32()), ("ts", pa.int64())])
 DIFFERENCES = [
+    (
+        replace(RECORD, settings={**SETTINGS, "spark.sql.session.timeZone": "+05:30"}),
+        r"made in a Spark session with spark.sql.session.timeZone = UTC, and this one has \+05:30.*"
+        r"spark.conf.set\('spark.sql.session.timeZone', 'UTC'\), or start on another root",
+    ),
     (replace(RECORD, vnodes=32), "has 16 vnodes and 32 are asked for.* leave vnodes=16"),
     (with_flights(key=("ts",)), r"table 'flights' is kept in .* with key \('tail',\), not \('ts',\)"),
     (with_flights(order_by=()), r"table 'flights' is kept in .* with order_by \('ts',\), not \(\)"),

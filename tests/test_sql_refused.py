@@ -103,6 +103,7 @@ an aggregate without GROUP BY | SELECT ^count(*) AS k FROM t
 an aggregate without GROUP BY | SELECT k FROM (SELECT ^max(k) AS k FROM t)
 an alias of this SELECT, inside the same SELECT | SELECT k, i + 1 AS j, ^j + 1 AS m FROM t
 a column and an alias of another one | SELECT k AS i, i AS k FROM t GROUP BY k, i HAVING ^k > 1
+${spark.app.name}, in whose place Spark may put a setting, | SELECT k FROM t WHERE s = 'a^${spark.app.name}'
 a doubled quote in a string | SELECT k FROM t WHERE s = 'it'^'s'
 &, ^ and | SELECT k, i & 1 | 2 AS z FROM t
 a window as a whole, which is a STRUCT, as a column of a view | SELECT k, ^window(n, '1 hour') AS w FROM t

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import ROUND_HALF_UP, Decimal, localcontext
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from zoneinfo import ZoneInfoNotFoundError
 
 import pyarrow as pa
 from sqlglot import exp
@@ -30,6 +30,7 @@ from upriver.dataflow.sql_types import (
     same_type,
     spark_name,
 )
+from upriver.zones import zone_info
 
 Cast = Callable[[Context, exp.Expr, Scalar, pa.DataType], Scalar]
 
@@ -93,7 +94,7 @@ def _fold_text(context: Context, node: exp.Expr, text: str, to: pa.DataType) -> 
                 return _timestamp(clock, to)
         if is_instant(to):
             clock, offset = _moment(text)
-            zone = offset if offset is not None else ZoneInfo(context.timezone)
+            zone = offset if offset is not None else zone_info(context.timezone)
             instant = _EPOCH + (clock.replace(tzinfo=zone) - _EPOCH)
             return _timestamp(instant.replace(tzinfo=None), to)
     except (ValueError, OverflowError, OSError, ZoneInfoNotFoundError) as error:

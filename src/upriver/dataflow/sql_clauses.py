@@ -1,5 +1,6 @@
 """The clauses of a SELECT, as they were written. What no view may contain is refused before a name is resolved."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -24,6 +25,7 @@ _CLAUSES = {
 }
 _READ = {"expressions", "from_", "joins", "where", "group", "having", "qualify", "distinct", "order", "limit", "with_"}
 _GROUPINGS = "List the columns in GROUP BY, and declare one view for each grouping."
+_VARIABLE = re.compile(r"\$\{[^\s}]+\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +159,10 @@ def _grouping(source: Source, group: exp.Expr) -> tuple[exp.Expr, ...]:
 
 def check_reading(source: Source, tree: exp.Expr) -> None:
     """Refuse what sqlglot reads otherwise than Spark."""
+    variable = _VARIABLE.search(source.sql)
+    if variable is not None:
+        what = f"{variable[0]}, in whose place Spark may put a setting,"
+        raise source.unsupported(variable.start(), what, "Write what you mean, or concat('$', '{...') for the text.")
     for token, following in pairwise(source.tokens()):
         strings = token.token_type == following.token_type == TokenType.STRING
         if strings and following.start == token.end + 1:

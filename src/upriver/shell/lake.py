@@ -57,11 +57,13 @@ SLICE_ROWS_MAX = 65_536
 
 @dataclass(frozen=True, slots=True)
 class LakeRecord:
-    """What a lake holds. indexes: per table, the keys in whose order it is kept."""
+    """What a lake holds. indexes: per table, the keys in whose order it is kept. settings: of the Spark session, which
+    say what SQL means."""
 
     vnodes: int
     tables: tuple[TableSpec, ...]
     indexes: Mapping[str, tuple[tuple[str, ...], ...]]
+    settings: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -69,13 +71,14 @@ class LakeRecord:
             "vnodes": self.vnodes,
             "tables": [table.to_json() for table in self.tables],
             "indexes": {table: [list(key) for key in keys] for table, keys in self.indexes.items()},
+            "settings": dict(self.settings),
         }
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Self:
         tables = tuple(TableSpec.from_json(table) for table in record["tables"])
         indexes = {table: tuple(tuple(key) for key in keys) for table, keys in record["indexes"].items()}
-        return cls(record["vnodes"], tables, indexes)
+        return cls(record["vnodes"], tables, indexes, record.get("settings", {}))
 
     def check_unchanged(self, declared: "LakeRecord", root: str) -> None:
         """Raise DeclarationError unless ``declared`` can work on the lake that this record describes."""
@@ -84,6 +87,12 @@ class LakeRecord:
                 f"{root} has {self.vnodes} vnodes and {declared.vnodes} are asked for; they are fixed for the "
                 f"life of a lake: leave vnodes={self.vnodes}, or start on another root"
             )
+        for name in sorted(self.settings.keys() & declared.settings.keys()):
+            if (before := self.settings[name]) != (now := declared.settings[name]):
+                raise DeclarationError(
+                    f"{root} was made in a Spark session with {name} = {before}, and this one has {now}, under which "
+                    f"SQL means something else: spark.conf.set({name!r}, {before!r}), or start on another root"
+                )
         kept = {table.name: table for table in self.tables}
         for table in declared.tables:
             if table.name not in kept:

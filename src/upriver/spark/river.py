@@ -32,6 +32,7 @@ from upriver.spark.host import WorkerHost
 from upriver.spark.ingest import EpochLog, History, Ingest, Layout, LoadIngest, StreamIngest, check_taken
 from upriver.spark.runs import Lot, warm_up
 from upriver.spark.session import free_slots, is_local, require_slots
+from upriver.spark.sql_settings import checked_settings
 from upriver.vnodes import VnodeMap
 
 STOP_SECONDS_MAX = 30.0
@@ -107,7 +108,8 @@ class River:
         require_memory(self._plans, config.memory_budget)
         require_slots(self._spark, config.workers)
         try:
-            declared = LakeRecord(config.vnodes, tuple(s.table for s in self._sources), self._indexes())
+            tables, settings = tuple(source.table for source in self._sources), checked_settings(self._spark)
+            declared = LakeRecord(config.vnodes, tables, self._indexes(), settings)
             self._lake = OwnedLake(config.root, declared, self._control())
             self._layouts = self._layouts_in(self._lake)
             self._backfill = self._complete_indexes(self._lake, declared)

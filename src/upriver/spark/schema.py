@@ -1,12 +1,21 @@
 """Spark's schemas in Arrow's terms."""
 
+import re
+from collections.abc import Iterator
+
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType, VariantType
+from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType, VariantType
 
 from upriver.errors import DeclarationError
+from upriver.zones import zone_name
+
+_WRITTEN_TYPE = "__CHAR_VARCHAR_TYPE_STRING"
+"""Under which Spark keeps what a column was declared as that it reads as STRING."""
+_CHAR = re.compile(r"\bchar(?:acter)?\(\d+\)")
+_VARCHAR = re.compile(r"\bvarchar\(\d+\)")
 
 
 def arrow_schema(rows: DataFrame, table: str) -> pa.Schema:
@@ -15,17 +24,8 @@ def arrow_schema(rows: DataFrame, table: str) -> pa.Schema:
     Timestamps are in microseconds, with the session's time zone unless they are TIMESTAMP_NTZ.
     """
     for field in rows.schema:
-        if _holds_variant(field.dataType):
-            raise DeclarationError(
-                f"table {table!r}: column {field.name!r} is {field.dataType.simpleString()}; VARIANT is not supported: "
-                f"CAST it to STRING, or make columns of its parts (variant_get)"
-            )
-        if isinstance(field.dataType, StringType) and not field.dataType.isUTF8BinaryCollation():
-            raise DeclarationError(
-                f"table {table!r}: column {field.name!r} has the collation {field.dataType.collation}; "
-                f"only UTF8_BINARY is supported: CAST it to STRING"
-            )
-    zone = rows.sparkSession.conf.get("spark.sql.session.timeZone") or "UTC"
+        _check_supported(field, table)
+    zone = zone_name(rows.sparkSession.conf.get("spark.sql.session.timeZone") or "UTC")
     if len({name.lower() for name in rows.columns}) < len(rows.columns):
         raise DeclarationError(f"table {table!r}: two of its columns differ at most in case: {', '.join(rows.columns)}")
     try:
@@ -36,15 +36,42 @@ def arrow_schema(rows: DataFrame, table: str) -> pa.Schema:
     return pa.schema([pa.field(field.name, field.type) for field in schema])
 
 
-def _holds_variant(type: DataType) -> bool:
+def _check_supported(field: StructField, table: str) -> None:
+    """Refuse types that Arrow would show as something that they are not."""
+    about = f"table {table!r}: column {field.name!r}"
+    parts = list(_parts(field.dataType))
+    if any(isinstance(part, VariantType) for part in parts):
+        raise DeclarationError(
+            f"{about} is {field.dataType.simpleString()}; VARIANT is not supported: "
+            f"CAST it to STRING, or make columns of its parts (variant_get)"
+        )
+    collated = [part for part in parts if isinstance(part, StringType) and not part.isUTF8BinaryCollation()]
+    if collated:
+        raise DeclarationError(
+            f"{about} has the collation {collated[0].collation}; only UTF8_BINARY is supported: "
+            f"CAST it to STRING COLLATE UTF8_BINARY"
+        )
+    written = str(field.metadata.get(_WRITTEN_TYPE, field.dataType.simpleString()))
+    if _CHAR.search(written):
+        as_string = _VARCHAR.sub("string", _CHAR.sub("string", written))
+        raise DeclarationError(
+            f"{about} is {written}; CHAR, which Spark pads and compares padded, is not supported: "
+            f"CAST it to {as_string}, and rtrim() it if blanks at its end are not to count"
+        )
+
+
+def _parts(type: DataType) -> Iterator[DataType]:
+    """The type and all that it is made of."""
+    yield type
     match type:
         case ArrayType():
-            return _holds_variant(type.elementType)
+            yield from _parts(type.elementType)
         case MapType():
-            return _holds_variant(type.keyType) or _holds_variant(type.valueType)
+            yield from _parts(type.keyType)
+            yield from _parts(type.valueType)
         case StructType():
-            return any(_holds_variant(field.dataType) for field in type)
-    return isinstance(type, VariantType)
+            for field in type:
+                yield from _parts(field.dataType)
 
 
 def in_arrow(schema: StructType, timezone: str) -> pa.Schema:

@@ -11,18 +11,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from upriver.dataflow.plan import TableSpec
 from upriver.errors import DeclarationError
 from upriver.spark.schema import in_arrow
-
-_ZONE = "spark.sql.session.timeZone"
-_NEEDED = {
-    "spark.sql.ansi.enabled": "true",
-    "spark.sql.ansi.doubleQuotedIdentifiers": "false",
-    "spark.sql.caseSensitive": "false",
-    "spark.sql.groupByAliases": "true",
-    "spark.sql.groupByOrdinal": "true",
-    "spark.sql.parser.escapedStringLiterals": "false",
-    "spark.sql.timestampType": "TIMESTAMP_LTZ",
-}
-"""Settings under which our translation says what Spark says: Spark's defaults."""
+from upriver.spark.sql_settings import ZONE, checked_settings
 
 
 class SparkTyper:
@@ -32,25 +21,32 @@ class SparkTyper:
     """
 
     def __init__(self, spark: SparkSession, tables: Mapping[str, TableSpec]) -> None:
-        for name, needed in _NEEDED.items():
-            found = spark.conf.get(name)
-            if str(found).lower() != needed.lower():
-                raise DeclarationError(f"the Spark session has {name} = {found}; views need {needed}, Spark's default")
-        self._zone = spark.conf.get(_ZONE) or "UTC"
+        self._users = spark
+        self._zone = checked_settings(spark)[ZONE]
         self._session = own_session(spark, self._zone)
         self._tables = tables
         self._known: dict[str, TableSpec] = {}
 
     @property
     def timezone(self) -> str:
-        """The user's session's."""
+        """The user's session's, as pyarrow names it."""
         return self._zone
+
+    def check_session(self) -> None:
+        """Raise DeclarationError if SQL does not mean in the user's session what it meant at first."""
+        now = checked_settings(self._users)[ZONE]
+        if now != self._zone:
+            raise DeclarationError(
+                f"the Spark session has {ZONE} = {now}, and had {self._zone} when the app was made: set it back, or "
+                f"make the app anew"
+            )
 
     def schema_of(self, sql: str) -> pa.Schema:
         """The schema that Spark gives the query; timestamps in microseconds. ``sql`` must be a query, not a command.
 
         Raises DeclarationError in Spark's words.
         """
+        self.check_session()
         self._register()
         try:
             return in_arrow(self._session.sql(sql).schema, self._zone)
@@ -71,7 +67,7 @@ class SparkTyper:
 def own_session(spark: SparkSession, timezone: str) -> SparkSession:
     """A session beside the user's, with no temporary views and settings of the user's."""
     session = spark.newSession()
-    session.conf.set(_ZONE, timezone)
+    session.conf.set(ZONE, timezone)
     return session
 
 
