@@ -72,7 +72,10 @@ def test_status_and_explain_as_text_and_as_json(
         (["lookup", "nothing", "JFK"], "UnknownView: no view 'nothing'"),
         (["lookup", "pairs", "JFK"], "KeyTypeError"),
         (["lookup", "pairs", '["JFK"]'], "KeyTypeError"),
-        (["lookup", "pairs", '["JFK", "one"]'], "KeyTypeError: key column 'n' is int32"),
+        (
+            ["lookup", "pairs", '["JFK", "one"]'],
+            "KeyTypeError: view 'pairs': 'one' is no value of key column 'n', which is int32",
+        ),
     ],
 )
 def test_wrong_questions_end_with_status_2(

@@ -176,9 +176,9 @@ def test_more_statements_than_are_kept(evaluator: Evaluator) -> None:
 )
 def test_duckdb_reaches_nothing_outside(evaluator: Evaluator, query: str) -> None:
     with pytest.raises(duckdb.Error, match=r"disabled|configuration"):
-        evaluator._duck.execute(query)
+        evaluator._engine.duck.execute(query)
     with pytest.raises(duckdb.Error, match="locked"):
-        evaluator._duck.execute("SET enable_external_access = true")
+        evaluator._engine.duck.execute("SET enable_external_access = true")
 
 
 def test_two_evaluators_share_nothing() -> None:

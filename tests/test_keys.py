@@ -196,6 +196,53 @@ def test_each_key_is_kept_once_in_order_of_first_appearance(keys: list[tuple[Any
     assert kept_hashes.tolist() == hash64(kept.columns, kept.num_rows).tolist()
 
 
+TYPES = [
+    *(pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.bool_(), pa.string(), pa.binary()),
+    *(pa.decimal128(38, 0), pa.decimal128(5, 2), pa.date32(), LOCAL, INSTANT, pa.timestamp("us", "+05:30")),
+]
+FIRST, LAST = datetime.datetime.min, datetime.datetime.max
+AHEAD, BEHIND = (datetime.timezone(datetime.timedelta(hours=hours)) for hours in (14, -12))
+VALUES = [
+    *(None, 0, -1, 127, -128, 2**31, 2**63 - 1, -(2**63), 2**63, 10**40, True, 0.0, -0.0, 1e308, 5e-324),
+    *(float("nan"), float("inf"), -float("inf"), Decimal("NaN"), Decimal("1e40"), Decimal("0.001"), "", "a", "\ud800"),
+    *(b"", b"\xff", datetime.date.min, datetime.date.max, FIRST, LAST, FIRST.replace(tzinfo=AHEAD)),
+    *(LAST.replace(tzinfo=BEHIND), FIRST.replace(tzinfo=datetime.UTC), LAST.replace(tzinfo=datetime.UTC)),
+    *((), [], {}, object(), 1j, np.float32("nan"), np.datetime64("2024-01-01"), np.timedelta64(1), pa.scalar(1)),
+]
+
+
+def refusal(type: pa.DataType, keys: Any) -> str | None:
+    """What is said of keys that are refused; ``None`` for those that are taken."""
+    try:
+        batch = key_batch("planes", pa.schema([("k", type)]), keys)
+    except KeyTypeError as refused:
+        return str(refused)
+    assert batch.column(0).type == type
+    return None
+
+
+@pytest.mark.parametrize("type", TYPES, ids=str)
+def test_any_value_is_a_key_or_is_refused_by_name(type: pa.DataType) -> None:
+    for value in VALUES:
+        for keys in ([value], [(value,)], [{"k": value}], [None, value]):
+            said = refusal(type, keys)
+            assert said is None or said.startswith("view 'planes': ")
+            assert len(said or "") < 400
+    assert refusal(type, [None]) is None
+
+
+def test_times_at_the_ends_are_keys_and_local_ones_are_refused_with_the_way_out() -> None:
+    ends = [FIRST.replace(tzinfo=AHEAD), LAST.replace(tzinfo=BEHIND), LAST.replace(tzinfo=datetime.UTC)]
+    batch = key_batch("planes", pa.schema([("k", INSTANT)]), ends)
+    hours = 3_600_000_000
+    last = 253_402_300_799_999_999
+    first = -62_135_596_800_000_000
+    assert batch.column(0).view(pa.int64()).to_pylist() == [first - 14 * hours, last + 12 * hours, last]
+    assert one(LOCAL, [FIRST, LAST]) == [FIRST, LAST]
+    with pytest.raises(KeyTypeError, match=r"which is no time of the local zone: give one with a time zone \(tzinfo\)"):
+        one(INSTANT, [FIRST])
+
+
 def test_two_keys_with_one_hash_are_both_kept() -> None:
     batch = key_batch("routes", ROUTE, [("EWR", 1), ("JFK", 2), ("EWR", 1)])
     kept, _ = distinct_keys(batch, np.zeros(3, np.uint64))

@@ -4,6 +4,7 @@ from random import Random
 
 import pyarrow as pa
 import pytest
+from awkward_kit import awkward
 from sql_kit import local_plan, spec
 
 from upriver.dataflow.expressions import GUARD, Evaluator
@@ -49,12 +50,13 @@ SELECT upper(t.k) AS k, sum(t.l) AS z FROM u JOIN t ON u.k = t.k GROUP BY upper(
 """
 
 
-def told(sql: str) -> str:
+def told(sql: str, rows: dict[str, pa.RecordBatch] = ROWS, key: str = "k") -> str:
     """What is said of the first row at fault."""
-    plan = local_plan(sql, "k", T, U)
-    world = DataflowWorld(plan, {"t": T, "u": U}, Evaluator(), Random(1), moves_odds=0)
+    specs = [spec(name, batch.schema) for name, batch in rows.items()]
+    plan = local_plan(sql, key, *specs)
+    world = DataflowWorld(plan, {table.name: table for table in specs}, Evaluator(), Random(1), moves_odds=0)
     try:
-        world.run_epoch(ROWS)
+        world.run_epoch(rows)
         world.scan()
     except RowError as error:
         return str(error)
@@ -71,6 +73,21 @@ def test_a_row_of_a_table(what: str, sql: str) -> None:
     assert message.startswith(f"table 't': {what}")
     assert " in the row (k = a, i = " in message
     assert message.endswith(f"). {GUARD}, or have such rows set aside: app.table(..., on_bad_row='set_aside')")
+
+
+def test_a_row_is_named_whatever_its_neighbours_hold() -> None:
+    rows = {"t": awkward().combine_chunks().to_batches()[0]}
+    message = told("SELECT id, 1 / v AS z FROM t", {"t": rows["t"].slice(0, 1)}, "id")
+    assert "column z: Division by zero in the row (id = 0, v = 0, y = 127, " in message
+    assert r"k = a\xffb, d = +10000-01-01, n = +10000-01-01 00:00:00.000001, " in message
+    assert message.isprintable()
+    for row, sql, what in (
+        (0, "SELECT id, upper(k) AS z FROM t", "the text in k is no UTF-8"),
+        (0, "SELECT id, CAST(k AS INT) AS z FROM t", "the text in k is no UTF-8"),
+        (3, "SELECT id, year(n) AS z FROM t", "the TIMESTAMP_NTZ in n is too far to compute with"),
+    ):
+        message = told(sql, {"t": rows["t"].slice(row, 1)}, "id")
+        assert f"column z: {what} in the row (id = {row}, " in message
 
 
 @pytest.mark.parametrize(("what", "sql"), cases(OF_SEVERAL))

@@ -71,7 +71,7 @@ def test_what_the_function_raises_is_told_with_its_line_and_key(per: Per) -> Non
     where = {
         Per.ROW: "for the key 'bad' and the row Row(k='bad', v=99, day=None)",
         Per.KEY: "for the key 'bad'",
-        Per.BATCH: "for a batch of 3 rows of 3 keys, the first of which is '",
+        Per.BATCH: "for a batch of 3 rows of 3 keys, the first of which is (k = ",
     }
     assert where[per] in said
     assert said.endswith("Mend it, or have it pass over such rows")

@@ -14,14 +14,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import pyarrow as pa
-
 from upriver.bench.commands import add_benchmarks
 from upriver.client import Client, connect
 from upriver.dataflow.explain import render
+from upriver.dataflow.row_text import readable
 from upriver.demo import run_demo
-from upriver.errors import KeyTypeError, UpriverError, UserError, WaitTimeout
+from upriver.errors import UpriverError, UserError, WaitTimeout
 from upriver.rescale import STRATEGIES, Rescale
+from upriver.shell.key_texts import keys_of_texts
 from upriver.sim.commands import add_simulation, simulate
 from upriver.text import (
     Screen,
@@ -68,7 +68,8 @@ def _parser() -> argparse.ArgumentParser:
         "keys",
         nargs="+",
         metavar="KEY",
-        help='a value; or, as JSON, a list of one value per key column: \'["JFK","LAX"]\'',
+        help="a value; or, as JSON, a list of one value per key column: '[\"JFK\",\"LAX\"]', or '[null]'. A time is in "
+        "the view's zone unless an offset is behind it",
     )
 
     explain = _command(commands, "explain", _explain, "how a view is kept")
@@ -161,37 +162,14 @@ def _watch(client: Client, options: argparse.Namespace) -> int:
 def _lookup(options: argparse.Namespace) -> int:
     with _client(options) as client:
         key_schema = client.key_schema(options.view)
-        found = client.lookup(options.view, _parse_keys(options.keys, key_schema))
+        found = client.lookup(options.view, keys_of_texts(options.view, key_schema, options.keys))
     if options.json:
-        _print_json({"view": options.view, "rows": found.to_pylist()})
+        columns = [readable(column) for column in found.columns]
+        rows = [dict(zip(found.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
+        _print_json({"view": options.view, "rows": rows})
     else:
         print(render_table(found))
     return 0
-
-
-def _parse_keys(texts: Sequence[str], schema: pa.Schema) -> pa.Table:
-    """Keys as typed on a command line, in the types of the view's key columns."""
-    several = len(schema) > 1
-    rows = [_parse_json(text) if several or text.startswith("[") else [text] for text in texts]
-    if any(not isinstance(row, list) or len(row) != len(schema) for row in rows):
-        raise KeyTypeError(f"each key is a JSON list of {len(schema)} values: {', '.join(schema.names)}")
-    columns = [_parse_column([row[place] for row in rows], field) for place, field in enumerate(schema)]
-    return pa.Table.from_arrays(columns, schema=schema)
-
-
-def _parse_json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise KeyTypeError(f"{text!r} is not JSON: {error}") from error
-
-
-def _parse_column(values: Sequence[Any], field: pa.Field) -> pa.Array:
-    texts = [None if value is None else str(value) for value in values]
-    try:
-        return pa.array(texts, pa.string()).cast(field.type)
-    except pa.ArrowException as error:
-        raise KeyTypeError(f"key column {field.name!r} is {field.type}: {error}") from error
 
 
 def _explain(options: argparse.Namespace) -> int:

@@ -6,6 +6,8 @@ from typing import Any, TextIO
 
 import pyarrow as pa
 
+from upriver.dataflow.row_text import readable
+
 ROWS_SHOWN_MAX = 40
 """Rows of a table that are printed."""
 BAR_WIDTH = 30
@@ -15,7 +17,7 @@ BAR_WIDTH = 30
 def render_table(table: pa.Table) -> str:
     """An Arrow table in columns, numbers to the right; at most ``ROWS_SHOWN_MAX`` rows."""
     shown = table.slice(0, ROWS_SHOWN_MAX)
-    rows = [[_cell(value) for value in row.values()] for row in shown.to_pylist()]
+    rows = [list(map(_cell, row)) for row in zip(*map(readable, shown.columns), strict=True)]
     numeric = [pa.types.is_integer(t) or pa.types.is_floating(t) or pa.types.is_decimal(t) for t in table.schema.types]
     lines = render_rows(table.column_names, rows, numeric)
     left_out = table.num_rows - shown.num_rows

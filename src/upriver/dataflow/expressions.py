@@ -15,15 +15,20 @@ import duckdb
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from upriver.dataflow.plan import Projection
-from upriver.dataflow.row_text import value_text
+from upriver.dataflow.row_text import escaped, value_text
 from upriver.dataflow.sql_macros import MACROS
-from upriver.dataflow.sql_types import duck_name, is_instant
+from upriver.dataflow.sql_types import duck_name, is_instant, spark_name
 from upriver.errors import ProtocolError, RowError
+from upriver.state.exact_values import exact
 
 GUARD = "Guard against it in the query, by CASE, WHERE or try_divide"
 """What to do about an expression that fails."""
+
+ERROR_CHARS_MAX = 300
+"""Of what DuckDB says of a row; it may quote a value of any length."""
 
 STATEMENTS_MAX = 256
 """Prepared statements kept at a time. A worker has a few for each view; the oldest goes first."""
@@ -34,6 +39,24 @@ _SPARK_TYPES = {"INT8": "TINYINT", "INT16": "SMALLINT", "INT32": "INT", "INT64":
 _DUCK_TYPES = re.compile(rf"\b(of|[Tt]ype) ({'|'.join(_SPARK_TYPES)})\b")
 """What DuckDB's messages call types that have another name in Spark."""
 _ROWS_AT_FAULT = (duckdb.OutOfRangeException, duckdb.ConversionException, duckdb.InvalidInputException)
+_BROKEN = (duckdb.InternalException, duckdb.FatalException)
+"""After these DuckDB must be opened anew."""
+_CALLS = re.compile(r"[a-z_0-9]+(?=\()", re.IGNORECASE)
+_ANY_BYTES = re.compile(
+    "cast|coalesce|contains|decimal|error|greatest|isnan|least|md5|sha1|sha256|starts_with|strlen|suffix|"
+    "abs|ceil|day|dayofmonth|dayofweek|dayofyear|epoch_us|floor|hour|isinf|list_transform|make_date|make_timestamp|"
+    "minute|month|quarter|round|second|sqrt|to_microseconds|to_months|trunc|xor|year|"
+    "spark_(?:ceil|clock|day|div|divide|double_to_bigint|floor|fmod|group|mod|pmod|quotient|signum|try_divide|units)|"
+    "spark_text_of_(?:date|timestamp)",
+    re.IGNORECASE,
+)
+"""Functions that take any bytes for a text, as Spark does, or take no text. Others need UTF-8, or DuckDB breaks."""
+_ANY_MOMENT = re.compile("coalesce|decimal|greatest|least", re.IGNORECASE)
+_CONSTANT = re.compile(r"CAST\((?:NULL|[-+.\de]*) AS \w+(?:\(\d+, \d+\))?\)", re.IGNORECASE)
+_REACHING = re.compile(r"[+-]")
+_ENDS = {32: (2 - 2**31, 2**31 - 2), 64: (-9_223_372_022_400_000_000, 2**63 - 2)}
+"""The first and the last date, and time, of DuckDB's, as numbers, by their bits."""
+_WORD = re.compile(r"\b(?:like|ilike|glob|similar)\b|~~", re.IGNORECASE)
 _CONFIG: dict[str, Any] = {
     "threads": 1,
     "autoinstall_known_extensions": False,
@@ -50,14 +73,7 @@ class Evaluator:
     """
 
     def __init__(self) -> None:
-        self._duck = duckdb.connect(":memory:", config=_CONFIG)
-        self._duck.execute("PRAGMA disable_optimizer")
-        for signature, body in MACROS.items():
-            self._duck.execute(f"CREATE MACRO {signature} AS {body}")
-        self._duck.execute("SET lock_configuration = true")
-        self._statements: dict[tuple[tuple[str, ...], pa.Schema, pa.Schema], _Statement] = {}
-        self._numbers = count(1)
-        """Of the statements to come."""
+        self._engine = _Engine()
         self._blames = True
 
     def curt(self) -> "Evaluator":
@@ -91,8 +107,7 @@ class Evaluator:
 
     def close(self) -> None:
         """Give up DuckDB's memory; the evaluator is of no use then."""
-        self._statements.clear()
-        self._duck.close()
+        self._engine.close()
 
     def _compute(
         self, rows: pa.RecordBatch, expressions: tuple[str, ...], schema: pa.Schema, titles: Sequence[str]
@@ -100,29 +115,78 @@ class Evaluator:
         """One array for each expression. titles: what errors call each of them."""
         if not rows.num_rows:
             return [pa.array([], field.type) for field in schema]
-        statement = self._statement(expressions, schema, rows.schema)
         try:
-            return statement.run(rows)
-        except _ROWS_AT_FAULT as error:
-            raise RowError(self._told(statement, rows, expressions, titles, _first_line(error))) from error
+            return self._engine.run(rows, expressions, schema)
+        except _RowFault as fault:
+            raise RowError(self._told(rows, expressions, schema, titles, str(fault))) from fault
         except duckdb.Error as error:
             raise ProtocolError(f"DuckDB cannot evaluate {' and '.join(expressions)}: {error}") from error
 
     def _told(
-        self, failed: "_Statement", rows: pa.RecordBatch, expressions: tuple[str, ...], titles: Sequence[str], what: str
+        self, rows: pa.RecordBatch, expressions: tuple[str, ...], schema: pa.Schema, titles: Sequence[str], what: str
     ) -> str:
         """The error with the expression at fault, if the row is known, and with the row, if that is to be found."""
         if self._blames:
-            rows = failed.first_failing(rows)
+            rows = self._first_failing(rows, expressions, schema)
         if rows.num_rows > 1:
             return what
-        each = zip(expressions, failed.schema, titles, strict=True)
+        each = zip(expressions, schema, titles, strict=True)
         title = next(
             title
             for expression, field, title in each
-            if len(titles) == 1 or self._statement((expression,), pa.schema([field]), rows.schema).fails(rows)
+            if len(titles) == 1 or self._fails(rows, (expression,), pa.schema([field]))
         )
-        return f"{title}: {what}" + (f"{failed.row_text(rows)}. {GUARD}" if self._blames else "")
+        return f"{title}: {what}" + (f"{_row_text(rows, expressions)}. {GUARD}" if self._blames else "")
+
+    def _first_failing(self, rows: pa.RecordBatch, expressions: tuple[str, ...], schema: pa.Schema) -> pa.RecordBatch:
+        """The first row on which the expressions fail."""
+        while rows.num_rows > 1:
+            half = rows.num_rows // 2
+            first = rows.slice(0, half)
+            rows = first if self._fails(first, expressions, schema) else rows.slice(half)
+        return rows
+
+    def _fails(self, rows: pa.RecordBatch, expressions: tuple[str, ...], schema: pa.Schema) -> bool:
+        try:
+            self._engine.run(rows, expressions, schema)
+        except (_RowFault, duckdb.Error):
+            return True
+        return False
+
+
+class _RowFault(Exception):
+    """An expression fails on some row; what DuckDB says of it."""
+
+
+_TRUTH = pa.schema([("truth", pa.bool_())])
+
+
+class _Engine:
+    """DuckDB with the statements that it has prepared. It is opened anew when it breaks."""
+
+    def __init__(self) -> None:
+        self.duck = _opened()
+        self._statements: dict[tuple[tuple[str, ...], pa.Schema, pa.Schema], _Statement] = {}
+        self._numbers = count(1)
+        """Of the statements to come."""
+
+    def run(self, rows: pa.RecordBatch, expressions: tuple[str, ...], schema: pa.Schema) -> list[pa.Array]:
+        """One array for each expression. Raises _RowFault if some row is at fault, and DuckDB's other errors."""
+        statement = self._statement(expressions, schema, rows.schema)
+        try:
+            return statement.run(rows)
+        except _ROWS_AT_FAULT as error:
+            raise _RowFault(_said(error)) from error
+        except UnicodeDecodeError as error:  # DuckDB's message quotes a text
+            raise _RowFault("a text whose bytes are no UTF-8") from error
+        except _BROKEN as error:
+            self.close()
+            self.duck = _opened()
+            raise _RowFault(f"DuckDB cannot compute it: {_said(error)}") from error
+
+    def close(self) -> None:
+        self._statements.clear()
+        self.duck.close()
 
     def _statement(self, expressions: tuple[str, ...], schema: pa.Schema, rows: pa.Schema) -> "_Statement":
         key = (expressions, schema, rows)
@@ -131,12 +195,18 @@ class Evaluator:
             if len(self._statements) >= STATEMENTS_MAX:
                 oldest = next(iter(self._statements))
                 self._statements.pop(oldest).drop()
-            statement = _Statement(self._duck, f"s{next(self._numbers)}", expressions, schema, rows)
+            statement = _Statement(self.duck, f"s{next(self._numbers)}", expressions, schema, rows)
             self._statements[key] = statement
         return statement
 
 
-_TRUTH = pa.schema([pa.field("truth", pa.bool_())])
+def _opened() -> duckdb.DuckDBPyConnection:
+    duck = duckdb.connect(":memory:", config=_CONFIG)
+    duck.execute("PRAGMA disable_optimizer")
+    for signature, body in MACROS.items():
+        duck.execute(f"CREATE MACRO {signature} AS {body}")
+    duck.execute("SET lock_configuration = true")
+    return duck
 
 
 class _Batch:
@@ -167,6 +237,10 @@ class _Statement:
         if -1 in self._places:
             raise ProtocolError(f"{' and '.join(expressions)} names a column that is not in {rows.names}")
         types = [_wall_clock(rows.field(place).type) for place in self._places] or [pa.null()]
+        texts = [name for name, type in zip(self._names, types, strict=False) if pa.types.is_string(type)]
+        moments = [name for name, type in zip(self._names, types, strict=False) if pa.types.is_temporal(type)]
+        self._texts = [] if all(map(_takes_any_bytes, expressions)) else texts
+        self._moments = [] if all(map(_takes_any_moment, expressions)) else moments
         self._batch = _Batch(pa.schema([pa.field(f"c{number}", type) for number, type in enumerate(types)]))
         short = {column: f"c{number}" for number, column in enumerate(self._names)}
         outputs = ", ".join(
@@ -181,7 +255,13 @@ class _Statement:
             raise ProtocolError(f"DuckDB cannot prepare {outputs}: {error}") from error
 
     def run(self, rows: pa.RecordBatch) -> list[pa.Array]:
-        """One array for each expression. Raises DuckDB's errors."""
+        """One array for each expression. Raises DuckDB's errors, and _RowFault for a text that it would break on."""
+        for name in self._texts:
+            if not _is_utf8(rows.column(name)):
+                raise _RowFault(f"the text in {name} is no UTF-8")
+        for name in self._moments:
+            if _is_at_an_end(rows.column(name)):
+                raise _RowFault(f"the {spark_name(rows.schema.field(name).type)} in {name} is too far to compute with")
         columns = [_retyped(rows.column(place)) for place in self._places] or [pa.nulls(rows.num_rows)]
         self._batch.rows = pa.RecordBatch.from_arrays(columns, schema=self._batch.schema)
         try:
@@ -190,35 +270,47 @@ class _Statement:
             self._batch.rows = None
         return [_one(column) for column in table.columns]
 
-    def first_failing(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """The first row on which the expressions fail."""
-        while rows.num_rows > 1:
-            half = rows.num_rows // 2
-            rows = rows.slice(0, half) if self.fails(rows.slice(0, half)) else rows.slice(half)
-        return rows
-
-    def row_text(self, rows: pa.RecordBatch) -> str:
-        """The first row, as far as the expressions name it."""
-        values = (
-            f"{name} = {value_text(rows.column(place))}" for name, place in zip(self._names, self._places, strict=True)
-        )
-        return f" (row: {', '.join(values)})" if self._names else ""
-
     def drop(self) -> None:
         self._duck.execute(f"DEALLOCATE {self._name}")
         self._duck.unregister(self._name)
-
-    def fails(self, rows: pa.RecordBatch) -> bool:
-        try:
-            self.run(rows)
-        except duckdb.Error:
-            return True
-        return False
 
 
 def _columns(text: str) -> list[str]:
     """The columns that an expression names."""
     return [match[1].replace('""', '"') for match in _WORDS.finditer(text) if match[1] is not None]
+
+
+def _row_text(rows: pa.RecordBatch, expressions: Sequence[str]) -> str:
+    """The first row, as far as the expressions name it."""
+    names = sorted({column for text in expressions for column in _columns(text)})
+    return f" (row: {', '.join(f'{name} = {value_text(rows.column(name))}' for name in names)})" if names else ""
+
+
+def _takes_any_bytes(expression: str) -> bool:
+    """Whether DuckDB computes it from texts of any bytes, and as Spark does."""
+    words = _WORDS.sub("", expression)
+    return _WORD.search(words) is None and all(map(_ANY_BYTES.fullmatch, _CALLS.findall(words)))
+
+
+def _takes_any_moment(expression: str) -> bool:
+    """Whether it only compares points in time, and chooses between them."""
+    words = _CONSTANT.sub("", _WORDS.sub("", expression))
+    return _REACHING.search(words) is None and all(map(_ANY_MOMENT.fullmatch, _CALLS.findall(words)))
+
+
+def _is_at_an_end(moments: pa.Array) -> bool:
+    """Whether some are infinite for DuckDB, or beyond its calendar; to Spark they are like others."""
+    least, most = _ENDS[moments.type.bit_width]
+    found = pc.min_max(exact(moments)).as_py()
+    return found["min"] is not None and not (least <= found["min"] and found["max"] <= most)
+
+
+def _is_utf8(texts: pa.Array) -> bool:
+    try:
+        texts.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def _renamed(text: str, names: dict[str, str]) -> str:
@@ -252,8 +344,13 @@ def _one(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
-def _first_line(error: duckdb.Error) -> str:
-    """DuckDB's message without its kind in front and the SQL behind, and with Spark's names of types."""
-    line = str(error).splitlines()[0]
-    line = re.sub(r"^[A-Z][A-Za-z ]* Error: | when casting from source column c\d+", "", line).strip()
-    return _DUCK_TYPES.sub(lambda match: f"{match[1]} {_SPARK_TYPES[match[2]]}", line)
+def _said(error: duckdb.Error) -> str:
+    """DuckDB's message without its kind in front and the stack behind, and with Spark's names of types; bounded."""
+    text = re.split(r"\n\n(?:Stack Trace|LINE \d+):", str(error).strip(), maxsplit=1)[0]
+    text = re.sub(
+        r"^[A-Z][A-Za-z ]* Error: | when casting from source column c\d+|\n\nLINE \d+:.*", "", text, flags=re.DOTALL
+    )
+    text = _DUCK_TYPES.sub(lambda match: f"{match[1]} {_SPARK_TYPES[match[2]]}", escaped(text.strip()))
+    if len(text) <= ERROR_CHARS_MAX:
+        return text
+    return f"{text[: ERROR_CHARS_MAX // 2]}...{text[-ERROR_CHARS_MAX // 2 :]}"

@@ -5,7 +5,7 @@ Spark's ANSI mode raises where a value does not fit; so does every cast here, or
 
 import re
 from collections.abc import Callable
-from datetime import UTC, date, datetime, timedelta, timezone
+from datetime import MAXYEAR, MINYEAR, UTC, date, datetime, timedelta, timezone
 from decimal import ROUND_HALF_UP, Decimal, localcontext
 from zoneinfo import ZoneInfoNotFoundError
 
@@ -35,10 +35,12 @@ from upriver.zones import zone_info
 Cast = Callable[[Context, exp.Expr, Scalar, pa.DataType], Scalar]
 
 EXACT_DOUBLE_DIGITS_MAX = 15  # DuckDB divides a decimal's integer by a power of ten: exact operands, one rounding
-_DATE = re.compile(r"(\d{4})-(\d{1,2})-(\d{1,2})")
+_DATE = re.compile(r"([+-]?\d{4,7})-(\d{1,2})-(\d{1,2})", re.ASCII)
 _MOMENT = re.compile(
-    r"(\d{4}-\d{1,2}-\d{1,2})(?:[ T](\d{1,2}:\d{1,2}(?::\d{1,2}(?:\.\d{1,6})?)?)(Z|[+-]\d{2}:\d{2})?)?"
+    r"(\d{4}-\d{1,2}-\d{1,2})(?:[ T](\d{1,2}:\d{1,2}(?::\d{1,2}(?:\.\d{1,6})?)?)(Z|[+-]\d{2}:\d{2})?)?", re.ASCII
 )
+_EDGES = "spark_epoch_day("
+"""In what may be an infinite date."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -52,10 +54,18 @@ def cast(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Sc
         folded = _fold(context, node, value, to)
         if folded is not None:
             return folded
+    value = within_range(value)
     for source, target, how in _CASTS:
         if source(value.type) and target(to):
             return how(context, node, value, to)
     raise refused(context, node, value, to)
+
+
+def within_range(value: Scalar) -> Scalar:
+    """A value that is computed with: not one of DuckDB's infinite dates, which are Spark's at the ends of the range."""
+    if is_date(value.type) and _EDGES in value.sql:
+        return Scalar(macro("spark_day", value.sql), value.type, fails=True)
+    return value
 
 
 def refused(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Exception:
@@ -87,7 +97,7 @@ def _fold(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> S
 def _fold_text(context: Context, node: exp.Expr, text: str, to: pa.DataType) -> Scalar | None:
     try:
         if is_date(to):
-            return Scalar(f"DATE '{_date(text).isoformat()}'", to)
+            return None if _is_far(text) else Scalar(f"DATE '{_date(text).isoformat()}'", to)
         if is_wall_clock(to):
             clock, offset = _moment(text)
             if offset is None:
@@ -101,6 +111,12 @@ def _fold_text(context: Context, node: exp.Expr, text: str, to: pa.DataType) -> 
         form = "yyyy-MM-dd" if is_date(to) else "yyyy-MM-dd HH:mm:ss"
         raise context.unsupported(node, f"{text!r} as a {spark_name(to)} ({error})", f"Write it as {form}.") from error
     return None
+
+
+def _is_far(text: str) -> bool:
+    """Whether it is a date of a year that Python's calendar does not have."""
+    match = _DATE.fullmatch(text)
+    return match is not None and not MINYEAR <= int(match[1]) <= MAXYEAR
 
 
 def _date(text: str) -> date:

@@ -4,12 +4,19 @@ What the translator generates may call them. A macro gives NULL for a NULL opera
 strict about what it is given; the translator casts operands to the types named here.
 """
 
+import unicodedata
+
 _BLANK = r"[\x00-\x20\x7F]*"  # what Spark trims from text before it parses it
 _DIGITS = "[+-]?[0-9]+"
 _DECIMAL = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 _SPACE = r"[\x00-\x20]*"
-_PLAIN = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,2})?"
-_DAY = r"([0-9]{4})(?:-([0-9]{1,2})(?:-([0-9]{1,2})(?:[ T](?s:.)*)?)?)?"
+_PLAIN = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?0*[0-9]{1,9})?"
+_HUGE_ZERO = r"[+-]?0*\.?0*[eE][+]?0*[0-9]{2,9}"
+"""A zero with so many digits before its point, for Java, that Spark refuses it, or nearly so."""
+_DAY = r"([+-]?[0-9]{4,7})(?:-([0-9]{1,2})(?:-([0-9]{1,2})(?:[ T](?s:.)*)?)?)?"
+# The digits that Java's decimals are written with, besides those of ASCII.
+_FOREIGN_DIGITS = "".join(letter for letter in map(chr, range(0x80, 0x10000)) if unicodedata.category(letter) == "Nd")
+_DIGITS_MEANT = "".join(str(unicodedata.digit(letter)) for letter in _FOREIGN_DIGITS)
 
 
 def _malformed(value: str, type: str) -> str:
@@ -74,9 +81,15 @@ _TEXTS = {
         WHEN regexp_full_match(s, '{_BLANK}-(?i:inf|infinity){_BLANK}') THEN CAST('-Infinity' AS DOUBLE)
         WHEN regexp_full_match(s, '{_BLANK}(?:(?i:nan)|[+-]NaN){_BLANK}') THEN CAST('NaN' AS DOUBLE)
         ELSE {_malformed("s", "DOUBLE")} END""",
-    "spark_decimal_text(s)": f"""CASE WHEN s IS NULL THEN NULL
+    "spark_ascii_digits(s)": f"""CASE WHEN strlen(s) > length(s)
+        THEN translate(s, '{_FOREIGN_DIGITS}', '{_DIGITS_MEANT}') ELSE s END""",
+    "spark_decimal_of_ascii(s)": f"""CASE WHEN s IS NULL THEN NULL
+        WHEN regexp_full_match(s, '{_SPACE}{_HUGE_ZERO}{_SPACE}')
+        AND CAST(regexp_extract(s, '[eE]([+]?[0-9]+)', 1) AS BIGINT) - length(regexp_extract(s, '[.](0*)', 1)) > 37
+        THEN {_malformed("s", "DECIMAL")}
         WHEN regexp_full_match(s, '{_SPACE}{_PLAIN}{_SPACE}') THEN regexp_extract(s, '{_PLAIN}')
         ELSE {_malformed("s", "DECIMAL")} END""",
+    "spark_decimal_text(s)": "spark_decimal_of_ascii(spark_ascii_digits(s))",
     "spark_date_of_text(s)": f"""CASE WHEN s IS NULL THEN NULL
         WHEN regexp_full_match(s, '[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}') THEN CAST(s AS DATE)
         WHEN regexp_full_match(s, '{_BLANK}{_DAY}{_BLANK}') THEN make_date({_part(1)}, {_part(2)}, {_part(3)})
@@ -89,11 +102,20 @@ _TEXTS = {
 }
 
 _TIMES = {
-    # Beyond these years Spark's text has a sign, and DuckDB's an era.
-    "spark_text_of_date(d)": """CASE WHEN year(d) < 1 OR year(d) > 9999
-        THEN error('A date outside the years 1 to 9999 cannot be cast to text') ELSE CAST(d AS VARCHAR) END""",
-    "spark_text_of_timestamp(t)": """CASE WHEN year(t) < 1 OR year(t) > 9999
-        THEN error('A timestamp outside the years 1 to 9999 cannot be cast to text') ELSE CAST(t AS VARCHAR) END""",
+    # Outside the years 0 to 9999 Spark's text has a sign, and DuckDB's an era.
+    "spark_text_of_year(y)": """CASE WHEN y > 9999 THEN '+' || CAST(y AS VARCHAR) WHEN y < -999 THEN CAST(y AS VARCHAR)
+        WHEN y < 0 THEN '-' || lpad(CAST(-y AS VARCHAR), 4, '0') ELSE lpad(CAST(y AS VARCHAR), 4, '0') END""",
+    "spark_text_of_far_date(d)": """spark_text_of_year(year(d)) || '-' || lpad(CAST(month(d) AS VARCHAR), 2, '0')
+        || '-' || lpad(CAST(day(d) AS VARCHAR), 2, '0')""",
+    "spark_text_of_date(d)": """CASE WHEN year(d) BETWEEN 1 AND 9999 THEN CAST(d AS VARCHAR)
+        ELSE spark_text_of_far_date(d) END""",
+    "spark_text_of_timestamp(t)": """CASE WHEN year(t) BETWEEN 1 AND 9999 THEN CAST(t AS VARCHAR)
+        ELSE spark_text_of_far_date(t) || ' ' || CAST(CAST(t AS TIME) AS VARCHAR) END""",
+    # DuckDB's infinite dates are Spark's at the ends of the range: they can be had, but not computed with.
+    "spark_epoch_day(n)": """CASE WHEN n = 2147483647 THEN DATE 'infinity' WHEN n = -2147483647 THEN DATE '-infinity'
+        ELSE DATE '1970-01-01' + n END""",
+    "spark_day(d)": """CASE WHEN d > DATE '-infinity' AND d < DATE 'infinity' THEN d WHEN d IS NOT NULL
+        THEN error('A DATE at the end of its range cannot be computed with') END""",
     "spark_formatted(t, form)": """CASE WHEN year(t) < 1 OR year(t) > 9999
         THEN error('A timestamp outside the years 1 to 9999 cannot be formatted') ELSE strftime(t, form) END""",
     # Whole units since 1970, rounded down also before it.

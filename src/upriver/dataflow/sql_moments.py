@@ -2,6 +2,7 @@
 
 from sqlglot import exp
 
+from upriver.dataflow.sql_casts import within_range
 from upriver.dataflow.sql_intervals import DAY_MICROS, Interval, interval_of
 from upriver.dataflow.sql_scalar import Context, Scalar, typed_name
 from upriver.dataflow.sql_source import ELSEWHERE
@@ -18,7 +19,7 @@ def moved(context: Context, node: exp.Expr) -> Scalar | None:
     interval = interval_of(written)
     if interval is None or isinstance(moment, exp.Interval):
         raise context.unsupported(node, "this INTERVAL", "Give it one number and one unit: INTERVAL '5' MINUTE.")
-    value = context.translate(moment)
+    value = within_range(context.translate(moment))
     sign = -1 if isinstance(node, exp.Sub) else 1
     if is_date(value.type):
         return _date(context, node, value, interval, sign)

@@ -6,7 +6,7 @@ from decimal import Decimal
 import pyarrow as pa
 from sqlglot import exp
 
-from upriver.dataflow.sql_casts import cast
+from upriver.dataflow.sql_casts import cast, within_range
 from upriver.dataflow.sql_decimals import quotient, remainder
 from upriver.dataflow.sql_moments import moved
 from upriver.dataflow.sql_scalar import Context, Rule, Scalar, any_fails, literal, macro, null, typed_name
@@ -232,6 +232,7 @@ def _least_decimal(context: Context, node: exp.Expr, value: Scalar) -> Scalar:
 def _date_arithmetic(context: Context, node: exp.Expr, sign: str, left: Scalar, right: Scalar) -> Scalar:
     if sign == "+" and is_date(right.type):
         left, right = right, left
+    left = within_range(left)
     if sign not in "+-" or not is_date(left.type) or not is_integer(right.type) or right.type == pa.int64():
         raise context.unsupported(
             node, f"{typed_name(left)} {sign} {typed_name(right)}", "Use date_add() or datediff()."

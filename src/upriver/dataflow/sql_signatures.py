@@ -7,7 +7,7 @@ from enum import Enum
 import pyarrow as pa
 from sqlglot import exp
 
-from upriver.dataflow.sql_casts import cast
+from upriver.dataflow.sql_casts import cast, within_range
 from upriver.dataflow.sql_operators import CAST_IT
 from upriver.dataflow.sql_scalar import Context, Scalar, any_fails, macro, null, typed_name
 from upriver.dataflow.sql_types import (
@@ -85,6 +85,7 @@ def take(context: Context, node: exp.Expr, kind: Kind, value: Scalar) -> Scalar:
     if is_null(type):
         return null(target)
     if _ACCEPTS[kind](type):
+        value = within_range(value)
         return value if kind is Kind.CLOCK else cast(context, node, value, target)
     raise context.unsupported(node, f"{typed_name(value)} where {kind.value} is wanted", CAST_IT)
 

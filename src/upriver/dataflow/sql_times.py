@@ -133,7 +133,7 @@ TIMES: Functions = {
     "date_diff": _DATE_DIFF,
     "add_months": Signature((Kind.DATE, Kind.INT), "CAST({0} + to_months({1}) AS DATE)", _DATE, fails=True),
     "make_date": Signature((Kind.INT, Kind.INT, Kind.INT), "make_date({0}, {1}, {2})", _DATE, fails=True),
-    "date_from_unix_date": Signature((Kind.INT,), "(DATE '1970-01-01' + {0})", _DATE, fails=True),
+    "date_from_unix_date": Signature((Kind.INT,), "spark_epoch_day", _DATE),
     "dayname": Signature((Kind.DATE,), "left(dayname({0}), 3)", pa.string()),
     "monthname": Signature((Kind.DATE,), "left(monthname({0}), 3)", pa.string()),
     "last_day": Signature((Kind.DATE,), "last_day({0})", _DATE),

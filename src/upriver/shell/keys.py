@@ -29,6 +29,8 @@ KeyColumns: TypeAlias = Sequence[pa.Array]
 VALUE_CHARS_MAX = 50
 """Characters of a value that an error shows."""
 
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+
 TYPES_MAX = 256
 """Types of which the kind is remembered."""
 
@@ -165,22 +167,34 @@ def _from_values(place: _Place, values: Sequence[Any]) -> pa.Array:
         if not place.takes(_python_kind(kind)):
             example = next(value for value in values if type(value) is kind)
             raise place.refuse(f"{_shown(example)} of type {kind.__name__}")
-    if pa.types.is_timestamp(place.field.type):
-        values = _instants(place, values)
+    wanted = place.field.type
+    if pa.types.is_timestamp(wanted) and wanted.tz is not None:
+        return pa.array([value and _micros(place, value) for value in values], pa.int64()).view(wanted)
+    if pa.types.is_timestamp(wanted):
+        _check_local(place, values)
     try:
-        return pa.array(values, place.field.type)
+        return pa.array(values, wanted)
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         raise place.refuse(f"a value that does not fit: {error}") from error
 
 
-def _instants(place: _Place, values: Sequence[Any]) -> Sequence[Any]:
-    """Datetimes as the column needs them. One without a zone is of the local one, as it is to PySpark."""
-    if place.field.type.tz is not None:
-        return [value and value.astimezone(datetime.UTC) for value in values]
+def _micros(place: _Place, value: datetime.datetime) -> int:
+    """Microseconds since 1970. A datetime without a zone is of the local one, as it is to PySpark."""
+    try:
+        instant = value if value.tzinfo is not None else value.astimezone()
+        since = (instant - _EPOCH) // datetime.timedelta(microseconds=1)
+    except (ValueError, OverflowError, OSError, TypeError) as error:
+        instead = "give one with a time zone (tzinfo), or an Arrow array"
+        raise place.refuse(f"{_shown(value)}, which is no time of the local zone: {instead}") from error
+    if getattr(value, "nanosecond", 0):  # pandas has them
+        raise place.refuse(f"{_shown(value)}, which is not a whole microsecond")
+    return since
+
+
+def _check_local(place: _Place, values: Sequence[Any]) -> None:
     for value in values:
         if value is not None and value.tzinfo is not None:
-            raise place.refuse(f"{_shown(value)}, which has a time zone")
-    return values
+            raise place.refuse(f"{_shown(value)}, which has a time zone: give it without, value.replace(tzinfo=None)")
 
 
 def _from_arrow(place: _Place, values: pa.Array | pa.ChunkedArray) -> pa.Array:

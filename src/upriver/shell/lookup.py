@@ -24,6 +24,7 @@ from upriver.shell.byte_stream import ByteStream
 from upriver.shell.door import GUESTS_MAX, Door
 from upriver.shell.line import Frame, Line
 from upriver.shell.wire import error_to_json
+from upriver.state.exact_values import exact
 
 LET_IN = "lookups"
 """The action that gives a port and a ticket."""
@@ -125,7 +126,8 @@ def _wanted(question: Frame) -> KeysAsked:
     if not isinstance(view, str) or not isinstance(together, bool):  # not all clients are ours
         raise ProtocolError(f"view {view!r}, together {together!r}: a lookup is of a view by name, together or not")
     at_least, timeout = None if at_least is None else whole("at_least", at_least), seconds("timeout", timeout)
-    keys.validate(full=True)
+    for column in keys.columns:
+        exact(column).validate(full=True)  # a text may be of any bytes, in Spark
     if len(hashes) != keys.num_rows:
         hashes = hash64(keys.columns, keys.num_rows)
     return KeysAsked(view, keys, hashes, at_least, together, timeout)

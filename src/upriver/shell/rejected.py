@@ -20,6 +20,7 @@ from upriver.dataflow.plan import TableSpec
 from upriver.errors import CorruptFile
 from upriver.ids import Epoch
 from upriver.shell.lake import Lake
+from upriver.state.exact_values import exact_list
 from upriver.state.runs import checksum_of, encode_run
 
 _NAME = re.compile(r"\d{12}-([0-9a-f]{16})\.arrow")
@@ -96,15 +97,8 @@ def _identities(epoch: Epoch, view: str, rows: pa.RecordBatch) -> list[str]:
     """Row by row in Python, for values of any type: bad rows are the exception."""
     met = Counter[str]()
     identities = []
-    for values in zip(*(_plain(column).to_pylist() for column in rows.columns), strict=True):
-        digest = xxhash.xxh3_128_hexdigest(repr((int(epoch), view, values)).encode("utf-8", "surrogatepass"))
+    for values in zip(*map(exact_list, rows.columns), strict=True):
+        digest = xxhash.xxh3_128_hexdigest(repr((int(epoch), view, values)).encode())
         identities.append(f"{digest}-{met[digest]}")
         met[digest] += 1
     return identities
-
-
-def _plain(column: pa.Array) -> pa.Array:
-    """Points in time as numbers: Spark has some that Python has not."""
-    if pa.types.is_date32(column.type):
-        return column.cast(pa.int32())
-    return column.cast(pa.int64()) if pa.types.is_temporal(column.type) else column

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from upriver.state.exact_values import exact_list
 from upriver.state.vectors import Mask, Slots, Vector
 
 Cells = npt.NDArray[Any]
@@ -300,7 +301,7 @@ def canonical(values: pa.Array) -> pa.Array:
 
 def _same_one_by_one(left: pa.Array, right: pa.Array) -> Mask:
     """Arrow does not compare nested values. They are compared only when a row that holds one is retracted."""
-    pairs = zip(left.to_pylist(), right.to_pylist(), strict=True)
+    pairs = zip(exact_list(left), exact_list(right), strict=True)
     return np.array([repr(a) == repr(b) for a, b in pairs], np.bool_)
 
 

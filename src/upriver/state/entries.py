@@ -13,6 +13,7 @@ import pyarrow as pa
 from upriver.errors import KeyTypeError
 from upriver.hashing import check_hashable, hash64
 from upriver.state.columns import Column, column_of
+from upriver.state.exact_values import exact_list
 from upriver.state.slots import SlotIndex
 from upriver.state.vectors import Hashes, Slots, first_of_each, true_at
 
@@ -107,4 +108,4 @@ def comparable(value: Any) -> tuple[Any, ...]:
 
 
 def _text(column: pa.Array) -> pa.Array:
-    return pa.array([None if value is None else repr(comparable(value)) for value in column.to_pylist()], pa.string())
+    return pa.array([None if value is None else repr(comparable(value)) for value in exact_list(column)], pa.string())

@@ -2,19 +2,36 @@
 
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from upriver.dataflow.operators.plain_values import Misfit, PlainValues, plain_values, shown
-from upriver.errors import ProtocolError
+from upriver.dataflow.row_text import first_unreadable, row_text
+from upriver.errors import ProtocolError, RowError
 
 READ_ROWS = 4096
 """Rows that are turned into Python values at a time: they take many times the memory."""
 
 Fields = Sequence[Any]
 """The values of a row, in the order of the schema."""
+
+
+def python_columns(rows: pa.RecordBatch) -> list[list[Any]]:
+    """The rows' values, column by column. Raises RowError for a row with a value that Python does not have."""
+    try:
+        return [column.to_pylist() for column in rows.columns]
+    except (ValueError, OverflowError, KeyError, pa.ArrowException) as error:
+        bad = [
+            (place, name)
+            for name, column in zip(rows.schema.names, rows.columns, strict=True)
+            if (place := first_unreadable(column)) is not None
+        ]
+        place, name = min(bad, key=itemgetter(0))
+        what = f"column {name} has a value that Python does not have, in the row ({row_text(rows, place)})"
+        raise RowError(f"{what}. Have the function called with Arrow batches, per='batch'") from error
 
 
 class RowReader:
@@ -30,10 +47,10 @@ class RowReader:
         self._make = make_type(what.title().replace(" ", ""), schema.names, rename=True)._make
 
     def read(self, rows: pa.RecordBatch) -> Iterator[Any]:
-        """Each row as a named tuple."""
+        """Each row as a named tuple. Raises RowError for a row with a value that Python does not have."""
         for start in range(0, rows.num_rows, READ_ROWS):
-            columns = rows.slice(start, READ_ROWS).columns
-            yield from map(self._make, zip(*(column.to_pylist() for column in columns), strict=True))
+            part = rows.slice(start, READ_ROWS)
+            yield from map(self._make, zip(*python_columns(part), strict=True))
 
 
 class PlainRows(RowReader):

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from upriver.state.columns import Cells, canonical, cells_of, is_fixed, validity
 from upriver.state.entries import comparable
+from upriver.state.exact_values import exact_list
 from upriver.state.vectors import Mask, Positions, true_at
 
 Step = Callable[[pa.Array], Iterable[Cells]]
@@ -209,6 +210,6 @@ def _ranks(values: pa.Array) -> Iterator[Cells]:
 
 def _ranks_one_by_one(values: pa.Array) -> Iterator[Cells]:
     """Of values that Arrow does not compare."""
-    forms = [comparable(value) for value in values.to_pylist()]
+    forms = [comparable(value) for value in exact_list(values)]
     ranks = {form: rank for rank, form in enumerate(sorted(set(forms)))}
     yield np.array([ranks[form] for form in forms], np.int64)

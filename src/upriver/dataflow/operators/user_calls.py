@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from upriver.dataflow.operators.plain_rows import Fields, Output, PlainRows, RowReader
+from upriver.dataflow.operators.plain_rows import Fields, Output, PlainRows, RowReader, python_columns
 from upriver.dataflow.operators.plain_values import Misfit, shown
 from upriver.dataflow.ops import Per
+from upriver.dataflow.row_text import error_text, row_text
 from upriver.errors import RowError
 from upriver.state.columns import validity
 from upriver.state.vectors import Mask, Positions
@@ -66,7 +67,7 @@ class Shapes:
 
     def keys(self, keys: pa.RecordBatch) -> list[Any]:
         """A key of one column is its value; one of several is a named tuple."""
-        return list(self.key.read(keys)) if len(self.key.schema) > 1 else keys.column(0).to_pylist()
+        return list(self.key.read(keys)) if len(self.key.schema) > 1 else python_columns(keys)[0]
 
     def states(self, given: Given) -> list[Any]:
         """``None`` for a key without one."""
@@ -184,10 +185,8 @@ class BatchCalls:
         return Made(rows, owners.astype(np.int64), states, kept)
 
     def _of_batch(self, given: Given) -> str:
-        first = self._shapes.keys(given.keys.slice(0, 1))[0]
-        return (
-            f"a batch of {given.rows.num_rows} rows of {given.keys.num_rows} keys, the first of which is {shown(first)}"
-        )
+        first = row_text(given.keys, 0)
+        return f"a batch of {given.rows.num_rows} rows of {given.keys.num_rows} keys, the first of which is ({first})"
 
 
 CALLS: Mapping[Per, Callable[[Function, Shapes], Call]] = {
@@ -204,7 +203,7 @@ def _answer(answer: Any, wanted: tuple[str, ...]) -> tuple[Any, ...]:
 
 
 def _raised(error: Exception, where: str) -> RowError:
-    what = f"{type(error).__name__}: {error}{_line_of(error)}"
+    what = f"{error_text(error)}{_line_of(error)}"
     return RowError(f"the function raised {what} for {where}. Mend it, or have it pass over such rows")
 
 
