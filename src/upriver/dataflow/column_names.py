@@ -6,6 +6,21 @@ from collections.abc import Callable, Mapping
 _WORDS = re.compile(r"""'(?:[^']|'')*'|"((?:[^"]|"")+)\"""")
 
 
+_LAZY = re.compile(r"\b(?:CASE|coalesce)\b")
+"""What may not evaluate all that is in it."""
+_PLAIN = re.compile(r'"(?:[^"]|"")+"')
+
+
+def plain_column(expression: str) -> str | None:
+    """The column, if the expression is nothing but its name."""
+    return expression[1:-1].replace('""', '"') if _PLAIN.fullmatch(expression) else None
+
+
+def quoted(column: str) -> str:
+    """The expression that is just this column. Only columns are ever in double quotes in what plans hold."""
+    return '"' + column.replace('"', '""') + '"'
+
+
 def columns_in(expression: str) -> frozenset[str]:
     """All columns that it names."""
     return frozenset(match[1].replace('""', '"') for match in _WORDS.finditer(expression) if match[1] is not None)
@@ -13,9 +28,32 @@ def columns_in(expression: str) -> frozenset[str]:
 
 def with_columns(expression: str, names: Mapping[str, str]) -> str:
     """The same expression with other names for its columns; those that are not in ``names`` keep theirs."""
-    return with_texts(expression, lambda column: '"' + names.get(column, column).replace('"', '""') + '"')
+    return with_texts(expression, lambda column: quoted(names.get(column, column)))
 
 
 def with_texts(expression: str, text_of: Callable[[str], str]) -> str:
     """The expression with a text in place of each column."""
     return _WORDS.sub(lambda match: match[0] if match[1] is None else text_of(match[1].replace('""', '"')), expression)
+
+
+def inlined(expression: str, texts: Mapping[str, str], chars_max: int) -> str | None:
+    """The expression with the texts of these columns in their place; ``None`` if it gets longer than ``chars_max``.
+
+    A macro repeats its operands, so those within another macro would grow exponentially. They are computed once, and
+    handed in as part of a list of one; but not into a CASE, which may not reach them.
+    """
+    named = {name: texts[name] for name in columns_in(expression) if name in texts}
+    computed = [name for name, text in named.items() if plain_column(text) is None]
+    nested = "spark_" in expression and any("spark_" in named[name] for name in computed)
+    if nested and not _LAZY.search(expression):
+        given = ", ".join(f"'c{number}': {named[name]}" for number, name in enumerate(computed))
+        places = {name: f"c.c{number}" for number, name in enumerate(computed)}
+        body = with_texts(expression, lambda name: places.get(name, named.get(name, quoted(name))))
+        text = f"list_transform([{{{given}}}], lambda c: {body})[1]"
+    else:
+        text = with_texts(expression, lambda name: _operand(named.get(name, quoted(name))))
+    return text if len(text) <= chars_max else None
+
+
+def _operand(text: str) -> str:
+    return text if plain_column(text) is not None else f"({text})"

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from upriver.dataflow.column_names import plain_column
 from upriver.dataflow.plan import Projection
 from upriver.dataflow.row_text import escaped, value_text
 from upriver.dataflow.sql_macros import MACROS
@@ -34,7 +35,6 @@ STATEMENTS_MAX = 256
 """Prepared statements kept at a time. A worker has a few for each view; the oldest goes first."""
 
 _WORDS = re.compile(r"""'(?:[^']|'')*'|"((?:[^"]|"")+)\"""")
-_PLAIN = re.compile(r'"(?:[^"]|"")+"')
 _SPARK_TYPES = {"INT8": "TINYINT", "INT16": "SMALLINT", "INT32": "INT", "INT64": "BIGINT", "VARCHAR": "STRING"}
 _DUCK_TYPES = re.compile(rf"\b(of|[Tt]ype) ({'|'.join(_SPARK_TYPES)})\b")
 """What DuckDB's messages call types that have another name in Spark."""
@@ -319,7 +319,8 @@ def _renamed(text: str, names: dict[str, str]) -> str:
 
 def _plain(rows: pa.RecordBatch, expression: str) -> pa.Array | None:
     """The column, if the expression is nothing but its name."""
-    place = rows.schema.get_field_index(expression[1:-1].replace('""', '"')) if _PLAIN.fullmatch(expression) else -1
+    column = plain_column(expression)
+    place = -1 if column is None else rows.schema.get_field_index(column)
     return rows.column(place) if place >= 0 else None
 
 

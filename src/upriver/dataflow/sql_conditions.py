@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from upriver.dataflow.algebra import Relation
-from upriver.dataflow.sql_logic import conjunction, conjuncts
+from upriver.dataflow.sql_logic import conjuncts
 from upriver.dataflow.sql_operators import boolean
-from upriver.dataflow.sql_relations import bounded, filtered
+from upriver.dataflow.sql_pushdown import filtered
+from upriver.dataflow.sql_relations import bounded
 from upriver.dataflow.sql_scalar import Context, Scalar
 from upriver.dataflow.sql_scope import names_in
 
@@ -29,14 +30,13 @@ def conditions(context: Context, nodes: Iterable[exp.Expr]) -> list[Condition]:
 
 def restricted(relation: Relation, wanted: Sequence[Condition], place: int | None) -> Relation:
     """The rows for which all conditions hold, in their order. One on a row's number also ends the numbering."""
-    left: list[Scalar] = []
     for condition in wanted:
         limit = _limit(condition.node)
         inner = None if limit is None else bounded(relation, limit.name, limit.most)
         relation = relation if inner is None else inner
         if inner is None or limit is None or not limit.alone:
-            left.append(condition.value)
-    return filtered(relation, conjunction(left), place) if left else relation
+            relation = filtered(relation, condition.value, place)
+    return relation
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """GROUP BY: which columns the aggregate takes in, which it gives out, and what the outputs are made of."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 from sqlglot import exp
@@ -9,9 +10,9 @@ from upriver.dataflow.algebra import Relation
 from upriver.dataflow.ops import Aggregate
 from upriver.dataflow.plan import AggregateCall, AggregatePlan
 from upriver.dataflow.sql_aggregates import Call, aggregate_call, is_aggregate
-from upriver.dataflow.sql_relations import Output, group_value, projected
+from upriver.dataflow.sql_relations import Output, computed, group_value
 from upriver.dataflow.sql_scalar import Context, Scalar, column, typed_name
-from upriver.dataflow.sql_scope import unique, worded
+from upriver.dataflow.sql_scope import unique, uses_in, worded
 from upriver.dataflow.sql_source import ELSEWHERE
 from upriver.dataflow.sql_types import duck_name, is_null
 
@@ -26,6 +27,8 @@ class Groups:
         self._group = {node: unique(worded(node), taken) for node in group}
         self._calls: dict[tuple[str, str | None, bool, str | None], AggregateCall] = {}
         self._inputs: dict[str, Scalar] = {name: self._grouped(node) for node, name in self._group.items()}
+        self._uses = uses_in(self._group)
+        """How often what is computed of the rows names each of their columns."""
 
     def leaf(self, node: exp.Expr) -> Scalar | None:
         """What a node is over groups: a group column or an aggregate's result."""
@@ -43,7 +46,7 @@ class Groups:
 
     def relation(self, rows: Relation, place: int | None) -> Relation:
         """The groups of these rows, with all aggregates that were asked for."""
-        source = projected(rows, [Output(name, value) for name, value in self._inputs.items()], place)
+        source = computed(rows, [Output(name, value) for name, value in self._inputs.items()], self._uses, place)
         plan = AggregatePlan(tuple(self._group.values()), tuple(self._calls.values()))
         fields = [source.schema.field(name) for name in plan.group]
         fields += [pa.field(call.output, call.type) for call in plan.calls]
@@ -58,8 +61,10 @@ class Groups:
     def _call(self, node: exp.Expr) -> AggregateCall:
         call = aggregate_call(self._rows, node)
         function, condition = (node.this, node.expression.this) if isinstance(node, exp.Filter) else (node, node)
-        argument = None if call.argument is None else self._argument(call.argument, _operand(function))
         where = None if call.where is None else self._argument(call.where, _operand(condition))
+        argument = (
+            None if call.argument is None else self._argument(_guarded(call.argument, call.where), _operand(function))
+        )
         return self._once(call, argument, where, node)
 
     def _argument(self, value: Scalar, node: exp.Expr) -> str:
@@ -76,7 +81,15 @@ class Groups:
         if key not in self._calls:
             output = unique(worded(node), self._taken)
             self._calls[key] = AggregateCall(call.function, argument, output, call.type, call.distinct, where)
+            self._uses.update(uses_in([node]))
         return self._calls[key]
+
+
+def _guarded(value: Scalar, where: Scalar | None) -> Scalar:
+    """What an aggregate takes in, which is computed only where its FILTER is true."""
+    if where is None or not value.fails:
+        return value
+    return replace(value, sql=f"CASE WHEN {where.sql} THEN {value.sql} END")
 
 
 def _operand(node: exp.Expr) -> exp.Expr:

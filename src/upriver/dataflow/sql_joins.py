@@ -11,6 +11,7 @@ from upriver.dataflow.ops import Join, JoinKind
 from upriver.dataflow.sql_conditions import Condition, restricted
 from upriver.dataflow.sql_logic import conjunction
 from upriver.dataflow.sql_operators import to_comparable
+from upriver.dataflow.sql_pushdown import LEFT_MATCHED, RIGHT_MATCHED, matchable
 from upriver.dataflow.sql_relations import Output, with_values
 from upriver.dataflow.sql_scalar import Context, typed_name
 from upriver.dataflow.sql_scope import names_in, worded
@@ -18,12 +19,6 @@ from upriver.dataflow.sql_source import ELSEWHERE
 from upriver.dataflow.sql_types import is_null
 
 _NEEDED = "Say which columns are equal: ... JOIN ... ON a.x = b.y AND ..."
-
-LEFT_ASKED = frozenset({JoinKind.INNER, JoinKind.RIGHT, JoinKind.SEMI})
-"""Joins that give no row of the left side for which a condition in ON on that side alone is not true."""
-
-RIGHT_ASKED = frozenset({JoinKind.INNER, JoinKind.LEFT, JoinKind.SEMI, JoinKind.ANTI})
-"""The same for the right side: there, such rows are as good as not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +55,20 @@ def join(
     if not equalities:
         raise without_equality(context, node)
     rest = [condition for condition, key in zip(on, keys, strict=True) if key is None]
-    of_left = [one for one in rest if kind in LEFT_ASKED and _asks_only(one, left)]
-    of_right = [one for one in rest if kind in RIGHT_ASKED and _asks_only(one, right)]
+    place = source.place(node)
+    of_left = [one for one in rest if kind in LEFT_MATCHED and _asks_only(one, left)]
+    of_right = [one for one in rest if kind in RIGHT_MATCHED and _asks_only(one, right)]
     of_pairs = [one.value for one in rest if one not in of_left and one not in of_right]
-    left, left_key = _keyed(restricted(left, of_left, source.place(node)), [key.left for key in equalities], taken)
-    right, right_key = _keyed(restricted(right, of_right, source.place(node)), [key.right for key in equalities], taken)
+    left, left_key = _keyed(restricted(left, of_left, place), [key.left for key in equalities], taken)
+    right, right_key = _keyed(restricted(right, of_right, place), [key.right for key in equalities], taken)
     null_safe = tuple(key.null_safe for key in equalities)
+    for one, other, is_safe in zip(left_key, right_key, null_safe, strict=True):
+        left = left if is_safe or kind not in LEFT_MATCHED else matchable(left, one, place)
+        right = right if is_safe or kind not in RIGHT_MATCHED else matchable(right, other, place)
     op = Join(kind, left_key, right_key, null_safe, conjunction(of_pairs) if of_pairs else None)
     both = kind not in (JoinKind.SEMI, JoinKind.ANTI)
     schema = pa.schema([*left.schema, *(right.schema if both else ())])
-    return Relation(op, (left, right), schema, source.place(node))
+    return Relation(op, (left, right), schema, place, asks=tuple(of_pairs))
 
 
 def without_equality(context: Context, node: exp.Expr) -> Exception:
@@ -100,7 +99,7 @@ def _equality(context: Context, condition: Condition, left: pa.Schema, right: pa
 
 
 def _asks_only(condition: Condition, side: Relation) -> bool:
-    return bool(condition.names) and condition.names <= set(side.schema.names) and not condition.value.fails
+    return bool(condition.names) and condition.names <= set(side.schema.names)
 
 
 def _keyed(relation: Relation, values: Sequence[Output], taken: set[str]) -> tuple[Relation, tuple[str, ...]]:

@@ -70,11 +70,6 @@ def conjuncts(node: exp.Expr) -> list[exp.Expr]:
     return chain(node) if isinstance(node, exp.And) else [node]
 
 
-def condition(context: Context, node: exp.Expr) -> str:
-    """A WHERE or HAVING as DuckDB SQL."""
-    return conjunction([boolean(context, part) for part in conjuncts(node)])
-
-
 def conjunction(parts: Sequence[Scalar]) -> str:
     """A filter by all parts. As in Spark's, a row stops at the first that is not true."""
     head, rest = parts[0], parts[1:]

@@ -1,15 +1,17 @@
 """Relations, made from translated expressions: the bricks of which the SQL front end builds its trees."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from sqlglot import exp
 
 from upriver.dataflow.algebra import Relation
+from upriver.dataflow.column_names import plain_column
 from upriver.dataflow.operators.project import plain_columns
-from upriver.dataflow.ops import Aggregate, Filter, Join, JoinKind, Project, TopK, Union
+from upriver.dataflow.ops import Aggregate, Filter, Join, Project, TopK, Union
 from upriver.dataflow.plan import AggregatePlan, Projection
+from upriver.dataflow.sql_pushdown import LEFT_KEPT, RIGHT_KEPT, absorbed
 from upriver.dataflow.sql_scalar import Scalar, column, macro, quoted
 from upriver.dataflow.sql_scope import unique
 from upriver.dataflow.sql_source import Source
@@ -17,12 +19,6 @@ from upriver.dataflow.sql_types import duck_name, is_floating, same_type, spark_
 
 UNBOUNDED = 2**31 - 1
 """The limit of a TopK that no condition bounds. No view may have one in the end."""
-
-LEFT_KEPT = frozenset({JoinKind.INNER, JoinKind.LEFT, JoinKind.SEMI, JoinKind.ANTI})
-"""Joins whose rows all come from a row of the left input: a condition on that one may be asked before the join."""
-
-RIGHT_KEPT = frozenset({JoinKind.INNER, JoinKind.RIGHT})
-"""The same for the right input."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +29,26 @@ class Output:
     value: Scalar
 
 
-def filtered(relation: Relation, predicate: str | None, place: int | None) -> Relation:
-    """The rows for which the predicate is true; all, if there is none."""
-    return relation if predicate is None else Relation(Filter(predicate), (relation,), relation.schema, place)
-
-
 def projected(relation: Relation, outputs: Iterable[Output], place: int | None) -> Relation:
     """These columns for each row."""
     outputs = tuple(outputs)
     schema = pa.schema([pa.field(output.name, output.value.type) for output in outputs])
     projection = Projection(tuple(output.value.sql for output in outputs), schema)
-    return Relation(Project(projection), (relation,), schema, place)
+    fails = frozenset(one.name for one in outputs if one.value.fails and plain_column(one.value.sql) is None)
+    return Relation(Project(projection), (relation,), schema, place, fails)
+
+
+def computed(relation: Relation, outputs: Sequence[Output], uses: Mapping[str, int], place: int | None) -> Relation:
+    """These columns for each row, into which goes what fails below and is used once (:func:`sql_pushdown.absorbed`)."""
+
+    def build(below: Relation, texts: Sequence[str]) -> Relation:
+        values = [
+            replace(one.value, sql=text, fails=one.value.fails or text != one.value.sql)
+            for one, text in zip(outputs, texts, strict=True)
+        ]
+        return projected(below, [Output(one.name, value) for one, value in zip(outputs, values, strict=True)], place)
+
+    return absorbed(relation, [one.value.sql for one in outputs], uses, build)
 
 
 def widened(relation: Relation, outputs: Sequence[Output], place: int | None) -> Relation:
@@ -85,7 +90,9 @@ def retyped(relation: Relation, schema: pa.Schema) -> Relation:
     assert all(same_type(*pair) for pair in zip(schema.types, relation.schema.types, strict=True)), "other types"
     if isinstance(relation.op, Project):
         projection = Projection(relation.op.projection.expressions, schema)
-        return Relation(Project(projection), relation.inputs, schema, relation.place)
+        names = dict(zip(relation.schema.names, schema.names, strict=True))
+        fails = frozenset(names[name] for name in relation.fails)
+        return Relation(Project(projection), relation.inputs, schema, relation.place, fails)
     projection = Projection(tuple(map(quoted, relation.schema.names)), schema)
     return Relation(Project(projection), (relation,), schema, relation.place)
 

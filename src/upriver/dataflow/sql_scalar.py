@@ -9,6 +9,7 @@ from typing import Final
 import pyarrow as pa
 from sqlglot import exp
 
+from upriver.dataflow.column_names import quoted as quoted
 from upriver.dataflow.sql_source import ELSEWHERE, Source
 from upriver.dataflow.sql_types import duck_name, is_null, spark_name
 from upriver.errors import UnsupportedSql
@@ -100,11 +101,6 @@ def construct(node: exp.Expr) -> str:
 
 def _lower(sentence: str) -> str:
     return sentence[0].lower() + sentence[1:]
-
-
-def quoted(name: str) -> str:
-    """A column as DuckDB SQL. Only columns are ever in double quotes in what we generate."""
-    return '"' + name.replace('"', '""') + '"'
 
 
 def column(name: str, type: pa.DataType) -> Scalar:

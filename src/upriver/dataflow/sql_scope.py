@@ -4,6 +4,7 @@ Spark resolves names without regard to case; so do we. ``bind`` gives each name 
 relation beneath, by the name that it has there. So two expressions that mean the same are the same tree.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
@@ -198,6 +199,11 @@ def worded(node: exp.Expr) -> str:
 def names_in(node: exp.Expr) -> frozenset[str]:
     """The columns of the relation beneath that a bound tree names."""
     return frozenset(column.name for column in node.find_all(exp.Column))
+
+
+def uses_in(nodes: Iterable[exp.Expr]) -> Counter[str]:
+    """How often bound trees name each column."""
+    return Counter(column.name for node in nodes for column in node.find_all(exp.Column))
 
 
 def as_node(name: str, like: exp.Expr) -> exp.Column:

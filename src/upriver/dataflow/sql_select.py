@@ -1,6 +1,6 @@
 """One SELECT as a relation: FROM and WHERE, then groups, then numbered rows, then the outputs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -12,11 +12,10 @@ from upriver.dataflow.sql_clauses import Clauses, Item, read_clauses
 from upriver.dataflow.sql_conditions import conditions, restricted
 from upriver.dataflow.sql_from import read_from
 from upriver.dataflow.sql_groups import Groups
-from upriver.dataflow.sql_logic import condition
 from upriver.dataflow.sql_names import Names
-from upriver.dataflow.sql_relations import Output, comparable, distinct, filtered, projected
-from upriver.dataflow.sql_scalar import Context, Scalar, column, null
-from upriver.dataflow.sql_scope import Column, Rows, Scope, as_node, unique, worded
+from upriver.dataflow.sql_relations import Output, comparable, computed, distinct, with_values
+from upriver.dataflow.sql_scalar import Context, Scalar, column, null, quoted
+from upriver.dataflow.sql_scope import Column, Rows, Scope, as_node, unique, uses_in, worded
 from upriver.dataflow.sql_setting import Setting
 from upriver.dataflow.sql_topk import RANK_TYPE, SortKey, check_window, first_rows, numbered, ranked, sort_key
 from upriver.dataflow.sql_types import is_null
@@ -72,34 +71,39 @@ class _Selection:
 
     def rows(self) -> Rows:
         bound = self._bind()
-        rows = self._setting.context(self._relation.schema)
+        rows = self._setting.context(self._relation.schema, fails=self._relation.deferred)
         groups = Groups(rows, bound.group, {bound.rank.lower()}) if self._groups() else None
         over = _with_rank(rows if groups is None else replace(rows, leaf=groups.leaf), bound.rank)
         # All is translated before any of it is built: only then it is known which aggregates there are.
         columns, outputs = self._outputs(over, bound.items, groups is None)
-        having = None if bound.having is None else condition(over, bound.having)
+        having = [] if bound.having is None else conditions(over, [bound.having])
         window = None if bound.window is None else numbered(over, bound.window)
         qualify = [] if bound.qualify is None else conditions(over, [bound.qualify])
         keys = self._sort_keys(over, bound.order, outputs)
         relation = self._relation
         if groups is not None:
             place = self._source.place(bound.group[0])
-            relation = filtered(groups.relation(relation, place), having, self._source.place(self._clauses.having))
+            relation = restricted(groups.relation(relation, place), having, self._source.place(self._clauses.having))
         if window is not None:
+            relation, outputs = _before_ranking(relation, outputs, bound.rank)
             relation = ranked(relation, window, bound.rank, self._source.place(bound.window))
         relation = restricted(relation, qualify, self._source.place(self._clauses.qualify))
-        return Rows(self._built(relation, outputs, keys), columns)
+        uses = uses_in([*(item.node for item in bound.items), *bound.order])
+        return Rows(self._built(relation, outputs, keys, uses), columns)
 
-    def _built(self, relation: Relation, outputs: Sequence[Output], keys: Sequence[SortKey]) -> Relation:
+    def _built(
+        self, relation: Relation, outputs: Sequence[Output], keys: Sequence[SortKey], uses: Mapping[str, int]
+    ) -> Relation:
+        """uses: how often outputs and keys name each column."""
         limit = self._clauses.limit
         if limit is not None and not self._clauses.distinct:
-            return first_rows(relation, outputs, keys, limit, self._place)
-        relation = projected(relation, outputs, self._place)
+            return first_rows(relation, outputs, keys, uses, limit, self._place)
+        relation = computed(relation, outputs, uses, self._place)
         if self._clauses.distinct:
             relation = distinct(comparable(self._source, relation, self._clauses.items[0].node), self._place)
         if limit is not None:
             kept = [Output(one.name, column(one.name, one.value.type)) for one in outputs]
-            relation = first_rows(relation, kept, keys, limit, self._place)
+            relation = first_rows(relation, kept, keys, {}, limit, self._place)
         return relation
 
     # Names
@@ -188,6 +192,15 @@ class _Selection:
             if key.value.sql not in names:
                 raise self._source.wrong(ordered, "SELECT DISTINCT is sorted by what it does not select", "Select it.")
         return [replace(key, value=column(names[key.value.sql], key.value.type)) for key in keys]
+
+
+def _before_ranking(relation: Relation, outputs: Sequence[Output], rank: str) -> tuple[Relation, list[Output]]:
+    """The relation with a column for each output that can fail, but for those that need the rank: as Spark does it,
+    they are computed of all rows. And what the outputs are made of then."""
+    early = [one for one in outputs if one.value.fails and quoted(rank) not in one.value.sql]
+    relation, names = with_values(relation, early, {rank.lower(), *(name.lower() for name in relation.schema.names)})
+    values = {one.name: column(name, one.value.type) for one, name in zip(early, names, strict=True)}
+    return relation, [replace(one, value=values.get(one.name, one.value)) for one in outputs]
 
 
 def _with_rank(context: Context, rank: str) -> Context:

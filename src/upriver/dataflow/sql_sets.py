@@ -55,7 +55,7 @@ def ordered(setting: Setting, tree: exp.Expr, rows: Rows) -> Rows:
     if limit is None:
         return rows
     scope = Scope.of(setting.source, Entry("", rows.columns))
-    context = setting.context(rows.relation.schema)
+    context = setting.context(rows.relation.schema, fails=rows.relation.deferred)
     keys = []
     for node in nodes:
         literal = node.this
@@ -63,7 +63,7 @@ def ordered(setting: Setting, tree: exp.Expr, rows: Rows) -> Rows:
             raise setting.source.unsupported(node, "ORDER BY a position here", "Name the column.")
         keys.append(sort_key(context, node, scope.bind(bare(literal))))
     place = setting.source.place(tree.args["order"])
-    return Rows(first_rows(rows.relation, kept(rows.relation), keys, limit, place), rows.columns)
+    return Rows(first_rows(rows.relation, kept(rows.relation), keys, {}, limit, place), rows.columns)
 
 
 def _all_of_union(tree: exp.Expr) -> list[exp.Expr]:
@@ -116,7 +116,7 @@ def _cast(setting: Setting, part: exp.Expr, rows: Rows, names: Sequence[str], ty
     same = all(same_type(schema.field(one.name).type, type) for one, type in zip(rows.columns, types, strict=True))
     if same and [one.name for one in rows.columns] == schema.names:
         return retyped(rows.relation, pa.schema(list(zip(names, types, strict=True))))
-    context = setting.context(schema)
+    context = setting.context(schema, fails=rows.relation.deferred)
     values = [
         null(type) if one.untyped else cast(context, part, column(one.name, schema.field(one.name).type), type)
         for one, type in zip(rows.columns, types, strict=True)

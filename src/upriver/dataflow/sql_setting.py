@@ -1,6 +1,6 @@
 """What a query is compiled in: which tables, views and WITH queries its FROM may name, and whose SQL it is."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -34,8 +34,9 @@ class Setting:
         """With more queries of WITH."""
         return replace(self, queries={**self.queries, **queries})
 
-    def context(self, *schemas: pa.Schema) -> Context:
-        """For expressions over rows that have the columns of all these schemas."""
+    def context(self, *schemas: pa.Schema, fails: Collection[str] = ()) -> Context:
+        """For expressions over rows that have the columns of all these schemas. fails: columns that a row can make an
+        error, wherever they are needed."""
         types = {field.name: field.type for schema in schemas for field in schema}
 
         def leaf(node: exp.Expr) -> Scalar | None:
@@ -44,6 +45,6 @@ class Setting:
             type = types[node.name]
             if duck_name(type) is None:
                 raise self.source.unsupported(node, f"an expression over {spark_name(type)}", ELSEWHERE)
-            return column(node.name, type)
+            return replace(column(node.name, type), fails=node.name in fails)
 
         return Context(self.source, self.timezone, leaf, RULES)

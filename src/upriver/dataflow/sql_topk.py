@@ -1,6 +1,6 @@
 """The first rows: of each partition, by ROW_NUMBER and its kin with a bound; of a whole query, by ORDER BY LIMIT."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -8,7 +8,7 @@ from sqlglot import exp
 
 from upriver.dataflow.algebra import Relation
 from upriver.dataflow.ops import Order, Ranking, TopK
-from upriver.dataflow.sql_relations import UNBOUNDED, Output, projected, with_values
+from upriver.dataflow.sql_relations import UNBOUNDED, Output, computed, projected, with_values
 from upriver.dataflow.sql_scalar import Context, Scalar, column, construct, typed_name
 from upriver.dataflow.sql_scope import unique, worded
 from upriver.dataflow.sql_source import ELSEWHERE, Source
@@ -80,9 +80,15 @@ def ranked(relation: Relation, wanted: Numbered, rank: str, place: int | None) -
 
 
 def first_rows(
-    relation: Relation, outputs: Sequence[Output], keys: Sequence[SortKey], limit: int, place: int | None
+    relation: Relation,
+    outputs: Sequence[Output],
+    keys: Sequence[SortKey],
+    uses: Mapping[str, int],
+    limit: int,
+    place: int | None,
 ) -> Relation:
-    """The outputs, of the rows that come first. keys: of the same relation as the outputs."""
+    """The outputs, of the rows that come first. keys: of the same relation as the outputs. uses: how often these name
+    each column of it."""
     taken = {output.name.lower() for output in outputs}
     known = {output.value.sql: output.name for output in reversed(outputs)}
     more: dict[str, Output] = {}
@@ -90,7 +96,7 @@ def first_rows(
         if key.value.sql not in known and key.value.sql not in more:
             more[key.value.sql] = Output(unique(key.name, taken), key.value)
     names = [known[key.value.sql] if key.value.sql in known else more[key.value.sql].name for key in keys]
-    source = projected(relation, [*outputs, *more.values()], place)
+    source = computed(relation, [*outputs, *more.values()], uses, place)
     found = Relation(TopK((), _orders(names, keys), limit, Ranking.ROW_NUMBER, None), (source,), source.schema, place)
     if not more:
         return found

@@ -1,7 +1,7 @@
 """FROM and WHERE together: in what order things are joined, and what is asked of their rows before that.
 
-A condition on one table alone is asked before it is joined, as Spark does it, unless it can fail. IN and EXISTS with a
-subquery are semi joins, NOT EXISTS is an anti join.
+A condition on one table alone is asked before it is joined, as Spark does it. IN and EXISTS with a subquery are semi
+joins, NOT EXISTS is an anti join.
 """
 
 from collections.abc import Callable, Iterable
@@ -40,7 +40,10 @@ def _selected(
     for part in plain:
         refuse_subquery(setting.source, part)
     schemas = [source.schema] if around is None else [source.schema, around.schema]
-    context = setting.context(*schemas)
+    members = [source.first, *(step.member for step in source.steps)]
+    relations = [*(member.relation for member in members), *([] if around is None else [around])]
+    fails = frozenset[str]().union(*(relation.deferred for relation in relations))
+    context = setting.context(*schemas, fails=fails)
     asked = conditions(context, [source.scope.bind(part) for part in plain])
     inside = [condition for condition in asked if condition.names <= set(source.schema.names)]
     outside = [condition for condition in asked if condition not in inside]
@@ -59,6 +62,9 @@ class _Joiner:
         self._taken = taken
         on = conditions(context, [node for step in source.steps if _is_free(step) for node in step.on])
         self._open = [*on, *where]
+        members = [source.first, *(step.member for step in source.steps)]
+        fails = any(member.relation.can_fail for member in members) or any(one.value.fails for one in self._open)
+        self._in_order = fails
 
     def joined(self, where: exp.Expr | None) -> Relation:
         place = self._context.source.place(where)
@@ -101,8 +107,7 @@ class _Joiner:
         lefts, rights = set(left.schema.names), set(right.schema.names)
 
         def serves(one: Condition) -> bool:
-            of_both = bool(one.names & lefts) and bool(one.names & rights) and one.names <= lefts | rights
-            return of_both and (not one.value.fails or equates(one, left.schema, right.schema))
+            return bool(one.names & lefts) and bool(one.names & rights) and one.names <= lefts | rights
 
         return join(self._context, JoinKind.INNER, left, right, self._take(serves), member.node, self._taken)
 
@@ -110,11 +115,12 @@ class _Joiner:
         return any(equates(condition, left.schema, right.schema) for condition in self._open)
 
     def _member(self, member: Member) -> Relation:
-        """The rows of one thing in FROM, chosen by what is asked of them alone, if that cannot fail."""
-        if not member.lasts:
+        """The rows of one thing in FROM, chosen by what is asked of them alone. If anything can fail, all is asked in
+        the order in which it is written, and goes down from there."""
+        if not member.lasts or self._in_order:
             return member.relation
         names = set(member.relation.schema.names)
-        own = self._take(lambda one: bool(one.names) and one.names <= names and not one.value.fails)
+        own = self._take(lambda one: bool(one.names) and one.names <= names)
         return restricted(member.relation, own, self._context.source.place(own[0].node) if own else None)
 
     def _take(self, wanted: Callable[[Condition], bool]) -> list[Condition]:
@@ -158,7 +164,7 @@ def _semi_joined(setting: Setting, relation: Relation, scope: Scope, node: exp.E
     if not any(equates(condition, relation.schema, inner.relation.schema) for condition in on):
         what = f"{construct(test)} without an equality with the query around it"
         raise setting.source.unsupported(query, what, "Write it: EXISTS (SELECT 1 FROM u WHERE u.x = t.x).")
-    context = setting.context(relation.schema, inner.relation.schema)
+    context = setting.context(relation.schema, inner.relation.schema, fails=relation.deferred | inner.relation.deferred)
     return join(context, kind, relation, inner.relation, on, query, taken)
 
 
@@ -171,7 +177,8 @@ def _pairs(setting: Setting, test: exp.Expr, inner: _Subquery, scope: Scope, rel
     pairs = [
         exp.EQ(this=scope.bind(operand), expression=item) for operand, item in zip(operands, inner.items, strict=True)
     ]
-    return conditions(setting.context(relation.schema, inner.relation.schema), pairs)
+    fails = relation.deferred | inner.relation.deferred
+    return conditions(setting.context(relation.schema, inner.relation.schema, fails=fails), pairs)
 
 
 def _subquery(setting: Setting, query: exp.Expr, around: Relation, scope: Scope, taken: set[str]) -> _Subquery:

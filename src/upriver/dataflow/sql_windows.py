@@ -6,11 +6,13 @@ in several: the relation is then a union of as many copies of the rows, each wit
 
 from dataclasses import dataclass
 
+import pyarrow as pa
 from sqlglot import exp
 
 from upriver.dataflow.algebra import Relation
 from upriver.dataflow.sql_intervals import micros_of
-from upriver.dataflow.sql_relations import Output, filtered, union, widened
+from upriver.dataflow.sql_pushdown import filtered
+from upriver.dataflow.sql_relations import Output, union, widened
 from upriver.dataflow.sql_scalar import Context, Scalar, macro, typed_name
 from upriver.dataflow.sql_scope import Column, Scope, unique
 from upriver.dataflow.sql_setting import Setting
@@ -51,7 +53,7 @@ def spread(setting: Setting, relation: Relation, scope: Scope, select: exp.Selec
     for node, other in zip(calls[1:], others, strict=True):
         if other != first:
             raise setting.source.unsupported(node, "a second window() in one SELECT", "Take it in a subquery.")
-    context = setting.context(relation.schema)
+    context = setting.context(relation.schema, fails=relation.deferred)
     windows = _windows(context, first)
     taken = {name.lower() for name in relation.schema.names}
     column = Column(_TITLE, unique("window.start", taken), unique("window.end", taken))
@@ -104,7 +106,7 @@ def _length(context: Context, node: exp.Expr) -> int:
 
 
 def _spread(relation: Relation, windows: Windows, column: Column, place: int | None) -> Relation:
-    present = filtered(relation, f"({windows.moment.sql} IS NOT NULL)", place)
+    present = filtered(relation, Scalar(f"({windows.moment.sql} IS NOT NULL)", pa.bool_(), windows.moment.fails), place)
     copies = [_copy(present, windows, column, number, place) for number in range(windows.per_row)]
     return copies[0] if len(copies) == 1 else union(copies, place)
 
@@ -114,7 +116,9 @@ def _copy(relation: Relation, windows: Windows, column: Column, number: int, pla
     opened = windows.opened(number)
     closed = f"({opened} + CAST({windows.long} AS BIGINT))"
     if (number + 1) * windows.slide > windows.long:
-        relation = filtered(relation, f"(epoch_us({windows.moment.sql}) < {closed})", place)
+        relation = filtered(
+            relation, Scalar(f"(epoch_us({windows.moment.sql}) < {closed})", pa.bool_(), windows.moment.fails), place
+        )
     bounds = [
         Output(name, Scalar(f"make_timestamp({micros})", windows.moment.type, fails=True))
         for name, micros in ((column.name, opened), (column.end or "", closed))

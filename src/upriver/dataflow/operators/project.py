@@ -4,29 +4,20 @@ Most expressions are the plain name of a column. Those are passed on as they are
 to the evaluator, and nothing does if there is no rest.
 """
 
-import re
 from collections.abc import Mapping
 
 import pyarrow as pa
 
+from upriver.dataflow.column_names import plain_column
+from upriver.dataflow.column_names import quoted as quoted
 from upriver.dataflow.operators.evaluator import Evaluator
 from upriver.dataflow.plan import Projection
-
-_QUOTED_NAME = re.compile(r'"(?:[^"]|"")+"')
-
-
-def quoted(column: str) -> str:
-    """The expression that is just this column."""
-    return '"' + column.replace('"', '""') + '"'
 
 
 def plain_columns(projection: Projection) -> dict[str, str]:
     """For each output column whose expression is just a quoted column name: that column."""
-    return {
-        output: expression[1:-1].replace('""', '"')
-        for expression, output in zip(projection.expressions, projection.schema.names, strict=True)
-        if _QUOTED_NAME.fullmatch(expression)
-    }
+    pairs = zip(projection.schema.names, map(plain_column, projection.expressions), strict=True)
+    return {output: column for output, column in pairs if column is not None}
 
 
 class Project:

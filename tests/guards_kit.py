@@ -1,0 +1,37 @@
+"""Views kept without Spark over rows some of which are bad: what they give, and which rows are set aside."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+
+import pyarrow as pa
+from sql_kit import local_plan, spec
+
+from upriver.dataflow.expressions import Evaluator
+from upriver.dataflow.plan import TableSpec
+from upriver.sim.dataflow_world import DataflowWorld
+
+
+@dataclass(frozen=True)
+class Kept:
+    """rows: the view's. aside: by table, the first column's value of each row that was set aside, ascending."""
+
+    rows: pa.Table
+    aside: Mapping[str, Sequence[int]]
+
+
+def kept(
+    sql: str, key: str | Sequence[str], tables: Mapping[str, pa.RecordBatch], evaluator: Evaluator, sets_aside: bool
+) -> Kept:
+    """The view over these tables, whose first columns number their rows. Raises RowError for a bad row, unless it is
+    set aside."""
+    specs: dict[str, TableSpec] = {name: spec(name, rows.schema) for name, rows in tables.items()}
+    plan = local_plan(sql, key, *specs.values())
+    world = DataflowWorld(
+        plan, specs, evaluator, Random(1), workers=1, moves_odds=0, sets_aside=specs if sets_aside else ()
+    )
+    world.run_epoch(tables)
+    aside: dict[str, set[int]] = {name: set() for name in specs}
+    for one in world.set_aside:
+        aside[one.table].update(one.rows.column(0).to_pylist())
+    return Kept(world.scan(), {name: sorted(found) for name, found in aside.items()})
