@@ -87,6 +87,14 @@ class IngestFailed(ClusterError):
     """A table's Spark query has failed; its cause is chained."""
 
 
+class NotReady(ClusterError):
+    """A view does not reflect yet what there was when the app started; the message says what is lacking."""
+
+
+class StaleView(ClusterError):
+    """An answer may be older than the caller allows; the message says how old, and why."""
+
+
 class WaitTimeout(ClusterError):
     """What was waited for did not happen in time."""
 

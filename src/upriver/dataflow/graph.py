@@ -164,6 +164,12 @@ class DataflowPlan:
         """The lake edges that feed it."""
         return frozenset(channel for region in self.regions for _, channel in region.lake_ports)
 
+    @cached_property
+    def tables(self) -> tuple[str, ...]:
+        """The tables that it reads, by itself or through other views."""
+        edges = (entry.edge for region in self.regions for entry in region.inputs)
+        return tuple(sorted({edge.table for edge in edges if isinstance(edge, LakeEdge)}))
+
     @property
     def depth(self) -> int:
         """Of the deepest region: 0 if nothing is exchanged."""

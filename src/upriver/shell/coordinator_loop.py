@@ -3,6 +3,7 @@
 import itertools
 import queue
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, assert_never
 
 from upriver.dataflow.graph import DataflowPlan
-from upriver.errors import ClusterError, ProtocolError, UpriverError, UserError, WaitTimeout, WorkerLost
+from upriver.errors import ClusterError, NotReady, ProtocolError, UpriverError, UserError, WaitTimeout, WorkerLost
 from upriver.ids import Channel, Epoch, Incarnation, SnapshotId, VnodeId, WorkerId
 from upriver.machines.coordinator import CoordinatorMachine
 from upriver.machines.coordinator_events import (
@@ -43,6 +44,7 @@ from upriver.machines.coordinator_events import (
     WorkerRegistered,
     WorkerSaid,
 )
+from upriver.machines.freshness import Freshness, FreshnessReport, Progress, ReadThrough
 from upriver.machines.messages import FromWorker, Moved, Strain, ToWorker
 from upriver.machines.standby_messages import TookOver
 from upriver.machines.strategies import Strategy
@@ -109,8 +111,9 @@ class CoordinatorLoop:
         """By ticket, what somebody waits for, or has waited for in vain."""
         self._recoveries = Recoveries()
         self._changed = threading.Condition()
-        """Guards and announces ``_ended``, ``_failure``, ``_joined`` and ``_desk``."""
+        """Guards and announces ``_ended``, ``_failure``, ``_joined``, ``_desk`` and ``_freshness``."""
         self._desk = RescaleDesk(self._changed.notify_all)
+        self._freshness = Freshness()
         self._ended = Epoch(0)
         self._failure: UpriverError | None = None
 
@@ -170,6 +173,24 @@ class CoordinatorLoop:
         """An epoch is in the lake."""
         self._inbox.put(EpochPublished(epoch=manifest.epoch, rows=manifest.rows()))
 
+    def expect_sources(self, tables: Mapping[str, bool], committed: Epoch) -> None:
+        """The sources are about to start. tables: by name, whether the lake has rows of it. committed: the last epoch
+        in the lake."""
+        with self._changed:
+            self._freshness = Freshness(tables, committed)
+
+    def read_through(self, table: str, at: float, epoch: Epoch) -> None:
+        """Every row that the table's source had offered by ``at``, monotonic, is in epochs up to ``epoch``."""
+        with self._changed:
+            self._freshness.read_through(table, ReadThrough(at, epoch))
+            self._changed.notify_all()
+
+    def source_stands(self, table: str, state: str, error: str | None = None) -> None:
+        """As :meth:`Freshness.stands`."""
+        with self._changed:
+            self._freshness.stands(table, state, error)
+            self._changed.notify_all()
+
     def fail(self, error: UpriverError) -> None:
         """The app cannot go on; whoever waits is told. The first failure counts."""
         with self._changed:
@@ -208,6 +229,27 @@ class CoordinatorLoop:
                 raise ClusterError(
                     f"workers {sorted(self._missing())} have not come up in {seconds:g} s; are there free task slots?"
                 )
+
+    def freshness(self) -> FreshnessReport:
+        """How fresh each table is, and what it lacks until it is ready."""
+        with self._changed:
+            return self._freshness_now()
+
+    def _freshness_now(self) -> FreshnessReport:
+        progress = Progress(self._ended, self._machine.published, tuple(sorted(self._missing())))
+        return self._freshness.report(progress, time.monotonic())
+
+    def wait_ready(self, seconds: float) -> None:
+        """Block until every table is ready. Raises NotReady after so many seconds, which says what is lacking."""
+        with self._changed:
+            if self._changed.wait_for(lambda: self._failure or self._lacking() is None, seconds):
+                self._raise_failure()
+            elif lacking := self._lacking():
+                raise NotReady(f"the app is not ready after {seconds:g} s: {lacking}")
+
+    def _lacking(self) -> str | None:
+        report = self._freshness_now()
+        return report.lacks(report.tables)
 
     def _missing(self) -> set[WorkerId]:
         return set(self._machine.cluster.workers) - {joined.worker for joined in self._joined.values()}

@@ -62,7 +62,7 @@ class Keeper:
 class CoordinatorService:
     """Serves a coordinator from construction until ``stop``.
 
-    Actions, JSON in and out: ``routing``, ``status``, ``explain`` (``view``), ``scan`` (``view``,
+    Actions, JSON in and out: ``routing``, ``freshness``, ``status``, ``explain`` (``view``), ``scan`` (``view``,
     and ``scan``, a name of the caller's choice: who gives the same one reads the same snapshot), ``rescale``
     (``workers`` or ``moves``, ``strategy``, ``keys_max``), which gives the ``ticket`` that ``rescale_progress``,
     ``rescale_report`` and ``rescale_abort`` ask for. The progress is told at once, or, if a state is given as
@@ -90,6 +90,7 @@ class CoordinatorService:
         self.replan(plans)
         actions = {
             "routing": self._routing,
+            "freshness": lambda _: loop.freshness().to_json(),
             "status": lambda _: loop.status(),
             "explain": lambda asked: self.explain(str(asked["view"])),
             "scan": self._scan,
@@ -114,7 +115,7 @@ class CoordinatorService:
     def replan(self, plans: Sequence[DataflowPlan]) -> None:
         """The views are these from now on."""
         self._plans = {plan.name: plan for plan in plans}
-        self._views = {plan.name: ViewRoute(plan.key, plan.schema) for plan in plans}
+        self._views = {plan.name: ViewRoute(plan.key, plan.schema, plan.tables) for plan in plans}
 
     def explain(self, view: str) -> dict[str, Any]:
         """How a view is kept. Raises UnknownView."""
@@ -153,7 +154,8 @@ class CoordinatorService:
 
     def _routing(self, _: Mapping[str, Any]) -> dict[str, Any]:
         self._loop.check()
-        return Routing(self._loop.lookup_map, self._loop.addresses(), self._views, self._loop.ended).to_json()
+        loop = self._loop
+        return Routing(loop.lookup_map, loop.addresses(), self._views, loop.ended, loop.freshness()).to_json()
 
     def _scan(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         parts = self._scans.parts(str(asked["view"]), str(asked["scan"]), SNAPSHOT_S_MAX)

@@ -9,15 +9,18 @@ import pyarrow as pa
 
 from upriver.dataflow.plan import schema_from_json, schema_to_json
 from upriver.ids import Epoch, WorkerId
+from upriver.machines.freshness import NOTHING_KNOWN, FreshnessReport
 from upriver.vnodes import VnodeMap
 
 
 @dataclass(frozen=True)
 class ViewRoute:
-    """A view as a client needs to know it. key: columns of ``schema``, in the order in which they are hashed."""
+    """A view as a client needs to know it. key: columns of ``schema``, in the order in which they are hashed. tables:
+    that it reads."""
 
     key: tuple[str, ...]
     schema: pa.Schema
+    tables: tuple[str, ...] = ()
 
     @cached_property
     def key_schema(self) -> pa.Schema:
@@ -25,21 +28,23 @@ class ViewRoute:
         return pa.schema([self.schema.field(name) for name in self.key])
 
     def to_json(self) -> dict[str, Any]:
-        return {"key": list(self.key), "schema": schema_to_json(self.schema)}
+        return {"key": list(self.key), "schema": schema_to_json(self.schema), "tables": list(self.tables)}
 
     @classmethod
     def from_json(cls, json: Mapping[str, Any]) -> Self:
-        return cls(tuple(json["key"]), schema_from_json(json["schema"]))
+        return cls(tuple(json["key"]), schema_from_json(json["schema"]), tuple(json["tables"]))
 
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """Who answers for which vnode. addresses: of the workers that are up, ``host:port``. epoch: the last ended."""
+    """The worker that answers for each vnode. addresses: of the workers that are up, ``host:port``. epoch: the last
+    ended. freshness: of the tables."""
 
     vnode_map: VnodeMap
     addresses: Mapping[WorkerId, str]
     views: Mapping[str, ViewRoute]
     epoch: Epoch
+    freshness: FreshnessReport = NOTHING_KNOWN
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -48,6 +53,7 @@ class Routing:
             "addresses": {str(worker): address for worker, address in self.addresses.items()},
             "views": {name: view.to_json() for name, view in self.views.items()},
             "epoch": self.epoch,
+            "freshness": self.freshness.to_json(),
         }
 
     @classmethod
@@ -57,4 +63,5 @@ class Routing:
             {WorkerId(int(worker)): address for worker, address in json["addresses"].items()},
             {name: ViewRoute.from_json(view) for name, view in json["views"].items()},
             Epoch(json["epoch"]),
+            FreshnessReport.from_json(json["freshness"]),
         )

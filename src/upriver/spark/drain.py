@@ -1,41 +1,39 @@
-"""Waiting until a streaming query has taken what its source had.
+"""How far a streaming query has read its source through: until when all that the source had is committed.
 
 Spark's own ``processAllAvailable`` waits for a moment at which the source has nothing new; beside a source that never
-pauses it waits for ever. So a query also counts as drained once it has committed a batch that was planned after the
-call, unless its source may have held rows back from that batch.
+pauses it waits for ever. So a query has also read its source through as of the moment at which it planned a batch that
+is committed, unless the source may have held rows back from that batch.
 """
 
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from datetime import datetime
 
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 POLL_S = 0.05
-"""Seconds between two looks at a query's progress."""
+"""Seconds between two looks at a query's progress while a thread waits."""
+IDLE_S = 5.0
+"""Seconds after which the thread that waits for pauses ends, if it is not asked for another one."""
 _HOLDS_BACK = "FileStreamSource"
 """The one source that takes a bounded share of what there is and does not report how much there is."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Watch:
-    """A thread that waits for the source's next pause; it has begun at ``since`` (seconds of the epoch)."""
-
-    since: float
-    paused: threading.Event = field(default_factory=threading.Event)
-
-
 class Drain:
-    """Drains one query; any number of times, from any thread."""
+    """Of one query. Usable by many threads."""
 
     def __init__(self, query: StreamingQuery) -> None:
         self._query = query
-        self._lock = threading.Lock()
-        self._watch: _Watch | None = None
+        self._changed = threading.Condition()
+        """Guards and announces all that follows."""
+        self._read_through: float | None = None
+        self._is_pause_wanted = False
+        self._waits_for_pause = False
+        """The thread that waits for pauses runs. There is one: each has a thread of the JVM to itself."""
 
     def wait(self, seconds_left: Callable[[], float]) -> bool:
         """Wait until all that the source had at the call is committed; ``False`` if no seconds are left before.
@@ -43,40 +41,62 @@ class Drain:
         Returns ``True`` at once if the query has ended; whether it has failed is for the caller to see.
         """
         called = time.time()
-        watch = self._watching()
         while self._query.isActive:
-            if watch.paused.wait(min(POLL_S, max(0.0, seconds_left()))):
-                if watch.since >= called:
-                    return True
-                watch = self._watching()
-            progress = self._query.lastProgress
-            if progress is not None and _took_all(progress, called):
+            if (self.read_through() or 0.0) >= called:
                 return True
-            if seconds_left() <= 0:
+            left = seconds_left()
+            if left <= 0:
                 return False
+            with self._changed:
+                self._changed.wait_for(lambda: (self._read_through or 0.0) >= called, min(POLL_S, left))
         return True
 
-    def _watching(self) -> _Watch:
-        """The watch that is on, or a new one. One thread at a time waits for a pause."""
-        with self._lock:
-            if self._watch is None or self._watch.paused.is_set():
-                self._watch = _Watch(time.time())
-                threading.Thread(target=self._await_pause, args=(self._watch,), daemon=True).start()
-            return self._watch
+    def read_through(self) -> float | None:
+        """The latest known moment, in seconds of the epoch, until which all that the source had is committed; ``None``
+        if none is known. Returns at once; asked again and again, it keeps up with the query."""
+        if self._query.isActive:
+            self._want_pause()
+        progress = self._query.lastProgress
+        if progress is not None and _took_all(progress):
+            self._is_read_through(datetime.fromisoformat(progress.timestamp).timestamp())
+        return self._read_through
 
-    def _await_pause(self, watch: _Watch) -> None:
+    def _is_read_through(self, until: float) -> None:
+        with self._changed:
+            self._read_through = max(until, self._read_through or until)
+            self._changed.notify_all()
+
+    def _want_pause(self) -> None:
+        with self._changed:
+            self._is_pause_wanted = True
+            if not self._waits_for_pause:
+                self._waits_for_pause = True
+                threading.Thread(target=self._await_pauses, name="upriver-pauses", daemon=True).start()
+            self._changed.notify_all()
+
+    def _await_pauses(self) -> None:
         try:
-            self._query.processAllAvailable()
-        except PySparkException:
-            pass  # the query has failed, which the caller sees at the query itself
+            while self._next_pause_is_wanted():
+                since = time.time()
+                self._query.processAllAvailable()
+                if not self._query.isActive:
+                    break
+                self._is_read_through(since)
+        except (PySparkException, Py4JError):
+            pass  # the query has failed or Spark has stopped, which callers see at the query itself
         finally:
-            watch.paused.set()
+            with self._changed:
+                self._waits_for_pause = False
+
+    def _next_pause_is_wanted(self) -> bool:
+        with self._changed:
+            is_wanted = self._changed.wait_for(lambda: self._is_pause_wanted, IDLE_S)
+            self._is_pause_wanted = False
+            return is_wanted
 
 
-def _took_all(progress: StreamingQueryProgress, called: float) -> bool:
-    """Whether the batch was planned after ``called`` and no source held rows back from it."""
-    if datetime.fromisoformat(progress.timestamp).timestamp() < called:
-        return False
+def _took_all(progress: StreamingQueryProgress) -> bool:
+    """Whether no source held rows back from the batch."""
     return all(
         source.endOffset == source.latestOffset
         if source.latestOffset not in (None, "null")

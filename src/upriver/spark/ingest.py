@@ -177,6 +177,10 @@ class Ingest(Protocol):
         Raises IngestFailed if the source has failed, WaitTimeout when no time is left.
         """
 
+    def read_through(self) -> float | None:
+        """The latest known moment, in seconds of the epoch, until which all that the source had is published; ``None``
+        if none is known. Returns at once. Raises as :meth:`drain` does if the source has failed."""
+
     def stop(self) -> None: ...
 
 
@@ -247,12 +251,25 @@ class StreamIngest:
         assert self._query is not None
         assert self._drain is not None
         drained = self._drain.wait(seconds_left)
-        cause = self._query.exception()
+        self._check(self._query)
+        if not drained:
+            raise WaitTimeout(f"table {self._table!r}: its source has rows that Spark has not taken yet; wait longer")
+
+    def read_through(self) -> float | None:
+        if self._query is None or self._drain is None:
+            return None
+        until = self._drain.read_through()
+        if self._query.isActive:
+            return until
+        self._check(self._query)
+        return time.time()  # it has taken all that its trigger lets it take
+
+    def _check(self, query: StreamingQuery) -> None:
+        """Raise IngestFailed if the query has failed."""
+        cause = query.exception()
         if cause is not None:
             why = self._failure or self._of_spark(cause)
             raise IngestFailed(f"table {self._table!r}: its Spark query has failed: {why}") from cause
-        if not drained:
-            raise WaitTimeout(f"table {self._table!r}: its source has rows that Spark has not taken yet; wait longer")
 
     def _of_spark(self, cause: StreamingQueryException) -> str:
         """What Spark says, without its plans. It may be that it could not write, and it does not say where."""
@@ -340,6 +357,16 @@ class LoadIngest:
     def drain(self, seconds_left: Callable[[], float]) -> None:
         if not self._done.wait(max(0.0, seconds_left())):
             raise WaitTimeout(f"table {self._layout.table.name!r} is still being loaded; wait longer")
+        self._check()
+
+    def read_through(self) -> float | None:
+        if not self._done.is_set():
+            return None
+        self._check()
+        return time.time()
+
+    def _check(self) -> None:
+        """Raise what has ended the load, if it has failed."""
         if isinstance(self._failure, UpriverError):
             raise self._failure
         if self._failure is not None:

@@ -32,6 +32,7 @@ from upriver.spark.host import WorkerHost
 from upriver.spark.ingest import EpochLog, History, Ingest, Layout, LoadIngest, StreamIngest, check_taken
 from upriver.spark.runs import Lot, warm_up
 from upriver.spark.session import free_slots, is_local, require_slots
+from upriver.spark.source_watch import SourceWatch
 from upriver.spark.sql_settings import checked_settings
 from upriver.vnodes import VnodeMap
 
@@ -94,7 +95,8 @@ class River:
         self._log: EpochLog | None = None
         self._layouts: dict[str, Layout] = {}
         self._backfill: Backfill | None = None
-        self._ingests: list[Ingest] = []
+        self._ingests: dict[str, Ingest] = {}
+        self._watch: SourceWatch | None = None
 
     @property
     def address(self) -> str:
@@ -241,6 +243,8 @@ class River:
             self._coordinator.published(manifest)
         check_taken(lake, history)
         lake.sweep(kept)
+        had_rows = {source.table.name: source.table.name in history.queries for source in self._sources}
+        self._coordinator.expect_sources(had_rows, history.last)
         return EpochLog(lake, history, self._coordinator.published)
 
     def _layouts_in(self, lake: OwnedLake) -> dict[str, Layout]:
@@ -256,8 +260,10 @@ class River:
                 ingest: Ingest = StreamIngest(source.rows, layout, log, source.trigger)
             else:
                 ingest = LoadIngest(source.rows, layout, log, lake)
-            self._ingests.append(ingest)
+            self._ingests[source.table.name] = ingest
             ingest.start()
+        self._watch = SourceWatch(self._ingests, log, self._coordinator)
+        self._watch.start()
 
     def _groups(self) -> int:
         """Tasks that write one index of a batch: as many as can run beside the workers."""
@@ -281,11 +287,23 @@ class River:
 
         assert self._log is not None
         self._coordinator.check()
-        for ingest in self._ingests:
+        for ingest in self._ingests.values():
             ingest.drain(seconds_left)
+        assert self._watch is not None
+        self._watch.look()
         epoch = self._log.last
         self._coordinator.wait_ended(epoch, max(0.0, seconds_left()))
         return epoch
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether every table is ready; see :mod:`upriver.machines.freshness`."""
+        report = self._coordinator.freshness()
+        return report.lacks(report.tables) is None
+
+    def wait_ready(self, seconds: float) -> None:
+        """Until every table is ready. Raises NotReady after so many seconds, and what has made the app fail."""
+        self._coordinator.wait_ready(seconds)
 
     def status(self) -> dict[str, Any]:
         return self._coordinator.status()
@@ -299,7 +317,9 @@ class River:
 
     def stop(self) -> None:
         """Stop ingest, retire the workers, give the root up. Epochs that were published stay."""
-        for ingest in self._ingests:
+        if self._watch is not None:
+            self._watch.stop()
+        for ingest in self._ingests.values():
             ingest.stop()
         if self._backfill is not None:
             self._backfill.stop()

@@ -1,0 +1,173 @@
+"""How fresh views are, and when an app is ready."""
+
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from upriver.ids import Epoch, WorkerId
+from upriver.machines.freshness import (
+    FAILED,
+    MARKS_MAX,
+    NOTHING_KNOWN,
+    STALLED,
+    Freshness,
+    FreshnessReport,
+    Progress,
+    ReadThrough,
+)
+
+
+def at(ended: int, published: int | None = None, missing: Sequence[int] = ()) -> Progress:
+    return Progress(Epoch(ended), Epoch(ended if published is None else published), tuple(map(WorkerId, missing)))
+
+
+def mark(seconds: float, epoch: int) -> ReadThrough:
+    return ReadThrough(seconds, Epoch(epoch))
+
+
+# Ready
+
+
+def test_a_new_table_is_ready_once_all_that_its_source_had_is_reflected() -> None:
+    freshness = Freshness({"orders": False})
+    assert freshness.report(at(0), 10.0).lacks(["orders"]) == (
+        "table 'orders': its source is still being read (0 epochs so far)"
+    )
+    assert freshness.report(at(0, published=1), 10.0).lacks(["orders"]) == (
+        "table 'orders': its source is still being read (1 epoch so far)"
+    )
+    freshness.read_through("orders", mark(10.0, 3))
+    assert freshness.report(at(2, published=3), 10.0).lacks(["orders"]) == ("table 'orders': epoch 2 of 3 is reflected")
+    assert freshness.report(at(2, published=3, missing=[1]), 10.0).lacks(["orders"]) == (
+        "table 'orders': epoch 2 of 3 is reflected, and worker 1 is not up"
+    )
+    assert freshness.report(at(3), 10.0).lacks(["orders"]) is None
+
+
+def test_what_was_in_the_lake_at_the_start_is_waited_for() -> None:
+    freshness = Freshness({"orders": True}, Epoch(7))
+    freshness.read_through("orders", mark(10.0, 7))
+    assert freshness.report(at(5, published=7, missing=[0, 2]), 10.0).lacks(["orders"]) == (
+        "table 'orders': epoch 5 of 7 is reflected, and workers 0, 2 are not up"
+    )
+    assert freshness.report(at(7), 10.0).lacks(["orders"]) is None
+
+
+def test_a_table_whose_source_has_failed_says_so_or_serves_the_rows_that_it_had() -> None:
+    freshness = Freshness({"old": True, "new": False}, Epoch(4))
+    for table in ("old", "new"):
+        freshness.stands(table, FAILED, "a file is damaged")
+    assert freshness.report(at(3), 1.0).lacks(["old"]) == "table 'old': epoch 3 of 4 is reflected"
+    report = freshness.report(at(4), 1.0)
+    assert report.lacks(["old"]) is None
+    assert report.lacks(["old", "new"]) == "table 'new': its source has failed: a file is damaged"
+
+
+def test_a_table_that_is_ready_stays_so() -> None:
+    freshness = Freshness({"old": True})
+    freshness.stands("old", FAILED, "no room")
+    assert freshness.report(at(0), 1.0).lacks(["old"]) is None
+    freshness.stands("old", "running")
+    assert freshness.report(at(0), 1.0).lacks(["old"]) is None
+
+
+def test_a_mark_that_comes_after_the_first_does_not_put_ready_off() -> None:
+    freshness = Freshness({"orders": False})
+    for number in range(5):
+        freshness.read_through("orders", mark(10.0 + number, 3 + number))
+    assert freshness.report(at(3, published=7), 20.0).lacks(["orders"]) is None
+
+
+def test_without_tables_nothing_is_waited_for() -> None:
+    assert NOTHING_KNOWN.lacks(["orders"]) is None
+    assert NOTHING_KNOWN.age_s(["orders"]) is None
+    assert NOTHING_KNOWN.sources(["orders"]) is None
+    assert NOTHING_KNOWN.cause(["orders"]) == "nothing is known of its sources"
+
+
+# Fresh
+
+
+def test_an_idle_source_keeps_its_views_fresh() -> None:
+    freshness = Freshness({"orders": False})
+    for moment in (1.0, 2.0, 3.0):
+        freshness.read_through("orders", mark(moment, 1))
+    assert freshness.report(at(1), 3.25).age_s(["orders"]) == 0.25
+
+
+def test_a_view_is_as_old_as_the_oldest_of_its_tables() -> None:
+    freshness = Freshness({"orders": False, "customers": False, "other": False})
+    freshness.read_through("orders", mark(9.0, 1))
+    freshness.read_through("customers", mark(4.0, 1))
+    report = freshness.report(at(1), 10.0)
+    assert report.age_s(["orders"]) == 1.0
+    assert report.age_s(["orders", "customers"]) == 6.0
+    assert report.cause(["orders", "customers"]) == "table 'customers': its source has rows that are not committed yet"
+    assert report.age_s(["orders", "other"]) is None
+    assert report.cause(["orders", "other"]).startswith("table 'other'")
+
+
+def test_the_cause_of_an_age_is_told() -> None:
+    freshness = Freshness({"orders": False})
+    freshness.read_through("orders", mark(1.0, 1))
+    assert freshness.report(at(1), 2.0).cause(["orders"]) == (
+        "table 'orders': its source has rows that are not committed yet"
+    )
+    assert freshness.report(at(1, published=5, missing=[1]), 2.0).cause(["orders"]) == (
+        "table 'orders': epoch 1 of 5 is reflected, and worker 1 is not up"
+    )
+    freshness.read_through("orders", mark(2.0, 3))
+    freshness.read_through("orders", mark(3.0, 4))
+    assert freshness.report(at(1, published=9), 4.0).cause(["orders"]) == "table 'orders': epoch 1 of 3 is reflected"
+    freshness.stands("orders", STALLED, "no trigger for 40 s")
+    assert (
+        freshness.report(at(1), 4.0).cause(["orders"]) == "table 'orders': its source has stalled: no trigger for 40 s"
+    )
+    freshness.stands("orders", FAILED, "a file is damaged")
+    assert freshness.report(at(1), 4.0).cause(["orders"]) == "table 'orders': its source has failed: a file is damaged"
+
+
+def test_the_states_of_sources_are_told() -> None:
+    freshness = Freshness({"a": False, "b": False, "c": False, "d": False})
+    assert freshness.report(at(0), 1.0).sources("abcd") == "running"
+    freshness.stands("a", "finished")
+    assert freshness.report(at(0), 1.0).sources("ab") == "running"
+    for table, state in (("b", FAILED), ("c", STALLED), ("d", FAILED)):
+        freshness.stands(table, state, "why")
+    assert freshness.report(at(0), 1.0).sources("abcd") == "failed: b, d; stalled: c"
+
+
+def test_a_report_survives_its_json() -> None:
+    freshness = Freshness({"orders": False, "customers": True}, Epoch(2))
+    freshness.read_through("orders", mark(1.0, 1))
+    freshness.stands("customers", FAILED, "no room")
+    report = freshness.report(at(2), 4.0)
+    assert FreshnessReport.from_json(report.to_json()) == report
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 3)), max_size=3 * MARKS_MAX))
+def test_an_age_is_never_less_than_it_is(steps: list[tuple[bool, int]]) -> None:
+    """Beside a twin that forgets no mark; with few marks the two say the same."""
+    freshness, marks = Freshness({"t": False}), []
+    published = ended = 0
+    for number, (is_mark, by) in enumerate(steps):
+        if is_mark:
+            published += by
+            marks.append((float(number), published))
+            freshness.read_through("t", mark(float(number), published))
+        else:
+            ended = min(published, ended + by)
+        told = freshness.report(at(ended, published), float(number)).age_s(["t"])
+        counts = [moment for moment, epoch in marks if epoch <= ended]
+        true_age = number - max(counts) if counts else None
+        if len(marks) <= MARKS_MAX:
+            assert told == true_age
+        assert told is None or (true_age is not None and told >= true_age)
+
+
+def test_many_marks_that_wait_take_bounded_memory_and_the_newest_counts() -> None:
+    freshness = Freshness({"t": False})
+    for number in range(1000):
+        freshness.read_through("t", mark(float(number), number + 1))
+    assert freshness.report(at(1000), 1000.0).age_s(["t"]) == 1.0
