@@ -12,6 +12,7 @@ from upriver.client import Client, connect
 from upriver.errors import UnknownView, WaitTimeout, WrongOwner
 from upriver.hashing import hash64
 from upriver.ids import Epoch, WorkerId
+from upriver.machines.freshness import FreshnessReport
 from upriver.shell.flight import Action, FlightBase
 from upriver.shell.lookup import LET_IN, Answered, KeysAsked, LookupServer
 from upriver.shell.routing import Routing, ViewRoute
@@ -63,6 +64,8 @@ class Worker:
     relays: bool = False
     together: bool | None = None
     """Of the last lookup."""
+    committed_at: float | None = None
+    """When its epoch was."""
 
     def __post_init__(self) -> None:
         self.lookups = LookupServer(self.lookup)
@@ -93,7 +96,8 @@ class Worker:
         columns = list(zip(*rows, strict=True)) or [()] * len(known.route.schema)
         arrays = [pa.array(values, column.type) for values, column in zip(columns, known.route.schema, strict=True)]
         rows = pa.RecordBatch.from_arrays(arrays, schema=known.route.schema)
-        return Answered(rows, Epoch(self.epoch), self.cluster.vnode_map.version, foreign, held_up=False)
+        version = self.cluster.vnode_map.version
+        return Answered(rows, Epoch(self.epoch), version, foreign, held_up=False, committed_at=self.committed_at)
 
 
 class Cluster:
@@ -102,14 +106,27 @@ class Cluster:
     def __init__(self, workers: int, actions: Mapping[str, Action] | None = None) -> None:
         self.vnode_map = VnodeMap.initial(VNODES, [WorkerId(number) for number in range(workers)])
         self.views = dict(VIEWS)
+        self.freshness = FreshnessReport(Epoch(EPOCH), {})
+        self.commits: dict[int, float] = {}
+        """When epochs were committed, as the coordinator tells."""
+        self.asked_freshness: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         self.workers = {WorkerId(number): Worker(WorkerId(number), self) for number in range(workers)}
         self.addresses = {number: worker.server.address for number, worker in self.workers.items()}
-        known = {"routing": self._routing, "status": lambda _: {"epoch": EPOCH}, "explain": self._explain}
+        known = {
+            "routing": self._routing,
+            "freshness": self._told_freshness,
+            "status": lambda _: {"epoch": EPOCH},
+            "explain": self._explain,
+        }
         self.coordinator = FlightBase(TOKEN, actions={**known, **(actions or {})})
 
     def _routing(self, _: Mapping[str, Any]) -> Mapping[str, Any]:
         views = {name: view.route for name, view in self.views.items()}
-        return Routing(self.vnode_map, self.addresses, views, Epoch(EPOCH)).to_json()
+        return Routing(self.vnode_map, self.addresses, views, Epoch(EPOCH), self.freshness).to_json()
+
+    def _told_freshness(self, asked: Mapping[str, Any]) -> Mapping[str, Any]:
+        self.asked_freshness.put(asked["epoch"])
+        return {**self.freshness.to_json(), "committed_at": self.commits.get(asked["epoch"])}
 
     def _explain(self, asked: Mapping[str, Any]) -> Mapping[str, Any]:
         return {"view": asked["view"], "partial": False}

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -21,7 +22,9 @@ from upriver.errors import (
     AccessDenied,
     ClusterError,
     KeyTypeError,
+    NotReady,
     RowError,
+    StaleView,
     UnknownView,
     UserError,
     WaitTimeout,
@@ -29,7 +32,8 @@ from upriver.errors import (
     WrongOwner,
 )
 from upriver.hashing import hash64
-from upriver.ids import VnodeId, WorkerId
+from upriver.ids import Epoch, VnodeId, WorkerId
+from upriver.machines.freshness import FreshnessReport, TableFreshness
 from upriver.shell.routing import ViewRoute
 from upriver.vnodes import VnodeMap, vnodes_of
 
@@ -198,7 +202,7 @@ def test_keys_for_the_view_as_it_was_are_refused(cluster: Cluster, client: Clien
 
 
 def test_an_epoch_that_does_not_come_is_a_timeout(shared: Client) -> None:
-    with pytest.raises(WaitTimeout, match="view 'planes': epoch 6 was not reached"):
+    with pytest.raises(WaitTimeout, match=r"view 'planes': epoch 6 is not there yet after 10 s: the last .* is 5"):
         shared.lookup("planes", ["N1"], at_least=EPOCH + 1)
 
 
@@ -373,3 +377,74 @@ def test_a_process_without_spark_looks_up_and_ends(cluster: Cluster) -> None:
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert ended.stdout == "[{'tailnum': 'N7', 'flights': 7}, {'tailnum': 'N9', 'flights': 9}]\n"
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+# How fresh an answer is
+
+
+def fresh(age_s: float | None = 0.5, lacks: str | None = None, state: str = "running") -> FreshnessReport:
+    """What a coordinator tells whose view ``planes`` reads a table ``flights``."""
+    return FreshnessReport(Epoch(EPOCH), {"flights": TableFreshness(state, age_s, "its source has failed: why", lacks)})
+
+
+@pytest.fixture
+def dated() -> Iterator[Cluster]:
+    """Two workers, and a view of a table of which the coordinator knows."""
+    running = Cluster(2)
+    route = ViewRoute(PLANES.route.key, PLANES.route.schema, ("flights",))
+    running.views["planes"] = View(route, PLANES.rows)
+    running.freshness = fresh()
+    yield running
+    running.stop()
+
+
+def test_a_lookup_before_the_app_is_ready_is_refused_unless_it_is_allowed(dated: Cluster) -> None:
+    dated.freshness = fresh(lacks="epoch 2 of 5 is reflected")
+    with dated.connect() as client:
+        with pytest.raises(NotReady, match="view 'planes' is not ready: table 'flights': epoch 2 of 5 is reflected"):
+            client.lookup("planes", ["N1"])
+        assert rows_of(client.lookup("planes", ["N1"], allow_warming=True)) == [("N1", 1)]
+        dated.freshness = fresh()
+        assert rows_of(client.lookup("planes", ["N1"])) == [("N1", 1)]
+
+
+def test_an_answer_tells_of_itself_in_the_metadata_of_its_schema(dated: Cluster) -> None:
+    for worker, epoch in zip(dated.workers.values(), (EPOCH, EPOCH), strict=True):
+        worker.epoch, worker.committed_at = epoch, 60.0
+    with dated.connect() as client:
+        metadata = client.lookup("planes", [f"N{number}" for number in range(20)]).schema.metadata
+        assert metadata[b"upriver.epoch"] == b"%d" % EPOCH
+        assert metadata[b"upriver.committed_at"] == b"1970-01-01T00:01:00+00:00"
+        assert metadata[b"upriver.sources"] == b"running"
+        assert 0.5 <= float(metadata[b"upriver.age_s"]) < SECONDS_MAX
+        assert client.lookup("planes", []).schema.metadata[b"upriver.epoch"] == b"0"
+
+
+def test_an_answer_that_may_be_older_than_allowed_is_refused(dated: Cluster) -> None:
+    dated.freshness = fresh(age_s=31.0, state="failed")
+    with dated.connect() as client:
+        with pytest.raises(StaleView, match=r"3\d\.\d s old, and at most 30 s are allowed: table 'flights'"):
+            client.lookup("planes", ["N1"], max_age=30)
+        found = client.lookup("planes", ["N1"], max_age=300)
+        assert rows_of(found) == [("N1", 1)]
+        assert found.schema.metadata[b"upriver.sources"] == b"failed: flights"
+        with pytest.raises(UserError, match="max_age"):
+            client.lookup("planes", ["N1"], max_age=-1)
+
+
+def test_an_answer_of_an_epoch_before_the_one_that_was_told_is_not_taken(dated: Cluster) -> None:
+    worker_epochs = [worker.epoch for worker in dated.workers.values()]
+    dated.freshness = replace(fresh(), epoch=Epoch(EPOCH + 1))
+    for worker in dated.workers.values():
+        worker.comes_to = EPOCH + 1
+    with dated.connect() as client:
+        assert client.lookup_with_epoch("planes", ["N1"], max_age=60)[1] == EPOCH + 1
+    assert worker_epochs == [EPOCH, EPOCH]
+
+
+def test_an_epoch_that_is_not_there_yet_is_told_with_the_last_one(dated: Cluster) -> None:
+    with (
+        dated.connect() as client,
+        pytest.raises(WaitTimeout, match=f"epoch 999 is not there yet after 1 s: the last .* is {EPOCH}$"),
+    ):
+        client.lookup("planes", ["N1"], at_least=999, timeout=1)

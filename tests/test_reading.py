@@ -16,6 +16,7 @@ from hypothesis.extra.numpy import arrays
 from upriver.dataflow.plan import TableSpec
 from upriver.ids import Channel, Epoch, VnodeId
 from upriver.machines.worker_events import EpochRead, ReadEpoch, RowsRead
+from upriver.shell.commit_times import CommitTimes
 from upriver.shell.lake import LakeRecord, Manifest
 from upriver.shell.owned_lake import OwnedLake
 from upriver.shell.reading import Piece, Reading, end_of_piece
@@ -57,7 +58,7 @@ def reading(tmp_path: Path) -> Iterator[Reading]:
     lake.files.create("tables/bids/auction/run", encoded)
     run = describe_run("tables/bids/auction/run", encoded, hashes, VNODES)
     lake.publish(Manifest(epoch=Epoch(1), term=lake.term, table="bids", query="q", batch=0, runs={CHANNEL: (run,)}))
-    reading = Reading(lake)
+    reading = Reading(lake, CommitTimes(lake))
     reading.assign(VNODES, {CHANNEL: BIDS})
     reading.begin(ReadEpoch(epoch=Epoch(1), channels=(CHANNEL,), vnodes=ALL))
     yield reading

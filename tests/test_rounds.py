@@ -18,7 +18,7 @@ from upriver.shell.asking import ANSWER_GRACE_S, Found, KeySet, Lookup
 from upriver.shell.joint import Joint
 from upriver.shell.keys import KeyColumns, key_columns
 from upriver.shell.lookup import Answered
-from upriver.shell.rounds import APART_S, FREE_LOOKUPS_MAX, LOOKUP_KEYS_MAX, ROUND_LOOKUPS_MAX, Rounds
+from upriver.shell.rounds import APART_S, FREE_LOOKUPS_MAX, LOOKUP_KEYS_MAX, ROUND_LOOKUPS_MAX, FoundRows, Rounds
 from upriver.shell.routing import ViewRoute
 
 SECONDS_MAX = 10.0
@@ -119,7 +119,7 @@ class Asking:
 
     def begin(
         self, *keys: int | None, view: str = "v", at_least: int | None = None, give_up_at: float = math.inf
-    ) -> "Future[tuple[pa.Table, int]]":
+    ) -> "Future[FoundRows]":
         lookup = Lookup(view, ROUTE, at_least, len(keys) > 1, SECONDS_MAX, give_up_at)
         return self._threads.submit(self.rounds.look_up, lookup, columns_of(keys))
 
@@ -150,7 +150,7 @@ def asking(workers: Workers) -> Iterator[Asking]:
     running.close()
 
 
-def busy(workers: Workers, asking: Asking) -> "list[Future[tuple[pa.Table, int]]]":
+def busy(workers: Workers, asking: Asking) -> "list[Future[FoundRows]]":
     """As many lookups as wait for nobody, and a round."""
     running = [asking.begin(-1 - number) for number in range(FREE_LOOKUPS_MAX)]
     workers.were_asked(FREE_LOOKUPS_MAX)
@@ -177,7 +177,7 @@ def test_lookups_that_come_while_a_round_is_under_way_are_the_next_one(workers: 
     asking.wait_for(len(lookups))
     workers.let_all()
     for keys, lookup in zip(lookups, waiting, strict=True):
-        rows, epoch = lookup.result(SECONDS_MAX)
+        rows, epoch, _ = lookup.result(SECONDS_MAX)
         assert (rows_of(rows), epoch) == (expected(keys), 7)
     assert len(workers.calls) == FREE_LOOKUPS_MAX + 2
     assert set(workers.calls[-1]) == {3, 8, 13, 1, 5, None}

@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
@@ -248,22 +249,26 @@ class App:
 
     # Running
 
-    def start(self, *, timeout: float = 120.0) -> Self:
+    def start(self, *, wait: bool = False, timeout: float = 120.0) -> Self:
         """Start workers and ingest; returns when every worker is up, in at most ``timeout`` seconds.
 
-        Raises TooFewSlots, LakeInUse, NotWritten, DeclarationError if the lake holds something else, ClusterError,
-        BudgetExceeded.
+        wait: return when the app is :attr:`ready`, too, within the same ``timeout``. If it is not ready by then, it is
+        stopped, and NotReady says what is lacking. Raises TooFewSlots, LakeInUse, NotWritten, DeclarationError if the
+        lake holds something else, ClusterError, BudgetExceeded.
         """
         self._check_declaring("river")
         if not self._sources:
             raise DeclarationError("there is nothing to start: declare a table first")
         river = River(self._spark, self._config, list(self._sources.values()), list(self._plans.values()))
+        give_up_at = time.monotonic() + seconds("timeout", timeout)
         river.start(seconds("timeout", timeout))
         self._river = river
         try:
             self._client = connect(river.address, self._config.token)
+            if wait:
+                river.wait_ready(max(0.0, give_up_at - time.monotonic()))
         except BaseException:
-            self.stop()  # it has failed by now, and who is not given an app cannot stop it
+            self.stop()  # startup failed: the caller never receives an app that it could stop
             raise
         atexit.register(self.stop)  # a program that ends without stop() ends its workers in good order all the same
         return self
@@ -278,6 +283,13 @@ class App:
         """What callers must show. Keep it secret."""
         return self._config.token
 
+    @property
+    def ready(self) -> bool:
+        """Whether every view reflects what there was at the start: all epochs that were in the lake, and all rows that
+        the sources had. Of a table that had rows in the lake the source need not be alive. False if the app does not
+        run. Once it is true it stays so until :meth:`stop`; lookups raise NotReady before."""
+        return self._river is not None and self._river.is_ready
+
     def wait(self, timeout: float = 60.0) -> Epoch:
         """Block until every row that the sources had at the call is reflected by every view; returns the epoch.
 
@@ -287,7 +299,15 @@ class App:
         return self._running().wait(seconds("timeout", timeout))
 
     def lookup(
-        self, view: str, keys: Keys, *, at_least: int | None = None, timeout: float = 10.0, else_compute: bool = False
+        self,
+        view: str,
+        keys: Keys,
+        *,
+        at_least: int | None = None,
+        max_age: float | None = None,
+        allow_warming: bool = False,
+        timeout: float = 10.0,
+        else_compute: bool = False,
     ) -> pa.Table:
         """The view's rows of those keys, in the order in which the keys are given, as of the end of one epoch.
 
@@ -298,7 +318,9 @@ class App:
         river = self._running()
         assert self._client is not None
         try:
-            return self._client.lookup(view, keys, at_least=at_least, timeout=timeout)
+            return self._client.lookup(
+                view, keys, at_least=at_least, max_age=max_age, allow_warming=allow_warming, timeout=timeout
+            )
         except WaitTimeout:
             if not else_compute or river.epoch < (at_least or 0):
                 raise

@@ -72,6 +72,9 @@ def _parser() -> argparse.ArgumentParser:
         "the view's zone unless an offset is behind it",
     )
 
+    lookup.add_argument("--allow-warming", action="store_true", help="answer although the app has only just started")
+    lookup.add_argument("--max-age", type=float, metavar="S", help="fail if the answer may be older than S seconds")
+
     explain = _command(commands, "explain", _explain, "how a view is kept")
     _address(explain)
     explain.add_argument("view")
@@ -162,11 +165,13 @@ def _watch(client: Client, options: argparse.Namespace) -> int:
 def _lookup(options: argparse.Namespace) -> int:
     with _client(options) as client:
         key_schema = client.key_schema(options.view)
-        found = client.lookup(options.view, keys_of_texts(options.view, key_schema, options.keys))
+        keys = keys_of_texts(options.view, key_schema, options.keys)
+        found = client.lookup(options.view, keys, max_age=options.max_age, allow_warming=options.allow_warming)
     if options.json:
         columns = [readable(column) for column in found.columns]
         rows = [dict(zip(found.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
-        _print_json({"view": options.view, "rows": rows})
+        told = {name.decode(): value.decode() for name, value in found.schema.metadata.items()}
+        _print_json({"view": options.view, "rows": rows, "metadata": told})
     else:
         print(render_table(found))
     return 0

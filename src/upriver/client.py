@@ -12,16 +12,18 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
-from upriver.errors import ClusterError, KeyTypeError, UnknownView, UpriverError
+from upriver.errors import ClusterError, KeyTypeError, UnknownView, UpriverError, WaitTimeout
 from upriver.given import seconds, whole
 from upriver.hashing import hash64
+from upriver.machines.freshness import FreshnessReport
 from upriver.rescale import Rescale, rescale_fields
 from upriver.shell.asking import Found, KeySet, Lookup, ask_owners
 from upriver.shell.board_finder import BoardFinder
 from upriver.shell.keys import KeyColumns, Keys, key_columns
+from upriver.shell.known_freshness import KnownFreshness
 from upriver.shell.lookup_streams import LookupStreams
 from upriver.shell.remote import Connection, Remote
-from upriver.shell.rounds import Rounds
+from upriver.shell.rounds import FoundRows, Rounds
 from upriver.shell.routing import Routing, ViewRoute
 from upriver.shell.watch import Watch
 
@@ -31,6 +33,8 @@ RETRY_S_MIN, RETRY_S_MAX = 0.01, 0.5
 """Seconds before keys that were not answered are asked for again; doubled each time."""
 DETOURS_S = 1.0
 """Seconds, since the routing was asked for, in which lookups that took a detour do not have it asked for again."""
+LAST_WORD_S_MAX = 1.0
+"""Seconds that the coordinator has to say how far it is, when a lookup has waited for an epoch in vain."""
 RECHECK_S = 0.5
 """Seconds after which a lookup that waits sees whether the workers that it waits for are still there."""
 
@@ -65,6 +69,7 @@ class Client:
         self._watch = Watch()
         self._boards = BoardFinder(self._streams.connection)
         self._rounds = Rounds(self._look_up)
+        self._freshness = KnownFreshness(self._told_freshness)
         self._timeout = timeout
         self._routing: Routing | None = None
         self._refreshed_at = -math.inf
@@ -73,32 +78,97 @@ class Client:
         """Held while a thread asks for the routing because some lookup waits, or took a detour."""
         atexit.register(self.close)  # a stream that is still open would keep the interpreter from ending
 
-    def lookup(self, view: str, keys: Keys, *, at_least: int | None = None, timeout: float = 10.0) -> pa.Table:
+    def lookup(
+        self,
+        view: str,
+        keys: Keys,
+        *,
+        at_least: int | None = None,
+        max_age: float | None = None,
+        allow_warming: bool = False,
+        timeout: float = 10.0,
+    ) -> pa.Table:
         """The view's rows of those keys, in the order in which the keys are first given; each key once.
 
         keys: values for a key of one column; tuples, or dicts by column name, for several; or an Arrow array, batch
         or table. ``None`` is the null key. A datetime without a zone is local time. Keys that the view does not have
-        give no rows. All rows are as of the end of one epoch. at_least: an epoch that they must reflect. timeout:
+        give no rows. All rows are as of the end of one epoch. at_least: an epoch that they must reflect. max_age:
+        seconds; everything that the view's sources had offered by then must be in the answer. allow_warming: answer
+        although the app has only just started, and the view does not reflect yet what there was at the start. timeout:
         seconds. The table may share memory with those of other threads' lookups that were asked at the same time.
 
-        Raises UnknownView, KeyTypeError, DeclarationError, AccessDenied; WaitTimeout if ``at_least`` is not reached in
-        time; WorkerLost or WaitTimeout if some worker could not be asked in time.
+        The metadata of the table's schema tell its epoch (``upriver.epoch``), when that was committed
+        (``upriver.committed_at``), how many seconds old the answer is at most (``upriver.age_s``), and how the view's
+        sources are (``upriver.sources``).
+
+        Raises UnknownView, KeyTypeError, DeclarationError, AccessDenied; NotReady before the view reflects what there
+        was at the start; StaleView if an answer may be older than ``max_age``; WaitTimeout if ``at_least`` is not
+        reached in time; WorkerLost or WaitTimeout if some worker could not be asked in time.
         """
-        return self.lookup_with_epoch(view, keys, at_least=at_least, timeout=timeout)[0]
+        return self.lookup_with_epoch(
+            view, keys, at_least=at_least, max_age=max_age, allow_warming=allow_warming, timeout=timeout
+        )[0]
 
     def lookup_with_epoch(
-        self, view: str, keys: Keys, *, at_least: int | None = None, timeout: float = 10.0
+        self,
+        view: str,
+        keys: Keys,
+        *,
+        at_least: int | None = None,
+        max_age: float | None = None,
+        allow_warming: bool = False,
+        timeout: float = 10.0,
     ) -> tuple[pa.Table, int]:
         """As :meth:`lookup`, with the epoch as of whose end the rows are; those of a single key, which waits for no
         epoch's end, perhaps as of a later one. 0 for no keys."""
         at_least, timeout = None if at_least is None else whole("at_least", at_least), seconds("timeout", timeout)
+        max_age = None if max_age is None else seconds("max_age", max_age)
         give_up_at = time.monotonic() + timeout
         again = list(keys) if isinstance(keys, Iterator) else keys
         while True:
             route, columns = self._columns(view, again)
+            if not allow_warming:
+                self._freshness.check_ready(view, route)
             lookup = Lookup(view, route, at_least, len(columns[0]) > 1, timeout, give_up_at)
             with suppress(_DeclaredAnew):
-                return self._rounds.look_up(lookup, columns)
+                found = self._fresh(lookup, columns, max_age)
+                metadata = self._freshness.metadata(route, found.epoch, found.committed_at)
+                return found.rows.replace_schema_metadata(metadata), found.epoch
+
+    def _fresh(self, lookup: Lookup, columns: KeyColumns, max_age: float | None) -> FoundRows:
+        """The rows of the keys, not older than ``max_age``."""
+        if max_age is None:
+            return self._in_time(lookup, columns)
+        while True:
+            told = self._freshness.check_age(lookup.view, lookup.route, max_age)
+            found = self._in_time(lookup, columns)
+            is_of_then = found.epoch >= told.report.epoch or not len(columns[0])
+            if is_of_then and self._freshness.is_young(told, lookup.route, max_age):
+                return found
+            if time.monotonic() >= lookup.give_up_at:
+                raise self._freshness.stale(lookup.view, lookup.route, max_age, told)
+            if not is_of_then:  # off the board of a worker that was lost
+                lookup = replace(lookup, at_least=max(lookup.at_least or 0, told.report.epoch))
+
+    def _in_time(self, lookup: Lookup, columns: KeyColumns) -> FoundRows:
+        try:
+            return self._rounds.look_up(lookup, columns)
+        except WaitTimeout:
+            self._check_there(lookup)
+            raise
+
+    def _check_there(self, lookup: Lookup) -> None:
+        """Raise WaitTimeout if the epoch that a lookup has waited for is not there yet, and say which one is."""
+        if lookup.at_least is None:
+            return
+        last = None
+        with suppress(ClusterError):
+            last = self._freshness.ask(LAST_WORD_S_MAX).report.epoch
+        if last is not None and last < lookup.at_least:
+            raise WaitTimeout(
+                f"view {lookup.view!r}: epoch {lookup.at_least} is not there yet after {lookup.timeout:g} s: the last "
+                f"that every worker reflects is {last}"
+            )
 
     def _look_up(self, lookup: Lookup, asked: KeySet) -> list[Found]:
         on_boards = self._boards.find(lookup, asked, self._known())
@@ -164,8 +234,10 @@ class Client:
 
         timeout: seconds; by default those that ``connect`` was given.
         """
+        asked_at = time.monotonic()
         routing = Routing.from_json(self._act("routing", {}, timeout))
         self._routing = routing
+        self._freshness.heard(routing.freshness, asked_at)
         self._refreshed_at = time.monotonic()
         self._streams.keep_only(routing.addresses.values())
         self._boards.keep_only(routing.addresses.values())
@@ -190,6 +262,10 @@ class Client:
         if self._closed.is_set():
             raise ClusterError("the client is closed")
         return self._coordinator.act(action, fields, timeout=self._timeout if timeout is None else timeout)
+
+    def _told_freshness(self, timeout: float | None, epoch: int | None = None) -> tuple[FreshnessReport, float | None]:
+        told = self._act("freshness", {"epoch": epoch}, timeout)
+        return FreshnessReport.from_json(told), told["committed_at"]
 
     def _known(self) -> Routing:
         if self._routing is None:

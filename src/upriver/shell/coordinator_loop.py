@@ -56,6 +56,9 @@ from upriver.shell.river_status import river_status
 from upriver.shell.wire import error_from_json
 from upriver.vnodes import VnodeMap
 
+COMMITS_KEPT_MAX = 10_000
+"""Epochs whose commit time is kept in memory: the last ones."""
+
 
 class WorkerEnd(Protocol):
     """Our end of the channel to one incarnation."""
@@ -116,6 +119,8 @@ class CoordinatorLoop:
         self._freshness = Freshness()
         self._ended = Epoch(0)
         self._failure: UpriverError | None = None
+        self._commits: dict[Epoch, float] = {}
+        """When the last epochs were committed, in seconds since 1970. Told by one thread at a time."""
 
     def start(self) -> None:
         self._thread.start()
@@ -171,6 +176,10 @@ class CoordinatorLoop:
 
     def published(self, manifest: Manifest) -> None:
         """An epoch is in the lake."""
+        if manifest.committed_at is not None:
+            self._commits[manifest.epoch] = manifest.committed_at
+            if len(self._commits) > COMMITS_KEPT_MAX:
+                del self._commits[next(iter(self._commits))]
         self._inbox.put(EpochPublished(epoch=manifest.epoch, rows=manifest.rows()))
 
     def expect_sources(self, tables: Mapping[str, bool], committed: Epoch) -> None:
@@ -229,6 +238,10 @@ class CoordinatorLoop:
                 raise ClusterError(
                     f"workers {sorted(self._missing())} have not come up in {seconds:g} s; are there free task slots?"
                 )
+
+    def committed_at(self, epoch: Epoch) -> float | None:
+        """When an epoch was committed, in seconds since 1970; ``None`` if that is not known, or was long ago."""
+        return self._commits.get(epoch)
 
     def freshness(self) -> FreshnessReport:
         """How fresh each table is, and what it lacks until it is ready."""

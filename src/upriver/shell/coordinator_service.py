@@ -10,7 +10,7 @@ from upriver.dataflow.plan import TableSpec
 from upriver.errors import DeclarationError, ProtocolError, UnknownView, UpriverError, WorkerLost
 from upriver.given import seconds, whole
 from upriver.hashing import HASH64_MAX
-from upriver.ids import Incarnation, VnodeId, WorkerId
+from upriver.ids import Epoch, Incarnation, VnodeId, WorkerId
 from upriver.machines.messages import ToWorker
 from upriver.machines.strategies import Strategy
 from upriver.shell.channel import CHANNEL, ChannelEnd, Channels, Receiver
@@ -62,11 +62,12 @@ class Keeper:
 class CoordinatorService:
     """Serves a coordinator from construction until ``stop``.
 
-    Actions, JSON in and out: ``routing``, ``freshness``, ``status``, ``explain`` (``view``), ``scan`` (``view``,
-    and ``scan``, a name of the caller's choice: who gives the same one reads the same snapshot), ``rescale``
-    (``workers`` or ``moves``, ``strategy``, ``keys_max``), which gives the ``ticket`` that ``rescale_progress``,
-    ``rescale_report`` and ``rescale_abort`` ask for. The progress is told at once, or, if a state is given as
-    ``unless``, when it is another one or after ``wait_s`` seconds, ``PROGRESS_WAIT_S_MAX`` at most.
+    Actions, JSON in and out: ``routing``, ``freshness`` (``epoch``: one whose commit time is wanted, or null),
+    ``status``, ``explain`` (``view``), ``scan`` (``view``, and ``scan``, a name of the caller's choice: callers that
+    give the same one read the same snapshot), ``rescale`` (``workers`` or ``moves``, ``strategy``, ``keys_max``), which
+    gives the ``ticket`` that ``rescale_progress``, ``rescale_report`` and ``rescale_abort`` ask for. The progress is
+    told at once, or, if a state is given as ``unless``, when it is another one or after ``wait_s`` seconds,
+    ``PROGRESS_WAIT_S_MAX`` at most.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class CoordinatorService:
         self.replan(plans)
         actions = {
             "routing": self._routing,
-            "freshness": lambda _: loop.freshness().to_json(),
+            "freshness": self._freshness,
             "status": lambda _: loop.status(),
             "explain": lambda asked: self.explain(str(asked["view"])),
             "scan": self._scan,
@@ -156,6 +157,12 @@ class CoordinatorService:
         self._loop.check()
         loop = self._loop
         return Routing(loop.lookup_map, loop.addresses(), self._views, loop.ended, loop.freshness()).to_json()
+
+    def _freshness(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        self._loop.check()
+        epoch = asked.get("epoch")
+        committed_at = None if epoch is None else self._loop.committed_at(Epoch(whole("epoch", epoch)))
+        return {**self._loop.freshness().to_json(), "committed_at": committed_at}
 
     def _scan(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         parts = self._scans.parts(str(asked["view"]), str(asked["scan"]), SNAPSHOT_S_MAX)

@@ -124,7 +124,8 @@ def _difference(kept: TableSpec, declared: TableSpec) -> str | None:
 class Manifest:
     """One epoch: the rows of one batch of one table. runs: per lake edge, in the order they are to be read.
 
-    query, batch: name the batch at its source; no two epochs of a table have the same.
+    query, batch: name the batch at its source; no two epochs of a table have the same. committed_at: when the driver
+    committed the epoch, in seconds since 1970 by its clock; ``None`` of an epoch from before this was recorded.
     """
 
     epoch: Epoch
@@ -132,6 +133,7 @@ class Manifest:
     table: str
     query: str
     batch: int
+    committed_at: float | None = None
     runs: Mapping[Channel, tuple[RunInfo, ...]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
@@ -141,6 +143,7 @@ class Manifest:
             "table": self.table,
             "query": self.query,
             "batch": self.batch,
+            "committed_at": self.committed_at,
             "runs": {channel: [run.to_json() for run in runs] for channel, runs in self.runs.items()},
         }
 
@@ -152,6 +155,7 @@ class Manifest:
             table=record["table"],
             query=record["query"],
             batch=record["batch"],
+            committed_at=record.get("committed_at"),
             runs={Channel(channel): _runs_from_json(runs) for channel, runs in record["runs"].items()},
         )
 

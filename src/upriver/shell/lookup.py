@@ -3,8 +3,8 @@
 A client comes in through a :class:`upriver.shell.door.Door`, and has a :class:`upriver.shell.line.Line`. A question
 is a batch of keys under ``{"view": name, "at_least": epoch or null, "together": bool, "timeout": seconds}``, best with
 the hash64 of each, which whoever asks has for finding the keys' owner; its answer a batch of rows under
-``{"view": name, "epoch": epoch, "map_version": version, "relayed": bool, "held_up": bool}``, or an error in JSON and no
-rows. The line goes on, either way.
+``{"view": name, "epoch": epoch, "map_version": version, "relayed": bool, "held_up": bool, "committed_at": seconds or
+null}``, or an error in JSON and no rows. The line goes on, either way.
 
 Why not a Flight stream: see docs/design/lookups.md.
 """
@@ -51,13 +51,15 @@ class KeysAsked:
 class Answered:
     """The rows of some keys, as of ``epoch`` at least; if they were to be together, as of its end. version: of the map
     by which the keys are kept. relayed: whether another worker keeps some of them. held_up: whether some were not
-    present at first, or about to move."""
+    present at first, or about to move. committed_at: when ``epoch`` was, in seconds since 1970; ``None`` if that is not
+    known here."""
 
     rows: pa.RecordBatch
     epoch: int
     version: int
     relayed: bool
     held_up: bool
+    committed_at: float | None = None
 
 
 class Lookup(Protocol):
@@ -113,6 +115,7 @@ def _beside(view: str, answered: Answered) -> dict[str, Any]:
         "map_version": answered.version,
         "relayed": answered.relayed,
         "held_up": answered.held_up,
+        "committed_at": answered.committed_at,
     }
 
 

@@ -53,7 +53,8 @@ class LookupStream:
         beside, rows, _ = answer
         if rows is None:
             raise error_from_json(beside)
-        return Answered(rows, beside["epoch"], beside["map_version"], beside["relayed"], beside["held_up"])
+        told = ("epoch", "map_version", "relayed", "held_up", "committed_at")
+        return Answered(rows, *(beside[name] for name in told))
 
     def cancel(self) -> None:
         """Make an ``answer`` that another thread waits for raise WorkerLost."""

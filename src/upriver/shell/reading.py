@@ -16,6 +16,7 @@ from upriver.dataflow.plan import TableSpec
 from upriver.ids import Channel
 from upriver.machines.worker_events import AllStateRead, EpochRead, ReadEpoch, ReadState, RowsRead, StateRead
 from upriver.shell.checkpoints import read_state
+from upriver.shell.commit_times import CommitTimes
 from upriver.shell.lake import Lake
 from upriver.shell.row_pace import RowPace
 from upriver.state.vectors import Hashes, true_at
@@ -24,10 +25,11 @@ Piece = RowsRead | EpochRead | StateRead | AllStateRead
 
 
 class Reading:
-    """Of one worker's loop. ``tables``: of the channels that its views read."""
+    """Of one worker's loop. ``tables``: of the channels that its views read. commits: told of each manifest read."""
 
-    def __init__(self, lake: Lake) -> None:
+    def __init__(self, lake: Lake, commits: CommitTimes) -> None:
         self._lake = lake
+        self._commits = commits
         self._vnodes = 0
         self.tables: Mapping[Channel, TableSpec] = {}
         self._pieces: Iterator[Piece] = iter(())
@@ -67,6 +69,7 @@ class Reading:
     def _epoch(self, asked: ReadEpoch) -> Iterator[Piece]:
         vnodes = frozenset(asked.vnodes)
         manifest = self._lake.manifest(asked.epoch)
+        self._commits.note(manifest)
         for channel in asked.channels:
             table = self.tables[channel]
             for rows in self._lake.read(manifest, channel, vnodes, table):

@@ -34,8 +34,14 @@ APART_S = 1.0
 """Seconds after a lookup was held up, by keys that were missing or moving, in which no lookup of the view waits for a
 round: it would wait for others' keys."""
 
-Answer = tuple[pa.Table, int]
-"""The rows of a lookup, and the epoch as of whose end they are; 0 for no keys."""
+
+class FoundRows(NamedTuple):
+    """The answer to a lookup. epoch: as of whose end the rows are; 0 for no keys. committed_at: when it was, in seconds
+    since 1970; ``None`` if that is not known."""
+
+    rows: pa.Table
+    epoch: int
+    committed_at: float | None
 
 
 class _Kind(NamedTuple):
@@ -57,7 +63,7 @@ class _Turn:
         self.lookup = lookup
         self.keys = keys
         self.kind = _Kind(lookup.view, lookup.route, lookup.together)
-        self.answer: Answer | None = None
+        self.answer: FoundRows | None = None
         self.leads = False
         self.is_told = Latch()
 
@@ -89,7 +95,7 @@ class Rounds:
         self._apart_until: dict[str, float] = {}
         """By view, monotonic."""
 
-    def look_up(self, lookup: Lookup, keys: KeyColumns) -> Answer:
+    def look_up(self, lookup: Lookup, keys: KeyColumns) -> FoundRows:
         """The rows of the keys, in the order in which the keys are first given, each key once.
 
         Raises what ``ask`` raises for this lookup by itself, whatever becomes of a round that it was in.
@@ -110,12 +116,12 @@ class Rounds:
             return False
         return self._apart_until.get(lookup.view, -math.inf) < self._clock()
 
-    def _by_itself(self, lookup: Lookup, keys: KeyColumns) -> Answer:
+    def _by_itself(self, lookup: Lookup, keys: KeyColumns) -> FoundRows:
         asked = KeySet.of(pa.RecordBatch.from_arrays(keys, schema=lookup.route.key_schema))
         if lookup.together and len(asked.hash64) < 2:
             lookup = replace(lookup, together=False)
         found = self._found(lookup, asked)
-        return in_key_order(found, asked, lookup.route.schema), _epoch_of(found)
+        return FoundRows(in_key_order(found, asked, lookup.route.schema), *_epoch_of(found))
 
     def _found(self, lookup: Lookup, asked: KeySet) -> list[Found]:
         found = self._ask(lookup, asked)
@@ -143,7 +149,7 @@ class Rounds:
         self._rounds += 1
         leader.leads = True
 
-    def _with_others(self, turn: _Turn) -> Answer | None:
+    def _with_others(self, turn: _Turn) -> FoundRows | None:
         """The answer that a round has for a lookup, if it has."""
         try:
             if not turn.leads and not turn.is_told.wait(self._wait_s_max) and not self._leads_now(turn):
@@ -193,9 +199,9 @@ class Rounds:
         if joint is None:
             return
         found = self._found(hasty, joint.asked)
-        epoch = _epoch_of(found)
+        epoch, committed_at = _epoch_of(found)
         for turn, rows in zip(company, joint.deal(found, hasty.route.schema), strict=True):
-            turn.answer = rows, epoch
+            turn.answer = FoundRows(rows, epoch, committed_at)
 
     def _end(self, company: list[_Turn]) -> None:
         """The next round begins, unless there is another one under way, and whoever was in this one goes on."""
@@ -211,5 +217,9 @@ class Rounds:
             turn.is_told.open()
 
 
-def _epoch_of(found: Sequence[Found]) -> int:
-    return min((part.answered.epoch for part in found), default=0)
+def _epoch_of(found: Sequence[Found]) -> tuple[int, float | None]:
+    """The lowest epoch of the answers, and when it was committed."""
+    if not found:
+        return 0, None
+    oldest = min((part.answered for part in found), key=lambda answered: answered.epoch)
+    return oldest.epoch, oldest.committed_at

@@ -15,6 +15,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import assert_never
 
 from upriver.dataflow.provenance import lake_edges
@@ -66,6 +67,7 @@ from upriver.machines.worker_events import (
 from upriver.shell.asker import Asker, answered
 from upriver.shell.checkpoint_writer import CheckpointWriter
 from upriver.shell.chores import Chores
+from upriver.shell.commit_times import CommitTimes
 from upriver.shell.held_snapshots import HeldSnapshots
 from upriver.shell.inbox import Inbox
 from upriver.shell.lake import Lake
@@ -112,7 +114,8 @@ class WorkerLoop:
         self._floor.acquire()
         self._is_resting = False
         """The loop waits for something to do. Once it has been woken, nobody else takes the floor."""
-        self._reading = Reading(lake)
+        self._commits = CommitTimes(lake)
+        self._reading = Reading(lake, self._commits)
         self._serve_from = Epoch(0)
         self._rejected: dict[str, Rejected] = {}
         """By table."""
@@ -179,10 +182,10 @@ class WorkerLoop:
         if outcome is None:
             self._waiting.pop(ticket, None)
             self._inbox.put(LookupGivenUp(ticket=ticket))
-            raise WaitTimeout(f"view {wanted.view!r}: no answer in {wanted.timeout:g} s")
+            raise WaitTimeout(f"view {wanted.view!r}: no answer in {wanted.timeout:.3g} s")
         if isinstance(outcome, UpriverError):
             raise outcome
-        return outcome
+        return replace(outcome, committed_at=self._commits.of(Epoch(outcome.epoch)))
 
     def _ask(self, lookup: LookupAsked) -> None:
         """Feed the machine if the loop has nothing to do, else let the lookup wait for it."""
