@@ -42,10 +42,18 @@ def test_lookup_takes_json_for_nulls_and_for_several_columns(running: App, capsy
     assert run(running, "lookup", "sums", "[null]", "--json") == 0
     assert run(running, "lookup", "pairs", '["JFK", 1]', "--json") == 0
     printed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert printed == [
-        {"view": "sums", "rows": [{"o": None, "total": 1}]},
-        {"view": "pairs", "rows": [{"o": "JFK", "n": 1, "c": 2}]},
+    assert [(answer["view"], answer["rows"]) for answer in printed] == [
+        ("sums", [{"o": None, "total": 1}]),
+        ("pairs", [{"o": "JFK", "n": 1, "c": 2}]),
     ]
+    assert {answer["metadata"]["upriver.sources"] for answer in printed} == {"running"}
+
+
+@pytest.mark.spark
+def test_lookup_passes_on_how_fresh_an_answer_must_be(running: App, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(running, "lookup", "sums", "LAX", "--max-age", "60", "--allow-warming") == 0
+    assert run(running, "lookup", "sums", "LAX", "--max-age", "0") == 1
+    assert "StaleView: view 'sums': an answer is" in capsys.readouterr().err
 
 
 @pytest.mark.spark

@@ -23,7 +23,7 @@ def test_what_a_page_links_to_is_there(page: Path) -> None:
 
 
 def test_its_programs_are_python() -> None:
-    assert len(PROGRAMS) == 5
+    assert len(PROGRAMS) == 6
     for program in PROGRAMS:
         compile(program, "README.md", "exec")
 

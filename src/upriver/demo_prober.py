@@ -122,7 +122,7 @@ def main() -> None:
     stopped = threading.Event()
     threading.Thread(target=_wait_for_the_end, args=(stopped,), daemon=True).start()
     with connect(task.address, task.token) as client:
-        probes = probe(task, lambda key: client.lookup(task.view, [key]), stopped)
+        probes = probe(task, lambda key: client.lookup(task.view, [key], allow_warming=True), stopped)
     print(json.dumps(probes.to_json()))
 
 

@@ -40,15 +40,22 @@ STOP_POLL_S = 0.2
 class EpochLog:
     """Gives published batches their epochs, in one order over all tables. Called from several threads.
 
-    on_published: told of each epoch, in order, once its manifest is in the lake.
+    on_published: told of each epoch, in order, once its manifest is in the lake. clock: seconds since 1970.
     """
 
-    def __init__(self, lake: OwnedLake, history: "History", on_published: Callable[[Manifest], None]) -> None:
+    def __init__(
+        self,
+        lake: OwnedLake,
+        history: "History",
+        on_published: Callable[[Manifest], None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         record = lake.record()
         assert record is not None
         self._lake = lake
         self._history = history
         self._on_published = on_published
+        self._clock = clock
         self._indexes = dict(record.indexes)
         self._lock = threading.Lock()
 
@@ -83,7 +90,15 @@ class EpochLog:
             lacking = tuple(index for index in self._indexes[table] if lake_channel(table, index) not in runs)
             if not lacking:
                 epoch = Epoch(self._history.last + 1)
-                manifest = Manifest(epoch=epoch, term=self._lake.term, table=table, query=query, batch=batch, runs=runs)
+                manifest = Manifest(
+                    epoch=epoch,
+                    term=self._lake.term,
+                    table=table,
+                    query=query,
+                    batch=batch,
+                    committed_at=self._clock(),
+                    runs=runs,
+                )
                 self._lake.publish(manifest)
                 self._history.add(manifest)
                 self._on_published(manifest)
