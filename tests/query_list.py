@@ -75,6 +75,20 @@ SELECT k, i FROM sales s WHERE i IN (SELECT j FROM people q WHERE q.k = s.k);
 SELECT k, i FROM sales WHERE (k, i) IN (SELECT k, max(i) FROM sales GROUP BY k);
 SELECT name FROM people WHERE k IN (SELECT k FROM sales GROUP BY k HAVING count(*) > 10) AND NOT EXISTS (SELECT
     1 FROM places r WHERE r.k = people.k);
+SELECT k FROM sales WHERE k IN (SELECT * FROM (SELECT k FROM people));
+SELECT k, i FROM sales WHERE (k, i) IN (SELECT q.* FROM (SELECT DISTINCT k, j FROM people) q);
+SELECT k FROM sales WHERE i IN (WITH c AS (SELECT j FROM people) SELECT DISTINCT * FROM c);
+SELECT s.k, s.i FROM sales s WHERE EXISTS (SELECT 1 FROM people q JOIN places r ON q.k = r.k AND s.i = r.i WHERE
+    q.k = s.k);
+SELECT s.k FROM sales s WHERE NOT EXISTS (SELECT s.i FROM people q JOIN places r ON q.k = r.k AND s.k = r.k);
+SELECT s.k, s.i FROM sales s WHERE EXISTS (SELECT i FROM people q WHERE j = s.i);
+SELECT s.k, s.i FROM sales s WHERE l IN (SELECT i FROM people q WHERE j = l);
+SELECT t.k, t.i, s.x FROM (SELECT 1 AS g, * FROM sales) AS t LEFT JOIN (SELECT g, sum(i) AS x FROM (SELECT 1 AS
+    g, * FROM sales) GROUP BY g) AS s ON s.g = t.g;
+SELECT g, count(*) AS n FROM (SELECT 1 AS g, * FROM sales) GROUP BY g;
+SELECT a.k, a.l, sum(b.i) AS x FROM (SELECT DISTINCT k, l FROM sales) AS a JOIN sales AS b ON a.k = b.k AND
+    b.l <= a.l GROUP BY a.k, a.l;
+SELECT t.k, t.i, s.x FROM sales AS t JOIN (SELECT k, sum(i) AS x FROM sales GROUP BY k) AS s ON s.k = t.k;
 SELECT s.k, s.i FROM sales s JOIN people q ON s.k IS NOT DISTINCT FROM q.k AND s.i = q.j;
 SELECT z.u AS u, z.v AS v FROM (SELECT k, i FROM places) AS z(u, v) WHERE z.v IS NOT NULL;
 SELECT upper(s.k) AS big, q.name || '!' AS loud FROM sales s JOIN people q ON upper(s.k) = upper(q.k);
@@ -160,6 +174,7 @@ SELECT d + INTERVAL 1 MONTH AS a, d - INTERVAL 3 DAYS AS b, ts + INTERVAL '90' M
 """
 
 UNNAMED = """
+SELECT k, any(b), any(b) FILTER (WHERE i > 1) FROM sales GROUP BY k HAVING any(b) OR count(*) > 1;
 SELECT k, every(b), some(b), any_value(k), count(DISTINCT p), std(i) FROM sales GROUP BY k;
 SELECT count(*), s.k FROM sales s JOIN people q USING (k) GROUP BY s.k, q.name;
 """

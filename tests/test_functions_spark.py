@@ -84,6 +84,10 @@ TOPICS = {
         regexp_extract(s, '(x)?a', 1); regexp_extract(s, '[^.]+', 0); regexp_extract(s, '(a+?)(a*)', 2);
         regexp_replace(s, 'a', 'xy'); regexp_replace(s, '[0-9]+', '#'); regexp_replace(s, '\\W', '');
         regexp_replace(s, '^.', 'first'); regexp_replace(s, '(a|b)+', '-'); NULL RLIKE 'a';
+        regexp_extract(s, '([a-z])$'); regexp_extract(s, '.$', 0); regexp_extract(s, '(.)(.)$', 2);
+        regexp_extract(s, '[^b]*$', 0); regexp_extract(s, '(&|^)([^&]*)', 2); regexp_extract(s, '(a|b)$', 0);
+        regexp_replace(s, '[a-z]$', '#'); regexp_replace(s, '(a|b)$', '-'); regexp_replace(s, '[&.]', '+');
+        regexp_extract(s || '&x=1&y=2', '(&|^)y=([^&]*)', 2); regexp_replace(s || 'b', 'b+$', '');
         s RLIKE ''; s RLIKE r'^\w+\d$'; r'a\d' || s; s RLIKE '(a{2}){1,2}';
         """
     ),
@@ -111,6 +115,8 @@ TOPICS = {
         date_format(t, 'yyyy-MM-dd HH:mm:ss'); date_format(n, 'yyyyMMdd'); date_format(d, 'yy/M/d H-m-s');
         date_format(t, 'EEE EEEE MMM MMMM hh h a'); date_format(t, "yyyy-MM-dd'T'HH:mm:ss.SSS'Z'");
         date_format(n, "SSSSSS ''%d'' E"); date_format(t, '日 yyyy');
+        unix_timestamp(t); unix_timestamp(n); unix_timestamp(d); to_unix_timestamp(t); unix_micros(t) - unix_micros(t);
+        unix_micros(CAST(n AS TIMESTAMP)) - unix_micros(CAST(n AS TIMESTAMP)); datediff(d, d);
         """
     ),
 }

@@ -31,6 +31,7 @@ TABLE = spec(
     ),
 )
 
+# ruff: noqa: E501  queries are easier to read on one line
 # What is said; and the SQL, in which the place is marked with a caret.
 QUERIES = """
 a statement that does not begin with SELECT or WITH | ^DROP TABLE t
@@ -40,6 +41,7 @@ a statement that does not begin with SELECT or WITH | ^FROM t SELECT k
 a statement that does not begin with SELECT or WITH | ^VALUES (1)
 INSERT is not supported | WITH ^u AS (SELECT k FROM t) INSERT INTO t SELECT k FROM u
 a second statement | SELECT k FROM t; SELECT ^i FROM t
+a name of the query around in the ON of an outer join | SELECT k FROM t z WHERE EXISTS (SELECT 1 FROM t LEFT JOIN t u ON t.k = u.k AND ^u.i = z.i WHERE t.k = z.k)
 a subquery as a value | SELECT k, (SELECT ^max(i) FROM t) AS m FROM t
 a subquery as a value | SELECT k FROM t WHERE i > (SELECT ^max(i) FROM t)
 IN (SELECT ...) anywhere but between the ANDs of WHERE | SELECT k FROM t WHERE b OR i IN (SELECT ^i FROM t)
@@ -145,23 +147,32 @@ count() of NULL             | ^count(NULL)
 IGNORE NULLS                | ^first(i) IGNORE NULLS
 the function first()        | ^first(i)
 the function collect_list() | ^collect_list(i)
+the function collect_list() | ^collect_list(i) FILTER (WHERE b)
+the function median() | ^median(i) FILTER (WHERE b)
+the function split() | ^split(s, '@')
+an element of split() | ^split(s, '@')[1]
 the function my_udf()       | ^my_udf(i)
 the function explode()      | ^explode(a)
 the function power()        | ^power(i, 2)
 the function regexp_count() | ^regexp_count(s, 'a')
 a replacement with groups   | ^regexp_replace(s, '(a)b', '$1')
 replacing what a regular expression finds in nothing | ^regexp_replace(s, 'a*', 'b')
-$ in this regular expression | ^regexp_extract(s, 'a$', 0)
+'$' elsewhere than at the end | ^regexp_extract(s, '(a$)', 0)
+'$' elsewhere than at the end | ^regexp_extract(s, 'a$|b', 0)
+'$' elsewhere than at the end | ^regexp_replace(s, '(?:a$|b)', 'x')
 this group                  | ^regexp_extract(s, '(a)', 2)
-this regular expression     | ^s RLIKE k
-this regular expression     | ^s RLIKE '(?i)a'
-this regular expression     | ^s RLIKE '\\\\ba'
-this regular expression     | ^s RLIKE 'a++'
-this regular expression     | ^s RLIKE '[a&&b]'
-this regular expression     | ^s RLIKE '[[:alpha:]]'
-this regular expression     | ^s RLIKE 'a$b'
-this regular expression     | ^s RLIKE '(a'
-this regular expression     | ^s RLIKE '(a{90}){90}'
+a regular expression that is computed | ^s RLIKE k
+'(?i' in a regular expression | ^s RLIKE '(?i)a'
+'(?<n' in a regular expression | ^s RLIKE '(?<name>a)'
+'\\\\b' in a regular expression | ^s RLIKE '\\\\ba'
+'\\\\p{L}' in a regular expression | ^s RLIKE '\\\\p{L}'
+'++' in a regular expression | ^s RLIKE 'a++'
+'{1,2}+' in a regular expression | ^s RLIKE 'a{1,2}+'
+'[a&&b]' in a regular expression | ^s RLIKE '[a&&b]'
+'[[:alpha:]' in a regular expression | ^s RLIKE '[[:alpha:]]'
+'$' in a regular expression | ^s RLIKE 'a$b'
+a part that does not end or does not begin | ^s RLIKE '(a'
+more than 1000 repetitions | ^s RLIKE '(a{90}){90}'
 a group that may come several times | ^regexp_extract(s, '(a|b)+', 1)
 date_format() by 'DDD'      | ^date_format(n, 'DDD')
 this date_format()          | ^date_format(n, s)
@@ -172,7 +183,16 @@ now(), which gives another answer each time | ^now()
 current_date(), which gives another answer each time | ^current_date()
 TRY CAST                    | try_cast(^s AS INT)
 TRANSFORM                   | transform(^a, y -> y + 1)
-BRACKET                     | ^a[0]
+an element of an ARRAY or a MAP | ^a[0]
+DATE - DATE, which is an INTERVAL, | ^d - d
+TIMESTAMP - TIMESTAMP, which is an INTERVAL, | ^t - t
+TIMESTAMP_NTZ - TIMESTAMP_NTZ, which is an INTERVAL, | ^n - n
+TIMESTAMP_NTZ - DATE, which is an INTERVAL, | ^n - d
+TIMESTAMP + INT is not supported | ^t + 1
+unix_timestamp(), which gives another answer each time | ^unix_timestamp()
+unix_timestamp() of STRING | ^unix_timestamp(s)
+>>> is not supported | i ^>>> 1
+ANY is not supported | s LIKE ANY (^'a', 'b')
 a field of a struct         | ^r.z
 an expression over ARRAY    | coalesce(^a, a)
 HEX STRING                  | ^X'1F'

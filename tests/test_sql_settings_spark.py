@@ -9,7 +9,8 @@ from pyspark.sql import functions as F
 from sql_kit import spec
 
 from upriver.app import App
-from upriver.errors import DeclarationError
+from upriver.dataflow.sql import compile_view
+from upriver.errors import DeclarationError, UnsupportedSql
 from upriver.spark.schema import arrow_schema
 from upriver.spark.sql_settings import NEEDED, ZONE, checked_settings
 from upriver.spark.typer import SparkTyper
@@ -45,6 +46,7 @@ SHORT = (
     "ACT AET AGT ART AST BET BST CAT CNT CST CTT EAT ECT EST HST IET IST JST MIT MST NET NST PLT PNT PRT PST SST VST"
 )
 ZONES = ["+05:30", "+5:30", "UTC+01:00", "GMT+2", "UT+3", "Z", "-08", "SystemV/PST8", "Europe/Berlin"]
+WORDS = "stream values lateral select window left anti on inner union t orders view date user range any"
 MOMENTS = (0, 86_400 * 182, 1_719_792_000, 1_735_689_600)
 """Seconds since 1970, in winters and summers."""
 
@@ -104,6 +106,35 @@ def test_zones_mean_to_python_what_they_mean_to_spark(spark: Any) -> None:
         assert arrow_schema(rows, "t").field("at").type == pa.timestamp("us", name)
         tables = {"t": spec("t", arrow_schema(rows, "t"))}
         assert SparkTyper(session, tables).schema_of("SELECT at FROM t").field("at").type == pa.timestamp("us", name)
+
+
+def test_a_function_of_the_users_own_is_refused_as_that(spark: Any) -> None:
+    spark.udf.register("plus_one_more", lambda x: x + 1, "int")
+    typer = SparkTyper(spark, {"t": spec("t", pa.schema([("k", pa.int32())]))})
+    with pytest.raises(UnsupportedSql, match=r"line 1: the function plus_one_more\(\), which is registered") as refused:
+        typer.schema_of("SELECT k, plus_one_more(k) AS x FROM t")
+    assert "the DataFrame that you give to app.table()" in str(refused.value)
+    with pytest.raises(DeclarationError, match="UNRESOLVED_ROUTINE") as mistaken:
+        typer.schema_of("SELECT k, plus_one_less(k) AS x FROM t")
+    assert not isinstance(mistaken.value, UnsupportedSql)
+
+
+def test_a_table_has_a_name_by_which_both_read_it_or_is_refused(spark: Any) -> None:
+    refused = set()
+    for name in WORDS.split(" "):
+        tables = {name: spec(name, pa.schema([("k", pa.int32())]))}
+        typer = SparkTyper(spark, tables)
+        try:
+            typer.check_name("table", name)
+        except DeclarationError as error:
+            refused.add(name)
+            said = str(error)
+            assert f"table '{name}' cannot be read by that name" in said
+            typer.check_name("table", f"{name}_rows")
+        else:
+            assert compile_view("v", f"SELECT s.k FROM {name} s", tables, {}, typer).schema.names == ["k"]
+    assert {"stream", "values", "select", "on"} <= refused
+    assert refused.isdisjoint({"t", "orders", "date"})
 
 
 def test_char_columns_and_collations_are_refused_with_a_way_out_that_works(spark: Any) -> None:

@@ -155,6 +155,7 @@ class App:
         self._check_free("table", name)
         if on_bad_row not in ("fail", "set_aside"):
             raise DeclarationError(f"table {name!r}: on_bad_row is 'fail' or 'set_aside', not {on_bad_row!r}")
+        self._typer.check_name("table", name)
         table = declared_table(name, rows, key=key, primary_key=primary_key, order_by=order_by, deletes=deletes)
         if trigger and not rows.isStreaming:
             raise DeclarationError(f"table {name!r}: a DataFrame that is not streaming has no trigger")
@@ -183,6 +184,7 @@ class App:
         timeout: seconds for this to begin. Raises DeclarationError, UnsupportedSql; WaitTimeout, BudgetExceeded.
         """
         self._check_free("view", name)
+        self._typer.check_name("view", name)
         views = {view: plan.sql for view, plan in self._plans.items()}
         plan = declare_view(name, sql, key, self._tables, views, self._typer)
         sets_aside = [table for table, source in self._sources.items() if source.sets_aside]

@@ -45,7 +45,7 @@ _CALLS = re.compile(r"[a-z_0-9]+(?=\()", re.IGNORECASE)
 _ANY_BYTES = re.compile(
     "cast|coalesce|contains|decimal|error|greatest|isnan|least|md5|sha1|sha256|starts_with|strlen|suffix|"
     "abs|ceil|day|dayofmonth|dayofweek|dayofyear|epoch_us|floor|hour|isinf|list_transform|make_date|make_timestamp|"
-    "minute|month|quarter|round|second|sqrt|to_microseconds|to_months|trunc|xor|year|"
+    "minute|month|quarter|replace|round|second|sqrt|to_microseconds|to_months|trunc|xor|year|"
     "spark_(?:ceil|clock|day|div|divide|double_to_bigint|floor|fmod|group|mod|pmod|quotient|signum|try_divide|units)|"
     "spark_text_of_(?:date|timestamp)",
     re.IGNORECASE,
@@ -57,6 +57,8 @@ _REACHING = re.compile(r"[+-]")
 _ENDS = {32: (2 - 2**31, 2**31 - 2), 64: (-9_223_372_022_400_000_000, 2**63 - 2)}
 """The first and the last date, and time, of DuckDB's, as numbers, by their bits."""
 _WORD = re.compile(r"\b(?:like|ilike|glob|similar)\b|~~", re.IGNORECASE)
+_LIKE = re.compile(r"\b(?:NOT )?LIKE '(?:[^'_\\]|'')*' ESCAPE '\\'")
+"""One that counts no letters: it compares bytes, as Spark's does."""
 _CONFIG: dict[str, Any] = {
     "threads": 1,
     "autoinstall_known_extensions": False,
@@ -288,7 +290,7 @@ def _row_text(rows: pa.RecordBatch, expressions: Sequence[str]) -> str:
 
 def _takes_any_bytes(expression: str) -> bool:
     """Whether DuckDB computes it from texts of any bytes, and as Spark does."""
-    words = _WORDS.sub("", expression)
+    words = _WORDS.sub("", _LIKE.sub("", expression))
     return _WORD.search(words) is None and all(map(_ANY_BYTES.fullmatch, _CALLS.findall(words)))
 
 

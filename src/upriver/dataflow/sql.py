@@ -27,6 +27,10 @@ from upriver.dataflow.sql_topk import unbounded_rank
 from upriver.dataflow.sql_types import same_type, spark_name
 from upriver.errors import UserError
 
+MAP_OF = "stateful_map of "
+"""With which a stateful map describes itself, where a view has its SQL."""
+_OF_A_MAP = "Let its function give what the view needs; or have Spark compute it, from app.read() of the map."
+
 
 class Typer(Protocol):
     """What Spark says about a query."""
@@ -75,7 +79,7 @@ def compile_view(
 def over_tables(sql: str, views: Mapping[str, str]) -> str:
     """A compiled view's SQL, for Spark, as a query that reads tables alone. views: as when it was compiled."""
     source = Source("", sql)
-    return _behind(_before(source.parse(), views), source)
+    return _behind(_before(source, source.parse(), views), source)
 
 
 # What Spark says
@@ -94,13 +98,13 @@ def _read(source: Source, typer: Typer) -> exp.Expr:
 
 def _typed(source: Source, tree: exp.Expr, views: Mapping[str, str], typer: Typer) -> pa.Schema:
     """The query's schema, as Spark has it."""
-    before = _before(tree, views)
+    before = _before(source, tree, views)
     return _asked(source, _behind(before, source), before.count("\n"), typer)
 
 
-def _before(tree: exp.Expr, views: Mapping[str, str]) -> str:
+def _before(source: Source, tree: exp.Expr, views: Mapping[str, str]) -> str:
     """What stands before a query that reads views, so that it reads tables alone: the views' own SQL."""
-    used = _used(tree, {name.lower(): (name, sql) for name, sql in views.items()})
+    used = _used(source, tree, {name.lower(): (name, sql) for name, sql in views.items()})
     if not used:
         return ""
     queries = ",\n".join(f"`{name}` AS (\n{_unended(Source(name, sql))}\n)" for name, sql in used.items())
@@ -120,15 +124,18 @@ def _asked(source: Source, sql: str, lines: int, typer: Typer) -> pa.Schema:
         raise type(error)(f"view {source.view!r}: {words}") from error
 
 
-def _used(tree: exp.Expr, views: Mapping[str, tuple[str, str]]) -> dict[str, str]:
+def _used(source: Source, tree: exp.Expr, views: Mapping[str, tuple[str, str]]) -> dict[str, str]:
     """The views that a query reads, by itself or through others; each behind those that it reads."""
     used: dict[str, str] = {}
     for table in tree.find_all(exp.Table):
         found = views.get(table.name.lower())
         if found is not None:
             name, sql = found
+            if sql.startswith(MAP_OF):
+                raise source.unsupported(table, f"FROM {name}, which is a stateful map,", _OF_A_MAP)
             others = {other: view for other, view in views.items() if view[0] != name}
-            used.update(_used(Source(name, sql).parse(), others))
+            inner = Source(name, sql)
+            used.update(_used(inner, inner.parse(), others))
             used.setdefault(name, sql)
     return used
 

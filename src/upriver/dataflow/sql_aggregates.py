@@ -21,13 +21,20 @@ from upriver.dataflow.sql_types import (
 )
 
 _SPREADS = frozenset({"stddev_samp", "stddev_pop", "var_samp", "var_pop"})
-_CONDITIONS = frozenset({"bool_and", "every", "bool_or", "some", "count_if"})
+_CONDITIONS = frozenset({"bool_and", "every", "bool_or", "some", "any", "count_if"})
 _ANY_OF_EQUAL = frozenset({"min", "max", "any_value", "bool_and", "bool_or"})
 """Functions to which it makes no difference whether equal values count once."""
 _MORE_DIGITS = 4
 """Of an average, behind the point, than of what it is taken of, if that is DECIMAL."""
 _ROWS_IN_ORDER = "Number the rows, ROW_NUMBER() OVER (PARTITION BY ... ORDER BY ...) AS n, and keep those of n = 1."
+_COLLECTED = "Leave the rows as they are: a lookup gives all rows of its key."
+_OF_ALL_ROWS = "Make a view of the rows, and compute it from what a lookup gives: that is all rows of its key."
 INSTEAD = {
+    **dict.fromkeys(("collect_list", "collect_set", "array_agg", "listagg", "string_agg"), _COLLECTED),
+    **dict.fromkeys(("percentile", "percentile_approx", "approx_percentile", "median", "mode"), _OF_ALL_ROWS),
+    **dict.fromkeys(
+        ("corr", "covar_pop", "covar_samp", "skewness", "kurtosis", "product", "try_sum", "try_avg"), _OF_ALL_ROWS
+    ),
     **dict.fromkeys(("first", "first_value", "last", "last_value"), _ROWS_IN_ORDER),
     **dict.fromkeys(("max_by", "min_by"), _ROWS_IN_ORDER),
     "approx_count_distinct": "Take count(DISTINCT x), which is exact.",
@@ -140,5 +147,6 @@ AGGREGATES = {
     "every": "bool_and",
     "bool_or": "bool_or",
     "some": "bool_or",
+    "any": "bool_or",
 }
 """Spark's name to ours."""

@@ -10,7 +10,7 @@ from sqlglot.tokenizer_core import TokenType
 
 from upriver.dataflow.sql_scalar import construct
 from upriver.dataflow.sql_scope import Column
-from upriver.dataflow.sql_source import Source
+from upriver.dataflow.sql_source import ELSEWHERE, Source
 
 UNORDERED = "A view has no order: sort what you read from it."
 _CLAUSES = {
@@ -98,7 +98,10 @@ def refuse_subquery(source: Source, root: exp.Expr | None) -> None:
         return
     test = query.find_ancestor(exp.Exists, exp.In)
     if test is None:
-        instead = "Join with it: JOIN (SELECT ...) AS s ON an equality."
+        instead = (
+            "Join with it: LEFT JOIN (SELECT g, max(x) AS x FROM u GROUP BY g) AS s ON s.g = t.g. For one value of all "
+            "rows let g be 1 on both sides: (SELECT 1 AS g, * FROM t)."
+        )
         raise source.unsupported(query, "a subquery as a value", instead)
     what = f"{construct(test)} (SELECT ...) anywhere but between the ANDs of WHERE"
     raise source.unsupported(query, what, "LEFT JOIN with the subquery, and ask what it gave.")
@@ -171,11 +174,13 @@ def check_reading(source: Source, tree: exp.Expr) -> None:
         raise source.unsupported(node, "&, ^ and | in one expression", "Put parentheses around each.")
 
 
-def check_pipes(source: Source) -> None:
-    """Refuse Spark's pipes, which sqlglot makes CTEs of."""
+def check_words(source: Source) -> None:
+    """Refuse Spark's pipes, which sqlglot makes CTEs of, and an operator that it cannot read."""
     for token in source.tokens():
         if token.token_type == TokenType.PIPE_GT:
             raise source.unsupported(token.start, "|>", "Write the query with SELECT.")
+        if source.sql[token.start : token.end + 1] in (">", ">>") and source.sql.startswith(">>>", token.start):
+            raise source.unsupported(token.start, ">>>", ELSEWHERE)
 
 
 def _mixed_bits(tree: exp.Expr) -> Iterator[exp.Expr]:

@@ -14,10 +14,11 @@ from upriver.dataflow.algebra import Relation
 from upriver.dataflow.ops import JoinKind, Scan
 from upriver.dataflow.plan import TableSpec
 from upriver.dataflow.sql_clauses import Clauses
+from upriver.dataflow.sql_logic import conjuncts
 from upriver.dataflow.sql_operators import to_common
 from upriver.dataflow.sql_relations import Output, renamed
 from upriver.dataflow.sql_scalar import Scalar, construct
-from upriver.dataflow.sql_scope import Column, Entry, Rows, Scope, as_node, unique, worded
+from upriver.dataflow.sql_scope import Column, Entry, Rows, Scope, as_node, bare, unique, worded
 from upriver.dataflow.sql_setting import Setting
 
 NO_TABLE = "FROM takes a declared table, a view, a subquery or a query of WITH."
@@ -61,18 +62,20 @@ class Step:
 @dataclass(frozen=True, slots=True)
 class From:
     """A FROM of which all is known but how it is joined by WHERE. schema: all columns, also those that no row will have
-    in the end (of the right side of a semi join)."""
+    in the end (of the right side of a semi join). correlated: conditions of inner joins, not bound yet, that name the
+    query around: they are asked as those of WHERE are."""
 
     first: Member
     steps: tuple[Step, ...]
     scope: Scope
     schema: pa.Schema
+    correlated: tuple[exp.Expr, ...] = ()
 
 
 def read_from(setting: Setting, clauses: Clauses, outer: Scope | None, taken: set[str]) -> From:
     """outer: the scope of the query around, if its names may be used. taken: names that no column may have, lower case;
     those of all columns are added."""
-    reader = _Reader(setting, taken)
+    reader = _Reader(setting, taken, outer)
     first, steps = reader.read(clauses.table, clauses.joins)
     aliases = [entry.alias.lower() for entry in reader.scope.entries if entry.alias]
     twice = next((alias for alias in aliases if aliases.count(alias) > 1), None)
@@ -80,7 +83,8 @@ def read_from(setting: Setting, clauses: Clauses, outer: Scope | None, taken: se
         nodes = [first.node, *(step.member.node for step in steps)]
         node = [node for node in nodes if node.alias_or_name.lower() == twice][-1]
         raise setting.source.unsupported(node, f"{twice!r} twice in FROM", "Give one an alias: ... AS other.")
-    return From(first, tuple(steps), replace(reader.scope, outer=outer), pa.schema(reader.fields))
+    scope = replace(reader.scope, outer=outer)
+    return From(first, tuple(steps), scope, pa.schema(reader.fields), tuple(reader.correlated))
 
 
 class _Reader:
@@ -88,8 +92,11 @@ class _Reader:
 
     scope: Scope
     fields: list[pa.Field]
+    correlated: list[exp.Expr]
 
-    def __init__(self, setting: Setting, taken: set[str]) -> None:
+    def __init__(self, setting: Setting, taken: set[str], outer: Scope | None) -> None:
+        self._outer = outer
+        self.correlated = []
         self._setting = setting
         self._source = setting.source
         self._taken = taken
@@ -103,6 +110,7 @@ class _Reader:
             if step.kind in (JoinKind.RIGHT, JoinKind.FULL):
                 first = replace(first, lasts=False)
                 steps = [replace(other, member=replace(other.member, lasts=False)) for other in steps]
+                self._check_uncorrelated()
             steps.append(step)
         return first, steps
 
@@ -129,10 +137,31 @@ class _Reader:
             columns = (*merged, *rest, *others)
             self.scope = replace(left if alone else both, columns=columns)
             return step
-        on = node.args.get("on")
-        bound = () if on is None or _is_true(on) else (both.bind(on),)
+        on = self._own_conditions(node.args.get("on"), kind, both)
         self.scope = left if alone else both
-        return Step(kind, member, bound)
+        return Step(kind, member, () if on is None or _is_true(on) else (both.bind(on),))
+
+    def _own_conditions(self, on: exp.Expr | None, kind: JoinKind, both: Scope) -> exp.Expr | None:
+        """ON without the conditions that name the query around."""
+        parts = [] if on is None or self._outer is None else conjuncts(bare(on))
+        others = [part for part in parts if not all(map(both.knows, part.find_all(exp.Column)))]
+        if not others:
+            return on
+        if kind is not JoinKind.INNER:
+            raise self._outside(others[0])
+        self.correlated += others
+        own = [part for part in parts if part not in others]
+        return exp.and_(*own, copy=False) if own else None
+
+    def _check_uncorrelated(self) -> None:
+        if self.correlated:
+            raise self._outside(self.correlated[0])
+
+    def _outside(self, node: exp.Expr) -> Exception:
+        what = "a name of the query around in the ON of an outer join"
+        return self._source.unsupported(
+            node, what, "Put the condition into the subquery's WHERE, if it means the same."
+        )
 
     def _using(
         self, node: exp.Join, kind: JoinKind, member: Member, right: Scope, titles: Iterable[str]

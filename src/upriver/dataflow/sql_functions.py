@@ -26,16 +26,25 @@ from upriver.dataflow.sql_scalar import Context, Rule, Scalar, any_fails, litera
 from upriver.dataflow.sql_signatures import Functions, Kind, Operands, Signature, Spoken, call
 from upriver.dataflow.sql_source import ELSEWHERE
 from upriver.dataflow.sql_strings import STRING_RULES, STRINGS
-from upriver.dataflow.sql_times import TIME_RULES, TIMES
+from upriver.dataflow.sql_times import CLOCKS, TIME_RULES, TIMES
 from upriver.dataflow.sql_types import decimal_type, duck_name, is_decimal, is_floating, is_integer, is_null
 
 PLACES_MAX = 15
 """Places to which a DOUBLE is rounded."""
 
 _CHANGING = re.compile(
-    "rand|random|randn|randstr|uniform|uuid|shuffle|now|curdate|localtimestamp|unix_timestamp|user|session_user|version|"
+    "rand|random|randn|randstr|uniform|uuid|shuffle|now|curdate|localtimestamp|user|session_user|version|"
     "current_.*|monotonically_increasing_id|spark_partition_id|input_file_.*"
 )
+
+
+_MEANING = re.compile(r"[\\^$.|?*+()\[\]{}]")
+"""Letters that mean something in a regular expression, by which split() goes."""
+_INSTEAD = {
+    "split": "Take a part of the text: split_part(s, ',', 2), by the separator itself and not by a regular expression.",
+    "element_at": "Take a part of the text: split_part(s, ',', 2), or make the element a column before app.table().",
+}
+"""What to do instead of a function that is not here."""
 
 
 # Choosing
@@ -236,14 +245,41 @@ def _called(context: Context, node: exp.Expr) -> Scalar:
     context.only(node, "this", "expressions")
     name = node.name.lower()
     function = FUNCTIONS.get(name)
-    if function is None:
-        if name in AGGREGATES:
-            raise context.source.wrong(node, f"{name}() cannot stand here", "Aggregates belong in SELECT and HAVING.")
-        if _CHANGING.fullmatch(name):
-            what = f"{name}(), which gives another answer each time,"
-            raise context.unsupported(node, what, "A view must depend on its rows alone: make it a column.")
-        raise context.unsupported(node, f"the function {name}()", INSTEAD.get(name, ELSEWHERE))
+    if function is None or (name in CLOCKS and not node.expressions):
+        raise _unknown(context, node)
     return call(context, node, name, function, context.translate_all(node.expressions))
+
+
+def _unknown(context: Context, node: exp.Expr) -> Exception:
+    """The error for a call of a function that is not in :data:`FUNCTIONS`."""
+    name = node.name.lower()
+    if name in AGGREGATES:
+        return context.source.wrong(node, f"{name}() cannot stand here", "Aggregates belong in SELECT and HAVING.")
+    if name in CLOCKS or _CHANGING.fullmatch(name):
+        what = f"{name}(), which gives another answer each time,"
+        return context.unsupported(node, what, "A view must depend on its rows alone: make it a column.")
+    return context.unsupported(node, f"the function {name}()", INSTEAD.get(name, _INSTEAD.get(name, ELSEWHERE)))
+
+
+def _filtered(context: Context, node: exp.Expr) -> Scalar:
+    """``f(x) FILTER (WHERE ...)`` of no aggregate that there is: it is the function that is at fault."""
+    if isinstance(node.this, exp.Anonymous):
+        raise _unknown(context, node.this)
+    raise context.unsupported(node, "FILTER here", "It belongs behind an aggregate in SELECT or HAVING.")
+
+
+def _element(context: Context, node: exp.Expr) -> Scalar:
+    """``split(s, ',')[1]``, or an element of a column: refused, with what to write."""
+    call, places = node.this, node.expressions
+    if not isinstance(call, exp.Anonymous) or call.name.lower() != "split":
+        raise context.unsupported(node, "an element of an ARRAY or a MAP", ELSEWHERE)
+    separator = call.expressions[1] if len(call.expressions) == 2 else None
+    is_plain = isinstance(separator, exp.Literal) and separator.is_string and not _MEANING.search(separator.this)
+    instead = f"{_INSTEAD['split']} It gives '' where there is no such part."
+    if is_plain and separator is not None and len(places) == 1 and places[0].name.isdigit():
+        text, by, part = call.expressions[0].sql("spark"), separator.sql("spark"), int(places[0].name) + 1
+        instead = f"Write split_part({text}, {by}, {part}), which gives '' where there is no such part."
+    raise context.unsupported(node, "an element of split()", instead)
 
 
 RULES: dict[type[exp.Expr], Rule] = {
@@ -252,5 +288,7 @@ RULES: dict[type[exp.Expr], Rule] = {
     **STRING_RULES,
     **TIME_RULES,
     exp.Anonymous: _called,
+    exp.Filter: _filtered,
+    exp.Bracket: _element,
 }
 """The whitelist of constructs."""

@@ -181,6 +181,10 @@ def _arithmetic(sign: str) -> Rule:
         if shifted is not None:
             return shifted
         left, right = context.translate(node.this), context.translate(node.expression)
+        if is_date(left.type) and is_date(right.type) and sign == "-":
+            raise context.unsupported(node, "DATE - DATE, which is an INTERVAL,", "Write datediff(a, b), in days.")
+        if any(is_instant(side.type) or is_wall_clock(side.type) for side in (left, right)):
+            raise _moment_arithmetic(context, node, sign, left, right)
         if is_date(left.type) or is_date(right.type):
             return _date_arithmetic(context, node, sign, left, right)
         return arithmetic(context, node, sign, left, right)
@@ -238,6 +242,18 @@ def _date_arithmetic(context: Context, node: exp.Expr, sign: str, left: Scalar, 
             node, f"{typed_name(left)} {sign} {typed_name(right)}", "Use date_add() or datediff()."
         )
     return Scalar(f"({left.sql} {sign} {cast(context, node, right, pa.int32()).sql})", left.type, fails=True)
+
+
+def _moment_arithmetic(context: Context, node: exp.Expr, sign: str, left: Scalar, right: Scalar) -> Exception:
+    """The error for a time and a time, or a time and a number."""
+    what = f"{typed_name(left)} {sign} {typed_name(right)}"
+    moments = [is_date(side.type) or is_instant(side.type) or is_wall_clock(side.type) for side in (left, right)]
+    if sign != "-" or not all(moments):
+        return context.unsupported(node, what, "Add or take away an INTERVAL: t + INTERVAL '5' MINUTE.")
+    instead = "Subtract numbers: unix_micros(a) - unix_micros(b)."
+    if not all(is_instant(side.type) for side in (left, right)):
+        instead = "Subtract numbers: unix_micros(CAST(a AS TIMESTAMP)) - unix_micros(CAST(b AS TIMESTAMP))."
+    return context.unsupported(node, f"{what}, which is an INTERVAL,", instead)
 
 
 def _need_numbers(context: Context, node: exp.Expr, *values: Scalar) -> None:

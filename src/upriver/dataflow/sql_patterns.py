@@ -21,19 +21,28 @@ REPEATS_MAX = 1000
 
 _ENDS = r"\n\r\x{85}\x{2028}\x{2029}"  # what ends a line for Java
 _ANY = f"[^{_ENDS}]"
-_AT_END = rf"(?:\r\n|[{_ENDS}])?\z"
+_AT_END_OF_LINE = rf"(?:\r\n|[{_ENDS}])?"
+_AT_END = rf"{_AT_END_OF_LINE}\z"
 _SPACES = r"\t\n\x0B\f\r "
 _ESCAPED = {**{letter: f"\\{letter}" for letter in "dDwWtnrf"}, "s": f"[{_SPACES}]", "S": f"[^{_SPACES}]"}
 _IN_CLASS = {**{letter: f"\\{letter}" for letter in "dwtnrf"}, "s": _SPACES}
 _REPEAT = re.compile(r"(?:[*+?]|\{\d{1,3}(?:,\d{0,3})?\})\??(?![*+?{])")
 _GROUP = re.compile(r"\((?:\?:)?(?!\?)")
 _REPEATED_GROUP = re.compile(r"\)[*+{]")
-_CLASS = re.compile(r"\[(\^?)((?:\\.|[^\[\]\\^&])(?:\\.|[^\[\]\\&])*)\]", re.DOTALL)
+_CLASS = re.compile(r"\[(\^?)((?:\\.|[^\[\]\\^])(?:\\.|[^\[\]\\])*)\]", re.DOTALL)
+_GROUP_KIND = re.compile(r"\(\?<?[^)]?")
+_ANY_CLASS = re.compile(r"\[(?:\\.|[^\]\\])*\]?", re.DOTALL)
+_ANY_REPEAT = re.compile(r"[*+?]{1,2}|\{[^}]*\}[+?]?")
+_ANY_ESCAPE = re.compile(r"\\(?:[pPx]\{[^}]*\}|.)", re.DOTALL)
 _CLASS_PART = re.compile(r"(\\.|[^\\])(?:-(\\.|[^\\]))?", re.DOTALL)
 
 
-def to_re2(pattern: str) -> str | None:
-    """The pattern in RE2's words, to be searched for; ``None`` if it may mean something else, or nothing."""
+class Unlike(Exception):
+    """A part of a regular expression that means something else to RE2, or nothing; it says which."""
+
+
+def to_re2(pattern: str) -> str:
+    """The pattern in RE2's words, to be searched for. Raises Unlike if it may mean something else, or nothing."""
     parts: list[str] = []
     at, repeatable = 0, False
     while at < len(pattern):
@@ -54,10 +63,23 @@ def to_re2(pattern: str) -> str | None:
         else:
             text, repeatable, end = _one(pattern[at : at + 2]), True, at + 1 + (letter == "\\")
         if not text:
-            return None
+            raise Unlike(f"{_at_fault(pattern, at)!r} in a regular expression")
         parts.append(text)
         at = end
-    return "".join(parts) if _is_whole(pattern) and _repeats(pattern) <= REPEATS_MAX else None
+    if not _is_whole(pattern):
+        raise Unlike("a regular expression with a part that does not end or does not begin")
+    if _repeats(pattern) > REPEATS_MAX:
+        raise Unlike(f"a regular expression with more than {REPEATS_MAX} repetitions")
+    return "".join(parts)
+
+
+def _at_fault(pattern: str, at: int) -> str:
+    """The part that cannot be said, for a message."""
+    for part in (_GROUP_KIND, _ANY_CLASS, _ANY_REPEAT, _ANY_ESCAPE):
+        found = part.match(pattern, at)
+        if found is not None:
+            return found[0]
+    return pattern[at]
 
 
 def _one(text: str) -> str:
@@ -75,7 +97,7 @@ def _letter(letter: str) -> str:
 def _class(negated: str, inside: str) -> str:
     """A class in brackets; nothing if a part of it is special."""
     parts = [f"[{negated}"]
-    if any(pair in inside for pair in ("--", "||", "~~")):  # Python may one day read them as Java reads &&
+    if any(pair in inside for pair in ("&&", "--", "||", "~~")):  # Python may one day read them as Java reads &&
         return ""
     for match in _CLASS_PART.finditer(inside):
         ends = [_in_class(end) for end in match.groups() if end is not None]
@@ -115,24 +137,45 @@ def matches(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
 
 
 def _pattern(context: Context, node: exp.Expr, value: Scalar) -> str:
-    pattern = to_re2(value.constant) if isinstance(value.constant, str) else None
-    if pattern is None:
-        instead = "Write one in quotes, of letters, classes, groups and repetitions alone."
-        raise context.unsupported(node, "this regular expression", instead)
-    return pattern
+    """The pattern as RE2 has it."""
+    instead = "Write one in quotes, of letters, classes, groups and repetitions alone."
+    if not isinstance(value.constant, str):
+        raise context.unsupported(node, "a regular expression that is computed", instead)
+    try:
+        return to_re2(value.constant)
+    except Unlike as error:
+        raise context.unsupported(node, str(error), instead) from error
 
 
-def _range(context: Context, node: exp.Expr, value: Scalar) -> str:
-    """A pattern of which it matters what it finds, not only whether: ``$`` would find the end of the line, too."""
+def _found(context: Context, node: exp.Expr, value: Scalar) -> tuple[str, bool]:
+    """A pattern of which it matters what it finds, not only whether; and whether it ends in ``$``, which is left out.
+
+    To RE2 the end of the text is to be found; what ends the last line, before which Java's ``$`` may be, would be found
+    with it. Elsewhere than at the end, ``$`` is refused.
+    """
     pattern = _pattern(context, node, value)
-    if _AT_END in pattern:
-        raise context.unsupported(node, "$ in this regular expression", "Compare the end by itself: s RLIKE '...$'.")
-    return pattern
+    written = str(value.constant)
+    ends = written.endswith("$") and pattern.endswith(_AT_END) and not _has_alternatives(written)
+    rest = pattern.removesuffix(_AT_END) if ends else pattern
+    if _AT_END in rest:
+        instead = "Let it end with $, or ask for the end by itself: s RLIKE '...$'."
+        raise context.unsupported(node, "'$' elsewhere than at the end of this regular expression", instead)
+    return rest, ends
+
+
+def _has_alternatives(pattern: str) -> bool:
+    """Whether it has a | outside of groups."""
+    plain = re.sub(r"\\.|\[(?:\\.|[^\]\\])*\]", "", pattern, flags=re.DOTALL)
+    while "(" in plain:
+        plain, groups = re.subn(r"\([^()]*\)", "", plain)
+        if not groups:
+            break
+    return "|" in plain
 
 
 def _extracted(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
     """``regexp_extract(s, pattern[, group])``: '' if there is none."""
-    text, pattern = take(context, node, Kind.STRING, operands[0]), _range(context, node, operands[1])
+    text, (pattern, ends) = take(context, node, Kind.STRING, operands[0]), _found(context, node, operands[1])
     group = operands[2].constant if len(operands) > 2 else 1
     there = _groups(pattern)
     if group != 0 and _REPEATED_GROUP.search(pattern):
@@ -141,7 +184,10 @@ def _extracted(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
         raise context.unsupported(
             node, "this group of a regular expression", f"It has {there}; 0 is all that is found."
         )
-    return Scalar(f"regexp_extract({text.sql}, {string_sql(pattern)}, {group})", pa.string(), text.fails)
+    if ends and group == 0:
+        pattern, group = f"({pattern})", 1
+    searched = pattern + _AT_END if ends else pattern
+    return Scalar(f"regexp_extract({text.sql}, {string_sql(searched)}, {group})", pa.string(), text.fails)
 
 
 def _groups(pattern: str) -> int:
@@ -151,7 +197,7 @@ def _groups(pattern: str) -> int:
 
 def _replaced(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
     """``regexp_replace(s, pattern, by)``: everywhere."""
-    text, pattern = take(context, node, Kind.STRING, operands[0]), _range(context, node, operands[1])
+    text, (pattern, ends) = take(context, node, Kind.STRING, operands[0]), _found(context, node, operands[1])
     by = operands[2].constant
     if not isinstance(by, str) or set(by) & {"$", "\\"}:
         raise context.unsupported(node, "a replacement with groups", "Write it in quotes, without $ and backslashes.")
@@ -159,6 +205,11 @@ def _replaced(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
     if isinstance(written, str) and re.search(written, "") is not None:
         what = "replacing what a regular expression finds in nothing"
         raise context.unsupported(node, what, "Let it find one letter at least.")
+    if ends:
+        last = _groups(pattern) + 1
+        if last > GROUPS_MAX:
+            raise context.unsupported(node, f"'$' behind {GROUPS_MAX} groups", "Let groups not count: (?:...).")
+        pattern, by = f"{pattern}({_AT_END_OF_LINE})\\z", f"{by}\\{last}"
     sql = f"regexp_replace({text.sql}, {string_sql(pattern)}, {string_sql(by)}, 'g')"
     return Scalar(sql, pa.string(), text.fails)
 

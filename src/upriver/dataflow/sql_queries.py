@@ -7,7 +7,7 @@ from sqlglot import exp
 from sqlglot.tokenizer_core import TokenType
 
 from upriver.dataflow.plan import TableSpec
-from upriver.dataflow.sql_clauses import check_pipes, check_reading, only
+from upriver.dataflow.sql_clauses import check_reading, check_words, only
 from upriver.dataflow.sql_scalar import construct
 from upriver.dataflow.sql_scope import Column, Rows
 from upriver.dataflow.sql_select import select
@@ -23,7 +23,7 @@ def parsed(source: Source) -> exp.Expr:
     first = source.tokens()[0]
     if first.token_type not in (TokenType.SELECT, TokenType.WITH, TokenType.L_PAREN):
         raise source.unsupported(0, "a statement that does not begin with SELECT or WITH", A_QUERY)
-    check_pipes(source)
+    check_words(source)
     tree = source.parse()
     if not isinstance(tree, exp.Select | exp.SetOperation | exp.Subquery):
         raise source.unsupported(tree, construct(tree), A_QUERY)

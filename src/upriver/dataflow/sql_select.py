@@ -116,7 +116,10 @@ class _Selection:
         aggregated = next((node for node in nodes if has_aggregate(node)), self._clauses.having)
         if aggregated is None:
             return False
-        instead = "GROUP BY the columns that the view is looked up by."
+        instead = (
+            "GROUP BY the columns that the view is looked up by; for one row of all, by a constant: "
+            "SELECT g, count(*) AS n FROM (SELECT 1 AS g, * FROM t) GROUP BY g."
+        )
         raise self._source.unsupported(nodes[0], "an aggregate without GROUP BY", instead)
 
     def _bind(self) -> _Bound:

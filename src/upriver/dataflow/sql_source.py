@@ -18,6 +18,7 @@ class Unreadable(UnsupportedSql):
     """sqlglot cannot parse the SQL; Spark may know better, or say better why not."""
 
 
+_LIKES = (TokenType.LIKE, TokenType.ILIKE)
 SHOWN_CHARS_MAX = 120
 """Of the line in which a fault is."""
 
@@ -32,6 +33,9 @@ class ViewDialect(Spark):
         STRICT_CAST = True
         FUNCTIONS: ClassVar[dict[str, Any]] = {}
         NO_PAREN_FUNCTIONS: ClassVar[dict[TokenType, Any]] = {}
+        NO_PAREN_FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
+            name: parser for name, parser in SparkParser.NO_PAREN_FUNCTION_PARSERS.items() if name != "ANY"
+        }
         FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
             name: parser
             for name, parser in SparkParser.FUNCTION_PARSERS.items()
@@ -133,11 +137,26 @@ class Source:
         return None if node is None else min(_starts(node), default=None)
 
 
+def names_table(clause: str, name: str) -> bool:
+    """Whether a FROM with nothing but this name, or with an alias behind it, is read as a table of that name."""
+    try:
+        tree = Source("", f"SELECT * {clause}").parse()
+    except (UnsupportedSql, DeclarationError):
+        return False
+    table = tree.find(exp.Table)
+    return table is not None and table.name == name and isinstance(table.this, exp.Identifier)
+
+
 def _reworded(tokens: list[Token]) -> list[Token]:
-    """WINDOW as a name, which it is for Spark wherever it does not begin the clause WINDOW name AS."""
+    """WINDOW as a name, which it is for Spark wherever it does not begin the clause WINDOW name AS; and ANY as the name
+    of a function, which it is wherever it is not behind LIKE."""
     for token, following, behind in zip(tokens, tokens[1:], [*tokens[2:], tokens[-1]], strict=False):
         clause = behind.token_type == TokenType.ALIAS and following.token_type != TokenType.L_PAREN
         if token.token_type == TokenType.WINDOW and not clause:
+            token.token_type = TokenType.VAR
+    for before, token, following in zip([tokens[0], *tokens], tokens, tokens[1:], strict=False):
+        is_called = following.token_type == TokenType.L_PAREN
+        if token.token_type == TokenType.ANY and is_called and before.token_type not in _LIKES:
             token.token_type = TokenType.VAR
     return tokens
 

@@ -4,9 +4,10 @@ import pyarrow as pa
 from sqlglot import exp
 
 from upriver.dataflow.sql_casts import cast
-from upriver.dataflow.sql_scalar import Context, Rule, Scalar
+from upriver.dataflow.sql_scalar import Context, Rule, Scalar, typed_name
 from upriver.dataflow.sql_signatures import Functions, Kind, Operands, Signature, Spoken, call, constant_text, take
-from upriver.dataflow.sql_types import is_instant
+from upriver.dataflow.sql_source import ELSEWHERE
+from upriver.dataflow.sql_types import is_date, is_instant, is_wall_clock
 
 _INT, _LONG, _DATE = pa.int32(), pa.int64(), pa.date32()
 _DATE_UNITS = {
@@ -105,6 +106,18 @@ def _instant_of(micros: int) -> Spoken:
     return Spoken((1, 1), rule)
 
 
+def _unix_timestamp(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    """``unix_timestamp(time)``: seconds without a fraction, also before 1970, where ``unix_seconds`` rounds down."""
+    moment = operands[0]
+    if not (is_instant(moment.type) or is_wall_clock(moment.type) or is_date(moment.type)):
+        what = f"unix_timestamp() of {typed_name(moment)}"
+        raise context.unsupported(node, what, f"Give it a DATE or a TIMESTAMP. {ELSEWHERE}")
+    instant = cast(context, node, moment, pa.timestamp("us", tz=context.timezone))
+    return Scalar(f"(epoch_us({instant.sql}) // CAST(1000000 AS BIGINT))", _LONG, instant.fails)
+
+
+CLOCKS = frozenset({"unix_timestamp"})
+"""Functions that without operands tell the time of the call."""
 _DATE_ADD = Signature((Kind.DATE, Kind.INT), "({0} + {1})", _DATE, fails=True)
 _DATE_DIFF = Signature((Kind.DATE, Kind.DATE), "CAST({0} - {1} AS INTEGER)", _INT)
 
@@ -138,6 +151,8 @@ TIMES: Functions = {
     "monthname": Signature((Kind.DATE,), "left(monthname({0}), 3)", pa.string()),
     "last_day": Signature((Kind.DATE,), "last_day({0})", _DATE),
     "unix_date": Signature((Kind.DATE,), "CAST({0} - DATE '1970-01-01' AS INTEGER)", _INT),
+    "unix_timestamp": Spoken((1, 1), _unix_timestamp),
+    "to_unix_timestamp": Spoken((1, 1), _unix_timestamp),
     "unix_seconds": Signature((Kind.INSTANT,), "spark_unix_seconds", _LONG),
     "unix_millis": Signature((Kind.INSTANT,), "spark_unix_millis", _LONG),
     "unix_micros": Signature((Kind.INSTANT,), "epoch_us({0})", _LONG),

@@ -8,6 +8,7 @@ from sqlglot import exp
 
 from upriver.dataflow.algebra import Relation
 from upriver.dataflow.ops import Order, Ranking, TopK
+from upriver.dataflow.sql_aggregates import AGGREGATES
 from upriver.dataflow.sql_relations import UNBOUNDED, Output, computed, projected, with_values
 from upriver.dataflow.sql_scalar import Context, Scalar, column, construct, typed_name
 from upriver.dataflow.sql_scope import unique, worded
@@ -17,7 +18,16 @@ from upriver.dataflow.sql_types import duck_name, is_null
 RANK_TYPE = pa.int32()
 
 _RANKINGS = {ranking.value: ranking for ranking in Ranking}
-_GROUP = "GROUP BY in a subquery, and join with it."
+_GROUP = (
+    "GROUP BY in a subquery, and join with it: FROM t JOIN (SELECT k, sum(x) AS x FROM t GROUP BY k) AS s ON s.k = t.k."
+)
+_UP_TO_EACH = (
+    "Join each time with the rows up to it: SELECT a.k, a.at, sum(b.x) AS x FROM (SELECT DISTINCT k, at FROM t) AS a "
+    "JOIN t AS b ON a.k = b.k AND b.at <= a.at GROUP BY a.k, a.at."
+)
+_IN_ORDER = (
+    "There are ROW_NUMBER(), RANK() and DENSE_RANK(). app.stateful_map() has a function see a key's rows in order."
+)
 _BOUND = "Keep the first rows: SELECT * FROM (SELECT ..., ROW_NUMBER() OVER (...) AS n FROM ...) WHERE n <= 10."
 
 
@@ -47,12 +57,19 @@ def check_window(source: Source, node: exp.Expr) -> None:
         function = function.this
     if not isinstance(function, exp.Anonymous) or function.name.lower() not in _RANKINGS or function.expressions:
         what = f"{function.name}() OVER" if isinstance(function, exp.Anonymous) else f"{construct(function)} OVER"
-        raise source.unsupported(node, what, f"There are ROW_NUMBER(), RANK() and DENSE_RANK(). {_GROUP}")
+        raise source.unsupported(node, what, _instead_of(node, function))
     for part, instead in (("alias", "Write the window out, behind OVER."), ("spec", "Leave the frame out.")):
         if node.args.get(part):
             raise source.unsupported(node, "a named window" if part == "alias" else "ROWS or RANGE", instead)
     if node.args.get("order") is None:
         raise source.wrong(node, f"{function.name}() OVER without ORDER BY", "Say which rows come first.")
+
+
+def _instead_of(node: exp.Expr, function: exp.Expr) -> str:
+    """What to do instead of a window function."""
+    if not isinstance(function, exp.Anonymous) or function.name.lower() not in AGGREGATES:
+        return _IN_ORDER
+    return _GROUP if node.args.get("order") is None else _UP_TO_EACH
 
 
 def numbered(context: Context, node: exp.Expr) -> Numbered:

@@ -12,7 +12,7 @@ from sqlglot import exp
 from upriver.dataflow.algebra import Relation
 from upriver.dataflow.ops import JoinKind
 from upriver.dataflow.sql_aggregates import has_aggregate
-from upriver.dataflow.sql_clauses import read_clauses, refuse_subquery
+from upriver.dataflow.sql_clauses import Item, read_clauses, refuse_subquery
 from upriver.dataflow.sql_conditions import Condition, conditions, restricted
 from upriver.dataflow.sql_from import From, Member, Step, read_from
 from upriver.dataflow.sql_joins import equates, join, without_equality
@@ -34,7 +34,8 @@ def _selected(
     setting: Setting, source: From, where: exp.Expr | None, taken: set[str], around: Relation | None
 ) -> tuple[Relation, list[Condition]]:
     """Also the conditions that are about the query around."""
-    parts = [] if where is None else [bare(part) for part in conjuncts(bare(where))]
+    parts = list(source.correlated)
+    parts += [] if where is None else [bare(part) for part in conjuncts(bare(where))]
     nested = [part for part in parts if _is_nested(part)]
     plain = [part for part in parts if part not in nested]
     for part in plain:
@@ -159,7 +160,7 @@ def _semi_joined(setting: Setting, relation: Relation, scope: Scope, node: exp.E
         instead = "Write NOT EXISTS (SELECT 1 FROM ... WHERE an equality), which minds no NULLs."
         raise setting.source.unsupported(node, "NOT IN (SELECT ...)", instead)
     query = test.args["query"] if isinstance(test, exp.In) else test.this
-    inner = _subquery(setting, query, relation, scope, taken)
+    inner = _subquery(setting, query, relation, scope, taken, is_compared=isinstance(test, exp.In))
     on = [*inner.on, *_pairs(setting, test, inner, scope, relation)] if isinstance(test, exp.In) else inner.on
     if not any(equates(condition, relation.schema, inner.relation.schema) for condition in on):
         what = f"{construct(test)} without an equality with the query around it"
@@ -181,17 +182,34 @@ def _pairs(setting: Setting, test: exp.Expr, inner: _Subquery, scope: Scope, rel
     return conditions(setting.context(relation.schema, inner.relation.schema, fails=fails), pairs)
 
 
-def _subquery(setting: Setting, query: exp.Expr, around: Relation, scope: Scope, taken: set[str]) -> _Subquery:
+def _subquery(
+    setting: Setting, query: exp.Expr, around: Relation, scope: Scope, taken: set[str], *, is_compared: bool
+) -> _Subquery:
+    """is_compared: whether it makes a difference what the query selects; under EXISTS it does not."""
     select = _simple(query)
     if select is None:
         return _independent(setting, query, scope, taken)
     clauses = read_clauses(setting.source, select)
     source = read_from(setting, clauses, scope, taken)
     relation, outside = _selected(setting, source, clauses.where, taken, around)
-    alone = replace(source.scope, outer=None)
-    items = [item.node for item in clauses.items]
-    starless = not any(item.find(exp.Star) for item in items)
-    return _Subquery(relation, outside, [alone.bind(item) for item in items] if starless else [])
+    items = (
+        [node for item in clauses.items for node in _selected_items(setting, source.scope, item)] if is_compared else []
+    )
+    return _Subquery(relation, outside, items)
+
+
+def _selected_items(setting: Setting, scope: Scope, item: Item) -> list[exp.Expr]:
+    """What an item of SELECT comes to, bound: a star is several."""
+    star = item.node.this if isinstance(item.node, exp.Column) else item.node
+    if not isinstance(star, exp.Star):
+        return [scope.bind(item.node)]
+    if any(star.args.values()):
+        raise setting.source.unsupported(item.node, "a star with EXCEPT or the like", "List the columns.")
+    columns = scope.starred(item.node)
+    if any(column.end is not None for column in columns):
+        what = "a window as a whole, which is a STRUCT, in a comparison"
+        raise setting.source.unsupported(item.node, what, "List the columns: window.start.")
+    return [as_node(column.name, item.node) for column in columns]
 
 
 def _independent(setting: Setting, query: exp.Expr, scope: Scope, taken: set[str]) -> _Subquery:

@@ -7,7 +7,7 @@ from upriver.dataflow.graph import DataflowPlan
 from upriver.dataflow.ops import Scan, StatefulMap
 from upriver.dataflow.plan import TableSpec
 from upriver.dataflow.planning import plan_regions, view_key
-from upriver.dataflow.sql import Typer, compile_view
+from upriver.dataflow.sql import MAP_OF, Typer, compile_view
 from upriver.given import names, text
 
 
@@ -33,4 +33,4 @@ def mapped_view(name: str, op: StatefulMap, source: TableSpec) -> DataflowPlan:
     """The view of what a user's function gives for the rows of a table."""
     relation = Relation(op, (Relation(Scan(source.name), (), source.schema),), op.output)
     regions = plan_regions(name, relation, op.key, {source.name: source})
-    return DataflowPlan(name, f"stateful_map of {source.name}", op.key, op.output, regions)
+    return DataflowPlan(name, f"{MAP_OF}{source.name}", op.key, op.output, regions)

@@ -9,7 +9,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from upriver.dataflow.plan import TableSpec
-from upriver.errors import DeclarationError
+from upriver.dataflow.sql_source import ELSEWHERE, names_table
+from upriver.errors import DeclarationError, UnsupportedSql, UserError
 from upriver.spark.schema import in_arrow
 from upriver.spark.sql_settings import ZONE, checked_settings
 
@@ -44,16 +45,42 @@ class SparkTyper:
     def schema_of(self, sql: str) -> pa.Schema:
         """The schema that Spark gives the query; timestamps in microseconds. ``sql`` must be a query, not a command.
 
-        Raises DeclarationError in Spark's words.
+        Raises DeclarationError in Spark's words, UnsupportedSql for a function that is the user's own.
         """
         self.check_session()
         self._register()
         try:
             return in_arrow(self._session.sql(sql).schema, self._zone)
         except PySparkException as error:
-            raise DeclarationError(_words(error)) from error
+            raise self._refusal(error) from error
         except TypeError as error:
             raise DeclarationError(f"a column's type cannot be had in Arrow: {error}") from error
+
+    def check_name(self, what: str, name: str) -> None:
+        """Refuse a name that Spark reads as a word of its grammar in ``FROM name AS alias``: ``FROM stream s``.
+
+        what: a table or a view, for the message. Raises DeclarationError.
+        """
+        for words in (f"FROM {name}", f"FROM {name} s"):
+            try:
+                self._session.sql(f"WITH `{name}` AS (SELECT 1 AS one) SELECT one {words}")
+                is_name = names_table(words, name)
+            except PySparkException:
+                is_name = False
+            if not is_name:
+                raise DeclarationError(
+                    f"{what} {name!r} cannot be read by that name: in {words} it is a word of SQL's grammar. Give it "
+                    f"another name, as {name}_rows"
+                )
+
+    def _refusal(self, error: PySparkException) -> UserError:
+        """The error for a query that Spark does not take: a mistake, unless it is about a function of the user's."""
+        name = (error.getMessageParameters() or {}).get("routineName", "").replace("`", "")
+        if error.getCondition() == "UNRESOLVED_ROUTINE" and self._users.catalog.functionExists(name):
+            where = re.search(r"; (line \d+) pos \d+", str(error))
+            what = f"the function {name}(), which is registered in the Spark session,"
+            return UnsupportedSql(f"{where[1] if where else 'the query'}: {what} is not supported. {ELSEWHERE}")
+        return DeclarationError(_words(error))
 
     def _register(self) -> None:
         """Each table as an empty view of its schema."""

@@ -1,0 +1,84 @@
+"""What a refusal tells to write instead can be written: each advice is tried."""
+
+import pyarrow as pa
+import pytest
+from sql_kit import local_view, spec
+
+from upriver.dataflow.sql import MAP_OF
+from upriver.errors import UnsupportedSql
+
+T = spec(
+    "t",
+    pa.schema(
+        [
+            *(("k", pa.string()), ("x", pa.int32()), ("b", pa.bool_()), ("s", pa.string()), ("d", pa.date32())),
+            *(("at", pa.timestamp("us")), ("ts", pa.timestamp("us", "UTC"))),
+        ]
+    ),
+)
+U = spec("u", pa.schema([("k", pa.string()), ("g", pa.string()), ("x", pa.int32())]))
+
+# What is refused; the words of the advice; and the query as it is mended.
+ADVICE = """
+SELECT k, split(s, '@')[1] AS z FROM t | split_part(`s`, '@', 2) | SELECT k, split_part(`s`, '@', 2) AS z FROM t
+SELECT k, split(s, '[|]')[0] AS z FROM t | split_part(s, ',', 2) | SELECT k, split_part(s, ',', 2) AS z FROM t
+SELECT k, split(s, ',') AS z FROM t | split_part(s, ',', 2) | SELECT k, split_part(s, ',', 2) AS z FROM t
+SELECT k, ts - ts AS z FROM t | unix_micros(a) - unix_micros(b) | \
+SELECT k, unix_micros(ts) - unix_micros(ts) AS z FROM t
+SELECT k, at - at AS z FROM t | unix_micros(CAST(a AS TIMESTAMP)) | \
+SELECT k, unix_micros(CAST(at AS TIMESTAMP)) AS z FROM t
+SELECT k, d - d AS z FROM t | datediff(a, b) | SELECT k, datediff(d, d) AS z FROM t
+SELECT k, ts + 1 AS z FROM t | t + INTERVAL '5' MINUTE | SELECT k, ts + INTERVAL '5' MINUTE AS z FROM t
+SELECT k, d * 2 AS z FROM t | Use date_add() or datediff() | SELECT k, date_add(d, 2) AS z FROM t
+SELECT k, (SELECT max(x) FROM u WHERE u.g = t.k) AS z FROM t | \
+LEFT JOIN (SELECT g, max(x) AS x FROM u GROUP BY g) AS s ON s.g = t.g | \
+SELECT t.k, s.x AS z FROM t LEFT JOIN (SELECT g, max(x) AS x FROM u GROUP BY g) AS s ON s.g = t.k
+SELECT k, x / (SELECT sum(x) FROM t) AS z FROM t | (SELECT 1 AS g, * FROM t) | \
+SELECT t.k, t.x / s.x AS z FROM (SELECT 1 AS g, * FROM t) AS t \
+LEFT JOIN (SELECT g, sum(x) AS x FROM (SELECT 1 AS g, * FROM t) GROUP BY g) AS s ON s.g = t.g
+SELECT count(*) AS k FROM t | SELECT g, count(*) AS n FROM (SELECT 1 AS g, * FROM t) GROUP BY g | \
+SELECT g, count(*) AS n FROM (SELECT 1 AS g, * FROM t) GROUP BY g
+SELECT k, sum(x) OVER (PARTITION BY k ORDER BY at) AS z FROM t | \
+SELECT a.k, a.at, sum(b.x) AS x FROM (SELECT DISTINCT k, at FROM t) AS a JOIN t AS b ON a.k = b.k AND b.at <= a.at \
+GROUP BY a.k, a.at | \
+SELECT a.k, a.at, sum(b.x) AS x FROM (SELECT DISTINCT k, at FROM t) AS a JOIN t AS b ON a.k = b.k AND b.at <= a.at \
+GROUP BY a.k, a.at
+SELECT k, sum(x) OVER (PARTITION BY k) AS z FROM t | \
+FROM t JOIN (SELECT k, sum(x) AS x FROM t GROUP BY k) AS s ON s.k = t.k | \
+SELECT t.k, t.x AS one, s.x AS z FROM t JOIN (SELECT k, sum(x) AS x FROM t GROUP BY k) AS s ON s.k = t.k
+SELECT k, first(x) AS z FROM t GROUP BY k | ROW_NUMBER() OVER (PARTITION BY ... ORDER BY ...) AS n | \
+SELECT k, x AS z FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY k ORDER BY at) AS n FROM t) WHERE n = 1
+SELECT k, max_by(x, at) AS z FROM t GROUP BY k | ROW_NUMBER() OVER (PARTITION BY ... ORDER BY ...) AS n | \
+SELECT k, x AS z FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY k ORDER BY at DESC) AS n FROM t) WHERE n = 1
+SELECT k, approx_count_distinct(x) AS z FROM t GROUP BY k | count(DISTINCT x) | \
+SELECT k, count(DISTINCT x) AS z FROM t GROUP BY k
+SELECT k FROM t WHERE k NOT IN (SELECT k FROM u) | NOT EXISTS (SELECT 1 FROM ... WHERE an equality) | \
+SELECT k FROM t WHERE NOT EXISTS (SELECT 1 FROM u WHERE u.k = t.k)
+SELECT k FROM t WHERE EXISTS (SELECT 1 FROM u LEFT JOIN t v ON u.k = v.k AND u.x = t.x WHERE u.k = t.k) | \
+Put the condition into the subquery's WHERE | \
+SELECT k FROM t WHERE EXISTS (SELECT 1 FROM u LEFT JOIN t v ON u.k = v.k WHERE u.k = t.k AND u.x = t.x)
+SELECT k, regexp_extract(s, '(a$|b$)', 1) AS z FROM t | Let it end with $ | \
+SELECT k, regexp_extract(s, '(a|b)$', 1) AS z FROM t
+SELECT k FROM t WHERE s = '${spark.app.name}' | concat('$', '{...') | \
+SELECT k FROM t WHERE s = concat('$', '{spark.app.name}')
+SELECT k, lag(x) OVER (PARTITION BY k ORDER BY at) AS z FROM t | There are ROW_NUMBER() | \
+SELECT k, x FROM (SELECT k, x, ROW_NUMBER() OVER (PARTITION BY k ORDER BY at) AS n FROM t) WHERE n <= 2
+"""
+
+
+@pytest.mark.parametrize("line", ADVICE.strip().splitlines())
+def test_what_is_told_to_be_written_can_be(line: str) -> None:
+    refused, said, mended = (part.strip() for part in line.split(" | "))
+    with pytest.raises(UnsupportedSql) as raised:
+        local_view(refused, T, U)
+    assert said in str(raised.value).splitlines()[0]
+    assert local_view(mended, T, U).schema.names
+
+
+def test_a_stateful_map_in_from_is_refused_as_what_it_is() -> None:
+    with pytest.raises(UnsupportedSql, match="FROM tallies, which is a stateful map, is not supported") as raised:
+        local_view("SELECT k FROM tallies", T, tallies=f"{MAP_OF}t")
+    assert "app.read() of the map" in str(raised.value)
+    assert str(raised.value).endswith("SELECT k FROM tallies\n              ^")
+    with pytest.raises(UnsupportedSql, match="FROM tallies, which is a stateful map"):
+        local_view("SELECT k FROM w", T, w="SELECT k FROM tallies", tallies=f"{MAP_OF}t")
