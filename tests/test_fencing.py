@@ -8,11 +8,14 @@ import pyarrow as pa
 import pytest
 from channel_kit import HELLO, SECONDS_MAX, TOKEN, Ear, Hub
 
-from upriver.errors import ClusterError, DeclarationError, WorkerLost, WrongOwner
+from upriver.errors import ClusterError, DeclarationError, DuplicateAttempt, WorkerLost, WrongOwner
 from upriver.hashing import hash64
 from upriver.ids import WorkerId
 from upriver.machines.coordinator import CoordinatorMachine
+from upriver.machines.messages import WorkerFailed
+from upriver.machines.restarts import PlaceWanted, Restarts
 from upriver.shell.channel import ChannelEnd, open_channel
+from upriver.shell.codec import encode
 from upriver.shell.coordinator_loop import CoordinatorLoop
 from upriver.shell.coordinator_service import REGISTER, SILENCED, CoordinatorService, Keeper
 from upriver.shell.fencing import SILENCE_S_MIN, Lease, Tenants, Vigilance
@@ -111,24 +114,32 @@ def test_who_has_ended_its_lease_itself_need_not_be_waited_for() -> None:
 
 
 class Place:
-    """A coordinator with one worker's place, and what its keeper is told. admitted: lives that may fill it."""
+    """A coordinator with one worker's place, and what its keeper is told. lost, ended: lives and attempts, with why."""
 
     def __init__(self) -> None:
-        self.admitted = {1, 2}
-        self.lost: queue.Queue[tuple[int, int]] = queue.Queue()
+        self.restarts = Restarts()
+        self.lost: queue.Queue[tuple[int, str]] = queue.Queue()
+        self.ended: list[tuple[int, str]] = []
         self.loop = CoordinatorLoop(CoordinatorMachine(VnodeMap.initial(4, [WORKER]), ()))
         keeper = Keeper(
-            admits=lambda _, life: life in self.admitted,
-            lost=lambda worker, life: self.lost.put((worker, life)),
+            claim=lambda worker, life, attempt, holder_has_lease: self.restarts.claim(
+                worker, life, attempt, now(), holder_has_lease=holder_has_lease
+            ),
+            is_current=self.restarts.is_current,
+            lost=lambda _, life, why: self.lost.put((life, why)),
+            end_attempt=lambda attempt, why: self.ended.append((attempt, why)),
         )
+        self.next_life()
         self.loop.start()
         self.service = CoordinatorService(self.loop, (), (), "127.0.0.1", TOKEN, keeper, QUICK)
 
-    def enter(self, life: int) -> tuple[ChannelEnd, Ear]:
+    def next_life(self) -> None:
+        self.restarts.step(PlaceWanted(worker=WORKER))
+
+    def enter(self, life: int, attempt: int = 0) -> tuple[ChannelEnd, Ear]:
         ear = Ear()
-        hello = Message(
-            REGISTER, {"worker": int(WORKER), "life": life, "address": f"127.0.0.1:{life}", "instance": "executor"}
-        )
+        who = {"worker": int(WORKER), "life": life, "attempt": attempt, "instance": "executor"}
+        hello = Message(REGISTER, {**who, "address": f"127.0.0.1:{life}"})
         limits = QUICK.worker_limits
         return open_channel(Remote(self.service.address, TOKEN), hello, ear.receiver, limits=limits), ear
 
@@ -162,15 +173,16 @@ def test_l1_a_worker_has_a_lease_as_soon_as_it_is_welcome(place: Place) -> None:
 
 def test_l2_who_comes_for_a_place_puts_out_who_is_there(place: Place) -> None:
     _, ear = place.enter(1)
+    place.next_life()
     end, _ = place.enter(2)
     assert isinstance(ear.closing(), ClusterError)
-    assert place.lost.get(timeout=SECONDS_MAX) == (0, 1)
+    assert place.lost.get(timeout=SECONDS_MAX)[0] == 1
     assert place.loop.addresses() == {WORKER: "127.0.0.1:2"}
     end.close()
 
 
 def test_l3_who_was_given_up_does_not_get_in_again(place: Place) -> None:
-    place.admitted = {2}
+    place.next_life()
     with pytest.raises(WorkerLost, match="given up"):
         place.enter(1)
     assert place.loop.addresses() == {}
@@ -182,8 +194,38 @@ def test_who_has_fallen_silent_by_itself_is_left_alone(place: Place) -> None:
     place.loop.wait_joined(SECONDS_MAX)
     end.close()
     assert ear.closing() is None
+    place.next_life()
     place.enter(2)[0].close()
     assert place.lost.empty()
+
+
+def test_l6_a_second_attempt_of_a_workers_task_is_ended_and_the_first_stays(place: Place) -> None:
+    end, _ = place.enter(1, attempt=7)
+    with pytest.raises(DuplicateAttempt, match="another attempt of the same task is the worker"):
+        place.enter(1, attempt=8)
+    ((attempt, why),) = place.ended
+    assert (attempt, "worker 0" in why) == (8, True)
+    assert place.loop.addresses() == {WORKER: "127.0.0.1:1"}
+    assert place.lost.empty()
+    end.close()
+
+
+def test_an_attempt_that_spark_starts_after_the_first_has_gone_is_admitted(place: Place) -> None:
+    end, ear = place.enter(1, attempt=7)
+    end.close()
+    assert ear.closing() is None
+    other, _ = place.enter(1, attempt=8)
+    assert place.ended == []
+    other.close()
+
+
+def test_a_worker_that_fails_unexpectedly_is_cut_off_and_its_keeper_told_why(place: Place) -> None:
+    end, ear = place.enter(1)
+    end.send(encode(WorkerFailed(kind="ProtocolError", error="OSError(24, 'Too many open files')")))
+    assert isinstance(ear.closing(), ClusterError)
+    life, why = place.lost.get(timeout=SECONDS_MAX)
+    assert (life, why) == (1, "worker 0 failed: OSError(24, 'Too many open files')")
+    assert not place.loop.has_failed
 
 
 def test_a_channel_cut_for_a_reason_says_so() -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 from coordinator_kit import PLAN, vnode_map
 
-from upriver.errors import WorkerLost
+from upriver.errors import UpriverError, WorkerLost
 from upriver.ids import Incarnation, SnapshotId, WorkerId
 from upriver.machines.coordinator import CoordinatorMachine
 from upriver.machines.messages import SnapshotTaken, TakeSnapshot, ToWorker
@@ -31,6 +31,9 @@ class End:
             assert self.may_go_on.wait(SECONDS_MAX)
 
     def close(self) -> None:
+        pass
+
+    def give_up(self, error: UpriverError) -> None:
         pass
 
 

@@ -79,6 +79,10 @@ class WorkerLost(ClusterError):
     """A worker is gone, or cannot be reached."""
 
 
+class DuplicateAttempt(WorkerLost):
+    """Spark runs a worker's task twice, and the other attempt is the worker."""
+
+
 class WrongOwner(ClusterError):
     """A worker was asked for keys that it does not own, or does not own yet: ask for the routing again."""
 

@@ -21,9 +21,9 @@ from coordinator_kit import (
 )
 
 from upriver.errors import ProtocolError
-from upriver.ids import Epoch, VnodeId, WorkerId
+from upriver.ids import Epoch, Incarnation, VnodeId, WorkerId
 from upriver.machines.cluster import EPOCHS_AHEAD_MAX
-from upriver.machines.coordinator_events import AppFailed, StopAsked, Tell
+from upriver.machines.coordinator_events import AppFailed, ReplaceWorker, StopAsked, Tell
 from upriver.machines.messages import Assign, EpochOver, OpenEpoch, Retire, WorkerFailed
 from upriver.machines.rules import Rules
 
@@ -152,6 +152,15 @@ def test_the_latest_report_of_each_worker_can_be_seen() -> None:
 def test_a_worker_that_cannot_go_on_fails_the_app() -> None:
     failure = said(2, WorkerFailed(kind="RowError", error="overflow in view rows"))
     assert coordinator(*BOTH).step(failure) == [AppFailed(kind="RowError", error="overflow in view rows")]
+
+
+@pytest.mark.parametrize("kind", ["ProtocolError", "IllegalEvent", "WorkerLost", "OSError", "ZeroDivisionError"])
+def test_a_worker_that_fails_unexpectedly_is_replaced_and_the_app_goes_on(kind: str) -> None:
+    failure = said(2, WorkerFailed(kind=kind, error="what it was"))
+    machine = coordinator(*BOTH, published(1))
+    assert machine.step(failure) == [ReplaceWorker(incarnation=Incarnation(2), error="what it was")]
+    machine.step(gone(2))
+    assert opened(3, 1)[0] in machine.step(came(1, 3))
 
 
 def test_a_worker_without_a_place_is_retired() -> None:

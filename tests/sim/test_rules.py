@@ -65,6 +65,7 @@ CAUGHT_BY = {
     "w10_set_aside_at_once": {"just_bad_rows_are_set_aside"},
     "w11_between_epochs": {"keys_are_as_of_one_epoch"},
     "w12_whole_stages": {"no_key_is_lost", "views_equal_the_oracle", "machines_do_not_fail"},
+    "workers_failed_are_replaced": {"the_app_does_not_fail"},
 }
 FLOOD = {"publish": 2.0, "sizes": (5, 20), "hear": 6.0, "carry": 4.0, "dial": 4.0}
 SWIFT = {"publish": 0.3, "sizes": (0, 1), "pace": (6.0,) * PLACES_MAX, "hear": 6.0, "carry": 4.0, "dial": 0.5}

@@ -129,7 +129,7 @@ class HandFedRiver:
 
     def _stop(self) -> None:
         self._coordinator.stop(STOP_S_MAX)
-        self._host.stop(STOP_S_MAX)
+        self._host.stop(STOP_S_MAX, STOP_S_MAX)
         self._service.stop()
         self._lake.release()
 

@@ -11,7 +11,9 @@ Rules C1 to C4: ``docs/design/0001-river.md``. Rescales, C5 to C8: ``docs/design
 
 from collections.abc import Sequence
 
+from upriver import errors
 from upriver.dataflow.graph import DataflowPlan
+from upriver.errors import LakeError, ProtocolError, UserError
 from upriver.ids import Epoch, Incarnation, WorkerId
 from upriver.machines.checkpoints import Checkpoints
 from upriver.machines.cluster import Cluster, Member
@@ -30,6 +32,7 @@ from upriver.machines.coordinator_events import (
     LeaversOverdue,
     PlansTaken,
     PlansWanted,
+    ReplaceWorker,
     RescaleWanted,
     SnapshotAsked,
     StopAsked,
@@ -371,7 +374,15 @@ class CoordinatorMachine:
             case Strain() | TookOver() | StartedAnew() | Counted():
                 pass  # the first two are for people: the shell shows them
             case WorkerFailed():
-                self.cluster.actions.append(AppFailed(kind=message.kind, error=message.error))
+                self._worker_failed(member, message)
+
+    def _worker_failed(self, member: Member, message: WorkerFailed) -> None:
+        """Another process in its place fails as well if its input or the lake is at fault; else it need not."""
+        kind = getattr(errors, message.kind, ProtocolError)
+        if issubclass(kind, UserError | LakeError) or not self._rules.workers_failed_are_replaced:
+            self.cluster.actions.append(AppFailed(kind=message.kind, error=message.error))
+        else:  # workers.failed_are_replaced
+            self.cluster.actions.append(ReplaceWorker(incarnation=member.incarnation, error=message.error))
 
     def _channel_lost(self, member: Member, message: PeersLost) -> None:
         """If the peer may be lost, and others can take over from it, it is asked first whether it is there."""

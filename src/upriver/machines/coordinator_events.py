@@ -276,6 +276,14 @@ class RescaleEnded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReplaceWorker:
+    """The incarnation has failed in a way that another process need not: end it as if it had died. error: one line."""
+
+    incarnation: Incarnation
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AppFailed:
     """The river cannot go on. kind: class name of the error."""
 
@@ -297,5 +305,6 @@ CoordinatorAction = (
     | StartWorkers
     | RescaleBegun
     | RescaleEnded
+    | ReplaceWorker
     | AppFailed
 )

@@ -96,6 +96,8 @@ class Rules:
     """B4: who begins anew, goes on as another generation or retires closes its boards."""
     b5_filled_keys_are_taken_down: bool = True
     """B5: a key that is filled is on no board: it may be shown as of a later epoch from then on."""
+    workers_failed_are_replaced: bool = True
+    """workers.failed_are_replaced: a worker that fails unexpectedly is replaced, as if it had died."""
     upqueries: UpqueryRules = ALL_UPQUERY_RULES
     """P1 to P9, K1 and K2, of partial state: ``docs/design/partial.md``."""
 

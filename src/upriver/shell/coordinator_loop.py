@@ -31,6 +31,7 @@ from upriver.machines.coordinator_events import (
     PlansTaken,
     PlansWanted,
     PublishCheckpoint,
+    ReplaceWorker,
     RescaleBegun,
     RescaleEnded,
     RescaleWanted,
@@ -46,6 +47,7 @@ from upriver.machines.coordinator_events import (
 )
 from upriver.machines.freshness import Freshness, FreshnessReport, Progress, ReadThrough
 from upriver.machines.messages import FromWorker, Moved, Strain, ToWorker
+from upriver.machines.restarts import PlaceHistory
 from upriver.machines.standby_messages import TookOver
 from upriver.machines.strategies import Strategy
 from upriver.shell.checkpoint_keeper import CheckpointKeeper
@@ -67,6 +69,9 @@ class WorkerEnd(Protocol):
         """Send, in order, without blocking. Raises ClusterError if the channel is gone."""
 
     def close(self) -> None: ...
+
+    def give_up(self, error: UpriverError) -> None:
+        """Cut the channel: the worker is lost, because of this error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +101,16 @@ class CoordinatorLoop:
         start_worker: Callable[[WorkerId], None] | None = None,
         keeper: CheckpointKeeper | None = None,
         leavers_s: float | None = None,
+        histories: Callable[[], Mapping[WorkerId, PlaceHistory]] = dict,
     ) -> None:
         """leavers_s: seconds for which a rescale by learners waits for who leaves; ``None``: as long as it takes.
         start_worker: fills a place, some time after it has returned; without it, no rescale can add workers.
-        keeper: without it, the machine is to take no checkpoints."""
+        keeper: without it, the machine is to take no checkpoints. histories: of the places of workers."""
         self._machine = machine
         self._keeper = keeper
         self._start_worker = start_worker
         self._leavers_s = leavers_s
+        self._histories = histories
         self._inbox: queue.SimpleQueue[CoordinatorEvent | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="upriver-coordinator", daemon=True)
         self._incarnations = itertools.count(1)
@@ -207,6 +214,11 @@ class CoordinatorLoop:
             self._changed.notify_all()
 
     # Asked by others
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the app cannot go on."""
+        return self._failure is not None
 
     def check(self) -> None:
         """Raise the failure, if there is one."""
@@ -361,7 +373,7 @@ class CoordinatorLoop:
         with self._changed:
             rescales = self._desk.status()
         return {
-            **river_status(self._machine, self.addresses(), self._ended),
+            **river_status(self._machine, self.addresses(), self._ended, self._histories()),
             **rescales,
             "recoveries": self._recoveries.status(),
             "checkpoint": None if self._keeper is None else self._keeper.status(),
@@ -385,7 +397,10 @@ class CoordinatorLoop:
             self._keeper.stop()
         self._inbox.put(None)
         self._thread.join()
-        self._start_worker = None  # it holds on to whoever has made it, and Spark's callback threads to this
+        self._start_worker, self._histories = (
+            None,
+            dict,
+        )  # they hold on to whoever has made it, and Spark's callback threads to this
         return bool(gone)
 
     # The loop
@@ -430,6 +445,8 @@ class CoordinatorLoop:
             case RescaleEnded():
                 with self._changed:
                     self._desk.ended(action)
+            case ReplaceWorker():
+                self._replace(action)
             case AppFailed():
                 self.fail(error_from_json({"error": action.kind, "message": action.error}))
             case _:
@@ -443,6 +460,12 @@ class CoordinatorLoop:
             asker.set_result(SnapshotParts(ready.snapshot, ready.epoch, parts))
         else:
             asker.set_exception(WorkerLost("a worker was lost while the snapshot was taken; scan again"))
+
+    def _replace(self, action: ReplaceWorker) -> None:
+        with self._changed:
+            joined = self._joined.get(action.incarnation)
+        if joined is not None:  # else its channel is closed, and its place about to be filled
+            joined.end.give_up(WorkerLost(f"worker {joined.worker} failed: {action.error}"))
 
     def _tell(self, action: Tell) -> None:
         with self._changed:

@@ -7,11 +7,12 @@ from typing import Any
 from upriver.dataflow.explain import explain
 from upriver.dataflow.graph import DataflowPlan
 from upriver.dataflow.plan import TableSpec
-from upriver.errors import DeclarationError, ProtocolError, UnknownView, UpriverError, WorkerLost
+from upriver.errors import DeclarationError, DuplicateAttempt, ProtocolError, UnknownView, UpriverError, WorkerLost
 from upriver.given import seconds, whole
 from upriver.hashing import HASH64_MAX
 from upriver.ids import Epoch, Incarnation, VnodeId, WorkerId
 from upriver.machines.messages import ToWorker
+from upriver.machines.restarts import Claim
 from upriver.machines.strategies import Strategy
 from upriver.shell.channel import CHANNEL, ChannelEnd, Channels, Receiver
 from upriver.shell.codec import decode_from_worker, encode
@@ -23,8 +24,8 @@ from upriver.shell.scans import Scans
 from upriver.shell.wire import Message
 
 REGISTER = "register"
-"""The hello of a worker: ``{"worker": id, "life": number, "address": where it serves, "instance": what it is lost
-with}``."""
+"""The hello of a worker: ``{"worker": id, "life": number, "attempt": of its task, "address": where it serves,
+"instance": what it is lost with}``."""
 SILENCED = "silenced"
 """What a worker says when it answers nobody any more, and lives on only for scans of what it holds."""
 PROGRESS_WAIT_S_MAX = 1.0
@@ -46,17 +47,24 @@ class _ToWorker:
     def close(self) -> None:
         self.end.close()
 
+    def give_up(self, error: UpriverError) -> None:
+        self.end.give_up(error)
+
 
 @dataclass(frozen=True, slots=True)
 class Keeper:
-    """Who sees to it that places are filled. check_slots: raises TooFewSlots if there is no room for so many workers.
+    """What fills the places of workers. check_slots: raises TooFewSlots if there is no room for so many workers.
 
-    admits: whether a worker of this life is still to fill its place. lost: told of one that was given up; returns soon.
+    claim: what becomes of an attempt of a worker's task (worker, life, attempt, whether the process in its place has a
+    lease). is_current: whether a worker of this life is still to fill its place. lost: told of one that was given up,
+    and why; returns soon. end_attempt: kills an attempt, and tells Spark why.
     """
 
     check_slots: Callable[[int], None] = lambda _: None
-    admits: Callable[[WorkerId, int], bool] = lambda *_: True
-    lost: Callable[[WorkerId, int], None] = lambda *_: None
+    claim: Callable[[WorkerId, int, int, bool], Claim] = lambda *_: Claim.ADMITTED
+    is_current: Callable[[WorkerId, int], bool] = lambda *_: True
+    lost: Callable[[WorkerId, int, str], None] = lambda *_: None
+    end_attempt: Callable[[int, str], None] = lambda *_: None
 
 
 class CoordinatorService:
@@ -128,9 +136,10 @@ class CoordinatorService:
         if hello.kind != REGISTER:
             raise ProtocolError(f"a channel began with {hello.kind!r}, not {REGISTER!r}")
         worker, life = WorkerId(hello.fields["worker"]), int(hello.fields["life"])
-        self._check_admitted(worker, life)
+        self._admit(worker, life, int(hello.fields["attempt"]))
         self._tenants.make_room(worker)
-        self._check_admitted(worker, life)
+        if not self._keeper.is_current(worker, life):
+            raise _outdated(worker)  # L3
         self._tenants.enter(worker, end)
         address, instance = str(hello.fields["address"]), str(hello.fields["instance"])
         incarnation = self._loop.register(worker, address, _ToWorker(end), instance)
@@ -145,13 +154,19 @@ class CoordinatorService:
             was_tenant = self._tenants.leave(worker, end, is_silenced=error is None)
             self._loop.lost(Incarnation(incarnation), self._tenants.free_in(worker) if was_tenant else 0.0)
             if was_tenant and error is not None:
-                self._keeper.lost(worker, life)
+                self._keeper.lost(worker, life, str(error))
 
         return Receiver(on_message, on_close)
 
-    def _check_admitted(self, worker: WorkerId, life: int) -> None:
-        if not self._keeper.admits(worker, life):
-            raise WorkerLost(f"worker {worker} was given up, and another is to fill its place")  # L3
+    def _admit(self, worker: WorkerId, life: int, attempt: int) -> None:
+        """Raise unless this attempt may fill the place: L3, L6."""
+        match self._keeper.claim(worker, life, attempt, self._tenants.has_lease(worker)):
+            case Claim.OUTDATED:
+                raise _outdated(worker)
+            case Claim.COPY:
+                why = f"worker {worker}: another attempt of the same task is the worker"
+                self._keeper.end_attempt(attempt, why)
+                raise DuplicateAttempt(why)
 
     def _routing(self, _: Mapping[str, Any]) -> dict[str, Any]:
         self._loop.check()
@@ -198,6 +213,10 @@ class CoordinatorService:
     def _abort_rescale(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         self._loop.abort_rescale(int(asked["ticket"]))
         return {}
+
+
+def _outdated(worker: WorkerId) -> WorkerLost:
+    return WorkerLost(f"worker {worker} was given up, and another is to fill its place")
 
 
 def _hash64(number: int) -> int:

@@ -136,6 +136,12 @@ class Tenants:
             free_at = self._free_at.get(worker, 0.0)
         time.sleep(max(0.0, free_at - self._clock()))
 
+    def has_lease(self, worker: WorkerId) -> bool:
+        """Whether the process that has the place may still speak for it, as far as is known here."""
+        with self._lock:
+            end = self._ends.get(worker)
+        return end is not None and self._clock() < end.heart.heard_at + self._lease_s
+
     def free_in(self, worker: WorkerId) -> float:
         """Seconds until whoever was in a place last can believe in it no more."""
         with self._lock:

@@ -7,11 +7,19 @@ from upriver.dataflow.graph import DataflowPlan
 from upriver.ids import Epoch, WorkerId
 from upriver.machines.cluster import Member
 from upriver.machines.coordinator import CoordinatorMachine
+from upriver.machines.restarts import PlaceHistory
+
+_NEVER_LOST = PlaceHistory()
 
 
-def river_status(machine: CoordinatorMachine, addresses: Mapping[WorkerId, str], ended: Epoch) -> dict[str, Any]:
+def river_status(
+    machine: CoordinatorMachine,
+    addresses: Mapping[WorkerId, str],
+    ended: Epoch,
+    histories: Mapping[WorkerId, PlaceHistory],
+) -> dict[str, Any]:
     """Epochs, workers, who stands by, and what the views hold, as last reported. addresses: of workers that are up.
-    ended: the last epoch that has, everywhere."""
+    ended: the last epoch that has, everywhere. histories: of the workers' places."""
     members, leader = machine.members, machine.leader
     vnode_map = machine.vnode_map  # one, for vnodes that change hands are to be counted once
     workers = [
@@ -21,6 +29,8 @@ def river_status(machine: CoordinatorMachine, addresses: Mapping[WorkerId, str],
             "epoch": int(members[worker].finished) if worker in members else None,
             "vnodes": len(vnode_map.vnodes_of_worker(worker)),
             "bytes": _bytes(members[worker]) if worker in members else None,
+            "restarts": histories.get(worker, _NEVER_LOST).restarts,
+            "last_failure": histories.get(worker, _NEVER_LOST).last_failure,
         }
         for worker in sorted({*machine.cluster.workers, *leader.vacant, *members})
     ]

@@ -54,7 +54,8 @@ class WorkerConfig:
     root: of the lake. coordinator: its address. bind: address that the worker's server listens on.
     migration_step_budget_ms: that one step of a migration may take. plans: of the views that it will keep.
     memory_budget: bytes that its state may take; ``None`` for any. vigilance: the coordinator's, too. life: which of
-    those that were started for a place, by number. is_local: the driver's own process is the only executor.
+    those that were started for a place, by number. attempt: of the Spark task that it runs in. is_local: the driver's
+    own process is the only executor.
     """
 
     root: str
@@ -66,6 +67,7 @@ class WorkerConfig:
     memory_budget: int | None = None
     vigilance: Vigilance = USUAL
     life: int = 0
+    attempt: int = 0
     is_local: bool = False
 
     @property
@@ -94,7 +96,7 @@ class _LeasedPeers:
 def serve_worker(config: WorkerConfig, worker: WorkerId) -> None:
     """Fill a worker's place until it retires, or fails, which it tells the coordinator.
 
-    Raises the error with which its channel to the coordinator is lost, if it is: somebody else is to fill the place.
+    Raises the error with which it failed, or with which its channel to the coordinator is lost.
     """
     sys.setswitchinterval(SWITCH_S)
     share_free_memory()  # first, for processes that another daemon than ours has forked
@@ -122,7 +124,13 @@ def serve_worker(config: WorkerConfig, worker: WorkerId) -> None:
         giving_back(),
         FlightBase(config.token, listen=listen, actions=actions, gets=gets, doors=doors) as server,
     ):
-        who = {"worker": worker, "life": config.life, "address": server.address, "instance": config.instance}
+        who = {
+            "worker": worker,
+            "life": config.life,
+            "attempt": config.attempt,
+            "address": server.address,
+            "instance": config.instance,
+        }
         hello = Message(REGISTER, who)
         receiver = _receiver(loop, lost.append)
         channel = open_channel(remote, hello, receiver, limits=config.vigilance.worker_limits)
@@ -131,14 +139,18 @@ def serve_worker(config: WorkerConfig, worker: WorkerId) -> None:
         def report(message: FromWorker) -> None:
             channel.send(encode(message))
 
-        loop.run(report, partial(_meet, loop, peers, worker), _LeasedPeers(peers, lease))
+        failure = loop.run(report, partial(_meet, loop, peers, worker), _LeasedPeers(peers, lease))
         boards.close()
-        with suppress(ClusterError):  # it is gone, and that has come back as ``lost``
-            channel.send(Message(SILENCED))
-        loop.linger(LINGER_S_MAX)
-        peers.close()
-        channel.close()
+        if failure is None:
+            with suppress(ClusterError):  # it is gone, and that has come back as ``lost``
+                channel.send(Message(SILENCED))
+            loop.linger(LINGER_S_MAX)
+            peers.close()
+            channel.close()
+        # else: a worker that fails says no goodbye, by which the coordinator would take it for one that has retired
         channel.wait_closed(GOODBYE_S_MAX)
+    if failure is not None:
+        raise failure
     if lost:
         raise lost[0]
 

@@ -210,11 +210,13 @@ class WorkerLoop:
         if self._leaves:
             self.snapshots.wait_read(seconds)
 
-    def run(self, report: Callable[[FromWorker], None], meet: Callable[[Meet], None], peers: PeerChannels) -> None:
-        """Run until the worker retires or fails. report: sends to the coordinator, in order, without blocking.
+    def run(
+        self, report: Callable[[FromWorker], None], meet: Callable[[Meet], None], peers: PeerChannels
+    ) -> Exception | None:
+        """Run until the worker retires or fails; returns the error with which it failed.
 
-        meet: sees to it that there are channels to these peers, and has ``hear`` told; returns at once.
-        A failure is reported and ends the worker: another one in its place would fail at the same rows.
+        report: sends to the coordinator, in order, without blocking. meet: sees to it that there are channels to these
+        peers, and has ``hear`` told; returns at once. A failure is reported, and ends the worker.
         """
         self._report, self._meet, self._peers = report, meet, peers
         try:
@@ -229,10 +231,12 @@ class WorkerLoop:
                     self._answer_first()
                 self._chores.do()
                 peers.flush()
+            return None
         except Exception as error:  # whatever it is, nobody shall wait for this worker in vain
             kind = type(error).__name__ if isinstance(error, UpriverError) else ProtocolError.__name__
             text = str(error) if isinstance(error, UpriverError) else repr(error)
             report(WorkerFailed(kind=kind, error=text))
+            return error
         finally:
             self._upqueries.close()
             self._checkpoints.close()

@@ -27,6 +27,7 @@ from upriver.machines.coordinator_events import (
     LeaseOver,
     PlansTaken,
     PublishCheckpoint,
+    ReplaceWorker,
     RescaleBegun,
     RescaleEnded,
     SnapshotAsked,
@@ -40,7 +41,7 @@ from upriver.machines.coordinator_events import (
 )
 from upriver.machines.following import BuildRegion
 from upriver.machines.leader import NOBODY_STANDS_BY
-from upriver.machines.messages import Assign, EpochFinished
+from upriver.machines.messages import Assign, EpochFinished, WorkerFailed
 from upriver.machines.peers import Envelope, ForRegion, QuestionAnswered
 from upriver.machines.rules import Rules
 from upriver.machines.worker import WorkerMachine
@@ -241,6 +242,7 @@ class River:
             self.trace.append(f"{process} notices: {error}")
             self.watcher.counters["torn_reads_noticed"] += 1
             self.crash(process)
+            process.up.append(WorkerFailed(kind=type(error).__name__, error=str(error)))
             return
         for action in actions:
             self._carry_out(process, event, action)
@@ -357,6 +359,9 @@ class River:
             case RescaleEnded():
                 self.trace.append(f"  rescale {action.ticket} is {action.outcome}")
                 self.wishes.ended(action)
+            case ReplaceWorker():
+                self.trace.append(f"  #{action.incarnation} is to be replaced: {action.error}")
+                self.watcher.counters["workers_replaced"] += 1
             case AppFailed():
                 require(checkers.the_app_does_not_fail, action.kind, action.error)
             case _:

@@ -17,6 +17,7 @@ from upriver.dataflow.provenance import indexes_of
 from upriver.ids import Epoch, WorkerId
 from upriver.machines.coordinator import CoordinatorMachine
 from upriver.machines.leader import NOBODY_STANDS_BY
+from upriver.machines.restarts import Claim, PlaceHistory
 from upriver.membership.config import MembershipConfig
 from upriver.shell.checkpoint_keeper import CheckpointKeeper
 from upriver.shell.codec import plan_to_json
@@ -124,7 +125,13 @@ class River:
                 [source.table for source in self._sources],
                 config.bind,
                 config.token,
-                Keeper(partial(require_slots, self._spark), self._admits, self._worker_lost),
+                Keeper(
+                    partial(require_slots, self._spark),
+                    self._claim,
+                    self._is_current,
+                    self._worker_lost,
+                    self._end_attempt,
+                ),
                 config.vigilance,
             )
             worker_config = WorkerConfig(
@@ -162,7 +169,8 @@ class River:
             membership=config.membership,
         )
         timeout_ms = config.membership.scale_down_timeout_ms
-        return CoordinatorLoop(machine, self._start_worker, keeper, None if timeout_ms is None else timeout_ms / 1000)
+        leavers_s = None if timeout_ms is None else timeout_ms / 1000
+        return CoordinatorLoop(machine, self._start_worker, keeper, leavers_s, self._histories)
 
     @property
     def _coordinator(self) -> CoordinatorLoop:
@@ -173,12 +181,24 @@ class River:
         assert self._host is not None
         self._host.start(worker)
 
-    def _admits(self, worker: WorkerId, life: int) -> bool:
-        return self._host is not None and self._host.admits(worker, life)
+    def _claim(self, worker: WorkerId, life: int, attempt: int, holder_has_lease: bool) -> Claim:
+        if self._host is None:
+            return Claim.OUTDATED
+        return self._host.claim(worker, life, attempt, holder_has_lease)
 
-    def _worker_lost(self, worker: WorkerId, life: int) -> None:
+    def _is_current(self, worker: WorkerId, life: int) -> bool:
+        return self._host is not None and self._host.is_current(worker, life)
+
+    def _worker_lost(self, worker: WorkerId, life: int, why: str) -> None:
+        if self._host is not None and not self._coordinator.has_failed:
+            self._host.lost(worker, life, why)
+
+    def _end_attempt(self, attempt: int, why: str) -> None:
         assert self._host is not None
-        self._host.lost(worker, life)
+        self._host.end_attempt(attempt, why)
+
+    def _histories(self) -> Mapping[WorkerId, PlaceHistory]:
+        return {} if self._host is None else self._host.history()
 
     def _indexes(self) -> dict[str, tuple[tuple[str, ...], ...]]:
         return indexes_of([source.table for source in self._sources], self._plans)
@@ -324,11 +344,11 @@ class River:
         if self._backfill is not None:
             self._backfill.stop()
         if self._host is not None:
-            self._host.replace_nobody()
+            self._host.stop_restarts()
         if self._running is not None:
             self._running.stop(STOP_SECONDS_MAX)
         if self._host is not None:
-            self._host.stop(STOP_SECONDS_MAX)
+            self._host.stop(STOP_SECONDS_MAX, STOP_SECONDS_MAX)
         if self._service is not None:
             self._service.stop()
         if self._lake is not None:
