@@ -1,14 +1,20 @@
 """The command line."""
 
 import json
+import math
+import subprocess
+import sys
 from collections.abc import Iterator
+from importlib.metadata import version
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+import upriver
 from upriver.app import App
 from upriver.cli import TOKEN_VARIABLE, main
+from upriver.rescale import STRATEGIES
 from upriver.text import ROWS_SHOWN_MAX, progress_bar, render_table
 
 
@@ -188,9 +194,55 @@ def test_tables_are_cut_and_say_so() -> None:
     table = pa.table({"n": pa.array(range(ROWS_SHOWN_MAX + 2)), "x": pa.array([0.5] * (ROWS_SHOWN_MAX + 2))})
     lines = render_table(table).splitlines()
     assert lines[0].split() == ["n", "x"]
-    assert lines[2].split() == ["0", "0.500"]
+    assert lines[2].split() == ["0", "0.5"]
     assert lines[-1] == "(2 more rows)"
     assert len(lines) == ROWS_SHOWN_MAX + 3
+
+
+def test_a_table_s_numbers_are_python_s_and_its_letters_are_shown() -> None:
+    values = [0.0004, 1e-300, -0.0, math.nan, math.inf, 1234567.125]
+    lines = render_table(pa.table({"x": values})).splitlines()
+    assert [line.strip() for line in lines[2:]] == [repr(value) for value in values]
+    texts = ["a\nb", "\x1b[31mred", "tab\there", "\u202egnp", "caf\u00e9"]
+    lines = render_table(pa.table({"t\n": texts, "list": [[text] for text in texts]})).splitlines()
+    assert len(lines) == 2 + len(texts)
+    assert lines[0].split() == ["t\\n", "list"]
+    assert [line.split()[0] for line in lines[2:]] == ["a\\nb", "\\x1b[31mred", "tab\\there", "\\u202egnp", "caf\u00e9"]
+    assert all(line.isprintable() for line in lines)
+
+
+def run_python(*arguments: str) -> str:
+    """What a fresh interpreter prints."""
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--version"], ["--help"], *([name, "--help"] for name in ("status", "lookup", "explain", "rescale"))]
+)
+def test_help_and_version_load_neither_arrow_nor_spark(arguments: list[str]) -> None:
+    """Which is what takes seconds."""
+    program = (
+        "import atexit, sys; from upriver.cli import main\n"
+        "atexit.register(lambda: print('loaded:', [name for name in sys.modules if name.split('.')[0] in "
+        "('pyarrow', 'numpy', 'duckdb', 'sqlglot', 'pyspark', 'pandas')]))\n"
+        "main(sys.argv[1:])"
+    )
+    said = run_python("-c", program, *arguments)
+    assert said.splitlines()[-1] == "loaded: []"
+    assert "upriver" in said
+
+
+def test_the_version_is_told() -> None:
+    assert run_python("-m", "upriver", "--version") == f"upriver {upriver.__version__}\n"
+    assert upriver.__version__ == version("upriver")
+    assert {"App", "connect", "__version__"} <= set(dir(upriver))
+
+
+def test_the_help_names_each_strategy(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["rescale", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert [strategy for strategy in STRATEGIES if strategy not in said] == []
 
 
 def test_a_bar_is_full_at_the_end() -> None:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from upriver.errors import UpriverError
     from upriver.rescale import Rescale
 
+__version__ = "0.1.0"
 __all__ = ["App", "Client", "Rescale", "UpriverError", "connect"]
 
 
@@ -21,3 +22,7 @@ def __getattr__(name: str) -> Any:
     if name in homes:
         return getattr(import_module(f"upriver.{homes[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -2,6 +2,8 @@
 looks keys up without pause; and every view compared with Spark's own answer.
 """
 
+import argparse
+import json
 import sys
 import tempfile
 import time
@@ -10,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet
 
 from upriver.app import App
@@ -63,6 +67,14 @@ class DemoRescale:
 
 def _percentile_ms(seconds: Floats, percent: float) -> float | None:
     return round(percentile(seconds.tolist(), percent) * 1000, 3) if len(seconds) else None
+
+
+def demo(options: argparse.Namespace) -> int:
+    """``upriver demo``; returns the exit status."""
+    result = run_demo(workers=options.workers)
+    if options.json:
+        print(json.dumps(result, default=str))
+    return 0 if result["matches_spark"] and not result["lookups_wrong"] else 1
 
 
 def run_demo(*, workers: int = 2, out: TextIO = sys.stdout) -> dict[str, Any]:
@@ -210,7 +222,13 @@ def _show_lookups(app: App, out: TextIO) -> None:
         milliseconds = (time.perf_counter() - started) * 1000
         print(f"# {view.about}", file=out)
         print(f"app.lookup({name!r}, {list(view.shown)})  # {milliseconds:.1f} ms", file=out)
-        print(render_table(found) + "\n", file=out)
+        print(render_table(_rounded(found)) + "\n", file=out)
+
+
+def _rounded(rows: pa.Table) -> pa.Table:
+    """Means of minutes, as people read them."""
+    columns = [pc.round(c, 3) if pa.types.is_floating(c.type) else c for c in rows.columns]
+    return pa.Table.from_arrays(columns, names=rows.column_names)
 
 
 def _compare(app: App, spark: SparkSession, name: str, out: TextIO) -> tuple[int, int]:

@@ -6,7 +6,7 @@ from typing import Any, TextIO
 
 import pyarrow as pa
 
-from upriver.dataflow.row_text import readable
+from upriver.dataflow.row_text import escaped, readable
 
 ROWS_SHOWN_MAX = 40
 """Rows of a table that are printed."""
@@ -15,11 +15,14 @@ BAR_WIDTH = 30
 
 
 def render_table(table: pa.Table) -> str:
-    """An Arrow table in columns, numbers to the right; at most ``ROWS_SHOWN_MAX`` rows."""
+    """An Arrow table in columns, numbers to the right; at most ``ROWS_SHOWN_MAX`` rows.
+
+    Numbers are as Python prints them. A letter that a terminal would obey, and a newline, is escaped.
+    """
     shown = table.slice(0, ROWS_SHOWN_MAX)
     rows = [list(map(_cell, row)) for row in zip(*map(readable, shown.columns), strict=True)]
     numeric = [pa.types.is_integer(t) or pa.types.is_floating(t) or pa.types.is_decimal(t) for t in table.schema.types]
-    lines = render_rows(table.column_names, rows, numeric)
+    lines = render_rows(list(map(escaped, table.column_names)), rows, numeric)
     left_out = table.num_rows - shown.num_rows
     return lines + (f"\n({left_out} more rows)" if left_out else "")
 
@@ -39,9 +42,7 @@ def render_rows(names: Sequence[str], rows: Sequence[Sequence[str]], to_the_righ
 
 
 def _cell(value: object) -> str:
-    if value is None:
-        return "null"
-    return f"{value:.3f}" if isinstance(value, float) else str(value)
+    return "null" if value is None else escaped(str(value))
 
 
 def progress_bar(done: int, total: int) -> str:

@@ -1,0 +1,151 @@
+"""``upriver status|lookup|explain|rescale``: what the command line asks of a running app."""
+
+import argparse
+import json
+import math
+import os
+import sys
+import time
+from typing import Any
+
+from upriver.cli import TOKEN_VARIABLE
+from upriver.client import Client, connect
+from upriver.dataflow.explain import render
+from upriver.dataflow.row_text import readable
+from upriver.errors import UserError, WaitTimeout
+from upriver.rescale import STRATEGIES, Rescale
+from upriver.shell.key_texts import keys_of_texts
+from upriver.text import (
+    Screen,
+    render_progress,
+    render_progress_line,
+    render_report,
+    render_status,
+    render_table,
+)
+
+
+def _client(options: argparse.Namespace) -> Client:
+    token = options.token or os.environ.get(TOKEN_VARIABLE)
+    if not token:
+        raise UserError(f"no token: give --token, or set {TOKEN_VARIABLE}")
+    return connect(options.address, token)
+
+
+def _print_json(result: Any) -> None:
+    print(json.dumps(result, default=str))
+
+
+def status(options: argparse.Namespace) -> int:
+    """Print what the app stands at."""
+    with _client(options) as client:
+        if options.watch:
+            return _watch(client, options)
+        told = client.status()
+    if options.json:
+        _print_json(told)
+    else:
+        print(render_status(told))
+    return 0
+
+
+def _watch(client: Client, options: argparse.Namespace) -> int:
+    """Show the status until Ctrl-C, which is the way to end this."""
+    if not (math.isfinite(options.interval) and options.interval > 0):
+        raise UserError(f"--interval {options.interval:g}: give seconds, more than 0")
+    screen = Screen(sys.stdout)
+    try:
+        while True:
+            told = client.status()
+            if options.json:
+                print(json.dumps(told), flush=True)
+            else:
+                screen.show(render_status(told))
+            time.sleep(options.interval)
+    except KeyboardInterrupt:
+        return 0
+
+
+def lookup(options: argparse.Namespace) -> int:
+    """Print the rows of some keys."""
+    with _client(options) as client:
+        key_schema = client.key_schema(options.view)
+        keys = keys_of_texts(options.view, key_schema, options.keys)
+        found = client.lookup(options.view, keys, max_age=options.max_age, allow_warming=options.allow_warming)
+    if options.json:
+        columns = [readable(column) for column in found.columns]
+        rows = [dict(zip(found.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
+        told = {name.decode(): value.decode() for name, value in found.schema.metadata.items()}
+        _print_json({"view": options.view, "rows": rows, "metadata": told})
+    else:
+        print(render_table(found))
+    return 0
+
+
+def explain(options: argparse.Namespace) -> int:
+    """Print how a view is kept."""
+    with _client(options) as client:
+        explained = client.explain(options.view)
+    if options.json:
+        _print_json(explained)
+    else:
+        print(render(explained))
+    return 0
+
+
+def rescale(options: argparse.Namespace) -> int:
+    """Begin a rescale, or abort one, and follow it."""
+    with _client(options) as client:
+        asked = _asked_rescale(client, options)
+        if options.no_wait:
+            if options.json:
+                _print_json({"ticket": asked.ticket})
+            else:
+                print(_how_to_go_on(asked, options))
+            return 0
+        try:
+            _follow(asked, options.timeout)
+        except (KeyboardInterrupt, WaitTimeout):
+            print(f"\nIt goes on all the same. {_how_to_go_on(asked, options)}", file=sys.stderr)
+            raise
+        report = asked.outcome()
+    if options.json:
+        _print_json(report)
+    else:
+        print(render_report(report))
+    return 0 if (report["outcome"] == "aborted") == (options.abort is not None) else 1
+
+
+def _asked_rescale(client: Client, options: argparse.Namespace) -> Rescale:
+    """The rescale that is begun, or the one that is to be aborted."""
+    if options.abort is not None:
+        if (options.workers, options.move, options.strategy, options.keys) != (None, None, None, None):
+            raise UserError("--abort TICKET goes without N, --move, --strategy and --keys")
+        rescale = client.rescale_of(options.abort)
+        rescale.abort()
+        return rescale
+    moves = dict(options.move) if options.move else None
+    if moves and len(moves) < len(options.move):
+        raise UserError("--move names a vnode twice")
+    return client.rescale(
+        options.workers, moves=moves, strategy=options.strategy or STRATEGIES[0], keys_max=options.keys
+    )
+
+
+def _follow(rescale: Rescale, timeout: float) -> None:
+    """Show the progress until the end: all of it on a terminal, elsewhere a line now and then."""
+    screen = Screen(sys.stdout)
+    said: tuple[str, int] | None = None
+    for progress in rescale.follow(timeout):
+        if screen.is_terminal:
+            screen.show(render_progress(progress))
+        elif said != (now := (progress["state"], int(progress["seconds"]))):  # each state, and then each second
+            screen.show(render_progress_line(progress))
+            said = now
+
+
+def _how_to_go_on(rescale: Rescale, options: argparse.Namespace) -> str:
+    return (
+        f"Follow rescale {rescale.ticket}: upriver status --watch --address {options.address}; "
+        f"abort it: upriver rescale --abort {rescale.ticket} --address {options.address}"
+    )
