@@ -13,6 +13,7 @@ from upriver.dataflow.views import declare_view
 from upriver.errors import BudgetExceeded, WaitTimeout
 from upriver.settings import MEMORY_BUDGET_MIN
 from upriver.shell.fixed_cost import fixed_bytes
+from upriver.shell.flight import Listen
 from upriver.spark.river import River, RiverConfig, Source
 from upriver.spark.typer import SparkTyper
 
@@ -83,6 +84,6 @@ def river_of(spark: Any, root: Path, budget: int, *plans: DataflowPlan) -> River
     """One worker with so many bytes."""
     rows = spark.range(10).selectExpr("id AS k", "id AS v")
     config = RiverConfig(
-        root=str(root), workers=1, vnodes=8, token="token", bind="127.0.0.1", groups=1, memory_budget=budget
+        root=str(root), workers=1, vnodes=8, token="token", listen=Listen(), groups=1, memory_budget=budget
     )
     return River(spark, config, [Source(table=NUMBERS, rows=rows, trigger={})], plans)

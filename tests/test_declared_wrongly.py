@@ -24,6 +24,7 @@ APPS: list[tuple[dict[str, Any], str]] = [
     ({"root": None}, "root=None: give a text"),
     ({"root": ""}, "root='': give a text that is not empty"),
     ({"bind": 5}, "bind=5: give a text"),
+    ({"bind": "127.0.0.1:5555"}, "bind='127.0.0.1:5555': give a host alone, without a port, as in bind='127.0.0.1'"),
     ({"bind": ""}, "bind='': give a text that is not empty"),
     ({"token": ""}, f"a token is 1 to {TOKEN_CHARS_MAX:,} printable ASCII characters"),
     ({"token": 5}, f"a token is 1 to {TOKEN_CHARS_MAX:,} printable ASCII characters"),

@@ -19,6 +19,7 @@ from upriver.shell.codec import encode
 from upriver.shell.coordinator_loop import CoordinatorLoop
 from upriver.shell.coordinator_service import REGISTER, SILENCED, CoordinatorService, Keeper
 from upriver.shell.fencing import SILENCE_S_MIN, Lease, Tenants, Vigilance
+from upriver.shell.flight import Listen
 from upriver.shell.heart import now
 from upriver.shell.lookup import Answered, KeysAsked
 from upriver.shell.remote import Remote
@@ -131,7 +132,7 @@ class Place:
         )
         self.next_life()
         self.loop.start()
-        self.service = CoordinatorService(self.loop, (), (), "127.0.0.1", TOKEN, keeper, QUICK)
+        self.service = CoordinatorService(self.loop, (), (), Listen(), TOKEN, keeper, QUICK)
 
     def next_life(self) -> None:
         self.restarts.step(PlaceWanted(worker=WORKER))

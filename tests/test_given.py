@@ -17,6 +17,7 @@ from upriver.ids import WorkerId
 from upriver.machines.coordinator import CoordinatorMachine
 from upriver.shell.coordinator_loop import CoordinatorLoop
 from upriver.shell.coordinator_service import CoordinatorService
+from upriver.shell.flight import Listen
 from upriver.shell.remote import Connection, Remote
 from upriver.vnodes import VnodeMap
 
@@ -105,7 +106,7 @@ def coordinator() -> Iterator[Connection]:
     """For whoever has the token."""
     loop = CoordinatorLoop(CoordinatorMachine(VnodeMap.initial(4, [WorkerId(0)]), (PARTIAL,)))
     loop.start()
-    service = CoordinatorService(loop, (PARTIAL,), (), "127.0.0.1", TOKEN)
+    service = CoordinatorService(loop, (PARTIAL,), (), Listen(), TOKEN)
     connection = Connection(Remote(service.address, TOKEN))
     yield connection
     connection.close()

@@ -24,6 +24,7 @@ from upriver.ids import Epoch
 from upriver.membership.config import MembershipConfig
 from upriver.rescale import Rescale
 from upriver.settings import absolute, check_checkpoints, check_memory, check_name, check_sizes, token_of
+from upriver.shell.addresses import listen_for
 from upriver.shell.fencing import SILENCE_S, Vigilance
 from upriver.shell.keys import key_batch
 from upriver.spark.batch_view import rows_of_keys, view_as_of
@@ -33,6 +34,7 @@ from upriver.spark.python import use_own_python
 from upriver.spark.rejected import read_rejected
 from upriver.spark.river import River, RiverConfig, Source
 from upriver.spark.scan import read_view
+from upriver.spark.session import spark_hosts
 from upriver.spark.tables import declared_table
 from upriver.spark.typer import SparkTyper
 from upriver.vnodes import VNODES_DEFAULT
@@ -49,7 +51,8 @@ class App:
     spark: a session with a free task slot for each worker and at least one more for ingest.
     root: directory or URI of the lake. Rows that are in it already are there again after a restart.
     workers: how many workers keep the views. vnodes: power of two, fixed for the life of the lake.
-    token: what every caller must show; made up if ``None``. bind: address that the app's servers listen on.
+    token: what every caller must show; made up if ``None``. bind: host that the app's servers listen on; by default
+    loopback, or, where executors are on other hosts, as Spark's driver does.
     ingest_tasks: Spark tasks that write one index of a micro-batch; by default what fits beside the workers.
     migration_step_budget_ms: milliseconds that a worker may spend on one step of moving keys, while a rescale is on;
     keys wait less with a small number, and the rescale is over sooner with a large one.
@@ -76,7 +79,7 @@ class App:
         workers: int = 2,
         vnodes: int = VNODES_DEFAULT,
         token: str | None = None,
-        bind: str = "127.0.0.1",
+        bind: str | None = None,
         ingest_tasks: int | None = None,
         migration_step_budget_ms: float = 5.0,
         memory_budget: int | None = None,
@@ -99,7 +102,7 @@ class App:
             workers=workers,
             vnodes=vnodes,
             token=token_of(token),
-            bind=some_text("bind", bind),
+            listen=listen_for(None if bind is None else some_text("bind", bind), spark_hosts(spark)),
             groups=ingest_tasks,
             migration_step_budget_ms=migration_step_budget_ms,
             memory_budget=memory_budget,

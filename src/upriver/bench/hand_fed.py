@@ -25,6 +25,7 @@ from upriver.ids import Epoch, WorkerId
 from upriver.machines.coordinator import CoordinatorMachine
 from upriver.shell.coordinator_loop import CoordinatorLoop
 from upriver.shell.coordinator_service import CoordinatorService
+from upriver.shell.flight import Listen
 from upriver.shell.lake import LakeRecord, Manifest
 from upriver.shell.owned_lake import OwnedLake
 from upriver.shell.worker import WorkerConfig
@@ -102,7 +103,7 @@ class HandFedRiver:
         self._lake = OwnedLake(self._root, LakeRecord(VNODES_DEFAULT, tables, indexes_of(tables, self.plans)), {})
         self._log = EpochLog(self._lake, History(), self._published)
         self._coordinator.start()
-        self._service = CoordinatorService(self._coordinator, self.plans, tables, BIND, self.token)
+        self._service = CoordinatorService(self._coordinator, self.plans, tables, Listen(host=BIND), self.token)
         config = WorkerConfig(
             root=self._root,
             coordinator=self._service.address,

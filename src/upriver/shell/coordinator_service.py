@@ -83,7 +83,7 @@ class CoordinatorService:
         loop: CoordinatorLoop,
         plans: Sequence[DataflowPlan],
         tables: Iterable[TableSpec],
-        bind: str,
+        listen: Listen,
         token: str,
         keeper: Keeper = Keeper(),
         vigilance: Vigilance = USUAL,
@@ -109,8 +109,8 @@ class CoordinatorService:
             "rescale_report": lambda asked: loop.rescale_report(int(asked["ticket"])),
             "rescale_abort": self._abort_rescale,
         }
-        channels = Channels(self._registered, vigilance.limits, bind)
-        self._server = FlightBase(token, listen=Listen(host=bind), actions=actions, doors={CHANNEL: channels})
+        channels = Channels(self._registered, vigilance.limits, listen.host)
+        self._server = FlightBase(token, listen=listen, actions=actions, doors={CHANNEL: channels})
 
     @property
     def address(self) -> str:

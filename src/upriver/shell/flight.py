@@ -30,7 +30,8 @@ ERROR_TEXT_CHARS_MAX = 1000
 GET_ROWS_MAX = 65_536
 """Rows of one batch of a get's answer."""
 
-_WILDCARDS = ("0.0.0.0", "::", "[::]")
+WILDCARDS = ("0.0.0.0", "::", "[::]")
+"""Hosts that stand for all interfaces."""
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -56,7 +57,7 @@ class Listen:
 
     def address(self, port: int) -> str:
         """``host:port`` to tell others."""
-        host = self.advertised or (socket.gethostname() if self.host in _WILDCARDS else self.host)
+        host = self.advertised or (socket.gethostname() if self.host in WILDCARDS else self.host)
         return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
 
 

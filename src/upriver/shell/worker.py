@@ -19,6 +19,7 @@ from upriver.machines.messages import FromWorker, Meet
 from upriver.machines.peers import Envelope
 from upriver.machines.worker import WorkerMachine
 from upriver.machines.worker_events import PeerLost, PeersMet
+from upriver.shell.addresses import local_address_to
 from upriver.shell.arenas import share_free_memory
 from upriver.shell.boards import BOARD, Boards
 from upriver.shell.channel import CHANNEL, Channels, Receiver, open_channel
@@ -26,7 +27,7 @@ from upriver.shell.codec import decode_to_worker, encode
 from upriver.shell.coordinator_service import REGISTER, SILENCED
 from upriver.shell.door import GOODBYE_S_MAX
 from upriver.shell.fencing import USUAL, Lease, Vigilance
-from upriver.shell.flight import Action, FlightBase, Get, LetsIn, Listen
+from upriver.shell.flight import WILDCARDS, Action, FlightBase, Get, LetsIn, Listen
 from upriver.shell.giving_back import giving_back
 from upriver.shell.held_snapshots import HeldSnapshots
 from upriver.shell.lake import Lake
@@ -51,7 +52,8 @@ LINGER_S_MAX = 60.0
 class WorkerConfig:
     """What a worker needs to find its app; picklable. The token is kept out of its ``repr``.
 
-    root: of the lake. coordinator: its address. bind: address that the worker's server listens on.
+    root: of the lake. coordinator: its address. bind: what the coordinator listens on. If that is all interfaces, the
+    worker listens on all as well, else where it reached the coordinator.
     migration_step_budget_ms: that one step of a migration may take. plans: of the views that it will keep.
     memory_budget: bytes that its state may take; ``None`` for any. vigilance: the coordinator's, too. life: which of
     those that were started for a place, by number. attempt: of the Spark task that it runs in. is_local: the driver's
@@ -106,6 +108,8 @@ def serve_worker(config: WorkerConfig, worker: WorkerId) -> None:
     if record is not None:
         stand_back(partial(warm_up, config.plans, build_region))
     gc.freeze()  # what was loaded stays: no collection need look at it, and keep a lookup waiting
+    own = local_address_to(config.coordinator)
+    listen = Listen(host=config.bind if config.bind in WILDCARDS else own, advertised=own)
     loop = WorkerLoop(
         WorkerMachine(build_region, memory_budget=config.memory_budget), lake, config.migration_step_budget_ms / 1000
     )
@@ -115,11 +119,10 @@ def serve_worker(config: WorkerConfig, worker: WorkerId) -> None:
     lost: list[UpriverError] = []
     gets: dict[str, Get] = {SNAPSHOT: lambda asked: held.read(SnapshotId(asked["snapshot"]), str(asked["view"]))}
     boards = Boards(loop.hear, config.memory_budget)
-    lookups = LookupServer(lease.guard(loop.lookup), config.bind)
-    channels = Channels(peers.accept, config.vigilance.limits, config.bind)
+    lookups = LookupServer(lease.guard(loop.lookup), listen.host)
+    channels = Channels(peers.accept, config.vigilance.limits, listen.host)
     actions: dict[str, Action] = {SNAPSHOT_READ: partial(_snapshot_read, held), BOARD: boards.ask}
     doors: dict[str, LetsIn] = {CHANNEL: channels, LET_IN: lookups}
-    listen = Listen(host=config.bind)
     with (
         giving_back(),
         FlightBase(config.token, listen=listen, actions=actions, gets=gets, doors=doors) as server,

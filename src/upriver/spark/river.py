@@ -25,6 +25,7 @@ from upriver.shell.coordinator_loop import CoordinatorLoop
 from upriver.shell.coordinator_service import CoordinatorService, Keeper
 from upriver.shell.fencing import USUAL, Vigilance
 from upriver.shell.fixed_cost import require_memory
+from upriver.shell.flight import Listen
 from upriver.shell.lake import LakeRecord
 from upriver.shell.owned_lake import OwnedLake
 from upriver.shell.worker import WorkerConfig
@@ -56,7 +57,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RiverConfig:
-    """How a river runs. root: of the lake. bind: address that servers listen on. groups: ingest tasks per index.
+    """How a river runs. root: of the lake. listen: where the coordinator does. groups: ingest tasks per index.
 
     migration_step_budget_ms: that one step of moving keys may take. memory_budget: bytes of each worker's state;
     ``None`` for any. checkpoint_interval_s, checkpoint_interval_epochs: from one checkpoint to the next; ``None`` for
@@ -68,7 +69,7 @@ class RiverConfig:
     workers: int
     vnodes: int
     token: str = field(repr=False)
-    bind: str
+    listen: Listen
     groups: int | None
     migration_step_budget_ms: float = 5.0
     memory_budget: int | None = None
@@ -123,7 +124,7 @@ class River:
                 self._coordinator,
                 self._plans,
                 [source.table for source in self._sources],
-                config.bind,
+                config.listen,
                 config.token,
                 Keeper(
                     partial(require_slots, self._spark),
@@ -138,7 +139,7 @@ class River:
                 root=config.root,
                 coordinator=self._service.address,
                 token=config.token,
-                bind=config.bind,
+                bind=config.listen.host,
                 plans=self._plans,
                 migration_step_budget_ms=config.migration_step_budget_ms,
                 memory_budget=config.memory_budget,

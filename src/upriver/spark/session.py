@@ -14,6 +14,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from upriver.errors import TooFewSlots
+from upriver.shell.addresses import SparkHosts
 
 TASK_FAILURES_MAX = 4
 """Attempts that a task has. Local mode's own default is one, and then a lost worker ends its job."""
@@ -40,6 +41,18 @@ _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]
 def is_local(spark: SparkSession) -> bool:
     """Whether the driver is the only executor."""
     return _LOCAL.fullmatch(str(spark.sparkContext.master)) is not None
+
+
+def spark_hosts(spark: SparkSession) -> SparkHosts:
+    """Where Spark's driver is, and whether all executors are on its machine."""
+    context = spark.sparkContext
+    master, conf = str(context.master), context.getConf()
+    return SparkHosts(
+        master=master,
+        executors_are_here=bool(_LOCAL.fullmatch(master) or _LOCAL_CLUSTER.fullmatch(master)),
+        driver_host=conf.get("spark.driver.host", "127.0.0.1") or "127.0.0.1",
+        driver_bind=conf.get("spark.driver.bindAddress"),
+    )
 
 
 def local_session(
