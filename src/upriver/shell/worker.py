@@ -127,16 +127,10 @@ def serve_worker(config: WorkerConfig, worker: WorkerId) -> None:
         giving_back(),
         FlightBase(config.token, listen=listen, actions=actions, gets=gets, doors=doors) as server,
     ):
-        who = {
-            "worker": worker,
-            "life": config.life,
-            "attempt": config.attempt,
-            "address": server.address,
-            "instance": config.instance,
-        }
-        hello = Message(REGISTER, who)
         receiver = _receiver(loop, lost.append)
-        channel = open_channel(remote, hello, receiver, limits=config.vigilance.worker_limits)
+        channel = open_channel(
+            remote, _hello(worker, config, server.address), receiver, limits=config.vigilance.worker_limits
+        )
         lease.begin(channel, boards.good_until)
 
         def report(message: FromWorker) -> None:
@@ -156,6 +150,11 @@ def serve_worker(config: WorkerConfig, worker: WorkerId) -> None:
         raise failure
     if lost:
         raise lost[0]
+
+
+def _hello(worker: WorkerId, config: WorkerConfig, address: str) -> Message:
+    who = {"worker": worker, "life": config.life, "attempt": config.attempt}
+    return Message(REGISTER, {**who, "address": address, "instance": config.instance})
 
 
 def _snapshot_read(held: HeldSnapshots, told: Mapping[str, Any]) -> Mapping[str, Any]:
