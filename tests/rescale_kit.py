@@ -101,7 +101,7 @@ def status(rescale: Json | None) -> Json:
         "published": 6,
         "map_version": 2,
         "workers": [{"worker": 0, "address": "127.0.0.1:1", "epoch": EPOCH, "vnodes": VNODES, "bytes": 0}],
-        "views": {"planes": {"rows": 12, "keys": 12, "bytes": 3456}},
+        "views": {"planes": {"state": "running", "error": None, "rows": 12, "keys": 12, "bytes": 3456}},
         "rescale": rescale,
         "rescales_waiting": 1,
         "recoveries": [],

@@ -1,6 +1,7 @@
 """The app on real Spark: what a user sees."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import PySparkException
 
 import upriver
 from upriver.app import App
@@ -24,6 +26,7 @@ from upriver.errors import (
     UnsupportedSql,
 )
 from upriver.spark.compare import differing_rows
+from upriver.text import render_status
 
 pytestmark = pytest.mark.spark
 
@@ -265,15 +268,60 @@ def test_another_declaration_on_the_same_root_is_refused(spark: Any, tmp_path: P
         other.start()
 
 
-def test_a_bad_row_fails_the_app_with_its_reason(spark: Any, tmp_path: Path) -> None:
+def test_a_bad_row_fails_its_view_with_its_reason_and_a_corrected_one_takes_its_place(
+    spark: Any, tmp_path: Path
+) -> None:
     rows = spark.createDataFrame([("a", 1), ("b", 0)], "k string, v int")
-    with App(spark, str(tmp_path), workers=1) as app:
+    told = r"(?i)view 'shares', epoch 1: table 'numbers': .*division by zero.* in the row \(k = b, v = 0\)\."
+    shares = "SELECT k, sum({}) AS share FROM numbers GROUP BY k"
+    with App(spark, str(tmp_path), workers=2) as app:
         app.table("numbers", rows, key="k")
-        app.view("shares", "SELECT k, sum(10 / v) AS share FROM numbers GROUP BY k", key="k", partial=False)
+        app.view("sums", "SELECT k, sum(v) AS total FROM numbers GROUP BY k", key="k", partial=False)
+        app.view("shares", shares.format("10 / v"), key="k", partial=False)
         app.start()
-        told = r"(?i)view 'shares', epoch 1: table 'numbers': .*division by zero.* in the row \(k = b, v = 0\)\."
-        with pytest.raises(RowError, match=told):
-            app.wait()
+        app.wait()
+        for ask in (lambda: app.lookup("shares", ["a", "b"]), lambda: app.read("shares").count()):
+            with pytest.raises((RowError, PySparkException), match=told):
+                ask()
+        views = app.status()["views"]
+        assert (views["sums"]["state"], views["shares"]["state"]) == ("running", "failed")
+        assert re.search(told, views["shares"]["error"])
+        assert "view shares has failed: RowError: view 'shares'" in render_status(app.status())
+        assert app.lookup("sums", ["a", "b"]).column("total").to_pylist() == [1, 0]
+        app.checkpoint()
+        app.rescale(1).wait(timeout=60)
+        app.stateful_map("broken", "numbers", "k", lambda key, row, state: sys.exit("enough"), "n int")
+        app.wait()
+        assert app.lookup("sums", ["a", "b"]).column("total").to_pylist() == [1, 0]
+        with pytest.raises(RowError, match="SystemExit: enough"):
+            app.lookup("broken", ["a"])
+        app.drop_view("shares", timeout=30)
+        app.view("shares", shares.format("try_divide(10, v)"), key="k", partial=False, timeout=30)
+        assert app.lookup("shares", ["a", "b"]).column("share").to_pylist() == [10.0, None]
+        assert app.status()["views"]["broken"]["state"] == "failed"
+
+
+def test_a_bad_row_of_a_partial_view_fails_the_lookups_of_its_key(spark: Any, tmp_path: Path) -> None:
+    rows = spark.createDataFrame([("a", 1), ("b", 0)], "k string, v int")
+    with App(spark, str(tmp_path), workers=2) as app:
+        app.table("numbers", rows, key="k")
+        app.view("shares", "SELECT k, sum(10 / v) AS share FROM numbers GROUP BY k", key="k")
+        app.start()
+        app.wait()
+        with pytest.raises(RowError, match=r"(?i)division by zero"):
+            app.lookup("shares", ["a", "b"])
+        assert app.lookup("shares", ["a"]).column("share").to_pylist() == [10.0]
+        told = app.status()["views"]["shares"]
+        assert (told["state"], told["unfillable"]) == ("running", 1)
+        assert "view shares: 1 keys cannot be filled" in render_status(app.status())
+
+
+def test_a_function_that_takes_other_arguments_is_refused(spark: Any, tmp_path: Path) -> None:
+    app = App(spark, str(tmp_path))
+    app.table("numbers", spark.range(3), key="id")
+    told = r"its function takes \(key, row\), and with per='row' it is called with \(key, row, state\): too many"
+    with pytest.raises(DeclarationError, match=told):
+        app.stateful_map("n", "numbers", "id", lambda key, row: ([], None), "n int")
 
 
 def test_a_failed_source_is_told(spark: Any, tmp_path: Path) -> None:

@@ -31,10 +31,13 @@ def declared(spark: Any, root: Path, partial: bool) -> App:
     return app
 
 
-def test_a_full_view_that_takes_more_than_the_budget_is_refused(spark: Any, tmp_path: Path) -> None:
+def test_a_full_view_that_takes_more_than_the_budget_fails(spark: Any, tmp_path: Path) -> None:
     said = r"worker \d keeps every key .* more bytes than memory_budget=1,048,576: totals [\d,]+\. Give more memory"
-    with declared(spark, tmp_path, partial=False) as app, pytest.raises(BudgetExceeded, match=said):
+    with declared(spark, tmp_path, partial=False) as app:
         app.start().wait(timeout=120)
+        with pytest.raises(BudgetExceeded, match=said):
+            app.lookup("totals", [1])
+        assert app.status()["views"]["totals"]["state"] == "failed"
 
 
 def test_spark_computes_what_was_not_filled_in_time(spark: Any, tmp_path: Path) -> None:

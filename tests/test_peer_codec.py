@@ -15,6 +15,7 @@ from upriver.errors import ProtocolError, UnknownView, WaitTimeout, WrongOwner
 from upriver.ids import Epoch, FeedId, MapVersion, VnodeId, WorkerId
 from upriver.machines.peers import (
     Envelope,
+    FailedHere,
     Fed,
     FedThrough,
     FeedMe,
@@ -42,6 +43,7 @@ from upriver.migration.redistribute_messages import (
 )
 from upriver.shell import wire
 from upriver.shell.peer_codec import FrameWriter, decode, encode
+from upriver.state.failure import ViewFailure
 
 NUMBERS = st.integers(0, 2**63 - 1)
 REGIONS = st.text()
@@ -106,6 +108,9 @@ CONTENTS: dict[type, st.SearchStrategy[PeerMessage]] = {
     FeedNoMore: st.builds(FeedNoMore, feed=FEEDS, vnodes=st.lists(VNODES, max_size=4).map(tuple)),
     Fed: st.builds(
         Fed, feed=FEEDS, region=REGIONS, epoch=EPOCHS, keys=KEYS, state=st.lists(tables(), max_size=3).map(tuple)
+    ),
+    FailedHere: st.builds(
+        FailedHere, view=REGIONS, failure=st.builds(ViewFailure, kind=st.text(max_size=9), error=st.text(max_size=9))
     ),
     FedThrough: st.builds(FedThrough, feed=FEEDS, epoch=EPOCHS),
     Swallowed: st.builds(Swallowed, feed=FEEDS),

@@ -160,7 +160,7 @@ def test_the_status_shows_them(river: Watched) -> None:
 def test_the_status_shows_how_what_is_kept_for_readers_has_done() -> None:
     told = status(None)
     assert "missed" not in render_status(told)
-    numbers = {"rows": 1, "keys": 2, "bytes": 3, "looked_up": 12_345, "missed": 6, "evicted": 0}
+    numbers = {"state": "running", "rows": 1, "keys": 2, "bytes": 3, "looked_up": 12_345, "missed": 6, "evicted": 0}
     nobody = {"worker": 1, "address": None, "epoch": None, "vnodes": 0, "bytes": None}
     shown = render_status({**told, "workers": [*told["workers"], nobody], "views": {**told["views"], "trips": numbers}})
     assert "view    rows  keys  bytes  looked up  missed  evicted\n" in shown

@@ -11,10 +11,10 @@ import pytest
 from machines_kit import SEEN, TABLE, VNODES, Seen, assign
 
 from upriver.dataflow.batch import Hashes
-from upriver.errors import UpriverError, WrongOwner
+from upriver.errors import ProtocolError, UpriverError
 from upriver.hashing import hash64
 from upriver.ids import WorkerId
-from upriver.machines.messages import FromWorker, Retire, WorkerFailed
+from upriver.machines.messages import FromWorker, Retire
 from upriver.machines.peers import Envelope
 from upriver.machines.worker import WorkerMachine
 from upriver.shell.lake import LakeRecord
@@ -120,14 +120,13 @@ def test_many_lookups_at_once_feed_the_machine_one_at_a_time(running: Running) -
     assert found == [[f"key {number}"] for number in range(2_000)]
 
 
-def test_a_worker_that_breaks_on_a_callers_thread_ends_and_tells_why(running: Running) -> None:
+def test_a_region_that_breaks_as_it_is_read_fails_that_lookup_alone(running: Running) -> None:
     until_a_caller_feeds(running)
     running.region.is_broken = True
-    with pytest.raises(WrongOwner, match="retired"):
+    with pytest.raises(ProtocolError, match="view 'seen': ZeroDivisionError: a region that is broken"):
         running.lookup("a")
-    running.thread.join(ANSWER_S_MAX)
-    (failed,) = [message for message in running.said if isinstance(message, WorkerFailed)]
-    assert "ZeroDivisionError" in failed.error
+    running.region.is_broken = False
+    assert running.lookup("a") == ["a"]
 
 
 def test_after_the_loop_has_ended_a_lookup_is_refused(running: Running) -> None:

@@ -64,17 +64,28 @@ def without(rule: str) -> Rules:
 
 @dataclass(frozen=True, slots=True)
 class Worlds:
-    """Worlds of these views. partial_share: of the views that keep only what is read."""
+    """Worlds of these views. partial_share: of the views that keep only what is read. failing_share: of the
+    worlds, those where views can fail."""
 
     plans: tuple[DataflowPlan, ...]
     partial_share: float
     database: duckdb.DuckDBPyConnection
+    failing_share: float = 0.0
 
     def of(self, seed: int, made_for: MadeFor, rules: Rules = ALL_RULES) -> World:
         lots, everyone = Random(seed), [WorkerId(worker) for worker in range(WORKERS)]
         weather = replace(Weather.drawn(lots, everyone).calmed(), **made_for)
         build_region = partial(Region.build, evaluator=Evaluator(), sets_aside=SETS_ASIDE)
-        return World(lots, WORKERS, self.plans, rules, build_region, weather, self.partial_share)
+        return World(
+            lots,
+            WORKERS,
+            self.plans,
+            rules,
+            build_region,
+            weather,
+            self.partial_share,
+            failing_share=self.failing_share,
+        )
 
     def play(self, world: World) -> World:
         """To its end. Raises Violated."""

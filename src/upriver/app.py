@@ -58,7 +58,8 @@ class App:
     keys wait less with a small number, and the rescale is over sooner with a large one.
     memory_budget: bytes that the state of each worker may take. Half of it is for keys that are kept: what partial
     views have not read for the longest time is forgotten, and filled when it is next read. If views that keep every key
-    take more, the app fails with BudgetExceeded; views that take more with no key in them are refused. ``None``: any.
+    take more, the largest fails with BudgetExceeded. Views that take more with no key in them are refused. ``None``:
+    any.
     checkpoint_interval_s, checkpoint_interval_epochs: seconds, and epochs, from one checkpoint of what views keep to
     the next: a worker that is lost, or an app that is started again, reads that and the epochs since. ``None`` for
     both: when :meth:`checkpoint` is called.
@@ -148,10 +149,10 @@ class App:
         key: the column or columns its rows are kept by; the primary key, unless given. order_by: within one epoch, rows
         of one key come in this order. deletes: of an upsert table, a condition in Spark SQL over its columns; a version
         for which it is true deletes the row. on_bad_row: what becomes of a row from which a view cannot be computed (a
-        cast that fails, an overflow, a stateful map's function that raises): ``fail``, the app fails with an error that
-        names the row; ``set_aside``, the row is left out of that view, and is in :meth:`rejected`; docs/sql.md says
-        which rows that are. trigger: of the streaming query, as for ``DataStreamWriter.trigger``;
-        ``{"processingTime": "1 second"}``.
+        cast that fails, an overflow, a stateful map's function that raises): ``fail``, that view fails with an error
+        that names the row, and the others go on; ``set_aside``, the row is left out of that view, and is in
+        :meth:`rejected`; docs/sql.md says which rows that are. trigger: of the streaming query, as for
+        ``DataStreamWriter.trigger``; ``{"processingTime": "1 second"}``.
         Raises DeclarationError, UnsupportedSql, or KeyTypeError for a key column of a type that cannot be hashed.
         """
         self._check_declaring("table")
@@ -231,7 +232,7 @@ class App:
         self._keep({**self._plans, name: mapped_view(name, op, table)}, timeout)
 
     def drop_view(self, name: str, *, timeout: float = REPLAN_S_MAX) -> None:
-        """Keep a view no more. Views that read it go on: they hold what they need of it themselves.
+        """Keep a view no more, failed or not. Views that read it go on: they hold what they need of it themselves.
 
         timeout: as for :meth:`view`. Raises UnknownView, WaitTimeout.
         """
@@ -398,7 +399,10 @@ class App:
 
     def status(self) -> dict[str, Any]:
         """Epoch, map version, workers with the bytes of their state, what each view holds, the last checkpoint, and the
-        workers that were lost of late, with the seconds until their keys were served again; as a plain dict."""
+        workers that were lost of late, with the seconds until their keys were served again; as a plain dict.
+
+        ``["views"][name]`` has the view's ``state``, ``running`` or ``failed``, and the ``error`` in one line: why it
+        failed, or of a partial view, why a key could not be filled."""
         return self._running().status()
 
     def explain(self, view: str) -> str:

@@ -136,7 +136,7 @@ def render_report(report: Mapping[str, Any]) -> str:
 def render_status(status: Mapping[str, Any]) -> str:
     """What ``App.status`` gives: workers, views, workers that were lost, and the rescale that is on."""
     lines = [f"epoch {status['epoch']} of {status['published']} published, map version {status['map_version']}"]
-    lines += [_workers(status["workers"]), _views(status["views"])]
+    lines += [_workers(status["workers"]), _views(status["views"]), *_view_errors(status["views"])]
     if status["recoveries"]:
         lines.append(_recoveries(status["recoveries"]))
     if status["rescale"] is not None:
@@ -153,7 +153,18 @@ def _workers(workers: Sequence[Mapping[str, Any]]) -> str:
     return render_rows(names, rows, [name != "address" for name in names])
 
 
-def _views(views: Mapping[str, Mapping[str, int]]) -> str:
+def _view_errors(views: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """A line for each view that has failed, or of which some keys cannot be filled."""
+    lines: list[str] = []
+    for view, told in views.items():
+        if told["state"] == "failed":
+            lines.append(f"view {view} has failed: {told['error']}")
+        elif told.get("unfillable"):
+            lines.append(f"view {view}: {told['unfillable']:,} keys cannot be filled, the last one: {told['error']}")
+    return lines
+
+
+def _views(views: Mapping[str, Mapping[str, Any]]) -> str:
     """What each view holds; and of those that keep only what is read, how that has done."""
     names = ["rows", "keys", "bytes"]
     if any("missed" in numbers for numbers in views.values()):

@@ -155,19 +155,25 @@ def test_keys_begin_to_move_with_all_their_rows() -> None:
     assert not share_of(workers).is_behind
 
 
-def test_a_bad_row_is_told_with_the_epochs_that_it_may_be_of() -> None:
+def test_a_bad_row_of_a_present_key_makes_it_missing_and_a_lookup_says_why() -> None:
     workers = with_open_epochs(2, HERE, first=BAD - 1)
     workers.end(0)
-    with pytest.raises(RowError, match=rf"^view 'seen', one of the epochs {BAD - 1} to {BAD}: overflow"):
-        workers.end(0)
+    workers.end(0)
+    assert share_of(workers).failure is None
+    ticket = workers.look_up(0, HERE)
+    workers.answer(0)
+    assert isinstance(workers.refusals[ticket], RowError)
+    assert "view 'seen': overflow" in str(workers.refusals[ticket])
 
 
-def test_a_bad_row_fails_the_worker_and_not_who_has_asked() -> None:
+def test_a_lookup_that_meets_a_bad_row_that_waits_is_refused_and_others_are_answered() -> None:
     workers = with_open_epochs(2, HERE, first=BAD)
     workers.end(0)
-    with pytest.raises(RowError, match=rf"^view 'seen', epoch {BAD}: overflow"):
-        workers.look_up(0, HERE)
-    assert workers.refusals == {}
+    bad, good = workers.look_up(0, HERE), workers.look_up(0, ALSO_HERE)
+    for _ in range(2):
+        workers.answer(0)
+    assert isinstance(workers.refusals[bad], RowError)
+    assert good in workers.answers
 
 
 def test_many_rows_are_applied_at_once() -> None:

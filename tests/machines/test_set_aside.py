@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import pytest
 from machines_kit import (
     ALL_MINE,
     HALVES,
@@ -20,13 +19,13 @@ from machines_kit import (
 )
 from stages_kit import staged, staged_worker
 
-from upriver.errors import RowError
 from upriver.ids import Epoch, MapVersion
-from upriver.machines.messages import RowsApplied
+from upriver.machines.messages import RowsApplied, ViewFailed
 from upriver.machines.peers import Portion
 from upriver.machines.rules import Rules
 from upriver.machines.worker_events import Report, RowsRead, SetRowsAside, WorkerAction
 from upriver.migration.messages import RowsSent
+from upriver.state.failure import ViewFailure
 
 BAD = 98
 """In the column of the epoch: a row that is set aside."""
@@ -83,5 +82,6 @@ def test_a_worker_that_begins_anew_sets_the_same_rows_aside_again() -> None:
 
 def test_a_bad_row_is_an_error_that_names_the_region_too_if_it_is_not_the_views_last() -> None:
     bad = replace(rows(99, KEYS[0][0]), epoch=Epoch(1))
-    with pytest.raises(RowError, match=r"^view 'seen', region 'seen/0', epoch 1: overflow$"):
-        staged_worker(staged(ALL_MINE), opened(1)).step(bad)
+    (report,) = staged_worker(staged(ALL_MINE), opened(1)).step(bad)
+    failure = ViewFailure(kind="RowError", error="view 'seen', region 'seen/0', epoch 1: overflow")
+    assert report == Report(message=ViewFailed(view="seen", failure=failure))

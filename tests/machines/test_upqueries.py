@@ -386,7 +386,9 @@ def test_a_bad_row_is_told_to_a_peer_that_asked() -> None:
 def test_a_bad_row_that_was_retained_is_as_bad_as_any_row_of_its_epoch() -> None:
     workers = Workers(rules=without(p7_read_ahead=False))
     to_the_epoch(workers, BAD)
-    workers.look_up(0, HERE)
+    ticket = workers.look_up(0, HERE)
     workers.epoch(HERE)
-    with pytest.raises(RowError, match=r"^view 'seen': overflow"):
+    for _ in range(2):
         workers.answer(0)
+    assert isinstance(workers.refusals[ticket], RowError)
+    assert present(workers, 0)["unfillable"] == 1

@@ -35,7 +35,7 @@ from machines_kit import (
     worker,
 )
 
-from upriver.errors import IllegalEvent, RowError, WrongOwner
+from upriver.errors import IllegalEvent, LakeError, WrongOwner
 from upriver.ids import Epoch, FeedId, SnapshotId, WorkerId
 from upriver.machines.messages import (
     BeginStage,
@@ -44,6 +44,7 @@ from upriver.machines.messages import (
     DropSnapshot,
     EpochFinished,
     Evict,
+    FailView,
     GoOn,
     HoldStill,
     KeepCheckpoint,
@@ -51,6 +52,7 @@ from upriver.machines.messages import (
     Retire,
     StartedAnew,
     TakeCheckpoint,
+    ViewFailed,
 )
 from upriver.machines.peers import QuestionRefused
 from upriver.machines.standby_messages import Follow, Probe, Resume, Unfollow
@@ -58,10 +60,13 @@ from upriver.machines.worker_events import (
     AllStateRead,
     BoardGiven,
     KeysRead,
+    KeysUnread,
     LookupGivenUp,
     PeerLost,
     PeersMet,
+    Report,
     RowsFetched,
+    RowsUnfetched,
     StateNotWritten,
     StateRead,
     StateWritten,
@@ -74,6 +79,7 @@ from upriver.machines.worker_events import (
     WorkerEvent,
 )
 from upriver.state.checkpoint import StateChunk
+from upriver.state.failure import ViewFailure
 from upriver.state.keysets import NO_KEYS
 
 OF_EACH_KIND: list[WorkerEvent] = [
@@ -99,7 +105,10 @@ OF_EACH_KIND: list[WorkerEvent] = [
     PeerLost(why="gone"),
     move(),
     KeysRead(generation=0, region="v", number=1, rows=(), through=Epoch(0)),
+    KeysUnread(generation=0, region="v", number=1, error=LakeError("torn")),
     RowsFetched(generation=0, view="v", rows=()),
+    RowsUnfetched(generation=0, view="v", error=LakeError("torn")),
+    FailView(view="v", failure=ViewFailure(kind="RowError", error="overflow")),
     TimeToEvict(keys_max=1),
     Evict(eviction=1, view="v", keys=None),
     StateRead(region="v", chunk=StateChunk(NO_KEYS, ())),
@@ -119,7 +128,17 @@ OF_EACH_KIND: list[WorkerEvent] = [
     TimeToFill(),
     BoardGiven(view="v", board=board_for(pa.schema([("k", pa.string())]), "k").board),
 ]
-BEFORE_ASSIGNMENT = {"Assign", "Retire", "LookupAsked", "LookupGivenUp", "KeysRead", "RowsFetched", "BoardGiven"}
+BEFORE_ASSIGNMENT = {
+    "Assign",
+    "Retire",
+    "LookupAsked",
+    "LookupGivenUp",
+    "KeysRead",
+    "KeysUnread",
+    "RowsFetched",
+    "RowsUnfetched",
+    "BoardGiven",
+}
 """The kinds of event that a worker may see before it is told what it keeps."""
 
 
@@ -186,8 +205,9 @@ def test_a_worker_that_follows_has_no_place_for(already: Sequence[WorkerEvent], 
 
 def test_a_bad_row_is_an_error_that_names_the_view_and_the_epoch() -> None:
     bad = replace(rows(99, "a"), epoch=rows(1, "a").epoch)
-    with pytest.raises(RowError, match=r"^view 'seen', epoch 1: overflow$"):
-        worker(assign(), opened(1)).step(bad)
+    (report,) = worker(assign(), opened(1)).step(bad)
+    failure = ViewFailure(kind="RowError", error="view 'seen', epoch 1: overflow")
+    assert report == Report(message=ViewFailed(view="seen", failure=failure))
 
 
 def test_lookups_that_wait_are_refused_when_the_worker_retires() -> None:

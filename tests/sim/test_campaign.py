@@ -43,6 +43,8 @@ HAPPENINGS = (
     "torn_reads_noticed",
     "views_changed",
     "set_aside",
+    "views_failed",
+    "lookups_failed",
 )
 
 

@@ -114,6 +114,12 @@ CASES: list[tuple[Checker, list[Args], list[Args]]] = [
             (Outcome.FAILED, True, True, False),
         ],
     ),
+    (checkers.views_fail_everywhere_or_nowhere, [(True, [True]), (False, [False, False])], [(True, [True, False])]),
+    (
+        checkers.views_fail_for_a_reason,
+        [(True, True, True), (False, False, True), (True, False, True)],
+        [(True, False, False), (False, True, True)],
+    ),
     (checkers.slices_have_their_standbys, [(1, {0: 1, 1: 1}), (0, {})], [(1, {0: 1, 1: 0}), (1, {0: 2})]),
     (checkers.standbys_have_caught_up, [([],)], [([3],)]),
     (checkers.standbys_equal_the_oracle, [(VIEW, dict(VIEW))], [(VIEW, OTHER), (VIEW, {})]),

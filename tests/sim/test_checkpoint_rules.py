@@ -49,7 +49,8 @@ def test_what_comes_back_is_right_whatever_happens(
 
 def test_every_rule_is_tried() -> None:
     """V9 takes keys that are gone without a trace, with who kept them: ``tests/machines/test_checkpoints.py``."""
-    assert [*CAUGHT_BY, "v9_whole_after_losses"] == [field.name for field in fields(Rules) if field.name[0] == "v"]
+    rules = [field.name for field in fields(Rules) if field.name[0] == "v" and not field.name.startswith("views_")]
+    assert [*CAUGHT_BY, "v9_whole_after_losses"] == rules
 
 
 @pytest.mark.parametrize("rule", CAUGHT_BY)

@@ -85,13 +85,13 @@ move fast, or those who are to leave are slow to read, all the time."""
 
 def test_every_rule_is_tried() -> None:
     switches = [field.name for field in fields(Rules) if field.type is bool]  # others: test_upquery_rules
-    others = "vsb"  # test_checkpoint_rules, test_standby_rules, test_board_rules
+    others = "vsb"  # test_checkpoint_rules, test_standby_rules, test_board_rules, test_failing_views
     assert list(CAUGHT_BY) == [name for name in switches if name[0] not in others]
 
 
 @pytest.mark.parametrize("rule", [rule for rule in CAUGHT_BY if rule not in {**OF_EXCHANGES, **OF_READS}])
 def test_without_a_rule_some_seed_finds_something_wrong(rule: str) -> None:
-    simulator = Simulator(without(rule), partial_share=0.0, standbys_share=0.0)
+    simulator = Simulator(without(rule), partial_share=0.0, standbys_share=0.0, failing_share=0.0)
     outcomes = (simulator.play(seed, STEPS, WORKERS) for seed in range(SEEDS_MAX))
     found = next((outcome.violation for outcome in outcomes if outcome.violation is not None), None)
     assert found is not None
@@ -125,6 +125,6 @@ def play_until_wrong(
     for seed in range(SEEDS_MAX):
         lots = Random(seed)
         weather = replace(Weather.drawn(lots, everyone).calmed(), **made_for)
-        world = World(lots, WORKERS, plans, rules, build_region, weather, partial_share=0.0)
+        world = World(lots, WORKERS, plans, rules, build_region, weather, partial_share=0.0, failing_share=0.0)
         world.run(STEPS)
         world.come_to_rest(database)

@@ -3,8 +3,6 @@
 import pytest
 from cone_kit import LoneCone, hashed, offer, trade, visit
 
-from upriver.errors import RowError
-
 
 def refused(cone: LoneCone) -> dict[int, str]:
     """By key: why it could not be filled."""
@@ -53,13 +51,16 @@ def test_a_key_that_comes_to_rest_on_a_bad_row_is_missing(view: str) -> None:
     assert cone.cone.lacks(hashed("a"))
 
 
-def test_a_bad_row_of_a_present_key_stops_the_view() -> None:
+def test_a_bad_row_of_a_present_key_makes_all_keys_missing_and_its_own_says_why() -> None:
     cone = numbers()
     cone.fill("a")
     cone.publish(trade("30", 3))
     cone.publish(trade("y", 1))
-    with pytest.raises(RowError, match=r"view 'v', epoch 4: .*'y'"):
-        cone.run()
+    cone.run()
+    assert (cone.cone.applied, cone.present) == (4, [])
+    cone.fill("a", "d")
+    assert list(refused(cone)) == hashed("a").tolist()
+    assert cone.present == hashed("d").tolist()
 
 
 def test_a_bad_row_of_a_key_that_is_evicted_meanwhile_stops_nothing() -> None:

@@ -128,8 +128,16 @@ class Checkpoints:
         if taking.parts.keys() >= set(taking.workers) or not self._cluster.rules.v2_all_parts:  # V2
             taking.is_published = True
             files = tuple(file for worker in sorted(taking.parts) for file in taking.parts[worker])
-            publish = PublishCheckpoint(checkpoint=taking.number, epoch=taking.at, base=taking.base, files=files)
-            self._cluster.actions.append(publish)
+            recorded = self._cluster.rules.views_failed_are_recorded  # views.failed_are_recorded
+            self._cluster.actions.append(
+                PublishCheckpoint(
+                    checkpoint=taking.number,
+                    epoch=taking.at,
+                    base=taking.base,
+                    files=files,
+                    failed=dict(self._cluster.failed) if recorded else {},
+                )
+            )
 
     def spoilt(self, member: Member, message: CheckpointSpoilt) -> None:
         if self._of(message.checkpoint) is not None:

@@ -10,6 +10,7 @@ from upriver.machines.ledger import Ledger
 from upriver.machines.messages import Assign, OpenEpoch, ReadVnodes, Retire, ToWorker
 from upriver.machines.rules import Rules
 from upriver.machines.standby_messages import Resume
+from upriver.state.failure import ViewFailure
 from upriver.vnodes import VnodeMap
 
 EPOCHS_AHEAD_MAX = 4
@@ -35,6 +36,8 @@ class Member:
     sent: Epoch = field(default=Epoch(0))
     finished: Epoch = field(default=Epoch(0))
     stats: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    unfilled: dict[str, ViewFailure] = field(default_factory=dict)
+    """By partial view: why the last key could not be filled that could not."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,6 +66,8 @@ class Cluster:
     """Checkpoints to begin with, newest first; ``None``: none are ever taken."""
     has_lost_changes: bool = False
     """V9: who has gone knew which keys have changed since the newest checkpoint, and nobody else does."""
+    failed: dict[str, ViewFailure] = field(default_factory=dict)
+    """The views that have failed, and why: until they are dropped or declared otherwise."""
     serve_from: Epoch = field(default=Epoch(0))
     """What was published when all began anew: some of it may have been seen by then."""
     members: dict[WorkerId, Member] = field(default_factory=dict)
@@ -134,6 +139,7 @@ class Cluster:
         member.assigned = True
         member.is_restored = not self.chain
         member.sent = member.finished = start_at
+        member.unfilled.clear()
         member.reads = self.reading.vnodes_of_worker(member.worker)
         assign = Assign(
             worker=member.worker,
@@ -145,6 +151,7 @@ class Cluster:
             generation=self.generation,
             chain=self.chain,
             reversible=self.is_reversible,
+            failed=dict(self.failed),
         )
         self.tell(member, assign)
 
@@ -182,7 +189,11 @@ class Cluster:
             self.tell(member, resume)
 
     def replan(self, plans: tuple[DataflowPlan, ...], epochs: Sequence[Mapping[Channel, int]]) -> None:
-        """Keep these views, by the map that there is. epochs: as the ledger has it."""
+        """Keep these views, by the map that there is. epochs: as the ledger has it. A failed view that stays the same
+        stays failed."""
+        before = {plan.name: plan for plan in self.plans}
+        same = [plan.name for plan in plans if plan.name in self.failed and plan == before[plan.name]]
+        self.failed = {view: self.failed[view] for view in same}
         self.plans = plans
         self.chain = None if self.chain is None else ()
         self.maps = {region.name: self.reading for plan in plans for region in plan.spread}

@@ -14,7 +14,10 @@ def work_on_all(phase: Following) -> None:
 
 def work_on(phase: Following, view: str, cone: Cone) -> None:
     """Let a cone begin with the next thing that it has to do, unless it is at it."""
-    fetch(phase, view, cone.work(phase.begun, room_of(phase, view)))
+    reads = None
+    with phase.shares[view].contained("reading the lake"):
+        reads = cone.work(phase.begun, room_of(phase, view))
+    fetch(phase, view, reads)
 
 
 def fetch(phase: Following, view: str, reads: Reads | None) -> None:

@@ -53,7 +53,9 @@ from upriver.machines.messages import (
     EpochFinished,
     EpochOver,
     Evicted,
+    FailView,
     FromWorker,
+    KeysUnfilled,
     MetPeers,
     Moved,
     PeerLeft,
@@ -69,6 +71,7 @@ from upriver.machines.messages import (
     StartedAnew,
     Still,
     Strain,
+    ViewFailed,
     WorkerFailed,
 )
 from upriver.machines.rescales import Rescales
@@ -109,6 +112,9 @@ class CoordinatorMachine:
         )
         if checkpoints:
             self._ledger.resume(checkpoints[0].epoch)
+            self.cluster.failed = {
+                plan.name: checkpoints[0].failed[plan.name] for plan in plans if plan.name in checkpoints[0].failed
+            }
         self._leader = Leader(self.cluster, membership)
         self._checkpoints = Checkpoints(self.cluster, checkpoints or (), checkpoint_epochs)
         self._scans = Scans(self.cluster)
@@ -323,8 +329,10 @@ class CoordinatorMachine:
             self._heard(member, event.message)
 
     def _is_heard(self, member: Member, message: FromWorker) -> bool:
-        """W8: what a worker said before all started anew concerns nobody, unless it cannot go on, or has evicted."""
+        """W8: what a worker said before all started anew concerns nobody, unless it cannot go on, or has evicted. That
+        a view has failed counts until all begin anew."""
         current = member.generation == self.cluster.generation or not self._rules.w8_own_generation_only
+        current |= isinstance(message, ViewFailed) and member.generation >= self.cluster.born
         return current or isinstance(message, WorkerFailed | Evicted | FeedEnded)
 
     def _heard(self, member: Member, message: FromWorker) -> None:
@@ -342,6 +350,8 @@ class CoordinatorMachine:
                 self._ledger.settled(member.worker, message)
             case StageDone():
                 self._ledger.stage_done(member.worker, message)
+            case KeysUnfilled():
+                member.unfilled[message.view] = message.failure
             case Restored():
                 member.is_restored = True
             case CheckpointWritten():
@@ -373,6 +383,8 @@ class CoordinatorMachine:
                 self._rescales.moved(message)
             case Strain() | TookOver() | StartedAnew() | Counted():
                 pass  # the first two are for people: the shell shows them
+            case ViewFailed():
+                self._view_failed(message)
             case WorkerFailed():
                 self._worker_failed(member, message)
 
@@ -383,6 +395,15 @@ class CoordinatorMachine:
             self.cluster.actions.append(AppFailed(kind=message.kind, error=message.error))
         else:  # workers.failed_are_replaced
             self.cluster.actions.append(ReplaceWorker(incarnation=member.incarnation, error=message.error))
+
+    def _view_failed(self, message: ViewFailed) -> None:
+        """views.fail_everywhere: at all workers from now on, and at those to come. The first failure counts."""
+        cluster = self.cluster
+        if message.view in cluster.failed or message.view not in [plan.name for plan in cluster.plans]:
+            return
+        cluster.failed[message.view] = message.failure
+        if self._rules.views_fail_everywhere:  # views.fail_everywhere
+            cluster.tell_all(FailView(view=message.view, failure=message.failure))
 
     def _channel_lost(self, member: Member, message: PeersLost) -> None:
         """If the peer may be lost, and others can take over from it, it is asked first whether it is there."""

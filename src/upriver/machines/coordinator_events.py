@@ -1,7 +1,7 @@
 """What happens to the coordinator, and what it wants done."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from upriver.dataflow.graph import DataflowPlan
@@ -10,6 +10,7 @@ from upriver.ids import Channel, Epoch, Incarnation, SnapshotId, VnodeId, Worker
 from upriver.machines.messages import FromWorker, ToWorker
 from upriver.machines.strategies import Strategy
 from upriver.state.checkpoint import StateFile
+from upriver.state.failure import ViewFailure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,12 +208,14 @@ class EvictionOver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishCheckpoint:
-    """All parts of the checkpoint are in the lake: let it exist. base: the epoch of the one that it builds on."""
+    """All parts of the checkpoint are in the lake: let it exist. base: the epoch of the one that it builds on. failed:
+    the views that have failed, of whose state it has nothing that is of use."""
 
     checkpoint: int
     epoch: Epoch
     base: Epoch | None
     files: tuple[StateFile, ...]
+    failed: Mapping[str, ViewFailure] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

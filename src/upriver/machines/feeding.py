@@ -147,7 +147,7 @@ def _copies(phase: Following, number: FeedId) -> bool:
 
 
 def _full_shares(phase: Following) -> dict[str, Share]:
-    return {name: share for name, share in phase.shares.items() if share.partial is None}
+    return {name: share for name, share in phase.shares.items() if share.keeps_every_key}
 
 
 def _keeps(phase: Following, vnode: VnodeId) -> bool:

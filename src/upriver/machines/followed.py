@@ -3,7 +3,7 @@
 ``docs/design/standbys.md``.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from upriver.dataflow.keeping import Region
@@ -35,15 +35,23 @@ class Shadow:
 
     owner: WorkerId
     vnodes: set[VnodeId]
-    regions: Mapping[str, Region]
+    regions: dict[str, Region]
     since: Epoch | None = None
     through: Epoch = BEGINNING
     later: list[tuple[Epoch, str, StateChunk]] = field(default_factory=list)
 
     def replace(self, region: str, chunk: StateChunk) -> None:
-        """Keep this of these keys, and nothing else."""
-        self.regions[region].drop(chunk.keys)
-        self.regions[region].install(chunk.parts)
+        """Keep this of these keys, and nothing else. Of a region whose view has failed, nothing is kept."""
+        kept = self.regions.get(region)
+        if kept is not None:
+            kept.drop(chunk.keys)
+            kept.install(chunk.parts)
+
+    def forget_regions(self, regions: Collection[str]) -> None:
+        """Their view has failed."""
+        for name in regions:
+            self.regions.pop(name, None)
+        self.later = [entry for entry in self.later if entry[1] not in regions]
 
     def take_in(self, epoch: Epoch) -> None:
         """The epoch is over everywhere."""

@@ -11,14 +11,16 @@ from upriver.dataflow.batch import Hashes
 from upriver.dataflow.graph import DataflowPlan, RegionPlan
 from upriver.dataflow.keeping import Region
 from upriver.ids import BEGINNING, Channel, Epoch, FeedId, Incarnation, VnodeId, WorkerId
+from upriver.machines.failed_region import FailedRegion
 from upriver.machines.followed import Feed, Shadow
 from upriver.machines.messages import NO_STAGE, Assign, FromWorker, Meet, TakeCheckpoint, TakeSnapshot
 from upriver.machines.peers import Envelope, FeedMe, PeerMessage, Question
 from upriver.machines.rules import Rules
 from upriver.machines.share import Share
-from upriver.machines.strategies import MIGRATORS, Strategy
+from upriver.machines.strategies import MIGRATORS, Migrator, Strategy
 from upriver.machines.worker_events import Report, SendPeer, WorkerAction
 from upriver.state.changes import Changes
+from upriver.state.failure import ViewFailure
 from upriver.state.undo import Undo
 from upriver.upquery.cone import Cone
 from upriver.upquery.partial_region import PartialRegion
@@ -160,6 +162,8 @@ class Following:
     """Some of them wait for keys that will be present elsewhere."""
     is_restoring: bool = False
     """What this worker keeps is being read out of checkpoints."""
+    failed: dict[str, ViewFailure] = field(default_factory=dict)
+    """Of views that have failed, here or elsewhere, why."""
     checkpoint: TakeCheckpoint | None = None
     """The one whose cut lies ahead."""
     copying: TakeCheckpoint | None = None
@@ -246,7 +250,7 @@ class Following:
         return self.reading is None and not self.unread and self.applied == self.reflected
 
     def catch_up(self) -> None:
-        """Apply all rows that have come. Raises RowError."""
+        """Apply all rows that have come."""
         for share in self.shares.values():
             share.catch_up()
 
@@ -296,14 +300,8 @@ def started(
     fed_by: dict[Channel, list[tuple[str, int]]] = {}
     for plan in event.plans:
         for region in plan.spread:
-            vnode_map = event.maps[region.name]
-            migrator = make(event.worker, vnode_map, None)
-            state = empty_state(plan, region, build_region, rules, event.start_at)
-            share = shares[region.name] = Share(region.name, state, migrator, len(vnode_map.owners), rules)
-            if event.chain is not None and share.partial is None:
-                share.changes = Changes()
-            if event.reversible and share.partial is None:
-                share.undo = Undo()
+            migrator = make(event.worker, event.maps[region.name], None)
+            shares[region.name] = _share(event, plan, region, migrator, build_region, rules)
             for port, channel in region.lake_ports:
                 fed_by.setdefault(channel, []).append((region.name, port))
     return Following(
@@ -315,6 +313,7 @@ def started(
         build_region=build_region,
         born=event.generation,
         refilled_since=event.generation,
+        failed=dict(event.failed),
         views={plan.name: plan.key_schema for plan in event.plans},
         depths={name: depth for plan in event.plans for name, depth in plan.stages.items()},
         lake_ports={region.name: region.lake_ports for plan in event.plans for region in plan.spread},
@@ -324,6 +323,37 @@ def started(
         reflected=event.start_at,
         opened=event.start_at,
     )
+
+
+def _share(
+    event: Assign,
+    plan: DataflowPlan,
+    region: RegionPlan,
+    migrator: Migrator,
+    build_region: BuildRegion,
+    rules: Rules,
+) -> Share:
+    """One that holds nothing; if the view has failed, or its region cannot be made, one that has failed."""
+    build = partial(build_region, plan, region)
+    exchange_ports = range(len(region.inputs)) - dict(region.lake_ports).keys()
+    failed_region = partial(FailedRegion, exchange_ports=exchange_ports, build=build)
+    failure, state = event.failed.get(plan.name), None
+    try:
+        state = empty_state(plan, region, build_region, rules, event.start_at) if failure is None else None
+    except Exception as error:  # whatever it is: a user's function is loaded here
+        if not rules.views_fail_alone:  # views.fail_alone
+            raise
+        failure = ViewFailure.of(error, f"view {plan.name!r}")
+    kept = failed_region(failure, 0) if state is None and failure is not None else state
+    assert kept is not None
+    vnodes = len(event.maps[region.name].owners)
+    share = Share(region.name, kept, migrator, vnodes, rules, failed_region, state_stays=plan.is_cone)
+    if failure is not None:
+        share.fail(failure)
+    elif share.partial is None:
+        share.changes = Changes() if event.chain is not None else None
+        share.undo = Undo() if event.reversible else None
+    return share
 
 
 def empty_state(

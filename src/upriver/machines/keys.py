@@ -1,53 +1,72 @@
 """A worker's partial regions: answers of upqueries, and evictions; ``docs/design/partial.md``."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from upriver.errors import IllegalEvent, RowError
+from upriver.errors import IllegalEvent
 from upriver.machines.cones import fetch, work_on
 from upriver.machines.epochs import finish_epoch
 from upriver.machines.following import Evicting, Following
 from upriver.machines.lookups import begin_upquery, refuse_those_of
-from upriver.machines.messages import Counted, Evict, Evicted
+from upriver.machines.messages import Counted, Evict, Evicted, KeysUnfilled
 from upriver.machines.room import is_over
 from upriver.machines.routes import ask_again
-from upriver.machines.worker_events import KeysRead, RowsFetched, TimeToEvict
+from upriver.machines.worker_events import KeysRead, KeysUnread, RowsFetched, RowsUnfetched, TimeToEvict
+from upriver.state.failure import ViewFailure
 from upriver.upquery.cone import Cone
 from upriver.upquery.partial_region import PartialRegion
+from upriver.upquery.unfillable import Unanswered
 
 
-def keys_read(phase: Following, event: KeysRead) -> None:
-    """An upquery's keys are present, or cannot be; the next one begins, and who has waited is answered."""
-    if event.generation != phase.refilled_since:
-        return  # all have begun anew since
-    partial = phase.shares[event.region].partial
+def keys_read(phase: Following, event: KeysRead | KeysUnread) -> None:
+    """An upquery's keys are present, or cannot be; the next one begins, and lookups that have waited are answered."""
+    if event.generation != phase.refilled_since or phase.shares[event.region].failure is not None:
+        return  # all have begun anew since, or the view has failed
+    share = phase.shares[event.region]
+    partial, left_open = share.partial, []
     if not isinstance(partial, PartialRegion):
         raise IllegalEvent(f"an answer for region {event.region!r}, which has asked nothing")
-    try:
-        left_open = partial.answer(event.number, event.rows, event.through)
-    except RowError as error:  # in a row that came meanwhile
-        raise RowError(f"view {event.region!r}: {error}") from error
-    for unanswered in left_open:
-        why = RowError(f"view {event.region!r}: {unanswered.error}")
-        refuse_those_of(phase, event.region, unanswered.keys, why)
+    with share.contained("filling keys"):
+        if isinstance(event, KeysRead):
+            left_open = partial.answer(event.number, event.rows, event.through)
+        else:
+            left_open = partial.refuse(event.number, event.error)
+    _refuse_those_left_open(phase, event.region, left_open)
     phase.say(Counted(stats=phase.stats_after(event.region)))
+    if share.failure is not None:
+        return
     phase.fills_rest |= partial.wanted >= phase.crowd_keys
     begin_upquery(phase, event.region)
     ask_again(phase)
 
 
-def rows_fetched(phase: Following, event: RowsFetched) -> None:
+def _refuse_those_left_open(phase: Following, view: str, left_open: Sequence[Unanswered]) -> None:
+    """Lookups of keys that cannot be filled are told why, and the coordinator of the last of them."""
+    for unanswered in left_open:
+        error = type(unanswered.error)(f"view {view!r}: {unanswered.error}")
+        refuse_those_of(phase, view, unanswered.keys, error)
+    if left_open:
+        failure = ViewFailure.of(left_open[-1].error, f"view {view!r}")
+        phase.say(KeysUnfilled(view=view, failure=failure))
+
+
+def rows_fetched(phase: Following, event: RowsFetched | RowsUnfetched) -> None:
     """A cone goes on, and when it has done what it was at, with the next thing."""
-    if event.generation != phase.refilled_since:
-        return  # all have begun anew since
+    if event.generation != phase.refilled_since or event.view in phase.failed:
+        return  # all have begun anew since, or the view has failed
     cone = phase.cones.get(event.view)
     if cone is None:
         raise IllegalEvent(f"rows for view {event.view!r}, which has asked for none")
-    reads = cone.proceed(event.rows)
+    share, reads = phase.shares[event.view], None
+    with share.contained("reading the lake"):
+        reads = cone.proceed(event.rows) if isinstance(event, RowsFetched) else cone.proceed_without(event.error)
+    if share.failure is not None:
+        return
     if reads is not None:
         fetch(phase, event.view, reads)
         return
-    for unanswered in cone.unanswered():
-        refuse_those_of(phase, event.view, unanswered.keys, RowError(f"view {event.view!r}: {unanswered.error}"))
+    _refuse_those_left_open(phase, event.view, cone.unanswered())
     phase.say(Counted(stats=phase.stats_after(event.view)))
     work_on(phase, event.view, cone)
     finish_epoch(phase)  # who waits is told of the epoch that the cone has come to

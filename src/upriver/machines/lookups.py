@@ -6,7 +6,8 @@ import numpy as np
 import pyarrow as pa
 
 from upriver.dataflow.batch import Hashes
-from upriver.errors import UnknownView, UpriverError, WrongOwner
+from upriver.dataflow.row_text import error_text
+from upriver.errors import ProtocolError, UnknownView, UpriverError, WrongOwner
 from upriver.ids import Epoch, WorkerId
 from upriver.machines.cones import work_on
 from upriver.machines.following import Asked, Following, Waiting
@@ -34,12 +35,12 @@ def answered_at_once(phase: Following, event: LookupAsked) -> Answer | None:
     share = phase.shares[view]
     if not all_stay(phase, share, event.hash64) or _must_wait(phase, view, event):
         return None
+    _catch_up_with(phase, view, event.hash64)
     if share.partial is not None and share.partial.lacks(event.hash64):
         return None
-    _catch_up_with(phase, view, event.hash64)
     try:
         rows = share.region.lookup(event.hash64, event.keys)
-    except UpriverError:
+    except Exception:
         return None  # it is refused on its way
     put_on_board(phase, share, event, rows)
     return Answer(
@@ -62,6 +63,8 @@ def _objection(phase: Following, event: LookupAsked) -> UpriverError | None:
     """Why a lookup cannot be answered here."""
     if event.view not in phase.views:
         return UnknownView.among(event.view, phase.views)
+    if event.view in phase.failed:
+        return phase.failed[event.view].raised()
     given, key = event.keys.schema, phase.views[event.view]
     if not given.equals(key) and (given.names, given.types) != (key.names, key.types):
         columns = ", ".join(f"{field.name} {field.type}" for field in given)
@@ -87,6 +90,9 @@ def _foreign(phase: Following, event: LookupAsked) -> int:
 
 def asked_here(phase: Following, view: str, question: Question) -> None:
     """Answer a question whose keys' state is here, or let it wait for its epoch, or for its keys."""
+    if view in phase.failed:
+        _refuse(phase, question, phase.failed[view].raised())
+        return
     is_due = not _must_wait(phase, view, question)
     if is_due and not _is_missed(phase, view, question):
         _answer(phase, view, question)
@@ -98,6 +104,7 @@ def asked_here(phase: Following, view: str, question: Question) -> None:
 
 def _is_missed(phase: Following, view: str, question: Question) -> bool:
     """Whether some of the keys are not present; then an upquery asks for them."""
+    _catch_up_with(phase, view, question.hash64)  # if that is impossible, the keys are missing
     partial = phase.shares[view].partial
     if partial is None or not partial.lacks(question.hash64):
         return False
@@ -173,11 +180,13 @@ def _must_wait_for_epochs(phase: Following, question: Question | LookupAsked) ->
 
 
 def _answer(phase: Following, view: str, question: Question) -> None:
-    _catch_up_with(phase, view, question.hash64)
     try:
         rows = phase.shares[view].region.lookup(question.hash64, question.keys)
     except UpriverError as error:
         _refuse(phase, question, error)
+        return
+    except Exception as error:  # a fault of ours, and no other lookup's
+        _refuse(phase, question, ProtocolError(f"view {view!r}: {error_text(error)}"))
         return
     _give(phase, question, rows)
 
@@ -344,6 +353,8 @@ def _answer_each(phase: Following, view: str, questions: list[Question]) -> bool
     share = phase.shares[view]
     hash64 = np.concatenate([question.hash64 for question in questions])
     _catch_up_with(phase, view, hash64)
+    if share.partial is not None and share.partial.lacks(hash64):
+        return False
     # By column: batches whose schemas differ in whether a column may be null are not to be put together.
     columns = [
         pa.concat_arrays(parts) for parts in zip(*(question.keys.columns for question in questions), strict=True)
@@ -351,7 +362,7 @@ def _answer_each(phase: Following, view: str, questions: list[Question]) -> bool
     keys = pa.RecordBatch.from_arrays(columns, schema=phase.views[view])
     try:
         rows = share.region.lookup_each(hash64, keys, [len(question) for question in questions])
-    except UpriverError:
+    except Exception:
         return False
     for question, of_one in zip(questions, rows, strict=True):
         _give(phase, question, of_one)
@@ -366,3 +377,13 @@ def refuse_those_of(phase: Following, view: str, keys: Hashes, error: UpriverErr
         phase.waiting = [waiting for waiting, gone in zip(phase.waiting, is_hopeless, strict=True) if not gone]
     for waiting in hopeless:
         _refuse(phase, waiting.question, error)
+
+
+def refuse_those_who_ask_for(phase: Following, view: str, error: UpriverError) -> None:
+    """No question for any key of the view can be answered, whoever has asked it."""
+    hopeless = [waiting.question for waiting in phase.waiting if waiting.view == view]
+    phase.waiting = [waiting for waiting in phase.waiting if waiting.view != view]
+    for question in hopeless:
+        _refuse(phase, question, error)
+    for ticket in [ticket for ticket, asked in phase.asked.items() if asked.view == view]:
+        refused(phase, QuestionRefused(ticket=ticket, error=error))

@@ -1,7 +1,7 @@
 """What the coordinator and a worker say to each other, over one FIFO channel each way."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from upriver.dataflow.graph import DataflowPlan
 from upriver.ids import Channel, Epoch, Incarnation, MapVersion, SnapshotId, VnodeId, WorkerId
@@ -9,6 +9,7 @@ from upriver.machines.standby_messages import CaughtUp, FeedEnded, Follow, Here,
 from upriver.machines.strategies import Strategy
 from upriver.migration.events import AbortAsked, RescaleAnnounced
 from upriver.state.checkpoint import StateFile
+from upriver.state.failure import ViewFailure
 from upriver.vnodes import VnodeMap
 
 NO_STAGE = -1
@@ -23,7 +24,8 @@ class Assign:
     reflects, once it is restored. serve_from: it answers no lookup before it has applied this epoch.
     generation: how often all workers have been assigned anew. chain: the epochs of the checkpoints, newest first, out
     of which it restores what it keeps, and says ``Restored``; ``()``: it begins with nothing; ``None``: that, and no
-    checkpoint will be taken. reversible: others may take over at any epoch's end (``Resume``).
+    checkpoint will be taken. reversible: others may take over at any epoch's end (``Resume``). failed: the views that
+    have failed, and why.
     """
 
     worker: WorkerId
@@ -35,6 +37,15 @@ class Assign:
     generation: int
     chain: tuple[Epoch, ...] | None = None
     reversible: bool = False
+    failed: Mapping[str, ViewFailure] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailView:
+    """The view has failed, at some worker: keep nothing of it any more, and answer whoever asks for it with this."""
+
+    view: str
+    failure: ViewFailure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,6 +181,7 @@ class Retire:
 
 ToWorker = (
     Assign
+    | FailView
     | Resume
     | Follow
     | Unfollow
@@ -198,6 +210,14 @@ class Counted:
     """Keys were filled or evicted. stats: as in ``EpochFinished``."""
 
     stats: Mapping[str, Mapping[str, int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeysUnfilled:
+    """Keys of a partial view could not be filled: they are missing, and lookups of them fail. failure: the last one."""
+
+    view: str
+    failure: ViewFailure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -364,6 +384,14 @@ class SnapshotSpoilt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ViewFailed:
+    """The view cannot be computed on: this worker keeps nothing of it any more."""
+
+    view: str
+    failure: ViewFailure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerFailed:
     """The worker cannot go on; ``error`` says why, for a person. ``kind`` is the error's class name."""
 
@@ -382,6 +410,7 @@ FromWorker = (
     | CheckpointSpoilt
     | EpochFinished
     | Counted
+    | KeysUnfilled
     | Evicted
     | RowsApplied
     | RowsSettled
@@ -395,5 +424,6 @@ FromWorker = (
     | Strain
     | SnapshotTaken
     | SnapshotSpoilt
+    | ViewFailed
     | WorkerFailed
 )

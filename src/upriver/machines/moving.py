@@ -2,12 +2,14 @@
 
 from upriver.errors import ProtocolError, WrongOwner
 from upriver.ids import Epoch
+from upriver.machines.failed_views import failed_at_peer
 from upriver.machines.feeding import feed_me, feed_no_more, stop_feeding, swallowed, tell_again
 from upriver.machines.following import Following
 from upriver.machines.lookups import answered_by_peer, forget_questions_of, let_go, refuse_all, refused, want_hot
 from upriver.machines.messages import CloseInput, GoOn, HoldStill, Meet, MetPeers, Order, PeersLost, ReadVnodes, Still
 from upriver.machines.peers import (
     FEED_MESSAGES,
+    FailedHere,
     Fed,
     FedThrough,
     FeedMe,
@@ -104,8 +106,9 @@ def ordered(phase: Following, event: Order) -> None:
 
 
 def peer_said(phase: Following, event: PeerSaid) -> None:
-    """W8: nothing of a generation that is over is listened to, but what is fed as long as state goes on."""
-    if isinstance(event.envelope.content, FEED_MESSAGES):
+    """W8: nothing of a generation that is over is listened to, but what is fed, and which views have failed, as long as
+    state goes on."""
+    if isinstance(event.envelope.content, (*FEED_MESSAGES, FailedHere)):
         if event.envelope.generation >= phase.born:
             feed_said(phase, event)
         return
@@ -144,6 +147,8 @@ def feed_said(phase: Following, event: PeerSaid) -> None:
             fed_through(phase, mark, event.envelope.generation)
         case Swallowed() as answer:
             swallowed(phase, answer)
+        case FailedHere() as failure:
+            failed_at_peer(phase, failure)
 
 
 def read_vnodes(phase: Following, event: ReadVnodes) -> None:

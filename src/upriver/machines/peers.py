@@ -14,6 +14,7 @@ from upriver.dataflow.batch import Batch, Hashes
 from upriver.errors import UpriverError
 from upriver.ids import BEGINNING, Epoch, FeedId, VnodeId, WorkerId
 from upriver.migration.messages import Message
+from upriver.state.failure import ViewFailure
 
 Mask = npt.NDArray[np.bool_]
 
@@ -170,15 +171,25 @@ class Swallowed:
     feed: FeedId
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedHere:
+    """The view has failed at the sender: what comes after this has no state of it."""
+
+    view: str
+    failure: ViewFailure
+
+
 FEED_MESSAGES = (FeedMe, FeedNoMore, Fed, FedThrough, Swallowed)
 FeedMessage = FeedMe | FeedNoMore | Fed | FedThrough | Swallowed
-PeerMessage = ForRegion | Hot | Installed | QuestionAnswered | QuestionRefused | QuestionGivenUp | FeedMessage
+PeerMessage = (
+    ForRegion | Hot | Installed | QuestionAnswered | QuestionRefused | QuestionGivenUp | FailedHere | FeedMessage
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Envelope:
     """generation: how often all workers have been assigned anew, or have resumed; what is of an older one is not
-    opened, but for feeds, which go on when all resume."""
+    opened, but for feeds and failures of views, which outlive that all resume."""
 
     generation: int
     content: PeerMessage

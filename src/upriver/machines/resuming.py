@@ -31,6 +31,7 @@ def resumed(old: Following, event: Resume) -> Following:
         start_at=event.at,
         serve_from=event.serve_from,
         generation=event.generation,
+        failed=old.failed,
     )
     new = started(assignment, old.build_region, old.rules, old.memory_budget, old.crowd_keys)
     new.born, new.actions, new.evictions = old.born, old.actions, old.evictions

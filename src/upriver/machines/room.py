@@ -1,7 +1,10 @@
 """How much a worker may keep, and how much more: under a memory budget nothing is filled before there is room (P9)."""
 
+from collections import Counter
+
 from upriver.errors import BudgetExceeded
 from upriver.machines.following import Following
+from upriver.state.failure import ViewFailure
 from upriver.upquery.partial_region import UPQUERY_KEYS_MAX
 
 KEPT_SHARE, KEPT_SHARE_MAX = 0.5, 0.55
@@ -18,7 +21,8 @@ def budget_of(phase: Following) -> int | None:
 
 
 def weigh(phase: Following) -> None:
-    """See whether memory is to be given back. Raises BudgetExceeded if what cannot be takes more than there is."""
+    """See whether memory is to be given back. If what cannot be takes more than there is, the largest views fail until
+    the others have room."""
     if phase.memory_budget is not None:
         _check_full(phase, phase.memory_budget)
         phase.is_over_budget = is_over(phase)
@@ -62,12 +66,22 @@ def _bytes(phase: Following, budget: int) -> tuple[int, int, int]:
 
 
 def _check_full(phase: Following, budget: int) -> None:
-    """Regions that keep all keys can evict none: better to say so than to let the process die."""
+    """Views that keep all keys can evict none: one of them fails, rather than the process. The largest one, since it
+    leaves the most room to the others."""
     stats = phase.last_stats
-    full = {name: stats[name]["live_bytes"] for name, share in phase.shares.items() if share.partial is None}
-    if sum(full.values()) > budget:
-        takes = ", ".join(f"{name} {of_one:,}" for name, of_one in sorted(full.items(), key=lambda item: -item[1]))
-        raise BudgetExceeded(
-            f"worker {phase.me} keeps every key of these regions, and they take more bytes than"
-            f" memory_budget={budget:,}: {takes}. Give more memory or workers, or let views be partial"
+    of_views = Counter[str]()
+    for name, share in phase.shares.items():
+        if share.keeps_every_key:
+            of_views[share.view] += stats[name]["live_bytes"]
+    takes = ", ".join(f"{view} {nbytes:,}" for view, nbytes in of_views.most_common())
+    while of_views.total() > budget:
+        ((view, _),) = of_views.most_common(1)
+        del of_views[view]
+        error = BudgetExceeded(
+            f"worker {phase.me} keeps every key of these views, and they take more bytes than memory_budget={budget:,}:"
+            f" {takes}. Give more memory or workers, or let views be partial"
         )
+        failure = ViewFailure.of(error, f"view {view!r}")
+        for share in phase.shares.values():
+            if share.view == view:
+                share.fail(failure)

@@ -98,6 +98,15 @@ class Rules:
     """B5: a key that is filled is on no board: it may be shown as of a later epoch from then on."""
     workers_failed_are_replaced: bool = True
     """workers.failed_are_replaced: a worker that fails unexpectedly is replaced, as if it had died."""
+    views_fail_alone: bool = True
+    """views.fail_alone: what goes wrong as a view is computed fails that view; its worker and other views go on."""
+    views_fail_everywhere: bool = True
+    """views.fail_everywhere: a view that has failed at one worker fails at all."""
+    views_failed_are_recorded: bool = True
+    """views.failed_are_recorded: a checkpoint names the views that have failed: what it has of their state is of no
+    use."""
+    views_fail_ahead: bool = True
+    """views.fail_ahead: a worker tells its peers that a view has failed ahead of all that lacks the view's state."""
     upqueries: UpqueryRules = ALL_UPQUERY_RULES
     """P1 to P9, K1 and K2, of partial state: ``docs/design/partial.md``."""
 

@@ -26,6 +26,7 @@ class Pending:
     them that have not taken theirs."""
 
     ticket: int
+    view: str
     at: Epoch
     workers: tuple[WorkerId, ...]
     asked: frozenset[Incarnation]
@@ -92,7 +93,10 @@ class Scans:
 
     def asked(self, event: SnapshotAsked) -> None:
         """Somebody wants one; it waits until :meth:`take_now` or :meth:`take_still`."""
-        if not self._can_be_had(event):
+        failure = self._cluster.failed.get(event.view)
+        if failure is not None:
+            self._fail(event.ticket, failure.raised())
+        elif not self._can_be_had(event):
             self._fail_impossible(event)
         elif len(self._waiting) >= SCANS_WAITING_MAX:
             self._fail(event.ticket, WaitTimeout(f"{SCANS_WAITING_MAX} scans wait already; scan again"))
@@ -148,7 +152,7 @@ class Scans:
         asked = frozenset(member.incarnation for member in members)
         workers = tuple(member.worker for member in members)
         self._pending[snapshot] = Pending(
-            ticket=event.ticket, at=cut, workers=workers, asked=asked, awaiting=set(asked)
+            ticket=event.ticket, view=event.view, at=cut, workers=workers, asked=asked, awaiting=set(asked)
         )
         for member in members:
             self._cluster.tell(member, TakeSnapshot(snapshot=snapshot, view=event.view, at=cut))
@@ -185,8 +189,10 @@ class Scans:
 
     def spoilt(self, message: SnapshotSpoilt) -> None:
         """A worker's part cannot be had."""
-        if message.snapshot in self._pending:
-            self._give_up(message.snapshot, RowError(message.error))
+        pending = self._pending.get(message.snapshot)
+        if pending is not None:
+            failure = self._cluster.failed.get(pending.view)
+            self._give_up(message.snapshot, RowError(message.error) if failure is None else failure.raised())
         self._go_on()
 
     def lost(self, incarnation: Incarnation) -> None:

@@ -33,7 +33,7 @@ def _regions(phase: Following) -> dict[str, Region]:
         region.name: phase.build_region(plan, region)
         for plan in phase.assignment.plans
         for region in plan.spread
-        if phase.shares[region.name].partial is None
+        if phase.shares[region.name].keeps_every_key
     }
 
 

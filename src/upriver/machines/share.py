@@ -12,8 +12,9 @@ from typing import Any
 
 from upriver.dataflow.batch import Hashes, Outgoing
 from upriver.dataflow.keeping import ALL_ROWS, Keeping, Region, State
-from upriver.errors import ProtocolError, RowError
+from upriver.errors import ProtocolError
 from upriver.ids import Epoch, FeedId, MapVersion, VnodeId, WorkerId
+from upriver.machines.failed_region import FailedRegion
 from upriver.machines.joining import joined
 from upriver.machines.outcomes import (
     Applied,
@@ -45,6 +46,7 @@ from upriver.migration.messages import RowsSent
 from upriver.state.board import Board
 from upriver.state.changes import Changes
 from upriver.state.checkpoint import StateChunk
+from upriver.state.failure import ViewFailure
 from upriver.state.keysets import NO_KEYS, key_set
 from upriver.state.slice_log import SliceLog
 from upriver.state.undo import Undo
@@ -71,9 +73,21 @@ class Share:
     """``step(event) -> outcomes``. ``region`` is there to be read."""
 
     def __init__(
-        self, name: str, region: Region | PartialRegion | Cone, migrator: Migrator, vnodes: int, rules: Rules
+        self,
+        name: str,
+        region: Region | PartialRegion | Cone | FailedRegion,
+        migrator: Migrator,
+        vnodes: int,
+        rules: Rules,
+        failed_region: Callable[[ViewFailure, int], FailedRegion],
+        *,
+        state_stays: bool,
     ) -> None:
+        """failed_region: makes what stands in for the region once its view has failed, of why it has and of how many
+        rows wait. state_stays: no state of the region travels, whatever strategy the others go by."""
         self.region: Keeping = region
+        self.failure: ViewFailure | None = None
+        """Why the region's view has failed here."""
         self.changes: Changes | None = None
         """If there are checkpoints of the region: those of keys that are read are filled again."""
         self.undo: Undo | None = None
@@ -83,6 +97,8 @@ class Share:
         self.partial = region if isinstance(region, PartialRegion | Cone) else None
         """The region, if it keeps only what is read."""
         self.cone = region if isinstance(region, Cone) else None
+        self._state_stays = state_stays
+        self._failed_region = failed_region
         self._apply = _apply_all(region)
         self._behind_since: Epoch | None = None
         self._behind_until = Epoch(0)
@@ -102,19 +118,24 @@ class Share:
         self._rules = rules
 
     @property
+    def keeps_every_key(self) -> bool:
+        """Whether all keys of this worker's slices have their state here."""
+        return self.partial is None and self.failure is None
+
+    @property
     def can_give(self) -> bool:
         """Whether ``give`` would move a key."""
         return self.migrator.can_collect
 
     def begin(self, strategy: Strategy, me: WorkerId, keys_max: int | None) -> None:
         """Go by this strategy from now on. Nothing moves at this time. keys_max: as in ``Meet``."""
-        by = strategy if self.cone is None else Strategy.LAZY  # whatever the others go by: a cone's state never travels
+        by = Strategy.LAZY if self._state_stays else strategy
         self.migrator = MIGRATORS[by](me, self.migrator.phase.map, keys_max)
         self.leaves_keys = self.partial is not None and by is Strategy.LAZY
         self.travelled = Travelled()
 
     def step(self, event: Event) -> list[Outcome]:
-        """Take an event to its end. Raises RowError, naming the view, for a row that cannot be applied."""
+        """Take an event to its end. An error in the region fails the view: see ``failure``."""
         outcomes: list[Outcome] = []
         events = deque([event])
         while events:
@@ -138,7 +159,7 @@ class Share:
                 self._note(portion.batch.hash64)
                 if self._rules.b1_changed_keys_are_taken_down:  # B1
                     self.take_down(portion.batch.hash64)
-                with self._naming(portion.epoch):
+                with self.contained(f"epoch {portion.epoch}"):
                     self._apply(portion)
                 self._fall_behind(portion.epoch)
                 outcomes.append(Applied(portion.epoch, len(portion)))
@@ -153,13 +174,16 @@ class Share:
                 outcomes += [Uprooted()] if any(uprooted) else []
                 return [Interrogated(keys=key_set(*keys))]
             case Collect(keys=keys):
-                state = self.region.collect(keys)
+                state = self._chunk_of(keys).parts
                 self.travelled.keys += len(keys)
                 self.travelled.bytes += sum(batch.nbytes for batch in state)
                 outcomes.append(Gave(len(keys)))
                 return [Collected(keys=keys, state=state)]
             case TakeState():
-                self.region.install(_as_state(action.state))
+                if len(action.keys) and not action.state and self.failure is None:  # as a failed region collects
+                    why = f"view {self.view!r} has failed on the worker that these keys have come from"
+                    self.fail(ViewFailure(kind="RowError", error=why))
+                self._install(_as_state(action.state))
                 self._note_moved(action.keys)
                 outcomes.append(Took(len(action.keys)))
             case Drop(keys=keys):
@@ -187,7 +211,7 @@ class Share:
 
     def restore(self, chunk: StateChunk) -> None:
         """Take in what a checkpoint has of some keys that nothing is kept of."""
-        self.region.install(chunk.parts)
+        self._install(chunk.parts)
 
     def cut(self, *, whole: bool) -> None:
         """A checkpoint is taken as things stand: of what has changed since the last one, or of all."""
@@ -202,7 +226,7 @@ class Share:
     def copy(self, keys_max: int) -> StateChunk | None:
         """What the checkpoint is to have of the next keys; ``None`` if it has all."""
         due = NO_KEYS if self.changes is None else self.changes.next(keys_max)
-        return self._chunk_of(due) if len(due) else None
+        return self._some_of(due)
 
     def keep_cut(self) -> None:
         """The checkpoint is in the lake."""
@@ -220,10 +244,25 @@ class Share:
 
     def _copied_before(self, hashes: Hashes) -> list[Outcome]:
         due = NO_KEYS if self.changes is None else self.changes.before(hashes)
-        return [Copied(self._chunk_of(due))] if len(due) else []
+        chunk = self._some_of(due)
+        return [] if chunk is None else [Copied(chunk)]
+
+    def _some_of(self, keys: Hashes) -> StateChunk | None:
+        """What is kept of these keys; ``None`` if there are none, or the view has failed."""
+        chunk = self._chunk_of(keys) if len(keys) else None
+        return chunk if chunk is not None and len(chunk.keys) else None
 
     def _chunk_of(self, keys: Hashes) -> StateChunk:
-        return StateChunk(keys, tuple(self.region.collect(keys)))
+        """What is kept of these keys; of no key, if the view has failed."""
+        with self.contained("copying state"):
+            if self.failure is None:
+                return StateChunk(keys, tuple(self.region.collect(keys)))
+        return StateChunk(NO_KEYS, ())
+
+    def _install(self, state: State) -> None:
+        """Take in what another worker has sent, or a checkpoint has."""
+        with self.contained("taking state in"):
+            self.region.install(state)
 
     def _note(self, hashes: Hashes) -> None:
         if self.changes is not None:
@@ -245,7 +284,7 @@ class Share:
     def copy_for(self, feed: FeedId, keys_max: int) -> StateChunk | None:
         """What is kept of the next keys that a follower is to have; ``None`` if it has all."""
         log = self.logs[feed]
-        return self._chunk_of(log.next(keys_max)) if log.left else None
+        return self._some_of(log.next(keys_max)) if log.left else None
 
     def rest_for(self, feed: FeedId) -> StateChunk:
         """At the end of an epoch: what is kept of all keys that have changed for a follower."""
@@ -257,16 +296,19 @@ class Share:
 
     def put_back(self) -> None:
         """Be as at the end of the last epoch that is over (S3)."""
+        if self.failure is not None:
+            self.region = self._stand_in(0)  # what was gathered will come again
+            return
         self.region.drain(ALL_ROWS)  # what has come out of the epoch goes nowhere
         for chunk in self.undo.take() if self.undo is not None else ():
             self.region.drop(chunk.keys)
-            self.region.install(chunk.parts)
+            self._install(chunk.parts)
             for log in self.logs.values() if self._rules.s6_put_back_has_changed else ():  # S6
                 log.note(chunk.keys)
 
     def take_over(self, chunk: StateChunk) -> None:
         """These keys are kept here from now on."""
-        self.region.install(chunk.parts)
+        self._install(chunk.parts)
         self._note_moved(chunk.keys)
 
     def give_up(self, vnodes: Sequence[VnodeId]) -> None:
@@ -284,7 +326,7 @@ class Share:
         """Go on with what there was when all resumed, by the map that is this one's."""
         old.catch_up()
         self.region, self.partial, self.cone, self._apply = old.region, old.partial, old.cone, old._apply
-        self.changes, self.undo, self.logs = old.changes, old.undo, old.logs
+        self.changes, self.undo, self.logs, self.failure = old.changes, old.undo, old.logs, old.failure
 
     # Boards
 
@@ -317,35 +359,61 @@ class Share:
                 self.catch_up()
 
     def catch_up(self, hash64: Hashes | None = None) -> None:
-        """Apply the rows that wait, or see to it that there are none of these keys.
-
-        Raises RowError, naming the view, for a row that cannot be applied.
-        """
+        """Apply the rows that wait, or see to it that there are none of these keys."""
         if self._behind_since is None or not isinstance(self.partial, PartialRegion):
             return
         if hash64 is None or self.partial.is_behind_with(hash64):
             since, self._behind_since = self._behind_since, None
-            with self._naming(since, self._behind_until):
+            until = self._behind_until
+            when = f"epoch {until}" if since == until else f"one of the epochs {since} to {until}"
+            with self.contained(when):
                 self.partial.catch_up()
 
     def settle(self, epoch: Epoch, rows_max: int) -> tuple[int, Sequence[Outgoing]]:
         """Take in about so many rows of what was gathered: how many that was, and what is to be sent of this and of
-        what came before, about as many rows.
+        what came before, about as many rows."""
+        before, settled = self.region.gathered, 0
+        with self.contained(f"epoch {epoch}"):
+            settled = self.region.settle(rows_max)
+            return settled, self.region.drain(rows_max)
+        self.region = self._stand_in(before)
+        return self.region.settle(rows_max), ()
 
-        Raises RowError, naming the region, for a row that cannot be applied.
-        """
-        with self._naming(epoch):
-            return self.region.settle(rows_max), self.region.drain(rows_max)
+    # Failing
+
+    @property
+    def view(self) -> str:
+        """Whose region this is."""
+        return self._name.partition("/")[0]
+
+    def fail(self, failure: ViewFailure) -> None:
+        """Keep nothing any more, and show nothing but the error. Of two failures the second one counts: it is what the
+        coordinator says."""
+        is_first, self.failure = self.failure is None, failure
+        self.region = self._stand_in(self.region.gathered)
+        if not is_first:
+            return
+        self.partial = self.cone = self.changes = self.undo = None
+        self.logs.clear()
+        self.leaves_keys, self._behind_since = False, None
+        self.take_down(None)
+
+    def _stand_in(self, gathered: int) -> FailedRegion:
+        assert self.failure is not None
+        stands_in = self._failed_region(self.failure, gathered)
+        self._apply = lambda portion: stands_in.apply(portion.port, portion.batch)
+        return stands_in
 
     @contextmanager
-    def _naming(self, epoch: Epoch, until: Epoch | None = None) -> Iterator[None]:
+    def contained(self, what: str) -> Iterator[None]:
+        """An error of the region, whatever it is, fails the view, and nothing else (``views.fail_alone``)."""
         try:
             yield
-        except RowError as error:
-            view, _, number = self._name.partition("/")
-            region = f", region {self._name!r}" if number else ""
-            when = f"epoch {epoch}" if until in (None, epoch) else f"one of the epochs {epoch} to {until}"
-            raise RowError(f"view {view!r}{region}, {when}: {error}") from error
+        except Exception as error:
+            if not self._rules.views_fail_alone:  # views.fail_alone
+                raise
+            region = f", region {self._name!r}" if "/" in self._name else ""
+            self.fail(ViewFailure.of(error, f"view {self.view!r}{region}, {what}"))
 
     def _count(self, sent: Send, cause: Event) -> None:
         if isinstance(sent.message, RowsSent) and isinstance(sent.message.rows, Portion):
@@ -355,7 +423,7 @@ class Share:
                 self.travelled.forwarded += len(sent.message.rows)
 
 
-def _apply_all(region: Region | PartialRegion | Cone) -> Callable[[Portion], None]:
+def _apply_all(region: Region | PartialRegion | Cone | FailedRegion) -> Callable[[Portion], None]:
     """How the region takes rows in."""
     if isinstance(region, Cone):
         return _refuse

@@ -1,6 +1,7 @@
 """A worker's parts of snapshots; rule W5."""
 
-from upriver.errors import ProtocolError, RowError
+from upriver.dataflow.row_text import error_text
+from upriver.errors import ProtocolError, UpriverError
 from upriver.ids import Epoch
 from upriver.machines.following import Following
 from upriver.machines.messages import DropSnapshot, SnapshotSpoilt, SnapshotTaken, TakeSnapshot
@@ -28,8 +29,9 @@ def take_snapshots(phase: Following) -> None:
 def _take(phase: Following, asked: TakeSnapshot) -> None:
     try:
         rows = phase.shares[asked.view].region.scan()
-    except RowError as error:  # what is kept is right; who scans is told, and nobody else need know
-        phase.say(SnapshotSpoilt(snapshot=asked.snapshot, error=f"view {asked.view!r}: {error}"))
+    except Exception as error:  # what is kept is right: the reader is told, and nothing else is the worse for it
+        what = str(error) if isinstance(error, UpriverError) else error_text(error)
+        phase.say(SnapshotSpoilt(snapshot=asked.snapshot, error=f"view {asked.view!r}: {what}"))
         return
     phase.actions.append(HoldSnapshot(snapshot=asked.snapshot, rows=rows))
     phase.say(SnapshotTaken(snapshot=asked.snapshot, rows=rows.num_rows))

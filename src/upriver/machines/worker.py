@@ -35,6 +35,7 @@ from upriver.machines.epochs import (
     end_stage,
     epoch_over,
     epoch_read,
+    finish_epoch,
     open_epoch,
     read_next,
     report_late_rows,
@@ -43,6 +44,7 @@ from upriver.machines.epochs import (
     time_to_settle,
     unsettled,
 )
+from upriver.machines.failed_views import failed_elsewhere, note_failures
 from upriver.machines.feeding import can_feed, time_to_feed
 from upriver.machines.following import CROWD_KEYS, BuildRegion, Following, started
 from upriver.machines.keys import evict, keys_read, rows_fetched, time_to_evict
@@ -63,6 +65,7 @@ from upriver.machines.messages import (
     EpochOver,
     Evict,
     Evicted,
+    FailView,
     GoOn,
     HoldStill,
     KeepCheckpoint,
@@ -103,6 +106,7 @@ from upriver.machines.worker_events import (
     BoardGiven,
     EpochRead,
     KeysRead,
+    KeysUnread,
     LookupAsked,
     LookupGivenUp,
     PeerLost,
@@ -112,6 +116,7 @@ from upriver.machines.worker_events import (
     Report,
     RowsFetched,
     RowsRead,
+    RowsUnfetched,
     StateNotWritten,
     StateRead,
     StateWritten,
@@ -195,8 +200,7 @@ class WorkerMachine:
         return self.phase.evicted if isinstance(self.phase, Following) else 0
 
     def step(self, event: WorkerEvent) -> list[WorkerAction]:
-        """Advance by one event. Raises IllegalEvent when the phase does not allow it, RowError for a bad row,
-        BudgetExceeded."""
+        """Advance by one event. Raises IllegalEvent when the phase does not allow it."""
         match self.phase, event:
             case (Following() as phase, LookupAsked()) if answer := answered_at_once(phase, event):
                 return [answer]
@@ -205,6 +209,7 @@ class WorkerMachine:
             case (Following() as phase, Resume()):
                 close_boards(phase)
                 self.phase = resumed(phase, event)
+                note_failures(self.phase)
                 return self.phase.actions
             case (_, Retire()):
                 return self._retire()
@@ -215,7 +220,7 @@ class WorkerMachine:
             case (Unassigned() | Retired(), BoardGiven()):
                 event.board.close()
                 return []
-            case (Retired(), _) | (_, LookupGivenUp() | KeysRead() | RowsFetched()):
+            case (Retired(), _) | (_, LookupGivenUp() | KeysRead() | KeysUnread() | RowsFetched() | RowsUnfetched()):
                 return []
             case (
                 Unassigned(),
@@ -234,6 +239,7 @@ class WorkerMachine:
                 Report(message=Evicted(eviction=wish.number, stats=self.phase.stats())) for wish in old.evictions
             ]
         restore(self.phase)
+        note_failures(self.phase)
         return [*actions, *self.phase.actions]
 
     def _retire(self) -> list[WorkerAction]:
@@ -262,17 +268,20 @@ def _follow(phase: Following, event: WorkerEvent) -> list[WorkerAction]:
     handler(phase, event)
     if not may_be_behind:
         phase.catch_up()
+    note_failures(phase)
+    finish_epoch(phase)  # which may have waited for a view that has failed
     if phase.uprooted:
         phase.uprooted = False
         ask_again(phase)
     end_stage(phase)
-    if isinstance(event, KeysRead | RowsFetched | EpochRead | TimeToSettle | AllStateRead):
+    if isinstance(event, KeysRead | KeysUnread | RowsFetched | RowsUnfetched | EpochRead | TimeToSettle | AllStateRead):
         weigh(phase)
     fill_what_was_put_off(phase)
     settle_late_rows(phase)
     report_late_rows(phase)
     if phase.taken != taken:
         say_still(phase)
+    note_failures(phase)
     tend_boards(phase)
     return phase.actions
 
@@ -296,6 +305,7 @@ _ROWS_MAY_WAIT = (
     | RowsRead
     | EpochRead
     | KeysRead
+    | KeysUnread
     | LookupAsked
     | LookupGivenUp
     | BoardGiven
@@ -307,6 +317,7 @@ _ROWS_MAY_WAIT = (
 
 # A handler's event is its key in the table, which no type checker can see.
 _TABLE: Mapping[type, Callable[[Following, Any], None]] = {
+    FailView: failed_elsewhere,
     OpenEpoch: open_epoch,
     RowsRead: rows_read,
     EpochRead: epoch_read,
@@ -324,7 +335,9 @@ _TABLE: Mapping[type, Callable[[Following, Any], None]] = {
     PeerLost: peer_lost,
     TimeToMove: time_to_move,
     KeysRead: keys_read,
+    KeysUnread: keys_read,
     RowsFetched: rows_fetched,
+    RowsUnfetched: rows_fetched,
     TimeToEvict: time_to_evict,
     Evict: evict,
     ReadVnodes: read_vnodes,

@@ -113,6 +113,16 @@ class KeysRead:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeysUnread:
+    """An upquery cannot be answered: the lake cannot be read. The rest is that of ``ReadKeys``."""
+
+    generation: int
+    region: str
+    number: int
+    error: UpriverError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TimeToFill:
     """There is time for the next upqueries."""
 
@@ -124,6 +134,15 @@ class RowsFetched:
     generation: int
     view: str
     rows: tuple[Batch, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsUnfetched:
+    """What ``FetchRows`` has asked for cannot be read."""
+
+    generation: int
+    view: str
+    error: UpriverError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,8 +214,10 @@ WorkerEvent = (
     | PeerLost
     | TimeToMove
     | KeysRead
+    | KeysUnread
     | TimeToFill
     | RowsFetched
+    | RowsUnfetched
     | TimeToEvict
     | StateRead
     | AllStateRead

@@ -168,7 +168,13 @@ class CheckpointKeeper:
                 assert_never(action)
 
     def _publish(self, action: PublishCheckpoint, plans: tuple[DataflowPlan, ...]) -> None:
-        made = Checkpoint(epoch=action.epoch, base=action.base, regions=fingerprints(plans), files=action.files)
+        made = Checkpoint(
+            epoch=action.epoch,
+            base=action.base,
+            regions=fingerprints(plans),
+            files=action.files,
+            failed=action.failed,
+        )
         try:
             publish(self._lake, made)
         except Exception as error:  # whatever it is: until the coordinator hears of it, no key can move

@@ -20,6 +20,7 @@ from upriver.ids import Epoch, VnodeId
 from upriver.shell.lake import REMEDY, Lake, epoch_path
 from upriver.shell.owned_lake import OwnedLake
 from upriver.state.checkpoint import Checkpoint, Span, StateChunk, StateFile, decode_chunk, newest_of
+from upriver.state.failure import ViewFailure
 from upriver.state.runs import checksum_of
 from upriver.vnodes import vnodes_of
 
@@ -228,6 +229,7 @@ def _to_json(checkpoint: Checkpoint) -> dict[str, Any]:
         "base": checkpoint.base,
         "regions": dict(checkpoint.regions),
         "files": [_file_to_json(file) for file in checkpoint.files],
+        "failed": {view: [failure.kind, failure.error] for view, failure in checkpoint.failed.items()},
     }
 
 
@@ -249,6 +251,7 @@ def _from_json(record: Mapping[str, Any]) -> Checkpoint:
         base=None if record["base"] is None else Epoch(record["base"]),
         regions=dict(record["regions"]),
         files=tuple(map(_file_from_json, record["files"])),
+        failed={view: ViewFailure(kind=kind, error=error) for view, (kind, error) in record.get("failed", {}).items()},
     )
 
 

@@ -18,6 +18,7 @@ from upriver.dataflow.batch import Batch, Weights
 from upriver.errors import ProtocolError, UpriverError
 from upriver.machines.peers import (
     Envelope,
+    FailedHere,
     Fed,
     FedThrough,
     FeedMe,
@@ -35,6 +36,7 @@ from upriver.machines.peers import (
 from upriver.migration.messages import Acquire, Bye, Done, Kept, Mark, RelayedMark, RowsSent
 from upriver.migration.redistribute_messages import Final, Redistribute, Scaleup, Sets, Shutdown
 from upriver.shell.wire import Message, error_from_json, error_to_json
+from upriver.state.failure import ViewFailure
 from upriver.xxh64 import Hashes
 
 PEER = "peer"
@@ -273,6 +275,11 @@ def _take_error(said: Any, _: _FrameReader) -> UpriverError:
     return error_from_json(said)
 
 
+def _take_failure(said: Any, frame: _FrameReader) -> ViewFailure:
+    kind, error = (_take_text(text, frame) for text in _listed(said))
+    return ViewFailure(kind=kind, error=error)
+
+
 def _take_flag(said: Any, _: _FrameReader) -> bool:
     if not isinstance(said, bool):
         raise ProtocolError(f"{said!r} where yes or no belongs")
@@ -288,6 +295,7 @@ _NUMBERS = _Plain(
 _SECONDS = _Plain(lambda value, _: float(value), _take_seconds)
 _TEXT = _Plain(lambda value, _: str(value), _take_text)
 _ERROR = _Plain(lambda error, _: error_to_json(error), _take_error)
+_FAILURE = _Plain(lambda failure, _: [failure.kind, failure.error], _take_failure)
 _HASHES = _Plain(lambda hashes, frame: frame.put_words(hashes), _take_words)
 _WEIGHT = _Plain(_put_weight, _take_weight)
 _ARROW = _Plain(lambda batch, frame: frame.put_batch(batch), lambda _, frame: frame.take_batch())
@@ -349,6 +357,7 @@ _CONTENT = _OneOf(
     _Record(QuestionAnswered, ticket=_NUMBER, keys=_NUMBER, rows=_ARROW, epoch=_NUMBER),
     _Record(QuestionRefused, ticket=_NUMBER, error=_ERROR),
     _Record(QuestionGivenUp, ticket=_NUMBER),
+    _Record(FailedHere, view=_TEXT, failure=_FAILURE),
     _Record(FeedMe, feed=_NUMBER, vnodes=_NUMBERS),
     _Record(FeedNoMore, feed=_NUMBER, vnodes=_NUMBERS),
     _Record(Fed, feed=_NUMBER, region=_TEXT, epoch=_NUMBER, keys=_HASHES, state=_STATE),

@@ -8,6 +8,7 @@ from upriver.ids import Epoch, WorkerId
 from upriver.machines.cluster import Member
 from upriver.machines.coordinator import CoordinatorMachine
 from upriver.machines.restarts import PlaceHistory
+from upriver.state.failure import ViewFailure
 
 _NEVER_LOST = PlaceHistory()
 
@@ -39,9 +40,24 @@ def river_status(
         "published": int(machine.published),
         "workers": workers,
         "map_version": int(vnode_map.version),
-        "views": {plan.name: _total(plan, members.values()) for plan in machine.plans},
+        "views": {
+            plan.name: {
+                **_state(plan.name, machine.cluster.failed.get(plan.name), members.values()),
+                **_total(plan, members.values()),
+            }
+            for plan in machine.plans
+        },
         "standbys": dict(leader.standing()),
     }
+
+
+def _state(view: str, failure: ViewFailure | None, members: Iterable[Member]) -> Mapping[str, str | None]:
+    """state: running or failed. error: why it has failed, or why the last key of a partial view could not be filled, in
+    one line."""
+    unfilled = [member.unfilled[view] for member in members if view in member.unfilled]
+    why = failure or next(iter(unfilled), None)
+    error = None if why is None else " ".join(f"{why.kind}: {why.error}".split())
+    return {"state": "running" if failure is None else "failed", "error": error}
 
 
 def _bytes(member: Member) -> int:

@@ -7,6 +7,7 @@ from upriver.machines.messages import Assign, Meet, Retire
 from upriver.machines.standby_messages import Resume
 from upriver.machines.worker_events import Answer, LookupAsked, PeerLost, Refuse, WorkerEvent
 from upriver.sim import checkers
+from upriver.sim.bad_rows import BadRows
 from upriver.sim.checkers import require
 from upriver.sim.lake import FakeLake
 from upriver.sim.oracle import Oracle, by_key
@@ -22,7 +23,15 @@ class Askers:
     was replaced and did not know.
     """
 
-    def __init__(self, repertoire: Repertoire, lake: FakeLake, oracle: Oracle, counters: Counter[str]) -> None:
+    def __init__(
+        self,
+        repertoire: Repertoire,
+        lake: FakeLake,
+        oracle: Oracle,
+        counters: Counter[str],
+        bad_rows: BadRows,
+    ) -> None:
+        self._bad_rows = bad_rows
         self.doubtful: set[int] = set()
         self._repertoire = repertoire
         self._lake = lake
@@ -88,6 +97,10 @@ class Askers:
     def refused(self, process: Process, refusal: Refuse, cause: WorkerEvent) -> None:
         require(checkers.everybody_is_answered_once, refusal.ticket, process.waiting)
         lookup = process.waiting.pop(refusal.ticket).lookup
+        plan = self._repertoire.possible.get(lookup.view)
+        if plan is not None and self._bad_rows.explain(refusal.error, plan, self._lake):
+            self._counters["lookups_failed"] += 1
+            return
         # Peers may be at other epochs than this process, and then it cannot have their part together with its own.
         has_all = self._is_owned(process, lookup) if process.alone else not lookup.together
         owned = not process.leaves and has_all

@@ -18,7 +18,7 @@ from upriver.machines.following import BuildRegion
 from upriver.machines.rules import ALL_RULES, Rules
 from upriver.sim.checkers import Violated
 from upriver.sim.tables import ALL_VIEWS, SETS_ASIDE, TABLES, ViewSpec
-from upriver.sim.world import PARTIAL_SHARE, STANDBYS_SHARE, World
+from upriver.sim.world import FAILING_SHARE, PARTIAL_SHARE, STANDBYS_SHARE, World
 
 TRACE_TAIL_LINES = 60
 """Lines of a trace that a message about a violation gives."""
@@ -62,11 +62,13 @@ class Simulator:
         partial_share: float = PARTIAL_SHARE,
         faults: Collection[str] | None = None,
         standbys_share: float = STANDBYS_SHARE,
+        failing_share: float = FAILING_SHARE,
     ) -> None:
         """views: of which each seed draws some. build_region: makes empty regions, real ones unless it is given.
         partial_share: of the views that can be partial, those that are. faults: of ``FAULTS`` in ``weather.py``, the
         kinds that happen; drawn, unless they are given. standbys_share: of the rivers, those whose workers follow each
-        other."""
+        other. failing_share: of the rivers, those where some views can fail."""
+        self._failing_share = failing_share
         self._standbys_share = standbys_share
         self._partial_share = partial_share
         self._faults = faults
@@ -90,6 +92,7 @@ class Simulator:
             partial_share=self._partial_share,
             faults=self._faults,
             standbys_share=self._standbys_share,
+            failing_share=self._failing_share,
         )
         violation = None
         try:

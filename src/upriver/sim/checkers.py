@@ -113,6 +113,15 @@ def just_bad_rows_are_set_aside(expected: Set[Row], found: Set[Row]) -> str | No
     return f"{lost} were not set aside, {more} were for no reason" if lost or more else None
 
 
+def views_fail_everywhere_or_nowhere(failed: bool, here: Collection[bool]) -> str | None:
+    """``failed``: as the coordinator says; ``here``: at each worker."""
+    return None if set(here) <= {failed} else f"failed={failed} at the coordinator, and at workers {list(here)}"
+
+
+def views_fail_for_a_reason(failed: bool, must: bool, may: bool) -> str | None:
+    return f"failed={failed}, and it must be {must}" if (failed and not may) or (must and not failed) else None
+
+
 def difference(expected: Rows, found: Rows) -> str:
     """The first key of which two views differ."""
     keys = dict.fromkeys([*expected, *found])

@@ -55,7 +55,13 @@ class FakeCheckpoints:
     def publish(self, regions: Iterable[str]) -> PublishCheckpoint:
         """Let the next one exist. regions: whose state it has."""
         wish = self.waiting.popleft()
-        made = Checkpoint(epoch=wish.epoch, base=wish.base, regions=dict.fromkeys(regions, ""), files=wish.files)
+        made = Checkpoint(
+            epoch=wish.epoch,
+            base=wish.base,
+            regions=dict.fromkeys(regions, ""),
+            files=wish.files,
+            failed=wish.failed,
+        )
         self.published[wish.epoch] = made
         return wish
 

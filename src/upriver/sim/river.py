@@ -73,6 +73,7 @@ from upriver.membership.config import MembershipConfig
 from upriver.migration.messages import Acquire
 from upriver.sim import checkers
 from upriver.sim.askers import Askers
+from upriver.sim.bad_rows import BadRows
 from upriver.sim.checkers import require
 from upriver.sim.fake_checkpoints import FakeCheckpoints
 from upriver.sim.lake import FakeLake
@@ -105,7 +106,9 @@ class River:
         takes_checkpoints: bool,
         membership: MembershipConfig = NOBODY_STANDS_BY,
         memory_budget: int | None = None,
+        bad_rows: BadRows | None = None,
     ) -> None:
+        bad_rows = bad_rows or BadRows()
         vnodes = len(vnode_map.owners)
         self.trace: list[str] = []
         self.torn = 0.0
@@ -123,8 +126,9 @@ class River:
         self.leases: list[Incarnation] = []
         """Of processes that are gone, and could still answer."""
         self.network = Network(self.processes.get)
-        self.watcher = Watcher(repertoire, vnode_map.workers, self.lake, self.oracle, self.network)
-        self.askers = Askers(repertoire, self.lake, self.oracle, self.watcher.counters)
+        self.bad_rows = bad_rows
+        self.watcher = Watcher(repertoire, vnode_map.workers, self.lake, self.oracle, self.network, bad_rows)
+        self.askers = Askers(repertoire, self.lake, self.oracle, self.watcher.counters, bad_rows)
         self.wishes = Wishes(self.watcher, repertoire, vnodes)
         self._lots = lots
         self._crowd = Crowd(lots)
@@ -132,7 +136,7 @@ class River:
         self._first_workers = vnode_map.workers
         self._rules = rules
         self.build_region = build_region
-        self._new_machine = partial(WorkerMachine, build_region, rules, memory_budget, CROWD_KEYS)
+        self._new_machine = partial(WorkerMachine, bad_rows.built_by(build_region), rules, memory_budget, CROWD_KEYS)
         self._incarnations = count(1)
 
     def begin_again(self) -> None:
@@ -146,7 +150,7 @@ class River:
         self.repertoire = Repertoire(tuple(self.repertoire.possible.values()), tuple(self.repertoire.kept.values()))
         self.network = Network(self.processes.get)
         self.watcher = self.watcher.of_another_driver(self.repertoire, self._first_workers, self.network)
-        self.askers = Askers(self.repertoire, self.lake, self.oracle, self.watcher.counters)
+        self.askers = Askers(self.repertoire, self.lake, self.oracle, self.watcher.counters, self.bad_rows)
         self.wishes = Wishes(self.watcher, self.repertoire, self.vnodes)
         chain = None if self.coordinator.cluster.chain is None else self.checkpoints.begin_again()
         self.coordinator = CoordinatorMachine(

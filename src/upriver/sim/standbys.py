@@ -1,7 +1,7 @@
 """What those who follow others hold when a simulated river has come to rest."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from upriver.dataflow.graph import DataflowPlan
 from upriver.ids import Epoch, VnodeId
@@ -13,10 +13,16 @@ from upriver.sim.process import Process
 
 
 def standbys_are_right(
-    running: Sequence[Process], plans: Sequence[DataflowPlan], oracle: Oracle, published: Epoch, wanted: int
+    running: Sequence[Process],
+    plans: Sequence[DataflowPlan],
+    failed: Collection[str],
+    oracle: Oracle,
+    published: Epoch,
+    wanted: int,
 ) -> None:
-    """Every slice has as many standbys as there are to be, on other instances, and each has what its owner has."""
-    full = [plan for plan in plans if plan.full_because is not None]
+    """Every slice has as many standbys as there are to be, on other instances, and each has what its owner has. failed:
+    of the views."""
+    full = [plan for plan in plans if plan.full_because is not None and plan.name not in failed]
     copies = Counter[VnodeId]()
     vnodes = 0
     for process in running:

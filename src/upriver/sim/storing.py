@@ -29,7 +29,7 @@ def commit(river: River, spoilt: bool) -> None:
         return
     plans = [plan for plan in river.repertoire.kept.values() if plan.full_because is not None]
     wish = river.checkpoints.publish(region.name for plan in plans for region in plan.spread)
-    for plan in plans:
+    for plan in [plan for plan in plans if plan.name not in wish.failed]:
         for region in plan.spread:
             river.watcher.checkpoint_holds(plan, region.name, wish.epoch, _restored(river, plan, region))
     river.step_coordinator(CheckpointPublished(checkpoint=wish.checkpoint, files=wish.files))

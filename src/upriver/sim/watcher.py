@@ -1,7 +1,7 @@
 """The observer of a simulated river: sees what goes in and comes out, and calls a checker on each thing it sees."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import duckdb
 
@@ -20,6 +20,7 @@ from upriver.machines.messages import (
     CloseInput,
     DropSnapshot,
     EpochFinished,
+    FailView,
     OpenEpoch,
     Retire,
     TakeSnapshot,
@@ -30,6 +31,7 @@ from upriver.machines.standby_messages import Resume
 from upriver.machines.worker_events import HoldSnapshot, SetRowsAside
 from upriver.migration.messages import Acquire
 from upriver.sim import checkers
+from upriver.sim.bad_rows import BadRows
 from upriver.sim.checkers import require
 from upriver.sim.lake import FakeLake
 from upriver.sim.network import Network
@@ -56,7 +58,9 @@ class Watcher:
         lake: FakeLake,
         oracle: Oracle,
         network: Network,
+        bad_rows: BadRows,
     ) -> None:
+        self._bad_rows = bad_rows
         self.counters: Counter[str] = Counter()
         self.places = set(workers)
         self.losses = 0
@@ -94,7 +98,7 @@ class Watcher:
 
     def of_another_driver(self, repertoire: Repertoire, workers: Sequence[WorkerId], network: Network) -> "Watcher":
         """One that knows what is in the lake, and nothing of what was under way."""
-        other = Watcher(repertoire, workers, self._lake, self._oracle, network)
+        other = Watcher(repertoire, workers, self._lake, self._oracle, network, self._bad_rows)
         other.counters, other._aside = self.counters, self._aside
         return other
 
@@ -131,6 +135,8 @@ class Watcher:
                 self._cuts[message.snapshot] = message
             case DropSnapshot():
                 self._dropped.add(message.snapshot)
+            case FailView():
+                self.counters["views_failed"] += 1
             case OpenEpoch(epoch=epoch, mixed=mixed) if process is not None:
                 self._sent[process.worker] = epoch
                 self._mixed |= {epoch} if mixed else set()
@@ -195,6 +201,8 @@ class Watcher:
 
     def _look_at(self, process: Process, plan: DataflowPlan) -> None:
         """Scan one view of a process that stands between epochs, while no keys move."""
+        if process.shares[plan.name].failure is not None:
+            return
         found = by_key(process.shares[plan.name].region.scan(), plan)
         vnode_map = process.map_of(plan.name)
         require(checkers.no_keys_move_while_epochs_flow, vnode_map is not None)
@@ -276,6 +284,8 @@ class Watcher:
         members = [process for process in self._members.values() if process.shares]
         if not all(process.runs for process in members):
             return  # what has died with one is lost, and will be read again
+        if any(process.shares[plan.name].failure is not None for process in members):
+            return
         keys_of = self._keys_of(plan.name, max(process.generation for process in members))
         require(checkers.a_key_lives_in_one_place, keys_of)
         everything = self._oracle.at(plan.name, epoch)
@@ -357,9 +367,14 @@ class Watcher:
     # At the end
 
     def came_to_rest(
-        self, running: Sequence[Process], maps: Mapping[str, VnodeMap], database: duckdb.DuckDBPyConnection
+        self,
+        running: Sequence[Process],
+        maps: Mapping[str, VnodeMap],
+        failed: Collection[str],
+        database: duckdb.DuckDBPyConnection,
     ) -> None:
-        """Nothing is under way: everything is done, and every view is right. maps: the coordinator's."""
+        """Nothing is under way: everything is done, and every view is right, or has failed for a reason. maps, failed:
+        the coordinator's, of regions, and views."""
         require(checkers.every_epoch_ends, self._lake.published, self._ended)
         require(checkers.nobody_is_left_waiting, self._scans)
         require(checkers.nobody_is_left_waiting, self._evictions)
@@ -381,7 +396,14 @@ class Watcher:
         for epoch in range(1, self._lake.published + 1):
             self._look_aside(Epoch(epoch))
         for plan in kept.values():
-            self._check_whole(plan, members, database)
+            has_bad_rows = self._bad_rows.are_in(plan, self._lake)
+            must_fail = has_bad_rows and plan.full_because is not None
+            here = [process.shares[plan.name].failure is not None for process in members]
+            require(checkers.views_fail_everywhere_or_nowhere, plan.name in failed, here)
+            may_fail = self._bad_rows.may_fail(plan, self._lake)
+            require(checkers.views_fail_for_a_reason, plan.name in failed, must_fail, may_fail)
+            if plan.name not in failed and not has_bad_rows:
+                self._check_whole(plan, members, database)
 
     def _check_whole(
         self, plan: DataflowPlan, processes: Sequence[Process], database: duckdb.DuckDBPyConnection

@@ -34,6 +34,7 @@ from upriver.machines.worker_events import (
     TimeToMove,
 )
 from upriver.sim import checkers
+from upriver.sim.bad_rows import BadRows
 from upriver.sim.bounds import steps_to_rest
 from upriver.sim.checkers import require
 from upriver.sim.chores import drawn_chore
@@ -55,6 +56,7 @@ Move = tuple[float, Callable[[], None]]
 CHANGES_WAITING_MAX = 2  # of the views
 RESCALES_WAITING_MAX = 3  # users wish for no more meanwhile
 FAIR_STEPS_MAX = 200  # in which rescales can end while epochs are published
+FAILING_SHARE = 0.25  # of the rivers: some views fail
 PARTIAL_SHARE = 0.5  # of the rivers that may have partial views, and of their views
 CHECKPOINTS_SHARE, STANDBYS_SHARE, PILED_UP_SHARE, BOARDS_SHARE = 0.4, 0.4, 0.15, 0.2  # of the rivers
 SETTLE = 4.0  # how much faster than it hears a process settles
@@ -76,9 +78,11 @@ class World:
         partial_share: float = PARTIAL_SHARE,
         faults: Collection[str] | None = None,
         standbys_share: float = STANDBYS_SHARE,
+        failing_share: float = FAILING_SHARE,
     ) -> None:
         """weather: drawn too, unless it is given; faults: the kinds that happen, if not drawn. partial_share: how
-        likely views that can be partial are. standbys_share: how likely workers follow each other."""
+        likely views that can be partial are. standbys_share: how likely workers follow each other. failing_share: how
+        likely some views can fail."""
         self.steps = 0
         self._lots = lots
         vnode_map = drawn_map(lots, workers)
@@ -98,13 +102,15 @@ class World:
             self._weather = self._weather.with_epochs_that_pile_up(apart)
         if weather is None and apart.random() < BOARDS_SHARE:
             self._weather = self._weather.with_boards(apart)
+        fails = apart.random() < failing_share
+        bad_rows = BadRows.drawn(apart, self._plans) if fails else BadRows()
         if faults is not None:
             self._weather = self._weather.with_faults(faults)
         kept = drawn_views(lots, self._plans) if self._weather.replan else self._plans
         views, takes_checkpoints = Repertoire(self._plans, kept), self._weather.checkpoint > 0
         membership = self._weather.membership
         budget = drawn_budget(lots, self._plans)
-        self.river = River(lots, vnode_map, views, rules, build_region, takes_checkpoints, membership, budget)
+        self.river = River(lots, vnode_map, views, rules, build_region, takes_checkpoints, membership, budget, bad_rows)
         self.river.torn = self._weather.torn
         self._reads_ahead = EPOCHS_AHEAD_MAX if rules.upqueries.p7_read_ahead else 0  # P7 is a rule for the shell
         self._tickets = count(1)
@@ -144,8 +150,10 @@ class World:
                 self.users.look_everything_up(plan)
         self._drain()
         river, kept = self.river, list(self.river.repertoire.kept.values())
-        river.watcher.came_to_rest(river.running, river.maps(), database)
-        standbys_are_right(river.running, kept, river.oracle, river.lake.published, self._weather.standbys)
+        failed = river.coordinator.cluster.failed
+        river.watcher.came_to_rest(river.running, river.maps(), failed, database)
+        wanted = self._weather.standbys
+        standbys_are_right(river.running, kept, failed, river.oracle, river.lake.published, wanted)
 
     def stop(self) -> None:
         """Stop the app while one more process comes; all must go."""

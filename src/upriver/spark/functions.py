@@ -1,6 +1,7 @@
 """A user's functions on their way to the workers, and the columns that go with them."""
 
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -13,6 +14,13 @@ from upriver.dataflow.plan import TableSpec
 from upriver.dataflow.stateful import ANY_STATE, AnyState, stateful_map_op
 from upriver.errors import DeclarationError
 from upriver.spark.schema import in_arrow
+
+ARGUMENTS: Mapping[str, tuple[str, ...]] = {
+    Per.ROW: ("key", "row", "state"),
+    Per.KEY: ("key", "rows", "state"),
+    Per.BATCH: ("keys", "rows", "states"),
+}
+"""What a function is called with, in order."""
 
 Columns: TypeAlias = str | StructType | pa.Schema
 """As users declare them: in Spark's DDL, ``"trips INT, last TIMESTAMP"``, or as a schema."""
@@ -37,12 +45,32 @@ def declare_stateful_map(
     about = f"stateful map {name!r}"
     if not callable(function):
         raise DeclarationError(f"{about}: {function!r} is no function")
+    check_arguments(function, per, about)
     rows = declared_columns(schema, f"{about}: schema", timezone)
     if state is None:
         sent, kept = pickled(AnyState(function), about), ANY_STATE
     else:
         sent, kept = pickled(function, about), declared_columns(state, f"{about}: state", timezone)
     return stateful_map_op(name, source, key, sent, rows, kept, per=per, order_by=order_by)
+
+
+def check_arguments(function: Callable[..., Any], per: str, about: str) -> None:
+    """Raise DeclarationError if the function cannot be called as ``per`` says. A function that does not tell its
+    arguments, as some that are not written in Python, is taken as it is."""
+    wanted = ARGUMENTS.get(per)
+    if wanted is None:  # which is refused where it is read
+        return
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*wanted)
+    except TypeError as error:
+        raise DeclarationError(
+            f"{about}: its function takes {signature}, and with per={str(per)!r} it is called with "
+            f"({', '.join(wanted)}): {error}"
+        ) from error
 
 
 def pickled(function: Callable[..., Any], about: str) -> bytes:

@@ -46,7 +46,7 @@ STOP_SECONDS_MAX = 30.0
 class Source:
     """A declared table and the DataFrame that feeds it. trigger: as for ``DataStreamWriter.trigger``.
 
-    sets_aside: whether a row that a view cannot be computed from is set aside, or makes the app fail.
+    sets_aside: whether a row that a view cannot be computed from is set aside, or makes the view fail.
     """
 
     table: TableSpec

@@ -10,13 +10,14 @@ A chunk is written as Arrow IPC streams of one batch each, one after another: fi
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 
 from upriver.errors import ProtocolError
 from upriver.ids import Epoch, VnodeId
+from upriver.state.failure import ViewFailure
 from upriver.state.keysets import NO_KEYS, contains
 from upriver.vnodes import vnodes_of
 from upriver.xxh64 import Hashes
@@ -78,13 +79,14 @@ class Checkpoint:
     """A checkpoint that is whole. epoch: all regions are as of its end. base: the epoch of the one before it.
 
     regions: those whose state it has, each with the fingerprint of the plan by which that state is to be understood.
-    keys: how many all files name.
+    keys: how many all files name. failed: the views that had failed, by name; what it has of their state is of no use.
     """
 
     epoch: Epoch
     base: Epoch | None
     regions: Mapping[str, str]
     files: tuple[StateFile, ...]
+    failed: Mapping[str, ViewFailure] = field(default_factory=dict)
 
     @property
     def keys(self) -> int:

@@ -14,6 +14,9 @@ A cone does one thing at a time, from one epoch's end to the next:
 - *fill* keys that were looked up: it reads all that they rest on, and runs that through regions of its own, which are
   then taken into the cone. So rows that a bad one spoils are never taken in.
 
+If an epoch's rows cannot be read, or cannot be taken in, all kept keys are forgotten, and filled when they are looked
+up: a lookup of a key with a bad row says so.
+
 Between two steps all kept keys are as of the end of one epoch, and nothing is pending. Rules K1, K2, P5 and P6:
 ``docs/design/partial.md``.
 """
@@ -28,15 +31,15 @@ from upriver.dataflow.batch import Batch, Hashes, Outgoing
 from upriver.dataflow.graph import DataflowPlan, RegionPlan
 from upriver.dataflow.keeping import Region, State
 from upriver.dataflow.set_aside import SetAside
-from upriver.errors import ProtocolError, RowError
+from upriver.errors import LakeError, ProtocolError, UpriverError
 from upriver.ids import BEGINNING, Epoch
 from upriver.state.keysets import NO_KEYS, Mask
 from upriver.upquery.cone_shape import ConeShape, Edge
 from upriver.upquery.cone_state import ConeState
-from upriver.upquery.partial_region import Unanswered
 from upriver.upquery.presence import Numbers
 from upriver.upquery.reads import Read
 from upriver.upquery.rules import UpqueryRules
+from upriver.upquery.unfillable import Unanswered, Unfillable
 from upriver.upquery.wanted import Wanted
 from upriver.vnodes import vnode_range, vnodes_of
 
@@ -63,11 +66,10 @@ class Cone:
         self.applied = start_at
         """All kept keys are as of the end of this epoch."""
         self._shape = ConeShape.of(plan)
+        self._plans = plan.regions
         self._build = build
         self._rules = rules
-        self._state = ConeState(self._shape, plan.regions, build)
-        self._top = self._state.regions[self._shape.top]
-        self._presence = self._state.presence[self._shape.top]
+        self._begin_empty()
         self._wanted = Wanted()
         self._filling: Hashes = NO_KEYS
         """What was wanted and is being filled, unless it was given up."""
@@ -76,11 +78,18 @@ class Cone:
         self._under_way: Work[None] | None = None
         self._filled_last = False
         self._unanswered: list[Unanswered] = []
+        self._unfillable = Unfillable()
         self._now = 1
         """The time, in lookups."""
         self._looked_up = 0
         self._missed = 0
         self._evicted = 0
+
+    def _begin_empty(self) -> None:
+        """Keep no key."""
+        self._state = ConeState(self._shape, self._plans, self._build)
+        self._top = self._state.regions[self._shape.top]
+        self._presence = self._state.presence[self._shape.top]
 
     # Work -------------------------------------------------------------------------------------------------------------
 
@@ -91,9 +100,7 @@ class Cone:
 
     def work(self, opened: Epoch, keys_max: int = FILLED_KEYS_MAX) -> Reads | None:
         """What is to be read for the next piece of work; ``None`` if there is none, or one is under way. opened: the
-        epoch to come to. keys_max: that may be filled. What needs nothing read is done at once.
-
-        Raises RowError as :meth:`Region.apply`."""
+        epoch to come to. keys_max: that may be filled. What needs nothing read is done at once."""
         while self._under_way is None:
             self._under_way = self._next(opened, keys_max)
             if self._under_way is None:
@@ -105,8 +112,12 @@ class Cone:
 
     def proceed(self, rows: Sequence[Batch]) -> Reads | None:
         """Go on with the rows that were asked for last. Returns as :meth:`work`, and ``None`` when the piece of work is
-        done. Raises RowError as :meth:`Region.apply`."""
+        done."""
         return self._go_on(lambda work: work.send(rows))
+
+    def proceed_without(self, error: UpriverError) -> Reads | None:
+        """Go on without the rows that were asked for last: they cannot be read. Returns as :meth:`proceed`."""
+        return self._go_on(lambda work: work.throw(error))
 
     def _go_on(self, step: Callable[[Work[None]], Reads]) -> Reads | None:
         assert self._under_way is not None
@@ -128,6 +139,7 @@ class Cone:
     def unanswered(self) -> list[Unanswered]:
         """The keys that could not be filled since the last time: they are missing."""
         found, self._unanswered = self._unanswered, []
+        self._unfillable.add(found)
         return found
 
     def _fill_wanted(self, keys_max: int) -> Work[None]:
@@ -138,19 +150,23 @@ class Cone:
 
     def _fill(self, region: str, keys: Hashes) -> Work[list[Unanswered]]:
         """Keep these missing keys (ascending, each once) of a region, as of the last epoch, with all that they rest on.
-        Returns those of which that is impossible because of a bad row."""
+        Returns those of which that is impossible: because of a bad row, or since the lake cannot be read."""
         if not len(keys):
             return []
         try:
             filled = yield from self._filled(region, keys)
-        except RowError as error:
+        except LakeError as error:
+            return [Unanswered(keys, error)]
+        except Exception as error:  # whatever it is, it is about some of these keys
             if len(keys) == 1:
-                return [Unanswered(keys, error)]
+                return [Unanswered.because(keys, error)]
             half = len(keys) // 2
             first = yield from self._fill(region, keys[:half])
             return first + (yield from self._fill(region, keys[half:]))
         kept = np.intersect1d(keys, self._filling) if region == self._shape.top else keys
         self._state.absorb(filled, region, kept, self.applied, self._tick())
+        if region == self._shape.top:
+            self._unfillable.filled(kept)
         return []
 
     def _filled(self, region: str, keys: Hashes) -> Work[ConeState]:
@@ -169,14 +185,14 @@ class Cone:
 
     def _advance(self, epoch: Epoch) -> Work[None]:
         """All kept keys are as of the end of this epoch then, which is the next one."""
-        for plan in reversed(self._shape.regions):
-            for edge in self._shape.into(plan.name):
-                yield from self._gain(edge, epoch)
-        rows = yield from self._rows(self._state, self.applied, epoch)
         try:
+            for plan in reversed(self._shape.regions):
+                for edge in self._shape.into(plan.name):
+                    yield from self._gain(edge, epoch)
+            rows = yield from self._rows(self._state, self.applied, epoch)
             self._state.take(rows)
-        except RowError as error:
-            raise RowError(f"view {self._shape.view!r}, epoch {epoch}: {error}") from error
+        except Exception:  # whatever it is: to fill a key finds out whether it is about that one
+            self._begin_empty()
         self.applied = epoch
 
     def _gain(self, edge: Edge, epoch: Epoch) -> Work[None]:
@@ -280,6 +296,7 @@ class Cone:
             "looked_up": self._looked_up,
             "missed": self._missed,
             "evicted": self._evicted,
+            "unfillable": len(self._unfillable),
         }
 
     def _tick(self) -> int:
@@ -317,6 +334,7 @@ class Cone:
     def uproot(self, vnode: int, vnodes: int) -> bool:
         """As :meth:`PartialRegion.uproot` (P5)."""
         unsettled = np.union1d(self._wanted.keys, self._filling)
+        self._unfillable.leave(vnode, vnodes)
         return self.give_up(unsettled[vnodes_of(unsettled, vnodes) == vnode])
 
     def give_up(self, keys: Hashes) -> bool:

@@ -6,7 +6,8 @@ that is open when it begins. So a row of a pending key is either read by its upq
 retained until the answer has come.
 
 Rows of present keys are not applied as they come, but when somebody looks: those of several epochs together cost little
-more than those of one. So who falls behind has less to do for each epoch.
+more than those of one. So who falls behind has less to do for each epoch. If they cannot be applied, their keys are
+missing again, and a lookup of one says what is wrong with it.
 
 One upquery is under way at a time; keys that are asked for meanwhile wait for the next one, all together. Of a key that
 is not present the region keeps nothing, so the answer's rows are applied to it as they are. If the view cannot be
@@ -24,12 +25,13 @@ from upriver.dataflow.batch import Batch, Hashes, Outgoing
 from upriver.dataflow.keeping import Region
 from upriver.dataflow.operators.consolidate import concatenated
 from upriver.dataflow.set_aside import SetAside
-from upriver.errors import ProtocolError, RowError
+from upriver.errors import ProtocolError, UpriverError
 from upriver.ids import Epoch
-from upriver.state.keysets import contains
+from upriver.state.keysets import contains, key_set
 from upriver.state.vectors import Mask
 from upriver.upquery.presence import PRESENT, Numbers, Presence
 from upriver.upquery.rules import UpqueryRules
+from upriver.upquery.unfillable import Unanswered, Unfillable
 from upriver.upquery.wanted import Wanted
 from upriver.vnodes import vnode_range, vnodes_of
 
@@ -52,14 +54,6 @@ class Upquery:
     number: int
     keys: Hashes
     through: Epoch
-
-
-@dataclass(frozen=True, slots=True)
-class Unanswered:
-    """Keys that have no answer, and why."""
-
-    keys: Hashes
-    error: RowError
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +83,7 @@ class PartialRegion:
         self._retained: list[Retained] = []
         self._retained_rows = 0
         self._retained_rows_max = retained_rows_max
+        self._unfillable = Unfillable()
         self._behind: list[tuple[int, Batch]] = []
         """By port, rows of present keys that are not applied yet, in order."""
         self._behind_keys: set[int] = set()
@@ -134,11 +129,14 @@ class PartialRegion:
         return not self._behind_keys.isdisjoint(hash64.tolist())
 
     def catch_up(self) -> None:
-        """Apply all rows that wait. Raises RowError as :meth:`Region.apply`."""
+        """Apply all rows that wait. If that is impossible, their keys are missing from now on."""
         behind = self._behind
         self._wait([])
-        for port in sorted({port for port, _ in behind}):
-            self._region.apply(port, concatenated([batch for of, batch in behind if of == port]))
+        try:
+            for port in sorted({port for port, _ in behind}):
+                self._region.apply(port, concatenated([batch for of, batch in behind if of == port]))
+        except Exception:  # whatever it is: an upquery finds out whose row it is
+            self.drop(key_set(*(batch.hash64 for _, batch in behind)))
 
     def _forget(self, keys: Hashes) -> None:
         """Keep neither state nor rows of these keys."""
@@ -225,8 +223,8 @@ class PartialRegion:
 
         through: the last epoch that was read.
 
-        Returns the keys of which the view cannot be computed; they are missing. Raises RowError if that is because of a
-        row that was retained, which is then as bad as any row of its epoch.
+        Returns the keys of which the view cannot be computed; they are missing. So are those with a retained row that
+        cannot be applied: another upquery finds out whose row it is.
         """
         asked, self._under_way = self._under_way, None
         assert asked is not None
@@ -240,7 +238,24 @@ class PartialRegion:
             if self._rules.p3_each_row_once:  # P3
                 present &= look.through < kept.epoch
             if present.any():
-                self._region.apply(kept.port, kept.batch.filtered(present))
+                rows_of_present = kept.batch.filtered(present)
+                try:
+                    self._region.apply(kept.port, rows_of_present)
+                except Exception:  # whatever it is
+                    self.drop(key_set(rows_of_present.hash64))
+        self._unfillable.add(unanswered)
+        return unanswered
+
+    def refuse(self, number: int, error: UpriverError) -> list[Unanswered]:
+        """The upquery cannot be answered: its keys are missing. Returns those that waited for it."""
+        asked, self._under_way = self._under_way, None
+        assert asked is not None
+        assert asked.number == number
+        keys = asked.keys[self._still_asked(asked)]
+        self._presence.drop(keys)
+        self._retained, self._retained_rows = [], 0  # they were those of its keys
+        unanswered = [Unanswered(keys, error)]
+        self._unfillable.add(unanswered)
         return unanswered
 
     def _still_asked(self, asked: Upquery) -> Mask:
@@ -257,14 +272,15 @@ class PartialRegion:
                 mine = _rows_of(keys, batch)
                 if len(mine):
                     self._region.apply(port, mine)
-        except RowError as error:
+        except Exception as error:  # whatever it is, it is about some of these keys
             self._region.drop(keys)  # there was nothing of them before
             if len(keys) == 1:
                 self._presence.drop(keys)
-                return [Unanswered(keys, error)]
+                return [Unanswered.because(keys, error)]
             half = len(keys) // 2
             return self._install(keys[:half], rows, through) + self._install(keys[half:], rows, through)
         self._presence.put(keys, PRESENT, through, self._tick())
+        self._unfillable.filled(keys)
         return []
 
     def through(self, hash64: Hashes) -> Numbers:
@@ -303,7 +319,8 @@ class PartialRegion:
 
     def stats(self) -> Mapping[str, int]:
         """As :meth:`Region.stats`; and present, pending: keys. Since the beginning, looked_up: keys that lookups were
-        answered, missed: keys that were asked for and missing, evicted: keys."""
+        answered, missed: keys that were asked for and missing, evicted: keys. unfillable: keys that could not be filled
+        when they were last asked for."""
         stats = self._region.stats()
         pending = 0 if self._under_way is None else int(self._still_asked(self._under_way).sum())
         return {
@@ -315,6 +332,7 @@ class PartialRegion:
             "looked_up": self._looked_up,
             "missed": self._missed,
             "evicted": self._evicted,
+            "unfillable": len(self._unfillable),
         }
 
     def _tick(self) -> int:
@@ -346,6 +364,7 @@ class PartialRegion:
         vnodes: the lake's. Returns whether there was such a key."""
         wanted = self._wanted.keys
         mine = wanted[vnodes_of(wanted, vnodes) == vnode]
+        self._unfillable.leave(vnode, vnodes)
         return self.give_up(np.union1d(self._presence.pending(*vnode_range(vnode, vnodes)), mine))
 
     def give_up(self, keys: Hashes) -> bool:

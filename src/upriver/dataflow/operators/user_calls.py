@@ -103,7 +103,7 @@ class RowCalls:
                 state = _state(self._shapes, self._function(key, row, state), output)
             except Misfit as misfit:
                 raise _unfit(misfit, _of_row(key, row)) from misfit
-            except Exception as error:  # of any class: it is the user's code
+            except (Exception, SystemExit, GeneratorExit) as error:  # of any class: it is the user's code
                 raise _raised(error, _of_row(key, row)) from error
         return state
 
@@ -124,7 +124,7 @@ class KeyCalls:
             return _state(self._shapes, self._function(key, rows, state), output)
         except Misfit as misfit:
             raise _unfit(misfit, _of_key(key)) from misfit
-        except Exception as error:  # of any class: it is the user's code
+        except (Exception, SystemExit, GeneratorExit) as error:  # of any class: it is the user's code
             raise _raised(error, _of_key(key)) from error
 
 
@@ -166,7 +166,7 @@ class BatchCalls:
             return self._made(self._function(owners, given.rows, given.states), given.keys.num_rows)
         except Misfit as misfit:
             raise _unfit(misfit, self._of_batch(given)) from misfit
-        except Exception as error:  # of any class: it is the user's code
+        except (Exception, SystemExit, GeneratorExit) as error:  # of any class: it is the user's code
             raise _raised(error, self._of_batch(given)) from error
 
     def _made(self, answer: Any, keys: int) -> Made:
@@ -202,7 +202,7 @@ def _answer(answer: Any, wanted: tuple[str, ...]) -> tuple[Any, ...]:
     return answer
 
 
-def _raised(error: Exception, where: str) -> RowError:
+def _raised(error: BaseException, where: str) -> RowError:
     what = f"{error_text(error)}{_line_of(error)}"
     return RowError(f"the function raised {what} for {where}. Mend it, or have it pass over such rows")
 
@@ -219,7 +219,7 @@ def _of_row(key: Any, row: Any) -> str:
     return f"the key {shown(key)} and the row {repr(row)[:ROW_CHARS_MAX]}"
 
 
-def _line_of(error: Exception) -> str:
+def _line_of(error: BaseException) -> str:
     """The line of the user's code that it came from, or went through first."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith("upriver.dataflow."):

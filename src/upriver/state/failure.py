@@ -1,0 +1,43 @@
+"""ViewFailure: why a view has failed, as workers are told it and checkpoints record it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from upriver import errors
+from upriver.errors import ProtocolError, UpriverError
+
+ERROR_CHARS_MAX = 4_000
+"""Characters of an error that are kept: it is said to every worker and shown to every caller."""
+_KINDS: Mapping[str, type[UpriverError]] = {
+    name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, UpriverError)
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewFailure:
+    """Why a view has failed. kind: class name of the error, of those in :mod:`upriver.errors`. error: for a person."""
+
+    kind: str
+    error: str
+
+    @classmethod
+    def of(cls, error: BaseException, where: str) -> "ViewFailure":
+        """where: the view, and what it was at. An error of another package is a fault of ours."""
+        if isinstance(error, UpriverError):
+            kind, text = type(error).__name__, f"{where}: {error}"
+        else:
+            kind, text = ProtocolError.__name__, f"{where}: {_told(error)}"
+        if len(text) > ERROR_CHARS_MAX:
+            text = f"{text[:ERROR_CHARS_MAX]}... ({len(text) - ERROR_CHARS_MAX} more characters)"
+        return cls(kind=kind, error=text)
+
+    def raised(self) -> UpriverError:
+        """The error, for a caller."""
+        return _KINDS.get(self.kind, ProtocolError)(self.error)
+
+
+def _told(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # of any class: texts of errors are made by anybody's code
+        return f"{type(error).__name__}, which cannot be told"

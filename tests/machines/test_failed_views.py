@@ -1,0 +1,260 @@
+"""A view that cannot be computed fails alone, at every worker, and its lookups say why; ``docs/design/failures.md``."""
+
+from dataclasses import replace
+from typing import Any
+
+import coordinator_kit as driver
+import numpy as np
+import pytest
+from coordinator_kit import BOTH, anew, coordinator, failures, finished, gone, listeners, only, published, scan, wanted
+from machines_kit import (
+    ALL_MINE,
+    HALVES,
+    KEYS,
+    PLAN,
+    Seen,
+    announce,
+    answered,
+    asked,
+    assign,
+    batch,
+    meet,
+    opened,
+    owners_with,
+    planned,
+    read,
+    refused,
+    reports,
+    rows,
+    said,
+    sent,
+    take,
+    vnode_map,
+    worker,
+)
+
+from upriver.errors import DeclarationError, ProtocolError, RowError
+from upriver.ids import Epoch, MapVersion
+from upriver.machines.coordinator import CoordinatorMachine
+from upriver.machines.coordinator_events import PlansWanted, PublishCheckpoint
+from upriver.machines.failed_region import FailedRegion
+from upriver.machines.messages import (
+    Assign,
+    CheckpointWritten,
+    EpochFinished,
+    FailView,
+    SnapshotSpoilt,
+    TakeCheckpoint,
+    ViewFailed,
+)
+from upriver.machines.peers import FailedHere, ForRegion
+from upriver.machines.rules import ALL_RULES, Rules
+from upriver.machines.strategies import Strategy
+from upriver.machines.worker import WorkerMachine
+from upriver.machines.worker_events import PeersMet, Refuse
+from upriver.migration.messages import Acquire
+from upriver.state.checkpoint import Checkpoint
+from upriver.state.failure import ERROR_CHARS_MAX, ViewFailure
+
+FAILURE = ViewFailure(kind="RowError", error="view 'seen', epoch 1: overflow")
+OTHER = planned("other")
+TWO: dict[str, Any] = {"plans": (PLAN, OTHER), "maps": {name: vnode_map(ALL_MINE) for name in ("seen", "other")}}
+
+
+def bad(epoch: int, *keys: str) -> Any:
+    return replace(rows(99, *keys), epoch=Epoch(epoch))
+
+
+class Broken(Seen):
+    """A region with a fault of ours."""
+
+    def apply(self, port: int, batch: Any) -> None:
+        raise ZeroDivisionError("by nought")
+
+
+# At a worker --------------------------------------------------------------------------------------------------------
+
+
+def test_the_epoch_ends_with_all_its_rows_counted() -> None:
+    machine = worker(assign(), opened(1), bad(1, "a", "b"))
+    (report,) = reports(machine.step(read(1, 2)), EpochFinished)
+    assert (report.applied, report.stats["seen"]["keys"]) == ({"seen": 2}, 0)
+
+
+def test_another_view_over_the_same_rows_goes_on() -> None:
+    machine = WorkerMachine(lambda plan, _: Broken() if plan.name == "seen" else Seen())
+    machine.step(assign(**TWO))
+    machine.step(opened(1))
+    (failed,) = reports(machine.step(rows(1, "a")), ViewFailed)
+    assert failed == ViewFailed(
+        view="seen",
+        failure=ViewFailure(kind="ProtocolError", error="view 'seen', epoch 1: ZeroDivisionError: by nought"),
+    )
+    machine.step(read(1, 1))
+    assert answered(machine.step(asked("a", ticket=2, view="other"))) == {2: ({"a": [1]}, 1)}
+    assert refused(machine.step(asked("a"))) == {1: ProtocolError}
+
+
+def test_a_view_whose_region_cannot_be_made_fails_at_once() -> None:
+    def build(plan: Any, _: Any) -> Seen:
+        if plan.name == "seen":
+            raise DeclarationError("no module 'shop'")
+        return Seen()
+
+    machine = WorkerMachine(build)
+    (failed,) = reports(machine.step(assign(**TWO)), ViewFailed)
+    assert failed.failure == ViewFailure(kind="DeclarationError", error="view 'seen': no module 'shop'")
+    assert refused(machine.step(asked("a"))) == {1: DeclarationError}
+
+
+def test_lookups_that_wait_are_refused_with_the_error_and_later_ones_at_once() -> None:
+    machine = worker(assign(), asked("a", at_least=5))
+    actions = machine.step(FailView(view="seen", failure=FAILURE))
+    assert refused(actions) == {1: RowError}
+    assert reports(actions) == []
+    assert refused(machine.step(asked("a", ticket=2, at_least=9))) == {2: RowError}
+
+
+def test_what_the_coordinator_says_is_the_cause() -> None:
+    machine = worker(assign(), opened(1), bad(1, "a"))
+    other = replace(FAILURE, error="view 'seen', epoch 1: overflow elsewhere")
+    machine.step(FailView(view="seen", failure=other))
+    (refusal,) = machine.step(asked("a"))
+    assert isinstance(refusal, Refuse)
+    assert str(refusal.error) == other.error
+
+
+def test_a_snapshot_of_it_cannot_be_had() -> None:
+    machine = worker(assign(failed={"seen": FAILURE}))
+    (spoilt,) = reports(machine.step(take(1, at=0)), SnapshotSpoilt)
+    assert FAILURE.error in spoilt.error
+
+
+def test_a_worker_that_is_told_so_at_first_keeps_nothing_and_counts_on() -> None:
+    machine = worker(assign(failed={"seen": FAILURE}), opened(1), rows(1, "a"))
+    (report,) = reports(machine.step(read(1, 1)), EpochFinished)
+    assert (report.applied, report.stats["seen"]["keys"]) == ({"seen": 1}, 0)
+
+
+def test_a_long_error_is_cut() -> None:
+    failure = ViewFailure.of(RowError("x" * 3 * ERROR_CHARS_MAX), "view 'v'")
+    assert len(failure.error) < ERROR_CHARS_MAX + 50
+
+
+def test_rows_that_are_exchanged_are_counted_until_their_stage() -> None:
+    empty = Seen()
+    region = FailedRegion(FAILURE, gathered=2, exchange_ports=[1], build=lambda: empty)
+    region.apply(0, batch(1, "a"))
+    region.apply(1, batch(1, "b", "c"))
+    assert (region.gathered, region.unsettled) == (4, 4)
+    assert (region.settle(1), region.gathered, list(region.drain(1))) == (4, 0, [])
+
+
+# Among workers ------------------------------------------------------------------------------------------------------
+
+
+def with_a_peer(rules: Rules = ALL_RULES) -> WorkerMachine:
+    return worker(assign(HALVES), meet(0, 1), PeersMet(meeting=1), opened(1), rules=rules)
+
+
+def test_peers_are_told_ahead_of_all_else_that_a_step_says() -> None:
+    machine = with_a_peer()
+    actions = machine.step(bad(1, KEYS[0][0]))
+    assert [type(action).__name__ for action in actions][:2] == ["Report", "SendPeer"]
+    assert sent(actions) == [(1, FailedHere(view="seen", failure=FAILURE))]
+
+
+def test_without_the_rule_a_peer_goes_on_until_the_coordinator_says_so() -> None:
+    """It would take over what it has copied of a view that has failed, and show it, if that is not all."""
+    assert sent(with_a_peer(Rules(views_fail_ahead=False)).step(bad(1, KEYS[0][0]))) == []
+
+
+def test_a_peer_fails_the_view_too_and_says_so() -> None:
+    machine = with_a_peer()
+    actions = machine.step(said(1, FailedHere(view="seen", failure=FAILURE)))
+    assert reports(actions) == [ViewFailed(view="seen", failure=FAILURE)]
+    assert refused(machine.step(asked(KEYS[0][0]))) == {1: RowError}
+    assert machine.step(said(1, FailedHere(view="seen", failure=FAILURE))) == []
+
+
+def test_keys_that_come_without_any_state_fail_the_view() -> None:
+    keys = np.array([1], np.uint64)
+    load = ForRegion(region="seen", message=Acquire(version=MapVersion(1), keys=keys, state=()))
+    machine = worker(assign(HALVES, me=1), meet(0, 1), PeersMet(meeting=1))
+    machine.step(announce(HALVES, owners_with(HALVES, v3=1)))
+    (failed,) = reports(machine.step(said(0, load)), ViewFailed)
+    assert failed.view == "seen"
+
+
+# At the coordinator -------------------------------------------------------------------------------------------------
+
+ROWS_FAILED = ViewFailure(kind="RowError", error="overflow in view rows")
+FAILED = driver.said(2, ViewFailed(view="rows", failure=ROWS_FAILED))
+
+
+def test_all_workers_are_told_and_the_first_cause_counts() -> None:
+    machine = coordinator(*BOTH)
+    assert listeners(FailView, machine.step(FAILED)) == [1, 2]
+    assert machine.step(driver.said(1, ViewFailed(view="rows", failure=FAILURE))) == []
+    assert machine.cluster.failed == {"rows": ROWS_FAILED}
+
+
+def test_epochs_end_all_the_same() -> None:
+    machine = coordinator(*BOTH, published(1, rows=2), FAILED, finished(1, 1, applied=1))
+    assert driver.ended(1)[0] in machine.step(finished(2, 1, applied=1))
+
+
+def test_a_worker_that_comes_later_is_told_with_its_assignment() -> None:
+    machine = coordinator(*BOTH, FAILED, gone(2))
+    (assigned,) = only(Assign, machine.step(driver.came(1, 3)))
+    assert assigned.failed == {"rows": ROWS_FAILED}
+
+
+def test_a_scan_of_it_fails_at_once_with_the_error() -> None:
+    assert failures(coordinator(*BOTH, FAILED).step(scan(1))) == {1: RowError}
+
+
+def test_a_view_that_is_declared_otherwise_begins_anew_and_one_that_is_not_stays_failed() -> None:
+    other = driver.planned("other")
+    machine = coordinator(*BOTH, FAILED, plans=(driver.PLAN, other))
+    machine.step(PlansWanted(ticket=1, plans=(driver.PLAN,), epochs=()))
+    assert machine.cluster.failed == {"rows": ROWS_FAILED}
+    corrected = replace(driver.PLAN, sql="SELECT j")
+    for event in (anew(1), anew(2)):
+        machine.step(event)
+    machine.step(PlansWanted(ticket=2, plans=(corrected,), epochs=()))
+    assert machine.cluster.failed == {}
+
+
+def test_what_failed_before_all_began_anew_concerns_no_view_of_now() -> None:
+    corrected = replace(driver.PLAN, sql="SELECT j")
+    machine = coordinator(*BOTH, PlansWanted(ticket=1, plans=(corrected,), epochs=()))
+    machine.step(FAILED)
+    assert machine.cluster.failed == {}
+    machine.step(anew(2))
+    machine.step(FAILED)
+    assert machine.cluster.failed == {"rows": ROWS_FAILED}
+
+
+@pytest.mark.parametrize("strategy", list(Strategy))
+def test_a_rescale_goes_on(strategy: Any) -> None:
+    machine = coordinator(*BOTH, FAILED)
+    machine.step(wanted(1, workers=3, strategy=strategy))
+    (assigned, *_) = only(Assign, machine.step(driver.came(2, 3)))
+    assert assigned.failed == {"rows": ROWS_FAILED}
+
+
+def test_a_checkpoint_names_it_and_a_driver_that_begins_with_that_knows_it() -> None:
+    machine = CoordinatorMachine(driver.vnode_map(), (driver.PLAN,), checkpoints=(), checkpoint_epochs=1)
+    for event in [*BOTH, published(1, rows=0), finished(1, 1), FAILED]:
+        machine.step(event)
+    actions = machine.step(finished(2, 1))
+    (ask, _) = only(TakeCheckpoint, actions)
+    machine.step(driver.said(1, CheckpointWritten(checkpoint=ask.checkpoint, files=())))
+    (publish,) = only(
+        PublishCheckpoint, machine.step(driver.said(2, CheckpointWritten(checkpoint=ask.checkpoint, files=())))
+    )
+    assert publish.failed == {"rows": ROWS_FAILED}
+    found = Checkpoint(epoch=Epoch(1), base=None, regions={}, files=(), failed={**publish.failed, "gone": FAILURE})
+    again = CoordinatorMachine(driver.vnode_map(), (driver.PLAN,), checkpoints=(found,))
+    assert again.cluster.failed == {"rows": ROWS_FAILED}

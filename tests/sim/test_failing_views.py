@@ -1,0 +1,54 @@
+"""Views that fail in the simulator: each fails alone and everywhere, whatever else happens, and each rule about that is
+needed; ``docs/design/failures.md``."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from itertools import cycle, islice
+
+import duckdb
+import pytest
+from worlds_kit import BUSY, MadeFor, Worlds, exchanged, flowing, seeds
+
+from upriver.dataflow.graph import DataflowPlan
+from upriver.machines.rules import Rules
+from upriver.machines.strategies import Strategy
+
+PARTIAL_SHARE = 0.3
+HARSH: MadeFor = {
+    **BUSY,
+    "crash": 0.03,
+    "start": 5.0,
+    "rescale": 0.5,
+    "strategies": tuple(Strategy),
+    "checkpoint": 0.5,
+    "spoil": 0.1,
+    "replan": 0.1,
+    "driver": 0.01,
+}
+STANDING_BY: MadeFor = {**HARSH, "standbys": 1, "lease": 1.0, "cut": 0.02, "replan": 0.0}
+CAUGHT_BY: Mapping[str, set[str]] = {
+    "views_fail_alone": {"machines_do_not_fail"},
+    "views_fail_everywhere": {"views_fail_everywhere_or_nowhere"},
+    "views_failed_are_recorded": {"checkpoints_equal_the_oracle"},
+}
+
+
+@pytest.mark.parametrize("views", [flowing, exchanged])
+def test_a_view_fails_alone_whatever_happens(
+    views: Callable[[], tuple[DataflowPlan, ...]], request: pytest.FixtureRequest, database: duckdb.DuckDBPyConnection
+) -> None:
+    worlds = Worlds(views(), PARTIAL_SHARE, database, failing_share=1.0)
+    counters = worlds.counted(islice(cycle([HARSH, STANDING_BY]), seeds(request.config)))
+    assert all(counters[what] for what in ("views_failed", "lookups_failed", "lookups", "checkpoints", "rescales_live"))
+
+
+def test_every_rule_is_tried() -> None:
+    """``views_fail_ahead`` is about a moment between two messages: ``tests/machines/test_failed_views.py``."""
+    rules = [field.name for field in fields(Rules) if field.name.startswith("views_")]
+    assert [*CAUGHT_BY, "views_fail_ahead"] == rules
+
+
+@pytest.mark.parametrize("rule", CAUGHT_BY)
+def test_without_a_rule_some_seed_finds_something_wrong(rule: str, database: duckdb.DuckDBPyConnection) -> None:
+    worlds = Worlds(flowing(), PARTIAL_SHARE, database, failing_share=1.0)
+    assert worlds.first_wrong(rule, HARSH) in CAUGHT_BY[rule]
