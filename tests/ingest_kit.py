@@ -105,7 +105,7 @@ def rows_of(lake: Lake, manifest: Manifest) -> Events:
     """The epoch's rows, which must be the same in every index."""
     in_index = []
     for runs in manifest.runs.values():
-        tables = [lake.open_run(run, run_schema(TABLE.schema)) for run in runs]
+        tables = [lake.open_run(run, run_schema(TABLE.schema)).all_rows() for run in runs]
         in_index.append(sorted(((r["k"], r["n"]) for t in tables for r in t.to_pylist()), key=lambda event: event[1]))
     assert len(in_index) == len(INDEXES)
     assert all(rows == in_index[0] for rows in in_index)

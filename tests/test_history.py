@@ -14,10 +14,11 @@ from upriver.dataflow.batch import Batch
 from upriver.dataflow.plan import TableSpec, lake_channel
 from upriver.errors import CorruptFile, ProtocolError
 from upriver.ids import Channel, Epoch, VnodeId
-from upriver.shell.history import FEW_KEYS_MAX, History
+from upriver.shell.history import History
 from upriver.shell.lake import Lake, LakeRecord, Manifest
 from upriver.shell.merged_runs import MERGED_TOGETHER, TIDIED_RUNS_MAX, Merging
 from upriver.shell.owned_lake import OwnedLake
+from upriver.shell.run_reader import FEW_KEYS_MAX
 from upriver.state.runs import RunInfo, describe_run, encode_run, run_schema
 
 FLIGHTS = TableSpec(
@@ -202,7 +203,7 @@ def test_a_damaged_run_is_named(lake: OwnedLake, place: int) -> None:
     flip(lake, damaged, place)
     history = History(lake)
     for _ in range(2):
-        with pytest.raises(CorruptFile, match=f"^{damaged.path}: checksum .* where the manifest says"):
+        with pytest.raises(CorruptFile, match=f"^{damaged.path}: bytes 0 to .* where the run says"):
             rows_of(history, "flights", {5}, 2)
     assert len(rows_of(history, "flights", {5}, 1)) == 1
 
@@ -296,6 +297,6 @@ def test_a_damaged_run_that_is_not_asked_for_is_nobodys_trouble(lake: OwnedLake)
     flip(lake, runs[0], 700)
     history = History(lake)
     assert rows_of(history, "flights", {5}, MERGED_TOGETHER) != []
-    with pytest.raises(CorruptFile, match=f"^{runs[0].path}: checksum"):
+    with pytest.raises(CorruptFile, match=f"^{runs[0].path}: bytes"):
         rows_of(history, "flights", {2**63}, MERGED_TOGETHER)
     assert len(rows_of(history, "flights", {5}, MERGED_TOGETHER)) == MERGED_TOGETHER - 1

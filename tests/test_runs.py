@@ -13,7 +13,20 @@ from test_hashing import KEY_VALUES
 
 from upriver.errors import CorruptFile
 from upriver.ids import VnodeId
-from upriver.state.runs import RunInfo, cut, decode_run, describe_run, encode_run, gathered, run_schema, together
+from upriver.state.runs import (
+    RunInfo,
+    checksum_of,
+    cut,
+    decode_run,
+    describe_run,
+    encode_rows,
+    encode_run,
+    ends_in,
+    gathered,
+    run_schema,
+    together,
+    with_checksums,
+)
 from upriver.vnodes import vnodes_of
 
 MANY = settings(derandomize=True, deadline=None, max_examples=100)
@@ -111,7 +124,7 @@ def test_cut_leaves_the_rows_and_keeps_a_key_s_rows_together(
 ) -> None:
     ascending = np.sort(np.array(hashes, np.uint64) % 16)
     within = [(start, min(rows, len(hashes) - start)) for start, rows in slices if start < len(hashes)]
-    pieces = list(cut(within, rows_max, ascending))
+    pieces = list(cut(within, rows_max, ends_in(ascending)))
     assert [r for s, n in pieces for r in range(s, s + n)] == [r for s, n in within for r in range(s, s + n)]
     ends = {start + rows for start, rows in within}
     for start, rows in pieces:
@@ -152,6 +165,32 @@ def refusal(info: RunInfo, content: bytes, schema: pa.Schema = SMALL.schema) -> 
     return str(raised.value).removeprefix(f"{PATH}: ")
 
 
+def before_there_were_blocks(table: pa.Table) -> tuple[RunInfo, pa.Buffer]:
+    """A run as a lake of format 2 has it."""
+    encoded = encode_rows(table)
+    entry = describe_run(PATH, encoded, table.column(0).to_numpy(), 256).to_json()
+    del entry["block_bytes"]
+    return RunInfo.from_json({**entry, "xxh3_64": checksum_of(encoded)}), encoded
+
+
+def test_a_run_without_blocks_is_read_and_checked_as_a_whole() -> None:
+    info, encoded = before_there_were_blocks(SMALL)
+    assert decode_run(info, encoded, SMALL.schema).to_pylist() == SMALL.to_pylist()
+    assert RunInfo.from_json(info.to_json()) == info
+    for place in range(encoded.size):
+        content = bytearray(encoded.to_pybytes())
+        content[place] ^= 1 << (place % 8)
+        assert refusal(info, bytes(content)).endswith(f"where the manifest says {info.checksum}")
+
+
+@pytest.mark.parametrize("length", [0, 1, 15, 16, 17, 24, 31, 32, 33, 400])
+@pytest.mark.parametrize("block_bytes", [8, 16])
+def test_what_is_before_the_checksums_is_told_from_the_length(length: int, block_bytes: int) -> None:
+    encoded = with_checksums(pa.py_buffer(bytes(length)), block_bytes)
+    info = describe_run(PATH, encoded, np.zeros(0, np.uint64), 256, block_bytes)
+    assert (info.arrow_bytes, info.blocks) == (length, -(-length // block_bytes))
+
+
 def test_a_file_cut_short_anywhere_is_refused() -> None:
     info, encoded = written(SMALL)
     content = encoded.to_pybytes()
@@ -167,7 +206,14 @@ def test_a_flipped_bit_anywhere_is_refused() -> None:
     for place in range(encoded.size):
         content = bytearray(encoded.to_pybytes())
         content[place] ^= 1 << (place % 8)
-        assert refusal(info, bytes(content)).endswith(f"where the manifest says {info.checksum}")
+        found = refusal(info, bytes(content))
+        if place >= info.arrow_bytes:
+            assert found.endswith(f"where the manifest says {info.checksum}")
+        else:
+            first = place // info.block_bytes * info.block_bytes
+            assert found.startswith(
+                f"bytes {first} to {min(first + info.block_bytes, info.arrow_bytes)} have checksum "
+            )
 
 
 def test_a_file_with_more_behind_it_is_refused() -> None:
@@ -180,8 +226,9 @@ def test_a_file_with_more_behind_it_is_refused() -> None:
 def test_foreign_bytes_are_refused(content: bytes) -> None:
     info, _ = written(SMALL)
     assert "where the manifest says" in refusal(info, content)
-    claimed = describe_run(PATH, pa.py_buffer(content), np.zeros(0, np.uint64), 256)
-    assert refusal(claimed, content).startswith("not an Arrow file (")
+    sealed = with_checksums(pa.py_buffer(content))
+    claimed = describe_run(PATH, sealed, np.zeros(0, np.uint64), 256)
+    assert refusal(claimed, sealed.to_pybytes()).startswith("not an Arrow file (")
 
 
 def as_stream(table: pa.Table) -> pa.Buffer:
@@ -203,7 +250,7 @@ def in_two_batches(table: pa.Table) -> pa.Buffer:
     [(as_stream, "not an Arrow file ("), (in_two_batches, "2 record batches, and a run has one")],
 )
 def test_arrow_that_is_no_run_is_refused(encode: Callable[[pa.Table], pa.Buffer], said: str) -> None:
-    encoded = encode(SMALL)
+    encoded = with_checksums(encode(SMALL))
     info = describe_run(PATH, encoded, SMALL.column(0).to_numpy(), 256)
     assert refusal(info, encoded.to_pybytes()).startswith(said)
 

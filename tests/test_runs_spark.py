@@ -38,7 +38,7 @@ def writer(root: Path, rows: Any, *indexes: tuple[str, ...], order_by: tuple[str
 def read_back(plan: RunWriter, infos: Sequence[RunInfo]) -> pa.Table:
     schema = run_schema(plan.table.schema)
     lake = Lake(plan.root)
-    return pa.Table.from_batches([lake.open_run(info, schema) for info in infos], schema=schema)
+    return pa.Table.from_batches([lake.open_run(info, schema).all_rows() for info in infos], schema=schema)
 
 
 def assert_runs_are_right(plan: RunWriter, written: Written) -> None:

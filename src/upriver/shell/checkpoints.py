@@ -17,8 +17,9 @@ import pyarrow as pa
 
 from upriver.errors import CorruptFile, ProtocolError
 from upriver.ids import Epoch, VnodeId
-from upriver.shell.lake import REMEDY, Lake, epoch_path
+from upriver.shell.lake import Lake, epoch_path
 from upriver.shell.owned_lake import OwnedLake
+from upriver.shell.verified_file import REMEDY
 from upriver.state.checkpoint import Checkpoint, Span, StateChunk, StateFile, decode_chunk, newest_of
 from upriver.state.failure import ViewFailure
 from upriver.state.runs import checksum_of
@@ -167,36 +168,36 @@ def _chunks(
         meets = wanted_before[last + 1] > wanted_before[first]
         if meets.any():
             path = f"{checkpoint_directory(checkpoint.epoch)}/{file.name}"
-            encoded = _opened(lake, path, file)
             for place in np.flatnonzero(meets).tolist():
-                yield _chunk(lake, path, encoded, file.spans[place], file.checksums[place])
+                yield _chunk(lake, path, file, file.spans[place], file.checksums[place])
 
 
-def _opened(lake: Lake, path: str, file: StateFile) -> pa.Buffer:
-    try:
-        encoded = lake.files.read(path)
-    except FileNotFoundError as error:
-        raise _corrupt(lake, path, "the file is gone") from error
-    except (OSError, pa.ArrowException) as error:
-        raise _corrupt(lake, path, f"cannot be read ({error})") from error
-    if encoded.size != file.nbytes:
-        raise _corrupt(lake, path, f"{encoded.size} bytes where the manifest says {file.nbytes}")
-    return encoded
-
-
-def _chunk(lake: Lake, path: str, encoded: pa.Buffer, span: Span, checksum: str) -> StateChunk:
-    """Nothing is decoded before its checksum is found right."""
+def _chunk(lake: Lake, path: str, file: StateFile, span: Span, checksum: str) -> StateChunk:
+    """What is decoded are the bytes whose checksum was found right: a copy."""
     where = f"bytes {span.offset} to {span.offset + span.length}"
+    content = pa.allocate_buffer(span.length)
+    length = _read(lake, path, span.offset, content)
+    if length != file.nbytes:
+        raise _corrupt(lake, path, f"{length} bytes where the manifest says {file.nbytes}")
+    if (found := checksum_of(content)) != checksum:
+        raise _corrupt(lake, path, f"checksum {found} of {where} where the manifest says {checksum}")
     try:
-        content = encoded.slice(span.offset, span.length)
-        if (found := checksum_of(content)) != checksum:
-            raise _corrupt(lake, path, f"checksum {found} of {where} where the manifest says {checksum}")
         chunk = decode_chunk(content)
     except (OSError, ValueError, IndexError) as error:
         raise _corrupt(lake, path, f"no chunk of state in {where} ({error})") from error
     if (chunk.keys[0], chunk.keys[-1]) != (span.least, span.most):
         raise _corrupt(lake, path, f"other keys in {where} than the manifest says")
     return chunk
+
+
+def _read(lake: Lake, path: str, first: int, target: pa.Buffer) -> int:
+    """Fill ``target`` with the bytes from there on; returns the file's length."""
+    try:
+        return lake.files.read_into(path, [(first, memoryview(target).cast("B"))])
+    except FileNotFoundError as error:
+        raise _corrupt(lake, path, "the file is gone") from error
+    except (OSError, pa.ArrowException) as error:
+        raise _corrupt(lake, path, f"cannot be read ({error})") from error
 
 
 def _corrupt(lake: Lake, path: str, what: str) -> CorruptFile:

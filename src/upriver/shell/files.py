@@ -10,7 +10,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import IO, Protocol
 
@@ -21,21 +21,32 @@ from upriver.errors import DeclarationError, LakeInUse, NotWritten
 
 LOCK_S_MAX, LOCK_POLL_S = 2.0, 0.05
 """Seconds for which a root is waited for that is in use, and between two tries: who ends gives it up a moment later."""
-READ_BYTES_MAX = 1 << 16
-"""A local file of at most so many bytes is read, which takes half as long as to map it; a larger one is mapped."""
+REQUEST_BYTES_MIN = 1 << 20
+"""Bytes of a request that crosses a network, if the file has so many: fewer take as long."""
 UNFINISHED = "unfinished"
 """Directory of what is being written. A process that dies leaves it there, for the next owner of the root to sweep."""
 
 
 class Files(Protocol):
-    """Files under one root."""
+    """Files under one root. What is read is a copy, in memory of this process: a file that changes afterwards changes
+    nothing in it."""
+
+    @property
+    def request_bytes_min(self) -> int:
+        """Fewer bytes take as long to read as so many."""
 
     def create(self, path: str, content: bytes | pa.Buffer) -> None:
         """Write a new file; it is never seen half-written. Raises FileExistsError if it is there already, NotWritten if
         the filesystem does not take it."""
 
     def read(self, path: str) -> pa.Buffer:
-        """The file's bytes; large ones mapped, not read, where the filesystem can. Raises FileNotFoundError."""
+        """All of the file's bytes. Raises FileNotFoundError."""
+
+    def read_into(self, path: str, parts: Iterable[tuple[int, memoryview]]) -> int:
+        """Copy bytes of the file: ``(first byte, where to)`` for each part. Returns the length of the file, in bytes.
+
+        What lies behind the file's end leaves its part as it was. Raises FileNotFoundError.
+        """
 
     def names(self, directory: str) -> list[str]:
         """Names in a directory, sorted, without those that begin with a dot; none if it does not exist."""
@@ -69,6 +80,8 @@ def open_files(root: str) -> Files:
 class LocalFiles:
     """A local directory."""
 
+    request_bytes_min = 1
+
     def __init__(self, root: str) -> None:
         self._root = root
 
@@ -90,12 +103,17 @@ class LocalFiles:
         _sync_directory(os.path.dirname(target))
 
     def read(self, path: str) -> pa.Buffer:
-        full_path = os.path.join(self._root, path)
-        with open(full_path, "rb", buffering=0) as file:
-            if os.fstat(file.fileno()).st_size <= READ_BYTES_MAX:
-                return pa.py_buffer(file.read())
-        with pa.memory_map(full_path) as mapped:
-            return mapped.read_buffer()
+        with open(os.path.join(self._root, path), "rb", buffering=0) as file:
+            return pa.py_buffer(file.readall())
+
+    def read_into(self, path: str, parts: Iterable[tuple[int, memoryview]]) -> int:
+        descriptor = os.open(os.path.join(self._root, path), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            for first, target in parts:
+                _read_part(descriptor, first, target)
+            return os.fstat(descriptor).st_size
+        finally:
+            os.close(descriptor)
 
     def names(self, directory: str) -> list[str]:
         try:
@@ -135,6 +153,13 @@ class LocalFiles:
         return file
 
 
+def _read_part(descriptor: int, first: int, target: memoryview) -> None:
+    """The system may give less than it is asked for; nothing at the end of the file."""
+    done = 0
+    while done < len(target) and (count := os.preadv(descriptor, [target[done:]], first + done)):
+        done += count
+
+
 def _wait_for_lock(file: IO[str]) -> None:
     """Raises OSError if somebody else keeps it."""
     deadline = time.monotonic() + LOCK_S_MAX
@@ -153,6 +178,8 @@ class RemoteFiles:
     ``create`` looks before it writes, since ``pyarrow.fs`` has no conditional write: of two drivers that race for
     one root, the one that lost finds another's name in its term when it publishes (``OwnedLake.publish``).
     """
+
+    request_bytes_min = REQUEST_BYTES_MIN
 
     def __init__(self, filesystem: fs.FileSystem, root: str) -> None:
         self._fs = filesystem
@@ -182,6 +209,14 @@ class RemoteFiles:
     def read(self, path: str) -> pa.Buffer:
         with self._fs.open_input_file(f"{self._root}/{path}") as file:
             return file.read_buffer()
+
+    def read_into(self, path: str, parts: Iterable[tuple[int, memoryview]]) -> int:
+        with self._fs.open_input_file(f"{self._root}/{path}") as file:
+            length = int(file.size())
+            for first, target in parts:
+                there = max(0, min(len(target), length - first))
+                target[:there] = file.read_at(there, first)
+            return length
 
     def names(self, directory: str) -> list[str]:
         selector = fs.FileSelector(f"{self._root}/{directory}", allow_not_found=True)

@@ -1,13 +1,14 @@
 """The rows of single keys, out of all epochs of a lake edge: what an upquery on a lake edge is answered with.
 
 Of a manifest only where its runs are is kept, and at which places of the space of hashes they have rows, so that runs
-without the keys need not be opened. Runs stay open, large ones mapped into memory, as long as there is room; small
-ones are merged (:mod:`upriver.shell.merged_runs`).
+without the keys need not be opened. Runs stay open, with what was read of them, as long as there is room; small ones
+are merged (:mod:`upriver.shell.merged_runs`).
 """
 
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 
@@ -20,6 +21,7 @@ from upriver.errors import ProtocolError
 from upriver.ids import BEGINNING, Channel, Epoch, VnodeId
 from upriver.shell.lake import Lake, Manifest
 from upriver.shell.merged_runs import USUAL, Catalogue, Merged, Merging, Run
+from upriver.shell.run_reader import FEW_KEYS_MAX, RunReader
 from upriver.state.keysets import contains
 from upriver.state.ragged import spread
 from upriver.state.runs import RunInfo, run_schema
@@ -28,19 +30,15 @@ from upriver.vnodes import vnodes_of
 from upriver.xxh64 import Hashes
 
 OPEN_RUNS_MAX = 4_096
-"""Runs that stay open. One costs about 8 kB and a mapping, of which Linux gives a process 65,530, but no file
-descriptor: the mapping outlives it."""
+"""Runs that stay open. One costs about 8 kB and a mapping of memory, of which Linux gives a process 65,530, but no file
+descriptor."""
 
 OPEN_BYTES_MAX = 128 << 20
-"""Bytes of all runs that stay open. What was read of a mapped file counts as the process's memory; of small files, and
-where files cannot be mapped, all is in the heap. A run that is larger by itself is open while it is read, and no
-longer."""
+"""Bytes of all runs that stay open: what was read of them. A run of which more was read by itself is open while it is
+read, and no longer."""
 
 PLACES_MAX = 256
 """Equal parts of the space of hashes that a run is known to have rows in, or not."""
-
-FEW_KEYS_MAX = 8
-"""So many keys are looked up one by one: with numpy, each run would cost more than all of them."""
 
 
 class History:
@@ -85,16 +83,21 @@ class History:
         self, runs: Sequence[Run | Merged], keys: Hashes, table: TableSpec, after: Epoch, through: Epoch
     ) -> list[Batch]:
         """The keys' rows in each of the runs, in their order."""
-        few = keys.tolist() if len(keys) <= FEW_KEYS_MAX else None
+        are_few = len(keys) <= FEW_KEYS_MAX
         pieces: dict[int, list[Batch]] = {}
         # Those that are open come first: opening the others lets them go, and in order of epochs each run would be let
         # go just before its turn comes, as soon as there is one run more than may stay open.
         for number in sorted(range(len(runs)), key=lambda number: not self._is_at_hand(runs[number])):
             run = runs[number]
             stays = self._is_at_hand(run)
-            rows = run.between(after, through) if isinstance(run, Merged) else self.opened.rows(run.info, table.schema)
             # A slice keeps its run open: where all runs are opened anew, as many would be open as there are.
-            pieces[number] = _copy_of(rows, keys) if few is None or not stays else _slices_of(rows, few)
+            if isinstance(run, Run):
+                with self.opened.reading(run.info, table.schema) as reader:
+                    pieces[number] = reader.slices_of(keys) if are_few and stays else reader.rows_of(keys)
+            elif are_few:
+                pieces[number] = _slices_of(run.between(after, through), keys.tolist())
+            else:
+                pieces[number] = _copy_of(run.between(after, through), keys)
         return [piece for number in range(len(runs)) for piece in pieces[number]]
 
     def _is_at_hand(self, run: Run | Merged) -> bool:
@@ -136,12 +139,10 @@ class OpenRuns:
         self._lake = lake
         self._runs_max = runs_max
         self._bytes_max = bytes_max
-        self._open: OrderedDict[str, tuple[Batch, int]] = OrderedDict()
-        """By path: rows, and bytes of the file."""
-        self._verified: set[str] = set()
-        """Paths of all runs that were ever open."""
+        self._open: OrderedDict[str, RunReader] = OrderedDict()
+        """By path."""
         self.bytes = 0
-        """Of the files that are open."""
+        """What was read of those that are open."""
 
     def __len__(self) -> int:
         return len(self._open)
@@ -149,33 +150,34 @@ class OpenRuns:
     def __contains__(self, run: RunInfo) -> bool:
         return run.path in self._open
 
-    def rows(self, run: RunInfo, schema: pa.Schema) -> Batch:
-        """All rows of a run. schema: of the user's columns. Raises CorruptFile."""
-        if run.path in self._open:
-            self._open.move_to_end(run.path)
-            return self._open[run.path][0]
-        rows = self._opened(run, schema)
-        if run.bytes <= self._bytes_max:
-            self._open[run.path] = rows, run.bytes
-            self.bytes += run.bytes
-        while len(self._open) > self._runs_max or self.bytes > self._bytes_max:
-            _, (_, let_go_bytes) = self._open.popitem(last=False)
-            self.bytes -= let_go_bytes
-        return rows
+    @contextmanager
+    def reading(self, run: RunInfo, schema: pa.Schema) -> Iterator[RunReader]:
+        """A run, for a moment; it stays open unless an error is raised. schema: of the user's columns."""
+        reader = self._taken(run) or self._opened(run, schema)
+        yield reader
+        self._keep(run, reader)
 
     def rows_once(self, run: RunInfo, schema: pa.Schema) -> Batch:
         """All rows of a run that will not be asked for again. schema: of the user's columns. Raises CorruptFile."""
-        rows, length = self._open.pop(run.path, (None, 0))
-        self.bytes -= length
-        return self._opened(run, schema) if rows is None else rows
-
-    def _opened(self, run: RunInfo, schema: pa.Schema) -> Batch:
-        """A run is verified when it is opened first. After that its length and its structure are checked and nothing is
-        hashed: runs never change, and to hash a large one for the sake of one key costs a thousand times the key."""
-        open_run = self._lake.reopen_run if run.path in self._verified else self._lake.open_run
-        rows = open_run(run, run_schema(schema))
-        self._verified.add(run.path)
+        rows = (self._taken(run) or self._opened(run, schema)).all_rows()
         return Batch(pa.RecordBatch.from_arrays(rows.columns[1:], schema=schema), rows.column(0).to_numpy())
+
+    def _opened(self, run: RunInfo, schema: pa.Schema) -> RunReader:
+        return self._lake.open_run(run, run_schema(schema))
+
+    def _taken(self, run: RunInfo) -> RunReader | None:
+        reader = self._open.pop(run.path, None)
+        self.bytes -= 0 if reader is None else reader.filled_bytes
+        return reader
+
+    def _keep(self, run: RunInfo, reader: RunReader) -> None:
+        if reader.filled_bytes > self._bytes_max:
+            return
+        self._open[run.path] = reader
+        self.bytes += reader.filled_bytes
+        while len(self._open) > self._runs_max or self.bytes > self._bytes_max:
+            _, let_go = self._open.popitem(last=False)
+            self.bytes -= let_go.filled_bytes
 
 
 def _slices_of(run: Batch, keys: list[int]) -> list[Batch]:

@@ -24,8 +24,8 @@ A JSON file is ``{"xxh3_64": ..., "record": ...}``: a damaged digit would be JSO
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Self
 
 import pyarrow as pa
@@ -33,24 +33,15 @@ import pyarrow as pa
 from upriver.dataflow.plan import TableSpec, lake_channel
 from upriver.errors import CorruptFile, DeclarationError, ProtocolError
 from upriver.ids import Channel, Epoch, Term, VnodeId
+from upriver.shell.column_bytes import is_known
 from upriver.shell.files import Files, open_files
-from upriver.state.runs import (
-    CHECKSUM,
-    RunInfo,
-    checksum_of,
-    decode_run,
-    decode_verified,
-    gathered,
-    grouped,
-    named_columns,
-    run_schema,
-)
+from upriver.shell.run_reader import RunReader
+from upriver.shell.verified_file import WHOLE_BYTES_MAX, VerifiedFile, saying_what_helps
+from upriver.state.runs import CHECKSUM, RunInfo, checksum_of, named_columns, run_schema
 
-FORMAT = 2
-_FORMATS_READ = (1, FORMAT)
-"""1: before there were upsert tables."""
-REMEDY = "Restore the file as it was, or start on another root"
-"""For what nothing else has."""
+FORMAT = 3
+_FORMATS_READ = (1, 2, FORMAT)
+"""1: before there were upsert tables. 2: before the blocks of a run had checksums; its old runs have none."""
 SLICE_ROWS_MAX = 65_536
 """Rows of one batch that a worker applies without looking at its inbox; more, if they are all of one key."""
 
@@ -195,14 +186,6 @@ def term_path(term: Term) -> str:
     return f"control/{term:08d}.json"
 
 
-@contextmanager
-def _saying_what_helps() -> Iterator[None]:
-    try:
-        yield
-    except CorruptFile as error:
-        raise CorruptFile(f"{error}. {REMEDY}") from error
-
-
 class Lake:
     """A lake, as anybody may read it. ``root`` is a directory or a URI."""
 
@@ -210,7 +193,7 @@ class Lake:
         self.root = root
         self.files: Files = open_files(root)
 
-    @_saying_what_helps()
+    @saying_what_helps()
     def record(self) -> LakeRecord | None:
         """What the lake holds; ``None`` if nothing was ever started on this root. Raises CorruptFile."""
         try:
@@ -248,7 +231,7 @@ class Lake:
             return False
         return True
 
-    @_saying_what_helps()
+    @saying_what_helps()
     def manifest(self, epoch: Epoch) -> Manifest:
         """The manifest of a published epoch, with the runs of all indexes that are complete. Raises CorruptFile."""
         manifest = Manifest.from_json(self._of_epoch(epoch_path(epoch), epoch))
@@ -310,27 +293,23 @@ class Lake:
         for run in manifest.runs_of(channel):
             slices = run.slices_of(vnodes)
             if slices:
-                rows = self.open_run(run, schema)
-                for group in grouped(slices, SLICE_ROWS_MAX, rows):
-                    yield gathered(rows, group)
+                yield from self.open_run(run, schema).scan(slices, SLICE_ROWS_MAX)
 
-    @_saying_what_helps()
-    def open_run(self, run: RunInfo, schema: pa.Schema) -> pa.RecordBatch:
-        """All rows of a run, verified. Raises CorruptFile."""
-        return decode_run(run, self._encoded(run), schema)
+    def open_run(self, run: RunInfo, schema: pa.Schema) -> RunReader:
+        """A run's rows, each checked as it is read. schema: of the run. Raises CorruptFile."""
+        read_into, request_bytes_min = partial(self.read_into, run.path), self.files.request_bytes_min
+        whole_bytes_max = WHOLE_BYTES_MAX if all(map(is_known, schema.types)) else run.bytes
+        return RunReader(run, schema, VerifiedFile(run, read_into, request_bytes_min, whole_bytes_max))
 
-    @_saying_what_helps()
-    def reopen_run(self, run: RunInfo, schema: pa.Schema) -> pa.RecordBatch:
-        """The same for a run that was opened before: its checksum is not computed again. Raises CorruptFile."""
-        return decode_verified(run, self._encoded(run), schema)
-
-    def _encoded(self, run: RunInfo) -> pa.Buffer:
+    @saying_what_helps()
+    def read_into(self, path: str, parts: Iterable[tuple[int, memoryview]]) -> int:
+        """As ``Files.read_into``; raises CorruptFile for a file that is gone or cannot be read."""
         try:
-            return self.files.read(run.path)
+            return self.files.read_into(path, parts)
         except FileNotFoundError as error:
-            raise CorruptFile(f"{self.root}/{run.path}: the file is gone") from error
+            raise CorruptFile(f"{self.root}/{path}: the file is gone") from error
         except (OSError, pa.ArrowException) as error:
-            raise CorruptFile(f"{self.root}/{run.path}: cannot be read ({error})") from error
+            raise CorruptFile(f"{self.root}/{path}: cannot be read ({error})") from error
 
     def read_record(self, path: str) -> dict[str, Any]:
         """A JSON file's record, verified. Raises FileNotFoundError, CorruptFile."""
@@ -371,5 +350,5 @@ def _goes_on(before: pa.RecordBatch, after: pa.RecordBatch) -> bool:
 
 
 def _as_one(pieces: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """One alone is not copied: it is in the run's file."""
+    """One alone is not copied."""
     return pieces[0] if len(pieces) == 1 else pa.concat_batches(pieces)

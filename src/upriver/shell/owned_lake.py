@@ -9,7 +9,6 @@ from upriver.errors import CorruptFile, LakeInUse
 from upriver.ids import Channel, Epoch, Term
 from upriver.shell.files import UNFINISHED
 from upriver.shell.lake import (
-    REMEDY,
     Lake,
     LakeRecord,
     Manifest,
@@ -19,6 +18,7 @@ from upriver.shell.lake import (
     supplement_path,
     term_path,
 )
+from upriver.shell.verified_file import REMEDY
 from upriver.state.runs import RunInfo
 
 

@@ -21,7 +21,7 @@ from upriver.errors import CorruptFile
 from upriver.ids import Epoch
 from upriver.shell.lake import Lake
 from upriver.state.exact_values import exact_list
-from upriver.state.runs import checksum_of, encode_run
+from upriver.state.runs import checksum_of, encode_rows
 
 _NAME = re.compile(r"\d{12}-([0-9a-f]{16})\.arrow")
 _IDENTITY = "identity"
@@ -58,7 +58,7 @@ class Rejected:
             pa.StructArray.from_arrays(rows.columns, fields=list(self._table.schema)),
             pa.array(_identities(epoch, view, rows), pa.string()),
         ]
-        encoded = encode_run(pa.Table.from_arrays(columns, schema=self._file_schema))
+        encoded = encode_rows(pa.Table.from_arrays(columns, schema=self._file_schema))
         try:
             self._lake.files.create(f"{self._directory}/{epoch:012d}-{checksum_of(encoded)}.arrow", encoded)
         except FileExistsError:

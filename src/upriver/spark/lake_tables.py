@@ -18,7 +18,6 @@ from upriver.dataflow.expressions import Evaluator
 from upriver.dataflow.plan import TableSpec
 from upriver.ids import Epoch
 from upriver.shell.lake import SLICE_ROWS_MAX, Lake
-from upriver.spark.runs import cut_batches
 from upriver.state.runs import run_schema
 from upriver.state.vectors import Mask
 
@@ -111,9 +110,8 @@ class _History:
                 if manifest.table == self.table.name:
                     place = 0
                     for run in next(iter(manifest.runs.values())):
-                        rows = lake.open_run(run, schema).select(self.table.schema.names)
-                        for piece in cut_batches([rows], SLICE_ROWS_MAX):
-                            yield epoch, place, piece
+                        for piece in lake.open_run(run, schema).batches(SLICE_ROWS_MAX):
+                            yield epoch, place, piece.select(self.table.schema.names)
                             place += piece.num_rows
 
 

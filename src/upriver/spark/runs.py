@@ -185,8 +185,9 @@ def pack_runs(writer: RunWriter, named: Iterable[pa.RecordBatch]) -> Iterator[pa
     for batch in named:
         for given in batch.to_pylist():
             lot, run = given["lot"], RunInfo.from_json(json.loads(given["run"]))
-            rows = lake.open_run(run, run_schema(schema)).select(schema.names)
-            for part in gathered(cut_batches([rows], REWRITE_ROWS), PACK_ROWS_MAX, PACK_BYTES_MAX):
+            rows = lake.open_run(run, run_schema(schema)).batches(REWRITE_ROWS)
+            columns = (piece.select(schema.names) for piece in rows)
+            for part in gathered(columns, PACK_ROWS_MAX, PACK_BYTES_MAX):
                 yield from pack(part, schema, {lot: writer.lots[lot].index}, shelves)
 
 

@@ -1,16 +1,20 @@
 """Runs: what the lake keeps a table in. A run is one Arrow IPC file of rows sorted by hash64.
 
-Documents 003 ("Storage": ``table | vnode | key``) and DESIGN section 3. The file holds one record batch of the user's
-columns behind a first column ``hash64`` (uint64), uncompressed, so that mapping it decodes nothing. Because the rows
-are sorted by hash64 they are grouped by vnode: a worker's share is a few slices. Who owns a vnode is no business of
-this module.
+Documents 003 ("Storage": ``table | vnode | key``) and DESIGN section 3. The Arrow file holds one record batch of the
+user's columns behind a first column ``hash64`` (uint64), uncompressed: a part of the rows is in a few ranges of bytes.
+Because the rows are sorted by hash64 they are grouped by vnode: a worker's share is a few slices. Which worker owns a
+vnode is no business of this module.
+
+Behind the Arrow file stand the checksums of its blocks, 8 bytes each, little endian. So a reader can check the blocks
+that it uses, and no others. The manifest has the checksum of these checksums.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
@@ -22,14 +26,22 @@ from upriver.xxh64 import Hashes
 
 HASH_COLUMN = "hash64"
 CHECKSUM = "xxh3_64"
+BLOCK_BYTES = 16 << 10
+"""Bytes of an Arrow file that have one checksum. Larger blocks would make small reads cost more, smaller ones large
+reads."""
+CHECKSUM_BYTES = 8
+
+Checksums = npt.NDArray[np.uint64]
+_STORED = np.dtype("<u8")
 
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
     """What a manifest says of one run.
 
-    path: under the lake's root. rows, bytes: of the file. checksum: xxh3_64 of the whole file, in hexadecimal.
-    vnode_rows: (vnode, rows) of all and only the vnodes that have rows, ascending.
+    path: under the lake's root. rows, bytes: of the file. checksum: xxh3_64 of the checksums of its blocks, in
+    hexadecimal. vnode_rows: (vnode, rows) of all and only the vnodes that have rows, ascending. block_bytes: of a
+    block; 0 of a run from before there were blocks, which is only an Arrow file, and ``checksum`` is of all of it.
     """
 
     path: str
@@ -37,6 +49,17 @@ class RunInfo:
     bytes: int
     checksum: str
     vnode_rows: tuple[tuple[VnodeId, int], ...]
+    block_bytes: int = 0
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks have a checksum."""
+        return -(-self.bytes // (self.block_bytes + CHECKSUM_BYTES)) if self.block_bytes else 0
+
+    @property
+    def arrow_bytes(self) -> int:
+        """Bytes of the Arrow file, behind which the checksums stand."""
+        return self.bytes - self.blocks * CHECKSUM_BYTES
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -45,11 +68,13 @@ class RunInfo:
             "bytes": self.bytes,
             CHECKSUM: self.checksum,
             "vnode_rows": [list(pair) for pair in self.vnode_rows],
+            "block_bytes": self.block_bytes,
         }
 
     @classmethod
     def from_json(cls, json: Mapping[str, Any]) -> Self:
-        return cls(json["path"], json["rows"], json["bytes"], json[CHECKSUM], tuple(map(tuple, json["vnode_rows"])))
+        vnode_rows = tuple(map(tuple, json["vnode_rows"]))
+        return cls(json["path"], json["rows"], json["bytes"], json[CHECKSUM], vnode_rows, json.get("block_bytes", 0))
 
     def rows_of(self, vnodes: Iterable[VnodeId]) -> int:
         """Rows of those vnodes, without opening the file."""
@@ -80,21 +105,64 @@ def run_schema(schema: pa.Schema) -> pa.Schema:
     return pa.schema([pa.field(HASH_COLUMN, pa.uint64(), nullable=False), *schema])
 
 
-def encode_run(rows: pa.Table) -> pa.Buffer:
+def encode_rows(rows: pa.Table) -> pa.Buffer:
+    """The bytes of an Arrow file of one record batch. Their number is known before: they are laid out in place."""
+    rows = rows.combine_chunks()
+    sizer = pa.MockOutputStream()
+    with pa.ipc.new_file(sizer, rows.schema) as writer:
+        writer.write_table(rows)
+    content = pa.allocate_buffer(sizer.size())
+    with pa.ipc.new_file(pa.FixedSizeBufferWriter(content), rows.schema) as writer:
+        writer.write_table(rows)
+    return content
+
+
+def with_checksums(content: pa.Buffer, block_bytes: int = BLOCK_BYTES) -> pa.Buffer:
+    """A file's bytes, and behind them the checksums of their blocks, of which the last one may be shorter."""
+    starts, view = range(0, content.size, block_bytes), memoryview(content)
+    sums = np.array([xxhash.xxh3_64_intdigest(view[start : start + block_bytes]) for start in starts], _STORED)
+    whole = pa.allocate_buffer(content.size + sums.nbytes)
+    sink = pa.FixedSizeBufferWriter(whole)
+    sink.write(content)
+    sink.write(sums)
+    return whole
+
+
+def encode_run(rows: pa.Table, block_bytes: int = BLOCK_BYTES) -> pa.Buffer:
     """The bytes of a run. ``rows`` has a run's schema and is sorted by hash64."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, rows.schema) as writer:
-        writer.write_table(rows.combine_chunks())
-    return sink.getvalue()
+    return with_checksums(encode_rows(rows), block_bytes)
 
 
-def describe_run(path: str, encoded: pa.Buffer, hash64: np.ndarray, vnodes: int) -> RunInfo:
+def decode_checksums(info: RunInfo, stored: bytes | bytearray | memoryview) -> Checksums:
+    """The checksums of a run's blocks, which stand behind its Arrow file. Raises CorruptFile if they are not those that
+    the manifest means."""
+    if (found := xxhash.xxh3_64_hexdigest(stored)) != info.checksum:
+        raise CorruptFile(
+            f"{info.path}: its blocks' checksums have checksum {found} where the manifest says {info.checksum}"
+        )
+    return np.frombuffer(stored, _STORED)
+
+
+def check_block(info: RunInfo, block: int, content: memoryview, checksum: int) -> None:
+    """Raise CorruptFile unless the block has that checksum."""
+    if (found := xxhash.xxh3_64_intdigest(content)) != checksum:
+        start = block * info.block_bytes
+        raise CorruptFile(
+            f"{info.path}: bytes {start} to {start + len(content)} have checksum {found:016x} where the run says "
+            f"{checksum:016x}"
+        )
+
+
+def describe_run(
+    path: str, encoded: pa.Buffer, hash64: np.ndarray, vnodes: int, block_bytes: int = BLOCK_BYTES
+) -> RunInfo:
     """The manifest entry of an encoded run; ``hash64`` is its first column."""
     offsets = offsets_by_vnode(hash64, vnodes)
     rows = np.diff(offsets)
     present = np.flatnonzero(rows)
     vnode_rows = tuple((VnodeId(int(v)), int(rows[v])) for v in present)
-    return RunInfo(path, len(hash64), encoded.size, checksum_of(encoded), vnode_rows)
+    checksum = checksum_of(encoded.slice(_arrow_bytes(encoded.size, block_bytes)))
+    return RunInfo(path, len(hash64), encoded.size, checksum, vnode_rows, block_bytes)
 
 
 def checksum_of(encoded: bytes | pa.Buffer) -> str:
@@ -102,22 +170,36 @@ def checksum_of(encoded: bytes | pa.Buffer) -> str:
     return xxhash.xxh3_64_hexdigest(encoded)
 
 
-def decode_run(info: RunInfo, encoded: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
-    """The rows of a run, verified: length, checksum, schema (a run's), row count. No copy is made.
+def checked_content(info: RunInfo, encoded: pa.Buffer) -> pa.Buffer:
+    """The Arrow file in the bytes of a whole run, with every checksum found right. No copy is made.
 
     Raises CorruptFile, which names the file and what is wrong with it.
     """
-    _check_length(info, encoded)
-    if (found := checksum_of(encoded)) != info.checksum:
-        raise CorruptFile(f"{info.path}: checksum {found} where the manifest says {info.checksum}")
-    return decode_verified(info, encoded, schema)
+    check_length(info, encoded.size)
+    if not info.block_bytes:
+        if (found := checksum_of(encoded)) != info.checksum:
+            raise CorruptFile(f"{info.path}: checksum {found} where the manifest says {info.checksum}")
+        return encoded
+    content = memoryview(encoded)
+    sums = decode_checksums(info, content[info.arrow_bytes :]).tolist()
+    for block, checksum in enumerate(sums):
+        start = block * info.block_bytes
+        check_block(info, block, content[start : min(start + info.block_bytes, info.arrow_bytes)], checksum)
+    return encoded.slice(0, info.arrow_bytes)
 
 
-def decode_verified(info: RunInfo, encoded: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
-    """The same for a run whose checksum was found right before: it is not computed, so few of its pages are touched."""
-    _check_length(info, encoded)
+def decode_run(info: RunInfo, encoded: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
+    """The rows of a run, verified: length, checksums, schema (a run's), row count. No copy is made.
+
+    Raises CorruptFile, which names the file and what is wrong with it.
+    """
+    return decode_content(info, checked_content(info, encoded), schema)
+
+
+def decode_content(info: RunInfo, content: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
+    """The rows of a run's Arrow file. Nothing but its metadata is read here: the columns' bytes may come later."""
     try:
-        file = pa.ipc.open_file(encoded)
+        file = pa.ipc.open_file(content)
         batches = [file.get_batch(place) for place in range(file.num_record_batches)]
     except (pa.ArrowException, OSError) as error:
         raise CorruptFile(f"{info.path}: not an Arrow file ({error})") from error
@@ -131,9 +213,15 @@ def decode_verified(info: RunInfo, encoded: pa.Buffer, schema: pa.Schema) -> pa.
     return rows
 
 
-def _check_length(info: RunInfo, encoded: pa.Buffer) -> None:
-    if encoded.size != info.bytes:
-        raise CorruptFile(f"{info.path}: {encoded.size} bytes where the manifest says {info.bytes}")
+def check_length(info: RunInfo, length: int) -> None:
+    """Raise CorruptFile unless the file has as many bytes as the manifest says."""
+    if length != info.bytes:
+        raise CorruptFile(f"{info.path}: {length} bytes where the manifest says {info.bytes}")
+
+
+def _arrow_bytes(length: int, block_bytes: int) -> int:
+    """Of a run of that length."""
+    return length - -(-length // (block_bytes + CHECKSUM_BYTES)) * CHECKSUM_BYTES
 
 
 def named_columns(schema: pa.Schema) -> str:
@@ -141,26 +229,31 @@ def named_columns(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name} {field.type}{'' if field.nullable else ' not null'}" for field in schema)
 
 
+EndOfKey = Callable[[int, int], int]
+"""``end_of_key(row, end)``: the first row after ``row`` that has another hash64; ``end`` if there is none before it."""
+
+
+def ends_in(hash64: Hashes) -> EndOfKey:
+    """hash64: of all rows, ascending."""
+    return lambda row, end: row + int(np.searchsorted(hash64[row:end], hash64[row], side="right"))
+
+
 def grouped(
-    slices: Sequence[tuple[int, int]], rows_max: int, rows: pa.RecordBatch
+    slices: Sequence[tuple[int, int]], rows_max: int, end_of_key: EndOfKey
 ) -> Iterator[Sequence[tuple[int, int]]]:
-    """The same slices in groups of about ``rows_max`` rows: a key's rows stay together. rows: those of the run."""
+    """The same slices in groups of about ``rows_max`` rows: a key's rows stay together."""
     if sum(count for _, count in slices) <= rows_max:
         yield slices  # as of most epochs; to look at each slice takes longer than to read them
     else:
-        yield from together(cut(slices, rows_max, rows.column(0).to_numpy()), rows_max)
+        yield from together(cut(slices, rows_max, end_of_key), rows_max)
 
 
-def cut(slices: Iterable[tuple[int, int]], rows_max: int, hash64: Hashes) -> Iterator[tuple[int, int]]:
-    """The same slices in pieces of about ``rows_max`` rows: a key's rows stay together, however many there are.
-
-    hash64: of all rows, ascending.
-    """
+def cut(slices: Iterable[tuple[int, int]], rows_max: int, end_of_key: EndOfKey) -> Iterator[tuple[int, int]]:
+    """The same slices in pieces of about ``rows_max`` rows: a key's rows stay together, however many there are."""
     for start, rows in slices:
         first, end = start, start + rows
         while end - first > rows_max:
-            last = first + rows_max - 1
-            after = min(int(np.searchsorted(hash64, hash64[last], side="right")), end)
+            after = end_of_key(first + rows_max - 1, end)
             yield first, after - first
             first = after
         if first < end:
