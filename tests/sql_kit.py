@@ -1,7 +1,8 @@
 """Compares what our SQL gives with what Spark gives, for the tests of the SQL front end."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,7 +79,19 @@ def by_spark(spark: Any, rows: pa.RecordBatch, expressions: Sequence[str]) -> pa
     schema = from_arrow_schema(rows.schema, prefer_timestamp_ntz=True)
     spark.createDataFrame(pa.Table.from_batches([rows]), schema).createOrReplaceTempView("t")
     listed = ", ".join(f"{text} AS e{number}" for number, text in enumerate(expressions))
-    return spark.sql(f"SELECT {key}, {listed} FROM t ORDER BY {key}").toArrow()
+    with optimizing(spark):
+        return spark.sql(f"SELECT {key}, {listed} FROM t ORDER BY {key}").toArrow()
+
+
+@contextmanager
+def optimizing(spark: Any) -> Iterator[None]:
+    """Let Spark optimize queries of rows that are in the plan as those of files: it would compute them before that."""
+    rule = "org.apache.spark.sql.catalyst.optimizer.ConvertToLocalRelation"
+    spark.conf.set("spark.sql.optimizer.excludedRules", rule)
+    try:
+        yield
+    finally:
+        spark.conf.unset("spark.sql.optimizer.excludedRules")
 
 
 def differences(

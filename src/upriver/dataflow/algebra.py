@@ -14,8 +14,8 @@ class Relation:
     """An operator over relations. schema: of its rows; names as :mod:`upriver.dataflow.ops` says.
 
     place: the offset of what it is in the view's SQL, for messages and ``explain``; ``None`` if it stands nowhere.
-    fails: of a projection, the columns that a row can make an error. asks: the conditions of a filter or a join, in the
-    order in which they are asked.
+    fails: of a projection, the columns that a row can make an error; and those that are upper() or lower(), which Spark
+    takes into another of these. asks: the conditions of a filter or a join, in the order in which they are asked.
 
     deferred: the columns whose expression can fail and is in reach of a filter from above, which evaluates it itself
     (:mod:`upriver.dataflow.sql_pushdown`). can_fail: whether anything in the tree can fail on a row.

@@ -8,6 +8,10 @@ _WORDS = re.compile(r"""'(?:[^']|'')*'|"((?:[^"]|"")+)\"""")
 
 _LAZY = re.compile(r"\b(?:CASE|coalesce)\b")
 """What may not evaluate all that is in it."""
+_CALLS_OF_CASE = (
+    re.compile(r"spark_(?:upper|lower)\((.*)\)", re.DOTALL),
+    re.compile(r"list_transform\(\[\{'v0': (.*)\}\], lambda v: spark_(?:upper|lower)\(v\.v0\)\)\[1\]", re.DOTALL),
+)
 _PLAIN = re.compile(r'"(?:[^"]|"")+"')
 
 
@@ -36,6 +40,25 @@ def with_texts(expression: str, text_of: Callable[[str], str]) -> str:
     return _WORDS.sub(lambda match: match[0] if match[1] is None else text_of(match[1].replace('""', '"')), expression)
 
 
+def operand_of_case(expression: str) -> str | None:
+    """What upper() or lower() is of, if the expression is nothing but such a call."""
+    for form in _CALLS_OF_CASE:
+        call = form.fullmatch(expression)
+        if call is not None and _is_closed(call[1]):
+            return call[1]
+    return None
+
+
+def _is_closed(text: str) -> bool:
+    """Whether its parentheses close each other."""
+    depth = 0
+    for match in re.finditer(r"""'(?:[^']|'')*'|"(?:[^"]|"")+"|[][(){}]""", text):
+        depth += (match[0] in "([{") - (match[0] in ")]}")
+        if depth < 0:
+            return False
+    return depth == 0
+
+
 def inlined(expression: str, texts: Mapping[str, str], chars_max: int) -> str | None:
     """The expression with the texts of these columns in their place; ``None`` if it gets longer than ``chars_max``.
 
@@ -43,6 +66,14 @@ def inlined(expression: str, texts: Mapping[str, str], chars_max: int) -> str | 
     handed in as part of a list of one; but not into a CASE, which may not reach them.
     """
     named = {name: texts[name] for name in columns_in(expression) if name in texts}
+    for name, text in list(named.items()):
+        operand = operand_of_case(text)
+        if operand is not None:  # as in Spark's optimizer: upper(lower(s)) is upper(s)
+            named[f"{name}\0"] = operand
+            for function in ("spark_upper", "spark_lower"):
+                call = f"{function}({quoted(name)})"
+                expression = expression.replace(call, f"{function}({quoted(name + chr(0))})")
+    named = {name: named[name] for name in columns_in(expression) if name in named}
     computed = [name for name, text in named.items() if plain_column(text) is None]
     nested = "spark_" in expression and any("spark_" in named[name] for name in computed)
     if nested and not _LAZY.search(expression):

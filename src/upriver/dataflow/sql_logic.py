@@ -187,7 +187,8 @@ def _like_any_case(context: Context, node: exp.Expr) -> Scalar:
         raise context.unsupported(node, f"{typed_name(value)} ILIKE this", instead)
     _check_pattern(context, node, pattern.constant, "\\")
     word = "NOT LIKE" if node.args.get("negate") else "LIKE"
-    sql = f"({macro('spark_lower', value.sql)} {word} {string_sql(pattern.constant.lower())} ESCAPE '\\')"
+    small = macro("spark_lower", (value if value.letters is None else value.letters).sql)
+    sql = f"({small} {word} {string_sql(pattern.constant.lower())} ESCAPE '\\')"
     return Scalar(sql, pa.bool_(), value.fails)
 
 

@@ -143,16 +143,26 @@ _NEW_UPPER = (
 )
 # A capital sigma after a letter and before none becomes a final one; marks and the like do not count (Unicode 3.13).
 _CASED = (
-    r"\p{Lu}\p{Ll}\p{Lt}\x{AA}\x{BA}\x{2160}-\x{217F}\x{24B6}-\x{24E9}"
+    r"\p{Lu}\p{Lt}\x{AA}\x{BA}\x{2160}-\x{217F}\x{24B6}-\x{24E9}"
     r"\x{1F130}-\x{1F149}\x{1F150}-\x{1F169}\x{1F170}-\x{1F189}"
+    # Of a newer Unicode than DuckDB's.
+    r"\x{1C89}\x{1C8A}\x{A7CB}-\x{A7CF}\x{A7D2}\x{A7D4}\x{A7DA}-\x{A7DC}\x{10D50}-\x{10D65}\x{10D70}-\x{10D85}"
+    r"\x{16EA0}-\x{16EB8}\x{16EBB}-\x{16ED3}"
 )
 _IGNORED = (
-    r"\p{Mn}\p{Me}\p{Cf}\p{Lm}\p{Sk}:.\x27\x{B7}\x{387}\x{55F}\x{5F4}\x{2018}\x{2019}\x{2024}\x{2027}"
+    r"\p{Me}\p{Cf}\p{Lm}\p{Sk}:.\x27\x{B7}\x{387}\x{55F}\x{5F4}\x{2018}\x{2019}\x{2024}\x{2027}"
     r"\x{FE13}\x{FE52}\x{FE55}\x{FF07}\x{FF0E}\x{FF1A}"
+    r"\x{897}\x{1ACF}-\x{1ADD}\x{1AE0}-\x{1AEB}\x{A7F1}\x{10D4E}\x{10D69}-\x{10D6D}\x{10D6F}\x{10EC5}"
+    r"\x{10EFA}-\x{10EFC}\x{113BB}-\x{113C0}\x{113CE}\x{113D0}\x{113D2}\x{113E1}\x{113E2}\x{11B60}"
+    r"\x{11B62}-\x{11B64}\x{11B66}\x{11DD9}\x{11F5A}\x{1611E}-\x{16129}\x{1612D}-\x{1612F}\x{16D40}-\x{16D42}"
+    r"\x{16D6B}\x{16D6C}\x{16FF2}\x{16FF3}\x{1E5EE}\x{1E5EF}\x{1E6E3}\x{1E6E6}\x{1E6EE}\x{1E6EF}\x{1E6F5}"
+    r"\x{1E6FF}"
 )
-
-# DuckDB's Unicode does not know these, or not as Spark's does, so whether they count is not known either.
-_UNSETTLED = r"[^\p{L}\p{M}\p{N}\p{P}\p{S}\p{Z}\p{C}]|[\x{295}\x{1171E}]"
+# DuckDB's Unicode takes U+0295 for a small letter and U+1171E for a mark that does not count; Spark's does neither.
+_ONE_CASED = rf"(?:[{_CASED}]|[^\P{{Ll}}\x{{295}}])"
+_ONE_IGNORED = rf"(?:[{_IGNORED}]|[^\P{{Mn}}\x{{1171E}}])"
+_ONE_OTHER = rf"(?:[^\p{{Ll}}\p{{Mn}}{_CASED}{_IGNORED}]|[\x{{295}}\x{{1171E}}])"
+_ENDS = rf"({_ONE_CASED}{_ONE_IGNORED}*)Σ({_ONE_IGNORED}*(?:{_ONE_OTHER}|$))"
 
 
 def _upper(text: str) -> str:
@@ -166,18 +176,14 @@ def _upper(text: str) -> str:
 
 def _lower(text: str) -> str:
     sql = f"translate({text}, '{_NEW_UPPER}', '{_NEW_LOWER}')"
-    sql = (
-        rf"regexp_replace({sql}, '([{_CASED}][{_IGNORED}]*)Σ([{_IGNORED}]*(?:[^{_CASED}{_IGNORED}]|$))', '\1ς\2', 'g')"
-    )
+    sql = rf"regexp_replace({sql}, '{_ENDS}', '\1ς\2', 'g')"
     return f"lower(replace({sql}, '\u0130', 'i\u0307'))"
 
 
 _CASES = {
     "spark_upper(s)": f"""CASE WHEN strlen(s) > length(s) AND regexp_matches(s, '[{_UNFOLDED}{_NEW_LOWER}]')
         THEN {_upper("s")} ELSE upper(s) END""",
-    "spark_lower(s)": f"""CASE WHEN contains(s, 'Σ') AND regexp_matches(s, '{_UNSETTLED}')
-        THEN error('lower() of a capital sigma among letters too new to tell whether it ends a word')
-        WHEN strlen(s) > length(s) AND regexp_matches(s, '[Σ\u0130{_NEW_UPPER}]')
+    "spark_lower(s)": f"""CASE WHEN strlen(s) > length(s) AND regexp_matches(s, '[Σ\u0130{_NEW_UPPER}]')
         THEN {_lower("s")} ELSE lower(s) END""",
 }
 

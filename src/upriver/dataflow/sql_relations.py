@@ -7,7 +7,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from upriver.dataflow.algebra import Relation
-from upriver.dataflow.column_names import plain_column
+from upriver.dataflow.column_names import operand_of_case, plain_column
 from upriver.dataflow.operators.project import plain_columns
 from upriver.dataflow.ops import Aggregate, Filter, Join, Project, TopK, Union
 from upriver.dataflow.plan import AggregatePlan, Projection
@@ -34,8 +34,13 @@ def projected(relation: Relation, outputs: Iterable[Output], place: int | None) 
     outputs = tuple(outputs)
     schema = pa.schema([pa.field(output.name, output.value.type) for output in outputs])
     projection = Projection(tuple(output.value.sql for output in outputs), schema)
-    fails = frozenset(one.name for one in outputs if one.value.fails and plain_column(one.value.sql) is None)
+    fails = frozenset(one.name for one in outputs if _is_late(one.value) and plain_column(one.value.sql) is None)
     return Relation(Project(projection), (relation,), schema, place, fails)
+
+
+def _is_late(value: Scalar) -> bool:
+    """Whether it matters where the value is computed."""
+    return value.fails or operand_of_case(value.sql) is not None
 
 
 def computed(relation: Relation, outputs: Sequence[Output], uses: Mapping[str, int], place: int | None) -> Relation:

@@ -30,13 +30,14 @@ class Scalar:
 
     sql: DuckDB SQL whose type is exactly the DuckDB type of ``type``. type: what Spark gives the expression.
     fails: whether a row can make it an error, so that Spark's order of evaluation matters. constant: the value of a
-    literal, else ``None``.
+    literal, else ``None``. letters: of upper() and lower(), what they are of.
     """
 
     sql: str
     type: pa.DataType
     fails: bool = False
     constant: Constant | None = None
+    letters: "Scalar | None" = None
 
 
 Rule = Callable[["Context", exp.Expr], Scalar]

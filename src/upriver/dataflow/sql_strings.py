@@ -102,9 +102,17 @@ def _digested(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
     return Scalar(f"sha256({text.sql})", _STRING, text.fails)
 
 
+def _cased(context: Context, node: exp.Expr, name: str, value: Scalar) -> Scalar:
+    """``upper`` or ``lower``. In Spark's optimizer ``upper(lower(s))`` becomes ``upper(s)``, which differs for some
+    letters."""
+    text = take(context, node, Kind.STRING, value)
+    letters = text if text.letters is None else text.letters
+    return Scalar(macro(name, letters.sql), _STRING, letters.fails, letters=letters)
+
+
 _LENGTH = Signature((Kind.STRING,), "CAST(length({0}) AS INTEGER)", _INT)
-_UPPER = Signature((Kind.STRING,), "spark_upper", _STRING)
-_LOWER = Signature((Kind.STRING,), "spark_lower", _STRING)
+_UPPER = Spoken((1, 1), lambda context, node, operands: _cased(context, node, "spark_upper", operands[0]))
+_LOWER = Spoken((1, 1), lambda context, node, operands: _cased(context, node, "spark_lower", operands[0]))
 
 STRINGS: Functions = {
     "length": _LENGTH,
