@@ -12,6 +12,8 @@ from upriver.hashing import hash64
 from upriver.spark.packing import SHELVES_PER_GROUP, Shelves, pack, unpack
 from upriver.vnodes import vnodes_of
 
+pytestmark = pytest.mark.smoke
+
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64()), ("x", pa.float64()), ("tags", pa.list_(pa.int32()))])
 FLOATS = st.none() | st.sampled_from([0.0, -0.0, math.nan, math.inf, -math.inf, 1.5, -1.5, 5e-324])
 ROWS = st.lists(

@@ -28,6 +28,7 @@ def test_its_programs_are_python() -> None:
         compile(program, "README.md", "exec")
 
 
+@pytest.mark.smoke
 @pytest.mark.spark
 def test_its_first_program_prints_what_it_says(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     program = PROGRAMS[0].replace("/tmp/orders-lake", str(tmp_path / "lake"))

@@ -13,7 +13,7 @@ from upriver.shell.lake import Lake
 from upriver.shell.rejected import Rejected
 from upriver.spark.compare import differing_rows
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.smoke]
 
 VERSIONS = "id long, country string, amount int, at timestamp, op string, tags array<int>"
 BY_COUNTRY = "SELECT country, count(*) AS n, sum(amount) AS total FROM orders GROUP BY country"

@@ -21,6 +21,7 @@ from upriver.dataflow.plan import TableSpec
 from upriver.dataflow.running import Region
 from upriver.dataflow.set_aside import SetAside
 from upriver.hashing import hash64
+from upriver.state.ordering import sorted_by
 from upriver.vnodes import vnodes_of
 
 CUTS_MAX = 3
@@ -164,8 +165,8 @@ def _cut(batch: Batch, places: Sequence[int]) -> Iterator[Batch]:
 def _run(rows: pa.RecordBatch, edge: LakeEdge, table: TableSpec) -> Batch:
     """An epoch's rows as the lake has them for an edge: sorted by hash64, then by ``order_by``."""
     if table.order_by and rows.num_rows:
-        order = [(column, "ascending", "at_start") for column in table.order_by]
-        rows = rows.take(pc.sort_indices(rows, sort_keys=order))
+        order = sorted_by([(column, "ascending") for column in table.order_by], "at_start")
+        rows = rows.take(pc.sort_indices(rows, **order))
     hashes = hash64([rows.column(column) for column in edge.index], rows.num_rows)
     by_hash = np.argsort(hashes, kind="stable")
     return Batch(rows.take(pa.array(by_hash)), hashes[by_hash])

@@ -11,13 +11,14 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import BooleanType, LongType, StructField, StructType
 
 from upriver.dataflow.expressions import Evaluator
 from upriver.dataflow.plan import TableSpec
 from upriver.ids import Epoch
 from upriver.shell.lake import SLICE_ROWS_MAX, Lake
+from upriver.spark.arrow_types import spark_arrow_schema
 from upriver.state.runs import run_schema
 from upriver.state.vectors import Mask
 
@@ -117,4 +118,4 @@ class _History:
 
 def _as_spark_takes(schema: StructType) -> pa.Schema:
     """In UTC, whatever the session's zone."""
-    return to_arrow_schema(schema, timezone="UTC")
+    return spark_arrow_schema(schema, "UTC")

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from upriver.hashing import hash64
+from upriver.state.ordering import sorted_by
 from upriver.state.runs import HASH_COLUMN, run_schema
 from upriver.vnodes import vnodes_of
 
@@ -109,7 +110,7 @@ def _in_order(parts: Sequence[pa.RecordBatch], order_by: Sequence[str]) -> pa.Re
     keys = pa.table(
         [table.column(HASH_COLUMN), *(_sortable(table.column(name)) for name in order_by)], _names(order_by)
     )
-    order = pc.sort_indices(keys, sort_keys=[(name, "ascending", "at_start") for name in keys.column_names])
+    order = pc.sort_indices(keys, **sorted_by([(name, "ascending") for name in keys.column_names], "at_start"))
     return table.take(order).combine_chunks().to_batches()[0]
 
 

@@ -5,18 +5,19 @@ from functools import partial
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from upriver.dataflow.plan import TableSpec
 from upriver.shell.lake import Lake
 from upriver.shell.rejected import Rejected, rejected_schema
+from upriver.spark.arrow_types import spark_arrow_schema
 
 
 def read_rejected(spark: SparkSession, root: str, table: TableSpec) -> DataFrame:
     """What is there when an action reads it. One task reads it: it alone knows which rows it has seen."""
     schema = from_arrow_schema(rejected_schema(table), prefer_timestamp_ntz=True)
     # Spark takes rows in UTC, whatever the session's zone.
-    read = partial(_read, root, table, to_arrow_schema(schema, timezone="UTC"))
+    read = partial(_read, root, table, spark_arrow_schema(schema, "UTC"))
     return spark.range(0, 1, 1, 1).mapInArrow(read, schema)
 
 

@@ -19,12 +19,13 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from upriver.errors import DeclarationError, UnknownView, UpriverError, WorkerLost
 from upriver.shell.remote import Connection, Remote
 from upriver.shell.routing import Routing
+from upriver.spark.arrow_types import spark_arrow_schema
 
 FORMAT = "upriver"
 PLAN_S_MAX = 10.0
@@ -131,7 +132,7 @@ class ViewReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of every ``parts``-th worker: of one, unless there are more workers than when this was planned."""
         assert isinstance(partition, Part)
-        schema = to_arrow_schema(self._schema, timezone="UTC")  # in which Spark takes rows, whatever the session's zone
+        schema = spark_arrow_schema(self._schema, "UTC")  # in which Spark takes rows, whatever the session's zone
         asked = {"view": self._view, "scan": f"{partition.plan}-{_action()}"}
         with Connection(self._remote) as coordinator:
             snapshot = coordinator.act("scan", asked, timeout=SNAPSHOT_S_MAX)

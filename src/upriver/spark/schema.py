@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType, VariantType
 
 from upriver.errors import DeclarationError
+from upriver.spark.arrow_types import spark_arrow_schema
 from upriver.zones import zone_name
 
 _WRITTEN_TYPE = "__CHAR_VARCHAR_TYPE_STRING"
@@ -79,7 +79,7 @@ def in_arrow(schema: StructType, timezone: str) -> pa.Schema:
 
     timezone: of timestamps that have one. Raises PySparkException or TypeError for what Arrow does not have.
     """
-    return pa.schema([field.with_type(_relaxed(field.type)) for field in to_arrow_schema(schema, timezone=timezone)])
+    return pa.schema([field.with_type(_relaxed(field.type)) for field in spark_arrow_schema(schema, timezone)])
 
 
 def _relaxed(type: pa.DataType) -> pa.DataType:

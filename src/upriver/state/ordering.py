@@ -4,6 +4,7 @@ Numbers, booleans, dates and timestamps are integers already; floats are mapped 
 the greatest, as in Spark). Values of other types are ranked by Arrow, so their integers mean nothing beyond one call.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from upriver.state.columns import Cells, canonical, cells_of, is_fixed
+
+_NULLS_ARE_PLACED_BY_KEY = int(pa.__version__.partition(".")[0]) >= 25
 
 
 def is_number(type: pa.DataType) -> bool:
@@ -27,9 +30,17 @@ def order_keys(values: pa.Array) -> Cells:
 
 def ranks(values: pa.Array, order: str) -> Cells:
     """From 1 on, in this order (``ascending`` or ``descending``); equal values have one rank, and nulls the last."""
-    keys = [("", order, "at_end")]
-    found: Cells = pc.rank(values, sort_keys=keys, tiebreaker="dense").to_numpy().astype(np.int64)
+    found: Cells = pc.rank(values, **sorted_by([("", order)], "at_end"), tiebreaker="dense").to_numpy().astype(np.int64)
     return found
+
+
+def sorted_by(keys: Sequence[tuple[str, str]], nulls: str) -> dict[str, Any]:
+    """The arguments by which Arrow's ``rank`` and ``sort_indices`` sort by these (column, order), with the nulls of
+    each column ``at_start`` or ``at_end``. Arrow takes the place of nulls with each key since 25, and before that only
+    once for all of them."""
+    if _NULLS_ARE_PLACED_BY_KEY:
+        return {"sort_keys": [(*key, nulls) for key in keys]}
+    return {"sort_keys": list(keys), "null_placement": nulls}
 
 
 def ordered(cells: Cells) -> Cells:

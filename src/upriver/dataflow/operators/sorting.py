@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from upriver.state.columns import Cells, canonical, cells_of, is_fixed, validity
 from upriver.state.entries import comparable
 from upriver.state.exact_values import exact_list
+from upriver.state.ordering import sorted_by
 from upriver.state.vectors import Mask, Positions, true_at
 
 Step = Callable[[pa.Array], Iterable[Cells]]
@@ -204,7 +205,7 @@ def _common_bytes(values: pa.Array) -> int:
 
 
 def _ranks(values: pa.Array) -> Iterator[Cells]:
-    ranks = pc.rank(values, sort_keys=[("", "ascending", "at_start")], tiebreaker="dense")
+    ranks = pc.rank(values, **sorted_by([("", "ascending")], "at_start"), tiebreaker="dense")
     yield ranks.to_numpy().astype(np.int64)
 
 
