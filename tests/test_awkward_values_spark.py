@@ -13,6 +13,7 @@ from sql_kit import local_view, projection_of, spec
 from upriver.app import App
 from upriver.dataflow.expressions import Evaluator
 from upriver.errors import RowError
+from upriver.spark.batch_view import rows_of_keys
 from upriver.spark.schema import arrow_schema
 from upriver.spark.sql_settings import ZONE
 from upriver.state.exact_values import exact, exact_list
@@ -84,6 +85,14 @@ def test_reads_and_lookups_are_what_spark_gives(source: Any, app: App, name: str
         assert plain(app.lookup(view, wanted, timeout=60)) == plain(theirs)
         if view.endswith("_full") or name not in GOOD:
             assert plain(app.read(view).toArrow()) == plain(theirs)
+
+
+@pytest.mark.parametrize("key", ["k", "d", "n", "t"])
+def test_rows_of_keys_that_spark_computes(source: Any, key: str) -> None:
+    rows = source.sparkSession.sql(f"SELECT {key}, id FROM t")
+    types = pa.schema([arrow_schema(rows, "t").field(key)])
+    (keys,) = rows.select(key).toArrow().cast(types).combine_chunks().to_batches()
+    assert plain(rows_of_keys(rows, keys)) == plain(rows.toArrow())
 
 
 def test_rows_that_are_set_aside_can_be_read_and_say_what_is_wrong(app: App) -> None:

@@ -9,6 +9,7 @@ from awkward_kit import DAYS_MAX, FAR_DAYS, awkward, dates, text, times
 
 from upriver.dataflow.expressions import Evaluator
 from upriver.dataflow.operators.plain_rows import RowReader
+from upriver.dataflow.operators.plain_values import shown
 from upriver.dataflow.plan import Projection
 from upriver.dataflow.row_text import (
     ROW_CHARS_MAX,
@@ -19,8 +20,9 @@ from upriver.dataflow.row_text import (
     row_text,
     value_text,
 )
-from upriver.errors import RowError
+from upriver.errors import KeyTypeError, RowError
 from upriver.ids import Epoch
+from upriver.shell.keys import key_batch
 from upriver.shell.rejected import _identities
 from upriver.state.columns import same
 from upriver.state.exact_values import exact, exact_list
@@ -67,6 +69,8 @@ def test_every_value_can_be_told_on_one_line_of_bounded_length() -> None:
         (text([b"a\xff\n\x1b[m"]), r"a\xff\n\x1b[m"),
         (text([b"x" * 200]), "x" * VALUE_CHARS_MAX + "..."),
         (text([None]), "NULL"),
+        (pa.array([2**63 - 1], pa.int64()).view(pa.duration("us")), "9223372036854775807"),
+        (pa.array([5], pa.int64()).view(pa.time64("ns")), "5"),
         (pa.ListArray.from_arrays([0, 2], dates([2_932_897, None])), "[+10000-01-01, NULL]"),
         (pa.array([[1] * 100]), "[" + "1, " * 19 + "1,..."),
         (pa.array([{"a": 1, "b": None}]), "{a: 1, b: NULL}"),
@@ -123,6 +127,26 @@ def test_what_a_users_exception_says_can_be_told() -> None:
 
 
 # Expressions over such values: DuckDB breaks on some
+
+
+def test_a_key_or_a_value_that_cannot_be_told_is_told_by_its_type() -> None:
+    class Silent:
+        def __repr__(self) -> str:
+            raise RuntimeError
+
+    assert shown(Silent()) == "a Silent"
+    with pytest.raises(KeyTypeError, match="given was a Silent of type Silent"):
+        key_batch("v", pa.schema([("k", pa.int32())]), [Silent()])
+
+
+def test_texts_are_looked_at_where_they_are() -> None:
+    """A slice begins in the middle of its buffers."""
+    batch = pa.record_batch({"k": text([b"\xff", b"ok", "ß".encode(), None, b"", b"\xc3"])})
+    upper = Projection(('spark_upper("k")',), pa.schema([("u", pa.string())]))
+    assert Evaluator().project(batch.slice(1, 4), upper).to_pydict() == {"u": ["OK", "SS", None, ""]}
+    for bad in (batch.slice(0, 2), batch.slice(5), batch):
+        with pytest.raises(RowError, match="the text in k is no UTF-8"):
+            Evaluator().project(bad, upper)
 
 
 def test_a_text_that_is_no_utf8_is_a_row_at_fault_where_it_matters() -> None:

@@ -92,6 +92,16 @@ def test_a_session_that_has_changed_is_refused_when_the_next_view_is_declared(sp
     app.view("v", "SELECT k FROM t", "k")
 
 
+def test_an_app_can_be_made_in_any_session_and_declares_nothing_in_some(spark: Any, tmp_path: Path) -> None:
+    session = spark.newSession()
+    session.conf.set("spark.sql.legacy.timeParserPolicy", "LEGACY")
+    app = App(session, tmp_path / "lake")
+    with pytest.raises(DeclarationError, match=r"spark.sql.legacy.timeParserPolicy = LEGACY"):
+        app.table("t", session.range(3).withColumnRenamed("id", "k"), "k")
+    session.conf.unset("spark.sql.legacy.timeParserPolicy")
+    app.table("t", session.range(3).withColumnRenamed("id", "k"), "k")
+
+
 def test_zones_mean_to_python_what_they_mean_to_spark(spark: Any) -> None:
     session = spark.newSession()
     for zone in (*ZONES, *SHORT.split(" ")):

@@ -308,11 +308,23 @@ def _is_at_an_end(moments: pa.Array) -> bool:
 
 
 def _is_utf8(texts: pa.Array) -> bool:
+    if _is_ascii(texts):
+        return True
     try:
         texts.validate(full=True)
     except pa.ArrowInvalid:
         return False
     return True
+
+
+def _is_ascii(texts: pa.Array) -> bool:
+    """Ten times as fast as to read UTF-8."""
+    _, offsets, data = texts.buffers()
+    if data is None or not len(texts):
+        return True
+    ends = np.frombuffer(offsets, np.int32, len(texts) + 1, texts.offset * 4)
+    letters = np.frombuffer(data, np.int8, int(ends[-1] - ends[0]), int(ends[0]))
+    return bool(letters.min(initial=0) >= 0)
 
 
 def _renamed(text: str, names: dict[str, str]) -> str:

@@ -230,5 +230,8 @@ def _python_kind(kind: type) -> str:
 
 
 def _shown(value: Any) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except Exception:  # of any class: it is the user's code
+        text = f"a {type(value).__name__}"
     return text if len(text) <= VALUE_CHARS_MAX else f"{text[:VALUE_CHARS_MAX]}..."

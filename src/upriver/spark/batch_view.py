@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from upriver.dataflow.plan import TableSpec
 from upriver.dataflow.sql import over_tables
@@ -52,7 +53,10 @@ def rows_of_keys(view: DataFrame, keys: pa.RecordBatch) -> pa.Table:
     asked, _ = distinct_keys(keys, hash64(keys.columns, keys.num_rows))
     names = [f"key {place}" for place in range(asked.num_columns)]
     places = pa.array(np.arange(asked.num_rows))
-    wanted = view.sparkSession.createDataFrame(pa.Table.from_arrays([*asked.columns, places], [*names, PLACE]))
+    table = pa.Table.from_arrays([*asked.columns, places], [*names, PLACE])
+    # In a session whose zone pyarrow can name. Points in time are the same in any; a wall clock must not become one.
+    session = own_session(view.sparkSession, "UTC")
+    wanted = session.createDataFrame(table, from_arrow_schema(table.schema, prefer_timestamp_ntz=True))
     is_asked = [
         view[f"`{own}`"].eqNullSafe(wanted[f"`{name}`"]) for own, name in zip(keys.schema.names, names, strict=True)
     ]

@@ -18,39 +18,43 @@ from upriver.spark.sql_settings import ZONE, checked_settings
 class SparkTyper:
     """Types queries over ``tables``, which may grow meanwhile, in a session of its own: the user's stays as it is.
 
-    Raises DeclarationError if the user's session is set so that SQL means something else to it than to us.
+    The user's session is looked at when something is first asked, and whenever more is: DeclarationError if it is set
+    so that SQL means something else to it than to us.
     """
 
     def __init__(self, spark: SparkSession, tables: Mapping[str, TableSpec]) -> None:
         self._users = spark
-        self._zone = checked_settings(spark)[ZONE]
-        self._session = own_session(spark, self._zone)
+        self._first: tuple[SparkSession, str] | None = None
+        """The session to ask, and the user's time zone, as they were at first."""
         self._tables = tables
         self._known: dict[str, TableSpec] = {}
 
     @property
     def timezone(self) -> str:
-        """The user's session's, as pyarrow names it."""
-        return self._zone
+        """The user's session's, as pyarrow names it; as it was at first, whatever has become of the session."""
+        return self._asked()[1] if self._first is None else self._first[1]
 
-    def check_session(self) -> None:
-        """Raise DeclarationError if SQL does not mean in the user's session what it meant at first."""
-        now = checked_settings(self._users)[ZONE]
-        if now != self._zone:
+    def _asked(self) -> tuple[SparkSession, str]:
+        """The session to ask, and its time zone. Raises DeclarationError if SQL means something else by now."""
+        zone = checked_settings(self._users)[ZONE]
+        if self._first is None:
+            self._first = own_session(self._users, zone), zone
+        if zone != self._first[1]:
             raise DeclarationError(
-                f"the Spark session has {ZONE} = {now}, and had {self._zone} when the app was made: set it back, or "
+                f"the Spark session has {ZONE} = {zone}, and had {self._first[1]} when the app began: set it back, or "
                 f"make the app anew"
             )
+        return self._first
 
     def schema_of(self, sql: str) -> pa.Schema:
         """The schema that Spark gives the query; timestamps in microseconds. ``sql`` must be a query, not a command.
 
         Raises DeclarationError in Spark's words, UnsupportedSql for a function that is the user's own.
         """
-        self.check_session()
-        self._register()
+        session, zone = self._asked()
+        self._register(session)
         try:
-            return in_arrow(self._session.sql(sql).schema, self._zone)
+            return in_arrow(session.sql(sql).schema, zone)
         except PySparkException as error:
             raise self._refusal(error) from error
         except TypeError as error:
@@ -61,9 +65,10 @@ class SparkTyper:
 
         what: a table or a view, for the message. Raises DeclarationError.
         """
+        session, _ = self._asked()
         for words in (f"FROM {name}", f"FROM {name} s"):
             try:
-                self._session.sql(f"WITH `{name}` AS (SELECT 1 AS one) SELECT one {words}")
+                session.sql(f"WITH `{name}` AS (SELECT 1 AS one) SELECT one {words}")
                 is_name = names_table(words, name)
             except PySparkException:
                 is_name = False
@@ -82,12 +87,12 @@ class SparkTyper:
             return UnsupportedSql(f"{where[1] if where else 'the query'}: {what} is not supported. {ELSEWHERE}")
         return DeclarationError(_words(error))
 
-    def _register(self) -> None:
+    def _register(self, session: SparkSession) -> None:
         """Each table as an empty view of its schema."""
         for name, table in self._tables.items():
             if self._known.get(name) != table:
                 schema = from_arrow_schema(table.schema, prefer_timestamp_ntz=True)
-                self._session.createDataFrame([], schema).createOrReplaceTempView(f"`{name}`")
+                session.createDataFrame([], schema).createOrReplaceTempView(f"`{name}`")
                 self._known[name] = table
 
 

@@ -80,7 +80,10 @@ class PlainValues:
 
 def shown(value: Any) -> str:
     """A value in a message."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except Exception:  # of any class: it is the user's code
+        text = f"a {type(value).__name__}"
     return text if len(text) <= VALUE_CHARS_MAX else f"{text[:VALUE_CHARS_MAX]}..."
 
 
