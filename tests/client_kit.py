@@ -7,20 +7,20 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from server_kit import KEYS, TOKEN, calls_server
 
 from upriver.client import Client, connect
 from upriver.errors import UnknownView, WaitTimeout, WrongOwner
 from upriver.hashing import hash64
 from upriver.ids import Epoch, WorkerId
 from upriver.machines.freshness import FreshnessReport
-from upriver.shell.flight import Action, FlightBase
-from upriver.shell.lookup import LET_IN, Answered, KeysAsked, LookupServer
+from upriver.shell.calls import Action, Calls
+from upriver.shell.handshake import Purpose
+from upriver.shell.lookup import Answered, KeysAsked, LookupService
 from upriver.shell.routing import Routing, ViewRoute
+from upriver.shell.server import Server, Service
 from upriver.vnodes import VnodeMap, vnodes_of
 
-TOKEN = "s3cret-t0ken"
-SECONDS_MAX = 10.0
-"""Seconds that a test waits for what must come at once."""
 VNODES = 16
 EPOCH = 5
 """What every worker stands at."""
@@ -68,12 +68,11 @@ class Worker:
     """When its epoch was."""
 
     def __post_init__(self) -> None:
-        self.lookups = LookupServer(self.lookup)
-        self.server = FlightBase(TOKEN, actions={LET_IN: self.lookups.let_in})
+        services: dict[Purpose, Service] = {Purpose.LOOKUPS: LookupService(self.lookup), Purpose.CALLS: Calls()}
+        self.server = Server(KEYS, services)
 
     def stop(self) -> None:
         self.server.stop()
-        self.lookups.stop()
 
     def lookup(self, wanted: KeysAsked) -> Answered:
         view, keys, at_least = wanted.view, wanted.keys, wanted.at_least
@@ -112,13 +111,13 @@ class Cluster:
         self.asked_freshness: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         self.workers = {WorkerId(number): Worker(WorkerId(number), self) for number in range(workers)}
         self.addresses = {number: worker.server.address for number, worker in self.workers.items()}
-        known = {
+        known: dict[str, Action] = {
             "routing": self._routing,
             "freshness": self._told_freshness,
             "status": lambda _: {"epoch": EPOCH},
             "explain": self._explain,
         }
-        self.coordinator = FlightBase(TOKEN, actions={**known, **(actions or {})})
+        self.coordinator = calls_server({**known, **(actions or {})})
 
     def _routing(self, _: Mapping[str, Any]) -> Mapping[str, Any]:
         views = {name: view.route for name, view in self.views.items()}

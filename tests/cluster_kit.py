@@ -16,7 +16,6 @@ import pyarrow as pa
 from failure_kit import FILES, KEYS, LOOKUP_S_MAX, Feed
 
 from upriver.client import Client, connect
-from upriver.errors import WorkerLost
 from upriver.hashing import hash64
 from upriver.ids import WorkerId
 from upriver.shell.asking import KeySet, Lookup
@@ -81,19 +80,21 @@ class River:
     @contextmanager
     def streams_to(self, address: str, count: int) -> Iterator[list[LookupStream]]:
         """Open streams to one worker, past any client."""
-        with Connection(Remote(address, self.told["token"]), WorkerLost) as connection, ExitStack() as opened:
-            streams = [LookupStream(connection, 10.0) for _ in range(count)]
+        remote = Remote.parse(address, self.told["token"])
+        with ExitStack() as opened:
+            streams = [LookupStream(remote, 10.0) for _ in range(count)]
             for stream in streams:
                 opened.callback(stream.close)
             yield streams
 
     def board_at(self, worker: int) -> Callable[[list[int]], int]:
         """Tells how many of some keys can be found, past any client, on the board that a worker has now."""
-        remote = Remote(self.told["address"], self.told["token"])
+        remote = Remote.parse(self.told["address"], self.told["token"])
         with Connection(remote) as coordinator:
             routing = Routing.from_json(coordinator.act("routing", timeout=LOOKUP_S_MAX))
         routing = replace(routing, addresses={WorkerId(worker): routing.addresses[WorkerId(worker)]})
-        finder = BoardFinder(lambda address: Connection(remote.at(address)))
+        connection = Connection(remote.at(routing.addresses[WorkerId(worker)]))
+        finder = BoardFinder(lambda _: connection)
         lookup = Lookup("sums", routing.views["sums"], None, True, LOOKUP_S_MAX, math.inf)
 
         def finds(keys: list[int]) -> int:
@@ -107,6 +108,7 @@ class River:
         while not finds(everything):
             assert time.monotonic() < give_up_at
             self.client.lookup("sums", everything)
+        connection.close()
         return finds
 
     def check(self) -> None:

@@ -12,6 +12,8 @@ from functools import partial
 from random import Random
 from typing import Any
 
+from server_kit import SESSION
+
 from upriver.errors import WorkerLost
 from upriver.ids import WorkerId
 from upriver.shell.channel import ChannelEnd, ChannelLimits
@@ -216,7 +218,7 @@ class LeaseWorld:
         self._happened("welcomed", f"{tenant} knows that it has the place")
 
     def _side(self, limits: ChannelLimits) -> Side:
-        end = ChannelEnd("the other", WorkerLost, lambda: None, limits)
+        end = ChannelEnd("the other", WorkerLost, lambda: None, limits, SESSION)
         end.heart = Heart(self._clock) if self._rules.l1_lease_runs_from_the_beat else _HeartByNews(self._clock)
         return Side(end, self._seconds)
 

@@ -6,16 +6,17 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from channel_kit import SECONDS_MAX, TOKEN
+from server_kit import KEYS, SECONDS_MAX, SECRET
 
 from upriver.errors import UpriverError
 from upriver.ids import Incarnation, MapVersion, VnodeId, WorkerId
 from upriver.machines.peers import Envelope, ForRegion
 from upriver.migration.messages import Done
-from upriver.shell.channel import CHANNEL, ChannelEnd, ChannelLimits, Channels, Receiver
-from upriver.shell.flight import FlightBase
+from upriver.shell.channel import ChannelEnd, ChannelLimits, Channels, Receiver
+from upriver.shell.handshake import Purpose
 from upriver.shell.peers import Peers
 from upriver.shell.remote import Remote
+from upriver.shell.server import Server
 from upriver.shell.wire import Message
 
 LIMITS = ChannelLimits(ping_s=0.05)
@@ -29,7 +30,7 @@ class Node:
         worker: int,
         *,
         incarnation: int = 1,
-        token: str = TOKEN,
+        secret: bytes = SECRET,
         meet_s_max: float = SECONDS_MAX,
         gate: Callable[[], Any] = lambda: None,
         limits: ChannelLimits = LIMITS,
@@ -42,10 +43,10 @@ class Node:
         self.accepted: queue.Queue[WorkerId] = queue.Queue()
         self.met: queue.Queue[int] = queue.Queue()
         self.failed: queue.Queue[tuple[int, UpriverError]] = queue.Queue()
-        self.server = FlightBase(TOKEN, doors={CHANNEL: Channels(self._accept, limits)})
+        self.server = Server(KEYS, {Purpose.CHANNEL: Channels(self._accept, limits)})
         self.peers = Peers(
             self.worker,
-            Remote(self.server.address, token),
+            Remote(self.server.address, secret),
             lambda worker, envelopes: self.heard.put((worker, envelopes)),
             lambda worker, _, error: self.lost.put((worker, error)),
             limits=limits,

@@ -16,9 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from client_kit import TOKEN, Cluster, View
+from client_kit import Cluster, View
 from hypothesis import given
 from hypothesis import strategies as st
+from server_kit import TOKEN
 
 from upriver import cli
 from upriver.bench.commands import add_benchmarks

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from client_kit import SECONDS_MAX, Cluster, View
+from client_kit import Cluster, View
 from hypothesis import given
 from hypothesis import strategies as st
+from server_kit import SECONDS_MAX
 
 from upriver import cli
 from upriver.bench.commands import add_benchmarks, default_picture, render_rescale

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from server_kit import calls_server, client_of
 
 from upriver.dataflow.batch import Hashes
 from upriver.dataflow.plan import schema_to_json
@@ -18,17 +19,16 @@ from upriver.machines.worker_events import BoardGiven
 from upriver.shell.asking import KeySet, Lookup, in_key_order
 from upriver.shell.board_finder import AGAIN_S, ASKING, LOOKUPS_MIN, VAIN_EVERY, VAIN_MAX, BoardFinder
 from upriver.shell.boards import BOARD, BOARD_BYTES_MAX, BOARDS_BYTES_MAX, BUDGET_SHARE, Boards, machine
-from upriver.shell.flight import FlightBase
 from upriver.shell.heart import now
-from upriver.shell.remote import Connection, Remote
+from upriver.shell.remote import Connection
 from upriver.shell.routing import Routing, ViewRoute
+from upriver.shell.server import Server
 from upriver.state.board import Board
 from upriver.state.board_layout import HEAD
 from upriver.vnodes import VnodeMap, vnodes_of
 
 pytestmark = pytest.mark.skipif(machine() is None, reason="no boards on this machine")
 
-TOKEN = "s3cret-t0ken"
 VNODES = 8
 ROWS = pa.schema([("k", pa.string()), ("n", pa.int64())])
 LISTS = pa.schema([("k", pa.string()), ("l", pa.list_(pa.int64()))])
@@ -62,12 +62,12 @@ class Worker:
 
     given: list[BoardGiven] = field(default_factory=list)
     boards: Boards = field(init=False)
-    server: FlightBase = field(init=False)
+    server: Server = field(init=False)
 
     def __post_init__(self) -> None:
         self.boards = Boards(self.given.append, None)
         self.boards.good_until(now() + LEASE_S)
-        self.server = FlightBase(TOKEN, actions={BOARD: self.boards.ask})
+        self.server = calls_server({BOARD: self.boards.ask})
 
     @property
     def board(self) -> Board:
@@ -97,7 +97,11 @@ class Cluster:
     def __post_init__(self) -> None:
         addresses = {WorkerId(place): worker.server.address for place, worker in enumerate(self.workers)}
         self.routing = Routing(OWNERS, addresses, {"v": ROUTE}, Epoch(0))
-        self.finder = BoardFinder(lambda address: Connection(Remote(address, TOKEN)), lambda: self.time)
+        self.connections: dict[str, Connection] = {}
+        self.finder = BoardFinder(self._connection, lambda: self.time)
+
+    def _connection(self, address: str) -> Connection:
+        return self.connections.setdefault(address, Connection(client_of(address)))
 
     def lookup(self, at_least: int | None = None) -> Lookup:
         return Lookup("v", ROUTE, at_least, True, 10.0, now() + 10.0)
@@ -125,6 +129,8 @@ def cluster() -> Iterator[Cluster]:
     running = Cluster([Worker(), Worker()])
     yield running
     running.finder.close()
+    for connection in running.connections.values():
+        connection.close()
     for worker in running.workers:
         worker.stop()
 

@@ -13,7 +13,7 @@ from upriver.dataflow.views import declare_view
 from upriver.errors import BudgetExceeded, WaitTimeout
 from upriver.settings import MEMORY_BUDGET_MIN
 from upriver.shell.fixed_cost import fixed_bytes
-from upriver.shell.flight import Listen
+from upriver.shell.server import Listen
 from upriver.spark.river import River, RiverConfig, Source
 from upriver.spark.typer import SparkTyper
 

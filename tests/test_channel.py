@@ -8,15 +8,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pytest
-from channel_kit import HELLO, QUICK, SECONDS_MAX, TOKEN, Ear, Hub
+from channel_kit import HELLO, QUICK, Ear, Hub
+from server_kit import KEYS, SECONDS_MAX, SECRET, client_of, peer_of
 
 from upriver.errors import AccessDenied, ClusterError, ProtocolError, UpriverError, UserError, WaitTimeout, WorkerLost
-from upriver.shell.byte_stream import ByteStream
-from upriver.shell.channel import CHANNEL, ChannelEnd, ChannelLimits, Channels, Receiver, open_channel
-from upriver.shell.door import Door, enter
-from upriver.shell.flight import FlightBase
-from upriver.shell.frames import joined, read_frame
-from upriver.shell.remote import Connection, Remote
+from upriver.shell.channel import ChannelEnd, ChannelLimits, Channels, Receiver, open_channel
+from upriver.shell.frames import SEAL_BYTES, Seals, joined, read_frame
+from upriver.shell.handshake import Purpose
+from upriver.shell.remote import Remote, dial
+from upriver.shell.server import Caller, Server
 from upriver.shell.wire import Message, decode, encode
 
 
@@ -35,16 +35,16 @@ def hub() -> Hub:
 
 
 @pytest.fixture
-def server(hub: Hub) -> Iterator[FlightBase]:
+def server(hub: Hub) -> Iterator[Server]:
     with hub.server() as running:
         yield running
 
 
-def call(server: FlightBase, ear: Ear, hello: Message = HELLO, limits: ChannelLimits = QUICK) -> ChannelEnd:
-    return open_channel(Remote(server.address, TOKEN), hello, ear.receiver, limits=limits)
+def call(server: Server, ear: Ear, hello: Message = HELLO, limits: ChannelLimits = QUICK) -> ChannelEnd:
+    return open_channel(peer_of(server.address), hello, ear.receiver, limits=limits)
 
 
-def pair(server: FlightBase, hub: Hub) -> tuple[ChannelEnd, Ear, ChannelEnd, Ear]:
+def pair(server: Server, hub: Hub) -> tuple[ChannelEnd, Ear, ChannelEnd, Ear]:
     """Both ends of a channel: the one that has opened it, and the server's."""
     ear = Ear()
     end = call(server, ear)
@@ -60,7 +60,7 @@ def close(end: ChannelEnd, *ears: Ear) -> None:
         assert ear.closings.empty()
 
 
-def test_a_server_is_told_the_hello_and_may_speak_first(server: FlightBase, hub: Hub) -> None:
+def test_a_server_is_told_the_hello_and_may_speak_first(server: Server, hub: Hub) -> None:
     batch = pa.RecordBatch.from_pydict({"vnode": [1, 2]})
     ear = Ear()
     end = call(server, ear, Message("hello", {"worker": 3}, (batch,)))
@@ -71,7 +71,7 @@ def test_a_server_is_told_the_hello_and_may_speak_first(server: FlightBase, hub:
     close(end, ear, their_ear)
 
 
-def test_messages_arrive_whole_and_in_order_both_ways(server: FlightBase, hub: Hub) -> None:
+def test_messages_arrive_whole_and_in_order_both_ways(server: Server, hub: Hub) -> None:
     ours, our_ear, theirs, their_ear = pair(server, hub)
     batches = (pa.RecordBatch.from_pydict({"k": ["a", None]}), pa.RecordBatch.from_pydict({"n": range(100_000)}))
     sent = [Message("rows", {"number": number}, batches[: number % 3]) for number in range(100)]
@@ -83,7 +83,7 @@ def test_messages_arrive_whole_and_in_order_both_ways(server: FlightBase, hub: H
     close(theirs, our_ear, their_ear)
 
 
-def test_each_sender_s_messages_stay_in_order(server: FlightBase, hub: Hub) -> None:
+def test_each_sender_s_messages_stay_in_order(server: Server, hub: Hub) -> None:
     ours, our_ear, _, their_ear = pair(server, hub)
 
     def send_all(sender: int) -> None:
@@ -99,7 +99,7 @@ def test_each_sender_s_messages_stay_in_order(server: FlightBase, hub: Hub) -> N
 
 
 @pytest.mark.parametrize("closes", ["opener", "server", "both"])
-def test_what_was_sent_before_closing_arrives(server: FlightBase, hub: Hub, closes: str) -> None:
+def test_what_was_sent_before_closing_arrives(server: Server, hub: Hub, closes: str) -> None:
     ours, our_ear, theirs, their_ear = pair(server, hub)
     for number in range(50):
         ours.send(Message("ours", {"number": number}))
@@ -114,7 +114,7 @@ def test_what_was_sent_before_closing_arrives(server: FlightBase, hub: Hub, clos
     assert [our_ear.hear().fields["number"] for _ in range(50)] == list(range(50))
 
 
-def test_a_closed_end_takes_nothing_more_and_closes_once(server: FlightBase, hub: Hub) -> None:
+def test_a_closed_end_takes_nothing_more_and_closes_once(server: Server, hub: Hub) -> None:
     ours, our_ear, theirs, their_ear = pair(server, hub)
     ours.close()
     ours.close()
@@ -135,20 +135,20 @@ HASTY_PEERS = 200
 class Hasty:
     """A server's side that is gone as soon as both have said goodbye."""
 
-    def __init__(self) -> None:
-        self._door = Door(self._serve, "127.0.0.1", "channel", "{}")
-        self.let_in, self.stop = self._door.let_in, self._door.stop
-
-    def _serve(self, stream: ByteStream) -> None:
-        read_frame(stream)
+    def serve(self, caller: Caller) -> None:
+        says, hears = Seals(caller.session.sends), Seals(caller.session.hears)
+        read_frame(caller.stream, hears)
         for said in ("channel.welcome", "channel.bye"):
-            stream.write(joined(encode(Message(said))))
-        while (frame := read_frame(stream)) and decode(frame).kind != "channel.bye":
+            caller.stream.write(joined(encode(Message(said)), says))
+        while (frame := read_frame(caller.stream, hears)) and decode(frame).kind != "channel.bye":
             pass
+
+    def stop(self) -> None:
+        """Nothing is left to say."""
 
 
 def test_peers_that_are_gone_after_their_goodbye_have_closed_in_good_order() -> None:
-    with FlightBase(TOKEN, doors={CHANNEL: Hasty()}) as server:
+    with Server(KEYS, {Purpose.CHANNEL: Hasty()}) as server:
         for _ in range(HASTY_PEERS):
             ear = Ear()
             call(server, ear)
@@ -167,35 +167,35 @@ def test_a_stopping_server_says_goodbye(hub: Hub) -> None:
 # Channels that do not come about
 
 
-def test_a_refusal_reaches_whoever_opens(server: FlightBase) -> None:
+def test_a_refusal_reaches_whoever_opens(server: Server) -> None:
     ear = Ear()
     with pytest.raises(UserError, match=r"^worker 3 is here already$"):
         call(server, ear, Message("refuse me"))
     assert ear.closings.empty()
 
 
-def test_a_stranger_opens_nothing(server: FlightBase, hub: Hub) -> None:
+def test_the_token_opens_no_channel(server: Server, hub: Hub) -> None:
     ear = Ear()
     with pytest.raises(AccessDenied):
-        open_channel(Remote(server.address, "wrong"), HELLO, ear.receiver)
+        open_channel(client_of(server.address), HELLO, ear.receiver)
     assert hub.ends.empty()
     assert ear.closings.empty()
 
 
-def test_no_channel_goes_in_the_clear_where_tls_is_asked_for(server: FlightBase, hub: Hub) -> None:
+def test_no_channel_goes_in_the_clear_where_tls_is_asked_for(server: Server, hub: Hub) -> None:
     with pytest.raises(ClusterError, match="TLS"):
-        open_channel(Remote(server.address, TOKEN, b"PEM"), HELLO, Ear().receiver)
+        open_channel(Remote(server.address, SECRET, b"PEM"), HELLO, Ear().receiver)
     assert hub.ends.empty()
 
 
 def test_a_server_without_channels_says_so() -> None:
-    with FlightBase(TOKEN) as server, pytest.raises(ProtocolError, match="no action 'channel'"):
+    with Server(KEYS) as server, pytest.raises(ProtocolError, match="does not serve channel"):
         call(server, Ear())
 
 
 def test_a_server_that_is_gone_is_named() -> None:
-    with FlightBase(TOKEN) as server:
-        remote = Remote(server.address, TOKEN)
+    with Server(KEYS) as server:
+        remote = peer_of(server.address)
     with pytest.raises(WorkerLost, match=remote.address):
         open_channel(remote, HELLO, Ear().receiver, lost=WorkerLost)
 
@@ -204,7 +204,7 @@ def test_a_server_that_says_nothing_is_given_up() -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
         address = f"127.0.0.1:{mute.getsockname()[1]}"
         with pytest.raises(ClusterError, match=f"{address} cannot be reached in 0.2 s"):
-            open_channel(Remote(address, TOKEN), HELLO, Ear().receiver, timeout=0.2)
+            open_channel(peer_of(address), HELLO, Ear().receiver, timeout=0.2)
 
 
 def test_a_welcome_that_does_not_come_is_given_up() -> None:
@@ -216,9 +216,9 @@ def test_a_welcome_that_does_not_come_is_given_up() -> None:
         return Ear().receiver
 
     ear = Ear()
-    with FlightBase(TOKEN, doors={CHANNEL: Channels(on_open, QUICK)}) as server:
+    with Server(KEYS, {Purpose.CHANNEL: Channels(on_open, QUICK)}) as server:
         with pytest.raises(WaitTimeout, match="welcomed"):
-            open_channel(Remote(server.address, TOKEN), HELLO, ear.receiver, timeout=0.2)
+            open_channel(peer_of(server.address), HELLO, ear.receiver, timeout=0.2)
         assert asked.wait(SECONDS_MAX)
         answer.set()
     assert ear.closings.empty()
@@ -227,23 +227,45 @@ def test_a_welcome_that_does_not_come_is_given_up() -> None:
 # Peers that go wrong
 
 
-@pytest.mark.parametrize("said", [joined(pa.py_buffer(b"\x80\x04pickled")), b"\xff" * 4])
-def test_a_malformed_frame_ends_the_channel(server: FlightBase, hub: Hub, said: bytes) -> None:
-    with Connection(Remote(server.address, TOKEN)) as connection:
-        stream = enter(connection, CHANNEL, SECONDS_MAX, WorkerLost)
-    stream.write(joined(encode(HELLO)))
+MALFORMED = pa.py_buffer(b"\x80\x04pickled")
+
+
+@pytest.mark.parametrize("fault", ["no message", "size", "no seal", "repeated", "left out", "another direction's"])
+def test_what_is_no_frame_of_the_other_end_ends_the_channel(server: Server, hub: Hub, fault: str) -> None:
+    stream, session = dial(peer_of(server.address), Purpose.CHANNEL, SECONDS_MAX, WorkerLost)
+    seals, first = Seals(session.sends), encode(HELLO)
+    hello = joined(first, seals)
+    stream.write(hello)
     _, ear = hub.accepted()
-    stream.write(said)
+    other = joined(encode(Message("rows")), seals)
+    said = {
+        "no message": joined(MALFORMED, _after(session.sends, 1)),
+        "size": b"\xff" * 4,
+        "no seal": other[:-SEAL_BYTES] + bytes(SEAL_BYTES),
+        "repeated": hello,
+        "left out": joined(first, seals),
+        "another direction's": joined(first, _after(session.hears, 1)),
+    }
+    stream.write(said[fault])
     error = ear.closing()
     stream.close()
     assert isinstance(error, ProtocolError)
     assert "malformed" in str(error)
+    assert ear.messages.empty()
 
 
-def test_a_receiver_that_fails_ends_the_channel_on_both_sides(server: FlightBase, hub: Hub) -> None:
+def _after(key: bytes, frames: int) -> Seals:
+    """Seals of a direction in which so many frames were said."""
+    seals = Seals(key)
+    for _ in range(frames):
+        seals.next(b"")
+    return seals
+
+
+def test_a_receiver_that_fails_ends_the_channel_on_both_sides(server: Server, hub: Hub) -> None:
     closings: queue.Queue[UpriverError | None] = queue.Queue()
     receiver = Receiver(lambda message: print(message.fields["missing"]), closings.put)
-    open_channel(Remote(server.address, TOKEN), HELLO, receiver, limits=QUICK)
+    open_channel(peer_of(server.address), HELLO, receiver, limits=QUICK)
     theirs, their_ear = hub.accepted()
     theirs.send(Message("anything"))
     error = closings.get(timeout=SECONDS_MAX)
@@ -273,7 +295,7 @@ def test_a_peer_that_does_not_keep_up_is_cut_off(limits: ChannelLimits, size: in
 
     with hub.server() as server:
         receiver = Receiver(hear_nothing, ear.closings.put)
-        open_channel(Remote(server.address, TOKEN), HELLO, receiver, limits=limits)
+        open_channel(peer_of(server.address), HELLO, receiver, limits=limits)
         theirs, their_ear = hub.accepted()
         message = Message("much", {"text": "x" * size})
         with pytest.raises(ClusterError, match=match):

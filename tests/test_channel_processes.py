@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from channel_kit import HELLO, QUICK, SECONDS_MAX, TOKEN, Ear, Hub
+from channel_kit import HELLO, QUICK, Ear, Hub
+from server_kit import SECONDS_MAX, peer_of
 
 from upriver.errors import ClusterError, WorkerLost
 from upriver.shell.channel import ChannelLimits, Receiver, open_channel
-from upriver.shell.flight import FlightBase
-from upriver.shell.remote import Remote
+from upriver.shell.server import Server
 from upriver.shell.wire import Message
 
 
@@ -23,7 +23,7 @@ def hub() -> Hub:
 
 
 @pytest.fixture
-def server(hub: Hub) -> Iterator[FlightBase]:
+def server(hub: Hub) -> Iterator[Server]:
     with hub.server() as running:
         yield running
 
@@ -32,7 +32,7 @@ def open_and_wait(address: str, then: str) -> None:
     """A process that opens a channel, and then waits to be killed, freezes, or ends without closing it."""
     closed = threading.Event()
     receiver = Receiver(lambda _: None, lambda _: closed.set())
-    open_channel(Remote(address, TOKEN), HELLO, receiver, limits=QUICK)
+    open_channel(peer_of(address), HELLO, receiver, limits=QUICK)
     if then == "freeze":
         os.kill(os.getpid(), signal.SIGSTOP)
     if then == "wait":
@@ -79,7 +79,7 @@ def test_a_client_killed_is_noticed_at_once(processes: list[Any]) -> None:
     assert "without a goodbye" in str(error)
 
 
-def test_a_frozen_client_is_noticed_by_its_silence(processes: list[Any], server: FlightBase, hub: Hub) -> None:
+def test_a_frozen_client_is_noticed_by_its_silence(processes: list[Any], server: Server, hub: Hub) -> None:
     start(processes, open_and_wait, server.address, "freeze")
     _, ear = hub.accepted()
     error = ear.closing()
@@ -93,7 +93,7 @@ def test_a_server_killed_or_frozen_is_noticed(processes: list[Any], then: str, m
     process = start(processes, serve_and_wait, told, then)
     assert address.poll(SECONDS_MAX * 3)
     ear = Ear()
-    end = open_channel(Remote(address.recv(), TOKEN), HELLO, ear.receiver, limits=QUICK)
+    end = open_channel(peer_of(address.recv()), HELLO, ear.receiver, limits=QUICK)
     end.send(Message("go on"))
     if then == "wait":
         process.kill()
@@ -104,7 +104,7 @@ def test_a_server_killed_or_frozen_is_noticed(processes: list[Any], then: str, m
         end.send(HELLO)
 
 
-def test_a_process_that_just_ends_says_goodbye(processes: list[Any], server: FlightBase, hub: Hub) -> None:
+def test_a_process_that_just_ends_says_goodbye(processes: list[Any], server: Server, hub: Hub) -> None:
     process = start(processes, open_and_wait, server.address, "end")
     _, ear = hub.accepted()
     assert ear.closing() is None
@@ -117,7 +117,7 @@ def test_a_server_process_that_just_ends_says_goodbye(processes: list[Any]) -> N
     process = start(processes, serve_and_wait, told, "end")
     assert address.poll(SECONDS_MAX * 3)
     ear = Ear()
-    open_channel(Remote(address.recv(), TOKEN), HELLO, ear.receiver, limits=QUICK).send(Message("go on"))
+    open_channel(peer_of(address.recv()), HELLO, ear.receiver, limits=QUICK).send(Message("go on"))
     assert ear.closing() is None
     process.join(SECONDS_MAX)
     assert process.exitcode == 0

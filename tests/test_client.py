@@ -12,10 +12,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from client_kit import EPOCH, PLANES, ROUTES, SECONDS_MAX, TOKEN, VNODES, Cluster, Row, View, Worker
+from client_kit import EPOCH, PLANES, ROUTES, VNODES, Cluster, Row, View, Worker
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rows_kit import rows_of
+from server_kit import SECONDS_MAX, TOKEN
 
 from upriver.client import Client, connect
 from upriver.errors import (

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from client_kit import PLANES, SECONDS_MAX, TOKEN, Cluster, View
+from client_kit import PLANES, Cluster, View
+from server_kit import SECONDS_MAX, TOKEN
 
 from upriver.demo_prober import WARM_UP, Prober, Probes, ProbeTask, Witness, probe
 from upriver.errors import ClusterError, WorkerLost

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
-from channel_kit import HELLO, SECONDS_MAX, TOKEN, Ear, Hub
+from channel_kit import HELLO, Ear, Hub
+from server_kit import KEYS, SECONDS_MAX, SESSION, peer_of
 
 from upriver.errors import ClusterError, DeclarationError, DuplicateAttempt, WorkerLost, WrongOwner
 from upriver.hashing import hash64
@@ -19,10 +20,9 @@ from upriver.shell.codec import encode
 from upriver.shell.coordinator_loop import CoordinatorLoop
 from upriver.shell.coordinator_service import REGISTER, SILENCED, CoordinatorService, Keeper
 from upriver.shell.fencing import SILENCE_S_MIN, Lease, Tenants, Vigilance
-from upriver.shell.flight import Listen
 from upriver.shell.heart import now
 from upriver.shell.lookup import Answered, KeysAsked
-from upriver.shell.remote import Remote
+from upriver.shell.server import Listen
 from upriver.shell.wire import Message
 from upriver.vnodes import VnodeMap
 
@@ -34,7 +34,7 @@ WANTED = KeysAsked("sums", ROWS, hash64(ROWS.columns), at_least=None, together=F
 
 def an_end() -> ChannelEnd:
     """An end that nothing has come to."""
-    return ChannelEnd("peer", WorkerLost, lambda: None, QUICK.limits)
+    return ChannelEnd("peer", WorkerLost, lambda: None, QUICK.limits, SESSION)
 
 
 @pytest.mark.parametrize("seconds", [SILENCE_S_MIN, 2.0, 30.0])
@@ -132,7 +132,7 @@ class Place:
         )
         self.next_life()
         self.loop.start()
-        self.service = CoordinatorService(self.loop, (), (), Listen(), TOKEN, keeper, QUICK)
+        self.service = CoordinatorService(self.loop, (), (), Listen(), KEYS, keeper, QUICK)
 
     def next_life(self) -> None:
         self.restarts.step(PlaceWanted(worker=WORKER))
@@ -142,7 +142,7 @@ class Place:
         who = {"worker": int(WORKER), "life": life, "attempt": attempt, "instance": "executor"}
         hello = Message(REGISTER, {**who, "address": f"127.0.0.1:{life}"})
         limits = QUICK.worker_limits
-        return open_channel(Remote(self.service.address, TOKEN), hello, ear.receiver, limits=limits), ear
+        return open_channel(peer_of(self.service.address), hello, ear.receiver, limits=limits), ear
 
 
 @pytest.fixture
@@ -233,7 +233,7 @@ def test_a_channel_cut_for_a_reason_says_so() -> None:
     hub = Hub()
     with hub.server() as server:
         ear = Ear()
-        open_channel(Remote(server.address, TOKEN), HELLO, ear.receiver)
+        open_channel(peer_of(server.address), HELLO, ear.receiver)
         theirs, their_ear = hub.accepted()
         theirs.give_up(WorkerLost("another process has come"))
         assert str(their_ear.closing()) == "another process has come"

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from client_kit import TOKEN, Cluster
+from client_kit import Cluster
+from server_kit import KEYS, client_of
 from upquery_kit import PARTIAL
 
 from upriver.client import Client
@@ -17,8 +18,8 @@ from upriver.ids import WorkerId
 from upriver.machines.coordinator import CoordinatorMachine
 from upriver.shell.coordinator_loop import CoordinatorLoop
 from upriver.shell.coordinator_service import CoordinatorService
-from upriver.shell.flight import Listen
-from upriver.shell.remote import Connection, Remote
+from upriver.shell.remote import Connection
+from upriver.shell.server import Listen
 from upriver.vnodes import VnodeMap
 
 ANSWER_S_MAX = 10.0
@@ -106,8 +107,8 @@ def coordinator() -> Iterator[Connection]:
     """For whoever has the token."""
     loop = CoordinatorLoop(CoordinatorMachine(VnodeMap.initial(4, [WorkerId(0)]), (PARTIAL,)))
     loop.start()
-    service = CoordinatorService(loop, (PARTIAL,), (), Listen(), TOKEN)
-    connection = Connection(Remote(service.address, TOKEN))
+    service = CoordinatorService(loop, (PARTIAL,), (), Listen(), KEYS)
+    connection = Connection(client_of(service.address))
     yield connection
     connection.close()
     loop.stop(ANSWER_S_MAX)

@@ -1,30 +1,26 @@
 """Lookup streams: one round trip each, errors that leave the stream whole, who may have one and who may keep one."""
 
 import queue
-import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from server_kit import KEYS, SECONDS_MAX, TOKEN, client_of, cut_connections
 
 from upriver.errors import AccessDenied, ClusterError, RowError, WorkerLost
 from upriver.hashing import hash64
 from upriver.shell.byte_stream import ByteStream
-from upriver.shell.door import GUESTS_MAX, STRANGERS_MAX, TICKET_S_MAX
-from upriver.shell.flight import FlightBase
-from upriver.shell.line import Line
-from upriver.shell.lookup import LET_IN, Answered, KeysAsked, LookupServer
-from upriver.shell.lookup_streams import IDLE_STREAMS_MAX, LookupStream, LookupStreams
-from upriver.shell.remote import Connection, Remote
+from upriver.shell.handshake import Purpose
+from upriver.shell.line import ANSWER_TERMS, LOOKUP_TERMS, Line
+from upriver.shell.lookup import Answered, KeysAsked, LookupService
+from upriver.shell.lookup_streams import FRESH_S, IDLE_STREAMS_MAX, LookupStream, LookupStreams
+from upriver.shell.remote import Remote, dial
+from upriver.shell.server import Caller, Places, Server
 
-TOKEN = "s3cret-t0ken"
-SECONDS_MAX = 10.0
-"""Seconds that a test waits for what must come at once."""
-KEYS = pa.schema([("k", pa.string())])
+KEY = pa.schema([("k", pa.string())])
 ROWS = pa.schema([("k", pa.string()), ("at_least", pa.int64())])
 
 VERSION = 3
@@ -32,7 +28,7 @@ FORTY_TWOS = np.full(3, 42, np.uint64)
 
 
 def keys(*values: str | None) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array(values, pa.string())], schema=KEYS)
+    return pa.RecordBatch.from_arrays([pa.array(values, pa.string())], schema=KEY)
 
 
 class Worker:
@@ -62,41 +58,19 @@ def worker() -> Worker:
     return Worker()
 
 
-@dataclass
-class Server:
-    """The two servers of a worker that have to do with lookups."""
-
-    worker: Worker
-    lookups: LookupServer = field(init=False)
-    lines_max: int = GUESTS_MAX
-    now: float = 0.0
-    """By its clock."""
-
-    def __post_init__(self) -> None:
-        self.lookups = LookupServer(self.worker.lookup, lines_max=self.lines_max, clock=lambda: self.now)
-        self.flight = FlightBase(TOKEN, actions={LET_IN: self.lookups.let_in})
-        self.address = self.flight.address
-
-    def let_in(self) -> tuple[socket.socket, bytes]:
-        """A socket to the worker, and a ticket to say on it."""
-        told = self.lookups.let_in({})
-        return socket.create_connection(("127.0.0.1", told["port"]), SECONDS_MAX), bytes.fromhex(told["ticket"])
-
-    def stop(self) -> None:
-        self.flight.stop()
-        self.lookups.stop()
-
-
 @pytest.fixture
 def server(worker: Worker) -> Iterator[Server]:
-    running = Server(worker)
-    yield running
-    running.stop()
+    with lookup_server(worker) as running:
+        yield running
+
+
+def lookup_server(worker: Worker, places: Places | None = None) -> Server:
+    return Server(KEYS, {Purpose.LOOKUPS: LookupService(worker.lookup)}, places=places)
 
 
 @pytest.fixture
 def streams(server: Server) -> Iterator[LookupStreams]:
-    opened = LookupStreams(Remote("coordinator:1", TOKEN))
+    opened = LookupStreams(client_of("coordinator:1"))
     yield opened
     opened.close()
 
@@ -227,7 +201,7 @@ def test_closed_streams_are_not_lent(server: Server, streams: LookupStreams) -> 
 
 
 def test_a_stranger_gets_no_stream(server: Server) -> None:
-    strange = LookupStreams(Remote("coordinator:1", "wrong"))
+    strange = LookupStreams(Remote.parse("coordinator:1", "wrong"))
     with pytest.raises(AccessDenied):
         borrow(strange, server)
     strange.close()
@@ -235,49 +209,18 @@ def test_a_stranger_gets_no_stream(server: Server) -> None:
 
 def test_nobody_is_let_in_over_tls(server: Server) -> None:
     """Workers have none: what is meant to be secret would go as it is."""
-    secret = LookupStreams(Remote("coordinator:1", TOKEN, b"PEM"))
+    secret = LookupStreams(Remote.parse("coordinator:1", TOKEN, b"PEM"))
     with pytest.raises(ClusterError, match="TLS"):
         borrow(secret, server)
     secret.close()
 
 
-@pytest.mark.parametrize("said", [b"", b"short", bytes(16), b"GET / HTTP/1.1\r\n\r\n"])
-def test_whoever_has_no_ticket_is_told_nothing(server: Server, worker: Worker, said: bytes) -> None:
-    caller, _ = server.let_in()
-    with caller:
-        caller.sendall(said)
-        caller.shutdown(socket.SHUT_WR)
-        assert caller.recv(1) == b""
-    assert worker.asked.empty()
-
-
-def test_a_ticket_is_good_once(server: Server) -> None:
-    first, ticket = server.let_in()
-    second, _ = server.let_in()
-    with first, second:
-        first.sendall(ticket)
-        line = Line(ByteStream(first))
-        line.send({"view": "planes", "at_least": 0, "together": False, "timeout": 1.0}, keys("a"))
-        assert line.receive() is not None
-        second.sendall(ticket)
-        assert second.recv(1) == b""
-        line.close()
-
-
-def test_a_ticket_is_good_for_some_seconds(server: Server) -> None:
-    late, ticket = server.let_in()
-    server.now += TICKET_S_MAX
-    with late:
-        late.sendall(ticket)
-        assert late.recv(1) == b""
-
-
 def test_only_so_many_are_let_in(worker: Worker) -> None:
-    server = Server(worker, lines_max=2)
-    streams = LookupStreams(Remote("coordinator:1", TOKEN))
+    server = lookup_server(worker, Places(clients=2))
+    streams = LookupStreams(client_of("coordinator:1"))
     lent = [borrow(streams, server), borrow(streams, server)]
     assert [ask(stream, "a") for stream in lent] == [["a"], ["a"]]
-    with pytest.raises(ClusterError, match=r"2 threads of clients .*ulimit -n"):
+    with pytest.raises(ClusterError, match=r"2 client connections .*ulimit -n"):
         borrow(streams, server)
     assert [ask(stream, "a") for stream in lent] == [["a"], ["a"]]
     streams.close()
@@ -286,37 +229,53 @@ def test_only_so_many_are_let_in(worker: Worker) -> None:
     server.stop()
 
 
-def test_only_so_many_may_be_there_without_a_ticket(server: Server, streams: LookupStreams) -> None:
-    stream, told = borrow(streams, server), server.lookups.let_in({})
+def test_a_stream_that_the_worker_has_closed_is_not_lent_again(server: Server, streams: LookupStreams) -> None:
+    stream = borrow(streams, server)
     assert ask(stream, "a") == ["a"]
-    strangers = [socket.create_connection(("127.0.0.1", told["port"]), SECONDS_MAX) for _ in range(STRANGERS_MAX + 1)]
-    assert strangers[-1].recv(1) == b""
-    assert ask(stream, "a") == ["a"]
-    for stranger in strangers:
-        stranger.close()
+    assert stream.may_be_used(FRESH_S)
+    cut_connections(server.port)
+    assert not stream.may_be_used(FRESH_S)
     streams.give_back(stream)
 
 
-def opened(server: Server) -> tuple[socket.socket, Line]:
-    caller, ticket = server.let_in()
-    caller.sendall(ticket)
-    return caller, Line(ByteStream(caller))
+def opened(server: Server) -> tuple[ByteStream, Line]:
+    stream, _ = dial(client_of(server.address), Purpose.LOOKUPS, SECONDS_MAX)
+    return stream, Line(stream, ANSWER_TERMS)
+
+
+QUESTION = {"view": "planes", "at_least": 0, "together": False, "timeout": 1.0}
 
 
 @pytest.mark.parametrize(
-    "frame",
+    ("frame", "said"),
     [
-        b"\xff" * 16,  # sizes that cannot be
-        b"\x02\0\0\0" + bytes(12) + b"no",  # a head that is no JSON
-        b"\x02" + bytes(7) + b"\x01" + bytes(7) + b"{}x",  # a batch of no view
-        b"\x09\0\0\0",  # the beginning of one
+        (b"\x02\0\0\0" + bytes(12) + b"no", "no JSON"),
+        (b"\x02" + bytes(7) + b"\x01" + bytes(7) + b"{}x", "malformed"),
+        (b"\x00\x00\x08\x00" + bytes(12) + b"[" * (1 << 19), "nested too deeply"),
     ],
+    ids=["a head that is no JSON", "a batch of no view", "JSON nested deeply"],
 )
+def test_a_frame_that_makes_no_sense_is_refused_and_the_line_goes_on(server: Server, frame: bytes, said: str) -> None:
+    stream, line = opened(server)
+    for _ in range(2):
+        stream.write(frame)
+        answer = line.receive()
+        assert answer is not None
+        assert said in answer.head["message"]
+        line.send(QUESTION, keys("a"))
+        answer = line.receive()
+        assert answer is not None
+        assert answer.batch is not None
+    line.close()
+
+
+@pytest.mark.parametrize("frame", [b"\xff" * 16, b"\x09\0\0\0"], ids=["sizes that cannot be", "a beginning"])
 def test_what_is_no_frame_ends_the_line_and_nothing_else(server: Server, streams: LookupStreams, frame: bytes) -> None:
     caller, line = opened(server)
-    caller.sendall(frame)
-    caller.shutdown(socket.SHUT_WR)
-    assert line.receive() is None
+    caller.write(frame)
+    caller.end_writing()
+    answer = line.receive()
+    assert answer is None or "too large" in answer.head["message"]
     line.close()
     stream = borrow(streams, server)
     assert ask(stream, "a") == ["a"]
@@ -363,38 +322,39 @@ def test_a_question_without_keys_is_refused_and_the_line_goes_on(server: Server)
 
 
 @pytest.mark.parametrize("said", [1, 3])
-def test_hashes_of_other_keys_than_are_asked_for_end_the_line(server: Server, worker: Worker, said: int) -> None:
+def test_hashes_of_other_keys_than_are_asked_for_are_refused(server: Server, worker: Worker, said: int) -> None:
     _, line = opened(server)
     line.send({"view": "planes", "at_least": 7, "together": False, "timeout": 1.0}, keys("a", "b"), FORTY_TWOS[:said])
-    assert line.receive() is None
+    answer = line.receive()
+    assert answer is not None
+    assert "bytes of hashes for 2 rows" in answer.head["message"]
     assert worker.asked.empty()
     line.close()
 
 
-def test_an_answer_that_breaks_off_is_a_lost_worker() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+def test_an_answer_that_breaks_off_is_a_lost_worker(worker: Worker) -> None:
+    class Broken:
+        def serve(self, caller: Caller) -> None:
+            Line(caller.stream, LOOKUP_TERMS).receive()
+            caller.stream.write(b"\x09\0\0\0")
 
-        def let_in(_: object) -> dict[str, object]:
-            return {"port": listener.getsockname()[1], "ticket": "00"}
+        def stop(self) -> None:
+            """Nothing is left to say."""
 
-        with FlightBase(TOKEN, actions={LET_IN: let_in}) as flight:
-            with Connection(Remote(flight.address, TOKEN), WorkerLost) as connection:
-                stream = LookupStream(connection, SECONDS_MAX)
-            caller, _ = listener.accept()
-            with caller:
-                stream.ask(wanted("planes", keys("a")))
-                caller.sendall(b"\x09\0\0\0")
-            with pytest.raises(WorkerLost, match=flight.address):
-                stream.answer()
-            assert not stream.is_in_step
-            stream.close()
+    with Server(KEYS, {Purpose.LOOKUPS: Broken()}) as server:
+        stream = LookupStream(client_of(server.address), SECONDS_MAX)
+        stream.ask(wanted("planes", keys("a")))
+        with pytest.raises(WorkerLost, match=server.address):
+            stream.answer()
+        assert not stream.is_in_step
+        stream.close()
 
 
 def test_a_server_that_stops_ends_its_lines_and_can_be_stopped_again(server: Server) -> None:
     _, line = opened(server)
     line.send({"view": "planes", "at_least": None, "together": False, "timeout": 1.0}, keys("a"))
     assert line.receive() is not None
-    server.lookups.stop()
+    server.stop()
     assert line.receive() is None
-    server.lookups.stop()
+    server.stop()
     line.close()

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pyarrow as pa
 import pytest
-from channel_kit import SECONDS_MAX
 from peers_kit import Node, Nodes, meet_all, number_of, numbered, several_nodes
+from server_kit import SECONDS_MAX
 
 from upriver.errors import ClusterError, ProtocolError
 from upriver.ids import MapVersion, WorkerId

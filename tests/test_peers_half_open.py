@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
-from channel_kit import SECONDS_MAX, channel_port, detour
 from peers_kit import Node, Nodes, several_nodes
+from server_kit import SECONDS_MAX
 
 from upriver.ids import WorkerId
 from upriver.shell.channel import ChannelLimits
-from upriver.shell.flight import FlightBase
+from upriver.shell.server import Server
 
 HASTY, PATIENT = (ChannelLimits(ping_s=0.05, silence_s_max=seconds) for seconds in (0.5, 2.0))
 
@@ -20,11 +20,10 @@ class Way:
     """To a server's channels, over connections that can go dead: what is said there is dropped, and its end is not
     told."""
 
-    def __init__(self, server: FlightBase) -> None:
-        self._port = channel_port(server)
+    def __init__(self, server: Server) -> None:
+        self._port = server.port
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self._detour = detour(server, self._listener.getsockname()[1])
-        self.address = self._detour.__enter__()
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self._ends: list[socket.socket] = []
         self._dead: set[socket.socket] = set()
         """Ends whose words, and whose closing, nobody is told."""
@@ -35,7 +34,6 @@ class Way:
         self._dead.update(self._ends)
 
     def close(self) -> None:
-        self._detour.__exit__(None, None, None)
         self._listener.close()
         for end in self._ends:
             end.close()

@@ -7,15 +7,14 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
-from channel_kit import SECONDS_MAX, TOKEN, Ear, channel_port
+from channel_kit import Ear
 from peers_kit import Node, Nodes, meet_all, numbered, several_nodes
+from server_kit import KEYS, SECONDS_MAX, TOKEN, cut_connections, peer_of
 
 from upriver.errors import AccessDenied, ClusterError, ProtocolError, WaitTimeout, WorkerLost
 from upriver.ids import Incarnation, WorkerId
 from upriver.shell.channel import open_channel
-from upriver.shell.flight import FlightBase
-from upriver.shell.remote import Remote
-from upriver.shell.sockets import cut_connections
+from upriver.shell.server import Server
 from upriver.shell.wire import Message
 
 
@@ -37,7 +36,7 @@ def mute() -> Iterator[str]:
 
 def test_a_peer_that_is_not_there_fails_the_meeting(node: Nodes) -> None:
     one = node(1)
-    with FlightBase(TOKEN) as gone:
+    with Server(KEYS) as gone:
         address = gone.address
     one.meet_at(1, {WorkerId(2): (Incarnation(1), address)})
     meeting, error = one.failed.get(timeout=SECONDS_MAX)
@@ -126,8 +125,9 @@ def test_a_past_meeting_s_dial_is_refused(node: Nodes) -> None:
     assert "worker 2 is not to meet worker 1 (incarnation 1)" in str(error)
 
 
-def test_a_stranger_s_token_is_refused(node: Nodes) -> None:
-    one, two = node(1, token="another"), node(2)
+@pytest.mark.parametrize("known", [b"another", TOKEN.encode()])
+def test_a_worker_without_the_cluster_s_secret_meets_nobody(node: Nodes, known: bytes) -> None:
+    one, two = node(1, secret=known), node(2)
     one.meet(1, two)
     meeting, error = one.failed.get(timeout=SECONDS_MAX)
     assert meeting == 1
@@ -150,14 +150,14 @@ def test_a_bad_hello_is_refused(node: Nodes, case: str) -> None:
     hello, kind, match = BAD_HELLOS[case]
     two = node(2)
     with pytest.raises(kind, match=match):
-        open_channel(Remote(two.server.address, TOKEN), hello, Ear().receiver)
+        open_channel(peer_of(two.server.address), hello, Ear().receiver)
 
 
 def test_a_second_channel_of_the_same_meeting_is_refused(node: Nodes) -> None:
     one, two = node(1), node(2)
     meet_all(1, one, two)
     with pytest.raises(ClusterError, match="has met it already"):
-        open_channel(Remote(two.server.address, TOKEN), Message("peer", GOOD_HELLO), Ear().receiver)
+        open_channel(peer_of(two.server.address), Message("peer", GOOD_HELLO), Ear().receiver)
     one.say(two, 1)
     assert two.hear(1) == [(1, 1)]
 
@@ -170,7 +170,7 @@ def test_a_cut_channel_is_lost_once_on_both_sides(node: Nodes) -> None:
     meet_all(1, one, two, three)
     one.say(two, 1)
     assert two.hear(1) == [(1, 1)]
-    cut_connections(channel_port(two.server))
+    cut_connections(two.server.port)
     for each, other in ((one, 2), (two, 1)):
         worker, error = each.lost.get(timeout=SECONDS_MAX)
         assert (worker, isinstance(error, ClusterError)) == (other, True)
@@ -200,7 +200,7 @@ def test_a_peer_lost_while_others_are_awaited_fails_the_meeting(node: Nodes) -> 
 
 def test_malformed_words_lose_the_peer(node: Nodes) -> None:
     two = node(2)
-    end = open_channel(Remote(two.server.address, TOKEN), Message("peer", GOOD_HELLO), Ear().receiver)
+    end = open_channel(peer_of(two.server.address), Message("peer", GOOD_HELLO), Ear().receiver)
     two.meet_at(1, {WorkerId(1): (Incarnation(1), "127.0.0.1:1")})
     assert two.met.get(timeout=SECONDS_MAX) == 1
     end.send(Message("peer", {"said": [[1, ["Done", [1, 2]]]]}))

@@ -8,12 +8,12 @@ from contextlib import contextmanager
 import numpy as np
 import pyarrow as pa
 import pytest
-from channel_kit import HELLO, QUICK, SECONDS_MAX, TOKEN, Ear, Hub, channel_port, detour
+from channel_kit import HELLO, QUICK, Ear, Hub
+from server_kit import SECONDS_MAX, peer_of
 
 from upriver.shell.channel import open_channel
-from upriver.shell.flight import FlightBase
 from upriver.shell.pieces import PIECE, PIECE_BYTES_MAX, Joiner, in_pieces
-from upriver.shell.remote import Remote
+from upriver.shell.server import Server
 from upriver.shell.wire import Message, decode, encode
 
 LINE_BYTES = 1 << 16
@@ -42,10 +42,10 @@ def test_a_frame_in_pieces_is_whole_again(size: int) -> None:
 
 
 @contextmanager
-def slow_line(server: FlightBase) -> Iterator[str]:
+def slow_line(server: Server) -> Iterator[str]:
     """An address by which a server's channels go over a relay, through which bytes come slowly."""
     over = threading.Event()
-    port = channel_port(server)
+    port = server.port
     sockets: list[socket.socket] = []
 
     def relay(source: socket.socket, target: socket.socket) -> None:
@@ -70,8 +70,7 @@ def slow_line(server: FlightBase) -> Iterator[str]:
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=accept, args=(listener,), daemon=True).start()
-        with detour(server, listener.getsockname()[1]) as address:
-            yield address
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
         over.set()
         listener.shutdown(socket.SHUT_RDWR)
     for each in sockets:
@@ -82,7 +81,7 @@ def test_a_message_that_takes_longer_than_the_limit_of_silence_is_no_silence() -
     hub, ear, message = Hub(), Ear(), message_of(16 * PIECE_BYTES_MAX)
     assert 3 * QUICK.silence_s_max < LINE_S * 16 * PIECE_BYTES_MAX / LINE_BYTES
     with hub.server() as server, slow_line(server) as address:
-        end = open_channel(Remote(address, TOKEN), HELLO, ear.receiver, limits=QUICK)
+        end = open_channel(peer_of(address), HELLO, ear.receiver, limits=QUICK)
         end.send(message)
         _, their_ear = hub.accepted()
         assert their_ear.messages.get(timeout=6 * SECONDS_MAX) == message

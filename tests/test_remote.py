@@ -1,24 +1,20 @@
-"""Addresses that clients may give, and TLS."""
+"""Addresses that clients may give, and servers that prove themselves before anything is said to them."""
 
-import shutil
 import socket
-import subprocess
-from pathlib import Path
+import threading
 
 import pytest
+from server_kit import SECONDS_MAX, TOKEN, calls_server, client_of
 
-from upriver.errors import AccessDenied, ClusterError, UserError
-from upriver.shell.flight import FlightBase, Listen, Tls
+from upriver.errors import AccessDenied, ClusterError, ProtocolError, UserError
+from upriver.shell.handshake import ANSWER, GREETING, HELLO, Verdict, greeting, nonce
 from upriver.shell.remote import Connection, Remote
-
-TOKEN = "s3cret-t0ken"
-SECONDS_MAX = 10.0
-"""Seconds that a test waits for what must come at once."""
+from upriver.shell.server import Listen
 
 
 @pytest.mark.parametrize("address", ["host:80", "grpc://host:80", "grpc+tcp://host:80"])
 def test_an_address_may_have_a_scheme(address: str) -> None:
-    assert Remote.parse(address, TOKEN) == Remote("host:80", TOKEN)
+    assert Remote.parse(address, TOKEN) == Remote("host:80", TOKEN.encode())
 
 
 @pytest.mark.parametrize("address", ["", "host", ":80", "host:", "host:http", "http://host:80", "host:80/path"])
@@ -30,7 +26,9 @@ def test_a_malformed_address_is_refused(address: str) -> None:
 def test_a_tls_address_needs_certificates_to_trust() -> None:
     with pytest.raises(UserError, match="tls_roots"):
         Remote.parse("grpc+tls://host:80", TOKEN)
-    assert Remote.parse("grpc+tls://host:80", TOKEN, b"PEM").at("other:81") == Remote("other:81", TOKEN, b"PEM")
+    assert Remote.parse("grpc+tls://host:80", TOKEN, b"PEM").at("other:81") == Remote(
+        "other:81", TOKEN.encode(), b"PEM"
+    )
 
 
 @pytest.mark.parametrize(
@@ -46,23 +44,74 @@ def test_an_address_is_one_that_others_can_reach(listen: Listen, address: str) -
     assert listen.address(80) == address
 
 
-def self_signed(directory: Path) -> Tls:
-    """A certificate for 127.0.0.1 that signs itself."""
-    key, certificate = directory / "key.pem", directory / "certificate.pem"
-    subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", *subject]
-    subprocess.run([*command, "-keyout", key, "-out", certificate], check=True, capture_output=True)
-    return Tls(certificate.read_bytes(), key.read_bytes())
+def test_nothing_goes_in_the_clear_where_tls_is_asked_for() -> None:
+    with (
+        calls_server() as server,
+        Connection(Remote.parse(server.address, TOKEN, b"PEM")) as connection,
+        pytest.raises(ClusterError, match="no TLS"),
+    ):
+        connection.act("ping", timeout=SECONDS_MAX)
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="there is no openssl to make a certificate with")
-def test_calls_go_over_tls(tmp_path: Path) -> None:
-    tls = self_signed(tmp_path)
-    with FlightBase(TOKEN, listen=Listen(tls=tls), actions={"hi": lambda _: {"said": "hi"}}) as server:
-        with Connection(Remote(server.address, TOKEN, tls.cert_chain)) as connection:
-            assert connection.act("hi", timeout=SECONDS_MAX) == {"said": "hi"}
-        with Connection(Remote(server.address, TOKEN)) as plain, pytest.raises(ClusterError):
-            plain.act("hi", timeout=SECONDS_MAX)
-        with Connection(Remote(server.address, "wrong", tls.cert_chain)) as stranger, pytest.raises(AccessDenied):
-            stranger.act("hi", timeout=SECONDS_MAX)
-    assert "PRIVATE" not in repr(tls)
+def test_a_server_of_another_kind_is_told_from_an_app() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def greet() -> None:
+            caller, _ = listener.accept()
+            with caller:
+                caller.sendall(b"HTTP/1.1 400 Bad Request\r\n".ljust(GREETING.size))
+
+        thread = threading.Thread(target=greet)
+        thread.start()
+        remote = client_of(f"127.0.0.1:{listener.getsockname()[1]}")
+        with Connection(remote) as connection, pytest.raises(ProtocolError, match="not an app of this version"):
+            connection.act("ping", timeout=SECONDS_MAX)
+        thread.join()
+
+
+def test_a_server_that_does_not_know_the_token_is_not_trusted() -> None:
+    """It lets every caller in, but cannot prove itself."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def pretend() -> None:
+            caller, _ = listener.accept()
+            with caller:
+                caller.sendall(greeting(nonce()))
+                caller.recv(HELLO.size)
+                caller.sendall(ANSWER.pack(Verdict.WELCOME, 0, bytes(32)))
+
+        thread = threading.Thread(target=pretend)
+        thread.start()
+        remote = client_of(f"127.0.0.1:{listener.getsockname()[1]}")
+        with Connection(remote) as connection, pytest.raises(AccessDenied, match="another server"):
+            connection.act("ping", timeout=SECONDS_MAX)
+        thread.join()
+
+
+def test_the_token_never_crosses_the_wire() -> None:
+    """All that a caller sends, and all that it is sent, in a handshake and a call."""
+    heard: list[bytes] = []
+    with calls_server() as server, socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def carry(source: socket.socket, target: socket.socket) -> None:
+            while some := source.recv(1 << 16):
+                heard.append(some)
+                target.sendall(some)
+            target.shutdown(socket.SHUT_WR)
+
+        def relay() -> None:
+            caller, _ = listener.accept()
+            with caller, socket.create_connection(("127.0.0.1", server.port)) as callee:
+                back = threading.Thread(target=carry, args=(callee, caller))
+                back.start()
+                carry(caller, callee)
+                back.join()
+
+        thread = threading.Thread(target=relay)
+        thread.start()
+        with Connection(client_of(f"127.0.0.1:{listener.getsockname()[1]}")) as connection:
+            assert connection.act("ping", timeout=SECONDS_MAX) == {}
+        thread.join()
+    said = b"".join(heard)
+    assert b"ping" in said
+    assert TOKEN.encode() not in said

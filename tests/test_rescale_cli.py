@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from contextlib import redirect_stdout
 
 import pytest
-from client_kit import EPOCH, TOKEN, Cluster
+from client_kit import EPOCH, Cluster
 from rescale_kit import TICKET, UNDERWAY, Coordinator, progress, report
+from server_kit import TOKEN
 
 from upriver.cli import TOKEN_VARIABLE, main
 from upriver.rescale import STRATEGIES

@@ -11,18 +11,19 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo, Filter
+from server_kit import TOKEN, calls_server
 from standby_kit import await_that
 
 from upriver.errors import AccessDenied, ClusterError, UnknownView, UserError, WaitTimeout, WorkerLost
 from upriver.ids import Epoch, SnapshotId, WorkerId
+from upriver.shell.calls import GET_ROWS_MAX, Get
 from upriver.shell.coordinator_loop import SnapshotParts
-from upriver.shell.flight import GET_ROWS_MAX, FlightBase
 from upriver.shell.routing import Routing, ViewRoute
 from upriver.shell.scans import SCANS_KNOWN_MAX, Scans
+from upriver.shell.server import Server
 from upriver.spark.scan import UpriverDataSource, read_view
 from upriver.vnodes import VnodeMap
 
-TOKEN = "a-secret-of-this-test"
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
@@ -40,10 +41,10 @@ class Service:
         self.read: list[int] = []
         """The snapshots of which a part was read, once for each part."""
         self.holds_snapshots = True
-        self.workers: list[FlightBase] = []
+        self.workers: list[Server] = []
         self._scans = Scans(self._take)
         actions = {"routing": self._routing, "scan": self._scan}
-        self._coordinator = FlightBase(TOKEN, actions=actions)
+        self._coordinator = calls_server(actions)
 
     @property
     def address(self) -> str:
@@ -52,11 +53,11 @@ class Service:
     def _addresses(self) -> list[str]:
         while len(self.workers) < len(self.shares):
             gets, actions = {"snapshot": self._part(len(self.workers))}, {"snapshot_read": self._was_read}
-            self.workers.append(FlightBase(TOKEN, gets=gets, actions=actions))
+            self.workers.append(calls_server(actions, gets))
         return [server.address for server in self.workers[: len(self.shares)]]
 
-    def _part(self, worker: int) -> Callable[[Mapping[str, Any]], pa.Table]:
-        def part(asked: Mapping[str, Any]) -> pa.Table:
+    def _part(self, worker: int) -> Get:
+        def part(asked: Mapping[str, Any], _: int) -> pa.Table:
             if asked["snapshot"] not in self.held:
                 raise WaitTimeout(f"snapshot {asked['snapshot']} is not held any more; read the view again")
             return self.held[asked["snapshot"]][worker]

@@ -48,7 +48,7 @@ class BudgetExceeded(UserError):
 
 
 class AccessDenied(UserError):
-    """The call carried no token, or a wrong one."""
+    """The caller has not proved that it knows the app's token, or the cluster's secret."""
 
 
 class LakeError(UpriverError):
@@ -97,6 +97,10 @@ class NotReady(ClusterError):
 
 class StaleView(ClusterError):
     """An answer may be older than the caller allows; the message says how old, and why."""
+
+
+class Busy(ClusterError):
+    """A server has too much under way for this call: the same call may succeed soon."""
 
 
 class WaitTimeout(ClusterError):

@@ -25,9 +25,10 @@ from upriver.ids import Epoch, WorkerId
 from upriver.machines.coordinator import CoordinatorMachine
 from upriver.shell.coordinator_loop import CoordinatorLoop
 from upriver.shell.coordinator_service import CoordinatorService
-from upriver.shell.flight import Listen
+from upriver.shell.handshake import Keys
 from upriver.shell.lake import LakeRecord, Manifest
 from upriver.shell.owned_lake import OwnedLake
+from upriver.shell.server import Listen
 from upriver.shell.worker import WorkerConfig
 from upriver.spark.host import WorkerHost
 from upriver.spark.ingest import EpochLog, History
@@ -83,6 +84,7 @@ class HandFedRiver:
     ) -> None:
         """memory_budget: bytes of the state of each worker; ``None`` for any."""
         self.token = secrets.token_urlsafe(32)
+        self._keys = Keys(self.token, secrets.token_bytes(32))
         self._tables = {table.name: table for view in views for table in view.tables}
         typer = SparkTyper(spark, self._tables)
         self.plans = tuple(self._planned(view, typer) for view in views)
@@ -103,11 +105,11 @@ class HandFedRiver:
         self._lake = OwnedLake(self._root, LakeRecord(VNODES_DEFAULT, tables, indexes_of(tables, self.plans)), {})
         self._log = EpochLog(self._lake, History(), self._published)
         self._coordinator.start()
-        self._service = CoordinatorService(self._coordinator, self.plans, tables, Listen(host=BIND), self.token)
+        self._service = CoordinatorService(self._coordinator, self.plans, tables, Listen(host=BIND), self._keys)
         config = WorkerConfig(
             root=self._root,
             coordinator=self._service.address,
-            token=self.token,
+            keys=self._keys,
             bind=BIND,
             plans=self.plans,
             memory_budget=self._memory_budget,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from upriver.errors import ClusterError, DeclarationError
-from upriver.shell.flight import WILDCARDS, Listen
+from upriver.shell.server import WILDCARDS, Listen
 
 LOOPBACK = "127.0.0.1"
 REACH_S_MAX = 5.0

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from upriver.dataflow.batch import Hashes
-from upriver.errors import ClusterError, UnknownView, UpriverError, WaitTimeout, WorkerLost, WrongOwner
+from upriver.errors import Busy, ClusterError, UnknownView, UpriverError, WaitTimeout, WorkerLost, WrongOwner
 from upriver.hashing import hash64
 from upriver.ids import WorkerId
 from upriver.shell.keys import distinct_keys
@@ -127,7 +127,7 @@ class Unanswered:
     has it, is new or was dropped just now."""
 
     question: Question
-    error: WrongOwner | WorkerLost | UnknownView
+    error: WrongOwner | WorkerLost | UnknownView | Busy
 
     def final_error(self, lookup: Lookup) -> ClusterError:
         """What to raise when there is no time to ask again."""
@@ -157,7 +157,7 @@ def ask_owners(
             for question, stream in waiting:
                 try:
                     found.append(_found(lookup, question.keys, stream.answer()))
-                except (WrongOwner, WorkerLost, UnknownView) as error:
+                except (WrongOwner, WorkerLost, UnknownView, Busy) as error:
                     unanswered.append(Unanswered(question, error))
                 except UpriverError as error:
                     errors.append(error)  # the other answers are taken first: they are on their way

@@ -41,7 +41,7 @@ _Whose = tuple[str, str]
 
 
 class BoardFinder:
-    """A client's. Usable by many threads. connection: to a worker's Flight server. clock: seconds, by which workers are
+    """A client's. Usable by many threads. connection: to a worker, for calls. clock: seconds, by which workers are
     asked again."""
 
     def __init__(self, connection: Callable[[str], Connection], clock: Callable[[], float] = time.monotonic) -> None:

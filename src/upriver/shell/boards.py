@@ -1,6 +1,6 @@
 """A worker's side of boards: the memory that clients on its machine read; ``docs/design/boards.md``.
 
-A client asks the worker's Flight server, with the app's token, for the board of a view, and says on which machine it
+A client asks the worker, by an action, for the board of a view, and says on which machine it
 is: ``{"view": name, "view_schema": schema, "key": columns, "machine": name}``. If that is this machine, it is told
 ``{"process": id, "file": descriptor, "name": hex, "buckets": number}``, else nothing. The memory has
 no name in any directory: it is gone when the last who has it is.

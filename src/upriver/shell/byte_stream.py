@@ -1,13 +1,20 @@
 """One end of a plain socket, as bytes: what is read comes in pieces of any size."""
 
 import socket
+import struct
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 BUFFER_BYTES = 1 << 16
 """Bytes that are read at a time, if they are there: nearly always a whole frame."""
+GROWTH_BYTES = 1 << 20
+"""Bytes that are allocated at first for what is larger; then twice as many as have come."""
 SECONDS_MIN = 0.001
 """Seconds that are waited for bytes when there is no time left: none would mean that a socket is never waited for."""
+PROBE_AFTER_S, PROBE_EVERY_S, PROBES_MAX = 60, 15, 4
+"""Seconds of silence after which the system probes whether the other host is there, and between two probes; so many
+without an answer end the connection."""
 
 _AT_ONCE = getattr(socket, "MSG_DONTWAIT", 0)
 """Flag of a call that takes what fits and waits for nothing; 0 where the system has none."""
@@ -19,12 +26,26 @@ class ByteStream:
     def __init__(self, connected: socket.socket) -> None:
         connected.settimeout(None)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        _keep_alive(connected)
         self._socket = connected
         self._held = b""
         """Read, and not taken yet."""
         host, port = connected.getpeername()[:2]
         self.peer = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        """Who is at the other end, for messages."""
+        """Address of the other end, for messages."""
+
+    def limit(self, send_s: float, idle_s: float) -> None:
+        """From now on a write that makes no progress for ``send_s``, and a read to which nothing comes for ``idle_s``,
+        raises OSError. The system keeps these limits: they cost no call."""
+        for option, seconds in ((socket.SO_SNDTIMEO, send_s), (socket.SO_RCVTIMEO, idle_s)):
+            whole = int(seconds)
+            self._socket.setsockopt(
+                socket.SOL_SOCKET, option, struct.pack("ll", whole, int((seconds - whole) * 1_000_000))
+            )
+
+    def wait_at_most(self, seconds: float | None) -> None:
+        """From now on a read or write that takes longer raises TimeoutError; with ``None``, none does."""
+        self._socket.settimeout(None if seconds is None else max(SECONDS_MIN, seconds))
 
     def read(self, size: int, give_up_at: float) -> bytes:
         """So many bytes; fewer if the other end has closed the stream. give_up_at: monotonic; there is one time for
@@ -44,10 +65,26 @@ class ByteStream:
             self._held = self._socket.recv(BUFFER_BYTES)
         return not self._held
 
-    def take(self, size: int) -> bytes | bytearray:
-        """So many bytes; what is large is read to where it stays. Raises ConnectionError if the stream ends before."""
+    def is_quiet(self) -> bool:
+        """Whether the stream is open and nothing has come: true of one that waits for its next question."""
+        if self._held or not _AT_ONCE:
+            return not self._held
+        try:
+            self._socket.recv(1, _AT_ONCE | socket.MSG_PEEK)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False  # closed, or something came that nobody asked for
+
+    def take(self, size: int, grow: Callable[[int], object] | None = None) -> bytes | bytearray:
+        """So many bytes; what is large is read to where it stays, and takes memory as it comes.
+
+        grow: told of each byte count of memory that is about to be taken for it; may raise. Raises ConnectionError if
+        the stream ends before.
+        """
         if size > BUFFER_BYTES:
-            return self._take_large(size)
+            return self._take_large(size, grow)
         while len(self._held) < size:
             more = self._socket.recv(BUFFER_BYTES)
             if not more:
@@ -68,13 +105,17 @@ class ByteStream:
         except BlockingIOError:
             return 0
 
+    def end_writing(self) -> None:
+        """Tell the other end that nothing more comes; it may go on."""
+        self._socket.shutdown(socket.SHUT_WR)
+
     def cut(self) -> None:
-        """End the stream: whoever waits at either end sees it closed."""
+        """End the stream: a thread that waits at either end sees it closed."""
         with suppress(OSError):  # the other end was faster
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Cut, and give the socket back; nobody may use the stream any more."""
+        """Cut, and give the socket back; the stream is of no more use."""
         self.cut()
         self._socket.close()
 
@@ -82,17 +123,33 @@ class ByteStream:
         data, self._held = self._held[:size], self._held[size:]
         return data
 
-    def _take_large(self, size: int) -> bytearray:
-        data = bytearray(size)
-        begun, rest = self._take(size), memoryview(data)
-        rest[: len(begun)] = begun
-        rest = rest[len(begun) :]
-        while rest:
-            count = self._socket.recv_into(rest)
+    def _take_large(self, size: int, grow: Callable[[int], object] | None) -> bytearray:
+        data = bytearray(self._take(size))
+        filled = len(data)
+        while filled < size:
+            if filled == len(data):
+                more = min(size - filled, max(GROWTH_BYTES, filled))
+                if grow is not None:
+                    grow(more)
+                data.extend(bytes(more))
+            with memoryview(data) as whole:
+                count = self._socket.recv_into(whole[filled:])
             if not count:
                 raise _cut_short()
-            rest = rest[count:]
+            filled += count
         return data
+
+
+def _keep_alive(connected: socket.socket) -> None:
+    """Have the system notice a host that has gone without a word."""
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", PROBE_AFTER_S),
+        ("TCP_KEEPINTVL", PROBE_EVERY_S),
+        ("TCP_KEEPCNT", PROBES_MAX),
+    ):
+        if (option := getattr(socket, name, None)) is not None:
+            connected.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def _cut_short() -> ConnectionError:

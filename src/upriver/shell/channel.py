@@ -1,8 +1,8 @@
 """Channels: two processes saying messages to each other, in order, until one says goodbye or is lost.
 
 One end opens a channel to a server (:func:`open_channel`); the server's end (:class:`Channels`) is handed to its
-``on_open``. From then on both ends are alike. A channel is a plain socket, and each message a frame on it; why it is no
-Flight stream: docs/design/channels.md.
+``on_open``. From then on both ends are alike. A channel is a plain socket, and each message a frame on it, sealed with
+a key that only the two ends have: nothing is decoded, and so nothing unpickled, that another has sent.
 
 Theory of operation. Each end has a thread that reads and hands over, one that says that it is alive and notices when
 the other has not been for a while (``upriver.shell.heart``), and one that writes what waits in a bounded outbox: that
@@ -27,17 +27,17 @@ import pyarrow as pa
 
 from upriver.errors import ClusterError, ProtocolError, UpriverError, WaitTimeout, WorkerLost
 from upriver.shell.byte_stream import ByteStream
-from upriver.shell.door import GOODBYE_S_MAX, GUESTS_MAX, Door, enter
-from upriver.shell.frames import read_first_frame, read_frame, write_frame
+from upriver.shell.frames import Seals, read_first_frame, read_frame, write_frame
+from upriver.shell.handshake import Purpose, Session
 from upriver.shell.heart import PING, Heart, now
 from upriver.shell.outbox import Full, Outbox, Shut
-from upriver.shell.pieces import PIECE, Joiner
-from upriver.shell.remote import Connection, Remote
+from upriver.shell.pieces import MESSAGE_BYTES_MAX, PIECE, Joiner
+from upriver.shell.remote import Remote, dial
+from upriver.shell.server import GOODBYE_S_MAX, Caller
 from upriver.shell.wire import Message, decode, encode, error_from_json, error_to_json
 
-CHANNEL = "channel"
-"""The action that lets others in."""
-FULL = f"{{}} channels end here already: let this process open more files (ulimit -n), for up to {GUESTS_MAX}"
+HELLO_S_MAX = 5.0
+"""Seconds in which a caller must say its hello once it is let in."""
 
 _WELCOME, _BYE = Message("channel.welcome"), Message("channel.bye")
 _REFUSED = "channel.refused"
@@ -78,15 +78,19 @@ class ChannelEnd:
     """One end of a channel; usable by any thread. peer: the other end's address, for messages.
 
     lost: class of the error when the peer is gone. cut: drops the connection. heart: what is known of the peer's life.
+    session: the keys of both directions.
     """
 
-    def __init__(self, peer: str, lost: type[ClusterError], cut: Callable[[], object], limits: ChannelLimits) -> None:
+    def __init__(
+        self, peer: str, lost: type[ClusterError], cut: Callable[[], object], limits: ChannelLimits, session: Session
+    ) -> None:
         self.peer = peer
         self._lost = lost
         self._cut_connection = cut
         self.limits = limits
         self.heart = Heart()
-        self._outbox = Outbox(limits.outbox_messages_max, limits.outbox_bytes_max)
+        self.hears, self.says = Seals(session.hears), Seals(session.sends)
+        self._outbox = Outbox(limits.outbox_messages_max, limits.outbox_bytes_max, self.says)
         self._fault: UpriverError | None = None
         """Why this end has cut the connection; the first reason counts."""
         self._goodbye_by: float | None = None
@@ -100,10 +104,14 @@ class ChannelEnd:
         """Put a message behind those sent before; it is written at once, or soon by another thread.
 
         Raises ClusterError if the channel is closed or lost, and when more waits to be written than the limits allow:
-        then the peer does not keep up, and the channel is cut, since a channel never skips a message.
+        then the peer does not keep up, and the channel is cut, since a channel never skips a message. Raises
+        ProtocolError for a message of more than ``MESSAGE_BYTES_MAX``.
         """
+        frame = encode(message)
+        if frame.size > MESSAGE_BYTES_MAX:
+            raise ProtocolError(f"a message of {frame.size:,} bytes: at most {MESSAGE_BYTES_MAX:,} can be sent")
         try:
-            self._outbox.put(encode(message))
+            self._outbox.put(frame)
         except Full as full:
             fault = ClusterError(f"{self.peer} does not keep up: {full} wait to be sent; the channel is cut")
             self._cut(fault)
@@ -155,7 +163,7 @@ class ChannelEnd:
         """Hand over what comes until the peer says goodbye; if it does not, cut the channel."""
         joiner = Joiner()
         try:
-            while (frame := read_frame(stream)) is not None:
+            while (frame := read_frame(stream, self.hears)) is not None:
                 with self.heart.hearing():
                     message = _whole(joiner, frame)
                     if message is None:
@@ -232,11 +240,11 @@ def open_channel(
     raised, AccessDenied, ``lost``, or WaitTimeout after ``timeout`` seconds.
     """
     give_up_at = time.monotonic() + timeout
-    with Connection(remote, lost) as connection:
-        stream = enter(connection, CHANNEL, timeout, lost)
+    stream, session = dial(remote, Purpose.CHANNEL, timeout, lost)
+    end = ChannelEnd(remote.address, lost, stream.cut, limits, session)
     said_at = now()
     try:
-        _be_welcomed(stream, hello, give_up_at)
+        _be_welcomed(stream, end, hello, give_up_at)
     except TimeoutError:
         stream.close()
         raise WaitTimeout(f"{remote.address} has not welcomed the channel in {timeout:g} s") from None
@@ -246,15 +254,14 @@ def open_channel(
     except UpriverError:
         stream.close()
         raise
-    end = ChannelEnd(remote.address, lost, stream.cut, limits)
     end.heart.met(said_at)
     _start(_ClientSide(end, stream).run, "reader", receiver)
     return end
 
 
-def _be_welcomed(stream: ByteStream, hello: Message, give_up_at: float) -> None:
-    write_frame(stream, encode(hello))
-    frame = read_first_frame(stream, give_up_at)
+def _be_welcomed(stream: ByteStream, end: ChannelEnd, hello: Message, give_up_at: float) -> None:
+    write_frame(stream, encode(hello), end.says)
+    frame = read_first_frame(stream, end.hears, give_up_at)
     if frame is None:
         raise ConnectionError("the channel ended without a welcome")
     first = decode(frame)
@@ -291,17 +298,14 @@ whoever opened it. ``send`` works already."""
 
 
 class Channels:
-    """The server's side: a door of an :class:`upriver.shell.flight.FlightBase`. Listens from construction until
-    ``stop``. host: name or address of the interface. Raises ClusterError if it cannot listen."""
+    """The server's side: the service of channels, which callers with the cluster's secret open."""
 
-    def __init__(self, on_open: OnOpen, limits: ChannelLimits = ChannelLimits(), host: str = "127.0.0.1") -> None:
+    def __init__(self, on_open: OnOpen, limits: ChannelLimits = ChannelLimits()) -> None:
         self._on_open = on_open
         self._limits = limits
         self._ends: set[ChannelEnd] = set()
         self._changed = threading.Condition()
         """Guards and announces ``_ends``: all and only the open ones."""
-        self._door = Door(self._serve, host, "channel", FULL)
-        self.let_in = self._door.let_in
 
     def stop(self) -> None:
         """Close all channels; wait a little for the goodbyes. A second call does nothing."""
@@ -309,19 +313,20 @@ class Channels:
             for end in self._ends:
                 end.close()
             self._changed.wait_for(lambda: not self._ends, GOODBYE_S_MAX)
-        self._door.stop()
 
-    def _serve(self, stream: ByteStream) -> None:
-        frame = read_frame(stream)
+    def serve(self, caller: Caller) -> None:
+        """Be the server's end of one channel until it is over."""
+        stream = caller.stream
+        end = ChannelEnd(stream.peer, WorkerLost, stream.cut, self._limits, caller.session)
+        frame = read_first_frame(stream, end.hears, time.monotonic() + HELLO_S_MAX)
         if frame is None:
             return  # the caller has given up
-        end = ChannelEnd(stream.peer, WorkerLost, stream.cut, self._limits)
         end.welcome()
         with self._listed(end):
             try:
                 receiver = self._on_open(end, decode(frame))
             except Exception as error:
-                write_frame(stream, encode(Message(_REFUSED, error_to_json(error))))
+                write_frame(stream, encode(Message(_REFUSED, error_to_json(error))), end.says)
                 return
             end.run(stream, receiver)
 

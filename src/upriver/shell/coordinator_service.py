@@ -1,4 +1,4 @@
-"""The coordinator on the network: workers open channels to it, everybody else calls actions."""
+"""The coordinator on the network: workers open channels to it, clients call actions."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,13 +14,15 @@ from upriver.ids import Epoch, Incarnation, VnodeId, WorkerId
 from upriver.machines.messages import ToWorker
 from upriver.machines.restarts import Claim
 from upriver.machines.strategies import Strategy
-from upriver.shell.channel import CHANNEL, ChannelEnd, Channels, Receiver
+from upriver.shell.calls import Action, Calls
+from upriver.shell.channel import ChannelEnd, Channels, Receiver
 from upriver.shell.codec import decode_from_worker, encode
 from upriver.shell.coordinator_loop import CoordinatorLoop
 from upriver.shell.fencing import USUAL, Tenants, Vigilance
-from upriver.shell.flight import FlightBase, Listen
+from upriver.shell.handshake import Keys, Purpose
 from upriver.shell.routing import Routing, ViewRoute
 from upriver.shell.scans import Scans
+from upriver.shell.server import Listen, Server, Service
 from upriver.shell.wire import Message
 
 REGISTER = "register"
@@ -84,11 +86,11 @@ class CoordinatorService:
         plans: Sequence[DataflowPlan],
         tables: Iterable[TableSpec],
         listen: Listen,
-        token: str,
+        keys: Keys,
         keeper: Keeper = Keeper(),
         vigilance: Vigilance = USUAL,
     ) -> None:
-        """vigilance: the same for all workers."""
+        """keys: of clients, and of the workers that may register. vigilance: the same for all workers."""
         self._loop = loop
         self._keeper = keeper
         self._tenants = Tenants(vigilance)
@@ -97,7 +99,7 @@ class CoordinatorService:
         self._plans: dict[str, DataflowPlan] = {}
         self._views: dict[str, ViewRoute] = {}
         self.replan(plans)
-        actions = {
+        actions: dict[str, Action] = {
             "routing": self._routing,
             "freshness": self._freshness,
             "status": lambda _: loop.status(),
@@ -109,13 +111,14 @@ class CoordinatorService:
             "rescale_report": lambda asked: loop.rescale_report(int(asked["ticket"])),
             "rescale_abort": self._abort_rescale,
         }
-        channels = Channels(self._registered, vigilance.limits, listen.host)
-        self._server = FlightBase(token, listen=listen, actions=actions, doors={CHANNEL: channels})
+        channels = Channels(self._registered, vigilance.limits)
+        services: dict[Purpose, Service] = {Purpose.CALLS: Calls(actions), Purpose.CHANNEL: channels}
+        self._server = Server(keys, services, listen=listen)
 
     @property
     def address(self) -> str:
         """``host:port`` to tell others."""
-        return str(self._server.address)
+        return self._server.address
 
     def stop(self) -> None:
         """Refuse further calls and end those that are on."""

@@ -54,16 +54,17 @@ class HeldSnapshots:
             self._parts.clear()
             self._changed.notify_all()
 
-    def read(self, snapshot: SnapshotId, view: str) -> pa.Table:
+    def read(self, snapshot: SnapshotId, view: str, first: int = 0) -> pa.Table:
         """The rows, for a scan that will say :meth:`was_read`; until then some may be on their way.
 
-        view: for the message. Raises WaitTimeout if they are not held any more.
+        view: for the message. first: the row from which they are wanted; a scan begins with 0. Raises WaitTimeout if
+        they are not held any more.
         """
         with self._changed:
             part = self._parts.get(snapshot)
             if part is None:
                 raise WaitTimeout(f"view {view!r}: snapshot {snapshot} is not held any more; read the view again")
-            part.readers += 1
+            part.readers += not first
             return part.rows
 
     def was_read(self, snapshot: SnapshotId) -> None:

@@ -1,16 +1,12 @@
 """The worker's side of lookups over the wire: one line for each client thread, one round trip for each lookup.
 
-A client comes in through a :class:`upriver.shell.door.Door`, and has a :class:`upriver.shell.line.Line`. A question
+A client comes in by its token (:mod:`.server`), and has a :class:`upriver.shell.line.Line`. A question
 is a batch of keys under ``{"view": name, "at_least": epoch or null, "together": bool, "timeout": seconds}``, best with
 the hash64 of each, which whoever asks has for finding the keys' owner; its answer a batch of rows under
 ``{"view": name, "epoch": epoch, "map_version": version, "relayed": bool, "held_up": bool, "committed_at": seconds or
 null}``, or an error in JSON and no rows. The line goes on, either way.
-
-Why not a Flight stream: see docs/design/lookups.md.
 """
 
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -20,18 +16,8 @@ from upriver.dataflow.batch import Hashes
 from upriver.errors import ProtocolError
 from upriver.given import seconds, whole
 from upriver.hashing import hash64
-from upriver.shell.byte_stream import ByteStream
-from upriver.shell.door import GUESTS_MAX, Door
-from upriver.shell.line import Frame, Line
-from upriver.shell.wire import error_to_json
-from upriver.state.exact_values import exact
-
-LET_IN = "lookups"
-"""The action that gives a port and a ticket."""
-FULL = (
-    f"{{}} threads of clients look something up here already: close some clients, or let workers open more files "
-    f"(ulimit -n), for up to {GUESTS_MAX}"
-)
+from upriver.shell.line import LOOKUP_TERMS, Frame, Line, answer_all
+from upriver.shell.server import Caller
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,39 +59,21 @@ class Lookup(Protocol):
         """
 
 
-class LookupServer:
-    """Listens from construction until ``stop``, on threads of its own. ``let_in`` is an action of the worker's Flight
-    server, which sees to the token.
+class LookupService:
+    """The service of lookups at a worker, on the threads of its server."""
 
-    host: name or address of the interface. lines_max: at most ``GUESTS_MAX``. clock: seconds, by which tickets run out.
-    Raises ClusterError if it cannot listen.
-    """
-
-    def __init__(
-        self,
-        lookup: Lookup,
-        host: str = "127.0.0.1",
-        *,
-        lines_max: int = GUESTS_MAX,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, lookup: Lookup) -> None:
         self._lookup = lookup
-        self._door = Door(self._serve, host, "lookup", FULL, guests_max=lines_max, clock=clock)
-        self.let_in = self._door.let_in
+
+    def serve(self, caller: Caller) -> None:
+        answer_all(Line(caller.stream, LOOKUP_TERMS, caller.traffic), self._answer)
 
     def stop(self) -> None:
-        """Cut all lines. Lookups that are running must return: nothing can stop those. A second call does nothing."""
-        self._door.stop()
+        """Nothing is to be said: lookups that are under way end with their lines."""
 
-    def _serve(self, stream: ByteStream) -> None:
-        line = Line(stream)
-        while (question := line.receive()) is not None:
-            try:
-                answered = self._lookup(_wanted(question))
-            except Exception as error:
-                line.send(error_to_json(error))
-                continue
-            line.send(_beside(question.head["view"], answered), answered.rows)
+    def _answer(self, question: Frame) -> tuple[dict[str, Any], pa.RecordBatch]:
+        answered = self._lookup(_wanted(question))
+        return _beside(question.head["view"], answered), answered.rows
 
 
 def _beside(view: str, answered: Answered) -> dict[str, Any]:
@@ -129,8 +97,6 @@ def _wanted(question: Frame) -> KeysAsked:
     if not isinstance(view, str) or not isinstance(together, bool):  # not all clients are ours
         raise ProtocolError(f"view {view!r}, together {together!r}: a lookup is of a view by name, together or not")
     at_least, timeout = None if at_least is None else whole("at_least", at_least), seconds("timeout", timeout)
-    for column in keys.columns:
-        exact(column).validate(full=True)  # a text may be of any bytes, in Spark
     if len(hashes) != keys.num_rows:
         hashes = hash64(keys.columns, keys.num_rows)
     return KeysAsked(view, keys, hashes, at_least, together, timeout)

@@ -1,18 +1,22 @@
 """The client's side of lookups over the wire: lines to workers, lent to one thread at a time; see :mod:`.lookup`."""
 
 import threading
+import time
 from collections.abc import Collection
 from itertools import chain
 
 from upriver.errors import ClusterError, UpriverError, WorkerLost
-from upriver.shell.door import enter
-from upriver.shell.line import Line
-from upriver.shell.lookup import LET_IN, Answered, KeysAsked
-from upriver.shell.remote import Connection, Remote
+from upriver.shell.handshake import Purpose
+from upriver.shell.line import ANSWER_TERMS, Line
+from upriver.shell.lookup import Answered, KeysAsked
+from upriver.shell.remote import IDLE_S_MAX, Connection, Remote, dial
 from upriver.shell.wire import error_from_json
 
 IDLE_STREAMS_MAX = 16
 """Open streams that a client keeps for one worker while no thread uses them."""
+
+FRESH_S = 1.0
+"""Seconds for which a stream that was just used is taken to be open, without a look at its socket."""
 
 
 class LookupStream:
@@ -21,11 +25,16 @@ class LookupStream:
     A stream is in step while every question has its answer, be that an error; one that is not is of no more use.
     """
 
-    def __init__(self, connection: Connection, timeout: float) -> None:
+    def __init__(self, remote: Remote, timeout: float) -> None:
         """timeout: seconds for reaching the worker. Raises AccessDenied besides."""
-        self.address = connection.address
-        self._line = Line(enter(connection, LET_IN, timeout, WorkerLost))
+        self.address = remote.address
+        stream, _ = dial(remote, Purpose.LOOKUPS, timeout, WorkerLost)
+        self._line = Line(stream, ANSWER_TERMS)
         self.is_in_step = True
+
+    def may_be_used(self, idle_s: float) -> bool:
+        """Whether the worker has not closed it, nor is about to, after it was idle for so many seconds."""
+        return idle_s < FRESH_S or (idle_s < IDLE_S_MAX and self._line.is_quiet)
 
     def ask(self, wanted: KeysAsked) -> None:
         """Put a question."""
@@ -69,14 +78,15 @@ class LookupStream:
 
 
 class LookupStreams:
-    """A client's open streams, lent to one thread at a time, and one connection to each worker's Flight server."""
+    """A client's open streams, lent to one thread at a time, and one connection to each worker, for calls."""
 
     def __init__(self, remote: Remote) -> None:
         self._remote = remote
         self._lock = threading.Lock()
         """Guards all that follows."""
         self._connections: dict[str, Connection] = {}
-        self._idle: dict[str, list[LookupStream]] = {}
+        self._idle: dict[str, list[tuple[LookupStream, float]]] = {}
+        """Each with when it was last used, by the monotonic clock."""
         self._lent: set[LookupStream] = set()
         self._is_closed = False
 
@@ -88,13 +98,15 @@ class LookupStreams:
         with self._lock:
             if self._is_closed:
                 raise ClusterError("the client is closed")
-            idle = self._idle.get(address)
-            if idle:
-                stream = idle.pop()
-                self._lent.add(stream)
-                return stream
-            connection = self._connection(address)
-        stream = LookupStream(connection, timeout)
+            idle = self._idle.get(address, [])
+            while idle:
+                stream, used_at = idle.pop()
+                if stream.may_be_used(time.monotonic() - used_at):
+                    self._lent.add(stream)
+                    return stream
+                stream.close()
+            remote = self._connection(address).remote
+        stream = LookupStream(remote, timeout)
         with self._lock:
             if not self._is_closed:
                 self._lent.add(stream)
@@ -103,7 +115,7 @@ class LookupStreams:
         raise ClusterError("the client is closed")
 
     def connection(self, address: str) -> Connection:
-        """To a worker's Flight server. Raises ClusterError once closed."""
+        """For calls to a worker. Raises ClusterError once closed."""
         with self._lock:
             if self._is_closed:
                 raise ClusterError("the client is closed")
@@ -121,7 +133,7 @@ class LookupStreams:
             if stream.is_in_step and stream.address in self._connections:
                 idle = self._idle.setdefault(stream.address, [])
                 if len(idle) < IDLE_STREAMS_MAX:
-                    idle.append(stream)
+                    idle.append((stream, time.monotonic()))
                     return
         stream.close()
 
@@ -133,7 +145,7 @@ class LookupStreams:
                     stream.cancel()
             gone = [self._connections.pop(address) for address in set(self._connections) - set(addresses)]
             idle = [self._idle.pop(address) for address in list(self._idle) if address not in self._connections]
-        for stream in chain.from_iterable(idle):
+        for stream, _ in chain.from_iterable(idle):
             stream.close()
         for connection in gone:
             connection.close()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
-from upriver.shell.frames import Chunk, chunks, joined
+from upriver.shell.frames import Chunk, Seals, chunks, joined
 
 AT_ONCE_BYTES_MAX = 1 << 16
 """Bytes of a frame that its sender writes itself; a larger one would keep it."""
@@ -28,12 +28,14 @@ class Outbox:
     """Frames that wait to be written: many put, one thread iterates over what to write. That ends after the last frame.
 
     messages_max, bytes_max: while as much waits, no more is taken; so a frame of any size fits behind small ones.
+    seals: of this direction; a frame is sealed when it is written, so seals are in the order of the wire.
     """
 
-    def __init__(self, messages_max: int, bytes_max: int) -> None:
+    def __init__(self, messages_max: int, bytes_max: int, seals: Seals) -> None:
         self._messages_max = messages_max
         self._bytes_max = bytes_max
-        self._write_at_once: Callable[[bytes], int] = _nothing_goes
+        self._seals = seals
+        self._write_at_once: Callable[[bytes], int] | None = None
         self._waiting: deque[tuple[int, Iterator[Chunk]]] = deque()
         """What is to be written of each frame, and how many bytes that is."""
         self._bytes = 0
@@ -55,17 +57,18 @@ class Outbox:
                 raise Full(f"{self._bytes} bytes")
             if len(self._waiting) >= self._messages_max:
                 raise Full(f"{len(self._waiting)} messages")
-            if self._waiting or self._is_writing or frame.size > AT_ONCE_BYTES_MAX:
-                self._push(frame.size, chunks(frame))
+            goes_now = self._write_at_once is not None and not (self._waiting or self._is_writing)
+            if goes_now and frame.size <= AT_ONCE_BYTES_MAX:
+                self._write(joined(frame, self._seals))
             else:
-                self._write(joined(frame))
+                self._push(frame.size, chunks(frame, self._seals))
 
     def shut(self, last: pa.Buffer) -> None:
         """Take one last frame, and nothing after it. Only the first call counts."""
         with self._changed:
             if not self._is_shut:
                 self._is_shut = True
-                self._push(last.size, chunks(last))
+                self._push(last.size, chunks(last, self._seals))
 
     def drop(self) -> None:
         """Forget what waits and take nothing more."""
@@ -76,6 +79,7 @@ class Outbox:
             self._changed.notify()
 
     def _write(self, data: bytes) -> None:
+        assert self._write_at_once is not None
         try:
             written = self._write_at_once(data)
         except OSError:
@@ -100,7 +104,3 @@ class Outbox:
                 self._bytes -= size
                 self._is_writing = True
             yield from waiting
-
-
-def _nothing_goes(_: bytes) -> int:
-    return 0

@@ -20,10 +20,10 @@ from upriver.errors import ClusterError, ProtocolError, UpriverError, WaitTimeou
 from upriver.ids import Incarnation, WorkerId
 from upriver.machines.peers import Envelope
 from upriver.shell.channel import ChannelEnd, ChannelLimits, Receiver, open_channel
-from upriver.shell.door import GOODBYE_S_MAX
 from upriver.shell.peer_codec import decode
 from upriver.shell.peer_link import Link
 from upriver.shell.remote import Remote
+from upriver.shell.server import GOODBYE_S_MAX
 from upriver.shell.wire import Message
 
 MEET_S_MAX = 10.0
@@ -40,7 +40,7 @@ Failed = Callable[[int, UpriverError], None]
 class Peers:
     """The channels of worker ``me``; usable by any thread. Callbacks come on several threads, or inside its methods.
 
-    remote: any server of the app, for token and TLS. hear: what a peer said, in order for each; must return soon.
+    remote: any server of the app, with the cluster's secret. hear: what a peer said, in order for each; returns soon.
     lost: a channel of the latest meeting has ended, and not because this side let it go; with ``None`` if the peer said
     goodbye. Called once for each. meet_s_max: seconds for a meeting.
     """

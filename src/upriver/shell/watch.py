@@ -1,4 +1,4 @@
-"""Time limits for calls that have none: a read of a Flight stream ends only when it is cancelled."""
+"""Time limits for calls that have none: a read of a socket ends only when bytes come or the socket is cut."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""What goes over the network: messages, and errors that stay themselves on the way. Nothing is ever unpickled.
+"""What goes over the network: messages, and errors that stay themselves on the way. Nothing here is unpickled.
 
 A message's frame is ``length of head (u32, little endian) | head (JSON) | one Arrow IPC stream per record batch``;
 the head says how long each stream is.
@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from upriver import errors
 from upriver.errors import ProtocolError, UpriverError
+from upriver.shell.arrow_frames import read_stream
 
 _HEAD_BYTES = struct.Struct("<I")
 _COMPACT = json.JSONEncoder(separators=(",", ":"))
@@ -54,10 +55,15 @@ def decode(frame: pa.Buffer) -> Message:
         head = decode_json(frame.slice(_HEAD_BYTES.size, head_bytes))
         batches = []
         for size in head["sizes"]:
-            batches.append(_decode_batch(frame.slice(start, size)))
+            batches.append(read_stream(frame.slice(start, size)))
             start += size
-        return Message(head["kind"], head["fields"], tuple(batches))
-    except (struct.error, LookupError, TypeError, StopIteration, OSError, pa.ArrowException) as error:
+        kind, fields = head["kind"], head["fields"]
+        if not isinstance(kind, str) or not isinstance(fields, dict):
+            raise TypeError(f"a message of kind {kind!r}")
+        return Message(kind, fields, tuple(batches))
+    except ProtocolError as error:
+        raise ProtocolError(f"a frame of {frame.size} bytes is malformed: {error}") from error
+    except (struct.error, LookupError, TypeError, ValueError, pa.ArrowException) as error:
         raise ProtocolError(f"a frame of {frame.size} bytes is malformed: {error}") from error
 
 
@@ -72,24 +78,20 @@ def _write_stream(sink: Any, batch: pa.RecordBatch) -> None:
         writer.write_batch(batch)
 
 
-def _decode_batch(stream: pa.Buffer) -> pa.RecordBatch:
-    batch = pa.ipc.open_stream(stream).read_next_batch()
-    batch.validate()
-    return batch
-
-
 def encode_json(value: Mapping[str, Any]) -> bytes:
     """Compact JSON. Raises ProtocolError for what JSON cannot hold."""
     try:
         return _COMPACT.encode(dict(value)).encode()
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise ProtocolError(f"not to be said in JSON: {error}") from error
 
 
 def decode_json(text: pa.Buffer | bytes) -> dict[str, Any]:
-    """A JSON object. Raises ProtocolError for anything else."""
+    """A JSON object. Raises ProtocolError for anything else, and for one nested more deeply than Python reads."""
     try:
         value = _PLAIN.decode(str(text, "utf-8"))
+    except RecursionError:
+        raise ProtocolError(f"{len(text)} bytes of JSON that is nested too deeply") from None
     except ValueError as error:
         raise ProtocolError(f"{len(text)} bytes that are no JSON: {error}") from error
     if not isinstance(value, dict):

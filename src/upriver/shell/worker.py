@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import pyarrow as pa
+
 from upriver.dataflow.expressions import Evaluator
 from upriver.dataflow.graph import DataflowPlan
 from upriver.dataflow.running import Region
@@ -22,18 +24,19 @@ from upriver.machines.worker_events import PeerLost, PeersMet
 from upriver.shell.addresses import local_address_to
 from upriver.shell.arenas import share_free_memory
 from upriver.shell.boards import BOARD, Boards
-from upriver.shell.channel import CHANNEL, Channels, Receiver, open_channel
+from upriver.shell.calls import Action, Calls, Get
+from upriver.shell.channel import Channels, Receiver, open_channel
 from upriver.shell.codec import decode_to_worker, encode
 from upriver.shell.coordinator_service import REGISTER, SILENCED
-from upriver.shell.door import GOODBYE_S_MAX
 from upriver.shell.fencing import USUAL, Lease, Vigilance
-from upriver.shell.flight import WILDCARDS, Action, FlightBase, Get, LetsIn, Listen
 from upriver.shell.giving_back import giving_back
+from upriver.shell.handshake import Keys, Purpose
 from upriver.shell.held_snapshots import HeldSnapshots
 from upriver.shell.lake import Lake
-from upriver.shell.lookup import LET_IN, LookupServer
+from upriver.shell.lookup import LookupService
 from upriver.shell.peers import Peers
 from upriver.shell.remote import Remote
+from upriver.shell.server import GOODBYE_S_MAX, WILDCARDS, Listen, Server, Service
 from upriver.shell.warm_up import stand_back, warm_up
 from upriver.shell.wire import Message
 from upriver.shell.worker_loop import WorkerLoop
@@ -50,19 +53,20 @@ LINGER_S_MAX = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerConfig:
-    """What a worker needs to find its app; picklable. The token is kept out of its ``repr``.
+    """What a worker needs to find its app; picklable. It travels in the closure of Spark's task, and nowhere else; the
+    keys are kept out of its ``repr``.
 
-    root: of the lake. coordinator: its address. bind: what the coordinator listens on. If that is all interfaces, the
-    worker listens on all as well, else where it reached the coordinator.
-    migration_step_budget_ms: that one step of a migration may take. plans: of the views that it will keep.
-    memory_budget: bytes that its state may take; ``None`` for any. vigilance: the coordinator's, too. life: which of
-    those that were started for a place, by number. attempt: of the Spark task that it runs in. is_local: the driver's
-    own process is the only executor.
+    root: of the lake. coordinator: its address. keys: the token that its clients must know, and the cluster's secret,
+    which lets it in. bind: what the coordinator listens on. If that is all interfaces, the worker listens on all as
+    well, else where it reached the coordinator. migration_step_budget_ms: that one step of a migration may take.
+    plans: of the views that it will keep. memory_budget: bytes that its state may take; ``None`` for any. vigilance:
+    the coordinator's, too. life: which of those that were started for a place, by number. attempt: of the Spark task
+    that it runs in. is_local: the driver's own process is the only executor.
     """
 
     root: str
     coordinator: str
-    token: str = field(repr=False)
+    keys: Keys = field(repr=False)
     bind: str
     plans: tuple[DataflowPlan, ...]
     migration_step_budget_ms: float = 5.0
@@ -102,7 +106,7 @@ def serve_worker(config: WorkerConfig, worker: WorkerId) -> None:
     """
     sys.setswitchinterval(SWITCH_S)
     share_free_memory()  # first, for processes that another daemon than ours has forked
-    remote, lake = Remote(config.coordinator, config.token), Lake(config.root)
+    remote, lake = Remote(config.coordinator, config.keys.secret), Lake(config.root)
     build_region = partial(Region.build, evaluator=Evaluator(), sets_aside=lake.sets_aside())
     record = lake.record()
     if record is not None:
@@ -117,16 +121,15 @@ def serve_worker(config: WorkerConfig, worker: WorkerId) -> None:
     peers = Peers(worker, remote, loop.hear_peer, partial(_lost, loop), limits=config.vigilance.limits)
     held = loop.snapshots
     lost: list[UpriverError] = []
-    gets: dict[str, Get] = {SNAPSHOT: lambda asked: held.read(SnapshotId(asked["snapshot"]), str(asked["view"]))}
+    gets: dict[str, Get] = {SNAPSHOT: partial(_snapshot, held)}
     boards = Boards(loop.hear, config.memory_budget)
-    lookups = LookupServer(lease.guard(loop.lookup), listen.host)
-    channels = Channels(peers.accept, config.vigilance.limits, listen.host)
     actions: dict[str, Action] = {SNAPSHOT_READ: partial(_snapshot_read, held), BOARD: boards.ask}
-    doors: dict[str, LetsIn] = {CHANNEL: channels, LET_IN: lookups}
-    with (
-        giving_back(),
-        FlightBase(config.token, listen=listen, actions=actions, gets=gets, doors=doors) as server,
-    ):
+    services: dict[Purpose, Service] = {
+        Purpose.CHANNEL: Channels(peers.accept, config.vigilance.limits),
+        Purpose.LOOKUPS: LookupService(lease.guard(loop.lookup)),
+        Purpose.CALLS: Calls(actions, gets),
+    }
+    with giving_back(), Server(config.keys, services, listen=listen) as server:
         receiver = _receiver(loop, lost.append)
         channel = open_channel(
             remote, _hello(worker, config, server.address), receiver, limits=config.vigilance.worker_limits
@@ -155,6 +158,10 @@ def serve_worker(config: WorkerConfig, worker: WorkerId) -> None:
 def _hello(worker: WorkerId, config: WorkerConfig, address: str) -> Message:
     who = {"worker": worker, "life": config.life, "attempt": config.attempt}
     return Message(REGISTER, {**who, "address": address, "instance": config.instance})
+
+
+def _snapshot(held: HeldSnapshots, asked: Mapping[str, Any], first: int) -> pa.Table:
+    return held.read(SnapshotId(asked["snapshot"]), str(asked["view"]), first)
 
 
 def _snapshot_read(held: HeldSnapshots, told: Mapping[str, Any]) -> Mapping[str, Any]:

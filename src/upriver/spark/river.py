@@ -1,6 +1,7 @@
 """The running river, in the driver: lake, coordinator, workers and ingest, started and stopped together."""
 
 import os
+import secrets
 import socket
 import threading
 import time
@@ -25,9 +26,10 @@ from upriver.shell.coordinator_loop import CoordinatorLoop
 from upriver.shell.coordinator_service import CoordinatorService, Keeper
 from upriver.shell.fencing import USUAL, Vigilance
 from upriver.shell.fixed_cost import require_memory
-from upriver.shell.flight import Listen
+from upriver.shell.handshake import Keys
 from upriver.shell.lake import LakeRecord
 from upriver.shell.owned_lake import OwnedLake
+from upriver.shell.server import Listen
 from upriver.shell.worker import WorkerConfig
 from upriver.spark.backfill import Backfill
 from upriver.spark.host import WorkerHost
@@ -38,6 +40,8 @@ from upriver.spark.source_watch import SourceWatch
 from upriver.spark.sql_settings import checked_settings
 from upriver.vnodes import VnodeMap
 
+SECRET_BYTES = 32
+"""Bytes of the cluster's secret: made at each start, and kept in this process and in the workers' alone."""
 STOP_SECONDS_MAX = 30.0
 """Seconds that workers have to retire before their tasks are cancelled."""
 
@@ -120,12 +124,13 @@ class River:
             self._running = self._coordinator_of(self._lake)
             self._running.start()
             self._log = self._replay(self._lake)
+            keys = Keys(config.token, secrets.token_bytes(SECRET_BYTES))
             self._service = CoordinatorService(
                 self._coordinator,
                 self._plans,
                 [source.table for source in self._sources],
                 config.listen,
-                config.token,
+                keys,
                 Keeper(
                     partial(require_slots, self._spark),
                     self._claim,
@@ -138,7 +143,7 @@ class River:
             worker_config = WorkerConfig(
                 root=config.root,
                 coordinator=self._service.address,
-                token=config.token,
+                keys=keys,
                 bind=config.listen.host,
                 plans=self._plans,
                 migration_step_budget_ms=config.migration_step_budget_ms,

@@ -1,4 +1,4 @@
-"""Servers and connections: who may call, what errors become, and that a server stops whatever its clients do."""
+"""Calls: which callers are served, what errors become, and that a server stops whatever its clients do."""
 
 import multiprocessing
 import os
@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from server_kit import KEYS, SECONDS_MAX, SECRET, TOKEN, calls_server, client_of, peer_of
 
 from upriver.errors import (
     AccessDenied,
@@ -23,27 +24,15 @@ from upriver.errors import (
     WaitTimeout,
     WorkerLost,
 )
-from upriver.shell.door import enter
-from upriver.shell.flight import ERROR_TEXT_CHARS_MAX, GET_ROWS_MAX, FlightBase, Listen
-from upriver.shell.remote import Connection, Remote
-from upriver.shell.sockets import cut_connections
-
-TOKEN = "s3cret-t0ken"
-SECONDS_MAX = 10.0
-"""Seconds that a test waits for what must come at once."""
+from upriver.shell.calls import GET_ROWS_MAX
+from upriver.shell.handshake import Keys, Purpose
+from upriver.shell.line import ERROR_TEXT_CHARS_MAX
+from upriver.shell.remote import Connection, Remote, dial
+from upriver.shell.server import Caller, Listen, Server
 
 
-class Hall:
-    """A door that is asked whether it was stopped."""
-
-    def __init__(self) -> None:
-        self.stopped = threading.Event()
-
-    def let_in(self, _: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {"port": 7}
-
-    def stop(self) -> None:
-        self.stopped.set()
+def not_held(_: Mapping[str, Any], first: int) -> pa.Table:
+    raise WaitTimeout("snapshot 3 is not held any more")
 
 
 def fail_with(error: Exception) -> Callable[[Mapping[str, Any]], Any]:
@@ -54,12 +43,7 @@ def fail_with(error: Exception) -> Callable[[Mapping[str, Any]], Any]:
 
 
 @pytest.fixture
-def hall() -> Hall:
-    return Hall()
-
-
-@pytest.fixture
-def server(hall: Hall) -> Iterator[FlightBase]:
+def server() -> Iterator[Server]:
     actions = {
         "add": lambda asked: {"sum": asked["a"] + asked["b"]},
         "refuse": fail_with(UnknownView("no view 'x'; there are: planes")),
@@ -68,16 +52,16 @@ def server(hall: Hall) -> Iterator[FlightBase]:
         "odd": lambda _: {"when": object()},
     }
     gets = {
-        "numbers": lambda asked: pa.table({"n": range(asked["rows"])}),
-        "refuse": fail_with(WaitTimeout("snapshot 3 is not held any more")),
+        "numbers": lambda asked, _: pa.table({"n": range(asked["rows"])}),
+        "refuse": not_held,
     }
-    with FlightBase(TOKEN, actions=actions, gets=gets, doors={"hall": hall}) as running:
+    with calls_server(actions, gets) as running:
         yield running
 
 
 @pytest.fixture
-def connection(server: FlightBase) -> Iterator[Connection]:
-    with Connection(Remote(server.address, TOKEN)) as open_connection:
+def connection(server: Server) -> Iterator[Connection]:
+    with Connection(client_of(server.address)) as open_connection:
         yield open_connection
 
 
@@ -87,35 +71,36 @@ def connection(server: FlightBase) -> Iterator[Connection]:
 CALLS: list[Callable[[Connection], Any]] = [
     lambda connection: connection.act("add", {"a": 1, "b": 2}, timeout=SECONDS_MAX),
     lambda connection: list(connection.get("numbers", {"rows": 3}, timeout=SECONDS_MAX)),
-    lambda connection: connection.act("hall", timeout=SECONDS_MAX),
 ]
 
 
-@pytest.mark.parametrize("call", CALLS, ids=["action", "get", "door"])
+@pytest.mark.parametrize("call", CALLS, ids=["action", "get"])
 @pytest.mark.parametrize("token", ["s3cret-t0keN", "s3cret-t0ken0", "x"])
-def test_no_call_is_served_without_the_token(server: FlightBase, call: Callable[[Connection], Any], token: str) -> None:
-    with Connection(Remote(server.address, token)) as stranger, pytest.raises(AccessDenied) as refusal:
+def test_no_call_is_served_without_the_token(server: Server, call: Callable[[Connection], Any], token: str) -> None:
+    with Connection(Remote.parse(server.address, token)) as stranger, pytest.raises(AccessDenied) as refusal:
         call(stranger)
     assert server.address in str(refusal.value)
     assert token not in str(refusal.value)
     assert TOKEN not in str(refusal.value)
 
 
-def test_the_token_is_in_no_repr_and_no_output(server: FlightBase, capfd: pytest.CaptureFixture[str]) -> None:
-    remote = Remote(server.address, TOKEN)
+def test_the_token_is_in_no_repr_and_no_output(server: Server, capfd: pytest.CaptureFixture[str]) -> None:
+    remote = client_of(server.address)
     with Connection(remote) as connection:
         shown = [repr(remote), repr(connection), repr(server), str(vars(server))]
         with pytest.raises(ProtocolError):
             connection.act("fail", timeout=SECONDS_MAX)
-    assert TOKEN not in "".join([*shown, *capfd.readouterr()])
+    printed = "".join([*shown, *capfd.readouterr()])
+    assert TOKEN not in printed
+    assert repr(SECRET) not in printed
 
 
 @pytest.mark.parametrize("token", ["", " padded ", "new\nline", "naïve"])
-def test_a_token_that_is_no_header_is_refused_by_both_sides(token: str) -> None:
+def test_a_token_that_is_none_is_refused_by_both_sides(token: str) -> None:
     with pytest.raises(UserError, match="token"):
-        FlightBase(token)
+        Server(Keys(token, SECRET))
     with pytest.raises(UserError, match="token"):
-        Connection(Remote("127.0.0.1:1", token))
+        Remote.parse("127.0.0.1:1", token)
 
 
 # What calls give
@@ -146,7 +131,7 @@ def test_whoever_stops_reading_a_get_does_not_wait_for_the_rest(connection: Conn
         ("refuse", UnknownView, "no view 'x'; there are: planes"),
         ("fail", ProtocolError, "ZeroDivisionError: division by zero"),
         ("odd", ProtocolError, "not to be said in JSON: Object of type object is not JSON serializable"),
-        ("nothing", ProtocolError, "no action 'nothing'; there are: add, fail, hall, odd, ping, ramble, refuse"),
+        ("nothing", ProtocolError, "no action 'nothing'; there are: add, fail, odd, ping, ramble, refuse"),
         ("add", ProtocolError, "KeyError: 'a'"),
     ],
 )
@@ -159,7 +144,7 @@ def test_an_action_s_error_arrives_as_it_was(
     assert str(raised.value) == message
 
 
-def test_an_error_of_any_length_arrives(connection: Connection) -> None:
+def test_a_long_error_arrives_cut(connection: Connection) -> None:
     with pytest.raises(RowError) as raised:
         connection.act("ramble", timeout=SECONDS_MAX)
     assert str(raised.value).startswith("ü" * ERROR_TEXT_CHARS_MAX)
@@ -178,9 +163,9 @@ def test_a_get_s_error_arrives_as_it_was(connection: Connection) -> None:
 
 @pytest.mark.parametrize("lost", [ClusterError, WorkerLost])
 def test_a_server_that_is_gone_is_named(lost: type[ClusterError]) -> None:
-    with FlightBase(TOKEN) as server:
+    with calls_server() as server:
         address = server.address
-    with Connection(Remote(address, TOKEN), lost) as connection, pytest.raises(lost, match=address) as raised:
+    with Connection(client_of(address), lost) as connection, pytest.raises(lost, match=address) as raised:
         connection.act("add", timeout=SECONDS_MAX)
     assert type(raised.value) is lost
 
@@ -188,26 +173,23 @@ def test_a_server_that_is_gone_is_named(lost: type[ClusterError]) -> None:
 def test_a_server_that_says_nothing_is_given_up() -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
         address = f"127.0.0.1:{mute.getsockname()[1]}"
-        with Connection(Remote(address, TOKEN)) as connection, pytest.raises(ClusterError, match=address):
+        with Connection(client_of(address)) as connection, pytest.raises(ClusterError, match=address):
             connection.act("add", timeout=0.2)
-        with (
-            Connection(Remote(address, TOKEN), WorkerLost) as connection,
-            pytest.raises(WorkerLost, match=r"in 0\.2 s"),
-        ):
-            enter(connection, "hall", 0.2, WorkerLost)
+        with pytest.raises(WorkerLost, match=r"in 0\.2 s"):
+            dial(peer_of(address), Purpose.CHANNEL, 0.2, WorkerLost)
 
 
 def test_a_handler_that_takes_too_long_is_given_up() -> None:
     answer = threading.Event()
     actions = {"wait": lambda _: {"waited": answer.wait(SECONDS_MAX)}}
-    with FlightBase(TOKEN, actions=actions) as server, Connection(Remote(server.address, TOKEN)) as connection:
+    with calls_server(actions) as server, Connection(client_of(server.address)) as connection:
         with pytest.raises(WaitTimeout, match=server.address):
             connection.act("wait", timeout=0.1)
         answer.set()
 
 
-def test_a_closed_connection_says_so(server: FlightBase) -> None:
-    connection = Connection(Remote(server.address, TOKEN), WorkerLost)
+def test_a_closed_connection_says_so(server: Server) -> None:
+    connection = Connection(client_of(server.address), WorkerLost)
     connection.close()
     for call in CALLS:
         with pytest.raises(WorkerLost, match="closed"):
@@ -217,33 +199,48 @@ def test_a_closed_connection_says_so(server: FlightBase) -> None:
 # Stopping
 
 
-def test_doors_are_open_to_callers_and_end_with_the_server(
-    server: FlightBase, connection: Connection, hall: Hall
-) -> None:
-    assert connection.act("hall", timeout=SECONDS_MAX) == {"port": 7}
+class Hall:
+    """A service that is asked whether it was stopped."""
+
+    def __init__(self) -> None:
+        self.stopped = threading.Event()
+
+    def serve(self, caller: Caller) -> None:
+        caller.stream.write(b"hello")
+
+    def stop(self) -> None:
+        self.stopped.set()
+
+
+def test_services_are_open_to_callers_and_end_with_the_server() -> None:
+    hall = Hall()
+    server = Server(KEYS, {Purpose.CHANNEL: hall})
+    stream, _ = dial(peer_of(server.address), Purpose.CHANNEL, SECONDS_MAX)
+    assert stream.take(5) == b"hello"
+    stream.close()
     assert not hall.stopped.is_set()
     server.stop()
     assert hall.stopped.is_set()
     server.stop()  # again: nothing happens
 
 
-def test_doors_of_a_server_that_cannot_listen_are_shut(server: FlightBase) -> None:
+def test_services_of_a_server_that_cannot_listen_are_stopped(server: Server) -> None:
     hall = Hall()
     with pytest.raises(ClusterError, match="cannot listen"):
-        FlightBase(TOKEN, listen=Listen(port=server.port), doors={"hall": hall})
+        Server(KEYS, {Purpose.CHANNEL: hall}, listen=Listen(port=server.port))
     assert hall.stopped.is_set()
 
 
 def call_and_freeze(address: str, ready: Any) -> None:
     """A client process that reads some of a get's rows, and then does nothing any more."""
-    with Connection(Remote(address, TOKEN)) as connection:
+    with Connection(client_of(address)) as connection:
         rows = connection.get("numbers", {"rows": 50 * GET_ROWS_MAX}, timeout=SECONDS_MAX)
         next(rows)
         ready.send(os.getpid())
         os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def test_a_frozen_client_does_not_keep_a_server_from_stopping(server: FlightBase) -> None:
+def test_a_frozen_client_does_not_keep_a_server_from_stopping(server: Server) -> None:
     spawn = multiprocessing.get_context("spawn")
     ready, told = spawn.Pipe()
     client = spawn.Process(target=call_and_freeze, args=(server.address, told))
@@ -264,8 +261,8 @@ def test_a_stopping_server_waits_for_handlers_and_refuses_new_calls() -> None:
         entered.set()
         return {"left": leave.wait(SECONDS_MAX)}
 
-    server = FlightBase(TOKEN, actions={"linger": linger})
-    with ThreadPoolExecutor(2) as pool, Connection(Remote(server.address, TOKEN)) as connection:
+    server = calls_server({"linger": linger})
+    with ThreadPoolExecutor(2) as pool, Connection(client_of(server.address)) as connection:
         call = pool.submit(connection.act, "linger", timeout=SECONDS_MAX)
         assert entered.wait(SECONDS_MAX)
         stop = pool.submit(server.stop)
@@ -278,17 +275,6 @@ def test_a_stopping_server_waits_for_handlers_and_refuses_new_calls() -> None:
         stop.result(SECONDS_MAX)
 
 
-def test_cutting_finds_connections_of_either_protocol() -> None:
-    for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
-        with socket.create_server((host, 0), family=family) as listening:
-            port = listening.getsockname()[1]
-            with socket.create_connection((host, port)) as client:
-                accepted, _ = listening.accept()
-                with accepted:
-                    assert cut_connections(port) == 1
-                    assert client.recv(1) == b""
-
-
 def test_a_port_that_is_taken_is_a_clear_error() -> None:
-    with FlightBase(TOKEN) as server, pytest.raises(ClusterError, match=f"cannot listen on 127.0.0.1:{server.port}"):
-        FlightBase(TOKEN, listen=Listen(port=server.port))
+    with calls_server() as server, pytest.raises(ClusterError, match=f"cannot listen on 127.0.0.1:{server.port}"):
+        Server(KEYS, listen=Listen(port=server.port))

@@ -1,0 +1,524 @@
+"""What a stranger, a client with bad intent, and a broken peer can do: be refused, and cost what is named."""
+
+import base64
+import pickle
+import queue
+import random
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from channel_kit import Ear, Hub
+from server_kit import KEYS, SECONDS_MAX, SECRET, TOKEN, calls_server, client_of, peer_of
+
+from upriver.errors import AccessDenied, Busy, ProtocolError, UpriverError
+from upriver.hashing import hash64
+from upriver.ids import Epoch, WorkerId
+from upriver.machines.coordinator import CoordinatorMachine
+from upriver.shell.byte_stream import GROWTH_BYTES, ByteStream
+from upriver.shell.channel import open_channel
+from upriver.shell.coordinator_loop import CoordinatorLoop
+from upriver.shell.coordinator_service import REGISTER, CoordinatorService
+from upriver.shell.handshake import GREETING, HELLO, MAGIC, Exchange, Identity, Purpose, greeting, hello, nonce
+from upriver.shell.line import ANSWER_TERMS, KEYS_MAX, LOOKUP_TERMS, Line
+from upriver.shell.lookup import Answered, KeysAsked, LookupService
+from upriver.shell.lookup_streams import LookupStream
+from upriver.shell.pieces import MESSAGE_BYTES_MAX, PIECE, Joiner
+from upriver.shell.remote import Connection, Remote, dial
+from upriver.shell.server import STRANGER_S_MAX, Places, Server
+from upriver.shell.traffic import Traffic
+from upriver.shell.wire import Message, decode, decode_json, encode, encode_json
+from upriver.shell.worker import WorkerConfig
+from upriver.vnodes import VnodeMap
+
+HERE = Path(__file__).parent
+KEY = pa.schema([("k", pa.string())])
+SPARE_BYTES = 64 << 20
+"""That a process which is flooded may take besides."""
+FLOOD_BYTES = 4 * SPARE_BYTES
+FORTY = 40
+"""Rightful callers."""
+
+
+def keys(*values: str) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array(values, pa.string())], schema=KEY)
+
+
+def asked(batch: pa.RecordBatch) -> KeysAsked:
+    return KeysAsked("v", batch, hash64(batch.columns), None, together=False, timeout=SECONDS_MAX)
+
+
+def is_served(remote: Remote) -> bool:
+    """Whether a rightful client gets an answer."""
+    stream = LookupStream(remote, SECONDS_MAX)
+    try:
+        stream.ask(asked(keys("a")))
+        return bool(stream.answer().rows == keys("a"))
+    finally:
+        stream.close()
+
+
+def echo(wanted: KeysAsked) -> Answered:
+    return Answered(wanted.keys, Epoch(0), 0, relayed=False, held_up=False)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server(KEYS, {Purpose.LOOKUPS: LookupService(echo)}) as running:
+        yield running
+
+
+@contextmanager
+def poor_server(memory_bytes: int = 0, files: int = 256) -> Iterator[Remote]:
+    """A server in a process of its own."""
+    command = [sys.executable, str(HERE / "server_process.py"), str(memory_bytes), str(files)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=HERE)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        remote = client_of(f"127.0.0.1:{int(process.stdout.readline())}")
+        assert is_served(remote)
+        print(file=process.stdin, flush=True)
+        assert process.stdout.readline() == "ready\n"
+        yield remote
+        assert process.poll() is None
+    finally:
+        process.stdin.close()
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def reach(remote: Remote) -> socket.socket:
+    host, _, port = remote.address.rpartition(":")
+    return socket.create_connection((host, int(port)), SECONDS_MAX)
+
+
+# B1: the token is not the cluster's secret ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def coordinator() -> Iterator[tuple[CoordinatorLoop, CoordinatorService]]:
+    loop = CoordinatorLoop(CoordinatorMachine(VnodeMap.initial(4, [WorkerId(0)]), ()))
+    loop.start()
+    service = CoordinatorService(loop, (), (), "127.0.0.1", KEYS)
+    yield loop, service
+    loop.stop(SECONDS_MAX)
+    service.stop()
+
+
+@pytest.mark.parametrize("known", [TOKEN.encode(), b"", bytes(32), b"guessed"])
+def test_a_client_s_token_registers_no_worker(
+    coordinator: tuple[CoordinatorLoop, CoordinatorService], known: bytes
+) -> None:
+    loop, service = coordinator
+    forged = Message(REGISTER, {"worker": 0, "life": 1, "address": "127.0.0.1:1", "instance": "forged"})
+    ear = Ear()
+    with pytest.raises(AccessDenied, match="cluster's secret"):
+        open_channel(Remote(service.address, known), forged, ear.receiver)
+    assert loop.addresses() == {}
+    assert ear.messages.empty()
+    end = open_channel(peer_of(service.address), forged, ear.receiver)
+    assert loop.addresses() == {WorkerId(0): "127.0.0.1:1"}
+    end.close()
+
+
+def test_the_secret_opens_nothing_of_clients(server: Server) -> None:
+    """A worker that is broken into does not become an operator by it."""
+    with pytest.raises(AccessDenied):
+        dial(peer_of(server.address), Purpose.LOOKUPS, SECONDS_MAX)
+
+
+def test_the_proof_of_one_purpose_is_none_of_another(server: Server) -> None:
+    with reach(client_of(server.address)) as caller:
+        stream = ByteStream(caller)
+        _, server_nonce = GREETING.unpack(stream.read(GREETING.size, time.monotonic() + SECONDS_MAX))
+        said = hello(Exchange(Purpose.CALLS, server_nonce, nonce()), TOKEN.encode())
+        stream.write(said.replace(b"calls\0\0\0", b"lookups\0"))
+        assert stream.read(1, time.monotonic() + SECONDS_MAX) == b"\x01"
+
+
+def test_a_proof_is_good_for_one_connection(server: Server) -> None:
+    with reach(client_of(server.address)) as first, reach(client_of(server.address)) as second:
+        streams = ByteStream(first), ByteStream(second)
+        give_up_at = time.monotonic() + SECONDS_MAX
+        nonces = [GREETING.unpack(stream.read(GREETING.size, give_up_at))[1] for stream in streams]
+        said = hello(Exchange(Purpose.LOOKUPS, nonces[0], nonce()), TOKEN.encode())
+        for stream in streams:
+            stream.write(said)
+        assert [stream.read(1, give_up_at) for stream in streams] == [b"\x00", b"\x01"]
+
+
+def test_the_keys_are_shown_by_nothing_that_is_printed() -> None:
+    config = WorkerConfig(root="/lake", coordinator="h:1", keys=KEYS, bind="h", plans=())
+    remote = peer_of("h:1")
+    session = Exchange(Purpose.CHANNEL, nonce(), nonce()).session_of_caller(SECRET)
+    for shown in (config, remote, KEYS, session):
+        for secret in (SECRET, TOKEN.encode(), session.sends, session.hears):
+            assert repr(secret)[2:-1] not in repr(shown)
+            assert secret.hex() not in repr(shown)
+    assert pickle.loads(pickle.dumps(config)) == config  # it does travel, in the closure of Spark's task
+
+
+# B2, B3, B5: strangers ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("begins", [b"", MAGIC + b"calls\0\0\0", b"POST / HTTP/1.1\r\n", b"\0" * HELLO.size])
+def test_a_stranger_s_bytes_are_not_kept(begins: bytes) -> None:
+    """Sixteen strangers send 4 GiB between them, if they are let; the process may take 64 MiB for it."""
+    with poor_server(SPARE_BYTES) as remote, ExitStack() as opened:
+        for _ in range(16):
+            stranger = opened.enter_context(reach(remote))
+            sent = 0
+            with suppress(OSError):
+                stranger.sendall(begins)
+                while sent < FLOOD_BYTES:
+                    sent += stranger.send(bytes(1 << 20))
+            assert sent < FLOOD_BYTES
+        assert is_served(remote)
+
+
+def test_idle_strangers_leave_descriptors_to_the_lake_and_to_clients() -> None:
+    with poor_server(files=64) as remote, ExitStack() as opened:
+        for _ in range(200):
+            opened.enter_context(reach(remote))
+        with Connection(remote) as connection:
+            assert connection.act("files", timeout=SECONDS_MAX) == {"opened": 10}
+        assert all(is_served(remote) for _ in range(FORTY))
+
+
+def test_idle_clients_leave_descriptors_to_the_lake() -> None:
+    """They have the token, and get as many lines as there are places."""
+    with poor_server(files=64) as remote, ExitStack() as opened, Connection(remote) as connection:
+        assert connection.act("files", timeout=SECONDS_MAX) == {"opened": 10}
+        for _ in range(200):
+            with suppress(UpriverError):
+                opened.callback(LookupStream(remote, SECONDS_MAX).close)
+        assert connection.act("files", timeout=SECONDS_MAX) == {"opened": 10}
+
+
+def test_strangers_do_not_fill_a_server() -> None:
+    places = Places(strangers=8)
+    with Server(KEYS, {Purpose.LOOKUPS: LookupService(echo)}, places=places) as server, ExitStack() as opened:
+        remote = client_of(server.address)
+        strangers = [opened.enter_context(reach(remote)) for _ in range(300)]
+        assert all(is_served(remote) for _ in range(FORTY))
+        assert len(strangers[0].recv(1 << 10)) in (0, GREETING.size)
+        assert strangers[0].recv(1) == b""  # the oldest one was dropped
+
+
+def test_a_stranger_has_so_many_seconds() -> None:
+    now = [0.0]
+    with (
+        Server(KEYS, {Purpose.LOOKUPS: LookupService(echo)}, clock=lambda: now[0]) as server,
+        reach(client_of(server.address)) as slow,
+    ):
+        assert len(slow.recv(GREETING.size)) == GREETING.size
+        now[0] = STRANGER_S_MAX - 0.001
+        slow.sendall(MAGIC)
+        assert is_served(client_of(server.address))
+        now[0] = STRANGER_S_MAX
+        assert is_served(client_of(server.address))
+        assert slow.recv(1) == b""
+
+
+@pytest.mark.parametrize("files", [64, 256, 1024, 1 << 20])
+def test_a_quarter_of_the_descriptors_is_kept_for_the_lake(files: int) -> None:
+    places = Places.within(files)
+    assert places.strangers + places.clients + places.channels <= 3 * files / 4
+    assert (places.strangers, places.of(Identity.CLIENT)) <= (256, 4096)
+
+
+# B5: clients that ask for too much ------------------------------------------------------------------------------
+
+
+def opened(server: Server) -> tuple[ByteStream, Line]:
+    stream, _ = dial(client_of(server.address), Purpose.LOOKUPS, SECONDS_MAX)
+    return stream, Line(stream, ANSWER_TERMS)
+
+
+def refused(line: Line) -> str:
+    answer = line.receive()
+    assert answer is not None
+    assert answer.batch is None
+    return str(answer.head["message"])
+
+
+def test_memory_is_taken_as_bytes_come() -> None:
+    """A promise of 1 GiB, of which 3 MiB come."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        theirs = ByteStream(socket.create_connection(listener.getsockname()))
+        ours = ByteStream(listener.accept()[0])
+    came = 3 << 20
+
+    def send() -> None:
+        theirs.write(bytes(came))
+        theirs.close()
+
+    sending = threading.Thread(target=send)
+    sending.start()
+    taken: list[int] = []
+    with pytest.raises(ConnectionError):
+        ours.take(1 << 30, taken.append)
+    sending.join()
+    ours.close()
+    assert came <= sum(taken) <= 2 * came + GROWTH_BYTES
+
+
+def test_promises_that_are_not_kept_take_no_memory() -> None:
+    with poor_server(SPARE_BYTES) as remote, ExitStack() as lines:
+        for _ in range(16):
+            stream, _ = dial(remote, Purpose.LOOKUPS, SECONDS_MAX)
+            lines.callback(stream.close)
+            stream.write(struct.pack("<IIQ", LOOKUP_TERMS.head_bytes_max, 0, LOOKUP_TERMS.batch_bytes_max) + b"{")
+        assert is_served(remote)
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_a_frame_larger_than_may_be_ends_the_line(server: Server, place: int) -> None:
+    terms = LOOKUP_TERMS
+    sizes = [0, 0, 0]
+    sizes[place] = (terms.head_bytes_max, terms.hashes_bytes_max, terms.batch_bytes_max)[place] + 1
+    stream, line = opened(server)
+    stream.write(struct.pack("<IIQ", *sizes))
+    assert "too large" in refused(line)
+    assert line.receive() is None
+    line.close()
+    assert is_served(client_of(server.address))
+
+
+def question(batch: pa.RecordBatch, options: pa.ipc.IpcWriteOptions | None = None) -> bytes:
+    """A question with a batch that no client of ours would send."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
+        writer.write_batch(batch)
+    messages = list(pa.ipc.MessageReader.open_stream(sink.getvalue()))
+    body = messages[-1].serialize().to_pybytes()
+    schema = messages[0].serialize()
+    told = base64.b64encode(schema.to_pybytes()).decode()
+    head = encode_json({"view": "v", "at_least": None, "together": False, "timeout": 1.0, "schema": told})
+    return b"".join((struct.pack("<IIQ", len(head), 0, len(body)), head, body))
+
+
+UNFOLDING = {
+    "compressed": (pa.record_batch({"k": pa.array([0] * 1_000_000)}), "compressed"),
+    "nulls": (pa.record_batch({"k": pa.nulls(1_000_000_000)}), "cannot be part of a key"),
+    "dictionary": (pa.record_batch({"k": pa.array(["a"]).dictionary_encode()}), "dictionary"),
+    "runs": (pa.record_batch({"k": pc.run_end_encode(pa.array([1, 1]))}), "cannot be part of a key"),
+    "views": (pa.record_batch({"k": pa.array(["a"], pa.string_view())}), "cannot be part of a key"),
+    "no columns": (pa.record_batch({"k": [1]}).select([]), "without a column"),
+    "many": (pa.record_batch({"k": pa.array([None] * (KEYS_MAX + 1), pa.bool_())}), "at most"),
+}
+
+
+@pytest.mark.parametrize("kind", UNFOLDING)
+def test_keys_that_unfold_are_refused_and_the_line_goes_on(server: Server, kind: str) -> None:
+    batch, said = UNFOLDING[kind]
+    options = pa.ipc.IpcWriteOptions(compression="zstd") if kind == "compressed" else None
+    stream, line = opened(server)
+    stream.write(question(batch, options))
+    assert said in refused(line)
+    stream.write(question(keys("a")))
+    answer = line.receive()
+    assert answer is not None
+    assert answer.batch == keys("a")
+    line.close()
+
+
+def test_a_compressed_batch_is_refused_on_channels_too() -> None:
+    sink = pa.BufferOutputStream()
+    zeros = pa.record_batch({"k": pa.array([0] * 1_000_000)})
+    with pa.ipc.new_stream(sink, zeros.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_batch(zeros)
+    stream = sink.getvalue().to_pybytes()
+    head = encode_json({"kind": "rows", "fields": {}, "sizes": [len(stream)]})
+    with pytest.raises(ProtocolError, match="compressed"):
+        decode(pa.py_buffer(struct.pack("<I", len(head)) + head + stream))
+
+
+class Wide:
+    """Answers with many bytes for each key."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.rows = pa.record_batch({"k": [b"x" * nbytes]})
+        self.asked: queue.Queue[str] = queue.Queue()
+
+    def __call__(self, wanted: KeysAsked) -> Answered:
+        self.asked.put(wanted.view)
+        return Answered(self.rows, Epoch(0), 0, relayed=False, held_up=False)
+
+
+LARGE_BYTES = 64 << 20
+"""Of an answer: far more than sockets hold."""
+
+
+def test_answers_that_nobody_reads_are_bounded_in_all() -> None:
+    """One is under way, and does not get on. The others are told so at once, and take nothing."""
+    wide = Wide(LARGE_BYTES)
+    with Server(KEYS, {Purpose.LOOKUPS: LookupService(wide)}, traffic=Traffic(LARGE_BYTES)) as server:
+        mute = LookupStream(client_of(server.address), SECONDS_MAX)
+        mute.ask(asked(keys("a")))
+        wide.asked.get(timeout=SECONDS_MAX)
+        others = [LookupStream(client_of(server.address), SECONDS_MAX) for _ in range(8)]
+        refusals = 0
+        while refusals < len(others):  # until the first one's answer is under way
+            refusals = 0
+            for other in others:
+                other.ask(asked(keys("a")))
+                try:
+                    other.answer()
+                except Busy:
+                    refusals += 1
+        assert mute.answer().rows.nbytes >= LARGE_BYTES
+        for stream in (mute, *others):
+            stream.close()
+
+
+def test_a_client_that_never_reads_is_cut_off() -> None:
+    wide = Wide(LARGE_BYTES)
+    traffic = Traffic(LARGE_BYTES, send_s_max=0.05, bytes_per_s_min=1 << 40)
+    with Server(KEYS, {Purpose.LOOKUPS: LookupService(wide)}, traffic=traffic) as server:
+        mute, line = opened(server)
+        line.send({"view": "v", "at_least": None, "together": False, "timeout": 1.0}, keys("a"))
+        wide.asked.get(timeout=SECONDS_MAX)
+        for thread in threading.enumerate():
+            if thread.name == "upriver-lookups":
+                thread.join(SECONDS_MAX)
+        assert traffic.bytes == 0
+        with pytest.raises(OSError, match=r"."):
+            mute.take(LARGE_BYTES)
+        line.close()
+
+
+def test_a_line_on_which_nothing_comes_or_goes_ends() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        theirs = socket.create_connection(listener.getsockname())
+        ours = ByteStream(listener.accept()[0])
+    ours.limit(send_s=0.05, idle_s=0.05)
+    with pytest.raises(OSError, match=r"."):
+        ours.is_at_end()
+    with pytest.raises(OSError, match=r"."):
+        ours.write(bytes(LARGE_BYTES))
+    theirs.close()
+    ours.close()
+
+
+def test_schemas_without_end_end_the_line(server: Server) -> None:
+    _, line = opened(server)
+    wide = pa.schema([("k" * 100_000, pa.string())])
+    said = ""
+    for number in range(100):
+        batch = pa.RecordBatch.from_arrays([pa.array(["a"])], schema=wide)
+        line.send({"view": f"v{number}", "at_least": None, "together": False, "timeout": 1.0}, batch)
+        answer = line.receive()
+        assert answer is not None
+        said = str(answer.head.get("message", ""))
+        if said:
+            break
+    assert "schemas of more than" in said
+    line.close()
+
+
+# B5, B7: frames that make no sense ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", [b"[" * 100_000, b'{"a":' * 100_000, b"[" * 500 + b"]" * 500])
+def test_json_nested_deeply_is_refused(text: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        decode_json(text)
+
+
+def test_calls_nested_deeply_are_refused_and_the_line_goes_on() -> None:
+    with calls_server() as server:
+        stream, _ = dial(client_of(server.address), Purpose.CALLS, SECONDS_MAX)
+        line = Line(stream, ANSWER_TERMS)
+        deep = b'{"act":"ping","fields":' + b'{"a":' * 100_000 + b"1" + b"}" * 100_001
+        stream.write(struct.pack("<IIQ", len(deep), 0, 0) + deep)
+        assert "nested too deeply" in refused(line)
+        line.send({"act": "ping", "fields": {}})
+        answer = line.receive()
+        assert answer is not None
+        assert answer.head == {"answer": {}}
+        line.close()
+
+
+PIECES: dict[str, list[tuple[int, object]]] = {
+    "without end": [(1, 10)] * 3,
+    "too many": [(1, MESSAGE_BYTES_MAX)],
+    "empty": [(0, 10)],
+    "less than none": [(1, -1)],
+    "no number": [(1, "10")],
+    "yes": [(1, True)],
+}
+
+
+@pytest.mark.parametrize("kind", PIECES)
+def test_pieces_that_do_not_go_on_are_refused(kind: str) -> None:
+    joiner = Joiner()
+
+    def join_all() -> None:
+        for size, left in PIECES[kind]:
+            head = Message(PIECE, {"left": left})
+            joiner.join(head, pa.py_buffer(encode(head).to_pybytes() + bytes(size)))
+
+    with pytest.raises(ProtocolError, match="malformed"):
+        join_all()
+
+
+SEEDS = random.Random(33).sample(range(1 << 30), 2)
+FRAMES = 20_000
+"""Of each seed: enough to end a process that checks less, many times over."""
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_no_malformed_frame_ends_the_process(seed: int) -> None:
+    command = [sys.executable, str(HERE / "wire_fuzz.py"), str(seed), str(FRAMES)]
+    tried = subprocess.run(command, capture_output=True, text=True, check=False, cwd=HERE)
+    assert tried.returncode == 0, f"seed {seed}: {tried.returncode}: {tried.stderr[-2000:]}"
+    assert tried.stdout.startswith(f"{FRAMES} frames")
+
+
+def test_an_unauthenticated_frame_is_not_decoded() -> None:
+    """A channel that another has got into the middle of: what is said there is not taken."""
+    hub = Hub()
+    with hub.server() as server:
+        stream, _ = dial(peer_of(server.address), Purpose.CHANNEL, SECONDS_MAX)
+        frame = encode(Message("hello", {"worker": 3})).to_pybytes()
+        stream.write(struct.pack("<I", len(frame)) + frame + bytes(16))
+        assert stream.is_at_end()
+        assert hub.ends.empty()
+        stream.close()
+
+
+@dataclass
+class Impostor:
+    """Listens where a peer was, and lets every caller in."""
+
+    listener: socket.socket
+
+    def __call__(self) -> None:
+        caller, _ = self.listener.accept()
+        with caller:
+            caller.sendall(greeting(nonce()))
+            caller.recv(HELLO.size)
+            caller.sendall(struct.pack("<BI32s", 0, 0, bytes(32)))
+
+
+def test_a_worker_says_nothing_to_an_impostor() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=Impostor(listener))
+        thread.start()
+        remote = peer_of(f"127.0.0.1:{listener.getsockname()[1]}")
+        with pytest.raises(AccessDenied, match="another server"):
+            open_channel(remote, Message("hello"), Ear().receiver)
+        thread.join()
