@@ -3,7 +3,7 @@
 import pickle
 import re
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -131,12 +131,32 @@ def test_a_state_that_is_not_declared_may_be_any_value(per: str) -> None:
     assert run(op, [ROW], turns=3) == [[("N1", 1)], [("N1", 2)], [("N1", 1)]]
 
 
-def test_a_state_that_cannot_be_pickled_is_told() -> None:
-    def locked(key: str, row: Any, state: Any) -> Any:
-        return [], (n for n in [1])
+@dataclass
+class Trip:
+    """A class of a user's."""
 
-    with pytest.raises(RowError, match="cannot pickle 'generator' object"):
-        run(declared(locked), [ROW])
+    number: int
+
+
+def unending() -> list[Any]:
+    value: list[Any] = []
+    value.append(value)
+    return value
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda: (n for n in [1]), "it holds a builtins.generator"),
+        (lambda: {"trips": [Trip(1)]}, "it holds a .*Trip"),
+        (lambda: Per.ROW, "it holds a .*Per"),
+        (unending, "it holds itself"),
+    ],
+)
+def test_a_state_that_is_not_plain_is_refused_when_it_is_returned(make: Callable[[], Any], why: str) -> None:
+    with pytest.raises(RowError, match=why) as raised:
+        run(declared(lambda key, row, state: ([], make())), [ROW])
+    assert "declare the columns of the state with state=" in str(raised.value)
 
 
 def test_what_is_no_pair_is_told_without_a_declared_state_too() -> None:

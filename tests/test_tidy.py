@@ -23,6 +23,13 @@ BANNED_IN_PURE = re.compile(
     | os\.(environ|getenv|urandom)(\..+)? | urllib\.request(\..+)? | hash | open | print""",
     re.VERBOSE,
 )
+UNPICKLES = re.compile(
+    r"""(pickle|_pickle|cPickle|marshal|dill|joblib|(.+\.)?cloudpickle)\.(loads?|Unpickler) | shelve\..+
+    | (pandas|pyspark\.pandas)\.read_pickle | multiprocessing\.connection\..+ | pyarrow\.deserialize.* | eval | exec""",
+    re.VERBOSE,
+)
+UNPICKLING = ("src/upriver/dataflow/operators/stateful_map.py", "_loaded")
+"""The one place: a function of a plan, which has come in the closure of Spark's task or over a sealed channel."""
 UNIT = re.compile(r"(s|mb)_", re.IGNORECASE)  # ROWS_MAX, WAIT_MS_MAX, HEAP_MB_MAX: a plural counts its things
 HOME_PATH = re.compile(r"(?<![\w.])/(?:root/|home/\w|Users/\w)|[A-Z]:\\Users\\")
 LEFTOVER = re.compile(r"\b(?:TO" r"DO|FIX" r"ME|XX" r"X)\b")
@@ -125,6 +132,22 @@ def pure_code_calls_nothing_banned(source: Source) -> Iterator[Fault]:
             yield line, f"{name} in code that must give the same for the same events"
 
 
+def unpickles_in_one_place(source: Source) -> Iterator[Fault]:
+    if source.is_test:
+        return
+    allowed: set[int] = set()
+    for function in source.functions:
+        if (source.path, function.name) == UNPICKLING:
+            allowed.update(range(function.lineno, (function.end_lineno or 0) + 1))
+    imported = [(1, origin) for _, origin in _imported(source.tree)]
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.keyword) and node.arg == "allow_pickle":
+            yield node.value.lineno, "allow_pickle: a file that runs what it holds"
+    for line, name in [(node.lineno, name) for node, name in source.named()] + imported:
+        if UNPICKLES.fullmatch(name) and line not in allowed:
+            yield line, f"{name} runs what it reads: only {UNPICKLING[1]} of {UNPICKLING[0]} may, after authentication"
+
+
 def limits_name_their_unit(source: Source) -> Iterator[Fault]:
     lines = source.text.splitlines()
     for node, following in zip_longest(source.tree.body, source.tree.body[1:]):
@@ -213,6 +236,7 @@ CODE_RULES: list[Rule] = [
     no_own_import_inside_a_function,
     init_only_re_exports,
     pure_code_calls_nothing_banned,
+    unpickles_in_one_place,
     limits_name_their_unit,
     no_sleep_in_tests,
     no_mocks_of_our_own,
@@ -255,6 +279,12 @@ BAD = [
     (pure_code_calls_nothing_banned, MACHINE, "with open('a') as f: ..."),
     (pure_code_calls_nothing_banned, MACHINE, "import pyarrow.flight"),
     (pure_code_calls_nothing_banned, MACHINE, "from pyarrow import fs\nx = fs.LocalFileSystem()"),
+    (unpickles_in_one_place, MACHINE, "import pickle\nx = pickle.loads(b'')"),
+    (unpickles_in_one_place, MACHINE, "from pickle import load as read"),
+    (unpickles_in_one_place, "src/upriver/spark/s.py", "from pyspark import cloudpickle\nx = cloudpickle.loads(b'')"),
+    (unpickles_in_one_place, MACHINE, "import numpy as np\nx = np.load('a', allow_pickle=True)"),
+    (unpickles_in_one_place, UNPICKLING[0], "import pickle\ndef other(x): return pickle.loads(x)"),
+    (unpickles_in_one_place, MACHINE, "x = eval('1')"),
     (limits_name_their_unit, MACHINE, "\n\nBUFFER_MAX = 10"),
     (no_sleep_in_tests, TEST, "from time import sleep\ndef test_a():\n    sleep(1)\n    assert True"),
     (no_mocks_of_our_own, TEST, "from unittest.mock import Mock"),
@@ -289,6 +319,9 @@ GOOD = [
     (pure_code_calls_nothing_banned, MACHINE, "import random\ndef f(lots: random.Random): return lots.random()"),
     (pure_code_calls_nothing_banned, MACHINE, "def f(run): return run.open(), run.hash, run.time"),
     (pure_code_calls_nothing_banned, "src/upriver/shell/loop.py", "import time\nnow = time.monotonic()"),
+    (unpickles_in_one_place, UNPICKLING[0], "import pickle\ndef _loaded(x): return pickle.loads(x)"),
+    (unpickles_in_one_place, MACHINE, "import json, pickle\nx = json.loads(pickle.dumps(1))"),
+    (unpickles_in_one_place, TEST, "import pickle\nx = pickle.loads(b'')"),
     (limits_name_their_unit, MACHINE, "BUFFER_ROWS_MAX = 10\nDEPTH_MAX = 3  # levels\nTURN_MAX = 9\n'Events.'"),
     (no_mocks_of_our_own, TEST, "import os\ndef test_a(monkeypatch):\n    monkeypatch.setattr(os, 'a', 1)"),
     (every_test_checks_something, TEST, "def f(x):\n    assert x\ndef g(x): f(x)\ndef test_a():\n    g(1)"),

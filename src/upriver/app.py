@@ -214,7 +214,7 @@ class App:
         source: a table without a primary key. key: its columns that the function is called by. func: sees a row, a
         key's rows, or many keys' rows at a time (``per``: ``"row"``, ``"key"``, ``"batch"``); docs/stateful_map.md says
         what it takes and gives. schema: of the rows that it gives, behind the key's columns. state: of a key's state;
-        ``None`` for any value that can be pickled. Both in Spark's DDL, or as a schema. order_by: of the rows of a key.
+        ``None`` for any plain value. Both in Spark's DDL, or as a schema. order_by: of the rows of a key.
         timeout: as for :meth:`view`. Raises DeclarationError, KeyTypeError; WaitTimeout.
         """
         self._check_free("view", name)

@@ -1,34 +1,45 @@
 """Declaring a stateful map: what is wrong with it is said here, before any row comes."""
 
-import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
-from upriver.dataflow.operators.plain_values import plain_values
+from upriver.dataflow.operators.plain_values import Misfit, plain_values, shown
 from upriver.dataflow.ops import Per, StatefulMap
+from upriver.dataflow.plain_state import KINDS, decode_state, encode_state
 from upriver.dataflow.plan import TableSpec
 from upriver.errors import DeclarationError
 from upriver.hashing import check_hashable
 
-ANY_STATE = pa.schema([("pickled", pa.binary())])
+ANY_STATE = pa.schema([("state", pa.binary())])
 """Of a state that is not declared; :class:`AnyState` makes it."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnyState:
-    """A function per row or per key that keeps any value that can be pickled, for a state of ``ANY_STATE``."""
+    """A function per row or per key that keeps any plain value, for a state of ``ANY_STATE``."""
 
     function: Callable[[Any, Any, Any], Any]
 
     def __call__(self, key: Any, rows: Any, state: Any) -> Any:
-        answer = self.function(key, rows, None if state is None else pickle.loads(state.pickled))
+        answer = self.function(key, rows, None if state is None else decode_state(state.state))
         if not isinstance(answer, tuple) or len(answer) != 2:
-            return answer  # whoever called says what is wrong with it
+            return answer  # the caller says what is wrong with it
         output, kept = answer
-        return output, None if kept is None else (pickle.dumps(kept),)
+        return output, None if kept is None else (_encoded(kept),)
+
+
+def _encoded(state: Any) -> bytes:
+    try:
+        return encode_state(state)
+    except (TypeError, RecursionError) as error:
+        what = "it holds itself" if isinstance(error, RecursionError) else f"it holds a {error}"
+        raise Misfit(
+            f"the state {shown(state)} cannot be kept as it is: {what}. Keep plain values ({KINDS}), or declare the "
+            "columns of the state with state=..."
+        ) from error
 
 
 def stateful_map_op(

@@ -38,7 +38,7 @@ def declare_stateful_map(
     order_by: Sequence[str] = (),
     timezone: str,
 ) -> StatefulMap:
-    """:func:`stateful_map_op` of what a user gives. state: ``None`` for any value that can be pickled.
+    """:func:`stateful_map_op` of what a user gives. state: ``None`` for any plain value.
 
     timezone: the session's, which must run if columns are in DDL. Raises DeclarationError, KeyTypeError.
     """

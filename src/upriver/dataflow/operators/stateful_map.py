@@ -139,6 +139,8 @@ def _repeated(batch: Batch) -> Batch:
 
 
 def _loaded(function: bytes) -> Function:
+    """The one place where anything is unpickled. A plan, and so its function, has come in the closure of Spark's task,
+    or over a channel whose frames are sealed by the cluster's secret."""
     try:
         loaded: Function = pickle.loads(function)
     except Exception as error:  # of any class: loading runs what the user's modules have in them

@@ -1,0 +1,163 @@
+"""States without declared columns: each plain value comes back as it was, and bytes from anywhere run nothing."""
+
+import json
+import math
+import pickle
+from collections import Counter, OrderedDict, deque
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from typing import Any, NamedTuple
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from upriver.dataflow.plain_state import decode_state, encode_state
+
+HASHABLE = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.integers(-(10**40), 10**40)
+    | st.floats(allow_nan=False)
+    | st.text()
+    | st.binary()
+    | st.decimals(allow_nan=False)
+    | st.dates()
+    | st.times()
+    | st.datetimes()
+    | st.datetimes(timezones=st.timezones())
+    | st.datetimes(timezones=st.just(timezone(timedelta(hours=-7, minutes=30))))
+    | st.timedeltas()
+)
+VALUES = st.recursive(
+    HASHABLE,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.lists(inner, max_size=3).map(tuple)
+        | st.lists(inner, max_size=3).map(deque)
+        | st.dictionaries(HASHABLE, inner, max_size=3)
+        | st.dictionaries(HASHABLE, inner, max_size=3).map(OrderedDict)
+        | st.sets(HASHABLE, max_size=3)
+        | st.frozensets(HASHABLE, max_size=3)
+        | st.dictionaries(HASHABLE, st.integers(), max_size=3).map(Counter)
+    ),
+    max_leaves=12,
+)
+
+
+def classes(value: Any) -> Any:
+    """The class of a value and of all its parts, in order."""
+    if isinstance(value, dict):
+        return type(value), [(classes(key), classes(item)) for key, item in value.items()]
+    if isinstance(value, list | tuple | deque):
+        return type(value), [classes(item) for item in value]
+    return type(value)
+
+
+@given(VALUES)
+def test_a_plain_value_is_the_same_back(value: Any) -> None:
+    found = decode_state(encode_state(value))
+    assert found == value
+    assert classes(found) == classes(value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        -0.0,
+        math.inf,
+        "\ud800",
+        deque([1, 2], maxlen=2),
+        datetime(2024, 10, 27, 2, 30, fold=1, tzinfo=ZoneInfo("Europe/Berlin")),
+        time(1, 2, tzinfo=UTC),
+        Decimal("1E+400"),
+        Decimal("-0.00"),
+        date.max,
+        ["l", "t"],
+    ],
+)
+def test_values_at_the_ends_come_back(value: Any) -> None:
+    found = decode_state(encode_state(value))
+    assert (found, repr(found), type(found)) == (value, repr(value), type(value))
+
+
+def test_a_number_of_any_length_comes_back() -> None:
+    assert decode_state(encode_state(-(10**5000))) == -(10**5000)
+
+
+def test_no_number_comes_back() -> None:
+    assert math.isnan(decode_state(encode_state(math.nan)))
+    assert decode_state(encode_state(Decimal("NaN"))).is_nan()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.int64(7),
+        np.float32(1.5),
+        np.bool_(True),
+        np.datetime64("2024-01-02T03:04:05", "us"),
+        np.arange(6, dtype=np.int16).reshape(2, 3)[:, ::-1],
+        np.array(["a", "bc"]),
+        np.empty((0, 3)),
+    ],
+)
+def test_numpy_s_values_come_back(value: Any) -> None:
+    found = decode_state(encode_state([value]))[0]
+    assert type(found) is type(value)
+    assert found.dtype == value.dtype
+    assert np.array_equal(found, value)
+
+
+class Named(NamedTuple):
+    n: int
+
+
+@pytest.mark.parametrize("value", [object(), Named(1), len, iter([]), np.array([object()]), [1, {"a": Named(1)}], int])
+def test_any_other_class_is_refused(value: Any) -> None:
+    with pytest.raises(TypeError, match=r"\w+\.\w+"):
+        encode_state(value)
+
+
+class Armed:
+    """Runs something when it is unpickled."""
+
+    fired = False
+
+    def __reduce__(self) -> Any:
+        return (setattr, (Armed, "fired", True))
+
+
+@pytest.mark.parametrize(
+    "encoded",
+    [
+        pickle.dumps(Armed()),
+        b"",
+        b"{}x",
+        b"[]",
+        b'["z"]',
+        b'["np","|O",null,""]',
+        b'["np","|O8",[1],"AAAAAAAAAAA="]',
+        b'["at","x",0,null]',
+        b'["at","2024-01-01",0,"../../etc/passwd"]',
+        b'["d",1]',
+        b'["s",["l"]]',
+        b"[" * 100_000,
+    ],
+)
+def test_bytes_that_are_no_state_run_nothing(encoded: bytes) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        decode_state(encoded)
+    assert not Armed.fired
+
+
+@given(st.recursive(st.none() | st.text() | st.integers(), lambda inner: st.lists(inner, max_size=4), max_leaves=8))
+def test_whatever_is_read_is_plain_or_refused(said: Any) -> None:
+    try:
+        value = decode_state(json.dumps(said).encode())
+    except ValueError:
+        return
+    assert decode_state(encode_state(value)) == value
