@@ -35,7 +35,7 @@ from upriver.shell.lookup import Answered, KeysAsked, LookupService
 from upriver.shell.lookup_streams import LookupStream
 from upriver.shell.pieces import MESSAGE_BYTES_MAX, PIECE, Joiner
 from upriver.shell.remote import Connection, Remote, dial
-from upriver.shell.server import STRANGER_S_MAX, Places, Server
+from upriver.shell.server import STRANGER_S_MAX, Listen, Places, Server
 from upriver.shell.traffic import Traffic
 from upriver.shell.wire import Message, decode, decode_json, encode, encode_json
 from upriver.shell.worker import WorkerConfig
@@ -111,7 +111,7 @@ def reach(remote: Remote) -> socket.socket:
 def coordinator() -> Iterator[tuple[CoordinatorLoop, CoordinatorService]]:
     loop = CoordinatorLoop(CoordinatorMachine(VnodeMap.initial(4, [WorkerId(0)]), ()))
     loop.start()
-    service = CoordinatorService(loop, (), (), "127.0.0.1", KEYS)
+    service = CoordinatorService(loop, (), (), Listen(), KEYS)
     yield loop, service
     loop.stop(SECONDS_MAX)
     service.stop()
