@@ -10,14 +10,14 @@ failure: Lost task 0.3 in stage 1.0 (TID 4) (10.77.0.2 executor 1): org.apache.s
 Traceback (most recent call last):
   File "/opt/pyspark/worker.py", line 3413, in main
     process()
-  File "/opt/upriver/shell/door.py", line 196, in enter
+  File "/opt/upriver/shell/remote.py", line 196, in dial
     connected = socket.create_connection((host, told["port"]), timeout)
 ConnectionRefusedError: [Errno 111] Connection refused
 
 During handling of the above exception, another exception occurred:
 
 Traceback (most recent call last):
-  File "/opt/upriver/shell/door.py", line 200, in enter
+  File "/opt/upriver/shell/remote.py", line 200, in dial
     raise lost(f"{connection.address} cannot be reached: {error}") from None
 upriver.errors.ClusterError: 127.0.0.1:38213 cannot be reached: [Errno 111] Connection refused
 
@@ -27,7 +27,7 @@ upriver.errors.ClusterError: 127.0.0.1:38213 cannot be reached: [Errno 111] Conn
 Driver stacktrace:
 \tat org.apache.spark.scheduler.DAGScheduler.$anonfun$abortStage$3(DAGScheduler.scala:3122)
 Caused by: org.apache.spark.api.python.PythonException: Traceback (most recent call last):
-  File "/opt/upriver/shell/door.py", line 200, in enter
+  File "/opt/upriver/shell/remote.py", line 200, in dial
 ValueError: what Java repeats
 \t... 1 more
 """
