@@ -112,7 +112,7 @@ FLIGHTS = TableSpec("flights", pa.schema([("tail", pa.string()), ("via", pa.list
 CHANNEL = lake_channel("flights", ("tail",))
 VNODES = 16
 SPACING = 2**64 // 1000
-ROWS = 6_000
+ROWS = 12_000
 
 
 @pytest.fixture(params=["local", "remote"])
@@ -127,7 +127,7 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OwnedLake]:
 def publish(lake: OwnedLake, epoch: int, *, has_blocks: bool = True) -> RunInfo:
     """A run that is too long to be read at once, of 1,000 keys."""
     hashes = np.sort(np.arange(ROWS, dtype=np.uint64) % 1000 * SPACING)
-    columns = [[f"{epoch}-{row}-{'x' * 20}" for row in range(ROWS)], [[row] * (row % 3) for row in range(ROWS)]]
+    columns = [[f"{epoch}-{row}-{'x' * 30}" for row in range(ROWS)], [[row] * (row % 3) for row in range(ROWS)]]
     table = pa.table([pa.array(hashes), *columns], schema=run_schema(FLIGHTS.schema))
     path = f"tables/{CHANNEL}/{epoch}.arrow"
     if has_blocks:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -9,8 +10,8 @@ import pyarrow as pa
 
 from upriver.state.vectors import Positions
 
-Ranges = tuple[Positions, Positions]
-"""(first, behind the last) of some ranges of rows, or of bytes."""
+Rows = TypeVar("Rows", int, Positions)
+"""A row, or many."""
 Offsets = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 Width = type[np.int32] | type[np.int64]
 """Of an offset."""
@@ -86,27 +87,33 @@ class ColumnBytes:
         # A row needs the offset of the next one, too.
         return cls((*validity, *_fixed(offsets, bits, base)), numbers, (below,))
 
-    def own_bytes(self, starts: Positions, ends: Positions) -> Ranges:
-        """Where rows are that begin at ``starts`` and end before ``ends``, but for what is below."""
-        if self.offsets is not None:
-            ends = ends + 1
-        places = [(first + (starts * bits >> 3), first + (ends * bits + 7 >> 3)) for first, bits in self.fixed]
-        none = np.empty(0, np.int64)
-        return np.concatenate([none, *(first for first, _ in places)]), np.concatenate(
-            [none, *(last for _, last in places)]
-        )
+    def own_bytes(self, start: Rows, end: Rows) -> list[tuple[Rows, Rows]]:
+        """The ranges of bytes of the rows from ``start`` to before ``end``, but for what is below; of many ranges of
+        rows, with many ranges in each entry."""
+        behind = end if self.offsets is None else end + 1
+        return [(first + (start * bits >> 3), first + (behind * bits + 7 >> 3)) for first, bits in self.fixed]
 
-    def below(self, starts: Positions, ends: Positions) -> Iterator[tuple["ColumnBytes", Positions, Positions]]:
-        """What is below, with the ranges of its rows; the bytes of these rows' own are filled."""
+    def below(self, start: int, end: int) -> Iterator[tuple["ColumnBytes", int, int]]:
+        """What is below, with the range of its rows that belong to these; the bytes of these rows' own are filled."""
         if not self.children:
             return
         if self.offsets is not None:
-            starts, ends = self.offsets[starts].astype(np.int64), self.offsets[ends].astype(np.int64)
-            has_rows = starts < ends
-            starts, ends = starts[has_rows], ends[has_rows]
+            start, end = int(self.offsets[start]), int(self.offsets[end])
         for child in self.children:
-            if len(starts):
-                yield child, starts, ends
+            if start < end:
+                yield child, start, end
+
+    def below_many(self, start: Positions, end: Positions) -> Iterator[tuple["ColumnBytes", Positions, Positions]]:
+        """The same of many ranges."""
+        if not self.children:
+            return
+        if self.offsets is not None:
+            start, end = self.offsets[start].astype(np.int64), self.offsets[end].astype(np.int64)
+            has_rows = start < end
+            start, end = start[has_rows], end[has_rows]
+        for child in self.children:
+            if len(start):
+                yield child, start, end
 
 
 def _fixed(buffer: pa.Buffer | None, bits: int, base: int) -> tuple[Fixed, ...]:

@@ -1,7 +1,7 @@
 """The rows of one run, by place or by key: only the bytes that they lie in are read, and all of these are checked."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +22,8 @@ FEW_KEYS_MAX = 8
 NEAR_ROWS = 64
 """A key's last row is first looked for so many rows behind its first one."""
 
+_HASH_BYTES = 8
+"""Blocks end between two hashes: both begin at a multiple of so many bytes."""
 _ARROW_HEAD_BYTES = 8
 _ARROW_TAIL_BYTES = 10
 """Of an Arrow file: its magic and padding; the length of its footer, and its magic."""
@@ -37,6 +39,7 @@ class RunReader:
         """schema: of the run, with its hash64."""
         self._info = info
         self._schema = schema
+        self._user_schema = pa.schema(list(schema)[1:])
         self._file = file
         if not file.is_whole:
             self._fill_metadata()
@@ -53,7 +56,7 @@ class RunReader:
         else:
             base = self._file.content.address
             self._columns = tuple(ColumnBytes.of(column, base) for column in self._rows.columns)
-            self._sorted = _FilledHashes(self._file, self._hash64, self._columns[0])
+            self._sorted = _FilledHashes(self._file, self._hash64, self._rows.column(0).buffers()[1].address - base)
 
     def _fill_metadata(self) -> None:
         """What an Arrow file has before and behind its columns."""
@@ -70,7 +73,7 @@ class RunReader:
         return int.from_bytes(memoryview(self._file.content)[start : start + 4], "little")
 
     def _fill(self, start: int, end: int) -> None:
-        self._file.fill(np.array([start]), np.array([end]))
+        self._file.fill([(start, end)])
 
     def __len__(self) -> int:
         return self._info.rows
@@ -91,7 +94,7 @@ class RunReader:
         in memory, besides what is still in use of the batches."""
         for stretch in grouped(slices, self._stretch_rows(rows_max), self._end_of_key):
             part = self._fork()
-            part._fill_rows(stretch)
+            part._fill_rows((first, first + count) for first, count in stretch)
             for group in grouped(stretch, rows_max, part._end_of_key):
                 yield gathered(part._rows, group)
 
@@ -100,7 +103,7 @@ class RunReader:
         stretch_rows = self._stretch_rows(rows_max)
         for first in range(0, len(self), stretch_rows):
             part, end = self._fork(), min(first + stretch_rows, len(self))
-            part._fill_rows([(first, end - first)])
+            part._fill_rows([(first, end)])
             for start in range(first, end, rows_max):
                 yield part._rows.slice(start, min(rows_max, end - start))
 
@@ -117,41 +120,37 @@ class RunReader:
     def rows_of(self, keys: Hashes) -> list[Batch]:
         """A copy of the rows of the keys with these hash64 (ascending, each once), without the column of their hash64,
         as one batch; none if there are none."""
-        starts, ends = self._few_places(keys.tolist()) if len(keys) <= FEW_KEYS_MAX else self._places(keys)
-        return [self._copy(starts, ends)] if len(starts) else []
+        if len(keys) <= FEW_KEYS_MAX:
+            places = self._few_places(keys.tolist())
+            self._fill_rows(places)
+            starts, ends = np.array(places, np.int64).reshape(-1, 2).T
+        else:
+            starts, ends = self._places(keys)
+            self._fill_many(starts, ends)
+        if not len(starts):
+            return []
+        return [self._batch(self._rows.take(pa.array(spread(starts, ends - starts))))]
 
     def slices_of(self, keys: Hashes) -> list[Batch]:
         """The same for few keys, one slice for each that has rows. They are no copies, and keep in memory all that was
         read of the run."""
-        starts, ends = self._few_places(keys.tolist())
-        if not len(starts):
-            return []
-        self._fill_ranges(starts, ends)
-        return [
-            self._batch(self._rows.slice(start, end - start))
-            for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
-        ]
-
-    def _copy(self, starts: Positions, ends: Positions) -> Batch:
-        self._fill_ranges(starts, ends)
-        return self._batch(self._rows.take(pa.array(spread(starts, ends - starts))))
+        places = self._few_places(keys.tolist())
+        self._fill_rows(places)
+        return [self._batch(self._rows.slice(start, end - start)) for start, end in places]
 
     def _batch(self, rows: pa.RecordBatch) -> Batch:
-        user = pa.schema(list(self._schema)[1:])
-        return Batch(pa.RecordBatch.from_arrays(rows.columns[1:], schema=user), rows.column(0).to_numpy())
+        return Batch(pa.RecordBatch.from_arrays(rows.columns[1:], schema=self._user_schema), rows.column(0).to_numpy())
 
-    def _few_places(self, keys: Sequence[int]) -> tuple[Positions, Positions]:
+    def _few_places(self, keys: Sequence[int]) -> list[tuple[int, int]]:
         """(first row, row behind the last) of each of the keys that has rows."""
         hashes, rows = self._sorted, len(self)  # to bisect takes a fifth of what searchsorted needs to begin with
-        starts: list[int] = []
-        ends: list[int] = []
+        places: list[tuple[int, int]] = []
         for key in keys:
-            start = bisect_left(hashes, key, ends[-1] if ends else 0)
+            start = bisect_left(hashes, key, places[-1][1] if places else 0)
             if start < rows and hashes[start] == key:
                 end = bisect_right(hashes, key, start, min(start + NEAR_ROWS, rows))
-                starts.append(start)
-                ends.append(bisect_right(hashes, key, end) if end == start + NEAR_ROWS else end)
-        return np.array(starts, np.int64), np.array(ends, np.int64)
+                places.append((start, bisect_right(hashes, key, end) if end == start + NEAR_ROWS else end))
+        return places
 
     def _places(self, keys: Hashes) -> tuple[Positions, Positions]:
         """The same for many keys."""
@@ -189,35 +188,43 @@ class RunReader:
         return low
 
     def _fill_hashes(self, starts: Positions, ends: Positions) -> None:
-        if self._columns:
-            self._file.fill(*self._columns[0].own_bytes(starts, ends))
+        for column in self._columns[:1]:
+            for bytes_of in column.own_bytes(starts, ends):
+                self._file.fill_many(*bytes_of)
 
-    def _fill_rows(self, slices: Sequence[tuple[int, int]]) -> None:
-        starts, counts = np.array([each for each in slices if each[1]], np.int64).reshape(-1, 2).T
-        self._fill_ranges(starts, starts + counts)
-
-    def _fill_ranges(self, starts: Positions, ends: Positions) -> None:
-        """Have all columns' bytes of these rows filled. Where the bytes of a text or a list are is known once its
-        offsets are filled: each turn reads what is known by then."""
-        pending = [(column, starts, ends) for column in self._columns]
+    def _fill_rows(self, places: Iterable[tuple[int, int]]) -> None:
+        """Have all columns' bytes of these rows filled: from the first of each to before the second. Where the bytes of
+        a text or a list are is known once its offsets are filled: each turn reads what is known by then."""
+        pending = [(column, start, end) for start, end in places if start < end for column in self._columns]
         while pending:
-            ranges = [part.own_bytes(first, last) for part, first, last in pending]
-            self._file.fill(
-                np.concatenate([first for first, _ in ranges]), np.concatenate([last for _, last in ranges])
+            self._file.fill(bytes_of for part, start, end in pending for bytes_of in part.own_bytes(start, end))
+            pending = [below for part, start, end in pending for below in part.below(start, end)]
+
+    def _fill_many(self, starts: Positions, ends: Positions) -> None:
+        """The same of very many rows apart."""
+        pending = [(column, starts, ends) for column in self._columns if len(starts)]
+        while pending:
+            ranges = [bytes_of for part, start, end in pending for bytes_of in part.own_bytes(start, end)]
+            none = np.empty(0, np.int64)
+            self._file.fill_many(
+                np.concatenate([none, *(first for first, _ in ranges)]),
+                np.concatenate([none, *(last for _, last in ranges)]),
             )
-            pending = [below for part, first, last in pending for below in part.below(first, last)]
+            pending = [below for part, start, end in pending for below in part.below_many(start, end)]
 
 
 class _FilledHashes:
     """The hashes of a run, for ``bisect``: filled as they are looked at."""
 
-    def __init__(self, file: VerifiedFile, hashes: Hashes, column: ColumnBytes) -> None:
-        self._file, self._hashes, self._column = file, hashes, column
+    def __init__(self, file: VerifiedFile, hashes: Hashes, first_byte: int) -> None:
+        self._file, self._hashes, self._first_byte = file, hashes.data, first_byte
 
     def __len__(self) -> int:
         return len(self._hashes)
 
     def __getitem__(self, row: int) -> int:
-        rows = np.array([row])
-        self._file.fill(*self._column.own_bytes(rows, rows + 1))
-        return int(self._hashes[row])
+        byte = self._first_byte + row * _HASH_BYTES
+        if self._file.is_missing(byte):
+            self._file.fill([(byte, byte + _HASH_BYTES)])
+        hash64: int = self._hashes[row]
+        return hash64
