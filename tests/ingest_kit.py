@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -12,7 +12,8 @@ from upriver.dataflow.plan import TableSpec
 from upriver.ids import Epoch
 from upriver.shell.lake import Lake, LakeRecord, Manifest
 from upriver.shell.owned_lake import OwnedLake
-from upriver.spark.ingest import EpochLog, History, Ingest, Layout, LoadIngest, StreamIngest
+from upriver.shell.source_supervisor import Ingest, SourceSupervisor
+from upriver.spark.ingest import EpochLog, History, Layout, LoadIngest, StreamIngest
 from upriver.state.runs import run_schema
 
 TABLE = TableSpec("events", pa.schema([("k", pa.string()), ("n", pa.int64())]), ("k",), ("n",))
@@ -20,7 +21,14 @@ INDEXES = (("k",), ("n",))
 VNODES = 8
 Events = list[tuple[str | None, int]]
 Listener = Callable[[Manifest], None]
-Started = TypeVar("Started", bound=Ingest)
+
+
+class Unheard:
+    """Is told of sources, and does nothing."""
+
+    def source_stands(self, table: str, state: str, error: str | None = None) -> None: ...
+
+    def read_through(self, table: str, at: float, epoch: Epoch) -> None: ...
 
 
 class Driver:
@@ -35,22 +43,23 @@ class Driver:
             history.add(manifest)
         self.swept = self.lake.sweep({run.path for m in manifests for runs in m.runs.values() for run in runs})
         self.log = EpochLog(self.lake, history, on_published)
-        self.ingests: list[Ingest] = []
+        self.supervisors: list[SourceSupervisor] = []
 
-    def stream(self, rows: Any, **trigger: Any) -> StreamIngest:
+    def stream(self, rows: Any, **trigger: Any) -> SourceSupervisor:
         return self._started(StreamIngest(rows, self.layout, self.log, trigger))
 
-    def load(self, rows: Any, epoch_rows: int = 100) -> LoadIngest:
+    def load(self, rows: Any, epoch_rows: int = 100) -> SourceSupervisor:
         return self._started(LoadIngest(rows, self.layout, self.log, self.lake, epoch_rows))
 
-    def _started(self, ingest: Started) -> Started:
-        ingest.start()
-        self.ingests.append(ingest)
-        return ingest
+    def _started(self, ingest: Ingest) -> SourceSupervisor:
+        supervisor = SourceSupervisor([TABLE.name])
+        self.supervisors.append(supervisor)
+        supervisor.start({TABLE.name: ingest}, Unheard())
+        return supervisor
 
     def stop(self) -> None:
-        for ingest in self.ingests:
-            ingest.stop()
+        for supervisor in self.supervisors:
+            supervisor.stop()
         self.lake.release()
 
 

@@ -102,6 +102,7 @@ def status(rescale: Json | None) -> Json:
         "map_version": 2,
         "workers": [{"worker": 0, "address": "127.0.0.1:1", "epoch": EPOCH, "vnodes": VNODES, "bytes": 0}],
         "views": {"planes": {"state": "running", "error": None, "rows": 12, "keys": 12, "bytes": 3456}},
+        "tables": {},
         "rescale": rescale,
         "rescales_waiting": 1,
         "recoveries": [],

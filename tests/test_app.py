@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet
 import pytest
 from pyspark.errors import PySparkException
 
@@ -108,6 +109,11 @@ def test_status_counts_what_is_there(running: App) -> None:
     status = running.status()
     assert status["epoch"] == status["published"] == 1
     assert [worker["epoch"] for worker in status["workers"]] == [1, 1]
+    orders = status["tables"]["orders"]
+    assert (orders["state"], orders["epoch"], orders["rows"]) == ("finished", 1, 6)
+    assert (orders["error"], orders["retry_in_s"], orders["attempts"]) == (None, None, 1)
+    assert 0 <= orders["epoch_age_s"] < 3600
+    assert status["failure"] is None
     assert status["views"]["totals"]["rows"] == 3
     assert status["views"]["recent"]["rows"] == 4
     assert status["views"]["totals"]["bytes"] > 0
@@ -324,14 +330,34 @@ def test_a_function_that_takes_other_arguments_is_refused(spark: Any, tmp_path: 
         app.stateful_map("n", "numbers", "id", lambda key, row: ([], None), "n int")
 
 
-def test_a_failed_source_is_told(spark: Any, tmp_path: Path) -> None:
+def test_a_failed_source_is_told_and_is_started_again_while_all_else_goes_on(spark: Any, tmp_path: Path) -> None:
     events = tmp_path / "events"
     add_file(events, spark, 0, 10)
     (events / "part-bad.parquet").write_bytes(b"this is no Parquet file")
     with event_app(spark, tmp_path / "lake", events) as app:
+        app.table("others", spark.createDataFrame([(1, 2)], "k long, v long"), key="k")
+        app.view("seconds", "SELECT k, max(v) AS v FROM others GROUP BY k", key="k")
         app.start()
-        with pytest.raises(IngestFailed, match="events"):
+        told = r"table 'events': its source has failed: [^\n]*part-bad\.parquet[^\n]*Mend or restore the file[^\n]*"
+        with pytest.raises(IngestFailed) as failed:
             app.wait()
+        assert re.fullmatch(told + "tried again in [0-9]+ s[^\n]*", str(failed.value))
+        assert failed.value.__cause__ is None
+        status = app.status()
+        assert status["tables"]["events"]["state"] in ("failed", "stalled")
+        assert re.fullmatch(told, status["failure"])
+        while not (epoch := app.status()["tables"]["others"]["epoch"]):
+            pass
+        assert app.lookup("seconds", [1], at_least=epoch).to_pylist() == [{"k": 1, "v": 2}]
+        with pytest.raises(DeclarationError, match="no table 'nothing'; there are: events, others"):
+            app.restart_source("nothing")
+        pa.parquet.write_table(pa.table({"k": [1], "v": [100]}), tmp_path / "good")
+        (tmp_path / "good").rename(events / "part-bad.parquet")
+        app.restart_source("events")
+        app.wait()
+        assert app.status()["tables"]["events"]["state"] == "running"
+        assert app.status()["failure"] is None
+        assert_equals_spark(app, spark, events)
 
 
 def test_an_empty_source_gives_empty_views(spark: Any, tmp_path: Path) -> None:

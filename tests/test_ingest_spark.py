@@ -151,7 +151,7 @@ def test_a_stream_that_fails_says_why(drive: Drive, source: Source) -> None:
     source.put(events(0, 10))
     driver = drive()
     ingest = driver.stream(source.stream().selectExpr("k", "n + raise_error('a bad row')"))
-    with pytest.raises(IngestFailed, match=r"(?s)table 'events': its Spark query has failed: .*a bad row"):
+    with pytest.raises(IngestFailed, match=r"(?s)table 'events': its source has failed: .*a bad row"):
         ingest.drain(in_time)
     assert driver.lake.last_epoch() == 0
 

@@ -86,7 +86,7 @@ def test_a_new_root_holds_what_was_declared(own: Own, root: str) -> None:
 
 def test_a_manifest_comes_back_as_it_was(lake: OwnedLake) -> None:
     first = manifest(lake, 1, write_run(lake, "a", [0, 1, 2**63]), write_run(lake, "b", [2**62]))
-    second = manifest(lake, 2)
+    second = replace(manifest(lake, 2), committed_at=1_700_000_000.25)
     lake.publish(first)
     lake.publish(second)
     assert lake.last_epoch() == 2
@@ -94,6 +94,14 @@ def test_a_manifest_comes_back_as_it_was(lake: OwnedLake) -> None:
     assert first.rows() == {CHANNEL: 4}
     assert first.rows_of(CHANNEL, [VnodeId(0), VnodeId(4)]) == 3
     assert first.rows_of(Channel("planes/tail"), [VnodeId(0)]) == 0
+
+
+def test_a_manifest_from_before_commit_times_were_kept_is_read(lake: OwnedLake) -> None:
+    record = replace(manifest(lake, 1), committed_at=1.0).to_json()
+    del record["committed_at"]
+    lake.write_record("epochs/000000000001.json", record)
+    assert lake.manifest(Epoch(1)) == manifest(lake, 1)
+    assert manifest(lake, 1).committed_at is None
 
 
 @settings(derandomize=True, deadline=None, max_examples=50)

@@ -398,12 +398,26 @@ class App:
         return self._running().checkpoint(seconds("timeout", timeout))
 
     def status(self) -> dict[str, Any]:
-        """Epoch, map version, workers with the bytes of their state, what each view holds, the last checkpoint, and the
-        workers that were lost of late, with the seconds until their keys were served again; as a plain dict.
+        """Epoch, map version, tables, workers with the bytes of their state, what each view holds, the last checkpoint,
+        and the workers that were lost of late, with the seconds until their keys were served again; as a plain dict.
 
-        ``["views"][name]`` has the view's ``state``, ``running`` or ``failed``, and the ``error`` in one line: why it
-        failed, or of a partial view, why a key could not be filled."""
+        ``["tables"][name]`` has the ``state`` of the table's source, ``running``, ``stalled`` (at work for
+        ``STALLED_S`` without finishing a batch, or trying again after a failure), ``failed`` or ``finished``;
+        ``epoch``, its last one, and ``epoch_age_s``, seconds since that was committed; ``rows`` so far and
+        ``rows_per_s``, over the last minute; ``error``, one line, ``retry_in_s``, seconds until it is tried again, if
+        it is, and ``attempts`` so far. ``["views"][name]`` has the view's ``state``, ``running`` or ``failed``, and
+        the ``error`` in one line: why it failed, or of a partial view, why a key could not be filled. ``["failure"]``:
+        why the app cannot go on, or which sources have failed, beside which lookups go on.
+        """
         return self._running().status()
+
+    def restart_source(self, table: str) -> None:
+        """Have a source that is failed or stalled tried again now; one that runs, or is finished, is left alone.
+
+        Returns when the attempt has begun; :meth:`status` tells how it goes. Raises DeclarationError for a table that
+        is not declared, WaitTimeout.
+        """
+        self._running().restart_source(table)
 
     def explain(self, view: str) -> str:
         """How a view is kept: its regions, their keys and inputs, and whether it is partial or full, and why."""

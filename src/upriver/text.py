@@ -136,7 +136,11 @@ def render_report(report: Mapping[str, Any]) -> str:
 def render_status(status: Mapping[str, Any]) -> str:
     """What ``App.status`` gives: workers, views, workers that were lost, and the rescale that is on."""
     lines = [f"epoch {status['epoch']} of {status['published']} published, map version {status['map_version']}"]
+    if status["tables"]:
+        lines.append(_tables(status["tables"]))
     lines += [_workers(status["workers"]), _views(status["views"]), *_view_errors(status["views"])]
+    if status["failure"] is not None:
+        lines.append(f"FAILED: {status['failure']}")
     if status["recoveries"]:
         lines.append(_recoveries(status["recoveries"]))
     if status["rescale"] is not None:
@@ -144,6 +148,24 @@ def render_status(status: Mapping[str, Any]) -> str:
     if status["rescales_waiting"]:
         lines.append(f"rescales that wait: {status['rescales_waiting']}")
     return "\n".join(lines)
+
+
+def _tables(tables: Mapping[str, Mapping[str, Any]]) -> str:
+    """What each table's source does, and what it has brought."""
+    rows = [
+        [
+            name,
+            table["state"],
+            _amount(table["epoch"]),
+            "" if table["epoch_age_s"] is None else f"{table['epoch_age_s']:.1f} s ago",
+            _amount(table["rows"]),
+            f"{table['rows_per_s']:,.1f}",
+            "" if table["retry_in_s"] is None else f"in {table['retry_in_s']:.0f} s",
+        ]
+        for name, table in tables.items()
+    ]
+    names = ["table", "source", "last epoch", "committed", "rows", "rows/s", "tried again"]
+    return render_rows(names, rows, [False, False, True, True, True, True, True])
 
 
 def _workers(workers: Sequence[Mapping[str, Any]]) -> str:

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from upriver.ids import BEGINNING, Epoch, WorkerId
+from upriver.machines.sources import SourceState
 
 MARKS_MAX = 64
 """Marks of one source that wait for their epochs to end; of more, every second one is forgotten."""
-RUNNING, STALLED, FAILED, FINISHED = "running", "stalled", "failed", "finished"
-"""States of a source."""
+RUNNING, STALLED, FAILED, FINISHED = SourceState
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,7 @@ from upriver.shell.lake import Manifest
 from upriver.shell.recoveries import Recoveries
 from upriver.shell.rescale_desk import RescaleDesk
 from upriver.shell.river_status import river_status
+from upriver.shell.source_supervisor import SourceSupervisor, source_failure
 from upriver.shell.wire import error_from_json
 from upriver.vnodes import VnodeMap
 
@@ -102,8 +103,10 @@ class CoordinatorLoop:
         keeper: CheckpointKeeper | None = None,
         leavers_s: float | None = None,
         histories: Callable[[], Mapping[WorkerId, PlaceHistory]] = dict,
+        sources: SourceSupervisor | None = None,
     ) -> None:
         """leavers_s: seconds for which a rescale by learners waits for who leaves; ``None``: as long as it takes.
+        sources: those of the app's tables, for the status; without them, the status has no tables.
         start_worker: fills a place, some time after it has returned; without it, no rescale can add workers.
         keeper: without it, the machine is to take no checkpoints. histories: of the places of workers."""
         self._machine = machine
@@ -111,6 +114,7 @@ class CoordinatorLoop:
         self._start_worker = start_worker
         self._leavers_s = leavers_s
         self._histories = histories
+        self._sources = sources
         self._inbox: queue.SimpleQueue[CoordinatorEvent | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="upriver-coordinator", daemon=True)
         self._incarnations = itertools.count(1)
@@ -369,15 +373,17 @@ class CoordinatorLoop:
         return {member.worker: member.address for member in joined}
 
     def status(self) -> dict[str, Any]:
-        """Epochs, workers and what the views hold, as last reported."""
+        """Epochs, tables, workers and what the views hold, as last reported."""
         with self._changed:
             rescales = self._desk.status()
+        tables = {} if self._sources is None else self._sources.status()
         return {
             **river_status(self._machine, self.addresses(), self._ended, self._histories()),
             **rescales,
             "recoveries": self._recoveries.status(),
             "checkpoint": None if self._keeper is None else self._keeper.status(),
-            "failure": str(self._failure) if self._failure else None,
+            "tables": tables,
+            "failure": str(self._failure) if self._failure else source_failure(tables),
         }
 
     def stop(self, seconds: float) -> bool:

@@ -51,6 +51,9 @@ class Files(Protocol):
     def names(self, directory: str) -> list[str]:
         """Names in a directory, sorted, without those that begin with a dot; none if it does not exist."""
 
+    def tree(self, directory: str) -> list[str]:
+        """Paths of all files below a directory, sorted, hidden ones too; none if it does not exist."""
+
     def remove(self, path: str) -> None:
         """Remove a file; no error if it is not there."""
 
@@ -120,6 +123,12 @@ class LocalFiles:
             return sorted(n for n in os.listdir(os.path.join(self._root, directory)) if not n.startswith("."))
         except FileNotFoundError:
             return []
+
+    def tree(self, directory: str) -> list[str]:
+        found = []
+        for parent, _, names in os.walk(os.path.join(self._root, directory)):
+            found += [os.path.relpath(os.path.join(parent, name), self._root) for name in names]
+        return sorted(found)
 
     def remove(self, path: str) -> None:
         try:
@@ -222,6 +231,11 @@ class RemoteFiles:
         selector = fs.FileSelector(f"{self._root}/{directory}", allow_not_found=True)
         names = (info.base_name for info in self._fs.get_file_info(selector))
         return sorted(name for name in names if not name.startswith("."))
+
+    def tree(self, directory: str) -> list[str]:
+        selector = fs.FileSelector(f"{self._root}/{directory}", allow_not_found=True, recursive=True)
+        found = (info.path for info in self._fs.get_file_info(selector) if info.type == fs.FileType.File)
+        return sorted(path.removeprefix(f"{self._root}/") for path in found)
 
     def remove(self, path: str) -> None:
         try:

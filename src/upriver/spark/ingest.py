@@ -11,22 +11,26 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 from uuid import uuid4
 
-from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from upriver.dataflow.plan import TableSpec, lake_channel
-from upriver.errors import CorruptFile, DeclarationError, IngestFailed, UpriverError, WaitTimeout
+from upriver.errors import CorruptFile, DeclarationError, IngestFailed, WaitTimeout
 from upriver.ids import Channel, Epoch
+from upriver.machines.source_failures import SourceFailure
+from upriver.shell.files import open_files
 from upriver.shell.lake import Lake, Manifest
 from upriver.shell.owned_lake import OwnedLake
+from upriver.shell.source_supervisor import Seen
+from upriver.shell.spark_checkpoint import sweep_checkpoint
 from upriver.spark.drain import Drain
 from upriver.spark.runs import Lot, RunWriter, quoted, rewrite_runs, write_runs, write_small_runs
 from upriver.spark.small_batches import SmallBatches
+from upriver.spark.source_faults import failure_of
 from upriver.state.runs import RunInfo
 
 LOAD_EPOCH_ROWS = 1_000_000
@@ -35,6 +39,10 @@ LOAD_QUERY = "load"
 """Stands in a manifest for the streaming query's id when the table's DataFrame is not streaming."""
 STOP_POLL_S = 0.2
 """Seconds between two attempts to interrupt a load."""
+_IDLE = "Waiting for"
+"""How Spark's word on a query begins that has no data to take, or whose next trigger is not due."""
+_ENDING_TRIGGERS = frozenset({"availableNow", "once"})
+"""With which a query ends by itself, when it has taken what there was."""
 
 
 class EpochLog:
@@ -181,26 +189,28 @@ def publish_batch(
         runs |= {writer.channel(lot): written for lot, written in enumerate(rewritten)}
 
 
-class Ingest(Protocol):
-    """One table's way into the lake."""
+@dataclass(frozen=True, slots=True)
+class _QueryAttempt:
+    """One run of a table's streaming query."""
 
-    def start(self) -> None: ...
+    number: int
+    query: StreamingQuery
+    drain: Drain
+    outcome: "_Outcome"
 
-    def drain(self, seconds_left: Callable[[], float]) -> None:
-        """Wait until what the source had at the call is published.
 
-        Raises IngestFailed if the source has failed, WaitTimeout when no time is left.
-        """
+class _Outcome:
+    """What the micro-batches of one attempt have come to."""
 
-    def read_through(self) -> float | None:
-        """The latest known moment, in seconds of the epoch, until which all that the source had is published; ``None``
-        if none is known. Returns at once. Raises as :meth:`drain` does if the source has failed."""
-
-    def stop(self) -> None: ...
+    def __init__(self) -> None:
+        self.batches = 0
+        """Committed."""
+        self.error: Exception | None = None
+        """That has ended the query, as it was raised here: Spark has it, too, among the lines of its stack."""
 
 
 class StreamIngest:
-    """A streaming DataFrame: one epoch per micro-batch.
+    """A streaming DataFrame: one epoch per micro-batch. An attempt is one run of its query.
 
     trigger: as for ``DataStreamWriter.trigger``; by default the next batch starts when the last one is done.
     """
@@ -212,92 +222,113 @@ class StreamIngest:
         self._trigger = trigger
         self._table = layout.table.name
         self._small = SmallBatches()
-        self._query: StreamingQuery | None = None
-        self._drain: Drain | None = None
-        self._started = threading.Event()
-        self._failure: UpriverError | None = None
-        """Of ours, with which the query has failed: Spark has it, too, among the lines of its stack."""
+        self._running: _QueryAttempt | None = None
 
-    def start(self) -> None:
-        """Start the query; its checkpoint lies in the lake."""
-        writer = self._rows.writeStream.queryName(f"upriver-{self._table}").foreachBatch(self._take)
-        if self._trigger:
+    def start(self, attempt: int) -> None:
+        """Start the query; its checkpoint lies in the lake. What a driver that was killed has left there is swept."""
+        sweep_checkpoint(open_files(self._layout.root), self._table, self._log.query_of(self._table) is not None)
+        # Two apps in one session may have tables of the same name, and Spark no two queries.
+        name = f"upriver-{self._table}-{uuid4().hex[:8]}"
+        outcome, started, ids = _Outcome(), threading.Event(), list[str]()
+
+        def take(rows: DataFrame, batch: int) -> None:
+            started.wait()
             try:
-                writer = writer.trigger(**self._trigger)
-            except (PySparkException, TypeError, ValueError) as error:
-                said = str(error).strip().split("\n")[0]
-                raise DeclarationError(f"table {self._table!r}: trigger={self._trigger!r}: {said}") from error
-        self._query = writer.option("checkpointLocation", self._checkpoint).start()
-        self._drain = Drain(self._query)
-        self._started.set()
+                self._publish_batch(rows, batch, ids[0])
+                outcome.batches += 1
+            except Exception as error:
+                outcome.error = error
+                # py4j and Spark log what is raised here, with all the stacks that it has.
+                raise IngestFailed(self.failure_of(error).error) from None
+
+        writer = self._rows.writeStream.queryName(name).foreachBatch(take)
+        if self._trigger:
+            writer = writer.trigger(**self._trigger)
+        query = writer.option("checkpointLocation", self._checkpoint).start()
+        ids.append(str(query.id))
+        self._running = _QueryAttempt(attempt, query, Drain(query), outcome)
+        started.set()
 
     @property
     def _checkpoint(self) -> str:
         """Where Spark writes what it has taken."""
         return f"{self._layout.root}/ingest/{self._table}"
 
-    def _take(self, rows: DataFrame, batch: int) -> None:
-        try:
-            self._publish_batch(rows, batch)
-        except UpriverError as error:
-            self._failure = error
-            raise
-
-    def _publish_batch(self, rows: DataFrame, batch: int) -> None:
-        self._started.wait()
-        assert self._query is not None
-        table, query = self._table, str(self._query.id)
+    def _publish_batch(self, rows: DataFrame, batch: int, query: str) -> None:
+        table = self._table
         before = self._log.query_of(table)
         if before == LOAD_QUERY:
             raise DeclarationError(
-                f"table {table!r} was loaded from a DataFrame that is not streaming in {self._layout.root}; give it "
-                f"that one again, or start on another root"
+                f"it was loaded from a DataFrame that is not streaming in {self._layout.root}; give it that one again, "
+                f"or start on another root."
             )
         if before not in (None, query):  # I3
             raise DeclarationError(
-                f"table {table!r}: its Spark checkpoint ({self._checkpoint}) is not the one its "
-                f"rows came from, so they would come twice; restore the checkpoint, or start on another root"
+                f"its Spark checkpoint ({self._checkpoint}) is not the one its rows came from, so they would come "
+                f"twice; restore the checkpoint, or start on another root."
             )
         if batch <= self._log.last_batch(table):  # I2
             return
         publish_batch(rows, self._layout, self._log, query, batch, partial(write_as_expected, self._small))
 
+    def look(self) -> Seen:
+        """The query, as Spark has it."""
+        running = self._running
+        assert running is not None
+        query, batches = running.query, running.outcome.batches
+        if not query.isActive:
+            failure = self._failure(running)
+            return Seen(running.number, running.outcome.batches, is_over=True, failure=failure)
+        is_idle = str(query.status["message"]).startswith(_IDLE)
+        return Seen(running.number, batches, is_idle, read_through=running.drain.read_through())
+
+    def _failure(self, running: _QueryAttempt) -> SourceFailure | None:
+        """What the query has ended with; ``None`` if it was to take what there was, and has."""
+        cause = running.query.exception()
+        if cause is not None:
+            return self.failure_of(running.outcome.error or cause)
+        if self._trigger.keys() & _ENDING_TRIGGERS:
+            return None
+        return SourceFailure("its Spark query was stopped by another than the app.", is_permanent=True)
+
+    def failure_of(self, error: Exception) -> SourceFailure:
+        """What an error of the query means. It may be that Spark could not write, and it does not say where."""
+        return failure_of(error, f" (its checkpoint is {self._checkpoint})")
+
     def drain(self, seconds_left: Callable[[], float]) -> None:
-        assert self._query is not None
-        assert self._drain is not None
-        drained = self._drain.wait(seconds_left)
-        self._check(self._query)
-        if not drained:
+        running = self._running
+        assert running is not None
+        if not running.drain.wait(seconds_left):
             raise WaitTimeout(f"table {self._table!r}: its source has rows that Spark has not taken yet; wait longer")
 
-    def read_through(self) -> float | None:
-        if self._query is None or self._drain is None:
-            return None
-        until = self._drain.read_through()
-        if self._query.isActive:
-            return until
-        self._check(self._query)
-        return time.time()  # it has taken all that its trigger lets it take
-
-    def _check(self, query: StreamingQuery) -> None:
-        """Raise IngestFailed if the query has failed."""
-        cause = query.exception()
-        if cause is not None:
-            why = self._failure or self._of_spark(cause)
-            raise IngestFailed(f"table {self._table!r}: its Spark query has failed: {why}") from cause
-
-    def _of_spark(self, cause: StreamingQueryException) -> str:
-        """What Spark says, without its plans. It may be that it could not write, and it does not say where."""
-        said, _, _ = str(cause).partition("\n=== Streaming Query ===")
-        return (
-            f"{said.strip()} (its checkpoint is {self._checkpoint}). When the cause is mended, start the app again on "
-            f"the same root: it goes on where it was"
-        )
-
     def stop(self) -> None:
-        """Stop the query; a batch in flight is abandoned and comes again when the app next starts."""
-        if self._query is not None:
-            self._query.stop()
+        """Stop the query; a batch in flight is abandoned and comes again with the next attempt."""
+        if self._running is not None:
+            self._running.query.stop()
+
+
+class _LoadAttempt:
+    """One run of a load, in a thread of its own. load: what it does, until it is done or ``stopping`` is set."""
+
+    def __init__(self, number: int, table: str, load: Callable[["_LoadAttempt"], None]) -> None:
+        self.number = number
+        self.batches = 0
+        """Committed."""
+        self.error: Exception | None = None
+        self.done = threading.Event()
+        self.stopping = threading.Event()
+        self.tag = f"upriver-load-{uuid4().hex}"
+        """Of its Spark jobs."""
+        self._load = load
+        self.thread = threading.Thread(target=self._run, name=f"upriver-load-{table}", daemon=True)
+
+    def _run(self) -> None:
+        try:
+            self._load(self)
+        except Exception as error:  # the supervisor sees it
+            if not self.stopping.is_set():
+                self.error = error
+        self.done.set()
 
 
 class LoadIngest:
@@ -315,40 +346,28 @@ class LoadIngest:
         self._log = log
         self._lake = lake
         self._epoch_rows = epoch_rows
-        self._tag = f"upriver-load-{uuid4().hex}"
-        self._thread = threading.Thread(target=self._run, name=f"upriver-load-{layout.table.name}", daemon=True)
-        self._done = threading.Event()
-        self._stopping = threading.Event()
-        self._failure: Exception | None = None
+        self._running: _LoadAttempt | None = None
 
-    def start(self) -> None:
+    def start(self, attempt: int) -> None:
         """Start to load, in a thread."""
-        self._thread.start()
+        self._running = _LoadAttempt(attempt, self._layout.table.name, self._load)
+        self._running.thread.start()
 
-    def _run(self) -> None:
-        self._rows.sparkSession.sparkContext.addJobTag(self._tag)
-        try:
-            self._load()
-        except Exception as error:  # told to whoever waits
-            if not self._stopping.is_set():
-                self._failure = error
-        self._done.set()
-
-    def _load(self) -> None:
+    def _load(self, attempt: _LoadAttempt) -> None:
+        self._rows.sparkSession.sparkContext.addJobTag(attempt.tag)
         table = self._layout.table
         before = self._log.query_of(table.name)
         if before not in (None, LOAD_QUERY):
-            raise DeclarationError(
-                f"table {table.name!r} was fed by a stream in {self._layout.root}; feed it one again"
-            )
+            raise DeclarationError(f"it was fed by a stream in {self._layout.root}; feed it one again.")
         key_hash = F.xxhash64(*(F.col(quoted(column)) for column in table.key))
         with _computed_once(self._rows) as rows:
             slices = self._slices(rows, key_hash)
             number = F.pmod(key_hash, F.lit(slices))
             for batch in range(self._log.last_batch(table.name) + 1, slices):
-                if self._stopping.is_set():
+                if attempt.stopping.is_set():
                     return
                 publish_batch(rows.where(number == batch), self._layout, self._log, LOAD_QUERY, batch)
+                attempt.batches += 1
 
     def _slices(self, rows: DataFrame, key_hash: Column) -> int:
         """Into how many epochs the rows go: decided once per lake, for these keys."""
@@ -364,36 +383,38 @@ class LoadIngest:
             return slices
         if (kept["rows"], kept["keys"]) != (found["rows"], found["keys"]):
             raise DeclarationError(
-                f"table {table!r} was loaded from {kept['rows']} rows and the DataFrame now has {found['rows']}, or "
-                f"other keys; use a streaming DataFrame for rows that keep coming, or another root"
+                f"it was loaded from {kept['rows']} rows and the DataFrame now has {found['rows']}, or other keys; "
+                f"use a streaming DataFrame for rows that keep coming, or another root."
             )
         return int(kept["slices"])
 
+    def look(self) -> Seen:
+        """The load, as it is."""
+        running = self._running
+        assert running is not None
+        is_over = running.done.is_set()  # before its error: that is there by then
+        failure = None if running.error is None else self.failure_of(running.error)
+        return Seen(running.number, running.batches, is_over=is_over, failure=failure)
+
+    def failure_of(self, error: Exception) -> SourceFailure:
+        """What an error of the load means."""
+        return failure_of(error)
+
     def drain(self, seconds_left: Callable[[], float]) -> None:
-        if not self._done.wait(max(0.0, seconds_left())):
+        running = self._running
+        assert running is not None
+        if not running.done.wait(max(0.0, seconds_left())):
             raise WaitTimeout(f"table {self._layout.table.name!r} is still being loaded; wait longer")
-        self._check()
-
-    def read_through(self) -> float | None:
-        if not self._done.is_set():
-            return None
-        self._check()
-        return time.time()
-
-    def _check(self) -> None:
-        """Raise what has ended the load, if it has failed."""
-        if isinstance(self._failure, UpriverError):
-            raise self._failure
-        if self._failure is not None:
-            raise IngestFailed(f"table {self._layout.table.name!r}: {self._failure}") from self._failure
 
     def stop(self) -> None:
-        """End the load; a slice in flight is abandoned and comes again when the app next starts."""
-        self._stopping.set()
-        while self._thread.is_alive():
+        """End the load; a slice in flight is abandoned and comes again with the next attempt."""
+        if (running := self._running) is None:
+            return
+        running.stopping.set()
+        while running.thread.is_alive():
             # Not interruptTag, which knows only the tags of the thread that calls it.
-            self._rows.sparkSession.sparkContext.cancelJobsWithTag(self._tag)
-            self._thread.join(STOP_POLL_S)
+            self._rows.sparkSession.sparkContext.cancelJobsWithTag(running.tag)
+            running.thread.join(STOP_POLL_S)
 
 
 @contextmanager

@@ -27,16 +27,16 @@ from upriver.shell.coordinator_service import CoordinatorService, Keeper
 from upriver.shell.fencing import USUAL, Vigilance
 from upriver.shell.fixed_cost import require_memory
 from upriver.shell.handshake import Keys
-from upriver.shell.lake import LakeRecord
+from upriver.shell.lake import LakeRecord, Manifest
 from upriver.shell.owned_lake import OwnedLake
 from upriver.shell.server import Listen
+from upriver.shell.source_supervisor import Ingest, SourceSupervisor
 from upriver.shell.worker import WorkerConfig
 from upriver.spark.backfill import Backfill
 from upriver.spark.host import WorkerHost
-from upriver.spark.ingest import EpochLog, History, Ingest, Layout, LoadIngest, StreamIngest, check_taken
+from upriver.spark.ingest import EpochLog, History, Layout, LoadIngest, StreamIngest, check_taken
 from upriver.spark.runs import Lot, warm_up
 from upriver.spark.session import free_slots, is_local, require_slots
-from upriver.spark.source_watch import SourceWatch
 from upriver.spark.sql_settings import checked_settings
 from upriver.vnodes import VnodeMap
 
@@ -101,8 +101,7 @@ class River:
         self._log: EpochLog | None = None
         self._layouts: dict[str, Layout] = {}
         self._backfill: Backfill | None = None
-        self._ingests: dict[str, Ingest] = {}
-        self._watch: SourceWatch | None = None
+        self._supervisor = SourceSupervisor(source.table.name for source in sources)
 
     @property
     def address(self) -> str:
@@ -176,7 +175,7 @@ class River:
         )
         timeout_ms = config.membership.scale_down_timeout_ms
         leavers_s = None if timeout_ms is None else timeout_ms / 1000
-        return CoordinatorLoop(machine, self._start_worker, keeper, leavers_s, self._histories)
+        return CoordinatorLoop(machine, self._start_worker, keeper, leavers_s, self._histories, self._supervisor)
 
     @property
     def _coordinator(self) -> CoordinatorLoop:
@@ -266,12 +265,17 @@ class River:
             manifest = lake.manifest(Epoch(epoch))
             history.add(manifest)
             kept.update(run.path for runs in manifest.runs.values() for run in runs)
-            self._coordinator.published(manifest)
+            self._published(manifest)
         check_taken(lake, history)
         lake.sweep(kept)
         had_rows = {source.table.name: source.table.name in history.queries for source in self._sources}
         self._coordinator.expect_sources(had_rows, history.last)
-        return EpochLog(lake, history, self._coordinator.published)
+        return EpochLog(lake, history, self._published)
+
+    def _published(self, manifest: Manifest) -> None:
+        """An epoch is in the lake."""
+        self._supervisor.published(manifest)
+        self._coordinator.published(manifest)
 
     def _layouts_in(self, lake: OwnedLake) -> dict[str, Layout]:
         """How each source's table is kept."""
@@ -280,16 +284,14 @@ class River:
         return {table.name: Layout(root=lake.root, table=table, vnodes=vnodes, groups=groups) for table in tables}
 
     def _start_ingest(self, lake: OwnedLake, log: EpochLog) -> None:
+        ingests: dict[str, Ingest] = {}
         for source in self._sources:
             layout = self._layouts[source.table.name]
             if source.rows.isStreaming:
-                ingest: Ingest = StreamIngest(source.rows, layout, log, source.trigger)
+                ingests[source.table.name] = StreamIngest(source.rows, layout, log, source.trigger)
             else:
-                ingest = LoadIngest(source.rows, layout, log, lake)
-            self._ingests[source.table.name] = ingest
-            ingest.start()
-        self._watch = SourceWatch(self._ingests, log, self._coordinator)
-        self._watch.start()
+                ingests[source.table.name] = LoadIngest(source.rows, layout, log, lake)
+        self._supervisor.start(ingests, self._coordinator)
 
     def _groups(self) -> int:
         """Tasks that write one index of a batch: as many as can run beside the workers."""
@@ -313,10 +315,7 @@ class River:
 
         assert self._log is not None
         self._coordinator.check()
-        for ingest in self._ingests.values():
-            ingest.drain(seconds_left)
-        assert self._watch is not None
-        self._watch.look()
+        self._supervisor.drain(seconds_left)
         epoch = self._log.last
         self._coordinator.wait_ended(epoch, max(0.0, seconds_left()))
         return epoch
@@ -334,6 +333,9 @@ class River:
     def status(self) -> dict[str, Any]:
         return self._coordinator.status()
 
+    def restart_source(self, table: str) -> None:
+        self._supervisor.restart(table)
+
     def checkpoint(self, seconds: float) -> Epoch:
         return self._coordinator.checkpoint(seconds)
 
@@ -343,10 +345,7 @@ class River:
 
     def stop(self) -> None:
         """Stop ingest, retire the workers, give the root up. Epochs that were published stay."""
-        if self._watch is not None:
-            self._watch.stop()
-        for ingest in self._ingests.values():
-            ingest.stop()
+        self._supervisor.stop()
         if self._backfill is not None:
             self._backfill.stop()
         if self._host is not None:

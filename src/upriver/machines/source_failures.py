@@ -1,0 +1,122 @@
+"""Whether a source that has failed is worth another attempt, and what its user can do: judged by what Spark says.
+
+Spark's errors have a *condition* (``FAILED_READ_FILE.NO_HINT``) and an SQLSTATE, whose first two characters are a
+class of the SQL standard. A condition that is listed here counts more than a class, and an error more than its cause. A
+failure that is known by neither is tried again.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+ERROR_CHARS_MAX = 800
+"""Characters of what is told of a failure."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFailure:
+    """Why an attempt has ended, in one line, what helps included. is_permanent: another one would end the same way."""
+
+    error: str
+    is_permanent: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One error of a chain, from the one that was raised to its innermost cause.
+
+    kind: its class, Java's with its package. condition, sql_state: ``None`` if it has none. text: its first line.
+    """
+
+    kind: str
+    condition: str | None
+    sql_state: str | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    is_permanent: bool
+    advice: str
+
+
+_AGAIN = "It goes on where it was when the cause is gone"
+_FILE = "Mend or restore the file; the source goes on where it was"
+_ROW = "The row comes again with each attempt: mend the source, or the DataFrame, and start the app again"
+_DECLARED = "Declare the table so that Spark can run it, and start the app again"
+_SCHEMA = "The source has other columns than the table was declared with: mend it, or declare the table on another root"
+_CHECKPOINT = "Restore the checkpoint, or start on another root"
+_CHANGES = (
+    "An append table takes no updates or deletes: read the source's change feed into a table with a primary_key, or "
+    "have the reader skip such commits, and start the app again"
+)
+_GONE = "The source has dropped rows that were not taken yet: have the reader go on without them, or use another root"
+
+_BY_CONDITION = {
+    "FAILED_READ_FILE.PARQUET_COLUMN_DATA_TYPE_MISMATCH": _Verdict(True, _SCHEMA),
+    "FAILED_READ_FILE": _Verdict(False, _FILE),
+    "PATH_NOT_FOUND": _Verdict(False, _AGAIN),
+    "MALFORMED_CSV_RECORD": _Verdict(True, _ROW),
+    "USER_RAISED_EXCEPTION": _Verdict(True, _ROW),
+    "STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY": _Verdict(True, _CHECKPOINT),
+    "STREAMING_CHECKPOINT_MISSING_METADATA_FILE": _Verdict(True, _CHECKPOINT),
+    "STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY": _Verdict(True, _CHECKPOINT),
+    "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA": _Verdict(True, _CHECKPOINT),
+    "STREAMING_UNFINISHED_REPARTITION_DETECTED": _Verdict(True, _CHECKPOINT),
+    "STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE": _Verdict(True, _CHECKPOINT),
+    "STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE": _Verdict(True, _CHECKPOINT),
+    "STREAM_STREAM_JOIN_INCOMPATIBLE_STATE_STORE_CONFIGS": _Verdict(True, _CHECKPOINT),
+    "CHECKPOINT_FILE_CHECKSUM_VERIFICATION_FAILED": _Verdict(True, _CHECKPOINT),
+    "INVALID_LOG_VERSION": _Verdict(True, _CHECKPOINT),
+    "MALFORMED_LOG_FILE": _Verdict(True, _CHECKPOINT),
+    "KAFKA_DATA_LOSS": _Verdict(True, _GONE),
+    "DELTA_SOURCE_TABLE_IGNORE_CHANGES": _Verdict(True, _CHANGES),
+    "DELTA_SOURCE_IGNORE_DELETE": _Verdict(True, _CHANGES),
+    "DELTA_SCHEMA_CHANGED": _Verdict(True, _SCHEMA),
+    "DELTA_SCHEMA_CHANGED_WITH_STARTING_OPTIONS": _Verdict(True, _SCHEMA),
+    "DELTA_SCHEMA_CHANGED_WITH_VERSION": _Verdict(True, _SCHEMA),
+    "DELTA_STREAMING_SOURCE_FROM_DIFFERENT_DELTA_TABLE": _Verdict(True, _CHECKPOINT),
+    "DIFFERENT_DELTA_TABLE_READ_BY_STREAMING_SOURCE": _Verdict(True, _CHECKPOINT),
+    "DELTA_VERSIONS_NOT_CONTIGUOUS": _Verdict(True, _GONE),
+    "DELTA_LOG_FILE_NOT_FOUND_FOR_STREAMING_SOURCE": _Verdict(True, _GONE),
+}
+"""A condition with its subclass, or without, for all its subclasses."""
+_BY_STATE = {
+    "22": _Verdict(True, _ROW),  # a value that does not fit
+    "0A": _Verdict(True, _DECLARED),  # what Spark cannot do
+    "42": _Verdict(True, _DECLARED),  # names, types and syntax
+    "46": _Verdict(True, _DECLARED),  # a class that cannot be loaded
+    "51": _Verdict(True, _SCHEMA),  # a table that has changed since it was analysed
+}
+"""By the class of the SQLSTATE."""
+_BY_KIND = {
+    "java.lang.UnsupportedOperationException": _Verdict(True, _DECLARED),
+    "org.apache.kafka.clients.consumer.OffsetOutOfRangeException": _Verdict(True, _GONE),
+}
+_WRAPPERS = frozenset({"STREAM_FAILED", "FOREACH_BATCH_USER_FUNCTION_ERROR"})
+"""Conditions that say only that something else has failed."""
+
+
+def judge(chain: Sequence[Fault], place: str = "") -> SourceFailure:
+    """What a failure means. chain: at least one fault, the one that was raised first. place: ends what it says."""
+    surface = next((fault for fault in chain if fault.condition not in _WRAPPERS), chain[0])
+    said, cause = surface.text.rstrip(". "), chain[-1].text.rstrip(". ")
+    if cause and cause not in said:
+        said = f"{said} ({cause})" if said else cause
+    verdict = _verdict(chain)
+    return SourceFailure(f"{_cut(said or surface.kind)}{place}. {verdict.advice}.", verdict.is_permanent)
+
+
+def _verdict(chain: Sequence[Fault]) -> _Verdict:
+    conditions = [fault.condition for fault in chain if fault.condition is not None]
+    for condition in conditions:
+        for name in (condition, condition.partition(".")[0]):
+            if name in _BY_CONDITION:
+                return _BY_CONDITION[name]
+    for fault in chain:
+        if fault.condition not in _WRAPPERS and (found := _BY_STATE.get((fault.sql_state or "")[:2])) is not None:
+            return found
+    return next((_BY_KIND[fault.kind] for fault in chain if fault.kind in _BY_KIND), _Verdict(False, _AGAIN))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= ERROR_CHARS_MAX else f"{text[:ERROR_CHARS_MAX]}..."

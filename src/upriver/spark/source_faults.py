@@ -1,0 +1,66 @@
+"""A source's failure, taken apart: what is known of each error in the chain that Spark, or Upriver, has raised."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from py4j.java_gateway import is_instance_of
+from py4j.protocol import Py4JJavaError
+from pyspark import SparkContext
+
+from upriver.errors import LakeInUse, UpriverError, UserError
+from upriver.machines.source_failures import Fault, SourceFailure, judge
+
+CHAIN_MAX = 10
+"""Errors of a chain that are looked at; Java's may be circular."""
+_AFTER_THE_MESSAGE = ("\n\nJVM stacktrace:", "\n=== Streaming Query ===", "\n\nDriver stacktrace:", "\n\tat ")
+"""What begins behind the message, in Spark's texts."""
+_NEAREST = "most recent failure: "
+"""In the text of a job that has failed: before what its task has failed of."""
+
+
+def failure_of(error: BaseException, place: str = "") -> SourceFailure:
+    """What an error that has ended a source means. place: where Spark writes for the source, ends what Spark says."""
+    if isinstance(error, UpriverError):
+        return SourceFailure(one_line(str(error)), isinstance(error, UserError | LakeInUse))
+    return judge(list(_chain(error)), place)
+
+
+def one_line(text: str) -> str:
+    """A message without stacks, plans, or line breaks."""
+    for mark in _AFTER_THE_MESSAGE:
+        text = text.partition(mark)[0]
+    return " ".join(text.rpartition(_NEAREST)[2].split())
+
+
+def _chain(error: BaseException) -> Iterator[Fault]:
+    """From the outermost error to its cause. Spark's in Python keep the Java ones that they stand for to themselves."""
+    node: BaseException | None = error
+    for _ in range(CHAIN_MAX):
+        if node is None:
+            return
+        if (origin := _origin(node)) is not None:
+            yield from _java_chain(origin)
+            return
+        wrapped: BaseException | None = getattr(node, "_cause", None)
+        if wrapped is None:
+            yield Fault(type(node).__name__, None, None, one_line(str(node)))
+        node = wrapped or node.__cause__
+
+
+def _origin(error: BaseException) -> Any:
+    """The Java exception that a Python one stands for; ``None`` if it stands for itself."""
+    return error.java_exception if isinstance(error, Py4JJavaError) else getattr(error, "_origin", None)
+
+
+def _java_chain(exception: Any) -> Iterator[Fault]:
+    for _ in range(CHAIN_MAX):
+        if exception is None:
+            return
+        is_spark = is_instance_of(SparkContext._gateway, exception, "org.apache.spark.SparkThrowable")
+        yield Fault(
+            kind=str(exception.getClass().getName()),
+            condition=exception.getCondition() if is_spark else None,
+            sql_state=exception.getSqlState() if is_spark else None,
+            text=one_line(exception.getMessage() or ""),
+        )
+        exception = exception.getCause()

@@ -1,0 +1,69 @@
+"""Which failures of a source are worth another attempt: a table of what Spark says."""
+
+import pytest
+
+from upriver.machines.source_failures import ERROR_CHARS_MAX, Fault, judge
+
+FAILED = Fault("StreamingQueryException", "STREAM_FAILED", "XXKST", "[STREAM_FAILED] Query terminated")
+ABORTED = Fault("org.apache.spark.SparkException", None, None, "Job aborted due to stage failure")
+
+
+def spark(condition: str, state: str | None = None) -> Fault:
+    return Fault("org.apache.spark.SparkException", condition, state, f"[{condition}] it says")
+
+
+def java(kind: str, text: str = "it says") -> Fault:
+    return Fault(kind, None, None, text)
+
+
+@pytest.mark.parametrize(
+    ("chain", "is_permanent", "advice"),
+    [
+        # may go away
+        ([spark("FAILED_READ_FILE.NO_HINT", "KD001"), java("java.lang.RuntimeException")], False, "Mend or restore"),
+        ([spark("FAILED_READ_FILE.FILE_NOT_EXIST", "KD001")], False, "Mend or restore the file"),
+        ([spark("FAILED_READ_FILE.SOMETHING_NEW", "KD001")], False, "Mend or restore the file"),
+        ([spark("PATH_NOT_FOUND", "42K03")], False, "when the cause is gone"),
+        (
+            [spark("TASK_WRITE_FAILED", "58030"), java("java.io.IOException", "No space left on device")],
+            False,
+            "goes on",
+        ),
+        ([ABORTED, java("java.io.IOException", "No space left on device")], False, "goes on where it was"),
+        ([FAILED, java("java.net.ConnectException", "Connection refused")], False, "goes on where it was"),
+        ([FAILED, java("org.apache.kafka.common.errors.TimeoutException")], False, "goes on where it was"),
+        ([spark("UNABLE_TO_ACQUIRE_MEMORY", "53200")], False, "goes on where it was"),
+        ([spark("SOMETHING_OF_TOMORROW", None)], False, "goes on where it was"),
+        ([java("TypeError")], False, "goes on where it was"),
+        ([spark("CONCURRENT_STREAM_LOG_UPDATE", "40000")], False, "goes on where it was"),
+        # may not
+        ([spark("FAILED_READ_FILE.PARQUET_COLUMN_DATA_TYPE_MISMATCH", "KD001")], True, "has other columns"),
+        ([FAILED, spark("STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY", "42K03")], True, "Restore the checkpoint"),
+        ([FAILED, spark("STREAMING_CHECKPOINT_MISSING_METADATA_FILE", "42K03")], True, "Restore the checkpoint"),
+        ([FAILED, spark("MALFORMED_LOG_FILE", "KD002")], True, "Restore the checkpoint"),
+        ([FAILED, java("x.KafkaException"), spark("KAFKA_DATA_LOSS.START_OFFSET_RESET", "22000")], True, "has dropped"),
+        ([FAILED, spark("DELTA_SOURCE_TABLE_IGNORE_CHANGES", "0A000")], True, "takes no updates or deletes"),
+        ([FAILED, spark("DELTA_SCHEMA_CHANGED_WITH_VERSION", "KD007")], True, "has other columns"),
+        ([ABORTED, spark("DIVIDE_BY_ZERO", "22012")], True, "The row comes again"),
+        ([ABORTED, spark("USER_RAISED_EXCEPTION", "P0001")], True, "The row comes again"),
+        ([FAILED, spark("UNRESOLVED_COLUMN.WITH_SUGGESTION", "42703")], True, "Declare the table"),
+        ([FAILED, spark("STREAMING_OUTPUT_MODE.UNSUPPORTED_OPERATION", "42KDE")], True, "Declare the table"),
+        ([spark("INCOMPATIBLE_TABLE_CHANGE_AFTER_ANALYSIS", "51024")], True, "has other columns"),
+        ([FAILED, java("java.lang.UnsupportedOperationException")], True, "Declare the table"),
+    ],
+)
+def test_a_failure_is_judged_by_what_spark_says(chain: list[Fault], is_permanent: bool, advice: str) -> None:
+    failure = judge(chain)
+    assert failure.is_permanent == is_permanent
+    assert advice in failure.error
+
+
+def test_what_is_said_is_the_error_its_cause_the_place_and_what_helps() -> None:
+    chain = [FAILED, Fault("SparkException", "TASK_WRITE_FAILED", "58030", "Task failed."), java("E", "No space left")]
+    told = "Task failed (No space left) (its checkpoint is /lake). It goes on where it was when the cause is gone."
+    assert judge(chain, " (its checkpoint is /lake)").error == told
+
+
+def test_an_error_without_words_is_named_and_long_ones_are_cut() -> None:
+    assert judge([java("java.lang.NullPointerException", "")]).error.startswith("java.lang.NullPointerException. ")
+    assert len(judge([java("E", "x" * 10_000)]).error) < ERROR_CHARS_MAX + 100

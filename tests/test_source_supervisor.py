@@ -1,0 +1,240 @@
+"""The supervisor of sources, with sources that do as they are told and a clock that is set by hand."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from upriver.errors import DeclarationError, IngestFailed, WaitTimeout
+from upriver.ids import Channel, Epoch, Term, VnodeId
+from upriver.machines.source_failures import SourceFailure
+from upriver.machines.sources import STALLED_S
+from upriver.shell.lake import Manifest
+from upriver.shell.source_supervisor import Seen, SourceSupervisor, source_failure
+from upriver.state.runs import RunInfo
+
+GOES_AWAY = SourceFailure("the disk is full.", is_permanent=False)
+STAYS = SourceFailure("another schema.", is_permanent=True)
+
+
+@dataclass
+class ScriptedIngest:
+    """A source whose attempts look as a test says. starts: that fail, by what they raise."""
+
+    starts: list[Exception] = field(default_factory=list)
+    seen: Seen = field(default_factory=lambda: Seen(0))
+    begun: list[int] = field(default_factory=list)
+    stopped: list[int] = field(default_factory=list)
+    is_behind: bool = False
+
+    def start(self, attempt: int) -> None:
+        self.begun.append(attempt)
+        self.seen = Seen(attempt)
+        if self.starts:
+            raise self.starts.pop()
+
+    def failure_of(self, error: Exception) -> SourceFailure:
+        return SourceFailure(f"{error}.", is_permanent=False)
+
+    def look(self) -> Seen:
+        return self.seen
+
+    def drain(self, seconds_left: Callable[[], float]) -> None:
+        if self.is_behind:
+            raise WaitTimeout("wait longer")
+
+    def stop(self) -> None:
+        self.stopped.append(self.seen.attempt)
+
+    def now(self, batches: int = 0, is_idle: bool = False, ended: SourceFailure | None = None) -> None:
+        self.seen = Seen(self.begun[-1], batches, is_idle, is_over=ended is not None, failure=ended)
+
+
+@dataclass
+class Clock:
+    now: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Heard:
+    """What was told of sources: the last state of each, and all marks."""
+
+    states: dict[str, tuple[str, str | None]] = field(default_factory=dict)
+    marks: list[tuple[str, float, int]] = field(default_factory=list)
+
+    def source_stands(self, table: str, state: str, error: str | None = None) -> None:
+        self.states[table] = state, error
+
+    def read_through(self, table: str, at: float, epoch: Epoch) -> None:
+        self.marks.append((table, at, epoch))
+
+
+class World:
+    """Tables ``good`` and ``other``. A test makes the turns; the supervisor's own thread makes those of restarts."""
+
+    def __init__(self) -> None:
+        self.clock, self.today = Clock(), Clock(1.7e9)
+        self.good, self.other, self.heard = ScriptedIngest(), ScriptedIngest(), Heard()
+        self.supervisor = SourceSupervisor(["good", "other"], self.clock, self.today, look_s=3600.0)
+
+    def start(self) -> None:
+        self.supervisor.start({"good": self.good, "other": self.other}, self.heard)
+
+    def later(self, seconds: float) -> None:
+        self.clock.now += seconds
+        self.supervisor.turn()
+
+    def states(self) -> list[str]:
+        return [told["state"] for told in self.supervisor.status().values()]
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    world = World()
+    yield world
+    world.supervisor.stop()
+
+
+def manifest(epoch: int, table: str, rows: int, committed_at: float | None) -> Manifest:
+    run = RunInfo(path="r", bytes=1, checksum="c", rows=rows, vnode_rows=((VnodeId(0), rows),))
+    runs = {Channel(f"{table}/{index}"): (run,) for index in ("k", "n")}
+    return Manifest(
+        epoch=Epoch(epoch), term=Term(1), table=table, query="q", batch=epoch, committed_at=committed_at, runs=runs
+    )
+
+
+def in_time() -> float:
+    return 10.0
+
+
+def test_one_failed_source_leaves_the_others_alone_and_is_tried_again(world: World) -> None:
+    world.start()
+    world.good.now(batches=1)
+    world.other.now(ended=GOES_AWAY)
+    world.later(0.5)
+    assert world.states() == ["running", "failed"]
+    told = world.supervisor.status()["other"]
+    assert (told["error"], told["retry_in_s"], told["attempts"]) == ("the disk is full.", 1.0, 1)
+    world.later(0.75)
+    assert world.other.begun == [1]
+    world.later(0.25)
+    assert (world.good.begun, world.other.begun) == ([1], [1, 2])
+    assert world.states() == ["running", "stalled"]
+    world.other.now(is_idle=True)
+    world.later(0.5)
+    assert world.states() == ["running", "running"]
+    assert source_failure(world.supervisor.status()) is None
+
+
+def test_the_failure_of_the_app_names_each_source_that_has_failed(world: World) -> None:
+    world.start()
+    world.good.now(ended=STAYS)
+    world.other.now(ended=GOES_AWAY)
+    world.later(0.5)
+    said = source_failure(world.supervisor.status())
+    good = "table 'good': its source has failed: another schema. app.restart_source('good') tries again."
+    other = "It is tried again in 1 s; app.restart_source('other') tries at once."
+    assert said == f"{good} table 'other': its source has failed: the disk is full. {other}"
+    world.later(1.0)
+    said = source_failure(world.supervisor.status())
+    assert said == f"{good} table 'other': its source has failed: the disk is full. It is being tried again."
+
+
+def test_a_start_that_raises_is_a_failed_attempt(world: World) -> None:
+    world.good.starts = [OSError("no route"), OSError("no route")]
+    world.start()
+    assert world.states() == ["failed", "running"]
+    world.later(1.0)
+    assert world.supervisor.status()["good"]["retry_in_s"] == 2.0
+    world.later(2.0)
+    assert world.good.begun == [1, 2, 3]
+    world.good.now(batches=1)
+    world.later(0.5)
+    assert world.states() == ["running", "running"]
+
+
+def test_a_failed_source_is_restarted_at_once_and_one_that_runs_is_not(world: World) -> None:
+    world.start()
+    world.good.now(ended=STAYS)
+    world.supervisor.turn()
+    for table in ("good", "other"):
+        world.supervisor.restart(table)
+    assert (world.good.begun, world.other.begun) == ([1, 2], [1])
+    with pytest.raises(DeclarationError, match="no table 'nothing'; there are: good, other"):
+        world.supervisor.restart("nothing")
+
+
+def test_a_source_that_is_at_work_for_long_is_stalled_and_a_restart_ends_its_attempt(world: World) -> None:
+    world.start()
+    world.good.now(is_idle=True)
+    world.other.now(batches=0)
+    world.later(STALLED_S + 1)
+    assert world.states() == ["running", "stalled"]
+    world.supervisor.restart("other")
+    assert (world.other.stopped, world.other.begun) == ([1], [1, 2])
+    assert world.states() == ["running", "running"]
+
+
+def test_a_load_is_finished_in_the_end(world: World) -> None:
+    world.start()
+    world.good.seen = Seen(1, batches=1, is_over=True)
+    world.later(0.5)
+    assert world.states() == ["finished", "running"]
+    world.later(1e6)
+    assert world.good.begun == [1]
+
+
+def test_to_wait_for_a_failed_source_is_an_error_of_one_line(world: World) -> None:
+    world.start()
+    world.supervisor.drain(in_time)
+    world.other.now(ended=GOES_AWAY)
+    for _ in range(2):
+        with pytest.raises(
+            IngestFailed, match=r"^table 'other': its source has failed: the disk is full\. It is"
+        ) as told:
+            world.supervisor.drain(in_time)
+        assert told.value.__cause__ is None
+        assert world.states() == ["running", "failed"]
+    world.later(1.0)
+    world.other.is_behind = True
+    with pytest.raises(WaitTimeout, match="wait longer"):
+        world.supervisor.drain(in_time)
+
+
+def test_status_counts_rows_and_epochs_of_each_table(world: World) -> None:
+    supervisor, today = world.supervisor, world.today.now
+    for told in (manifest(1, "good", 5, None), manifest(2, "other", 7, today - 100), manifest(3, "good", 120, today)):
+        supervisor.published(told)
+    world.today.now += 2.5
+    good, other = (supervisor.status()[table] for table in ("good", "other"))
+    assert (good["epoch"], good["rows"], good["rows_per_s"], good["epoch_age_s"]) == (3, 125, 2.0, 2.5)
+    assert (other["epoch"], other["rows"], other["rows_per_s"], other["epoch_age_s"]) == (2, 7, 0.0, 102.5)
+
+
+def test_what_is_seen_is_told(world: World) -> None:
+    world.start()
+    world.supervisor.published(manifest(7, "good", 1, None))
+    world.good.seen = Seen(1, batches=1, read_through=world.today.now - 3)
+    world.other.now(ended=STAYS)
+    world.later(1.0)
+    assert world.heard.states == {"good": ("running", None), "other": ("failed", "another schema.")}
+    assert world.heard.marks == [("good", world.clock.now - 3, 7)]
+    world.heard.marks.clear()
+    world.good.seen = Seen(1, batches=2, is_over=True)
+    for _ in range(2):  # a load that is over has all that there will ever be
+        world.later(1.0)
+        assert world.heard.marks.pop() == ("good", world.clock.now, 7)
+    assert world.heard.states["good"] == ("finished", None)
+
+
+def test_after_the_stop_nothing_begins(world: World) -> None:
+    world.start()
+    world.good.now(ended=GOES_AWAY)
+    world.later(0.5)
+    world.supervisor.stop()
+    assert (world.good.stopped, world.other.stopped) == ([], [1])
+    world.later(1e6)
+    assert (world.good.begun, world.other.begun) == ([1], [1])
