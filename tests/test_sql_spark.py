@@ -185,7 +185,7 @@ def test_a_session_that_means_something_else_is_refused(spark: Any, name: str, v
     session = spark.newSession()
     session.conf.set(name, value)
     with pytest.raises(DeclarationError, match=name):
-        SparkTyper(session, {})
+        SparkTyper(session, {}).schema_of("SELECT 1 AS one")
 
 
 def test_the_typer_knows_the_sessions_time_zone(spark: Any) -> None:
