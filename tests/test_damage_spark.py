@@ -13,7 +13,7 @@ import pytest
 from partial_kit import stream, write_file
 
 from upriver.app import App
-from upriver.errors import CorruptFile
+from upriver.errors import CorruptFile, WaitTimeout
 from upriver.shell.lake import Lake
 from upriver.spark.compare import differing_rows
 from upriver.spark.ingest import History, check_taken
@@ -24,6 +24,8 @@ SIZES = "SELECT n, count(*) AS keys FROM (SELECT k, count(*) AS n FROM events GR
 KEYS, ROWS, EPOCHS = 500, 1_000, 4
 KINDS = ("app.json", "epochs/*.json", "tables/*/*/*.arrow", "checkpoints/*/manifest.json", "checkpoints/*/*.arrows")
 SEEDS, SEEDS_SOAK = 4, 40
+WAIT_S = 15
+"""Seconds for the history to be read, or for a worker to say that it cannot."""
 
 
 class Tributary:
@@ -61,10 +63,10 @@ class Tributary:
         """Start an app, feed it, and see that it answers rightly; or what it says of a file that is damaged."""
         try:
             with self.app(root).start(timeout=60) as app:
-                app.wait(timeout=60)
+                app.wait(timeout=WAIT_S)
                 self.write()
                 self.check(app)
-        except CorruptFile as error:
+        except (CorruptFile, WaitTimeout) as error:
             return str(error)
         return None
 

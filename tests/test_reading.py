@@ -1,5 +1,6 @@
 """What a worker reads of an epoch, in pieces that are as long as may be."""
 
+import math
 import time
 from collections.abc import Iterator
 from itertools import pairwise
@@ -19,7 +20,7 @@ from upriver.machines.worker_events import EpochRead, ReadEpoch, RowsRead
 from upriver.shell.commit_times import CommitTimes
 from upriver.shell.lake import LakeRecord, Manifest
 from upriver.shell.owned_lake import OwnedLake
-from upriver.shell.reading import Piece, Reading, end_of_piece
+from upriver.shell.reading import READ_AGAIN_S_MAX, READ_AGAIN_S_MIN, Piece, Reading, end_of_piece
 from upriver.shell.row_pace import ROWS_BUDGET_S, ROWS_MIN
 from upriver.state.runs import describe_run, encode_run, run_schema
 
@@ -101,3 +102,39 @@ def test_an_epoch_that_is_given_up_is_read_no_further(reading: Reading) -> None:
     reading.give_up()
     assert len(taken) == 1
     assert not reading.is_on
+
+
+def test_an_epoch_that_cannot_be_read_is_tried_again_from_where_it_stood_with_back_off(tmp_path: Path) -> None:
+    lake = OwnedLake(str(tmp_path / "lake"), LakeRecord(VNODES, (BIDS,), {"bids": (("auction",),)}), {})
+    keys = np.arange(3, dtype=np.uint64) << np.uint64(62)
+    runs = []
+    for number in range(3):
+        encoded = encode_run(pa.table([keys[number : number + 1], [number]], schema=run_schema(BIDS.schema)))
+        lake.files.create(f"tables/bids/auction/{number}", encoded)
+        runs.append(describe_run(f"tables/bids/auction/{number}", encoded, keys[number : number + 1], VNODES))
+    manifest = Manifest(epoch=Epoch(1), term=lake.term, table="bids", query="q", batch=0, runs={CHANNEL: tuple(runs)})
+    lake.publish(manifest)
+    last = tmp_path / "lake/tables/bids/auction/2"
+    now = [0.0]
+    reading, taken = Reading(lake, CommitTimes(lake), lambda: now[0]), list[Piece]()
+    reading.assign(VNODES, {CHANNEL: BIDS})
+    reading.begin(ReadEpoch(epoch=Epoch(1), channels=(CHANNEL,), vnodes=ALL))
+    content = last.read_bytes()
+    last.unlink()
+    waits = []
+    for _ in range(12):
+        while reading.is_on:
+            reading.feed(taken.append)
+        assert "epoch 1: CorruptFile: " in str(reading.held_up)
+        assert f"{last}: the file is gone" in str(reading.held_up)
+        waits.append(reading.due_in_s)
+        now[0] += reading.due_in_s
+    assert waits[:3] == pytest.approx([READ_AGAIN_S_MIN, 2 * READ_AGAIN_S_MIN, 4 * READ_AGAIN_S_MIN])
+    assert waits[-1] == pytest.approx(READ_AGAIN_S_MAX)
+    last.write_bytes(content)
+    while reading.is_on:
+        reading.feed(taken.append)
+    rows = [piece.batch.rows.column(0).to_pylist() for piece in taken if isinstance(piece, RowsRead)]
+    assert [row for piece in rows for row in piece] == [0, 1, 2]
+    assert (reading.held_up, reading.due_in_s) == (None, math.inf)
+    lake.release()

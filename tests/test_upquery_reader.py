@@ -12,7 +12,7 @@ from upriver.dataflow.plan import TableSpec, lake_channel
 from upriver.errors import CorruptFile
 from upriver.ids import Epoch
 from upriver.machines.cluster import EPOCHS_AHEAD_MAX
-from upriver.machines.worker_events import KeysRead, ReadKeys
+from upriver.machines.worker_events import KeysRead, KeysUnread, ReadKeys
 from upriver.shell.lake import LakeRecord, Manifest
 from upriver.shell.owned_lake import OwnedLake
 from upriver.shell.upquery_reader import Answer, UpqueryReader
@@ -71,7 +71,21 @@ def test_p7_epochs_that_others_may_have_open_are_read(lake: OwnedLake, published
     assert rows.rows.column("epoch").to_pylist() == [*range(1, last + 1)]
 
 
-def test_what_goes_wrong_is_told(lake: OwnedLake) -> None:
+def test_keys_whose_file_is_damaged_have_no_answer_and_are_read_again_when_it_is_back(lake: OwnedLake) -> None:
     path = Path(lake.root) / publish(lake)
-    path.write_bytes(path.read_bytes()[:-8])
-    assert isinstance(heard_of(lake, through=1), CorruptFile)
+    whole = path.read_bytes()
+    heard: queue.SimpleQueue[Answer | BaseException] = queue.SimpleQueue()
+    reader = UpqueryReader(lake, heard.put, heard.put)
+    upquery = Upquery(1, np.array([ASKED], np.uint64), Epoch(1))
+    wish = ReadKeys(generation=3, region="totals", upquery=upquery, ports=((0, CHANNEL),))
+    path.write_bytes(whole[:-8])
+    reader.ask(wish, {CHANNEL: TRIPS})
+    unread = heard.get(timeout=HEARD_S_MAX)
+    assert isinstance(unread, KeysUnread)
+    assert (unread.generation, unread.region, unread.number) == (3, "totals", 1)
+    assert isinstance(unread.error, CorruptFile)
+    assert "tables/trips/k/1.arrow" in str(unread.error)
+    path.write_bytes(whole)
+    reader.ask(wish, {CHANNEL: TRIPS})
+    assert isinstance(heard.get(timeout=HEARD_S_MAX), KeysRead)
+    reader.close()

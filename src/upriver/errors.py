@@ -59,6 +59,15 @@ class CorruptFile(LakeError):
     """A file is torn, damaged, foreign or of another schema; the message names it."""
 
 
+class CorruptCheckpoint(CorruptFile):
+    """A file of a checkpoint is torn, damaged or gone. What it has can be computed again from the tables."""
+
+
+class NotRead(LakeError):
+    """The lake cannot be read now: its disk or the network fails, or the process has too many files open. The message
+    names the file. To read it again may help."""
+
+
 class NotWritten(LakeError):
     """The lake took no more: its disk is full, or fails. The message names the file and says what helps."""
 

@@ -24,6 +24,7 @@ from upriver.machines.messages import (
     DropCheckpoint,
     KeepCheckpoint,
     TakeCheckpoint,
+    Unrestored,
 )
 from upriver.state.checkpoint import Checkpoint, StateFile
 
@@ -175,6 +176,18 @@ class Checkpoints:
             taking.is_torn = True
         elif taking is not None and self._cluster.rules.v6_given_up_when_torn:
             self._give_up("a worker was lost, or all have begun anew")
+
+    def damaged(self, message: Unrestored) -> None:
+        """V10: a file of the chain is damaged. The newest checkpoint is left out from now on; if the file is of an
+        older one, the next worker says so again. What has changed is known since that one; so the next is whole."""
+        cluster = self._cluster
+        if not cluster.chain or cluster.chain[0] != message.checkpoint:
+            return  # another worker has said so
+        if self._taking is not None:
+            self._give_up(message.error)
+        cluster.chain = cluster.chain[1:]
+        cluster.has_lost_changes = True
+        self._keys.pop()
 
     def forget(self) -> None:
         """The views are others: none that there is holds their state."""

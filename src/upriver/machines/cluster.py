@@ -36,6 +36,8 @@ class Member:
     sent: Epoch = field(default=Epoch(0))
     finished: Epoch = field(default=Epoch(0))
     stats: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    held_up: str | None = None
+    """Why it cannot read the lake: it tries again."""
     unfilled: dict[str, ViewFailure] = field(default_factory=dict)
     """By partial view: why the last key could not be filled that could not."""
 
@@ -140,6 +142,7 @@ class Cluster:
         member.is_restored = not self.chain
         member.sent = member.finished = start_at
         member.unfilled.clear()
+        member.held_up = None
         member.reads = self.reading.vnodes_of_worker(member.worker)
         assign = Assign(
             worker=member.worker,

@@ -55,6 +55,7 @@ from upriver.machines.messages import (
     Evicted,
     FailView,
     FromWorker,
+    HeldUp,
     KeysUnfilled,
     MetPeers,
     Moved,
@@ -71,6 +72,7 @@ from upriver.machines.messages import (
     StartedAnew,
     Still,
     Strain,
+    Unrestored,
     ViewFailed,
     WorkerFailed,
 )
@@ -354,6 +356,10 @@ class CoordinatorMachine:
                 member.unfilled[message.view] = message.failure
             case Restored():
                 member.is_restored = True
+            case Unrestored():
+                self._unrestored(member, message)
+            case HeldUp():
+                member.held_up = message.error
             case CheckpointWritten():
                 self._checkpoints.written(member, message)
             case CheckpointSpoilt():
@@ -395,6 +401,18 @@ class CoordinatorMachine:
             self.cluster.actions.append(AppFailed(kind=message.kind, error=message.error))
         else:  # workers.failed_are_replaced
             self.cluster.actions.append(ReplaceWorker(incarnation=member.incarnation, error=message.error))
+
+    def _unrestored(self, member: Member, message: Unrestored) -> None:
+        """V10: the worker begins with an older checkpoint, or with nothing. Where workers speak to each other, or have
+        only begun, all do."""
+        self._checkpoints.damaged(message)
+        has_just_begun = self._ledger.through > self._ledger.ended
+        if has_just_begun:
+            self._ledger.resume(self.cluster.start_at)
+        if has_just_begun or self.cluster.in_step or not self._rescales.is_over:
+            self._is_torn = True
+        else:
+            self.cluster.assign_place(member)
 
     def _view_failed(self, message: ViewFailed) -> None:
         """views.fail_everywhere: at all workers from now on, and at those to come. The first failure counts."""

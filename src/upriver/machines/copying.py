@@ -14,6 +14,7 @@ from upriver.machines.messages import (
     KeepCheckpoint,
     Restored,
     TakeCheckpoint,
+    Unrestored,
 )
 from upriver.machines.snapshots import stands_at
 from upriver.machines.worker_events import (
@@ -23,6 +24,7 @@ from upriver.machines.worker_events import (
     SealState,
     StateNotWritten,
     StateRead,
+    StateUnread,
     StateWritten,
     TimeToCopy,
     WriteState,
@@ -56,6 +58,14 @@ def state_read(phase: Following, event: StateRead) -> None:
     if not phase.is_restoring:
         raise IllegalEvent(f"state of region {event.region!r}, and nothing is being restored")
     phase.shares[event.region].restore(event.chunk)
+
+
+def state_unread(phase: Following, event: StateUnread) -> None:
+    """There is another way to have what the checkpoints have, and the coordinator says which."""
+    chain = phase.assignment.chain
+    if not (phase.is_restoring and chain):
+        raise IllegalEvent("state cannot be read, and nothing is being restored")
+    phase.say(Unrestored(checkpoint=chain[0], error=event.error))
 
 
 def all_state_read(phase: Following, event: AllStateRead) -> None:

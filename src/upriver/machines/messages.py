@@ -241,6 +241,22 @@ class Restored:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Unrestored:
+    """This worker cannot restore what it keeps: it waits to be assigned again. checkpoint: the epoch of the newest one
+    of the chain. error: which file is damaged, for a person."""
+
+    checkpoint: Epoch
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldUp:
+    """The worker cannot read the lake, and tries again. error: why, for a person; ``None``: it goes on."""
+
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointWritten:
     """This worker's part of the checkpoint is in the lake, in these files."""
 
@@ -402,6 +418,8 @@ class WorkerFailed:
 FromWorker = (
     StartedAnew
     | Restored
+    | Unrestored
+    | HeldUp
     | CaughtUp
     | FeedEnded
     | Here

@@ -27,6 +27,7 @@ from upriver.machines.copying import (
     restore,
     state_not_written,
     state_read,
+    state_unread,
     state_written,
     time_to_copy,
 )
@@ -119,6 +120,7 @@ from upriver.machines.worker_events import (
     RowsUnfetched,
     StateNotWritten,
     StateRead,
+    StateUnread,
     StateWritten,
     Stop,
     TimeToCopy,
@@ -345,6 +347,7 @@ _TABLE: Mapping[type, Callable[[Following, Any], None]] = {
     HoldStill: hold_still,
     GoOn: go_on,
     StateRead: state_read,
+    StateUnread: state_unread,
     AllStateRead: _all_state_read,
     TakeCheckpoint: checkpoint_asked,
     TimeToCopy: time_to_copy,

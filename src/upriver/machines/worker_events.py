@@ -161,6 +161,13 @@ class StateRead:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StateUnread:
+    """A file of the checkpoints is damaged, or gone. error: which one, for a person."""
+
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AllStateRead:
     """The checkpoints have no more for this worker."""
 
@@ -220,6 +227,7 @@ WorkerEvent = (
     | RowsUnfetched
     | TimeToEvict
     | StateRead
+    | StateUnread
     | AllStateRead
     | TimeToCopy
     | TimeToFeed

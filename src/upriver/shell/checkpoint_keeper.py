@@ -23,7 +23,7 @@ from upriver.machines.coordinator_events import (
     ForgetCheckpoints,
     PublishCheckpoint,
 )
-from upriver.shell.checkpoints import chain, publish, sweep
+from upriver.shell.checkpoints import newest_usable, publish, sweep
 from upriver.shell.codec import plan_to_json
 from upriver.shell.owned_lake import OwnedLake
 from upriver.state.checkpoint import Checkpoint
@@ -57,8 +57,11 @@ class CheckpointKeeper:
         self._lake = lake
         self._interval_s = interval_s
         regions = fingerprints(plans)
-        self.found: tuple[Checkpoint, ...] = chain(lake, regions) if regions else ()
+        self.found: tuple[Checkpoint, ...] = ()
         """What there is to begin with, newest first."""
+        self._failed: str | None = None
+        if regions:
+            self.found, self._failed = newest_usable(lake, regions)
         self._chains = [tuple(checkpoint.epoch for checkpoint in self.found)]
         """The last two that were of use: somebody may still read the one before the last. The thread's own."""
         self._queue: queue.SimpleQueue[tuple[CheckpointAction, tuple[DataflowPlan, ...]] | None] = queue.SimpleQueue()
@@ -69,7 +72,6 @@ class CheckpointKeeper:
         self._own: int | None = None
         """The ticket of the checkpoint that was asked for because it was time, until it is known what became of it."""
         self._newest = self.found[0].epoch if self.found else BEGINNING
-        self._failed: str | None = None
 
     def start(self, hear: Callable[[CoordinatorEvent], None]) -> None:
         """hear: tells the coordinator."""

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from upriver.errors import CorruptFile, ProtocolError
+from upriver.errors import CorruptCheckpoint, CorruptFile, ProtocolError
 from upriver.ids import Epoch, VnodeId
 from upriver.shell.lake import Lake, epoch_path
 from upriver.shell.owned_lake import OwnedLake
@@ -114,15 +114,33 @@ def load(lake: Lake, epoch: Epoch) -> Checkpoint:
     return checkpoint
 
 
-def chain(lake: Lake, regions: Mapping[str, str]) -> tuple[Checkpoint, ...]:
-    """The newest checkpoint and those that it builds on, newest first; none if they are of no use.
+def newest_usable(lake: Lake, regions: Mapping[str, str]) -> tuple[tuple[Checkpoint, ...], str | None]:
+    """As :func:`chain`; if the newest one is damaged, that of an older one, and what is wrong with the newest."""
+    before, damaged = None, None
+    while True:
+        try:
+            return chain(lake, regions, before), damaged
+        except CorruptCheckpoint as error:
+            damaged = damaged or str(error)
+            before = _newest(lake, before)
+
+
+def _newest(lake: Lake, before: Epoch | None) -> Epoch | None:
+    """The epoch of the newest checkpoint, or of the newest one before that epoch."""
+    epochs = (epoch for epoch in sorted(_epochs(lake), reverse=True) if before is None or epoch < before)
+    return next((epoch for epoch in epochs if _is_published(lake, epoch)), None)
+
+
+def chain(lake: Lake, regions: Mapping[str, str], before: Epoch | None = None) -> tuple[Checkpoint, ...]:
+    """The newest checkpoint, or the newest one before that epoch, and those that it builds on, newest first; none if
+    they are of no use.
 
     regions: those that are to be restored, each with its plan's fingerprint. They are restored from one chain, all as
     of the end of one epoch, or not at all: unless every checkpoint of the newest chain has all of these regions with
-    these fingerprints, there is nothing to restore, and older checkpoints are not tried. Raises CorruptFile, also if
-    the newest is of an epoch that is not in the lake.
+    these fingerprints, there is nothing to restore, and older checkpoints are not tried. Raises CorruptCheckpoint, and
+    CorruptFile if the newest is of an epoch that is not in the lake.
     """
-    newest = next((epoch for epoch in sorted(_epochs(lake), reverse=True) if _is_published(lake, epoch)), None)
+    newest = _newest(lake, before)
     if newest is None:
         return ()
     if not lake.has_epoch(newest):
@@ -200,8 +218,8 @@ def _read(lake: Lake, path: str, first: int, target: pa.Buffer) -> int:
         raise _corrupt(lake, path, f"cannot be read ({error})") from error
 
 
-def _corrupt(lake: Lake, path: str, what: str) -> CorruptFile:
-    return CorruptFile(
+def _corrupt(lake: Lake, path: str, what: str) -> CorruptCheckpoint:
+    return CorruptCheckpoint(
         f"{lake.root}/{path}: {what}. Views can be computed anew from the tables, without checkpoints: "
         f"stop the app, remove the directory {lake.root}/{DIRECTORY}, and start it again"
     )

@@ -17,7 +17,7 @@ from typing import IO, Protocol
 import pyarrow as pa
 from pyarrow import fs
 
-from upriver.errors import DeclarationError, LakeInUse, NotWritten
+from upriver.errors import DeclarationError, LakeInUse, NotRead, NotWritten
 
 LOCK_S_MAX, LOCK_POLL_S = 2.0, 0.05
 """Seconds for which a root is waited for that is in use, and between two tries: who ends gives it up a moment later."""
@@ -40,16 +40,17 @@ class Files(Protocol):
         the filesystem does not take it."""
 
     def read(self, path: str) -> pa.Buffer:
-        """All of the file's bytes. Raises FileNotFoundError."""
+        """All of the file's bytes. Raises FileNotFoundError, NotRead."""
 
     def read_into(self, path: str, parts: Iterable[tuple[int, memoryview]]) -> int:
         """Copy bytes of the file: ``(first byte, where to)`` for each part. Returns the length of the file, in bytes.
 
-        What lies behind the file's end leaves its part as it was. Raises FileNotFoundError.
+        What lies behind the file's end leaves its part as it was. Raises FileNotFoundError, NotRead.
         """
 
     def names(self, directory: str) -> list[str]:
-        """Names in a directory, sorted, without those that begin with a dot; none if it does not exist."""
+        """Names in a directory, sorted, without those that begin with a dot; none if it does not exist. Raises
+        NotRead."""
 
     def tree(self, directory: str) -> list[str]:
         """Paths of all files below a directory, sorted, hidden ones too; none if it does not exist."""
@@ -106,21 +107,26 @@ class LocalFiles:
         _sync_directory(os.path.dirname(target))
 
     def read(self, path: str) -> pa.Buffer:
-        with open(os.path.join(self._root, path), "rb", buffering=0) as file:
+        full_path = os.path.join(self._root, path)
+        with _reading(full_path), open(full_path, "rb", buffering=0) as file:
             return pa.py_buffer(file.readall())
 
     def read_into(self, path: str, parts: Iterable[tuple[int, memoryview]]) -> int:
-        descriptor = os.open(os.path.join(self._root, path), os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            for first, target in parts:
-                _read_part(descriptor, first, target)
-            return os.fstat(descriptor).st_size
-        finally:
-            os.close(descriptor)
+        full_path = os.path.join(self._root, path)
+        with _reading(full_path):
+            descriptor = os.open(full_path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                for first, target in parts:
+                    _read_part(descriptor, first, target)
+                return os.fstat(descriptor).st_size
+            finally:
+                os.close(descriptor)
 
     def names(self, directory: str) -> list[str]:
+        full_path = os.path.join(self._root, directory)
         try:
-            return sorted(n for n in os.listdir(os.path.join(self._root, directory)) if not n.startswith("."))
+            with _reading(full_path):
+                return sorted(n for n in os.listdir(full_path) if not n.startswith("."))
         except FileNotFoundError:
             return []
 
@@ -216,11 +222,13 @@ class RemoteFiles:
             raise _in_the_way(directory) from None
 
     def read(self, path: str) -> pa.Buffer:
-        with self._fs.open_input_file(f"{self._root}/{path}") as file:
+        full_path = f"{self._root}/{path}"
+        with _reading(full_path), self._fs.open_input_file(full_path) as file:
             return file.read_buffer()
 
     def read_into(self, path: str, parts: Iterable[tuple[int, memoryview]]) -> int:
-        with self._fs.open_input_file(f"{self._root}/{path}") as file:
+        full_path = f"{self._root}/{path}"
+        with _reading(full_path), self._fs.open_input_file(full_path) as file:
             length = int(file.size())
             for first, target in parts:
                 there = max(0, min(len(target), length - first))
@@ -228,8 +236,10 @@ class RemoteFiles:
             return length
 
     def names(self, directory: str) -> list[str]:
-        selector = fs.FileSelector(f"{self._root}/{directory}", allow_not_found=True)
-        names = (info.base_name for info in self._fs.get_file_info(selector))
+        full_path = f"{self._root}/{directory}"
+        with _reading(full_path):
+            found = self._fs.get_file_info(fs.FileSelector(full_path, allow_not_found=True))
+        names = (info.base_name for info in found)
         return sorted(name for name in names if not name.startswith("."))
 
     def tree(self, directory: str) -> list[str]:
@@ -251,6 +261,18 @@ class RemoteFiles:
 
     def lock(self) -> IO[str] | None:
         return None
+
+
+@contextmanager
+def _reading(path: str) -> Iterator[None]:
+    """Say of what file it is that it could not be read. One that is not there, or no file, is another matter."""
+    try:
+        yield
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+        raise
+    except (OSError, pa.ArrowException) as error:
+        why = getattr(error, "strerror", None) or error
+        raise NotRead(f"{path}: cannot be read now ({why})") from error
 
 
 @contextmanager

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from upriver.dataflow.batch import Batch
-from upriver.errors import CorruptFile
+from upriver.errors import LakeError
 from upriver.ids import Epoch
 from upriver.state.runs import RunInfo
 
@@ -109,7 +109,7 @@ class Catalogue:
         return found[: bisect_right(found, through, key=lambda run: run.first)]
 
     def tidy(self, read: Callable[[RunInfo], Batch]) -> None:
-        """Merge some. read: gives the rows of a run; it may raise CorruptFile, and then that run stays as it is."""
+        """Merge some. read: gives the rows of a run; it may raise LakeError, and then that run stays as it is."""
         for _ in range(min(self._merging.tidied_max, len(self._untidy))):
             run = self._untidy.popleft()
             self._tidy.append(run)
@@ -127,7 +127,7 @@ class Catalogue:
             return False
         try:
             merged = _merged(self._tidy[-count:], read, level + 1)
-        except CorruptFile:
+        except LakeError:
             self._levels[-count:] = [-1] * count  # who wants rows of it is told; others need not know
             return False
         self._tidy[-count:], self._levels[-count:] = [merged], [level + 1]

@@ -2,41 +2,81 @@
 
 Whoever looks a key up may have to wait until a piece is taken in. So how many rows it has follows from what those
 before it took.
+
+What cannot be read is tried again, with back-off, from where it stood, for as long as it takes: a file may be repaired,
+and a disk or a network come back. Lookups are answered meanwhile. A damaged checkpoint is not waited for: what it has
+can be computed again.
 """
 
 import math
-from collections import defaultdict
+import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from itertools import islice
 
 import pyarrow as pa
 
 from upriver.dataflow.batch import Batch
 from upriver.dataflow.plan import TableSpec
+from upriver.dataflow.row_text import error_text
+from upriver.errors import CorruptCheckpoint, LakeError
 from upriver.ids import Channel
-from upriver.machines.worker_events import AllStateRead, EpochRead, ReadEpoch, ReadState, RowsRead, StateRead
+from upriver.machines.worker_events import (
+    AllStateRead,
+    EpochRead,
+    ReadEpoch,
+    ReadState,
+    RowsRead,
+    StateRead,
+    StateUnread,
+)
 from upriver.shell.checkpoints import read_state
 from upriver.shell.commit_times import CommitTimes
 from upriver.shell.lake import Lake
 from upriver.shell.row_pace import RowPace
 from upriver.state.vectors import Hashes, true_at
 
-Piece = RowsRead | EpochRead | StateRead | AllStateRead
+Piece = RowsRead | EpochRead | StateRead | AllStateRead | StateUnread
+
+READ_AGAIN_S_MIN, READ_AGAIN_S_MAX = 0.1, 30.0
+"""Seconds from a read that has failed to the next try: twice as many each time."""
 
 
 class Reading:
     """Of one worker's loop. ``tables``: of the channels that its views read. commits: told of each manifest read."""
 
-    def __init__(self, lake: Lake, commits: CommitTimes) -> None:
+    def __init__(self, lake: Lake, commits: CommitTimes, now: Callable[[], float] = time.monotonic) -> None:
+        """now: the time in seconds."""
         self._lake = lake
+        self._now = now
         self._commits = commits
         self._vnodes = 0
         self.tables: Mapping[Channel, TableSpec] = {}
         self._pieces: Iterator[Piece] = iter(())
         self._paces: defaultdict[Channel, RowPace] = defaultdict(RowPace)
         """What a row costs depends on what is made of it."""
-        self.is_on = False
-        """Whether there is a piece more."""
+        self._asked: ReadEpoch | ReadState | None = None
+        """What is being read."""
+        self._taken: Counter[str] = Counter()
+        """Of it: rows by channel, or chunks by region, that were taken in."""
+        self.held_up: str | None = None
+        """Why it could not be read when it was last tried."""
+        self._again_s = READ_AGAIN_S_MIN
+        self._again_at = 0.0
+        """Of use while it is held up."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether there is a piece more to be read now."""
+        return self._asked is not None and self.due_in_s == 0
+
+    @property
+    def due_in_s(self) -> float:
+        """Seconds until it is to be read, or tried again; infinitely many if there is nothing to read."""
+        if self._asked is None:
+            return math.inf
+        return 0.0 if self.held_up is None else max(0.0, self._again_at - self._now())
 
     def assign(self, vnodes: int, tables: Mapping[Channel, TableSpec]) -> None:
         """From now on it is about these; what is under way is given up. vnodes: the lake's."""
@@ -44,26 +84,55 @@ class Reading:
         self.give_up()
 
     def begin(self, asked: ReadEpoch | ReadState) -> None:
-        self._pieces = self._epoch(asked) if isinstance(asked, ReadEpoch) else self._state(asked)
-        self.is_on = True
+        self.give_up()
+        self._asked = asked
+        self._pieces = self._read(asked)
 
     def feed(self, take_in: Callable[[Piece], object]) -> None:
-        """Have the next piece taken in. Raises LakeError."""
-        piece = next(self._pieces)
-        self.is_on = not isinstance(piece, EpochRead | AllStateRead)
-        if isinstance(piece, RowsRead):
+        """Have the next piece taken in, unless it cannot be read."""
+        try:
+            piece = next(self._pieces)
+        except (LakeError, OSError, pa.ArrowException) as error:
+            self._hold_up(error)
+            return
+        self.held_up, self._again_s = None, READ_AGAIN_S_MIN
+        if isinstance(piece, EpochRead | AllStateRead | StateUnread):
+            self._asked = None
+            take_in(piece)
+        elif isinstance(piece, RowsRead):
             self._paces[piece.channel].timed(len(piece.batch), partial(take_in, piece))
+            self._taken[piece.channel] += len(piece.batch)
         else:
             take_in(piece)
+            self._taken[piece.region] += 1
+
+    def _hold_up(self, error: Exception) -> None:
+        assert self._asked is not None
+        told = error_text(error)
+        self.held_up = f"epoch {self._asked.epoch}: {told}" if isinstance(self._asked, ReadEpoch) else told
+        self._again_at = self._now() + self._again_s
+        self._again_s = min(2 * self._again_s, READ_AGAIN_S_MAX)
+        self._pieces = self._read(self._asked)
 
     def give_up(self) -> None:
         """What is left of it is of no use any more, or will be read again."""
-        self.is_on, self._pieces = False, iter(())
+        self._asked, self._pieces = None, iter(())
+        self._taken.clear()
+        self.held_up, self._again_s = None, READ_AGAIN_S_MIN
+
+    def _read(self, asked: ReadEpoch | ReadState) -> Iterator[Piece]:
+        """The pieces that were not taken in."""
+        return self._epoch(asked) if isinstance(asked, ReadEpoch) else self._state(asked)
 
     def _state(self, asked: ReadState) -> Iterator[Piece]:
-        for region, vnodes in asked.vnodes.items():
-            for chunk in read_state(self._lake, asked.chain, region, vnodes, self._vnodes):
-                yield StateRead(region=region, chunk=chunk)
+        try:
+            for region, vnodes in asked.vnodes.items():
+                chunks = read_state(self._lake, asked.chain, region, vnodes, self._vnodes)
+                for chunk in islice(chunks, self._taken[region], None):
+                    yield StateRead(region=region, chunk=chunk)
+        except CorruptCheckpoint as error:
+            yield StateUnread(error=str(error))
+            return
         yield AllStateRead()
 
     def _epoch(self, asked: ReadEpoch) -> Iterator[Piece]:
@@ -71,8 +140,10 @@ class Reading:
         manifest = self._lake.manifest(asked.epoch)
         self._commits.note(manifest)
         for channel in asked.channels:
-            table = self.tables[channel]
-            for rows in self._lake.read(manifest, channel, vnodes, table):
+            table, taken = self.tables[channel], self._taken[channel]
+            for all_rows in self._lake.read(manifest, channel, vnodes, table):
+                rows = all_rows.slice(min(taken, len(all_rows)))  # files never change: those taken in come first again
+                taken -= len(all_rows) - len(rows)
                 hashes = rows.column(0).to_numpy()
                 user = pa.RecordBatch.from_arrays(rows.columns[1:], schema=table.schema)
                 whole, first = Batch(user, hashes), 0

@@ -30,6 +30,7 @@ def river_status(
             "epoch": int(members[worker].finished) if worker in members else None,
             "vnodes": len(vnode_map.vnodes_of_worker(worker)),
             "bytes": _bytes(members[worker]) if worker in members else None,
+            "held_up": members[worker].held_up if worker in members else None,
             "restarts": histories.get(worker, _NEVER_LOST).restarts,
             "last_failure": histories.get(worker, _NEVER_LOST).last_failure,
         }

@@ -5,14 +5,16 @@ import threading
 from collections.abc import Callable, Mapping
 
 from upriver.dataflow.plan import TableSpec
+from upriver.dataflow.row_text import error_text
+from upriver.errors import ProtocolError, UpriverError
 from upriver.ids import Channel, Epoch
 from upriver.machines.cluster import EPOCHS_AHEAD_MAX
-from upriver.machines.worker_events import FetchRows, KeysRead, ReadKeys, RowsFetched
+from upriver.machines.worker_events import FetchRows, KeysRead, KeysUnread, ReadKeys, RowsFetched, RowsUnfetched
 from upriver.shell.history import History
 from upriver.shell.lake import Lake
 
 Wish = ReadKeys | FetchRows
-Answer = KeysRead | RowsFetched
+Answer = KeysRead | KeysUnread | RowsFetched | RowsUnfetched
 Asked = tuple[Wish, Mapping[Channel, TableSpec]]
 
 
@@ -20,7 +22,7 @@ class UpqueryReader:
     """``ask`` and ``close`` are called by the worker's loop, ``hear`` and ``fail`` by the thread."""
 
     def __init__(self, lake: Lake, hear: Callable[[Answer], None], fail: Callable[[BaseException], None]) -> None:
-        """hear: takes answers. fail: takes what has gone wrong, once; nothing is answered after it."""
+        """hear: takes answers. fail: takes what has ended the thread; nothing is answered after it."""
         self._lake = lake
         self._history = History(lake)
         self._hear = hear
@@ -43,10 +45,18 @@ class UpqueryReader:
     def _answer_all(self) -> None:
         try:
             while (asked := self._asked.get()) is not None:
-                wish, tables = asked
-                self._hear(self._fetched(wish, tables) if isinstance(wish, FetchRows) else self._read(wish, tables))
+                self._hear(self._answered(*asked))
         except BaseException as error:
             self._fail(error)
+
+    def _answered(self, wish: Wish, tables: Mapping[Channel, TableSpec]) -> Answer:
+        """What cannot be read is the trouble of lookups that need it. They may be asked again."""
+        try:
+            return self._fetched(wish, tables) if isinstance(wish, FetchRows) else self._read(wish, tables)
+        except UpriverError as error:
+            return _unanswered(wish, error)
+        except Exception as error:  # whatever it is, it is about these keys
+            return _unanswered(wish, ProtocolError(f"the lake's rows cannot be read: {error_text(error)}"))
 
     def _fetched(self, action: FetchRows, tables: Mapping[Channel, TableSpec]) -> RowsFetched:
         rows = tuple(
@@ -69,3 +79,9 @@ class UpqueryReader:
             rows=rows,
             through=through,
         )
+
+
+def _unanswered(wish: Wish, error: UpriverError) -> KeysUnread | RowsUnfetched:
+    if isinstance(wish, FetchRows):
+        return RowsUnfetched(generation=wish.generation, view=wish.view, error=error)
+    return KeysUnread(generation=wish.generation, region=wish.region, number=wish.upquery.number, error=error)

@@ -26,6 +26,7 @@ from upriver.machines.messages import (
     CloseInput,
     EpochFinished,
     FromWorker,
+    HeldUp,
     Meet,
     Retire,
     Settled,
@@ -116,6 +117,8 @@ class WorkerLoop:
         """The loop waits for something to do. Once it has been woken, nobody else takes the floor."""
         self._commits = CommitTimes(lake)
         self._reading = Reading(lake, self._commits)
+        self._held_up: str | None = None
+        """What the coordinator was told last of why the lake cannot be read."""
         self._serve_from = Epoch(0)
         self._rejected: dict[str, Rejected] = {}
         """By table."""
@@ -182,7 +185,8 @@ class WorkerLoop:
         if outcome is None:
             self._waiting.pop(ticket, None)
             self._inbox.put(LookupGivenUp(ticket=ticket))
-            raise WaitTimeout(f"view {wanted.view!r}: no answer in {wanted.timeout:.3g} s")
+            why = "" if self._held_up is None else f": its worker cannot read {self._held_up}"
+            raise WaitTimeout(f"view {wanted.view!r}: no answer in {wanted.timeout:.3g} s{why}")
         if isinstance(outcome, UpriverError):
             raise outcome
         return replace(outcome, committed_at=self._commits.of(Epoch(outcome.epoch)))
@@ -224,6 +228,7 @@ class WorkerLoop:
                 self._turn()
                 if self._reading.is_on and not self._stopped:
                     self._reading.feed(self._step)
+                    self._tell_held_up()
                     self._answer_first()
                 region = self._machine.next_to_move
                 if region is not None and not self._mover.rest_s():
@@ -243,6 +248,11 @@ class WorkerLoop:
             self._is_over = True  # before the askers are told: who comes later sees it
             for ticket in list(self._waiting):
                 self._settle(ticket, _retired())
+
+    def _tell_held_up(self) -> None:
+        if self._reading.held_up != self._held_up:
+            self._held_up = self._reading.held_up
+            self._report(HeldUp(error=self._held_up))
 
     def _turn(self) -> None:
         """Take what is in the inbox; wait for it only if there is nothing else to do."""
@@ -268,7 +278,8 @@ class WorkerLoop:
     def _wait(self) -> WorkerEvent | None:
         """Wait for an event, or until keys are to be moved or filled; who looks something up has the floor meanwhile.
         Raises queue.Empty."""
-        seconds = min(self._mover.rest_s() if self._machine.can_move else math.inf, self._chores.due_in_s)
+        moves_in_s = self._mover.rest_s() if self._machine.can_move else math.inf
+        seconds = min(moves_in_s, self._chores.due_in_s, self._reading.due_in_s)
         self._is_resting = True
         self._floor.release()
         try:

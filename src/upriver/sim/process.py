@@ -32,6 +32,7 @@ from upriver.machines.worker_events import (
     RowsFetched,
     RowsRead,
     StateRead,
+    StateUnread,
     WorkerEvent,
 )
 from upriver.migration.messages import Bye
@@ -88,7 +89,7 @@ class Process:
     """What the shell has to tell."""
     opened: list[OpenEpoch] = field(default_factory=list)
     """Heard already; the network may say it again."""
-    unread: deque[RowsRead | EpochRead | StateRead | AllStateRead] = field(default_factory=deque)
+    unread: deque[RowsRead | EpochRead | StateRead | AllStateRead | StateUnread] = field(default_factory=deque)
     """What is left to read of the open epoch, or of the checkpoints to begin with; empty between epochs."""
     writing: Writing = field(default_factory=Writing)
     """Copied for checkpoints, and on its way to the lake."""
@@ -231,6 +232,10 @@ class Process:
         ]
         lots.shuffle(found)
         self.unread = deque([*found, AllStateRead()])
+
+    def fail_to_restore(self) -> None:
+        """A file of the checkpoints is damaged."""
+        self.unread = deque([StateUnread(error="a file is damaged")])
 
     def next_answer(self, lake: FakeLake, ahead: int) -> KeysRead | RowsFetched:
         """The answer to the oldest wish. ahead: how many epochs more an upquery reads, if they are published."""

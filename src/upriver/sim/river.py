@@ -112,6 +112,8 @@ class River:
         vnodes = len(vnode_map.owners)
         self.trace: list[str] = []
         self.torn = 0.0
+        self.rotten = 0.0
+        """How likely a file of the checkpoints is damaged."""
         self.repertoire = repertoire
         possible, kept = tuple(repertoire.possible.values()), tuple(repertoire.kept.values())
         self.lake = FakeLake(possible, vnodes)
@@ -266,7 +268,11 @@ class River:
                 self.watcher.counters["upqueries"] += 1
             case ReadState():
                 self.watcher.counters["restored"] += 1
-                process.start_restoring(action, self.checkpoints, self._lots)
+                if self.rotten and self._lots.random() < self.rotten:
+                    self.watcher.counters["damaged_checkpoints"] += 1
+                    process.fail_to_restore()
+                else:
+                    process.start_restoring(action, self.checkpoints, self._lots)
             case WriteState() | SealState():
                 process.writing.queue.append(action)
             case ForgetState():

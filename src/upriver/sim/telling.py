@@ -34,11 +34,19 @@ from upriver.machines.peers import (
     QuestionRefused,
 )
 from upriver.machines.standby_messages import CaughtUp, Follow, Resume, Unfollow
-from upriver.machines.worker_events import AllStateRead, EpochRead, RowsRead, SealState, StateRead, WriteState
+from upriver.machines.worker_events import (
+    AllStateRead,
+    EpochRead,
+    RowsRead,
+    SealState,
+    StateRead,
+    StateUnread,
+    WriteState,
+)
 from upriver.migration.messages import Acquire, Message, RowsSent
 
 
-def read_in_words(event: RowsRead | EpochRead | StateRead | AllStateRead) -> str:
+def read_in_words(event: RowsRead | EpochRead | StateRead | AllStateRead | StateUnread) -> str:
     """What a process has read of the lake."""
     match event:
         case RowsRead():
@@ -47,6 +55,8 @@ def read_in_words(event: RowsRead | EpochRead | StateRead | AllStateRead) -> str
             return f"the end of epoch {event.epoch}"
         case StateRead():
             return f"{len(event.chunk.keys)} keys of {event.region}"
+        case StateUnread():
+            return "a damaged checkpoint"
         case AllStateRead():
             return "the end of what was kept"
 

@@ -112,6 +112,7 @@ class World:
         budget = drawn_budget(lots, self._plans)
         self.river = River(lots, vnode_map, views, rules, build_region, takes_checkpoints, membership, budget, bad_rows)
         self.river.torn = self._weather.torn
+        self.river.rotten = self._weather.spoil
         self._reads_ahead = EPOCHS_AHEAD_MAX if rules.upqueries.p7_read_ahead else 0  # P7 is a rule for the shell
         self._tickets = count(1)
         self.users = Users(lots, self.river, self._plans, self._tickets, self._happened)
@@ -137,7 +138,7 @@ class World:
     def come_to_rest(self, database: duckdb.DuckDBPyConnection) -> None:
         """Let all accidents end, then everything under way arrive; then everything must be right."""
         self._weather = self._weather.fair()
-        self.river.torn = 0.0
+        self.river.torn = self.river.rotten = 0.0
         fair_steps = 0
         while self.river.wishes.waiting and fair_steps < FAIR_STEPS_MAX:
             self.step()
