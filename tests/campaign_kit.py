@@ -260,7 +260,7 @@ def workers_after(report: Mapping[str, Any], before: set[int]) -> set[int]:
     if first is None or report["outcome"] == "refused":
         return before  # it has not begun
     match report["outcome"]:
-        case "over":
+        case "finished":
             return {last}
         case "failed":
             return {first}

@@ -82,6 +82,6 @@ def amid(rescale: Rescale) -> None:
 
 def over(rescale: Rescale, what: str) -> dict[str, Any]:
     report = rescale.wait(timeout=120)
-    assert (report["outcome"], report["error"]) == ("over", None)
+    assert (report["outcome"], report["error"]) == ("finished", None)
     print(f"\n{what}: {report['moved_vnodes']} vnodes and {report['moved_keys']} keys in {report['seconds']:.2f} s")
     return report

@@ -50,8 +50,8 @@ class Coordinator:
     before: is called with each action and may fail it. asked: what it was asked for, in order.
     """
 
-    script: list[Json] = field(default_factory=lambda: [*UNDERWAY, progress("over", 1000)])
-    report: Json = field(default_factory=lambda: report("over"))
+    script: list[Json] = field(default_factory=lambda: [*UNDERWAY, progress("finished", 1000)])
+    report: Json = field(default_factory=lambda: report("finished"))
     before: Callable[[str], None] = lambda action: None
     asked: "queue.SimpleQueue[tuple[str, Json]]" = field(default_factory=queue.SimpleQueue)
 

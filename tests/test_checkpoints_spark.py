@@ -92,7 +92,7 @@ def test_what_is_in_a_checkpoint_is_not_read_again_by_who_comes_later(events: Ev
         assert app.status()["workers"][0]["address"] != lost
         rescale = app.rescale(3)
         events.write()
-        assert rescale.wait(timeout=120)["outcome"] == "over"
+        assert rescale.wait(timeout=120)["outcome"] == "finished"
         events.check(app)
         assert app.checkpoint() == app.status()["epoch"]
     with events.app().start() as app:

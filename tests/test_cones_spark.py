@@ -159,7 +159,7 @@ def test_lookups_are_sparks_answers_while_keys_come_go_and_move(
         app.wait(timeout=120)
         truth = Truth(spark, directory)
         truth.check(app, lots, 15)  # keys may still be on their way
-        assert rescale.wait(timeout=120)["outcome"] == "over"
+        assert rescale.wait(timeout=120)["outcome"] == "finished"
         truth.check(app, lots, 100)
     for name, (sql, _) in VIEWS.items():
         assert differing_rows(app.read(name), spark.sql(sql)) == 0
@@ -194,16 +194,16 @@ def test_what_is_kept_and_why_is_counted(spark: Any, directory: Path, river: tup
     for name in VIEWS:
         app.evict(name)
     before = counted(app)
-    assert (before["present"], before["resting"], before["rows"]) == (0, 0, 0)
+    assert (before["cached_keys"], before["intermediate_keys"], before["rows"]) == (0, 0, 0)
     app.lookup("kinds", ["kind-1"])
     app.lookup("kinds", ["kind-1"])
     kept = counted(app)
-    assert (kept["present"], kept["resting"], kept["keys"]) == (1, items, 1)
+    assert (kept["cached_keys"], kept["intermediate_keys"], kept["keys"]) == (1, items, 1)
     assert (kept["missed"], kept["evicted"]) == (before["missed"] + 1, before["evicted"])
     assert kept["looked_up"] == before["looked_up"] + 2
     app.evict("kinds", ["kind-1", "kind-2"])
     after = counted(app)
-    assert (after["present"], after["resting"], after["rows"]) == (0, 0, 0)
+    assert (after["cached_keys"], after["intermediate_keys"], after["rows"]) == (0, 0, 0)
     assert (after["missed"], after["evicted"]) == (kept["missed"], kept["evicted"] + 1)
 
 
@@ -223,5 +223,5 @@ def test_a_view_that_is_added_is_usable_at_once_and_all_are_when_the_app_starts_
     app.stop()
     with declared(spark, directory, VIEWS) as again:
         again.view("by_town", BY_TOWN, key="town")
-        again.start()
+        again.start(wait=True)
         truth.check(again, lots, 20)

@@ -3,7 +3,11 @@
 from pathlib import Path
 from typing import Any
 
+import pandas as pd  # type: ignore[import-untyped]
+import pyarrow as pa
 import pytest
+from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
 
 from upriver.app import App
 from upriver.client import connect
@@ -12,6 +16,13 @@ from upriver.given import names, text
 from upriver.shell.remote import TOKEN_CHARS_MAX
 
 COLUMN = "give the name of a column, or a list of names"
+CONNECT = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
+"""As it is known without the packages that a real one needs."""
+FRAMES: list[tuple[Any, str]] = [
+    (pd.DataFrame({"k": [1]}), "DataFrame: spark.createDataFrame(rows)"),
+    (pa.table({"k": [1]}), "pyarrow.lib.Table: spark.createDataFrame(rows)"),
+    ([(1, 2)], "list: spark.createDataFrame(rows, schema)"),
+]
 APPS: list[tuple[dict[str, Any], str]] = [
     ({"workers": "2"}, "workers='2': give a whole number, not a str"),
     ({"workers": 2.0}, "workers=2.0: give a whole number, not a float"),
@@ -29,7 +40,9 @@ APPS: list[tuple[dict[str, Any], str]] = [
     ({"token": ""}, f"a token is 1 to {TOKEN_CHARS_MAX:,} printable ASCII characters"),
     ({"token": 5}, f"a token is 1 to {TOKEN_CHARS_MAX:,} printable ASCII characters"),
     ({"token": "x" * (TOKEN_CHARS_MAX + 1)}, f"a token is 1 to {TOKEN_CHARS_MAX:,} printable ASCII characters"),
-    ({"spark": "local"}, "spark='local': give a SparkSession, not a str"),
+    ({"spark": "local"}, "spark='local': give a pyspark.sql.SparkSession, not a str"),
+    ({"spark": CONNECT}, "spark is a session of Spark Connect, which is not supported: "),
+    ({"learner_partial_rebalance": "no"}, "learner_partial_rebalance='no': give True or False, not a str"),
 ]
 TABLES: list[tuple[dict[str, Any], str]] = [
     ({"name": None}, "table None: a name is letters"),
@@ -43,6 +56,10 @@ TABLES: list[tuple[dict[str, Any], str]] = [
 ]
 VIEWS: list[tuple[dict[str, Any], str]] = [
     ({"sql": None}, "view 'v': sql=None: give a text"),
+    ({"partial": "no"}, "view 'v': partial='no': give True or False, not a str"),
+    ({"partial": None}, "view 'v': partial=None: give True or False, not a NoneType"),
+    ({"sql": "SELECT k FROM s"}, "view 'v': line 1, column 15: no table or view 's' is declared; there are: t, u"),
+    ({"sql": "SELECT k\nFROM u JOIN a.t USING (k)"}, "view 'v': line 2, column 13: no table or view 'a.t' is declared"),
     ({"key": None}, f"view 'v': key=None: {COLUMN}"),
     ({"key": ["k", None]}, f"view 'v': key=['k', None]: {COLUMN}"),
 ]
@@ -94,6 +111,7 @@ def test_a_table(spark: Any, tmp_path: Path, wrong: dict[str, Any], words: str) 
 def test_a_view(spark: Any, tmp_path: Path, wrong: dict[str, Any], words: str) -> None:
     app = App(spark, tmp_path)
     app.table("t", spark.sql("SELECT 1 AS k, 2 AS v"), key="k")
+    app.view("u", "SELECT k FROM t", key="k")
     with pytest.raises(DeclarationError) as error:
         app.view(**{"name": "v", "sql": "SELECT k, v FROM t", "key": "k", **wrong})
     assert said(error).startswith(words)
@@ -111,3 +129,62 @@ def test_what_only_spark_can_say(spark: Any, tmp_path: Path) -> None:
             app.start()
     with pytest.raises(DeclarationError, match="trigger='soon': give a dict"):
         App(spark, tmp_path).table("s", spark.readStream.schema("k int").parquet(str(tmp_path)), "k", trigger="soon")  # type: ignore[arg-type]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(("rows", "words"), FRAMES)
+def test_rows_of_other_packages_are_named_with_the_way_to_spark_s(
+    spark: Any, tmp_path: Path, rows: Any, words: str
+) -> None:
+    with pytest.raises(DeclarationError) as error:
+        App(spark, tmp_path).table("t", rows, key="k")
+    assert said(error).startswith("table 't': give a Spark DataFrame, not a ")
+    assert said(error).endswith(words)
+    package = type(rows).__module__.partition(".")[0]
+    assert package == "builtins" or f"not a {package}." in said(error)
+
+
+@pytest.mark.spark
+def test_a_mistake_is_told_once_and_not_logged_beside(
+    spark: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = App(spark, tmp_path)
+    app.table("t", spark.sql("SELECT 1 AS k, 2 AS v"), key="k")
+    logger = PySparkLogger.getLogger("SQLQueryContextLogger")
+    before = list(logger.filters), logger.level
+    logger.addHandler(caplog.handler)
+    try:
+        with pytest.raises(DeclarationError, match="`kk` cannot be resolved"):
+            app.view("v", "SELECT kk FROM t", key="kk")
+        assert caplog.records == []
+        with pytest.raises(PySparkException):
+            spark.sql("SELECT kk FROM nowhere")  # the user's own queries are logged as before
+        assert (logger.filters, logger.level) == before
+        assert len(caplog.records) == 1
+    finally:
+        logger.removeHandler(caplog.handler)
+
+
+@pytest.mark.spark
+def test_what_a_running_app_refuses(spark: Any, tmp_path: Path) -> None:
+    rows = spark.sql("SELECT 1 AS k, 2 AS v")
+    app = App(spark, tmp_path, workers=1, vnodes=16)
+    app.table("t", rows, key="k")
+    app.view("v", "SELECT k, v FROM t", key="k")
+    with app.start(wait=True):
+        with pytest.raises(DeclarationError, match=r"^the app is running already: call stop\(\) before it is started"):
+            app.start()
+        with pytest.raises(DeclarationError, match=r"^a table is declared before start\(\), and the app is running: "):
+            app.table("s", rows, key="k")
+        with pytest.raises(DeclarationError, match=r"^moves: there is no worker 77: give one of 0, or ask for more w"):
+            app.rescale(moves={1: 77})
+        with pytest.raises(DeclarationError, match=r"^moves: there is no vnode 16: give vnodes from 0 to 15"):
+            app.rescale(moves={16: 0})
+        with pytest.raises(DeclarationError, match="allow_warming='no': give True or False, not a str"):
+            app.lookup("v", [1], allow_warming="no")  # type: ignore[arg-type]
+        status = app.status()
+        assert status["rescales_waiting"] == 0
+        assert {*status["views"]["v"]} >= {"cached_keys", "filling_keys", "state_rows", "waiting_rows", "used_bytes"}
+        documented = (Path(__file__).parent.parent / "docs" / "status.md").read_text()
+        told = {*status, *status["workers"][0], *status["views"]["v"], *status["checkpoint"], *status["standbys"]}
+        assert [name for name in sorted(told) if f"`{name}`" not in documented] == []

@@ -5,7 +5,15 @@ import numpy as np
 from upriver.demo import DemoRescale
 from upriver.demo_prober import Probes
 
-REPORT = {"ticket": 0, "from": 2, "to": 4, "strategy": "icadd", "outcome": "over", "moved_keys": 7, "moved_bytes": 70}
+REPORT = {
+    "ticket": 0,
+    "from": 2,
+    "to": 4,
+    "strategy": "icadd",
+    "outcome": "finished",
+    "moved_keys": 7,
+    "moved_bytes": 70,
+}
 RESCALE = DemoRescale(
     report={**REPORT, "seconds": 2.0, "max_hold_ms": 1.5}, steady_since=100.0, began=110.0, ended=112.0
 )

@@ -127,7 +127,7 @@ def test_lookups_are_sparks_answers_while_keys_come_go_and_move(
         app.wait(timeout=120)
         truth = Truth(spark, directory)
         truth.check(app, asked(lots, 40))  # keys may still be on their way
-        assert rescale.wait(timeout=120)["outcome"] == "over"
+        assert rescale.wait(timeout=120)["outcome"] == "finished"
         truth.check(app, asked(lots, 300))
     for name, frame in truth.frames.items():
         assert differing_rows(app.read(name), frame) == 0
@@ -137,7 +137,7 @@ def test_lookups_are_sparks_answers_while_keys_come_go_and_move(
 def is_near_budget(views: Mapping[str, Mapping[str, int]], evicted_before: int) -> bool:
     """Whether far fewer keys are present than were looked up."""
     evicted = sum(view["evicted"] for view in views.values()) - evicted_before
-    return evicted > KEYS and sum(view["present"] for view in views.values()) < 2 * KEYS
+    return evicted > KEYS and sum(view["cached_keys"] for view in views.values()) < 2 * KEYS
 
 
 @pytest.mark.long
@@ -165,14 +165,14 @@ def asked_and_missed(app: App) -> tuple[int, int]:
 def test_evictions_at_will(river: tuple[App, Events]) -> None:
     app, _ = river
     app.evict("counts")
-    assert kept(app)["counts"]["present"] == 0
+    assert kept(app)["counts"]["cached_keys"] == 0
     app.lookup("counts", ["key-1", "key-2"])
     asked, missed = asked_and_missed(app)
     app.lookup("counts", ["key-2", "key-1"])
     assert asked_and_missed(app) == (asked + 2, missed)
-    assert kept(app)["counts"]["present"] == 2
+    assert kept(app)["counts"]["cached_keys"] == 2
     app.evict("counts", ["key-1"])
-    assert kept(app)["counts"]["present"] == 1
+    assert kept(app)["counts"]["cached_keys"] == 1
     assert app.lookup("counts", ["key-1", "key-2"]).num_rows == 2
     assert asked_and_missed(app) == (asked + 4, missed + 1)
 

@@ -54,7 +54,7 @@ def test_queries_by_lot_equal_spark_sql_after_retractions_and_rescales(spark: An
         for (strategy, workers), drawn in zip(RESCALES, epochs, strict=True):
             rescale = app.rescale(workers, strategy=strategy)
             publish(drawn, tmp_path)
-            assert rescale.wait(timeout=WAIT_S)["outcome"] == "over"
+            assert rescale.wait(timeout=WAIT_S)["outcome"] == "finished"
         app.wait(timeout=WAIT_S)
         expected = by_spark(spark, tables, rows, queries_of)
         later = keys_of(views, expected)

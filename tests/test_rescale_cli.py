@@ -42,7 +42,7 @@ class Terminal(io.StringIO):
 REPORT_TEXT = """\
 rescale 7                  icadd, 2 -> 3 workers
 -------------------------  -------------------------------
-outcome                    over
+outcome                    finished
 moved                      1,234 keys in 5 vnodes, 56.8 kB
 took                       1.250 s
 longest wait of a key      3.2 ms
@@ -58,7 +58,7 @@ def test_rescale_tells_of_itself_line_by_line(cluster: Cluster, capsys: pytest.C
         f"{name}: starting, [{'.' * 30}] 0/5 vnodes, 0 B of 0 B, 0.5 s",
         f"{name}: moving, [############..................] 400/1,000 keys, 40.0 kB of 100.0 kB, 0.9 s",
         f"{name}: moving, [###########################...] 900/1,000 keys, 90.0 kB of 100.0 kB, 1.1 s",
-        f"{name}: over, [{'#' * 30}] 1,000/1,000 keys, 100.0 kB of 100.0 kB, 0.5 s",
+        f"{name}: finished, [{'#' * 30}] 1,000/1,000 keys, 100.0 kB of 100.0 kB, 0.5 s",
         *REPORT_TEXT.splitlines(),
     ]
 
@@ -67,7 +67,7 @@ def test_a_log_has_one_line_for_each_second(
     coordinator: Coordinator, cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     moving = [progress("moving", tenths, 30, seconds=tenths / 10) for tenths in range(30)]
-    coordinator.script = [*moving, progress("over", 30)]
+    coordinator.script = [*moving, progress("finished", 30)]
     assert run(cluster, "rescale", "3") == 0
     assert [line.split()[-2] for line in capsys.readouterr().out.splitlines()[:4]] == ["0.0", "1.0", "2.0", "0.5"]
 
@@ -100,7 +100,7 @@ def test_on_a_terminal_the_progress_stays_in_its_place(
 ) -> None:
     share = {"worker": 1, "view": "planes", "phase": "Collecting", "keys_moved": 400, "keys_left": 600}
     moving = progress("moving", 400, 600, seconds_left=1.5, workers=[{**share, "bytes_moved": 40_000}])
-    coordinator.script = [progress("starting"), moving, progress("over", 1000)]
+    coordinator.script = [progress("starting"), moving, progress("finished", 1000)]
     terminal = Terminal()
     monkeypatch.setenv("COLUMNS", "58")
     with redirect_stdout(terminal):
@@ -119,7 +119,7 @@ def test_on_a_terminal_the_progress_stays_in_its_place(
         "------  ------  ----------  ----------  ---------  -------"[:57],
         "     1  planes  Collecting         400        600  40.0 kB"[:57],
     ]
-    assert last.startswith("6Frescale 7 (icadd, 2 -> 3 workers): over\n")
+    assert last.startswith("6Frescale 7 (icadd, 2 -> 3 workers): finished\n")
     assert last.endswith("\n" + REPORT_TEXT)
 
 
@@ -142,7 +142,12 @@ def test_rescale_need_not_wait(coordinator: Coordinator, cluster: Cluster, capsy
 
 @pytest.mark.parametrize(
     ("arguments", "outcome", "ended"),
-    [(["3"], "over", 0), (["3"], "aborted", 1), (["--abort", "7"], "aborted", 0), (["--abort", "7"], "over", 1)],
+    [
+        (["3"], "finished", 0),
+        (["3"], "aborted", 1),
+        (["--abort", "7"], "aborted", 0),
+        (["--abort", "7"], "finished", 1),
+    ],
 )
 def test_the_exit_status_says_whether_it_ended_as_asked(
     coordinator: Coordinator, cluster: Cluster, arguments: list[str], outcome: str, ended: int

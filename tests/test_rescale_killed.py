@@ -124,7 +124,7 @@ def test_killed_while_a_rescale_is_starting(river: River) -> None:
         river.await_stage("Starting")
         river.kill(2)
         assert rescale.progress()["state"] == "starting"
-        assert rescale.wait(timeout=120)["outcome"] == "over"
+        assert rescale.wait(timeout=120)["outcome"] == "finished"
 
 
 def test_killed_while_all_are_meeting(river: River) -> None:
@@ -133,7 +133,7 @@ def test_killed_while_all_are_meeting(river: River) -> None:
             rescale = river.app.rescale(river.workers - 1)
             river.await_stage("Meeting")
             river.kill(0)
-        assert rescale.wait(timeout=120)["outcome"] == "over"
+        assert rescale.wait(timeout=120)["outcome"] == "finished"
 
 
 def test_killed_while_an_epoch_is_draining(river: River) -> None:
@@ -144,7 +144,7 @@ def test_killed_while_an_epoch_is_draining(river: River) -> None:
             rescale = river.app.rescale(river.workers - 1, strategy="restart")
             river.await_stage("Draining")
             river.kill(river.workers - 1)
-        assert rescale.wait(timeout=120)["outcome"] == "over"
+        assert rescale.wait(timeout=120)["outcome"] == "finished"
 
 
 @pytest.mark.parametrize(("stage", "strategy"), [("Meeting", "icadd"), ("Draining", "restart")])
@@ -157,7 +157,7 @@ def test_one_that_joins_is_killed_before_anything_has_moved(river: River, stage:
             rescale = river.app.rescale(joiner + 1, strategy=strategy)
             river.await_stage(stage)
             river.kill(joiner)
-        assert rescale.wait(timeout=120)["outcome"] == "over"
+        assert rescale.wait(timeout=120)["outcome"] == "finished"
     assert river.workers == joiner + 1
     river.app.rescale(joiner).wait(timeout=120)
 
@@ -168,7 +168,7 @@ def test_killed_while_a_restart_is_reloading(river: River) -> None:
             rescale = river.app.rescale(river.workers - 1, strategy="restart")
             river.await_stage("Reloading")
             river.kill(0)
-        assert rescale.wait(timeout=120)["outcome"] == "over"
+        assert rescale.wait(timeout=120)["outcome"] == "finished"
 
 
 def test_one_that_leaves_is_killed_while_its_keys_are_moving(river: River) -> None:

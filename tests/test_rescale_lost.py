@@ -52,7 +52,7 @@ def check_all(spark: Any, app: App) -> None:
     app.wait(timeout=120)
     assert app.lookup("sums", list(range(5000)), timeout=60).num_rows == 5000
     assert differing_rows(app.read("sums"), spark.sql(SUMS)) == 0
-    assert app.rescale(3).wait(timeout=120)["outcome"] == "over"
+    assert app.rescale(3).wait(timeout=120)["outcome"] == "finished"
     assert differing_rows(app.read("sums"), spark.sql(SUMS)) == 0
 
 

@@ -132,7 +132,7 @@ def test_views_are_those_of_the_good_rows_and_bad_ones_are_told_once(spark: Any,
         app.wait()
         rescale = app.rescale(3, keys_max=4)
         write(orders(spark, 200, 300), tmp_path / "orders")
-        assert rescale.wait()["outcome"] == "over"
+        assert rescale.wait()["outcome"] == "finished"
         write(prices(spark, 60, 100), tmp_path / "prices")
         app.wait()
         check_views(spark, app, tmp_path)

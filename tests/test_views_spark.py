@@ -98,7 +98,7 @@ def test_views_of_every_kind_equal_spark_sql_and_go_on_doing_so_when_rescaled(sp
     for strategy, workers in (("icadd", 3), ("redistribute", 2), ("restart", 3)):
         for name, (sql, _) in VIEWS.items():
             assert_equals_spark(spark, river, name, sql)
-        assert river.rescale(workers, strategy=strategy).wait()["outcome"] == "over"
+        assert river.rescale(workers, strategy=strategy).wait()["outcome"] == "finished"
     for name, (sql, _) in VIEWS.items():
         assert_equals_spark(spark, river, name, sql)
 
@@ -140,7 +140,7 @@ def test_a_stateful_map_sees_each_keys_rows_in_order_while_keys_move(spark: Any,
     river.wait()
     sql = """SELECT customer, id, sum(coalesce(amount, 0D)) OVER (PARTITION BY customer ORDER BY id) AS total FROM orders"""
     assert_equals_spark(spark, river, "totals", sql)
-    assert river.rescale(3).wait()["outcome"] == "over"
+    assert river.rescale(3).wait()["outcome"] == "finished"
     assert_equals_spark(spark, river, "totals", sql)
     found = river.lookup("totals", [3])
     assert found["id"].to_pylist() == sorted(found["id"].to_pylist())
@@ -171,5 +171,5 @@ def test_an_upsert_tables_views_see_the_last_version_of_each_row(spark: Any, tmp
                 f"SELECT dept, count(*) AS n, sum(pay) AS pay, max(pay) AS most FROM {current} GROUP BY dept",
             )
             assert_equals_spark(spark, app, "one", f"SELECT id, dept, pay FROM {current}")
-            assert app.rescale(3).wait()["outcome"] == "over"
+            assert app.rescale(3).wait()["outcome"] == "finished"
     spark.catalog.dropTempView("versions")

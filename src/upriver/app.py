@@ -19,7 +19,7 @@ from upriver.dataflow.sql import over_tables
 from upriver.dataflow.stateful import in_order
 from upriver.dataflow.views import declare_view, mapped_view
 from upriver.errors import DeclarationError, UnknownView, WaitTimeout
-from upriver.given import names, seconds, some_text
+from upriver.given import flag, names, seconds, some_text
 from upriver.ids import Epoch
 from upriver.membership.config import MembershipConfig
 from upriver.rescale import Rescale
@@ -115,7 +115,7 @@ class App:
                 max_warmup_replicas=max_warmup_replicas,
                 acceptable_lag_epochs=acceptable_lag_epochs,
                 scale_down_timeout_ms=scale_down_timeout_ms,
-                learner_partial_rebalance=learner_partial_rebalance,
+                learner_partial_rebalance=flag("learner_partial_rebalance", learner_partial_rebalance),
             ),
         )
         self._sources: dict[str, Source] = {}
@@ -192,7 +192,7 @@ class App:
         views = {view: plan.sql for view, plan in self._plans.items()}
         plan = declare_view(name, sql, key, self._tables, views, self._typer)
         sets_aside = [table for table, source in self._sources.items() if source.sets_aside]
-        plan = replace(plan, full_because=why_full(plan, partial, sets_aside))
+        plan = replace(plan, full_because=why_full(plan, flag(f"view {name!r}: partial", partial), sets_aside))
         self._keep({**self._plans, name: plan}, timeout)
         self._queries[name] = over_tables(sql, views)
 
@@ -251,7 +251,9 @@ class App:
 
     def _check_declaring(self, what: str) -> None:
         if self._river is not None:
-            raise DeclarationError(f"a {what} is declared before start()")
+            raise DeclarationError(
+                f"a {what} is declared before start(), and the app is running: call stop(), declare it, and start again"
+            )
 
     # Running
 
@@ -262,16 +264,17 @@ class App:
         stopped, and NotReady says what is lacking. Raises TooFewSlots, LakeInUse, NotWritten, DeclarationError if the
         lake holds something else, ClusterError, BudgetExceeded.
         """
-        self._check_declaring("river")
+        if self._river is not None:
+            raise DeclarationError("the app is running already: call stop() before it is started again")
         if not self._sources:
             raise DeclarationError("there is nothing to start: declare a table first")
         river = River(self._spark, self._config, list(self._sources.values()), list(self._plans.values()))
-        give_up_at = time.monotonic() + seconds("timeout", timeout)
+        waits, give_up_at = flag("wait", wait), time.monotonic() + seconds("timeout", timeout)
         river.start(seconds("timeout", timeout))
         self._river = river
         try:
             self._client = connect(river.address, self._config.token)
-            if wait:
+            if waits:
                 river.wait_ready(max(0.0, give_up_at - time.monotonic()))
         except BaseException:
             self.stop()  # startup failed: the caller never receives an app that it could stop
@@ -321,14 +324,14 @@ class App:
         have not been enough to fill missing keys, have Spark compute the rows, as :meth:`read` does, rather than raise
         WaitTimeout; ``at_least`` must be reached all the same.
         """
-        river = self._running()
+        river, computes = self._running(), flag("else_compute", else_compute)
         assert self._client is not None
         try:
             return self._client.lookup(
                 view, keys, at_least=at_least, max_age=max_age, allow_warming=allow_warming, timeout=timeout
             )
         except WaitTimeout:
-            if not else_compute or river.epoch < (at_least or 0):
+            if not computes or river.epoch < (at_least or 0):
                 raise
         return rows_of_keys(self.read(view), key_batch(view, self._client.key_schema(view), keys))
 

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from upriver.errors import ClusterError, KeyTypeError, UnknownView, UpriverError, WaitTimeout
-from upriver.given import seconds, whole
+from upriver.given import flag, seconds, whole
 from upriver.hashing import hash64
 from upriver.machines.freshness import FreshnessReport
 from upriver.rescale import Rescale, rescale_fields
@@ -127,7 +127,7 @@ class Client:
         again = list(keys) if isinstance(keys, Iterator) else keys
         while True:
             route, columns = self._columns(view, again)
-            if not allow_warming:
+            if not flag("allow_warming", allow_warming):
                 self._freshness.check_ready(view, route)
             lookup = Lookup(view, route, at_least, len(columns[0]) > 1, timeout, give_up_at)
             with suppress(_DeclaredAnew):

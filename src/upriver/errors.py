@@ -22,6 +22,10 @@ class DeclarationError(UserError):
     """A table, a view or an option is declared wrongly, or not as the lake remembers it."""
 
 
+class UnknownTable(DeclarationError):
+    """SQL reads a table or a view that is not declared."""
+
+
 class UnsupportedSql(UserError):
     """A view's SQL uses a construct that is not supported; the message gives its place."""
 

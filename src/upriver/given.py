@@ -57,3 +57,16 @@ def some_text(what: str, given: str) -> str:
     if not text(what, given):
         raise DeclarationError(f"{what}='': give a text that is not empty")
     return given
+
+
+def flag(what: str, given: bool) -> bool:
+    """True or False, and nothing that merely counts as one. Raises DeclarationError, which names ``what``."""
+    if not isinstance(given, bool):
+        raise DeclarationError(f"{what}={given!r}: give True or False, not a {type(given).__name__}")
+    return given
+
+
+def class_name(given: object) -> str:
+    """The name of what a value is, with its module unless that is Python's own: several packages have a DataFrame."""
+    kind = type(given)
+    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"

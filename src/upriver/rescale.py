@@ -89,7 +89,7 @@ class Rescale:
     def progress(self) -> dict[str, Any]:
         """How far it is, as a plain dict.
 
-        ``state`` (queued, starting, moving; over, aborted, refused, failed), ``strategy``, ``from`` and ``to``
+        ``state`` (queued, starting, moving; finished, aborted, refused, failed), ``strategy``, ``from`` and ``to``
         (workers; ``None`` while nobody knows), ``vnodes_moving`` and ``vnodes_moved``, ``keys_moved`` and
         ``keys_left``, ``bytes_moved`` and ``bytes_left``, ``seconds``, ``seconds_left`` (``None`` if not known),
         ``error``; and ``workers``: for each worker and view its ``phase`` and its share of keys and bytes.
@@ -137,7 +137,7 @@ class Rescale:
     def report(self) -> dict[str, Any]:
         """What it did, as a plain dict, however it ended. Raises UserError while it is going on.
 
-        ``outcome`` (over, aborted, refused, failed), ``strategy``, ``from`` and ``to`` (workers), ``moved_keys``,
+        ``outcome`` (finished, aborted, refused, failed), ``strategy``, ``from`` and ``to`` (workers), ``moved_keys``,
         ``moved_bytes``, ``moved_vnodes``, ``seconds``, ``max_hold_ms`` (the longest that any key waited),
         ``max_stall_ms`` (the longest that any worker did nothing else), ``rows_forwarded``, ``rows_bounced`` and
         ``error``.

@@ -340,7 +340,7 @@ def test_v5_a_checkpoint_waits_for_the_rescale() -> None:
     up: list[CoordinatorEvent] = [came(2, 3), met(1), met(2), met(3), moved(2, 3), settled(1), settled(2)]
     assert asked_for(happens(machine, *up)) == []
     actions = machine.step(settled(3))
-    assert outcomes(actions) == [(1, "over", 1)]
+    assert outcomes(actions) == [(1, "finished", 1)]
     assert (asked_for(actions), listeners(TakeCheckpoint, actions)) == ([(1, 1, True)] * 3, [1, 2, 3])
     assert only(PublishCheckpoint, happens(machine, written(1), written(2))) == []
     assert len(only(PublishCheckpoint, machine.step(written(3)))) == 1

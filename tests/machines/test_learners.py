@@ -61,7 +61,7 @@ def flows(group: Group) -> None:
 @pytest.mark.parametrize("standbys", [0, 1])
 def test_who_joins_learns_its_share_and_takes_it_over(plans: Sequence[DataflowPlan], standbys: int) -> None:
     group = learning(3, plans=plans, standbys=standbys)
-    assert ended(group) == [(TICKET, "over", 2)]
+    assert ended(group) == [(TICKET, "finished", 2)]
     assert [group.owners.count(worker) for worker in (0, 1, 2)] == [3, 3, 2]
     (begun,) = only(RescaleBegun, group.log)
     assert (begun.before, begun.after, begun.vnodes) == (2, 3, 2)
@@ -74,7 +74,7 @@ def test_who_joins_learns_its_share_and_takes_it_over(plans: Sequence[DataflowPl
 @pytest.mark.parametrize("standbys", [0, 1])
 def test_who_leaves_ends_with_nothing_and_retires(plans: Sequence[DataflowPlan], standbys: int) -> None:
     group = learning(2, THIRDS, plans, standbys)
-    assert ended(group) == [(TICKET, "over", 2)]
+    assert ended(group) == [(TICKET, "finished", 2)]
     assert sorted(group.owners) == [0, 0, 0, 1, 1, 1]
     assert (listeners(Retire, group.log), group.places, group.workers) == ([3], {0: 1, 1: 2}, (0, 1))
     flows(group)
@@ -91,7 +91,7 @@ def test_who_has_nothing_leaves_at_once(standbys: int) -> None:
     group.happens(*(settled(group.places[worker], group.machine.vnode_map.version + 1) for worker in (0, 1, 2)))
     assert group.owners.count(2) == 0
     group.happens(wanted(3, workers=2, strategy=Strategy.LEARNER))
-    assert ended(group)[-1] == (3, "over", 0)
+    assert ended(group)[-1] == (3, "finished", 0)
     assert (group.workers, sorted(group.places)) == ((0, 1), [0, 1])
     flows(group)
 
@@ -123,7 +123,7 @@ def test_slices_stay_where_they_are_until_they_are_learned_and_epochs_flow_meanw
         flows(group)
     assert (group.owners, group.standing(), ended(group)) == (HALF, (0, 0, 2), [])
     group.speak()
-    assert ended(group) == [(TICKET, "over", 2)]
+    assert ended(group) == [(TICKET, "finished", 2)]
 
 
 def test_s4_who_is_an_epoch_behind_takes_nothing_over_and_nobody_begins_anew() -> None:
@@ -134,7 +134,7 @@ def test_s4_who_is_an_epoch_behind_takes_nothing_over_and_nobody_begins_anew() -
     assert [message.epoch for _, message in late if isinstance(message, CaughtUp)] == [1, 1]
     assert (only(Resume, group.log), len(only(Assign, group.log)), group.owners) == ([], 3, HALF)
     group.speak()
-    assert (ended(group), len(only(Assign, group.log))) == ([(TICKET, "over", 2)], 3)
+    assert (ended(group), len(only(Assign, group.log))) == ([(TICKET, "finished", 2)], 3)
 
 
 def test_s5_slices_change_hands_between_two_epochs() -> None:
@@ -145,7 +145,7 @@ def test_s5_slices_change_hands_between_two_epochs() -> None:
     assert only(Resume, group.log) == []
     group.speak()
     assert {resume.at for resume in only(Resume, group.log)} == {2}
-    assert ended(group) == [(TICKET, "over", 2)]
+    assert ended(group) == [(TICKET, "finished", 2)]
 
 
 @pytest.mark.parametrize("at_a_time", [1, 2, 30])
@@ -164,7 +164,7 @@ def test_s7_epochs_that_were_published_when_slices_changed_hands_go_before_the_n
             rounds, first = rounds + 1, min(group.machine.published, at + EPOCHS_BETWEEN_MAX)
         assert group.machine.published < 100 * at_a_time
     group.speak()
-    assert (ended(group), group.ended) == ([(TICKET, "over", 4)], group.machine.published)
+    assert (ended(group), group.ended) == ([(TICKET, "finished", 4)], group.machine.published)
 
 
 def test_s5_and_not_below_a_snapshot() -> None:
@@ -175,7 +175,7 @@ def test_s5_and_not_below_a_snapshot() -> None:
     for worker in group.workers:
         group.says(worker, SnapshotTaken(snapshot=SnapshotId(1), rows=0))
     assert len(only(SnapshotReady, group.log)) == 1
-    assert ended(group) == [(TICKET, "over", 2)]
+    assert ended(group) == [(TICKET, "finished", 2)]
 
 
 def test_w8_who_caught_up_before_all_resumed_does_not_count() -> None:
@@ -243,7 +243,7 @@ def test_leavers_that_are_overdue_are_not_waited_for() -> None:
     assert {assign.generation for assign in only(Assign, actions)} == {1}
     group.speak()
     flows(group)
-    assert ended(group) == [(TICKET, "over", 2)]
+    assert ended(group) == [(TICKET, "finished", 2)]
     assert (sorted(group.owners), group.workers, listeners(Retire, group.log)) == ([0, 0, 0, 1, 1, 1], (0, 1), [3])
     assert group.happens(LeaversOverdue(ticket=TICKET)) == []
 
@@ -252,7 +252,7 @@ def test_overdue_is_of_no_matter_where_nobody_leaves() -> None:
     group = learning(3, deaf=True)
     assert group.happens(LeaversOverdue(ticket=TICKET)) == []
     group.speak()
-    assert ended(group) == [(TICKET, "over", 2)]
+    assert ended(group) == [(TICKET, "finished", 2)]
 
 
 def test_moves_of_single_slices_cannot_be_learned() -> None:
@@ -265,7 +265,7 @@ def test_moves_of_single_slices_cannot_be_learned() -> None:
 
 def test_as_many_as_there_are_is_over_at_once() -> None:
     group = learning(2)
-    assert (ended(group), group.owners) == ([(TICKET, "over", 0)], HALF)
+    assert (ended(group), group.owners) == ([(TICKET, "finished", 0)], HALF)
     flows(group)
 
 
@@ -283,7 +283,7 @@ def test_a_joiner_that_is_lost_is_waited_for(plans: Sequence[DataflowPlan]) -> N
     group.come(2)
     flows(group)
     flows(group)
-    assert (ended(group), group.owners.count(2)) == ([(TICKET, "over", 2)], 2)
+    assert (ended(group), group.owners.count(2)) == ([(TICKET, "finished", 2)], 2)
 
 
 @pytest.mark.parametrize("plans", [[PLAN], [STAGED]])
@@ -296,7 +296,7 @@ def test_a_joiner_that_is_lost_where_others_stand_by_is_waited_for(plans: Sequen
     group.come(2)
     flows(group)
     flows(group)
-    assert (ended(group), group.owners.count(2)) == ([(TICKET, "over", 2)], 2)
+    assert (ended(group), group.owners.count(2)) == ([(TICKET, "finished", 2)], 2)
 
 
 @pytest.mark.parametrize("strategy", [Strategy.ICADD, Strategy.RESTART])
@@ -313,6 +313,6 @@ def test_the_next_rescale_has_its_turn_when_all_is_learned() -> None:
     group.happens(wanted(2, workers=2, strategy=Strategy.LEARNER))
     assert ended(group) == []
     group.speak()
-    assert ended(group) == [(1, "over", 2), (2, "over", 2)]
+    assert ended(group) == [(1, "finished", 2), (2, "finished", 2)]
     assert (sorted(group.owners), group.workers) == ([0] * 4 + [1] * 4, (0, 1))
     flows(group)

@@ -307,7 +307,7 @@ def test_from_one_worker_to_two_to_three_and_back_to_one_while_rows_and_lookups_
     for workers in (2, 3, 1):
         river.rescale(workers)
     tickets = river.play(between)
-    assert [str(end.outcome) for end in river.ended] == ["over"] * 3
+    assert [str(end.outcome) for end in river.ended] == ["finished"] * 3
     assert set(river.answers) >= set(tickets)
     check_map(river, workers=1)
     check_answers_on_the_way(river, tickets)
@@ -335,7 +335,11 @@ def test_moves_and_moves_back_lose_nothing(pick: Pick) -> None:
     river.rescale(None, v0=1, v7=0)
     river.rescale(None, v0=0, v7=1)
     tickets = river.play()
-    assert [(str(end.outcome), end.vnodes) for end in river.ended] == [("over", 4), ("over", 2), ("over", 2)]
+    assert [(str(end.outcome), end.vnodes) for end in river.ended] == [
+        ("finished", 4),
+        ("finished", 2),
+        ("finished", 2),
+    ]
     check_answers_on_the_way(river, tickets)
     check_snapshots(river)
     check_all_answers_at_the_end(river)
@@ -347,7 +351,7 @@ def test_a_restart_reads_everything_again(pick: Pick) -> None:
     river.rescale(3, Strategy.RESTART)
     river.rescale(2)
     river.play()
-    assert [str(end.outcome) for end in river.ended] == ["over"] * 2
+    assert [str(end.outcome) for end in river.ended] == ["finished"] * 2
     check_map(river, workers=2)
     check_all_answers_at_the_end(river)
 
@@ -366,6 +370,6 @@ def test_a_worker_that_is_lost_at_any_time_takes_nothing_with_it(pick: Pick, del
     river.run()
     river.rescale(4)
     river.play()
-    assert [str(end.outcome) for end in river.ended] in (["over"] * 3, ["over", "failed", "over"])
+    assert [str(end.outcome) for end in river.ended] in (["finished"] * 3, ["finished", "failed", "finished"])
     check_map(river, workers=4)
     check_all_answers_at_the_end(river)

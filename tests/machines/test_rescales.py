@@ -91,7 +91,7 @@ def test_up_the_rescale_is_over_when_all_have_settled_and_then_joiners_read() ->
     machine = coordinator(*UP, settled(3), settled(1))
     *reads, over = machine.step(settled(2))
     assert reads == [tell(2, reading(1)), tell(3, reading(3))], "the first reads what it has read before"
-    assert outcomes([over]) == [(1, "over", 1)]
+    assert outcomes([over]) == [(1, "finished", 1)]
     assert machine.vnode_map == vnode_map(AT_3, version=1)
     assert listeners(OpenEpoch, machine.step(published(1))) == [1, 2, 3]
 
@@ -139,7 +139,7 @@ def test_down_a_leaver_is_told_to_retire_only_when_all_it_sent_was_read() -> Non
     machine = coordinator(*DOWN, settled(2))
     assert listeners(Retire, machine.step(settled(1))) == []
     actions = machine.step(left(1, peer=1))
-    assert (listeners(Retire, actions), outcomes(actions)) == ([2], [(1, "over", 2)])
+    assert (listeners(Retire, actions), outcomes(actions)) == ([2], [(1, "finished", 2)])
     assert list(machine.members) == [ZERO]
 
 
@@ -177,7 +177,7 @@ def test_moves_go_to_workers_that_are_there() -> None:
 def test_a_wish_that_changes_nothing_is_over_at_once(wish: RescaleWanted) -> None:
     machine = coordinator(*BOTH)
     actions = machine.step(wish)
-    assert (outcomes(actions), only(RescaleBegun, actions)) == ([(7, "over", 0)], [])
+    assert (outcomes(actions), only(RescaleBegun, actions)) == ([(7, "finished", 0)], [])
     assert machine.vnode_map == vnode_map()
 
 
@@ -231,7 +231,7 @@ def test_c5_the_rescale_is_over_when_the_epoch_that_is_open_has_ended() -> None:
     assert machine.step(settled(2)) == []
     machine.step(finished(1, 1))
     actions = machine.step(finished(2, 1))
-    assert outcomes(actions) == [(1, "over", 1)]
+    assert outcomes(actions) == [(1, "finished", 1)]
     assert listeners(EpochOver, actions) == [1, 2]
     assert actions[-2:] == [*opened(1, 2), *opened(2, 2)]
 
@@ -287,7 +287,7 @@ def test_a_worker_that_settles_unasked_is_a_fault() -> None:
 def test_rescales_take_turns() -> None:
     machine = coordinator(*MOVING, wanted(2, moves={1: 0}), wanted(3, moves={0: 0}), settled(1))
     actions = machine.step(settled(2))
-    assert (outcomes(actions), [begun.ticket for begun in only(RescaleBegun, actions)]) == ([(1, "over", 1)], [2])
+    assert (outcomes(actions), [begun.ticket for begun in only(RescaleBegun, actions)]) == ([(1, "finished", 1)], [2])
     assert [meet.meeting for meet in only(Meet, actions)] == [2, 2]
     for word in (met(1, meeting=2), met(2, meeting=2), settled(1, version=2)):
         machine.step(word)
@@ -313,7 +313,7 @@ def test_each_view_is_settled_by_itself() -> None:
     assert sorted(order.region for order in only(Order, machine.step(met(2)))) == ["rows", "rows", "twin", "twin"]
     for word in (settled(1), settled(2), settled(1, view="twin")):
         assert outcomes(machine.step(word)) == []
-    assert outcomes(machine.step(settled(2, view="twin"))) == [(1, "over", 1)]
+    assert outcomes(machine.step(settled(2, view="twin"))) == [(1, "finished", 1)]
 
 
 # Restart ------------------------------------------------------------------------------------------------------------
@@ -335,5 +335,5 @@ def test_restart_is_over_when_all_have_caught_up() -> None:
     machine.step(wanted(1, workers=1, strategy=Strategy.RESTART))
     machine.step(anew(1, 1))
     assert outcomes(machine.step(finished(1, 1))) == []
-    assert outcomes(machine.step(finished(1, 2))) == [(1, "over", 2)]
+    assert outcomes(machine.step(finished(1, 2))) == [(1, "finished", 2)]
     assert list(machine.members) == [ZERO]

@@ -254,7 +254,7 @@ def test_lost_while_reading_again_a_worker_is_waited_for() -> None:
     machine = coordinator(*RELOADING, anew(1), anew(2), gone(2))
     assert outcomes(machine.step(finished(1, 1))) == []
     machine.step(came(1, 3))
-    assert outcomes(machine.step(finished(3, 1))) == [(1, "over", 1)]
+    assert outcomes(machine.step(finished(3, 1))) == [(1, "finished", 1)]
 
 
 STALE = [

@@ -208,7 +208,7 @@ def test_c7_switched_off_takes_a_snapshot_while_keys_move() -> None:
 def test_a_rescale_that_ends_during_a_pause_lets_the_scan_be_taken_and_keys_move_again() -> None:
     machine = coordinator(*MOVING, scan(5), settled(1), still(1))
     actions = machine.step(settled(2))
-    assert outcomes(actions) == [(1, "over", 1)]
+    assert outcomes(actions) == [(1, "finished", 1)]
     assert (listeners(TakeSnapshot, actions), listeners(GoOn, actions)) == ([1, 2], [1, 2])
     assert machine.step(still(2)) == []
     machine.step(taken(1, 1))
@@ -218,7 +218,7 @@ def test_a_rescale_that_ends_during_a_pause_lets_the_scan_be_taken_and_keys_move
 def test_a_pause_does_not_wait_for_a_leaver_that_has_left() -> None:
     machine = coordinator(*DOWN, settled(1), settled(2), scan(5), still(1))
     actions = machine.step(left(1, peer=1))
-    assert outcomes(actions) == [(1, "over", 2)]
+    assert outcomes(actions) == [(1, "finished", 2)]
     assert (listeners(TakeSnapshot, actions), listeners(GoOn, actions)) == ([1], [1])
     assert machine.step(taken(1, 1)) == [ready(5, 1, epoch=0, workers=[0])]
 

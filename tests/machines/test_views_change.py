@@ -80,7 +80,7 @@ def test_c11_views_change_when_the_rescale_is_over_and_before_the_next_one() -> 
     machine = coordinator(*UP, wanted(2, workers=2))
     assert taken_in(machine, views(7, OTHER), *MOVED[:-1]) == []
     actions = machine.step(MOVED[-1])
-    assert outcomes(actions) == [(1, "over", 1)]
+    assert outcomes(actions) == [(1, "finished", 1)]
     assert only(PlansTaken, actions) == [PlansTaken(ticket=7)]
     assert only(RescaleBegun, actions) == []
     assert [begun.ticket for begun in only(RescaleBegun, machine.step(published(1)))] == [2]

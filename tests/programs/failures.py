@@ -35,7 +35,7 @@ def main(master: str, root: str, events: str, settings: str = "{}") -> None:
     app.table("events", spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(events), key="k")
     views = ["sums"]
     add(app, "sums")
-    app.start()
+    app.start(wait=True)
     maps = Maps(app)
     say({"address": app.address, "token": app.token})
     for line in sys.stdin:

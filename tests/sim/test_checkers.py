@@ -102,13 +102,13 @@ CASES: list[tuple[Checker, list[Args], list[Args]]] = [
     (
         checkers.a_rescale_ends_for_a_reason,
         [
-            (Outcome.OVER, True, False, False),
+            (Outcome.FINISHED, True, False, False),
             (Outcome.ABORTED, True, True, False),
             (Outcome.REFUSED, False, False, False),
             (Outcome.FAILED, True, False, True),
         ],
         [
-            (Outcome.OVER, False, True, True),
+            (Outcome.FINISHED, False, True, True),
             (Outcome.ABORTED, True, False, True),
             (Outcome.REFUSED, True, True, True),
             (Outcome.FAILED, True, True, False),

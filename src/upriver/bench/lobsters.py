@@ -154,7 +154,11 @@ def _views(views: Mapping[str, Mapping[str, int]], kept_as: Mapping[str, str | N
     """How each is kept, and what that takes."""
     return {
         view: {"kept": "partial" if why is None else "full", "why_full": why, "state_mb": as_mb(views[view]["bytes"])}
-        | {name: views[view][name] for name in ("rows", "present", "resting", "held") if name in views[view]}
+        | {
+            name: views[view][name]
+            for name in ("rows", "cached_keys", "intermediate_keys", "state_rows")
+            if name in views[view]
+        }
         for view, why in kept_as.items()
     }
 

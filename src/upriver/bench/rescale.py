@@ -229,7 +229,7 @@ def rescale_under(
     ended_at = time.perf_counter()
     report = rescale.outcome()
     load.check()
-    if report["outcome"] != "over":
+    if report["outcome"] != "finished":
         raise ClusterError(f"{strategy} to {workers} workers: {report}")
     return Way(
         before=Window(steady_at, began_at),

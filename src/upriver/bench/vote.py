@@ -215,7 +215,7 @@ def _measure_load(
         "state_mb": as_mb(state),
         "rss_mb": as_mb(grown.resident),
         "anonymous_mb": as_mb(grown.anonymous),
-        "present_keys": after.get("present", after["keys"]),
+        "present_keys": after.get("cached_keys", after["keys"]),
         "missed_keys_per_s": round(missed / window.seconds),
         "evicted_keys_per_s": round((after.get("evicted", 0) - before.get("evicted", 0)) / window.seconds),
         **figures,

@@ -152,7 +152,7 @@ class Asker:
             return
         self._client.evict(VIEW)
         give_up_at = time.monotonic() + LOOKUP_S_MAX
-        while self._client.status()["views"][VIEW]["present"]:
+        while self._client.status()["views"][VIEW]["cached_keys"]:
             if time.monotonic() > give_up_at:
                 raise WaitTimeout(f"keys are present {LOOKUP_S_MAX:g} s after all were evicted")
             time.sleep(POLL_S)

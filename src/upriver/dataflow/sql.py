@@ -9,7 +9,7 @@ Read next: sql_queries (any query), sql_select (one SELECT, clause by clause), s
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -25,7 +25,7 @@ from upriver.dataflow.sql_scope import Column, Rows
 from upriver.dataflow.sql_source import Source, Unreadable
 from upriver.dataflow.sql_topk import unbounded_rank
 from upriver.dataflow.sql_types import same_type, spark_name
-from upriver.errors import UserError
+from upriver.errors import UnknownTable, UserError
 
 MAP_OF = "stateful_map of "
 """With which a stateful map describes itself, where a view has its SQL."""
@@ -64,8 +64,9 @@ def compile_view(
     """
     source = Source(name, sql)
     try:
-        tree = _read(source, typer)
-        schema = _typed(source, tree, views, typer)
+        declared = [*tables, *views]
+        tree = _read(source, typer, declared)
+        schema = _typed(source, tree, views, typer, declared)
         rows = compile_query(Views(views, tables, typer.timezone).setting(source), tree)
     except RecursionError as error:
         raise source.unsupported(None, "SQL nested as deeply as this", "Compute it in steps.") from error
@@ -85,21 +86,23 @@ def over_tables(sql: str, views: Mapping[str, str]) -> str:
 # What Spark says
 
 
-def _read(source: Source, typer: Typer) -> exp.Expr:
+def _read(source: Source, typer: Typer, declared: Sequence[str]) -> exp.Expr:
     try:
         return parsed(source)
     except Unreadable:
         # A plain mistake is better told in Spark's words. It may be asked of what can only be a query: it would run
         # anything else at once, even to tell its schema.
         if source.tokens()[0].token_type == TokenType.SELECT:
-            _asked(source, source.sql, 0, typer)
+            _asked(source, source.sql, 0, typer, declared)
         raise
 
 
-def _typed(source: Source, tree: exp.Expr, views: Mapping[str, str], typer: Typer) -> pa.Schema:
+def _typed(
+    source: Source, tree: exp.Expr, views: Mapping[str, str], typer: Typer, declared: Sequence[str]
+) -> pa.Schema:
     """The query's schema, as Spark has it."""
     before = _before(source, tree, views)
-    return _asked(source, _behind(before, source), before.count("\n"), typer)
+    return _asked(source, _behind(before, source), before.count("\n"), typer, declared)
 
 
 def _before(source: Source, tree: exp.Expr, views: Mapping[str, str]) -> str:
@@ -115,12 +118,14 @@ def _behind(before: str, source: Source) -> str:
     return f"{before}{_unended(source)}\n)" if before else source.sql
 
 
-def _asked(source: Source, sql: str, lines: int, typer: Typer) -> pa.Schema:
-    """lines: before the view's own SQL."""
+def _asked(source: Source, sql: str, lines: int, typer: Typer, declared: Sequence[str]) -> pa.Schema:
+    """lines: before the view's own SQL. declared: tables and views that it may read."""
     try:
         return typer.schema_of(sql)
     except UserError as error:
         words = re.sub(r"\bline (\d+)", lambda match: f"line {int(match[1]) - lines}", str(error))
+        if isinstance(error, UnknownTable):
+            words = f"{words}; there are: {', '.join(sorted(declared)) or 'none'}"
         raise type(error)(f"view {source.view!r}: {words}") from error
 
 

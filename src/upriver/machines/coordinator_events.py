@@ -262,7 +262,7 @@ class Outcome(StrEnum):
     """How a rescale has ended: as wanted; with what had not moved by then left where it was; not begun; or with
     everything as before."""
 
-    OVER = "over"
+    FINISHED = "finished"
     ABORTED = "aborted"
     REFUSED = "refused"
     FAILED = "failed"

@@ -26,7 +26,7 @@ class LearnerRescales:
 
     def begin(self, plan: Plan) -> Learning:
         self._leader.learn(set(plan.old) - set(plan.new))
-        return Learning(self._cluster.reading, plan.joining, Outcome.OVER)
+        return Learning(self._cluster.reading, plan.joining, Outcome.FINISHED)
 
     def abort(self, stage: Learning) -> Learning:
         """Who has come is to leave again, and what has moved to others that stay is as good there."""

@@ -226,7 +226,7 @@ class Rescales:
                     self._settle(over)
             case Reloading(until, vnodes):
                 if cluster.has_caught_up(until):
-                    self._end(Outcome.OVER, vnodes)
+                    self._end(Outcome.FINISHED, vnodes)
 
     def _take_up(self, request: RescaleWanted) -> None:
         """A request's turn has come. Slices may have changed hands since the last one."""
@@ -350,7 +350,7 @@ class Rescales:
         vnodes = self._adopt(over)
         self._cluster.read_by(self._cluster.reading)
         self._scans.all_have_moved()
-        self._end(Outcome.ABORTED if over.aborted else Outcome.OVER, vnodes)
+        self._end(Outcome.ABORTED if over.aborted else Outcome.FINISHED, vnodes)
 
     def _adopt(self, over: protocol.RescaleOver) -> int:
         """The maps and the workers are those. Returns how many vnodes have moved."""

@@ -344,6 +344,12 @@ class CoordinatorLoop:
         self._inbox.put(wanted)
         return ticket
 
+    def workers_to_be(self) -> tuple[WorkerId, ...]:
+        """The workers that there will be when all rescales that were asked for are done, if they are."""
+        with self._changed:
+            wanted = self._desk.workers_wanted()
+        return self._machine.cluster.workers if wanted is None else tuple(map(WorkerId, range(wanted)))
+
     def abort_rescale(self, ticket: int) -> None:
         """Raises UserError for a ticket that is not known; one that is over stays so."""
         with self._changed:

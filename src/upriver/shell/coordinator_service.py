@@ -206,6 +206,7 @@ class CoordinatorService:
         if keys_max is not None and whole("keys_max", keys_max) < 1:
             raise DeclarationError(f"keys_max={keys_max}: there is at least 1 key at a time")
         parsed = None if moves is None else {VnodeId(int(v)): WorkerId(whole("moves", w)) for v, w in moves.items()}
+        _check_owners((parsed or {}).values(), self._loop.workers_to_be())
         ticket = self._loop.rescale(workers, parsed, _strategy(asked["strategy"]), keys_max)
         return {"ticket": ticket}
 
@@ -226,6 +227,16 @@ def _hash64(number: int) -> int:
     if not 0 <= whole("keys", number) <= HASH64_MAX:
         raise DeclarationError(f"keys: {number} is no hash64: there are 0 to {HASH64_MAX}")
     return number
+
+
+def _check_owners(owners: Iterable[WorkerId], workers: Sequence[WorkerId]) -> None:
+    """Raise DeclarationError for a worker that there is not and will not be."""
+    for worker in owners:
+        if worker not in workers:
+            numbers = ", ".join(map(str, workers))
+            raise DeclarationError(
+                f"moves: there is no worker {worker}: give one of {numbers}, or ask for more workers first"
+            )
 
 
 def _strategy(name: str) -> Strategy:

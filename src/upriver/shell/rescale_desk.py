@@ -144,6 +144,11 @@ class RescaleDesk:
         case.before, case.after, case.vnodes, case.began = action.before, action.after, action.vnodes, time.monotonic()
         self._stands(case, STARTING)
 
+    def workers_wanted(self) -> int | None:
+        """How many workers there will be when all that was asked for is done; ``None``: as many as there are."""
+        wanted = [case.wanted.workers for case in self._cases.values() if not case.is_over]
+        return next((workers for workers in reversed(wanted) if workers is not None), None)
+
     def moved(self, worker: WorkerId, message: Moved) -> None:
         """A worker is that far."""
         case = self.on()

@@ -10,6 +10,16 @@ from upriver.machines.coordinator import CoordinatorMachine
 from upriver.machines.restarts import PlaceHistory
 from upriver.state.failure import ViewFailure
 
+_IN_USERS_WORDS = {
+    "held": "state_rows",
+    "gathered": "waiting_rows",
+    "live_bytes": "used_bytes",
+    "present": "cached_keys",
+    "pending": "filling_keys",
+    "resting": "intermediate_keys",
+}
+"""What users are told instead of the names that workers have for these numbers; docs/status.md says what each is."""
+
 _NEVER_LOST = PlaceHistory()
 
 
@@ -73,5 +83,6 @@ def _total(plan: DataflowPlan, members: Iterable[Member]) -> Mapping[str, int]:
     for member in members:
         for region in plan.spread:
             for name, number in member.stats.get(region.name, {}).items():
-                total[name] = total.get(name, 0) + int(number)
+                told = _IN_USERS_WORDS.get(name, name)
+                total[told] = total.get(told, 0) + int(number)
     return total

@@ -252,7 +252,7 @@ def standbys_equal_the_oracle(expected: Rows, found: Rows) -> str | None:
 def a_rescale_ends_for_a_reason(outcome: Outcome, possible: bool, aborted: bool, disturbed: bool) -> str | None:
     """possible: what was wanted can be had. disturbed: a worker was lost since it began."""
     right = {
-        Outcome.OVER: possible,
+        Outcome.FINISHED: possible,
         Outcome.ABORTED: aborted,
         Outcome.REFUSED: not possible,
         Outcome.FAILED: disturbed,

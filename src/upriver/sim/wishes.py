@@ -69,8 +69,8 @@ class Wishes:
         possible &= wish.moves is None or wish.strategy is not Strategy.LEARNER
         aborted, disturbed = action.ticket in self._aborted, self._watcher.losses > 0
         require(checkers.a_rescale_ends_for_a_reason, action.outcome, possible, aborted, disturbed)
-        if action.outcome is Outcome.OVER and wish.workers is not None:
+        if action.outcome is Outcome.FINISHED and wish.workers is not None:
             require(checkers.a_rescale_leaves_as_many_workers_as_wanted, wish.workers, places)
         self._watcher.counters[f"rescales_{action.outcome}"] += 1
-        if action.outcome is Outcome.OVER and action.vnodes:
+        if action.outcome is Outcome.FINISHED and action.vnodes:
             self._watcher.counters["restarts" if wish.strategy is Strategy.RESTART else "rescales_live"] += 1

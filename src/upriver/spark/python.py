@@ -6,6 +6,7 @@ import sys
 from pyspark.sql import SparkSession
 
 from upriver.errors import DeclarationError
+from upriver.given import class_name
 
 
 def use_own_python(spark: SparkSession) -> None:
@@ -15,7 +16,12 @@ def use_own_python(spark: SparkSession) -> None:
     packages. On a cluster, and where the user has chosen, the choice stands.
     """
     if not isinstance(spark, SparkSession):
-        raise DeclarationError(f"spark={spark!r}: give a SparkSession, not a {type(spark).__name__}")
+        if ".connect." in type(spark).__module__:
+            raise DeclarationError(
+                "spark is a session of Spark Connect, which is not supported: workers are tasks that the driver itself "
+                "starts. Run the program where the driver is, with SparkSession.builder.master(...).getOrCreate()"
+            )
+        raise DeclarationError(f"spark={spark!r}: give a pyspark.sql.SparkSession, not a {class_name(spark)}")
     context = spark.sparkContext
     chosen = "PYSPARK_PYTHON" in os.environ or context.getConf().contains("spark.pyspark.python")
     if not chosen and str(context.master).startswith("local"):

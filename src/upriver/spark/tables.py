@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame
 from upriver.dataflow.deletes import deletion
 from upriver.dataflow.plan import TableSpec
 from upriver.errors import DeclarationError
-from upriver.given import names, text
+from upriver.given import class_name, names, text
 from upriver.hashing import check_hashable
 from upriver.spark.runs import check_columns
 from upriver.spark.schema import arrow_schema
@@ -26,7 +26,7 @@ def declared_table(
     Raises DeclarationError, KeyTypeError, UnsupportedSql.
     """
     if not isinstance(rows, DataFrame):
-        raise DeclarationError(f"table {name!r}: give a Spark DataFrame, not a {type(rows).__name__}")
+        raise DeclarationError(f"table {name!r}: give a Spark DataFrame, not a {class_name(rows)}{_way_to_spark(rows)}")
     schema = arrow_schema(rows, name)
     check_columns(schema, name)
     unique = _columns(name, "primary_key", primary_key, schema)
@@ -42,6 +42,21 @@ def declared_table(
         return table
     condition = text(f"table {name!r}: deletes", deletes)
     return replace(table, deletes=deletion(condition, table, SparkTyper(rows.sparkSession, {name: table})))
+
+
+_TO_SPARK = {
+    "pandas": "spark.createDataFrame(rows)",
+    "pyarrow": "spark.createDataFrame(rows)",
+    "polars": "spark.createDataFrame(rows.to_arrow())",
+    "pyspark": "the DataFrame of a session that is not Spark Connect's",
+    "builtins": "spark.createDataFrame(rows, schema)",
+}
+"""By the package of what is given instead: how a DataFrame of Spark's is had."""
+
+
+def _way_to_spark(rows: object) -> str:
+    way = _TO_SPARK.get(type(rows).__module__.partition(".")[0])
+    return "" if way is None or rows is None else f": {way}"
 
 
 def _columns(table: str, what: str, named: Columns, schema: pa.Schema) -> tuple[str, ...]:

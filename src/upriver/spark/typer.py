@@ -10,8 +10,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from upriver.dataflow.plan import TableSpec
 from upriver.dataflow.sql_source import ELSEWHERE, names_table
-from upriver.errors import DeclarationError, UnsupportedSql, UserError
+from upriver.errors import DeclarationError, UnknownTable, UnsupportedSql, UserError
 from upriver.spark.schema import in_arrow
+from upriver.spark.spark_logs import unlogged
 from upriver.spark.sql_settings import ZONE, checked_settings
 
 
@@ -54,7 +55,8 @@ class SparkTyper:
         session, zone = self._asked()
         self._register(session)
         try:
-            return in_arrow(session.sql(sql).schema, zone)
+            with unlogged():
+                return in_arrow(session.sql(sql).schema, zone)
         except PySparkException as error:
             raise self._refusal(error) from error
         except TypeError as error:
@@ -68,7 +70,8 @@ class SparkTyper:
         session, _ = self._asked()
         for words in (f"FROM {name}", f"FROM {name} s"):
             try:
-                session.sql(f"WITH `{name}` AS (SELECT 1 AS one) SELECT one {words}")
+                with unlogged():
+                    session.sql(f"WITH `{name}` AS (SELECT 1 AS one) SELECT one {words}")
                 is_name = names_table(words, name)
             except PySparkException:
                 is_name = False
@@ -85,6 +88,11 @@ class SparkTyper:
             where = re.search(r"; (line \d+) pos \d+", str(error))
             what = f"the function {name}(), which is registered in the Spark session,"
             return UnsupportedSql(f"{where[1] if where else 'the query'}: {what} is not supported. {ELSEWHERE}")
+        if error.getCondition() == "TABLE_OR_VIEW_NOT_FOUND":
+            table = (error.getMessageParameters() or {}).get("relationName", "").replace("`", "")
+            where = re.search(r"; (line \d+) pos (\d+)", str(error))
+            place = f"{where[1]}, column {int(where[2]) + 1}: " if where else ""
+            return UnknownTable(f"{place}no table or view {table!r} is declared")
         return DeclarationError(_words(error))
 
     def _register(self, session: SparkSession) -> None:
