@@ -248,14 +248,23 @@ class CoordinatorLoop:
         return self._ended >= epoch and not self._missing()
 
     def wait_joined(self, seconds: float) -> None:
-        """Block until every place is filled."""
+        """Block until every place is filled. Raises WaitTimeout, which says why one is not, as far as that is known."""
         with self._changed:
             reached = self._changed.wait_for(lambda: self._failure or not self._missing(), seconds)
             self._raise_failure()
             if not reached:
-                raise ClusterError(
-                    f"workers {sorted(self._missing())} have not come up in {seconds:g} s; are there free task slots?"
-                )
+                raise WaitTimeout(f"workers have not come up in {seconds:g} s: {self.why_missing()}")
+
+    def why_missing(self) -> str:
+        """Which workers are not there, and why each was lost that has been there, or whose task has failed."""
+        histories, why = self._histories(), dict[str | None, list[str]]()
+        for worker in sorted(self._missing()):
+            failure = histories[worker].last_failure if worker in histories else None
+            why.setdefault(failure, []).append(str(worker))
+        return "; ".join(
+            f"worker {', '.join(workers)}: {failure or 'no task of it has registered'}"
+            for failure, workers in why.items()
+        )
 
     def committed_at(self, epoch: Epoch) -> float | None:
         """When an epoch was committed, in seconds since 1970; ``None`` if that is not known, or was long ago."""

@@ -37,6 +37,9 @@ from upriver.shell.worker import WorkerConfig
 from upriver.spark.task import run_task
 from upriver.spark.task_errors import cause_of_job_failure
 
+CANCEL_EVERY_S = 0.2
+"""Seconds between two attempts to cancel jobs."""
+
 
 class WorkerHost:
     """Starts and ends the jobs that workers live in. Usable by any thread.
@@ -106,8 +109,10 @@ class WorkerHost:
         self.stop_restarts()
         self._join(seconds)
         if any(thread.is_alive() for thread in self._threads):
-            self._cancel(self._tag)
-            self._join(cancel_s)
+            give_up_at = time.monotonic() + cancel_s
+            while any(thread.is_alive() for thread in self._threads) and time.monotonic() < give_up_at:
+                self._cancel(self._tag)  # again and again: a job may have been about to begin
+                self._join(CANCEL_EVERY_S)
 
     def _join(self, seconds: float) -> None:
         give_up_at = time.monotonic() + seconds

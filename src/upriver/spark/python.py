@@ -9,6 +9,13 @@ from upriver.errors import DeclarationError
 from upriver.given import class_name
 
 
+def runs_elsewhere(spark: SparkSession) -> bool:
+    """Whether executors may have other packages than this process: only its own interpreter on its machine has not."""
+    context = spark.sparkContext
+    is_own = os.path.realpath(context.pythonExec) == os.path.realpath(sys.executable)
+    return not (is_own and str(context.master).startswith("local"))
+
+
 def use_own_python(spark: SparkSession) -> None:
     """In local mode, let Spark's Python workers be this interpreter.
 

@@ -5,7 +5,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from upriver.dataflow.graph import DataflowPlan
 from upriver.dataflow.plan import TableSpec
 from upriver.dataflow.provenance import indexes_of
+from upriver.errors import WaitTimeout
 from upriver.ids import Epoch, WorkerId
 from upriver.machines.coordinator import CoordinatorMachine
 from upriver.machines.leader import NOBODY_STANDS_BY
@@ -35,15 +36,20 @@ from upriver.shell.worker import WorkerConfig
 from upriver.spark.backfill import Backfill
 from upriver.spark.host import WorkerHost
 from upriver.spark.ingest import EpochLog, History, Layout, LoadIngest, StreamIngest, check_taken
+from upriver.spark.probe import check_executors
+from upriver.spark.python import runs_elsewhere
 from upriver.spark.runs import Lot, warm_up
-from upriver.spark.session import free_slots, is_local, require_slots
+from upriver.spark.session import free_slots, is_local, require_slots, slots_in_words, wait_for_slots
 from upriver.spark.sql_settings import checked_settings
+from upriver.spark.startup import Startup
 from upriver.vnodes import VnodeMap
 
 SECRET_BYTES = 32
 """Bytes of the cluster's secret: made at each start, and kept in this process and in the workers' alone."""
 STOP_SECONDS_MAX = 30.0
 """Seconds that workers have to retire before their tasks are cancelled."""
+FAILED_STOP_S_MAX = 1.0
+"""The same where a start has failed, and seconds that their tasks have to end then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,57 +116,96 @@ class River:
         return self._service.address
 
     def start(self, seconds: float) -> None:
-        """Bring everything up; returns when every worker has joined. What fails is raised, and leaves nothing up."""
-        config = self._config
-        require_memory(self._plans, config.memory_budget)
-        require_slots(self._spark, config.workers)
+        """Bring everything up; returns when every worker has joined. What fails is raised, and leaves nothing up.
+
+        Raises WaitTimeout if that takes longer than so many seconds; what has come up by then takes
+        some times ``FAILED_STOP_S_MAX`` to stop.
+        """
+        require_memory(self._plans, self._config.memory_budget)
+        startup = Startup(self._spark, seconds, self._abandon)
         try:
-            tables, settings = tuple(source.table for source in self._sources), checked_settings(self._spark)
-            declared = LakeRecord(config.vnodes, tables, self._indexes(), settings)
-            self._lake = OwnedLake(config.root, declared, self._control())
-            self._layouts = self._layouts_in(self._lake)
-            self._backfill = self._complete_indexes(self._lake, declared)
-            self._running = self._coordinator_of(self._lake)
-            self._running.start()
-            self._log = self._replay(self._lake)
-            keys = Keys(config.token, secrets.token_bytes(SECRET_BYTES))
-            self._service = CoordinatorService(
-                self._coordinator,
-                self._plans,
-                [source.table for source in self._sources],
-                config.listen,
-                keys,
-                Keeper(
-                    partial(require_slots, self._spark),
-                    self._claim,
-                    self._is_current,
-                    self._worker_lost,
-                    self._end_attempt,
-                ),
-                config.vigilance,
-            )
-            worker_config = WorkerConfig(
-                root=config.root,
-                coordinator=self._service.address,
-                keys=keys,
-                bind=config.listen.host,
-                plans=self._plans,
-                migration_step_budget_ms=config.migration_step_budget_ms,
-                memory_budget=config.memory_budget,
-                vigilance=config.vigilance,
-                is_local=is_local(self._spark),
-            )
-            self._host = WorkerHost(self._spark, worker_config, self._coordinator.fail)
-            for worker in self._workers:
-                self._host.start(worker)
-            for source in self._sources:
-                lots = (Lot(0, index) for index in self._log.indexes(source.table.name))
-                warm_up(self._spark, source.rows.schema, self._layouts[source.table.name].writer(*lots))
-            self._coordinator.wait_joined(seconds)
-            self._start_ingest(self._lake, self._log)
+            startup.run(partial(self._bring_up, startup), self._why_late)
         except BaseException:
-            self.stop()
+            self._stop(FAILED_STOP_S_MAX, 0.0, FAILED_STOP_S_MAX)
             raise
+
+    def _bring_up(self, startup: Startup) -> None:
+        """The steps of a start."""
+        startup.at("waiting for task slots")
+        wait_for_slots(self._spark, self._config.workers, startup.seconds_left)
+        if runs_elsewhere(self._spark):
+            startup.at("running a first task on an executor")
+            check_executors(self._spark)
+        startup.at(f"opening the lake {self._config.root}")
+        tables, settings = tuple(source.table for source in self._sources), checked_settings(self._spark)
+        declared = LakeRecord(self._config.vnodes, tables, self._indexes(), settings)
+        self._lake = OwnedLake(self._config.root, declared, self._control())
+        startup.at("completing indexes in the lake")
+        self._layouts = self._layouts_in(self._lake)
+        self._backfill = self._complete_indexes(self._lake, declared)
+        startup.at("reading the lake's epochs")
+        self._running = self._coordinator_of(self._lake)
+        self._running.start()
+        self._log = self._replay(self._lake, startup.check)
+        startup.at("starting workers")
+        self._serve()
+        startup.at("warming up")
+        for source in self._sources:
+            startup.check()
+            lots = (Lot(0, index) for index in self._log.indexes(source.table.name))
+            warm_up(self._spark, source.rows.schema, self._layouts[source.table.name].writer(*lots))
+        startup.at("waiting for workers")
+        try:
+            self._coordinator.wait_joined(max(0.0, startup.seconds_left()))
+        except WaitTimeout:
+            raise WaitTimeout(f"{startup.late()}{self._why_late()}") from None
+        startup.at("starting ingest")
+        startup.outlive()
+        self._start_ingest(self._lake, self._log)
+
+    def _serve(self) -> None:
+        """Start the coordinator's service and the workers."""
+        config = self._config
+        keys = Keys(config.token, secrets.token_bytes(SECRET_BYTES))
+        self._service = CoordinatorService(
+            self._coordinator,
+            self._plans,
+            [source.table for source in self._sources],
+            config.listen,
+            keys,
+            Keeper(
+                partial(require_slots, self._spark),
+                self._claim,
+                self._is_current,
+                self._worker_lost,
+                self._end_attempt,
+            ),
+            config.vigilance,
+        )
+        worker_config = WorkerConfig(
+            root=config.root,
+            coordinator=self._service.address,
+            keys=keys,
+            bind=config.listen.host,
+            plans=self._plans,
+            migration_step_budget_ms=config.migration_step_budget_ms,
+            memory_budget=config.memory_budget,
+            vigilance=config.vigilance,
+            is_local=is_local(self._spark),
+        )
+        self._host = WorkerHost(self._spark, worker_config, self._coordinator.fail)
+        for worker in self._workers:
+            self._host.start(worker)
+
+    def _why_late(self) -> str:
+        """What is known of what a start waits for."""
+        missing = "" if self._host is None else self._coordinator.why_missing()
+        return "".join(f"; {part}" for part in (missing, slots_in_words(self._spark)) if part)
+
+    def _abandon(self) -> None:
+        """A step of the start has returned after all had been given up."""
+        if self._lake is not None:
+            self._lake.release()
 
     def _coordinator_of(self, lake: OwnedLake) -> CoordinatorLoop:
         """One that begins with the newest checkpoint, if there is one of these views."""
@@ -257,11 +302,12 @@ class River:
         self._coordinator.replan(self._plans, epochs, seconds)
         self._service.replan(self._plans)
 
-    def _replay(self, lake: OwnedLake) -> EpochLog:
+    def _replay(self, lake: OwnedLake, check: Callable[[], None]) -> EpochLog:
         """Tell the coordinator of all epochs that there are, and clear away what was never published."""
         history = History()
         kept: set[str] = set()
         for epoch in range(1, lake.last_epoch() + 1):
+            check()
             manifest = lake.manifest(Epoch(epoch))
             history.add(manifest)
             kept.update(run.path for runs in manifest.runs.values() for run in runs)
@@ -345,15 +391,20 @@ class River:
 
     def stop(self) -> None:
         """Stop ingest, retire the workers, give the root up. Epochs that were published stay."""
+        self._stop(STOP_SECONDS_MAX, STOP_SECONDS_MAX, STOP_SECONDS_MAX)
+
+    def _stop(self, retire_s: float, end_s: float, cancel_s: float) -> None:
+        """retire_s: seconds that workers have to retire. end_s, cancel_s: that their tasks have to end then, and when
+        they are cancelled."""
         self._supervisor.stop()
         if self._backfill is not None:
             self._backfill.stop()
         if self._host is not None:
             self._host.stop_restarts()
         if self._running is not None:
-            self._running.stop(STOP_SECONDS_MAX)
+            self._running.stop(retire_s)
         if self._host is not None:
-            self._host.stop(STOP_SECONDS_MAX, STOP_SECONDS_MAX)
+            self._host.stop(end_s, cancel_s)
         if self._service is not None:
             self._service.stop()
         if self._lake is not None:

@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -21,6 +21,9 @@ TASK_FAILURES_MAX = 4
 
 REGISTRATION_S_MAX = 30.0
 """Seconds that a cluster has for its executors to register."""
+
+SLOTS_FREE_S_MAX = 30.0
+"""Seconds that slots which other tasks have taken are waited for."""
 
 _POLL_S = 0.1
 _HEAP_MB_MIN = 1024
@@ -113,6 +116,17 @@ def free_slots(spark: SparkSession) -> int:
     return int(context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile()))
 
 
+def taken_slots(spark: SparkSession) -> int:
+    """Task slots in which a task runs now, of any job of the session's context. May lag by some tenths of a second."""
+    infos = spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()
+    return sum(int(info.numRunningTasks()) for info in infos)
+
+
+def slots_in_words(spark: SparkSession) -> str:
+    """How many slots are taken, for a message."""
+    return f"{taken_slots(spark)} of {free_slots(spark)} task slots are taken"
+
+
 def slots_ceiling(conf: Mapping[str, str]) -> int | None:
     """Task slots that a cluster of this Spark configuration can grow to; None where it sets no limit."""
     task_cpus = int(conf.get("spark.task.cpus", "1"))
@@ -131,12 +145,12 @@ def require_slots(spark: SparkSession, workers: int, ingest: int = 1) -> None:
     Waits for a cluster's executors to register, 30 seconds at most. Under dynamic allocation they come only when
     tasks wait for them: there the configuration is believed.
     """
-    slots = _slots_in_time(spark, workers + ingest)
+    slots = _slots_in_time(spark, workers + ingest, lambda: REGISTRATION_S_MAX)
     if slots < workers + ingest:
         raise TooFewSlots(shortage(str(spark.sparkContext.master), slots, workers, ingest))
 
 
-def _slots_in_time(spark: SparkSession, needed: int) -> int:
+def _slots_in_time(spark: SparkSession, needed: int, seconds_left: Callable[[], float]) -> int:
     """The slots there are as soon as ``needed`` have come, or fewer once it is known that they will not come."""
     conf = dict(spark.sparkContext.getConf().getAll())
     slots = free_slots(spark)
@@ -147,11 +161,40 @@ def _slots_in_time(spark: SparkSession, needed: int) -> int:
         return ceiling
     if _is_dynamic(conf):
         return needed
-    deadline = time.monotonic() + REGISTRATION_S_MAX
+    deadline = time.monotonic() + min(REGISTRATION_S_MAX, seconds_left())
     while slots < needed and time.monotonic() < deadline:
         time.sleep(_POLL_S)
         slots = free_slots(spark)
     return slots
+
+
+def wait_for_slots(spark: SparkSession, workers: int, seconds_left: Callable[[], float], ingest: int = 1) -> None:
+    """Raise TooFewSlots unless Spark has a task slot for each of ``workers`` and ``ingest`` more, and they are free.
+
+    Waits for executors to register, and for slots to become free: each 30 seconds at most, and no longer than there
+    is time left.
+    """
+    needed = workers + ingest
+    total = _slots_in_time(spark, needed, seconds_left)
+    master = str(spark.sparkContext.master)
+    if total < needed:
+        raise TooFewSlots(shortage(master, total, workers, ingest))
+    if _is_dynamic(dict(spark.sparkContext.getConf().getAll())):
+        return
+    give_up_at = time.monotonic() + min(SLOTS_FREE_S_MAX, seconds_left())
+    while (taken := taken_slots(spark)) + needed > (total := free_slots(spark)):
+        if time.monotonic() > give_up_at:
+            raise TooFewSlots(all_taken(master, total, taken, workers, ingest))
+        time.sleep(_POLL_S)
+
+
+def all_taken(master: str, slots: int, taken: int, workers: int, ingest: int) -> str:
+    """What to tell someone whose Spark has slots enough, but has given some of them to other tasks."""
+    return (
+        f"{workers + ingest} task slots are needed, for {workers} workers and ingest, and of those that Spark "
+        f"({master}) has, {taken} of {slots} are taken: by other jobs, or by another app's workers, which keep theirs "
+        "until it stops. Stop those, or give Spark more slots."
+    )
 
 
 def shortage(master: str, slots: int, workers: int, ingest: int) -> str:

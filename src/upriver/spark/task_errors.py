@@ -13,6 +13,7 @@ _TRACEBACK = "Traceback (most recent call last):"
 _RAISED = re.compile(r"(?:\w+\.)*(\w+)(?:: (.*))?")
 """The line of a traceback that names the error."""
 _LOST_TASK = re.compile(r"Lost task [\d.]+ in stage [\d.]+ \(TID \d+\) \((\S+) executor (\S+)\): (.*)")
+_PYTHON_FAILED = re.compile(r"Error from python worker:\s*(\S.*)")
 _STAGE_FAILED = re.compile(r"Job aborted due to stage failure: (.*)")
 _PLAIN_KINDS = ("Exception", "RuntimeError")
 """Classes of errors that say nothing which the message does not."""
@@ -43,6 +44,8 @@ def cause_in_text(text: str) -> str:
     raised = _raised_in(text)
     if raised is not None:
         return f"{raised}{where}"
+    if found := _PYTHON_FAILED.search(text):
+        return f"{found[1].strip()}{where}"
     if lost:
         return f"{lost[3].strip()}{where}"
     for pattern in (_CANCELLED, _STAGE_FAILED):

@@ -1,0 +1,91 @@
+"""One task that looks at an executor before any worker starts there: what is missing, and which versions differ.
+
+The task must run where ``upriver`` cannot be imported. So its function is pickled by value, and imports what it needs
+itself.
+"""
+
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any
+
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+
+from upriver.errors import ClusterError
+from upriver.spark.task_errors import cause_of_job_failure
+
+PACKAGES = ("upriver", "pyarrow", "duckdb", "numpy", "sqlglot", "pyspark")
+"""What a worker imports, and of what the driver's version is needed."""
+_ADVICE = (
+    "Install the driver's requirements on the nodes and set spark.pyspark.python, or ship an environment with "
+    "spark.archives, or the wheel with --py-files (docs/clusters.md)"
+)
+_NOT_FOUND = re.compile(r"No module named '([\w.]+)'")
+_OTHER_PYTHON = re.compile(r"different version: (?:Python )?([\d.]+\d) than that in driver:? ?(?:Python )?([\d.]+\d)")
+
+Found = Mapping[str, Any]
+"""``host``, ``python``: the interpreter, ``versions``: of each package that can be imported, or ``""`` where it is not
+known, ``missing``: why others cannot be."""
+
+
+def look(packages: Iterable[str], _: Iterable[int]) -> list[dict[str, Any]]:
+    """What there is in this process. Runs on an executor, where only Python itself can be counted on."""
+    import importlib
+    import importlib.metadata
+    import socket
+    import sys
+
+    versions, missing = {}, {}
+    for package in packages:
+        try:
+            module = importlib.import_module(package)
+        except Exception as error:
+            missing[package] = f"{type(error).__name__}: {error}"
+            continue
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:  # a zip of its files alone
+            versions[package] = str(getattr(module, "__version__", ""))
+    return [{"host": socket.gethostname(), "python": sys.executable, "versions": versions, "missing": missing}]
+
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
+
+
+def check_executors(spark: SparkSession) -> None:
+    """Run the task. Raises ClusterError if workers could not run as the driver does, with what to do about it."""
+    context = spark.sparkContext
+    try:
+        (executor,) = context.parallelize([0], 1).mapPartitions(partial(look, PACKAGES)).collect()
+    except Exception as error:
+        raise ClusterError(why_no_task_runs(str(error), cause_of_job_failure(error))) from None
+    (driver,) = look(PACKAGES, ())
+    if (fault := fault_of(driver, executor)) is not None:
+        raise ClusterError(fault)
+
+
+def fault_of(driver: Found, executor: Found) -> str | None:
+    """What keeps workers from running on an executor like this one, and what to do; ``None`` if nothing does."""
+    where = f"the executor on {executor['host']} ({executor['python']})"
+    if missing := executor["missing"]:
+        absent = [package for package, why in missing.items() if f"No module named '{package}'" in why]
+        broken = [f"{package} cannot be imported ({why})" for package, why in missing.items() if package not in absent]
+        lacks = [f"lacks {', '.join(absent)}"] if absent else []
+        return f"{where}: {'; '.join([*lacks, *broken])}. {_ADVICE}."
+    differ = [
+        f"{package} {theirs}, and the driver {ours}"
+        for package, ours in driver["versions"].items()
+        if ours and (theirs := executor["versions"].get(package)) and theirs != ours
+    ]
+    return f"{where} has {'; '.join(differ)}. {_ADVICE}." if differ else None
+
+
+def why_no_task_runs(text: str, cause: str) -> str:
+    """What to say if the task itself has failed. text: of the job's error. cause: in one line."""
+    if found := _OTHER_PYTHON.search(text):
+        return f"executors run Python {found[1]}, and the driver {found[2]}. {_ADVICE}."
+    if found := _NOT_FOUND.search(text):
+        return f"executors lack the package {found[1].partition('.')[0]} ({cause}). {_ADVICE}."
+    return f"no Python task runs on the executors: {cause}"

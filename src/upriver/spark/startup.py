@@ -1,0 +1,111 @@
+"""A start under one deadline.
+
+Its steps run on a thread of their own, since not every step can be told when to give up. When the time is over, the
+Spark jobs of the step are cancelled, which ends nearly all steps at once; and the caller is told what it was at.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from uuid import uuid4
+
+from pyspark import InheritableThread
+from pyspark.sql import SparkSession
+
+from upriver.errors import WaitTimeout
+
+GRACE_S = 0.2
+"""Seconds after the deadline in which a step that knows it may say itself what was lacking."""
+UNWIND_S_MAX = 0.3
+"""Seconds for which the caller waits until a step ends whose jobs were cancelled."""
+LINGER_S_MAX = 120.0
+"""Seconds for which the jobs of a step are cancelled that takes longer to end: a file system hangs, or Spark plans a
+query. What it brings is given back when it returns."""
+_CANCEL_EVERY_S = 0.1
+_DESCRIPTION = "spark.job.description"
+
+
+class Startup:
+    """One start: ``run`` is for the caller, everything else for the thread of the steps.
+
+    seconds: for all steps together. abandon: gives back what a step brings that returns when all is over.
+    """
+
+    def __init__(self, spark: SparkSession, seconds: float, abandon: Callable[[], None]) -> None:
+        self._context = spark.sparkContext
+        self._seconds = seconds
+        self._abandon = abandon
+        self._deadline = time.monotonic() + seconds
+        self._tag = f"upriver-start-{uuid4().hex}"
+        self._at = "starting"
+        self._done = threading.Event()
+        self._is_over = threading.Event()
+        self._error: BaseException | None = None
+        self._described: str | None = None
+        """What the user calls the jobs of this thread."""
+
+    def run(self, steps: Callable[[], None], detail: Callable[[], str]) -> None:
+        """Run the steps. detail: what more there is to say if time is over.
+
+        Raises what a step raises, and WaitTimeout if they take longer than they may.
+        """
+        thread = InheritableThread(target=self._run, args=(steps,), name="upriver-start", daemon=True)
+        thread.start()
+        try:
+            in_time = self._done.wait(max(0.0, self.seconds_left()) + GRACE_S)
+            late = None if in_time else WaitTimeout(f"{self.late()}{detail()}")
+        except BaseException:  # the user has interrupted it
+            self._end()
+            raise
+        if late is not None:
+            self._end()
+            raise late
+        thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def late(self) -> str:
+        return f"the app is not up after {self._seconds:g} s: it was {self._at}"
+
+    def _end(self) -> None:
+        """End the step that is on, as far as it can be: soon, or behind the caller's back."""
+        self._is_over.set()
+        threading.Thread(target=self._cancel_jobs, name="upriver-start-end", daemon=True).start()
+        self._done.wait(UNWIND_S_MAX)
+
+    def _cancel_jobs(self) -> None:
+        give_up_at = time.monotonic() + LINGER_S_MAX
+        while not self._done.is_set() and time.monotonic() < give_up_at:
+            self._context.cancelJobsWithTag(self._tag)  # again and again: one may be about to begin
+            self._done.wait(_CANCEL_EVERY_S)
+
+    def _run(self, steps: Callable[[], None]) -> None:
+        self._context.addJobTag(self._tag)
+        self._described = self._context.getLocalProperty(_DESCRIPTION)
+        self._context.setLocalProperty(_DESCRIPTION, self._described or "Upriver: start")
+        try:
+            steps()
+        except BaseException as error:
+            self._error = error
+        finally:
+            if self._is_over.is_set():
+                self._abandon()
+            self._done.set()
+
+    def at(self, step: str) -> None:
+        """This step begins, "reading the lake". Raises WaitTimeout if time is over."""
+        self._at = step
+        self.check()
+
+    def check(self) -> None:
+        """Raise WaitTimeout if time is over."""
+        if self._is_over.is_set() or self.seconds_left() < 0:
+            raise WaitTimeout(self.late())
+
+    def seconds_left(self) -> float:
+        return self._deadline - time.monotonic()
+
+    def outlive(self) -> None:
+        """What is started from now on outlives the start: it inherits neither tag nor description."""
+        self._context.removeJobTag(self._tag)
+        self._context.setLocalProperty(_DESCRIPTION, self._described)  # type: ignore[arg-type]  # None unsets it
