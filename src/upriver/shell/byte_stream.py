@@ -8,8 +8,9 @@ from contextlib import suppress
 
 BUFFER_BYTES = 1 << 16
 """Bytes that are read at a time, if they are there: nearly always a whole frame."""
-GROWTH_BYTES = 1 << 20
-"""Bytes that are allocated at first for what is larger; then twice as many as have come."""
+GROWTH_BYTES = 4 << 20
+"""Bytes that are allocated at first for what is larger, of an end that is not taken at its word; then twice as many as
+have come."""
 SECONDS_MIN = 0.001
 """Seconds that are waited for bytes when there is no time left: none would mean that a socket is never waited for."""
 PROBE_AFTER_S, PROBE_EVERY_S, PROBES_MAX = 60, 15, 4
@@ -77,14 +78,14 @@ class ByteStream:
             return False
         return False  # closed, or something came that nobody asked for
 
-    def take(self, size: int, grow: Callable[[int], object] | None = None) -> bytes | bytearray:
-        """So many bytes; what is large is read to where it stays, and takes memory as it comes.
+    def take(self, size: int, came: Callable[[int], object] | None = None) -> bytes | bytearray:
+        """So many bytes; what is large is read to where it stays.
 
-        grow: told of each byte count of memory that is about to be taken for it; may raise. Raises ConnectionError if
-        the stream ends before.
+        came: told how many bytes of what is large have come, each time; may raise. With it, the other end is not taken
+        at its word: memory is taken as bytes come. Raises ConnectionError if the stream ends before.
         """
         if size > BUFFER_BYTES:
-            return self._take_large(size, grow)
+            return self._take_large(size, came)
         while len(self._held) < size:
             more = self._socket.recv(BUFFER_BYTES)
             if not more:
@@ -123,19 +124,20 @@ class ByteStream:
         data, self._held = self._held[:size], self._held[size:]
         return data
 
-    def _take_large(self, size: int, grow: Callable[[int], object] | None) -> bytearray:
-        data = bytearray(self._take(size))
-        filled = len(data)
+    def _take_large(self, size: int, came: Callable[[int], object] | None) -> bytearray:
+        begun = self._take(size)
+        data = bytearray(size if came is None else min(size, GROWTH_BYTES))
+        data[: len(begun)] = begun
+        filled = len(begun)
         while filled < size:
             if filled == len(data):
-                more = min(size - filled, max(GROWTH_BYTES, filled))
-                if grow is not None:
-                    grow(more)
-                data.extend(bytes(more))
+                data.extend(bytes(min(size - filled, filled)))
             with memoryview(data) as whole:
                 count = self._socket.recv_into(whole[filled:])
             if not count:
                 raise _cut_short()
+            if came is not None:
+                came(count)
             filled += count
         return data
 

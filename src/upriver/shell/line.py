@@ -11,6 +11,7 @@ A server trusts a client with less than a client trusts a server: what either ta
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +21,7 @@ from upriver.dataflow.batch import Hashes
 from upriver.dataflow.plan import schema_from_json, schema_to_json
 from upriver.errors import Busy, KeyTypeError, ProtocolError, UpriverError
 from upriver.hashing import check_hashable
-from upriver.shell.arrow_frames import ROWS_MAX, read_batch
+from upriver.shell.arrow_frames import read_batch, read_trusted_batch
 from upriver.shell.byte_stream import ByteStream
 from upriver.shell.traffic import Traffic
 from upriver.shell.wire import decode_json, encode_json, error_to_json
@@ -43,15 +44,14 @@ _NO_HASHES = np.empty(0, _HASH)
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What one end takes of the other: bytes of a frame's head, hashes and batch, and rows of the batch.
-
-    check_schema: raises KeyTypeError or ProtocolError for a schema of which no batch is taken.
+    """What one end takes of the other: bytes of a frame's head, hashes and batch. read: makes a batch of its message
+    and schema. check_schema: raises KeyTypeError or ProtocolError for a schema of which no batch is taken.
     """
 
     head_bytes_max: int
     hashes_bytes_max: int
     batch_bytes_max: int
-    rows_max: int = ROWS_MAX
+    read: Callable[[pa.Buffer, pa.Schema], pa.RecordBatch] = read_batch
     check_schema: Callable[[pa.Schema], None] = lambda _: None
 
 
@@ -65,11 +65,11 @@ def _check_keys(schema: pa.Schema) -> None:
         check_hashable(field.type, field.name)
 
 
-LOOKUP_TERMS = Terms(1 << 20, 8 * KEYS_MAX, 256 << 20, KEYS_MAX, _check_keys)
+LOOKUP_TERMS = Terms(1 << 20, 8 * KEYS_MAX, 256 << 20, partial(read_batch, rows_max=KEYS_MAX), _check_keys)
 """What a worker takes of a client that looks keys up."""
 CALL_TERMS = Terms(16 << 20, 0, 0)
 """What a server takes of a client that calls it: no rows."""
-ANSWER_TERMS = Terms(64 << 20, 0, 16 << 30)
+ANSWER_TERMS = Terms(64 << 20, 0, 16 << 30, read_trusted_batch)
 """What a client takes of a server, which has proved that it knows the token."""
 
 
@@ -144,9 +144,9 @@ class Line:
             or batch_bytes > terms.batch_bytes_max
         ):
             raise LineBroken(f"a frame of {head_bytes:,}, {hashes_bytes:,} and {batch_bytes:,} bytes is too large")
-        grow = None if self._traffic is None else self._grow
-        said, beside = self._stream.take(head_bytes, grow), self._stream.take(hashes_bytes, grow)
-        body = self._stream.take(batch_bytes, grow) if batch_bytes else None
+        came = None if self._traffic is None else self._came
+        said, beside = self._stream.take(head_bytes, came), self._stream.take(hashes_bytes, came)
+        body = self._stream.take(batch_bytes, came) if batch_bytes else None
         head = decode_json(bytes(said))
         if body is None:
             return Frame(head, None, _NO_HASHES)
@@ -162,7 +162,7 @@ class Line:
             schema = self._heard[head["view"]]
         except (LookupError, TypeError, ValueError, OSError, EOFError, KeyTypeError, pa.ArrowException) as error:
             raise ProtocolError(f"the schema of a batch is malformed: {error}") from error
-        return read_batch(pa.py_buffer(body), schema, self._terms.rows_max)
+        return self._terms.read(pa.py_buffer(body), schema)
 
     def _hear(self, view: str, text: str) -> None:
         self._heard_chars += len(view) + len(text)
@@ -190,7 +190,7 @@ class Line:
         self._let_go()
         self._stream.close()
 
-    def _grow(self, nbytes: int) -> None:
+    def _came(self, nbytes: int) -> None:
         assert self._traffic is not None
         self._traffic.hold(nbytes)
         self._holds += nbytes
