@@ -30,7 +30,7 @@ WHOLE = "WHERE s RLIKE '^[0-9]+$'"
 CASES = f"""
 k | | | a 5.0 2, b 2.0 1, bad None 1, None None 1 | SELECT k, sum(10 / v) FILTER (WHERE v <> 0) AS s, count(*) AS n FROM t GROUP BY k
 k | | | a 7, b 9, bad None, None None | SELECT k, sum(CAST(s AS INT)) FILTER ({WHOLE}) AS x FROM t GROUP BY k
-k | | | a 5.0 2, b 2.0 1, bad None 1, None None 1 | SELECT k, sum(x) FILTER (WHERE v <> 0) AS x, count(*) AS n FROM {X} GROUP BY k
+k | 2,3,5 | | a 5.0 1, b 2.0 1 | SELECT k, sum(x) FILTER (WHERE v <> 0) AS x, count(*) AS n FROM {X} GROUP BY k
 k | 2,3,5 | | a 5.0 5.0, b 2.0 2.0 | SELECT k, sum(x) FILTER (WHERE v <> 0) AS x, max(x) AS y FROM {X} GROUP BY k
 k | 3,5 | | a 12, b 15 | SELECT k, sum(10 + v) FILTER (WHERE 1 / length(k) < 10 / v) AS x FROM t WHERE id <> 2 GROUP BY k
 id | | | 1 7, 4 9 | SELECT id, x FROM (SELECT id, s, CAST(s AS INT) AS x FROM t) {WHOLE}
@@ -61,6 +61,8 @@ id | | | 1 5.0, 4 2.0 | SELECT id, 10 / v AS x FROM t WHERE EXISTS (SELECT 1 / w
 id | | | 3, 5 | SELECT id FROM t WHERE NOT EXISTS (SELECT 1 FROM u WHERE u.k = t.k AND w > 0 AND 10 / w > 0)
 k | | | a 2, b 1, bad 1, None 1 | WITH c AS (SELECT k, 10 / v AS x FROM t) SELECT k, count(*) AS n FROM c GROUP BY k
 id | | | 1, 2, 3, 4, 5 | SELECT id FROM {X}
+y | | | 0.0 3, 2.0 1, 5.0 1 | SELECT if(v = 0, 0D, x) AS y, count(*) AS n FROM {X} GROUP BY if(v = 0, 0D, x)
+k | 2,3,5 | | a 5.0, b 2.0 | SELECT k, sum(CASE WHEN v <> 0 THEN x END) AS x FROM {X} GROUP BY k
 id | 2,3,5 | | 1, 4 | SELECT id FROM {X} WHERE x IS NOT NULL
 k | | | b 2.0 | SELECT k, x FROM {X} WHERE k = 'b' INTERSECT SELECT k, x FROM {X} WHERE v = 5
 k | | | b 2.0 | SELECT k, x FROM (SELECT k, x FROM {X} EXCEPT SELECT k, w / 4D FROM u) WHERE k = 'b'

@@ -81,7 +81,7 @@ class Groups:
         if key not in self._calls:
             output = unique(worded(node), self._taken)
             self._calls[key] = AggregateCall(call.function, argument, output, call.type, call.distinct, where)
-            self._uses.update(uses_in([node]))
+            self._uses.update(dict.fromkeys(uses_in([node]), 2))  # Spark takes nothing from below into an aggregate
         return self._calls[key]
 
 

@@ -1,0 +1,143 @@
+"""Every function over awkward values in every position: a row is set aside exactly if Spark would raise on it.
+
+Rows that we set aside are taken from Spark, which must answer then, and as we do; and given back one by one, on which
+it must raise.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from random import Random
+from re import findall
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from guards_kit import kept
+from pyspark.errors import PySparkException
+from pyspark.sql.pandas.types import from_arrow_schema
+from random_guards import guarded
+from sql_kit import optimizing
+from test_expressions_spark import COLUMNS, FAILING, TOPICS, table
+
+from upriver.dataflow.expressions import Evaluator
+from upriver.errors import RowError, UnsupportedSql
+
+pytestmark = pytest.mark.spark
+
+EXPRESSIONS = [
+    text for texts in (*TOPICS.values(), FAILING * 4) for text in texts if set(COLUMNS) & set(findall(r"\w+", text))
+]
+"""Of columns: a constant that fails is Spark's to raise for no rows as well as for all."""
+QUERIES, QUERIES_SOAKED = 40, 4_000
+GIVEN_BACK, GIVEN_BACK_SOAKED = 6, 400
+"""Queries in whose answer Spark is asked for a row that was set aside."""
+BATCH = 20
+"""Queries of one Spark job."""
+NOBODYS = -1
+"""In place of a row: several rows together are at fault."""
+
+
+@dataclass(frozen=True)
+class Case:
+    number: int
+    sql: str
+    rows: pa.Table | None
+    aside: Sequence[int]
+
+    @property
+    def name(self) -> str:
+        return f"rows_{self.number}"
+
+    def over(self, name: str) -> str:
+        return self.sql.replace("rows_", name)
+
+
+def cases(seed: int, count: int) -> Iterator[Case]:
+    lots, rows, evaluator = Random(seed), table(), Evaluator()
+    while count:
+        sql = guarded(lots, EXPRESSIONS)
+        if "CAST('x' AS INT)" in sql:
+            continue  # a constant, too
+        tables = {"rows_": rows, "other": pa.record_batch({"r": rows.column(0)})} if "other" in sql else {"rows_": rows}
+        if "EXISTS" in sql:
+            tables["other"] = rows
+        try:
+            found = kept(sql, "r", tables, evaluator, sets_aside=True)
+        except UnsupportedSql:
+            continue
+        except RowError:
+            found = None
+        count -= 1
+        if found is None:
+            yield Case(count, sql, None, [NOBODYS])
+        else:
+            yield Case(count, sql, found.rows, found.aside["rows_"])
+    evaluator.close()
+
+
+def answers(spark: Any, batch: Sequence[Case]) -> list[tuple[int, Counter[str], Counter[str]]]:
+    """Of each case its number, our rows and Spark's, as texts, in one job."""
+    parts = []
+    for case in batch:
+        assert case.rows is not None
+        ours = case.rows.combine_chunks()
+        spark.createDataFrame(ours, from_arrow_schema(ours.schema, prefer_timestamp_ntz=True)).createOrReplaceTempView(
+            f"ours_{case.number}"
+        )
+        good = f"r NOT IN ({', '.join(map(str, case.aside))})" if case.aside else "TRUE"
+        spark.sql(f"SELECT * FROM rows_ WHERE {good}").createOrReplaceTempView(case.name)
+        for side, sql in enumerate((f"SELECT * FROM ours_{case.number}", case.over(case.name))):
+            parts.append(f"SELECT {case.number} AS q, {side} AS side, to_json(struct(*)) AS row FROM ({sql})")
+    found: dict[tuple[int, int], Counter[str]] = defaultdict(Counter)
+    for one in spark.sql(" UNION ALL ".join(parts)).toArrow().to_pylist():
+        found[one["q"], one["side"]][one["row"]] += 1
+    return [(case.number, found[case.number, 0], found[case.number, 1]) for case in batch]
+
+
+def wrong(spark: Any, batch: Sequence[Case]) -> list[str]:
+    """What is wrong with our answers, each with its query."""
+    try:
+        found = answers(spark, batch)
+    except PySparkException as error:
+        if len(batch) > 1:
+            half = len(batch) // 2
+            return [*wrong(spark, batch[:half]), *wrong(spark, batch[half:])]
+        return [f"Spark raises: {batch[0].sql} without {batch[0].aside}: {str(error).splitlines()[0]}"]
+    sqls = {case.number: case.sql for case in batch}
+    return [
+        f"{sqls[number]}: only ours {(ours - theirs).most_common(2)}, only Spark's {(theirs - ours).most_common(2)}"
+        for number, ours, theirs in found
+        if ours != theirs
+    ]
+
+
+def raises(spark: Any, case: Case, row: int) -> bool:
+    """Whether Spark raises if this row is there, too."""
+    others = ", ".join(str(other) for other in case.aside if other != row)
+    good = f"r NOT IN ({others})" if others and row != NOBODYS else "TRUE"
+    spark.sql(f"SELECT * FROM rows_ WHERE {good}").createOrReplaceTempView(case.name)
+    try:
+        spark.sql(case.over(case.name)).toArrow()
+    except PySparkException:
+        return True
+    return False
+
+
+def test_rows_are_set_aside_exactly_where_spark_raises(spark: Any, request: pytest.FixtureRequest) -> None:
+    soaks = request.config.getoption("--soak")
+    seed = Random().randrange(10**6) if soaks else 1
+    rows = table()
+    schema = from_arrow_schema(rows.schema, prefer_timestamp_ntz=True)
+    made = list(cases(seed, QUERIES_SOAKED if soaks else QUERIES))
+    answered = [case for case in made if case.rows is not None]
+    failing = [case for case in made if case.aside][: GIVEN_BACK_SOAKED if soaks else GIVEN_BACK]
+    lots = Random(seed)
+    with optimizing(spark):
+        spark.createDataFrame(pa.Table.from_batches([rows]), schema).createOrReplaceTempView("rows_")
+        spark.sql("SELECT * FROM rows_").createOrReplaceTempView("other")
+        found = [text for at in range(0, len(answered), BATCH) for text in wrong(spark, answered[at : at + BATCH])]
+        for case in failing:
+            row = lots.choice(case.aside)
+            found += [] if raises(spark, case, row) else [f"Spark answers: {case.sql} with row {row}"]
+    assert not found, f"seed {seed}: {len(found)} of {len(made)}\n" + "\n".join(found[:40])
