@@ -188,6 +188,7 @@ class Checkpoints:
         cluster.chain = cluster.chain[1:]
         cluster.has_lost_changes = True
         self._keys.pop()
+        self._say_failed((), message.checkpoint, message.error)
 
     def forget(self) -> None:
         """The views are others: none that there is holds their state."""
