@@ -13,7 +13,8 @@ from upriver.ids import Epoch
 from upriver.shell.lake import Lake, LakeRecord, Manifest
 from upriver.shell.owned_lake import OwnedLake
 from upriver.shell.source_supervisor import Ingest, SourceSupervisor
-from upriver.spark.ingest import EpochLog, History, Layout, LoadIngest, StreamIngest
+from upriver.spark.ingest import EpochLog, History, Layout, StreamIngest
+from upriver.spark.loads import LoadIngest, OnChange
 from upriver.state.runs import run_schema
 
 TABLE = TableSpec("events", pa.schema([("k", pa.string()), ("n", pa.int64())]), ("k",), ("n",))
@@ -48,8 +49,8 @@ class Driver:
     def stream(self, rows: Any, **trigger: Any) -> SourceSupervisor:
         return self._started(StreamIngest(rows, self.layout, self.log, trigger))
 
-    def load(self, rows: Any, epoch_rows: int = 100) -> SourceSupervisor:
-        return self._started(LoadIngest(rows, self.layout, self.log, self.lake, epoch_rows))
+    def load(self, rows: Any, epoch_rows: int = 100, on_change: OnChange = OnChange.REFUSE) -> SourceSupervisor:
+        return self._started(LoadIngest(rows, self.layout, self.log, self.lake, on_change, epoch_rows))
 
     def _started(self, ingest: Ingest) -> SourceSupervisor:
         supervisor = SourceSupervisor([TABLE.name])

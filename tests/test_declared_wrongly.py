@@ -121,12 +121,26 @@ def test_a_view(spark: Any, tmp_path: Path, wrong: dict[str, Any], words: str) -
 
 @pytest.mark.spark
 def test_what_only_spark_can_say(spark: Any, tmp_path: Path) -> None:
-    for trigger, words in ({"bogus": 1}, "bogus"), ({"processingTime": "nonsense"}, "nonsense"):
-        app = App(spark, tmp_path / "lake", workers=1)
+    for trigger, words in (
+        ({"bogus": 1}, "bogus"),
+        ({"every": "1 second"}, "give one of {'processingTime': '1 second'}, {'availableNow': True} or {'once': True}"),
+        ({"processingTime": "1 second", "once": True}, "give one of"),
+        ({"continuous": "1 second"}, "give one of"),
+        ({"availableNow": False}, "give one of"),
+        ({"processingTime": "nonsense"}, "nonsense"),
+    ):
         (tmp_path / "files").mkdir(exist_ok=True)
-        app.table("t", spark.readStream.schema("k int").parquet(str(tmp_path / "files")), key="k", trigger=trigger)
-        with pytest.raises(DeclarationError, match=f"table 't': trigger=.*{words}"):
-            app.start()
+        rows = spark.readStream.schema("k int").parquet(str(tmp_path / "files"))
+        with pytest.raises(DeclarationError) as error:
+            App(spark, tmp_path / "lake").table("t", rows, key="k", trigger=trigger)
+        assert said(error).startswith("table 't': trigger=")
+        assert words in said(error)
+    for refused in (rows.groupBy("k").count(), rows.orderBy("k"), rows.dropDuplicates(["k"]).groupBy("k").count()):
+        with pytest.raises(DeclarationError, match=r"^table 't': Spark cannot append the rows [^\n]* in a view's SQL$"):
+            App(spark, tmp_path / "lake").table("t", refused, key="k")
+    App(spark, tmp_path / "lake").table("t", rows.dropDuplicates(["k"]), key="k", trigger={"availableNow": True})
+    with pytest.raises(DeclarationError, match="on_changed_rows is 'refuse' or 'take_in', not 'ignore'"):
+        App(spark, tmp_path / "lake").table("t", rows, key="k", on_changed_rows="ignore")
     with pytest.raises(DeclarationError, match="trigger='soon': give a dict"):
         App(spark, tmp_path).table("s", spark.readStream.schema("k int").parquet(str(tmp_path)), "k", trigger="soon")  # type: ignore[arg-type]
 

@@ -23,6 +23,7 @@ from ingest_kit import (
 
 from upriver.errors import IngestFailed, WaitTimeout
 from upriver.shell.lake import Manifest
+from upriver.shell.source_supervisor import SourceSupervisor
 from upriver.spark.packing import PACK_ROWS_MAX
 
 
@@ -154,6 +155,76 @@ def test_a_stream_that_fails_says_why(drive: Drive, source: Source) -> None:
     with pytest.raises(IngestFailed, match=r"(?s)table 'events': its source has failed: .*a bad row"):
         ingest.drain(in_time)
     assert driver.lake.last_epoch() == 0
+
+
+def state(ingest: SourceSupervisor) -> str:
+    return str(ingest.status()["events"]["state"])
+
+
+@pytest.mark.spark
+def test_a_source_goes_on_after_a_failure_that_went_away(drive: Drive, source: Source) -> None:
+    source.put(events(0, 10))
+    (source.directory / "1.parquet").write_bytes(b"no Parquet")
+    driver = drive()
+    ingest = driver.stream(source.stream(maxFilesPerTrigger=1))
+    with pytest.raises(IngestFailed, match=r"1\.parquet"):
+        ingest.drain(in_time)
+    (source.directory / "1.parquet").unlink()
+    source.put(events(10, 20))
+    ingest.restart("events")
+    ingest.drain(in_time)
+    assert state(ingest) == "running"
+    assert_exactly_once(driver.lake, events(0, 20))
+
+
+@pytest.mark.spark
+def test_a_query_that_was_stopped_by_another_is_a_failed_source(spark: Any, drive: Drive, source: Source) -> None:
+    ingest = drive().stream(source.stream())
+    (query,) = (query for query in spark.streams.active if query.name.startswith("upriver-events-"))
+    query.stop()
+    with pytest.raises(IngestFailed, match="was stopped by another than the app"):
+        ingest.drain(in_time)
+    assert ingest.status()["events"]["retry_in_s"] is None
+    ingest.restart("events")
+    ingest.drain(in_time)
+    assert state(ingest) == "running"
+
+
+@pytest.mark.spark
+def test_a_source_that_takes_what_there_is_finishes(drive: Drive, source: Source) -> None:
+    source.put(events(0, 10))
+    driver = drive()
+    ingest = driver.stream(source.stream(), availableNow=True)
+    ingest.drain(in_time)
+    assert state(ingest) == "finished"
+    assert_exactly_once(driver.lake, events(0, 10))
+
+
+@pytest.mark.spark
+def test_tables_of_one_name_in_one_session(drive: Drive, source: Source, tmp_path: Path) -> None:
+    source.put(events(0, 10))
+    drive().stream(source.stream()).drain(in_time)
+    with driving(tmp_path / "another") as drive_another:
+        other = drive_another()
+        other.stream(source.stream()).drain(in_time)
+        assert_exactly_once(other.lake, events(0, 10))
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [("offsets/.0.9f0c.tmp", ""), ("metadata", ""), ("offsets/0", "v1"), ("sources/0/0", 'v1\n{"path":"file:///x"}')],
+)
+def test_i9_litter_of_a_first_batch_keeps_no_stream_from_starting(
+    drive: Drive, source: Source, tmp_path: Path, path: str, text: str
+) -> None:
+    litter = tmp_path / "lake/ingest/events" / path
+    litter.parent.mkdir(parents=True)
+    litter.write_text(text)
+    source.put(events(0, 10))
+    driver = drive()
+    driver.stream(source.stream()).drain(in_time)
+    assert_exactly_once(driver.lake, events(0, 10))
 
 
 @pytest.mark.spark

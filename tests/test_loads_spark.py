@@ -20,9 +20,12 @@ from ingest_kit import (
     no_time,
     rows_of,
 )
+from pyspark.sql import functions as F
 
 from upriver.errors import IngestFailed, WaitTimeout
 from upriver.shell.lake import Manifest
+from upriver.spark.load_digest import is_same, rows_digest
+from upriver.spark.loads import OnChange
 
 
 @pytest.fixture
@@ -86,11 +89,77 @@ def test_a_load_is_taken_up_where_it_was(spark: Any, drive: Drive, published: in
 def test_a_load_of_other_rows_is_refused(spark: Any, drive: Drive, changed: Events) -> None:
     drive().load(frame(spark, events(0, 200))).drain(in_time)
     driver = drive()
-    with pytest.raises(
-        IngestFailed, match=f"'events': .*: it was loaded from 200 rows and .* now has {len(changed)}, "
-    ):
+    told = f"the DataFrame has other rows than .* .200 rows then, {len(changed)} now.*on_changed_rows='take_in'"
+    with pytest.raises(IngestFailed, match=told):
         driver.load(frame(spark, changed)).drain(in_time)
     assert_exactly_once(driver.lake, events(0, 200))
+
+
+@pytest.mark.spark
+def test_rows_that_are_new_are_taken_in_wherever_that_is_interrupted(spark: Any, drive: Drive) -> None:
+    drive().load(frame(spark, events(0, 200))).drain(in_time)
+    more = frame(spark, events(0, 400))
+
+    def crash(manifest: Manifest) -> None:
+        if manifest.epoch == 3:
+            raise SystemError("the driver dies here")
+
+    with pytest.raises(IngestFailed, match="the driver dies here"):
+        drive(crash).load(more, on_change=OnChange.TAKE_IN).drain(in_time)
+    for on_change in (OnChange.TAKE_IN, OnChange.REFUSE):  # what was taken in is what there is from then on
+        driver = drive()
+        driver.load(more, on_change=on_change, epoch_rows=1).drain(in_time)
+        assert_exactly_once(driver.lake, events(0, 400))
+        assert driver.lake.last_epoch() == 4
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("changed", [events(0, 199), [*events(0, 199), ("new", 199)]])
+def test_rows_that_are_gone_are_not_taken_in_without_a_primary_key(spark: Any, drive: Drive, changed: Events) -> None:
+    drive().load(frame(spark, events(0, 200))).drain(in_time)
+    driver = drive()
+    with pytest.raises(IngestFailed, match="have changed, or are gone from the DataFrame"):
+        driver.load(frame(spark, changed), on_change=OnChange.TAKE_IN).drain(in_time)
+    assert_exactly_once(driver.lake, events(0, 200))
+
+
+@pytest.mark.spark
+def test_a_load_from_before_digests_were_kept_goes_on(spark: Any, drive: Drive) -> None:
+    rows = frame(spark, events(0, 50))
+    drive().load(rows).drain(in_time)
+    driver = drive()
+    kept = driver.lake.read_record("loads/events.json")
+    driver.lake.files.remove("loads/events.json")
+    driver.lake.write_record("loads/events.json", {name: kept[name] for name in ("rows", "keys", "slices")})
+    driver.load(rows).drain(in_time)
+    with pytest.raises(IngestFailed, match="has other rows"):
+        drive().load(frame(spark, events(0, 51))).drain(in_time)
+
+
+A_ROW = "'x' AS s, 1 AS n, 0.5D AS d, array(1, null) AS a, named_struct('p', cast(null AS int), 'q', 2) AS t"
+OTHERS = [
+    A_ROW.replace("'x'", "'y'"),
+    A_ROW.replace("1 AS n", "cast(null AS int) AS n"),
+    A_ROW.replace("0.5D", "0.25D"),
+    A_ROW.replace("array(1, null)", "array(null, 1)"),
+    A_ROW.replace("'p', cast(null AS int), 'q', 2", "'p', 2, 'q', cast(null AS int)"),
+]
+
+
+@pytest.mark.spark
+def test_the_digest_sees_every_column_and_no_order(spark: Any) -> None:
+    def digest(*rows: str) -> dict[str, int | None]:
+        return rows_digest(spark.sql(" UNION ALL ".join(f"SELECT {row}" for row in rows)), F.xxhash64("s"))
+
+    same = digest(A_ROW, A_ROW, OTHERS[0])
+    assert is_same(same, digest(OTHERS[0], A_ROW, A_ROW))
+    assert not is_same(same, digest(OTHERS[0], OTHERS[0], A_ROW))
+    one, two = digest(A_ROW), digest(A_ROW, A_ROW)
+    for other in OTHERS:
+        assert not is_same(one, digest(other))
+        assert not is_same(two, digest(other, other))
+    with_map = digest(A_ROW.replace("1 AS n", "map('a', 1) AS n"))  # maps are left out
+    assert is_same(with_map, digest(A_ROW.replace("1 AS n", "map('a', 2) AS n")))
 
 
 @pytest.mark.spark

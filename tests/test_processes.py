@@ -5,8 +5,11 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +22,7 @@ from upriver.shell.lake import Lake
 PROGRAM = Path(__file__).parent / "programs" / "river.py"
 FILES = 8
 ROWS = 2_000
+LOOK_S = 0.005
 WAIT_S = 240
 """Seconds that one driver may take."""
 
@@ -112,6 +116,59 @@ def test_killed_in_mid_stream_it_goes_on_where_it_was(start: Start, tmp_path: Pa
     manifests = [lake.manifest(Epoch(epoch)) for epoch in range(1, lake.last_epoch() + 1)]
     assert [manifest.batch for manifest in manifests] == list(range(len(manifests)))
     assert {manifest.term for manifest in manifests} == {1, 2, 3}
+
+
+SIGNS = (
+    "",
+    "control",
+    "ingest/events",
+    "ingest/events/offsets",
+    "ingest/events/sources/0",
+    "tables/events/k",
+    "epochs",
+)
+"""Directories of a root: a driver is killed some time after one of them has changed; "" for its start."""
+
+
+def kill_at_random(driver: "subprocess.Popen[str]", root: Path, random: Random) -> None:
+    """From its first second on: at a moment that is drawn, the driver alone or all of its processes."""
+    sign, wait_s = random.choice(SIGNS), random.choice([0.0, random.uniform(0, 0.2), random.uniform(0, 2)])
+    before, give_up_at = names_in(root / sign), time.monotonic() + WAIT_S
+    while sign and names_in(root / sign) == before and has_not_ended(driver, LOOK_S):
+        assert time.monotonic() < give_up_at, f"nothing happens in {root / sign}"
+    has_not_ended(driver, wait_s if sign else random.uniform(1, 12))
+    if random.random() < 0.5:
+        driver.send_signal(signal.SIGKILL)
+    else:
+        for pid in [pid for pid, _ in live_processes() if session_of(pid) == driver.pid]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    driver.wait(timeout=30)
+
+
+def names_in(directory: Path) -> list[str]:
+    return sorted(os.listdir(directory)) if directory.is_dir() else []
+
+
+def has_not_ended(driver: "subprocess.Popen[str]", seconds: float) -> bool:
+    """Whether it still runs after so many seconds."""
+    try:
+        driver.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return True
+    return False
+
+
+@pytest.mark.parametrize(
+    ("seed", "kills"), [(1, 4), *(pytest.param(seed, 5, marks=pytest.mark.long) for seed in range(2, 6))]
+)
+def test_killed_at_random_moments_it_starts_again_by_itself(
+    start: Start, tmp_path: Path, events: Path, seed: int, kills: int
+) -> None:
+    root, random = tmp_path / "lake", Random(seed)
+    for _ in range(kills):
+        kill_at_random(start("local[4]", root, events), root, random)
+    assert finish(start("local[4]", root, events)) == {"rows": FILES * ROWS, "differing": 0}
 
 
 @pytest.mark.parametrize("master", ["local[4]", "local-cluster[2,2,1024]"])

@@ -29,12 +29,14 @@ from upriver.shell.fencing import SILENCE_S, Vigilance
 from upriver.shell.keys import key_batch
 from upriver.spark.batch_view import rows_of_keys, view_as_of
 from upriver.spark.functions import Columns, declare_stateful_map
+from upriver.spark.loads import OnChange
 from upriver.spark.names import DataFrame, SparkSession
 from upriver.spark.python import use_own_python
 from upriver.spark.rejected import read_rejected
 from upriver.spark.river import River, RiverConfig, Source
 from upriver.spark.scan import read_view
 from upriver.spark.session import spark_hosts
+from upriver.spark.streams import check_stream, check_trigger
 from upriver.spark.tables import declared_table
 from upriver.spark.typer import SparkTyper
 from upriver.vnodes import VNODES_DEFAULT
@@ -140,6 +142,7 @@ class App:
         deletes: str | None = None,
         on_bad_row: str = "fail",
         trigger: Mapping[str, Any] | None = None,
+        on_changed_rows: str = "refuse",
     ) -> None:
         """Declare a table, fed by a DataFrame, streaming or not.
 
@@ -152,24 +155,33 @@ class App:
         cast that fails, an overflow, a stateful map's function that raises): ``fail``, that view fails with an error
         that names the row, and the others go on; ``set_aside``, the row is left out of that view, and is in
         :meth:`rejected`; docs/sql.md says which rows that are. trigger: of the streaming query, as for
-        ``DataStreamWriter.trigger``; ``{"processingTime": "1 second"}``.
+        ``DataStreamWriter.trigger``: ``{"processingTime": "1 second"}``, ``{"availableNow": True}``, or
+        ``{"once": True}``.
+        on_changed_rows: what becomes of a DataFrame, not streaming, that has other rows than were loaded when the app
+        was last started: ``refuse``, the table's source fails and says so; ``take_in``, with a primary key all rows are
+        loaded again, as versions, and without one the rows that are new are added, unless others are gone.
         Raises DeclarationError, UnsupportedSql, or KeyTypeError for a key column of a type that cannot be hashed.
         """
         self._check_declaring("table")
         self._check_free("table", name)
         if on_bad_row not in ("fail", "set_aside"):
             raise DeclarationError(f"table {name!r}: on_bad_row is 'fail' or 'set_aside', not {on_bad_row!r}")
+        if on_changed_rows not in list(OnChange):
+            ways = " or ".join(map(repr, map(str, OnChange)))
+            raise DeclarationError(f"table {name!r}: on_changed_rows is {ways}, not {on_changed_rows!r}")
         self._typer.check_name("table", name)
         table = declared_table(name, rows, key=key, primary_key=primary_key, order_by=order_by, deletes=deletes)
-        if trigger and not rows.isStreaming:
-            raise DeclarationError(f"table {name!r}: a DataFrame that is not streaming has no trigger")
-        if not isinstance(trigger, Mapping | None):
-            raise DeclarationError(
-                f"table {name!r}: trigger={trigger!r}: give a dict, {{'processingTime': '1 second'}}"
-            )
+        checked_trigger = check_trigger(name, rows, trigger)
+        if rows.isStreaming:
+            check_stream(name, rows)
         self._tables[name] = table
-        sets_aside = on_bad_row == "set_aside"
-        self._sources[name] = Source(table=table, rows=rows, trigger=trigger or {}, sets_aside=sets_aside)
+        self._sources[name] = Source(
+            table=table,
+            rows=rows,
+            trigger=checked_trigger,
+            sets_aside=on_bad_row == "set_aside",
+            on_change=OnChange(on_changed_rows),
+        )
 
     def view(
         self,

@@ -101,7 +101,7 @@ class WrongOwner(ClusterError):
 
 
 class IngestFailed(ClusterError):
-    """A table's Spark query has failed; its cause is chained."""
+    """A table's source has failed; the message says in one line why, and what helps."""
 
 
 class NotReady(ClusterError):

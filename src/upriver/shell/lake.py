@@ -11,7 +11,8 @@
     checkpoints/<epoch>/                       what regions keep at the end of an epoch (checkpoints.py)
     control/<term>.json                        one per driver that has owned the root
     ingest/<table>/                            Spark's own checkpoint of the table's stream
-    loads/<table>.json                         how a table that is not a stream is cut into batches
+    loads/<table>.json                         how a table that is not a stream is cut into batches, and a digest
+    loads/<table>/<n>.json                     the same of an additional load, of a DataFrame whose rows had changed
     unfinished/                                files being written
 
 What is written in which order, rules I1 to I8: ``docs/design/lake.md``.

@@ -7,15 +7,13 @@ skipped. Rules I1 to I5: ``docs/design/lake.md``.
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from uuid import uuid4
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from upriver.dataflow.plan import TableSpec, lake_channel
@@ -28,13 +26,11 @@ from upriver.shell.owned_lake import OwnedLake
 from upriver.shell.source_supervisor import Seen
 from upriver.shell.spark_checkpoint import sweep_checkpoint
 from upriver.spark.drain import Drain
-from upriver.spark.runs import Lot, RunWriter, quoted, rewrite_runs, write_runs, write_small_runs
+from upriver.spark.runs import Lot, RunWriter, rewrite_runs, write_runs, write_small_runs
 from upriver.spark.small_batches import SmallBatches
 from upriver.spark.source_faults import failure_of
 from upriver.state.runs import RunInfo
 
-LOAD_EPOCH_ROWS = 1_000_000
-"""Rows of one epoch of a DataFrame that is not streaming, about; one key's rows are not parted."""
 LOAD_QUERY = "load"
 """Stands in a manifest for the streaming query's id when the table's DataFrame is not streaming."""
 STOP_POLL_S = 0.2
@@ -305,127 +301,3 @@ class StreamIngest:
         """Stop the query; a batch in flight is abandoned and comes again with the next attempt."""
         if self._running is not None:
             self._running.query.stop()
-
-
-class _LoadAttempt:
-    """One run of a load, in a thread of its own. load: what it does, until it is done or ``stopping`` is set."""
-
-    def __init__(self, number: int, table: str, load: Callable[["_LoadAttempt"], None]) -> None:
-        self.number = number
-        self.batches = 0
-        """Committed."""
-        self.error: Exception | None = None
-        self.done = threading.Event()
-        self.stopping = threading.Event()
-        self.tag = f"upriver-load-{uuid4().hex}"
-        """Of its Spark jobs."""
-        self._load = load
-        self.thread = threading.Thread(target=self._run, name=f"upriver-load-{table}", daemon=True)
-
-    def _run(self) -> None:
-        try:
-            self._load(self)
-        except Exception as error:  # the supervisor sees it
-            if not self.stopping.is_set():
-                self.error = error
-        self.done.set()
-
-
-class LoadIngest:
-    """A DataFrame that is not streaming: one epoch per slice of about ``epoch_rows`` rows.
-
-    A slice is a set of the table's keys, chosen by their hash, so that the same rows fall into the same slices when
-    a load is taken up again after a crash.
-    """
-
-    def __init__(
-        self, rows: DataFrame, layout: Layout, log: EpochLog, lake: OwnedLake, epoch_rows: int = LOAD_EPOCH_ROWS
-    ) -> None:
-        self._rows = rows
-        self._layout = layout
-        self._log = log
-        self._lake = lake
-        self._epoch_rows = epoch_rows
-        self._running: _LoadAttempt | None = None
-
-    def start(self, attempt: int) -> None:
-        """Start to load, in a thread."""
-        self._running = _LoadAttempt(attempt, self._layout.table.name, self._load)
-        self._running.thread.start()
-
-    def _load(self, attempt: _LoadAttempt) -> None:
-        self._rows.sparkSession.sparkContext.addJobTag(attempt.tag)
-        table = self._layout.table
-        before = self._log.query_of(table.name)
-        if before not in (None, LOAD_QUERY):
-            raise DeclarationError(f"it was fed by a stream in {self._layout.root}; feed it one again.")
-        key_hash = F.xxhash64(*(F.col(quoted(column)) for column in table.key))
-        with _computed_once(self._rows) as rows:
-            slices = self._slices(rows, key_hash)
-            number = F.pmod(key_hash, F.lit(slices))
-            for batch in range(self._log.last_batch(table.name) + 1, slices):
-                if attempt.stopping.is_set():
-                    return
-                publish_batch(rows.where(number == batch), self._layout, self._log, LOAD_QUERY, batch)
-                attempt.batches += 1
-
-    def _slices(self, rows: DataFrame, key_hash: Column) -> int:
-        """Into how many epochs the rows go: decided once per lake, for these keys."""
-        table = self._layout.table.name
-        path = f"loads/{table}.json"
-        found = rows.agg(F.count(F.lit(1)).alias("rows"), F.bit_xor(key_hash).alias("keys")).first()
-        assert found is not None
-        try:
-            kept = self._lake.read_record(path)
-        except FileNotFoundError:
-            slices = max(1, -(-int(found["rows"]) // self._epoch_rows))
-            self._lake.write_record(path, {**found.asDict(), "slices": slices})
-            return slices
-        if (kept["rows"], kept["keys"]) != (found["rows"], found["keys"]):
-            raise DeclarationError(
-                f"it was loaded from {kept['rows']} rows and the DataFrame now has {found['rows']}, or other keys; "
-                f"use a streaming DataFrame for rows that keep coming, or another root."
-            )
-        return int(kept["slices"])
-
-    def look(self) -> Seen:
-        """The load, as it is."""
-        running = self._running
-        assert running is not None
-        is_over = running.done.is_set()  # before its error: that is there by then
-        failure = None if running.error is None else self.failure_of(running.error)
-        return Seen(running.number, running.batches, is_over=is_over, failure=failure)
-
-    def failure_of(self, error: Exception) -> SourceFailure:
-        """What an error of the load means."""
-        return failure_of(error)
-
-    def drain(self, seconds_left: Callable[[], float]) -> None:
-        running = self._running
-        assert running is not None
-        if not running.done.wait(max(0.0, seconds_left())):
-            raise WaitTimeout(f"table {self._layout.table.name!r} is still being loaded; wait longer")
-
-    def stop(self) -> None:
-        """End the load; a slice in flight is abandoned and comes again with the next attempt."""
-        if (running := self._running) is None:
-            return
-        running.stopping.set()
-        while running.thread.is_alive():
-            # Not interruptTag, which knows only the tags of the thread that calls it.
-            self._rows.sparkSession.sparkContext.cancelJobsWithTag(running.tag)
-            running.thread.join(STOP_POLL_S)
-
-
-@contextmanager
-def _computed_once(rows: DataFrame) -> Iterator[DataFrame]:
-    """The same rows, kept by Spark meanwhile. What the user has cached already stays so afterwards."""
-    level = rows.storageLevel
-    if level.useMemory or level.useDisk:
-        yield rows
-        return
-    cached = rows.persist()
-    try:
-        yield cached
-    finally:
-        cached.unpersist()

@@ -35,7 +35,8 @@ from upriver.shell.source_supervisor import Ingest, SourceSupervisor
 from upriver.shell.worker import WorkerConfig
 from upriver.spark.backfill import Backfill
 from upriver.spark.host import WorkerHost
-from upriver.spark.ingest import EpochLog, History, Layout, LoadIngest, StreamIngest, check_taken
+from upriver.spark.ingest import EpochLog, History, Layout, StreamIngest, check_taken
+from upriver.spark.loads import LoadIngest, OnChange
 from upriver.spark.probe import check_executors
 from upriver.spark.python import runs_elsewhere
 from upriver.spark.runs import Lot, warm_up
@@ -56,13 +57,15 @@ FAILED_STOP_S_MAX = 1.0
 class Source:
     """A declared table and the DataFrame that feeds it. trigger: as for ``DataStreamWriter.trigger``.
 
-    sets_aside: whether a row that a view cannot be computed from is set aside, or makes the view fail.
+    sets_aside: whether a row that a view cannot be computed from is set aside, or makes the view fail. on_change: what
+    becomes of a DataFrame, not streaming, that has other rows than at the start before.
     """
 
     table: TableSpec
     rows: DataFrame
     trigger: Mapping[str, Any]
     sets_aside: bool = False
+    on_change: OnChange = OnChange.REFUSE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -336,7 +339,7 @@ class River:
             if source.rows.isStreaming:
                 ingests[source.table.name] = StreamIngest(source.rows, layout, log, source.trigger)
             else:
-                ingests[source.table.name] = LoadIngest(source.rows, layout, log, lake)
+                ingests[source.table.name] = LoadIngest(source.rows, layout, log, lake, source.on_change)
         self._supervisor.start(ingests, self._coordinator)
 
     def _groups(self) -> int:

@@ -1,0 +1,242 @@
+"""Tables from DataFrames that are not streaming: cut into epochs, each row once, wherever a load is taken up again.
+
+What was loaded is recorded in the lake, so that a start on other rows is noticed. They are refused, or taken in as an
+additional load, as the user says.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Self
+from uuid import uuid4
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from upriver.errors import DeclarationError, WaitTimeout
+from upriver.ids import Epoch
+from upriver.machines.source_failures import SourceFailure
+from upriver.shell.owned_lake import OwnedLake
+from upriver.shell.source_supervisor import Seen
+from upriver.spark.ingest import LOAD_QUERY, STOP_POLL_S, EpochLog, Layout, publish_batch
+from upriver.spark.lake_tables import table_as_of
+from upriver.spark.load_digest import is_same, rows_digest
+from upriver.spark.runs import quoted
+from upriver.spark.source_faults import failure_of
+
+LOAD_EPOCH_ROWS = 1_000_000
+"""Rows of one epoch of a DataFrame that is not streaming, about; one key's rows are not parted."""
+
+
+class OnChange(StrEnum):
+    """What becomes of a DataFrame that has other rows than were loaded before."""
+
+    REFUSE = "refuse"
+    """The table's source fails, and says so."""
+    TAKE_IN = "take_in"
+    """Of a table with a primary key all rows are loaded again, as versions. Of another one the rows that are new are
+    added; it is refused if rows are gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """A load that has begun. digest: of the DataFrame's rows. first: its first batch, of ``slices``.
+
+    since: only rows are loaded that the table did not have at the end of this epoch; ``None``: all.
+    """
+
+    digest: Mapping[str, Any]
+    first: int
+    slices: int
+    since: Epoch | None
+
+    def to_json(self) -> dict[str, Any]:
+        return {**self.digest, "first": self.first, "slices": self.slices, "since": self.since}
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Self:
+        digest = dict(record)
+        slices, first, since = digest.pop("slices"), digest.pop("first", 0), digest.pop("since", None)
+        return cls(digest, first, slices, None if since is None else Epoch(since))
+
+
+def _load_path(table: str, number: int) -> str:
+    return f"loads/{table}/{number}.json" if number else f"loads/{table}.json"
+
+
+class _LoadAttempt:
+    """One run of a load, in a thread of its own. load: what it does, until it is done or ``stopping`` is set."""
+
+    def __init__(self, number: int, table: str, load: Callable[["_LoadAttempt"], None]) -> None:
+        self.number = number
+        self.batches = 0
+        """Committed."""
+        self.error: Exception | None = None
+        self.done = threading.Event()
+        self.stopping = threading.Event()
+        self.tag = f"upriver-load-{uuid4().hex}"
+        """Of its Spark jobs."""
+        self._load = load
+        self.thread = threading.Thread(target=self._run, name=f"upriver-load-{table}", daemon=True)
+
+    def _run(self) -> None:
+        try:
+            self._load(self)
+        except Exception as error:  # the supervisor sees it
+            if not self.stopping.is_set():
+                self.error = error
+        self.done.set()
+
+
+class LoadIngest:
+    """A DataFrame that is not streaming: one epoch per slice of about ``epoch_rows`` rows.
+
+    A slice is a set of the table's keys, chosen by their hash, so that the same rows fall into the same slices when
+    a load is taken up again after a crash.
+    """
+
+    def __init__(
+        self,
+        rows: DataFrame,
+        layout: Layout,
+        log: EpochLog,
+        lake: OwnedLake,
+        on_change: OnChange = OnChange.REFUSE,
+        epoch_rows: int = LOAD_EPOCH_ROWS,
+    ) -> None:
+        self._rows = rows
+        self._layout = layout
+        self._log = log
+        self._lake = lake
+        self._on_change = on_change
+        self._epoch_rows = epoch_rows
+        self._running: _LoadAttempt | None = None
+
+    def start(self, attempt: int) -> None:
+        """Start to load, in a thread."""
+        self._running = _LoadAttempt(attempt, self._layout.table.name, self._load)
+        self._running.thread.start()
+
+    def _load(self, attempt: _LoadAttempt) -> None:
+        self._rows.sparkSession.sparkContext.addJobTag(attempt.tag)
+        table = self._layout.table
+        before = self._log.query_of(table.name)
+        if before not in (None, LOAD_QUERY):
+            raise DeclarationError(f"it was fed by a stream in {self._layout.root}; feed it one again.")
+        key_hash = F.xxhash64(*(F.col(quoted(column)) for column in table.key))
+        with _computed_once(self._rows) as rows:
+            load = self._begun(rows, rows_digest(rows, key_hash))
+            if load.since is None:
+                self._publish(rows, key_hash, load, attempt)
+            else:
+                with _computed_once(self._added(rows, load.since)) as added:
+                    self._publish(added, key_hash, load, attempt)
+
+    def _publish(self, rows: DataFrame, key_hash: Column, load: "_Load", attempt: _LoadAttempt) -> None:
+        """Publish what of a load is not in the lake yet."""
+        number = F.pmod(key_hash, F.lit(load.slices))
+        published = self._log.last_batch(self._layout.table.name)
+        for batch in range(max(load.first, published + 1), load.first + load.slices):
+            if attempt.stopping.is_set():
+                return
+            publish_batch(rows.where(number == batch - load.first), self._layout, self._log, LOAD_QUERY, batch)
+            attempt.batches += 1
+
+    def _begun(self, rows: DataFrame, digest: Mapping[str, Any]) -> "_Load":
+        """The load of these rows, as it is recorded in the lake, or recorded now."""
+        last = self._last_load()
+        if last is None:
+            return self._record(0, _Load(digest, 0, self._slices(digest["rows"]), None))
+        number, load = last
+        if is_same(load.digest, digest):
+            return load
+        if self._on_change is OnChange.REFUSE:
+            raise DeclarationError(
+                f"the DataFrame has other rows than were loaded into {self._layout.root} ({load.digest['rows']:,} rows "
+                f"then, {digest['rows']:,} now). Declare the table with on_changed_rows='take_in' to take in what is "
+                f"new, use a streaming DataFrame for rows that keep coming, or start on another root."
+            )
+        first = self._log.last_batch(self._layout.table.name) + 1
+        if self._layout.table.primary_key:  # of each row, the version that is last counts, however often it comes
+            return self._record(number + 1, _Load(digest, first, self._slices(digest["rows"]), None))
+        since = self._log.last
+        added = self._added(rows, since)
+        self._check_none_gone(rows, since)
+        return self._record(number + 1, _Load(digest, first, self._slices(added.count()), since))
+
+    def _slices(self, rows: int) -> int:
+        return max(1, -(-rows // self._epoch_rows))
+
+    def _last_load(self) -> "tuple[int, _Load] | None":
+        """The last load that has begun, and its number: 0, and one more for each time that rows had changed."""
+        table = self._layout.table.name
+        number = self._lake.last_number(f"loads/{table}")
+        try:
+            return number, _Load.from_json(self._lake.read_record(_load_path(table, number)))
+        except FileNotFoundError:
+            return None
+
+    def _record(self, number: int, load: "_Load") -> "_Load":
+        self._lake.write_record(_load_path(self._layout.table.name, number), load.to_json())
+        return load
+
+    def _added(self, rows: DataFrame, since: Epoch) -> DataFrame:
+        """Rows that the table did not have at the end of an epoch; of equal ones, those that it had fewer of."""
+        return self._compared(rows).exceptAll(self._loaded(rows, since))
+
+    def _check_none_gone(self, rows: DataFrame, since: Epoch) -> None:
+        if not self._loaded(rows, since).exceptAll(self._compared(rows)).isEmpty():
+            raise DeclarationError(
+                f"rows that were loaded into {self._layout.root} have changed, or are gone from the DataFrame, and a "
+                f"table without a primary_key keeps all rows. Start on another root; give a primary_key if rows change."
+            )
+
+    def _compared(self, rows: DataFrame) -> DataFrame:
+        return rows.select(*(F.col(quoted(name)) for name in self._layout.table.schema.names))
+
+    def _loaded(self, rows: DataFrame, since: Epoch) -> DataFrame:
+        return table_as_of(rows.sparkSession, self._layout.root, self._layout.table, since)
+
+    def look(self) -> Seen:
+        """The load, as it is."""
+        running = self._running
+        assert running is not None
+        is_over = running.done.is_set()  # before its error: that is there by then
+        failure = None if running.error is None else self.failure_of(running.error)
+        return Seen(running.number, running.batches, is_over=is_over, failure=failure)
+
+    def failure_of(self, error: Exception) -> SourceFailure:
+        """What an error of the load means."""
+        return failure_of(error)
+
+    def drain(self, seconds_left: Callable[[], float]) -> None:
+        running = self._running
+        assert running is not None
+        if not running.done.wait(max(0.0, seconds_left())):
+            raise WaitTimeout(f"table {self._layout.table.name!r} is still being loaded; wait longer")
+
+    def stop(self) -> None:
+        """End the load; a slice in flight is abandoned and comes again with the next attempt."""
+        if (running := self._running) is None:
+            return
+        running.stopping.set()
+        while running.thread.is_alive():
+            # Not interruptTag, which knows only the tags of the thread that calls it.
+            self._rows.sparkSession.sparkContext.cancelJobsWithTag(running.tag)
+            running.thread.join(STOP_POLL_S)
+
+
+@contextmanager
+def _computed_once(rows: DataFrame) -> Iterator[DataFrame]:
+    """The same rows, kept by Spark meanwhile. What the user has cached already stays so afterwards."""
+    level = rows.storageLevel
+    if level.useMemory or level.useDisk:
+        yield rows
+        return
+    cached = rows.persist()
+    try:
+        yield cached
+    finally:
+        cached.unpersist()
