@@ -348,7 +348,7 @@ def test_a_failed_source_is_told_and_is_started_again_while_all_else_goes_on(spa
         assert re.fullmatch(told, status["failure"])
         while not (epoch := app.status()["tables"]["others"]["epoch"]):
             pass
-        assert app.lookup("seconds", [1], at_least=epoch).to_pylist() == [{"k": 1, "v": 2}]
+        assert app.lookup("seconds", [1], at_least=epoch, allow_warming=True).to_pylist() == [{"k": 1, "v": 2}]
         with pytest.raises(DeclarationError, match="no table 'nothing'; there are: events, others"):
             app.restart_source("nothing")
         pa.parquet.write_table(pa.table({"k": [1], "v": [100]}), tmp_path / "good")

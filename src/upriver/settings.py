@@ -70,6 +70,6 @@ def absolute(given: str | os.PathLike[str]) -> str:
 
 def token_of(given: str | None) -> str:
     """What callers must show: what was given, or one that is made up."""
-    token = secrets.token_urlsafe(TOKEN_BYTES) if given is None else given
+    token = secrets.token_hex(TOKEN_BYTES) if given is None else given
     check_token(token)
     return token

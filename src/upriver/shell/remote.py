@@ -1,5 +1,6 @@
 """The caller's side: connections to servers, on which each end has proved to the other that it knows the key."""
 
+import re
 import socket
 import threading
 import time
@@ -37,6 +38,9 @@ IDLE_LINES_MAX = 4
 IDLE_S_MAX = 120.0
 """Seconds for which it keeps them: fewer than the server would, which might close one just as it is used."""
 
+PORT_MAX = 65_535
+"""The highest number of a TCP port."""
+_HOST_AND_PORT = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+(?:%[\w.-]+)?\]):(?P<port>[0-9]{1,5})", re.ASCII)
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _SCHEMES = ("", "grpc", "grpc+tcp", "grpc+tls")
 """Of addresses; those of the first releases, which spoke Arrow Flight, still name the same place."""
@@ -70,7 +74,11 @@ class Remote:
         scheme, _, rest = address.rpartition("://")
         if scheme == "grpc+tls" and tls_roots is None:
             raise UserError(f"address {address!r} asks for TLS: give tls_roots, the certificates to trust")
-        return cls(rest if scheme in _SCHEMES else address, token.encode(), tls_roots)
+        place = rest if scheme in _SCHEMES else address
+        found = _HOST_AND_PORT.fullmatch(place)
+        if found is None or int(found["port"]) > PORT_MAX:
+            raise _no_address(address)
+        return cls(place, token.encode(), tls_roots)
 
     def at(self, address: str) -> Self:
         """Another server of the same app."""
