@@ -126,7 +126,7 @@ def test_what_only_spark_can_say(spark: Any, tmp_path: Path) -> None:
         ({"every": "1 second"}, "give one of {'processingTime': '1 second'}, {'availableNow': True} or {'once': True}"),
         ({"processingTime": "1 second", "once": True}, "give one of"),
         ({"continuous": "1 second"}, "give one of"),
-        ({"availableNow": False}, "give one of"),
+        ({"availableNow": False}, "Give one of"),
         ({"processingTime": "nonsense"}, "nonsense"),
     ):
         (tmp_path / "files").mkdir(exist_ok=True)

@@ -87,7 +87,7 @@ def test_what_cannot_be_is_refused_with_one_clear_error(spark: Any, tmp_path: Pa
         {"learner_partial_rebalance": "yes"},
     ):
         (name,) = wrong
-        with pytest.raises(DeclarationError, match=f"^{name} must be"):
+        with pytest.raises(DeclarationError, match=f"^{name}(='yes': give True or False| must be)"):
             App(spark, str(tmp_path), **wrong)
     before = river.app.status()["map_version"]
     with pytest.raises(UserError, match="'learner' finds the places of slices by itself: give a number of workers"):

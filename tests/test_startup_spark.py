@@ -14,6 +14,7 @@ from upriver.app import App
 from upriver.errors import TooFewSlots, WaitTimeout
 from upriver.shell.server import Listen
 from upriver.spark.river import River, RiverConfig, Source
+from upriver.spark.session import taken_slots
 from upriver.spark.tables import declared_table
 
 pytestmark = pytest.mark.spark
@@ -37,12 +38,16 @@ def taken(spark: Any, slots: int) -> Iterator[None]:
         )
         job.start()
         held = [server.accept()[0] for _ in range(slots)]
-        for connection in held:
-            connection.recv(1)
-        yield
-        for connection in held:
-            connection.close()
-        job.join()
+        try:
+            for connection in held:
+                connection.recv(1)
+            while taken_slots(spark) < slots:  # Spark's count lags behind its tasks
+                pass
+            yield
+        finally:
+            for connection in held:
+                connection.close()
+            job.join()
 
 
 def an_app(spark: Any, root: Path, **settings: Any) -> App:
