@@ -78,7 +78,7 @@ def owners(world: World) -> set[WorkerId]:
 def test_there_are_as_many_workers_as_wanted(seed: int, before: int, after: int, strategy: Strategy) -> None:
     world = fair_world(seed, before)
     world.want(wanted(after, strategy))
-    run_until(world, "rescales_over")
+    run_until(world, "rescales_finished")
     counters = world.river.watcher.counters
     assert len(world.river.watcher.places) == after
     assert (counters["loads"] > 0) == (strategy in LIVE)
@@ -93,7 +93,7 @@ def test_vnodes_go_where_they_are_wanted_and_no_other_goes(seed: int, strategy: 
     before = world.river.maps()["readers"]
     moves = {VnodeId(0): WorkerId(2), VnodeId(3): WorkerId(0)}
     world.want(wanted(strategy=strategy, moves=moves))
-    run_until(world, "rescales_over")
+    run_until(world, "rescales_finished")
     assert world.river.maps()["readers"].owners == before.moved(moves).owners
     come_to_rest(world)
 
@@ -122,7 +122,7 @@ def test_rescales_take_turns(seed: int) -> None:
     for number, (workers, strategy) in enumerate(zip(counts, [*LIVE, Strategy.RESTART, Strategy.LEARNER], strict=True)):
         world.want(wanted(workers, strategy, ticket=1_000_000 + number))
     for turn, workers in enumerate(counts, 1):
-        run_until(world, "rescales_over", turn)
+        run_until(world, "rescales_finished", turn)
         assert len(world.river.watcher.places) == workers
     come_to_rest(world)
 
@@ -154,7 +154,7 @@ def test_a_worker_that_dies_before_keys_move_is_waited_for(seed: int, dies: int)
     if any(_is_ordered(process) for process in world.river.running):
         pytest.skip("keys move already")
     world.river.crash(world.river.latest[WorkerId(dies)])
-    run_until(world, "rescales_over")
+    run_until(world, "rescales_finished")
     assert len(world.river.watcher.places) == 3
     come_to_rest(world)
 
@@ -171,4 +171,4 @@ def test_lookups_and_scans_go_on_while_keys_move(seed: int, strategy: Strategy) 
     run_until(world, "loads")
     run_until(world, "lookups", world.river.watcher.counters["lookups"] + 1)
     come_to_rest(world)
-    assert world.river.watcher.counters["rescales_over"] == 1
+    assert world.river.watcher.counters["rescales_finished"] == 1
