@@ -1,4 +1,4 @@
-"""One task that looks at an executor before any worker starts there: what is missing, and which versions differ.
+"""A task on each executor before any worker starts there: it finds what is missing, and which versions differ.
 
 The task must run where ``upriver`` cannot be imported. So its function is pickled by value, and imports what it needs
 itself.
@@ -18,6 +18,8 @@ from upriver.spark.task_errors import cause_of_job_failure
 
 PACKAGES = ("upriver", "pyarrow", "duckdb", "numpy", "sqlglot", "pyspark")
 """What a worker imports, and of what the driver's version is needed."""
+PROBED_MAX = 32
+"""Executors that are looked at. A start on more of them must not wait for Python to start on all."""
 _ADVICE = (
     "Install the driver's requirements on the nodes and set spark.pyspark.python, or ship an environment with "
     "spark.archives, or the wheel with --py-files (docs/clusters.md)"
@@ -55,15 +57,22 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-u
 
 
 def check_executors(spark: SparkSession) -> None:
-    """Run the task. Raises ClusterError if workers could not run as the driver does, with what to do about it."""
+    """Run the task on each executor that is registered. Spark deals tasks out to them in turn, so each gets one if it
+    has a free slot.
+
+    Raises ClusterError if workers could not run as the driver does, with what to do about it.
+    """
     context = spark.sparkContext
+    executors = len(context._jsc.sc().statusTracker().getExecutorInfos()) - 1  # the driver is one of them
+    tasks = min(max(executors, 1), PROBED_MAX)
     try:
-        (executor,) = context.parallelize([0], 1).mapPartitions(partial(look, PACKAGES)).collect()
+        found = context.parallelize(range(tasks), tasks).mapPartitions(partial(look, PACKAGES)).collect()
     except Exception as error:
         raise ClusterError(why_no_task_runs(str(error), cause_of_job_failure(error))) from None
     (driver,) = look(PACKAGES, ())
-    if (fault := fault_of(driver, executor)) is not None:
-        raise ClusterError(fault)
+    for executor in found:
+        if (fault := fault_of(driver, executor)) is not None:
+            raise ClusterError(fault)
 
 
 def fault_of(driver: Found, executor: Found) -> str | None:

@@ -1,0 +1,140 @@
+"""A Spark cluster of several hosts, with speculation: workers come up by default, and one attempt of each stays.
+
+All tests share one cluster, and most of them one app, which a late one stops: they run in order.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hosts_kit import CLIENT, MASTER, ONE, OTHER, WAIT_S, Hosts, LoopbackHosts, NamespaceHosts, StandaloneCluster
+
+pytestmark = pytest.mark.cluster
+
+RIGHT = [{"grp": group, "n": 100} for group in range(7)]
+
+
+@dataclass
+class Running:
+    """An app ``app`` on a cluster of two hosts. told: of its start. seen: what the driver has said since, until Spark
+    had killed a copy of each worker's task."""
+
+    cluster: StandaloneCluster
+    told: dict[str, Any]
+    seen: list[dict[str, Any]]
+
+    def host_of(self, worker: int) -> str:
+        address: str = self.seen[-1]["workers"][worker]["address"]
+        return address.rpartition(":")[0]
+
+
+def hosts() -> Hosts:
+    try:
+        return NamespaceHosts()
+    except OSError as error:
+        print(f"\nhosts share this one's network, since no namespace can be made: {error}")
+        return LoopbackHosts()
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    cluster = StandaloneCluster(hosts(), tmp_path_factory.mktemp("hosts"))
+    try:
+        told = cluster.ask("start", "app", {})
+        seen = [cluster.ask("attempts", "app")]
+        give_up_at = time.monotonic() + WAIT_S
+        while not all(has_killed_copy(attempts) for attempts in seen[-1]["attempts"].values()):
+            assert time.monotonic() < give_up_at, f"copies live: {seen[-1]['attempts']}"
+            seen.append(cluster.ask("attempts", "app"))
+        yield Running(cluster, told, seen)
+    finally:
+        cluster.stop()
+
+
+def has_killed_copy(attempts: list[list[Any]]) -> bool:
+    return any(status == "KILLED" and is_copy for status, _, is_copy in attempts)
+
+
+@pytest.fixture
+def apart(running: Running) -> Running:
+    """With hosts that do not share a network."""
+    if isinstance(running.cluster.hosts, LoopbackHosts):
+        pytest.skip("no network namespaces can be made here: that takes root and `ip netns`")
+    return running
+
+
+def test_l6_a_copy_of_a_workers_task_is_killed_and_the_worker_stays(running: Running) -> None:
+    """Spark starts one copy on each host that has had none: on two hosts, one in all."""
+    assert sorted(running.seen[-1]["attempts"]) == ["Upriver: worker 0", "Upriver: worker 1"]
+    for (status, host, _), *copies in running.seen[-1]["attempts"].values():
+        assert status == "RUNNING"
+        (other,) = {*running.cluster.hosts.addresses[ONE : OTHER + 1]} - {host}
+        assert copies == [["KILLED", other, True]]
+    for seen in running.seen:
+        assert seen["found"] == RIGHT
+        assert [(worker["restarts"], worker["last_failure"]) for worker in seen["workers"]] == [(0, None), (0, None)]
+        addresses = [worker["address"] for worker in seen["workers"]]
+        assert addresses == [worker["address"] for worker in running.told["workers"]]
+
+
+def test_an_app_that_finds_too_few_free_slots_counts_those_that_are_taken(running: Running) -> None:
+    refused = running.cluster.ask("start", "other", {}, 1.0)
+    assert refused["error"] == "TooFewSlots"
+    assert "3 task slots are needed" in refused["message"]
+    assert "2 of 4 are taken: by other jobs, or by another app's workers" in refused["message"]
+
+
+def test_each_tells_the_address_by_which_others_reach_it(apart: Running) -> None:
+    addresses = apart.cluster.hosts.addresses
+    assert apart.told["address"].startswith(f"{addresses[MASTER]}:")
+    for worker in (0, 1):
+        ((_, host, _), *_) = apart.seen[-1]["attempts"][f"Upriver: worker {worker}"]
+        assert apart.host_of(worker) == host
+
+
+def test_loopback_is_refused_with_the_way_out(apart: Running) -> None:
+    refused = apart.cluster.ask("start", "other", {"bind": "127.0.0.1"})
+    assert refused["error"] == "DeclarationError"
+    assert "Leave bind out: the app then listens as Spark's driver does, on 10.77.0.1" in refused["message"]
+
+
+def test_keys_move_between_hosts_and_are_looked_up_from_a_third(apart: Running) -> None:
+    assert len(apart.cluster.ask("rescale", "app", 3)["workers"]) == 3
+    code = (
+        "import upriver\n"
+        f"with upriver.connect({apart.told['address']!r}, {apart.told['token']!r}) as client:\n"
+        "    print(client.lookup('totals', list(range(7))).to_pylist())\n"
+    )
+    assert apart.cluster.run(CLIENT, code) == f"{RIGHT}\n"
+    assert {worker["address"].rpartition(":")[0] for worker in apart.cluster.ask("attempts", "app")["workers"]} == {
+        *apart.cluster.hosts.addresses[ONE : OTHER + 1]
+    }
+
+
+def test_an_executor_without_the_package_is_found_by_the_first_task(running: Running) -> None:
+    running.cluster.ask("stop", "app")
+    bare = os.path.join(sys.base_prefix, "bin", "python3")
+    refused = running.cluster.ask("start", "bare", {}, 30.0, bare)
+    assert refused["error"] == "ClusterError"
+    assert "lack" in refused["message"]
+    assert "docs/clusters.md" in refused["message"]
+
+
+def test_one_host_of_several_with_another_version_is_found(running: Running, tmp_path: Path) -> None:
+    odd = running.cluster.hosts.addresses[OTHER]
+    (tmp_path / "odd" / "sqlglot-1.2.3.dist-info").mkdir(parents=True)
+    (tmp_path / "odd" / "sqlglot-1.2.3.dist-info" / "METADATA").write_text("Name: sqlglot\nVersion: 1.2.3\n")
+    python = tmp_path / "python"
+    python.write_text(
+        f'#!/bin/sh\n[ "$SPARK_LOCAL_IP" = {odd} ] && export PYTHONPATH={tmp_path}/odd:$PYTHONPATH\n'
+        f'exec {sys.executable} "$@"\n'
+    )
+    python.chmod(0o755)
+    refused = running.cluster.ask("start", "odd", {}, 30.0, str(python))
+    assert refused["error"] == "ClusterError"
+    assert "has sqlglot 1.2.3, and the driver" in refused["message"]
