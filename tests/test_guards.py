@@ -32,7 +32,7 @@ k | | | a 5.0 2, b 2.0 1, bad None 1, None None 1 | SELECT k, sum(10 / v) FILTER
 k | | | a 7, b 9, bad None, None None | SELECT k, sum(CAST(s AS INT)) FILTER ({WHOLE}) AS x FROM t GROUP BY k
 k | 2,3,5 | | a 5.0 1, b 2.0 1 | SELECT k, sum(x) FILTER (WHERE v <> 0) AS x, count(*) AS n FROM {X} GROUP BY k
 k | 2,3,5 | | a 5.0 5.0, b 2.0 2.0 | SELECT k, sum(x) FILTER (WHERE v <> 0) AS x, max(x) AS y FROM {X} GROUP BY k
-k | 3,5 | | a 12, b 15 | SELECT k, sum(10 + v) FILTER (WHERE 1 / length(k) < 10 / v) AS x FROM t WHERE id <> 2 GROUP BY k
+k | 3 | | a 12, b 15, None None | SELECT k, sum(10 + v) FILTER (WHERE 1 / length(k) < 10 / v) AS x FROM t WHERE id <> 2 GROUP BY k
 id | | | 1 7, 4 9 | SELECT id, x FROM (SELECT id, s, CAST(s AS INT) AS x FROM t) {WHOLE}
 id | | | 1 5.0, 4 2.0 | SELECT id, x FROM {X} WHERE v > 0 AND x > 1
 id | 2,3,5 | | 1 5.0, 4 2.0 | SELECT id, x FROM {X} WHERE x > 1 AND v > 0
@@ -54,6 +54,18 @@ id | | | 1, 4 | SELECT t.id FROM t JOIN u ON CAST(t.s AS INT) = u.n + 6 {WHOLE.r
 id | 2,3,5 | | 1, 4 | SELECT t.id FROM t JOIN u ON CAST(t.s AS INT) = u.n + 6
 id | | | 1 1.0, 4 2.5 | SELECT t.id, x FROM t JOIN (SELECT k, 10 / w AS x FROM u) u ON t.k = u.k WHERE t.k <> 'bad' AND t.v > 0
 id | | 2 | 1 1.0, 2 1.0, 4 2.5 | SELECT t.id, x FROM t JOIN (SELECT k, 10 / w AS x FROM u) u ON t.k = u.k
+id | | | 1 1.0, 2 1.0, 4 2.5 | SELECT t.id, x FROM t LEFT JOIN (SELECT k, w, 10 / w AS x FROM u) u ON t.k = u.k WHERE u.w <> 0
+id | | | 1 1.0, 2 1.0, 4 2.5 | SELECT t.id, x FROM t FULL JOIN (SELECT k, w, 10 / w AS x FROM u) u ON t.k = u.k WHERE u.w <> 0 AND t.id > 0
+id | | 2 | 1 1.0, 2 1.0, 3 None, 4 2.5, 5 None | SELECT t.id, x FROM t LEFT JOIN (SELECT k, w, 10 / w AS x FROM u) u ON t.k = u.k WHERE coalesce(u.w, 1) <> 0
+id | | | 1 1.0, 4 2.5 | SELECT t.id, x FROM (SELECT k, w, 10 / w AS x FROM u) u RIGHT JOIN t ON t.k = u.k AND 10 / t.v > 0 WHERE u.w <> 0 AND t.v <> 0
+id | 3 | | 1 7.0, 2 None, 4 7.0, 5 None | SELECT id, length(nullif(k, if(id = 2, 'a', 'c'))) + 10 / v + id - id + 1 - 10 / v + 5 AS x FROM t WHERE id <> 5 OR k IS NULL
+id | 2,3 | | 1 1.0, 4 1.0, 5 None | SELECT id, length(k) + (10 / v - 10 / v) AS x FROM t
+id | 2,3,5 | | 1 1.0, 4 1.0 | SELECT id, (10 / v - 10 / v) + length(k) AS x FROM t
+id | 2,3 | | 1, 4 | SELECT id FROM t WHERE length(k) < 10 / v
+id | | | 1 5, 2 0, 3 0, 4 2, 5 0 | SELECT id, if(v = 0, 0, 10 DIV v) AS x FROM t
+id | 2,3,5 | | 1 0, 4 0 | SELECT id, length(k) DIV (10 DIV v + 10) AS x FROM t
+id | 2,3 | | 1 5, 4 2, 5 None | SELECT id, (10 DIV v) DIV length(k) AS x FROM t
+id | 2,3 | | 1 a5, 4 b2, 5 None | SELECT id, k || CAST(10 DIV v AS STRING) AS x FROM t
 id | | | 1 1.0, 2 1.0, 3 None, 4 2.5, 5 None | SELECT t.id, x FROM t LEFT JOIN (SELECT k, w, 10 / w AS x FROM u) u ON t.k = u.k AND u.w > 0
 id | 2,3 | | 1 1, 4 3 | SELECT id, n FROM {X} t JOIN u ON t.k = u.k WHERE x < 20
 id | 2,3,5 | | 1, 4 | SELECT id FROM t WHERE k IN (SELECT k FROM u WHERE w > 0) AND 10 / v > 1

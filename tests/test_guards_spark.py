@@ -29,7 +29,7 @@ EXPRESSIONS = [
     text for texts in (*TOPICS.values(), FAILING * 4) for text in texts if set(COLUMNS) & set(findall(r"\w+", text))
 ]
 """Of columns: a constant that fails is Spark's to raise for no rows as well as for all."""
-QUERIES, QUERIES_SOAKED = 40, 4_000
+QUERIES, QUERIES_SOAKED = 40, 800
 GIVEN_BACK, GIVEN_BACK_SOAKED = 6, 400
 """Queries in whose answer Spark is asked for a row that was set aside."""
 BATCH = 20

@@ -107,7 +107,8 @@ an alias of this SELECT, inside the same SELECT | SELECT k, i + 1 AS j, ^j + 1 A
 a column and an alias of another one | SELECT k AS i, i AS k FROM t GROUP BY k, i HAVING ^k > 1
 ${spark.app.name}, in whose place Spark may put a setting, | SELECT k FROM t WHERE s = 'a^${spark.app.name}'
 a doubled quote in a string | SELECT k FROM t WHERE s = 'it'^'s'
-&, ^ and | SELECT k, i & 1 | 2 AS z FROM t
+&, ^ | SELECT k, i & 1 | 2 AS z FROM t
+&, ^ | SELECT k, i & 1 << 2 AS z FROM t
 a window as a whole, which is a STRUCT, as a column of a view | SELECT k, ^window(n, '1 hour') AS w FROM t
 a window as a whole, which is a STRUCT, as a column of a view | SELECT ^* FROM (SELECT window(n, '1 hour') AS w FROM t)
 a window as a whole, which is a STRUCT, in an expression | SELECT k, coalesce(^window(n, '1 hour'), NULL) AS w FROM t
@@ -192,7 +193,10 @@ TIMESTAMP + INT is not supported | ^t + 1
 unix_timestamp(), which gives another answer each time | ^unix_timestamp()
 unix_timestamp() of STRING | ^unix_timestamp(s)
 >>> is not supported | i ^>>> 1
-ANY is not supported | s LIKE ANY (^'a', 'b')
+a subquery as a value | s LIKE ANY (SELECT ^'a')
+STRING LIKE an expression of type STRING | ^s LIKE ANY ('a', k)
+shifting DOUBLE by INT | ^x << 1
+shifting INT by BIGINT | ^i >> l
 a field of a struct         | ^r.z
 an expression over ARRAY    | coalesce(^a, a)
 HEX STRING                  | ^X'1F'
@@ -209,7 +213,6 @@ STRING LIKE an expression of type STRING | ^s LIKE k
 '\\\\' in a LIKE pattern, before anything but %, _ or itself, | ^s LIKE 'a\\\\b'
 COLLATE                     | ^s COLLATE UTF8_LCASE
 AT TIME ZONE                | ^n AT TIME ZONE 'UTC'
-BITWISE LEFT SHIFT          | ^i << 1
 PLACEHOLDER                 | :given
 mixing STRING with INT      | ^s = i
 mixing STRING with INT      | ^s = 1

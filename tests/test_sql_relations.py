@@ -105,9 +105,26 @@ def test_where_is_asked_before_the_join_or_in_its_order() -> None:
 
 
 def test_where_stays_above_an_outer_join_that_may_add_nulls() -> None:
-    view = tree("SELECT s.k FROM sales s LEFT JOIN people q ON s.k = q.k WHERE q.j < 5 AND s.i > 1")
+    view = tree("SELECT s.k FROM sales s LEFT JOIN people q ON s.k = q.k WHERE coalesce(q.j, 0) < 5 AND s.i > 1")
     assert kinds(view) == ["Project", "Filter", "Join", "Filter", "Scan"]
-    assert [op.predicate for op in found(view, Filter)] == ['("q.j" < CAST(5 AS BIGINT))', '("i" > CAST(1 AS INTEGER))']
+    (join,) = found(view, Join)
+    assert join.kind is JoinKind.LEFT
+
+
+def test_an_outer_join_whose_nulls_where_refuses_is_an_inner_one() -> None:
+    for kind, where, inner in (
+        ("LEFT", "q.j < 5 AND s.i > 1", JoinKind.INNER),
+        ("RIGHT", "s.i > 1", JoinKind.INNER),
+        ("RIGHT", "q.j < 5", JoinKind.RIGHT),
+        ("FULL", "q.j < 5", JoinKind.RIGHT),
+        ("FULL", "s.i IS NOT NULL", JoinKind.LEFT),
+        ("FULL", "s.i > 1 AND q.j < 5", JoinKind.INNER),
+        ("FULL", "s.i < q.j", JoinKind.FULL),
+        ("LEFT", "q.j IS NULL", JoinKind.LEFT),
+    ):
+        view = tree(f"SELECT s.k FROM sales s {kind} JOIN people q ON s.k = q.k WHERE {where}")
+        (join,) = found(view, Join)
+        assert join.kind is inner, (kind, where)
 
 
 def test_a_comma_takes_its_equality_from_where_in_any_order() -> None:

@@ -351,10 +351,11 @@ class App:
         """The whole view as a Spark DataFrame, as of one epoch.
 
         A view that keeps every key is read in parallel from all workers; each action on the DataFrame reads it as it is
-        then. A partial one is computed by Spark from the lake's tables, as it is at the call. Raises UnknownView.
+        then. A partial one is computed by Spark from the lake's tables, as it is at the call. Raises UnknownView, and
+        the error of a view that has failed; if the view fails later, an action raises Spark's PythonException.
         """
         river = self._running()
-        river.explain(view)  # refuses an unknown view here, and not in the action
+        river.check_view(view)  # refuses an unknown or a failed view here, and not in the action
         if self._plans[view].full_because is None:
             query, root, zone = self._queries[view], self._config.root, self._typer.timezone
             return view_as_of(self._spark, root, query, self._tables, {}, river.epoch, zone)

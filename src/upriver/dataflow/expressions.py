@@ -47,6 +47,7 @@ _ANY_BYTES = re.compile(
     "abs|ceil|day|dayofmonth|dayofweek|dayofyear|epoch_us|floor|hour|isinf|list_transform|make_date|make_timestamp|"
     "minute|month|quarter|replace|round|second|sqrt|to_microseconds|to_months|trunc|xor|year|"
     "spark_(?:ceil|clock|day|div|divide|double_to_bigint|floor|fmod|group|mod|pmod|quotient|signum|try_divide|units)|"
+    "spark_shift(?:left|right|rightunsigned)(?:32|64)|"
     "spark_text_of_(?:date|timestamp)",
     re.IGNORECASE,
 )

@@ -5,6 +5,7 @@ Spark's ANSI mode raises where a value does not fit; so does every cast here, or
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import MAXYEAR, MINYEAR, UTC, date, datetime, timedelta, timezone
 from decimal import ROUND_HALF_UP, Decimal, localcontext
 from zoneinfo import ZoneInfoNotFoundError
@@ -57,7 +58,8 @@ def cast(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Sc
     value = within_range(value)
     for source, target, how in _CASTS:
         if source(value.type) and target(to):
-            return how(context, node, value, to)
+            given = how(context, node, value, to)
+            return given if how is _floating_to_decimal else replace(given, nulls=value.null_by)
     raise refused(context, node, value, to)
 
 

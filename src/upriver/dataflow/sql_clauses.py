@@ -10,7 +10,7 @@ from sqlglot.tokenizer_core import TokenType
 
 from upriver.dataflow.sql_scalar import construct
 from upriver.dataflow.sql_scope import Column
-from upriver.dataflow.sql_source import ELSEWHERE, Source
+from upriver.dataflow.sql_source import Source
 
 UNORDERED = "A view has no order: sort what you read from it."
 _CLAUSES = {
@@ -171,7 +171,7 @@ def check_reading(source: Source, tree: exp.Expr) -> None:
         if strings and following.start == token.end + 1:
             raise source.unsupported(following.start, "a doubled quote in a string", "Put a backslash before it.")
     for node in _mixed_bits(tree):
-        raise source.unsupported(node, "&, ^ and | in one expression", "Put parentheses around each.")
+        raise source.unsupported(node, "&, ^, | and shifts in one expression", "Put parentheses around each.")
 
 
 def check_words(source: Source) -> None:
@@ -180,12 +180,17 @@ def check_words(source: Source) -> None:
         if token.token_type == TokenType.PIPE_GT:
             raise source.unsupported(token.start, "|>", "Write the query with SELECT.")
         if source.sql[token.start : token.end + 1] in (">", ">>") and source.sql.startswith(">>>", token.start):
-            raise source.unsupported(token.start, ">>>", ELSEWHERE)
+            raise source.unsupported(token.start, ">>>", "Write shiftrightunsigned(a, n).")
+
+
+_SHIFTS = (exp.BitwiseLeftShift, exp.BitwiseRightShift)
+_BITS = (exp.BitwiseAnd, exp.BitwiseOr, exp.BitwiseXor, *_SHIFTS)
 
 
 def _mixed_bits(tree: exp.Expr) -> Iterator[exp.Expr]:
-    """For Spark & binds closer than ^, and ^ closer than |; sqlglot takes them from left to right."""
-    bits = exp.BitwiseAnd | exp.BitwiseOr | exp.BitwiseXor
-    for node in tree.find_all(exp.BitwiseAnd, exp.BitwiseOr, exp.BitwiseXor):
-        if any(isinstance(part, bits) and type(part) is not type(node) for part in (node.this, node.expression)):
+    """For Spark shifts bind closer than &, & closer than ^, and ^ closer than |; sqlglot takes them from left to
+    right."""
+    for node in tree.find_all(*_BITS):
+        like = _SHIFTS if isinstance(node, _SHIFTS) else (type(node),)
+        if any(isinstance(part, _BITS) and not isinstance(part, like) for part in (node.this, node.expression)):
             yield node

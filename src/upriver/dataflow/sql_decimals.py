@@ -6,7 +6,7 @@ Spark's rules for the digits of a result are in its DecimalPrecision; where it w
 from sqlglot import exp
 
 from upriver.dataflow.sql_casts import cast
-from upriver.dataflow.sql_scalar import Context, Scalar, macro
+from upriver.dataflow.sql_scalar import Context, Scalar, in_order, macro, strict
 from upriver.dataflow.sql_types import DECIMAL_DIGITS_MAX, decimal_type, duck_name
 
 _PLACES_LEAST = 6
@@ -26,11 +26,12 @@ def quotient(context: Context, node: exp.Expr, left: Scalar, right: Scalar) -> S
     shift = scale - a.scale + b.scale
     if type is None or a.precision + shift >= DECIMAL_DIGITS_MAX or scale + b.precision >= DECIMAL_DIGITS_MAX:
         raise context.unsupported(node, f"division of DECIMAL({a.precision},{a.scale}) and the like", _NARROWER)
+    right, left = in_order(right, left)
     dividend = f"({_whole(left)} * CAST({10**shift} AS HUGEINT))"
     whole = macro("spark_quotient", dividend, _whole(right))
     unit = f"CAST('0.{'1'.rjust(scale, '0')}' AS DECIMAL({scale}, {scale}))"
     sql = f"CAST(CAST({whole} AS DECIMAL({DECIMAL_DIGITS_MAX}, 0)) * {unit} AS {duck_name(type)})"
-    return Scalar(sql, type, fails=True)
+    return strict(sql, type, (left, right), fails=True)
 
 
 def remainder(context: Context, node: exp.Expr, left: Scalar, right: Scalar) -> Scalar:
@@ -41,8 +42,9 @@ def remainder(context: Context, node: exp.Expr, left: Scalar, right: Scalar) -> 
     common = decimal_type(max(a.precision - a.scale, b.precision - b.scale) + scale, scale)
     if type is None or common is None:
         raise context.unsupported(node, "% of DECIMAL beyond 38 digits", _NARROWER)
-    left, right = (cast(context, node, value, common) for value in (left, right))
-    return Scalar(f"CAST({macro('spark_fmod', left.sql, right.sql)} AS {duck_name(type)})", type, fails=True)
+    right, left = in_order(*(cast(context, node, value, common) for value in (right, left)))
+    sql = f"CAST({macro('spark_fmod', left.sql, right.sql)} AS {duck_name(type)})"
+    return strict(sql, type, (left, right), fails=True)
 
 
 def rounded_double(value: Scalar, places: int) -> Scalar:

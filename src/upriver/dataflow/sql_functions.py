@@ -18,11 +18,12 @@ from upriver.dataflow.sql_operators import (
     as_doubles,
     modulo,
     negated,
+    shifted,
     to_common,
     whole_divide,
 )
 from upriver.dataflow.sql_patterns import PATTERNS
-from upriver.dataflow.sql_scalar import Context, Rule, Scalar, any_fails, literal, macro, null, typed_name
+from upriver.dataflow.sql_scalar import Context, Rule, Scalar, any_fails, in_order, literal, macro, null, typed_name
 from upriver.dataflow.sql_signatures import Functions, Kind, Operands, Signature, Spoken, call
 from upriver.dataflow.sql_source import ELSEWHERE
 from upriver.dataflow.sql_strings import STRING_RULES, STRINGS
@@ -152,7 +153,7 @@ def _two(combine: Callable[[Context, exp.Expr, Scalar, Scalar], Scalar]) -> Spok
 def _try_divide(context: Context, node: exp.Expr, left: Scalar, right: Scalar) -> Scalar:
     if is_decimal(left.type) or is_decimal(right.type):
         raise context.unsupported(node, "try_divide() of DECIMAL", CAST_IT)
-    left, right = as_doubles(context, node, left, right)
+    right, left = in_order(*reversed(as_doubles(context, node, left, right)))
     return Scalar(macro("spark_try_divide", left.sql, right.sql), pa.float64(), any_fails((left, right)))
 
 
@@ -228,6 +229,9 @@ FUNCTIONS: Functions = {
     "equal_null": Spoken((2, 2), _equal_null),
     "nullifzero": Spoken((1, 1), _zero),
     "zeroifnull": Spoken((1, 1), _or_zero),
+    "shiftleft": _two(shifted("shiftleft")),
+    "shiftright": _two(shifted("shiftright")),
+    "shiftrightunsigned": _two(shifted("shiftrightunsigned")),
     "isnan": Spoken((1, 1), _is_nan),
     "nanvl": Spoken((2, 2), _not_a_number),
     "boolean": _cast_to(pa.bool_()),

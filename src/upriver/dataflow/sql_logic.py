@@ -4,7 +4,7 @@ DuckDB evaluates both sides of AND and OR for every row, Spark stops early. That
 error (``b <> 0 AND a / b > 1``), so there we write a CASE, of which DuckDB evaluates only the branch taken.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -13,7 +13,19 @@ from sqlglot import exp
 from upriver.dataflow.sql_casts import cast
 from upriver.dataflow.sql_operators import TYPES, boolean, suffixed, to_common, to_comparable
 from upriver.dataflow.sql_patterns import matches
-from upriver.dataflow.sql_scalar import Context, Rule, Scalar, any_fails, literal, macro, null, string_sql, typed_name
+from upriver.dataflow.sql_scalar import (
+    Context,
+    Rule,
+    Scalar,
+    any_fails,
+    in_order,
+    literal,
+    macro,
+    null,
+    strict,
+    string_sql,
+    typed_name,
+)
 from upriver.dataflow.sql_source import ELSEWHERE
 from upriver.dataflow.sql_types import decimal_type, is_null, is_string
 
@@ -28,7 +40,10 @@ def comparison(sign: str) -> Rule:
 
 def compare(context: Context, node: exp.Expr, sign: str, left: Scalar, right: Scalar) -> Scalar:
     left, right = to_comparable(context, node, (left, right))
-    return Scalar(f"({left.sql} {sign} {right.sql})", pa.bool_(), any_fails((left, right)))
+    if sign.startswith("IS "):
+        return Scalar(f"({left.sql} {sign} {right.sql})", pa.bool_(), any_fails((left, right)))
+    left, right = in_order(left, right)
+    return strict(f"({left.sql} {sign} {right.sql})", pa.bool_(), (left, right))
 
 
 # AND and OR
@@ -127,8 +142,8 @@ def _in(context: Context, node: exp.Expr) -> Scalar:
     context.only(node, "this", "expressions")
     value, *items = to_comparable(context, node, context.translate_all((node.this, *node.expressions)))
     if any_fails(items):
-        equal = [Scalar(f"({value.sql} = {item.sql})", pa.bool_(), value.fails or item.fails) for item in items]
-        return connect("OR", equal)
+        pairs = [in_order(value, item) for item in items]
+        return connect("OR", [strict(f"({one.sql} = {other.sql})", pa.bool_(), (one, other)) for one, other in pairs])
     listed = ", ".join(item.sql for item in items)
     return Scalar(f"({value.sql} IN ({listed}))", pa.bool_(), value.fails)
 
@@ -154,7 +169,20 @@ def _is(context: Context, node: exp.Expr) -> Scalar:
 
 
 def _like(context: Context, node: exp.Expr) -> Scalar:
-    return _matches(context, node, "\\")
+    return _each(context, node, lambda one: _matches(context, one, "\\"))
+
+
+def _each(context: Context, node: exp.Expr, match: Callable[[exp.Expr], Scalar]) -> Scalar:
+    """``LIKE pattern``, or ``LIKE ANY (...)`` and ``LIKE ALL (...)``, which are OR and AND of such."""
+    several = node.expression
+    if not isinstance(several, exp.Any | exp.All):
+        return match(node)
+    listed = several.this
+    patterns = listed.expressions if isinstance(listed, exp.Tuple) else [listed]
+    parts = [
+        match(type(node)(this=node.this, expression=pattern, negate=node.args.get("negate"))) for pattern in patterns
+    ]
+    return connect("OR" if isinstance(several, exp.Any) else "AND", parts)
 
 
 def _escaped_like(context: Context, node: exp.Expr) -> Scalar:
@@ -180,6 +208,10 @@ def _matches(context: Context, node: exp.Expr, escape: str) -> Scalar:
 
 def _like_any_case(context: Context, node: exp.Expr) -> Scalar:
     """``ILIKE``: both sides in small letters."""
+    return _each(context, node, lambda one: _matches_any_case(context, one))
+
+
+def _matches_any_case(context: Context, node: exp.Expr) -> Scalar:
     context.only(node, "this", "expression", "negate")
     value, pattern = context.translate_all((node.this, node.expression))
     if not is_string(value.type) or not isinstance(pattern.constant, str) or not pattern.constant.isascii():

@@ -51,6 +51,22 @@ _NUMBERS = {
     "spark_group(x)": "CASE WHEN isnan(x) THEN CAST('NaN' AS DOUBLE) ELSE x + CAST(0 AS DOUBLE) END",
 }
 
+
+def _shifts(bits: int) -> dict[str, str]:
+    """As Java shifts an integer of so many bits: by the last bits of a number of places, and what falls out is lost."""
+    places = f"(CAST(1 AS HUGEINT) << CAST(n & {bits - 1} AS HUGEINT))"
+    unsigned = f"((CAST(a AS HUGEINT) + {2**bits}) % {2**bits})"
+
+    def wrapped(sql: str) -> str:
+        return f"(({sql} + {2 ** (bits - 1)}) % {2**bits} + {2**bits}) % {2**bits} - {2 ** (bits - 1)}"
+
+    return {
+        f"spark_shiftleft{bits}(a, n)": wrapped(f"CAST(a AS HUGEINT) * {places}"),
+        f"spark_shiftright{bits}(a, n)": f"CAST(a AS HUGEINT) >> CAST(n & {bits - 1} AS HUGEINT)",
+        f"spark_shiftrightunsigned{bits}(a, n)": wrapped(f"({unsigned} // {places})"),
+    }
+
+
 _STRINGS = {
     # p: 1 is the first character, so is 0; from the end if negative. What lies before the first is cut off.
     "spark_substring_from(s, start, n)": """CASE WHEN n <= 0 OR start + n <= 0 THEN ''
@@ -187,5 +203,5 @@ _CASES = {
         THEN {_lower("s")} ELSE lower(s) END""",
 }
 
-MACROS = _NUMBERS | _STRINGS | _TEXTS | _TIMES | _CASES
+MACROS = _NUMBERS | _shifts(32) | _shifts(64) | _STRINGS | _TEXTS | _TIMES | _CASES
 """Signature to body, in an order in which each is defined before it is used."""

@@ -9,7 +9,7 @@ from sqlglot import exp
 from upriver.dataflow.sql_casts import cast, within_range
 from upriver.dataflow.sql_decimals import quotient, remainder
 from upriver.dataflow.sql_moments import moved
-from upriver.dataflow.sql_scalar import Context, Rule, Scalar, any_fails, literal, macro, null, typed_name
+from upriver.dataflow.sql_scalar import Context, Rule, Scalar, in_order, literal, macro, null, strict, typed_name
 from upriver.dataflow.sql_source import ELSEWHERE
 from upriver.dataflow.sql_types import (
     as_decimal,
@@ -165,9 +165,9 @@ def _negative(context: Context, node: exp.Expr) -> Scalar:
 
 def negated(context: Context, node: exp.Expr, value: Scalar) -> Scalar:
     if is_integer(value.type):  # DuckDB's own minus widens constants
-        return Scalar(f"(CAST(0 AS {duck_name(value.type)}) - {value.sql})", value.type, fails=True)
+        return strict(f"(CAST(0 AS {duck_name(value.type)}) - {value.sql})", value.type, (value,), fails=True)
     if is_floating(value.type) or is_decimal(value.type):
-        return Scalar(f"(-{value.sql})", value.type, value.fails)
+        return strict(f"(-{value.sql})", value.type, (value,))
     raise context.unsupported(node, f"minus of {typed_name(value)}", CAST_IT)
 
 
@@ -197,8 +197,8 @@ def arithmetic(context: Context, node: exp.Expr, sign: str, left: Scalar, right:
     _need_numbers(context, node, left, right)
     if _are_decimals(left, right):
         return _decimal_arithmetic(context, node, sign, left, right)
-    left, right = to_common(context, node, (left, right))
-    return Scalar(f"({left.sql} {sign} {right.sql})", left.type, any_fails((left, right)) or is_integer(left.type))
+    left, right = in_order(*to_common(context, node, (left, right)))
+    return strict(f"({left.sql} {sign} {right.sql})", left.type, (left, right), fails=is_integer(left.type))
 
 
 def _are_decimals(left: Scalar, right: Scalar) -> bool:
@@ -221,8 +221,8 @@ def _decimal_arithmetic(context: Context, node: exp.Expr, sign: str, left: Scala
         operands = (type, type)
     if type is None:
         raise context.unsupported(node, "decimal arithmetic beyond 38 digits", "CAST an operand to a narrower DECIMAL.")
-    left, right = (cast(context, node, *pair) for pair in zip((left, right), operands, strict=True))
-    return Scalar(f"CAST(({left.sql} {sign} {right.sql}) AS {duck_name(type)})", type, any_fails((left, right)))
+    left, right = in_order(*(cast(context, node, *pair) for pair in zip((left, right), operands, strict=True)))
+    return strict(f"CAST(({left.sql} {sign} {right.sql}) AS {duck_name(type)})", type, (left, right))
 
 
 def _least_decimal(context: Context, node: exp.Expr, value: Scalar) -> Scalar:
@@ -241,7 +241,8 @@ def _date_arithmetic(context: Context, node: exp.Expr, sign: str, left: Scalar, 
         raise context.unsupported(
             node, f"{typed_name(left)} {sign} {typed_name(right)}", "Use date_add() or datediff()."
         )
-    return Scalar(f"({left.sql} {sign} {cast(context, node, right, pa.int32()).sql})", left.type, fails=True)
+    left, right = in_order(left, cast(context, node, right, pa.int32()))
+    return strict(f"({left.sql} {sign} {right.sql})", left.type, (left, right), fails=True)
 
 
 def _moment_arithmetic(context: Context, node: exp.Expr, sign: str, left: Scalar, right: Scalar) -> Exception:
@@ -271,16 +272,16 @@ def as_doubles(context: Context, node: exp.Expr, left: Scalar, right: Scalar) ->
 def _divide(context: Context, node: exp.Expr, left: Scalar, right: Scalar) -> Scalar:
     if _are_decimals(left, right):
         return quotient(context, node, *(_least_decimal(context, node, value) for value in (left, right)))
-    left, right = as_doubles(context, node, left, right)
-    return Scalar(macro("spark_divide", left.sql, right.sql), pa.float64(), fails=True)
+    right, left = in_order(*reversed(as_doubles(context, node, left, right)))
+    return strict(macro("spark_divide", left.sql, right.sql), pa.float64(), (left, right), fails=True)
 
 
 def whole_divide(context: Context, node: exp.Expr, left: Scalar, right: Scalar) -> Scalar:
     """``DIV``: of integers, as BIGINT."""
     if not is_integer(left.type) or not is_integer(right.type):
         raise context.unsupported(node, f"{typed_name(left)} DIV {typed_name(right)}", CAST_IT)
-    left, right = (cast(context, node, value, pa.int64()) for value in (left, right))
-    return Scalar(macro("spark_div", left.sql, right.sql), pa.int64(), fails=True)
+    right, left = in_order(*(cast(context, node, value, pa.int64()) for value in (right, left)))
+    return strict(macro("spark_div", left.sql, right.sql), pa.int64(), (left, right), fails=True)
 
 
 def modulo(context: Context, node: exp.Expr, left: Scalar, right: Scalar) -> Scalar:
@@ -288,9 +289,9 @@ def modulo(context: Context, node: exp.Expr, left: Scalar, right: Scalar) -> Sca
     _need_numbers(context, node, left, right)
     if _are_decimals(left, right):
         return remainder(context, node, *(_least_decimal(context, node, value) for value in (left, right)))
-    left, right = to_common(context, node, (left, right))
+    right, left = in_order(*reversed(to_common(context, node, (left, right))))
     name = "spark_mod" if is_integer(left.type) else "spark_fmod"
-    return Scalar(macro(name, left.sql, right.sql), left.type, fails=True)
+    return strict(macro(name, left.sql, right.sql), left.type, (left, right), fails=True)
 
 
 def _binary(combine: Callable[[Context, exp.Expr, Scalar, Scalar], Scalar]) -> Rule:
@@ -306,11 +307,25 @@ def _bits(sign: str) -> Rule:
     def combine(context: Context, node: exp.Expr, left: Scalar, right: Scalar) -> Scalar:
         if not is_integer(left.type) or not is_integer(right.type):
             raise context.unsupported(node, f"bits of {typed_name(left)} and {typed_name(right)}", CAST_IT)
-        left, right = to_common(context, node, (left, right))
+        left, right = in_order(*to_common(context, node, (left, right)))
         sql = f"xor({left.sql}, {right.sql})" if sign == "^" else f"({left.sql} {sign} {right.sql})"
-        return Scalar(sql, left.type, any_fails((left, right)))
+        return strict(sql, left.type, (left, right))
 
     return _binary(combine)
+
+
+def shifted(name: str) -> Callable[[Context, exp.Expr, Scalar, Scalar], Scalar]:
+    """``<<`` and its kin, by one of our macros: of a BIGINT by its last 6 bits, of other integers, as INT, by 5."""
+
+    def combine(context: Context, node: exp.Expr, value: Scalar, places: Scalar) -> Scalar:
+        if not is_integer(value.type) or not is_integer(places.type) or places.type == pa.int64():
+            raise context.unsupported(node, f"shifting {typed_name(value)} by {typed_name(places)}", CAST_IT)
+        type = value.type if value.type == pa.int64() else pa.int32()
+        value, places = in_order(cast(context, node, value, type), cast(context, node, places, pa.int32()))
+        sql = macro(f"spark_{name}{type.bit_width}", value.sql, places.sql)
+        return strict(f"CAST({sql} AS {duck_name(type)})", type, (value, places))
+
+    return combine
 
 
 def _flipped(context: Context, node: exp.Expr) -> Scalar:
@@ -318,7 +333,7 @@ def _flipped(context: Context, node: exp.Expr) -> Scalar:
     value = context.translate(node.this)
     if not is_integer(value.type):
         raise context.unsupported(node, f"bits of {typed_name(value)}", CAST_IT)
-    return Scalar(f"(~{value.sql})", value.type, value.fails)
+    return strict(f"(~{value.sql})", value.type, (value,))
 
 
 OPERATORS: dict[type[exp.Expr], Rule] = {
@@ -335,5 +350,7 @@ OPERATORS: dict[type[exp.Expr], Rule] = {
     exp.BitwiseAnd: _bits("&"),
     exp.BitwiseOr: _bits("|"),
     exp.BitwiseXor: _bits("^"),
+    exp.BitwiseLeftShift: _binary(shifted("shiftleft")),
+    exp.BitwiseRightShift: _binary(shifted("shiftright")),
     exp.BitwiseNot: _flipped,
 }

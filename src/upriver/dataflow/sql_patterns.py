@@ -6,6 +6,7 @@ What must be put differently: ``.``, ``$`` and ``\s``. Everything else is refuse
 
 import math
 import re
+from typing import Self
 
 import pyarrow as pa
 from sqlglot import exp
@@ -37,8 +38,39 @@ _ANY_ESCAPE = re.compile(r"\\(?:[pPx]\{[^}]*\}|.)", re.DOTALL)
 _CLASS_PART = re.compile(r"(\\.|[^\\])(?:-(\\.|[^\\]))?", re.DOTALL)
 
 
+_INSTEAD = (
+    (re.compile(r"\(\?[a-zA-Z]+"), "Match lower(s), with a pattern in small letters."),
+    (re.compile(r"\(\?<[a-zA-Z]"), "Leave the group's name out: (...)."),
+    (re.compile(r"\(\?<?[=!]|\(\?<$"), "Ask by two conditions: s RLIKE '...' AND NOT s RLIKE '...'."),
+    (re.compile(r"\(\?"), "Write a plain group: (...) or (?:...)."),
+    (re.compile(r"\\[bB]"), "Write what may stand there: (?:^|\\\\W)."),
+    (re.compile(r"\\\d"), "Write out what is to come again."),
+    (re.compile(r"\\[pP]|\[.*\]", re.DOTALL), "List the letters, or ranges of them: [A-Za-z]."),
+    (re.compile(r"\\"), "Write the letter itself, or \\\\d, \\\\w, \\\\s and the like."),
+    (
+        re.compile(r"[*+?]|\{[\d,]+\}"),
+        "Repeat it once, by *, +, ? or {1,3}, then at most a ?; for the letter write \\\\+.",
+    ),
+    (re.compile(r"\$"), "It may end the pattern, a group or an alternative; for the letter write \\\\$."),
+    (re.compile(r""), "Put two backslashes before it if the letter is meant."),
+)
+"""What to do instead of a part: the first of which the beginning is found there."""
+
+
 class Unlike(Exception):
-    """A part of a regular expression that means something else to RE2, or nothing; it says which."""
+    """A part of a regular expression that means something else to RE2, or nothing; it says which.
+
+    instead: what to write.
+    """
+
+    def __init__(self, what: str, instead: str) -> None:
+        super().__init__(what)
+        self.instead = instead
+
+    @classmethod
+    def at(cls, fault: str) -> Self:
+        instead = next(advice for begins, advice in _INSTEAD if begins.match(fault))
+        return cls(f"{fault!r} in a regular expression", instead)
 
 
 def to_re2(pattern: str) -> str:
@@ -63,13 +95,15 @@ def to_re2(pattern: str) -> str:
         else:
             text, repeatable, end = _one(pattern[at : at + 2]), True, at + 1 + (letter == "\\")
         if not text:
-            raise Unlike(f"{_at_fault(pattern, at)!r} in a regular expression")
+            raise Unlike.at(_at_fault(pattern, at))
         parts.append(text)
         at = end
     if not _is_whole(pattern):
-        raise Unlike("a regular expression with a part that does not end or does not begin")
+        what = "a regular expression with a part that does not end or does not begin"
+        raise Unlike(what, "Close each group and class; for a parenthesis as a letter write \\\\(.")
     if _repeats(pattern) > REPEATS_MAX:
-        raise Unlike(f"a regular expression with more than {REPEATS_MAX} repetitions")
+        what = f"a regular expression with more than {REPEATS_MAX} repetitions"
+        raise Unlike(what, "Ask for fewer, and for length(s) beside them.")
     return "".join(parts)
 
 
@@ -138,13 +172,12 @@ def matches(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
 
 def _pattern(context: Context, node: exp.Expr, value: Scalar) -> str:
     """The pattern as RE2 has it."""
-    instead = "Write one in quotes, of letters, classes, groups and repetitions alone."
     if not isinstance(value.constant, str):
-        raise context.unsupported(node, "a regular expression that is computed", instead)
+        raise context.unsupported(node, "a regular expression that is computed", "Write one in quotes.")
     try:
         return to_re2(value.constant)
     except Unlike as error:
-        raise context.unsupported(node, str(error), instead) from error
+        raise context.unsupported(node, str(error), error.instead) from error
 
 
 def _found(context: Context, node: exp.Expr, value: Scalar) -> tuple[str, bool]:

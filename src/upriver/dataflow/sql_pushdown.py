@@ -2,8 +2,9 @@
 
 Spark's optimizer moves a filter below projections (whose expressions it takes into the condition), below unions, the
 sides of joins, the groups that it is about and the partitions that it is about, and infers from a join's equalities
-what holds of the other side. So a row that a filter excludes is never asked for what would fail on it. The same is done
-here, wherever anything can fail; where nothing can, a filter stays where it was written.
+what holds of the other side. An outer join becomes an inner one if a filter leaves no row of it without a match. So a
+row that a filter excludes is never asked for what would fail on it. The same is done here, wherever anything can fail;
+where nothing can, a filter stays where it was written.
 
 An expression that one expression above uses, and once, is evaluated there, as Spark does it: in a branch of a CASE or
 behind a FILTER, only where that is reached.
@@ -11,6 +12,7 @@ behind a FILTER, only where that is reached.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 import pyarrow as pa
 
@@ -19,6 +21,7 @@ from upriver.dataflow.column_names import columns_in, inlined, with_columns
 from upriver.dataflow.operators.project import plain_columns, quoted
 from upriver.dataflow.ops import Aggregate, Filter, Join, JoinKind, Project, SetOperation, TopK, Union
 from upriver.dataflow.plan import Projection
+from upriver.dataflow.sql_constants import refuses_nulls
 from upriver.dataflow.sql_logic import conjunction
 from upriver.dataflow.sql_scalar import TEXT_CHARS_MAX, Scalar, column
 
@@ -37,6 +40,16 @@ RIGHT_MATCHED = frozenset({JoinKind.INNER, JoinKind.LEFT, JoinKind.SEMI, JoinKin
 """The same for the right side."""
 
 _MATCHED = (LEFT_MATCHED, RIGHT_MATCHED)
+
+_WITHOUT_NULLS: Mapping[tuple[JoinKind, int], JoinKind] = MappingProxyType(
+    {
+        (JoinKind.LEFT, 1): JoinKind.INNER,
+        (JoinKind.RIGHT, 0): JoinKind.INNER,
+        (JoinKind.FULL, 0): JoinKind.LEFT,
+        (JoinKind.FULL, 1): JoinKind.RIGHT,
+    }
+)
+"""What an outer join is without the rows in which a side, 0 for left and 1 for right, is nothing but NULL."""
 
 
 def filtered(relation: Relation, condition: Scalar | None, place: int | None) -> Relation:
@@ -106,6 +119,12 @@ def _below_filter(relation: Relation, op: Filter, condition: Scalar, place: int 
 def _into_sides(relation: Relation, op: Join, condition: Scalar, place: int | None) -> Relation | None:
     """Into the side that the condition is about; and what follows from it for the other side, into that one."""
     names = columns_in(condition.sql)
+    for side, rows in enumerate(relation.inputs):
+        kind = _WITHOUT_NULLS.get((op.kind, side))
+        if kind is not None and names and names <= set(rows.schema.names) and _refuses_nulls(condition, rows.schema):
+            relation = _of_kind(relation, op, kind, place)
+            assert isinstance(relation.op, Join)
+            op = relation.op
     sides = list(relation.inputs)
     for side, kinds in enumerate(_KEPT):
         if names and op.kind in kinds and names <= set(sides[side].schema.names):
@@ -113,6 +132,23 @@ def _into_sides(relation: Relation, op: Join, condition: Scalar, place: int | No
             sides[1 - side] = _inferred(op, 1 - side, sides[1 - side], condition, place)
             return replace(relation, inputs=tuple(sides))
     return None
+
+
+def _refuses_nulls(condition: Scalar, schema: pa.Schema) -> bool:
+    """Whether a row of nothing but NULL does not fulfil the condition."""
+    columns = pa.schema([schema.field(name) for name in sorted(columns_in(condition.sql))])
+    return refuses_nulls(condition.sql, columns)
+
+
+def _of_kind(relation: Relation, op: Join, kind: JoinKind, place: int | None) -> Relation:
+    """The join as one of another kind, which gives fewer rows. What ON asks of one side alone stays where it is asked
+    of pairs, since Spark asks the filter's conditions first."""
+    sides = list(relation.inputs)
+    for side, kinds in enumerate(_MATCHED):
+        if kind in kinds and op.kind not in kinds:
+            for key, null_safe in zip((op.left_key, op.right_key)[side], op.null_safe, strict=True):
+                sides[side] = sides[side] if null_safe else matchable(sides[side], key, place)
+    return replace(relation, op=replace(op, kind=kind), inputs=tuple(sides))
 
 
 def _inferred(op: Join, side: int, relation: Relation, condition: Scalar, place: int | None) -> Relation:

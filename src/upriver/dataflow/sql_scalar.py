@@ -2,14 +2,16 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Final
 
 import pyarrow as pa
 from sqlglot import exp
 
+from upriver.dataflow.column_names import columns_in
 from upriver.dataflow.column_names import quoted as quoted
+from upriver.dataflow.sql_constants import why_failing
 from upriver.dataflow.sql_source import ELSEWHERE, Source
 from upriver.dataflow.sql_types import duck_name, is_null, spark_name
 from upriver.errors import UnsupportedSql
@@ -21,6 +23,10 @@ UTC_ZONES = frozenset(
     {"UTC", "ETC/UTC", "GMT", "ETC/GMT", "Z", "UTC+00:00", "+00:00", "GMT0", "ZULU", "ETC/UCT", "UCT"}
 )
 
+_CONDITIONAL = (exp.And, exp.Case, exp.Filter, exp.If, exp.In, exp.Or)
+_CHOOSING = frozenset({"coalesce", "if", "ifnull", "nullif", "nvl", "nvl2"})
+"""Constructs and functions that do not compute all that is in them for each row."""
+
 Constant = bool | int | float | Decimal | str
 
 
@@ -30,7 +36,8 @@ class Scalar:
 
     sql: DuckDB SQL whose type is exactly the DuckDB type of ``type``. type: what Spark gives the expression.
     fails: whether a row can make it an error, so that Spark's order of evaluation matters. constant: the value of a
-    literal, else ``None``. letters: of upper() and lower(), what they are of.
+    literal, else ``None``. letters: of upper() and lower(), what they are of. nulls: as :attr:`null_by`; ``None`` for
+    the expression itself.
     """
 
     sql: str
@@ -38,6 +45,14 @@ class Scalar:
     fails: bool = False
     constant: Constant | None = None
     letters: "Scalar | None" = None
+    nulls: frozenset[str] | None = None
+
+    @property
+    def null_by(self) -> frozenset[str]:
+        """DuckDB SQL of values of which one is NULL exactly where this one is."""
+        if self.constant is not None:
+            return frozenset()
+        return frozenset({self.sql}) if self.nulls is None else self.nulls
 
 
 Rule = Callable[["Context", exp.Expr], Scalar]
@@ -69,7 +84,15 @@ class Context:
             raise self.unsupported(
                 node, "an expression as large as this", "Compute it in steps, or " + _lower(ELSEWHERE)
             )
+        if scalar.fails and not columns_in(scalar.sql) and not _is_conditional(node):
+            self._check_constant(node, scalar)
         return scalar
+
+    def _check_constant(self, node: exp.Expr, scalar: Scalar) -> None:
+        """Refuse what fails whatever the rows are."""
+        why = why_failing(scalar.sql, scalar.type)
+        if why is not None:
+            raise self.source.wrong(node, f"this fails for every row: {why}", "Write NULL, if that is meant.")
 
     def translate_all(self, nodes: Iterable[exp.Expr]) -> tuple[Scalar, ...]:
         return tuple(self.translate(node) for node in nodes)
@@ -91,6 +114,16 @@ class Context:
                 f"{what} depends on the session's time zone ({self.timezone}), which",
                 "Set spark.sql.session.timeZone to UTC, or use TIMESTAMP_NTZ.",
             )
+
+
+def _is_conditional(node: exp.Expr) -> bool:
+    """Whether it stands in what may leave it out."""
+    above = node.parent
+    while above is not None:
+        if isinstance(above, _CONDITIONAL) or (isinstance(above, exp.Anonymous) and above.name.lower() in _CHOOSING):
+            return True
+        above = above.parent
+    return False
 
 
 def construct(node: exp.Expr) -> str:
@@ -140,6 +173,28 @@ def macro(name: str, *operands: str) -> str:
     given = ", ".join(f"'v{number}': {operand}" for number, operand in enumerate(operands))
     taken = ", ".join(f"v.v{number}" for number in range(len(operands)))
     return f"list_transform([{{{given}}}], lambda v: {name}({taken}))[1]"
+
+
+def strict(sql: str, type: pa.DataType, operands: Iterable[Scalar], fails: bool = False) -> Scalar:
+    """An expression that is NULL exactly where one of its operands is. fails: whether it can fail where they do not."""
+    operands = tuple(operands)
+    nulls = frozenset[str]().union(*(operand.null_by for operand in operands))
+    return Scalar(sql, type, fails or any_fails(operands), nulls=nulls)
+
+
+def in_order(*operands: Scalar) -> tuple[Scalar, ...]:
+    """The operands of a strict expression, in the order in which Spark evaluates them: it stops at the first that is
+    NULL, so one that can fail is computed only where those before it are not."""
+    taken: list[Scalar] = []
+    before: frozenset[str] = frozenset()
+    for operand in operands:
+        nulls = operand.null_by
+        if operand.fails and before:
+            are_null = " OR ".join(f"{sql} IS NULL" for sql in sorted(before))
+            operand = replace(operand, sql=f"CASE WHEN {are_null} THEN NULL ELSE {operand.sql} END", nulls=nulls)
+        before |= nulls
+        taken.append(operand)
+    return tuple(taken)
 
 
 def any_fails(scalars: Iterable[Scalar]) -> bool:

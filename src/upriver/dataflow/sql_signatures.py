@@ -9,7 +9,7 @@ from sqlglot import exp
 
 from upriver.dataflow.sql_casts import cast, within_range
 from upriver.dataflow.sql_operators import CAST_IT
-from upriver.dataflow.sql_scalar import Context, Scalar, any_fails, macro, null, typed_name
+from upriver.dataflow.sql_scalar import Context, Scalar, any_fails, in_order, macro, null, strict, typed_name
 from upriver.dataflow.sql_types import (
     is_date,
     is_instant,
@@ -34,7 +34,8 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """A function that is one DuckDB expression, which gives NULL for a NULL operand, as Spark's does.
+    """A function that is one DuckDB expression, which gives NULL for a NULL operand, as Spark's does, and for no other;
+    one of anything may give something else.
 
     sql: with {0}, {1}, ... where the operands go; or the name of one of our macros. fails: whether it can raise where
     its operands do not.
@@ -70,10 +71,12 @@ def call(context: Context, node: exp.Expr, name: str, function: Function, operan
         raise context.unsupported(node, f"{name}() of {len(operands)} operands", f"Here it takes {count}.")
     if isinstance(function, Spoken):
         return function.rule(context, node, operands)
-    taken = [take(context, node, *pair) for pair in zip(function.takes, operands, strict=True)]
+    taken = in_order(*(take(context, node, *pair) for pair in zip(function.takes, operands, strict=True)))
     texts = [operand.sql for operand in taken]
     sql = function.sql.format(*texts) if "{" in function.sql else macro(function.sql, *texts)
-    return Scalar(sql, function.gives, function.fails or any_fails(taken))
+    if Kind.ANY in function.takes:
+        return Scalar(sql, function.gives, function.fails or any_fails(taken))
+    return strict(sql, function.gives, taken, function.fails)
 
 
 def take(context: Context, node: exp.Expr, kind: Kind, value: Scalar) -> Scalar:

@@ -4,7 +4,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from upriver.dataflow.sql_casts import cast
-from upriver.dataflow.sql_scalar import Context, Rule, Scalar, any_fails, literal, macro
+from upriver.dataflow.sql_scalar import Context, Rule, Scalar, any_fails, in_order, literal, macro, strict
 from upriver.dataflow.sql_signatures import Functions, Kind, Operands, Signature, Spoken, take
 
 _STRING, _INT, _BOOLEAN = pa.string(), pa.int32(), pa.bool_()
@@ -16,11 +16,11 @@ def substring(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
     """``substring(s, position[, length])``; the simple case is DuckDB's own."""
     text = take(context, node, Kind.STRING, operands[0])
     start, length = (take(context, node, Kind.INT, value) for value in (*operands[1:], _TO_THE_END)[:2])
-    fails = any_fails((text, start, length))
+    text, start, length = parts = in_order(text, start, length)
     if isinstance(start.constant, int) and start.constant >= 0 and isinstance(length.constant, int):
         sql = f"substring({text.sql}, {max(start.constant, 1)}, {max(length.constant, 0)})"
-        return Scalar(sql, _STRING, fails)
-    return Scalar(macro("spark_substring", text.sql, start.sql, f"CAST({length.sql} AS BIGINT)"), _STRING, fails)
+        return strict(sql, _STRING, parts)
+    return strict(macro("spark_substring", text.sql, start.sql, f"CAST({length.sql} AS BIGINT)"), _STRING, parts)
 
 
 def _left(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
@@ -29,8 +29,8 @@ def _left(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
 
 def concatenated(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
     """``concat`` or ``||``: NULL if any part is. Parts that are no strings are cast, where that is exact."""
-    parts = [cast(context, node, value, _STRING) for value in operands]
-    return Scalar(f"({' || '.join(part.sql for part in parts)})", _STRING, any_fails(parts))
+    parts = in_order(*(cast(context, node, value, _STRING) for value in operands))
+    return strict(f"({' || '.join(part.sql for part in parts)})", _STRING, parts)
 
 
 def _joined(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
@@ -58,8 +58,8 @@ def _trim_from(context: Context, node: exp.Expr) -> Scalar:
 
 
 def _trimmed(context: Context, node: exp.Expr, function: str, operands: Operands) -> Scalar:
-    text, letters = (take(context, node, Kind.STRING, value) for value in (*operands, _BLANK)[:2])
-    return Scalar(f"{function}({text.sql}, {letters.sql})", _STRING, any_fails((text, letters)))
+    text, letters = in_order(*(take(context, node, Kind.STRING, value) for value in (*operands, _BLANK)[:2]))
+    return strict(f"{function}({text.sql}, {letters.sql})", _STRING, (text, letters))
 
 
 def _one_sided(function: str) -> Spoken:
@@ -73,13 +73,14 @@ def _one_sided(function: str) -> Spoken:
 
 def _position(context: Context, node: exp.Expr) -> Scalar:
     context.only(node, "this", "substr")
-    text, part = (take(context, node, Kind.STRING, context.translate(n)) for n in (node.this, node.args["substr"]))
-    return Scalar(f"CAST(instr({text.sql}, {part.sql}) AS INTEGER)", _INT, any_fails((text, part)))
+    operands = (context.translate(operand) for operand in (node.args["substr"], node.this))
+    part, text = in_order(*(take(context, node, Kind.STRING, operand) for operand in operands))
+    return strict(f"CAST(instr({text.sql}, {part.sql}) AS INTEGER)", _INT, (part, text))
 
 
 def _replaced(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
-    parts = [take(context, node, Kind.STRING, value) for value in (*operands, literal("", _STRING))[:3]]
-    return Scalar(f"replace({', '.join(part.sql for part in parts)})", _STRING, any_fails(parts))
+    parts = in_order(*(take(context, node, Kind.STRING, value) for value in (*operands, literal("", _STRING))[:3]))
+    return strict(f"replace({', '.join(part.sql for part in parts)})", _STRING, parts)
 
 
 def _padded(side: str) -> Spoken:
@@ -87,9 +88,8 @@ def _padded(side: str) -> Spoken:
 
     def rule(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
         text, by = (take(context, node, Kind.STRING, value) for value in (operands[0], (*operands, _BLANK)[2]))
-        length = take(context, node, Kind.INT, operands[1])
-        sql = macro(f"spark_{side}pad", text.sql, length.sql, by.sql)
-        return Scalar(sql, _STRING, any_fails((text, by, length)))
+        text, length, by = in_order(text, take(context, node, Kind.INT, operands[1]), by)
+        return strict(macro(f"spark_{side}pad", text.sql, length.sql, by.sql), _STRING, (text, length, by))
 
     return Spoken((2, 3), rule)
 

@@ -229,6 +229,12 @@ class CoordinatorLoop:
         with self._changed:
             self._raise_failure()
 
+    def check_view(self, view: str) -> None:
+        """Raise the error of a view that has failed."""
+        failure = self._machine.cluster.failed.get(view)
+        if failure is not None:
+            raise failure.raised()
+
     def _raise_failure(self) -> None:
         if self._failure is not None:
             raise type(self._failure)(*self._failure.args)

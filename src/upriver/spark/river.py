@@ -388,6 +388,11 @@ class River:
     def checkpoint(self, seconds: float) -> Epoch:
         return self._coordinator.checkpoint(seconds)
 
+    def check_view(self, view: str) -> None:
+        """Raise UnknownView for a view that there is none of, and of a failed one why it has failed."""
+        self.explain(view)
+        self._coordinator.check_view(view)
+
     def explain(self, view: str) -> dict[str, Any]:
         assert self._service is not None
         return self._service.explain(view)
