@@ -55,6 +55,7 @@ from upriver.machines.worker_events import (
     WorkerAction,
     WorkerEvent,
 )
+from upriver.upquery.partial_region import ANSWER_ROWS_MAX
 from upriver.upquery.rules import ALL_RULES as ALL_UPQUERY_RULES
 from upriver.vnodes import vnodes_of
 
@@ -188,8 +189,9 @@ class Workers:
         self.step(worker, asked(*keys, ticket=self._tickets, at_least=at_least, together=together))
         return self._tickets
 
-    def answer(self, worker: int) -> list[str]:
-        """Answer the worker's oldest upquery out of the lake, by P7; returns the keys that it was for."""
+    def answer(self, worker: int, rows_max: int = ANSWER_ROWS_MAX) -> list[str]:
+        """Answer the worker's oldest upquery out of the lake, by P7; returns the keys that it was for. rows_max: that
+        are taken in with it."""
         action = self.upqueries[worker].popleft()
         ahead = EPOCHS_AHEAD_MAX if self.rules.upqueries.p7_read_ahead else 0
         through = min(action.upquery.through + ahead, len(self.lake))
@@ -204,6 +206,7 @@ class Workers:
                 number=action.upquery.number,
                 rows=((0, _rows_of(found)),),
                 through=Epoch(through),
+                rows_max=rows_max,
             ),
         )
         return asked_for

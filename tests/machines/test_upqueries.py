@@ -38,7 +38,7 @@ from upriver.machines.following import CROWD_KEYS
 from upriver.machines.lookups import FEW_KEYS
 from upriver.machines.messages import EpochFinished, Evicted
 from upriver.machines.rules import ALL_RULES
-from upriver.machines.worker_events import LookupGivenUp, TimeToEvict, TimeToFill
+from upriver.machines.worker_events import LookupGivenUp, TimeToEvict, TimeToFill, TimeToTakeIn
 
 BAD = 99
 """The number of an epoch whose rows no view can be computed from."""
@@ -48,6 +48,35 @@ def to_the_epoch(workers: Workers, epoch: int) -> None:
     """Epochs of no rows, up to but without this one."""
     while len(workers.lake) < epoch - 1:
         workers.epoch()
+
+
+# Many rows ----------------------------------------------------------------------------------------------------------
+
+
+def epochs_of_a_hot_key(workers: Workers, epochs: int) -> None:
+    workers.epoch(ALSO_HERE)
+    for _ in range(epochs):
+        workers.epoch(HERE)
+
+
+@pytest.mark.parametrize("rule", [None, "p10_whole_keys_only"])
+def test_a_key_of_many_rows_is_shown_when_the_last_is_in_and_others_meanwhile(rule: str | None) -> None:
+    workers = Workers(rules=without(**{rule: False}) if rule else ALL_RULES)
+    epochs_of_a_hot_key(workers, 5)
+    workers.fill(0, ALSO_HERE)
+    hot = workers.look_up(0, HERE)
+    workers.answer(0, rows_max=2)
+    assert workers.answers[workers.look_up(0, ALSO_HERE)] == ({ALSO_HERE: [1]}, 6)
+    if rule is not None:
+        assert workers.answers[workers.look_up(0, HERE)] == ({HERE: [2, 3]}, 6)
+        return
+    assert hot not in workers.answers
+    workers.epoch(HERE)
+    workers.step(0, TimeToTakeIn(rows_max=2))
+    assert workers.answers[workers.look_up(0, ALSO_HERE)] == ({ALSO_HERE: [1]}, 7)
+    assert (hot in workers.answers, workers.machines[0].unfilled) == (False, 1)
+    workers.step(0, TimeToTakeIn(rows_max=2))
+    assert (workers.answers[hot], workers.machines[0].unfilled) == (({HERE: [2, 3, 4, 5, 6, 7]}, 7), 0)
 
 
 # A row and an answer ------------------------------------------------------------------------------------------------

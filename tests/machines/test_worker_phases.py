@@ -77,6 +77,7 @@ from upriver.machines.worker_events import (
     TimeToFeed,
     TimeToFill,
     TimeToSettle,
+    TimeToTakeIn,
     WorkerEvent,
 )
 from upriver.state.checkpoint import StateChunk
@@ -128,6 +129,7 @@ OF_EACH_KIND: list[WorkerEvent] = [
     Probe(probe=1),
     TimeToFeed(keys_max=1),
     TimeToFill(),
+    TimeToTakeIn(rows_max=1),
     BoardGiven(view="v", board=board_for(pa.schema([("k", pa.string())]), "k").board),
 ]
 BEFORE_ASSIGNMENT = {

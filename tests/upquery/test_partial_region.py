@@ -79,6 +79,8 @@ class Worker:
         self.stands: dict[int, Stand] = {}
         self.wanted: set[int] = set()
         self.under_way: Upquery | None = None
+        self.filled_through: int | None = None
+        """The upquery's answer is on its way in, and has read so far."""
         self.retained = 0
         self.retained_rows_max = retained_rows_max
 
@@ -235,21 +237,29 @@ class PartialRegions(RuleBasedStateMachine):
             worker.stands |= dict.fromkeys(keys, Stand(upquery.number, self.read))
 
     @precondition(lambda self: any(worker.under_way for worker in self.workers))
-    @rule(both=st.booleans(), ahead=st.integers(0, EPOCHS_AHEAD_MAX))
-    def answer(self, both: bool, ahead: int) -> None:
+    @rule(both=st.booleans(), ahead=st.integers(0, EPOCHS_AHEAD_MAX), rows_max=st.sampled_from([1, 2, 5, 1_000]))
+    def answer(self, both: bool, ahead: int, rows_max: int) -> None:
+        """Or take in more of an answer."""
         busy = [worker for worker in self.workers if worker.under_way]
         for worker in busy if both else busy[:1]:
-            self._answer(worker, ahead)
+            self._answer(worker, ahead, rows_max)
             self._begin_upquery(worker)
 
-    def _answer(self, worker: Worker, ahead: int) -> None:
-        upquery, worker.under_way = worker.under_way, None
+    def _answer(self, worker: Worker, ahead: int, rows_max: int) -> None:
+        upquery = worker.under_way
         assert upquery is not None
-        through = min(upquery.through + ahead, len(self.lake))
-        rows = [(port, self._rows_of(port, upquery.keys, through)) for port in range(len(self.edges))]
-        assert worker.partial.answer(upquery.number, rows, Epoch(through)) == []
+        if worker.filled_through is None:
+            through = min(upquery.through + ahead, len(self.lake))
+            rows = [(port, self._rows_of(port, upquery.keys, through)) for port in range(len(self.edges))]
+            worker.filled_through = through
+            assert worker.partial.answer(upquery.number, rows, Epoch(through), rows_max) == []
+        else:
+            assert worker.partial.fill(rows_max) == []
+        if worker.partial.unfilled:
+            return
         waiting = [key for key, stand in worker.stands.items() if stand.upquery == upquery.number]
-        worker.stands |= dict.fromkeys(waiting, Stand(PRESENT, through))
+        worker.stands |= dict.fromkeys(waiting, Stand(PRESENT, worker.filled_through))
+        worker.under_way = worker.filled_through = None
         worker.retained = 0
 
     def _rows_of(self, port: int, keys: Hashes, through: int) -> Batch:
@@ -341,7 +351,7 @@ class PartialRegions(RuleBasedStateMachine):
             asked = [self.keys[key] for key in present]
             found = self._by_key(worker.partial.lookup(*keys_of(self.key_schema, asked)))
             assert {key: found.get(key, []) for key in present} == expected
-            if worker.partial.is_behind:
+            if worker.partial.is_behind or worker.partial.unfilled:
                 continue
             whole = self._by_key(worker.partial.scan())
             assert whole == {key: rows for key, rows in expected.items() if rows}
@@ -355,7 +365,8 @@ class PartialRegions(RuleBasedStateMachine):
     def nothing_is_kept_of_missing_keys(self) -> None:
         for worker in self.workers:
             (region,) = worker.full
-            assert set(region.keys_of(0, 1).tolist()) <= set(worker.present)
+            half_filled = worker.pending if worker.partial.unfilled else []
+            assert set(region.keys_of(0, 1).tolist()) <= {*worker.present, *half_filled}
             if not worker.stands:
                 assert worker.partial.stats()["live_bytes"] == worker.empty_bytes
 

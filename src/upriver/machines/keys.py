@@ -12,7 +12,7 @@ from upriver.machines.lookups import begin_upquery, refuse_those_of
 from upriver.machines.messages import Counted, Evict, Evicted, KeysUnfilled
 from upriver.machines.room import is_over
 from upriver.machines.routes import ask_again
-from upriver.machines.worker_events import KeysRead, KeysUnread, RowsFetched, RowsUnfetched, TimeToEvict
+from upriver.machines.worker_events import KeysRead, KeysUnread, RowsFetched, RowsUnfetched, TimeToEvict, TimeToTakeIn
 from upriver.state.failure import ViewFailure
 from upriver.upquery.cone import Cone
 from upriver.upquery.partial_region import PartialRegion
@@ -29,15 +29,47 @@ def keys_read(phase: Following, event: KeysRead | KeysUnread) -> None:
         raise IllegalEvent(f"an answer for region {event.region!r}, which has asked nothing")
     with share.contained("filling keys"):
         if isinstance(event, KeysRead):
-            left_open = partial.answer(event.number, event.rows, event.through)
+            left_open = partial.answer(event.number, event.rows, event.through, event.rows_max)
         else:
             left_open = partial.refuse(event.number, event.error)
-    _refuse_those_left_open(phase, event.region, left_open)
-    phase.say(Counted(stats=phase.stats_after(event.region)))
-    if share.failure is not None:
+    _go_on(phase, event.region, left_open)
+
+
+def unfilled(phase: Following) -> int:
+    """About how many rows of upqueries' answers are still to be taken in."""
+    return sum(partial.unfilled for _, partial in _filling(phase))
+
+
+def time_to_take_in(phase: Following, event: TimeToTakeIn) -> None:
+    """Take in some more rows of an upquery's answer."""
+    filling = _filling(phase)
+    if not filling:
+        return
+    region, partial = filling[0]
+    left_open: Sequence[Unanswered] = ()
+    with phase.shares[region].contained("filling keys"):
+        left_open = partial.fill(event.rows_max)
+    _go_on(phase, region, left_open)
+
+
+def _filling(phase: Following) -> list[tuple[str, PartialRegion]]:
+    shares = phase.shares.items()
+    regions = [(name, share.partial) for name, share in shares if share.failure is None]
+    return [(name, partial) for name, partial in regions if isinstance(partial, PartialRegion) and partial.unfilled]
+
+
+def _go_on(phase: Following, region: str, left_open: Sequence[Unanswered]) -> None:
+    """Rows of an answer were taken in; if these were the last, the next upquery begins."""
+    share = phase.shares[region]
+    partial = share.partial
+    if share.failure is None and isinstance(partial, PartialRegion) and partial.unfilled:
+        return
+    _refuse_those_left_open(phase, region, left_open)
+    phase.say(Counted(stats=phase.stats_after(region)))
+    if share.failure is not None or not isinstance(partial, PartialRegion):
         return
     phase.fills_rest |= partial.wanted >= phase.crowd_keys
-    begin_upquery(phase, event.region)
+    begin_upquery(phase, region)
     ask_again(phase)
 
 

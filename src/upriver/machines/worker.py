@@ -48,7 +48,7 @@ from upriver.machines.epochs import (
 from upriver.machines.failed_views import failed_elsewhere, note_failures
 from upriver.machines.feeding import can_feed, time_to_feed
 from upriver.machines.following import CROWD_KEYS, BuildRegion, Following, started
-from upriver.machines.keys import evict, keys_read, rows_fetched, time_to_evict
+from upriver.machines.keys import evict, keys_read, rows_fetched, time_to_evict, time_to_take_in, unfilled
 from upriver.machines.lookups import (
     answered_at_once,
     fill_what_was_put_off,
@@ -129,6 +129,7 @@ from upriver.machines.worker_events import (
     TimeToFill,
     TimeToMove,
     TimeToSettle,
+    TimeToTakeIn,
     WorkerAction,
     WorkerEvent,
 )
@@ -183,6 +184,11 @@ class WorkerMachine:
     def can_fill(self) -> bool:
         """Whether upqueries rest until ``TimeToFill``."""
         return isinstance(self.phase, Following) and self.phase.fills_rest
+
+    @property
+    def unfilled(self) -> int:
+        """About how many rows ``TimeToTakeIn`` would take in."""
+        return unfilled(self.phase) if isinstance(self.phase, Following) else 0
 
     @property
     def unsettled(self) -> int:
@@ -276,7 +282,7 @@ def _follow(phase: Following, event: WorkerEvent) -> list[WorkerAction]:
         phase.uprooted = False
         ask_again(phase)
     end_stage(phase)
-    if isinstance(event, KeysRead | KeysUnread | RowsFetched | RowsUnfetched | EpochRead | TimeToSettle | AllStateRead):
+    if isinstance(event, _MAY_TAKE_MORE):
         weigh(phase)
     fill_what_was_put_off(phase)
     settle_late_rows(phase)
@@ -302,6 +308,11 @@ def _all_state_read(phase: Following, event: AllStateRead) -> None:
     read_next(phase)
 
 
+_MAY_TAKE_MORE = (
+    KeysRead | KeysUnread | TimeToTakeIn | RowsFetched | RowsUnfetched | EpochRead | TimeToSettle | AllStateRead
+)
+"""Events after which more memory may be taken than before."""
+
 _ROWS_MAY_WAIT = (
     OpenEpoch
     | RowsRead
@@ -314,6 +325,7 @@ _ROWS_MAY_WAIT = (
     | Evict
     | TimeToEvict
     | TimeToFill
+    | TimeToTakeIn
 )
 """Events for which, and after which, not all rows of partial regions have to be applied."""
 
@@ -360,5 +372,6 @@ _TABLE: Mapping[type, Callable[[Following, Any], None]] = {
     Probe: probed,
     TimeToFeed: time_to_feed,
     TimeToSettle: time_to_settle,
+    TimeToTakeIn: time_to_take_in,
     TimeToFill: time_to_fill,
 }

@@ -13,7 +13,7 @@ from upriver.machines.messages import FromWorker, Meet, ToWorker
 from upriver.machines.peers import Envelope
 from upriver.state.board import Board
 from upriver.state.checkpoint import StateChunk, StateFile
-from upriver.upquery.partial_region import Upquery
+from upriver.upquery.partial_region import ANSWER_ROWS_MAX, Upquery
 from upriver.upquery.reads import Read
 
 
@@ -103,13 +103,22 @@ class TimeToMove:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeysRead:
     """An upquery has its answer: the rows of all its keys, by port of the region, in order. through: the last epoch
-    that was read. The rest is that of ``ReadKeys``."""
+    that was read. rows_max: how many of the rows are taken in with it; there will be ``TimeToTakeIn`` for the others.
+    The rest is that of ``ReadKeys``."""
 
     generation: int
     region: str
     number: int
     rows: tuple[tuple[int, Batch], ...]
     through: Epoch
+    rows_max: int = ANSWER_ROWS_MAX
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeToTakeIn:
+    """There is time to take in about ``rows_max`` more rows of an upquery's answer."""
+
+    rows_max: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,6 +232,7 @@ WorkerEvent = (
     | KeysRead
     | KeysUnread
     | TimeToFill
+    | TimeToTakeIn
     | RowsFetched
     | RowsUnfetched
     | TimeToEvict

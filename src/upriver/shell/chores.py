@@ -1,5 +1,6 @@
-"""What a worker does some rows or keys at a time: it settles what it has gathered for a stage; and when there is time,
-evicts, copies state for checkpoints, feeds others, goes on with upqueries that rest.
+"""What a worker does some rows or keys at a time: it settles what it has gathered for a stage, takes in long
+answers of upqueries; and when there is time, evicts, copies state for checkpoints, feeds others, goes on with upqueries
+that rest.
 """
 
 import math
@@ -8,7 +9,15 @@ from collections.abc import Callable
 from functools import partial
 
 from upriver.machines.worker import WorkerMachine
-from upriver.machines.worker_events import KeysRead, TimeToCopy, TimeToEvict, TimeToFeed, TimeToFill, TimeToSettle
+from upriver.machines.worker_events import (
+    KeysRead,
+    TimeToCopy,
+    TimeToEvict,
+    TimeToFeed,
+    TimeToFill,
+    TimeToSettle,
+    TimeToTakeIn,
+)
 from upriver.shell.row_pace import RowPace
 from upriver.shell.slice_pace import SlicePace
 
@@ -28,7 +37,7 @@ cost is mostly the same for one key and for twenty, and whoever runs on the same
 FILL_REST_S_MAX = 0.02
 """Seconds of that rest, at most."""
 
-Chore = TimeToCopy | TimeToEvict | TimeToFeed | TimeToSettle | KeysRead | TimeToFill
+Chore = TimeToCopy | TimeToEvict | TimeToFeed | TimeToSettle | KeysRead | TimeToFill | TimeToTakeIn
 Step = Callable[[Chore], object]
 
 
@@ -43,6 +52,7 @@ class Chores:
         self._copier = SlicePace(COPY_BUDGET_S)
         self._feeder = SlicePace(COPY_BUDGET_S)
         self._settler = RowPace()
+        self._filler = RowPace()
         self._fills_rest_until = 0.0
         """By ``time.perf_counter``; of use while upqueries rest."""
 
@@ -50,7 +60,9 @@ class Chores:
     def are_due(self) -> bool:
         """Whether there is anything to do."""
         machine = self._machine
-        others_wait = machine.unsettled or machine.must_evict or machine.can_feed or self.due_in_s == 0
+        others_wait = (
+            machine.unsettled or machine.unfilled or machine.must_evict or machine.can_feed or self.due_in_s == 0
+        )
         return bool(others_wait) or (machine.can_copy and self._has_room())
 
     @property
@@ -70,6 +82,9 @@ class Chores:
         if unsettled := self._machine.unsettled:
             rows = self._settler.rows
             self._settler.timed(min(rows, unsettled), partial(self._step, TimeToSettle(rows_max=rows)))
+        if unfilled := self._machine.unfilled:
+            rows = self._filler.rows
+            self._filler.timed(min(rows, unfilled), partial(self._step, TimeToTakeIn(rows_max=rows)))
         if self.due_in_s == 0:
             self._step(TimeToFill())
         if self._machine.must_evict:

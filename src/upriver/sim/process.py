@@ -237,8 +237,9 @@ class Process:
         """A file of the checkpoints is damaged."""
         self.unread = deque([StateUnread(error="a file is damaged")])
 
-    def next_answer(self, lake: FakeLake, ahead: int) -> KeysRead | RowsFetched:
-        """The answer to the oldest wish. ahead: how many epochs more an upquery reads, if they are published."""
+    def next_answer(self, lake: FakeLake, ahead: int, rows_max: int) -> KeysRead | RowsFetched:
+        """The answer to the oldest wish. ahead: how many epochs more an upquery reads, if they are published. rows_max:
+        how many of its rows are taken in at once."""
         asked, published = self.upqueries.popleft()
         if isinstance(asked, FetchRows):
             rows = tuple(lake.rows_of_keys(read.channel, read.keys, read.through, read.after) for read in asked.reads)
@@ -250,6 +251,7 @@ class Process:
             number=asked.upquery.number,
             rows=tuple((port, lake.rows_of_keys(channel, keys, through)) for port, channel in asked.ports),
             through=through,
+            rows_max=rows_max,
         )
 
     def end(self) -> None:

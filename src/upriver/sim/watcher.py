@@ -39,6 +39,7 @@ from upriver.sim.oracle import Oracle, Row, Rows, bad_rows_of, by_key, rows_in, 
 from upriver.sim.process import Process
 from upriver.sim.repertoire import Repertoire
 from upriver.sim.tables import BAD_ROWS, ORDERED, Key
+from upriver.upquery.partial_region import PartialRegion
 from upriver.vnodes import VnodeMap
 
 FULL_LOOK_EPOCHS = 8
@@ -203,7 +204,7 @@ class Watcher:
         """Scan one view of a process that stands between epochs, while no keys move."""
         if process.shares[plan.name].failure is not None:
             return
-        found = by_key(process.shares[plan.name].region.scan(), plan)
+        found = self._shown(process, plan)
         vnode_map = process.map_of(plan.name)
         require(checkers.no_keys_move_while_epochs_flow, vnode_map is not None)
         assert vnode_map is not None
@@ -213,6 +214,16 @@ class Watcher:
         self._check_order(plan, found)
         expected = self._oracle.share(plan.name, process.applied, vnodes)
         require(checkers.views_equal_the_oracle, self._kept(process, plan, expected, process.applied), found)
+
+    def _shown(self, process: Process, plan: DataflowPlan) -> Rows:
+        """All rows that the process keeps, but for keys that an upquery is filling, which lookups find missing."""
+        partial = process.shares[plan.name].partial
+        rows = by_key(process.shares[plan.name].region.scan(), plan)
+        if not isinstance(partial, PartialRegion):
+            return rows
+        half_filled = set(partial.half_filled.tolist())
+        hashes = self._oracle.hashes[plan.name]
+        return {key: of_key for key, of_key in rows.items() if hashes[key] not in half_filled}
 
     def _kept(self, process: Process, plan: DataflowPlan, rows: Rows, epoch: Epoch) -> Rows:
         """Of rows as of an epoch, those of the keys that the process keeps, if it does not keep all that are its own;
@@ -294,7 +305,7 @@ class Watcher:
         if plan.full_because is not None:
             require(checkers.no_key_is_lost, self._oracle.keys_kept(plan.name, epoch), kept, travelling)
         for process in members:
-            here = by_key(process.shares[plan.name].region.scan(), plan)
+            here = self._shown(process, plan)
             self._check_order(plan, here)
             held = {key: everything.get(key, []) for key in here}
             expected = held if plan.full_because is not None else self._kept(process, plan, everything, epoch)

@@ -158,7 +158,7 @@ class Weather:
             start=lots.choice((1.0, 5.0)),
             takeover=lots.choice((0.0, 0.0, 0.05)),
             repeat=lots.choice((0.0, 0.3)),
-            torn=lots.choice((0.0, 0.0, 0.05)),
+            torn=lots.choice((0.0, 0.0, 0.1)),
             sizes=lots.choice(((0, 1), (0, 1, 3, 8), (0, 1, 5, 40), (20, 60))),
             give_up=lots.choice((0.0, 0.2)),
             replan=lots.choice((0.0, 0.0, 0.0, 0.1, 0.5)),

@@ -59,6 +59,7 @@ FAIR_STEPS_MAX = 200  # in which rescales can end while epochs are published
 FAILING_SHARE = 0.25  # of the rivers: some views fail
 PARTIAL_SHARE = 0.5  # of the rivers that may have partial views, and of their views
 CHECKPOINTS_SHARE, STANDBYS_SHARE, PILED_UP_SHARE, BOARDS_SHARE = 0.4, 0.4, 0.15, 0.2  # of the rivers
+ANSWER_ROWS = (1, 5, 1_000)  # rows of an upquery's answer that are taken in with it: one of these
 SETTLE = 4.0  # how much faster than it hears a process settles
 EVICT_WANTED = 0.5  # how fast keys are evicted that somebody wants forgotten
 BURST_MAX = 4  # envelopes that arrive from one peer at a time
@@ -228,6 +229,8 @@ class World:
             moves.append((evict, partial(self._spend, process, "evictions")))
         if process.machine.unsettled:
             moves.append((SETTLE * pace, partial(self._spend, process, "settlings")))
+        if process.machine.unfilled:
+            moves.append((pace, partial(self._spend, process, "answers taken in")))
         if process.machine.can_fill:
             moves.append((pace, partial(self._spend, process, "fills")))
         if process.machine.can_move:
@@ -356,7 +359,7 @@ class World:
     # What users want
 
     def _answer(self, process: Process) -> None:
-        event = process.next_answer(self.river.lake, self._reads_ahead)
+        event = process.next_answer(self.river.lake, self._reads_ahead, self._lots.choice(ANSWER_ROWS))
         what = event.view if isinstance(event, RowsFetched) else f"upquery {event.number} of {event.region}"
         self._happened("answers", f"{process}: {what} has its rows")
         self.river.step_worker(process, event)

@@ -9,10 +9,10 @@ Rows of present keys are not applied as they come, but when somebody looks: thos
 more than those of one. So who falls behind has less to do for each epoch. If they cannot be applied, their keys are
 missing again, and a lookup of one says what is wrong with it.
 
-One upquery is under way at a time; keys that are asked for meanwhile wait for the next one, all together. Of a key that
-is not present the region keeps nothing, so the answer's rows are applied to it as they are. If the view cannot be
-computed from one of them, all state of the keys is dropped again, and so that row spoils the answer of its key, and
-nothing else.
+One upquery is under way at a time; keys that are asked for meanwhile wait for the next one, all together. Of a missing
+key the region keeps nothing, so the answer's rows are applied to it as they are, some at a time: its keys are present
+once all of them are in. If the view cannot be computed from one of them, all state of the keys is dropped again, and so
+that row spoils the answer of its key, and nothing else.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,8 +27,10 @@ from upriver.dataflow.operators.consolidate import concatenated
 from upriver.dataflow.set_aside import SetAside
 from upriver.errors import ProtocolError, UpriverError
 from upriver.ids import Epoch
-from upriver.state.keysets import contains, key_set
+from upriver.state.columns import cells_of
+from upriver.state.keysets import NO_KEYS, contains, key_set
 from upriver.state.vectors import Mask
+from upriver.upquery.filling import Filling
 from upriver.upquery.presence import PRESENT, Numbers, Presence
 from upriver.upquery.rules import UpqueryRules
 from upriver.upquery.unfillable import Unanswered, Unfillable
@@ -37,6 +39,8 @@ from upriver.vnodes import vnode_range, vnodes_of
 
 UPQUERY_KEYS_MAX = 65_536
 """Keys of one upquery; more wait for the next one."""
+ANSWER_ROWS_MAX = 32_768
+"""Rows of an upquery's answer that are taken in with it; more follow, some at a time."""
 RETAINED_ROWS_MAX = 1_000_000
 """Rows of pending keys that are retained; with more, the keys are given up and asked for again."""
 BEHIND_ROWS_MAX = 4_096
@@ -78,6 +82,8 @@ class PartialRegion:
         self._wanted = Wanted()
         """Keys that were missing when they were asked for."""
         self._under_way: Upquery | None = None
+        self._filling: Filling | None = None
+        """Its answer, until all rows are taken in."""
         self._last = PRESENT
         """The number of the last upquery."""
         self._retained: list[Retained] = []
@@ -154,7 +160,7 @@ class PartialRegion:
         self._retained_rows += len(rows.batch)
         if self._retained_rows > self._retained_rows_max:
             pending = np.sort(self._presence.pending())
-            self._presence.drop(pending)
+            self._abandon(pending)
             self._wanted.add(pending)
             self._retained, self._retained_rows = [], 0
 
@@ -218,19 +224,70 @@ class PartialRegion:
         self._presence.put(keys, self._last, through, self._tick())
         return self._under_way
 
-    def answer(self, number: int, rows: Sequence[tuple[int, Batch]], through: Epoch) -> list[Unanswered]:
-        """The upquery's rows, by port, in order: its keys are present from now on, with all that was retained.
+    def answer(
+        self, number: int, rows: Sequence[tuple[int, Batch]], through: Epoch, rows_max: int = ANSWER_ROWS_MAX
+    ) -> list[Unanswered]:
+        """The upquery's rows, by port, in order. As ``fill``, with the first of them.
 
         through: the last epoch that was read.
-
-        Returns the keys of which the view cannot be computed; they are missing. So are those with a retained row that
-        cannot be applied: another upquery finds out whose row it is.
         """
-        asked, self._under_way = self._under_way, None
-        assert asked is not None
-        assert asked.number == number
-        keys = asked.keys[self._still_asked(asked)] if self._rules.p4_own_upquery_only else asked.keys
-        unanswered = self._install(keys, rows, through)
+        assert self._under_way is not None
+        assert self._under_way.number == number
+        self._filling = Filling(self._keys_of_answer(self._under_way.keys), rows, through)
+        return self.fill(rows_max)
+
+    def _keys_of_answer(self, keys: Hashes) -> Hashes:
+        return self._still_asked(keys) if self._rules.p4_own_upquery_only else keys  # P4
+
+    @property
+    def unfilled(self) -> int:
+        """About how many rows of an answer are still to be taken in by ``fill``."""
+        return 0 if self._filling is None else self._filling.left
+
+    @property
+    def half_filled(self) -> Hashes:
+        """The keys, ascending, of which some rows may be in and others not: they are pending."""
+        return NO_KEYS if self._filling is None else self._still_asked(self._filling.keys)
+
+    def fill(self, rows_max: int) -> list[Unanswered]:
+        """Take in about so many rows of the answer. With the last of them its keys are present, with all that was
+        retained.
+
+        Returns, then, the keys of which the view cannot be computed; they are missing. So are those with a retained row
+        that cannot be applied: another upquery finds out whose row it is.
+        """
+        filling, left = self._filling, rows_max
+        assert filling is not None
+        while left > 0 and (taken := filling.take(left)) is not None:
+            port, batch = taken
+            left -= len(batch)
+            keys = self._keys_of_answer(filling.group)
+            mine = _rows_of(keys, batch)
+            try:
+                if len(mine):
+                    self._region.apply(port, mine)
+            except Exception as error:  # whatever it is, it is about some of these keys
+                self._region.drop(keys)  # there was nothing of them before
+                filling.spoil(error)
+        if filling.left and not self._rules.p10_whole_keys_only:  # P10
+            self._presence.put(self._keys_of_answer(filling.keys), PRESENT, filling.through, self._tick())
+        return [] if filling.left else self._filled(filling)
+
+    def _filled(self, filling: Filling) -> list[Unanswered]:
+        """All rows of the answer are in."""
+        unanswered = [each for each in filling.unanswered if len(self._still_asked(each.keys))]
+        self._presence.drop(key_set(*(each.keys for each in unanswered)))
+        bad = key_set(*(each.keys for each in filling.unanswered))
+        keys = self._keys_of_answer(filling.keys)
+        keys = keys[~contains(bad, keys)]
+        self._presence.put(keys, PRESENT, filling.through, self._tick())
+        self._unfillable.filled(keys)
+        self._under_way = self._filling = None
+        self._apply_retained(keys)
+        self._unfillable.add(unanswered)
+        return unanswered
+
+    def _apply_retained(self, keys: Hashes) -> None:
         retained, self._retained, self._retained_rows = self._retained, [], 0
         for kept in retained:
             look = self._presence.look(kept.batch.hash64)
@@ -243,45 +300,32 @@ class PartialRegion:
                     self._region.apply(kept.port, rows_of_present)
                 except Exception:  # whatever it is
                     self.drop(key_set(rows_of_present.hash64))
-        self._unfillable.add(unanswered)
-        return unanswered
 
     def refuse(self, number: int, error: UpriverError) -> list[Unanswered]:
         """The upquery cannot be answered: its keys are missing. Returns those that waited for it."""
-        asked, self._under_way = self._under_way, None
-        assert asked is not None
-        assert asked.number == number
-        keys = asked.keys[self._still_asked(asked)]
+        assert self._under_way is not None
+        assert self._under_way.number == number
+        keys = self._still_asked(self._under_way.keys)
+        self._under_way = None
         self._presence.drop(keys)
         self._retained, self._retained_rows = [], 0  # they were those of its keys
         unanswered = [Unanswered(keys, error)]
         self._unfillable.add(unanswered)
         return unanswered
 
-    def _still_asked(self, asked: Upquery) -> Mask:
-        """Which of the upquery's keys wait for it (P4): some may have been given up since, or have come from a peer."""
-        still: Mask = self._presence.look(asked.keys).upquery == asked.number
+    def _still_asked(self, keys: Hashes) -> Hashes:
+        """Which of these keys of the upquery wait for it (P4): some may have been given up since, or have come from a
+        peer."""
+        assert self._under_way is not None
+        still: Hashes = keys[self._presence.look(keys).upquery == self._under_way.number]
         return still
 
-    def _install(self, keys: Hashes, rows: Sequence[tuple[int, Batch]], through: Epoch) -> list[Unanswered]:
-        """Take the keys' rows in; in halves, if some row is bad, to find out whose it is."""
-        if not len(keys):
-            return []
-        try:
-            for port, batch in reversed(rows):  # the right side of a left join first: no left row is put out alone
-                mine = _rows_of(keys, batch)
-                if len(mine):
-                    self._region.apply(port, mine)
-        except Exception as error:  # whatever it is, it is about some of these keys
-            self._region.drop(keys)  # there was nothing of them before
-            if len(keys) == 1:
-                self._presence.drop(keys)
-                return [Unanswered.because(keys, error)]
-            half = len(keys) // 2
-            return self._install(keys[:half], rows, through) + self._install(keys[half:], rows, through)
-        self._presence.put(keys, PRESENT, through, self._tick())
-        self._unfillable.filled(keys)
-        return []
+    def _abandon(self, pending: Hashes) -> None:
+        """These keys wait for no upquery any more: what was taken in of an answer's rows goes. (Of those that are bad
+        nothing was taken in.)"""
+        self._presence.drop(pending)
+        if self._filling is not None:
+            self._region.drop(pending)
 
     def through(self, hash64: Hashes) -> Numbers:
         """Of each of these keys, the last epoch that its upquery has read: the state may be ahead of other keys' so
@@ -309,7 +353,8 @@ class PartialRegion:
         self._presence.touch(hash64, self._now)
 
     def scan(self) -> pa.Table:
-        """The rows of the present keys, sorted by hash64. Raises RowError if an output expression fails."""
+        """The rows of the present keys, and of ``half_filled`` keys those that are in, sorted by hash64. Raises
+        RowError if an output expression fails."""
         self._check_caught_up()
         return self._region.scan()
 
@@ -322,7 +367,7 @@ class PartialRegion:
         answered, missed: keys that were asked for and missing, evicted: keys. unfillable: keys that could not be filled
         when they were last asked for."""
         stats = self._region.stats()
-        pending = 0 if self._under_way is None else int(self._still_asked(self._under_way).sum())
+        pending = 0 if self._under_way is None else len(self._still_asked(self._under_way.keys))
         return {
             **stats,
             "bytes": stats["bytes"] + self._presence.nbytes,
@@ -373,7 +418,7 @@ class PartialRegion:
         pending = keys[self._presence.look(keys).pending]
         unsettled = bool(len(pending) or self._wanted.among(keys).any())
         if self._rules.p5_ask_where_the_key_goes:  # P5
-            self._presence.drop(pending)
+            self._abandon(pending)
             self._wanted.remove(keys)
         return unsettled
 
@@ -392,11 +437,13 @@ class PartialRegion:
     def collect(self, keys: Hashes) -> tuple[pa.RecordBatch, ...]:
         """As :meth:`Region.collect`. Keys that are not present have no state."""
         self._check_caught_up()
-        return (self._presence.collect(keys), *self._region.collect(keys))
+        return (self._presence.collect(keys), *self._region.collect(keys[~self._presence.look(keys).pending]))
 
     def install(self, state: Sequence[pa.RecordBatch]) -> None:
         """As :meth:`Region.install`."""
         presence, *rest = state
+        keys = np.sort(cells_of(presence.column("hash64")))
+        self._abandon(keys[self._presence.look(keys).pending])
         self._region.install(tuple(rest))
         self._presence.install(presence, self._tick())
 

@@ -29,6 +29,8 @@ class UpqueryRules:
     """P8: rows that wait to be applied are applied before one of their keys is looked up."""
     p9_room_first: bool = True
     """P9: under a budget, keys are filled when there is room for them, and others are evicted first."""
+    p10_whole_keys_only: bool = True
+    """P10: a key is shown once all rows that its upquery has read are taken in, however many there are."""
     k1_keep_what_keys_rest_on: bool = True
     """K1: what a kept key comes to rest on is filled before the epoch's rows are taken in."""
     k2_never_back: bool = True
