@@ -19,6 +19,8 @@ from upriver.bench.busy import BusyOptions, in_ms, measure_busy
 from upriver.bench.commands import add_benchmarks, render_stages, render_throughput
 from upriver.bench.events import EventsSpec, write_events
 from upriver.bench.figures import median, milliseconds, percentile
+from upriver.bench.hotkey import HotKeyOptions, measure_views
+from upriver.bench.hotkey_command import hotkey_options, render_hotkey
 from upriver.bench.latency import spread
 from upriver.bench.latency_command import latency_options, render_latency
 from upriver.bench.process_tree import Meter, ProcessTimes, TreeAccount, parse_stat, process_table, pss_bytes
@@ -248,6 +250,8 @@ def test_a_benchmark_is_a_subcommand_with_its_defaults() -> None:
     assert callable(throughput.run)
     latency = latency_options(parse("latency", "--epochs", "200"))
     assert (latency.epochs, latency.busy_rows, latency.busy_epochs) == (200, 500_000, 8)
+    hotkey = hotkey_options(parse("hotkey", "--views", "rows"))
+    assert (hotkey.rows, hotkey.views) == (4_000_000, ("rows",))
 
 
 @pytest.mark.parametrize("arguments", [("throughput", "--rows", "0"), ("latency", "--epochs", "x"), ("speed",)])
@@ -315,3 +319,20 @@ def test_joins_are_looked_up_while_rows_come_and_are_right_then(spark: Any, tmp_
         assert figures["rows"] == 10_000
         for when in ("idle", "busy"):
             assert 0 < figures[when]["p50_ms"] <= figures[when]["max_ms"]
+
+
+@pytest.mark.spark
+def test_other_keys_and_epochs_are_timed_beside_a_hot_key(spark: Any, tmp_path: Path) -> None:
+    options = HotKeyOptions(
+        rows=40_000, keys=5_000, epoch_rows=2_000, lookups=2, steady_s=0.5, epochs_per_s=20, views=("counted", "cone")
+    )
+    measured = json.loads(json.dumps(measure_views(spark, tmp_path, options, lambda _: None)))
+    assert list(measured["views"]) == ["counted", "cone"]
+    for figures in measured["views"].values():
+        assert figures["right"] is True
+        for kind in ("warm", "cold", "visible"):
+            assert 0 < figures["before"][kind]["p50_ms"] <= figures["before"][kind]["max_ms"]
+        assert all(figures[when]["seconds"] > 0 for when in ("fill", "warm", "epoch"))
+    shown = render_hotkey(measured)
+    assert "cone, fill, warm keys" in shown
+    assert "WRONG" not in shown

@@ -11,6 +11,8 @@ from typing import Any
 
 from upriver.bench.arguments import number
 from upriver.bench.events import EventsSpec
+from upriver.bench.hotkey import measure_hotkey
+from upriver.bench.hotkey_command import add_hotkey, hotkey_options, render_hotkey
 from upriver.bench.latency import measure_latency
 from upriver.bench.latency_command import add_latency, latency_options, render_latency
 from upriver.bench.lobsters import measure_lobsters
@@ -50,6 +52,7 @@ def add_benchmarks(benchmarks: Any) -> None:
     add_arguments(_benchmark(benchmarks, "vote", _vote, "partial views beside a full one, with less and less memory"))
     add_lobsters(_benchmark(benchmarks, "lobsters", _lobsters, "a site's pages, on partial views and on full"))
     add_recovery(_benchmark(benchmarks, "recovery", _recovery, "a worker is killed: until all is as before"))
+    add_hotkey(_benchmark(benchmarks, "hotkey", _hotkey, "a key of millions of rows: what others wait meanwhile"))
     _add_stages(_benchmark(benchmarks, "stages", _stages, "rows/s of each step on the way to a view, alone"))
 
 
@@ -296,6 +299,12 @@ def _recovery(options: argparse.Namespace) -> int:
     measured = measure_recovery(recovery_options(options), _say())
     print(json.dumps(measured) if options.json else render_recovery(measured))
     return 0 if measured["right"] else 1
+
+
+def _hotkey(options: argparse.Namespace) -> int:
+    measured = measure_hotkey(hotkey_options(options), _say())
+    print(json.dumps(measured) if options.json else render_hotkey(measured))
+    return 0 if all(view["right"] for view in measured["views"].values()) else 1
 
 
 def default_picture(directory: Path) -> Path | None:
