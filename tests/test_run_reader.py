@@ -69,7 +69,7 @@ def test_parts_of_a_run_are_those_of_the_whole(
     keys = data.draw(st.sets(st.sampled_from(hashes.tolist() or [7]) | st.integers(0, 2**64 - 1), max_size=20))
     wanted = np.array(sorted(keys), np.uint64)
     of_keys = rows.filter(pa.array(np.isin(hashes, wanted)))
-    found = [reader.rows_of(wanted), reader.slices_of(wanted)]
+    found = [reader.rows_of(wanted), reader.slices_of(wanted.tolist()), reader.rows_of_few(wanted.tolist())]
     for batches in found:
         assert shown(batch.rows for batch in batches) == shown([of_keys.drop_columns(["hash64"])])
         assert [h for batch in batches for h in batch.hash64.tolist()] == of_keys.column(0).to_pylist()
@@ -84,6 +84,15 @@ def test_parts_of_a_run_are_those_of_the_whole(
     assert shown([reader.all_rows()]) == shown([rows])
 
 
+def test_maps_are_cut_where_their_entries_begin() -> None:
+    maps = [[(f"{row}-{entry}", entry) for entry in range(row % 4)] for row in range(300)]
+    table = run_table(list(range(300)), {"m": pa.array(maps, pa.map_(pa.string(), pa.int64()))})
+    reader, _ = opened(table, 64)
+    for first, count in ((0, 300), (1, 1), (7, 100), (65, 200)):
+        scanned = pa.Table.from_batches(reader.scan([(first, count)], 10_000))
+        assert scanned.column("m").to_pylist() == maps[first : first + count]
+
+
 @pytest.mark.parametrize("keys", [1, FEW_KEYS_MAX, FEW_KEYS_MAX + 1, 150, 30_000])
 def test_a_long_run_is_read_where_its_keys_are(keys: int) -> None:
     """One key has half of the rows."""
@@ -92,7 +101,8 @@ def test_a_long_run_is_read_where_its_keys_are(keys: int) -> None:
     reader, file = opened(table, 256)
     wanted = np.unique(np.random.default_rng(SEED).choice(np.array([*hashes, 5, 2**64 - 1], np.uint64), keys))
     expected = np.flatnonzero(np.isin(np.array(hashes, np.uint64), wanted))
-    assert [row for found in reader.rows_of(wanted) for row in found.rows["n"].to_pylist()] == expected.tolist()
+    found_rows = reader.rows_of_few(wanted.tolist()) if keys <= FEW_KEYS_MAX else reader.rows_of(wanted)
+    assert [row for found in found_rows for row in found.rows["n"].to_pylist()] == expected.tolist()
     if keys <= FEW_KEYS_MAX and len(expected) < 100:
         assert file.read < len(file.content) / 10
 

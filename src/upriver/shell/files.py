@@ -1,6 +1,6 @@
 """The files under a lake's root, on any ``pyarrow.fs`` filesystem.
 
-Everything that is special about a local directory is in this module: mapping files into memory, creating a file only
+Everything that is special about a local directory is in this module: reading parts of files, creating a file only
 if it is absent, syncing, and locking the root. Elsewhere a path is relative to the root and uses ``/``.
 """
 
@@ -117,7 +117,8 @@ class LocalFiles:
             descriptor = os.open(full_path, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 for first, target in parts:
-                    _read_part(descriptor, first, target)
+                    if (count := os.preadv(descriptor, [target], first)) != len(target):
+                        _read_rest(descriptor, first, target, count)
                 return os.fstat(descriptor).st_size
             finally:
                 os.close(descriptor)
@@ -168,10 +169,11 @@ class LocalFiles:
         return file
 
 
-def _read_part(descriptor: int, first: int, target: memoryview) -> None:
-    """The system may give less than it is asked for; nothing at the end of the file."""
-    done = 0
-    while done < len(target) and (count := os.preadv(descriptor, [target[done:]], first + done)):
+def _read_rest(descriptor: int, first: int, target: memoryview, done: int) -> None:
+    """The system may give less than it is asked for; nothing at the end of the file. done: bytes that it gave."""
+    count = done
+    while count and done < len(target):
+        count = os.preadv(descriptor, [target[done:]], first + done)
         done += count
 
 

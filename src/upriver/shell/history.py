@@ -7,8 +7,7 @@ are merged (:mod:`upriver.shell.merged_runs`).
 
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -83,25 +82,27 @@ class History:
         self, runs: Sequence[Run | Merged], keys: Hashes, table: TableSpec, after: Epoch, through: Epoch
     ) -> list[Batch]:
         """The keys' rows in each of the runs, in their order."""
-        are_few = len(keys) <= FEW_KEYS_MAX
+        few = keys.tolist() if len(keys) <= FEW_KEYS_MAX else None
+        at_hand = [isinstance(run, Merged) or run.info in self.opened for run in runs]
         pieces: dict[int, list[Batch]] = {}
         # Those that are open come first: opening the others lets them go, and in order of epochs each run would be let
         # go just before its turn comes, as soon as there is one run more than may stay open.
-        for number in sorted(range(len(runs)), key=lambda number: not self._is_at_hand(runs[number])):
+        for number in sorted(range(len(runs)), key=lambda number: not at_hand[number]):
             run = runs[number]
-            stays = self._is_at_hand(run)
-            # A slice keeps its run open: where all runs are opened anew, as many would be open as there are.
             if isinstance(run, Run):
-                with self.opened.reading(run.info, table.schema) as reader:
-                    pieces[number] = reader.slices_of(keys) if are_few and stays else reader.rows_of(keys)
-            elif are_few:
-                pieces[number] = _slices_of(run.between(after, through), keys.tolist())
-            else:
+                # A slice keeps its run open: where all runs are opened anew, as many would be open as there are.
+                stays = run.info in self.opened
+                reader = self.opened.take(run.info, table.schema)
+                if few is None:
+                    pieces[number] = reader.rows_of(keys)
+                else:
+                    pieces[number] = reader.slices_of(few) if stays else reader.rows_of_few(few)
+                self.opened.keep(run.info, reader)
+            elif few is None:
                 pieces[number] = _copy_of(run.between(after, through), keys)
+            else:
+                pieces[number] = _slices_of(run.between(after, through), few)
         return [piece for number in range(len(runs)) for piece in pieces[number]]
-
-    def _is_at_hand(self, run: Run | Merged) -> bool:
-        return isinstance(run, Merged) or run.info in self.opened
 
     def _catalogue(self, channel: Channel, table: TableSpec, through: Epoch) -> Catalogue:
         """All runs of the edge, of all epochs up to and including ``through`` at least."""
@@ -150,16 +151,25 @@ class OpenRuns:
     def __contains__(self, run: RunInfo) -> bool:
         return run.path in self._open
 
-    @contextmanager
-    def reading(self, run: RunInfo, schema: pa.Schema) -> Iterator[RunReader]:
-        """A run, for a moment; it stays open unless an error is raised. schema: of the user's columns."""
-        reader = self._taken(run) or self._opened(run, schema)
-        yield reader
-        self._keep(run, reader)
+    def take(self, run: RunInfo, schema: pa.Schema) -> RunReader:
+        """A run, to read some of it; it stays open if it is given back. schema: of the user's columns. Raises
+        CorruptFile."""
+        return self._taken(run) or self._opened(run, schema)
+
+    def keep(self, run: RunInfo, reader: RunReader) -> None:
+        """A run that was taken and read."""
+        filled_bytes = reader.filled_bytes
+        if filled_bytes > self._bytes_max:
+            return
+        self._open[run.path] = reader
+        self.bytes += filled_bytes
+        while len(self._open) > self._runs_max or self.bytes > self._bytes_max:
+            _, let_go = self._open.popitem(last=False)
+            self.bytes -= let_go.filled_bytes
 
     def rows_once(self, run: RunInfo, schema: pa.Schema) -> Batch:
         """All rows of a run that will not be asked for again. schema: of the user's columns. Raises CorruptFile."""
-        rows = (self._taken(run) or self._opened(run, schema)).all_rows()
+        rows = self.take(run, schema).all_rows()
         return Batch(pa.RecordBatch.from_arrays(rows.columns[1:], schema=schema), rows.column(0).to_numpy())
 
     def _opened(self, run: RunInfo, schema: pa.Schema) -> RunReader:
@@ -167,17 +177,9 @@ class OpenRuns:
 
     def _taken(self, run: RunInfo) -> RunReader | None:
         reader = self._open.pop(run.path, None)
-        self.bytes -= 0 if reader is None else reader.filled_bytes
+        if reader is not None:
+            self.bytes -= reader.filled_bytes
         return reader
-
-    def _keep(self, run: RunInfo, reader: RunReader) -> None:
-        if reader.filled_bytes > self._bytes_max:
-            return
-        self._open[run.path] = reader
-        self.bytes += reader.filled_bytes
-        while len(self._open) > self._runs_max or self.bytes > self._bytes_max:
-            _, let_go = self._open.popitem(last=False)
-            self.bytes -= let_go.filled_bytes
 
 
 def _slices_of(run: Batch, keys: list[int]) -> list[Batch]:

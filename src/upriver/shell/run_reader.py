@@ -1,6 +1,5 @@
 """The rows of one run, by place or by key: only the bytes that they lie in are read, and all of these are checked."""
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -8,9 +7,10 @@ import pyarrow as pa
 
 from upriver.dataflow.batch import Batch
 from upriver.shell.column_bytes import ColumnBytes
+from upriver.shell.sorted_hashes import SortedHashes
 from upriver.shell.verified_file import VerifiedFile, saying_what_helps
 from upriver.state.ragged import spread
-from upriver.state.runs import RunInfo, decode_content, gathered, grouped
+from upriver.state.runs import RunInfo, cut, decode_content, ends_in, gathered, grouped
 from upriver.state.vectors import Positions
 from upriver.xxh64 import Hashes
 
@@ -19,11 +19,9 @@ STRETCH_BYTES_MAX = 8 << 20
 as any of their rows are in use."""
 FEW_KEYS_MAX = 8
 """So many keys are looked up one by one: with numpy, each run would cost more than all of them."""
-NEAR_ROWS = 64
-"""A key's last row is first looked for so many rows behind its first one."""
+GAP_ROWS_MAX = 4_096
+"""A scan reads so many rows that it leaves out along with those before and behind them."""
 
-_HASH_BYTES = 8
-"""Blocks end between two hashes: both begin at a multiple of so many bytes."""
 _ARROW_HEAD_BYTES = 8
 _ARROW_TAIL_BYTES = 10
 """Of an Arrow file: its magic and padding; the length of its footer, and its magic."""
@@ -48,15 +46,14 @@ class RunReader:
     @saying_what_helps()
     def _decode(self) -> None:
         self._rows = decode_content(self._info, self._file.content, self._schema)
-        self._hash64: Hashes = self._rows.column(0).to_numpy()
         """Right where it was filled."""
-        if self._file.is_whole:
-            self._columns: tuple[ColumnBytes, ...] = ()
-            self._sorted: memoryview | _FilledHashes = self._hash64.data
-        else:
-            base = self._file.content.address
+        base = self._file.content.address
+        self._columns: tuple[ColumnBytes, ...] = ()
+        if not self._file.is_whole:
             self._columns = tuple(ColumnBytes.of(column, base) for column in self._rows.columns)
-            self._sorted = _FilledHashes(self._file, self._hash64, self._rows.column(0).buffers()[1].address - base)
+        hash64 = self._rows.column(0)
+        first_byte = hash64.buffers()[1].address - base if len(hash64) else 0
+        self._hashes = SortedHashes(self._file, hash64.to_numpy(), first_byte, self._info.block_bytes)
 
     def _fill_metadata(self) -> None:
         """What an Arrow file has before and behind its columns."""
@@ -85,56 +82,72 @@ class RunReader:
 
     def all_rows(self) -> pa.RecordBatch:
         """All rows, with their hash64."""
-        self._fill_rows([(0, len(self))])
-        return self._rows
+        return self._part(0, len(self))
 
     def scan(self, slices: Sequence[tuple[int, int]], rows_max: int) -> Iterator[pa.RecordBatch]:
         """The rows of these slices, which are ascending, with their hash64, in batches of about ``rows_max``: no batch
-        ends between two rows of one key. Few rows of many slices come as one batch. No more than a stretch of them is
-        in memory, besides what is still in use of the batches."""
-        for stretch in grouped(slices, self._stretch_rows(rows_max), self._end_of_key):
-            part = self._fork()
-            part._fill_rows((first, first + count) for first, count in stretch)
-            for group in grouped(stretch, rows_max, part._end_of_key):
-                yield gathered(part._rows, group)
+        ends between two rows of one key. Few rows of slices that are near each other come as one batch. No more than a
+        stretch of them is in memory, besides what is still in use of the batches."""
+        for near in [slices] if self._file.is_whole else self._near(slices, self._stretch_rows(rows_max)):
+            first, end = near[0][0], sum(near[-1])
+            part = self._part(first, end)
+            end_of_key = ends_in(part.column(0).to_numpy())
+            for group in grouped([(start - first, count) for start, count in near], rows_max, end_of_key):
+                yield gathered(part, group)
+
+    def _near(self, slices: Iterable[tuple[int, int]], rows_max: int) -> Iterator[list[tuple[int, int]]]:
+        """The same slices, as many at a time as are near each other, in about so many rows."""
+        near: list[tuple[int, int]] = []
+        for start, count in cut(slices, rows_max, self._hashes.end_of_key):
+            if near and (start - sum(near[-1]) > GAP_ROWS_MAX or start + count - near[0][0] > rows_max):
+                yield near
+                near = []
+            near.append((start, count))
+        if near:
+            yield near
 
     def batches(self, rows_max: int) -> Iterator[pa.RecordBatch]:
         """All rows in order, with their hash64, in batches of at most ``rows_max``, which may end anywhere."""
         stretch_rows = self._stretch_rows(rows_max)
         for first in range(0, len(self), stretch_rows):
-            part, end = self._fork(), min(first + stretch_rows, len(self))
-            part._fill_rows([(first, end)])
-            for start in range(first, end, rows_max):
-                yield part._rows.slice(start, min(rows_max, end - start))
+            part = self._part(first, min(first + stretch_rows, len(self)))
+            for start in range(0, len(part), rows_max):
+                yield part.slice(start, rows_max)
 
     def _stretch_rows(self, rows_max: int) -> int:
         return max(rows_max, STRETCH_BYTES_MAX * len(self) // max(1, self._info.bytes))
 
-    def _fork(self) -> "RunReader":
-        return self if self._file.is_whole else RunReader(self._info, self._schema, self._file.fork())
-
-    def _end_of_key(self, row: int, end: int) -> int:
-        hashes = self._sorted
-        return bisect_right(hashes, hashes[row], row, end)
+    def _part(self, first: int, end: int) -> pa.RecordBatch:
+        """These rows, in memory that goes with them."""
+        if self._file.is_whole:
+            return self._rows.slice(first, end - first)
+        columns = [column.rows(first, end, self._file.copied) for column in self._columns]
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def rows_of(self, keys: Hashes) -> list[Batch]:
         """A copy of the rows of the keys with these hash64 (ascending, each once), without the column of their hash64,
         as one batch; none if there are none."""
-        if len(keys) <= FEW_KEYS_MAX:
-            places = self._few_places(keys.tolist())
-            self._fill_rows(places)
-            starts, ends = np.array(places, np.int64).reshape(-1, 2).T
-        else:
-            starts, ends = self._places(keys)
-            self._fill_many(starts, ends)
+        starts, ends = self._hashes.places_of(keys)
         if not len(starts):
             return []
+        self._fill_many(starts, ends)
         return [self._batch(self._rows.take(pa.array(spread(starts, ends - starts))))]
 
-    def slices_of(self, keys: Hashes) -> list[Batch]:
-        """The same for few keys, one slice for each that has rows. They are no copies, and keep in memory all that was
-        read of the run."""
-        places = self._few_places(keys.tolist())
+    def rows_of_few(self, keys: Sequence[int]) -> list[Batch]:
+        """The same of few keys."""
+        places = self._few_places(keys)
+        if not places:
+            return []
+        self._fill_rows(places)
+        starts, ends = np.array(places, np.int64).T
+        return [self._batch(self._rows.take(pa.array(spread(starts, ends - starts))))]
+
+    def slices_of(self, keys: Sequence[int]) -> list[Batch]:
+        """The same, one slice for each key that has rows. They are no copies, and keep in memory all that was read of
+        the run."""
+        places = self._few_places(keys)
+        if not places:
+            return []
         self._fill_rows(places)
         return [self._batch(self._rows.slice(start, end - start)) for start, end in places]
 
@@ -143,54 +156,14 @@ class RunReader:
 
     def _few_places(self, keys: Sequence[int]) -> list[tuple[int, int]]:
         """(first row, row behind the last) of each of the keys that has rows."""
-        hashes, rows = self._sorted, len(self)  # to bisect takes a fifth of what searchsorted needs to begin with
+        hashes, rows, behind = self._hashes, self._info.rows, 0
         places: list[tuple[int, int]] = []
         for key in keys:
-            start = bisect_left(hashes, key, places[-1][1] if places else 0)
-            if start < rows and hashes[start] == key:
-                end = bisect_right(hashes, key, start, min(start + NEAR_ROWS, rows))
-                places.append((start, bisect_right(hashes, key, end) if end == start + NEAR_ROWS else end))
+            start = hashes.start_of(key, behind, rows)
+            if hashes.is_at(start, key):
+                behind = hashes.end_of(key, start + 1, rows)
+                places.append((start, behind))
         return places
-
-    def _places(self, keys: Hashes) -> tuple[Positions, Positions]:
-        """The same for many keys."""
-        rows = len(self)
-        if not rows:
-            return np.empty(0, np.int64), np.empty(0, np.int64)
-        if self._file.is_whole or len(keys) * self._rows_of_block >= rows:
-            self._fill_hashes(np.array([0]), np.array([rows]))
-            starts = self._hash64.searchsorted(keys)
-            is_there = self._hash64[np.minimum(starts, rows - 1)] == keys
-            return starts[is_there], self._hash64.searchsorted(keys[is_there], "right")
-        starts = self._search(keys, np.zeros(len(keys), np.int64), rows, or_equal=False)
-        nearest = np.minimum(starts, rows - 1)
-        self._fill_hashes(nearest, nearest + 1)
-        is_there = self._hash64[nearest] == keys
-        starts, keys = starts[is_there], keys[is_there]
-        return starts, self._search(keys, starts, rows, or_equal=True)
-
-    @property
-    def _rows_of_block(self) -> int:
-        """How many hashes are read at a time at least."""
-        return max(1, self._info.block_bytes // self._hash64.itemsize)
-
-    def _search(self, keys: Hashes, low: Positions, rows: int, *, or_equal: bool) -> Positions:
-        """As ``searchsorted`` from the rows ``low`` on, of all keys at a time; of the hashes, only those that are
-        compared are read."""
-        low, high = low.copy(), np.full(len(keys), rows)
-        while (searched := low < high).any():
-            middle = (low + high) >> 1
-            self._fill_hashes(middle[searched], middle[searched] + 1)
-            there = self._hash64[np.minimum(middle, rows - 1)]
-            is_below = (there <= keys if or_equal else there < keys) & searched
-            low = np.where(is_below, middle + 1, low)
-            high = np.where(searched & ~is_below, middle, high)
-        return low
-
-    def _fill_hashes(self, starts: Positions, ends: Positions) -> None:
-        for column in self._columns[:1]:
-            for bytes_of in column.own_bytes(starts, ends):
-                self._file.fill_many(*bytes_of)
 
     def _fill_rows(self, places: Iterable[tuple[int, int]]) -> None:
         """Have all columns' bytes of these rows filled: from the first of each to before the second. Where the bytes of
@@ -211,20 +184,3 @@ class RunReader:
                 np.concatenate([none, *(last for _, last in ranges)]),
             )
             pending = [below for part, start, end in pending for below in part.below_many(start, end)]
-
-
-class _FilledHashes:
-    """The hashes of a run, for ``bisect``: filled as they are looked at."""
-
-    def __init__(self, file: VerifiedFile, hashes: Hashes, first_byte: int) -> None:
-        self._file, self._hashes, self._first_byte = file, hashes.data, first_byte
-
-    def __len__(self) -> int:
-        return len(self._hashes)
-
-    def __getitem__(self, row: int) -> int:
-        byte = self._first_byte + row * _HASH_BYTES
-        if self._file.is_missing(byte):
-            self._file.fill([(byte, byte + _HASH_BYTES)])
-        hash64: int = self._hashes[row]
-        return hash64

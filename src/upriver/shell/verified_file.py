@@ -14,7 +14,15 @@ import pyarrow as pa
 
 from upriver.errors import CorruptFile
 from upriver.state.ragged import spread
-from upriver.state.runs import Checksums, RunInfo, check_block, check_length, checked_content, decode_checksums
+from upriver.state.runs import (
+    Checksums,
+    RunInfo,
+    check_blocks,
+    check_length,
+    checked_content,
+    cut_into_blocks,
+    decode_checksums,
+)
 from upriver.state.vectors import Positions, true_at
 
 WHOLE_BYTES_MAX = 512 << 10
@@ -24,6 +32,10 @@ REMEDY = "Restore the file as it was, or start on another root"
 
 ReadInto = Callable[[Iterable[tuple[int, memoryview]]], int]
 """As ``Files.read_into``, of one file."""
+
+HUGE_BYTES = 2 << 20
+"""Neighbouring blocks of so many bytes are put into huge pages, which takes less than half the time. Others are not:
+one block would take a whole page."""
 
 _NO_RESERVE: int = getattr(mmap, "MAP_NORESERVE", 0x4000)
 """What is not touched is not to count as memory. Python names it since 3.13."""
@@ -69,8 +81,8 @@ class VerifiedFile:
 
     @saying_what_helps()
     def _read_all(self) -> None:
-        encoded = bytearray(self._info.bytes)
-        check_length(self._info, self._read_into([(0, memoryview(encoded))]))
+        encoded = np.empty(self._info.bytes, np.uint8)  # memory that the process has already, as far as it has any
+        check_length(self._info, self._read_into([(0, encoded.data)]))
         self.content = checked_content(self._info, pa.py_buffer(encoded))
         self.filled_bytes = self._info.bytes
 
@@ -81,33 +93,30 @@ class VerifiedFile:
         check_length(info, self._read_into([(info.arrow_bytes, memoryview(stored))]))
         self._checksums = decode_checksums(info, stored)
         self._missing = bytearray(b"\1") * info.blocks
-        self._allocate(mmap.MADV_NOHUGEPAGE)  # else one block might take 2 MiB
-
-    def _allocate(self, advice: int) -> None:
-        memory = mmap.mmap(-1, self._info.arrow_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE)
-        with suppress(OSError):  # a system without huge pages
-            memory.madvise(advice)
-        self._memory = memoryview(memory)
-        self.content = pa.py_buffer(memory)
+        self._memory = mmap.mmap(-1, info.arrow_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE)
+        self._advise(mmap.MADV_NOHUGEPAGE, 0, info.arrow_bytes)
+        self.content = pa.py_buffer(self._memory)
         self.filled_bytes = 0
 
-    def fork(self) -> "VerifiedFile":
-        """The same file, with the same blocks filled, in memory of its own: what is filled there goes with it. For
-        blocks of which many lie together."""
-        if self.is_whole:
-            return self
-        fork = object.__new__(VerifiedFile)
-        fork._info, fork._read_into, fork._request_blocks = self._info, self._read_into, self._request_blocks
-        fork._checksums, fork._missing, fork.is_whole = self._checksums, self._missing[:], False
-        fork._allocate(mmap.MADV_HUGEPAGE)  # takes less than half the time
-        for start, end in self._extents([block for block, is_missing in enumerate(self._missing) if not is_missing]):
-            fork._memory[start:end] = self._memory[start:end]
-        fork.filled_bytes = self.filled_bytes
-        return fork
+    def _advise(self, advice: int, start: int, end: int) -> None:
+        """start: that of a page."""
+        with suppress(OSError):  # a system without huge pages
+            self._memory.madvise(advice, start, end - start)
 
-    def is_missing(self, byte: int) -> bool:
-        """Whether the block of that byte is not filled."""
-        return bool(self._missing[byte // self._info.block_bytes])
+    @saying_what_helps()
+    def copied(self, start: int, end: int) -> pa.Buffer:
+        """Bytes of the file, checked, in memory that goes with them. For many that lie together, which are used once.
+        Raises CorruptFile."""
+        if self.is_whole:
+            return self.content.slice(start, end - start)
+        size = self._info.block_bytes
+        first, behind = start // size, -(-end // size)
+        memory = np.empty(min(behind * size, self._info.arrow_bytes) - first * size, np.uint8)
+        content = memory.data
+        check_length(self._info, self._read_into([(first * size, content)]))
+        blocks = cut_into_blocks(content, size)
+        check_blocks(self._info, range(first, behind), blocks, self._checksums[first:behind].tolist())
+        return pa.py_buffer(memory).slice(start - first * size, end - start)
 
     def fill(self, ranges: Iterable[tuple[int, int]]) -> None:
         """Have these ranges of bytes filled: of each its first, and the one behind its last. Raises CorruptFile."""
@@ -129,31 +138,36 @@ class VerifiedFile:
         is_asked = np.zeros(len(self._missing), np.bool_)
         is_asked[spread(first, np.maximum(last - first + 1, 0))] = True
         is_asked &= np.frombuffer(self._missing, np.bool_)
-        if blocks := true_at(is_asked).tolist():
-            self._fill(blocks)
+        if is_asked.any():
+            self._fill(true_at(is_asked).tolist())
 
     @saying_what_helps()
     def _fill(self, blocks: Iterable[int]) -> None:
         if (together := self._request_blocks) > 1:
             starts = {block // together * together for block in blocks}
             blocks = (block for start in starts for block in range(start, min(start + together, len(self._missing))))
-        size, missing = self._info.block_bytes, sorted(block for block in blocks if self._missing[block])
-        extents = self._extents(missing)
-        check_length(self._info, self._read_into([(start, self._memory[start:end]) for start, end in extents]))
-        for block in missing:
-            end = min((block + 1) * size, self._info.arrow_bytes)
-            check_block(self._info, block, self._memory[block * size : end], int(self._checksums[block]))
+        missing = sorted(block for block in blocks if self._missing[block])
+        size, length, content = self._info.block_bytes, self._info.arrow_bytes, memoryview(self._memory)
+        parts = [(first * size, min(behind * size, length)) for first, behind in _neighbours(missing)]
+        for start, end in parts:
+            if end - start >= HUGE_BYTES:
+                self._advise(mmap.MADV_HUGEPAGE, -(-start // mmap.PAGESIZE) * mmap.PAGESIZE, end)
+        check_length(self._info, self._read_into([(start, content[start:end]) for start, end in parts]))
+        contents = (content[block * size : (block + 1) * size] for block in missing)
+        check_blocks(self._info, missing, contents, self._checksums[missing].tolist())
         for block in missing:
             self._missing[block] = 0
-        self.filled_bytes += sum(end - start for start, end in extents)
+        self.filled_bytes += sum(end - start for start, end in parts)
 
-    def _extents(self, blocks: Sequence[int]) -> list[tuple[int, int]]:
-        """(first byte, byte behind the last) of blocks, ascending; neighbours joined."""
-        extents: list[tuple[int, int]] = []
-        size, end = self._info.block_bytes, self._info.arrow_bytes
-        for block in blocks:
-            start = block * size
-            if extents and extents[-1][1] == start:
-                start = extents.pop()[0]
-            extents.append((start, min((block + 1) * size, end)))
-        return extents
+
+def _neighbours(blocks: Sequence[int]) -> list[tuple[int, int]]:
+    """(first block, block behind the last) of blocks, ascending, that follow each other."""
+    runs: list[tuple[int, int]] = []
+    first = behind = -1
+    for block in blocks:
+        if block != behind:
+            if behind >= 0:
+                runs.append((first, behind))
+            first = block
+        behind = block + 1
+    return [*runs, (first, behind)]

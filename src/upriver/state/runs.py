@@ -26,9 +26,9 @@ from upriver.xxh64 import Hashes
 
 HASH_COLUMN = "hash64"
 CHECKSUM = "xxh3_64"
-BLOCK_BYTES = 16 << 10
+BLOCK_BYTES = 4 << 10
 """Bytes of an Arrow file that have one checksum. Larger blocks would make small reads cost more, smaller ones large
-reads."""
+reads: a page of memory, which takes longer to get than to check."""
 CHECKSUM_BYTES = 8
 
 Checksums = npt.NDArray[np.uint64]
@@ -119,8 +119,8 @@ def encode_rows(rows: pa.Table) -> pa.Buffer:
 
 def with_checksums(content: pa.Buffer, block_bytes: int = BLOCK_BYTES) -> pa.Buffer:
     """A file's bytes, and behind them the checksums of their blocks, of which the last one may be shorter."""
-    starts, view = range(0, content.size, block_bytes), memoryview(content)
-    sums = np.array([xxhash.xxh3_64_intdigest(view[start : start + block_bytes]) for start in starts], _STORED)
+    blocks = cut_into_blocks(memoryview(content), block_bytes)
+    sums = np.array([*map(xxhash.xxh3_64_intdigest, blocks)], _STORED)
     whole = pa.allocate_buffer(content.size + sums.nbytes)
     sink = pa.FixedSizeBufferWriter(whole)
     sink.write(content)
@@ -143,14 +143,23 @@ def decode_checksums(info: RunInfo, stored: bytes | bytearray | memoryview) -> C
     return np.frombuffer(stored, _STORED)
 
 
-def check_block(info: RunInfo, block: int, content: memoryview, checksum: int) -> None:
-    """Raise CorruptFile unless the block has that checksum."""
-    if (found := xxhash.xxh3_64_intdigest(content)) != checksum:
-        start = block * info.block_bytes
+def check_blocks(
+    info: RunInfo, blocks: Sequence[int], contents: Iterable[memoryview], checksums: Sequence[int]
+) -> None:
+    """Raise CorruptFile unless these blocks have these checksums. blocks: their numbers. contents: of each."""
+    found = [*map(xxhash.xxh3_64_intdigest, contents)]
+    if found != checksums:
+        place = next(place for place, checksum in enumerate(checksums) if found[place] != checksum)
+        start = blocks[place] * info.block_bytes
         raise CorruptFile(
-            f"{info.path}: bytes {start} to {start + len(content)} have checksum {found:016x} where the run says "
-            f"{checksum:016x}"
+            f"{info.path}: bytes {start} to {min(start + info.block_bytes, info.arrow_bytes)} have checksum "
+            f"{found[place]:016x} where the run says {checksums[place]:016x}"
         )
+
+
+def cut_into_blocks(content: memoryview, block_bytes: int) -> Iterator[memoryview]:
+    """content: of neighbouring blocks, the last of which may be shorter."""
+    return (content[start : start + block_bytes] for start in range(0, len(content), block_bytes))
 
 
 def describe_run(
@@ -181,10 +190,9 @@ def checked_content(info: RunInfo, encoded: pa.Buffer) -> pa.Buffer:
             raise CorruptFile(f"{info.path}: checksum {found} where the manifest says {info.checksum}")
         return encoded
     content = memoryview(encoded)
-    sums = decode_checksums(info, content[info.arrow_bytes :]).tolist()
-    for block, checksum in enumerate(sums):
-        start = block * info.block_bytes
-        check_block(info, block, content[start : min(start + info.block_bytes, info.arrow_bytes)], checksum)
+    checksums = decode_checksums(info, content[info.arrow_bytes :])
+    blocks = cut_into_blocks(content[: info.arrow_bytes], info.block_bytes)
+    check_blocks(info, range(info.blocks), blocks, checksums.tolist())
     return encoded.slice(0, info.arrow_bytes)
 
 
