@@ -12,8 +12,6 @@ from upriver.hashing import hash64
 from upriver.spark.packing import SHELVES_PER_GROUP, Shelves, pack, unpack
 from upriver.vnodes import vnodes_of
 
-pytestmark = pytest.mark.smoke
-
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64()), ("x", pa.float64()), ("tags", pa.list_(pa.int32()))])
 FLOATS = st.none() | st.sampled_from([0.0, -0.0, math.nan, math.inf, -math.inf, 1.5, -1.5, 5e-324])
 ROWS = st.lists(
@@ -72,6 +70,7 @@ def test_each_index_gets_every_row_once_in_order(
         assert sorted(repr({k: v for k, v in row.items() if k != "hash64"}) for row in found) == expected
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(("vnodes", "groups"), [(1, 1), (2, 2), (256, 1), (256, 7), (65_536, 1000)])
 def test_a_shelf_is_a_range_of_vnodes_of_one_group(vnodes: int, groups: int) -> None:
     shelves = Shelves(vnodes, groups)

@@ -15,8 +15,6 @@ from state_kit import MANY, TYPES, VALUES, column_values, order_of
 
 from upriver.dataflow.operators.sorting import SortKey, best_of, in_order
 
-pytestmark = pytest.mark.smoke
-
 LONG = st.text(alphabet="ab\0é", max_size=40).map(lambda text: "the same beginning"[: len(text)] + text)
 STRINGS = st.sampled_from([pa.string(), pa.large_string()])
 
@@ -101,6 +99,7 @@ NESTED: list[tuple[pa.DataType, list[Any]]] = [
 ]
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(("type", "ascending"), NESTED, ids=["floats", "strings", "struct", "map"])
 @pytest.mark.parametrize("descending", [False, True])
 def test_nested_values_are_sorted_part_by_part(type: pa.DataType, ascending: list[Any], descending: bool) -> None:

@@ -212,6 +212,7 @@ def test_a_chain_of_union_all_is_one_union() -> None:
     assert all(part.schema == union.schema for part in union.inputs)
 
 
+@pytest.mark.smoke
 def test_set_operations_keep_their_precedence() -> None:
     view = tree("SELECT k FROM sales EXCEPT SELECT k FROM people INTERSECT ALL SELECT k FROM places")
     assert found(view, SetOperation) == [SetOperation(SetKind.EXCEPT, False), SetOperation(SetKind.INTERSECT, True)]
@@ -309,7 +310,9 @@ def test_columns_named_as_ours_would_be_are_kept_apart() -> None:
     sql = f"SELECT a.`b.k`, b.k AS other FROM {left} JOIN {right} ON a.`b.k` = b.k"
     view = compiled(sql)
     assert names_are_apart(view.relation)
-    assert same_rows(evaluated(relation_sql(view.relation)), evaluated(sql))
+    assert same_rows(
+        evaluated(relation_sql(view.relation)), evaluated(sql.replace("`", '"'))
+    )  # older DuckDBs know no backticks
 
 
 def test_where_things_are_is_told() -> None:

@@ -13,7 +13,7 @@ from upriver.shell.lake import Lake
 from upriver.shell.rejected import Rejected
 from upriver.spark.compare import differing_rows
 
-pytestmark = [pytest.mark.spark, pytest.mark.smoke]
+pytestmark = pytest.mark.spark
 
 VERSIONS = "id long, country string, amount int, at timestamp, op string, tags array<int>"
 BY_COUNTRY = "SELECT country, count(*) AS n, sum(amount) AS total FROM orders GROUP BY country"
@@ -166,6 +166,7 @@ def test_a_view_with_another_key_may_come_later(spark: Any, tmp_path: Path) -> N
         assert_equals_spark(app, spark, source, "amounts", BY_AMOUNT)
 
 
+@pytest.mark.smoke
 def test_an_index_is_added_while_the_app_runs(spark: Any, tmp_path: Path) -> None:
     root, source = tmp_path / "lake", tmp_path / "source"
     versions(spark).coalesce(1).write.parquet(str(source))
@@ -186,6 +187,7 @@ def test_an_index_is_added_while_the_app_runs(spark: Any, tmp_path: Path) -> Non
 # Bad rows -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
 def test_spark_reads_the_rows_that_were_set_aside(spark: Any, tmp_path: Path, zone: str) -> None:
     before = spark.conf.get("spark.sql.session.timeZone")

@@ -94,6 +94,7 @@ def of_view() -> OfView:
     return board_of_all_asked_before()
 
 
+@pytest.mark.smoke
 def test_keys_are_put_up_when_they_are_asked_for_again() -> None:
     of_view = board_for(COUNTED, "k")
     machine = machine_with(of_view, *applied("abc"), asked("a", "b", together=True))
