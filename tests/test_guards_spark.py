@@ -87,8 +87,10 @@ def answers(spark: Any, batch: Sequence[Case]) -> list[tuple[int, Counter[str], 
         )
         good = f"r NOT IN ({', '.join(map(str, case.aside))})" if case.aside else "TRUE"
         spark.sql(f"SELECT * FROM rows_ WHERE {good}").createOrReplaceTempView(case.name)
-        for side, sql in enumerate((f"SELECT * FROM ours_{case.number}", case.over(case.name))):
-            parts.append(f"SELECT {case.number} AS q, {side} AS side, to_json(struct(*)) AS row FROM ({sql})")
+        spark.sql(case.over(case.name)).createOrReplaceTempView(f"theirs_{case.number}")  # struct( makes >> unreadable
+        for side, name in enumerate(("ours", "theirs")):
+            source = f"{name}_{case.number}"
+            parts.append(f"SELECT {case.number} AS q, {side} AS side, to_json(struct(*)) AS row FROM {source}")
     found: dict[tuple[int, int], Counter[str]] = defaultdict(Counter)
     for one in spark.sql(" UNION ALL ".join(parts)).toArrow().to_pylist():
         found[one["q"], one["side"]][one["row"]] += 1

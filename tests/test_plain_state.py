@@ -3,9 +3,11 @@
 import json
 import math
 import pickle
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
+from enum import Enum
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -31,6 +33,7 @@ HASHABLE = (
     | st.datetimes(timezones=st.timezones())
     | st.datetimes(timezones=st.just(timezone(timedelta(hours=-7, minutes=30))))
     | st.timedeltas()
+    | st.uuids()
 )
 VALUES = st.recursive(
     HASHABLE,
@@ -120,6 +123,34 @@ class Named(NamedTuple):
 def test_any_other_class_is_refused(value: Any) -> None:
     with pytest.raises(TypeError, match=r"\w+\.\w+"):
         encode_state(value)
+
+
+class Colour(Enum):
+    RED = 1
+
+
+@dataclass
+class Point:
+    x: int
+
+
+class Loud(str):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("value", "way_out"),
+    [
+        (Named(1), r"Named, a named tuple: keep tuple\(x\), or x\._asdict\(\)"),
+        (Point(1), r"Point, a dataclass: keep dataclasses\.astuple\(x\), or asdict\(x\)"),
+        (Colour.RED, r"Colour, an Enum: keep x\.value"),
+        (Loud("a"), r"Loud, a kind of str: keep str\(x\)"),
+        (defaultdict(int), r"defaultdict, a kind of dict: keep dict\(x\)"),
+    ],
+)
+def test_a_class_that_is_nearly_plain_is_told_how_to_become_so(value: Any, way_out: str) -> None:
+    with pytest.raises(TypeError, match=way_out):
+        encode_state([value])
 
 
 class Armed:

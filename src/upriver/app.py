@@ -5,11 +5,11 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import pyarrow as pa
 
-from upriver.client import Client, Keys, connect
+from upriver.client import Client, Keys, LookupLimits, connect
 from upriver.dataflow.eligibility import why_full
 from upriver.dataflow.explain import render
 from upriver.dataflow.graph import DataflowPlan
@@ -319,31 +319,20 @@ class App:
         """
         return self._running().wait(seconds("timeout", timeout))
 
-    def lookup(
-        self,
-        view: str,
-        keys: Keys,
-        *,
-        at_least: int | None = None,
-        max_age: float | None = None,
-        allow_warming: bool = False,
-        timeout: float = 10.0,
-        else_compute: bool = False,
-    ) -> pa.Table:
+    def lookup(self, view: str, keys: Keys, *, else_compute: bool = False, **limits: Unpack[LookupLimits]) -> pa.Table:
         """The view's rows of those keys, in the order in which the keys are given, as of the end of one epoch.
 
-        As ``Client.lookup``, which says what keys can be, and what is raised. else_compute: when ``timeout`` seconds
-        have not been enough to fill missing keys, have Spark compute the rows, as :meth:`read` does, rather than raise
-        WaitTimeout; ``at_least`` must be reached all the same.
+        limits: ``at_least``, ``max_age``, ``allow_warming`` and ``timeout``, as for ``Client.lookup``, which also says
+        what keys can be, and what is raised. else_compute: when ``timeout`` seconds have not been enough to fill
+        missing keys, have Spark compute the rows, as :meth:`read` does, rather than raise WaitTimeout; ``at_least``
+        must be reached all the same.
         """
         river, computes = self._running(), flag("else_compute", else_compute)
         assert self._client is not None
         try:
-            return self._client.lookup(
-                view, keys, at_least=at_least, max_age=max_age, allow_warming=allow_warming, timeout=timeout
-            )
+            return self._client.lookup(view, keys, **limits)
         except WaitTimeout:
-            if not computes or river.epoch < (at_least or 0):
+            if not computes or river.epoch < (limits.get("at_least") or 0):
                 raise
         return rows_of_keys(self.read(view), key_batch(view, self._client.key_schema(view), keys))
 

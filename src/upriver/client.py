@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, Self, TypedDict, Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -27,8 +27,10 @@ from upriver.shell.rounds import FoundRows, Rounds
 from upriver.shell.routing import Routing, ViewRoute
 from upriver.shell.watch import Watch
 
-__all__ = ["Client", "Keys", "connect"]
+__all__ = ["Client", "Keys", "LookupLimits", "connect"]
 
+LOOKUP_S = 10.0
+"""Seconds that a lookup may take, unless the caller says otherwise."""
 RETRY_S_MIN, RETRY_S_MAX = 0.01, 0.5
 """Seconds before keys that were not answered are asked for again; doubled each time."""
 DETOURS_S = 1.0
@@ -54,6 +56,15 @@ def connect(address: str, token: str, *, tls_roots: bytes | None = None, timeout
         client.close()
         raise
     return client
+
+
+class LookupLimits(TypedDict, total=False):
+    """What a lookup may be told besides view and keys; :meth:`Client.lookup` says what each means."""
+
+    at_least: int | None
+    max_age: float | None
+    allow_warming: bool
+    timeout: float
 
 
 class _DeclaredAnew(Exception):
@@ -86,7 +97,7 @@ class Client:
         at_least: int | None = None,
         max_age: float | None = None,
         allow_warming: bool = False,
-        timeout: float = 10.0,
+        timeout: float = LOOKUP_S,
     ) -> pa.Table:
         """The view's rows of those keys, in the order in which the keys are first given; each key once.
 
@@ -109,25 +120,19 @@ class Client:
             view, keys, at_least=at_least, max_age=max_age, allow_warming=allow_warming, timeout=timeout
         )[0]
 
-    def lookup_with_epoch(
-        self,
-        view: str,
-        keys: Keys,
-        *,
-        at_least: int | None = None,
-        max_age: float | None = None,
-        allow_warming: bool = False,
-        timeout: float = 10.0,
-    ) -> tuple[pa.Table, int]:
+    def lookup_with_epoch(self, view: str, keys: Keys, **limits: Unpack[LookupLimits]) -> tuple[pa.Table, int]:
         """As :meth:`lookup`, with the epoch as of whose end the rows are; those of a single key, which waits for no
         epoch's end, perhaps as of a later one. 0 for no keys."""
-        at_least, timeout = None if at_least is None else whole("at_least", at_least), seconds("timeout", timeout)
+        at_least, max_age = limits.get("at_least"), limits.get("max_age")
+        at_least = None if at_least is None else whole("at_least", at_least)
         max_age = None if max_age is None else seconds("max_age", max_age)
+        allows_warming = flag("allow_warming", limits.get("allow_warming", False))
+        timeout = seconds("timeout", limits.get("timeout", LOOKUP_S))
         give_up_at = time.monotonic() + timeout
         again = list(keys) if isinstance(keys, Iterator) else keys
         while True:
             route, columns = self._columns(view, again)
-            if not flag("allow_warming", allow_warming):
+            if not allows_warming:
                 self._freshness.check_ready(view, route)
             lookup = Lookup(view, route, at_least, len(columns[0]) > 1, timeout, give_up_at)
             with suppress(_DeclaredAnew):

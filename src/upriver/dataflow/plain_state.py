@@ -9,16 +9,19 @@ import json
 from base64 import b64decode, b64encode
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Mapping
+from dataclasses import is_dataclass
 from datetime import date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
+from enum import Enum
 from types import MappingProxyType
 from typing import Any
+from uuid import UUID
 from zoneinfo import ZoneInfo
 
 import numpy as np
 
 KINDS = (
-    "None, bool, int, float, str, bytes, Decimal, date, time, datetime, timedelta, numpy's scalars and arrays, "
+    "None, bool, int, float, str, bytes, Decimal, date, time, datetime, timedelta, UUID, numpy's scalars and arrays, "
     "and list, tuple, dict, set, frozenset, deque, OrderedDict and Counter of such values"
 )
 _LONG = 1 << 63
@@ -49,7 +52,19 @@ def _written(value: Any) -> Any:
         array = np.ascontiguousarray(value)
         shape = None if isinstance(value, np.generic) else list(value.shape)
         return ["np", value.dtype.str, shape, b64encode(array.tobytes()).decode("ascii")]
-    raise TypeError(f"{type(value).__module__}.{type(value).__qualname__}")
+    raise TypeError(f"{type(value).__module__}.{type(value).__qualname__}{_way_out(value)}")
+
+
+def _way_out(value: Any) -> str:
+    """How a value of a class that is not listed becomes one that is, behind the name of the class."""
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return ", a named tuple: keep tuple(x), or x._asdict()"
+    if is_dataclass(value):
+        return ", a dataclass: keep dataclasses.astuple(x), or asdict(x)"
+    if isinstance(value, Enum):
+        return ", an Enum: keep x.value"
+    plain = next((kind for kind in type(value).__mro__ if kind in _WRITERS), None)
+    return "" if plain is None else f", a kind of {plain.__name__}: keep {plain.__name__}(x)"
 
 
 def _read(said: Any) -> Any:
@@ -134,6 +149,7 @@ _WRITERS: Mapping[type, Callable[[Any], Any]] = MappingProxyType(
         time: _instant("time"),
         datetime: _instant("at"),
         timedelta: lambda value: ["for", value.days, value.seconds, value.microseconds],
+        UUID: lambda value: ["uuid", value.hex],
     }
 )
 _READERS: Mapping[str, Callable[[list[Any]], Any]] = MappingProxyType(
@@ -153,6 +169,7 @@ _READERS: Mapping[str, Callable[[list[Any]], Any]] = MappingProxyType(
         "time": _read_instant(time),
         "at": _read_instant(datetime),
         "for": lambda said: timedelta(*said[1:]),
+        "uuid": lambda said: UUID(hex=said[1]),
         "np": _read_numpy,
     }
 )

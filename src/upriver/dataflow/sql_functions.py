@@ -10,7 +10,7 @@ from upriver.dataflow.sql_aggregates import AGGREGATES, INSTEAD
 from upriver.dataflow.sql_casts import cast
 from upriver.dataflow.sql_decimals import rounded_double
 from upriver.dataflow.sql_formats import FORMATS
-from upriver.dataflow.sql_logic import LOGIC, choose, compare
+from upriver.dataflow.sql_logic import LOGIC, choose, compare, is_null_test, negation
 from upriver.dataflow.sql_operators import (
     CAST_IT,
     OPERATORS,
@@ -24,7 +24,7 @@ from upriver.dataflow.sql_operators import (
 )
 from upriver.dataflow.sql_patterns import PATTERNS
 from upriver.dataflow.sql_scalar import Context, Rule, Scalar, any_fails, in_order, literal, macro, null, typed_name
-from upriver.dataflow.sql_signatures import Functions, Kind, Operands, Signature, Spoken, call
+from upriver.dataflow.sql_signatures import Functions, Operands, Spoken, call
 from upriver.dataflow.sql_source import ELSEWHERE
 from upriver.dataflow.sql_strings import STRING_RULES, STRINGS
 from upriver.dataflow.sql_times import CLOCKS, TIME_RULES, TIMES
@@ -209,8 +209,8 @@ FUNCTIONS: Functions = {
     "ifnull": Spoken((2, 2), _coalesced),
     "nvl2": Spoken((3, 3), _nvl2),
     "nullif": Spoken((2, 2), _null_if),
-    "isnull": Signature((Kind.ANY,), "({0} IS NULL)", pa.bool_()),
-    "isnotnull": Signature((Kind.ANY,), "({0} IS NOT NULL)", pa.bool_()),
+    "isnull": Spoken((1, 1), lambda context, node, operands: is_null_test(operands[0])),
+    "isnotnull": Spoken((1, 1), lambda context, node, operands: negation(is_null_test(operands[0]))),
     "greatest": _extreme("greatest"),
     "least": _extreme("least"),
     "abs": Spoken((1, 1), _absolute),

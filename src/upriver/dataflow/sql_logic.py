@@ -41,7 +41,8 @@ def comparison(sign: str) -> Rule:
 def compare(context: Context, node: exp.Expr, sign: str, left: Scalar, right: Scalar) -> Scalar:
     left, right = to_comparable(context, node, (left, right))
     if sign.startswith("IS "):
-        return Scalar(f"({left.sql} {sign} {right.sql})", pa.bool_(), any_fails((left, right)))
+        sql = f"({left.sql} {sign} {right.sql})"
+        return Scalar(sql, pa.bool_(), any_fails((left, right)), nulls=frozenset())
     left, right = in_order(left, right)
     return strict(f"({left.sql} {sign} {right.sql})", pa.bool_(), (left, right))
 
@@ -95,8 +96,7 @@ def conjunction(parts: Sequence[Scalar]) -> str:
 
 def _not(context: Context, node: exp.Expr) -> Scalar:
     context.only(node, "this")
-    value = boolean(context, node.this)
-    return Scalar(f"(NOT {value.sql})", pa.bool_(), value.fails)
+    return negation(boolean(context, node.this))
 
 
 # CASE and its kin
@@ -154,14 +154,25 @@ def _between(context: Context, node: exp.Expr) -> Scalar:
     return connect("AND", [compare(context, node, ">=", value, low), compare(context, node, "<=", value, high)])
 
 
+def is_null_test(value: Scalar) -> Scalar:
+    """``IS NULL``. As in Spark's optimizer, what cannot be NULL is not computed for it."""
+    if not value.null_by:
+        return Scalar("FALSE", pa.bool_(), nulls=frozenset())
+    return Scalar(f"({value.sql} IS NULL)", pa.bool_(), value.fails, nulls=frozenset())
+
+
+def negation(value: Scalar) -> Scalar:
+    return strict(f"(NOT {value.sql})", pa.bool_(), (value,))
+
+
 def _is(context: Context, node: exp.Expr) -> Scalar:
     context.only(node, "this", "expression")
     if isinstance(node.expression, exp.Null):
-        value = context.translate(node.this)
-        return Scalar(f"({value.sql} IS NULL)", pa.bool_(), value.fails)
+        return is_null_test(context.translate(node.this))
     if isinstance(node.expression, exp.Boolean):
         value = boolean(context, node.this)
-        return Scalar(f"({value.sql} IS {'TRUE' if node.expression.this else 'FALSE'})", pa.bool_(), value.fails)
+        sql = f"({value.sql} IS {'TRUE' if node.expression.this else 'FALSE'})"
+        return Scalar(sql, pa.bool_(), value.fails, nulls=frozenset())
     raise context.unsupported(node, "this IS", "Use IS NULL, IS TRUE, IS FALSE or <=>.")
 
 

@@ -9,7 +9,7 @@ from sqlglot import exp
 
 from upriver.dataflow.sql_casts import cast, within_range
 from upriver.dataflow.sql_operators import CAST_IT
-from upriver.dataflow.sql_scalar import Context, Scalar, any_fails, in_order, macro, null, strict, typed_name
+from upriver.dataflow.sql_scalar import Context, Scalar, in_order, macro, null, strict, typed_name
 from upriver.dataflow.sql_types import (
     is_date,
     is_instant,
@@ -34,8 +34,8 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """A function that is one DuckDB expression, which gives NULL for a NULL operand, as Spark's does, and for no other;
-    one of anything may give something else.
+    """A function that is one DuckDB expression, which gives NULL for a NULL operand, as Spark's does, and for no
+    other.
 
     sql: with {0}, {1}, ... where the operands go; or the name of one of our macros. fails: whether it can raise where
     its operands do not.
@@ -74,8 +74,6 @@ def call(context: Context, node: exp.Expr, name: str, function: Function, operan
     taken = in_order(*(take(context, node, *pair) for pair in zip(function.takes, operands, strict=True)))
     texts = [operand.sql for operand in taken]
     sql = function.sql.format(*texts) if "{" in function.sql else macro(function.sql, *texts)
-    if Kind.ANY in function.takes:
-        return Scalar(sql, function.gives, function.fails or any_fails(taken))
     return strict(sql, function.gives, taken, function.fails)
 
 
