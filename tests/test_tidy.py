@@ -18,8 +18,9 @@ MODULE_LINES_MAX = 800
 FUNCTION_LINES_MAX = 60
 PURE = ("machines/", "migration/", "membership/", "dataflow/", "state/", "vnodes.py", "hashing.py", "xxh64.py")
 BANNED_IN_PURE = re.compile(
-    r"""time\..+ | datetime\.(datetime\.(now|utcnow|today)|date\.today) | random\.(?!Random$).+ | secrets\..+ | uuid\..+
-    | numpy\.random(\..+)? | pyarrow\.(flight|fs|OSFile|memory_map|input_stream|output_stream)(\..+)?
+    r"""time\..+ | datetime\.(datetime\.(now|utcnow|today)|date\.today) | random\.(?!Random$).+ | secrets\..+
+    | uuid\.(?!UUID$).+ | numpy\.random(\..+)?
+    | pyarrow\.(flight|fs|OSFile|memory_map|input_stream|output_stream)(\..+)?
     | os\.(environ|getenv|urandom)(\..+)? | urllib\.request(\..+)? | hash | open | print""",
     re.VERBOSE,
 )
