@@ -4,13 +4,14 @@ Each test prints what it has measured; ``pytest -s`` shows it.
 """
 
 import os
+import resource
 import signal
 import time
 from collections.abc import Iterator
 
 import pytest
 from cluster_kit import ALONE, River
-from failure_kit import Prober, Replacement, addresses, is_there, parent_of, probing
+from failure_kit import KEYS, Prober, Replacement, addresses, check_lookup, is_there, parent_of, probing
 
 from upriver.bench.recovery_kill import pid_listening
 from upriver.errors import WorkerLost, WrongOwner
@@ -18,6 +19,7 @@ from upriver.shell.lookup import KeysAsked
 from upriver.shell.lookup_streams import LookupStream
 
 pytestmark = pytest.mark.cluster
+KEYS_ASKED = list(range(0, KEYS, 50))
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +83,28 @@ def test_a_worker_that_was_stopped_and_replaced_may_not_speak_when_it_wakes(rive
                 stream.answer()
         assert not finds(prober.keys)
         river.check()
+
+
+def test_a_worker_without_descriptors_is_held_up_answers_and_goes_on_when_it_has_some(river: River) -> None:
+    before = addresses(river.client)
+    assert before[0] is not None
+    process = pid_listening(before[0])
+    soft, hard = resource.prlimit(process, resource.RLIMIT_NOFILE)
+    check_lookup(river.client, "sums", river.feed.view, KEYS_ASKED, river.feed.fed)
+    resource.prlimit(process, resource.RLIMIT_NOFILE, (0, hard))  # those that are open stay open
+    try:
+        river.feed.feed()
+        give_up_at = time.monotonic() + 60
+        while (told := river.client.status()["workers"][0])["held_up"] is None:
+            assert time.monotonic() < give_up_at, f"worker 0 is not held up: {told}"
+        for key in KEYS_ASKED:  # each alone: worker 1 is an epoch ahead, and keys asked together are as of one
+            check_lookup(river.client, "sums", river.feed.view, [key], 0)
+    finally:
+        resource.prlimit(process, resource.RLIMIT_NOFILE, (soft, hard))
+    assert "Too many open files" in told["held_up"]
+    check_lookup(river.client, "sums", river.feed.view, KEYS_ASKED, river.feed.fed)
+    river.check()
+    assert addresses(river.client) == before
 
 
 def ask_without_end(stream: LookupStream, wanted: KeysAsked) -> None:

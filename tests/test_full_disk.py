@@ -186,13 +186,17 @@ def test_sparks_own_checkpoint_that_cannot_be_written(driver: Driver) -> None:
     driver.check_on_the_same_root()
 
 
-def test_rows_to_be_set_aside_that_cannot_be_written(driver: Driver) -> None:
+def test_rows_to_be_set_aside_that_cannot_be_written_hold_their_worker_up_until_they_can(driver: Driver) -> None:
     """A checkpoint that cannot be written is given up, and nothing else."""
     with driver.unable_to_write("workers"):
         told = driver.ask("checkpoint")
         check_told(told, "LakeError", rf".* was given up: worker \d: NotWritten: /.*/lake/checkpoints/\d+/.*{HELP}")
         assert driver.ask(f"wait {driver.fed}") == {"epoch": driver.fed}
-        check_told(driver.feed(), "NotWritten", rf"/.*/lake/rejected/events/.*{HELP}")
+        told = driver.feed()
+        assert told["error"] == "WaitTimeout"
+        assert re.search(r"/lake/rejected/events/\S+: cannot be written \(File too large\)", told["message"])
+    assert driver.ask(f"wait {driver.fed}") == {"epoch": driver.fed}
+    assert driver.ask("workers") == {"workers": driver.workers, "restarts": [0, 0]}
     driver.check_on_the_same_root()
     assert driver.ask("checkpoint") == {"epoch": driver.fed}
 

@@ -149,13 +149,18 @@ def test_the_latest_report_of_each_worker_can_be_seen() -> None:
     assert (machine.published, machine.vnode_map) == (1, vnode_map())
 
 
-def test_a_worker_that_cannot_go_on_fails_the_app() -> None:
-    failure = said(2, WorkerFailed(kind="RowError", error="overflow in view rows"))
-    assert coordinator(*BOTH).step(failure) == [AppFailed(kind="RowError", error="overflow in view rows")]
+def test_a_worker_that_fails_and_is_not_replaced_fails_the_app() -> None:
+    failure = said(2, WorkerFailed(kind="NotWritten", error="the disk is full"))
+    machine = coordinator(*BOTH, rules=Rules(workers_failed_are_replaced=False))
+    assert machine.step(failure) == [AppFailed(kind="NotWritten", error="the disk is full")]
 
 
-@pytest.mark.parametrize("kind", ["ProtocolError", "IllegalEvent", "WorkerLost", "OSError", "ZeroDivisionError"])
-def test_a_worker_that_fails_unexpectedly_is_replaced_and_the_app_goes_on(kind: str) -> None:
+OF_THE_LAKE = ["NotWritten", "NotRead", "CorruptFile"]
+OF_THE_USER = ["RowError", "BudgetExceeded", "DeclarationError"]
+
+
+@pytest.mark.parametrize("kind", [*OF_THE_LAKE, *OF_THE_USER, "ProtocolError", "IllegalEvent", "WorkerLost", "OSError"])
+def test_a_worker_that_fails_is_replaced_and_the_app_goes_on_whatever_it_was(kind: str) -> None:
     failure = said(2, WorkerFailed(kind=kind, error="what it was"))
     machine = coordinator(*BOTH, published(1))
     assert machine.step(failure) == [ReplaceWorker(incarnation=Incarnation(2), error="what it was")]

@@ -33,12 +33,12 @@ from coordinator_kit import (
 )
 
 from upriver.errors import WorkerLost
-from upriver.ids import MapVersion, VnodeId, WorkerId
+from upriver.ids import Incarnation, MapVersion, VnodeId, WorkerId
 from upriver.machines.cluster import EPOCHS_AHEAD_MAX
 from upriver.machines.coordinator_events import (
-    AppFailed,
     CoordinatorAction,
     CoordinatorEvent,
+    ReplaceWorker,
     RescaleBegun,
     RescaleEnded,
     StartWorkers,
@@ -289,7 +289,8 @@ def test_w8_a_worker_is_listened_to_again_when_it_speaks_of_the_latest_beginning
 
 def test_w8_a_worker_that_cannot_go_on_is_heard_in_any_case() -> None:
     failure = said(1, WorkerFailed(kind="RowError", error="overflow"))
-    assert coordinator(*MOVING, gone(2)).step(failure) == [AppFailed(kind="RowError", error="overflow")]
+    replaced = ReplaceWorker(incarnation=Incarnation(1), error="overflow")
+    assert coordinator(*MOVING, gone(2)).step(failure) == [replaced]
 
 
 def test_w8_switched_off_takes_old_words_for_new_ones() -> None:

@@ -2,24 +2,27 @@
 
 usage: disk.py ROOT EVENTS. Follows the Parquet files in EVENTS, of k, v and a text that need not be a number. For each
 line that it reads it prints one JSON object: what came of it, or an error's class and message. ``start``: the app, on
-the same root as before; where it is reached. ``wait FILES``: until all of so many files are taken; the epoch.
+the same root as before; where it is reached. ``wait FILES``: until all of so many files are taken, or a worker is held
+up; the epoch. ``workers``: where each serves, and how often it was restarted.
 ``checkpoint``: its epoch. ``check``: how many rows of each view differ from Spark's own answer, and how many were set
 aside. ``stop``: the app.
 """
 
 import json
 import sys
+import time
 from typing import Any
 
 from session import OUR_DAEMON, session
 
 from upriver.app import App
+from upriver.errors import WaitTimeout
 from upriver.spark.compare import differing_rows
 
 SUMS = "SELECT k, count(*) AS n, sum(v) AS total FROM events GROUP BY k"
 NUMBERS = "SELECT k, sum(cast(text AS int)) AS numbers FROM events {where} GROUP BY k"
 SCHEMA = "k long, v long, text string"
-WAIT_S = 120.0
+WAIT_S, LOOK_S = 120.0, 2.0
 
 
 class Driver:
@@ -47,9 +50,18 @@ class Driver:
         return {"workers": [worker["address"] for worker in app.status()["workers"]]}
 
     def wait(self, files: str) -> dict[str, Any]:
-        while (epoch := self.app.wait(WAIT_S)) < int(files):
-            pass
+        epoch, give_up_at = 0, time.monotonic() + WAIT_S
+        while epoch < int(files):
+            try:
+                epoch = self.app.wait(LOOK_S)
+            except WaitTimeout:
+                if time.monotonic() > give_up_at or any(worker["held_up"] for worker in self.app.status()["workers"]):
+                    raise
         return {"epoch": epoch}
+
+    def workers(self) -> dict[str, Any]:
+        workers = self.app.status()["workers"]
+        return {"workers": [worker["address"] for worker in workers], "restarts": [w["restarts"] for w in workers]}
 
     def checkpoint(self) -> dict[str, Any]:
         return {"epoch": self.app.checkpoint(timeout=WAIT_S)}

@@ -11,9 +11,7 @@ Rules C1 to C4: ``docs/design/0001-river.md``. Rescales, C5 to C8: ``docs/design
 
 from collections.abc import Sequence
 
-from upriver import errors
 from upriver.dataflow.graph import DataflowPlan
-from upriver.errors import LakeError, ProtocolError, UserError
 from upriver.ids import Epoch, Incarnation, WorkerId
 from upriver.machines.checkpoints import Checkpoints
 from upriver.machines.cluster import Cluster, Member
@@ -395,12 +393,12 @@ class CoordinatorMachine:
                 self._worker_failed(member, message)
 
     def _worker_failed(self, member: Member, message: WorkerFailed) -> None:
-        """Another process in its place fails as well if its input or the lake is at fault; else it need not."""
-        kind = getattr(errors, message.kind, ProtocolError)
-        if issubclass(kind, UserError | LakeError) or not self._rules.workers_failed_are_replaced:
-            self.cluster.actions.append(AppFailed(kind=message.kind, error=message.error))
-        else:  # workers.failed_are_replaced
+        """Whatever it was: a full disk has room again, a file is repaired, and what a row does to a view is no failure
+        of the worker. Each further restart comes later, so a worker that fails always costs little."""
+        if self._rules.workers_failed_are_replaced:  # workers.failed_are_replaced
             self.cluster.actions.append(ReplaceWorker(incarnation=member.incarnation, error=message.error))
+        else:
+            self.cluster.actions.append(AppFailed(kind=message.kind, error=message.error))
 
     def _unrestored(self, member: Member, message: Unrestored) -> None:
         """V10: the worker begins with an older checkpoint, or with nothing. Where workers speak to each other, or have

@@ -97,7 +97,7 @@ class Rules:
     b5_filled_keys_are_taken_down: bool = True
     """B5: a key that is filled is on no board: it may be shown as of a later epoch from then on."""
     workers_failed_are_replaced: bool = True
-    """workers.failed_are_replaced: a worker that fails unexpectedly is replaced, as if it had died."""
+    """workers.failed_are_replaced: a worker that fails, of whatever cause, is replaced, as if it had died."""
     views_fail_alone: bool = True
     """views.fail_alone: what goes wrong as a view is computed fails that view; its worker and other views go on."""
     views_fail_everywhere: bool = True

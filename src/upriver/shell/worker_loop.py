@@ -76,7 +76,7 @@ from upriver.shell.lookup import Answered, KeysAsked
 from upriver.shell.mover import Mover
 from upriver.shell.peer_channels import PeerChannels
 from upriver.shell.reading import Reading
-from upriver.shell.rejected import Rejected
+from upriver.shell.rejected_writer import RejectedWriter
 from upriver.shell.upquery_reader import UpqueryReader
 from upriver.state.checkpoint import StateFile
 
@@ -118,10 +118,9 @@ class WorkerLoop:
         self._commits = CommitTimes(lake)
         self._reading = Reading(lake, self._commits)
         self._held_up: str | None = None
-        """What the coordinator was told last of why the lake cannot be read."""
+        """What the coordinator was told last of why the lake cannot be read or written."""
         self._serve_from = Epoch(0)
-        self._rejected: dict[str, Rejected] = {}
-        """By table."""
+        self._rejected = RejectedWriter(lake, lambda message: self._report(message))
         # Peers that answer late know a lookup by its ticket alone: no two processes may use the same ones.
         self._tickets = itertools.count(secrets.randbits(TICKET_BITS) << TICKET_BITS)
         self._waiting: dict[int, Asker] = {}
@@ -185,7 +184,7 @@ class WorkerLoop:
         if outcome is None:
             self._waiting.pop(ticket, None)
             self._inbox.put(LookupGivenUp(ticket=ticket))
-            why = "" if self._held_up is None else f": its worker cannot read {self._held_up}"
+            why = "" if self._held_up is None else f": its worker is held up: {self._held_up}"
             raise WaitTimeout(f"view {wanted.view!r}: no answer in {wanted.timeout:.3g} s{why}")
         if isinstance(outcome, UpriverError):
             raise outcome
@@ -226,10 +225,12 @@ class WorkerLoop:
         try:
             while not self._stopped:
                 self._turn()
-                if self._reading.is_on and not self._stopped:
+                if self._rejected.due_in_s == 0:
+                    self._rejected.try_again()
+                if self._reads and not self._stopped:
                     self._reading.feed(self._step)
-                    self._tell_held_up()
                     self._answer_first()
+                self._tell_held_up()
                 region = self._machine.next_to_move
                 if region is not None and not self._mover.rest_s():
                     self._take(TimeToMove(keys_max=self._mover.keys(region)))
@@ -250,8 +251,9 @@ class WorkerLoop:
                 self._settle(ticket, _retired())
 
     def _tell_held_up(self) -> None:
-        if self._reading.held_up != self._held_up:
-            self._held_up = self._reading.held_up
+        held_up = self._rejected.held_up or self._reading.held_up
+        if held_up != self._held_up:
+            self._held_up = held_up
             self._report(HeldUp(error=self._held_up))
 
     def _turn(self) -> None:
@@ -273,13 +275,19 @@ class WorkerLoop:
     @property
     def _has_work(self) -> bool:
         """Whether there is something to do besides what comes in, and besides moving keys."""
-        return self._reading.is_on or self._chores.are_due
+        return self._reads or self._rejected.due_in_s == 0 or self._chores.are_due
+
+    @property
+    def _reads(self) -> bool:
+        """Whether a piece more is to be read now: not while rows that were set aside wait to be written."""
+        return self._reading.is_on and self._rejected.held_up is None
 
     def _wait(self) -> WorkerEvent | None:
         """Wait for an event, or until keys are to be moved or filled; who looks something up has the floor meanwhile.
         Raises queue.Empty."""
         moves_in_s = self._mover.rest_s() if self._machine.can_move else math.inf
-        seconds = min(moves_in_s, self._chores.due_in_s, self._reading.due_in_s)
+        reads_in_s = math.inf if self._rejected.held_up else self._reading.due_in_s
+        seconds = min(moves_in_s, self._chores.due_in_s, reads_in_s, self._rejected.due_in_s)
         self._is_resting = True
         self._floor.release()
         try:
@@ -339,7 +347,7 @@ class WorkerLoop:
         tables = {table.name: table for table in record.tables}
         channels = {edge.channel: tables[edge.table] for plan in event.plans for edge in lake_edges(plan)}
         self._reading.assign(record.vnodes, channels)
-        self._rejected = {table.name: Rejected(self._lake, table) for table in record.tables}
+        self._rejected.assign(record.tables)
         self._serve_from = event.serve_from
         self.snapshots.forget_all()
         if event.generation:
@@ -361,14 +369,14 @@ class WorkerLoop:
                 self._checkpoints.seal(action.checkpoint, action.at)
             case ForgetState():
                 self._checkpoints.give_up(action.checkpoint)
-            case SetRowsAside(epoch=epoch, aside=aside):
-                self._rejected[aside.table].add(epoch, aside.view, aside.rows, aside.errors)
+            case SetRowsAside():
+                self._rejected.set_aside(action)
             case ReadKeys() | FetchRows():
                 self._upqueries.ask(action, self._reading.tables)
             case Report():
                 self._mover.reports(action.message)
                 self._report_strain(action.message)
-                self._report(action.message)
+                self._rejected.report(action.message)
             case SendPeer():
                 self._send(action)
             case MeetPeers(meet=meet):
