@@ -9,10 +9,12 @@ from relation_kit import count, scan, select
 
 from upriver.dataflow.explain import explain, render
 from upriver.dataflow.graph import DataflowPlan
+from upriver.dataflow.origins import spelled
 from upriver.dataflow.planning import plan_regions
 
 JOIN = """\
 view makers, looked up by (i_maker)
+  | SELECT maker, count(*), min(price) FROM sales JOIN items USING (item) GROUP BY maker
   region makers/0, keyed by (sales.item), stage 0
     why: keyed by (sales.item) and (items.item), for the inner join on sales.item = items.item; ends here because \
 makers needs its rows by (items.maker), which is not what the inner join compares
@@ -27,7 +29,7 @@ makers needs its rows by (items.maker), which is not what the inner join compare
   region makers, keyed by (i_maker), stage 1
     why: keyed by (i_maker), by which the view is looked up
     0: exchange edge: rows of region makers/0 by (items.maker)
-    keeps group by (items.maker): count(*), min(sales.price); gives i_maker string, n int64, least double
+    keeps group by (items.maker): count(*), min(sales.price); gives i_maker STRING, n BIGINT, least DOUBLE
     state: full (every key is kept: it is declared with partial=False)
   index (item) of sales: made for views by Spark, at ingest
   index (item) of items: its own key"""
@@ -47,11 +49,12 @@ STEPS = {
     "groups of groups": ["group by (sales.shop, sales.item): count(*), sum(sales.amount)"],
 }
 KEEPS = {
-    "rows": "the rows; gives shop int32, item string, twice int64",
+    "rows": "the rows; gives shop INT, item STRING, twice BIGINT",
     "groups": "group by (sales.shop, sales.item): count(*); read where count(*) > 1; "
-    "gives n int64, thing string, shop int32",
-    "distinct": "group by (sales.item, sales.shop): distinct values only; gives shop int32, item string",
-    "groups of groups": "group by (count(*)): max(sum(sales.amount)), count(*); gives n int64, most int64, shops int64",
+    "gives n BIGINT, thing STRING, shop INT",
+    "distinct": "group by (sales.item, sales.shop): distinct values only; gives shop INT, item STRING",
+    "groups of groups": "group by (count(*)): max(sum(sales.amount)), count(*); "
+    "gives n BIGINT, most BIGINT, shops BIGINT",
 }
 
 
@@ -74,7 +77,8 @@ def test_what_is_told_is_what_is_planned(name: str) -> None:
     indexes = {(index["table"], tuple(index["columns"])): index["new"] for index in told["indexes"]}
     assert indexes == {(table, columns): columns != TABLES[table].key for table, columns in indexes}
     assert len(indexes) == len({channel for region in plan.regions for _, channel in region.lake_ports})
-    assert not re.search(r"<|\bNone\b|=\(", render(told))
+    words = [line for line in render(told).splitlines() if not line.startswith("  | ")]
+    assert not re.search(r"<|\bNone\b|=\(|int32|int64|spark_", "\n".join(words))
 
 
 @pytest.mark.parametrize(
@@ -109,6 +113,18 @@ def test_a_step_is_told_by_the_columns_of_the_tables(name: str) -> None:
 @pytest.mark.parametrize("name", KEEPS)
 def test_what_is_kept_is_told_by_the_columns_of_the_tables(name: str) -> None:
     assert explain(QUERIES[name].plan("v"), TABLES)["regions"][-1]["keeps"] == KEEPS[name]
+
+
+def test_expressions_are_spelled_as_spark_spells_them() -> None:
+    for expression, text in (
+        ('("a" + CAST(1 AS INTEGER))', "(t.a + 1)"),
+        ('CAST("a" AS VARCHAR)', "CAST(t.a AS STRING)"),
+        ('(CAST("a" AS BIGINT) * CAST(2.50 AS DECIMAL(3, 2)))', "(CAST(t.a AS BIGINT) * 2.50)"),
+        ('spark_upper("s")', "upper(t.s)"),
+        ('spark_divide(CAST("a" AS DOUBLE), "b")', "f(t.a, t.b)"),
+        ("list_transform([{'v0': \"a\"}], lambda v: spark_div(v.v0, 2))[1]", "f(t.a)"),
+    ):
+        assert spelled(expression, "t.{}".format) == text
 
 
 def test_a_long_expression_is_told_by_what_it_is_made_of() -> None:

@@ -144,7 +144,7 @@ UNTRACED: Mapping[str, tuple[str, str | tuple[str, ...], str]] = {
     "a computed column": (
         "SELECT upper(maker) AS brand, count(*) AS n FROM items GROUP BY 1",
         "brand",
-        "rows of region v/0 cannot be found by (spark_upper(items.maker)): spark_upper(items.maker) is computed",
+        "rows of region v/0 cannot be found by (upper(items.maker)): upper(items.maker) is computed",
     ),
     "an aggregate": (
         "SELECT item, n FROM (SELECT item, count(*) AS n FROM sales GROUP BY item)",
@@ -179,7 +179,7 @@ UNTRACED: Mapping[str, tuple[str, str | tuple[str, ...], str]] = {
     "a branch of a union": (
         f"SELECT shop, item, nth FROM ({FIRST.format(BOTH.replace('shop', 'shop + 1 AS shop', 1))}) WHERE nth <= 2",
         "shop",
-        "(sales.shop + CAST(1 AS INTEGER)) is computed",
+        "(sales.shop + 1) is computed",
     ),
     "what was exchanged before": (
         f"SELECT s.shop, k.held FROM {WITH_ITEM.format('')} JOIN stock k ON k.item = i.maker",

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from textwrap import dedent
 from typing import Any
 
-from upriver.dataflow.column_names import with_texts
 from upriver.dataflow.graph import DataflowPlan, Input, LakeEdge, Node, RegionPlan, ViewStore
 from upriver.dataflow.ops import (
     Aggregate,
@@ -19,9 +19,10 @@ from upriver.dataflow.ops import (
     TopK,
     Union,
 )
-from upriver.dataflow.origins import Origins, called, listed, origin, result
+from upriver.dataflow.origins import Origins, called, listed, origin, result, spelled
 from upriver.dataflow.plan import AggregatePlan, Projection, TableSpec
 from upriver.dataflow.provenance import Trace, lake_edges, traces
+from upriver.dataflow.sql_types import spark_name
 
 Explained = dict[str, Any]
 
@@ -50,13 +51,18 @@ def explain(plan: DataflowPlan, tables: Mapping[str, TableSpec]) -> Explained:
 
 def render(explained: Mapping[str, Any]) -> str:
     """The text of an explanation."""
-    lines = [f"view {explained['view']}, looked up by {listed(explained['key'])}"]
+    lines = [f"view {explained['view']}, looked up by {listed(explained['key'])}", *_sql_lines(explained["sql"])]
     for region in explained["regions"]:
         lines += _rendered(region)
     for index in explained["indexes"]:
         origin = "made for views by Spark, at ingest" if index["new"] else "its own key"
         lines.append(f"  index {listed(index['columns'])} of {index['table']}: {origin}")
     return "\n".join(lines)
+
+
+def _sql_lines(sql: str) -> list[str]:
+    """The SQL as it was declared, without what it has in common at the beginning of its lines."""
+    return [f"  | {line.rstrip()}" for line in dedent(sql).strip().splitlines()]
 
 
 def _rendered(region: Mapping[str, Any]) -> list[str]:
@@ -135,7 +141,7 @@ class _Region:
         names = [partial(self._origins.of, self._region, number) for number in node.inputs]
         match node.op:
             case Filter(predicate):
-                return f"filter {with_texts(predicate, names[0])}"
+                return f"filter {spelled(predicate, names[0])}"
             case Project(projection):
                 return _project(projection, names[0])
             case Aggregate(plan):
@@ -148,15 +154,18 @@ class _Region:
 
     def _over_both(self, node: Node, condition: str) -> str:
         """A join's condition."""
-        return with_texts(condition, lambda column: origin(node.op, column, *self._origins.below(self._region, node)))
+        return spelled(condition, lambda column: origin(node.op, column, *self._origins.below(self._region, node)))
 
     def _kept(self, store: ViewStore, name_of: NameOf) -> str:
-        plan, columns = store.aggregate, ", ".join(f"{field.name} {field.type}" for field in store.output.schema)
+        plan, columns = (
+            store.aggregate,
+            ", ".join(f"{field.name} {spark_name(field.type)}" for field in store.output.schema),
+        )
         if plan is None:
             return f"the rows; gives {columns}"
         having = ""
         if store.having is not None:
-            having = f"; read where {with_texts(store.having, lambda column: result(plan, column, name_of))}"
+            having = f"; read where {spelled(store.having, lambda column: result(plan, column, name_of))}"
         return f"{_aggregate(plan, name_of)}{having}; gives {columns}"
 
 
@@ -179,7 +188,7 @@ def _simple_step(op: Op, name_of: NameOf) -> str:
             return f"{op.kind}{' all' if op.all else ''}"
         case Latest():
             order = f" by {listed(op.order_by)}" if op.order_by else ""
-            gone = "" if op.deleted is None else f", none if {with_texts(op.deleted, str)}"
+            gone = "" if op.deleted is None else f", none if {spelled(op.deleted, str)}"
             return f"latest row{order} of each {listed(op.key)}{gone}"
         case StatefulMap():
             return f"stateful map per {op.per} for each {listed(map(name_of, op.key))}"
@@ -188,7 +197,7 @@ def _simple_step(op: Op, name_of: NameOf) -> str:
 
 
 def _project(projection: Projection, name_of: NameOf) -> str:
-    return f"columns {listed(with_texts(expression, name_of) for expression in projection.expressions)}"
+    return f"columns {listed(spelled(expression, name_of) for expression in projection.expressions)}"
 
 
 def _aggregate(plan: AggregatePlan, name_of: NameOf) -> str:

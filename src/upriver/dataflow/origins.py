@@ -3,6 +3,7 @@
 A column is called by the table's column that it is, or by how it is made of such columns.
 """
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -76,11 +77,41 @@ def called(call: AggregateCall, name_of: Callable[[str], str]) -> str:
 
 
 def shown(expression: str, name_of: Callable[[str], str]) -> str:
-    """The expression over what its columns are; if it is too long for that, ``f(...)`` of them."""
-    text = with_texts(expression, name_of)
+    """As :func:`spelled`; if that is too long to stand for a column, ``f(...)`` of what it is made of."""
+    text = spelled(expression, name_of)
     if len(text) <= EXPRESSION_CHARS_MAX or expression in map(quoted, columns_in(expression)):
         return text
+    return _made_of(expression, name_of)
+
+
+def spelled(expression: str, name_of: Callable[[str], str]) -> str:
+    """The expression over what its columns are, with Spark's names of types; ``f(...)`` if it has words of the engine
+    that evaluates it."""
+    text = _OF_SPARK.sub(r"\1(", expression)
+    if _FOREIGN.search(text) is not None:
+        return _made_of(expression, name_of)
+    return with_texts(_CONSTANT.sub(r"\1", _typed(text)), name_of)
+
+
+def _made_of(expression: str, name_of: Callable[[str], str]) -> str:
     return f"f{listed(dict.fromkeys(name_of(column) for column in sorted(columns_in(expression))))}"
+
+
+def _typed(expression: str) -> str:
+    """With Spark's names of types after AS."""
+    return _TYPE.sub(lambda match: f" AS {_TYPES[match[1]]}", expression)
+
+
+_CONSTANT = re.compile(r"CAST\((-?\d+(?:\.\d+)?) AS \w+(?:\(\d+, ?\d+\))?\)")
+"""A number of a type that is written out."""
+_TYPES = {"INTEGER": "INT", "VARCHAR": "STRING", "HUGEINT": "DECIMAL(38,0)"}
+_TYPE = re.compile(rf" AS ({'|'.join(_TYPES)})\b")
+_OF_SPARK = re.compile(r"\bspark_(upper|lower|reverse|lpad|rpad|split_part|substring|right|floor|ceil)\(")
+"""Macros that are called as Spark's functions are."""
+_FOREIGN = re.compile(
+    r"spark_\w+\(|list_transform|regexp_\w+\(|strftime|epoch_us|to_months|\bDECIMAL\(38, |ESCAPE|//|\bCASE WHEN NOT "
+)
+"""Words of the engine that evaluates expressions."""
 
 
 def listed(columns: Iterable[str]) -> str:
