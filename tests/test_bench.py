@@ -24,6 +24,7 @@ from upriver.bench.hotkey_command import hotkey_options, render_hotkey
 from upriver.bench.latency import spread
 from upriver.bench.latency_command import latency_options, render_latency
 from upriver.bench.process_tree import Meter, ProcessTimes, TreeAccount, parse_stat, process_table, pss_bytes
+from upriver.bench.reads import LOOKUPS, ReadsOptions, measure_reads, render_reads
 from upriver.bench.stages import rates
 from upriver.bench.throughput import Measured, ThroughputOptions, measure_throughput, medians
 from upriver.errors import UserError
@@ -336,3 +337,18 @@ def test_other_keys_and_epochs_are_timed_beside_a_hot_key(spark: Any, tmp_path: 
     shown = render_hotkey(measured)
     assert "cone, fill, warm keys" in shown
     assert "WRONG" not in shown
+
+
+# Reads -----------------------------------------------------------------------------------------------------------
+
+
+def test_reads_of_a_lake_are_timed_with_and_without_a_check() -> None:
+    measured = measure_reads(ReadsOptions(runs=2, rows=30_000, repeat=1, seed=1), say=lambda _: None)
+    assert measured["right"]
+    assert measured["rows"] == 60_000
+    assert measured["bytes"] > 60_000 * 24
+    assert [*measured["cold_lookup_of_keys"]] == [str(keys) for keys in LOOKUPS]
+    assert measured["scan"]["checked_rows_per_s"] > 0
+    shown = render_reads(measured)
+    assert "2,000 keys, ms" in shown
+    assert shown.endswith("Every answer was right.")

@@ -47,6 +47,18 @@ def test_what_is_written_comes_whatever_its_size(size: int) -> None:
     ours.close()
 
 
+def test_parts_that_are_written_together_come_one_behind_the_other() -> None:
+    ours, theirs = pair()
+    parts = (b"head", b"", memoryview(bytes(range(256)) * 20_000), memoryview(b"end" * 500_000))
+    writing = threading.Thread(target=theirs.write_together, args=(parts,))
+    writing.start()
+    for part in parts:
+        assert ours.take(len(part)) == part
+    writing.join()
+    for stream in (ours, theirs):
+        stream.close()
+
+
 @pytest.mark.parametrize("size", [2, 2 * BUFFER_BYTES])
 def test_what_ends_too_early_is_no_end(size: int) -> None:
     ours, theirs = pair()

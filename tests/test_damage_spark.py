@@ -1,5 +1,6 @@
 """Files of a root that are damaged while no app runs: what is started then answers rightly, or refuses and says which
-file it is; and has made nothing worse, so that all is well when the file is back."""
+file it is; and has made nothing worse, so that all is well when the file is back. And runs that are damaged while an
+app runs: lookups that need the damaged bytes are refused, all others answered."""
 
 import re
 import shutil
@@ -15,8 +16,10 @@ from partial_kit import stream, write_file
 from upriver.app import App
 from upriver.errors import CorruptFile, WaitTimeout
 from upriver.shell.lake import Lake
+from upriver.shell.verified_file import WHOLE_BYTES_MAX
 from upriver.spark.compare import differing_rows
 from upriver.spark.ingest import History, check_taken
+from upriver.state.runs import BLOCK_BYTES
 
 EVENTS = pa.schema([("k", pa.int64()), ("seq", pa.int64()), ("v", pa.int64())])
 COUNTS = "SELECT k, count(*) AS n, sum(v) AS total FROM events GROUP BY k"
@@ -133,6 +136,64 @@ def test_damage_is_made_good_or_named(tributary: tuple[Tributary, Path], tmp_pat
         for path, content in before.items():
             path.write_bytes(content)
         assert made.try_on(root) is None
+
+
+def one_bit_of_each_block_flipped(content: bytes) -> bytes:
+    flipped = bytearray(content)
+    for place in range(0, len(content), BLOCK_BYTES):
+        flipped[place + place % 89] ^= 1
+    return bytes(flipped)
+
+
+def damage_in_place(kind: str, path: Path) -> None:
+    """In the file itself, which an app has read some of."""
+    if kind == "removed":
+        path.unlink()
+        return
+    content = path.read_bytes()
+    with path.open("r+b") as file:
+        if kind == "truncated":
+            file.truncate(len(content) // 3)
+        else:
+            file.write(one_bit_of_each_block_flipped(content))
+
+
+@pytest.mark.spark
+def test_a_run_that_changes_under_an_app_is_the_trouble_of_the_keys_that_need_it(spark: Any, tmp_path: Path) -> None:
+    keys, per_key = 40_000, 2
+    rows = [(number % keys, number, number % 101) for number in range(keys * per_key)]
+    write_file(tmp_path / "events", 1, EVENTS, rows)
+    totals = {key: sum(v for k, _, v in rows[key::keys]) for key in range(keys)}
+    app = App(spark, str(tmp_path / "lake"), workers=2, vnodes=16, ingest_tasks=1, checkpoint_interval_s=None)
+    app.table("events", stream(spark, tmp_path / "events", "k long, seq long, v long"), key="k", order_by="seq")
+    app.view("read", COUNTS, key="k")
+    with app.start(timeout=60):
+        app.wait(timeout=60)
+        present, cold = list(range(8)), iter(range(1_000, keys, 500))
+
+        def answered(asked: list[int]) -> bool:
+            found = {row["k"]: row["total"] for row in app.lookup("read", asked, timeout=60).to_pylist()}
+            return found == {key: totals[key] for key in asked}
+
+        assert answered(present)
+        whole = {path: path.read_bytes() for path in tmp_path.glob("lake/tables/events/*/*.arrow")}
+        assert max(map(len, whole.values())) > WHOLE_BYTES_MAX
+        for kind in ("flipped", "truncated", "removed"):
+            for path in whole:
+                damage_in_place(kind, path)
+            asked, refusals = [next(cold) for _ in range(12)], []
+            for key in asked:
+                try:
+                    assert answered([key])  # by what was read, and checked, before
+                except CorruptFile as error:
+                    refusals.append(str(error))
+            assert len(refusals) >= 6, kind
+            assert all(any(path.name in said for path in whole) for said in refusals), refusals
+            assert answered(present)
+            for path, content in whole.items():
+                path.write_bytes(content)
+            assert answered(asked)
+        assert app.failure is None
 
 
 def test_a_batch_that_was_taken_and_that_no_epoch_has_is_missed(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from upriver.bench.nexmark import NexmarkOptions, measure_nexmark
 from upriver.bench.nexmark_contestant import STATE_STORES
 from upriver.bench.nexmark_events import NexmarkSpec
 from upriver.bench.nexmark_queries import QUERIES
+from upriver.bench.reads import ReadsOptions, measure_reads, render_reads
 from upriver.bench.recovery import measure_recovery
 from upriver.bench.recovery_command import add_recovery, recovery_options, render_recovery
 from upriver.bench.rescale import RescaleOptions, measure_rescale
@@ -53,6 +54,7 @@ def add_benchmarks(benchmarks: Any) -> None:
     add_lobsters(_benchmark(benchmarks, "lobsters", _lobsters, "a site's pages, on partial views and on full"))
     add_recovery(_benchmark(benchmarks, "recovery", _recovery, "a worker is killed: until all is as before"))
     add_hotkey(_benchmark(benchmarks, "hotkey", _hotkey, "a key of millions of rows: what others wait meanwhile"))
+    _add_reads(_benchmark(benchmarks, "reads", _reads, "what it costs to check what is read of the lake"))
     _add_stages(_benchmark(benchmarks, "stages", _stages, "rows/s of each step on the way to a view, alone"))
 
 
@@ -305,6 +307,21 @@ def _hotkey(options: argparse.Namespace) -> int:
     measured = measure_hotkey(hotkey_options(options), _say())
     print(json.dumps(measured) if options.json else render_hotkey(measured))
     return 0 if all(view["right"] for view in measured["views"].values()) else 1
+
+
+def _add_reads(parser: argparse.ArgumentParser) -> None:
+    number(parser, "--runs", 4, "runs of the lake")
+    number(parser, "--rows", 2_000_000, "rows of each run")
+    number(parser, "--repeat", 15, "rounds of both ways; medians are reported")
+    number(parser, "--seed", 1, "of the keys that are looked up")
+
+
+def _reads(options: argparse.Namespace) -> int:
+    measured = measure_reads(
+        ReadsOptions(runs=options.runs, rows=options.rows, repeat=options.repeat, seed=options.seed), _say()
+    )
+    print(json.dumps(measured) if options.json else render_reads(measured))
+    return 0 if measured["right"] else 1
 
 
 def default_picture(directory: Path) -> Path | None:

@@ -3,8 +3,10 @@
 import socket
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+
+import numpy as np
 
 BUFFER_BYTES = 1 << 16
 """Bytes that are read at a time, if they are there: nearly always a whole frame."""
@@ -78,7 +80,7 @@ class ByteStream:
             return False
         return False  # closed, or something came that nobody asked for
 
-    def take(self, size: int, came: Callable[[int], object] | None = None) -> bytes | bytearray:
+    def take(self, size: int, came: Callable[[int], object] | None = None) -> bytes | bytearray | memoryview:
         """So many bytes; what is large is read to where it stays.
 
         came: told how many bytes of what is large have come, each time; may raise. With it, the other end is not taken
@@ -96,6 +98,14 @@ class ByteStream:
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Write all of it; waits while the other end does not keep up."""
         self._socket.sendall(data)
+
+    def write_together(self, parts: Sequence[bytes | memoryview]) -> None:
+        """Write all parts, one behind the other, without joining them first."""
+        sent = self._socket.sendmsg(parts)
+        for part in parts:
+            if sent < len(part):
+                self._socket.sendall(memoryview(part)[sent:])
+            sent = max(0, sent - len(part))
 
     def write_at_once(self, data: bytes) -> int:
         """Write as much of it as fits without waiting; how many bytes that was."""
@@ -124,9 +134,11 @@ class ByteStream:
         data, self._held = self._held[:size], self._held[size:]
         return data
 
-    def _take_large(self, size: int, came: Callable[[int], object] | None) -> bytearray:
+    def _take_large(self, size: int, came: Callable[[int], object] | None) -> bytearray | memoryview:
         begun = self._take(size)
-        data = bytearray(size if came is None else min(size, GROWTH_BYTES))
+        if came is None:
+            return self._fill(np.empty(size, np.uint8).data, begun)  # filling it with zeros first would take time
+        data = bytearray(min(size, GROWTH_BYTES))
         data[: len(begun)] = begun
         filled = len(begun)
         while filled < size:
@@ -136,8 +148,17 @@ class ByteStream:
                 count = self._socket.recv_into(whole[filled:])
             if not count:
                 raise _cut_short()
-            if came is not None:
-                came(count)
+            came(count)
+            filled += count
+        return data
+
+    def _fill(self, data: memoryview, begun: bytes) -> memoryview:
+        data[: len(begun)] = begun
+        filled = len(begun)
+        while filled < len(data):
+            count = self._socket.recv_into(data[filled:])
+            if not count:
+                raise _cut_short()
             filled += count
         return data
 

@@ -34,7 +34,7 @@ class Seals:
         self._keyed = hmac.new(key, digestmod="sha256")
         self._number = 0
 
-    def next(self, frame: pa.Buffer | bytes | bytearray) -> bytes:
+    def next(self, frame: pa.Buffer | bytes | bytearray | memoryview) -> bytes:
         """The seal of the next frame."""
         seal = self._keyed.copy()
         seal.update(_NUMBER.pack(self._number))
@@ -88,7 +88,7 @@ def read_first_frame(stream: ByteStream, seals: Seals, give_up_at: float) -> pa.
     return _checked(frame[:frame_bytes], frame[frame_bytes:], seals)
 
 
-def _checked(frame: bytes | bytearray, seal: bytes | bytearray, seals: Seals) -> pa.Buffer:
+def _checked(frame: bytes | bytearray | memoryview, seal: bytes | bytearray | memoryview, seals: Seals) -> pa.Buffer:
     if not is_same(bytes(seal), seals.next(frame)):
         raise ProtocolError(f"malformed: a frame of {len(frame):,} bytes without the seal of this channel")
     return pa.py_buffer(frame)

@@ -112,21 +112,21 @@ class Line:
         is_news = told is None or not told.equals(batch.schema)
         if is_news:
             head = {**head, "schema": schema_to_json(batch.schema)}
-        text, beside, body = encode_json(head), hashes.tobytes(), batch.serialize()
-        front = (_SIZES.pack(len(text), len(beside), body.size), text, beside)
+        text, body = encode_json(head), batch.serialize()
+        front = _SIZES.pack(len(text), hashes.nbytes, body.size) + text
         if body.size <= JOINED_BYTES_MAX:
-            self._stream.write(b"".join((*front, body)))
-        elif self._traffic is None:
-            self._write(front, body)
+            self._stream.write(b"".join((front, hashes.tobytes(), body)))
         else:
-            with self._traffic.sending(body.size, self._stream.cut):
-                self._write(front, body)
+            self._send_large((front, _as_bytes(hashes), memoryview(body)), body.size)
         if is_news:
             self._told[head["view"]] = batch.schema
 
-    def _write(self, front: tuple[bytes, ...], body: pa.Buffer) -> None:
-        self._stream.write(b"".join(front))
-        self._stream.write(body)
+    def _send_large(self, parts: tuple[bytes | memoryview, ...], body_bytes: int) -> None:
+        if self._traffic is None:
+            self._stream.write_together(parts)
+        else:
+            with self._traffic.sending(body_bytes, self._stream.cut):
+                self._stream.write_together(parts)
 
     def receive(self) -> Frame | None:
         """The next frame; ``None`` if the other end has closed the line.
@@ -155,7 +155,7 @@ class Line:
             raise ProtocolError(f"{hashes_bytes} bytes of hashes for {batch.num_rows} rows")
         return Frame(head, batch, np.frombuffer(beside, _HASH))
 
-    def _batch(self, head: Mapping[str, Any], body: bytes | bytearray) -> pa.RecordBatch:
+    def _batch(self, head: Mapping[str, Any], body: bytes | bytearray | memoryview) -> pa.RecordBatch:
         try:
             if "schema" in head:
                 self._hear(str(head["view"]), head["schema"])
@@ -234,3 +234,7 @@ def answer_all(line: Line, answer: Answer) -> None:
 
 def _told(error: Exception) -> dict[str, str]:
     return error_to_json(error, ERROR_TEXT_CHARS_MAX)
+
+
+def _as_bytes(hashes: Hashes) -> memoryview:
+    return np.ascontiguousarray(hashes, _HASH).view(np.uint8).data

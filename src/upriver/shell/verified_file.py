@@ -114,8 +114,7 @@ class VerifiedFile:
         memory = np.empty(min(behind * size, self._info.arrow_bytes) - first * size, np.uint8)
         content = memory.data
         check_length(self._info, self._read_into([(first * size, content)]))
-        blocks = cut_into_blocks(content, size)
-        check_blocks(self._info, range(first, behind), blocks, self._checksums[first:behind].tolist())
+        self._check(range(first, behind), cut_into_blocks(content, size))
         return pa.py_buffer(memory).slice(start - first * size, end - start)
 
     def fill(self, ranges: Iterable[tuple[int, int]]) -> None:
@@ -153,11 +152,13 @@ class VerifiedFile:
             if end - start >= HUGE_BYTES:
                 self._advise(mmap.MADV_HUGEPAGE, -(-start // mmap.PAGESIZE) * mmap.PAGESIZE, end)
         check_length(self._info, self._read_into([(start, content[start:end]) for start, end in parts]))
-        contents = (content[block * size : (block + 1) * size] for block in missing)
-        check_blocks(self._info, missing, contents, self._checksums[missing].tolist())
+        self._check(missing, (content[block * size : (block + 1) * size] for block in missing))
         for block in missing:
             self._missing[block] = 0
         self.filled_bytes += sum(end - start for start, end in parts)
+
+    def _check(self, blocks: Sequence[int], contents: Iterable[memoryview]) -> None:
+        check_blocks(self._info, blocks, contents, self._checksums[blocks].tolist())
 
 
 def _neighbours(blocks: Sequence[int]) -> list[tuple[int, int]]:
