@@ -1,8 +1,9 @@
 """What it costs to check what is read of a lake: cold lookups and scans, beside the same reads without a check.
 
 A process that has read nothing of the lake looks keys up, then scans all rows. Both ways copy the same bytes of the
-same files by the same code, in turns; one of them compares no block with its checksum. Files lie in the system's
-memory. No Spark is needed.
+same files by the same code, in turns; one of them computes no checksum of a block. Files lie in the system's memory, so
+nothing is waited for: times are of the processor, and other processes of the machine count for little. No Spark is
+needed.
 """
 
 import tempfile
@@ -24,7 +25,7 @@ from upriver.shell.lake import Lake, LakeRecord, Manifest
 from upriver.shell.owned_lake import OwnedLake
 from upriver.shell.run_reader import RunReader
 from upriver.shell.verified_file import VerifiedFile
-from upriver.state.runs import RunInfo, describe_run, encode_run, run_schema
+from upriver.state.runs import Checksums, RunInfo, describe_run, encode_run, run_schema
 from upriver.text import render_rows
 from upriver.vnodes import VNODES_DEFAULT
 from upriver.xxh64 import Hashes
@@ -51,7 +52,7 @@ class ReadsOptions:
 class UncheckedFile(VerifiedFile):
     """A file that is read alike, and of whose blocks none is checked: for comparison, and for nothing else."""
 
-    def _check(self, blocks: Sequence[int], contents: Iterable[memoryview]) -> None:
+    def _check(self, blocks: Sequence[int], contents: Iterable[memoryview], checksums: Checksums) -> None:
         pass
 
 
@@ -117,9 +118,9 @@ def _lookups(
             history = History(lake)
             for _ in range(OPENED_CALLS):
                 history.rows_of(CHANNEL, READINGS, NO_KEYS, Epoch(options.runs))
-            started = time.perf_counter()
+            started = time.process_time()
             rows = history.rows_of(CHANNEL, READINGS, keys, Epoch(options.runs))
-            seconds[way].append(time.perf_counter() - started)
+            seconds[way].append(time.process_time() - started)
             found.add(len(rows) == len(keys) and np.array_equal(rows.hash64, keys))
     medians = {way: median(each) for way, each in seconds.items()}
     ms = {f"{way}_ms": round(each * 1e3, 2) for way, each in medians.items()}
@@ -134,9 +135,9 @@ def _scans(lakes: dict[str, Lake], options: ReadsOptions) -> tuple[dict[str, Any
     for _ in range(options.repeat):
         for way, lake in lakes.items():
             manifests = [lake.manifest(Epoch(number + 1)) for number in range(options.runs)]
-            started = time.perf_counter()
+            started = time.process_time()
             read = sum(len(rows) for each in manifests for rows in lake.read(each, CHANNEL, vnodes, READINGS))
-            seconds[way].append(time.perf_counter() - started)
+            seconds[way].append(time.process_time() - started)
             is_right &= read == options.runs * options.rows
     medians = {way: median(each) for way, each in seconds.items()}
     rates = {f"{way}_rows_per_s": round(options.runs * options.rows / each) for way, each in medians.items()}

@@ -114,7 +114,7 @@ class VerifiedFile:
         memory = np.empty(min(behind * size, self._info.arrow_bytes) - first * size, np.uint8)
         content = memory.data
         check_length(self._info, self._read_into([(first * size, content)]))
-        self._check(range(first, behind), cut_into_blocks(content, size))
+        self._check(range(first, behind), cut_into_blocks(content, size), self._checksums[first:behind])
         return pa.py_buffer(memory).slice(start - first * size, end - start)
 
     def fill(self, ranges: Iterable[tuple[int, int]]) -> None:
@@ -152,13 +152,14 @@ class VerifiedFile:
             if end - start >= HUGE_BYTES:
                 self._advise(mmap.MADV_HUGEPAGE, -(-start // mmap.PAGESIZE) * mmap.PAGESIZE, end)
         check_length(self._info, self._read_into([(start, content[start:end]) for start, end in parts]))
-        self._check(missing, (content[block * size : (block + 1) * size] for block in missing))
+        contents = (content[block * size : (block + 1) * size] for block in missing)
+        self._check(missing, contents, self._checksums[missing])
         for block in missing:
             self._missing[block] = 0
         self.filled_bytes += sum(end - start for start, end in parts)
 
-    def _check(self, blocks: Sequence[int], contents: Iterable[memoryview]) -> None:
-        check_blocks(self._info, blocks, contents, self._checksums[blocks].tolist())
+    def _check(self, blocks: Sequence[int], contents: Iterable[memoryview], checksums: Checksums) -> None:
+        check_blocks(self._info, blocks, contents, checksums.tolist())
 
 
 def _neighbours(blocks: Sequence[int]) -> list[tuple[int, int]]:
