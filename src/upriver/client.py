@@ -227,7 +227,7 @@ class Client:
         self._act("evict", {"view": view, "keys": hashes})
 
     def rescale_of(self, ticket: int) -> Rescale:
-        """A rescale that was begun before, by whomever."""
+        """A rescale that was begun before, by any client."""
         return Rescale(self._act, ticket)
 
     def key_schema(self, view: str) -> pa.Schema:
@@ -331,7 +331,7 @@ class Client:
 
     def _refresh_quietly(self) -> None:
         try:
-            with suppress(UpriverError):  # there is nobody to ask; who waits finds out
+            with suppress(UpriverError):  # the coordinator is gone; the lookup that waits finds out
                 self.refresh()
         finally:
             self._rechecking.release()

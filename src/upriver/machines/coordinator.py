@@ -329,7 +329,7 @@ class CoordinatorMachine:
             self._heard(member, event.message)
 
     def _is_heard(self, member: Member, message: FromWorker) -> bool:
-        """W8: what a worker said before all started anew concerns nobody, unless it cannot go on, or has evicted. That
+        """W8: what a worker said before all started anew counts only if the worker cannot go on, or has evicted. That
         a view has failed counts until all begin anew."""
         current = member.generation == self.cluster.generation or not self._rules.w8_own_generation_only
         current |= isinstance(message, ViewFailed) and member.generation >= self.cluster.born

@@ -44,7 +44,7 @@ def _found(phase: Following, view: str, failure: ViewFailure) -> None:
 
 
 def _take_out(phase: Following, view: str, failure: ViewFailure) -> None:
-    """Keep nothing of the view any more, and let nobody wait for it."""
+    """Keep nothing of the view any more, and end all that waits for it."""
     if view not in phase.views:
         return
     phase.failed[view] = failure

@@ -380,7 +380,7 @@ def refuse_those_of(phase: Following, view: str, keys: Hashes, error: UpriverErr
 
 
 def refuse_those_who_ask_for(phase: Following, view: str, error: UpriverError) -> None:
-    """No question for any key of the view can be answered, whoever has asked it."""
+    """No question for any key of the view can be answered, of a client or of a peer."""
     hopeless = [waiting.question for waiting in phase.waiting if waiting.view == view]
     phase.waiting = [waiting for waiting in phase.waiting if waiting.view != view]
     for question in hopeless:

@@ -42,7 +42,7 @@ class Assign:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailView:
-    """The view has failed, at some worker: keep nothing of it any more, and answer whoever asks for it with this."""
+    """The view has failed, at some worker: keep nothing of it any more, and answer its lookups with this."""
 
     view: str
     failure: ViewFailure

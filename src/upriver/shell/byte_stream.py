@@ -78,7 +78,7 @@ class ByteStream:
             return True
         except OSError:
             return False
-        return False  # closed, or something came that nobody asked for
+        return False  # closed, or something came unasked
 
     def take(self, size: int, came: Callable[[int], object] | None = None) -> bytes | bytearray | memoryview:
         """So many bytes; what is large is read to where it stays.

@@ -429,7 +429,7 @@ class CoordinatorLoop:
         self._start_worker, self._histories = (
             None,
             dict,
-        )  # they hold on to whoever has made it, and Spark's callback threads to this
+        )  # they hold on to the river, and Spark's callback threads to this
         return bool(gone)
 
     # The loop

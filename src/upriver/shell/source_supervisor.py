@@ -35,7 +35,7 @@ LOOK_S = 0.5
 FIRST_LOOKS_S = 0.05
 """The same until each source has been read through once, so that an app is ready as soon as it can be."""
 RESTART_S_MAX = 60.0
-"""Seconds for which whoever asks for a restart waits until the attempt has begun."""
+"""Seconds for which a call for a restart waits until the attempt has begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class SourceSupervisor:
         """The last epoch that is in the lake."""
         self._listener: SourceListener | None = None
         self._lock = threading.Lock()
-        """Guards the above. Nobody waits for a source while holding it."""
+        """Guards the above. No thread waits for a source while holding it."""
         self._one_look = threading.Lock()
         """What is told of a table comes in order."""
         self._restarts: dict[str, threading.Event] = {}

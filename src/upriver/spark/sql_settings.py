@@ -124,7 +124,7 @@ def _changes_queries(name: str) -> bool:
 
 
 def _default(untouched: SparkSession, name: str) -> tuple[bool, str | None]:
-    """Whether Spark knows the setting, and what it is if nobody sets it."""
+    """Whether Spark knows the setting, and its default."""
     try:
         untouched.conf.unset(name)
         return True, untouched.conf.get(name)

@@ -39,5 +39,5 @@ class ViewFailure:
 def _told(error: BaseException) -> str:
     try:
         return f"{type(error).__name__}: {error}"
-    except Exception:  # of any class: texts of errors are made by anybody's code
+    except Exception:  # of any class: a user's code may make the error's text
         return f"{type(error).__name__}, which cannot be told"
