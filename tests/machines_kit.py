@@ -9,6 +9,7 @@ from relation_kit import dataflow, group, scan
 
 from upriver.dataflow.batch import Batch, Hashes, Outgoing
 from upriver.dataflow.graph import DataflowPlan
+from upriver.dataflow.operators.view import LongRead
 from upriver.dataflow.plan import TableSpec
 from upriver.dataflow.set_aside import SetAside
 from upriver.errors import KeyTypeError, RowError
@@ -44,6 +45,7 @@ from upriver.machines.worker_events import (
 )
 from upriver.migration.events import AbortAsked, RescaleAnnounced
 from upriver.migration.messages import Message, RowsSent
+from upriver.state.spine import ManyMembers
 from upriver.vnodes import VnodeMap, vnodes_of
 
 VNODES = 8
@@ -100,12 +102,21 @@ class Seen:
                 continue
             self.epochs.setdefault(row["k"], []).append(row["e"])
 
-    def lookup(self, hash64: Hashes, keys: pa.RecordBatch) -> pa.RecordBatch:
+    def lookup(self, hash64: Hashes, keys: pa.RecordBatch, rows_max: int | None = None) -> pa.RecordBatch:
         if keys.schema.types != [pa.string()]:
             raise KeyTypeError("key k is a string")
-        return self._rows([key for key in keys.column(0).to_pylist() if key in self.epochs])
+        known = [key for key in keys.column(0).to_pylist() if key in self.epochs]
+        if rows_max is not None and len(known) > rows_max:
+            raise ManyMembers(f"{len(known)} rows")
+        return self._rows(known)
 
-    def lookup_each(self, hash64: Hashes, keys: pa.RecordBatch, lengths: Sequence[int]) -> list[pa.RecordBatch]:
+    def long_read(self, hash64: Hashes, keys: pa.RecordBatch) -> LongRead:
+        rows = self.lookup(hash64, keys)
+        return LongRead(rows.num_rows, lambda start, end: rows.slice(start, end - start))
+
+    def lookup_each(
+        self, hash64: Hashes, keys: pa.RecordBatch, lengths: Sequence[int], rows_max: int | None = None
+    ) -> list[pa.RecordBatch]:
         ends = np.cumsum(lengths).tolist()
         each = [slice(end - length, end) for end, length in zip(ends, lengths, strict=True)]
         return [self.lookup(hash64[part], keys[part]) for part in each]

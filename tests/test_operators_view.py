@@ -1,5 +1,6 @@
 """Filter, project and view: what reaches the store, and what of it a reader sees."""
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from duckdb_kit import DuckDbEvaluator
@@ -9,10 +10,14 @@ from state_kit import MANY, batch_of, keys_of, plain, plain_rows
 
 from upriver.dataflow.batch import Batch
 from upriver.dataflow.operators.filter import Filter
+from upriver.dataflow.operators.lasting_store import LastingStore
 from upriver.dataflow.operators.project import Project, plain_columns
+from upriver.dataflow.operators.row_counts import RowCounts
 from upriver.dataflow.operators.rows import Rows
+from upriver.dataflow.operators.turning import Eagerness
 from upriver.dataflow.operators.view import SCAN_ROWS, View
 from upriver.dataflow.plan import Projection
+from upriver.state.spine import ManyMembers
 
 SCHEMA = pa.schema([("k", pa.string()), ("x", pa.int64()), ('a "b"', pa.int64())])
 KEY_SCHEMA = pa.schema([("k", pa.string())])
@@ -37,6 +42,43 @@ def _view(output: Projection, having: str | None = None) -> tuple[View, DuckDbEv
 def _lookup(view: View, *keys: str | None) -> list[tuple[object, ...]]:
     hashes, asked = keys_of(KEY_SCHEMA, [(key,) for key in keys])
     return plain_rows(view.lookup(hashes, asked.columns))
+
+
+@pytest.mark.parametrize("turns", [False, True])
+@pytest.mark.parametrize("build", [Rows, RowCounts])
+def test_a_long_read_gives_what_was_there_when_it_began(build: type[Rows | RowCounts], turns: bool) -> None:
+    eagerness = Eagerness(forgotten_min=1, step_rows=1, step_calls=1)
+    store: LastingStore = LastingStore(lambda: build(SCHEMA, ["k"]), eagerness)
+    view = View(store, _projection(k=('"k"', pa.string()), x=('"x"', pa.int64())), None, DuckDbEvaluator())
+    store.apply(batch_of(SCHEMA, [*ROWS, ("b", 2, 20)], ["k"]))
+    if turns:
+        store.drop(np.sort(keys_of(KEY_SCHEMA, [(None,), ("a",)])[0]))
+        store.apply(batch_of(SCHEMA, [("a", 1, 10), ("a", 4, 40)], ["k"]))
+    hashes, asked = keys_of(KEY_SCHEMA, [("b",), ("a",)])
+    before = plain_rows(view.lookup(hashes, asked.columns))
+    with pytest.raises(ManyMembers):
+        view.lookup(hashes, asked.columns, rows_max=3)
+    read = view.long_read(hashes, asked.columns)
+    assert read.left == len(before) == 5
+    parts = [read.next(2)]
+    store.apply(batch_of(SCHEMA, [("a", 9, 90), ("b", 9, 90), *((f"c{n}", n, n) for n in range(40))], ["k"]))
+    parts.append(read.next(2))
+    store.drop(np.sort(hashes))
+    store.apply(batch_of(SCHEMA, [("a", 8, 80)], ["k"]))
+    parts.append(read.next(2))
+    assert [row for part in parts for row in plain_rows(part)] == before
+    assert read.left == 0
+
+
+def test_one_key_is_found_in_all_levels_in_order_of_arrival() -> None:
+    rows = Rows(SCHEMA, ["k"])
+    for first in range(0, 20_000, 4_000):
+        rows.apply(batch_of(SCHEMA, [("a", x, 0) for x in range(first, first + 4_000)], ["k"]))
+    rows.apply(batch_of(SCHEMA, [("b", -1, 0), ("a", 20_000, 0)], ["k"]))
+    hashes, asked = keys_of(KEY_SCHEMA, [("a",)])
+    positions, slots = rows.find(hashes, asked.columns)
+    assert rows.column("x", slots).to_pylist() == list(range(20_001))
+    assert not positions.any()
 
 
 def test_filter_keeps_hash_and_weight_with_their_row() -> None:

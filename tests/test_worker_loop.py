@@ -36,7 +36,7 @@ class Kept(Seen):
         self.is_broken = False
         self._alone = threading.Lock()
 
-    def lookup(self, hash64: Hashes, keys: pa.RecordBatch) -> pa.RecordBatch:
+    def lookup(self, hash64: Hashes, keys: pa.RecordBatch, rows_max: int | None = None) -> pa.RecordBatch:
         assert self._alone.acquire(blocking=False), "two threads feed the machine"
         try:
             if self.is_broken:

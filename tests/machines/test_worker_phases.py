@@ -72,6 +72,7 @@ from upriver.machines.worker_events import (
     StateUnread,
     StateWritten,
     Stop,
+    TimeToAnswer,
     TimeToCopy,
     TimeToEvict,
     TimeToFeed,
@@ -130,6 +131,7 @@ OF_EACH_KIND: list[WorkerEvent] = [
     TimeToFeed(keys_max=1),
     TimeToFill(),
     TimeToTakeIn(rows_max=1),
+    TimeToAnswer(rows_max=1),
     BoardGiven(view="v", board=board_for(pa.schema([("k", pa.string())]), "k").board),
 ]
 BEFORE_ASSIGNMENT = {

@@ -66,6 +66,7 @@ CAUGHT_BY = {
     "w11_between_epochs": {"keys_are_as_of_one_epoch"},
     "w12_whole_stages": {"no_key_is_lost", "views_equal_the_oracle", "machines_do_not_fail"},
     "workers_failed_are_replaced": {"the_app_does_not_fail"},
+    "lookups_one_moment": {"keys_are_as_of_one_epoch", "lookups_equal_the_oracle", "a_keys_rows_are_in_order"},
 }
 FLOOD = {"publish": 2.0, "sizes": (5, 20), "hear": 6.0, "carry": 4.0, "dial": 4.0}
 SWIFT = {"publish": 0.3, "sizes": (0, 1), "pace": (6.0,) * PLACES_MAX, "hear": 6.0, "carry": 4.0, "dial": 0.5}

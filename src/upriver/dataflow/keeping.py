@@ -6,6 +6,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from upriver.dataflow.batch import Batch, Hashes, Outgoing
+from upriver.dataflow.operators.view import LongRead
 from upriver.dataflow.set_aside import SetAside
 
 ALL_ROWS = 2**63 - 1
@@ -36,9 +37,13 @@ class Keeping(Protocol):
 
     def drain(self, rows_max: int) -> Sequence[Outgoing]: ...
 
-    def lookup(self, hash64: Hashes, keys: pa.RecordBatch) -> pa.RecordBatch: ...
+    def lookup(self, hash64: Hashes, keys: pa.RecordBatch, rows_max: int | None = None) -> pa.RecordBatch: ...
 
-    def lookup_each(self, hash64: Hashes, keys: pa.RecordBatch, lengths: Sequence[int]) -> list[pa.RecordBatch]: ...
+    def lookup_each(
+        self, hash64: Hashes, keys: pa.RecordBatch, lengths: Sequence[int], rows_max: int | None = None
+    ) -> list[pa.RecordBatch]: ...
+
+    def long_read(self, hash64: Hashes, keys: pa.RecordBatch) -> LongRead: ...
 
     def scan(self) -> pa.Table: ...
 

@@ -30,7 +30,7 @@ from upriver.dataflow.operators.lasting_store import LastingStore
 from upriver.dataflow.operators.operator import Stateful
 from upriver.dataflow.operators.row_counts import RowCounts
 from upriver.dataflow.operators.rows import Rows
-from upriver.dataflow.operators.view import Store, View
+from upriver.dataflow.operators.view import LongRead, Store, View
 from upriver.dataflow.routing import found_in, routings
 from upriver.dataflow.set_aside import SetAside
 from upriver.dataflow.sieve import Flowing, passed
@@ -222,17 +222,24 @@ class Region:
 
     # Reads ------------------------------------------------------------------------------------------------------------
 
-    def lookup(self, hash64: Hashes, keys: pa.RecordBatch) -> pa.RecordBatch:
+    def lookup(self, hash64: Hashes, keys: pa.RecordBatch, rows_max: int | None = None) -> pa.RecordBatch:
         """The view's rows of these keys, in the order in which the keys are first mentioned; a null matches a null.
 
         keys: one column for each of the routing key's, in that order. hash64: theirs. Raises RowError if an output
-        expression fails.
+        expression fails; ManyMembers, before much was done, if there are more rows than ``rows_max`` and ``long_read``
+        can read some at a time.
         """
-        return self._view.lookup(hash64, keys.columns)
+        return self._view.lookup(hash64, keys.columns, rows_max)
 
-    def lookup_each(self, hash64: Hashes, keys: pa.RecordBatch, lengths: Sequence[int]) -> list[pa.RecordBatch]:
+    def lookup_each(
+        self, hash64: Hashes, keys: pa.RecordBatch, lengths: Sequence[int], rows_max: int | None = None
+    ) -> list[pa.RecordBatch]:
         """As :meth:`lookup`, of several questions at once: the first so many keys, so many that follow, and so on."""
-        return self._view.lookup_each(hash64, keys.columns, lengths)
+        return self._view.lookup_each(hash64, keys.columns, lengths, rows_max)
+
+    def long_read(self, hash64: Hashes, keys: pa.RecordBatch) -> LongRead:
+        """The rows that :meth:`lookup` finds, to be read some at a time, whatever comes meanwhile."""
+        return self._view.long_read(hash64, keys.columns)
 
     def scan(self) -> pa.Table:
         """All of the view's rows, sorted by hash64. Raises RowError if an output expression fails."""

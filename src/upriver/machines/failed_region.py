@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from upriver.dataflow.batch import Batch, Hashes, Outgoing
 from upriver.dataflow.keeping import Region, State
+from upriver.dataflow.operators.view import LongRead
 from upriver.dataflow.set_aside import SetAside
 from upriver.state.failure import ViewFailure
 from upriver.state.keysets import NO_KEYS
@@ -47,10 +48,15 @@ class FailedRegion:
     def drain(self, rows_max: int) -> Sequence[Outgoing]:
         return ()
 
-    def lookup(self, hash64: Hashes, keys: pa.RecordBatch) -> pa.RecordBatch:
+    def lookup(self, hash64: Hashes, keys: pa.RecordBatch, rows_max: int | None = None) -> pa.RecordBatch:
         raise self.failure.raised()
 
-    def lookup_each(self, hash64: Hashes, keys: pa.RecordBatch, lengths: Sequence[int]) -> list[pa.RecordBatch]:
+    def lookup_each(
+        self, hash64: Hashes, keys: pa.RecordBatch, lengths: Sequence[int], rows_max: int | None = None
+    ) -> list[pa.RecordBatch]:
+        raise self.failure.raised()
+
+    def long_read(self, hash64: Hashes, keys: pa.RecordBatch) -> LongRead:
         raise self.failure.raised()
 
     def scan(self) -> pa.Table:

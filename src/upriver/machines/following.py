@@ -10,6 +10,7 @@ import pyarrow as pa
 from upriver.dataflow.batch import Hashes
 from upriver.dataflow.graph import DataflowPlan, RegionPlan
 from upriver.dataflow.keeping import Region
+from upriver.dataflow.operators.view import LongRead
 from upriver.ids import BEGINNING, Channel, Epoch, FeedId, Incarnation, VnodeId, WorkerId
 from upriver.machines.failed_region import FailedRegion
 from upriver.machines.followed import Feed, Shadow
@@ -65,6 +66,17 @@ class Asked:
     epoch: Epoch | None = None
     relayed: bool = False
     held_up: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class LongAnswer:
+    """A question whose rows are read some at a time. epoch: that it tells. parts: the rows that were read."""
+
+    view: str
+    question: Question
+    read: LongRead
+    epoch: Epoch
+    parts: list[pa.RecordBatch] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +156,10 @@ class Following:
     """All and only the lookups that were asked for here and have no answer, by ticket."""
     waiting: list[Waiting] = field(default_factory=list)
     """All and only the questions that wait here for a later epoch, or for keys that are not present."""
+    long_answers: list[LongAnswer] = field(default_factory=list)
+    """Those that are being read, the oldest first."""
+    answer_rows_max: int | None = None
+    """Rows of a lookup that are read in one go; ``None``: any."""
     memory_budget: int | None = None
     """Bytes that all regions together may take; ``None``: any."""
     is_over_budget: bool = False
@@ -291,10 +307,15 @@ class Following:
 
 
 def started(
-    event: Assign, build_region: BuildRegion, rules: Rules, memory_budget: int | None, crowd_keys: int
+    event: Assign,
+    build_region: BuildRegion,
+    rules: Rules,
+    memory_budget: int | None,
+    crowd_keys: int,
+    answer_rows_max: int | None,
 ) -> Following:
     """A worker that holds nothing. memory_budget: bytes for partial regions to keep to; ``None`` for any. crowd_keys:
-    see ``CROWD_KEYS``."""
+    see ``CROWD_KEYS``. answer_rows_max: rows of a lookup that are read in one go; ``None``: any."""
     make = MIGRATORS[Strategy.ICADD]
     shares: dict[str, Share] = {}
     fed_by: dict[Channel, list[tuple[str, int]]] = {}
@@ -309,6 +330,7 @@ def started(
         rules=rules,
         memory_budget=memory_budget,
         crowd_keys=crowd_keys,
+        answer_rows_max=answer_rows_max,
         shares=shares,
         build_region=build_region,
         born=event.generation,

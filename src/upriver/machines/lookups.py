@@ -1,5 +1,6 @@
 """A worker's lookups: asked here, answered wherever the keys' state is, gathered here; rules W3 and W4."""
 
+from collections.abc import Sequence
 from itertools import compress
 
 import numpy as np
@@ -11,11 +12,22 @@ from upriver.errors import ProtocolError, UnknownView, UpriverError, WrongOwner
 from upriver.ids import Epoch, WorkerId
 from upriver.machines.cones import work_on
 from upriver.machines.following import Asked, Following, Waiting
+from upriver.machines.long_answers import begin, joined, may_begin, read_on
+from upriver.machines.long_answers import let_go as read_no_more
 from upriver.machines.peers import Hot, Question, QuestionAnswered, QuestionGivenUp, QuestionRefused
 from upriver.machines.posting import note_asked, put_on_board
 from upriver.machines.room import room_of
 from upriver.machines.standing import all_stay, are_ahead, is_between_epochs
-from upriver.machines.worker_events import Answer, LookupAsked, LookupGivenUp, ReadKeys, Refuse, TimeToFill
+from upriver.machines.worker_events import (
+    Answer,
+    LookupAsked,
+    LookupGivenUp,
+    ReadKeys,
+    Refuse,
+    TimeToAnswer,
+    TimeToFill,
+)
+from upriver.state.spine import ManyMembers
 from upriver.upquery.partial_region import PartialRegion
 from upriver.vnodes import vnodes_of
 
@@ -39,12 +51,12 @@ def answered_at_once(phase: Following, event: LookupAsked) -> Answer | None:
     if share.partial is not None and share.partial.lacks(event.hash64):
         return None
     try:
-        rows = share.region.lookup(event.hash64, event.keys)
+        rows = share.region.lookup(event.hash64, event.keys, phase.answer_rows_max)
     except Exception:
-        return None  # it is refused on its way
+        return None  # it is refused on its way, or is a long one
     put_on_board(phase, share, event, rows)
     return Answer(
-        ticket=event.ticket, rows=rows, epoch=phase.reflected, version=share.version, relayed=False, held_up=False
+        ticket=event.ticket, parts=(rows,), epoch=phase.reflected, version=share.version, relayed=False, held_up=False
     )
 
 
@@ -94,9 +106,9 @@ def asked_here(phase: Following, view: str, question: Question) -> None:
         _refuse(phase, question, phase.failed[view].raised())
         return
     is_due = not _must_wait(phase, view, question)
-    if is_due and not _is_missed(phase, view, question):
-        _answer(phase, view, question)
-    elif len(phase.waiting) < LOOKUPS_WAITING_MAX:
+    if is_due and not _is_missed(phase, view, question) and _answer(phase, view, question):
+        return
+    if len(phase.waiting) < LOOKUPS_WAITING_MAX:
         phase.waiting.append(Waiting(view, question))
     else:
         _refuse(phase, question, WrongOwner(f"{LOOKUPS_WAITING_MAX} lookups wait here already"))
@@ -179,16 +191,44 @@ def _must_wait_for_epochs(phase: Following, question: Question | LookupAsked) ->
     return question.together and phase.rules.w11_between_epochs and not is_between_epochs(phase)  # W11
 
 
-def _answer(phase: Following, view: str, question: Question) -> None:
+def _answer(phase: Following, view: str, question: Question) -> bool:
+    """Answer, or refuse, or begin to read a long answer; whether none of that was possible yet."""
     try:
-        rows = phase.shares[view].region.lookup(question.hash64, question.keys)
-    except UpriverError as error:
-        _refuse(phase, question, error)
+        rows = phase.shares[view].region.lookup(question.hash64, question.keys, phase.answer_rows_max)
+    except ManyMembers:
+        return _begin_long_answer(phase, view, question)
+    except Exception as error:
+        _refuse(phase, question, _told(view, error))
+        return True
+    _give(phase, question, [rows], phase.reflected)
+    return True
+
+
+def _begin_long_answer(phase: Following, view: str, question: Question) -> bool:
+    if not may_begin(phase):
+        return False
+    try:
+        begin(phase, view, question)
+    except Exception as error:
+        _refuse(phase, question, _told(view, error))
+    return True
+
+
+def _told(view: str, error: Exception) -> UpriverError:
+    """An error of another package is a fault of ours, and no other lookup's."""
+    return error if isinstance(error, UpriverError) else ProtocolError(f"view {view!r}: {error_text(error)}")
+
+
+def time_to_answer(phase: Following, event: TimeToAnswer) -> None:
+    """Read more of a long answer; with the last of its rows, the lookup is answered, and another one may begin."""
+    over = read_on(phase, event.rows_max) if phase.long_answers else None
+    if over is None:
         return
-    except Exception as error:  # a fault of ours, and no other lookup's
-        _refuse(phase, question, ProtocolError(f"view {view!r}: {error_text(error)}"))
-        return
-    _give(phase, question, rows)
+    answer, error = over
+    if error is None:
+        _give(phase, answer.question, answer.parts, answer.epoch)
+    else:
+        _refuse(phase, answer.question, error)
 
 
 def _catch_up_with(phase: Following, view: str, hash64: Hashes) -> None:
@@ -196,11 +236,12 @@ def _catch_up_with(phase: Following, view: str, hash64: Hashes) -> None:
         phase.shares[view].catch_up(hash64)
 
 
-def _give(phase: Following, question: Question, rows: pa.RecordBatch) -> None:
-    answer = QuestionAnswered(ticket=question.ticket, keys=len(question), rows=rows, epoch=phase.reflected)
+def _give(phase: Following, question: Question, parts: Sequence[pa.RecordBatch], epoch: Epoch) -> None:
     if question.asker == phase.me:
-        answered(phase, answer)
+        _answered_in_part(phase, question.ticket, len(question), parts, epoch)
     elif phase.reaches(question.asker):
+        rows = joined(parts)
+        answer = QuestionAnswered(ticket=question.ticket, keys=len(question), rows=rows, epoch=epoch)
         phase.tell(question.asker, answer)
 
 
@@ -212,26 +253,25 @@ def _refuse(phase: Following, question: Question, error: UpriverError) -> None:
         phase.tell(question.asker, refusal)
 
 
-def answered(phase: Following, answer: QuestionAnswered) -> None:
-    """A part of a lookup has its rows; with the last part, so has the lookup."""
-    asked = phase.asked.get(answer.ticket)
+def _answered_in_part(phase: Following, ticket: int, keys: int, parts: Sequence[pa.RecordBatch], epoch: Epoch) -> None:
+    """So many keys of a lookup have their rows; with the last of them, so has the lookup."""
+    asked = phase.asked.get(ticket)
     if asked is None:
         return  # given up, or refused already
-    if asked.together and asked.epoch not in (None, answer.epoch):
-        error = WrongOwner(f"some keys are as of epoch {asked.epoch}, others as of {answer.epoch}: ask again")
-        refused(phase, QuestionRefused(ticket=answer.ticket, error=error))
+    if asked.together and asked.epoch not in (None, epoch):
+        error = WrongOwner(f"some keys are as of epoch {asked.epoch}, others as of {epoch}: ask again")
+        refused(phase, QuestionRefused(ticket=ticket, error=error))
         return
-    asked.parts.append(answer.rows)
-    asked.left -= answer.keys
-    asked.epoch = answer.epoch if asked.epoch is None else Epoch(min(asked.epoch, answer.epoch))
+    asked.parts += parts
+    asked.left -= keys
+    asked.epoch = epoch if asked.epoch is None else Epoch(min(asked.epoch, epoch))
     if asked.left:
         return
-    del phase.asked[answer.ticket]
-    rows = asked.parts[0] if len(asked.parts) == 1 else pa.concat_batches(asked.parts)
+    del phase.asked[ticket]
     phase.actions.append(
         Answer(
-            ticket=answer.ticket,
-            rows=rows,
+            ticket=ticket,
+            parts=tuple(asked.parts),
             epoch=asked.epoch,
             version=phase.shares[asked.view].version,
             relayed=asked.relayed,
@@ -241,11 +281,11 @@ def answered(phase: Following, answer: QuestionAnswered) -> None:
 
 
 def answered_by_peer(phase: Following, answer: QuestionAnswered) -> None:
-    """As :func:`answered`; whoever has asked is told that there is a shorter way."""
+    """A peer has the rows of some keys; the client that has asked is told that there is a shorter way."""
     asked = phase.asked.get(answer.ticket)
     if asked is not None:
         asked.relayed = True
-        answered(phase, answer)
+        _answered_in_part(phase, answer.ticket, answer.keys, [answer.rows], answer.epoch)
 
 
 def refused(phase: Following, refusal: QuestionRefused) -> None:
@@ -270,7 +310,7 @@ def let_go(phase: Following, asker: WorkerId, ticket: int) -> int:
     is_its = [(waiting.question.asker, waiting.question.ticket) == (asker, ticket) for waiting in phase.waiting]
     keys = sum(len(waiting.question) for waiting in compress(phase.waiting, is_its))
     phase.waiting = [waiting for waiting, gone in zip(phase.waiting, is_its, strict=True) if not gone]
-    return keys
+    return keys + read_no_more(phase, asker, ticket)
 
 
 def refuse_all(phase: Following, error: UpriverError) -> None:
@@ -283,6 +323,7 @@ def refuse_all(phase: Following, error: UpriverError) -> None:
 def forget_questions_of(phase: Following, asker: WorkerId | None) -> None:
     """Nobody waits for what this worker has asked."""
     phase.waiting = [waiting for waiting in phase.waiting if waiting.question.asker != asker]
+    phase.long_answers = [answer for answer in phase.long_answers if answer.question.asker != asker]
 
 
 def no_longer_waiting(phase: Following) -> list[Waiting]:
@@ -361,11 +402,12 @@ def _answer_each(phase: Following, view: str, questions: list[Question]) -> bool
     ]
     keys = pa.RecordBatch.from_arrays(columns, schema=phase.views[view])
     try:
-        rows = share.region.lookup_each(hash64, keys, [len(question) for question in questions])
+        lengths = [len(question) for question in questions]
+        rows = share.region.lookup_each(hash64, keys, lengths, phase.answer_rows_max)
     except Exception:
         return False
     for question, of_one in zip(questions, rows, strict=True):
-        _give(phase, question, of_one)
+        _give(phase, question, [of_one], phase.reflected)
     return True
 
 
@@ -382,7 +424,9 @@ def refuse_those_of(phase: Following, view: str, keys: Hashes, error: UpriverErr
 def refuse_those_who_ask_for(phase: Following, view: str, error: UpriverError) -> None:
     """No question for any key of the view can be answered, of a client or of a peer."""
     hopeless = [waiting.question for waiting in phase.waiting if waiting.view == view]
+    hopeless += [answer.question for answer in phase.long_answers if answer.view == view]
     phase.waiting = [waiting for waiting in phase.waiting if waiting.view != view]
+    phase.long_answers = [answer for answer in phase.long_answers if answer.view != view]
     for question in hopeless:
         _refuse(phase, question, error)
     for ticket in [ticket for ticket, asked in phase.asked.items() if asked.view == view]:

@@ -4,7 +4,7 @@ from upriver.errors import ProtocolError, WrongOwner
 from upriver.ids import Epoch
 from upriver.machines.failed_views import failed_at_peer
 from upriver.machines.feeding import feed_me, feed_no_more, stop_feeding, swallowed, tell_again
-from upriver.machines.following import Following
+from upriver.machines.following import Following, Waiting
 from upriver.machines.lookups import answered_by_peer, forget_questions_of, let_go, refuse_all, refused, want_hot
 from upriver.machines.messages import CloseInput, GoOn, HoldStill, Meet, MetPeers, Order, PeersLost, ReadVnodes, Still
 from upriver.machines.peers import (
@@ -157,7 +157,8 @@ def read_vnodes(phase: Following, event: ReadVnodes) -> None:
 
 def close_input(phase: Following, event: CloseInput) -> None:
     """Nothing is kept here any more: who waits here for an epoch is to wait where the keys are now."""
-    waiting, phase.waiting = phase.waiting, []
+    waiting = phase.waiting + [Waiting(answer.view, answer.question) for answer in phase.long_answers]
+    phase.waiting, phase.long_answers = [], []
     for asked in waiting:
         ask(phase, asked.view, asked.question)
     for region in phase.shares:

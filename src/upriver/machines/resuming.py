@@ -33,7 +33,7 @@ def resumed(old: Following, event: Resume) -> Following:
         generation=event.generation,
         failed=old.failed,
     )
-    new = started(assignment, old.build_region, old.rules, old.memory_budget, old.crowd_keys)
+    new = started(assignment, old.build_region, old.rules, old.memory_budget, old.crowd_keys, old.answer_rows_max)
     new.born, new.actions, new.evictions = old.born, old.actions, old.evictions
     new.fills_rest = old.fills_rest
     new.checkpoint, new.copying, new.is_sealed = old.checkpoint, old.copying, old.is_sealed

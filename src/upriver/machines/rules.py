@@ -107,8 +107,10 @@ class Rules:
     use."""
     views_fail_ahead: bool = True
     """views.fail_ahead: a worker tells its peers that a view has failed ahead of all that lacks the view's state."""
+    lookups_one_moment: bool = True
+    """lookups.one_moment: an answer that is read some rows at a time is as of the moment at which it began."""
     upqueries: UpqueryRules = ALL_UPQUERY_RULES
-    """P1 to P9, K1 and K2, of partial state: ``docs/design/partial.md``."""
+    """P1 to P10, K1 and K2, of partial state: ``docs/design/partial.md``."""
 
 
 ALL_RULES = Rules()

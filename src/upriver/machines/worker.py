@@ -49,12 +49,14 @@ from upriver.machines.failed_views import failed_elsewhere, note_failures
 from upriver.machines.feeding import can_feed, time_to_feed
 from upriver.machines.following import CROWD_KEYS, BuildRegion, Following, started
 from upriver.machines.keys import evict, keys_read, rows_fetched, time_to_evict, time_to_take_in, unfilled
+from upriver.machines.long_answers import ANSWER_ROWS_MAX, unread
 from upriver.machines.lookups import (
     answered_at_once,
     fill_what_was_put_off,
     given_up,
     lookup_asked,
     refuse_all,
+    time_to_answer,
     time_to_fill,
 )
 from upriver.machines.messages import (
@@ -123,6 +125,7 @@ from upriver.machines.worker_events import (
     StateUnread,
     StateWritten,
     Stop,
+    TimeToAnswer,
     TimeToCopy,
     TimeToEvict,
     TimeToFeed,
@@ -152,11 +155,14 @@ class WorkerMachine:
         rules: Rules = ALL_RULES,
         memory_budget: int | None = None,
         crowd_keys: int = CROWD_KEYS,
+        answer_rows_max: int = ANSWER_ROWS_MAX,
     ) -> None:
-        """memory_budget: bytes that the worker's state may take; ``None`` for any. crowd_keys: see ``CROWD_KEYS``."""
+        """memory_budget: bytes that the worker's state may take; ``None`` for any. crowd_keys,
+        answer_rows_max: see the constants."""
         self._build_region = build_region
         self._memory_budget = memory_budget
         self._crowd_keys = crowd_keys
+        self._answer_rows_max = answer_rows_max
         self._rules = rules
         self.phase: Unassigned | Following | Retired = Unassigned()
 
@@ -184,6 +190,11 @@ class WorkerMachine:
     def can_fill(self) -> bool:
         """Whether upqueries rest until ``TimeToFill``."""
         return isinstance(self.phase, Following) and self.phase.fills_rest
+
+    @property
+    def unread(self) -> int:
+        """About how many rows ``TimeToAnswer`` would read."""
+        return unread(self.phase) if isinstance(self.phase, Following) else 0
 
     @property
     def unfilled(self) -> int:
@@ -240,7 +251,9 @@ class WorkerMachine:
     def _assigned(self, old: Unassigned | Following, event: Assign) -> list[WorkerAction]:
         """Begin, or begin anew: what was kept, and who has asked, belongs to another generation."""
         actions = _taking_leave(old, WrongOwner("this worker starts anew; ask again"))
-        self.phase = started(event, self._build_region, self._rules, self._memory_budget, self._crowd_keys)
+        self.phase = started(
+            event, self._build_region, self._rules, self._memory_budget, self._crowd_keys, self._answer_rows_max
+        )
         if isinstance(old, Following):
             actions.append(Report(message=StartedAnew(generation=event.generation)))
             actions += [
@@ -294,6 +307,13 @@ def _follow(phase: Following, event: WorkerEvent) -> list[WorkerAction]:
     return phase.actions
 
 
+def _time_to_answer(phase: Following, event: TimeToAnswer) -> None:
+    under_way = len(phase.long_answers)
+    time_to_answer(phase, event)
+    if len(phase.long_answers) < under_way:
+        ask_again(phase)  # another one may begin
+
+
 def _lookup(phase: Following, event: LookupAsked) -> None:
     question = lookup_asked(phase, event)
     if question is not None:
@@ -326,6 +346,7 @@ _ROWS_MAY_WAIT = (
     | TimeToEvict
     | TimeToFill
     | TimeToTakeIn
+    | TimeToAnswer
 )
 """Events for which, and after which, not all rows of partial regions have to be applied."""
 
@@ -373,5 +394,6 @@ _TABLE: Mapping[type, Callable[[Following, Any], None]] = {
     TimeToFeed: time_to_feed,
     TimeToSettle: time_to_settle,
     TimeToTakeIn: time_to_take_in,
+    TimeToAnswer: _time_to_answer,
     TimeToFill: time_to_fill,
 }

@@ -115,6 +115,13 @@ class KeysRead:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TimeToAnswer:
+    """There is time to read about ``rows_max`` more rows of a long answer."""
+
+    rows_max: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TimeToTakeIn:
     """There is time to take in about ``rows_max`` more rows of an upquery's answer."""
 
@@ -233,6 +240,7 @@ WorkerEvent = (
     | KeysUnread
     | TimeToFill
     | TimeToTakeIn
+    | TimeToAnswer
     | RowsFetched
     | RowsUnfetched
     | TimeToEvict
@@ -346,7 +354,8 @@ class MeetPeers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The rows asked for, as of ``epoch`` at least; if they were to be together, as of its very end.
+    """The rows asked for, as of ``epoch`` at least; if they were to be together, as of its very end. parts: they are in
+    one batch or more, in order.
 
     version: of the map by which their keys are kept. relayed: whether some of them are kept by a peer, which is worth
     asking at once. held_up: whether some were not present here at first, or about to move: a lookup of other keys would
@@ -354,11 +363,16 @@ class Answer:
     """
 
     ticket: int
-    rows: pa.RecordBatch
+    parts: tuple[pa.RecordBatch, ...]
     epoch: Epoch
     version: MapVersion
     relayed: bool
     held_up: bool
+
+    @property
+    def rows(self) -> pa.RecordBatch:
+        """All of them; copies those of several parts."""
+        return self.parts[0] if len(self.parts) == 1 else pa.concat_batches(self.parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

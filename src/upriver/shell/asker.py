@@ -13,18 +13,18 @@ class Asker:
 
     def __init__(self) -> None:
         self._is_settled = Latch()
-        self._outcome: Answered | UpriverError | None = None
+        self._outcome: Answer | UpriverError | None = None
 
-    def settle(self, outcome: Answered | UpriverError) -> None:
+    def settle(self, outcome: Answer | UpriverError) -> None:
         """The lookup is answered, or refused."""
         self._outcome = outcome
         self._is_settled.open()
 
-    def wait(self, seconds: float) -> Answered | UpriverError | None:
+    def wait(self, seconds: float) -> Answer | UpriverError | None:
         """The outcome; ``None`` if there was none in so many seconds."""
         return self._outcome if self._is_settled.wait(seconds) else None
 
 
 def answered(answer: Answer) -> Answered:
-    """What the machine has answered, as it goes to whoever asked."""
+    """What the machine has answered, as it goes to the client. Takes long for many rows in several parts."""
     return Answered(answer.rows, answer.epoch, answer.version, answer.relayed, answer.held_up)

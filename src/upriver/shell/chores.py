@@ -1,6 +1,6 @@
 """What a worker does some rows or keys at a time: it settles what it has gathered for a stage, takes in long
-answers of upqueries; and when there is time, evicts, copies state for checkpoints, feeds others, goes on with upqueries
-that rest.
+answers of upqueries, and reads long answers of lookups; and when there is time, evicts, copies state for checkpoints,
+feeds others, goes on with upqueries that rest.
 """
 
 import math
@@ -11,6 +11,7 @@ from functools import partial
 from upriver.machines.worker import WorkerMachine
 from upriver.machines.worker_events import (
     KeysRead,
+    TimeToAnswer,
     TimeToCopy,
     TimeToEvict,
     TimeToFeed,
@@ -37,7 +38,7 @@ cost is mostly the same for one key and for twenty, and whoever runs on the same
 FILL_REST_S_MAX = 0.02
 """Seconds of that rest, at most."""
 
-Chore = TimeToCopy | TimeToEvict | TimeToFeed | TimeToSettle | KeysRead | TimeToFill | TimeToTakeIn
+Chore = TimeToCopy | TimeToEvict | TimeToFeed | TimeToSettle | KeysRead | TimeToFill | TimeToTakeIn | TimeToAnswer
 Step = Callable[[Chore], object]
 
 
@@ -53,6 +54,7 @@ class Chores:
         self._feeder = SlicePace(COPY_BUDGET_S)
         self._settler = RowPace()
         self._filler = RowPace()
+        self._reader = RowPace()
         self._fills_rest_until = 0.0
         """By ``time.perf_counter``; of use while upqueries rest."""
 
@@ -61,7 +63,12 @@ class Chores:
         """Whether there is anything to do."""
         machine = self._machine
         others_wait = (
-            machine.unsettled or machine.unfilled or machine.must_evict or machine.can_feed or self.due_in_s == 0
+            machine.unsettled
+            or machine.unfilled
+            or machine.unread
+            or machine.must_evict
+            or machine.can_feed
+            or self.due_in_s == 0
         )
         return bool(others_wait) or (machine.can_copy and self._has_room())
 
@@ -85,6 +92,9 @@ class Chores:
         if unfilled := self._machine.unfilled:
             rows = self._filler.rows
             self._filler.timed(min(rows, unfilled), partial(self._step, TimeToTakeIn(rows_max=rows)))
+        if unread := self._machine.unread:
+            rows = self._reader.rows
+            self._reader.timed(min(rows, unread), partial(self._step, TimeToAnswer(rows_max=rows)))
         if self.due_in_s == 0:
             self._step(TimeToFill())
         if self._machine.must_evict:

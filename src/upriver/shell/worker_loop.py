@@ -188,7 +188,7 @@ class WorkerLoop:
             raise WaitTimeout(f"view {wanted.view!r}: no answer in {wanted.timeout:.3g} s{why}")
         if isinstance(outcome, UpriverError):
             raise outcome
-        return replace(outcome, committed_at=self._commits.of(Epoch(outcome.epoch)))
+        return replace(answered(outcome), committed_at=self._commits.of(outcome.epoch))
 
     def _ask(self, lookup: LookupAsked) -> None:
         """Feed the machine if the loop has nothing to do, else let the lookup wait for it."""
@@ -383,7 +383,7 @@ class WorkerLoop:
                 self._mover.begin(meet.keys_max)
                 self._meet(meet)
             case Answer():
-                self._settle(action.ticket, answered(action))
+                self._settle(action.ticket, action)
             case Refuse():
                 self._settle(action.ticket, action.error)
             case HoldSnapshot():
@@ -412,7 +412,7 @@ class WorkerLoop:
         except ClusterError as error:
             self._inbox.put(PeerLost(peer=action.to, why=str(error)))
 
-    def _settle(self, ticket: int, outcome: Answered | UpriverError) -> None:
+    def _settle(self, ticket: int, outcome: Answer | UpriverError) -> None:
         asker = self._waiting.pop(ticket, None)
         if asker is not None:  # else it has stopped waiting
             asker.settle(outcome)

@@ -10,6 +10,7 @@ import pyarrow as pa
 from upriver.dataflow.batch import Batch, Hashes, Outgoing
 from upriver.dataflow.graph import DataflowPlan, RegionPlan
 from upriver.dataflow.keeping import Region, State
+from upriver.dataflow.operators.view import LongRead
 from upriver.dataflow.provenance import lake_edges
 from upriver.dataflow.set_aside import SetAside
 from upriver.errors import RowError, UpriverError
@@ -129,11 +130,16 @@ class FailingRegion:
     def drain(self, rows_max: int) -> Sequence[Outgoing]:
         return self._region.drain(rows_max)
 
-    def lookup(self, hash64: Hashes, keys: pa.RecordBatch) -> pa.RecordBatch:
-        return self._region.lookup(hash64, keys)
+    def lookup(self, hash64: Hashes, keys: pa.RecordBatch, rows_max: int | None = None) -> pa.RecordBatch:
+        return self._region.lookup(hash64, keys, rows_max)
 
-    def lookup_each(self, hash64: Hashes, keys: pa.RecordBatch, lengths: Sequence[int]) -> list[pa.RecordBatch]:
-        return self._region.lookup_each(hash64, keys, lengths)
+    def lookup_each(
+        self, hash64: Hashes, keys: pa.RecordBatch, lengths: Sequence[int], rows_max: int | None = None
+    ) -> list[pa.RecordBatch]:
+        return self._region.lookup_each(hash64, keys, lengths, rows_max)
+
+    def long_read(self, hash64: Hashes, keys: pa.RecordBatch) -> LongRead:
+        return self._region.long_read(hash64, keys)
 
     def scan(self) -> pa.Table:
         return self._region.scan()

@@ -42,7 +42,7 @@ def found_on_board(process: Process, lookup: LookupAsked) -> Answer | None:
     if not rows.select(reader.layout.key).equals(lookup.keys):
         return None
     version = process.versions.get(lookup.view, MapVersion(0))
-    return Answer(ticket=lookup.ticket, rows=rows, epoch=epoch, version=version, relayed=False, held_up=False)
+    return Answer(ticket=lookup.ticket, parts=(rows,), epoch=epoch, version=version, relayed=False, held_up=False)
 
 
 def drawn_from_board(

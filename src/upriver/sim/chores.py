@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from random import Random
 
 from upriver.machines.worker_events import (
+    TimeToAnswer,
     TimeToCopy,
     TimeToEvict,
     TimeToFeed,
@@ -15,7 +16,7 @@ from upriver.machines.worker_events import (
 
 COPIED_MAX, EVICTED_MAX = 4, 3  # keys at a time
 SETTLED_MAX = 40  # rows at a time
-TAKEN_IN_MAX = 3  # rows at a time
+TAKEN_IN_MAX, READ_MAX = 3, 2  # rows at a time
 
 CHORES: Mapping[str, tuple[int, Callable[[int], WorkerEvent]]] = {
     "copies": (COPIED_MAX, lambda most: TimeToCopy(keys_max=most)),
@@ -23,6 +24,7 @@ CHORES: Mapping[str, tuple[int, Callable[[int], WorkerEvent]]] = {
     "feeds": (COPIED_MAX, lambda most: TimeToFeed(keys_max=most)),
     "settlings": (SETTLED_MAX, lambda most: TimeToSettle(rows_max=most)),
     "answers taken in": (TAKEN_IN_MAX, lambda most: TimeToTakeIn(rows_max=most)),
+    "long answers": (READ_MAX, lambda most: TimeToAnswer(rows_max=most)),
     "fills": (1, lambda _: TimeToFill()),
 }
 """By what the watcher counts it as."""

@@ -87,6 +87,7 @@ from upriver.sim.wishes import Wishes
 from upriver.vnodes import VnodeMap
 
 CROWD_KEYS = 1  # the views have few keys, and upqueries are to rest often
+ANSWER_ROWS = 2  # so are their rows: longer answers are read some rows at a time
 
 
 class River:
@@ -138,7 +139,9 @@ class River:
         self._first_workers = vnode_map.workers
         self._rules = rules
         self.build_region = build_region
-        self._new_machine = partial(WorkerMachine, bad_rows.built_by(build_region), rules, memory_budget, CROWD_KEYS)
+        self._new_machine = partial(
+            WorkerMachine, bad_rows.built_by(build_region), rules, memory_budget, CROWD_KEYS, ANSWER_ROWS
+        )
         self._incarnations = count(1)
 
     def begin_again(self) -> None:

@@ -231,6 +231,8 @@ class World:
             moves.append((SETTLE * pace, partial(self._spend, process, "settlings")))
         if process.machine.unfilled:
             moves.append((pace, partial(self._spend, process, "answers taken in")))
+        if process.machine.unread:
+            moves.append((pace, partial(self._spend, process, "long answers")))
         if process.machine.can_fill:
             moves.append((pace, partial(self._spend, process, "fills")))
         if process.machine.can_move:

@@ -48,12 +48,13 @@ class Fanout:
         """Note that each owner has so many more members that count; ``None`` is one for each."""
         self._tally.add(owners, weight)
 
-    def find(self, hashes: Hashes, keys: Sequence[pa.Array]) -> tuple[Positions, Slots]:
-        """All members linked to each key: the key's position, and the member; sorted by both."""
+    def find(self, hashes: Hashes, keys: Sequence[pa.Array], members_max: int | None = None) -> tuple[Positions, Slots]:
+        """All members linked to each key: the key's position, and the member; sorted by both. Raises ManyMembers as
+        :meth:`Spine.find`."""
         owners = self._index.find(hashes, keys)
         known = true_at(owners >= 0)
-        positions, members = self._spine.find(owners[known])
-        return known[positions], members
+        positions, members = self._spine.find(owners[known], members_max)
+        return positions if len(known) == len(hashes) else known[positions], members
 
     def with_hash(self, hashes: Hashes) -> tuple[Slots, Hashes, Slots]:
         """All there is of the keys with any of these hashes, which are unique.

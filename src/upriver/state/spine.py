@@ -7,9 +7,12 @@ levels, each pair is moved a few times per ``GROWTH``-fold growth, and finding a
 each level. Members are numbered in order of arrival, hence found in order of arrival.
 """
 
+from itertools import pairwise
+
 import numpy as np
 import numpy.typing as npt
 
+from upriver.errors import ProtocolError
 from upriver.state.ragged import spread
 from upriver.state.vectors import Positions, Slots
 
@@ -25,6 +28,10 @@ _NEXT = np.uint64(1 << 32)
 _LOW_MASK = np.uint64(0xFFFF_FFFF)
 
 Pairs = npt.NDArray[np.uint64]
+
+
+class ManyMembers(ProtocolError):
+    """There are more members than are to be found in one go."""
 
 
 class Spine:
@@ -51,20 +58,40 @@ class Spine:
         if len(level):
             self._levels.append(level)
 
-    def find(self, owners: Slots) -> tuple[Positions, Slots]:
+    def find(self, owners: Slots, members_max: int | None = None) -> tuple[Positions, Slots]:
         """The members of each owner: for every member the position of its owner in ``owners``, and the member.
 
-        Sorted by position, then by member.
+        Sorted by position, then by member. Raises ManyMembers, before much was done, if there are more members than
+        ``members_max``.
         """
+        if len(owners) == 1:
+            return self._of_one(owners, members_max)
         order = owners.argsort()
         bounds, positions = bounds_of(owners[order]), _packed(order)
-        found = [np.empty(0, np.uint64)]
+        found, held = [np.empty(0, np.uint64)], 0
         for level in self._levels:
             starts, stops = segments(level, bounds)
             counts = stops - starts
-            if counts.any():
+            if count := int(counts.sum()):
+                held = _checked(held + count, members_max)
                 found.append(positions.repeat(counts) | level[spread(starts, counts)] & _LOW_MASK)
         return _unpacked(np.sort(np.concatenate(found)))
+
+    def _of_one(self, owner: Slots, members_max: int | None) -> tuple[Positions, Slots]:
+        """As ``find``. One owner may have most of all members; nearly always those of a level come before those of the
+        next."""
+        bounds = bounds_of(owner)
+        parts, held = [np.empty(0, np.uint64)], 0
+        for level in self._levels:
+            start, stop = level.searchsorted(bounds).tolist()
+            if start < stop:
+                held = _checked(held + stop - start, members_max)
+                parts.append(level[start:stop])
+        found = parts[1] if len(parts) == 2 else np.concatenate(parts)
+        ends = [(before[-1], after[0]) for before, after in pairwise(parts[1:])]
+        if any(before > after for before, after in ends):
+            found = np.sort(found)
+        return np.zeros(len(found), np.int64), (found & _LOW_MASK).view(np.int64)
 
     def pairs(self) -> tuple[Slots, Slots]:
         """All owners and members, in no particular order."""
@@ -86,6 +113,12 @@ def segments(level: Pairs, bounds: Pairs) -> tuple[Positions, Positions]:
     """
     starts, stops = level.searchsorted(bounds).reshape(-1, 2).T
     return starts, stops
+
+
+def _checked(members: int, members_max: int | None) -> int:
+    if members_max is not None and members > members_max:
+        raise ManyMembers(f"more than {members_max:,} members")
+    return members
 
 
 def _packed(owners: Slots) -> Pairs:

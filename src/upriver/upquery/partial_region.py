@@ -24,6 +24,7 @@ import pyarrow as pa
 from upriver.dataflow.batch import Batch, Hashes, Outgoing
 from upriver.dataflow.keeping import Region
 from upriver.dataflow.operators.consolidate import concatenated
+from upriver.dataflow.operators.view import LongRead
 from upriver.dataflow.set_aside import SetAside
 from upriver.errors import ProtocolError, UpriverError
 from upriver.ids import Epoch
@@ -334,15 +335,22 @@ class PartialRegion:
 
     # Reads ------------------------------------------------------------------------------------------------------------
 
-    def lookup(self, hash64: Hashes, keys: pa.RecordBatch) -> pa.RecordBatch:
+    def lookup(self, hash64: Hashes, keys: pa.RecordBatch, rows_max: int | None = None) -> pa.RecordBatch:
         """As :meth:`Region.lookup`, of keys that are all present, and of which no rows wait."""
         self._note_read(hash64)
-        return self._region.lookup(hash64, keys)
+        return self._region.lookup(hash64, keys, rows_max)
 
-    def lookup_each(self, hash64: Hashes, keys: pa.RecordBatch, lengths: Sequence[int]) -> list[pa.RecordBatch]:
+    def lookup_each(
+        self, hash64: Hashes, keys: pa.RecordBatch, lengths: Sequence[int], rows_max: int | None = None
+    ) -> list[pa.RecordBatch]:
         """As :meth:`Region.lookup_each`, of such keys."""
         self._note_read(hash64)
-        return self._region.lookup_each(hash64, keys, lengths)
+        return self._region.lookup_each(hash64, keys, lengths, rows_max)
+
+    def long_read(self, hash64: Hashes, keys: pa.RecordBatch) -> LongRead:
+        """As :meth:`Region.long_read`, of such keys."""
+        self._note_read(hash64)
+        return self._region.long_read(hash64, keys)
 
     def _note_read(self, hash64: Hashes) -> None:
         self._presence.touch(hash64, self._tick())

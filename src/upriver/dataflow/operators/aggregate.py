@@ -138,8 +138,9 @@ class Aggregate:
         """How many rows these groups have."""
         return self._rows.counts[slots]
 
-    def find(self, hashes: Hashes, keys: Sequence[pa.Array]) -> tuple[Positions, Slots]:
-        """The groups of each routing key, each with the key's position; in the order of the keys, then of arrival."""
+    def find(self, hashes: Hashes, keys: Sequence[pa.Array], rows_max: int | None = None) -> tuple[Positions, Slots]:
+        """The groups of each routing key, each with the key's position; in the order of the keys, then of arrival.
+        ``rows_max`` is of no meaning: groups cannot be read some at a time."""
         if self._fanout is None:
             slots = self._groups.find(hashes, keys)
             (positions,) = (slots >= 0).nonzero()
@@ -147,6 +148,10 @@ class Aggregate:
         positions, slots = self._fanout.find(hashes, keys)
         held = self._rows.counts[slots] > 0
         return positions[held], slots[held]
+
+    def as_now(self) -> None:
+        """What a group comes to changes with its rows."""
+        return
 
     def by_hash(self) -> Slots:
         """All groups, sorted by the routing key's hash64."""

@@ -5,6 +5,7 @@ order; equal ones count as one *entry*, which is read as often as its row is the
 """
 
 from collections.abc import Sequence
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -65,11 +66,18 @@ class RowCounts:
         if emptied.size:
             self._entries.forget(slots[emptied])
 
-    def find(self, hashes: Hashes, keys: Sequence[pa.Array]) -> tuple[Positions, Slots]:
-        """The rows of each routing key, each with the key's position, in the order of the keys."""
-        positions, slots = self._fanout.find(hashes, keys)
+    def find(self, hashes: Hashes, keys: Sequence[pa.Array], rows_max: int | None = None) -> tuple[Positions, Slots]:
+        """The rows of each routing key, each with the key's position, in the order of the keys. Raises ManyMembers if
+        there are more different ones than ``rows_max``."""
+        positions, slots = self._fanout.find(hashes, keys, rows_max)
         times = self._tally.counts[slots]
+        if len(slots) and times.min() == times.max() == 1:
+            return positions, slots
         return np.repeat(positions, times), np.repeat(slots, times)
+
+    def as_now(self) -> Self:
+        """An entry's columns never change, not even when it is there no more."""
+        return self
 
     def by_hash(self) -> Slots:
         """All rows, sorted by the routing key's hash64."""

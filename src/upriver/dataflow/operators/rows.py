@@ -5,6 +5,7 @@ routing key. Rows that may be taken back are kept by :class:`.row_counts.RowCoun
 """
 
 from collections.abc import Sequence
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -58,9 +59,14 @@ class Rows:
             raise ProtocolError("a row was retracted from a view whose rows only ever come")
         self._add(batch.repeated())
 
-    def find(self, hashes: Hashes, keys: Sequence[pa.Array]) -> tuple[Positions, Slots]:
-        """The rows of each routing key, each with the key's position; in the order of the keys, then of arrival."""
-        return self._fanout.find(hashes, keys)
+    def find(self, hashes: Hashes, keys: Sequence[pa.Array], rows_max: int | None = None) -> tuple[Positions, Slots]:
+        """The rows of each routing key, each with the key's position; in the order of the keys, then of arrival. Raises
+        ManyMembers if there are more than ``rows_max``."""
+        return self._fanout.find(hashes, keys, rows_max)
+
+    def as_now(self) -> Self:
+        """A row's cells never change, not even when its key is dropped."""
+        return self
 
     def by_hash(self) -> Slots:
         """All rows, sorted by the routing key's hash64, then by key, then by arrival."""

@@ -4,7 +4,7 @@ Output expressions and HAVING are evaluated when somebody reads, over the rows t
 plain columns, and most are, reads just those columns, and no evaluator is called.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Protocol
 
@@ -22,7 +22,15 @@ SCAN_ROWS = 65_536
 """Rows that a scan reads at a time."""
 
 
-class Store(turning.Store, Protocol):
+class Columns(Protocol):
+    """Reads rows by slot."""
+
+    def column(self, name: str, slots: Slots) -> pa.Array:
+        """One column of these rows."""
+        ...
+
+
+class Store(turning.Store, Columns, Protocol):
     """Rows of one schema, each with a slot, kept under a routing key."""
 
     @property
@@ -42,20 +50,45 @@ class Store(turning.Store, Protocol):
         """Take in a batch of changes."""
         ...
 
-    def find(self, hashes: Hashes, keys: Sequence[pa.Array]) -> tuple[Positions, Slots]:
+    def find(self, hashes: Hashes, keys: Sequence[pa.Array], rows_max: int | None = None) -> tuple[Positions, Slots]:
         """The rows of each routing key, each with the key's position; in the order of the keys, then of arrival.
 
-        Equal rows may have one slot, which is named once for each.
+        Equal rows may have one slot, which is named once for each. Raises ManyMembers if there are more rows than
+        ``rows_max``, before much was done, unless ``as_now`` is ``None``.
         """
+        ...
+
+    def as_now(self) -> Columns | None:
+        """What reads rows that are there now as they are now, whatever is done to the store until then; ``None`` if
+        rows change in place."""
         ...
 
     def by_hash(self) -> Slots:
         """All rows, sorted by the routing key's hash64."""
         ...
 
-    def column(self, name: str, slots: Slots) -> pa.Array:
-        """One column of these rows."""
-        ...
+
+class LongRead:
+    """The view's rows of some keys, read some at a time: all of them as they were when it began."""
+
+    __slots__ = ("_read", "row", "rows")
+
+    def __init__(self, rows: int, read: Callable[[int, int], pa.RecordBatch]) -> None:
+        """rows: how many there are. read: gives those from one number to another."""
+        self.rows = rows
+        self.row = 0
+        """The next to be read."""
+        self._read = read
+
+    @property
+    def left(self) -> int:
+        """How many rows are still to be read."""
+        return self.rows - self.row
+
+    def next(self, rows_max: int) -> pa.RecordBatch:
+        """The next so many rows. Raises RowError if an output expression fails."""
+        start, self.row = self.row, min(self.row + rows_max, self.rows)
+        return self._read(start, self.row)
 
 
 class View:
@@ -71,33 +104,51 @@ class View:
         self._having = having
         self._evaluator = evaluator
 
-    def lookup(self, hashes: Hashes, keys: Sequence[pa.Array]) -> pa.RecordBatch:
-        """The view's rows of these keys, each key once, in the order of their first mention."""
-        return self._read(_of_each_key_once(*self._store.find(hashes, keys)))
+    def lookup(self, hashes: Hashes, keys: Sequence[pa.Array], rows_max: int | None = None) -> pa.RecordBatch:
+        """The view's rows of these keys, each key once, in the order of their first mention.
 
-    def lookup_each(self, hashes: Hashes, keys: Sequence[pa.Array], lengths: Sequence[int]) -> list[pa.RecordBatch]:
+        Raises ManyMembers, before much was done, if there are more than ``rows_max`` that can be read some at a time.
+        """
+        return self._read(self._slots(hashes, keys, rows_max), self._store)
+
+    def long_read(self, hashes: Hashes, keys: Sequence[pa.Array]) -> LongRead:
+        """What :meth:`lookup` finds, to be read some rows at a time. Where rows change in place, it is read at once."""
+        slots, columns = self._slots(hashes, keys, None), self._store.as_now()
+        if columns is not None:
+            return LongRead(len(slots), lambda start, end: self._read(slots[start:end], columns))
+        rows = self._read(slots, self._store)
+        return LongRead(rows.num_rows, lambda start, end: rows.slice(start, end - start))
+
+    def _slots(self, hashes: Hashes, keys: Sequence[pa.Array], rows_max: int | None) -> Slots:
+        positions, slots = self._store.find(hashes, keys, rows_max)
+        return slots if len(hashes) == 1 else _of_each_key_once(positions, slots)
+
+    def lookup_each(
+        self, hashes: Hashes, keys: Sequence[pa.Array], lengths: Sequence[int], rows_max: int | None = None
+    ) -> list[pa.RecordBatch]:
         """What :meth:`lookup` finds for the first so many keys, for so many that follow, and so on, in one go."""
-        positions, slots = self._store.find(hashes, keys)
+        positions, slots = self._store.find(hashes, keys, rows_max)
         bounds = np.searchsorted(positions, np.cumsum([0, *lengths]))
         parts = [_of_each_key_once(positions[start:stop], slots[start:stop]) for start, stop in pairwise(bounds)]
         if self._having is not None:
-            return [self._read(part) for part in parts]
-        rows = self._read(np.concatenate([np.empty(0, np.int64), *parts]))
+            return [self._read(part, self._store) for part in parts]
+        rows = self._read(np.concatenate([np.empty(0, np.int64), *parts]), self._store)
         ends = np.cumsum([len(part) for part in parts]).tolist()
         return [rows.slice(end - len(part), len(part)) for end, part in zip(ends, parts, strict=True)]
 
     def scan(self) -> pa.Table:
         """All of the view's rows, sorted by hash64."""
         slots = self._store.by_hash()
-        batches = [self._read(slots[start : start + SCAN_ROWS]) for start in range(0, len(slots), SCAN_ROWS)]
+        starts = range(0, len(slots), SCAN_ROWS)
+        batches = [self._read(slots[start : start + SCAN_ROWS], self._store) for start in starts]
         return pa.Table.from_batches(batches, self._schema)
 
-    def _read(self, slots: Slots) -> pa.RecordBatch:
+    def _read(self, slots: Slots, store: Columns) -> pa.RecordBatch:
         plain = self._output.plain
         if plain is not None and self._having is None:
-            columns = [self._store.column(name, slots) for name in plain.values()]
+            columns = [store.column(name, slots) for name in plain.values()]
             return pa.RecordBatch.from_arrays(columns, schema=self._schema)
-        columns = [self._store.column(name, slots) for name in self._store.schema.names]
+        columns = [store.column(name, slots) for name in self._store.schema.names]
         rows = pa.RecordBatch.from_arrays(columns, schema=self._store.schema)
         if self._having is not None:
             rows = rows.filter(pa.array(self._evaluator.mask(rows, self._having)))
