@@ -53,7 +53,7 @@ CAUGHT_BY = {
         "machines_do_not_fail",
     },
     "c4_cut_ahead_of_all": {"machines_do_not_fail"},  # W5 sees the cut behind it
-    "c5_lock_step": {"no_keys_move_while_epochs_flow", "views_equal_the_oracle"},
+    "c5_lock_step": {"no_keys_move_while_epochs_flow", "views_equal_the_oracle", "machines_do_not_fail"},  # C9 notices
     "c6_between_epochs": {"no_keys_move_while_epochs_flow", "nobody_is_left_waiting"},
     "c7_still_while_cut": {"snapshots_are_consistent_cuts", "a_key_lives_in_one_place"},
     "c8_leave_when_dry": {"machines_do_not_fail", "views_equal_the_oracle"},  # a worker that has left reads on

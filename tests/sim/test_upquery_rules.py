@@ -11,10 +11,12 @@ them:
 - K2, without which a lookup may go back in time: a key's old owner must have shown it as of an epoch that the new one
   has not come to, and the key be filled and asked for there before it does. See ``test_cones_moving.py``.
 
-Two rules may be caught in more than one way:
+Three rules may be caught in more than one way:
 
 - P1: the rows of a missing key are seen at the end of their epoch, unless rows still wait by then; the watcher looks
   again when the view has new rows. A lookup may ask before that, and its upquery adds all rows to those that are there.
+- P4: of a key that was given up, rows are taken in some at a time. Until the last is in there is state of a missing
+  key, and then the key is in two places.
 - P5: the old owner fills a key that has moved. While the new owner does not have the key, or has only a part of it, the
   key is in one place, which is the wrong one: it is in a slice of another worker, and lacks the rows that go there.
 """
@@ -38,7 +40,7 @@ CAUGHT_BY = {
     "p1_missing_is_not_empty": {"views_equal_the_oracle", "lookups_equal_the_oracle"},
     "p2_pending_keys_retain": {"views_equal_the_oracle", "lookups_equal_the_oracle"},
     "p3_each_row_once": {"views_equal_the_oracle", "lookups_equal_the_oracle", "a_keys_rows_are_in_order"},
-    "p4_own_upquery_only": {"a_key_lives_in_one_place"},
+    "p4_own_upquery_only": {"a_key_lives_in_one_place", "views_equal_the_oracle"},
     "p5_ask_where_the_key_goes": {
         "a_key_lives_in_one_place",
         "a_worker_holds_only_keys_of_its_vnodes",
