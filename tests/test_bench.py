@@ -331,8 +331,11 @@ def test_other_keys_and_epochs_are_timed_beside_a_hot_key(spark: Any, tmp_path: 
     assert list(measured["views"]) == ["counted", "cone"]
     for figures in measured["views"].values():
         assert figures["right"] is True
-        for kind in ("warm", "cold", "visible"):
-            assert 0 < figures["before"][kind]["p50_ms"] <= figures["before"][kind]["max_ms"]
+        windows = [figures[when] for when in ("before", "fill", "warm", "epoch")]
+        for kind in ("warm", "cold", "visible"):  # a short window may have none
+            of_kind = [window[kind] for window in windows if window[kind]["count"]]
+            assert of_kind
+            assert all(0 < each["p50_ms"] <= each["max_ms"] for each in of_kind)
         assert all(figures[when]["seconds"] > 0 for when in ("fill", "warm", "epoch"))
     shown = render_hotkey(measured)
     assert "cone, fill, warm keys" in shown
