@@ -178,6 +178,35 @@ def test_a_source_that_is_at_work_for_long_is_stalled_and_a_restart_ends_its_att
     assert world.states() == ["running", "running"]
 
 
+def test_a_stalled_source_says_what_spark_is_at_and_is_no_failure_of_the_app(world: World) -> None:
+    world.start()
+    world.good.now(batches=1)
+    world.other.seen = Seen(1, doing="Getting offsets from KafkaV2[Subscribe[orders]]")
+    world.later(STALLED_S)
+    assert world.supervisor.status()["other"]["error"] is None
+    world.good.now(batches=2)
+    world.later(1.0)
+    told = world.supervisor.status()["other"]
+    assert (told["state"], told["stalled_for_s"], told["attempts"]) == ("stalled", STALLED_S + 1, 1)
+    assert 'Spark says "Getting offsets from KafkaV2[Subscribe[orders]]"' in told["error"]
+    assert world.heard.states["other"] == ("stalled", told["error"])
+    assert source_failure(world.supervisor.status()) is None
+    world.other.now(is_idle=True)
+    world.later(0.5)
+    told = world.supervisor.status()["other"]
+    assert (told["state"], told["stalled_for_s"], told["error"]) == ("running", None, None)
+
+
+def test_a_stall_after_a_failure_tells_the_failure(world: World) -> None:
+    world.start()
+    world.other.now(ended=GOES_AWAY)
+    world.later(0.5)
+    world.later(1.0)
+    world.later(STALLED_S + 1)
+    told = world.supervisor.status()["other"]
+    assert (told["state"], told["stalled_for_s"], told["error"]) == ("stalled", None, GOES_AWAY.error)
+
+
 def test_a_load_is_finished_in_the_end(world: World) -> None:
     world.start()
     world.good.seen = Seen(1, batches=1, is_over=True)

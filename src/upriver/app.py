@@ -410,9 +410,10 @@ class App:
         ``STALLED_S`` without finishing a batch, or trying again after a failure), ``failed`` or ``finished``;
         ``epoch``, its last one, and ``epoch_age_s``, seconds since that was committed; ``rows`` so far and
         ``rows_per_s``, over the last minute; ``error``, one line, ``retry_in_s``, seconds until it is tried again, if
-        it is, and ``attempts`` so far. ``["views"][name]`` has the view's ``state``, ``running`` or ``failed``, and
-        the ``error`` in one line: why it failed, or of a partial view, why a key could not be filled. ``["failure"]``:
-        why the app cannot go on, or which sources have failed, beside which lookups go on.
+        it is, ``stalled_for_s``, seconds without a finished batch, if it has not failed, and ``attempts`` so far.
+        ``["views"][name]`` has the view's ``state``, ``running`` or ``failed``, and the ``error`` in one line: why it
+        failed, or of a partial view, why a key could not be filled. ``["failure"]``: why the app cannot go on, or which
+        sources have failed, beside which lookups go on.
         """
         return self._running().status()
 

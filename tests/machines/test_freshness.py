@@ -17,6 +17,8 @@ from upriver.machines.freshness import (
     ReadThrough,
 )
 
+UNCOMMITTED = "its source has not answered since, or has rows that are not committed yet"
+
 
 def at(ended: int, published: int | None = None, missing: Sequence[int] = ()) -> Progress:
     return Progress(Epoch(ended), Epoch(ended if published is None else published), tuple(map(WorkerId, missing)))
@@ -103,7 +105,7 @@ def test_a_view_is_as_old_as_the_oldest_of_its_tables() -> None:
     report = freshness.report(at(1), 10.0)
     assert report.age_s(["orders"]) == 1.0
     assert report.age_s(["orders", "customers"]) == 6.0
-    assert report.cause(["orders", "customers"]) == "table 'customers': its source has rows that are not committed yet"
+    assert report.cause(["orders", "customers"]) == f"table 'customers': {UNCOMMITTED}"
     assert report.age_s(["orders", "other"]) is None
     assert report.cause(["orders", "other"]).startswith("table 'other'")
 
@@ -111,9 +113,7 @@ def test_a_view_is_as_old_as_the_oldest_of_its_tables() -> None:
 def test_the_cause_of_an_age_is_told() -> None:
     freshness = Freshness({"orders": False})
     freshness.read_through("orders", mark(1.0, 1))
-    assert freshness.report(at(1), 2.0).cause(["orders"]) == (
-        "table 'orders': its source has rows that are not committed yet"
-    )
+    assert freshness.report(at(1), 2.0).cause(["orders"]) == f"table 'orders': {UNCOMMITTED}"
     assert freshness.report(at(1, published=5, missing=[1]), 2.0).cause(["orders"]) == (
         "table 'orders': epoch 1 of 5 is reflected, and worker 1 is not up"
     )

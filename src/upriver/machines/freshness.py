@@ -42,7 +42,7 @@ class Progress:
 @dataclass(slots=True)
 class _TableSource:
     """had_rows: at the start. reflected_at: the newest mark that counts. pending: marks that do not, oldest first.
-    first: the epoch of the first mark. error: why the source has failed, in one line."""
+    first: the epoch of the first mark. error: why the source has failed or stalled, in one line."""
 
     had_rows: bool
     state: str = RUNNING
@@ -81,7 +81,7 @@ class Freshness:
         self._sources[table].add(mark)
 
     def stands(self, table: str, state: str, error: str | None = None) -> None:
-        """The state of a source. error: of one that has failed, why, in one line."""
+        """The state of a source. error: of one that has failed or stalled, why, in one line."""
         source = self._sources[table]
         source.state, source.error = state, error
 
@@ -126,7 +126,7 @@ def _cause(source: _TableSource, progress: Progress) -> str:
         return _behind(progress, source.pending[0].epoch)
     if progress.published > progress.ended:
         return _behind(progress, progress.published)
-    return "its source has rows that are not committed yet"
+    return "its source has not answered since, or has rows that are not committed yet"
 
 
 def _behind(progress: Progress, epoch: Epoch) -> str:

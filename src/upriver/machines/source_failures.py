@@ -106,6 +106,19 @@ def judge(chain: Sequence[Fault], place: str = "") -> SourceFailure:
     return SourceFailure(f"{_cut(said or surface.kind)}{place}. {verdict.advice}.", verdict.is_permanent)
 
 
+def stall(doing: str, limit_s: float) -> str:
+    """What is said of a query that is alive, and has finished no batch for longer than ``limit_s`` seconds.
+
+    doing: what Spark says that the query is at, with the topic or the path if Spark names it; may be empty.
+    """
+    at = " ".join(doing.split())
+    spark_says = f' Spark says "{_cut(at)}".' if at else ""
+    return (
+        f"no batch has been finished for {limit_s:.0f} s.{spark_says} See whether the source's server answers, and "
+        "whether a batch is only long; the source goes on by itself."
+    )
+
+
 def _verdict(chain: Sequence[Fault]) -> _Verdict:
     conditions = [fault.condition for fault in chain if fault.condition is not None]
     for condition in conditions:

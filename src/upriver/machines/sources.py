@@ -145,6 +145,11 @@ class SourceMachine:
         is_late = at - self._progressed_at > STALLED_S
         return SourceState.STALLED if is_late or self._error is not None else SourceState.RUNNING
 
+    def stalled_for_s(self, at: float) -> float | None:
+        """Seconds since a stalled source last progressed; ``None`` if it is not stalled, or follows a failure."""
+        is_stalled = self._error is None and self.state(at) is SourceState.STALLED
+        return at - self._progressed_at if is_stalled else None
+
     def retry_in_s(self, at: float) -> float | None:
         """Seconds until the next attempt; ``None`` if none is due."""
         return None if self._retry_at is None else max(0.0, self._retry_at - at)

@@ -11,8 +11,9 @@ from typing import Any, Protocol
 
 from upriver.errors import DeclarationError, IngestFailed, WaitTimeout
 from upriver.ids import BEGINNING, Epoch
-from upriver.machines.source_failures import SourceFailure
+from upriver.machines.source_failures import SourceFailure, stall
 from upriver.machines.sources import (
+    STALLED_S,
     AttemptFailed,
     AttemptFinished,
     AttemptProgressed,
@@ -43,7 +44,8 @@ class Seen:
     """An attempt, as it is now. batches: that it has committed. is_idle: it waits for rows, or for its next trigger.
 
     failure: what it has ended with; an attempt that is over without one has taken all there is. read_through: the
-    latest known moment, in seconds since 1970, until which all that the source had is published.
+    latest known moment, in seconds since 1970, until which all that the source had is published. doing: what Spark says
+    that the attempt is at.
     """
 
     attempt: int
@@ -52,13 +54,14 @@ class Seen:
     is_over: bool = False
     failure: SourceFailure | None = None
     read_through: float | None = None
+    doing: str = ""
 
 
 class SourceListener(Protocol):
     """Is told of sources again and again, as of now."""
 
     def source_stands(self, table: str, state: str, error: str | None = None) -> None:
-        """What a source is. error: why it has failed, in one line."""
+        """What a source is. error: why it has failed or stalled, in one line."""
 
     def read_through(self, table: str, at: float, epoch: Epoch) -> None:
         """Every row that a source had by ``at``, by a clock that never goes back, is in epochs up to ``epoch``."""
@@ -98,6 +101,8 @@ class _Supervised:
         self.ingest: Ingest | None = None
         self.batches = 0
         """Committed by the attempt that was last seen."""
+        self.doing = ""
+        """What the attempt that was last seen was at."""
         self.is_read = False
         """Whether it was read through once, or has failed."""
 
@@ -227,6 +232,7 @@ class SourceSupervisor:
         read_through = None
         if source.machine.is_alive:
             seen, at = source.ingest.look(), self._now()
+            source.doing = seen.doing
             self._step_as_seen(table, seen, at)
             read_through = seen.read_through
         told = self.status()[table]
@@ -268,7 +274,7 @@ class SourceSupervisor:
                 case EndAttempt():
                     source.ingest.stop()
                 case BeginAttempt():
-                    source.batches = 0
+                    source.batches, source.doing = 0, ""
                     try:
                         source.ingest.start(action.attempt)
                     except Exception as error:
@@ -279,13 +285,15 @@ class SourceSupervisor:
 
 def _told(source: _Supervised, now: float, today: float) -> dict[str, Any]:
     machine, counts = source.machine, source.counts
+    stalled_for_s = machine.stalled_for_s(now)
     return {
         "state": str(machine.state(now)),
         "epoch": int(counts.last_epoch),
         "epoch_age_s": _rounded(counts.age_s(today)),
         "rows": counts.rows,
         "rows_per_s": round(counts.rows_per_s(today), 1),
-        "error": machine.error,
+        "error": machine.error if stalled_for_s is None else stall(source.doing, STALLED_S),
+        "stalled_for_s": _rounded(stalled_for_s),
         "retry_in_s": _rounded(machine.retry_in_s(now)),
         "attempts": machine.attempt,
     }
@@ -300,8 +308,13 @@ def source_failure(tables: Mapping[str, Mapping[str, Any]]) -> str | None:
 
     tables: as :meth:`SourceSupervisor.status` gives them.
     """
-    failed = [_failure_of(table, told) for table, told in tables.items() if told["error"] is not None]
+    failed = [_failure_of(table, told) for table, told in tables.items() if _has_failed(told)]
     return " ".join(failed) or None
+
+
+def _has_failed(told: Mapping[str, Any]) -> bool:
+    """Whether the last attempt that has shown anything has ended with an error. A source that only stalls has not."""
+    return told["error"] is not None and told["stalled_for_s"] is None
 
 
 def _failure_of(table: str, told: Mapping[str, Any]) -> str:

@@ -275,8 +275,9 @@ class StreamIngest:
         if not query.isActive:
             failure = self._failure(running)
             return Seen(running.number, running.outcome.batches, is_over=True, failure=failure)
-        is_idle = str(query.status["message"]).startswith(_IDLE)
-        return Seen(running.number, batches, is_idle, read_through=running.drain.read_through())
+        doing = str(query.status["message"])
+        read_through = running.drain.read_through()
+        return Seen(running.number, batches, doing.startswith(_IDLE), read_through=read_through, doing=doing)
 
     def _failure(self, running: _QueryAttempt) -> SourceFailure | None:
         """What the query has ended with; ``None`` if it was to take what there was, and has."""
