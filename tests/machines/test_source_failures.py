@@ -2,9 +2,11 @@
 
 import pytest
 
-from upriver.machines.source_failures import ERROR_CHARS_MAX, Fault, judge
+from upriver.machines.source_failures import ERROR_CHARS_MAX, Fault, judge, stall
 
 FAILED = Fault("StreamingQueryException", "STREAM_FAILED", "XXKST", "[STREAM_FAILED] Query terminated")
+UNKNOWN_TOPIC = "org.apache.kafka.common.errors.UnknownTopicOrPartitionException"
+INVALID_BATCH = "assertion failed: Invalid batch: id#1L,name#2 != id#3L,name#4,more#5"
 ABORTED = Fault("org.apache.spark.SparkException", None, None, "Job aborted due to stage failure")
 
 
@@ -30,8 +32,11 @@ def java(kind: str, text: str = "it says") -> Fault:
             "goes on",
         ),
         ([ABORTED, java("java.io.IOException", "No space left on device")], False, "goes on where it was"),
-        ([FAILED, java("java.net.ConnectException", "Connection refused")], False, "goes on where it was"),
-        ([FAILED, java("org.apache.kafka.common.errors.TimeoutException")], False, "goes on where it was"),
+        ([FAILED, java("org.apache.kafka.common.errors.TimeoutException")], False, "See that the servers run"),
+        ([FAILED, java("java.net.ConnectException", "Connection refused")], False, "See that the servers run"),
+        ([FAILED, java(UNKNOWN_TOPIC), java("X")], False, "See that the topic or table is there"),
+        ([FAILED, spark("DELTA_SCHEMA_NOT_SET", "KD008")], False, "See that the topic or table is there"),
+        ([FAILED, java("java.lang.AssertionError", "assertion failed")], False, "goes on where it was"),
         ([spark("UNABLE_TO_ACQUIRE_MEMORY", "53200")], False, "goes on where it was"),
         ([spark("SOMETHING_OF_TOMORROW", None)], False, "goes on where it was"),
         ([java("TypeError")], False, "goes on where it was"),
@@ -43,7 +48,14 @@ def java(kind: str, text: str = "it says") -> Fault:
         ([FAILED, spark("MALFORMED_LOG_FILE", "KD002")], True, "Restore the checkpoint"),
         ([FAILED, java("x.KafkaException"), spark("KAFKA_DATA_LOSS.START_OFFSET_RESET", "22000")], True, "has dropped"),
         ([FAILED, spark("DELTA_SOURCE_TABLE_IGNORE_CHANGES", "0A000")], True, "takes no updates or deletes"),
+        ([FAILED, spark("KAFKA_DATA_LOSS.PARTITION_OFFSET_CHANGED", "22000")], True, "has dropped rows"),
         ([FAILED, spark("DELTA_SCHEMA_CHANGED_WITH_VERSION", "KD007")], True, "has other columns"),
+        ([FAILED, java("java.lang.AssertionError", INVALID_BATCH)], True, "has other columns"),
+        ([FAILED, spark("DELTA_STREAMING_SCHEMA_MISMATCH_ON_RESTART", "KD007")], True, "has other columns"),
+        ([FAILED, spark("DELTA_STREAMING_METADATA_EVOLUTION", "22000")], True, "has other columns"),
+        ([FAILED, spark("DELTA_STREAMING_INCOMPATIBLE_SCHEMA_CHANGE", "42KD4")], True, "has other columns"),
+        ([FAILED, spark("DELTA_MISSING_FILES_UNEXPECTED_VERSION", "42K03")], True, "has dropped rows"),
+        ([FAILED, spark("DELTA_TRUNCATED_TRANSACTION_LOG", "42K03")], True, "has dropped rows"),
         ([ABORTED, spark("DIVIDE_BY_ZERO", "22012")], True, "The row comes again"),
         ([ABORTED, spark("USER_RAISED_EXCEPTION", "P0001")], True, "The row comes again"),
         ([FAILED, spark("UNRESOLVED_COLUMN.WITH_SUGGESTION", "42703")], True, "Declare the table"),
@@ -56,6 +68,11 @@ def test_a_failure_is_judged_by_what_spark_says(chain: list[Fault], is_permanent
     failure = judge(chain)
     assert failure.is_permanent == is_permanent
     assert advice in failure.error
+
+
+def test_a_stall_says_what_spark_is_at() -> None:
+    assert 'for 60 s. Spark says "Getting offsets". See' in stall(" Getting\n offsets ", 60.0)
+    assert "for 60 s. See" in stall("", 60.0)
 
 
 def test_what_is_said_is_the_error_its_cause_the_place_and_what_helps() -> None:

@@ -43,6 +43,8 @@ _AGAIN = "It goes on where it was when the cause is gone"
 _FILE = "Mend or restore the file; the source goes on where it was"
 _ROW = "The row comes again with each attempt: mend the source, or the DataFrame, and start the app again"
 _DECLARED = "Declare the table so that Spark can run it, and start the app again"
+_SERVER = "See that the servers run and can be reached from here; the source goes on where it was when they answer"
+_ABSENT = "See that the topic or table is there; one that is made again has other rows, and needs another root"
 _SCHEMA = "The source has other columns than the table was declared with: mend it, or declare the table on another root"
 _CHECKPOINT = "Restore the checkpoint, or start on another root"
 _CHANGES = (
@@ -71,12 +73,23 @@ _BY_CONDITION = {
     "KAFKA_DATA_LOSS": _Verdict(True, _GONE),
     "DELTA_SOURCE_TABLE_IGNORE_CHANGES": _Verdict(True, _CHANGES),
     "DELTA_SOURCE_IGNORE_DELETE": _Verdict(True, _CHANGES),
+    "DELTA_STREAMING_INCOMPATIBLE_SCHEMA_CHANGE": _Verdict(True, _SCHEMA),
+    "DELTA_STREAMING_INCOMPATIBLE_SCHEMA_CHANGE_USE_SCHEMA_LOG": _Verdict(True, _SCHEMA),
+    "DELTA_STREAMING_CANNOT_CONTINUE_PROCESSING_POST_SCHEMA_EVOLUTION": _Verdict(True, _SCHEMA),
+    "DELTA_STREAMING_METADATA_EVOLUTION": _Verdict(True, _SCHEMA),
+    "DELTA_STREAMING_SCHEMA_MISMATCH_ON_RESTART": _Verdict(True, _SCHEMA),
     "DELTA_SCHEMA_CHANGED": _Verdict(True, _SCHEMA),
     "DELTA_SCHEMA_CHANGED_WITH_STARTING_OPTIONS": _Verdict(True, _SCHEMA),
     "DELTA_SCHEMA_CHANGED_WITH_VERSION": _Verdict(True, _SCHEMA),
     "DELTA_STREAMING_SOURCE_FROM_DIFFERENT_DELTA_TABLE": _Verdict(True, _CHECKPOINT),
     "DIFFERENT_DELTA_TABLE_READ_BY_STREAMING_SOURCE": _Verdict(True, _CHECKPOINT),
+    "DELTA_SCHEMA_NOT_SET": _Verdict(False, _ABSENT),  # nothing is left of the table
+    "DELTA_TABLE_NOT_FOUND": _Verdict(False, _ABSENT),
+    "DELTA_PATH_DOES_NOT_EXIST": _Verdict(False, _ABSENT),
     "DELTA_VERSIONS_NOT_CONTIGUOUS": _Verdict(True, _GONE),
+    "DELTA_MISSING_FILES_UNEXPECTED_VERSION": _Verdict(True, _GONE),
+    "DELTA_STREAMING_TRAILING_COMMIT_MISSING": _Verdict(True, _GONE),
+    "DELTA_TRUNCATED_TRANSACTION_LOG": _Verdict(True, _GONE),
     "DELTA_LOG_FILE_NOT_FOUND_FOR_STREAMING_SOURCE": _Verdict(True, _GONE),
 }
 """A condition with its subclass, or without, for all its subclasses."""
@@ -90,8 +103,18 @@ _BY_STATE = {
 """By the class of the SQLSTATE."""
 _BY_KIND = {
     "java.lang.UnsupportedOperationException": _Verdict(True, _DECLARED),
+    "org.apache.kafka.common.errors.TimeoutException": _Verdict(False, _SERVER),
+    "org.apache.kafka.common.errors.DisconnectException": _Verdict(False, _SERVER),
+    "java.net.ConnectException": _Verdict(False, _SERVER),
+    "java.net.UnknownHostException": _Verdict(False, _SERVER),
+    "java.net.SocketTimeoutException": _Verdict(False, _SERVER),
+    "org.apache.kafka.common.errors.UnknownTopicOrPartitionException": _Verdict(False, _ABSENT),
     "org.apache.kafka.clients.consumer.OffsetOutOfRangeException": _Verdict(True, _GONE),
 }
+_BY_TEXT = {
+    "assertion failed: Invalid batch: ": _Verdict(True, _SCHEMA),  # Spark's word on a source with other columns
+}
+"""By how the message of an error begins that has no condition, and no class of its own."""
 _WRAPPERS = frozenset({"STREAM_FAILED", "FOREACH_BATCH_USER_FUNCTION_ERROR"})
 """Conditions that say only that something else has failed."""
 
@@ -128,6 +151,10 @@ def _verdict(chain: Sequence[Fault]) -> _Verdict:
     for fault in chain:
         if fault.condition not in _WRAPPERS and (found := _BY_STATE.get((fault.sql_state or "")[:2])) is not None:
             return found
+    for fault in chain:
+        for beginning, verdict in _BY_TEXT.items():
+            if fault.text.startswith(beginning):
+                return verdict
     return next((_BY_KIND[fault.kind] for fault in chain if fault.kind in _BY_KIND), _Verdict(False, _AGAIN))
 
 
