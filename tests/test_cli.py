@@ -115,6 +115,22 @@ def test_without_a_token_nothing_is_asked(capsys: pytest.CaptureFixture[str], mo
     assert TOKEN_VARIABLE in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["lookup", "v", "1", "--max-age", "-1"], "--max-age=-1.0: give a number of seconds, 0 or more"),
+        (["lookup", "v", "1", "--max-age", "nan"], "--max-age=nan: give a number of seconds, 0 or more"),
+        (["rescale", "2", "--timeout", "-1"], "--timeout=-1.0: give a number of seconds, 0 or more"),
+        (["status", "--watch", "--interval", "0"], "--interval 0: give seconds, more than 0"),
+    ],
+)
+def test_wrong_numbers_are_refused_before_anything_is_asked(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    assert main([*arguments, "--address", "127.0.0.1:1", "--token", "secret"]) == 2
+    assert said in capsys.readouterr().err
+
+
 def test_nobody_there_ends_with_status_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status", "--address", "127.0.0.1:1", "--token", "secret"]) == 1
     error = capsys.readouterr().err

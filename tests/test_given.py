@@ -39,6 +39,14 @@ def test_what_is_no_whole_number(given: Any, kind: str) -> None:
     assert str(error.value) == f"at_least={given!r}: give a whole number, not a {kind}"
 
 
+@pytest.mark.parametrize("given", [np.array([1, 2]), Decimal("sNaN"), 10**400])
+def test_what_cannot_be_made_a_number(given: Any) -> None:
+    with pytest.raises(DeclarationError, match=r"^timeout=.+: give a number of seconds \("):
+        seconds("timeout", given)
+    with pytest.raises(DeclarationError, match=r"^at_least=.+: give a whole number"):
+        whole("at_least", np.array([1, 2]))
+
+
 @pytest.mark.parametrize(
     ("given", "expected"), [(0, 0.0), (2, 2.0), (0.5, 0.5), (np.float32(0.5), 0.5), (Decimal("0.5"), 0.5)]
 )
@@ -84,6 +92,8 @@ def client() -> Iterator[Client]:
         (lambda client: client.lookup("planes", ["N1"], at_least="5"), "at_least='5': give a whole number"),
         (lambda client: client.lookup("planes", ["N1"], timeout="1"), "timeout='1': give a number of seconds"),
         (lambda client: client.lookup("planes", ["N1"], timeout=math.nan), "timeout=nan: give a number of seconds"),
+        (lambda client: client.lookup_with_epoch("planes", ["N1"], maxage=5), "maxage=5: a lookup has no such limit"),
+        (lambda client: client.rescale_of("x"), "ticket='x': give a whole number"),
         (lambda client: next(client.rescale_of(1).follow(timeout=-1)), "timeout=-1: give a number of seconds"),
     ],
 )
@@ -95,8 +105,9 @@ def test_a_client_asks_nobody_for_nonsense(client: Client, call: Callable[[Clien
 
 @pytest.mark.parametrize("view", [None, 3, ["planes"]])
 def test_a_view_has_a_name(client: Client, view: Any) -> None:
-    with pytest.raises(UnknownView, match="give the name of a view"):
-        client.lookup(view, ["N7"])
+    for ask in (lambda: client.lookup(view, ["N7"]), lambda: client.explain(view), lambda: client.evict(view)):
+        with pytest.raises(UnknownView, match="give the name of a view"):
+            ask()
 
 
 # Past it

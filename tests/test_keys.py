@@ -6,6 +6,7 @@ from decimal import Decimal
 from typing import Any
 
 import numpy as np
+import pandas as pd  # type: ignore[import-untyped]
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -167,6 +168,7 @@ def test_keys_of_several_columns(keys: Any, values: list[tuple[Any, ...]]) -> No
         ([{"origin": "EWR"}], "a dict of origin"),
         ([{"origin": "EWR", "distance": 1, "x": 1}], "a dict of origin, distance, x"),
         (pa.array(["EWR"]), "one array"),
+        (pd.DataFrame({"origin": ["EWR"], "distance": [1]}), "one DataFrame, where a list of keys belongs"),
         (pa.table({"origin": ["EWR"]}), "a table with the columns origin"),
         (pa.table({"origin": ["EWR"], "miles": [1]}), "a table with the columns origin, miles"),
     ],

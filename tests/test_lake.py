@@ -265,7 +265,10 @@ DIFFERENCES = [
     (with_flights(key=("ts",)), r"table 'flights' is kept in .* with key \('tail',\), not \('ts',\)"),
     (with_flights(order_by=()), r"table 'flights' is kept in .* with order_by \('ts',\), not \(\)"),
     (with_flights(schema=NARROW), "with columns tail string, miles int64, .*; declared are tail string, miles int32,"),
-    (with_flights(schema=FLIGHTS.schema.remove(2), order_by=("ts",)), "declared are tail string, miles int64$"),
+    (
+        with_flights(schema=FLIGHTS.schema.remove(2), order_by=("ts",)),
+        "declared are tail string, miles int64; declare it as it is kept, or start on another root$",
+    ),
     (replace(RECORD, tables=(replace(PLANES, name="crews"),)), "table 'crews' is not in .*start it on another root"),
     (with_flights(primary_key=("tail",)), r"table 'flights' is kept in .* with primary_key \(\), not \('tail',\)"),
     (with_flights(deletes="miles < 0"), "table 'flights' is kept in .* with deletes None, not miles < 0"),

@@ -170,7 +170,7 @@ def test_a_waiting_answer_can_be_cancelled(server: Server, streams: LookupStream
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(ask, stream, "a")
         worker.asked.get(timeout=SECONDS_MAX)
-        stream.cancel()
+        stream.cancel("has had its time")
         with pytest.raises(WorkerLost, match=server.address):
             answer.result(SECONDS_MAX)
     worker.may_answer.set()

@@ -77,6 +77,12 @@ def test_a_key_must_have_a_hash() -> None:
         op_of(source=source)
 
 
+def test_an_order_is_of_values_that_have_one() -> None:
+    source = TableSpec("t", pa.schema([("k", pa.string()), ("m", pa.map_(pa.string(), pa.int64()))]), ("k",), ())
+    with pytest.raises(DeclarationError, match=r"^a map: order_by names 'm', and map<.*> has no order; make a column"):
+        in_order(source, ["m"], "a map")
+
+
 def test_a_table_takes_the_order_that_a_map_needs_if_it_has_none() -> None:
     unordered = replace(FLIGHTS, order_by=())
     assert in_order(unordered, ["ts"], "") == FLIGHTS

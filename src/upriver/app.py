@@ -9,7 +9,7 @@ from typing import Any, Self, Unpack
 
 import pyarrow as pa
 
-from upriver.client import Client, Keys, LookupLimits, connect
+from upriver.client import Client, Keys, LookupLimits, check_limits, connect
 from upriver.dataflow.eligibility import why_full
 from upriver.dataflow.explain import render
 from upriver.dataflow.graph import DataflowPlan
@@ -233,11 +233,19 @@ class App:
         if not isinstance(source, str) or source not in self._tables:
             tables = ", ".join(self._tables) or "none yet"
             raise DeclarationError(f"stateful map {name!r}: there is no table {source!r}; there are: {tables}")
-        table, order = self._tables[source], names("order_by", order_by)
+        table, order = self._tables[source], names(f"stateful map {name!r}: order_by", order_by)
         if self._river is None:
             table = in_order(table, order, f"stateful map {name!r}")
         op = declare_stateful_map(
-            name, table, names("key", key), func, schema, state, per=per, order_by=order, timezone=self._typer.timezone
+            name,
+            table,
+            names(f"stateful map {name!r}: key", key),
+            func,
+            schema,
+            state,
+            per=per,
+            order_by=order,
+            timezone=self._typer.timezone,
         )
         self._tables[source] = table
         self._sources[source] = replace(self._sources[source], table=table)
@@ -257,8 +265,9 @@ class App:
 
     def _keep(self, plans: dict[str, DataflowPlan], timeout: float) -> None:
         """These are the views from now on, whether the app runs or not."""
+        seconds_max = seconds("timeout", timeout)
         if self._river is not None:
-            self._river.replan(list(plans.values()), seconds("timeout", timeout))
+            self._river.replan(list(plans.values()), seconds_max)
         self._plans = plans
 
     def _check_declaring(self, what: str) -> None:
@@ -328,6 +337,7 @@ class App:
         must be reached all the same.
         """
         river, computes = self._running(), flag("else_compute", else_compute)
+        check_limits(limits)
         assert self._client is not None
         try:
             return self._client.lookup(view, keys, **limits)
@@ -366,7 +376,7 @@ class App:
         what is there then; rows of the epoch that ``wait`` returns, and of all before it, are. The app need not run.
         Raises DeclarationError for a table that is not declared.
         """
-        if table not in self._tables:
+        if not isinstance(table, str) or table not in self._tables:
             raise DeclarationError(f"no table {table!r}; there are: {', '.join(sorted(self._tables)) or 'none'}")
         return read_rejected(self._spark, self._config.root, self._tables[table])
 

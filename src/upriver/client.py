@@ -12,7 +12,7 @@ from typing import Any, Self, TypedDict, Unpack
 import numpy as np
 import pyarrow as pa
 
-from upriver.errors import ClusterError, KeyTypeError, UnknownView, UpriverError, WaitTimeout
+from upriver.errors import ClusterError, DeclarationError, KeyTypeError, UnknownView, UpriverError, WaitTimeout
 from upriver.given import flag, seconds, whole
 from upriver.hashing import hash64
 from upriver.machines.freshness import FreshnessReport
@@ -67,6 +67,27 @@ class LookupLimits(TypedDict, total=False):
     timeout: float
 
 
+def check_limits(limits: Mapping[str, object]) -> None:
+    """Raise DeclarationError for a name that is no limit: an answer that is older than was allowed must not pass."""
+    for name in limits:
+        if name not in LookupLimits.__annotations__:
+            known = ", ".join(LookupLimits.__annotations__)
+            raise DeclarationError(f"{name}={limits[name]!r}: a lookup has no such limit; it has {known}")
+
+
+def _check_view(view: str) -> None:
+    """Raise UnknownView for what is no name."""
+    if not isinstance(view, str):
+        raise UnknownView(f"view={view!r}: give the name of a view, not a {type(view).__name__}")
+
+
+def _unreached(why: str) -> ClusterError:
+    """The coordinator does not answer. why: how that was noticed."""
+    return ClusterError(
+        f"{why}. See that the app runs, that this is its app.address of now, and that its bind= lets this host in"
+    )
+
+
 class _DeclaredAnew(Exception):
     """A view that is being looked up was dropped, and another has its name."""
 
@@ -75,7 +96,7 @@ class Client:
     """A connection to an app and its workers; usable by many threads, and as a context manager. Use ``connect``."""
 
     def __init__(self, remote: Remote, timeout: float) -> None:
-        self._coordinator = Connection(remote)
+        self._coordinator = Connection(remote, _unreached)
         self._streams = LookupStreams(remote)
         self._watch = Watch()
         self._boards = BoardFinder(self._streams.connection)
@@ -123,6 +144,7 @@ class Client:
     def lookup_with_epoch(self, view: str, keys: Keys, **limits: Unpack[LookupLimits]) -> tuple[pa.Table, int]:
         """As :meth:`lookup`, with the epoch as of whose end the rows are; those of a single key, which waits for no
         epoch's end, perhaps as of a later one. 0 for no keys."""
+        check_limits(limits)
         at_least, max_age = limits.get("at_least"), limits.get("max_age")
         at_least = None if at_least is None else whole("at_least", at_least)
         max_age = None if max_age is None else seconds("max_age", max_age)
@@ -194,6 +216,7 @@ class Client:
 
     def explain(self, view: str) -> dict[str, Any]:
         """How a view is kept, as a plain dict. Raises UnknownView."""
+        _check_view(view)
         return self._act("explain", {"view": view})
 
     def rescale(
@@ -221,6 +244,7 @@ class Client:
         WaitTimeout if a worker does not answer, and then it may happen all the same.
         """
         hashes = None
+        _check_view(view)
         if keys is not None:
             _, columns = self._columns(view, keys)
             hashes = np.unique(hash64(columns)).tolist()
@@ -228,7 +252,7 @@ class Client:
 
     def rescale_of(self, ticket: int) -> Rescale:
         """A rescale that was begun before, by any client."""
-        return Rescale(self._act, ticket)
+        return Rescale(self._act, whole("ticket", ticket))
 
     def key_schema(self, view: str) -> pa.Schema:
         """Names and types of a view's key columns. Raises UnknownView."""
@@ -279,8 +303,7 @@ class Client:
         return self._routing
 
     def _route(self, view: str) -> ViewRoute:
-        if not isinstance(view, str):
-            raise UnknownView(f"view={view!r}: give the name of a view, not a {type(view).__name__}")
+        _check_view(view)
         if view not in self._known().views:
             self.refresh()
         views = self._known().views

@@ -13,6 +13,7 @@ from upriver.client import Client, connect
 from upriver.dataflow.explain import render
 from upriver.dataflow.row_text import readable
 from upriver.errors import UserError, WaitTimeout
+from upriver.given import seconds
 from upriver.rescale import STRATEGIES, Rescale
 from upriver.shell.key_texts import keys_of_texts
 from upriver.text import (
@@ -38,6 +39,8 @@ def _print_json(result: Any) -> None:
 
 def status(options: argparse.Namespace) -> int:
     """Print what the app stands at."""
+    if options.watch and not (math.isfinite(options.interval) and options.interval > 0):
+        raise UserError(f"--interval {options.interval:g}: give seconds, more than 0")
     with _client(options) as client:
         if options.watch:
             return _watch(client, options)
@@ -51,8 +54,6 @@ def status(options: argparse.Namespace) -> int:
 
 def _watch(client: Client, options: argparse.Namespace) -> int:
     """Show the status until Ctrl-C, which is the way to end this."""
-    if not (math.isfinite(options.interval) and options.interval > 0):
-        raise UserError(f"--interval {options.interval:g}: give seconds, more than 0")
     screen = Screen(sys.stdout)
     try:
         while True:
@@ -68,6 +69,8 @@ def _watch(client: Client, options: argparse.Namespace) -> int:
 
 def lookup(options: argparse.Namespace) -> int:
     """Print the rows of some keys."""
+    if options.max_age is not None:
+        seconds("--max-age", options.max_age)
     with _client(options) as client:
         key_schema = client.key_schema(options.view)
         keys = keys_of_texts(options.view, key_schema, options.keys)
@@ -95,6 +98,7 @@ def explain(options: argparse.Namespace) -> int:
 
 def rescale(options: argparse.Namespace) -> int:
     """Begin a rescale, or abort one, and follow it."""
+    seconds("--timeout", options.timeout)
     with _client(options) as client:
         asked = _asked_rescale(client, options)
         if options.no_wait:

@@ -18,7 +18,10 @@ def whole(what: str, number: SupportsIndex) -> int:
     """
     if isinstance(number, bool) or not hasattr(number, "__index__"):
         raise DeclarationError(f"{what}={number!r}: give a whole number, not a {type(number).__name__}")
-    return operator.index(number)
+    try:
+        return operator.index(number)
+    except TypeError as error:  # of a class that has the method for some of its values alone, as an array
+        raise DeclarationError(f"{what}={number!r}: give a whole number ({error})") from error
 
 
 def seconds(what: str, number: SupportsFloat) -> float:
@@ -28,7 +31,10 @@ def seconds(what: str, number: SupportsFloat) -> float:
     """
     if isinstance(number, bool | str | bytes) or not hasattr(number, "__float__"):
         raise DeclarationError(f"{what}={number!r}: give a number of seconds, not a {type(number).__name__}")
-    given = float(number)
+    try:
+        given = float(number)
+    except (TypeError, ValueError, OverflowError) as error:  # an array, a signaling NaN, more than a float can hold
+        raise DeclarationError(f"{what}={number!r}: give a number of seconds ({error})") from error
     if math.isnan(given) or given < 0:
         raise DeclarationError(f"{what}={number!r}: give a number of seconds, 0 or more")
     return min(given, SECONDS_MAX)

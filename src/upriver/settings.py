@@ -16,12 +16,20 @@ TOKEN_BYTES = 32
 MEMORY_BUDGET_MIN = 1 << 20
 """Bytes: with less, a worker would evict what it has just filled."""
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+NAME_CHARS_MAX = 128
+"""Characters of a name: it becomes a part of names of files, which have at most 255."""
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:(?=/)")
+"""How a URI begins."""
 
 
 def check_name(what: str, name: str, taken: Iterable[str]) -> None:
     """taken: by tables and views. To Spark, names that differ in case alone are the same."""
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise DeclarationError(f"{what} {name!r}: a name is letters, digits and underscores, and starts with no digit")
+    if len(name) > NAME_CHARS_MAX:
+        raise DeclarationError(
+            f"{what} {name[:20]!r}...: a name has at most {NAME_CHARS_MAX} characters, not {len(name)}"
+        )
     for other in taken:
         if other.lower() == name.lower():
             as_it_is = "of that name" if other == name else f"called {other!r}, which is the same name in SQL,"
@@ -63,9 +71,23 @@ def _is_whole(value: object) -> bool:
 
 
 def absolute(given: str | os.PathLike[str]) -> str:
-    """A directory as whoever runs elsewhere finds it; a URI as it is."""
+    """A directory, as processes that run in another one find it; a URI as it is.
+
+    Raises DeclarationError for what would become a directory of a name that nobody means, and for a file.
+    """
     root = some_text("root", str(given) if isinstance(given, os.PathLike) else given)
-    return root.rstrip("/") if "://" in root else os.path.abspath(root)
+    if any(ord(letter) < ord(" ") for letter in root):
+        raise DeclarationError(f"root={root!r}: give a directory whose name has no control characters")
+    if "://" in root:
+        return root.rstrip("/")
+    if root.startswith("~"):
+        raise DeclarationError(f"root={root!r}: ~ is the shell's; give {os.path.expanduser(root)!r}")
+    if (scheme := _SCHEME.match(root)) is not None:
+        raise DeclarationError(f"root={root!r}: a URI begins with {scheme[0]}//; a directory of that name with ./")
+    directory = os.path.abspath(root)
+    if os.path.exists(directory) and not os.path.isdir(directory):
+        raise DeclarationError(f"root={root!r}: there is a file of that name; give a directory, which may be new")
+    return directory
 
 
 def token_of(given: str | None) -> str:

@@ -97,7 +97,19 @@ def in_order(source: TableSpec, order_by: Sequence[str], about: str) -> TableSpe
             f"{about}: order_by={list(order_by)}, but the table {source.name!r} is ordered by {list(source.order_by)}, "
             "and has one order for all: declare the one that both need"
         )
-    return replace(source, order_by=tuple(order_by))
+    ordered = replace(source, order_by=tuple(order_by))
+    check_order(about, ordered)
+    return ordered
+
+
+def check_order(about: str, table: TableSpec) -> None:
+    """Raise DeclarationError for a column of ``order_by`` whose values have no order. about: who names it."""
+    for column in table.order_by:
+        type = table.schema.field(column).type
+        if pa.types.is_nested(type) or pa.types.is_interval(type):
+            raise DeclarationError(
+                f"{about}: order_by names {column!r}, and {type} has no order; make a column of the part that has one"
+            )
 
 
 def _check_key(about: str, source: TableSpec, key: Sequence[str]) -> None:

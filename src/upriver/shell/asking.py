@@ -200,4 +200,4 @@ def _put(lookup: Lookup, question: Question, seconds_left: float, streams: Looku
 
 def _cancel(waiting: Sequence[tuple[Question, LookupStream]]) -> None:
     for _, stream in waiting:
-        stream.cancel()
+        stream.cancel("is not done; ask for fewer keys at a time, or with a longer timeout")

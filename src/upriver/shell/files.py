@@ -75,7 +75,8 @@ def open_files(root: str) -> Files:
     try:
         filesystem, path = fs.FileSystem.from_uri(root)
     except (pa.ArrowInvalid, OSError) as error:
-        raise DeclarationError(f"root {root!r} is no directory that can be reached: {error}") from error
+        why = str(error).partition("\n")[0]
+        raise DeclarationError(f"root {root!r} is no directory that can be reached: {why}") from error
     if isinstance(filesystem, fs.LocalFileSystem):
         return LocalFiles(path)
     return RemoteFiles(filesystem, path)
@@ -286,10 +287,16 @@ def _writing(path: str) -> Iterator[None]:
         raise
     except (OSError, pa.ArrowException) as error:
         why = getattr(error, "strerror", None) or error
+        way = "Let this process write there" if _is_barred(error) else "Make room, or mend the disk"
         raise NotWritten(
-            f"{path}: cannot be written ({why}). Make room, or mend the disk; if the app has failed, start it again on "
-            f"the same root: it goes on where it was"
+            f"{path}: cannot be written ({why}). {way}; if the app has failed, start it again on the same root: it "
+            f"goes on where it was"
         ) from error
+
+
+def _is_barred(error: Exception) -> bool:
+    """Whether no room on the disk would help."""
+    return getattr(error, "errno", None) in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENOENT)
 
 
 @contextmanager

@@ -118,7 +118,8 @@ def _split(view: str, key_schema: pa.Schema, keys: Keys) -> Sequence[_Column]:
         if sorted(keys.schema.names) != sorted(key_schema.names):
             raise _not_the_key(view, key_schema, f"a table with the columns {', '.join(keys.schema.names)}")
         return [keys.column(name) for name in key_schema.names]
-    if isinstance(keys, str | bytes | Mapping) or not isinstance(keys, Iterable):
+    is_frame = hasattr(type(keys), "columns")  # of pandas or polars: what it would iterate over is not its rows
+    if isinstance(keys, str | bytes | Mapping) or is_frame or not isinstance(keys, Iterable):
         raise _not_the_key(view, key_schema, f"one {type(keys).__name__}, where a list of keys belongs")
     return _split_values(view, key_schema, list(keys))
 

@@ -90,7 +90,10 @@ class LakeRecord:
             if table.name not in kept:
                 raise DeclarationError(f"table {table.name!r} is not in {root}; start it on another root")
             if (difference := _difference(kept[table.name], table)) is not None:
-                raise DeclarationError(f"table {table.name!r} is kept in {root} with {difference}")
+                raise DeclarationError(
+                    f"table {table.name!r} is kept in {root} with {difference}; declare it as it is kept, or "
+                    f"start on another root"
+                )
 
     def lacking(self, declared: "LakeRecord") -> list[tuple[str, tuple[str, ...]]]:
         """(table, index) of all indexes that are declared and not kept."""

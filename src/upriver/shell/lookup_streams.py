@@ -31,6 +31,7 @@ class LookupStream:
         stream, _ = dial(remote, Purpose.LOOKUPS, timeout, WorkerLost)
         self._line = Line(stream, ANSWER_TERMS)
         self.is_in_step = True
+        self._why_ended = "has ended the stream"
 
     def may_be_used(self, idle_s: float) -> bool:
         """Whether the worker has not closed it, nor is about to, after it was idle for so many seconds."""
@@ -57,7 +58,7 @@ class LookupStream:
         except OSError as error:
             raise self._lost(error) from None
         if answer is None:
-            raise WorkerLost(f"{self.address} has ended the stream")
+            raise WorkerLost(f"{self.address} {self._why_ended}")
         self.is_in_step = True
         beside, rows, _ = answer
         if rows is None:
@@ -65,8 +66,9 @@ class LookupStream:
         told = ("epoch", "map_version", "relayed", "held_up", "committed_at")
         return Answered(rows, *(beside[name] for name in told))
 
-    def cancel(self) -> None:
-        """Make an ``answer`` that another thread waits for raise WorkerLost."""
+    def cancel(self, why: str) -> None:
+        """Make an ``answer`` that another thread waits for raise WorkerLost. why: said behind the worker's address."""
+        self._why_ended = why
         self._line.cut()
 
     def close(self) -> None:
@@ -142,7 +144,7 @@ class LookupStreams:
         with self._lock:
             for stream in self._lent:
                 if stream.address not in addresses:
-                    stream.cancel()
+                    stream.cancel("is no worker of the app any more")
             gone = [self._connections.pop(address) for address in set(self._connections) - set(addresses)]
             idle = [self._idle.pop(address) for address in list(self._idle) if address not in self._connections]
         for stream, _ in chain.from_iterable(idle):
@@ -155,5 +157,5 @@ class LookupStreams:
         with self._lock:
             self._is_closed = True
             for stream in self._lent:
-                stream.cancel()
+                stream.cancel("is asked no more: the client is closed")
         self.keep_only(())

@@ -4,7 +4,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Self
@@ -100,11 +100,12 @@ def _no_address(address: object) -> UserError:
 
 
 def dial(
-    remote: Remote, purpose: Purpose, timeout: float, lost: type[ClusterError] = ClusterError
+    remote: Remote, purpose: Purpose, timeout: float, lost: Callable[[str], ClusterError] = ClusterError
 ) -> tuple[ByteStream, Session]:
     """A connection for some purpose, once both ends have proved that they know the key. timeout: seconds.
 
-    Raises ``lost`` if the server cannot be reached, AccessDenied; ClusterError if it is full, or TLS is asked for.
+    Raises what ``lost`` makes of the cause if the server cannot be reached, AccessDenied; ClusterError if it is full,
+    or TLS is asked for.
     """
     if remote.tls_roots is not None:
         raise ClusterError(f"{remote.address}: an app's servers have no TLS, and nothing is sent to them in the clear")
@@ -112,7 +113,7 @@ def dial(
     try:
         connected = socket.create_connection((host.strip("[]"), int(port)), timeout)
     except TimeoutError:
-        raise lost(f"{remote.address} cannot be reached in {timeout:g} s") from None
+        raise lost(f"{remote.address} cannot be reached in {timeout:.3g} s") from None
     except (UnicodeError, OverflowError):
         raise _no_address(remote.address) from None
     except OSError as error:
@@ -123,7 +124,7 @@ def dial(
     except BaseException as error:
         connected.close()
         if isinstance(error, TimeoutError):
-            raise lost(f"{remote.address} cannot be reached in {timeout:g} s") from None
+            raise lost(f"{remote.address} cannot be reached in {timeout:.3g} s") from None
         if isinstance(error, OSError):
             raise lost(f"{remote.address} cannot be reached: {error}") from None
         raise
@@ -164,10 +165,11 @@ def _meet(stream: ByteStream, remote: Remote, purpose: Purpose, give_up_at: floa
 class Connection:
     """A client's calls to one server; every method raises UpriverErrors only, the server's own among them.
 
-    Connects when first used. lost: the error's class when the server cannot be reached. Usable by many threads.
+    Connects when first used. lost: makes the error, of its cause, when the server cannot be reached. Usable by many
+    threads.
     """
 
-    def __init__(self, remote: Remote, lost: type[ClusterError] = ClusterError) -> None:
+    def __init__(self, remote: Remote, lost: Callable[[str], ClusterError] = ClusterError) -> None:
         self.remote = remote
         self._lost = lost
         self._lock = threading.Lock()

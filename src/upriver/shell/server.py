@@ -177,7 +177,10 @@ class Server:
             self._listener = socket.create_server((host, listen.port), family=family)
         except (OSError, UnicodeError, OverflowError) as error:
             self._stop_services()
-            raise ClusterError(f"cannot listen on {listen.host}:{listen.port}: {error}") from None
+            why = getattr(error, "strerror", None) or error
+            raise ClusterError(
+                f"cannot listen on {listen.host}:{listen.port} ({why}): give bind= an address of this machine"
+            ) from None
         self.port: int = self._listener.getsockname()[1]
         self.address = listen.address(self.port)
         self._waking, self._woken = socket.socketpair()

@@ -159,7 +159,7 @@ class SourceSupervisor:
 
         Returns when the attempt has begun. Raises DeclarationError for a table that is not declared, WaitTimeout.
         """
-        if table not in self._sources:
+        if not isinstance(table, str) or table not in self._sources:
             raise DeclarationError(f"no table {table!r}; there are: {', '.join(sorted(self._sources)) or 'none'}")
         with self._lock:
             done = self._restarts.setdefault(table, threading.Event())

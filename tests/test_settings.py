@@ -1,0 +1,39 @@
+"""What an app is told when it is made: a root and names that would harm later are refused at once."""
+
+from pathlib import Path
+
+import pytest
+
+from upriver.errors import DeclarationError
+from upriver.settings import NAME_CHARS_MAX, absolute, check_name
+
+
+@pytest.mark.parametrize(
+    ("root", "said"),
+    [
+        ("~/lake", "root='~/lake': ~ is the shell's; give '/"),
+        ("dbfs:/lake", r"root='dbfs:/lake': a URI begins with dbfs://; a directory of that name with \./"),
+        ("file:/lake", "a URI begins with file://"),
+        ("a\0b", r"root='a\\x00b': give a directory whose name has no control characters"),
+        ("s3://bucket/a\nb", "no control characters"),
+    ],
+)
+def test_what_is_no_root(root: str, said: str) -> None:
+    with pytest.raises(DeclarationError, match=said):
+        absolute(root)
+
+
+def test_a_file_is_no_root(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DeclarationError, match="there is a file of that name; give a directory, which may be new"):
+        absolute(tmp_path / "file")
+    assert absolute(tmp_path) == str(tmp_path)
+    assert absolute(f"{tmp_path}/new/") == f"{tmp_path}/new"
+    assert absolute("s3://bucket/lake/") == "s3://bucket/lake"
+    assert absolute("./dbfs:/lake").endswith("/dbfs:/lake")
+
+
+def test_a_name_has_so_many_characters() -> None:
+    check_name("table", "x" * NAME_CHARS_MAX, ())
+    with pytest.raises(DeclarationError, match=f"a name has at most {NAME_CHARS_MAX} characters, not 300"):
+        check_name("table", "x" * 300, ())
