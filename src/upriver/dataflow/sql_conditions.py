@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from upriver.dataflow.algebra import Relation
+from upriver.dataflow.column_names import columns_in
 from upriver.dataflow.sql_logic import conjuncts
 from upriver.dataflow.sql_operators import boolean
-from upriver.dataflow.sql_pushdown import filtered
+from upriver.dataflow.sql_pushdown import filtered, present
 from upriver.dataflow.sql_relations import bounded
-from upriver.dataflow.sql_scalar import Context, Scalar
+from upriver.dataflow.sql_scalar import Context, Scalar, quoted
 from upriver.dataflow.sql_scope import names_in
 
 
@@ -29,14 +30,30 @@ def conditions(context: Context, nodes: Iterable[exp.Expr]) -> list[Condition]:
 
 
 def restricted(relation: Relation, wanted: Sequence[Condition], place: int | None) -> Relation:
-    """The rows for which all conditions hold, in their order. One on a row's number also ends the numbering."""
+    """The rows for which all conditions hold, in their order. One on a row's number also ends the numbering.
+
+    Where anything can fail, a column that one of them rejects NULL in is tested for NULL before the first of them that
+    names it, as Spark does it: what it computes would fail on no row that is left out anyway.
+    """
+    can_fail = relation.can_fail or any(condition.value.fails for condition in wanted)
+    untested = _rejecting(relation, wanted) if can_fail else set()
     for condition in wanted:
+        for name in sorted(untested & columns_in(condition.value.sql)):
+            untested.remove(name)
+            if condition.value.fails or quoted(name) not in condition.value.rejects:
+                relation = filtered(relation, present(name), place)
         limit = _limit(condition.node)
         inner = None if limit is None else bounded(relation, limit.name, limit.most)
         relation = relation if inner is None else inner
         if inner is None or limit is None or not limit.alone:
             relation = filtered(relation, condition.value, place)
     return relation
+
+
+def _rejecting(relation: Relation, wanted: Sequence[Condition]) -> set[str]:
+    """The columns that are not NULL where all conditions hold, of those that are not computed only when needed."""
+    rejected = frozenset[str]().union(*(condition.value.rejects for condition in wanted))
+    return {name for name in relation.schema.names if quoted(name) in rejected and name not in relation.deferred}
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,7 +96,11 @@ def conjunction(parts: Sequence[Scalar]) -> str:
 
 def _not(context: Context, node: exp.Expr) -> Scalar:
     context.only(node, "this")
-    return negation(boolean(context, node.this))
+    tested = node.this
+    value = negation(boolean(context, tested))
+    if isinstance(tested, exp.Is) and isinstance(tested.expression, exp.Null):
+        return replace(value, present=context.translate(tested.this).null_by)
+    return value
 
 
 # CASE and its kin

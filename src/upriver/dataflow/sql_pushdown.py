@@ -168,7 +168,12 @@ def matchable(relation: Relation, key: str, place: int | None) -> Relation:
     """One side of a join, of which a row whose ``key`` is null comes to nothing."""
     if not relation.can_fail or key in relation.deferred:
         return relation
-    return filtered(relation, Scalar(f"({quoted(key)} IS NOT NULL)", pa.bool_()), place)
+    return filtered(relation, present(key), place)
+
+
+def present(name: str) -> Scalar:
+    """That a column is not NULL."""
+    return Scalar(f"({quoted(name)} IS NOT NULL)", pa.bool_(), nulls=frozenset(), present=frozenset({quoted(name)}))
 
 
 # Expressions in expressions

@@ -37,7 +37,7 @@ class Scalar:
     sql: DuckDB SQL whose type is exactly the DuckDB type of ``type``. type: what Spark gives the expression.
     fails: whether a row can make it an error, so that Spark's order of evaluation matters. constant: the value of a
     literal, else ``None``. letters: of upper() and lower(), what they are of. nulls: as :attr:`null_by`; ``None`` for
-    the expression itself.
+    the expression itself. present: as :attr:`rejects`; ``None`` for those of ``null_by``.
     """
 
     sql: str
@@ -46,6 +46,7 @@ class Scalar:
     constant: Constant | None = None
     letters: "Scalar | None" = None
     nulls: frozenset[str] | None = None
+    present: frozenset[str] | None = None
 
     @property
     def null_by(self) -> frozenset[str]:
@@ -53,6 +54,11 @@ class Scalar:
         if self.constant is not None:
             return frozenset()
         return frozenset({self.sql}) if self.nulls is None else self.nulls
+
+    @property
+    def rejects(self) -> frozenset[str]:
+        """DuckDB SQL of values none of which is NULL where this one, a condition, is true."""
+        return self.null_by if self.present is None else self.present
 
 
 Rule = Callable[["Context", exp.Expr], Scalar]
