@@ -79,6 +79,19 @@ def test_a_key_of_many_rows_is_shown_when_the_last_is_in_and_others_meanwhile(ru
     assert (workers.answers[hot], workers.machines[0].unfilled) == (({HERE: [2, 3, 4, 5, 6, 7]}, 7), 0)
 
 
+def test_other_keys_are_filled_while_a_long_answer_is_taken_in() -> None:
+    workers = Workers()
+    epochs_of_a_hot_key(workers, 5)
+    hot = workers.look_up(0, HERE)
+    other = workers.look_up(0, ALSO_HERE)
+    workers.answer(0, rows_max=2)
+    workers.epoch(HERE, ALSO_HERE)
+    assert workers.answer(0) == [ALSO_HERE]
+    assert workers.answers == {other: ({ALSO_HERE: [1, 7]}, 7)}
+    workers.step(0, TimeToTakeIn(rows_max=9))
+    assert workers.answers[hot] == ({HERE: [2, 3, 4, 5, 6, 7]}, 7)
+
+
 # A row and an answer ------------------------------------------------------------------------------------------------
 
 

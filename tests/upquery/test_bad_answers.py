@@ -81,8 +81,7 @@ class Keeper:
             return set()
         asked = [key for key, hash64 in zip(keys, hashes.tolist(), strict=True) if hash64 in upquery.keys.tolist()]
         unanswered = self.kept.answer(upquery.number, self.batches(asked), Epoch(1), rows_max=2)
-        while self.kept.unfilled:
-            assert unanswered == []
+        while unanswered is None:
             unanswered = self.kept.fill(rows_max=2)
         bad = {int(one.keys[0]) for one in unanswered}
         assert all(len(one.keys) == 1 for one in unanswered)

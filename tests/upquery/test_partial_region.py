@@ -25,11 +25,13 @@ from upriver.dataflow.expressions import Evaluator
 from upriver.dataflow.graph import DataflowPlan, LakeEdge
 from upriver.dataflow.ops import JoinKind
 from upriver.dataflow.running import Region
+from upriver.errors import LakeError
 from upriver.ids import Epoch
 from upriver.machines.cluster import EPOCHS_AHEAD_MAX
-from upriver.upquery.partial_region import PartialRegion, Upquery
+from upriver.upquery.partial_region import FILLINGS_MAX, PartialRegion, Upquery
 from upriver.upquery.presence import PRESENT
 from upriver.upquery.rules import ALL_RULES
+from upriver.upquery.unfillable import Unanswered
 from upriver.vnodes import vnodes_of
 
 VNODES = 8
@@ -79,9 +81,10 @@ class Worker:
         self.stands: dict[int, Stand] = {}
         self.wanted: set[int] = set()
         self.under_way: Upquery | None = None
-        self.filled_through: int | None = None
-        """The upquery's answer is on its way in, and has read so far."""
-        self.retained = 0
+        self.fillings: dict[int, int] = {}
+        """Of the upqueries whose answers are on their way in, the oldest first: how far each has read."""
+        self.retained: list[int] = []
+        """The key of each row that is retained."""
         self.retained_rows_max = retained_rows_max
 
     def _build(self) -> Region:
@@ -96,6 +99,10 @@ class Worker:
     def pending(self) -> list[int]:
         return sorted(key for key, stand in self.stands.items() if stand.upquery != PRESENT)
 
+    def waiting_for(self, number: int) -> list[int]:
+        """The keys that are pending until that upquery's answer is in."""
+        return sorted(key for key, stand in self.stands.items() if stand.upquery == number)
+
     def give_up(self, keys: Sequence[int]) -> bool:
         """What is pending or wanted of these keys is so no more; whether there was any."""
         unsettled = [key for key in keys if key in self.wanted or key in self.pending]
@@ -107,11 +114,11 @@ class Worker:
     def take(self, epoch: int, hashes: Sequence[int]) -> bool:
         """Rows of these keys have come; whether any of them was not dropped."""
         new = [key for key in hashes if key in self.stands and self.stands[key].through < epoch]
-        self.retained += sum(self.stands[key].upquery != PRESENT for key in new)
-        if self.retained > self.retained_rows_max:
+        self.retained += [key for key in new if self.stands[key].upquery != PRESENT]
+        if len(self.retained) > self.retained_rows_max:
             self.wanted |= set(self.pending)
             self.stands = {key: self.stands[key] for key in self.present}
-            self.retained = 0
+            self.retained = []
         return bool(new)
 
 
@@ -229,6 +236,9 @@ class PartialRegions(RuleBasedStateMachine):
         if worker.under_way is not None:
             assert upquery is None
             return
+        if len(worker.fillings) == FILLINGS_MAX:
+            assert upquery is None
+            return
         keys, worker.wanted = sorted(worker.wanted - worker.stands.keys()), set()
         assert (upquery is None) == (not keys)
         if upquery is not None:
@@ -239,28 +249,48 @@ class PartialRegions(RuleBasedStateMachine):
     @precondition(lambda self: any(worker.under_way for worker in self.workers))
     @rule(both=st.booleans(), ahead=st.integers(0, EPOCHS_AHEAD_MAX), rows_max=st.sampled_from([1, 2, 5, 1_000]))
     def answer(self, both: bool, ahead: int, rows_max: int) -> None:
-        """Or take in more of an answer."""
         busy = [worker for worker in self.workers if worker.under_way]
         for worker in busy if both else busy[:1]:
-            self._answer(worker, ahead, rows_max)
-            self._begin_upquery(worker)
-
-    def _answer(self, worker: Worker, ahead: int, rows_max: int) -> None:
-        upquery = worker.under_way
-        assert upquery is not None
-        if worker.filled_through is None:
+            upquery, worker.under_way = worker.under_way, None
+            assert upquery is not None
             through = min(upquery.through + ahead, len(self.lake))
             rows = [(port, self._rows_of(port, upquery.keys, through)) for port in range(len(self.edges))]
-            worker.filled_through = through
-            assert worker.partial.answer(upquery.number, rows, Epoch(through), rows_max) == []
-        else:
-            assert worker.partial.fill(rows_max) == []
-        if worker.partial.unfilled:
+            worker.fillings[upquery.number] = through
+            self._filled(worker, upquery.number, worker.partial.answer(upquery.number, rows, Epoch(through), rows_max))
+            self._begin_upquery(worker)
+
+    @precondition(lambda self: any(worker.under_way for worker in self.workers))
+    @rule()
+    def refuse(self) -> None:
+        """The lake cannot be read."""
+        worker = next(worker for worker in self.workers if worker.under_way)
+        upquery, worker.under_way = worker.under_way, None
+        assert upquery is not None
+        waiting = worker.waiting_for(upquery.number)
+        (unanswered,) = worker.partial.refuse(upquery.number, LakeError("a run is damaged"))
+        assert unanswered.keys.tolist() == waiting
+        for key in waiting:
+            del worker.stands[key]
+        worker.retained = [key for key in worker.retained if key in worker.pending]
+        self._begin_upquery(worker)
+
+    @precondition(lambda self: any(worker.fillings for worker in self.workers))
+    @rule(rows_max=st.sampled_from([1, 2, 5, 1_000]))
+    def fill(self, rows_max: int) -> None:
+        """Take in more of the oldest answer."""
+        for worker in self.workers:
+            if worker.fillings:
+                self._filled(worker, next(iter(worker.fillings)), worker.partial.fill(rows_max))
+                self._begin_upquery(worker)
+
+    def _filled(self, worker: Worker, number: int, unanswered: Sequence[Unanswered] | None) -> None:
+        """Rows of an answer were taken in. ``None``: not all of them."""
+        if unanswered is None:
+            assert worker.partial.unfilled
             return
-        waiting = [key for key, stand in worker.stands.items() if stand.upquery == upquery.number]
-        worker.stands |= dict.fromkeys(waiting, Stand(PRESENT, worker.filled_through))
-        worker.under_way = worker.filled_through = None
-        worker.retained = 0
+        assert unanswered == []
+        worker.stands |= dict.fromkeys(worker.waiting_for(number), Stand(PRESENT, worker.fillings.pop(number)))
+        worker.retained = [key for key in worker.retained if key in worker.pending]
 
     def _rows_of(self, port: int, keys: Hashes, through: int) -> Batch:
         """All rows of these keys, as the lake has them."""

@@ -24,7 +24,8 @@ def keys_read(phase: Following, event: KeysRead | KeysUnread) -> None:
     if event.generation != phase.refilled_since or phase.shares[event.region].failure is not None:
         return  # all have begun anew since, or the view has failed
     share = phase.shares[event.region]
-    partial, left_open = share.partial, []
+    partial = share.partial
+    left_open: Sequence[Unanswered] | None = ()
     if not isinstance(partial, PartialRegion):
         raise IllegalEvent(f"an answer for region {event.region!r}, which has asked nothing")
     with share.contained("filling keys"):
@@ -46,7 +47,7 @@ def time_to_take_in(phase: Following, event: TimeToTakeIn) -> None:
     if not filling:
         return
     region, partial = filling[0]
-    left_open: Sequence[Unanswered] = ()
+    left_open: Sequence[Unanswered] | None = ()
     with phase.shares[region].contained("filling keys"):
         left_open = partial.fill(event.rows_max)
     _go_on(phase, region, left_open)
@@ -58,11 +59,13 @@ def _filling(phase: Following) -> list[tuple[str, PartialRegion]]:
     return [(name, partial) for name, partial in regions if isinstance(partial, PartialRegion) and partial.unfilled]
 
 
-def _go_on(phase: Following, region: str, left_open: Sequence[Unanswered]) -> None:
-    """Rows of an answer were taken in; if these were the last, the next upquery begins."""
+def _go_on(phase: Following, region: str, left_open: Sequence[Unanswered] | None) -> None:
+    """Rows of an answer were taken in, or cannot be; the next upquery begins if it may. left_open: ``None`` if more
+    rows are left."""
     share = phase.shares[region]
     partial = share.partial
-    if share.failure is None and isinstance(partial, PartialRegion) and partial.unfilled:
+    if left_open is None:
+        begin_upquery(phase, region)
         return
     _refuse_those_left_open(phase, region, left_open)
     phase.say(Counted(stats=phase.stats_after(region)))

@@ -12,10 +12,12 @@ from upriver.upquery.unfillable import Unanswered
 
 
 class Filling:
-    """keys: that the rows are of, ascending and unique. through: the last epoch that was read."""
+    """number: the upquery's. keys: that the rows are of, ascending and unique. through: the last epoch that was
+    read."""
 
-    def __init__(self, keys: Hashes, rows: Sequence[tuple[int, Batch]], through: Epoch) -> None:
+    def __init__(self, number: int, keys: Hashes, rows: Sequence[tuple[int, Batch]], through: Epoch) -> None:
         """rows: by port, in order."""
+        self.number = number
         self.keys = keys
         self.through = through
         self.unanswered: list[Unanswered] = []

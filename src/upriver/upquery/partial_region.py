@@ -9,10 +9,11 @@ Rows of present keys are not applied as they come, but when somebody looks: thos
 more than those of one. So who falls behind has less to do for each epoch. If they cannot be applied, their keys are
 missing again, and a lookup of one says what is wrong with it.
 
-One upquery is under way at a time; keys that are asked for meanwhile wait for the next one, all together. Of a missing
-key the region keeps nothing, so the answer's rows are applied to it as they are, some at a time: its keys are present
-once all of them are in. If the view cannot be computed from one of them, all state of the keys is dropped again, and so
-that row spoils the answer of its key, and nothing else.
+One upquery is read at a time; keys that are asked for meanwhile wait for the next one, all together. Of a missing key
+the region keeps nothing, so the answer's rows are applied to it as they are, some at a time: its keys are present once
+all of them are in. The next upquery does not wait for that, so a long answer holds up no other key. If the view cannot
+be computed from one of the rows, all state of the keys is dropped again, and so that row spoils the answer of its key,
+and nothing else.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +30,7 @@ from upriver.dataflow.set_aside import SetAside
 from upriver.errors import ProtocolError, UpriverError
 from upriver.ids import Epoch
 from upriver.state.columns import cells_of
-from upriver.state.keysets import NO_KEYS, contains, key_set
+from upriver.state.keysets import contains, key_set
 from upriver.state.vectors import Mask
 from upriver.upquery.filling import Filling
 from upriver.upquery.presence import PRESENT, Numbers, Presence
@@ -42,6 +43,8 @@ UPQUERY_KEYS_MAX = 65_536
 """Keys of one upquery; more wait for the next one."""
 ANSWER_ROWS_MAX = 32_768
 """Rows of an upquery's answer that are taken in with it; more follow, some at a time."""
+FILLINGS_MAX = 2
+"""Answers that are on their way in at a time; with fewer, the next upquery may begin."""
 RETAINED_ROWS_MAX = 1_000_000
 """Rows of pending keys that are retained; with more, the keys are given up and asked for again."""
 BEHIND_ROWS_MAX = 4_096
@@ -83,8 +86,8 @@ class PartialRegion:
         self._wanted = Wanted()
         """Keys that were missing when they were asked for."""
         self._under_way: Upquery | None = None
-        self._filling: Filling | None = None
-        """Its answer, until all rows are taken in."""
+        self._fillings: list[Filling] = []
+        """Answers of earlier ones, until all rows are taken in; the oldest first."""
         self._last = PRESENT
         """The number of the last upquery."""
         self._retained: list[Retained] = []
@@ -206,13 +209,17 @@ class PartialRegion:
 
     @property
     def puts_off(self) -> bool:
-        """Whether keys are to be asked for, and no upquery is under way."""
-        return bool(self._wanted) and self._under_way is None
+        """Whether keys are to be asked for, and an upquery may begin."""
+        return bool(self._wanted) and self._may_begin
+
+    @property
+    def _may_begin(self) -> bool:
+        return self._under_way is None and len(self._fillings) < FILLINGS_MAX
 
     def upquery(self, through: Epoch, keys_max: int = UPQUERY_KEYS_MAX) -> Upquery | None:
         """What is to be read out of the lake now, if anything. through: the epoch that is open, or the last one.
         keys_max: that may be filled."""
-        while self._under_way is None and self._wanted and keys_max:
+        while self._may_begin and self._wanted and keys_max:
             keys = self._wanted.take(min(keys_max, UPQUERY_KEYS_MAX))
             keys = keys[self._presence.look(keys).missing]  # state may have come from a peer meanwhile
             if len(keys):
@@ -227,42 +234,46 @@ class PartialRegion:
 
     def answer(
         self, number: int, rows: Sequence[tuple[int, Batch]], through: Epoch, rows_max: int = ANSWER_ROWS_MAX
-    ) -> list[Unanswered]:
-        """The upquery's rows, by port, in order. As ``fill``, with the first of them.
+    ) -> list[Unanswered] | None:
+        """The upquery's rows, by port, in order. As ``fill``, with the first of them. Another upquery may begin.
 
         through: the last epoch that was read.
         """
         assert self._under_way is not None
         assert self._under_way.number == number
-        self._filling = Filling(self._keys_of_answer(self._under_way.keys), rows, through)
-        return self.fill(rows_max)
+        filling = Filling(number, self._keys_of_answer(self._under_way.keys, number), rows, through)
+        self._under_way = None
+        self._fillings.append(filling)
+        return self._fill(filling, rows_max)
 
-    def _keys_of_answer(self, keys: Hashes) -> Hashes:
-        return self._still_asked(keys) if self._rules.p4_own_upquery_only else keys  # P4
+    def _keys_of_answer(self, keys: Hashes, number: int) -> Hashes:
+        return self._still_asked(keys, number) if self._rules.p4_own_upquery_only else keys  # P4
 
     @property
     def unfilled(self) -> int:
         """About how many rows of an answer are still to be taken in by ``fill``."""
-        return 0 if self._filling is None else self._filling.left
+        return sum(filling.left for filling in self._fillings)
 
     @property
     def half_filled(self) -> Hashes:
         """The keys, ascending, of which some rows may be in and others not: they are pending."""
-        return NO_KEYS if self._filling is None else self._still_asked(self._filling.keys)
+        return key_set(*(self._still_asked(filling.keys, filling.number) for filling in self._fillings))
 
-    def fill(self, rows_max: int) -> list[Unanswered]:
-        """Take in about so many rows of the answer. With the last of them its keys are present, with all that was
-        retained.
+    def fill(self, rows_max: int) -> list[Unanswered] | None:
+        """Take in about so many rows of the oldest answer. With the last of them its keys are present, with all that
+        was retained.
 
         Returns, then, the keys of which the view cannot be computed; they are missing. So are those with a retained row
-        that cannot be applied: another upquery finds out whose row it is.
+        that cannot be applied: another upquery finds out whose row it is. ``None`` if more rows are left.
         """
-        filling, left = self._filling, rows_max
-        assert filling is not None
+        return self._fill(self._fillings[0], rows_max)
+
+    def _fill(self, filling: Filling, rows_max: int) -> list[Unanswered] | None:
+        left = rows_max
         while left > 0 and (taken := filling.take(left)) is not None:
             port, batch = taken
             left -= len(batch)
-            keys = self._keys_of_answer(filling.group)
+            keys = self._keys_of_answer(filling.group, filling.number)
             mine = _rows_of(keys, batch)
             try:
                 if len(mine):
@@ -271,25 +282,27 @@ class PartialRegion:
                 self._region.drop(keys)  # there was nothing of them before
                 filling.spoil(error)
         if filling.left and not self._rules.p10_whole_keys_only:  # P10
-            self._presence.put(self._keys_of_answer(filling.keys), PRESENT, filling.through, self._tick())
-        return [] if filling.left else self._filled(filling)
+            keys = self._keys_of_answer(filling.keys, filling.number)
+            self._presence.put(keys, PRESENT, filling.through, self._tick())
+        return None if filling.left else self._filled(filling)
 
     def _filled(self, filling: Filling) -> list[Unanswered]:
         """All rows of the answer are in."""
-        unanswered = [each for each in filling.unanswered if len(self._still_asked(each.keys))]
+        unanswered = [each for each in filling.unanswered if len(self._still_asked(each.keys, filling.number))]
         self._presence.drop(key_set(*(each.keys for each in unanswered)))
         bad = key_set(*(each.keys for each in filling.unanswered))
-        keys = self._keys_of_answer(filling.keys)
+        keys = self._keys_of_answer(filling.keys, filling.number)
         keys = keys[~contains(bad, keys)]
         self._presence.put(keys, PRESENT, filling.through, self._tick())
         self._unfillable.filled(keys)
-        self._under_way = self._filling = None
+        self._fillings.remove(filling)
         self._apply_retained(keys)
         self._unfillable.add(unanswered)
         return unanswered
 
     def _apply_retained(self, keys: Hashes) -> None:
-        retained, self._retained, self._retained_rows = self._retained, [], 0
+        retained = self._retained
+        self._keep_retained()
         for kept in retained:
             look = self._presence.look(kept.batch.hash64)
             present = look.present & np.isin(kept.batch.hash64, keys)
@@ -306,26 +319,33 @@ class PartialRegion:
         """The upquery cannot be answered: its keys are missing. Returns those that waited for it."""
         assert self._under_way is not None
         assert self._under_way.number == number
-        keys = self._still_asked(self._under_way.keys)
+        keys = self._still_asked(self._under_way.keys, number)
         self._under_way = None
         self._presence.drop(keys)
-        self._retained, self._retained_rows = [], 0  # they were those of its keys
+        self._keep_retained()
         unanswered = [Unanswered(keys, error)]
         self._unfillable.add(unanswered)
         return unanswered
 
-    def _still_asked(self, keys: Hashes) -> Hashes:
-        """Which of these keys of the upquery wait for it (P4): some may have been given up since, or have come from a
+    def _keep_retained(self) -> None:
+        """Retain the rows of keys that are pending now, and no others."""
+        parts = [(kept, self._presence.look(kept.batch.hash64).pending) for kept in self._retained]
+        self._retained = [
+            Retained(kept.epoch, kept.port, kept.batch.filtered(pending)) for kept, pending in parts if pending.any()
+        ]
+        self._retained_rows = sum(len(kept.batch) for kept in self._retained)
+
+    def _still_asked(self, keys: Hashes, number: int) -> Hashes:
+        """Which of these keys of an upquery wait for it (P4): some may have been given up since, or have come from a
         peer."""
-        assert self._under_way is not None
-        still: Hashes = keys[self._presence.look(keys).upquery == self._under_way.number]
+        still: Hashes = keys[self._presence.look(keys).upquery == number]
         return still
 
     def _abandon(self, pending: Hashes) -> None:
         """These keys wait for no upquery any more: what was taken in of an answer's rows goes. (Of those that are bad
         nothing was taken in.)"""
         self._presence.drop(pending)
-        if self._filling is not None:
+        if self._fillings:
             self._region.drop(pending)
 
     def through(self, hash64: Hashes) -> Numbers:
@@ -375,7 +395,9 @@ class PartialRegion:
         answered, missed: keys that were asked for and missing, evicted: keys. unfillable: keys that could not be filled
         when they were last asked for."""
         stats = self._region.stats()
-        pending = 0 if self._under_way is None else len(self._still_asked(self._under_way.keys))
+        pending = len(self.half_filled)
+        if self._under_way is not None:
+            pending += len(self._still_asked(self._under_way.keys, self._under_way.number))
         return {
             **stats,
             "bytes": stats["bytes"] + self._presence.nbytes,
