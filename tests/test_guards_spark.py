@@ -128,7 +128,8 @@ def raises(spark: Any, case: Case, row: int) -> bool:
 
 def test_rows_are_set_aside_exactly_where_spark_raises(spark: Any, request: pytest.FixtureRequest) -> None:
     soaks = request.config.getoption("--soak")
-    seed = Random().randrange(10**6) if soaks else 1
+    given: int | None = request.config.getoption("--sql-seed")
+    seed = given if given is not None else Random().randrange(10**6) if soaks else 1
     rows = table()
     schema = from_arrow_schema(rows.schema, prefer_timestamp_ntz=True)
     made = list(cases(seed, QUERIES_SOAKED if soaks else QUERIES))
