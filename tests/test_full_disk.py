@@ -181,7 +181,7 @@ def test_a_manifest_that_cannot_be_written(driver: Driver) -> None:
 def test_sparks_own_checkpoint_that_cannot_be_written(driver: Driver) -> None:
     with driver.unable_to_write("spark"):
         told = driver.feed()
-    said = r".*File too large\)? \(its checkpoint is /.*/lake/ingest/events\)\. It goes on where it was when the cause"
+    said = r".*File too large\)? \(its checkpoint is /.*/lake/ingest/events; it reads /.*\)\. It goes on where it was"
     check_told(told, "IngestFailed", f"table 'events': its source has failed: {said}.*")
     driver.check_on_the_same_root()
 

@@ -28,7 +28,8 @@ from upriver.shell.spark_checkpoint import sweep_checkpoint
 from upriver.spark.drain import Drain
 from upriver.spark.runs import Lot, RunWriter, rewrite_runs, write_runs, write_small_runs
 from upriver.spark.small_batches import SmallBatches
-from upriver.spark.source_faults import failure_of
+from upriver.spark.source_faults import failure_of, failure_of_query
+from upriver.spark.source_names import source_names
 from upriver.state.runs import RunInfo
 
 LOAD_QUERY = "load"
@@ -218,6 +219,8 @@ class StreamIngest:
         self._trigger = trigger
         self._table = layout.table.name
         self._small = SmallBatches()
+        names = source_names(rows)
+        self._reads = f"it reads {names}" if names else ""
         self._running: _QueryAttempt | None = None
 
     def start(self, attempt: int) -> None:
@@ -277,20 +280,26 @@ class StreamIngest:
             return Seen(running.number, running.outcome.batches, is_over=True, failure=failure)
         doing = str(query.status["message"])
         read_through = running.drain.read_through()
-        return Seen(running.number, batches, doing.startswith(_IDLE), read_through=read_through, doing=doing)
+        at = f"{doing} ({self._reads})" if self._reads else doing
+        return Seen(running.number, batches, doing.startswith(_IDLE), read_through=read_through, doing=at)
 
     def _failure(self, running: _QueryAttempt) -> SourceFailure | None:
         """What the query has ended with; ``None`` if it was to take what there was, and has."""
-        cause = running.query.exception()
-        if cause is not None:
-            return self.failure_of(running.outcome.error or cause)
+        failure = failure_of_query(running.query, self._place)
+        if failure is not None:
+            return failure if running.outcome.error is None else self.failure_of(running.outcome.error)
         if self._trigger.keys() & _ENDING_TRIGGERS:
             return None
         return SourceFailure("its Spark query was stopped by another than the app.", is_permanent=True)
 
     def failure_of(self, error: Exception) -> SourceFailure:
-        """What an error of the query means. It may be that Spark could not write, and it does not say where."""
-        return failure_of(error, f" (its checkpoint is {self._checkpoint})")
+        """What an error of the query means. Spark may not say where it could not read or write."""
+        return failure_of(error, self._place)
+
+    @property
+    def _place(self) -> str:
+        places = [f"its checkpoint is {self._checkpoint}", self._reads]
+        return f" ({'; '.join(filter(None, places))})"
 
     def drain(self, seconds_left: Callable[[], float]) -> None:
         running = self._running

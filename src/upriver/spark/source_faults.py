@@ -6,6 +6,7 @@ from typing import Any
 from py4j.java_gateway import is_instance_of
 from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
+from pyspark.sql.streaming.query import StreamingQuery
 
 from upriver.errors import LakeInUse, UpriverError, UserError
 from upriver.machines.source_failures import Fault, SourceFailure, judge
@@ -23,6 +24,16 @@ def failure_of(error: BaseException, place: str = "") -> SourceFailure:
     if isinstance(error, UpriverError):
         return SourceFailure(one_line(str(error)), isinstance(error, UserError | LakeInUse))
     return judge(list(_chain(error)), place)
+
+
+def failure_of_query(query: StreamingQuery, place: str = "") -> SourceFailure | None:
+    """What a query has ended with; ``None`` if no error has ended it. place: as of :func:`failure_of`.
+
+    ``query.exception()`` would lose the class and the condition of each Java error that PySpark has no class for:
+    Kafka's, Delta's, and most of Spark's.
+    """
+    raised = query._jsq.exception()
+    return judge(list(_java_chain(raised.get())), place) if raised.isDefined() else None
 
 
 def one_line(text: str) -> str:
