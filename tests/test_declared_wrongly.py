@@ -22,6 +22,7 @@ FRAMES: list[tuple[Any, str]] = [
     (pd.DataFrame({"k": [1]}), "DataFrame: spark.createDataFrame(rows)"),
     (pa.table({"k": [1]}), "pyarrow.lib.Table: spark.createDataFrame(rows)"),
     ([(1, 2)], "list: spark.createDataFrame(rows, schema)"),
+    ("SELECT 1", "str"),
 ]
 APPS: list[tuple[dict[str, Any], str]] = [
     ({"workers": "2"}, "workers='2': give a whole number, not a str"),
@@ -52,6 +53,7 @@ TABLES: list[tuple[dict[str, Any], str]] = [
     ({"key": 5}, f"table 't': key=5: {COLUMN}"),
     ({"key": ["k", 5]}, f"table 't': key=['k', 5]: {COLUMN}"),
     ({"order_by": {"k": 1}}, f"table 't': order_by={{'k': 1}}: {COLUMN}"),
+    ({"name": "t" * 200}, "table 'tttttttttttttttttttt'...: a name has at most 128 characters, not 200"),
     ({"primary_key": "k", "order_by": "v", "deletes": 5}, "table 't': deletes=5: give a text"),
 ]
 VIEWS: list[tuple[dict[str, Any], str]] = [
@@ -60,6 +62,11 @@ VIEWS: list[tuple[dict[str, Any], str]] = [
     ({"partial": None}, "view 'v': partial=None: give True or False, not a NoneType"),
     ({"sql": "SELECT k FROM s"}, "view 'v': line 1, column 15: no table or view 's' is declared; there are: t, u"),
     ({"sql": "SELECT k\nFROM u JOIN a.t USING (k)"}, "view 'v': line 2, column 13: no table or view 'a.t' is declared"),
+    (
+        {"sql": "SELECT k FROM parquet.`/etc/hostname`"},
+        "view 'v': line 1, column 15: no table or view 'parquet./etc/ho",
+    ),
+    ({"timeout": "soon"}, "timeout='soon': give a number of seconds, not a str"),
     ({"key": None}, f"view 'v': key=None: {COLUMN}"),
     ({"key": ["k", None]}, f"view 'v': key=['k', None]: {COLUMN}"),
 ]
@@ -117,6 +124,22 @@ def test_a_view(spark: Any, tmp_path: Path, wrong: dict[str, Any], words: str) -
     assert said(error).startswith(words)
     with pytest.raises(UnknownView):
         app.drop_view(["v"])  # type: ignore[arg-type]
+
+
+@pytest.mark.spark
+def test_what_spark_says_is_told_in_one_line(spark: Any, tmp_path: Path) -> None:
+    app = App(spark, tmp_path)
+    app.table("t", spark.sql("SELECT 1 AS k, 2 AS v"), key="k")
+    for sql in ("SELECT k, v, sum(v) AS s FROM t GROUP BY k", "SELECT * FROM read_csv('/etc/hostname')"):
+        with pytest.raises(DeclarationError) as error:
+            app.view("v", sql, key="k")
+        assert len(said(error).splitlines()) == 1
+    with pytest.raises(DeclarationError, match=r"^table 's': column 'i' is interval year: .*CAST it to STRING, or l"):
+        app.table("s", spark.sql("SELECT 1 AS k, INTERVAL 1 YEAR AS i"), key="k")
+    with pytest.raises(DeclarationError, match=r"^stateful map 'm': per=\['row'\]; it is one of"):
+        app.stateful_map("m", "t", "k", print, "n int", per=["row"])  # type: ignore[arg-type]
+    with pytest.raises(DeclarationError, match=r"^no table \['t'\]; there are: t$"):
+        app.rejected(["t"])  # type: ignore[arg-type]
 
 
 @pytest.mark.spark
@@ -196,6 +219,10 @@ def test_what_a_running_app_refuses(spark: Any, tmp_path: Path) -> None:
             app.rescale(moves={16: 0})
         with pytest.raises(DeclarationError, match="allow_warming='no': give True or False, not a str"):
             app.lookup("v", [1], allow_warming="no")  # type: ignore[arg-type]
+        with pytest.raises(DeclarationError, match="maxage=5: a lookup has no such limit; it has at_least, max_age, a"):
+            app.lookup("v", [1], maxage=5)  # type: ignore[call-arg]
+        with pytest.raises(DeclarationError, match=r"^no table \['t'\]; there are: t$"):
+            app.restart_source(["t"])  # type: ignore[arg-type]
         status = app.status()
         assert status["rescales_waiting"] == 0
         assert {*status["views"]["v"]} >= {"cached_keys", "filling_keys", "state_rows", "waiting_rows", "used_bytes"}

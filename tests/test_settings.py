@@ -1,11 +1,14 @@
 """What an app is told when it is made: a root and names that would harm later are refused at once."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from upriver.errors import DeclarationError
 from upriver.settings import NAME_CHARS_MAX, absolute, check_name
+from upriver.spark.python import check_session
 
 
 @pytest.mark.parametrize(
@@ -37,3 +40,9 @@ def test_a_name_has_so_many_characters() -> None:
     check_name("table", "x" * NAME_CHARS_MAX, ())
     with pytest.raises(DeclarationError, match=f"a name has at most {NAME_CHARS_MAX} characters, not 300"):
         check_name("table", "x" * 300, ())
+
+
+def test_a_session_that_was_stopped_is_said_to_be() -> None:
+    stopped: Any = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=None))
+    with pytest.raises(DeclarationError, match="the Spark session has been stopped: make another one, and the app an"):
+        check_session(stopped)

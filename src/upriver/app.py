@@ -31,7 +31,7 @@ from upriver.spark.batch_view import rows_of_keys, view_as_of
 from upriver.spark.functions import Columns, declare_stateful_map
 from upriver.spark.loads import OnChange
 from upriver.spark.names import DataFrame, SparkSession
-from upriver.spark.python import use_own_python
+from upriver.spark.python import check_session, use_own_python
 from upriver.spark.rejected import read_rejected
 from upriver.spark.river import River, RiverConfig, Source
 from upriver.spark.scan import read_view
@@ -289,6 +289,7 @@ class App:
             raise DeclarationError("the app is running already: call stop() before it is started again")
         if not self._sources:
             raise DeclarationError("there is nothing to start: declare a table first")
+        check_session(self._spark)
         river = River(self._spark, self._config, list(self._sources.values()), list(self._plans.values()))
         waits, give_up_at = flag("wait", wait), time.monotonic() + seconds("timeout", timeout)
         river.start(seconds("timeout", timeout))

@@ -57,7 +57,7 @@ def declare_stateful_map(
 def check_arguments(function: Callable[..., Any], per: str, about: str) -> None:
     """Raise DeclarationError if the function cannot be called as ``per`` says. A function that does not tell its
     arguments, as some that are not written in Python, is taken as it is."""
-    wanted = ARGUMENTS.get(per)
+    wanted = ARGUMENTS.get(per) if isinstance(per, str) else None
     if wanted is None:  # which is refused where it is read
         return
     try:

@@ -16,6 +16,17 @@ def runs_elsewhere(spark: SparkSession) -> bool:
     return not (is_own and str(context.master).startswith("local"))
 
 
+def check_session(spark: SparkSession) -> None:
+    """Raise DeclarationError if the session was stopped, or its JVM is gone."""
+    try:
+        java = spark.sparkContext._jsc
+        is_stopped = java is None or bool(java.sc().isStopped())
+    except Exception:  # of any class: the JVM does not answer
+        is_stopped = True
+    if is_stopped:
+        raise DeclarationError("the Spark session has been stopped: make another one, and the app anew with it")
+
+
 def use_own_python(spark: SparkSession) -> None:
     """In local mode, let Spark's Python workers be this interpreter.
 
@@ -29,6 +40,7 @@ def use_own_python(spark: SparkSession) -> None:
                 "starts. Run the program where the driver is, with SparkSession.builder.master(...).getOrCreate()"
             )
         raise DeclarationError(f"spark={spark!r}: give a pyspark.sql.SparkSession, not a {class_name(spark)}")
+    check_session(spark)
     context = spark.sparkContext
     chosen = "PYSPARK_PYTHON" in os.environ or context.getConf().contains("spark.pyspark.python")
     if not chosen and str(context.master).startswith("local"):

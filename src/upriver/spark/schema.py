@@ -31,9 +31,19 @@ def arrow_schema(rows: DataFrame, table: str) -> pa.Schema:
     try:
         schema = in_arrow(rows.schema, zone)
     except (PySparkException, TypeError, ValueError) as error:
-        raise DeclarationError(f"table {table!r}: {error}") from error
+        column = next((field for field in rows.schema if not _is_in_arrow(field, zone)), None)
+        about = "" if column is None else f"column {column.name!r} is {column.dataType.simpleString()}: "
+        raise DeclarationError(f"table {table!r}: {about}{error} CAST it to STRING, or leave it out") from error
     # Whether a column may be null is not for us to promise: a later batch may know less than the first.
     return pa.schema([pa.field(field.name, field.type) for field in schema])
+
+
+def _is_in_arrow(field: StructField, zone: str) -> bool:
+    try:
+        in_arrow(StructType([field]), zone)
+    except (PySparkException, TypeError, ValueError):
+        return False
+    return True
 
 
 def _check_supported(field: StructField, table: str) -> None:

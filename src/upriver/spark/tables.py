@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame
 
 from upriver.dataflow.deletes import deletion
 from upriver.dataflow.plan import TableSpec
+from upriver.dataflow.stateful import check_order
 from upriver.errors import DeclarationError
 from upriver.given import class_name, names, text
 from upriver.hashing import check_hashable
@@ -48,15 +49,17 @@ _TO_SPARK = {
     "pandas": "spark.createDataFrame(rows)",
     "pyarrow": "spark.createDataFrame(rows)",
     "polars": "spark.createDataFrame(rows.to_arrow())",
-    "pyspark": "the DataFrame of a session that is not Spark Connect's",
-    "builtins": "spark.createDataFrame(rows, schema)",
+    "list": "spark.createDataFrame(rows, schema)",
 }
-"""By the package of what is given instead: how a DataFrame of Spark's is had."""
+"""By the package of what is given instead, or the name of its type: how a DataFrame of Spark's is had."""
 
 
 def _way_to_spark(rows: object) -> str:
-    way = _TO_SPARK.get(type(rows).__module__.partition(".")[0])
-    return "" if way is None or rows is None else f": {way}"
+    module = type(rows).__module__
+    if module.startswith("pyspark.sql.connect."):
+        return ": the DataFrame of a session that is not Spark Connect's"
+    way = _TO_SPARK.get(type(rows).__name__ if module == "builtins" else module.partition(".")[0])
+    return "" if way is None else f": {way}"
 
 
 def _columns(table: str, what: str, named: Columns, schema: pa.Schema) -> tuple[str, ...]:
@@ -76,13 +79,7 @@ def _check(table: TableSpec, deletes: str | None) -> None:
         raise DeclarationError(f"table {table.name!r}: its key has no column")
     for column in dict.fromkeys([*table.key, *table.primary_key]):
         check_hashable(table.schema.field(column).type, column)
-    for column in table.order_by:
-        type = table.schema.field(column).type
-        if pa.types.is_nested(type) or pa.types.is_interval(type):
-            raise DeclarationError(
-                f"table {table.name!r}: order_by names {column!r}, and {type} has no order; make a column of the part "
-                f"that has one"
-            )
+    check_order(f"table {table.name!r}", table)
     if table.primary_key and not table.order_by:
         raise DeclarationError(
             f"table {table.name!r} has a primary key and no order_by, which says which version of a row is the last"

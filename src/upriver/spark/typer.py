@@ -11,9 +11,13 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from upriver.dataflow.plan import TableSpec
 from upriver.dataflow.sql_source import ELSEWHERE, names_table
 from upriver.errors import DeclarationError, UnknownTable, UnsupportedSql, UserError
+from upriver.spark.python import check_session
 from upriver.spark.schema import in_arrow
 from upriver.spark.spark_logs import unlogged
 from upriver.spark.sql_settings import ZONE, checked_settings
+
+FILES_AS_TABLES = "spark.sql.runSQLOnFiles"
+"""Spark's setting by which ``FROM parquet.`path` `` reads a file. To type that, Spark would open it."""
 
 
 class SparkTyper:
@@ -37,6 +41,7 @@ class SparkTyper:
 
     def _asked(self) -> tuple[SparkSession, str]:
         """The session to ask, and its time zone. Raises DeclarationError if SQL means something else by now."""
+        check_session(self._users)
         zone = checked_settings(self._users)[ZONE]
         if self._first is None:
             self._first = own_session(self._users, zone), zone
@@ -108,10 +113,11 @@ def own_session(spark: SparkSession, timezone: str) -> SparkSession:
     """A session beside the user's, with no temporary views and settings of the user's."""
     session = spark.newSession()
     session.conf.set(ZONE, timezone)
+    session.conf.set(FILES_AS_TABLES, "false")
     return session
 
 
 def _words(error: PySparkException) -> str:
-    """Spark's message and the place, without the plan or the SQL behind it."""
+    """Spark's message and the place in one line, without the plan or the SQL behind it."""
     text = str(error).strip()
-    return re.split(r";\n|\s*\n== SQL|\n\nJVM stacktrace", text, maxsplit=1)[0]
+    return " ".join(re.split(r";\n|\s*\n== SQL|\n\nJVM stacktrace", text, maxsplit=1)[0].split())
