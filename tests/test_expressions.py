@@ -15,7 +15,7 @@ from sql_kit import local_plan, parts_of, spec
 from upriver.dataflow.expressions import GUARD, STATEMENTS_MAX, Evaluator
 from upriver.dataflow.plan import Projection
 from upriver.errors import ProtocolError, RowError
-from upriver.shell.codec import plan_from_json, plan_to_json
+from upriver.machines.json_forms import plan_from_json, plan_to_json
 
 NUMBERS = pa.schema([("a", pa.int32()), ("b", pa.int32())])
 ODD_NAMES = [

@@ -27,7 +27,7 @@ from upriver.dataflow.ops import (
     TopK,
 )
 from upriver.dataflow.planning import plan_regions
-from upriver.shell.codec import plan_from_json, plan_to_json
+from upriver.machines.json_forms import plan_from_json, plan_to_json
 
 MAP = StatefulMap(
     ("shop",),

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet
 
 from upriver.app import App
-from upriver.bench.figures import percentile
 from upriver.demo_data import FLIGHTS_ROWS, write_slices, write_tables
 from upriver.demo_prober import Floats, Prober, Probes, ProbeTask
 from upriver.demo_views import TABLE_KEYS, VIEWS
@@ -66,7 +66,7 @@ class DemoRescale:
 
 
 def _percentile_ms(seconds: Floats, percent: float) -> float | None:
-    return round(percentile(seconds.tolist(), percent) * 1000, 3) if len(seconds) else None
+    return round(float(np.percentile(seconds, percent, method="inverted_cdf")) * 1000, 3) if len(seconds) else None
 
 
 def demo(options: argparse.Namespace) -> int:

@@ -3,6 +3,8 @@
 import re
 from collections.abc import Callable, Mapping
 
+from upriver.dataflow.plan import Projection
+
 _WORDS = re.compile(r"""'(?:[^']|'')*'|"((?:[^"]|"")+)\"""")
 
 
@@ -18,6 +20,12 @@ _PLAIN = re.compile(r'"(?:[^"]|"")+"')
 def plain_column(expression: str) -> str | None:
     """The column, if the expression is nothing but its name."""
     return expression[1:-1].replace('""', '"') if _PLAIN.fullmatch(expression) else None
+
+
+def plain_columns(projection: Projection) -> dict[str, str]:
+    """For each output column whose expression is just a quoted column name: that column."""
+    pairs = zip(projection.schema.names, map(plain_column, projection.expressions), strict=True)
+    return {output: column for output, column in pairs if column is not None}
 
 
 def quoted(column: str) -> str:

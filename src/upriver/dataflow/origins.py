@@ -10,9 +10,8 @@ from functools import partial
 
 import pyarrow as pa
 
-from upriver.dataflow.column_names import columns_in, with_texts
+from upriver.dataflow.column_names import columns_in, quoted, with_texts
 from upriver.dataflow.graph import DataflowPlan, LakeEdge, Node, RegionPlan
-from upriver.dataflow.operators.project import quoted
 from upriver.dataflow.ops import Aggregate, Op, Project, StatefulMap, TopK
 from upriver.dataflow.plan import AggregateCall, AggregatePlan
 

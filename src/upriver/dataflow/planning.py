@@ -11,8 +11,8 @@ from functools import reduce
 import pyarrow as pa
 
 from upriver.dataflow.algebra import Relation
+from upriver.dataflow.column_names import plain_columns
 from upriver.dataflow.graph import ExchangeEdge, Input, LakeEdge, Node, RegionPlan, ViewStore
-from upriver.dataflow.operators.project import plain_columns
 from upriver.dataflow.ops import Aggregate, Filter, Project, Scan
 from upriver.dataflow.plan import AggregatePlan, TableSpec
 from upriver.dataflow.planning_keys import Keys, core, inward

@@ -8,7 +8,7 @@ exchanges; few indexes that Spark would have to make besides the tables' own; ke
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from upriver.dataflow.operators.project import plain_columns
+from upriver.dataflow.column_names import plain_columns
 from upriver.dataflow.ops import Aggregate, Filter, Join, Latest, Project, Scan, SetOperation, StatefulMap, TopK, Union
 from upriver.dataflow.plan import TableSpec
 from upriver.dataflow.planning_shape import is_hashable

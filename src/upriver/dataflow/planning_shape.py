@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from upriver.dataflow.algebra import Relation
-from upriver.dataflow.operators.project import plain_columns
+from upriver.dataflow.column_names import plain_columns
 from upriver.dataflow.ops import Aggregate, Filter, Join, Latest, Op, Project, Scan, SetOperation, StatefulMap, TopK
 from upriver.dataflow.ops import Union as UnionAll
 from upriver.dataflow.plan import TableSpec

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from upriver.dataflow.column_names import columns_in, with_columns
-from upriver.dataflow.operators.project import plain_columns, quoted
+from upriver.dataflow.column_names import columns_in, plain_columns, quoted, with_columns
 from upriver.dataflow.ops import Aggregate, Filter, Join, JoinKind, Latest, Op, Project, Scan, SetOperation, TopK, Union
 from upriver.dataflow.plan import Projection
 from upriver.dataflow.routing import LEFT_HOLDS, RIGHT_HOLDS

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from upriver.dataflow.operators.project import plain_columns
+from upriver.dataflow.column_names import plain_columns
 from upriver.dataflow.ops import Aggregate, Filter, Join, Latest, Project, Scan, SetOperation, StatefulMap, TopK, Union
 from upriver.dataflow.origins import listed, origin
 from upriver.dataflow.planning_keys import inward

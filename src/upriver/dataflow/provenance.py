@@ -24,8 +24,8 @@ from typing import Self
 
 import pyarrow as pa
 
+from upriver.dataflow.column_names import plain_columns
 from upriver.dataflow.graph import DataflowPlan, ExchangeEdge, Input, LakeEdge, Node, RegionPlan
-from upriver.dataflow.operators.project import plain_columns
 from upriver.dataflow.ops import (
     Aggregate,
     Filter,

@@ -7,8 +7,8 @@ both ask here. Two columns hold the same if they are equal wherever hash64 sees 
 
 from collections.abc import Iterable, Sequence
 
+from upriver.dataflow.column_names import plain_columns
 from upriver.dataflow.graph import RegionPlan
-from upriver.dataflow.operators.project import plain_columns
 from upriver.dataflow.ops import Aggregate, Filter, Join, JoinKind, Latest, Op, Project, Scan, StatefulMap, TopK
 
 Key = tuple[str, ...]

@@ -20,12 +20,12 @@ import pyarrow as pa
 
 from upriver.dataflow.batch import Batch
 from upriver.dataflow.building import stateless_of
+from upriver.dataflow.column_names import plain_columns
 from upriver.dataflow.expressions import GUARD
 from upriver.dataflow.graph import DataflowPlan, RegionPlan
 from upriver.dataflow.operators.consolidate import concatenated
 from upriver.dataflow.operators.evaluator import Evaluator
 from upriver.dataflow.operators.operator import Operator
-from upriver.dataflow.operators.project import plain_columns
 from upriver.dataflow.ops import Filter, Latest, Op, Project
 from upriver.dataflow.row_text import row_text
 from upriver.dataflow.set_aside import SetAside, bad_rows

@@ -17,8 +17,7 @@ from types import MappingProxyType
 import pyarrow as pa
 
 from upriver.dataflow.algebra import Relation
-from upriver.dataflow.column_names import columns_in, inlined, with_columns
-from upriver.dataflow.operators.project import plain_columns, quoted
+from upriver.dataflow.column_names import columns_in, inlined, plain_columns, quoted, with_columns
 from upriver.dataflow.ops import Aggregate, Filter, Join, JoinKind, Project, SetOperation, TopK, Union
 from upriver.dataflow.plan import Projection
 from upriver.dataflow.sql_constants import refuses_nulls

@@ -7,8 +7,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from upriver.dataflow.algebra import Relation
-from upriver.dataflow.column_names import operand_of_case, plain_column
-from upriver.dataflow.operators.project import plain_columns
+from upriver.dataflow.column_names import operand_of_case, plain_column, plain_columns
 from upriver.dataflow.ops import Aggregate, Filter, Join, Project, TopK, Union
 from upriver.dataflow.plan import AggregatePlan, Projection
 from upriver.dataflow.sql_pushdown import LEFT_KEPT, RIGHT_KEPT, absorbed

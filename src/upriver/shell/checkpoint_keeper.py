@@ -23,8 +23,8 @@ from upriver.machines.coordinator_events import (
     ForgetCheckpoints,
     PublishCheckpoint,
 )
+from upriver.machines.json_forms import plan_to_json
 from upriver.shell.checkpoints import newest_usable, publish, sweep
-from upriver.shell.codec import plan_to_json
 from upriver.shell.owned_lake import OwnedLake
 from upriver.state.checkpoint import Checkpoint
 from upriver.state.runs import checksum_of

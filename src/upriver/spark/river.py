@@ -18,11 +18,11 @@ from upriver.dataflow.provenance import indexes_of
 from upriver.errors import WaitTimeout
 from upriver.ids import Epoch, WorkerId
 from upriver.machines.coordinator import CoordinatorMachine
+from upriver.machines.json_forms import plan_to_json
 from upriver.machines.leader import NOBODY_STANDS_BY
 from upriver.machines.restarts import Claim, PlaceHistory
 from upriver.membership.config import MembershipConfig
 from upriver.shell.checkpoint_keeper import CheckpointKeeper
-from upriver.shell.codec import plan_to_json
 from upriver.shell.coordinator_loop import CoordinatorLoop
 from upriver.shell.coordinator_service import CoordinatorService, Keeper
 from upriver.shell.fencing import USUAL, Vigilance

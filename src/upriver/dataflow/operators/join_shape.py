@@ -6,7 +6,7 @@ from typing import Self
 
 import pyarrow as pa
 
-from upriver.dataflow.operators.project import quoted
+from upriver.dataflow.column_names import quoted
 from upriver.dataflow.ops import Join, JoinKind
 
 _ALONE: dict[JoinKind, tuple[bool | None, bool | None]] = {

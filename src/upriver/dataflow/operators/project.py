@@ -8,16 +8,9 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from upriver.dataflow.column_names import plain_column
-from upriver.dataflow.column_names import quoted as quoted
+from upriver.dataflow.column_names import plain_columns
 from upriver.dataflow.operators.evaluator import Evaluator
 from upriver.dataflow.plan import Projection
-
-
-def plain_columns(projection: Projection) -> dict[str, str]:
-    """For each output column whose expression is just a quoted column name: that column."""
-    pairs = zip(projection.schema.names, map(plain_column, projection.expressions), strict=True)
-    return {output: column for output, column in pairs if column is not None}
 
 
 class Project:
