@@ -1,12 +1,50 @@
 """A query as a tree of relations, before anybody has thought of where its rows are."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from decimal import Decimal
 
 import pyarrow as pa
 
 from upriver.dataflow.column_names import plain_column
 from upriver.dataflow.ops import Filter, Join, JoinKind, Op, Project, Union
-from upriver.dataflow.sql_scalar import Scalar, any_fails
+
+Constant = bool | int | float | Decimal | str
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """A translated expression.
+
+    sql: DuckDB SQL whose type is exactly the DuckDB type of ``type``. type: what Spark gives the expression.
+    fails: whether a row can make it an error, so that Spark's order of evaluation matters. constant: the value of a
+    literal, else ``None``. letters: of upper() and lower(), what they are of. nulls: as :attr:`null_by`; ``None`` for
+    the expression itself. present: as :attr:`rejects`; ``None`` for those of ``null_by``.
+    """
+
+    sql: str
+    type: pa.DataType
+    fails: bool = False
+    constant: Constant | None = None
+    letters: "Scalar | None" = None
+    nulls: frozenset[str] | None = None
+    present: frozenset[str] | None = None
+
+    @property
+    def null_by(self) -> frozenset[str]:
+        """DuckDB SQL of values of which one is NULL exactly where this one is."""
+        if self.constant is not None:
+            return frozenset()
+        return frozenset({self.sql}) if self.nulls is None else self.nulls
+
+    @property
+    def rejects(self) -> frozenset[str]:
+        """DuckDB SQL of values none of which is NULL where this one, a condition, is true."""
+        return self.null_by if self.present is None else self.present
+
+
+def any_fails(scalars: Iterable[Scalar]) -> bool:
+    return any(scalar.fails for scalar in scalars)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,11 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 from sqlglot import exp
 
+from upriver.dataflow.algebra import Scalar
 from upriver.dataflow.sql_casts import cast
 from upriver.dataflow.sql_logic import connect
 from upriver.dataflow.sql_operators import boolean
-from upriver.dataflow.sql_scalar import Context, Scalar, typed_name
+from upriver.dataflow.sql_scalar import Context, typed_name
 from upriver.dataflow.sql_source import ELSEWHERE
 from upriver.dataflow.sql_types import (
     DECIMAL_DIGITS_MAX,

@@ -13,7 +13,8 @@ from zoneinfo import ZoneInfoNotFoundError
 import pyarrow as pa
 from sqlglot import exp
 
-from upriver.dataflow.sql_scalar import Context, Scalar, literal, macro, null, typed_name
+from upriver.dataflow.algebra import Scalar
+from upriver.dataflow.sql_scalar import Context, literal, macro, null, typed_name
 from upriver.dataflow.sql_source import ELSEWHERE
 from upriver.dataflow.sql_types import (
     as_decimal,

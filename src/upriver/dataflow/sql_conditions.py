@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from upriver.dataflow.algebra import Relation
+from upriver.dataflow.algebra import Relation, Scalar
 from upriver.dataflow.column_names import columns_in
 from upriver.dataflow.sql_logic import conjuncts
 from upriver.dataflow.sql_operators import boolean
 from upriver.dataflow.sql_pushdown import filtered, present
 from upriver.dataflow.sql_relations import bounded
-from upriver.dataflow.sql_scalar import Context, Scalar, quoted
+from upriver.dataflow.sql_scalar import Context, quoted
 from upriver.dataflow.sql_scope import names_in
 
 

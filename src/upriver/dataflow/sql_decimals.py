@@ -5,8 +5,9 @@ Spark's rules for the digits of a result are in its DecimalPrecision; where it w
 
 from sqlglot import exp
 
+from upriver.dataflow.algebra import Scalar
 from upriver.dataflow.sql_casts import cast
-from upriver.dataflow.sql_scalar import Context, Scalar, in_order, macro, strict
+from upriver.dataflow.sql_scalar import Context, in_order, macro, strict
 from upriver.dataflow.sql_types import DECIMAL_DIGITS_MAX, decimal_type, duck_name
 
 _PLACES_LEAST = 6

@@ -5,8 +5,9 @@ import re
 import pyarrow as pa
 from sqlglot import exp
 
+from upriver.dataflow.algebra import Scalar
 from upriver.dataflow.sql_casts import cast
-from upriver.dataflow.sql_scalar import Context, Scalar, macro, string_sql
+from upriver.dataflow.sql_scalar import Context, macro, string_sql
 from upriver.dataflow.sql_signatures import Functions, Operands, Spoken
 
 _LETTERS = {

@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 from sqlglot import exp
 
-from upriver.dataflow.algebra import Relation
+from upriver.dataflow.algebra import Relation, Scalar
 from upriver.dataflow.ops import JoinKind, Scan
 from upriver.dataflow.plan import TableSpec
 from upriver.dataflow.sql_clauses import Clauses
 from upriver.dataflow.sql_logic import conjuncts
 from upriver.dataflow.sql_operators import to_common
 from upriver.dataflow.sql_relations import Output, renamed
-from upriver.dataflow.sql_scalar import Scalar, construct
+from upriver.dataflow.sql_scalar import construct
 from upriver.dataflow.sql_scope import Column, Entry, Rows, Scope, as_node, bare, unique, worded
 from upriver.dataflow.sql_setting import Setting
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pyarrow as pa
 from sqlglot import exp
 
+from upriver.dataflow.algebra import Scalar, any_fails
 from upriver.dataflow.sql_aggregates import AGGREGATES, INSTEAD
 from upriver.dataflow.sql_casts import cast
 from upriver.dataflow.sql_decimals import rounded_double
@@ -23,7 +24,7 @@ from upriver.dataflow.sql_operators import (
     whole_divide,
 )
 from upriver.dataflow.sql_patterns import PATTERNS
-from upriver.dataflow.sql_scalar import Context, Rule, Scalar, any_fails, in_order, literal, macro, null, typed_name
+from upriver.dataflow.sql_scalar import Context, Rule, in_order, literal, macro, null, typed_name
 from upriver.dataflow.sql_signatures import Functions, Operands, Spoken, call
 from upriver.dataflow.sql_source import ELSEWHERE
 from upriver.dataflow.sql_strings import STRING_RULES, STRINGS

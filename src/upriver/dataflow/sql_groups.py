@@ -6,12 +6,12 @@ from dataclasses import replace
 import pyarrow as pa
 from sqlglot import exp
 
-from upriver.dataflow.algebra import Relation
+from upriver.dataflow.algebra import Relation, Scalar
 from upriver.dataflow.ops import Aggregate
 from upriver.dataflow.plan import AggregateCall, AggregatePlan
 from upriver.dataflow.sql_aggregates import Call, aggregate_call, is_aggregate
 from upriver.dataflow.sql_relations import Output, computed, group_value
-from upriver.dataflow.sql_scalar import Context, Scalar, column, typed_name
+from upriver.dataflow.sql_scalar import Context, column, typed_name
 from upriver.dataflow.sql_scope import unique, uses_in, worded
 from upriver.dataflow.sql_source import ELSEWHERE
 from upriver.dataflow.sql_types import duck_name, is_null

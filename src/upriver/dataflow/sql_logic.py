@@ -10,22 +10,11 @@ from dataclasses import replace
 import pyarrow as pa
 from sqlglot import exp
 
+from upriver.dataflow.algebra import Scalar, any_fails
 from upriver.dataflow.sql_casts import cast
 from upriver.dataflow.sql_operators import TYPES, boolean, suffixed, to_common, to_comparable
 from upriver.dataflow.sql_patterns import matches
-from upriver.dataflow.sql_scalar import (
-    Context,
-    Rule,
-    Scalar,
-    any_fails,
-    in_order,
-    literal,
-    macro,
-    null,
-    strict,
-    string_sql,
-    typed_name,
-)
+from upriver.dataflow.sql_scalar import Context, Rule, in_order, literal, macro, null, strict, string_sql, typed_name
 from upriver.dataflow.sql_source import ELSEWHERE
 from upriver.dataflow.sql_types import decimal_type, is_null, is_string
 

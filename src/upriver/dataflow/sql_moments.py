@@ -2,9 +2,10 @@
 
 from sqlglot import exp
 
+from upriver.dataflow.algebra import Scalar
 from upriver.dataflow.sql_casts import within_range
 from upriver.dataflow.sql_intervals import DAY_MICROS, Interval, interval_of
-from upriver.dataflow.sql_scalar import Context, Scalar, typed_name
+from upriver.dataflow.sql_scalar import Context, typed_name
 from upriver.dataflow.sql_source import ELSEWHERE
 from upriver.dataflow.sql_types import is_date, is_instant, is_wall_clock
 

@@ -6,10 +6,11 @@ from decimal import Decimal
 import pyarrow as pa
 from sqlglot import exp
 
+from upriver.dataflow.algebra import Scalar
 from upriver.dataflow.sql_casts import cast, within_range
 from upriver.dataflow.sql_decimals import quotient, remainder
 from upriver.dataflow.sql_moments import moved
-from upriver.dataflow.sql_scalar import Context, Rule, Scalar, in_order, literal, macro, null, strict, typed_name
+from upriver.dataflow.sql_scalar import Context, Rule, in_order, literal, macro, null, strict, typed_name
 from upriver.dataflow.sql_source import ELSEWHERE
 from upriver.dataflow.sql_types import (
     as_decimal,

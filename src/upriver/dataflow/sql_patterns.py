@@ -11,7 +11,8 @@ from typing import Self
 import pyarrow as pa
 from sqlglot import exp
 
-from upriver.dataflow.sql_scalar import Context, Scalar, string_sql
+from upriver.dataflow.algebra import Scalar
+from upriver.dataflow.sql_scalar import Context, string_sql
 from upriver.dataflow.sql_signatures import Functions, Kind, Operands, Spoken, take
 
 GROUPS_MAX = 9

@@ -16,13 +16,13 @@ from types import MappingProxyType
 
 import pyarrow as pa
 
-from upriver.dataflow.algebra import Relation
+from upriver.dataflow.algebra import Relation, Scalar
 from upriver.dataflow.column_names import columns_in, inlined, plain_columns, quoted, with_columns
 from upriver.dataflow.ops import Aggregate, Filter, Join, JoinKind, Project, SetOperation, TopK, Union
 from upriver.dataflow.plan import Projection
 from upriver.dataflow.sql_constants import refuses_nulls
 from upriver.dataflow.sql_logic import conjunction
-from upriver.dataflow.sql_scalar import TEXT_CHARS_MAX, Scalar, column
+from upriver.dataflow.sql_scalar import TEXT_CHARS_MAX, column
 
 LEFT_KEPT = frozenset({JoinKind.INNER, JoinKind.LEFT, JoinKind.SEMI, JoinKind.ANTI})
 """Joins whose rows all come from a row of the left input: a condition on that one may be asked before the join."""

@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 from sqlglot import exp
 
-from upriver.dataflow.algebra import Relation
+from upriver.dataflow.algebra import Relation, Scalar
 from upriver.dataflow.column_names import operand_of_case, plain_column, plain_columns
 from upriver.dataflow.ops import Aggregate, Filter, Join, Project, TopK, Union
 from upriver.dataflow.plan import AggregatePlan, Projection
 from upriver.dataflow.sql_pushdown import LEFT_KEPT, RIGHT_KEPT, absorbed
-from upriver.dataflow.sql_scalar import Scalar, column, macro, quoted
+from upriver.dataflow.sql_scalar import column, macro, quoted
 from upriver.dataflow.sql_scope import unique
 from upriver.dataflow.sql_source import Source
 from upriver.dataflow.sql_types import duck_name, is_floating, same_type, spark_name

@@ -9,6 +9,7 @@ from typing import Final
 import pyarrow as pa
 from sqlglot import exp
 
+from upriver.dataflow.algebra import Constant, Scalar, any_fails
 from upriver.dataflow.column_names import columns_in
 from upriver.dataflow.column_names import quoted as quoted
 from upriver.dataflow.sql_constants import why_failing
@@ -26,39 +27,6 @@ UTC_ZONES = frozenset(
 _CONDITIONAL = (exp.And, exp.Case, exp.Filter, exp.If, exp.In, exp.Or)
 _CHOOSING = frozenset({"coalesce", "if", "ifnull", "nullif", "nvl", "nvl2"})
 """Constructs and functions that do not compute all that is in them for each row."""
-
-Constant = bool | int | float | Decimal | str
-
-
-@dataclass(frozen=True, slots=True)
-class Scalar:
-    """A translated expression.
-
-    sql: DuckDB SQL whose type is exactly the DuckDB type of ``type``. type: what Spark gives the expression.
-    fails: whether a row can make it an error, so that Spark's order of evaluation matters. constant: the value of a
-    literal, else ``None``. letters: of upper() and lower(), what they are of. nulls: as :attr:`null_by`; ``None`` for
-    the expression itself. present: as :attr:`rejects`; ``None`` for those of ``null_by``.
-    """
-
-    sql: str
-    type: pa.DataType
-    fails: bool = False
-    constant: Constant | None = None
-    letters: "Scalar | None" = None
-    nulls: frozenset[str] | None = None
-    present: frozenset[str] | None = None
-
-    @property
-    def null_by(self) -> frozenset[str]:
-        """DuckDB SQL of values of which one is NULL exactly where this one is."""
-        if self.constant is not None:
-            return frozenset()
-        return frozenset({self.sql}) if self.nulls is None else self.nulls
-
-    @property
-    def rejects(self) -> frozenset[str]:
-        """DuckDB SQL of values none of which is NULL where this one, a condition, is true."""
-        return self.null_by if self.present is None else self.present
 
 
 Rule = Callable[["Context", exp.Expr], Scalar]
@@ -201,10 +169,6 @@ def in_order(*operands: Scalar) -> tuple[Scalar, ...]:
         before |= nulls
         taken.append(operand)
     return tuple(taken)
-
-
-def any_fails(scalars: Iterable[Scalar]) -> bool:
-    return any(scalar.fails for scalar in scalars)
 
 
 def typed_name(scalar: Scalar) -> str:

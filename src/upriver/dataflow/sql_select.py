@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 from sqlglot import exp
 
-from upriver.dataflow.algebra import Relation
+from upriver.dataflow.algebra import Relation, Scalar
 from upriver.dataflow.sql_aggregates import has_aggregate
 from upriver.dataflow.sql_clauses import Clauses, Item, read_clauses
 from upriver.dataflow.sql_conditions import conditions, restricted
@@ -14,7 +14,7 @@ from upriver.dataflow.sql_from import read_from
 from upriver.dataflow.sql_groups import Groups
 from upriver.dataflow.sql_names import Names
 from upriver.dataflow.sql_relations import Output, comparable, computed, distinct, with_values
-from upriver.dataflow.sql_scalar import Context, Scalar, column, null, quoted
+from upriver.dataflow.sql_scalar import Context, column, null, quoted
 from upriver.dataflow.sql_scope import Column, Rows, Scope, as_node, unique, uses_in, worded
 from upriver.dataflow.sql_setting import Setting
 from upriver.dataflow.sql_topk import RANK_TYPE, SortKey, check_window, first_rows, numbered, ranked, sort_key

@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 from sqlglot import exp
 
+from upriver.dataflow.algebra import Scalar
 from upriver.dataflow.plan import TableSpec
 from upriver.dataflow.sql_functions import RULES
-from upriver.dataflow.sql_scalar import Context, Scalar, column
+from upriver.dataflow.sql_scalar import Context, column
 from upriver.dataflow.sql_scope import Rows
 from upriver.dataflow.sql_source import ELSEWHERE, Source
 from upriver.dataflow.sql_types import duck_name, spark_name

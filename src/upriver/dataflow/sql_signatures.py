@@ -7,9 +7,10 @@ from enum import Enum
 import pyarrow as pa
 from sqlglot import exp
 
+from upriver.dataflow.algebra import Scalar
 from upriver.dataflow.sql_casts import cast, within_range
 from upriver.dataflow.sql_operators import CAST_IT
-from upriver.dataflow.sql_scalar import Context, Scalar, in_order, macro, null, strict, typed_name
+from upriver.dataflow.sql_scalar import Context, in_order, macro, null, strict, typed_name
 from upriver.dataflow.sql_types import (
     is_date,
     is_instant,

@@ -3,8 +3,9 @@
 import pyarrow as pa
 from sqlglot import exp
 
+from upriver.dataflow.algebra import Scalar, any_fails
 from upriver.dataflow.sql_casts import cast
-from upriver.dataflow.sql_scalar import Context, Rule, Scalar, any_fails, in_order, literal, macro, strict
+from upriver.dataflow.sql_scalar import Context, Rule, in_order, literal, macro, strict
 from upriver.dataflow.sql_signatures import Functions, Kind, Operands, Signature, Spoken, take
 
 _STRING, _INT, _BOOLEAN = pa.string(), pa.int32(), pa.bool_()

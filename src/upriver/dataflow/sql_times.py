@@ -3,8 +3,9 @@
 import pyarrow as pa
 from sqlglot import exp
 
+from upriver.dataflow.algebra import Scalar
 from upriver.dataflow.sql_casts import cast
-from upriver.dataflow.sql_scalar import Context, Rule, Scalar, typed_name
+from upriver.dataflow.sql_scalar import Context, Rule, typed_name
 from upriver.dataflow.sql_signatures import Functions, Kind, Operands, Signature, Spoken, call, constant_text, take
 from upriver.dataflow.sql_source import ELSEWHERE
 from upriver.dataflow.sql_types import is_date, is_instant, is_wall_clock

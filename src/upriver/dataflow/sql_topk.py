@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import pyarrow as pa
 from sqlglot import exp
 
-from upriver.dataflow.algebra import Relation
+from upriver.dataflow.algebra import Relation, Scalar
 from upriver.dataflow.ops import Order, Ranking, TopK
 from upriver.dataflow.sql_aggregates import AGGREGATES
 from upriver.dataflow.sql_relations import UNBOUNDED, Output, computed, projected, with_values
-from upriver.dataflow.sql_scalar import Context, Scalar, column, construct, typed_name
+from upriver.dataflow.sql_scalar import Context, column, construct, typed_name
 from upriver.dataflow.sql_scope import unique, worded
 from upriver.dataflow.sql_source import ELSEWHERE, Source
 from upriver.dataflow.sql_types import duck_name, is_null

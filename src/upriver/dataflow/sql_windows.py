@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import pyarrow as pa
 from sqlglot import exp
 
-from upriver.dataflow.algebra import Relation
+from upriver.dataflow.algebra import Relation, Scalar
 from upriver.dataflow.sql_intervals import micros_of
 from upriver.dataflow.sql_pushdown import filtered
 from upriver.dataflow.sql_relations import Output, union, widened
-from upriver.dataflow.sql_scalar import Context, Scalar, macro, typed_name
+from upriver.dataflow.sql_scalar import Context, macro, typed_name
 from upriver.dataflow.sql_scope import Column, Scope, unique
 from upriver.dataflow.sql_setting import Setting
 from upriver.dataflow.sql_types import is_instant, is_wall_clock
