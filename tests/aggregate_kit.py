@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 from state_kit import Row, decimal_of, order_of, plainly
 
-from upriver.dataflow.plan import AggregateCall, AggregatePlan
+from upriver.plan.plan import AggregateCall, AggregatePlan
 
 MOMENTS = ("var_pop", "var_samp", "stddev_pop", "stddev_samp")
 FUNCTIONS = ("count_star", "count", "sum", "avg", "min", "max", "any_value", "bool_and", "bool_or", *MOMENTS)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from upriver.dataflow.batch import Hashes
+from upriver.engine.batch import Hashes
 from upriver.state.board import Board
 from upriver.state.board_layout import NAME_BYTES, BoardLayout
 from upriver.state.board_reader import BoardReader

@@ -19,10 +19,10 @@ from cluster_kit import River
 from failure_kit import KEYS, Prober, addresses, asking, check_lookup, cut_between, parent_of
 from standby_kit import await_that, feeding
 
-from upriver.bench.recovery_kill import pid_listening
-from upriver.client import Client, connect
+from benchmarks.recovery_kill import pid_listening
+from upriver.client.client import Client, connect
+from upriver.client.rescale import Rescale
 from upriver.errors import ClusterError
-from upriver.rescale import Rescale
 
 CLUSTER = "local-cluster[3,2,1024]"
 WORKERS = range(2, 6)

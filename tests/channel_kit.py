@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from server_kit import KEYS, SECONDS_MAX
 
 from upriver.errors import UpriverError, UserError
-from upriver.shell.channel import ChannelEnd, ChannelLimits, Channels, Receiver
-from upriver.shell.handshake import Purpose
-from upriver.shell.server import Server
-from upriver.shell.wire import Message
+from upriver.net.channel import ChannelEnd, ChannelLimits, Channels, Receiver
+from upriver.net.handshake import Purpose
+from upriver.net.server import Server
+from upriver.net.wire import Message
 
 QUICK = ChannelLimits(ping_s=0.05, silence_s_max=0.5)
 HELLO = Message("hello", {"worker": 3})

@@ -8,12 +8,12 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from upriver.dataflow.plan import TableSpec
 from upriver.ids import Channel, Epoch, VnodeId
-from upriver.shell.checkpoints import chain, publish, read_state
-from upriver.shell.lake import Lake, LakeRecord, Manifest
-from upriver.shell.owned_lake import OwnedLake
-from upriver.shell.state_files import USUAL, Sizes, StateFiles
+from upriver.lake.checkpoints import chain, publish, read_state
+from upriver.lake.lake import Lake, LakeRecord, Manifest
+from upriver.lake.owned_lake import OwnedLake
+from upriver.lake.state_files import USUAL, Sizes, StateFiles
+from upriver.plan.plan import TableSpec
 from upriver.state.checkpoint import Checkpoint, StateChunk, StateFile
 
 VNODES = 16

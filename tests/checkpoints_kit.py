@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from coordinator_kit import BOTH, PLAN, finished, only, published, said, vnode_map
 
-from upriver.dataflow.graph import DataflowPlan
+from upriver.coordinator.coordinator import CoordinatorMachine
 from upriver.ids import Epoch
-from upriver.machines.coordinator import CoordinatorMachine
-from upriver.machines.coordinator_events import (
+from upriver.plan.graph import DataflowPlan
+from upriver.protocol.coordinator_events import (
     CheckpointFailed,
     CheckpointPublished,
     CheckpointReady,
@@ -20,14 +20,14 @@ from upriver.machines.coordinator_events import (
     PublishCheckpoint,
     WorkerSaid,
 )
-from upriver.machines.messages import (
+from upriver.protocol.messages import (
     CheckpointSpoilt,
     CheckpointWritten,
     KeepCheckpoint,
     Restored,
     TakeCheckpoint,
 )
-from upriver.machines.rules import ALL_RULES, Rules
+from upriver.protocol.rules import ALL_RULES, Rules
 from upriver.state.checkpoint import Checkpoint, StateFile
 
 PARTIAL = replace(PLAN, full_because=None)

@@ -9,16 +9,16 @@ import numpy as np
 import pyarrow as pa
 from server_kit import KEYS, TOKEN, calls_server
 
-from upriver.client import Client, connect
+from upriver.client.client import Client, connect
+from upriver.coordinator.freshness import FreshnessReport
 from upriver.errors import UnknownView, WaitTimeout, WrongOwner
 from upriver.hashing import hash64
 from upriver.ids import Epoch, WorkerId
-from upriver.machines.freshness import FreshnessReport
-from upriver.shell.calls import Action, Calls
-from upriver.shell.handshake import Purpose
-from upriver.shell.lookup import Answered, KeysAsked, LookupService
-from upriver.shell.routing import Routing, ViewRoute
-from upriver.shell.server import Server, Service
+from upriver.net.calls import Action, Calls
+from upriver.net.handshake import Purpose
+from upriver.net.lookup import Answered, KeysAsked, LookupService
+from upriver.net.routing import Routing, ViewRoute
+from upriver.net.server import Server, Service
 from upriver.vnodes import VnodeMap, vnodes_of
 
 VNODES = 16

@@ -15,15 +15,15 @@ import numpy as np
 import pyarrow as pa
 from failure_kit import FILES, KEYS, LOOKUP_S_MAX, Feed
 
-from upriver.client import Client, connect
+from upriver.client.asking import KeySet, Lookup
+from upriver.client.board_finder import LOOKUPS_MIN, BoardFinder
+from upriver.client.client import Client, connect
+from upriver.client.lookup_streams import LookupStream
 from upriver.hashing import hash64
 from upriver.ids import WorkerId
-from upriver.shell.asking import KeySet, Lookup
-from upriver.shell.board_finder import LOOKUPS_MIN, BoardFinder
-from upriver.shell.lookup import KeysAsked
-from upriver.shell.lookup_streams import LookupStream
-from upriver.shell.remote import Connection, Remote
-from upriver.shell.routing import Routing
+from upriver.net.lookup import KeysAsked
+from upriver.net.remote import Connection, Remote
+from upriver.net.routing import Routing
 from upriver.vnodes import vnodes_of
 
 PROGRAM = Path(__file__).parent / "programs" / "failures.py"

@@ -14,21 +14,21 @@ import pyarrow as pa
 from sql_kit import local_plan
 from state_kit import Row, plain_rows
 
-from upriver.dataflow.batch import Batch, Hashes
-from upriver.dataflow.eligibility import why_full
-from upriver.dataflow.expressions import Evaluator
-from upriver.dataflow.graph import DataflowPlan
-from upriver.dataflow.provenance import lake_edges
-from upriver.dataflow.running import Region
+from simulator.dataflow_world import DataflowWorld
+from simulator.tables import ALL_VIEWS
+from simulator.tables import TABLES as ALL_TABLES
+from upriver.engine.batch import Batch, Hashes
+from upriver.engine.expressions import Evaluator
+from upriver.engine.running import Region
 from upriver.hashing import hash64
 from upriver.ids import Epoch
-from upriver.sim.dataflow_world import DataflowWorld
-from upriver.sim.tables import ALL_VIEWS
-from upriver.sim.tables import TABLES as ALL_TABLES
-from upriver.upquery.cone import Cone, Reads
-from upriver.upquery.cone_shape import ConeShape
-from upriver.upquery.reads import Read
-from upriver.upquery.rules import ALL_RULES, UpqueryRules
+from upriver.partial.cone import Cone, Reads
+from upriver.partial.cone_shape import ConeShape
+from upriver.partial.reads import Read
+from upriver.partial.rules import ALL_RULES, UpqueryRules
+from upriver.plan.eligibility import why_full
+from upriver.plan.graph import DataflowPlan
+from upriver.plan.provenance import lake_edges
 
 TABLES = MappingProxyType({table.name: table for table in ALL_TABLES})
 SQL: Mapping[str, tuple[str, str]] = MappingProxyType(

@@ -10,14 +10,12 @@ from functools import partial
 from cone_kit import EVALUATOR, Lake, planned
 from machines_kit import HALVES, announce, asked, assign, hashed, opened, owners_with, vnode_map
 
-from upriver.dataflow.running import Region
+from upriver.engine.running import Region
 from upriver.ids import WorkerId
-from upriver.machines.following import Following
-from upriver.machines.messages import FromWorker
-from upriver.machines.peers import Envelope
-from upriver.machines.rules import ALL_RULES, Rules
-from upriver.machines.worker import WorkerMachine
-from upriver.machines.worker_events import (
+from upriver.protocol.messages import FromWorker
+from upriver.protocol.peers import Envelope
+from upriver.protocol.rules import ALL_RULES, Rules
+from upriver.protocol.worker_events import (
     Answer,
     EpochRead,
     FetchRows,
@@ -31,6 +29,8 @@ from upriver.machines.worker_events import (
     WorkerEvent,
 )
 from upriver.vnodes import vnodes_of
+from upriver.worker.following import Following
+from upriver.worker.worker import WorkerMachine
 
 PLAN = planned("fans")
 WORKERS = (0, 1)

@@ -7,11 +7,11 @@ import pyarrow as pa
 from relation_kit import dataflow
 from relation_kit import scan as scan_of
 
-from upriver.dataflow.graph import DataflowPlan
-from upriver.dataflow.plan import TableSpec
+from upriver.coordinator.coordinator import CoordinatorMachine
 from upriver.ids import Channel, Epoch, Incarnation, MapVersion, SnapshotId, VnodeId, WorkerId
-from upriver.machines.coordinator import CoordinatorMachine
-from upriver.machines.coordinator_events import (
+from upriver.plan.graph import DataflowPlan
+from upriver.plan.plan import TableSpec
+from upriver.protocol.coordinator_events import (
     AbortWanted,
     CoordinatorAction,
     CoordinatorEvent,
@@ -26,7 +26,7 @@ from upriver.machines.coordinator_events import (
     WorkerRegistered,
     WorkerSaid,
 )
-from upriver.machines.messages import (
+from upriver.protocol.messages import (
     EpochFinished,
     FromWorker,
     MetPeers,
@@ -41,8 +41,8 @@ from upriver.machines.messages import (
     TakeSnapshot,
     ToWorker,
 )
-from upriver.machines.rules import ALL_RULES, Rules
-from upriver.machines.strategies import Strategy
+from upriver.protocol.rules import ALL_RULES, Rules
+from upriver.protocol.strategies import Strategy
 from upriver.vnodes import VnodeMap
 
 CHANNEL, FEEDS_NOTHING = Channel("t/k"), Channel("t/other")

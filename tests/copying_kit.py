@@ -6,10 +6,10 @@ import numpy as np
 import pyarrow as pa
 from machines_kit import KEYS, SEEN, Seen, hashed
 
-from upriver.dataflow.batch import Batch
+from upriver.engine.batch import Batch
 from upriver.ids import Epoch
-from upriver.machines.messages import DropCheckpoint, KeepCheckpoint, TakeCheckpoint
-from upriver.machines.worker_events import SealState, StateRead, TimeToCopy, WorkerAction, WriteState
+from upriver.protocol.messages import DropCheckpoint, KeepCheckpoint, TakeCheckpoint
+from upriver.protocol.worker_events import SealState, StateRead, TimeToCopy, WorkerAction, WriteState
 from upriver.state.checkpoint import StateChunk
 
 A, B, C = KEYS[0][0], KEYS[3][0], KEYS[5][0]

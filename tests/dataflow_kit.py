@@ -20,11 +20,11 @@ from relation_kit import (
     where,
 )
 
-from upriver.dataflow.algebra import Relation
-from upriver.dataflow.graph import DataflowPlan
-from upriver.dataflow.ops import JoinKind, Order, SetKind
-from upriver.dataflow.plan import TableSpec
-from upriver.dataflow.planning import plan_regions
+from upriver.plan.algebra import Relation
+from upriver.plan.graph import DataflowPlan
+from upriver.plan.ops import JoinKind, Order, SetKind
+from upriver.plan.plan import TableSpec
+from upriver.plan.planning import plan_regions
 
 INT, LONG, TEXT, REAL = pa.int32(), pa.int64(), pa.string(), pa.float64()
 

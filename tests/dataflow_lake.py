@@ -10,7 +10,7 @@ from duckdb_kit import by_duckdb
 from hypothesis import strategies as st
 from state_kit import Row, plain_rows
 
-from upriver.sim.dataflow_world import DataflowWorld
+from simulator.dataflow_world import DataflowWorld
 
 VERSIONS_MAX = 100
 """Rows of an upsert table."""

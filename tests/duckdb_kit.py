@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from upriver.dataflow.plan import Projection
+from upriver.plan.plan import Projection
 
 
 @cache

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 from rows_kit import rows_of
 
-from upriver.client import Client
+from upriver.client.client import Client
 from upriver.errors import ClusterError
 
 KEYS = 500

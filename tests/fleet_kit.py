@@ -10,8 +10,8 @@ import pyarrow as pa
 from hypothesis import strategies as st
 from state_kit import Row, plainly, through_the_wire
 
-from upriver.dataflow.batch import Batch, Hashes
-from upriver.dataflow.operators.lasting import Lasting
+from upriver.engine.batch import Batch, Hashes
+from upriver.engine.operators.lasting import Lasting
 from upriver.hashing import hash64
 
 Changes = Sequence[tuple[Row, int]]

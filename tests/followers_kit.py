@@ -12,18 +12,15 @@ import pyarrow as pa
 from copying_kit import NAMES
 from machines_kit import HALVES, KEYS, SEEN, VNODES, Seen, assign, hashed, meet, opened, over, read, rows, vnode_map
 
-from upriver.dataflow.batch import Batch, Hashes
-from upriver.dataflow.graph import DataflowPlan, RegionPlan
-from upriver.dataflow.keeping import ALL_ROWS
+from upriver.engine.batch import Batch, Hashes
+from upriver.engine.keeping import ALL_ROWS
 from upriver.ids import Epoch, FeedId, Incarnation, VnodeId, WorkerId
-from upriver.machines.followed import Shadow
-from upriver.machines.following import Following
-from upriver.machines.messages import Assign, BeginStage, FromWorker
-from upriver.machines.peers import Envelope, Fed
-from upriver.machines.rules import ALL_RULES, Rules
-from upriver.machines.standby_messages import CaughtUp, FeedEnded, Follow, Resume, Unfollow
-from upriver.machines.worker import WorkerMachine
-from upriver.machines.worker_events import (
+from upriver.plan.graph import DataflowPlan, RegionPlan
+from upriver.protocol.messages import Assign, BeginStage, FromWorker
+from upriver.protocol.peers import Envelope, Fed
+from upriver.protocol.rules import ALL_RULES, Rules
+from upriver.protocol.standby_messages import CaughtUp, FeedEnded, Follow, Resume, Unfollow
+from upriver.protocol.worker_events import (
     MeetPeers,
     PeerLost,
     PeerSaid,
@@ -37,6 +34,9 @@ from upriver.machines.worker_events import (
     WorkerEvent,
 )
 from upriver.vnodes import vnodes_of
+from upriver.worker.followed import Shadow
+from upriver.worker.following import Following
+from upriver.worker.worker import WorkerMachine
 
 Kept = dict[str, list[int]]
 """By key, the epochs of its rows."""

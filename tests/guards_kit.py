@@ -7,9 +7,9 @@ from random import Random
 import pyarrow as pa
 from sql_kit import local_plan, spec
 
-from upriver.dataflow.expressions import Evaluator
-from upriver.dataflow.plan import TableSpec
-from upriver.sim.dataflow_world import DataflowWorld
+from simulator.dataflow_world import DataflowWorld
+from upriver.engine.expressions import Evaluator
+from upriver.plan.plan import TableSpec
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet
 
-from upriver.dataflow.plan import TableSpec
 from upriver.ids import Epoch
-from upriver.shell.lake import Lake, LakeRecord, Manifest
-from upriver.shell.owned_lake import OwnedLake
-from upriver.shell.source_supervisor import Ingest, SourceSupervisor
+from upriver.lake.lake import Lake, LakeRecord, Manifest
+from upriver.lake.owned_lake import OwnedLake
+from upriver.plan.plan import TableSpec
+from upriver.runtime.source_supervisor import Ingest, SourceSupervisor
 from upriver.spark.ingest import EpochLog, History, Layout, StreamIngest
 from upriver.spark.loads import LoadIngest, OnChange
 from upriver.state.runs import run_schema

@@ -8,12 +8,12 @@ import numpy as np
 import pyarrow as pa
 from state_kit import EAGER, Row, plain_rows, plainly, through_the_wire
 
-from upriver.dataflow import ops
-from upriver.dataflow.batch import Batch
-from upriver.dataflow.expressions import Evaluator
-from upriver.dataflow.operators.join import Join
-from upriver.dataflow.ops import JoinKind
+from upriver.engine.batch import Batch
+from upriver.engine.expressions import Evaluator
+from upriver.engine.operators.join import Join
 from upriver.hashing import hash64
+from upriver.plan import ops
+from upriver.plan.ops import JoinKind
 
 Changes = Sequence[tuple[Row, int]]
 """Rows, each with a weight."""

@@ -11,9 +11,9 @@ from failure_kit import KEYS, Feed, Prober, Truth, asking, check_lookup
 from standby_kit import feeding
 
 import upriver
+from benchmarks.recovery_kill import pid_listening
 from upriver.app import App
-from upriver.bench.recovery_kill import pid_listening
-from upriver.rescale import Rescale
+from upriver.client.rescale import Rescale
 from upriver.spark.compare import differing_rows
 
 SCHEMA = "k long, v long"

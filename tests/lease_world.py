@@ -14,13 +14,13 @@ from typing import Any
 
 from server_kit import SESSION
 
+from simulator.checkers import Violated
 from upriver.errors import WorkerLost
 from upriver.ids import WorkerId
-from upriver.shell.channel import ChannelEnd, ChannelLimits
-from upriver.shell.fencing import SILENCE_S_MIN, Lease, Tenants, Vigilance
-from upriver.shell.heart import Heart
-from upriver.shell.wire import Message
-from upriver.sim.checkers import Violated
+from upriver.net.channel import ChannelEnd, ChannelLimits
+from upriver.net.heart import Heart
+from upriver.net.wire import Message
+from upriver.runtime.fencing import SILENCE_S_MIN, Lease, Tenants, Vigilance
 
 PLACE = WorkerId(0)
 VIGILANCE = Vigilance(SILENCE_S_MIN)

@@ -7,15 +7,17 @@ import numpy as np
 import pyarrow as pa
 from relation_kit import dataflow, group, scan
 
-from upriver.dataflow.batch import Batch, Hashes, Outgoing
-from upriver.dataflow.graph import DataflowPlan
-from upriver.dataflow.operators.view import LongRead
-from upriver.dataflow.plan import TableSpec
-from upriver.dataflow.set_aside import SetAside
+from upriver.engine.batch import Batch, Hashes, Outgoing
+from upriver.engine.operators.view import LongRead
+from upriver.engine.set_aside import SetAside
 from upriver.errors import KeyTypeError, RowError
 from upriver.hashing import hash64
 from upriver.ids import Channel, Epoch, Incarnation, MapVersion, SnapshotId, VnodeId, WorkerId
-from upriver.machines.messages import (
+from upriver.migration.events import AbortAsked, RescaleAnnounced
+from upriver.migration.messages import Message, RowsSent
+from upriver.plan.graph import DataflowPlan
+from upriver.plan.plan import TableSpec
+from upriver.protocol.messages import (
     Assign,
     EpochFinished,
     EpochOver,
@@ -25,11 +27,10 @@ from upriver.machines.messages import (
     Order,
     TakeSnapshot,
 )
-from upriver.machines.peers import Envelope, ForRegion, PeerMessage, Portion, Question
-from upriver.machines.rules import ALL_RULES, Rules
-from upriver.machines.strategies import Strategy
-from upriver.machines.worker import WorkerMachine
-from upriver.machines.worker_events import (
+from upriver.protocol.peers import Envelope, ForRegion, PeerMessage, Portion, Question
+from upriver.protocol.rules import ALL_RULES, Rules
+from upriver.protocol.strategies import Strategy
+from upriver.protocol.worker_events import (
     Answer,
     EpochRead,
     LookupAsked,
@@ -43,10 +44,9 @@ from upriver.machines.worker_events import (
     WorkerAction,
     WorkerEvent,
 )
-from upriver.migration.events import AbortAsked, RescaleAnnounced
-from upriver.migration.messages import Message, RowsSent
 from upriver.state.spine import ManyMembers
 from upriver.vnodes import VnodeMap, vnodes_of
+from upriver.worker.worker import WorkerMachine
 
 VNODES = 8
 ROWS = pa.schema([("k", pa.string()), ("e", pa.int64())])

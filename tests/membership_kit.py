@@ -8,11 +8,11 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from upriver.coordinator.membership.assignor import assign
+from upriver.coordinator.membership.config import MembershipConfig
+from upriver.coordinator.membership.group import Assignment, Group, InstanceId, Task, TaskId
+from upriver.coordinator.membership.plan import Plan
 from upriver.ids import WorkerId
-from upriver.membership.assignor import assign
-from upriver.membership.config import MembershipConfig
-from upriver.membership.group import Assignment, Group, InstanceId, Task, TaskId
-from upriver.membership.plan import Plan
 
 LINE = re.compile(r"S(\d+)\(assigned: \[(.*?)\], revoked: \[(.*?)\], learning: \[(.*?)\]\)")
 ROUNDS_MAX = 1_000

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from upriver.dataflow.batch import Batch
+from upriver.engine.batch import Batch
 from upriver.ids import MapVersion, VnodeId, WorkerId
 from upriver.migration.actions import Action, PassDown, Send
 from upriver.migration.events import Event, Received, RescaleAnnounced

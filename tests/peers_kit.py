@@ -10,14 +10,14 @@ from server_kit import KEYS, SECONDS_MAX, SECRET
 
 from upriver.errors import UpriverError
 from upriver.ids import Incarnation, MapVersion, VnodeId, WorkerId
-from upriver.machines.peers import Envelope, ForRegion
 from upriver.migration.messages import Done
-from upriver.shell.channel import ChannelEnd, ChannelLimits, Channels, Receiver
-from upriver.shell.handshake import Purpose
-from upriver.shell.peers import Peers
-from upriver.shell.remote import Remote
-from upriver.shell.server import Server
-from upriver.shell.wire import Message
+from upriver.net.channel import ChannelEnd, ChannelLimits, Channels, Receiver
+from upriver.net.handshake import Purpose
+from upriver.net.peers import Peers
+from upriver.net.remote import Remote
+from upriver.net.server import Server
+from upriver.net.wire import Message
+from upriver.protocol.peers import Envelope, ForRegion
 
 LIMITS = ChannelLimits(ping_s=0.05)
 

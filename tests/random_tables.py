@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from upriver.dataflow.plan import TableSpec
+from upriver.plan.plan import TableSpec
 
 TABLES_MAX = 3
 COLUMNS_MAX = 4  # besides those that order rows and delete them

@@ -1,8 +1,8 @@
 """The region of a view that is one, for tests."""
 
-from upriver.dataflow.graph import DataflowPlan
-from upriver.dataflow.operators.evaluator import Evaluator
-from upriver.dataflow.running import Region
+from upriver.engine.operators.evaluator import Evaluator
+from upriver.engine.running import Region
+from upriver.plan.graph import DataflowPlan
 
 
 def region_of(plan: DataflowPlan, evaluator: Evaluator) -> Region:

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from upriver.dataflow.algebra import Relation
-from upriver.dataflow.graph import DataflowPlan
-from upriver.dataflow.ops import (
+from upriver.plan.algebra import Relation
+from upriver.plan.graph import DataflowPlan
+from upriver.plan.ops import (
     Aggregate,
     Filter,
     Join,
@@ -20,8 +20,8 @@ from upriver.dataflow.ops import (
     TopK,
     Union,
 )
-from upriver.dataflow.plan import AggregateCall, AggregatePlan, Projection, TableSpec
-from upriver.dataflow.planning import plan_regions
+from upriver.plan.plan import AggregateCall, AggregatePlan, Projection, TableSpec
+from upriver.plan.planning import plan_regions
 
 
 def dataflow(name: str, relation: Relation, key: Sequence[str], *tables: TableSpec) -> DataflowPlan:

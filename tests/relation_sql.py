@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from upriver.dataflow.algebra import Relation
-from upriver.dataflow.ops import (
+from upriver.plan.algebra import Relation
+from upriver.plan.ops import (
     Aggregate,
     Filter,
     Join,
@@ -17,8 +17,8 @@ from upriver.dataflow.ops import (
     TopK,
     Union,
 )
-from upriver.dataflow.plan import AggregateCall, AggregatePlan
-from upriver.dataflow.sql_types import duck_name
+from upriver.plan.plan import AggregateCall, AggregatePlan
+from upriver.plan.sql_types import duck_name
 
 _SIDES = {
     JoinKind.INNER: "JOIN",

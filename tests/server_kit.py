@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from upriver.shell.calls import Action, Calls, Get
-from upriver.shell.handshake import Keys, Purpose, Session
-from upriver.shell.remote import Remote
-from upriver.shell.server import Server
+from upriver.net.calls import Action, Calls, Get
+from upriver.net.handshake import Keys, Purpose, Session
+from upriver.net.remote import Remote
+from upriver.net.server import Server
 
 TOKEN = "s3cret-t0ken"
 SECRET = bytes(range(32))

@@ -9,13 +9,13 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from upriver.dataflow.expressions import Evaluator
-from upriver.dataflow.graph import DataflowPlan, LakeEdge, ViewStore
-from upriver.dataflow.local_typer import LocalTyper
-from upriver.dataflow.ops import Filter, Project
-from upriver.dataflow.plan import Projection, TableSpec
-from upriver.dataflow.sql import CompiledView, Typer, compile_view
-from upriver.dataflow.views import declare_view
+from upriver.engine.expressions import Evaluator
+from upriver.plan.graph import DataflowPlan, LakeEdge, ViewStore
+from upriver.plan.ops import Filter, Project
+from upriver.plan.plan import Projection, TableSpec
+from upriver.sql.local_typer import LocalTyper
+from upriver.sql.sql import CompiledView, Typer, compile_view
+from upriver.sql.views import declare_view
 
 
 def spec(name: str, schema: pa.Schema) -> TableSpec:

@@ -6,12 +6,12 @@ import numpy as np
 import pyarrow as pa
 from machines_kit import KEYS, PLAN, ROWS, VNODES, Seen, assign, hashed, vnode_map
 
-from upriver.dataflow.batch import Batch, Hashes, Outgoing
-from upriver.dataflow.graph import DataflowPlan, ExchangeEdge, Input, RegionPlan
-from upriver.machines.messages import Assign
-from upriver.machines.rules import ALL_RULES, Rules
-from upriver.machines.worker import WorkerMachine
-from upriver.machines.worker_events import WorkerEvent
+from upriver.engine.batch import Batch, Hashes, Outgoing
+from upriver.plan.graph import DataflowPlan, ExchangeEdge, Input, RegionPlan
+from upriver.protocol.messages import Assign
+from upriver.protocol.rules import ALL_RULES, Rules
+from upriver.protocol.worker_events import WorkerEvent
+from upriver.worker.worker import WorkerMachine
 
 LAST = PLAN.regions[-1]
 FIRST = RegionPlan("seen/0", LAST.inputs, (), None, "for a test")

@@ -7,17 +7,18 @@ from typing import TypedDict, Unpack
 
 from coordinator_kit import PLAN, gone, published, said, vnode_map
 
-from upriver.dataflow.graph import DataflowPlan
+from upriver.coordinator.coordinator import CoordinatorMachine
+from upriver.coordinator.membership.config import MembershipConfig
 from upriver.ids import Epoch, FeedId, Incarnation, WorkerId
-from upriver.machines.coordinator import CoordinatorMachine
-from upriver.machines.coordinator_events import (
+from upriver.plan.graph import DataflowPlan
+from upriver.protocol.coordinator_events import (
     CoordinatorAction,
     CoordinatorEvent,
     LeaseOver,
     Tell,
     WorkerRegistered,
 )
-from upriver.machines.messages import (
+from upriver.protocol.messages import (
     Assign,
     BeginStage,
     EpochFinished,
@@ -32,9 +33,8 @@ from upriver.machines.messages import (
     StartedAnew,
     ToWorker,
 )
-from upriver.machines.rules import ALL_RULES, Rules
-from upriver.machines.standby_messages import CaughtUp, Follow, Here, Probe, Resume, Unfollow
-from upriver.membership.config import MembershipConfig
+from upriver.protocol.rules import ALL_RULES, Rules
+from upriver.protocol.standby_messages import CaughtUp, Follow, Here, Probe, Resume, Unfollow
 
 THIRDS = (0, 0, 1, 1, 2, 2)
 """What workers 0, 1 and 2 own."""

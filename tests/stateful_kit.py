@@ -11,10 +11,10 @@ import pyarrow as pa
 from rows_kit import rows_of
 from state_kit import EAGER, Row, pieces, plain_rows, plainly, table_batch, through_the_wire
 
-from upriver.dataflow.batch import Batch, Hashes
-from upriver.dataflow.operators.stateful_map import StatefulMap
-from upriver.dataflow.ops import Per
-from upriver.dataflow.ops import StatefulMap as Op
+from upriver.engine.batch import Batch, Hashes
+from upriver.engine.operators.stateful_map import StatefulMap
+from upriver.plan.ops import Per
+from upriver.plan.ops import StatefulMap as Op
 
 FORGETS_AFTER = 4
 """Rows of a key after which the functions drop its state."""

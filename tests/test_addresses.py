@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import pytest
 
 from upriver.errors import ClusterError, DeclarationError
-from upriver.shell.addresses import SparkHosts, host_of, is_loopback, listen_for, local_address_to, outward_address
-from upriver.shell.server import Listen
+from upriver.net.addresses import SparkHosts, host_of, is_loopback, listen_for, local_address_to, outward_address
+from upriver.net.server import Listen
 
 NAMES = {
     "localhost": ["127.0.0.1", "::1"],

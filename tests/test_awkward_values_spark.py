@@ -11,7 +11,7 @@ from awkward_kit import awkward, dates, text, times
 from sql_kit import local_view, projection_of, spec
 
 from upriver.app import App
-from upriver.dataflow.expressions import Evaluator
+from upriver.engine.expressions import Evaluator
 from upriver.errors import RowError
 from upriver.spark.batch_view import rows_of_keys
 from upriver.spark.schema import arrow_schema

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from upriver.dataflow.plan import TableSpec, lake_channel
 from upriver.errors import CorruptFile, IngestFailed, LakeInUse
 from upriver.ids import Epoch, VnodeId
-from upriver.shell.files import Files
-from upriver.shell.lake import Lake, LakeRecord, Manifest
-from upriver.shell.owned_lake import OwnedLake
+from upriver.lake.files import Files
+from upriver.lake.lake import Lake, LakeRecord, Manifest
+from upriver.lake.owned_lake import OwnedLake
+from upriver.plan.plan import TableSpec, lake_channel
 from upriver.spark.backfill import Backfill
 from upriver.spark.ingest import EpochLog, History, Layout, publish_batch
 

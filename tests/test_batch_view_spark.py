@@ -15,16 +15,16 @@ from pyspark.errors import PythonException
 from pyspark.sql.pandas.types import from_arrow_schema
 from test_latest import current
 
-from upriver.dataflow.ops import Latest
-from upriver.dataflow.plan import TableSpec, lake_channel
-from upriver.dataflow.views import declare_view
 from upriver.hashing import hash64
 from upriver.ids import Epoch
-from upriver.shell.lake import LakeRecord, Manifest
-from upriver.shell.owned_lake import OwnedLake
+from upriver.lake.lake import LakeRecord, Manifest
+from upriver.lake.owned_lake import OwnedLake
+from upriver.plan.ops import Latest
+from upriver.plan.plan import TableSpec, lake_channel
 from upriver.spark.batch_view import view_as_of
 from upriver.spark.lake_tables import table_as_of
 from upriver.spark.typer import SparkTyper
+from upriver.sql.views import declare_view
 from upriver.state.runs import RunInfo, describe_run, encode_run, run_schema
 
 pytestmark = pytest.mark.spark

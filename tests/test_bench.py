@@ -15,18 +15,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from upriver.bench.busy import BusyOptions, in_ms, measure_busy
-from upriver.bench.commands import add_benchmarks, render_stages, render_throughput
-from upriver.bench.events import EventsSpec, write_events
-from upriver.bench.figures import median, milliseconds, percentile
-from upriver.bench.hotkey import HotKeyOptions, measure_views
-from upriver.bench.hotkey_command import hotkey_options, render_hotkey
-from upriver.bench.latency import spread
-from upriver.bench.latency_command import latency_options, render_latency
-from upriver.bench.process_tree import Meter, ProcessTimes, TreeAccount, parse_stat, process_table, pss_bytes
-from upriver.bench.reads import LOOKUPS, ReadsOptions, measure_reads, render_reads
-from upriver.bench.stages import rates
-from upriver.bench.throughput import Measured, ThroughputOptions, measure_throughput, medians
+from benchmarks.busy import BusyOptions, in_ms, measure_busy
+from benchmarks.commands import add_benchmarks, render_stages, render_throughput
+from benchmarks.events import EventsSpec, write_events
+from benchmarks.figures import median, milliseconds, percentile
+from benchmarks.hotkey import HotKeyOptions, measure_views
+from benchmarks.hotkey_command import hotkey_options, render_hotkey
+from benchmarks.latency import spread
+from benchmarks.latency_command import latency_options, render_latency
+from benchmarks.process_tree import Meter, ProcessTimes, TreeAccount, parse_stat, process_table, pss_bytes
+from benchmarks.reads import LOOKUPS, ReadsOptions, measure_reads, render_reads
+from benchmarks.stages import rates
+from benchmarks.throughput import Measured, ThroughputOptions, measure_throughput, medians
 from upriver.errors import UserError
 from upriver.hashing import hash64
 

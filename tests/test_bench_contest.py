@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from upriver.bench.contest import run_side
+from benchmarks.contest import run_side
 
 
 @pytest.mark.parametrize(("task", "code"), [('{"rows": 5}', 0), ('{"rows": ', 1)])

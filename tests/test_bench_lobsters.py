@@ -13,13 +13,13 @@ import pyarrow as pa
 import pytest
 from duckdb_kit import by_duckdb
 
-from upriver.bench.hand_fed import HandFedRiver
-from upriver.bench.lobsters import LobstersOptions, page_figures, site_views
-from upriver.bench.lobsters_answers import FAILED, PAGES, Answers, Lookup
-from upriver.bench.lobsters_load import bear
-from upriver.bench.lobsters_model import TABLES, VIEWS, Shares, Site, vote_rows
-from upriver.bench.lobsters_requests import FRONT, MIX, STORY, WRITES, draw_requests
-from upriver.bench.lobsters_truth import LobstersTruth, Published, wrong_lookups
+from benchmarks.hand_fed import HandFedRiver
+from benchmarks.lobsters import LobstersOptions, page_figures, site_views
+from benchmarks.lobsters_answers import FAILED, PAGES, Answers, Lookup
+from benchmarks.lobsters_load import bear
+from benchmarks.lobsters_model import TABLES, VIEWS, Shares, Site, vote_rows
+from benchmarks.lobsters_requests import FRONT, MIX, STORY, WRITES, draw_requests
+from benchmarks.lobsters_truth import LobstersTruth, Published, wrong_lookups
 from upriver.errors import UserError
 from upriver.ids import Epoch
 

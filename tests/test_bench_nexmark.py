@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from upriver.bench.commands import add_benchmarks, render_nexmark, render_stateful_map
-from upriver.bench.nexmark import Measured, NexmarkOptions, measure_nexmark, report
-from upriver.bench.nexmark_contestant import NexmarkTask, Ran, run_spark, run_upriver
-from upriver.bench.nexmark_events import BLOCK_EVENTS, NexmarkSpec, write_nexmark
-from upriver.bench.nexmark_model import AUCTIONS, PEOPLE, START_MS, TABLES
-from upriver.bench.nexmark_queries import QUERIES, Refused, Streaming
+from benchmarks.commands import add_benchmarks, render_nexmark, render_stateful_map
+from benchmarks.nexmark import Measured, NexmarkOptions, measure_nexmark, report
+from benchmarks.nexmark_contestant import NexmarkTask, Ran, run_spark, run_upriver
+from benchmarks.nexmark_events import BLOCK_EVENTS, NexmarkSpec, write_nexmark
+from benchmarks.nexmark_model import AUCTIONS, PEOPLE, START_MS, TABLES
+from benchmarks.nexmark_queries import QUERIES, Refused, Streaming
 from upriver.errors import UserError
 
 SPEC = NexmarkSpec(events=2 * BLOCK_EVENTS + 20_000)

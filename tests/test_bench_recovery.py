@@ -21,22 +21,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from server_kit import TOKEN
 
+from benchmarks.commands import add_benchmarks
+from benchmarks.events import VIEW
+from benchmarks.nexmark_queries import Refused
+from benchmarks.probed_load import READY
+from benchmarks.recovery import NOT_ASKED, report
+from benchmarks.recovery_answers import Answers, served_again
+from benchmarks.recovery_command import recovery_options, render_recovery
+from benchmarks.recovery_feed import Feed, FeedSpec
+from benchmarks.recovery_kill import Watched, kill_worker, pid_listening
+from benchmarks.recovery_prober import ANSWERS, FAILED, RecoveryProber, RecoveryTask
+from benchmarks.recovery_spark import Committed, backlog_taken, spark_figures
+from benchmarks.recovery_ways import WAYS, RecoveryOptions, keys_of, way_figures
 from upriver import cli
-from upriver.bench.commands import add_benchmarks
-from upriver.bench.events import VIEW
-from upriver.bench.nexmark_queries import Refused
-from upriver.bench.probed_load import READY
-from upriver.bench.recovery import NOT_ASKED, report
-from upriver.bench.recovery_answers import Answers, served_again
-from upriver.bench.recovery_command import recovery_options, render_recovery
-from upriver.bench.recovery_feed import Feed, FeedSpec
-from upriver.bench.recovery_kill import Watched, kill_worker, pid_listening
-from upriver.bench.recovery_prober import ANSWERS, FAILED, RecoveryProber, RecoveryTask
-from upriver.bench.recovery_spark import Committed, backlog_taken, spark_figures
-from upriver.bench.recovery_ways import WAYS, RecoveryOptions, keys_of, way_figures
 from upriver.errors import ClusterError
 from upriver.ids import WorkerId
-from upriver.shell.routing import ViewRoute
+from upriver.net.routing import ViewRoute
 
 SPEC = FeedSpec(keys=10, epoch_rows=20)
 Answer = tuple[float, float, int, int, int, int]
@@ -212,7 +212,7 @@ def test_the_process_of_a_prober_says_when_its_clock_starts_and_leaves_its_answe
     result, path = tmp_path / "found.arrows", tmp_path / "task.json"
     task = RecoveryTask(address=cluster.coordinator.address, view=VIEW, keys=list(range(10)), result=str(result))
     path.write_text(json.dumps(asdict(task)))
-    command = [sys.executable, "-m", "upriver.bench.recovery_prober", str(path)]
+    command = [sys.executable, "-m", "benchmarks.recovery_prober", str(path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None

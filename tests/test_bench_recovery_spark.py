@@ -11,8 +11,8 @@ from uuid import uuid4
 
 import pytest
 
-from upriver.bench.recovery_contestant import ContestantTask
-from upriver.bench.recovery_feed import Feed, FeedSpec
+from benchmarks.recovery_contestant import ContestantTask
+from benchmarks.recovery_feed import Feed, FeedSpec
 
 pytestmark = pytest.mark.spark
 
@@ -95,7 +95,7 @@ def test_sparks_side_does_not_outlive_who_has_started_it(tmp_path: Path) -> None
         files=str(feed.directory), checkpoint=str(tmp_path / "checkpoint"), scratch=str(tmp_path), slots=1
     )
     (tmp_path / "task.json").write_text(json.dumps({name: getattr(task, name) for name in task.__slots__}))
-    command = [sys.executable, "-m", "upriver.bench.recovery_contestant", str(tmp_path / "task.json")]
+    command = [sys.executable, "-m", "benchmarks.recovery_contestant", str(tmp_path / "task.json")]
     mark = uuid4().hex
     with subprocess.Popen(
         command,

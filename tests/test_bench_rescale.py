@@ -18,11 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from server_kit import SECONDS_MAX
 
-from upriver import cli
-from upriver.bench.commands import add_benchmarks, default_picture, render_rescale
-from upriver.bench.events import VIEW
-from upriver.bench.rescale import ratio
-from upriver.bench.rescale_figures import (
+from benchmarks.commands import add_benchmarks, default_picture, render_rescale
+from benchmarks.events import VIEW
+from benchmarks.rescale import ratio
+from benchmarks.rescale_figures import (
     Fed,
     Probes,
     Spans,
@@ -35,14 +34,15 @@ from upriver.bench.rescale_figures import (
     way_figures,
     wrong_answers,
 )
-from upriver.bench.rescale_picture import draw_batching, draw_rescale
-from upriver.bench.rescale_prober import FAILED, PROBES, Prober, ProbeTask
-from upriver.bench.rescale_spark import PARTS, StatefulQuery
+from benchmarks.rescale_picture import draw_batching, draw_rescale
+from benchmarks.rescale_prober import FAILED, PROBES, Prober, ProbeTask
+from benchmarks.rescale_spark import PARTS, StatefulQuery
+from upriver import cli
 from upriver.errors import ClusterError
 from upriver.hashing import hash64
 from upriver.ids import VnodeId
-from upriver.machines.strategies import Strategy
-from upriver.shell.routing import ViewRoute
+from upriver.net.routing import ViewRoute
+from upriver.protocol.strategies import Strategy
 from upriver.vnodes import vnodes_of
 
 Probe = tuple[float, float, int, int, int]

@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from upriver.bench.stateful_map import FORMS, Case, StatefulMapOptions, measure_stateful_map
-from upriver.bench.stateful_map_spark import MicroBatch, SparkTotals, Totals, why_not
+from benchmarks.stateful_map import FORMS, Case, StatefulMapOptions, measure_stateful_map
+from benchmarks.stateful_map_spark import MicroBatch, SparkTotals, Totals, why_not
 
 
 class Handle:

@@ -14,16 +14,16 @@ import pytest
 from client_kit import Cluster
 from client_kit import View as Contents
 
-from upriver.bench.commands import add_benchmarks
-from upriver.bench.rescale_figures import Fed, Window
-from upriver.bench.vote import Measured, headline, report
-from upriver.bench.vote_command import options_of, render_vote
-from upriver.bench.vote_figures import Answers, VotesBefore, load_figures, wrong_answers
-from upriver.bench.vote_lookups import Asker, LookupTask
-from upriver.bench.vote_model import VIEW, KeyArray, Popularity, titles
-from upriver.bench.vote_prober import ANSWERS, BATCHED, FRESH, HIT, MISS, SINGLE, WARM_UP, WRONG, VoteProber, VoteTask
+from benchmarks.commands import add_benchmarks
+from benchmarks.rescale_figures import Fed, Window
+from benchmarks.vote import Measured, headline, report
+from benchmarks.vote_command import options_of, render_vote
+from benchmarks.vote_figures import Answers, VotesBefore, load_figures, wrong_answers
+from benchmarks.vote_lookups import Asker, LookupTask
+from benchmarks.vote_model import VIEW, KeyArray, Popularity, titles
+from benchmarks.vote_prober import ANSWERS, BATCHED, FRESH, HIT, MISS, SINGLE, WARM_UP, WRONG, VoteProber, VoteTask
 from upriver.errors import UserError
-from upriver.shell.routing import ViewRoute
+from upriver.net.routing import ViewRoute
 
 ARTICLES, UNREAD = 50, 400
 NAMED = ("state_mb", "rss_mb", "read_p50_ms", "read_p99_ms", "miss_p50_ms", "reads_per_s", "writes_per_s")

@@ -11,7 +11,7 @@ from board_kit import FOR_EVER, OfView, board_for
 from hypothesis import given
 from hypothesis import strategies as st
 
-from upriver.dataflow.batch import Hashes
+from upriver.engine.batch import Hashes
 from upriver.hashing import hash64
 from upriver.ids import Epoch
 from upriver.state.board import ASKED_MAX

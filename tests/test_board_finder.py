@@ -10,19 +10,19 @@ import pyarrow as pa
 import pytest
 from server_kit import calls_server, client_of
 
-from upriver.dataflow.batch import Hashes
-from upriver.dataflow.plan import schema_to_json
+from upriver.client.asking import KeySet, Lookup, in_key_order
+from upriver.client.board_finder import AGAIN_S, ASKING, LOOKUPS_MIN, VAIN_EVERY, VAIN_MAX, BoardFinder
+from upriver.engine.batch import Hashes
 from upriver.errors import ProtocolError
 from upriver.hashing import hash64
 from upriver.ids import Epoch, WorkerId
-from upriver.machines.worker_events import BoardGiven
-from upriver.shell.asking import KeySet, Lookup, in_key_order
-from upriver.shell.board_finder import AGAIN_S, ASKING, LOOKUPS_MIN, VAIN_EVERY, VAIN_MAX, BoardFinder
-from upriver.shell.boards import BOARD, BOARD_BYTES_MAX, BOARDS_BYTES_MAX, BUDGET_SHARE, Boards, machine
-from upriver.shell.heart import now
-from upriver.shell.remote import Connection
-from upriver.shell.routing import Routing, ViewRoute
-from upriver.shell.server import Server
+from upriver.net.heart import now
+from upriver.net.remote import Connection
+from upriver.net.routing import Routing, ViewRoute
+from upriver.net.server import Server
+from upriver.plan.plan import schema_to_json
+from upriver.protocol.worker_events import BoardGiven
+from upriver.runtime.boards import BOARD, BOARD_BYTES_MAX, BOARDS_BYTES_MAX, BUDGET_SHARE, Boards, machine
 from upriver.state.board import Board
 from upriver.state.board_layout import HEAD
 from upriver.vnodes import VnodeMap, vnodes_of

@@ -7,15 +7,15 @@ import pyarrow as pa
 import pytest
 
 from upriver.app import App
-from upriver.dataflow.graph import DataflowPlan
-from upriver.dataflow.plan import TableSpec
-from upriver.dataflow.views import declare_view
 from upriver.errors import BudgetExceeded, WaitTimeout
+from upriver.net.server import Listen
+from upriver.plan.graph import DataflowPlan
+from upriver.plan.plan import TableSpec
+from upriver.runtime.fixed_cost import fixed_bytes
 from upriver.settings import MEMORY_BUDGET_MIN
-from upriver.shell.fixed_cost import fixed_bytes
-from upriver.shell.server import Listen
 from upriver.spark.river import River, RiverConfig, Source
 from upriver.spark.typer import SparkTyper
+from upriver.sql.views import declare_view
 
 pytestmark = pytest.mark.spark
 

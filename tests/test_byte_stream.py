@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from upriver.shell.byte_stream import BUFFER_BYTES, ByteStream
+from upriver.net.byte_stream import BUFFER_BYTES, ByteStream
 
 SECONDS_MAX = 10.0
 """Seconds for what must come at once."""

@@ -12,12 +12,12 @@ from channel_kit import HELLO, QUICK, Ear, Hub
 from server_kit import KEYS, SECONDS_MAX, SECRET, client_of, peer_of
 
 from upriver.errors import AccessDenied, ClusterError, ProtocolError, UpriverError, UserError, WaitTimeout, WorkerLost
-from upriver.shell.channel import ChannelEnd, ChannelLimits, Channels, Receiver, open_channel
-from upriver.shell.frames import SEAL_BYTES, Seals, joined, read_frame
-from upriver.shell.handshake import Purpose
-from upriver.shell.remote import Remote, dial
-from upriver.shell.server import Caller, Server
-from upriver.shell.wire import Message, decode, encode
+from upriver.net.channel import ChannelEnd, ChannelLimits, Channels, Receiver, open_channel
+from upriver.net.frames import SEAL_BYTES, Seals, joined, read_frame
+from upriver.net.handshake import Purpose
+from upriver.net.remote import Remote, dial
+from upriver.net.server import Caller, Server
+from upriver.net.wire import Message, decode, encode
 
 
 @pytest.fixture(autouse=True)

@@ -12,9 +12,9 @@ from channel_kit import HELLO, QUICK, Ear, Hub
 from server_kit import SECONDS_MAX, peer_of
 
 from upriver.errors import ClusterError, WorkerLost
-from upriver.shell.channel import ChannelLimits, Receiver, open_channel
-from upriver.shell.server import Server
-from upriver.shell.wire import Message
+from upriver.net.channel import ChannelLimits, Receiver, open_channel
+from upriver.net.server import Server
+from upriver.net.wire import Message
 
 
 @pytest.fixture

@@ -12,10 +12,15 @@ import pytest
 from checkpoint_kit import FIRST, SECOND, Model, a_lake, add_epochs, chunks_of, written
 from coordinator_kit import planned
 
-from upriver.dataflow.graph import DataflowPlan
 from upriver.errors import LakeError, WaitTimeout
 from upriver.ids import Epoch
-from upriver.machines.coordinator_events import (
+from upriver.lake.checkpoint_keeper import CheckpointKeeper, fingerprints
+from upriver.lake.checkpoints import chain, load
+from upriver.lake.files import Files
+from upriver.lake.lake import term_path
+from upriver.lake.owned_lake import OwnedLake
+from upriver.plan.graph import DataflowPlan
+from upriver.protocol.coordinator_events import (
     CheckpointFailed,
     CheckpointPublished,
     CheckpointReady,
@@ -25,11 +30,6 @@ from upriver.machines.coordinator_events import (
     ForgetCheckpoints,
     PublishCheckpoint,
 )
-from upriver.shell.checkpoint_keeper import CheckpointKeeper, fingerprints
-from upriver.shell.checkpoints import chain, load
-from upriver.shell.files import Files
-from upriver.shell.lake import term_path
-from upriver.shell.owned_lake import OwnedLake
 
 WAIT_S = 20
 A, B = planned("a"), planned("b", "j")

@@ -11,10 +11,10 @@ from pyarrow import fs
 
 from upriver.errors import CorruptFile
 from upriver.ids import Epoch
-from upriver.shell.checkpoints import chain, checkpoint_path, publish, sweep
-from upriver.shell.files import Files, RemoteFiles
-from upriver.shell.lake import Lake
-from upriver.shell.owned_lake import OwnedLake
+from upriver.lake.checkpoints import chain, checkpoint_path, publish, sweep
+from upriver.lake.files import Files, RemoteFiles
+from upriver.lake.lake import Lake
+from upriver.lake.owned_lake import OwnedLake
 
 
 @pytest.fixture

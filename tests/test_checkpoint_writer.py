@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from state_kit import MANY
 
 from upriver.ids import Epoch, VnodeId
-from upriver.shell.checkpoint_writer import CheckpointWriter
-from upriver.shell.checkpoints import publish, read_state
-from upriver.shell.files import UNFINISHED, Files
-from upriver.shell.lake import Lake
-from upriver.shell.owned_lake import OwnedLake
-from upriver.shell.state_files import USUAL, Sizes, StateFiles
+from upriver.lake.checkpoint_writer import CheckpointWriter
+from upriver.lake.checkpoints import publish, read_state
+from upriver.lake.files import UNFINISHED, Files
+from upriver.lake.lake import Lake
+from upriver.lake.owned_lake import OwnedLake
+from upriver.lake.state_files import USUAL, Sizes, StateFiles
 from upriver.state.checkpoint import Checkpoint, StateFile
 
 WAIT_S = 20

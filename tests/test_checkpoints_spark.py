@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from partial_kit import stream, write_file
 
+from benchmarks.recovery_kill import pid_listening
 from upriver.app import App
-from upriver.bench.recovery_kill import pid_listening
 from upriver.errors import DeclarationError
 from upriver.spark.compare import differing_rows
 

@@ -5,9 +5,9 @@ import math
 import pytest
 from upquery_kit import HERE, Workers, keys_of_worker_0
 
-from upriver.machines.following import CROWD_KEYS
-from upriver.machines.worker_events import KeysRead, WorkerAction, WorkerEvent
-from upriver.shell.chores import FILL_REST_S_MAX, Chores
+from upriver.protocol.worker_events import KeysRead, WorkerAction, WorkerEvent
+from upriver.runtime.chores import FILL_REST_S_MAX, Chores
+from upriver.worker.following import CROWD_KEYS
 
 
 class Paced(Workers):

@@ -14,7 +14,7 @@ import pytest
 import upriver
 from upriver.app import App
 from upriver.cli import TOKEN_VARIABLE, main
-from upriver.rescale import STRATEGIES
+from upriver.client.rescale import STRATEGIES
 from upriver.text import ROWS_SHOWN_MAX, progress_bar, render_table
 
 

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from rows_kit import rows_of
 from server_kit import SECONDS_MAX, TOKEN
 
-from upriver.client import Client, connect
+from upriver.client.client import Client, connect
+from upriver.coordinator.freshness import FreshnessReport, TableFreshness
 from upriver.errors import (
     AccessDenied,
     ClusterError,
@@ -34,8 +35,7 @@ from upriver.errors import (
 )
 from upriver.hashing import hash64
 from upriver.ids import Epoch, VnodeId, WorkerId
-from upriver.machines.freshness import FreshnessReport, TableFreshness
-from upriver.shell.routing import ViewRoute
+from upriver.net.routing import ViewRoute
 from upriver.vnodes import VnodeMap, vnodes_of
 
 

@@ -7,7 +7,7 @@ import pytest
 from client_kit import PLANES, ROUTES, Cluster, Row
 from rows_kit import rows_of
 
-from upriver.client import Client
+from upriver.client.client import Client
 from upriver.errors import RowError, UnknownView
 from upriver.ids import WorkerId
 

@@ -11,9 +11,9 @@ from random_relations import relations
 from relation_sql import sql_of
 from state_kit import MANY
 
-from upriver.dataflow.algebra import Relation
-from upriver.dataflow.expressions import Evaluator
-from upriver.sim.dataflow_world import DataflowWorld
+from simulator.dataflow_world import DataflowWorld
+from upriver.engine.expressions import Evaluator
+from upriver.plan.algebra import Relation
 
 EVALUATOR = Evaluator()
 FEWER = settings(MANY, max_examples=25)

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from state_kit import MANY
 
-from upriver.dataflow.expressions import Evaluator
-from upriver.dataflow.local_typer import LocalTyper
-from upriver.dataflow.sql import compile_view
-from upriver.sim.dataflow_world import DataflowWorld
+from simulator.dataflow_world import DataflowWorld
+from upriver.engine.expressions import Evaluator
+from upriver.sql.local_typer import LocalTyper
+from upriver.sql.sql import compile_view
 
 TYPER = LocalTyper(TABLES)
 EVALUATOR = Evaluator()

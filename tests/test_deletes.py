@@ -3,11 +3,11 @@
 import pyarrow as pa
 import pytest
 
-from upriver.dataflow.deletes import deletion
-from upriver.dataflow.expressions import Evaluator
-from upriver.dataflow.local_typer import LocalTyper
-from upriver.dataflow.plan import TableSpec
+from upriver.engine.expressions import Evaluator
 from upriver.errors import UserError
+from upriver.plan.plan import TableSpec
+from upriver.sql.deletes import deletion
+from upriver.sql.local_typer import LocalTyper
 
 SCHEMA = pa.schema(
     [

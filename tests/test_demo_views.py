@@ -10,14 +10,14 @@ from duckdb_kit import by_duckdb
 from query_kit import same_rows
 from state_kit import plain_rows
 
+from simulator.dataflow_world import DataflowWorld
 from upriver import demo_data
-from upriver.dataflow.expressions import Evaluator
-from upriver.dataflow.graph import DataflowPlan
-from upriver.dataflow.local_typer import LocalTyper
-from upriver.dataflow.plan import TableSpec
-from upriver.dataflow.views import declare_view
 from upriver.demo_views import TABLE_KEYS, VIEWS
-from upriver.sim.dataflow_world import DataflowWorld
+from upriver.engine.expressions import Evaluator
+from upriver.plan.graph import DataflowPlan
+from upriver.plan.plan import TableSpec
+from upriver.sql.local_typer import LocalTyper
+from upriver.sql.views import declare_view
 
 EPOCHS = 3
 IN_THE_BLIZZARD = {"snow", "rain", "fog", "wind", "fair"}

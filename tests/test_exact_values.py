@@ -7,11 +7,11 @@ import pyarrow as pa
 import pytest
 from awkward_kit import DAYS_MAX, FAR_DAYS, awkward, dates, text, times
 
-from upriver.dataflow.expressions import Evaluator
-from upriver.dataflow.operators.plain_rows import RowReader
-from upriver.dataflow.operators.plain_values import shown
-from upriver.dataflow.plan import Projection
-from upriver.dataflow.row_text import (
+from upriver.client.keys import key_batch
+from upriver.engine.expressions import Evaluator
+from upriver.engine.operators.plain_rows import RowReader
+from upriver.engine.operators.plain_values import shown
+from upriver.engine.row_text import (
     ROW_CHARS_MAX,
     VALUE_CHARS_MAX,
     date_text,
@@ -22,8 +22,8 @@ from upriver.dataflow.row_text import (
 )
 from upriver.errors import KeyTypeError, RowError
 from upriver.ids import Epoch
-from upriver.shell.keys import key_batch
-from upriver.shell.rejected import _identities
+from upriver.lake.rejected import _identities
+from upriver.plan.plan import Projection
 from upriver.state.columns import same
 from upriver.state.exact_values import exact, exact_list
 from upriver.text import render_table

@@ -7,10 +7,10 @@ import pytest
 from dataflow_kit import QUERIES, SALES, TABLES, TEXT
 from relation_kit import count, scan, select
 
-from upriver.dataflow.explain import explain, render
-from upriver.dataflow.graph import DataflowPlan
-from upriver.dataflow.origins import spelled
-from upriver.dataflow.planning import plan_regions
+from upriver.plan.explain import explain, render
+from upriver.plan.graph import DataflowPlan
+from upriver.plan.origins import spelled
+from upriver.plan.planning import plan_regions
 
 JOIN = """\
 view makers, looked up by (i_maker)

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 from sql_kit import local_plan, parts_of, spec
 
-from upriver.dataflow.expressions import GUARD, STATEMENTS_MAX, Evaluator
-from upriver.dataflow.plan import Projection
+from upriver.engine.expressions import GUARD, STATEMENTS_MAX, Evaluator
 from upriver.errors import ProtocolError, RowError
-from upriver.machines.json_forms import plan_from_json, plan_to_json
+from upriver.plan.plan import Projection
+from upriver.protocol.json_forms import plan_from_json, plan_to_json
 
 NUMBERS = pa.schema([("a", pa.int32()), ("b", pa.int32())])
 ODD_NAMES = [

@@ -13,10 +13,10 @@ import pytest
 from cluster_kit import ALONE, River
 from failure_kit import KEYS, Prober, Replacement, addresses, check_lookup, is_there, parent_of, probing
 
-from upriver.bench.recovery_kill import pid_listening
+from benchmarks.recovery_kill import pid_listening
+from upriver.client.lookup_streams import LookupStream
 from upriver.errors import WorkerLost, WrongOwner
-from upriver.shell.lookup import KeysAsked
-from upriver.shell.lookup_streams import LookupStream
+from upriver.net.lookup import KeysAsked
 
 pytestmark = pytest.mark.cluster
 KEYS_ASKED = list(range(0, KEYS, 50))

@@ -9,21 +9,21 @@ import pytest
 from channel_kit import HELLO, Ear, Hub
 from server_kit import KEYS, SECONDS_MAX, SESSION, peer_of
 
+from upriver.coordinator.coordinator import CoordinatorMachine
+from upriver.coordinator.restarts import PlaceWanted, Restarts
 from upriver.errors import ClusterError, DeclarationError, DuplicateAttempt, WorkerLost, WrongOwner
 from upriver.hashing import hash64
 from upriver.ids import WorkerId
-from upriver.machines.coordinator import CoordinatorMachine
-from upriver.machines.messages import WorkerFailed
-from upriver.machines.restarts import PlaceWanted, Restarts
-from upriver.shell.channel import ChannelEnd, open_channel
-from upriver.shell.codec import encode
-from upriver.shell.coordinator_loop import CoordinatorLoop
-from upriver.shell.coordinator_service import REGISTER, SILENCED, CoordinatorService, Keeper
-from upriver.shell.fencing import SILENCE_S_MIN, Lease, Tenants, Vigilance
-from upriver.shell.heart import now
-from upriver.shell.lookup import Answered, KeysAsked
-from upriver.shell.server import Listen
-from upriver.shell.wire import Message
+from upriver.net.channel import ChannelEnd, open_channel
+from upriver.net.codec import encode
+from upriver.net.heart import now
+from upriver.net.lookup import Answered, KeysAsked
+from upriver.net.server import Listen
+from upriver.net.wire import Message
+from upriver.protocol.messages import WorkerFailed
+from upriver.runtime.coordinator_loop import CoordinatorLoop
+from upriver.runtime.coordinator_service import REGISTER, SILENCED, CoordinatorService, Keeper
+from upriver.runtime.fencing import SILENCE_S_MIN, Lease, Tenants, Vigilance
 from upriver.vnodes import VnodeMap
 
 QUICK = Vigilance(SILENCE_S_MIN)

@@ -14,7 +14,7 @@ import pytest
 from pyarrow import fs
 
 from upriver.errors import DeclarationError, LakeInUse, NotWritten
-from upriver.shell.files import UNFINISHED, Files, LocalFiles, RemoteFiles, open_files
+from upriver.lake.files import UNFINISHED, Files, LocalFiles, RemoteFiles, open_files
 
 RACERS = 4
 RACES = 25
@@ -177,7 +177,7 @@ def test_one_thread_wins_and_nobody_sees_half_a_file(tmp_path: Path) -> None:
 
 RACING_PROCESS = f"""
 import sys
-from upriver.shell.files import LocalFiles
+from upriver.lake.files import LocalFiles
 files, racer = LocalFiles(sys.argv[1]), int(sys.argv[2])
 print("ready", flush=True)
 sys.stdin.readline()
@@ -220,7 +220,7 @@ def test_a_writer_that_dies_leaves_no_file(tmp_path: Path) -> None:
     """The file is there under a name that nobody reads, and under its own once it is whole."""
     code = f"""
 import os, signal
-from upriver.shell.files import LocalFiles
+from upriver.lake.files import LocalFiles
 os.link = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # dies with all bytes written
 LocalFiles({str(tmp_path)!r}).create("e/1", b"whole")
 """
@@ -248,7 +248,7 @@ def test_a_locked_root_is_refused_and_its_holder_named(tmp_path: Path) -> None:
 
 HOLDING_PROCESS = """
 import sys
-from upriver.shell.files import LocalFiles
+from upriver.lake.files import LocalFiles
 held = LocalFiles(sys.argv[1]).lock()
 print("ready", flush=True)
 sys.stdin.readline()
@@ -271,7 +271,7 @@ def test_a_root_on_a_full_disk_can_be_held(tmp_path: Path) -> None:
     """It is not known by whom then."""
     code = """
 import resource, sys
-from upriver.shell.files import LocalFiles
+from upriver.lake.files import LocalFiles
 resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
 held = LocalFiles(sys.argv[1]).lock()
 print("ready", flush=True)

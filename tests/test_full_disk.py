@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from upriver.bench.process_tree import process_table
-from upriver.bench.recovery_kill import pid_listening
+from benchmarks.process_tree import process_table
+from benchmarks.recovery_kill import pid_listening
 
 pytestmark = pytest.mark.cluster
 

@@ -11,15 +11,15 @@ from client_kit import Cluster
 from server_kit import KEYS, client_of
 from upquery_kit import PARTIAL
 
-from upriver.client import Client
+from upriver.client.client import Client
+from upriver.coordinator.coordinator import CoordinatorMachine
 from upriver.errors import DeclarationError, UnknownView, UpriverError
 from upriver.given import SECONDS_MAX, seconds, whole
 from upriver.ids import WorkerId
-from upriver.machines.coordinator import CoordinatorMachine
-from upriver.shell.coordinator_loop import CoordinatorLoop
-from upriver.shell.coordinator_service import CoordinatorService
-from upriver.shell.remote import Connection
-from upriver.shell.server import Listen
+from upriver.net.remote import Connection
+from upriver.net.server import Listen
+from upriver.runtime.coordinator_loop import CoordinatorLoop
+from upriver.runtime.coordinator_service import CoordinatorService
 from upriver.vnodes import VnodeMap
 
 ANSWER_S_MAX = 10.0

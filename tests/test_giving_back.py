@@ -10,16 +10,16 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from upriver.bench.worker_memory import memory_of
-from upriver.shell.giving_back import give_back, giving_back
+from benchmarks.worker_memory import memory_of
+from upriver.runtime.giving_back import give_back, giving_back
 
 BLOCK_BYTES, BLOCKS = 4_096, 20_000
 LEFT_BY_A_THREAD = f"""
 import os, sys, threading
 import pyarrow as pa
-from upriver.bench.worker_memory import memory_of
-from upriver.shell.arenas import share_free_memory
-from upriver.shell.giving_back import give_back
+from benchmarks.worker_memory import memory_of
+from upriver.runtime.arenas import share_free_memory
+from upriver.runtime.giving_back import give_back
 
 if sys.argv[1] == "shared":
     share_free_memory()

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from state_kit import EAGER, MANY, VALUES, Row, plain_rows, table_batch, through_the_wire
 
-from upriver.dataflow.batch import Batch
-from upriver.dataflow.operators.grouped import Grouped
-from upriver.dataflow.operators.turning import Eagerness
-from upriver.dataflow.plan import AggregateCall, AggregatePlan
+from upriver.engine.batch import Batch
+from upriver.engine.operators.grouped import Grouped
+from upriver.engine.operators.turning import Eagerness
 from upriver.errors import ProtocolError, RowError
 from upriver.hashing import hash64
+from upriver.plan.plan import AggregateCall, AggregatePlan
 
 SCHEMA = pa.schema([("k", pa.int8()), ("g", pa.string()), ("x", pa.int64()), ("f", pa.float32()), ("w", pa.bool_())])
 CALLS = (

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from guards_kit import kept
 
-from upriver.dataflow.expressions import Evaluator
+from upriver.engine.expressions import Evaluator
 from upriver.errors import RowError
 
 EVALUATOR = Evaluator()

@@ -20,7 +20,7 @@ from random_guards import guarded
 from sql_kit import optimizing
 from test_expressions_spark import COLUMNS, FAILING, TOPICS, table
 
-from upriver.dataflow.expressions import Evaluator
+from upriver.engine.expressions import Evaluator
 from upriver.errors import RowError, UnsupportedSql
 
 pytestmark = pytest.mark.spark

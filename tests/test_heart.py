@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from upriver.shell.heart import PING, Heart
+from upriver.net.heart import PING, Heart
 
 
 @dataclass

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from upriver.dataflow.batch import Batch
-from upriver.dataflow.plan import TableSpec, lake_channel
+from upriver.engine.batch import Batch
 from upriver.errors import CorruptFile, ProtocolError
 from upriver.ids import Channel, Epoch, VnodeId
-from upriver.shell.history import History
-from upriver.shell.lake import Lake, LakeRecord, Manifest
-from upriver.shell.merged_runs import MERGED_TOGETHER, TIDIED_RUNS_MAX, Merging
-from upriver.shell.owned_lake import OwnedLake
-from upriver.shell.run_reader import FEW_KEYS_MAX
+from upriver.lake.history import History
+from upriver.lake.lake import Lake, LakeRecord, Manifest
+from upriver.lake.merged_runs import MERGED_TOGETHER, TIDIED_RUNS_MAX, Merging
+from upriver.lake.owned_lake import OwnedLake
+from upriver.lake.run_reader import FEW_KEYS_MAX
+from upriver.plan.plan import TableSpec, lake_channel
 from upriver.state.runs import RunInfo, describe_run, encode_run, run_schema
 
 FLIGHTS = TableSpec(

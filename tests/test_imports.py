@@ -98,7 +98,7 @@ def test_importing_upriver_loads_no_spark() -> None:
 
 
 def test_the_client_loads_no_spark() -> None:
-    loaded = run_python("import sys, upriver.client; print([m for m in sys.modules if 'spark' in m])")
+    loaded = run_python("import sys, upriver.client.client; print([m for m in sys.modules if 'spark' in m])")
     assert loaded == "[]"
 
 

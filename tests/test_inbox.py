@@ -7,8 +7,8 @@ import pytest
 
 from upriver.hashing import hash64
 from upriver.ids import Epoch
-from upriver.machines.worker_events import LookupAsked, LookupGivenUp
-from upriver.shell.inbox import Inbox
+from upriver.protocol.worker_events import LookupAsked, LookupGivenUp
+from upriver.runtime.inbox import Inbox
 
 
 def asked(ticket: int) -> LookupAsked:

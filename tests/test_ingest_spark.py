@@ -22,8 +22,8 @@ from ingest_kit import (
 )
 
 from upriver.errors import IngestFailed, WaitTimeout
-from upriver.shell.lake import Manifest
-from upriver.shell.source_supervisor import SourceSupervisor
+from upriver.lake.lake import Manifest
+from upriver.runtime.source_supervisor import SourceSupervisor
 from upriver.spark.packing import PACK_ROWS_MAX
 
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from join_kit import Case, Changes, Fleet, Truth, known_hashes
 from state_kit import MANY, TYPES, VALUES, Row
 
-from upriver.dataflow import ops
-from upriver.dataflow.expressions import Evaluator
-from upriver.dataflow.ops import JoinKind
+from upriver.engine.expressions import Evaluator
+from upriver.plan import ops
+from upriver.plan.ops import JoinKind
 
 KINDS = st.sampled_from(list(JoinKind))
 SMALL = st.none() | st.integers(0, 2)

@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from join_kit import Case, Fleet, join_of, known_hashes, weighed
 from state_kit import MANY, Row
 
-from upriver.dataflow import ops
-from upriver.dataflow.batch import Batch
-from upriver.dataflow.expressions import Evaluator
-from upriver.dataflow.operators.join import Join
-from upriver.dataflow.operators.join_pairs import pairs_of
-from upriver.dataflow.operators.join_shape import JoinShape, SideShape
-from upriver.dataflow.operators.join_side import FOUND_MIN, Changes, JoinSide, Members
-from upriver.dataflow.operators.turning import FORGOTTEN_MIN
-from upriver.dataflow.ops import JoinKind
+from upriver.engine.batch import Batch
+from upriver.engine.expressions import Evaluator
+from upriver.engine.operators.join import Join
+from upriver.engine.operators.join_pairs import pairs_of
+from upriver.engine.operators.join_shape import JoinShape, SideShape
+from upriver.engine.operators.join_side import FOUND_MIN, Changes, JoinSide, Members
+from upriver.engine.operators.turning import FORGOTTEN_MIN
 from upriver.errors import ProtocolError, RowError
+from upriver.plan import ops
+from upriver.plan.ops import JoinKind
 
 LEFT = [("k", pa.int64()), ("x", pa.string())]
 RIGHT = [("k2", pa.int64()), ("y", pa.string())]

@@ -6,8 +6,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from upriver.client.key_texts import keys_of_texts
 from upriver.errors import KeyTypeError
-from upriver.shell.key_texts import keys_of_texts
 from upriver.state.exact_values import exact_list
 from upriver.zones import zone_info
 

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rows_kit import rows_of
 
+from upriver.client.keys import distinct_keys, key_batch
 from upriver.errors import KeyTypeError
 from upriver.hashing import hash64
-from upriver.shell.keys import distinct_keys, key_batch
 
 NOON = datetime.datetime(2013, 1, 1, 12, 0, 0, 1)
 PLUS_2 = datetime.timezone(datetime.timedelta(hours=2))

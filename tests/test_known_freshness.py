@@ -5,10 +5,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pytest
 
-from upriver.errors import ClusterError, NotReady, StaleView
-from upriver.ids import Epoch
-from upriver.machines.freshness import FreshnessReport, TableFreshness
-from upriver.shell.known_freshness import (
+from upriver.client.known_freshness import (
     AGE_S,
     ASK_EVERY_S,
     COMMITS_MAX,
@@ -18,7 +15,10 @@ from upriver.shell.known_freshness import (
     SOURCES,
     KnownFreshness,
 )
-from upriver.shell.routing import ViewRoute
+from upriver.coordinator.freshness import FreshnessReport, TableFreshness
+from upriver.errors import ClusterError, NotReady, StaleView
+from upriver.ids import Epoch
+from upriver.net.routing import ViewRoute
 
 ROUTE = ViewRoute(("k",), pa.schema([("k", pa.int64())]), ("orders",))
 

@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from upriver.dataflow.plan import TableSpec
 from upriver.errors import CorruptFile, DeclarationError, LakeInUse
 from upriver.ids import Channel, Epoch, VnodeId
-from upriver.shell.files import UNFINISHED
-from upriver.shell.lake import SLICE_ROWS_MAX, Lake, LakeRecord, Manifest
-from upriver.shell.owned_lake import OwnedLake
+from upriver.lake.files import UNFINISHED
+from upriver.lake.lake import SLICE_ROWS_MAX, Lake, LakeRecord, Manifest
+from upriver.lake.owned_lake import OwnedLake
+from upriver.plan.plan import TableSpec
 from upriver.state.runs import RunInfo, describe_run, encode_run, run_schema
 
 VNODES = 16
@@ -305,9 +305,9 @@ def test_a_second_driver_is_refused(own: Own, lake: OwnedLake) -> None:
 DRIVER = """
 import sys
 import pyarrow as pa
-from upriver.dataflow.plan import TableSpec
-from upriver.shell.lake import LakeRecord
-from upriver.shell.owned_lake import OwnedLake
+from upriver.plan.plan import TableSpec
+from upriver.lake.lake import LakeRecord
+from upriver.lake.owned_lake import OwnedLake
 table = TableSpec("t", pa.schema([("k", pa.int64())]), ("k",))
 lake = OwnedLake(sys.argv[1], LakeRecord(4, (table,), {"t": (("k",),)}), {})
 print("ready", flush=True)

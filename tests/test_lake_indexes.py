@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from upriver.dataflow.plan import TableSpec, lake_channel
 from upriver.errors import CorruptFile, LakeInUse, ProtocolError
 from upriver.ids import Channel, Epoch, VnodeId
-from upriver.shell.lake import Lake, LakeRecord, Manifest, sealed
-from upriver.shell.owned_lake import OwnedLake
+from upriver.lake.lake import Lake, LakeRecord, Manifest, sealed
+from upriver.lake.owned_lake import OwnedLake
+from upriver.plan.plan import TableSpec, lake_channel
 from upriver.state.runs import RunInfo, describe_run, encode_run, run_schema
 
 VNODES = 4

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from state_kit import EAGER, MANY, TYPES, Row, column_values, order_of
 
-from upriver.dataflow import ops
-from upriver.dataflow.batch import Batch
-from upriver.dataflow.operators.latest import Latest
+from upriver.engine.batch import Batch
+from upriver.engine.operators.latest import Latest
 from upriver.errors import ProtocolError
 from upriver.hashing import hash64
+from upriver.plan import ops
 
 SCHEMA = pa.schema([("k", pa.int8()), ("v", pa.int32()), ("x", pa.float64()), ("op", pa.string())])
 DELETED = "\"op\" = 'D'"

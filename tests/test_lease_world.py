@@ -6,7 +6,7 @@ from random import Random
 import pytest
 from lease_world import LeaseWorld, Rules
 
-from upriver.sim.checkers import Violated
+from simulator.checkers import Violated
 
 STEPS = 600
 SEEDS = 400

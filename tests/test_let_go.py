@@ -9,13 +9,13 @@ import pytest
 from query_kit import tables
 from query_list import DUCK, queries
 
-from upriver.dataflow.expressions import Evaluator
-from upriver.dataflow.graph import DataflowPlan
-from upriver.dataflow.local_typer import LocalTyper
-from upriver.dataflow.planning import plan_regions
-from upriver.dataflow.running import Region
-from upriver.dataflow.sql import compile_view
-from upriver.shell.warm_up import warm_up
+from upriver.engine.expressions import Evaluator
+from upriver.engine.running import Region
+from upriver.plan.graph import DataflowPlan
+from upriver.plan.planning import plan_regions
+from upriver.runtime.warm_up import warm_up
+from upriver.sql.local_typer import LocalTyper
+from upriver.sql.sql import compile_view
 from upriver.state.table import Table
 from upriver.state.vectors import Vector
 

@@ -23,7 +23,7 @@ from ingest_kit import (
 from pyspark.sql import functions as F
 
 from upriver.errors import IngestFailed, WaitTimeout
-from upriver.shell.lake import Manifest
+from upriver.lake.lake import Manifest
 from upriver.spark.load_digest import is_same, rows_digest
 from upriver.spark.loads import OnChange
 

@@ -3,13 +3,13 @@
 import numpy as np
 
 from upriver.ids import MapVersion
-from upriver.machines.messages import Moved
-from upriver.machines.peers import Envelope, ForRegion, Installed
 from upriver.migration.messages import Acquire
 from upriver.migration.pace import KEYS_FIRST
 from upriver.migration.redistribute_messages import Redistribute
 from upriver.migration.rests import REST_SHARE_IDLE, REST_SHARE_MAX, REST_SHARE_MIN
-from upriver.shell.mover import Mover
+from upriver.protocol.messages import Moved
+from upriver.protocol.peers import Envelope, ForRegion, Installed
+from upriver.runtime.mover import Mover
 
 KEYS = np.arange(KEYS_FIRST, dtype=np.uint64)
 

@@ -26,11 +26,11 @@ from state_kit import (
     plainly,
 )
 
-from upriver.dataflow.batch import Hashes
-from upriver.dataflow.operators.aggregate import Aggregate
-from upriver.dataflow.plan import AggregateCall, AggregatePlan
+from upriver.engine.batch import Hashes
+from upriver.engine.operators.aggregate import Aggregate
 from upriver.errors import ProtocolError, RowError
 from upriver.hashing import HASH_SEED
+from upriver.plan.plan import AggregateCall, AggregatePlan
 
 
 def grouped(rows: Sequence[Row], width: int) -> dict[Row, list[Row]]:

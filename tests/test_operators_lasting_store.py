@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from state_kit import EAGER, MANY, batch_of
 
-from upriver.dataflow.operators.aggregate import Aggregate
-from upriver.dataflow.operators.lasting_store import LastingStore
-from upriver.dataflow.operators.row_counts import RowCounts
-from upriver.dataflow.operators.rows import Rows
-from upriver.dataflow.operators.turning import FORGOTTEN_MIN, STEP_ROWS, Eagerness
-from upriver.dataflow.operators.view import Store
-from upriver.dataflow.plan import AggregateCall, AggregatePlan
+from upriver.engine.operators.aggregate import Aggregate
+from upriver.engine.operators.lasting_store import LastingStore
+from upriver.engine.operators.row_counts import RowCounts
+from upriver.engine.operators.rows import Rows
+from upriver.engine.operators.turning import FORGOTTEN_MIN, STEP_ROWS, Eagerness
+from upriver.engine.operators.view import Store
+from upriver.plan.plan import AggregateCall, AggregatePlan
 
 SCHEMA = pa.schema([("k", pa.int64()), ("g", pa.string()), ("x", pa.int64())])
 CALLS = (AggregateCall("count_star", None, "n", pa.int64()), AggregateCall("sum", "x", "s", pa.int64()))

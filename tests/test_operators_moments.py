@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from state_kit import MANY, batch_of, plain_rows
 
-from upriver.dataflow.operators.aggregate import Aggregate
-from upriver.dataflow.plan import AggregatePlan
+from upriver.engine.operators.aggregate import Aggregate
+from upriver.plan.plan import AggregatePlan
 
 TYPES = (pa.int8(), pa.int64(), pa.float32(), pa.float64(), pa.decimal128(12, 3))
 

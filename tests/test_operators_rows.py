@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from state_kit import MANY, TYPES, Row, batch_of, column_values, keys_of, pieces, plainly
 
-from upriver.dataflow.operators.rows import Rows
+from upriver.engine.operators.rows import Rows
 from upriver.errors import ProtocolError
 
 SCHEMA = pa.schema([("k", pa.int8()), ("s", pa.string()), ("x", pa.float64())])

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 from state_kit import batch_of
 
-from upriver.dataflow.batch import Batch
-from upriver.dataflow.operators.row_counts import RowCounts
-from upriver.dataflow.operators.turning import Eagerness, Turning
+from upriver.engine.batch import Batch
+from upriver.engine.operators.row_counts import RowCounts
+from upriver.engine.operators.turning import Eagerness, Turning
 
 SCHEMA = pa.schema([("k", pa.int64()), ("n", pa.int64())])
 

@@ -8,15 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from state_kit import MANY, batch_of, keys_of, plain, plain_rows
 
-from upriver.dataflow.batch import Batch
-from upriver.dataflow.operators.filter import Filter
-from upriver.dataflow.operators.lasting_store import LastingStore
-from upriver.dataflow.operators.project import Project, plain_columns
-from upriver.dataflow.operators.row_counts import RowCounts
-from upriver.dataflow.operators.rows import Rows
-from upriver.dataflow.operators.turning import Eagerness
-from upriver.dataflow.operators.view import SCAN_ROWS, View
-from upriver.dataflow.plan import Projection
+from upriver.engine.batch import Batch
+from upriver.engine.operators.filter import Filter
+from upriver.engine.operators.lasting_store import LastingStore
+from upriver.engine.operators.project import Project, plain_columns
+from upriver.engine.operators.row_counts import RowCounts
+from upriver.engine.operators.rows import Rows
+from upriver.engine.operators.turning import Eagerness
+from upriver.engine.operators.view import SCAN_ROWS, View
+from upriver.plan.plan import Projection
 from upriver.state.spine import ManyMembers
 
 SCHEMA = pa.schema([("k", pa.string()), ("x", pa.int64()), ('a "b"', pa.int64())])

@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from upriver.shell.byte_stream import ByteStream
-from upriver.shell.frames import Seals, joined, read_frame
-from upriver.shell.outbox import AT_ONCE_BYTES_MAX, Full, Outbox, Shut
-from upriver.shell.pieces import PIECE_BYTES_MAX, Joiner
-from upriver.shell.wire import Message, decode, encode
+from upriver.net.byte_stream import ByteStream
+from upriver.net.frames import Seals, joined, read_frame
+from upriver.net.outbox import AT_ONCE_BYTES_MAX, Full, Outbox, Shut
+from upriver.net.pieces import PIECE_BYTES_MAX, Joiner
+from upriver.net.wire import Message, decode, encode
 
 SECONDS_MAX = 10.0
 SMALL, LARGE = pa.py_buffer(b"small"), pa.py_buffer(bytes(AT_ONCE_BYTES_MAX + 1))

@@ -10,10 +10,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from upriver.dataflow.batch import Batch
+from upriver.engine.batch import Batch
 from upriver.errors import ProtocolError, UnknownView, WaitTimeout, WrongOwner
 from upriver.ids import Epoch, FeedId, MapVersion, VnodeId, WorkerId
-from upriver.machines.peers import (
+from upriver.migration.messages import Acquire, Bye, Done, Kept, Mark, RelayedMark, RowsSent, WorkerDone
+from upriver.migration.messages import Message as BetweenDistributors
+from upriver.migration.redistribute_messages import (
+    Final,
+    Redistribute,
+    RedistributeMessage,
+    Scaleup,
+    Sets,
+    Shutdown,
+)
+from upriver.net import wire
+from upriver.net.peer_codec import FrameWriter, decode, encode
+from upriver.protocol.peers import (
     Envelope,
     FailedHere,
     Fed,
@@ -31,18 +43,6 @@ from upriver.machines.peers import (
     QuestionRefused,
     Swallowed,
 )
-from upriver.migration.messages import Acquire, Bye, Done, Kept, Mark, RelayedMark, RowsSent, WorkerDone
-from upriver.migration.messages import Message as BetweenDistributors
-from upriver.migration.redistribute_messages import (
-    Final,
-    Redistribute,
-    RedistributeMessage,
-    Scaleup,
-    Sets,
-    Shutdown,
-)
-from upriver.shell import wire
-from upriver.shell.peer_codec import FrameWriter, decode, encode
 from upriver.state.failure import ViewFailure
 
 NUMBERS = st.integers(0, 2**63 - 1)

@@ -13,9 +13,9 @@ from server_kit import SECONDS_MAX
 
 from upriver.errors import ClusterError, ProtocolError
 from upriver.ids import MapVersion, WorkerId
-from upriver.machines.peers import Envelope, ForRegion
 from upriver.migration.messages import Acquire
-from upriver.shell.peer_link import FRAME_MESSAGES_MAX
+from upriver.net.peer_link import FRAME_MESSAGES_MAX
+from upriver.protocol.peers import Envelope, ForRegion
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from peers_kit import Node, Nodes, several_nodes
 from server_kit import SECONDS_MAX
 
 from upriver.ids import WorkerId
-from upriver.shell.channel import ChannelLimits
-from upriver.shell.server import Server
+from upriver.net.channel import ChannelLimits
+from upriver.net.server import Server
 
 HASTY, PATIENT = (ChannelLimits(ping_s=0.05, silence_s_max=seconds) for seconds in (0.5, 2.0))
 

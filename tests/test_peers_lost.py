@@ -13,9 +13,9 @@ from server_kit import KEYS, SECONDS_MAX, TOKEN, cut_connections, peer_of
 
 from upriver.errors import AccessDenied, ClusterError, ProtocolError, WaitTimeout, WorkerLost
 from upriver.ids import Incarnation, WorkerId
-from upriver.shell.channel import open_channel
-from upriver.shell.server import Server
-from upriver.shell.wire import Message
+from upriver.net.channel import open_channel
+from upriver.net.server import Server
+from upriver.net.wire import Message
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ import pytest
 from channel_kit import HELLO, QUICK, Ear, Hub
 from server_kit import SECONDS_MAX, peer_of
 
-from upriver.shell.channel import open_channel
-from upriver.shell.pieces import PIECE, PIECE_BYTES_MAX, Joiner, in_pieces
-from upriver.shell.server import Server
-from upriver.shell.wire import Message, decode, encode
+from upriver.net.channel import open_channel
+from upriver.net.pieces import PIECE, PIECE_BYTES_MAX, Joiner, in_pieces
+from upriver.net.server import Server
+from upriver.net.wire import Message, decode, encode
 
 LINE_BYTES = 1 << 16
 LINE_S = 0.004

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from upriver.dataflow.plain_state import decode_state, encode_state
+from upriver.engine.plain_state import decode_state, encode_state
 
 HASHABLE = (
     st.none()

@@ -5,7 +5,7 @@ import os
 from hypothesis import given
 from hypothesis import strategies as st
 
-from upriver.dataflow.plan import CHANNEL_CHARS_MAX, lake_channel
+from upriver.plan.plan import CHANNEL_CHARS_MAX, lake_channel
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=60)
 INDEXES = st.lists(NAMES, min_size=1, max_size=3).map(tuple)

@@ -10,9 +10,9 @@ from hypothesis import given
 from random_relations import relations
 from relation_kit import scan
 
-from upriver.dataflow.algebra import Relation
-from upriver.dataflow.graph import DataflowPlan, Node, RegionPlan
-from upriver.dataflow.ops import (
+from upriver.plan.algebra import Relation
+from upriver.plan.graph import DataflowPlan, Node, RegionPlan
+from upriver.plan.ops import (
     Join,
     JoinKind,
     Latest,
@@ -26,8 +26,8 @@ from upriver.dataflow.ops import (
     StatefulMap,
     TopK,
 )
-from upriver.dataflow.planning import plan_regions
-from upriver.machines.json_forms import plan_from_json, plan_to_json
+from upriver.plan.planning import plan_regions
+from upriver.protocol.json_forms import plan_from_json, plan_to_json
 
 MAP = StatefulMap(
     ("shop",),

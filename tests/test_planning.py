@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 from random_relations import relations
 from relation_kit import count, distinct, group, join, prefixed, scan, select, set_operation, top, union, where
 
-from upriver.dataflow.algebra import Relation
-from upriver.dataflow.building import operators_of
-from upriver.dataflow.expressions import Evaluator
-from upriver.dataflow.graph import DataflowPlan, ExchangeEdge, LakeEdge, RegionPlan
-from upriver.dataflow.local_typer import LocalTyper
-from upriver.dataflow.ops import (
+from simulator import tables as sim
+from upriver.engine.building import operators_of
+from upriver.engine.expressions import Evaluator
+from upriver.errors import DeclarationError, ProtocolError, UnsupportedSql
+from upriver.plan.algebra import Relation
+from upriver.plan.graph import DataflowPlan, ExchangeEdge, LakeEdge, RegionPlan
+from upriver.plan.ops import (
     Aggregate,
     Filter,
     Join,
@@ -30,12 +31,11 @@ from upriver.dataflow.ops import (
     StatefulMap,
     Union,
 )
-from upriver.dataflow.plan import TableSpec
-from upriver.dataflow.planning import plan_regions
-from upriver.dataflow.routing import found_in, routings
-from upriver.dataflow.sql import compile_view
-from upriver.errors import DeclarationError, ProtocolError, UnsupportedSql
-from upriver.sim import tables as sim
+from upriver.plan.plan import TableSpec
+from upriver.plan.planning import plan_regions
+from upriver.plan.routing import found_in, routings
+from upriver.sql.local_typer import LocalTyper
+from upriver.sql.sql import compile_view
 
 EVALUATOR = Evaluator()
 WEATHER = TableSpec(

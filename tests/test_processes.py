@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from upriver.ids import Epoch
-from upriver.shell.lake import Lake
+from upriver.lake.lake import Lake
 
 PROGRAM = Path(__file__).parent / "programs" / "river.py"
 FILES = 8

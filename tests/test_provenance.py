@@ -16,23 +16,23 @@ from random_sql import random_views
 from random_tables import RandomRows, random_tables
 from state_kit import MANY, Row, plain_rows
 
-from upriver.dataflow.algebra import Relation
-from upriver.dataflow.batch import Batch
-from upriver.dataflow.explain import explain, render
-from upriver.dataflow.expressions import Evaluator
-from upriver.dataflow.graph import DataflowPlan, ExchangeEdge, LakeEdge
-from upriver.dataflow.keeping import ALL_ROWS
-from upriver.dataflow.local_typer import LocalTyper
-from upriver.dataflow.ops import Per, Scan, StatefulMap
-from upriver.dataflow.plan import TableSpec, lake_channel
-from upriver.dataflow.planning import plan_regions
-from upriver.dataflow.provenance import Trace, lake_edges, trace_edges, traces, why_untraced
-from upriver.dataflow.running import Region
-from upriver.dataflow.views import declare_view
+from simulator.campaign import compiled_views
+from simulator.tables import TABLES as SIMULATED
+from simulator.tables import Crowd
+from upriver.engine.batch import Batch
+from upriver.engine.expressions import Evaluator
+from upriver.engine.keeping import ALL_ROWS
+from upriver.engine.running import Region
 from upriver.hashing import hash64
-from upriver.sim.campaign import compiled_views
-from upriver.sim.tables import TABLES as SIMULATED
-from upriver.sim.tables import Crowd
+from upriver.plan.algebra import Relation
+from upriver.plan.explain import explain, render
+from upriver.plan.graph import DataflowPlan, ExchangeEdge, LakeEdge
+from upriver.plan.ops import Per, Scan, StatefulMap
+from upriver.plan.plan import TableSpec, lake_channel
+from upriver.plan.planning import plan_regions
+from upriver.plan.provenance import Trace, lake_edges, trace_edges, traces, why_untraced
+from upriver.sql.local_typer import LocalTyper
+from upriver.sql.views import declare_view
 
 EVALUATOR = Evaluator()
 

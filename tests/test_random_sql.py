@@ -12,11 +12,11 @@ from random_sql import RandomView, random_views
 from random_tables import RandomRows, RandomTable, random_tables
 from state_kit import MANY, Row, plain_rows
 
-from upriver.dataflow.expressions import Evaluator
-from upriver.dataflow.graph import DataflowPlan
-from upriver.dataflow.local_typer import LocalTyper
-from upriver.dataflow.views import declare_view
-from upriver.sim.dataflow_world import DataflowWorld
+from simulator.dataflow_world import DataflowWorld
+from upriver.engine.expressions import Evaluator
+from upriver.plan.graph import DataflowPlan
+from upriver.sql.local_typer import LocalTyper
+from upriver.sql.views import declare_view
 
 EVALUATOR = Evaluator()
 VIEWS_MAX, EPOCHS = 3, 2

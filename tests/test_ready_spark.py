@@ -11,7 +11,7 @@ from partial_kit import stream, write_file
 from rows_kit import rows_of
 
 from upriver.app import App
-from upriver.client import connect
+from upriver.client.client import connect
 from upriver.errors import IngestFailed, NotReady, StaleView, WaitTimeout
 
 pytestmark = pytest.mark.spark

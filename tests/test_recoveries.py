@@ -10,12 +10,12 @@ from rescale_kit import status
 from stages_kit import STAGED
 from standbys_kit import Group
 
+from upriver.coordinator.coordinator import CoordinatorMachine
 from upriver.ids import Epoch
-from upriver.machines.coordinator import CoordinatorMachine
-from upriver.machines.coordinator_events import CoordinatorEvent
-from upriver.machines.messages import EpochFinished, FromWorker, StageDone, StartedAnew
-from upriver.machines.strategies import Strategy
-from upriver.shell.recoveries import RECOVERIES_KEPT_MAX, Recoveries
+from upriver.protocol.coordinator_events import CoordinatorEvent
+from upriver.protocol.messages import EpochFinished, FromWorker, StageDone, StartedAnew
+from upriver.protocol.strategies import Strategy
+from upriver.runtime.recoveries import RECOVERIES_KEPT_MAX, Recoveries
 from upriver.text import render_status
 
 

@@ -14,13 +14,13 @@ from relation_kit import dataflow, scan
 from sql_kit import local_plan
 from state_kit import MANY, Row, batch_of, decimal_of, keys_of, pieces, plain_rows
 
-from upriver.dataflow.algebra import Relation
-from upriver.dataflow.expressions import Evaluator
-from upriver.dataflow.graph import DataflowPlan
-from upriver.dataflow.ops import Aggregate
-from upriver.dataflow.plan import AggregateCall, AggregatePlan, TableSpec
+from upriver.engine.expressions import Evaluator
 from upriver.errors import ProtocolError, RowError
 from upriver.hashing import hash64
+from upriver.plan.algebra import Relation
+from upriver.plan.graph import DataflowPlan
+from upriver.plan.ops import Aggregate
+from upriver.plan.plan import AggregateCall, AggregatePlan, TableSpec
 
 FLIGHTS = pa.schema([("carrier", pa.string()), ("day", pa.int32()), ("miles", pa.int64()), ("delay", pa.float64())])
 CARRIER = pa.schema([("carrier", pa.string())])

@@ -14,14 +14,14 @@ from region_kit import region_of
 from sql_kit import local_plan, parts_of
 from state_kit import MANY, Row, table_batch, through_the_wire
 
-from upriver.dataflow.batch import Batch, Hashes
-from upriver.dataflow.expressions import Evaluator
-from upriver.dataflow.graph import DataflowPlan, LakeEdge
-from upriver.dataflow.plan import TableSpec
-from upriver.dataflow.running import Region
+from simulator.tables import TABLES, VIEWS
+from upriver.engine.batch import Batch, Hashes
+from upriver.engine.expressions import Evaluator
+from upriver.engine.running import Region
 from upriver.errors import ProtocolError, RowError
 from upriver.hashing import hash64
-from upriver.sim.tables import TABLES, VIEWS
+from upriver.plan.graph import DataflowPlan, LakeEdge
+from upriver.plan.plan import TableSpec
 
 EVENTS = TableSpec(
     "events",

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from upriver.dataflow.plan import TableSpec
 from upriver.errors import CorruptFile
 from upriver.ids import Epoch
-from upriver.shell.lake import Lake
-from upriver.shell.rejected import Rejected, rejected_schema
+from upriver.lake.lake import Lake
+from upriver.lake.rejected import Rejected, rejected_schema
+from upriver.plan.plan import TableSpec
 from upriver.state.runs import checksum_of
 
 SCHEMA = pa.schema(

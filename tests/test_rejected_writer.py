@@ -7,15 +7,15 @@ import pyarrow as pa
 import pytest
 from machines_kit import TABLE, VNODES
 
-from upriver.dataflow.set_aside import SetAside
+from upriver.engine.set_aside import SetAside
 from upriver.errors import LakeError
 from upriver.ids import Epoch
-from upriver.machines.messages import FromWorker, StartedAnew
-from upriver.machines.worker_events import SetRowsAside
-from upriver.shell.lake import LakeRecord
-from upriver.shell.owned_lake import OwnedLake
-from upriver.shell.rejected import Rejected
-from upriver.shell.rejected_writer import OWED_MAX, WRITE_AGAIN_S_MIN, RejectedWriter
+from upriver.lake.lake import LakeRecord
+from upriver.lake.owned_lake import OwnedLake
+from upriver.lake.rejected import Rejected
+from upriver.lake.rejected_writer import OWED_MAX, WRITE_AGAIN_S_MIN, RejectedWriter
+from upriver.protocol.messages import FromWorker, StartedAnew
+from upriver.protocol.worker_events import SetRowsAside
 
 
 class Place:

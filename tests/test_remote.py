@@ -7,9 +7,9 @@ import pytest
 from server_kit import SECONDS_MAX, TOKEN, calls_server, client_of
 
 from upriver.errors import AccessDenied, ClusterError, ProtocolError, UserError
-from upriver.shell.handshake import ANSWER, GREETING, HELLO, Verdict, greeting, nonce
-from upriver.shell.remote import Connection, Remote
-from upriver.shell.server import Listen
+from upriver.net.handshake import ANSWER, GREETING, HELLO, Verdict, greeting, nonce
+from upriver.net.remote import Connection, Remote
+from upriver.net.server import Listen
 
 
 @pytest.mark.parametrize("address", ["host:80", "grpc://host:80", "grpc+tcp://host:80"])

@@ -11,7 +11,7 @@ from rescale_kit import TICKET, UNDERWAY, Coordinator, progress, report
 from server_kit import TOKEN
 
 from upriver.cli import TOKEN_VARIABLE, main
-from upriver.rescale import STRATEGIES
+from upriver.client.rescale import STRATEGIES
 from upriver.text import Screen, render_bytes
 
 

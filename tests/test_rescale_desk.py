@@ -2,10 +2,10 @@
 
 from coordinator_kit import wanted
 
-from upriver.machines.coordinator_events import Outcome, RescaleBegun, RescaleEnded
-from upriver.machines.standby_messages import TookOver
-from upriver.machines.strategies import Strategy
-from upriver.shell.rescale_desk import RescaleDesk
+from upriver.protocol.coordinator_events import Outcome, RescaleBegun, RescaleEnded
+from upriver.protocol.standby_messages import TookOver
+from upriver.protocol.strategies import Strategy
+from upriver.runtime.rescale_desk import RescaleDesk
 
 
 def begun() -> RescaleDesk:

@@ -11,10 +11,10 @@ from rescale_kit import TICKET, UNDERWAY, Coordinator, Json, progress, report
 
 import upriver
 from upriver.app import App
-from upriver.client import Client
+from upriver.client.client import Client
+from upriver.client.rescale import STRATEGIES
 from upriver.errors import ClusterError, DeclarationError, TooFewSlots, UserError, WaitTimeout
-from upriver.machines.strategies import Strategy
-from upriver.rescale import STRATEGIES
+from upriver.protocol.strategies import Strategy
 
 
 @pytest.fixture

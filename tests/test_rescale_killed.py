@@ -15,8 +15,8 @@ import pytest
 from failure_kit import KEYS, Feed, probing
 
 import upriver
+from benchmarks.recovery_kill import pid_listening
 from upriver.app import App
-from upriver.bench.recovery_kill import pid_listening
 from upriver.errors import ClusterError
 from upriver.spark.compare import differing_rows
 

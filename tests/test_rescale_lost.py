@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from failure_kit import cut_between
 
+from benchmarks.recovery_kill import pid_listening
 from upriver.app import App
-from upriver.bench.recovery_kill import pid_listening
+from upriver.client.rescale import Rescale
 from upriver.errors import ClusterError
-from upriver.rescale import Rescale
 from upriver.spark.compare import differing_rows
 
 pytestmark = pytest.mark.spark

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from coordinator_kit import PLAN, vnode_map
 
+from upriver.coordinator.coordinator import CoordinatorMachine
 from upriver.errors import ClusterError, UserError
-from upriver.machines.coordinator import CoordinatorMachine
-from upriver.machines.strategies import Strategy
-from upriver.shell.coordinator_loop import CoordinatorLoop
+from upriver.protocol.strategies import Strategy
+from upriver.runtime.coordinator_loop import CoordinatorLoop
 
 SECONDS_MAX = 30.0
 EVER = 10 * SECONDS_MAX

@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rows_kit import rows_of
 
+from upriver.client.asking import ANSWER_GRACE_S, Found, KeySet, Lookup
+from upriver.client.joint import Joint
+from upriver.client.keys import KeyColumns, key_columns
+from upriver.client.rounds import APART_S, FREE_LOOKUPS_MAX, LOOKUP_KEYS_MAX, ROUND_LOOKUPS_MAX, FoundRows, Rounds
 from upriver.errors import UnknownView, WaitTimeout
-from upriver.shell.asking import ANSWER_GRACE_S, Found, KeySet, Lookup
-from upriver.shell.joint import Joint
-from upriver.shell.keys import KeyColumns, key_columns
-from upriver.shell.lookup import Answered
-from upriver.shell.rounds import APART_S, FREE_LOOKUPS_MAX, LOOKUP_KEYS_MAX, ROUND_LOOKUPS_MAX, FoundRows, Rounds
-from upriver.shell.routing import ViewRoute
+from upriver.net.lookup import Answered
+from upriver.net.routing import ViewRoute
 
 SECONDS_MAX = 10.0
 """Seconds for what must come at once."""

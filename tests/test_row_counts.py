@@ -21,11 +21,11 @@ from state_kit import (
     through_the_wire,
 )
 
-from upriver.dataflow.batch import Batch, Hashes
-from upriver.dataflow.expressions import Evaluator
-from upriver.dataflow.operators.lasting_store import LastingStore
-from upriver.dataflow.operators.row_counts import RowCounts
-from upriver.dataflow.operators.view import View
+from upriver.engine.batch import Batch, Hashes
+from upriver.engine.expressions import Evaluator
+from upriver.engine.operators.lasting_store import LastingStore
+from upriver.engine.operators.row_counts import RowCounts
+from upriver.engine.operators.view import View
 from upriver.errors import ProtocolError
 from upriver.hashing import hash64
 

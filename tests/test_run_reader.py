@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from pyarrow import fs
 from test_runs import PATH, before_there_were_blocks, run_table, run_tables
 
-from upriver.dataflow.plan import TableSpec, lake_channel
 from upriver.errors import CorruptFile
 from upriver.ids import Epoch, VnodeId
-from upriver.shell.files import Files, LocalFiles, RemoteFiles
-from upriver.shell.history import History
-from upriver.shell.lake import Lake, LakeRecord, Manifest
-from upriver.shell.owned_lake import OwnedLake
-from upriver.shell.run_reader import FEW_KEYS_MAX, STRETCH_BYTES_MAX, RunReader
-from upriver.shell.verified_file import WHOLE_BYTES_MAX, VerifiedFile
+from upriver.lake.files import Files, LocalFiles, RemoteFiles
+from upriver.lake.history import History
+from upriver.lake.lake import Lake, LakeRecord, Manifest
+from upriver.lake.owned_lake import OwnedLake
+from upriver.lake.run_reader import FEW_KEYS_MAX, STRETCH_BYTES_MAX, RunReader
+from upriver.lake.verified_file import WHOLE_BYTES_MAX, VerifiedFile
+from upriver.plan.plan import TableSpec, lake_channel
 from upriver.state.runs import BLOCK_BYTES, RunInfo, cut, describe_run, encode_run, ends_in, run_schema
 
 MANY = settings(derandomize=True, deadline=None, max_examples=80)

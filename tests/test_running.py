@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from relation_kit import count, group, scan
 from state_kit import MANY, Row, batch_of, plain_rows, plainly, through_the_wire
 
-from upriver.dataflow.batch import Batch
-from upriver.dataflow.expressions import Evaluator
-from upriver.dataflow.graph import DataflowPlan, RegionPlan
-from upriver.dataflow.operators.consolidate import concatenated, consolidated
-from upriver.dataflow.operators.gather import Gather
-from upriver.dataflow.planning import plan_regions
-from upriver.dataflow.running import Region
+from simulator.dataflow_world import DataflowWorld
+from upriver.engine.batch import Batch
+from upriver.engine.expressions import Evaluator
+from upriver.engine.operators.consolidate import concatenated, consolidated
+from upriver.engine.operators.gather import Gather
+from upriver.engine.running import Region
 from upriver.errors import ProtocolError, RowError
 from upriver.hashing import hash64
-from upriver.sim.dataflow_world import DataflowWorld
+from upriver.plan.graph import DataflowPlan, RegionPlan
+from upriver.plan.planning import plan_regions
 
 EVALUATOR = Evaluator()
 EVERY_KEY = (0, 1)

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from upriver.dataflow.plan import TableSpec, lake_channel
 from upriver.errors import DeclarationError
 from upriver.hashing import hash64
 from upriver.ids import Channel
-from upriver.shell.lake import Lake
+from upriver.lake.lake import Lake
+from upriver.plan.plan import TableSpec, lake_channel
 from upriver.spark.runs import Lot, RunWriter, check_columns, gathered, rewrite_runs, write_runs, write_small_runs
 from upriver.spark.schema import arrow_schema
 from upriver.state.runs import RunInfo, run_schema

@@ -16,11 +16,11 @@ from standby_kit import await_that
 
 from upriver.errors import AccessDenied, ClusterError, UnknownView, UserError, WaitTimeout, WorkerLost
 from upriver.ids import Epoch, SnapshotId, WorkerId
-from upriver.shell.calls import GET_ROWS_MAX, Get
-from upriver.shell.coordinator_loop import SnapshotParts
-from upriver.shell.routing import Routing, ViewRoute
-from upriver.shell.scans import SCANS_KNOWN_MAX, Scans
-from upriver.shell.server import Server
+from upriver.net.calls import GET_ROWS_MAX, Get
+from upriver.net.routing import Routing, ViewRoute
+from upriver.net.server import Server
+from upriver.runtime.coordinator_loop import SnapshotParts
+from upriver.runtime.scans import SCANS_KNOWN_MAX, Scans
 from upriver.spark.scan import UpriverDataSource, read_view
 from upriver.vnodes import VnodeMap
 

@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 from relation_kit import count, group, join, prefixed, scan, select, union, where
 from state_kit import MANY, Row, plain_rows
 
-from upriver.dataflow.algebra import Relation
-from upriver.dataflow.expressions import Evaluator
-from upriver.dataflow.graph import DataflowPlan
-from upriver.dataflow.planning import plan_regions
+from simulator.dataflow_world import DataflowWorld
+from upriver.engine.expressions import Evaluator
 from upriver.ids import Epoch
-from upriver.shell.lake import Lake as Files
-from upriver.shell.rejected import Rejected
-from upriver.sim.dataflow_world import DataflowWorld
+from upriver.lake.lake import Lake as Files
+from upriver.lake.rejected import Rejected
+from upriver.plan.algebra import Relation
+from upriver.plan.graph import DataflowPlan
+from upriver.plan.planning import plan_regions
 
 EVALUATOR = Evaluator()
 FEWER = settings(MANY, max_examples=25)

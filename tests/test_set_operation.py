@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from state_kit import EAGER, MANY, TYPES, Row, column_values
 
-from upriver.dataflow import ops
-from upriver.dataflow.operators.set_operation import SetOperation
-from upriver.dataflow.ops import SetKind
+from upriver.engine.operators.set_operation import SetOperation
 from upriver.errors import ProtocolError
 from upriver.hashing import hash64
+from upriver.plan import ops
+from upriver.plan.ops import SetKind
 
 OPS = [ops.SetOperation(kind, all) for kind in SetKind for all in (False, True)]
 SCHEMA = pa.schema([("k", pa.int8()), ("s", pa.string())])

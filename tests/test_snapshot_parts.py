@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 import pytest
 from coordinator_kit import PLAN, vnode_map
 
+from upriver.coordinator.coordinator import CoordinatorMachine
 from upriver.errors import UpriverError, WorkerLost
 from upriver.ids import Incarnation, SnapshotId, WorkerId
-from upriver.machines.coordinator import CoordinatorMachine
-from upriver.machines.messages import SnapshotTaken, TakeSnapshot, ToWorker
-from upriver.shell.coordinator_loop import CoordinatorLoop, SnapshotParts
+from upriver.protocol.messages import SnapshotTaken, TakeSnapshot, ToWorker
+from upriver.runtime.coordinator_loop import CoordinatorLoop, SnapshotParts
 
 SECONDS_MAX = 30.0
 

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from upriver.coordinator.source_failures import SourceFailure
+from upriver.coordinator.sources import STALLED_S
 from upriver.errors import DeclarationError, IngestFailed, WaitTimeout
 from upriver.ids import Channel, Epoch, Term, VnodeId
-from upriver.machines.source_failures import SourceFailure
-from upriver.machines.sources import STALLED_S
-from upriver.shell.lake import Manifest
-from upriver.shell.source_supervisor import Seen, SourceSupervisor, source_failure
+from upriver.lake.lake import Manifest
+from upriver.runtime.source_supervisor import Seen, SourceSupervisor, source_failure
 from upriver.state.runs import RunInfo
 
 GOES_AWAY = SourceFailure("the disk is full.", is_permanent=False)

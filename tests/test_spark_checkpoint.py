@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from pyarrow import fs
 
-from upriver.shell.files import Files, LocalFiles, RemoteFiles
-from upriver.shell.spark_checkpoint import sweep_checkpoint
+from upriver.lake.files import Files, LocalFiles, RemoteFiles
+from upriver.lake.spark_checkpoint import sweep_checkpoint
 
 UUID = "0c5a9f1c-4f5e-4b8c-9f5e-3a7c1d2e4f5a"
 METADATA = {"metadata": json.dumps({"id": UUID}), ".metadata.crc": "crc"}

@@ -4,11 +4,11 @@ import pyarrow as pa
 import pytest
 from sql_kit import Parts, local_plan, parts_of, spec
 
-from upriver.dataflow.graph import DataflowPlan, ExchangeEdge, LakeEdge, ViewStore
-from upriver.dataflow.local_typer import LocalTyper
-from upriver.dataflow.ops import Project
-from upriver.dataflow.plan import AggregateCall, AggregatePlan, Projection
 from upriver.errors import DeclarationError
+from upriver.plan.graph import DataflowPlan, ExchangeEdge, LakeEdge, ViewStore
+from upriver.plan.ops import Project
+from upriver.plan.plan import AggregateCall, AggregatePlan, Projection
+from upriver.sql.local_typer import LocalTyper
 
 FLIGHTS = spec(
     "flights",

@@ -4,8 +4,8 @@ import pyarrow as pa
 import pytest
 from sql_kit import local_view, spec
 
-from upriver.dataflow.sql import MAP_OF
 from upriver.errors import UnsupportedSql
+from upriver.sql.sql import MAP_OF
 
 T = spec(
     "t",

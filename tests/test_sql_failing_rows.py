@@ -7,9 +7,9 @@ import pytest
 from awkward_kit import awkward
 from sql_kit import local_plan, spec
 
-from upriver.dataflow.expressions import GUARD, Evaluator
+from simulator.dataflow_world import DataflowWorld
+from upriver.engine.expressions import GUARD, Evaluator
 from upriver.errors import RowError
-from upriver.sim.dataflow_world import DataflowWorld
 
 MOST = 2**63 - 1
 T = spec("t", pa.schema([("k", pa.string()), ("i", pa.int32()), ("l", pa.int64()), ("s", pa.string())]))

@@ -6,9 +6,9 @@ import pyarrow as pa
 import pytest
 from sql_kit import local_view, projection_of, spec
 
-from upriver.dataflow.ops import Filter
-from upriver.dataflow.sql import compile_view
 from upriver.errors import UnsupportedSql
+from upriver.plan.ops import Filter
+from upriver.sql.sql import compile_view
 
 TABLE = spec(
     "t",

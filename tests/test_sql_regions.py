@@ -8,12 +8,12 @@ import pytest
 from query_kit import evaluated, relation_sql, rows, same_rows, tables
 from query_list import DUCK, SPARK, queries
 
-from upriver.dataflow.expressions import Evaluator
-from upriver.dataflow.graph import DataflowPlan
-from upriver.dataflow.local_typer import LocalTyper
-from upriver.dataflow.planning import plan_regions
-from upriver.dataflow.sql import compile_view
-from upriver.sim.dataflow_world import DataflowWorld
+from simulator.dataflow_world import DataflowWorld
+from upriver.engine.expressions import Evaluator
+from upriver.plan.graph import DataflowPlan
+from upriver.plan.planning import plan_regions
+from upriver.sql.local_typer import LocalTyper
+from upriver.sql.sql import compile_view
 
 TABLES = tables()
 EVALUATOR = Evaluator()

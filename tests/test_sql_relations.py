@@ -7,9 +7,9 @@ import pytest
 from query_kit import evaluated, names_are_apart, relation_sql, same_rows, tables
 from query_list import DUCK, queries
 
-from upriver.dataflow.algebra import Relation
-from upriver.dataflow.local_typer import LocalTyper
-from upriver.dataflow.ops import (
+from upriver.errors import DeclarationError, UnsupportedSql
+from upriver.plan.algebra import Relation
+from upriver.plan.ops import (
     Aggregate,
     Filter,
     Join,
@@ -24,9 +24,9 @@ from upriver.dataflow.ops import (
     TopK,
     Union,
 )
-from upriver.dataflow.plan import AggregateCall
-from upriver.dataflow.sql import CompiledView, compile_view
-from upriver.errors import DeclarationError, UnsupportedSql
+from upriver.plan.plan import AggregateCall
+from upriver.sql.local_typer import LocalTyper
+from upriver.sql.sql import CompiledView, compile_view
 
 TABLES = tables()
 Found = TypeVar("Found", bound=Op)

@@ -7,9 +7,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from query_kit import evaluated, names_are_apart, relation_sql, rows, same_rows, tables
 from query_list import DUCK, SPARK, UNNAMED, queries
 
-from upriver.dataflow.sql import compile_view
 from upriver.errors import DeclarationError
 from upriver.spark.typer import SparkTyper
+from upriver.sql.sql import compile_view
 
 pytestmark = pytest.mark.spark
 

@@ -11,13 +11,13 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 from sql_kit import projection_of, same_value, spec
 
-from upriver.dataflow.expressions import Evaluator
-from upriver.dataflow.graph import DataflowPlan
-from upriver.dataflow.planning import plan_regions
-from upriver.dataflow.sql import CompiledView, compile_view
+from simulator.dataflow_world import DataflowWorld
+from upriver.engine.expressions import Evaluator
 from upriver.errors import DeclarationError, UnsupportedSql
-from upriver.sim.dataflow_world import DataflowWorld
+from upriver.plan.graph import DataflowPlan
+from upriver.plan.planning import plan_regions
 from upriver.spark.typer import SparkTyper
+from upriver.sql.sql import CompiledView, compile_view
 
 pytestmark = pytest.mark.spark
 

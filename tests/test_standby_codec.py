@@ -4,8 +4,10 @@ import pytest
 from coordinator_kit import vnode_map
 
 from upriver.ids import Epoch, FeedId, VnodeId, WorkerId
-from upriver.machines.messages import FromWorker, ToWorker
-from upriver.machines.standby_messages import (
+from upriver.net import wire
+from upriver.net.codec import decode_from_worker, decode_to_worker, encode
+from upriver.protocol.messages import FromWorker, ToWorker
+from upriver.protocol.standby_messages import (
     CaughtUp,
     FeedEnded,
     Follow,
@@ -15,8 +17,6 @@ from upriver.machines.standby_messages import (
     TookOver,
     Unfollow,
 )
-from upriver.shell import wire
-from upriver.shell.codec import decode_from_worker, decode_to_worker, encode
 
 MAPS = {"rows": vnode_map(version=3), "rows/0": vnode_map((1, 1, 0, 0), version=3)}
 SLICES = (VnodeId(2), VnodeId(0))

@@ -14,7 +14,7 @@ from cluster_kit import River
 from failure_kit import KEYS, Prober, addresses, asking, check_lookup, is_there, parent_of, probing
 from standby_kit import Watcher, await_recovery, await_standbys, await_that, feeding, recoveries_of
 
-from upriver.bench.recovery_kill import pid_listening
+from benchmarks.recovery_kill import pid_listening
 from upriver.errors import WorkerLost, WrongOwner
 
 pytestmark = pytest.mark.cluster

@@ -12,7 +12,7 @@ import pytest
 
 from upriver.app import App
 from upriver.errors import TooFewSlots, WaitTimeout
-from upriver.shell.server import Listen
+from upriver.net.server import Listen
 from upriver.spark.river import River, RiverConfig, Source
 from upriver.spark.session import taken_slots
 from upriver.spark.tables import declared_table

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from state_kit import MANY
 
-from upriver.bench.worker_memory import memory_of
+from benchmarks.worker_memory import memory_of
 from upriver.errors import ProtocolError
-from upriver.shell.giving_back import give_back
+from upriver.runtime.giving_back import give_back
 from upriver.state.vectors import Tally, Vector, first_of_each
 
 

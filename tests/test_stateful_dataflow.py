@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from state_kit import MANY, Row, plain_rows
 from stateful_kit import folded, recall_op
 
-from upriver.dataflow.algebra import Relation
-from upriver.dataflow.expressions import Evaluator
-from upriver.dataflow.graph import DataflowPlan
-from upriver.dataflow.ops import Per, Scan
-from upriver.dataflow.plan import TableSpec
-from upriver.dataflow.planning import plan_regions
-from upriver.sim.dataflow_world import DataflowWorld
+from simulator.dataflow_world import DataflowWorld
+from upriver.engine.expressions import Evaluator
+from upriver.plan.algebra import Relation
+from upriver.plan.graph import DataflowPlan
+from upriver.plan.ops import Per, Scan
+from upriver.plan.plan import TableSpec
+from upriver.plan.planning import plan_regions
 
 EVENTS = TableSpec(
     "events",

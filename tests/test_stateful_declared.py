@@ -12,11 +12,11 @@ import pytest
 from pyspark.sql.types import IntegerType, StructType
 from state_kit import Row, batch_of, plain_rows
 
-from upriver.dataflow.operators.stateful_map import StatefulMap
-from upriver.dataflow.ops import Per
-from upriver.dataflow.plan import TableSpec
-from upriver.dataflow.stateful import ANY_STATE, AnyState, in_order, stateful_map_op
+from upriver.engine.operators.stateful_map import StatefulMap
+from upriver.engine.stateful import ANY_STATE, AnyState, in_order, stateful_map_op
 from upriver.errors import DeclarationError, KeyTypeError, RowError
+from upriver.plan.ops import Per
+from upriver.plan.plan import TableSpec
 from upriver.spark.functions import declare_stateful_map, declared_columns, pickled
 
 PAGE = Path(__file__).parent.parent / "docs" / "stateful_map.md"

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from upriver.app import App
-from upriver.dataflow.plan import lake_channel
 from upriver.errors import DeclarationError, KeyTypeError, UnsupportedSql
 from upriver.ids import Epoch, VnodeId
-from upriver.shell.lake import Lake
-from upriver.shell.rejected import Rejected
+from upriver.lake.lake import Lake
+from upriver.lake.rejected import Rejected
+from upriver.plan.plan import lake_channel
 from upriver.spark.compare import differing_rows
 
 pytestmark = pytest.mark.spark

@@ -15,12 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from state_kit import EAGER, MANY, TYPES, Row, column_values
 
-from upriver.dataflow import ops
-from upriver.dataflow.batch import Batch
-from upriver.dataflow.operators.topk import TopK
-from upriver.dataflow.ops import Order, Ranking
+from upriver.engine.batch import Batch
+from upriver.engine.operators.topk import TopK
 from upriver.errors import ProtocolError
 from upriver.hashing import hash64
+from upriver.plan import ops
+from upriver.plan.ops import Order, Ranking
 
 Compare = Callable[[Row, Row], int]
 

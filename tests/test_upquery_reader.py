@@ -8,16 +8,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from upriver.dataflow.plan import TableSpec, lake_channel
+from upriver.coordinator.cluster import EPOCHS_AHEAD_MAX
 from upriver.errors import CorruptFile
 from upriver.ids import Epoch
-from upriver.machines.cluster import EPOCHS_AHEAD_MAX
-from upriver.machines.worker_events import KeysRead, KeysUnread, ReadKeys
-from upriver.shell.lake import LakeRecord, Manifest
-from upriver.shell.owned_lake import OwnedLake
-from upriver.shell.upquery_reader import Answer, UpqueryReader
+from upriver.lake.lake import LakeRecord, Manifest
+from upriver.lake.owned_lake import OwnedLake
+from upriver.lake.upquery_reader import Answer, UpqueryReader
+from upriver.partial.partial_region import Upquery
+from upriver.plan.plan import TableSpec, lake_channel
+from upriver.protocol.worker_events import KeysRead, KeysUnread, ReadKeys
 from upriver.state.runs import describe_run, encode_run, run_schema
-from upriver.upquery.partial_region import Upquery
 
 VNODES = 16
 HEARD_S_MAX = 10.0

@@ -11,9 +11,9 @@ import pytest
 from state_kit import batch_of
 from stateful_kit import map_op
 
-from upriver.dataflow.operators.stateful_map import StatefulMap
-from upriver.dataflow.ops import Per
+from upriver.engine.operators.stateful_map import StatefulMap
 from upriver.errors import RowError
+from upriver.plan.ops import Per
 
 SOURCE = pa.schema([("k", pa.string()), ("v", pa.int64()), ("day", pa.date32())])
 STATE = pa.schema([("n", pa.int8()), ("seen", pa.list_(pa.int64()))])

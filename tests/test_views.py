@@ -3,10 +3,10 @@
 import pyarrow as pa
 import pytest
 
-from upriver.dataflow.local_typer import LocalTyper
-from upriver.dataflow.plan import TableSpec
-from upriver.dataflow.views import declare_view
 from upriver.errors import UnsupportedSql
+from upriver.plan.plan import TableSpec
+from upriver.sql.local_typer import LocalTyper
+from upriver.sql.views import declare_view
 
 FIELDS = [("k", pa.int64()), ("tags", pa.list_(pa.string())), ("gap", pa.duration("us")), ("x", pa.int64())]
 TABLES = {name: TableSpec(name, pa.schema(FIELDS), ("k",)) for name in ("t", "u")}

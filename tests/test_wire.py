@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from upriver import errors
 from upriver.errors import ProtocolError, UpriverError, WaitTimeout
-from upriver.shell.wire import Message, decode, decode_json, encode, encode_json, error_from_json, error_to_json
+from upriver.net.wire import Message, decode, decode_json, encode, encode_json, error_from_json, error_to_json
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),

@@ -10,17 +10,17 @@ import pyarrow as pa
 import pytest
 from machines_kit import SEEN, TABLE, VNODES, Seen, assign
 
-from upriver.dataflow.batch import Hashes
+from upriver.engine.batch import Hashes
 from upriver.errors import ProtocolError, UpriverError
 from upriver.hashing import hash64
 from upriver.ids import WorkerId
-from upriver.machines.messages import FromWorker, Retire
-from upriver.machines.peers import Envelope
-from upriver.machines.worker import WorkerMachine
-from upriver.shell.lake import LakeRecord
-from upriver.shell.lookup import KeysAsked
-from upriver.shell.owned_lake import OwnedLake
-from upriver.shell.worker_loop import WorkerLoop
+from upriver.lake.lake import LakeRecord
+from upriver.lake.owned_lake import OwnedLake
+from upriver.net.lookup import KeysAsked
+from upriver.protocol.messages import FromWorker, Retire
+from upriver.protocol.peers import Envelope
+from upriver.runtime.worker_loop import WorkerLoop
+from upriver.worker.worker import WorkerMachine
 
 LOOKUPS_MAX = 10_000
 """Lookups until one has found the loop at rest; the first one or two do not, if anything."""

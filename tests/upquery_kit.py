@@ -28,18 +28,18 @@ from machines_kit import (
     rows,
 )
 
-from upriver.dataflow.batch import Batch
-from upriver.dataflow.graph import DataflowPlan
+from upriver.coordinator.cluster import EPOCHS_AHEAD_MAX
+from upriver.engine.batch import Batch
 from upriver.errors import UpriverError
 from upriver.ids import Epoch, WorkerId
-from upriver.machines.cluster import EPOCHS_AHEAD_MAX
-from upriver.machines.following import Following
-from upriver.machines.messages import Evict, FromWorker
-from upriver.machines.peers import Envelope
-from upriver.machines.rules import ALL_RULES, Rules
-from upriver.machines.strategies import Strategy
-from upriver.machines.worker import WorkerMachine
-from upriver.machines.worker_events import (
+from upriver.partial.partial_region import ANSWER_ROWS_MAX
+from upriver.partial.rules import ALL_RULES as ALL_UPQUERY_RULES
+from upriver.plan.graph import DataflowPlan
+from upriver.protocol.messages import Evict, FromWorker
+from upriver.protocol.peers import Envelope
+from upriver.protocol.rules import ALL_RULES, Rules
+from upriver.protocol.strategies import Strategy
+from upriver.protocol.worker_events import (
     Answer,
     KeysRead,
     MeetPeers,
@@ -55,9 +55,9 @@ from upriver.machines.worker_events import (
     WorkerAction,
     WorkerEvent,
 )
-from upriver.upquery.partial_region import ANSWER_ROWS_MAX
-from upriver.upquery.rules import ALL_RULES as ALL_UPQUERY_RULES
 from upriver.vnodes import vnodes_of
+from upriver.worker.following import Following
+from upriver.worker.worker import WorkerMachine
 
 PARTIAL = replace(PLAN, full_because=None)
 WORKERS = (0, 1)

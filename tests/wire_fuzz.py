@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from upriver.errors import ProtocolError
-from upriver.shell.arrow_frames import read_batch
-from upriver.shell.wire import Message, decode, encode
+from upriver.net.arrow_frames import read_batch
+from upriver.net.wire import Message, decode, encode
 
 ROWS = 5
 COLUMNS = {

@@ -10,16 +10,16 @@ from typing import Any
 import duckdb
 import pytest
 
-from upriver.dataflow.expressions import Evaluator
-from upriver.dataflow.graph import DataflowPlan
-from upriver.dataflow.running import Region
+from simulator.campaign import compiled_views
+from simulator.checkers import Violated
+from simulator.tables import ALL_VIEWS, EXCHANGED, SETS_ASIDE
+from simulator.weather import PLACES_MAX, Weather
+from simulator.world import World
+from upriver.engine.expressions import Evaluator
+from upriver.engine.running import Region
 from upriver.ids import WorkerId
-from upriver.machines.rules import ALL_RULES, Rules
-from upriver.sim.campaign import compiled_views
-from upriver.sim.checkers import Violated
-from upriver.sim.tables import ALL_VIEWS, EXCHANGED, SETS_ASIDE
-from upriver.sim.weather import PLACES_MAX, Weather
-from upriver.sim.world import World
+from upriver.plan.graph import DataflowPlan
+from upriver.protocol.rules import ALL_RULES, Rules
 
 STEPS, WORKERS = 300, 3
 SEEDS_MAX = 150

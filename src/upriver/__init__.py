@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from upriver.app import App
-    from upriver.client import Client, connect
+    from upriver.client.client import Client, connect
+    from upriver.client.rescale import Rescale
     from upriver.errors import UpriverError
-    from upriver.rescale import Rescale
 
 __version__ = "0.1.0"
 __all__ = ["App", "Client", "Rescale", "UpriverError", "connect"]

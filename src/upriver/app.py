@@ -9,24 +9,22 @@ from typing import Any, Self, Unpack
 
 import pyarrow as pa
 
-from upriver.client import Client, Keys, LookupLimits, check_limits, connect
-from upriver.dataflow.eligibility import why_full
-from upriver.dataflow.explain import render
-from upriver.dataflow.graph import DataflowPlan
-from upriver.dataflow.ops import Per
-from upriver.dataflow.plan import TableSpec
-from upriver.dataflow.sql import over_tables
-from upriver.dataflow.stateful import in_order
-from upriver.dataflow.views import declare_view, mapped_view
+from upriver.client.client import Client, Keys, LookupLimits, check_limits, connect
+from upriver.client.keys import key_batch
+from upriver.client.rescale import Rescale
+from upriver.coordinator.membership.config import MembershipConfig
+from upriver.engine.stateful import in_order
 from upriver.errors import DeclarationError, UnknownView, WaitTimeout
 from upriver.given import flag, names, seconds, some_text
 from upriver.ids import Epoch
-from upriver.membership.config import MembershipConfig
-from upriver.rescale import Rescale
+from upriver.net.addresses import listen_for
+from upriver.plan.eligibility import why_full
+from upriver.plan.explain import render
+from upriver.plan.graph import DataflowPlan
+from upriver.plan.ops import Per
+from upriver.plan.plan import TableSpec
+from upriver.runtime.fencing import SILENCE_S, Vigilance
 from upriver.settings import absolute, check_checkpoints, check_memory, check_name, check_sizes, token_of
-from upriver.shell.addresses import listen_for
-from upriver.shell.fencing import SILENCE_S, Vigilance
-from upriver.shell.keys import key_batch
 from upriver.spark.batch_view import rows_of_keys, view_as_of
 from upriver.spark.functions import Columns, declare_stateful_map
 from upriver.spark.loads import OnChange
@@ -39,6 +37,8 @@ from upriver.spark.session import spark_hosts
 from upriver.spark.streams import check_stream, check_trigger
 from upriver.spark.tables import declared_table
 from upriver.spark.typer import SparkTyper
+from upriver.sql.sql import over_tables
+from upriver.sql.views import declare_view, mapped_view
 from upriver.vnodes import VNODES_DEFAULT
 
 CHECKPOINT_INTERVAL_S = 60.0

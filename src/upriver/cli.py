@@ -129,11 +129,11 @@ def _move(text: str) -> tuple[int, int]:
 
 def _simulate(simulate: argparse.ArgumentParser) -> None:
     _json(simulate)
-    _load("upriver.sim.commands:add_simulation")(simulate)
+    _load("simulator.commands:add_simulation")(simulate)
 
 
 def _bench(bench: argparse.ArgumentParser) -> None:
-    _load("upriver.bench.commands:add_benchmarks")(bench.add_subparsers(required=True, metavar="BENCHMARK"))
+    _load("benchmarks.commands:add_benchmarks")(bench.add_subparsers(required=True, metavar="BENCHMARK"))
 
 
 _COMMANDS = {
@@ -145,7 +145,7 @@ _COMMANDS = {
         "change the workers, or which vnodes they own, while all goes on", _rescale, "upriver.client_commands:rescale"
     ),
     "simulate": _Command(
-        "run the machines under a seeded scheduler, and check them", _simulate, "upriver.sim.commands:simulate"
+        "run the machines under a seeded scheduler, and check them", _simulate, "simulator.commands:simulate"
     ),
     "bench": _Command("measure, side by side with Spark", _bench, ""),
 }

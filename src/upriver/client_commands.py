@@ -9,13 +9,13 @@ import time
 from typing import Any
 
 from upriver.cli import TOKEN_VARIABLE
-from upriver.client import Client, connect
-from upriver.dataflow.explain import render
-from upriver.dataflow.row_text import readable
+from upriver.client.client import Client, connect
+from upriver.client.key_texts import keys_of_texts
+from upriver.client.rescale import STRATEGIES, Rescale
+from upriver.engine.row_text import readable
 from upriver.errors import UserError, WaitTimeout
 from upriver.given import seconds
-from upriver.rescale import STRATEGIES, Rescale
-from upriver.shell.key_texts import keys_of_texts
+from upriver.plan.explain import render
 from upriver.text import (
     Screen,
     render_progress,

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from upriver.client import connect
+from upriver.client.client import connect
 from upriver.errors import ClusterError, UpriverError
 
 WARM_UP = 50

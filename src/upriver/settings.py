@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from upriver.errors import DeclarationError
 from upriver.given import some_text, whole
-from upriver.shell.remote import check_token
+from upriver.net.remote import check_token
 from upriver.vnodes import check_vnodes
 
 TOKEN_BYTES = 32

@@ -6,7 +6,7 @@ from typing import Any, TextIO
 
 import pyarrow as pa
 
-from upriver.dataflow.row_text import escaped, readable
+from upriver.engine.row_text import escaped, readable
 
 ROWS_SHOWN_MAX = 40
 """Rows of a table that are printed."""

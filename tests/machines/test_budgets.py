@@ -7,11 +7,11 @@ import pytest
 from machines_kit import HALVES, applied, asked, assign, opened, planned, read, rows, vnode_map
 from upquery_kit import ALSO_HERE, HERE, PARTIAL, ROW_BYTES, THIRD, Weighed, Workers, present, without
 
-from upriver.dataflow.graph import NOT_WANTED
 from upriver.errors import BudgetExceeded
-from upriver.machines.following import Following
-from upriver.machines.worker import WorkerMachine
-from upriver.machines.worker_events import TimeToEvict
+from upriver.plan.graph import NOT_WANTED
+from upriver.protocol.worker_events import TimeToEvict
+from upriver.worker.following import Following
+from upriver.worker.worker import WorkerMachine
 
 
 def upqueries_until_answered(workers: Workers, *keys: str, rounds_max: int) -> int:

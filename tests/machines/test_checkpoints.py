@@ -42,10 +42,10 @@ from coordinator_kit import (
     wanted,
 )
 
+from upriver.coordinator.checkpoints import CHAIN_MAX
 from upriver.errors import WorkerLost
 from upriver.ids import Epoch
-from upriver.machines.checkpoints import CHAIN_MAX
-from upriver.machines.coordinator_events import (
+from upriver.protocol.coordinator_events import (
     CoordinatorEvent,
     ForgetCheckpoints,
     PlansTaken,
@@ -55,13 +55,13 @@ from upriver.machines.coordinator_events import (
     RescaleEnded,
     StopAsked,
 )
-from upriver.machines.messages import (
+from upriver.protocol.messages import (
     Assign,
     DropCheckpoint,
     KeepCheckpoint,
     TakeCheckpoint,
 )
-from upriver.machines.rules import Rules
+from upriver.protocol.rules import Rules
 
 LOST = "a worker was lost, or all have begun anew"
 

@@ -37,10 +37,10 @@ from coordinator_kit import (
 )
 from stages_kit import STAGED
 
+from upriver.coordinator.coordinator import CoordinatorMachine
 from upriver.ids import Epoch
-from upriver.machines.coordinator import CoordinatorMachine
-from upriver.machines.coordinator_events import CoordinatorEvent, PublishCheckpoint, Tell
-from upriver.machines.messages import (
+from upriver.protocol.coordinator_events import CoordinatorEvent, PublishCheckpoint, Tell
+from upriver.protocol.messages import (
     Assign,
     BeginStage,
     DropCheckpoint,

@@ -5,8 +5,8 @@ from checkpoints_kit import in_lake, want
 from coordinator_kit import only
 from standbys_kit import Group
 
-from upriver.machines.coordinator_events import CheckpointReady, PublishCheckpoint
-from upriver.machines.messages import CheckpointWritten, TakeCheckpoint
+from upriver.protocol.coordinator_events import CheckpointReady, PublishCheckpoint
+from upriver.protocol.messages import CheckpointWritten, TakeCheckpoint
 
 
 def written(group: Group, checkpoint: int) -> PublishCheckpoint:

@@ -7,9 +7,9 @@ from cone_workers_kit import OTHER_PAGE, PAGE, PLAN, Workers
 from machines_kit import hashed
 from upquery_kit import without
 
-from upriver.machines.messages import Counted, Evict, Evicted
-from upriver.machines.rules import ALL_RULES, Rules
-from upriver.machines.worker_events import TimeToEvict
+from upriver.protocol.messages import Counted, Evict, Evicted
+from upriver.protocol.rules import ALL_RULES, Rules
+from upriver.protocol.worker_events import TimeToEvict
 
 TIMES = 9
 """Different times that the page was visited for: the keys that it rests on."""

@@ -7,8 +7,8 @@ from cone_kit import trade, visit
 from cone_workers_kit import GIVES_3, PAGE, WORKERS, Workers
 from machines_kit import hashed, meet
 
-from upriver.machines.rules import ALL_RULES, Rules
-from upriver.upquery.rules import ALL_RULES as ALL_UPQUERY_RULES
+from upriver.partial.rules import ALL_RULES as ALL_UPQUERY_RULES
+from upriver.protocol.rules import ALL_RULES, Rules
 
 
 def ahead(rules: Rules = ALL_RULES) -> Workers:

@@ -20,12 +20,12 @@ from coordinator_kit import (
     vnode_map,
 )
 
+from upriver.coordinator.cluster import EPOCHS_AHEAD_MAX
 from upriver.errors import ProtocolError
 from upriver.ids import Epoch, Incarnation, VnodeId, WorkerId
-from upriver.machines.cluster import EPOCHS_AHEAD_MAX
-from upriver.machines.coordinator_events import AppFailed, ReplaceWorker, StopAsked, Tell
-from upriver.machines.messages import Assign, EpochOver, OpenEpoch, Retire, WorkerFailed
-from upriver.machines.rules import Rules
+from upriver.protocol.coordinator_events import AppFailed, ReplaceWorker, StopAsked, Tell
+from upriver.protocol.messages import Assign, EpochOver, OpenEpoch, Retire, WorkerFailed
+from upriver.protocol.rules import Rules
 
 
 def test_a_worker_that_comes_is_assigned_its_vnodes_and_all_epochs_so_far() -> None:

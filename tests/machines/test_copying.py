@@ -33,15 +33,15 @@ from upquery_kit import PARTIAL, WORKERS, Workers, present
 
 from upriver.errors import ProtocolError
 from upriver.ids import Epoch
-from upriver.machines.messages import (
+from upriver.migration.messages import Acquire
+from upriver.protocol.messages import (
     BeginStage,
     CheckpointSpoilt,
     CheckpointWritten,
     StartedAnew,
 )
-from upriver.machines.rules import ALL_RULES, Rules
-from upriver.machines.worker import WorkerMachine
-from upriver.machines.worker_events import (
+from upriver.protocol.rules import ALL_RULES, Rules
+from upriver.protocol.worker_events import (
     ForgetState,
     Report,
     SealState,
@@ -51,8 +51,8 @@ from upriver.machines.worker_events import (
     WorkerEvent,
     WriteState,
 )
-from upriver.migration.messages import Acquire
 from upriver.state.checkpoint import StateFile
+from upriver.worker.worker import WorkerMachine
 
 MINE = assign(chain=())
 FILES = (StateFile(name="f", region="seen", keys=1, nbytes=9, spans=(), checksums=()),)

@@ -3,8 +3,8 @@
 from coordinator_kit import BOTH, came, coordinator, gone
 
 from upriver.ids import Incarnation
-from upriver.machines.coordinator_events import EvictionOver, EvictWanted, Tell, WorkerSaid
-from upriver.machines.messages import Evict, Evicted
+from upriver.protocol.coordinator_events import EvictionOver, EvictWanted, Tell, WorkerSaid
+from upriver.protocol.messages import Evict, Evicted
 
 WANTED = EvictWanted(ticket=7, view="rows", keys=(1, 2))
 OVER = EvictionOver(ticket=7)

@@ -33,12 +33,12 @@ from machines_kit import (
     worker,
 )
 
+from upriver.coordinator.coordinator import CoordinatorMachine
 from upriver.errors import DeclarationError, ProtocolError, RowError
 from upriver.ids import Epoch, MapVersion
-from upriver.machines.coordinator import CoordinatorMachine
-from upriver.machines.coordinator_events import PlansWanted, PublishCheckpoint
-from upriver.machines.failed_region import FailedRegion
-from upriver.machines.messages import (
+from upriver.migration.messages import Acquire
+from upriver.protocol.coordinator_events import PlansWanted, PublishCheckpoint
+from upriver.protocol.messages import (
     Assign,
     CheckpointWritten,
     EpochFinished,
@@ -47,14 +47,14 @@ from upriver.machines.messages import (
     TakeCheckpoint,
     ViewFailed,
 )
-from upriver.machines.peers import FailedHere, ForRegion
-from upriver.machines.rules import ALL_RULES, Rules
-from upriver.machines.strategies import Strategy
-from upriver.machines.worker import WorkerMachine
-from upriver.machines.worker_events import PeersMet, Refuse
-from upriver.migration.messages import Acquire
+from upriver.protocol.peers import FailedHere, ForRegion
+from upriver.protocol.rules import ALL_RULES, Rules
+from upriver.protocol.strategies import Strategy
+from upriver.protocol.worker_events import PeersMet, Refuse
 from upriver.state.checkpoint import Checkpoint
 from upriver.state.failure import ERROR_CHARS_MAX, ViewFailure
+from upriver.worker.failed_region import FailedRegion
+from upriver.worker.worker import WorkerMachine
 
 FAILURE = ViewFailure(kind="RowError", error="view 'seen', epoch 1: overflow")
 OTHER = planned("other")

@@ -9,11 +9,11 @@ from machines_kit import asked
 from upquery_kit import ALSO_HERE, HERE, PARTIAL, THIRD, Workers, evict_at_once, present, without
 
 from upriver.errors import ProtocolError, RowError
-from upriver.machines.epochs import EPOCHS_BEHIND_MAX
-from upriver.machines.following import Following
-from upriver.machines.rules import ALL_RULES, Rules
-from upriver.machines.share import Share
-from upriver.upquery.partial_region import BEHIND_ROWS_MAX, PartialRegion
+from upriver.partial.partial_region import BEHIND_ROWS_MAX, PartialRegion
+from upriver.protocol.rules import ALL_RULES, Rules
+from upriver.worker.epochs import EPOCHS_BEHIND_MAX
+from upriver.worker.following import Following
+from upriver.worker.share import Share
 
 BAD = 99
 """The number of an epoch whose rows no view can be computed from."""

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from upriver.ids import Epoch, WorkerId
-from upriver.machines.freshness import (
+from upriver.coordinator.freshness import (
     FAILED,
     MARKS_MAX,
     NOTHING_KNOWN,
@@ -16,6 +15,7 @@ from upriver.machines.freshness import (
     Progress,
     ReadThrough,
 )
+from upriver.ids import Epoch, WorkerId
 
 UNCOMMITTED = "its source has not answered since, or has rows that are not committed yet"
 

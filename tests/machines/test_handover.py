@@ -1,7 +1,7 @@
 """Who reads which slices while keys move."""
 
+from upriver.coordinator.handover import Handover
 from upriver.ids import MapVersion, VnodeId, WorkerId
-from upriver.machines.handover import Handover
 from upriver.vnodes import VnodeMap
 
 

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from upriver.dataflow.batch import Batch
+from upriver.engine.batch import Batch
 from upriver.ids import Epoch, MapVersion, WorkerId
-from upriver.machines.joining import joined
-from upriver.machines.peers import Portion
 from upriver.migration.actions import Action, Interrogate, PassDown, Rule, Send
 from upriver.migration.messages import Bye
+from upriver.protocol.peers import Portion
+from upriver.worker.joining import joined
 
 
 def down(*numbers: int, epoch: int = 1, port: int = 0, taken_back: bool = False, rule: Rule = Rule.I1_2) -> PassDown:

@@ -6,11 +6,11 @@ from copying_kit import A, state_read
 from machines_kit import assign, reports, worker
 from upquery_kit import HERE, Workers, present
 
+from upriver.coordinator.coordinator import CoordinatorMachine
 from upriver.errors import CorruptFile
 from upriver.ids import Epoch
-from upriver.machines.coordinator import CoordinatorMachine
-from upriver.machines.messages import Assign, HeldUp, Restored, Unrestored
-from upriver.machines.worker_events import AllStateRead, KeysUnread, ReadKeys, StateUnread
+from upriver.protocol.messages import Assign, HeldUp, Restored, Unrestored
+from upriver.protocol.worker_events import AllStateRead, KeysUnread, ReadKeys, StateUnread
 
 CHAIN = (Epoch(3), Epoch(1))
 

@@ -8,12 +8,12 @@ from coordinator_kit import PLAN, listeners, only, planned, scan
 from stages_kit import STAGED
 from standbys_kit import THIRDS, Group
 
-from upriver.dataflow.graph import DataflowPlan
 from upriver.errors import WorkerLost
 from upriver.ids import Epoch, FeedId, WorkerId
-from upriver.machines.coordinator_events import PlansWanted, SnapshotFailed
-from upriver.machines.messages import Assign, MetPeers, OpenEpoch, PeersLost, Retire, StartedAnew
-from upriver.machines.standby_messages import CaughtUp, FeedEnded, Follow, Here, Probe, Resume, Unfollow
+from upriver.plan.graph import DataflowPlan
+from upriver.protocol.coordinator_events import PlansWanted, SnapshotFailed
+from upriver.protocol.messages import Assign, MetPeers, OpenEpoch, PeersLost, Retire, StartedAnew
+from upriver.protocol.standby_messages import CaughtUp, FeedEnded, Follow, Here, Probe, Resume, Unfollow
 
 PARTIAL = replace(PLAN, full_because=None)
 QUARTERS = (0, 1, 2, 3)

@@ -10,14 +10,14 @@ from coordinator_kit import PLAN, abort, listeners, only, outcomes, said, scan, 
 from stages_kit import STAGED
 from standbys_kit import THIRDS, Config, Group
 
-from upriver.dataflow.graph import DataflowPlan
+from upriver.coordinator.leader import EPOCHS_BETWEEN_MAX
 from upriver.errors import DeclarationError
 from upriver.ids import SnapshotId
-from upriver.machines.coordinator_events import LeaversOverdue, RescaleBegun, RescaleEnded, SnapshotReady, StartWorkers
-from upriver.machines.leader import EPOCHS_BETWEEN_MAX
-from upriver.machines.messages import Assign, EpochFinished, OpenEpoch, PeersLost, Retire, SnapshotTaken, StartedAnew
-from upriver.machines.standby_messages import CaughtUp, Follow, Resume, Unfollow
-from upriver.machines.strategies import Strategy
+from upriver.plan.graph import DataflowPlan
+from upriver.protocol.coordinator_events import LeaversOverdue, RescaleBegun, RescaleEnded, SnapshotReady, StartWorkers
+from upriver.protocol.messages import Assign, EpochFinished, OpenEpoch, PeersLost, Retire, SnapshotTaken, StartedAnew
+from upriver.protocol.standby_messages import CaughtUp, Follow, Resume, Unfollow
+from upriver.protocol.strategies import Strategy
 
 PARTIAL = replace(PLAN, full_because=None)
 HALF = (0, 0, 0, 0, 1, 1, 1, 1)

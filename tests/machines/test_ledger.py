@@ -5,10 +5,10 @@ import pytest
 from coordinator_kit import CHANNEL, PLAN, TABLE, planned
 from relation_kit import count, dataflow, group, scan
 
+from upriver.coordinator.ledger import Ledger
 from upriver.errors import ProtocolError
 from upriver.ids import Channel, Epoch, WorkerId
-from upriver.machines.ledger import Ledger
-from upriver.machines.messages import EpochFinished, RowsApplied
+from upriver.protocol.messages import EpochFinished, RowsApplied
 
 PLANS = (PLAN, planned(name="other", key="j"))
 SIZES = dataflow("sizes", group(count(scan(TABLE), "k"), "n", keys=("count_star", None, pa.int64())), ("n",), TABLE)

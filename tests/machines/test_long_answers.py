@@ -4,16 +4,16 @@ import pyarrow as pa
 import pytest
 from machines_kit import ALL_MINE, KEYS, Seen, answered, applied, asked, assign, opened, read, refused, rows
 
-from upriver.dataflow.operators.view import LongRead
+from upriver.engine.operators.view import LongRead
 from upriver.errors import RowError
 from upriver.ids import Epoch
-from upriver.machines.long_answers import LONG_ANSWERS_MAX
-from upriver.machines.messages import FailView, Retire
-from upriver.machines.rules import ALL_RULES, Rules
-from upriver.machines.worker import WorkerMachine
-from upriver.machines.worker_events import LookupGivenUp, TimeToAnswer
+from upriver.protocol.messages import FailView, Retire
+from upriver.protocol.rules import ALL_RULES, Rules
+from upriver.protocol.worker_events import LookupGivenUp, TimeToAnswer
 from upriver.state.failure import ViewFailure
 from upriver.state.vectors import Hashes
+from upriver.worker.long_answers import LONG_ANSWERS_MAX
+from upriver.worker.worker import WorkerMachine
 
 MANY, OTHER = KEYS[0][:5], KEYS[1][0]
 

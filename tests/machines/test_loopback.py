@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from machines_kit import CHANNEL, KEYS, PLAN, VNODES, Seen, asked, rows
 
+from upriver.coordinator.coordinator import CoordinatorMachine
 from upriver.ids import Epoch, Incarnation, VnodeId, WorkerId
-from upriver.machines.coordinator import CoordinatorMachine
-from upriver.machines.coordinator_events import (
+from upriver.protocol.coordinator_events import (
     CoordinatorAction,
     CoordinatorEvent,
     EpochPublished,
@@ -25,11 +25,9 @@ from upriver.machines.coordinator_events import (
     WorkerRegistered,
     WorkerSaid,
 )
-from upriver.machines.following import Following
-from upriver.machines.messages import Assign
-from upriver.machines.strategies import Strategy
-from upriver.machines.worker import WorkerMachine
-from upriver.machines.worker_events import (
+from upriver.protocol.messages import Assign
+from upriver.protocol.strategies import Strategy
+from upriver.protocol.worker_events import (
     Answer,
     EpochRead,
     HoldSnapshot,
@@ -48,6 +46,8 @@ from upriver.machines.worker_events import (
     WorkerEvent,
 )
 from upriver.vnodes import VnodeMap
+from upriver.worker.following import Following
+from upriver.worker.worker import WorkerMachine
 
 COORDINATOR = 0
 """Its number among the incarnations, which begin at 1."""

@@ -27,13 +27,10 @@ from machines_kit import (
 from relation_kit import dataflow, group, scan
 
 from upriver.ids import Epoch
-from upriver.machines.following import Following
-from upriver.machines.messages import Evict, Retire
-from upriver.machines.room import budget_of
-from upriver.machines.rules import ALL_RULES, Rules
-from upriver.machines.standby_messages import Resume
-from upriver.machines.worker import WorkerMachine
-from upriver.machines.worker_events import (
+from upriver.protocol.messages import Evict, Retire
+from upriver.protocol.rules import ALL_RULES, Rules
+from upriver.protocol.standby_messages import Resume
+from upriver.protocol.worker_events import (
     Answer,
     BoardGiven,
     KeysRead,
@@ -43,6 +40,9 @@ from upriver.machines.worker_events import (
     WorkerAction,
     WorkerEvent,
 )
+from upriver.worker.following import Following
+from upriver.worker.room import budget_of
+from upriver.worker.worker import WorkerMachine
 
 COUNTED = pa.schema([("k", pa.string()), ("seen", pa.int64())])
 PLAN = dataflow("seen", group(scan(TABLE), "k", seen=("count", "e", pa.int64())), ("k",), TABLE)

@@ -30,10 +30,12 @@ from coordinator_kit import (
     wanted,
 )
 
+from upriver.coordinator.cluster import EPOCHS_AHEAD_MAX
+from upriver.coordinator.rescale_protocol import QUEUE_REQUESTS_MAX
 from upriver.errors import DeclarationError, IllegalEvent
 from upriver.ids import Epoch, Incarnation, VnodeId, WorkerId
-from upriver.machines.cluster import EPOCHS_AHEAD_MAX
-from upriver.machines.coordinator_events import (
+from upriver.migration.events import RescaleAnnounced
+from upriver.protocol.coordinator_events import (
     CoordinatorEvent,
     RescaleBegun,
     RescaleEnded,
@@ -41,11 +43,9 @@ from upriver.machines.coordinator_events import (
     StartWorkers,
     Tell,
 )
-from upriver.machines.messages import Assign, CloseInput, EpochOver, Meet, OpenEpoch, Order, ReadVnodes, Retire
-from upriver.machines.rules import Rules
-from upriver.machines.strategies import Strategy
-from upriver.migration.coordinator import QUEUE_REQUESTS_MAX
-from upriver.migration.events import RescaleAnnounced
+from upriver.protocol.messages import Assign, CloseInput, EpochOver, Meet, OpenEpoch, Order, ReadVnodes, Retire
+from upriver.protocol.rules import Rules
+from upriver.protocol.strategies import Strategy
 from upriver.vnodes import VnodeMap
 
 AT_3 = (0, 1, 0, 2)

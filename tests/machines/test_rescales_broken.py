@@ -32,10 +32,12 @@ from coordinator_kit import (
     wanted,
 )
 
+from upriver.coordinator.cluster import EPOCHS_AHEAD_MAX
+from upriver.coordinator.rescales import MEETINGS_AGAIN_MAX
 from upriver.errors import WorkerLost
 from upriver.ids import Incarnation, MapVersion, VnodeId, WorkerId
-from upriver.machines.cluster import EPOCHS_AHEAD_MAX
-from upriver.machines.coordinator_events import (
+from upriver.migration.events import AbortAsked
+from upriver.protocol.coordinator_events import (
     CoordinatorAction,
     CoordinatorEvent,
     ReplaceWorker,
@@ -44,11 +46,9 @@ from upriver.machines.coordinator_events import (
     StartWorkers,
     StopAsked,
 )
-from upriver.machines.messages import Assign, Meet, OpenEpoch, Order, PeersLost, Retire, WorkerFailed
-from upriver.machines.rescales import MEETINGS_AGAIN_MAX
-from upriver.machines.rules import Rules
-from upriver.machines.strategies import Strategy
-from upriver.migration.events import AbortAsked
+from upriver.protocol.messages import Assign, Meet, OpenEpoch, Order, PeersLost, Retire, WorkerFailed
+from upriver.protocol.rules import Rules
+from upriver.protocol.strategies import Strategy
 
 MOVE_0 = wanted(1, moves={0: 1})
 OPEN = [*BOTH, published(1, rows=2), published(2)]

@@ -2,8 +2,7 @@
 
 import pytest
 
-from upriver.ids import WorkerId
-from upriver.machines.restarts import (
+from upriver.coordinator.restarts import (
     BACKOFF_S_MAX,
     BACKOFF_S_MIN,
     FAILURE_CHARS_MAX,
@@ -21,6 +20,7 @@ from upriver.machines.restarts import (
     StopRestarts,
     backoff_s,
 )
+from upriver.ids import WorkerId
 
 WORKER = WorkerId(2)
 

@@ -33,10 +33,10 @@ from upquery_kit import HERE, PARTIAL, Weighed
 
 from upriver.errors import IllegalEvent
 from upriver.ids import Epoch, VnodeId
-from upriver.machines.messages import Assign, Restored, SnapshotTaken, StartedAnew
-from upriver.machines.rules import ALL_RULES, Rules
-from upriver.machines.worker import WorkerMachine
-from upriver.machines.worker_events import AllStateRead, ReadKeys, ReadState, Report, WorkerEvent
+from upriver.protocol.messages import Assign, Restored, SnapshotTaken, StartedAnew
+from upriver.protocol.rules import ALL_RULES, Rules
+from upriver.protocol.worker_events import AllStateRead, ReadKeys, ReadState, Report, WorkerEvent
+from upriver.worker.worker import WorkerMachine
 
 CHAIN = (Epoch(3), Epoch(1))
 RESTORING = assign(chain=CHAIN, start_at=Epoch(3), serve_from=Epoch(3))

@@ -31,14 +31,14 @@ from coordinator_kit import (
     wanted,
 )
 
+from upriver.coordinator.cluster import EPOCHS_AHEAD_MAX
+from upriver.coordinator.scans import SCANS_WAITING_MAX, SNAPSHOTS_HELD_MAX
 from upriver.errors import RowError, UnknownView, WaitTimeout, WorkerLost
 from upriver.ids import Epoch, Incarnation, SnapshotId, WorkerId
-from upriver.machines.cluster import EPOCHS_AHEAD_MAX
-from upriver.machines.coordinator_events import CoordinatorEvent, SnapshotFailed, SnapshotReady, WorkerSaid
-from upriver.machines.messages import DropSnapshot, GoOn, HoldStill, OpenEpoch, Order, SnapshotSpoilt, TakeSnapshot
-from upriver.machines.rules import Rules
-from upriver.machines.scans import SCANS_WAITING_MAX, SNAPSHOTS_HELD_MAX
-from upriver.machines.strategies import Strategy
+from upriver.protocol.coordinator_events import CoordinatorEvent, SnapshotFailed, SnapshotReady, WorkerSaid
+from upriver.protocol.messages import DropSnapshot, GoOn, HoldStill, OpenEpoch, Order, SnapshotSpoilt, TakeSnapshot
+from upriver.protocol.rules import Rules
+from upriver.protocol.strategies import Strategy
 
 
 def ready(ticket: int, snapshot: int, epoch: int, workers: Sequence[int] = (0, 1)) -> SnapshotReady:

@@ -20,11 +20,11 @@ from machines_kit import (
 from stages_kit import staged, staged_worker
 
 from upriver.ids import Epoch, MapVersion
-from upriver.machines.messages import RowsApplied, ViewFailed
-from upriver.machines.peers import Portion
-from upriver.machines.rules import Rules
-from upriver.machines.worker_events import Report, RowsRead, SetRowsAside, WorkerAction
 from upriver.migration.messages import RowsSent
+from upriver.protocol.messages import RowsApplied, ViewFailed
+from upriver.protocol.peers import Portion
+from upriver.protocol.rules import Rules
+from upriver.protocol.worker_events import Report, RowsRead, SetRowsAside, WorkerAction
 from upriver.state.failure import ViewFailure
 
 BAD = 98

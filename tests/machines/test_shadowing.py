@@ -4,10 +4,10 @@ from followers_kit import Crew, seen, with_hashes
 from machines_kit import ALL_MINE, KEYS, answered, asked, assign, hashed, meet, reports, said, sent, worker
 
 from upriver.ids import Epoch, FeedId, VnodeId, WorkerId
-from upriver.machines.peers import Fed, FedThrough, FeedMe, FeedNoMore, Swallowed
-from upriver.machines.rules import ALL_RULES, Rules
-from upriver.machines.standby_messages import FeedEnded, Follow, Here, Probe, Unfollow
-from upriver.machines.worker_events import PeerLost, PeersMet, SendPeer
+from upriver.protocol.peers import Fed, FedThrough, FeedMe, FeedNoMore, Swallowed
+from upriver.protocol.rules import ALL_RULES, Rules
+from upriver.protocol.standby_messages import FeedEnded, Follow, Here, Probe, Unfollow
+from upriver.protocol.worker_events import PeerLost, PeersMet, SendPeer
 
 A, B, C = KEYS[0][0], KEYS[1][0], KEYS[2][0]
 """Keys of worker 0's first slices."""

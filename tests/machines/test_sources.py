@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from upriver.machines.sources import (
+from upriver.coordinator.sources import (
     BACKOFF_S_MAX,
     BACKOFF_S_MIN,
     STALLED_S,

@@ -38,12 +38,13 @@ from machines_kit import (
 )
 from stages_kit import FIRST, OTHER_END, STAGED, staged, staged_worker
 
+from upriver.coordinator.coordinator import CoordinatorMachine
+from upriver.coordinator.ledger import Ledger
 from upriver.errors import ProtocolError, UnknownView
 from upriver.ids import Epoch, WorkerId
-from upriver.machines.coordinator import CoordinatorMachine
-from upriver.machines.coordinator_events import CoordinatorEvent, WorkerSaid
-from upriver.machines.ledger import Ledger
-from upriver.machines.messages import (
+from upriver.migration.messages import Acquire, RowsSent
+from upriver.protocol.coordinator_events import CoordinatorEvent, WorkerSaid
+from upriver.protocol.messages import (
     Assign,
     BeginStage,
     EpochFinished,
@@ -56,10 +57,9 @@ from upriver.machines.messages import (
     SnapshotTaken,
     StageDone,
 )
-from upriver.machines.rules import ALL_RULES, Rules
-from upriver.machines.worker import WorkerMachine
-from upriver.machines.worker_events import Refuse, TimeToSettle, WorkerAction, WorkerEvent
-from upriver.migration.messages import Acquire, RowsSent
+from upriver.protocol.rules import ALL_RULES, Rules
+from upriver.protocol.worker_events import Refuse, TimeToSettle, WorkerAction, WorkerEvent
+from upriver.worker.worker import WorkerMachine
 
 ZERO, ONE = WorkerId(0), WorkerId(1)
 EVERYBODY = (ZERO, ONE)

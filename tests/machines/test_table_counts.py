@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
+from upriver.coordinator.table_counts import RATE_WINDOW_S, TableCounts
 from upriver.ids import Epoch
-from upriver.machines.table_counts import RATE_WINDOW_S, TableCounts
 
 
 def counted(epochs: Sequence[tuple[float | None, int]]) -> TableCounts:

@@ -32,13 +32,13 @@ from upquery_kit import (
     without,
 )
 
+from upriver.coordinator.cluster import EPOCHS_AHEAD_MAX
 from upriver.errors import RowError
-from upriver.machines.cluster import EPOCHS_AHEAD_MAX
-from upriver.machines.following import CROWD_KEYS
-from upriver.machines.lookups import FEW_KEYS
-from upriver.machines.messages import EpochFinished, Evicted
-from upriver.machines.rules import ALL_RULES
-from upriver.machines.worker_events import LookupGivenUp, TimeToEvict, TimeToFill, TimeToTakeIn
+from upriver.protocol.messages import EpochFinished, Evicted
+from upriver.protocol.rules import ALL_RULES
+from upriver.protocol.worker_events import LookupGivenUp, TimeToEvict, TimeToFill, TimeToTakeIn
+from upriver.worker.following import CROWD_KEYS
+from upriver.worker.lookups import FEW_KEYS
 
 BAD = 99
 """The number of an epoch whose rows no view can be computed from."""

@@ -4,14 +4,14 @@ import pytest
 from machines_kit import HALVES, KEYS, PLAN, abort, hashed, over, owners_with
 from upquery_kit import HERE, PARTIAL, THERE, Workers, evict_at_once, following, present, without
 
-from upriver.dataflow.graph import DataflowPlan
+from upriver.coordinator.cluster import EPOCHS_AHEAD_MAX
 from upriver.errors import WrongOwner
 from upriver.ids import Epoch, WorkerId
-from upriver.machines.cluster import EPOCHS_AHEAD_MAX
-from upriver.machines.messages import Settled
-from upriver.machines.rules import Rules
-from upriver.machines.strategies import Strategy
-from upriver.machines.worker_events import KeysRead, LookupGivenUp, PeerLost, SendPeer
+from upriver.plan.graph import DataflowPlan
+from upriver.protocol.messages import Settled
+from upriver.protocol.rules import Rules
+from upriver.protocol.strategies import Strategy
+from upriver.protocol.worker_events import KeysRead, LookupGivenUp, PeerLost, SendPeer
 
 MOVES, MOVES_TOO = KEYS[3][:2]
 """Kept by worker 0, in the vnode that moves if any does."""

@@ -22,12 +22,12 @@ from coordinator_kit import (
     wanted,
 )
 
-from upriver.dataflow.graph import DataflowPlan
+from upriver.coordinator.coordinator import CoordinatorMachine
 from upriver.errors import UnknownView
-from upriver.machines.coordinator import CoordinatorMachine
-from upriver.machines.coordinator_events import CoordinatorEvent, PlansTaken, PlansWanted, RescaleBegun
-from upriver.machines.messages import Assign
-from upriver.machines.rules import Rules
+from upriver.plan.graph import DataflowPlan
+from upriver.protocol.coordinator_events import CoordinatorEvent, PlansTaken, PlansWanted, RescaleBegun
+from upriver.protocol.messages import Assign
+from upriver.protocol.rules import Rules
 
 OTHER = planned(name="other", key="j")
 MOVED = [moved(2, 3), settled(1), settled(2), settled(3)]

@@ -30,11 +30,11 @@ from machines_kit import (
 
 from upriver.errors import ProtocolError
 from upriver.ids import Channel, VnodeId
-from upriver.machines.messages import EpochFinished, ReadVnodes, RowsApplied
-from upriver.machines.peers import Portion
-from upriver.machines.rules import Rules
-from upriver.machines.worker_events import ReadEpoch, Report, WorkerEvent
 from upriver.migration.messages import RowsSent
+from upriver.protocol.messages import EpochFinished, ReadVnodes, RowsApplied
+from upriver.protocol.peers import Portion
+from upriver.protocol.rules import Rules
+from upriver.protocol.worker_events import ReadEpoch, Report, WorkerEvent
 
 MINE, ALSO_MINE, THEIRS = KEYS[0][0], KEYS[1][0], KEYS[7][0]
 """By the map HALVES, seen from worker 0."""

@@ -36,12 +36,12 @@ from machines_kit import (
 
 from upriver.errors import KeyTypeError, UnknownView, WrongOwner
 from upriver.ids import Epoch, Incarnation, MapVersion, VnodeId, WorkerId
-from upriver.machines.lookups import LOOKUPS_WAITING_MAX
-from upriver.machines.messages import CloseInput, PeersLost
-from upriver.machines.peers import ForRegion, PeerMessage, Question, QuestionAnswered, QuestionRefused
-from upriver.machines.rules import Rules
-from upriver.machines.worker_events import Answer, LookupGivenUp, PeerLost, PeersMet, Refuse, WorkerAction, WorkerEvent
 from upriver.migration.messages import Bye, Mark, RowsSent
+from upriver.protocol.messages import CloseInput, PeersLost
+from upriver.protocol.peers import ForRegion, PeerMessage, Question, QuestionAnswered, QuestionRefused
+from upriver.protocol.rules import Rules
+from upriver.protocol.worker_events import Answer, LookupGivenUp, PeerLost, PeersMet, Refuse, WorkerAction, WorkerEvent
+from upriver.worker.lookups import LOOKUPS_WAITING_MAX
 
 MINE, ALSO_MINE, THEIRS = KEYS[0][0], KEYS[1][0], KEYS[7][0]
 """By the map HALVES, seen from worker 0."""

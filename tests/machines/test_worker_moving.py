@@ -36,12 +36,12 @@ from machines_kit import (
 
 from upriver.errors import ProtocolError
 from upriver.ids import MapVersion, VnodeId, WorkerId
-from upriver.machines.messages import CloseInput, GoOn, HoldStill, MetPeers, Moved, PeerLeft, Settled, Still
-from upriver.machines.moving import LOADS_OUT_MAX
-from upriver.machines.peers import ForRegion, Installed
-from upriver.machines.rules import Rules
-from upriver.machines.worker_events import MeetPeers, PeerSaid, PeersMet, WorkerAction, WorkerEvent
 from upriver.migration.messages import Acquire, Bye, Done, Kept, Mark, RelayedMark, RowsSent
+from upriver.protocol.messages import CloseInput, GoOn, HoldStill, MetPeers, Moved, PeerLeft, Settled, Still
+from upriver.protocol.peers import ForRegion, Installed
+from upriver.protocol.rules import Rules
+from upriver.protocol.worker_events import MeetPeers, PeerSaid, PeersMet, WorkerAction, WorkerEvent
+from upriver.worker.moving import LOADS_OUT_MAX
 
 FIRST, SECOND = KEYS[0][:2]
 STAYS = KEYS[1][0]

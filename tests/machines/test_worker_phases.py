@@ -37,7 +37,7 @@ from machines_kit import (
 
 from upriver.errors import IllegalEvent, LakeError, WrongOwner
 from upriver.ids import Epoch, FeedId, SnapshotId, WorkerId
-from upriver.machines.messages import (
+from upriver.protocol.messages import (
     BeginStage,
     CloseInput,
     DropCheckpoint,
@@ -54,9 +54,9 @@ from upriver.machines.messages import (
     TakeCheckpoint,
     ViewFailed,
 )
-from upriver.machines.peers import QuestionRefused
-from upriver.machines.standby_messages import Follow, Probe, Resume, Unfollow
-from upriver.machines.worker_events import (
+from upriver.protocol.peers import QuestionRefused
+from upriver.protocol.standby_messages import Follow, Probe, Resume, Unfollow
+from upriver.protocol.worker_events import (
     AllStateRead,
     BoardGiven,
     KeysRead,

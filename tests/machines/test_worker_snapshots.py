@@ -8,10 +8,10 @@ from machines_kit import SEEN, Seen, applied, assign, finished, opened, read, re
 
 from upriver.errors import ProtocolError, RowError
 from upriver.ids import SnapshotId
-from upriver.machines.messages import DropSnapshot, EpochFinished, SnapshotSpoilt, SnapshotTaken
-from upriver.machines.rules import Rules
-from upriver.machines.worker import WorkerMachine
-from upriver.machines.worker_events import ForgetSnapshot, HoldSnapshot, Report, WorkerEvent
+from upriver.protocol.messages import DropSnapshot, EpochFinished, SnapshotSpoilt, SnapshotTaken
+from upriver.protocol.rules import Rules
+from upriver.protocol.worker_events import ForgetSnapshot, HoldSnapshot, Report, WorkerEvent
+from upriver.worker.worker import WorkerMachine
 
 
 def test_w5_a_snapshot_is_taken_at_once_when_the_worker_stands_at_its_cut() -> None:

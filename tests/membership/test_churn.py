@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from membership_kit import all_copies, following, play, tasks
 
+from upriver.coordinator.membership.assignor import assign
+from upriver.coordinator.membership.config import MembershipConfig
+from upriver.coordinator.membership.group import Assignment, Group, InstanceId
+from upriver.coordinator.membership.plan import Plan
 from upriver.ids import WorkerId
-from upriver.membership.assignor import assign
-from upriver.membership.config import MembershipConfig
-from upriver.membership.group import Assignment, Group, InstanceId
-from upriver.membership.plan import Plan
 
 TASKS = 24
 WORKERS_MAX = 9

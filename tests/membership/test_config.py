@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from membership_kit import active, alone, standby, tasks
 
+from upriver.coordinator.membership.config import MembershipConfig
+from upriver.coordinator.membership.group import Assignment, Group, InstanceId, TaskId
+from upriver.coordinator.membership.roster import Roster
+from upriver.coordinator.membership.validity import problems
 from upriver.errors import DeclarationError, ProtocolError
 from upriver.ids import WorkerId
-from upriver.membership.config import MembershipConfig
-from upriver.membership.group import Assignment, Group, InstanceId, TaskId
-from upriver.membership.roster import Roster
-from upriver.membership.validity import problems
 
 S1, S2, S3 = map(WorkerId, range(1, 4))
 

@@ -22,12 +22,12 @@ from membership_kit import (
     tasks,
 )
 
+from upriver.coordinator.membership.assignor import assign
+from upriver.coordinator.membership.config import MembershipConfig
+from upriver.coordinator.membership.group import Assignment, Group, LeaderMemory, TaskId
+from upriver.coordinator.membership.plan import ActiveTask, Plan, StandbyTask, tasks_of_workers
+from upriver.coordinator.membership.readiness import asking_for_a_round
 from upriver.ids import WorkerId
-from upriver.membership.assignor import assign
-from upriver.membership.config import MembershipConfig
-from upriver.membership.group import Assignment, Group, LeaderMemory, TaskId
-from upriver.membership.plan import ActiveTask, Plan, StandbyTask, tasks_of_workers
-from upriver.membership.readiness import asking_for_a_round
 
 T1, T2, T3 = TaskId(1), TaskId(2), TaskId(3)
 S1, S2, S3, S4, S5 = map(WorkerId, range(1, 6))

@@ -11,11 +11,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from membership_kit import ROUNDS_MAX, Copy, Played, all_copies, copies_of, following, lags, play
 
+from upriver.coordinator.membership.assignor import assign
+from upriver.coordinator.membership.config import MembershipConfig
+from upriver.coordinator.membership.group import Assignment, Group, InstanceId, LeaderMemory, Task, TaskId
+from upriver.coordinator.membership.plan import Plan
 from upriver.ids import WorkerId
-from upriver.membership.assignor import assign
-from upriver.membership.config import MembershipConfig
-from upriver.membership.group import Assignment, Group, InstanceId, LeaderMemory, Task, TaskId
-from upriver.membership.plan import Plan
 
 WORKERS = [WorkerId(number) for number in range(1, 9)]
 STRANGERS = [*WORKERS, WorkerId(90), WorkerId(91)]

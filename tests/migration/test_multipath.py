@@ -9,10 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from upriver.errors import DeclarationError, ProtocolError
-from upriver.ids import VnodeId, WorkerId
-from upriver.migration.multipath import Acquire, Collect, Drop, Edge, Interrogate, Message, OperatorId, RegionGraph
-from upriver.sim.icadd_multipath import (
+from simulator.icadd_multipath import (
     DIAMOND,
     JOIN,
     NEW,
@@ -22,8 +19,11 @@ from upriver.sim.icadd_multipath import (
     Shape,
     search_multipath,
 )
-from upriver.sim.icadd_node import Kind
-from upriver.sim.icadd_rows import Item
+from simulator.icadd_node import Kind
+from simulator.icadd_rows import Item
+from simulator.published.multipath import Acquire, Collect, Drop, Edge, Interrogate, Message, OperatorId, RegionGraph
+from upriver.errors import DeclarationError, ProtocolError
+from upriver.ids import VnodeId, WorkerId
 from upriver.state.keysets import NO_KEYS
 from upriver.xxh64 import Hashes
 

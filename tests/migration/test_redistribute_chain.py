@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from upriver.migration.redistribute_chain import (
+from simulator.published.redistribute_chain import (
     FinalOf,
     OperatorChain,
     RedistributeOf,

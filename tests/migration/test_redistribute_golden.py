@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 from migration_kit import announce, vnode_map
 
+from simulator.published.redistribute_chain import OperatorChain
 from upriver.ids import WorkerId
 from upriver.migration.actions import Action, Collect, Interrogate, Send, TakeState
 from upriver.migration.events import CollectAsked, Collected, Event, Interrogated, Received
 from upriver.migration.messages import Acquire
 from upriver.migration.redistribute import Redistributor
-from upriver.migration.redistribute_chain import OperatorChain
 from upriver.migration.redistribute_messages import Final, Redistribute, Scaleup, Sets, Shutdown
 from upriver.migration.redistribute_phases import Normal
 

@@ -3,9 +3,7 @@
 import pytest
 from migration_kit import ONE, TWO, V1, ZERO, vnode, vnode_map
 
-from upriver.errors import IllegalEvent, ProtocolError
-from upriver.ids import VnodeId, WorkerId
-from upriver.migration.coordinator import (
+from upriver.coordinator.rescale_protocol import (
     QUEUE_REQUESTS_MAX,
     AbortWanted,
     Action,
@@ -22,6 +20,8 @@ from upriver.migration.coordinator import (
     Ticket,
     WorkersStarted,
 )
+from upriver.errors import IllegalEvent, ProtocolError
+from upriver.ids import VnodeId, WorkerId
 from upriver.migration.events import AbortAsked, RescaleAnnounced
 
 R0, R1 = RegionId(0), RegionId(1)

@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from upriver.errors import ProtocolError
-from upriver.hashing import hash64
-from upriver.migration.sources import (
+from simulator.published.sources import (
     FILES,
     TOPICS,
     DirectoryLister,
@@ -25,6 +23,8 @@ from upriver.migration.sources import (
     TopicLister,
     TopicPartition,
 )
+from upriver.errors import ProtocolError
+from upriver.hashing import hash64
 from upriver.state.keysets import NO_KEYS, key_set
 from upriver.vnodes import vnodes_of
 from upriver.xxh64 import Hashes

@@ -7,9 +7,9 @@ import duckdb
 import pytest
 from worlds_kit import BUSY, MadeFor, Worlds, flowing, seeds
 
-from upriver.machines.rules import Rules
-from upriver.machines.strategies import Strategy
-from upriver.sim.weather import PLACES_MAX
+from simulator.weather import PLACES_MAX
+from upriver.protocol.rules import Rules
+from upriver.protocol.strategies import Strategy
 
 PARTIAL_SHARE = 0.5
 READ: MadeFor = {

@@ -9,9 +9,9 @@ from itertools import accumulate
 
 import pytest
 
+from simulator.campaign import Outcome, Simulator, campaign, run_seed
 from upriver.errors import DeclarationError
-from upriver.machines.rules import Rules
-from upriver.sim.campaign import Outcome, Simulator, campaign, run_seed
+from upriver.protocol.rules import Rules
 
 STEPS = 200
 SEEDS_BY_WORKERS = {5: 25, 2: 40, 3: 50, 1: 25}
@@ -84,7 +84,7 @@ def test_a_seed_plays_out_the_same_again_to_the_last_line(outcomes: list[Outcome
 
 @pytest.mark.parametrize("hash_seed", ["0", "1"])
 def test_a_seed_plays_out_the_same_in_another_process(hash_seed: str) -> None:
-    code = f"from upriver.sim.campaign import run_seed; print(*run_seed(7, {STEPS}, 3).trace, sep='\\n')"
+    code = f"from simulator.campaign import run_seed; print(*run_seed(7, {STEPS}, 3).trace, sep='\\n')"
     environment = os.environ | {"PYTHONHASHSEED": hash_seed}
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     assert run.returncode == 0, run.stderr

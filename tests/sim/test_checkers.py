@@ -9,17 +9,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from upriver.dataflow.batch import Batch
-from upriver.dataflow.expressions import Evaluator
-from upriver.dataflow.running import Region
+from simulator import checkers
+from simulator.campaign import Simulator
+from simulator.checkers import Violated, require
+from simulator.tables import VIEWS
+from upriver.coordinator.cluster import EPOCHS_AHEAD_MAX
+from upriver.engine.batch import Batch
+from upriver.engine.expressions import Evaluator
+from upriver.engine.running import Region
 from upriver.errors import UnknownView, WrongOwner
 from upriver.ids import MapVersion, WorkerId
-from upriver.machines.cluster import EPOCHS_AHEAD_MAX
-from upriver.machines.coordinator_events import Outcome
-from upriver.sim import checkers
-from upriver.sim.campaign import Simulator
-from upriver.sim.checkers import Violated, require
-from upriver.sim.tables import VIEWS
+from upriver.protocol.coordinator_events import Outcome
 from upriver.vnodes import VnodeMap
 
 Checker = Callable[..., str | None]

@@ -9,9 +9,9 @@ import duckdb
 import pytest
 from worlds_kit import BUSY, MadeFor, Worlds, exchanged, flowing, seeds
 
-from upriver.dataflow.graph import DataflowPlan
-from upriver.machines.rules import Rules
-from upriver.machines.strategies import Strategy
+from upriver.plan.graph import DataflowPlan
+from upriver.protocol.rules import Rules
+from upriver.protocol.strategies import Strategy
 
 PARTIAL_SHARE = 0.2  # views of which there are no checkpoints
 

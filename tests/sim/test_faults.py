@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from simulator.campaign import Simulator
+from simulator.weather import FAULTS
 from upriver.cli import main
-from upriver.sim.campaign import Simulator
-from upriver.sim.weather import FAULTS
 
 STEPS, WORKERS = 250, 3
 SEEDS, SOAK_SEEDS = 80, 100_000

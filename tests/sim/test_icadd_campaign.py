@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from simulator.icadd_campaign import icadd_campaign, random_scenario, run
+from simulator.icadd_scenario import mended
+from simulator.icadd_world import LATE_TRIGGER
 from upriver.migration.rules import ALL_RULES
-from upriver.sim.icadd_campaign import icadd_campaign, random_scenario, run
-from upriver.sim.icadd_scenario import mended
-from upriver.sim.icadd_world import LATE_TRIGGER
 
 RUNS = 300
 SOAK_FACTOR = 50

@@ -2,9 +2,9 @@
 
 import pytest
 
-from upriver.sim.icadd_cases import PAIR, SMALL_CASES, TINY
-from upriver.sim.icadd_scenario import Scenario, mended
-from upriver.sim.icadd_search import Search, tell
+from simulator.icadd_cases import PAIR, SMALL_CASES, TINY
+from simulator.icadd_scenario import Scenario, mended
+from simulator.icadd_search import Search, tell
 
 STATES_MAX = 50_000
 

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from upriver.migration.published import PublishedRules
-from upriver.sim.icadd_cases import BYSTANDER, PAIR
-from upriver.sim.icadd_faults import FAULTS, Fault, search_published
-from upriver.sim.icadd_join import search_join
-from upriver.sim.icadd_node import Kind, Violation
-from upriver.sim.icadd_scenario import mended, published
-from upriver.sim.icadd_search import Search, tell
-from upriver.sim.icadd_world import Step, World
+from simulator.icadd_cases import BYSTANDER, PAIR
+from simulator.icadd_faults import FAULTS, Fault, search_published
+from simulator.icadd_join import search_join
+from simulator.icadd_node import Kind, Violation
+from simulator.icadd_scenario import mended, published
+from simulator.icadd_search import Search, tell
+from simulator.icadd_world import Step, World
+from simulator.published.published import PublishedRules
 
 BY_NUMBER = {fault.number: fault for fault in FAULTS}
 

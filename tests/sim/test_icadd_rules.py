@@ -4,8 +4,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from upriver.migration.rules import ALL_RULES, MendedRules
-from upriver.sim.icadd_cases import (
+from simulator.icadd_cases import (
     ABORT_NEW_KEY,
     BOUNCED,
     BYSTANDER,
@@ -18,9 +17,10 @@ from upriver.sim.icadd_cases import (
     TINY,
     TWICE,
 )
-from upriver.sim.icadd_node import Kind
-from upriver.sim.icadd_scenario import Scenario, mended
-from upriver.sim.icadd_search import Search
+from simulator.icadd_node import Kind
+from simulator.icadd_scenario import Scenario, mended
+from simulator.icadd_search import Search
+from upriver.migration.rules import ALL_RULES, MendedRules
 
 STATES_MAX = 20_000
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from upriver.sim.icadd_scale import count_messages
+from simulator.icadd_scale import count_messages
 
 
 @pytest.mark.parametrize(("before", "after", "vnodes"), [(2, 4, 256), (4, 3, 256), (20, 21, 4096), (21, 20, 4096)])

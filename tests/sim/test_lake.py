@@ -8,13 +8,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from upriver.dataflow.graph import DataflowPlan, LakeEdge
-from upriver.dataflow.plan import TableSpec
+from simulator.campaign import compiled_views
+from simulator.lake import FakeLake
+from simulator.tables import TABLES, Crowd, hashes_of_keys
 from upriver.hashing import hash64
 from upriver.ids import VnodeId
-from upriver.sim.campaign import compiled_views
-from upriver.sim.lake import FakeLake
-from upriver.sim.tables import TABLES, Crowd, hashes_of_keys
+from upriver.plan.graph import DataflowPlan, LakeEdge
+from upriver.plan.plan import TableSpec
 from upriver.vnodes import vnodes_of
 
 VNODES = 16

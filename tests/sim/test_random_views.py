@@ -9,17 +9,17 @@ import pytest
 from random_sql import random_views
 from random_tables import Kind, RandomTable
 
-from upriver.dataflow.expressions import Evaluator
-from upriver.dataflow.graph import DataflowPlan
-from upriver.dataflow.local_typer import LocalTyper
-from upriver.dataflow.running import Region
-from upriver.dataflow.views import declare_view
+from simulator.checkers import Violated
+from simulator.tables import TABLES
+from simulator.weather import Weather
+from simulator.world import World
+from upriver.engine.expressions import Evaluator
+from upriver.engine.running import Region
 from upriver.ids import WorkerId
-from upriver.machines.rules import ALL_RULES
-from upriver.sim.checkers import Violated
-from upriver.sim.tables import TABLES
-from upriver.sim.weather import Weather
-from upriver.sim.world import World
+from upriver.plan.graph import DataflowPlan
+from upriver.protocol.rules import ALL_RULES
+from upriver.sql.local_typer import LocalTyper
+from upriver.sql.views import declare_view
 
 VIEWS, LEVELS = 3, 2
 STEPS, WORKERS = 150, 3

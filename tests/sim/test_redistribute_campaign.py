@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from simulator.redistribute_campaign import redistribute_campaign
+from simulator.redistribute_rulebook import redistribute_rulebook
 from upriver.migration.redistribute_rules import ALL_ON
-from upriver.sim.redistribute_campaign import redistribute_campaign
-from upriver.sim.redistribute_rulebook import redistribute_rulebook
 
 RUNS = 200
 SOAK_FACTOR = 100

@@ -2,11 +2,11 @@
 
 import pytest
 
-from upriver.sim.icadd_cases import PAIR, SMALL_CASES
-from upriver.sim.icadd_scenario import Scenario
-from upriver.sim.icadd_search import Search, tell
-from upriver.sim.redistribute_cases import REDISTRIBUTE_CASES
-from upriver.sim.redistribute_rulebook import redistribute_rulebook
+from simulator.icadd_cases import PAIR, SMALL_CASES
+from simulator.icadd_scenario import Scenario
+from simulator.icadd_search import Search, tell
+from simulator.redistribute_cases import REDISTRIBUTE_CASES
+from simulator.redistribute_rulebook import redistribute_rulebook
 
 STATES_MAX = 20_000
 

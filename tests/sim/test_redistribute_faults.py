@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from upriver.sim.icadd_search import Search, tell
-from upriver.sim.redistribute_faults import REDISTRIBUTE_FAULTS, search_published_redistribute
-from upriver.sim.redistribute_rulebook import redistribute_rulebook
+from simulator.icadd_search import Search, tell
+from simulator.redistribute_faults import REDISTRIBUTE_FAULTS, search_published_redistribute
+from simulator.redistribute_rulebook import redistribute_rulebook
 
 BY_NUMBER = {fault.number: fault for fault in REDISTRIBUTE_FAULTS}
 

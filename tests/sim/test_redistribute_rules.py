@@ -4,19 +4,19 @@ from dataclasses import fields, replace
 
 import pytest
 
-from upriver.migration.redistribute_rules import ALL_ON, RedistributeRules
-from upriver.sim.icadd_cases import BOUNCED, BYSTANDER, EPOCHS, JOIN_WITH_ROWS, QUIET, TINY
-from upriver.sim.icadd_node import Kind
-from upriver.sim.icadd_scenario import Scenario
-from upriver.sim.icadd_search import Search
-from upriver.sim.redistribute_cases import (
+from simulator.icadd_cases import BOUNCED, BYSTANDER, EPOCHS, JOIN_WITH_ROWS, QUIET, TINY
+from simulator.icadd_node import Kind
+from simulator.icadd_scenario import Scenario
+from simulator.icadd_search import Search
+from simulator.redistribute_cases import (
     ABORT_TWO_KEYS,
     LEAVE_AMONG_OTHERS,
     SECOND_OPERATOR,
     TWO_ORIGINS,
     TWO_OWNERS,
 )
-from upriver.sim.redistribute_rulebook import redistribute_rulebook
+from simulator.redistribute_rulebook import redistribute_rulebook
+from upriver.migration.redistribute_rules import ALL_ON, RedistributeRules
 
 STATES_MAX = 5_000
 

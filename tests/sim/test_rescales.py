@@ -11,18 +11,18 @@ from random import Random
 import duckdb
 import pytest
 
-from upriver.dataflow.expressions import Evaluator
-from upriver.dataflow.running import Region
+from simulator.campaign import compiled_views
+from simulator.process import Process
+from simulator.tables import SETS_ASIDE
+from simulator.weather import Weather
+from simulator.world import World
+from upriver.engine.expressions import Evaluator
+from upriver.engine.running import Region
 from upriver.ids import VnodeId, WorkerId
-from upriver.machines.coordinator_events import RescaleWanted
-from upriver.machines.messages import Order
-from upriver.machines.rules import ALL_RULES
-from upriver.machines.strategies import Strategy
-from upriver.sim.campaign import compiled_views
-from upriver.sim.process import Process
-from upriver.sim.tables import SETS_ASIDE
-from upriver.sim.weather import Weather
-from upriver.sim.world import World
+from upriver.protocol.coordinator_events import RescaleWanted
+from upriver.protocol.messages import Order
+from upriver.protocol.rules import ALL_RULES
+from upriver.protocol.strategies import Strategy
 
 STEPS_MAX = 8000
 VNODES_MIN = 8

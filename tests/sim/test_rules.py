@@ -10,17 +10,17 @@ import duckdb
 import pytest
 from worlds_kit import without
 
-from upriver.dataflow.expressions import Evaluator
-from upriver.dataflow.running import Region
+from simulator.campaign import Simulator, compiled_views
+from simulator.checkers import Violated
+from simulator.tables import EXCHANGED, SETS_ASIDE, VIEWS, ViewSpec
+from simulator.weather import PLACES_MAX, Weather
+from simulator.world import World
+from upriver.engine.expressions import Evaluator
+from upriver.engine.running import Region
 from upriver.ids import WorkerId
-from upriver.machines.following import BuildRegion
-from upriver.machines.rules import Rules
-from upriver.machines.strategies import Strategy
-from upriver.sim.campaign import Simulator, compiled_views
-from upriver.sim.checkers import Violated
-from upriver.sim.tables import EXCHANGED, SETS_ASIDE, VIEWS, ViewSpec
-from upriver.sim.weather import PLACES_MAX, Weather
-from upriver.sim.world import World
+from upriver.protocol.rules import Rules
+from upriver.protocol.strategies import Strategy
+from upriver.worker.following import BuildRegion
 
 STEPS, WORKERS = 200, 3
 SEEDS_MAX = 200  # seeds within which the absence of any rule must show

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from upriver.migration.sources import Emit, PartitionReader, Read, RecordsRead
-from upriver.sim.sources_world import UnsplitWorld, random_sources, sources_campaign
+from simulator.published.sources import Emit, PartitionReader, Read, RecordsRead
+from simulator.sources_world import UnsplitWorld, random_sources, sources_campaign
 from upriver.xxh64 import Hashes
 
 RUNS = 250

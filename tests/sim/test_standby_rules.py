@@ -8,11 +8,11 @@ import duckdb
 import pytest
 from worlds_kit import BUSY, WORKERS, MadeFor, Worlds, exchanged, flowing, seeds
 
-from upriver.dataflow.graph import DataflowPlan
+from simulator.weather import PLACES_MAX
 from upriver.ids import WorkerId
-from upriver.machines.rules import Rules
-from upriver.machines.strategies import Strategy
-from upriver.sim.weather import PLACES_MAX
+from upriver.plan.graph import DataflowPlan
+from upriver.protocol.rules import Rules
+from upriver.protocol.strategies import Strategy
 
 PARTIAL_SHARE = 0.1
 

@@ -25,11 +25,11 @@ from dataclasses import fields, replace
 
 import pytest
 
-from upriver.machines.rules import ALL_RULES
-from upriver.sim.campaign import Simulator
-from upriver.sim.tables import TRACED, VIEWS
-from upriver.upquery.rules import ALL_RULES as ALL_UPQUERY_RULES
-from upriver.upquery.rules import UpqueryRules
+from simulator.campaign import Simulator
+from simulator.tables import TRACED, VIEWS
+from upriver.partial.rules import ALL_RULES as ALL_UPQUERY_RULES
+from upriver.partial.rules import UpqueryRules
+from upriver.protocol.rules import ALL_RULES
 
 STEPS, WORKERS = 200, 3
 SEEDS_MAX = 300  # seeds within which the absence of any rule must show

@@ -12,18 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from state_kit import MANY, Row, batch_of, keys_of, plain_rows
 
-from upriver.dataflow.batch import Batch
-from upriver.dataflow.eligibility import why_full
-from upriver.dataflow.expressions import Evaluator
-from upriver.dataflow.graph import DataflowPlan, LakeEdge
-from upriver.dataflow.local_typer import LocalTyper
-from upriver.dataflow.plan import TableSpec
-from upriver.dataflow.running import Region
-from upriver.dataflow.views import declare_view
+from upriver.engine.batch import Batch
+from upriver.engine.expressions import Evaluator
+from upriver.engine.running import Region
 from upriver.errors import RowError
 from upriver.ids import Epoch
-from upriver.upquery.partial_region import PartialRegion
-from upriver.upquery.rules import ALL_RULES
+from upriver.partial.partial_region import PartialRegion
+from upriver.partial.rules import ALL_RULES
+from upriver.plan.eligibility import why_full
+from upriver.plan.graph import DataflowPlan, LakeEdge
+from upriver.plan.plan import TableSpec
+from upriver.sql.local_typer import LocalTyper
+from upriver.sql.views import declare_view
 
 MOST = 2**63 - 1
 SCHEMA = pa.schema([("k", pa.int64()), ("x", pa.int64()), ("s", pa.string())])

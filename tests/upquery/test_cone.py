@@ -8,7 +8,7 @@ from cone_kit import ComparedCone, LoneCone, hashed, offer, trade, visit
 
 from upriver.errors import ProtocolError
 from upriver.ids import Epoch
-from upriver.upquery.rules import ALL_RULES
+from upriver.partial.rules import ALL_RULES
 from upriver.vnodes import vnodes_of
 
 VNODES = 8

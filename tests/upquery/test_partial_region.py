@@ -20,18 +20,18 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from relation_kit import dataflow, group, join, scan
 from state_kit import Row, batch_of, keys_of, plain_rows, through_the_wire
 
-from upriver.dataflow.batch import Batch, Hashes
-from upriver.dataflow.expressions import Evaluator
-from upriver.dataflow.graph import DataflowPlan, LakeEdge
-from upriver.dataflow.ops import JoinKind
-from upriver.dataflow.running import Region
+from upriver.coordinator.cluster import EPOCHS_AHEAD_MAX
+from upriver.engine.batch import Batch, Hashes
+from upriver.engine.expressions import Evaluator
+from upriver.engine.running import Region
 from upriver.errors import LakeError
 from upriver.ids import Epoch
-from upriver.machines.cluster import EPOCHS_AHEAD_MAX
-from upriver.upquery.partial_region import FILLINGS_MAX, PartialRegion, Upquery
-from upriver.upquery.presence import PRESENT
-from upriver.upquery.rules import ALL_RULES
-from upriver.upquery.unfillable import Unanswered
+from upriver.partial.partial_region import FILLINGS_MAX, PartialRegion, Upquery
+from upriver.partial.presence import PRESENT
+from upriver.partial.rules import ALL_RULES
+from upriver.partial.unfillable import Unanswered
+from upriver.plan.graph import DataflowPlan, LakeEdge
+from upriver.plan.ops import JoinKind
 from upriver.vnodes import vnodes_of
 
 VNODES = 8

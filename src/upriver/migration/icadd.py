@@ -8,7 +8,7 @@ order. On Done each origin sends A a last Mark and goes straight to B; A relays 
 straight rows until it came.
 
 Phases: :mod:`upriver.migration.phases`. Rules: ``docs/design/icadd.md``. Nothing here waits for all workers;
-:mod:`upriver.migration.coordinator` only sees to it that one rescale is over before the next begins.
+:mod:`upriver.coordinator.rescale_protocol` only sees to it that one rescale is over before the next begins.
 """
 
 from collections.abc import Callable, Mapping

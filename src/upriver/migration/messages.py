@@ -13,7 +13,7 @@ from upriver.xxh64 import Hashes
 
 
 class Rows(Protocol):
-    """Rows on their way, as a distributor sees them: :class:`upriver.dataflow.batch.Batch` is one."""
+    """Rows on their way, as a distributor sees them: :class:`upriver.engine.batch.Batch` is one."""
 
     @property
     def hash64(self) -> Hashes:

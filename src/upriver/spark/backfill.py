@@ -12,11 +12,11 @@ from uuid import uuid4
 
 from pyspark.sql import SparkSession
 
-from upriver.dataflow.plan import lake_channel
 from upriver.errors import IngestFailed, UpriverError
 from upriver.ids import Epoch
-from upriver.shell.lake import Manifest
-from upriver.shell.owned_lake import OwnedLake
+from upriver.lake.lake import Manifest
+from upriver.lake.owned_lake import OwnedLake
+from upriver.plan.plan import lake_channel
 from upriver.spark.ingest import STOP_POLL_S, Layout
 from upriver.spark.runs import Lot, rewrite_runs
 

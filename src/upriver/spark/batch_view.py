@@ -11,13 +11,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from upriver.dataflow.plan import TableSpec
-from upriver.dataflow.sql import over_tables
+from upriver.client.keys import distinct_keys
 from upriver.hashing import hash64
 from upriver.ids import Epoch
-from upriver.shell.keys import distinct_keys
+from upriver.plan.plan import TableSpec
 from upriver.spark.lake_tables import table_as_of
 from upriver.spark.typer import own_session
+from upriver.sql.sql import over_tables
 
 PLACE = "place of the key"
 """A column's name, beside those of a view."""

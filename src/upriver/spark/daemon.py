@@ -4,7 +4,7 @@ Spark starts one such process for each executor (``spark.python.daemon.module``)
 worker that joins a running app is then there at once: it has nothing to load while others answer lookups.
 """
 
-from upriver.shell.arenas import share_free_memory
+from upriver.runtime.arenas import share_free_memory
 
 share_free_memory()  # first: what is loaded below begins threads
 

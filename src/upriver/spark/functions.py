@@ -9,10 +9,10 @@ from pyspark import cloudpickle
 from pyspark.errors import PySparkException
 from pyspark.sql.types import StructType
 
-from upriver.dataflow.ops import Per, StatefulMap
-from upriver.dataflow.plan import TableSpec
-from upriver.dataflow.stateful import ANY_STATE, AnyState, stateful_map_op
+from upriver.engine.stateful import ANY_STATE, AnyState, stateful_map_op
 from upriver.errors import DeclarationError
+from upriver.plan.ops import Per, StatefulMap
+from upriver.plan.plan import TableSpec
 from upriver.spark.schema import in_arrow
 
 ARGUMENTS: Mapping[str, tuple[str, ...]] = {

@@ -1,9 +1,10 @@
 """Workers as Spark tasks: one job of one long-running task for each worker. Driver side.
 
 Spark places the task. Which life of a worker runs, and when the next one starts, is decided by
-:mod:`upriver.machines.restarts`; this carries it out. A life's job is cancelled when the life is lost, whatever Spark
-thinks of it. So it does not matter whether Spark would run a failed task again (``local[N]`` does not), nor whether the
-process can be reached: one that is stopped keeps its slot until Spark has killed it, some four seconds later.
+:mod:`upriver.coordinator.restarts`; this carries it out. A life's job is cancelled when the life is lost, whatever
+Spark thinks of it. So it does not matter whether Spark would run a failed task again (``local[N]`` does not), nor
+whether the process can be reached: one that is stopped keeps its slot until Spark has killed it, some four seconds
+later.
 """
 
 import threading
@@ -16,10 +17,7 @@ from uuid import uuid4
 
 from pyspark.sql import SparkSession
 
-from upriver.dataflow.graph import DataflowPlan
-from upriver.errors import ClusterError, UpriverError
-from upriver.ids import WorkerId
-from upriver.machines.restarts import (
+from upriver.coordinator.restarts import (
     Claim,
     EndLife,
     LifeLost,
@@ -33,7 +31,10 @@ from upriver.machines.restarts import (
     StartLife,
     StopRestarts,
 )
-from upriver.shell.worker import WorkerConfig
+from upriver.errors import ClusterError, UpriverError
+from upriver.ids import WorkerId
+from upriver.plan.graph import DataflowPlan
+from upriver.runtime.worker import WorkerConfig
 from upriver.spark.task import run_task
 from upriver.spark.task_errors import cause_of_job_failure
 

@@ -16,15 +16,15 @@ from uuid import uuid4
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from upriver.dataflow.plan import TableSpec, lake_channel
+from upriver.coordinator.source_failures import SourceFailure
 from upriver.errors import CorruptFile, DeclarationError, IngestFailed, WaitTimeout
 from upriver.ids import Channel, Epoch
-from upriver.machines.source_failures import SourceFailure
-from upriver.shell.files import open_files
-from upriver.shell.lake import Lake, Manifest
-from upriver.shell.owned_lake import OwnedLake
-from upriver.shell.source_supervisor import Seen
-from upriver.shell.spark_checkpoint import sweep_checkpoint
+from upriver.lake.files import open_files
+from upriver.lake.lake import Lake, Manifest
+from upriver.lake.owned_lake import OwnedLake
+from upriver.lake.spark_checkpoint import sweep_checkpoint
+from upriver.plan.plan import TableSpec, lake_channel
+from upriver.runtime.source_supervisor import Seen
 from upriver.spark.drain import Drain
 from upriver.spark.runs import Lot, RunWriter, rewrite_runs, write_runs, write_small_runs
 from upriver.spark.small_batches import SmallBatches

@@ -14,10 +14,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import BooleanType, LongType, StructField, StructType
 
-from upriver.dataflow.expressions import Evaluator
-from upriver.dataflow.plan import TableSpec
+from upriver.engine.expressions import Evaluator
 from upriver.ids import Epoch
-from upriver.shell.lake import SLICE_ROWS_MAX, Lake
+from upriver.lake.lake import SLICE_ROWS_MAX, Lake
+from upriver.plan.plan import TableSpec
 from upriver.spark.arrow_types import spark_arrow_schema
 from upriver.state.runs import run_schema
 from upriver.state.vectors import Mask

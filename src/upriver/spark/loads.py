@@ -15,11 +15,11 @@ from uuid import uuid4
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from upriver.coordinator.source_failures import SourceFailure
 from upriver.errors import DeclarationError, WaitTimeout
 from upriver.ids import Epoch
-from upriver.machines.source_failures import SourceFailure
-from upriver.shell.owned_lake import OwnedLake
-from upriver.shell.source_supervisor import Seen
+from upriver.lake.owned_lake import OwnedLake
+from upriver.runtime.source_supervisor import Seen
 from upriver.spark.ingest import LOAD_QUERY, STOP_POLL_S, EpochLog, Layout, publish_batch
 from upriver.spark.lake_tables import table_as_of
 from upriver.spark.load_digest import is_same, rows_digest

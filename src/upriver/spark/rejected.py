@@ -7,9 +7,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from upriver.dataflow.plan import TableSpec
-from upriver.shell.lake import Lake
-from upriver.shell.rejected import Rejected, rejected_schema
+from upriver.lake.lake import Lake
+from upriver.lake.rejected import Rejected, rejected_schema
+from upriver.plan.plan import TableSpec
 from upriver.spark.arrow_types import spark_arrow_schema
 
 

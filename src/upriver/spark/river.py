@@ -12,27 +12,27 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from upriver.dataflow.graph import DataflowPlan
-from upriver.dataflow.plan import TableSpec
-from upriver.dataflow.provenance import indexes_of
+from upriver.coordinator.coordinator import CoordinatorMachine
+from upriver.coordinator.leader import NOBODY_STANDS_BY
+from upriver.coordinator.membership.config import MembershipConfig
+from upriver.coordinator.restarts import Claim, PlaceHistory
 from upriver.errors import WaitTimeout
 from upriver.ids import Epoch, WorkerId
-from upriver.machines.coordinator import CoordinatorMachine
-from upriver.machines.json_forms import plan_to_json
-from upriver.machines.leader import NOBODY_STANDS_BY
-from upriver.machines.restarts import Claim, PlaceHistory
-from upriver.membership.config import MembershipConfig
-from upriver.shell.checkpoint_keeper import CheckpointKeeper
-from upriver.shell.coordinator_loop import CoordinatorLoop
-from upriver.shell.coordinator_service import CoordinatorService, Keeper
-from upriver.shell.fencing import USUAL, Vigilance
-from upriver.shell.fixed_cost import require_memory
-from upriver.shell.handshake import Keys
-from upriver.shell.lake import LakeRecord, Manifest
-from upriver.shell.owned_lake import OwnedLake
-from upriver.shell.server import Listen
-from upriver.shell.source_supervisor import Ingest, SourceSupervisor
-from upriver.shell.worker import WorkerConfig
+from upriver.lake.checkpoint_keeper import CheckpointKeeper
+from upriver.lake.lake import LakeRecord, Manifest
+from upriver.lake.owned_lake import OwnedLake
+from upriver.net.handshake import Keys
+from upriver.net.server import Listen
+from upriver.plan.graph import DataflowPlan
+from upriver.plan.plan import TableSpec
+from upriver.plan.provenance import indexes_of
+from upriver.protocol.json_forms import plan_to_json
+from upriver.runtime.coordinator_loop import CoordinatorLoop
+from upriver.runtime.coordinator_service import CoordinatorService, Keeper
+from upriver.runtime.fencing import USUAL, Vigilance
+from upriver.runtime.fixed_cost import require_memory
+from upriver.runtime.source_supervisor import Ingest, SourceSupervisor
+from upriver.runtime.worker import WorkerConfig
 from upriver.spark.backfill import Backfill
 from upriver.spark.host import WorkerHost
 from upriver.spark.ingest import EpochLog, History, Layout, StreamIngest, check_taken
@@ -371,7 +371,7 @@ class River:
 
     @property
     def is_ready(self) -> bool:
-        """Whether every table is ready; see :mod:`upriver.machines.freshness`."""
+        """Whether every table is ready; see :mod:`upriver.coordinator.freshness`."""
         report = self._coordinator.freshness()
         return report.lacks(report.tables) is None
 

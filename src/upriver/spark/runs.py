@@ -20,11 +20,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from upriver.dataflow.plan import TableSpec, lake_channel
 from upriver.errors import DeclarationError, ProtocolError
 from upriver.ids import Channel
-from upriver.shell.files import Files, open_files
-from upriver.shell.lake import Lake
+from upriver.lake.files import Files, open_files
+from upriver.lake.lake import Lake
+from upriver.plan.plan import TableSpec, lake_channel
 from upriver.spark.packing import PACK_BYTES_MAX, PACK_ROWS_MAX, PACKED_SQL, Shelves, in_order, pack, unpack
 from upriver.spark.task_errors import raised_in_task
 from upriver.state.runs import HASH_COLUMN, RunInfo, describe_run, encode_run, run_schema

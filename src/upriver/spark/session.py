@@ -14,7 +14,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from upriver.errors import TooFewSlots
-from upriver.shell.addresses import SparkHosts
+from upriver.net.addresses import SparkHosts
 
 TASK_FAILURES_MAX = 4
 """Attempts that a task has. Local mode's own default is one, and then a lost worker ends its job."""

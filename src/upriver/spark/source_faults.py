@@ -8,8 +8,8 @@ from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 from pyspark.sql.streaming.query import StreamingQuery
 
+from upriver.coordinator.source_failures import Fault, SourceFailure, judge
 from upriver.errors import LakeInUse, UpriverError, UserError
-from upriver.machines.source_failures import Fault, SourceFailure, judge
 
 CHAIN_MAX = 10
 """Errors of a chain that are looked at; Java's may be circular."""

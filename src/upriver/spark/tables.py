@@ -6,15 +6,15 @@ from dataclasses import replace
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from upriver.dataflow.deletes import deletion
-from upriver.dataflow.plan import TableSpec
-from upriver.dataflow.stateful import check_order
+from upriver.engine.stateful import check_order
 from upriver.errors import DeclarationError
 from upriver.given import class_name, names, text
 from upriver.hashing import check_hashable
+from upriver.plan.plan import TableSpec
 from upriver.spark.runs import check_columns
 from upriver.spark.schema import arrow_schema
 from upriver.spark.typer import SparkTyper
+from upriver.sql.deletes import deletion
 
 Columns = str | Sequence[str]
 

@@ -9,7 +9,7 @@ from pyspark import TaskContext
 
 from upriver.errors import DuplicateAttempt
 from upriver.ids import WorkerId
-from upriver.shell.worker import WorkerConfig, serve_worker
+from upriver.runtime.worker import WorkerConfig, serve_worker
 
 KILLED_S_MAX = 10.0
 """Seconds that a second attempt of a worker's task waits for Spark to kill it, as the coordinator has asked. If it

@@ -5,7 +5,7 @@ import re
 from pyspark.errors import PythonException
 
 from upriver.errors import UpriverError
-from upriver.shell.wire import error_from_json
+from upriver.net.wire import error_from_json
 
 _LAST_LINE = re.compile(r"^upriver\.errors\.(\w+): (.*)$", re.MULTILINE)
 """Of a traceback."""

@@ -8,9 +8,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from upriver.dataflow.plan import TableSpec
-from upriver.dataflow.sql_source import ELSEWHERE, names_table
 from upriver.errors import DeclarationError, UnknownTable, UnsupportedSql, UserError
+from upriver.plan.plan import TableSpec
+from upriver.plan.sql_source import ELSEWHERE, names_table
 from upriver.spark.python import check_session
 from upriver.spark.schema import in_arrow
 from upriver.spark.spark_logs import unlogged

@@ -1,0 +1,101 @@
+"""Memory of the processes that workers run in, read from Linux's ``/proc``, beside what they say that they keep."""
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.hand_fed import HandFedRiver
+from benchmarks.process_tree import process_table
+from upriver.errors import ClusterError
+
+REST_S = 3.0
+"""Seconds until workers that have nothing to do have given back what they do not need."""
+GENERATIONS = 3
+"""From a Spark driver to a worker: the JVM, its Python daemon, and what that forks for each task."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes of some processes together. resident: all in memory, mapped files too. anonymous: what is no file's."""
+
+    resident: int
+    anonymous: int
+
+    def __sub__(self, other: "Memory") -> "Memory":
+        return Memory(self.resident - other.resident, self.anonymous - other.anonymous)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Bytes: of a view's state as its workers say, and of their processes."""
+
+    said: int
+    memory: Memory
+
+    def __sub__(self, other: "Reading") -> "Reading":
+        return Reading(self.said - other.said, self.memory - other.memory)
+
+    def figures(self) -> dict[str, Any]:
+        """Of a difference, in megabytes, and how much of the processes' growth the workers know of."""
+        return {
+            "state_mb": as_mb(self.said),
+            "anonymous_mb": as_mb(self.memory.anonymous),
+            "rss_mb": as_mb(self.memory.resident),
+            "known_share": round(self.said / self.memory.anonymous, 3) if self.memory.anonymous > 0 else None,
+        }
+
+
+class Gauge:
+    """Reads the memory that a view takes."""
+
+    def __init__(self, river: HandFedRiver, view: str, pids: Sequence[int]) -> None:
+        """pids: of the river's workers."""
+        self._river = river
+        self._view = view
+        self._pids = pids
+
+    def read_at_rest(self) -> Reading:
+        """As it is when what was only needed meanwhile has been given back."""
+        time.sleep(REST_S)
+        return self.read()
+
+    def read(self) -> Reading:
+        """As it is now, and as the workers last said."""
+        return Reading(self._river.status()["views"][self._view]["bytes"], memory_of(self._pids))
+
+
+def as_mb(count: int) -> float:
+    """Bytes in megabytes."""
+    return round(count / 2**20, 2)
+
+
+def worker_pids(workers: int) -> list[int]:
+    """Of all workers of the Spark session in this process. Raises ClusterError if there are not so many.
+
+    The session must not keep Python workers for later tasks (``spark.python.worker.reuse``).
+    """
+    children: dict[int, list[int]] = {}
+    for process in process_table():
+        children.setdefault(process.parent, []).append(process.pid)
+    pids = [os.getpid()]
+    for _ in range(GENERATIONS):
+        pids = [child for pid in pids for child in children.get(pid, [])]
+    if len(pids) != workers:
+        raise ClusterError(f"{len(pids)} processes look like workers, of which there are {workers}")
+    return pids
+
+
+def memory_of(pids: Sequence[int]) -> Memory:
+    """Of processes that are running."""
+    found = [_memory_of(pid) for pid in pids]
+    return Memory(sum(memory.resident for memory in found), sum(memory.anonymous for memory in found))
+
+
+def _memory_of(pid: int) -> Memory:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    fields = dict(line.split(":", 1) for line in lines if ":" in line)
+    resident, anonymous = (int(fields[name].split()[0]) * 1024 for name in ("VmRSS", "RssAnon"))
+    return Memory(resident, anonymous)

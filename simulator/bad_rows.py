@@ -1,0 +1,162 @@
+"""Rows that make a simulated view fail: which they are, the regions that fail on them, and what must come of it."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+import numpy as np
+import pyarrow as pa
+
+from simulator.lake import FakeLake
+from simulator.tables import BAD_ROWS
+from upriver.engine.batch import Batch, Hashes, Outgoing
+from upriver.engine.keeping import Region, State
+from upriver.engine.operators.view import LongRead
+from upriver.engine.set_aside import SetAside
+from upriver.errors import RowError, UpriverError
+from upriver.ids import Epoch
+from upriver.plan.graph import DataflowPlan, RegionPlan
+from upriver.plan.provenance import lake_edges
+from upriver.state.vectors import Mask
+from upriver.worker.following import BuildRegion
+
+EVERY = (9, 40, 150)
+"""One row in so many makes a view fail."""
+VIEWS_SHARE, COPIED_SHARE = 0.5, 0.3
+"""Of the views of a river where some fail, and of those views."""
+SAID = "this row is no good"
+
+
+@dataclass(frozen=True, slots=True)
+class BadRows:
+    """views: of each that can fail, one row in how many is bad, and which. copied: of those views, the ones that fail
+    when the state of such a key is copied."""
+
+    views: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    copied: frozenset[str] = frozenset()
+
+    @classmethod
+    def drawn(cls, lots: Random, plans: Sequence[DataflowPlan]) -> "BadRows":
+        """Of some views; of none whose rows are set aside, which ends when the view fails."""
+        every = lots.choice(EVERY)
+        able = [plan.name for plan in plans if plan.name not in BAD_ROWS]
+        views = {view: (every, lots.randrange(every)) for view in able if lots.random() < VIEWS_SHARE}
+        return cls(views, frozenset(view for view in views if lots.random() < COPIED_SHARE))
+
+    def of(self, view: str, rows: pa.RecordBatch) -> Mask:
+        """Which rows of a table are bad."""
+        every, which = self.views[view]
+        bad: Mask = rows.column("seq").to_numpy() % every == which
+        return bad
+
+    def are_keys(self, view: str, keys: Hashes) -> bool:
+        """Whether some of these keys make the view fail."""
+        every, which = self.views[view]
+        return bool((keys % np.uint64(every) == which).any())
+
+    def may_fail(self, plan: DataflowPlan, lake: FakeLake) -> bool:
+        """Whether there is a reason why it can."""
+        exchanges = plan.name in self.views and plan.depth > 0
+        return exchanges or plan.name in self.copied or self.are_in(plan, lake)
+
+    def are_in(self, plan: DataflowPlan, lake: FakeLake) -> bool:
+        """Whether a bad row was published that the view reads."""
+        return any(len(hashes) for hashes in self.hashes(plan, lake))
+
+    def hashes(self, plan: DataflowPlan, lake: FakeLake) -> list[Hashes]:
+        """The hash64 of the bad rows that were published, by the indexes that the view reads."""
+        if plan.name not in self.views:
+            return []
+        channels = {edge.channel for edge in lake_edges(plan)}
+        return [
+            run.batch.hash64[self.of(plan.name, run.batch.rows)]
+            for epoch in range(1, lake.published + 1)
+            for channel, run in lake.runs(Epoch(epoch)).items()
+            if channel in channels
+        ]
+
+    def explain(self, error: UpriverError, plan: DataflowPlan, lake: FakeLake) -> bool:
+        """Whether a lookup may be refused with this error."""
+        return SAID in str(error) and self.may_fail(plan, lake)
+
+    def built_by(self, build_region: BuildRegion) -> BuildRegion:
+        """The same, with regions that fail on bad rows."""
+
+        def build(plan: DataflowPlan, region: RegionPlan) -> Region:
+            made = build_region(plan, region)
+            if plan.name not in self.views:
+                return made
+            return FailingRegion(made, plan.name, self, {port for port, _ in region.lake_ports})
+
+        return build if self.views else build_region
+
+
+class FailingRegion:
+    """A region that fails on bad rows: half of those that came with one are in its state by then. Rows that are
+    exchanged are bad by their hash64, and make it fail when they are taken in."""
+
+    def __init__(self, region: Region, view: str, bad_rows: BadRows, lake_ports: Collection[int]) -> None:
+        self._region = region
+        self._view = view
+        self._bad_rows = bad_rows
+        self._lake_ports = lake_ports
+        self._is_doomed = False
+
+    def apply(self, port: int, batch: Batch) -> None:
+        if port in self._lake_ports and self._bad_rows.of(self._view, batch.rows).any():
+            self._region.apply(port, batch.slice(0, len(batch) // 2))
+            raise RowError(SAID)
+        if port not in self._lake_ports:
+            self._is_doomed |= self._bad_rows.are_keys(self._view, batch.hash64)
+        self._region.apply(port, batch)
+
+    def settle(self, rows_max: int) -> int:
+        if self._is_doomed and self._region.gathered:
+            self._region.settle(max(1, rows_max // 2))
+            raise ZeroDivisionError(SAID)
+        return self._region.settle(rows_max)
+
+    @property
+    def gathered(self) -> int:
+        return self._region.gathered
+
+    @property
+    def unsettled(self) -> int:
+        return self._region.unsettled
+
+    def left_out(self) -> Sequence[SetAside]:
+        return self._region.left_out()
+
+    def drain(self, rows_max: int) -> Sequence[Outgoing]:
+        return self._region.drain(rows_max)
+
+    def lookup(self, hash64: Hashes, keys: pa.RecordBatch, rows_max: int | None = None) -> pa.RecordBatch:
+        return self._region.lookup(hash64, keys, rows_max)
+
+    def lookup_each(
+        self, hash64: Hashes, keys: pa.RecordBatch, lengths: Sequence[int], rows_max: int | None = None
+    ) -> list[pa.RecordBatch]:
+        return self._region.lookup_each(hash64, keys, lengths, rows_max)
+
+    def long_read(self, hash64: Hashes, keys: pa.RecordBatch) -> LongRead:
+        return self._region.long_read(hash64, keys)
+
+    def scan(self) -> pa.Table:
+        return self._region.scan()
+
+    def stats(self) -> Mapping[str, int]:
+        return self._region.stats()
+
+    def keys_of(self, vnode: int, vnodes: int) -> Hashes:
+        return self._region.keys_of(vnode, vnodes)
+
+    def collect(self, keys: Hashes) -> State:
+        if self._view in self._bad_rows.copied and self._bad_rows.are_keys(self._view, keys):
+            raise RuntimeError(SAID)
+        return self._region.collect(keys)
+
+    def install(self, state: State) -> None:
+        self._region.install(state)
+
+    def drop(self, keys: Hashes) -> None:
+        self._region.drop(keys)

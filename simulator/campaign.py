@@ -1,0 +1,145 @@
+"""Many seeds, each a river of its own. The same seed, steps and workers play out the same, to the last line."""
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from random import Random
+from typing import Any
+
+import duckdb
+
+from simulator.checkers import Violated
+from simulator.tables import ALL_VIEWS, SETS_ASIDE, TABLES, ViewSpec
+from simulator.world import FAILING_SHARE, PARTIAL_SHARE, STANDBYS_SHARE, World
+from upriver.engine.expressions import Evaluator
+from upriver.engine.running import Region
+from upriver.plan.graph import DataflowPlan
+from upriver.protocol.rules import ALL_RULES, Rules
+from upriver.sql.local_typer import LocalTyper
+from upriver.sql.views import declare_view
+from upriver.worker.following import BuildRegion
+
+TRACE_TAIL_LINES = 60
+"""Lines of a trace that a message about a violation gives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """What was wrong. step: how many things had happened by then. checker: the name of the one that noticed."""
+
+    step: int
+    checker: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One seed played out. steps: how many things happened. trace: in lines. counters: how often what happened."""
+
+    seed: int
+    steps: int
+    violation: Violation | None
+    trace: tuple[str, ...]
+    counters: Mapping[str, int]
+
+    def __str__(self) -> str:
+        if self.violation is None:
+            return f"seed {self.seed}: {self.steps} steps, nothing wrong"
+        found = self.violation
+        head = f"seed {self.seed}, step {found.step}, {found.checker}: {found.message}"
+        return "\n".join([head, *self.trace[-TRACE_TAIL_LINES:]])
+
+
+class Simulator:
+    """Plays seeds with the same rules; opening it costs more than a seed."""
+
+    def __init__(
+        self,
+        rules: Rules = ALL_RULES,
+        build_region: BuildRegion | None = None,
+        views: Sequence[ViewSpec] = ALL_VIEWS,
+        partial_share: float = PARTIAL_SHARE,
+        faults: Collection[str] | None = None,
+        standbys_share: float = STANDBYS_SHARE,
+        failing_share: float = FAILING_SHARE,
+    ) -> None:
+        """views: of which each seed draws some. build_region: makes empty regions, real ones unless it is given.
+        partial_share: of the views that can be partial, those that are. faults: of ``FAULTS`` in ``weather.py``, the
+        kinds that happen; drawn, unless they are given. standbys_share: of the rivers, those whose workers follow each
+        other. failing_share: of the rivers, those where some views can fail."""
+        self._failing_share = failing_share
+        self._standbys_share = standbys_share
+        self._partial_share = partial_share
+        self._faults = faults
+        evaluator = Evaluator()
+        self._rules = rules
+        self._build_region = build_region or partial(Region.build, evaluator=evaluator, sets_aside=SETS_ASIDE)
+        self._plans = compiled_views(views)
+        self._database = duckdb.connect(config={"threads": 1})
+
+    def play(self, seed: int, steps: int, workers: int) -> Outcome:
+        """Let ``steps`` things happen among ``workers`` workers, then let all come to rest and stop.
+
+        Raises DeclarationError for a number of workers that cannot be.
+        """
+        world = World(
+            Random(seed),
+            workers,
+            self._plans,
+            self._rules,
+            self._build_region,
+            partial_share=self._partial_share,
+            faults=self._faults,
+            standbys_share=self._standbys_share,
+            failing_share=self._failing_share,
+        )
+        violation = None
+        try:
+            world.run(steps)
+            world.come_to_rest(self._database)
+            world.stop()
+        except Violated as error:
+            violation = Violation(world.steps, error.checker, error.problem)
+        except Exception as error:
+            error.add_note(f"in seed {seed}, step {world.steps}, {workers} workers")
+            raise
+        return Outcome(seed, world.steps, violation, tuple(world.river.trace), dict(world.river.watcher.counters))
+
+
+def compiled_views(views: Sequence[ViewSpec] = ALL_VIEWS) -> tuple[DataflowPlan, ...]:
+    """The plans of the views that a simulated river can have."""
+    tables = {table.name: table for table in TABLES}
+    typer = LocalTyper(tables)
+    return tuple(declare_view(view.name, view.sql, view.key, tables, {}, typer) for view in views)
+
+
+def run_seed(seed: int, steps: int, workers: int, rules: Rules = ALL_RULES) -> Outcome:
+    """Play one seed."""
+    return Simulator(rules).play(seed, steps, workers)
+
+
+def campaign(
+    first_seed: int,
+    runs: int,
+    steps: int,
+    workers: int,
+    rules: Rules = ALL_RULES,
+    faults: Collection[str] | None = None,
+) -> dict[str, Any]:
+    """Play ``runs`` seeds from ``first_seed`` on, to the last one whatever they show.
+
+    A JSON object: ``runs``; ``violations``, the number of seeds that had one; ``counters``, how often what happened
+    in all of them; and of the first violation ``seed``, ``step``, ``checker``, ``message`` and ``trace`` (lines).
+    """
+    simulator = Simulator(rules, faults=faults)
+    outcomes = (simulator.play(seed, steps, workers) for seed in range(first_seed, first_seed + runs))
+    counters: Counter[str] = Counter()
+    found: dict[str, Any] = {}
+    violations = 0
+    for outcome in outcomes:
+        counters.update(outcome.counters)
+        if outcome.violation is not None:
+            violations += 1
+            found = found or {"seed": outcome.seed, **asdict(outcome.violation), "trace": list(outcome.trace)}
+    return {"runs": runs, "violations": violations, "counters": dict(sorted(counters.items())), **found}

@@ -1,0 +1,120 @@
+"""What clients of a simulated river ask for."""
+
+from collections.abc import Collection, Mapping, Sequence
+from random import Random
+
+import numpy as np
+import pyarrow as pa
+
+from simulator.drawing import apart_of
+from simulator.oracle import Oracle
+from simulator.process import Process
+from simulator.tables import Key
+from upriver.ids import BEGINNING, Epoch, VnodeId, WorkerId
+from upriver.plan.graph import DataflowPlan
+from upriver.protocol.coordinator_events import EvictWanted, RescaleWanted
+from upriver.protocol.strategies import Strategy
+from upriver.protocol.worker_events import LookupAsked, RowsRead
+
+KEYS_ASKED_MAX = 4
+OWN_KEYS_SHARE, NEXT_KEY_SHARE, KNOWN_VIEWS_SHARE, TOGETHER_SHARE = 0.6, 0.5, 0.97, 0.5
+WORKERS_WANTED_MAX = 5
+MOVES_SHARE, NONSENSE_SHARE, FIXED_PACE_SHARE = 0.3, 0.05, 0.3
+EVERYTHING_SHARE = 0.1  # of the evictions
+MOVES_MAX = 6  # vnodes that a wish names
+
+
+def drawn_view(plans: Sequence[DataflowPlan], lots: Random) -> str:
+    """The name of a view, now and then of one that is not there."""
+    return lots.choice(plans).name if lots.random() < KNOWN_VIEWS_SHARE else "typo"
+
+
+def drawn_lookup(
+    ticket: int,
+    process: Process,
+    reader: Process,
+    plan: DataflowPlan,
+    oracle: Oracle,
+    published: Epoch,
+    lots: Random,
+) -> LookupAsked:
+    """Mostly for keys that the process was to read, or that the reader is about to read; sometimes for any, for a later
+    epoch, or for a view that is not there.
+    """
+    hashes = oracle.hashes[plan.name]
+    vnodes = () if process.assigned is None else process.assigned.reads
+    own = oracle.keys_in(plan.name, vnodes)
+    candidates = own if own and lots.random() < OWN_KEYS_SHARE else list(hashes)
+    keys = lots.sample(candidates, min(len(candidates), lots.randint(1, KEYS_ASKED_MAX)))
+    if lots.random() < NEXT_KEY_SHARE:
+        keys[:1] = _next_key(reader, plan) or keys[:1]
+    at_least = Epoch(lots.choice((0, 0, published, published, published + lots.randint(1, 3))))
+    together = apart_of(lots).random() < TOGETHER_SHARE
+    return lookup_of(ticket, plan, {key: hashes[key] for key in keys}, drawn_view([plan], lots), at_least, together)
+
+
+def drawn_lookup_here(
+    ticket: int, process: Process, plan: DataflowPlan, oracle: Oracle, lots: Random
+) -> LookupAsked | None:
+    """For one or two of the first few keys that the process keeps and that have rows, if there are any."""
+    vnode_map = process.map_of(plan.name)
+    mine = () if vnode_map is None else vnode_map.vnodes_of_worker(process.worker)
+    there = oracle.at(plan.name, process.applied)
+    candidates = [key for key in oracle.keys_in(plan.name, mine) if key in there]
+    if not candidates:
+        return None
+    keys = lots.sample(candidates[:KEYS_ASKED_MAX], min(len(candidates), lots.randint(1, 2)))
+    together = lots.random() < TOGETHER_SHARE
+    return lookup_of(ticket, plan, {key: oracle.hashes[plan.name][key] for key in keys}, plan.name, BEGINNING, together)
+
+
+def short_keys(lookup: LookupAsked) -> str:
+    """What a lookup asks for, in words."""
+    return f"{lookup.view} {[tuple(row.values()) for row in lookup.keys.to_pylist()]}"
+
+
+def lookup_of(
+    ticket: int, plan: DataflowPlan, keys: Mapping[Key, int], view: str, at_least: Epoch, together: bool
+) -> LookupAsked:
+    """A lookup of these keys of a plan, each with its hash64, under the name ``view``."""
+    columns = zip(plan.key, zip(*keys, strict=True), strict=True)
+    return LookupAsked(
+        ticket=ticket,
+        view=view,
+        keys=pa.record_batch({name: pa.array(list(values), plan.schema.field(name).type) for name, values in columns}),
+        hash64=np.array(list(keys.values()), np.uint64),
+        at_least=at_least,
+        together=together,
+    )
+
+
+def _next_key(reader: Process, plan: DataflowPlan) -> list[Key]:
+    """The key that is to be read next: the likeliest to be seen without an epoch's rows."""
+    for event in reader.unread:
+        if isinstance(event, RowsRead) and len(event.batch) and set(plan.key) <= set(event.batch.rows.schema.names):
+            return [tuple(event.batch.rows.column(column)[0].as_py() for column in plan.key)]
+    return []
+
+
+def drawn_eviction(ticket: int, plan: DataflowPlan, oracle: Oracle, keys_max: int, lots: Random) -> EvictWanted:
+    """Of some keys, or of all that are kept."""
+    hashes = list(oracle.hashes[plan.name].values())
+    everything = lots.random() < EVERYTHING_SHARE
+    keys = None if everything else tuple(lots.sample(hashes, min(len(hashes), keys_max)))
+    return EvictWanted(ticket=ticket, view=plan.name, keys=keys)
+
+
+def drawn_rescale(
+    ticket: int, workers: Collection[WorkerId], vnodes: int, strategies: Sequence[Strategy], lots: Random
+) -> RescaleWanted:
+    """So many workers, or some vnodes elsewhere; now and then what cannot be. workers: those that there are."""
+    moves: dict[VnodeId, WorkerId] | None = None
+    count: int | None = lots.randint(1, WORKERS_WANTED_MAX)
+    if lots.random() < NONSENSE_SHARE:
+        count = lots.choice((0, vnodes + 1))
+    elif lots.random() < MOVES_SHARE:
+        moving = lots.sample(range(vnodes), min(vnodes, lots.randint(1, MOVES_MAX)))
+        there = [*sorted(workers), *([WorkerId(99)] if lots.random() < NONSENSE_SHARE else [])]
+        moves, count = {VnodeId(vnode): lots.choice(there) for vnode in moving}, None
+    keys_max = lots.randint(1, 3) if lots.random() < FIXED_PACE_SHARE else None
+    return RescaleWanted(ticket=ticket, workers=count, moves=moves, strategy=lots.choice(strategies), keys_max=keys_max)

@@ -1,0 +1,172 @@
+"""One view's dataflow on several workers in one process, without machines: rows, stages, and keys that move meanwhile.
+
+Whatever may vary does, as lots are drawn: how batches are cut, in which order pieces, workers and deliveries come, and
+when which vnodes of which region go to which worker. One thing may not: the rows of a key that an epoch has on a lake
+edge stay together and in order.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import pairwise
+from random import Random
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from upriver.engine.batch import Batch, Outgoing
+from upriver.engine.operators.evaluator import Evaluator
+from upriver.engine.running import Region
+from upriver.engine.set_aside import SetAside
+from upriver.hashing import hash64
+from upriver.plan.graph import DataflowPlan, LakeEdge
+from upriver.plan.plan import TableSpec
+from upriver.state.ordering import sorted_by
+from upriver.vnodes import vnodes_of
+
+CUTS_MAX = 3
+"""Cuts of one batch."""
+SETTLED_MAX = 8
+"""Rows that are settled or drained at a time."""
+
+Delivery = tuple[str, int, Batch]
+"""A region, one of its ports, and rows for it."""
+
+
+class DataflowWorld:
+    """Workers that share the keys of each region of one view."""
+
+    def __init__(
+        self,
+        plan: DataflowPlan,
+        tables: Mapping[str, TableSpec],
+        evaluator: Evaluator,
+        lots: Random,
+        workers: int = 3,
+        vnodes: int = 8,
+        moves_odds: float = 0.3,
+        sets_aside: Collection[str] = (),
+    ) -> None:
+        """moves_odds: how likely it is that vnodes move at a point at which they may. sets_aside: tables whose bad rows
+        are set aside."""
+        self._plan = plan
+        self._tables = tables
+        self._lots = lots
+        self._vnodes = vnodes
+        self._moves_odds = moves_odds
+        self._owners = {
+            region.name: np.array([lots.randrange(workers) for _ in range(vnodes)]) for region in plan.regions
+        }
+        """By region, of each vnode."""
+        self.workers = [
+            {region.name: Region.build(plan, region, evaluator, sets_aside) for region in plan.regions}
+            for _ in range(workers)
+        ]
+        """By worker and region."""
+        self.set_aside: list[SetAside] = []
+        """In this epoch."""
+
+    def run_epoch(self, rows: Mapping[str, pa.RecordBatch]) -> None:
+        """Take an epoch with these rows, by table, to its end."""
+        self.set_aside = []
+        for region, port, batch in self._shuffled([list(queue) for queue in self._from_the_lake(rows)]):
+            self._deliver(region, port, batch)
+        for depth in range(self._plan.depth + 1):
+            self._run_stage([name for name, found in self._plan.depths.items() if found == depth])
+
+    def scan(self) -> pa.Table:
+        """The whole view."""
+        return pa.concat_tables([worker[self._plan.name].scan() for worker in self.workers])
+
+    def lookup(self, keys: pa.RecordBatch) -> pa.Table:
+        """The view's rows of these keys, each looked up where it is."""
+        hashes = hash64(keys.columns)
+        owners = self._owners[self._plan.name][vnodes_of(hashes, self._vnodes)]
+        answers = []
+        for number, worker in enumerate(self.workers):
+            mine = owners == number
+            answers.append(worker[self._plan.name].lookup(hashes[mine], keys.filter(pa.array(mine))))
+        return pa.Table.from_batches(answers)
+
+    def move(self, region: str, vnode: int, target: int) -> None:
+        """Give a vnode of a region to a worker."""
+        source = int(self._owners[region][vnode])
+        if source != target:
+            old, new = self.workers[source][region], self.workers[target][region]
+            keys = old.keys_of(vnode, self._vnodes)
+            new.install(old.collect(keys))
+            old.drop(keys)
+            self._owners[region][vnode] = target
+
+    # An epoch ---------------------------------------------------------------------------------------------------------
+
+    def _from_the_lake(self, rows: Mapping[str, pa.RecordBatch]) -> Iterator[Iterator[Delivery]]:
+        """What each lake edge brings, in order."""
+        for region in self._plan.regions:
+            for port, entry in enumerate(region.inputs):
+                if isinstance(entry.edge, LakeEdge) and entry.edge.table in rows:
+                    batch = _run(rows[entry.edge.table], entry.edge, self._tables[entry.edge.table])
+                    # Between two keys: where the first row comes that has the hash of the one drawn, or one above.
+                    cuts = np.searchsorted(batch.hash64, [batch.hash64[cut - 1] for cut in self._cuts(batch) if cut])
+                    yield ((region.name, port, piece) for piece in _cut(batch, cuts.tolist()))
+
+    def _run_stage(self, regions: Sequence[str]) -> None:
+        """Settle what these regions have gathered, wherever it moves meanwhile, and send on what has come out."""
+        while waiting := [(worker, name) for worker in self.workers for name in regions if worker[name].gathered]:
+            worker, name = self._lots.choice(waiting)
+            worker[name].settle(self._lots.randint(1, SETTLED_MAX))
+            self._maybe_move()
+        sent: list[list[Delivery]] = []
+        for worker in self.workers:
+            for name in regions:
+                while worker[name].unsettled:
+                    drained = worker[name].drain(self._lots.randint(1, SETTLED_MAX))
+                    sent += [self._delivery(outgoing) for outgoing in drained]
+        for name, port, piece in self._shuffled(sent):
+            self._deliver(name, port, piece)
+
+    def _delivery(self, outgoing: Outgoing) -> list[Delivery]:
+        return [(outgoing.to, outgoing.port, piece) for piece in self._pieces(outgoing.batch)]
+
+    def _shuffled(self, queues: list[list[Delivery]]) -> Iterator[Delivery]:
+        """All deliveries, those of one queue in order; keys may move between any two."""
+        queues = [queue for queue in queues if queue]
+        while queues:
+            queue = self._lots.choice(queues)
+            yield queue.pop(0)
+            self._maybe_move()
+            queues = [queue for queue in queues if queue]
+
+    def _deliver(self, region: str, port: int, batch: Batch) -> None:
+        owners = self._owners[region][vnodes_of(batch.hash64, self._vnodes)]
+        for number, worker in enumerate(self.workers):
+            mine: npt.NDArray[np.bool_] = owners == number
+            if mine.any():
+                worker[region].apply(port, batch.filtered(mine))
+                self.set_aside += worker[region].left_out()
+
+    def _maybe_move(self) -> None:
+        if self._lots.random() < self._moves_odds:
+            region = self._lots.choice(self._plan.regions).name
+            for vnode in self._lots.sample(range(self._vnodes), self._lots.randint(1, self._vnodes)):
+                self.move(region, vnode, self._lots.randrange(len(self.workers)))
+
+    def _pieces(self, batch: Batch) -> Iterator[Batch]:
+        return _cut(batch, self._cuts(batch))
+
+    def _cuts(self, batch: Batch) -> list[int]:
+        return [self._lots.randint(0, len(batch)) for _ in range(self._lots.randint(0, CUTS_MAX))]
+
+
+def _cut(batch: Batch, places: Sequence[int]) -> Iterator[Batch]:
+    return (batch.slice(start, stop) for start, stop in pairwise(sorted({0, len(batch), *places})))
+
+
+def _run(rows: pa.RecordBatch, edge: LakeEdge, table: TableSpec) -> Batch:
+    """An epoch's rows as the lake has them for an edge: sorted by hash64, then by ``order_by``."""
+    if table.order_by and rows.num_rows:
+        order = sorted_by([(column, "ascending") for column in table.order_by], "at_start")
+        rows = rows.take(pc.sort_indices(rows, **order))
+    hashes = hash64([rows.column(column) for column in edge.index], rows.num_rows)
+    by_hash = np.argsort(hashes, kind="stable")
+    return Batch(rows.take(pa.array(by_hash)), hashes[by_hash])

@@ -1,0 +1,94 @@
+"""A snapshot by aligned barriers in the migration model (fault R11): the river has none, the document's readers do.
+
+Once every worker has settled, each sends a barrier behind its last row to every peer. A worker that has a peer's
+barrier reads no further from it, and takes its snapshot when it has all. A snapshot is right if it holds, of every
+origin, all and only the rows ahead of its barrier.
+"""
+
+from simulator.icadd_node import Kind, Part, Violation
+from simulator.icadd_rows import Item
+from simulator.icadd_scenario import Rulebook, Scenario
+from simulator.icadd_world import Step, World
+from upriver.coordinator.rescale_protocol import Idle
+from upriver.ids import WorkerId
+from upriver.migration.actions import Rule
+
+
+class SnapshotWorld(World):
+    """A world whose members, of one region, take one snapshot after the rescale.
+
+    ahead: per channel with a barrier in it, how many messages are ahead of that. came: who has whose barrier.
+    cuts: rows of its own upstream ahead of each worker's barrier. snapped: who has taken its snapshot.
+    """
+
+    def __init__(self, scenario: Scenario, rulebook: Rulebook) -> None:
+        super().__init__(scenario, rulebook)
+        self.ahead: dict[tuple[WorkerId, WorkerId], int] = {}
+        self.came: frozenset[tuple[WorkerId, WorkerId]] = frozenset()
+        self.cuts: dict[WorkerId, int] = {}
+        self.snapped: frozenset[WorkerId] = frozenset()
+
+    def copy(self) -> "SnapshotWorld":
+        other = super().copy()
+        assert isinstance(other, SnapshotWorld)
+        other.ahead, other.cuts = dict(self.ahead), dict(self.cuts)
+        return other
+
+    def state(self) -> int:
+        barriers = frozenset(self.ahead.items()), frozenset(self.cuts.items()), self.came, self.snapped
+        return hash((super().state(), barriers))
+
+    def possible(self) -> list[Step]:
+        steps = [step for step in super().possible() if not self._waits_for_barriers(step)]
+        if isinstance(self.coordinator.phase, Idle) and self.asked == len(self.scenario.requests):
+            steps += [Step("barrier", worker) for worker in self.scenario.workers if worker not in self.cuts]
+        steps += [Step("align", to, peer=sender) for (sender, to), ahead in self.ahead.items() if not ahead]
+        return steps
+
+    def _waits_for_barriers(self, step: Step) -> bool:
+        if step.worker in self.snapped:
+            return False
+        if step.kind == "input":
+            return step.worker in self.cuts
+        return step.kind == "receive" and (
+            self.ahead.get((step.peer, step.worker)) == 0 or (step.worker, step.peer) in self.came
+        )
+
+    def take(self, step: Step) -> None:
+        if step.kind == "barrier":
+            self._send_barrier(step.worker)
+        elif step.kind == "align":
+            del self.ahead[step.peer, step.worker]
+            self._barrier_came(step.worker, step.peer)
+        else:
+            if step.kind == "receive" and (step.peer, step.worker) in self.ahead:
+                self.ahead[step.peer, step.worker] -= 1
+            super().take(step)
+
+    def _send_barrier(self, worker: WorkerId) -> None:
+        (region,) = self.scenario.maps
+        self.cuts[worker] = self.parts[worker, region].position
+        for peer in self.scenario.workers:
+            if peer != worker:
+                self.ahead[worker, peer] = len(self.channels.get((worker, peer), ()))
+        self._barrier_came(worker, worker)
+
+    def _barrier_came(self, worker: WorkerId, origin: WorkerId) -> None:
+        self.came |= {(worker, origin)}
+        if all((worker, peer) in self.came for peer in self.scenario.workers):
+            self.snapped |= {worker}
+
+    def _apply(self, step: Step, part: Part, item: Item, rule: Rule) -> None:
+        """CUT: the row's origin has put it on the other side of its barrier than this worker does."""
+        position = self.scenario.inputs[item.origin, step.region].index(item)
+        in_snapshot = step.worker not in self.snapped
+        if item.origin in self.cuts and in_snapshot != (position < self.cuts[item.origin]):
+            side = "ahead of" if in_snapshot else "behind"
+            where = f"{item} was applied at {step.worker} by rule {rule} {side} its snapshot"
+            raise Violation(Kind.CUT, f"{where}; in its origin it is on the other side of the barrier", rule)
+        super()._apply(step, part, item, rule)
+
+
+def new_world(scenario: Scenario, rulebook: Rulebook) -> World:
+    """The world of this scenario at its beginning."""
+    return SnapshotWorld(scenario, rulebook) if scenario.snapshot else World(scenario, rulebook)

@@ -1,0 +1,400 @@
+"""A model world for live migration: workers with real distributors, FIFO channels, operators that log what they see.
+
+What a step does depends on nothing but the world and the step. Operators keep, per key, the log of the rows that they
+applied; state moves with its log, so the logs at the end show what went wrong. A step copies only what it changes, so
+worlds are cheap to copy.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from simulator.icadd_node import Kind, Part, Violation
+from simulator.icadd_rows import Item, ModelRows, brief, frozen, key_name
+from simulator.icadd_scenario import Rulebook, Scenario, vnode_owner
+from upriver.coordinator import rescale_protocol as coordination
+from upriver.coordinator.rescale_protocol import (
+    AbortWanted,
+    Announce,
+    PeerGone,
+    RegionId,
+    RegionSettled,
+    RescaleCoordinator,
+    RescaleOver,
+    Retire,
+    StartWorkers,
+    WorkersStarted,
+)
+from upriver.errors import ProtocolError
+from upriver.ids import WorkerId
+from upriver.migration.actions import (
+    Action,
+    Collect,
+    Drop,
+    Interrogate,
+    Leave,
+    PassDown,
+    ReportGone,
+    ReportSettled,
+    Rule,
+    Send,
+    TakeState,
+)
+from upriver.migration.events import CollectAsked, Event, InputClosed, Received, RescaleAnnounced, RowsArrived
+from upriver.migration.messages import Acquire, Message, RowsSent, WorkerDone
+from upriver.vnodes import VnodeMap
+
+LATE_TRIGGER = "a worker hears of the rescale behind a peer that has begun"
+
+
+class Step(NamedTuple):
+    """kind: a name of ``World``'s steps. peer: who sent, where something is received."""
+
+    kind: str
+    worker: WorkerId = WorkerId(-1)
+    region: RegionId = RegionId(0)
+    peer: WorkerId = WorkerId(-1)
+
+
+Channels = dict[tuple[WorkerId, WorkerId], tuple[tuple[RegionId, Message, Any], ...]]
+"""By sender and receiver, what is on its way, in order: region, message, and the message in hashable form."""
+
+
+class World:
+    """All of it. Steps raise ``Violation`` when a checker finds something.
+
+    happened: what has been seen on the way here, by name; it makes no difference to what follows.
+    """
+
+    def __init__(self, scenario: Scenario, rulebook: Rulebook) -> None:
+        self.scenario = scenario
+        self.rulebook = rulebook
+        self.parts: dict[tuple[WorkerId, RegionId], Part] = {}
+        self.channels: Channels = {}
+        self.applied: dict[tuple[RegionId, int, WorkerId], int] = {}
+        self.coordinator = RescaleCoordinator(scenario.maps, scenario.workers, rulebook.coordinator)
+        self.asked = 0
+        self.unsettled: frozenset[tuple[WorkerId, RegionId]] = frozenset()
+        self.epoch_ended = 0
+        self.happened: frozenset[str] = frozenset()
+        self._aborts_left = int(scenario.aborts)
+        self._own_parts: set[tuple[WorkerId, RegionId]] = set()
+        self.epochs = sorted({item.epoch for items in scenario.inputs.values() for item in items})
+        self._birth()
+
+    def _birth(self) -> None:
+        for worker in self.scenario.workers:
+            for region, map in self.scenario.maps.items():
+                self.parts[worker, region] = self._new_part(worker, region, map)
+        for region, keys in self.scenario.prior.items():
+            for key in keys:
+                self.parts[vnode_owner(self.scenario.maps[region], key), region].logs[key] = ((WorkerId(-1), 0),)
+        if self.scenario.asked_at_once:
+            self._ask(Step("ask"))
+
+    def _new_part(self, worker: WorkerId, region: RegionId, map: VnodeMap) -> Part:
+        """Of a worker that comes up; the upstream of one that comes back goes on where it was."""
+        back = self.parts.get((worker, region))
+        machine, operators = self.rulebook.machine(worker, map, self.scenario.together), self.rulebook.operators
+        return Part(machine, operators, position=0 if back is None else back.position)
+
+    def copy(self) -> "World":
+        """A world to go another way from here."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other.parts = dict(self.parts)
+        self._own_parts, other._own_parts = set(), set()
+        other.channels = dict(self.channels)
+        other.applied = dict(self.applied)
+        coordinator = object.__new__(RescaleCoordinator)
+        coordinator.__dict__.update(self.coordinator.__dict__)
+        other.coordinator = coordinator
+        return other
+
+    def state(self) -> int:
+        """Equal for equal worlds of one scenario; with 64 bits, unequal for others but for a wonder."""
+        parts = tuple((place, self.parts[place].state()) for place in sorted(self.parts))
+        channels = tuple(
+            (pair, tuple((region, key) for region, _, key in self.channels[pair]))
+            for pair in sorted(self.channels)
+            if self.channels[pair]
+        )
+        rest = self.unsettled, self.asked, self.epoch_ended, self._aborts_left
+        return hash((parts, channels, frozenset(self.applied.items()), rest))
+
+    # What can happen ----------------------------------------------------------------------------------------------
+
+    def possible(self) -> list[Step]:
+        """Every step that can be next, in a fixed order."""
+        steps: list[Step] = []
+        for (worker, region), part in self.parts.items():
+            if part.steps is None:
+                part.steps = tuple(self._of_part(worker, region, part))
+            steps += part.steps
+        steps += [Step("receive", to, RegionId(0), sender) for (sender, to), queue in self.channels.items() if queue]
+        if self.asked < len(self.scenario.requests):
+            steps.append(Step("ask"))
+        if self._aborts_left and isinstance(self.coordinator.phase, coordination.Rescaling):
+            steps.append(Step("abort"))
+        if self.epoch_ended < len(self.epochs) - 1 and self._quiet(self.epochs[self.epoch_ended]):
+            steps.append(Step("end epoch"))
+        return steps
+
+    def _of_part(self, worker: WorkerId, region: RegionId, part: Part) -> Iterator[Step]:
+        if part.left:
+            return
+        if part.orders:
+            yield Step("order", worker, region)
+        if part.position < len(self._input(worker, region)):
+            yield Step("input", worker, region)
+        elif part.peers is not None and not part.queue:
+            yield Step("close", worker, region)
+        if part.queue:
+            yield Step("operate", worker, region)
+        if part.answer is not None:
+            yield Step("answer", worker, region)
+        if part.machine.can_collect and part.answer is None:
+            yield Step("collect", worker, region)
+
+    def _input(self, worker: WorkerId, region: RegionId) -> tuple[Item, ...]:
+        return self.scenario.inputs.get((worker, region), ())
+
+    def _quiet(self, epoch: int) -> bool:
+        """Whether, by the rules, all rows up to this epoch count as applied: as many received as sent."""
+        for place, items in self.scenario.inputs.items():
+            position = self.parts[place].position if place in self.parts else 0
+            if position < len(items) and items[position].epoch <= epoch:
+                return False
+        for part in self.parts.values():
+            waiting = part.machine.rows_waiting if self.rulebook.waiting_rows_in_flight else 0
+            if waiting or part.queue:
+                return False
+        return not any(isinstance(message, RowsSent) for queue in self.channels.values() for _, message, _ in queue)
+
+    # Steps --------------------------------------------------------------------------------------------------------
+
+    def take(self, step: Step) -> None:
+        """Take one of the possible steps."""
+        _STEPS[step.kind](self, step)
+
+    def _ask(self, step: Step) -> None:
+        request = self.scenario.requests[self.asked]
+        self.asked += 1
+        if not isinstance(self.coordinator.phase, coordination.Idle):
+            self.happened |= {"a rescale waits for another"}
+        self._coordinate(request)
+
+    def _abort(self, step: Step) -> None:
+        assert isinstance(self.coordinator.phase, coordination.Rescaling)
+        self._aborts_left -= 1
+        self.happened |= {"a rescale is aborted"}
+        self._coordinate(AbortWanted(ticket=self.coordinator.phase.plan.ticket))
+
+    def _end_epoch(self, step: Step) -> None:
+        self.epoch_ended += 1
+
+    def _order(self, step: Step) -> None:
+        part = self._own(step)
+        order, part.orders = part.orders[0], part.orders[1:]
+        self._event(step, order)
+
+    def _take_input(self, step: Step) -> None:
+        part = self._own(step)
+        item = self._input(step.worker, step.region)[part.position]
+        part.position += 1
+        self._event(step, RowsArrived(rows=ModelRows.of(item)))
+
+    def _receive(self, step: Step) -> None:
+        (region, message, _), *rest = self.channels[step.peer, step.worker]
+        self.channels[step.peer, step.worker] = tuple(rest)
+        place = step._replace(region=region)
+        part = self._own(place)
+        if part.left:
+            if not (self.rulebook.loses_done_to_the_gone and isinstance(message, WorkerDone)):
+                raise Violation(Kind.DEAD, f"{brief(message)} from {step.peer} reached {step.worker}, which has left")
+            return
+        self.happened |= {type(message).__name__}
+        if any(isinstance(order, RescaleAnnounced) and message.version >= order.version for order in part.orders):
+            self.happened |= {LATE_TRIGGER}
+        self._event(place, Received(sender=step.peer, message=message))
+
+    def _answer(self, step: Step) -> None:
+        part = self._own(step)
+        answer, part.answer = part.answer, None
+        assert answer is not None
+        self._event(step, answer)
+
+    def _collect(self, step: Step) -> None:
+        self._own(step)
+        self._event(step, CollectAsked(keys_max=self.scenario.keys_max))
+
+    def _close(self, step: Step) -> None:
+        part = self._own(step)
+        assert part.peers is not None
+        peers, part.peers = part.peers, None
+        self._event(step, InputClosed(peers=peers))
+
+    def _operate(self, step: Step) -> None:
+        self._operators(step, self._own(step))
+
+    def _operators(self, step: Step, part: Part) -> None:
+        """The operators see the next thing in their queue."""
+        task, part.queue = part.queue[0], part.queue[1:]
+        match task:
+            case PassDown(rows=rows, rule=rule):
+                assert isinstance(rows, ModelRows)
+                for item in rows.items:
+                    self._apply(step, part, item, rule)
+            case Interrogate():
+                part.interrogate(task, len(self.scenario.maps[step.region].owners))
+            case Collect():
+                part.collect(task)
+            case TakeState():
+                part.take(task)
+            case Drop():
+                part.drop(task)
+
+    # What steps do ------------------------------------------------------------------------------------------------
+
+    def _own(self, step: Step) -> Part:
+        """The part of this step, for this world alone to change."""
+        place = step.worker, step.region
+        if place in self._own_parts:
+            self.parts[place].forget()
+        else:
+            self.parts[place] = self.parts[place].copy()
+            self._own_parts.add(place)
+        return self.parts[place]
+
+    def _event(self, step: Step, event: Event) -> None:
+        try:
+            actions = self.parts[step.worker, step.region].machine.step(event)
+        except ProtocolError as error:
+            raise Violation(Kind.ILLEGAL, str(error)) from error
+        for action in actions:
+            self._carry_out(step, action)
+        machine = self.parts[step.worker, step.region].machine
+        if machine.rows_waiting:
+            self.happened |= {f"rows wait in {type(machine.phase).__name__}"}
+        if len(getattr(machine.phase, "slices", ())) > 1:
+            self.happened |= {"slices are given together"}
+
+    def _carry_out(self, step: Step, action: Action) -> None:
+        part = self.parts[step.worker, step.region]
+        match action:
+            case Send(to=to, message=message):
+                queue = self.channels.get((step.worker, to), ())
+                self.channels[step.worker, to] = (*queue, (step.region, message, frozen(message)))
+            case ReportSettled(version=version, kept=kept):
+                self.unsettled -= {(step.worker, step.region)}
+                report = RegionSettled(worker=step.worker, region=step.region, version=version, kept=kept)
+                self._coordinate(report)
+            case ReportGone(peer=peer):
+                self._coordinate(PeerGone(worker=step.worker, region=step.region, leaver=peer))
+            case Leave():
+                part.left = True
+            case _:
+                part.queue = (*part.queue, action)
+                while part.queue and not self.scenario.slow_operators:
+                    self._operators(step, part)
+
+    def _coordinate(self, event: coordination.Event) -> None:
+        try:
+            actions = self.coordinator.step(event)
+        except ProtocolError as error:
+            raise Violation(Kind.ILLEGAL, str(error)) from error
+        for action in actions:
+            match action:
+                case StartWorkers(workers=workers):
+                    self._start_workers(workers)
+                case Announce(worker=worker, region=region, order=order):
+                    part = self._own(Step("order", worker, region))
+                    part.orders = (*part.orders, order)
+                    self.unsettled |= {(worker, region)}
+                case Retire(worker=worker, peers=peers):
+                    for region in self.scenario.maps:
+                        self._own(Step("close", worker, region)).peers = peers
+                case RescaleOver() | coordination.RescaleRefused():
+                    pass
+
+    def _start_workers(self, workers: tuple[WorkerId, ...]) -> None:
+        phase = self.coordinator.phase
+        assert isinstance(phase, coordination.Starting)
+        maps = phase.plan.before if self.rulebook.joiner_knows_old_map else phase.plan.after
+        for worker in workers:
+            for region, map in maps.items():
+                self.parts[worker, region] = self._new_part(worker, region, map)
+        self._coordinate(WorkersStarted())
+
+    # Checks -------------------------------------------------------------------------------------------------------
+
+    def _apply(self, step: Step, part: Part, item: Item, rule: Rule) -> None:
+        """SPLIT, ORDER, DOUBLED, LATE: one row, as an operator sees it."""
+        place, key = f"{item} was applied at {step.worker} by rule {rule}", item.key
+        if key in part.sealed:
+            raise Violation(Kind.SPLIT, f"{place} while its key's state is being collected there", rule)
+        for (worker, region), other in self.parts.items():
+            if region != step.region:
+                continue
+            if worker != step.worker and other.holds(key):
+                raise Violation(Kind.SPLIT, f"{place} while {worker} has its key's state", rule)
+            if other.taking(key):
+                raise Violation(Kind.SPLIT, f"{place} while its key's state waits at {worker}", rule)
+        for (source, target), queue in self.channels.items():
+            for region, message, _ in queue:
+                if region == step.region and isinstance(message, Acquire) and key in message.keys.tolist():
+                    where = f"{place} while its key's state is on its way from {source} to {target}"
+                    raise Violation(Kind.SPLIT, where, rule)
+        last = self.applied.get((step.region, key, item.origin), 0)
+        if item.seq <= last:
+            raise Violation(Kind.DOUBLED, f"{place} for the second time", rule)
+        if item.seq > last + 1:
+            raise Violation(Kind.ORDER, f"{place} ahead of #{last + 1}", rule)
+        if self.epoch_ended and item.epoch <= self.epochs[self.epoch_ended - 1]:
+            raise Violation(Kind.LATE, f"{place} after its epoch {item.epoch} had ended", rule)
+        self.happened |= {f"rule {rule}"}
+        self.applied[step.region, key, item.origin] = item.seq
+        part.logs[key] = (*part.logs.get(key, ()), (item.origin, item.seq))
+
+    def check_end(self) -> None:
+        """MISPLACED, LOST, DOUBLED, STUCK: nothing more can happen."""
+        seen: dict[tuple[RegionId, int, WorkerId], list[int]] = {}
+        for (worker, region), part in self.parts.items():
+            for key, log in part.logs.items():
+                self._check_place(worker, region, key)
+                for origin, seq in log:
+                    seen.setdefault((region, key, origin), []).append(seq)
+        for place, items in self.scenario.inputs.items():
+            region = place[1]
+            for item in items if place in self.parts else ():
+                times = seen.get((region, item.key, item.origin), []).count(item.seq)
+                if times != 1:
+                    kind = Kind.DOUBLED if times else Kind.LOST
+                    raise Violation(kind, f"{item} is in the state {times} times at the end")
+        for worker, region in sorted(self.unsettled):
+            raise Violation(Kind.STUCK, f"worker {worker} never settles region {region}")
+        for (worker, region), part in sorted(self.parts.items()):
+            if part.machine.rows_waiting:
+                raise Violation(Kind.STUCK, f"worker {worker} keeps rows of region {region} waiting")
+
+    def _check_place(self, worker: WorkerId, region: RegionId, key: int) -> None:
+        owner = vnode_owner(self._map_at_end(region), key)
+        if worker != owner:
+            raise Violation(Kind.MISPLACED, f"the state of {key_name(key)} ends at {worker}, and belongs to {owner}")
+
+    def _map_at_end(self, region: RegionId) -> Any:
+        phase = self.coordinator.phase
+        return phase.plan.after[region] if isinstance(phase, coordination.Rescaling) else self.coordinator.maps[region]
+
+
+_STEPS: Mapping[str, Callable[[World, Step], None]] = {
+    "ask": World._ask,
+    "abort": World._abort,
+    "end epoch": World._end_epoch,
+    "order": World._order,
+    "input": World._take_input,
+    "receive": World._receive,
+    "answer": World._answer,
+    "collect": World._collect,
+    "close": World._close,
+    "operate": World._operate,
+}

@@ -1,0 +1,146 @@
+"""The lake of a simulated river: epochs in memory, each edge's rows sorted by hash64 as Spark would leave them."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from random import Random
+from types import MappingProxyType
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from simulator.tables import TABLES
+from upriver.engine.batch import Batch, Hashes, no_rows
+from upriver.hashing import hash64
+from upriver.ids import BEGINNING, Channel, Epoch, VnodeId
+from upriver.plan.graph import DataflowPlan
+from upriver.plan.plan import TableSpec
+from upriver.plan.provenance import lake_edges
+from upriver.vnodes import offsets_by_vnode
+
+CUTS_MAX = 3  # places where a worker's rows of one edge and epoch are cut, besides the gaps between its vnodes
+
+
+NO_ROWS = MappingProxyType({table.name: no_rows(table.schema) for table in TABLES})
+"""By table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One edge's rows of one epoch, by hash64 and then in order. ``offsets``: where each vnode's rows begin."""
+
+    batch: Batch
+    offsets: npt.NDArray[np.int64]
+
+    def rows_of(self, vnodes: Sequence[VnodeId]) -> int:
+        """How many rows those vnodes have."""
+        owned = np.array(vnodes, np.int64)
+        return int((self.offsets[owned + 1] - self.offsets[owned]).sum())
+
+    def slices_of(self, vnodes: Sequence[VnodeId], lots: Random) -> list[Batch]:
+        """Those vnodes' rows in order, cut wherever the lots fall, but never between the rows of one key."""
+        ranges = [(int(self.offsets[vnode]), int(self.offsets[vnode + 1])) for vnode in vnodes]
+        joined: list[tuple[int, int]] = []
+        for first, end in ranges:
+            if joined and joined[-1][1] == first:
+                joined[-1] = (joined[-1][0], end)
+            else:
+                joined.append((first, end))
+        rows = len(self.batch)
+        drawn = [lots.randrange(rows) for _ in range(lots.choice((0, 0, 1, CUTS_MAX)))] if rows else []
+        cuts = set(np.searchsorted(self.batch.hash64, self.batch.hash64[drawn]).tolist())
+        return [self._slice(*piece) for first, end in joined if first < end for piece in _cut(first, end, cuts)]
+
+    def _slice(self, first: int, end: int) -> Batch:
+        return Batch(self.batch.rows.slice(first, end - first), self.batch.hash64[first:end])
+
+
+def _cut(first: int, end: int, cuts: Iterable[int]) -> Iterable[tuple[int, int]]:
+    return pairwise([first, *sorted(cut for cut in cuts if first < cut < end), end])
+
+
+class FakeLake:
+    """All epochs published so far. Tables are kept in the order of the indexes that were asked for by ``keep``."""
+
+    def __init__(self, plans: Sequence[DataflowPlan], vnodes: int) -> None:
+        """plans: all that it can be asked to keep indexes for."""
+        self._vnodes = vnodes
+        self._indexes = {edge.channel: (edge.table, edge.index) for plan in plans for edge in lake_edges(plan)}
+        self._kept: set[Channel] = set()
+        """The edges that manifests tell of, those of old epochs too."""
+        self._epochs: list[Mapping[Channel, Run]] = []
+        self._came: list[tuple[str, pa.RecordBatch]] = []
+        """By epoch: the table, and its rows."""
+
+    def keep(self, plans: Iterable[DataflowPlan]) -> None:
+        """Make the indexes that these plans need, for all epochs; none is ever given up."""
+        self._kept |= {edge.channel for plan in plans for edge in lake_edges(plan)}
+
+    @property
+    def edges(self) -> tuple[Channel, ...]:
+        return tuple(self._indexes)
+
+    @property
+    def published(self) -> Epoch:
+        return Epoch(len(self._epochs))
+
+    def publish(self, table: str, rows: pa.RecordBatch) -> Epoch:
+        """One more epoch: rows of one table, as one micro-batch gives them, on each edge of that table."""
+        edges = {channel: index for channel, (source, index) in self._indexes.items() if source == table}
+        self._epochs.append({channel: self._run(rows, index) for channel, index in edges.items()})
+        self._came.append((table, rows))
+        return self.published
+
+    def _run(self, rows: pa.RecordBatch, index: tuple[str, ...]) -> Run:
+        hashes = hash64([rows.column(column) for column in index], rows.num_rows)
+        order = np.argsort(hashes, kind="stable")
+        hashes = hashes[order]
+        return Run(Batch(rows.take(pa.array(order)), hashes), offsets_by_vnode(hashes, self._vnodes))
+
+    def runs(self, epoch: Epoch) -> Mapping[Channel, Run]:
+        """The epoch's rows on each edge that has any part in it."""
+        return self._epochs[epoch - 1]
+
+    def rows_of_keys(self, channel: Channel, keys: Hashes, through: Epoch, after: Epoch = BEGINNING) -> Batch:
+        """All rows of these keys on one edge, after one epoch and through another: by hash64, then in order."""
+        runs = [runs[channel].batch for runs in self._epochs[after:through] if channel in runs]
+        mine = [batch.filtered(np.isin(batch.hash64, keys)) for batch in [NO_ROWS[self._indexes[channel][0]], *runs]]
+        rows = pa.concat_batches([batch.rows for batch in mine])
+        hash64 = np.concatenate([batch.hash64 for batch in mine])
+        order = np.argsort(hash64, kind="stable")
+        return Batch(rows.take(pa.array(order)), hash64[order])
+
+    def rows(self, epoch: Epoch) -> dict[Channel, int]:
+        """What the epoch's manifest promises by now, over all vnodes."""
+        return {channel: len(run.batch) for channel, run in self.runs(epoch).items() if channel in self._kept}
+
+    def promised(self, epoch: Epoch, vnodes: Sequence[VnodeId], channels: Iterable[Channel]) -> dict[Channel, int]:
+        """What the epoch's manifest promises on these edges, for these vnodes."""
+        runs = self.runs(epoch)
+        return {channel: runs[channel].rows_of(vnodes) if channel in runs else 0 for channel in channels}
+
+    def all_rows(self) -> dict[str, pa.Table]:
+        """Every row published so far that counts, by table."""
+        return {
+            table.name: current(
+                table, pa.Table.from_batches([rows for name, rows in self._came if name == table.name], table.schema)
+            )
+            for table in TABLES
+        }
+
+    def rows_of(self, table: str, epoch: Epoch) -> pa.RecordBatch | None:
+        """What the table has got with the epoch; ``None`` if it is another's."""
+        name, rows = self._came[epoch - 1]
+        return rows if name == table else None
+
+
+def current(table: TableSpec, versions: pa.Table) -> pa.Table:
+    """What the rows of a table, in order of ``seq``, come to."""
+    if not table.primary_key:
+        return versions
+    keys = zip(*(versions.column(column).to_pylist() for column in table.primary_key), strict=True)
+    last = {key: place for place, key in enumerate(keys)}
+    rows = versions.take(pa.array(last.values(), pa.int64()))
+    return rows.filter(pc.invert(pc.fill_null(rows.column("gone"), False)))

@@ -1,0 +1,272 @@
+"""One worker process of a simulated river: the real machine, and a small model of the shell around it."""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from random import Random
+
+import pyarrow as pa
+
+from simulator.fake_checkpoints import FakeCheckpoints, Writing
+from simulator.lake import FakeLake
+from simulator.tables import Key
+from upriver.ids import Epoch, Incarnation, MapVersion, SnapshotId, WorkerId
+from upriver.migration.messages import Bye
+from upriver.plan.graph import DataflowPlan
+from upriver.protocol.messages import Assign, CloseInput, FromWorker, Meet, OpenEpoch, Order, Retire, ToWorker
+from upriver.protocol.peers import Envelope, ForRegion
+from upriver.protocol.standby_messages import Resume
+from upriver.protocol.worker_events import (
+    AllStateRead,
+    EpochRead,
+    FetchRows,
+    KeysRead,
+    LookupAsked,
+    LookupGivenUp,
+    PeerLost,
+    PeerSaid,
+    PeersMet,
+    ReadEpoch,
+    ReadKeys,
+    ReadState,
+    RowsFetched,
+    RowsRead,
+    StateRead,
+    StateUnread,
+    WorkerEvent,
+)
+from upriver.state.board import Board
+from upriver.state.board_reader import BoardReader
+from upriver.vnodes import VnodeMap
+from upriver.worker.following import Following
+from upriver.worker.share import Share
+from upriver.worker.worker import WorkerMachine
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A lookup without an answer. seen: per key, the latest epoch that any lookup had shown when this one began."""
+
+    lookup: LookupAsked
+    seen: Mapping[Key, Epoch]
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Process:
+    """From its registration until nothing of it can be heard any more."""
+
+    worker: WorkerId
+    incarnation: Incarnation
+    machine: WorkerMachine
+    assigned: Assign | None = None
+    """The last assignment that the process has heard."""
+    applied: Epoch = field(default=Epoch(0))
+    """The last epoch that the process has reported as finished, since that assignment."""
+    runs: bool = True
+    serves: bool = False
+    """Assigned, and not told to retire."""
+    peers: dict[WorkerId, Incarnation] = field(default_factory=dict)
+    """Whom it can ask, itself among them: who took part in the last rescale and has not taken leave; nobody, if it was
+    told of no rescale since it was assigned, or has lost a peer since."""
+    left: set[WorkerId] = field(default_factory=set)
+    """Who has taken leave of this process."""
+    all_there: bool = False
+    """It has lost nobody since it was told of the last meeting."""
+    has_lost: bool = False
+    """It has lost a peer since it last met all of them."""
+    leaves: bool = False
+    """It was told to take leave of its peers."""
+    torn: bool = False
+    """A read has gone wrong, and the machine is to notice."""
+    noticed_gone: bool = False
+    """The coordinator has been told that the process is gone."""
+    down: deque[ToWorker] = field(default_factory=deque)
+    """On its way from the coordinator."""
+    up: deque[FromWorker] = field(default_factory=deque)
+    """On its way to the coordinator."""
+    inbox: deque[PeersMet | PeerLost] = field(default_factory=deque)
+    """What the shell has to tell."""
+    opened: list[OpenEpoch] = field(default_factory=list)
+    """Heard already; the network may say it again."""
+    unread: deque[RowsRead | EpochRead | StateRead | AllStateRead | StateUnread] = field(default_factory=deque)
+    """What is left to read of the open epoch, or of the checkpoints to begin with; empty between epochs."""
+    writing: Writing = field(default_factory=Writing)
+    """Copied for checkpoints, and on its way to the lake."""
+    upqueries: deque[tuple[ReadKeys | FetchRows, Epoch]] = field(default_factory=deque)
+    """To be answered; some perhaps for what was kept before all began anew. Each with the last epoch that there was
+    when it was asked for: it is read at once, and its answer may come late."""
+    held: dict[SnapshotId, pa.Table] = field(default_factory=dict)
+    waiting: dict[int, Asked] = field(default_factory=dict)
+    """All and only the lookups without an answer, by ticket."""
+    boards: dict[str, tuple[Board, BoardReader]] = field(default_factory=dict)
+    """By view: what the process writes, and what somebody beside it reads."""
+    meet: Meet | None = None
+    """The last meeting, by which keys move if they do."""
+    versions: dict[str, MapVersion] = field(default_factory=dict)
+    """By view: of the last answer."""
+
+    def __str__(self) -> str:
+        return f"w{self.worker}#{self.incarnation}"
+
+    @property
+    def shares(self) -> Mapping[str, Share]:
+        """The process's share of every region, for checkers to look at."""
+        return self.machine.phase.shares if isinstance(self.machine.phase, Following) else {}
+
+    def map_of(self, region: str) -> VnodeMap | None:
+        """By which the process keeps the region's keys; ``None`` while they move."""
+        return getattr(self.shares[region].migrator.phase, "map", None) if region in self.shares else None
+
+    @property
+    def plans(self) -> tuple[DataflowPlan, ...]:
+        """Of the views that the process keeps a share of."""
+        return () if self.assigned is None else self.assigned.plans
+
+    @property
+    def generation(self) -> int:
+        return -1 if self.assigned is None else self.assigned.generation
+
+    @property
+    def alone(self) -> bool:
+        """Whether it can ask nobody."""
+        return not self.peers
+
+    @property
+    def reads_mixed(self) -> bool:
+        """Whether the epoch opened last may have rows for peers."""
+        return bool(self.opened) and self.opened[-1].mixed
+
+    def note(self, event: WorkerEvent) -> None:
+        """Note what any shell would know before the machine takes the event."""
+        match event:
+            case Assign():
+                self._begin(event)
+            case Resume() if self.assigned is not None:
+                self._go_on(event, self.assigned)
+            case Order() if self.meet is not None and self.all_there:
+                named = self.meet.peers.items()
+                self.peers = {peer: who for peer, (who, _) in named if peer not in self.left}
+            case PeerLost() if self._counts(event):
+                self.peers.clear()
+                self.all_there, self.has_lost = False, True
+            case Meet():
+                if any(event.peers.get(peer, (None, ""))[0] != who for peer, who in self.peers.items()):
+                    self.peers.clear()
+                self.left -= event.peers.keys()
+                self.meet = event
+                self.all_there = True
+            case PeerSaid(envelope=Envelope(content=ForRegion(message=Bye()))):
+                self.left.add(event.sender)
+                self.peers.pop(event.sender, None)
+            case PeersMet():
+                self.has_lost = any(isinstance(event, PeerLost) for event in self.inbox)
+            case CloseInput():
+                self.leaves = True
+            case Retire():
+                self.serves = False
+            case OpenEpoch() if event not in self.opened:
+                self.opened.append(event)
+            case LookupGivenUp():
+                self.waiting.pop(event.ticket, None)
+
+    def _counts(self, event: PeerLost) -> bool:
+        """Whether it is a loss: not of one who has taken leave, and of one whom the last meeting has named."""
+        if event.peer is None or event.incarnation is None:
+            return True
+        named = None if self.meet is None else self.meet.peers.get(event.peer)
+        return event.peer not in self.left and named is not None and named[0] == event.incarnation
+
+    def _go_on(self, resume: Resume, before: Assign) -> None:
+        """What was read and heard is of no use any more."""
+        held = dict(self.held)
+        assign = replace(
+            before,
+            maps=resume.maps,
+            reads=resume.reads,
+            start_at=resume.at,
+            serve_from=resume.serve_from,
+            generation=resume.generation,
+        )
+        self._begin(assign)
+        self.held = held
+
+    def _begin(self, assign: Assign) -> None:
+        """What was read, held and heard is of no use any more."""
+        self.assigned, self.serves, self.leaves, self.torn = assign, True, False, False
+        self.applied = assign.start_at
+        self.peers.clear()
+        self.left.clear()
+        self.all_there = False
+        self.unread.clear()
+        self.opened.clear()
+        self.held.clear()
+
+    def start_reading(self, action: ReadEpoch, lake: FakeLake, tear: bool, lots: Random) -> None:
+        """Line up slices of an epoch: in order on each edge, in any order between edges.
+
+        tear: lose a slice, or read one twice.
+        """
+        runs = lake.runs(action.epoch)
+        edges = [
+            [
+                RowsRead(epoch=action.epoch, channel=edge, batch=batch)
+                for batch in runs[edge].slices_of(action.vnodes, lots)
+            ]
+            for edge in action.channels
+            if edge in runs
+        ]
+        slices = _shuffled_together(edges, lots)
+        full = [place for place, slice_ in enumerate(slices) if len(slice_.batch)]
+        if tear and full:
+            self.torn = True
+            place = lots.choice(full)
+            slices[place : place + 1] = [slices[place]] * lots.choice((0, 2))
+        promised = lake.promised(action.epoch, action.vnodes, action.channels)
+        self.unread = deque(chain(slices, [EpochRead(epoch=action.epoch, promised=promised)]))
+
+    def start_restoring(self, action: ReadState, checkpoints: FakeCheckpoints, lots: Random) -> None:
+        """Line up what the checkpoints have, in any order."""
+        found = [
+            StateRead(region=region, chunk=chunk) for region, chunk in checkpoints.read_all(action.chain, action.vnodes)
+        ]
+        lots.shuffle(found)
+        self.unread = deque([*found, AllStateRead()])
+
+    def fail_to_restore(self) -> None:
+        """A file of the checkpoints is damaged."""
+        self.unread = deque([StateUnread(error="a file is damaged")])
+
+    def next_answer(self, lake: FakeLake, ahead: int, rows_max: int) -> KeysRead | RowsFetched:
+        """The answer to the oldest wish. ahead: how many epochs more an upquery reads, if they are published. rows_max:
+        how many of its rows are taken in at once."""
+        asked, published = self.upqueries.popleft()
+        if isinstance(asked, FetchRows):
+            rows = tuple(lake.rows_of_keys(read.channel, read.keys, read.through, read.after) for read in asked.reads)
+            return RowsFetched(generation=asked.generation, view=asked.view, rows=rows)
+        keys, through = asked.upquery.keys, Epoch(min(asked.upquery.through + ahead, published))
+        return KeysRead(
+            generation=asked.generation,
+            region=asked.region,
+            number=asked.upquery.number,
+            rows=tuple((port, lake.rows_of_keys(channel, keys, through)) for port, channel in asked.ports),
+            through=through,
+            rows_max=rows_max,
+        )
+
+    def end(self) -> None:
+        """The process is no more. What it has sent may still arrive."""
+        self.runs = self.serves = False
+        self.down.clear()
+        self.inbox.clear()
+        self.unread.clear()
+        self.upqueries.clear()
+        self.writing = Writing()
+        self.held.clear()
+
+
+def _shuffled_together(edges: Sequence[list[RowsRead]], lots: Random) -> list[RowsRead]:
+    turns = [place for place, slices in enumerate(edges) for _ in slices]
+    lots.shuffle(turns)
+    following = [iter(slices) for slices in edges]
+    return [next(following[place]) for place in turns]

@@ -1,0 +1,399 @@
+"""The machines of a simulated river and the channels between them; what the machines want done is done here."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from itertools import count
+from random import Random
+from typing import assert_never
+
+from simulator import checkers
+from simulator.askers import Askers
+from simulator.bad_rows import BadRows
+from simulator.checkers import require
+from simulator.fake_checkpoints import FakeCheckpoints
+from simulator.lake import FakeLake
+from simulator.network import Network
+from simulator.oracle import Oracle
+from simulator.process import Process
+from simulator.repertoire import Repertoire
+from simulator.tables import Crowd
+from simulator.watcher import Watcher
+from simulator.wishes import Wishes
+from upriver.coordinator.coordinator import CoordinatorMachine
+from upriver.coordinator.leader import NOBODY_STANDS_BY
+from upriver.coordinator.membership.config import MembershipConfig
+from upriver.errors import ProtocolError
+from upriver.ids import Epoch, Incarnation, WorkerId
+from upriver.migration.messages import Acquire
+from upriver.plan.graph import NOT_WANTED
+from upriver.plan.plan import TableSpec
+from upriver.protocol.coordinator_events import (
+    AppFailed,
+    CheckpointFailed,
+    CheckpointReady,
+    CheckpointWanted,
+    CoordinatorAction,
+    CoordinatorEvent,
+    EpochEnded,
+    EpochPublished,
+    EvictionOver,
+    EvictWanted,
+    ForgetCheckpoints,
+    LeaseOver,
+    PlansTaken,
+    PublishCheckpoint,
+    ReplaceWorker,
+    RescaleBegun,
+    RescaleEnded,
+    SnapshotAsked,
+    SnapshotFailed,
+    SnapshotReady,
+    StartWorkers,
+    Tell,
+    WorkerGone,
+    WorkerRegistered,
+    WorkerSaid,
+)
+from upriver.protocol.messages import Assign, EpochFinished, WorkerFailed
+from upriver.protocol.peers import Envelope, ForRegion, QuestionAnswered
+from upriver.protocol.rules import Rules
+from upriver.protocol.worker_events import (
+    Answer,
+    EpochRead,
+    FetchRows,
+    ForgetSnapshot,
+    ForgetState,
+    HoldSnapshot,
+    LookupAsked,
+    MeetPeers,
+    PeerLost,
+    PeerSaid,
+    ReadEpoch,
+    ReadKeys,
+    ReadState,
+    Refuse,
+    Report,
+    SealState,
+    SendPeer,
+    SetRowsAside,
+    Stop,
+    WorkerAction,
+    WorkerEvent,
+    WriteState,
+)
+from upriver.vnodes import VnodeMap
+from upriver.worker.following import BuildRegion
+from upriver.worker.worker import WorkerMachine
+
+CROWD_KEYS = 1  # the views have few keys, and upqueries are to rest often
+ANSWER_ROWS = 2  # so are their rows: longer answers are read some rows at a time
+
+
+class River:
+    """One coordinator, its workers' processes, and what is on its way between them.
+
+    processes: all that run, or may still be heard of. latest: by place, the last process to come, running or not.
+    trace: what has happened, in lines. torn: how likely a read goes wrong. memory_budget: of each worker.
+    """
+
+    def __init__(
+        self,
+        lots: Random,
+        vnode_map: VnodeMap,
+        repertoire: Repertoire,
+        rules: Rules,
+        build_region: BuildRegion,
+        takes_checkpoints: bool,
+        membership: MembershipConfig = NOBODY_STANDS_BY,
+        memory_budget: int | None = None,
+        bad_rows: BadRows | None = None,
+    ) -> None:
+        bad_rows = bad_rows or BadRows()
+        vnodes = len(vnode_map.owners)
+        self.trace: list[str] = []
+        self.torn = 0.0
+        self.rotten = 0.0
+        """How likely a file of the checkpoints is damaged."""
+        self.repertoire = repertoire
+        possible, kept = tuple(repertoire.possible.values()), tuple(repertoire.kept.values())
+        self.lake = FakeLake(possible, vnodes)
+        self.lake.keep(kept)
+        self.oracle = Oracle([replace(plan, full_because=NOT_WANTED) for plan in possible], vnodes, build_region)
+        self.checkpoints = FakeCheckpoints(vnodes)
+        self._membership = membership
+        chain = () if takes_checkpoints else None
+        self.coordinator = CoordinatorMachine(vnode_map, kept, rules, chain, membership=membership)
+        self.processes: dict[Incarnation, Process] = {}
+        self.latest: dict[WorkerId, Process] = {}
+        self.leases: list[Incarnation] = []
+        """Of processes that are gone, and could still answer."""
+        self.network = Network(self.processes.get)
+        self.bad_rows = bad_rows
+        self.watcher = Watcher(repertoire, vnode_map.workers, self.lake, self.oracle, self.network, bad_rows)
+        self.askers = Askers(repertoire, self.lake, self.oracle, self.watcher.counters, bad_rows)
+        self.wishes = Wishes(self.watcher, repertoire, vnodes)
+        self._lots = lots
+        self._crowd = Crowd(lots)
+        self.vnodes = vnodes
+        self._first_workers = vnode_map.workers
+        self._rules = rules
+        self.build_region = build_region
+        self._new_machine = partial(
+            WorkerMachine, bad_rows.built_by(build_region), rules, memory_budget, CROWD_KEYS, ANSWER_ROWS
+        )
+        self._incarnations = count(1)
+
+    def begin_again(self) -> None:
+        """The driver dies, and all workers with it; another one starts on what is in the lake."""
+        for process in self.running:
+            process.waiting.clear()
+            process.end()
+        self.processes.clear()
+        self.latest.clear()
+        self.leases.clear()
+        self.repertoire = Repertoire(tuple(self.repertoire.possible.values()), tuple(self.repertoire.kept.values()))
+        self.network = Network(self.processes.get)
+        self.watcher = self.watcher.of_another_driver(self.repertoire, self._first_workers, self.network)
+        self.askers = Askers(self.repertoire, self.lake, self.oracle, self.watcher.counters, self.bad_rows)
+        self.wishes = Wishes(self.watcher, self.repertoire, self.vnodes)
+        chain = None if self.coordinator.cluster.chain is None else self.checkpoints.begin_again()
+        self.coordinator = CoordinatorMachine(
+            VnodeMap.initial(self.vnodes, self._first_workers),
+            tuple(self.repertoire.kept.values()),
+            self._rules,
+            chain,
+            membership=self._membership,
+        )
+        for epoch in range(1, self.lake.published + 1):
+            self.step_coordinator(EpochPublished(epoch=Epoch(epoch), rows=self.lake.rows(Epoch(epoch))))
+
+    @property
+    def running(self) -> list[Process]:
+        return [process for process in self.processes.values() if process.runs]
+
+    # What comes from outside
+
+    def publish(self, table: TableSpec, count: int) -> int:
+        """One more epoch, of so many rows; returns its number."""
+        rows = self._crowd.rows(table, count)
+        epoch = self.lake.publish(table.name, rows)
+        self.oracle.publish(epoch, self.lake)
+        self.watcher.counters["rows"] += rows.num_rows
+        self.step_coordinator(EpochPublished(epoch=epoch, rows=self.lake.rows(epoch)))
+        return epoch
+
+    def wants(self, wish: SnapshotAsked | EvictWanted | CheckpointWanted) -> None:
+        """Somebody wants something, and waits for it."""
+        self.watcher.wanted(wish)
+        self.step_coordinator(wish)
+
+    def start(self, worker: WorkerId) -> Process:
+        """A process comes to a worker's place."""
+        incarnation = Incarnation(next(self._incarnations))
+        process = Process(worker=worker, incarnation=incarnation, machine=self._new_machine())
+        self.processes[incarnation] = self.latest[worker] = process
+        self.watcher.joined(process)
+        self.step_coordinator(
+            WorkerRegistered(worker=worker, incarnation=incarnation, address=str(process), instance=str(worker))
+        )
+        return process
+
+    def crash(self, process: Process) -> None:
+        """The process dies; of what it has sent, only a part has left it."""
+        for _ in range(self._lots.randint(0, len(process.up))):
+            process.up.pop()
+        process.waiting.clear()
+        process.end()
+        self.watcher.losses += 1
+        self.network.ended(process, self._lots, died=True)
+
+    def miss(self, process: Process) -> None:
+        """The coordinator hears that a process is gone."""
+        process.noticed_gone = True
+        self.watcher.lost(process)
+        self.leases.append(process.incarnation)
+        self.step_coordinator(WorkerGone(incarnation=process.incarnation))
+        self._forget(process)
+
+    def lease_over(self) -> None:
+        """A process that is gone can answer nobody any more."""
+        self.step_coordinator(LeaseOver(incarnation=self.leases.pop(0)))
+
+    def hear(self, process: Process) -> None:
+        """The coordinator hears what comes next from a process."""
+        message = process.up.popleft()
+        self.step_coordinator(WorkerSaid(incarnation=process.incarnation, message=message))
+        self._forget(process)
+
+    def _forget(self, process: Process) -> None:
+        if process.noticed_gone and not process.up:
+            self.processes.pop(process.incarnation, None)
+
+    def cut(self) -> list[tuple[Process, Process]]:
+        """A channel breaks, if there is one; between whom."""
+        between = self.network.cut(self._lots)
+        self.watcher.losses += between is not None
+        return [] if between is None else [between]
+
+    # Workers
+
+    def step_worker(self, process: Process, event: WorkerEvent) -> None:
+        """Give a process an event, and do what it wants done."""
+        process.note(event)
+        if isinstance(event, LookupAsked):
+            self.askers.asks(process, event)
+        try:
+            actions = process.machine.step(event)
+        except Exception as error:
+            if not (process.torn and isinstance(event, EpochRead) and isinstance(error, ProtocolError)):
+                raise checkers.machines_do_not_fail(error) from error
+            self.trace.append(f"{process} notices: {error}")
+            self.watcher.counters["torn_reads_noticed"] += 1
+            self.crash(process)
+            process.up.append(WorkerFailed(kind=type(error).__name__, error=str(error)))
+            return
+        for action in actions:
+            self._carry_out(process, event, action)
+        if isinstance(event, PeerSaid):
+            self._look_at_load(process, event.envelope)
+        if isinstance(event, LookupAsked):
+            self.askers.asked(process, event)
+
+    def _carry_out(self, process: Process, event: WorkerEvent, action: WorkerAction) -> None:
+        match action:
+            case ReadEpoch():
+                self.watcher.reads(process, action.epoch)
+                tear = not process.reads_mixed and self._lots.random() < self.torn
+                process.start_reading(action, self.lake, tear, self._lots)
+            case ReadKeys() | FetchRows():
+                process.upqueries.append((action, self.lake.published))
+                self.watcher.counters["upqueries"] += 1
+            case ReadState():
+                self.watcher.counters["restored"] += 1
+                if self.rotten and self._lots.random() < self.rotten:
+                    self.watcher.counters["damaged_checkpoints"] += 1
+                    process.fail_to_restore()
+                else:
+                    process.start_restoring(action, self.checkpoints, self._lots)
+            case WriteState() | SealState():
+                process.writing.queue.append(action)
+            case ForgetState():
+                process.writing.forget(action.checkpoint)
+            case SetRowsAside():
+                self.watcher.set_aside(action)
+            case Report():
+                if isinstance(action.message, EpochFinished):
+                    self.watcher.finished(process, action.message)
+                process.up.append(action.message)
+            case SendPeer():
+                self._send(process, action)
+            case MeetPeers():
+                self.network.meet(process, action.meet)
+            case Answer():
+                self.askers.answered(process, action, self.watcher.is_current(process))
+            case Refuse():
+                self.askers.refused(process, action, event)
+            case HoldSnapshot():
+                process.held[action.snapshot] = action.rows
+                self.watcher.holds(action)
+            case ForgetSnapshot():
+                process.held.pop(action.snapshot, None)
+            case Stop():
+                require(checkers.nobody_is_left_waiting, process.waiting)
+                process.end()
+                self.network.ended(process, self._lots, died=False)
+            case _:
+                assert_never(action)
+
+    def _send(self, process: Process, action: SendPeer) -> None:
+        content = action.envelope.content
+        if isinstance(content, QuestionAnswered) and (process.torn or not self.watcher.is_current(process)):
+            self.askers.doubtful.add(content.ticket)
+        has_channel = self.network.send(process, action.to, action.envelope)
+        is_doomed = process.has_lost or self.watcher.is_to_begin(process)
+        require(checkers.peers_are_spoken_to_over_a_channel, has_channel, is_doomed)
+        if not has_channel:
+            process.inbox.append(PeerLost(peer=action.to, why=f"no channel to {action.to}"))
+        self._look_at_load(process, action.envelope)
+
+    def _look_at_load(self, process: Process, envelope: Envelope) -> None:
+        content = envelope.content
+        if isinstance(content, ForRegion) and isinstance(content.message, Acquire):
+            self.watcher.keys_moved(process, content.region)
+
+    # The coordinator
+
+    def step_coordinator(self, event: CoordinatorEvent) -> None:
+        """Give the coordinator an event, and do what it wants done."""
+        try:
+            actions = self.coordinator.step(event)
+        except Exception as error:
+            raise checkers.machines_do_not_fail(error) from error
+        for action in actions:
+            self._carry_out_for_all(action)
+
+    def _carry_out_for_all(self, action: CoordinatorAction) -> None:
+        match action:
+            case Tell():
+                self._tell(action)
+            case EpochEnded():
+                self.trace.append(f"  epoch {action.epoch} ends")
+                self.watcher.ended(action.epoch)
+            case SnapshotReady():
+                self.watcher.snapshot_ready(action)
+            case SnapshotFailed():
+                self.watcher.snapshot_failed(action)
+            case PlansTaken():
+                self.trace.append(f"  views {action.ticket} are taken")
+                self.repertoire.taken(action)
+                self.watcher.counters["views_changed"] += 1
+            case EvictionOver():
+                self.trace.append(f"  eviction {action.ticket} is over")
+                self.watcher.eviction_over(action.ticket)
+            case PublishCheckpoint():
+                self.checkpoints.waiting.append(action)
+            case CheckpointReady():
+                self.trace.append(f"  checkpoint of {action.epoch} is ready")
+                self.checkpoints.sweep(action.chain)
+                self.watcher.checkpoint_over(action.tickets)
+            case ForgetCheckpoints():
+                self.trace.append("  checkpoints are of no use any more")
+                self.checkpoints.forget()
+            case CheckpointFailed():
+                self.trace.append(f"  checkpoint of {action.epoch} is given up: {action.why}")
+                self.watcher.counters["checkpoints_given_up"] += 1
+                self.watcher.checkpoint_over(action.tickets)
+            case StartWorkers():
+                self.wishes.starts(action)
+            case RescaleBegun():
+                self.trace.append(f"  rescale {action.ticket} begins: {action.before} to {action.after} workers")
+                self.wishes.begun(action)
+            case RescaleEnded():
+                self.trace.append(f"  rescale {action.ticket} is {action.outcome}")
+                self.wishes.ended(action)
+            case ReplaceWorker():
+                self.trace.append(f"  #{action.incarnation} is to be replaced: {action.error}")
+                self.watcher.counters["workers_replaced"] += 1
+            case AppFailed():
+                require(checkers.the_app_does_not_fail, action.kind, action.error)
+            case _:
+                assert_never(action)
+
+    def _tell(self, action: Tell) -> None:
+        process, message = self.processes.get(action.incarnation), action.message
+        if isinstance(message, Assign) and self._changes_views(message):
+            require(checkers.views_change_between_epochs, self.wishes.is_on, self.watcher.behind())
+        self.watcher.told(process, message)
+        if process is not None and process.runs:  # else it is lost
+            process.down.append(message)
+
+    def _changes_views(self, assign: Assign) -> bool:
+        """Whether this is the first to hear that all begin anew with other views."""
+        changed = [plan.name for plan in assign.plans] != list(self.repertoire.kept)
+        return changed and self.watcher.all_begin_anew(assign)
+
+    def maps(self) -> Mapping[str, VnodeMap]:
+        """The coordinator's, by what they are for."""
+        cluster = self.coordinator.cluster
+        return {"readers": cluster.reading, **{f"region {region}": found for region, found in cluster.maps.items()}}

@@ -1,0 +1,222 @@
+"""How rough a simulated river is: the odds of each thing that can happen next, drawn once per seed."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any, Self
+
+from upriver.coordinator.membership.config import MembershipConfig
+from upriver.ids import WorkerId
+from upriver.protocol.strategies import Strategy
+
+PLACES_MAX = 8  # places whose pace is drawn; others go on from the first
+
+FAULTS: Mapping[str, Mapping[str, Any]] = {
+    "crash": {"crash": 0.04, "crash_moving": 0.1},
+    "hang": {"takeover": 0.05, "notice": 0.3},
+    "cut": {"cut": 0.1},
+    "driver": {"driver": 0.05},
+    "delay": {"pace": (0.5, 6.0) * (PLACES_MAX // 2), "hear": 1.0, "carry": 0.2, "dial": 0.5},
+    "duplicate": {"repeat": 0.3},
+    "tear": {"torn": 0.05},
+    "disk": {"spoil": 0.3},
+}
+"""By kind: a process dies; is replaced while it runs; a channel breaks; the driver dies; some are slow; the network
+says something twice; a read gives other rows than there are; the lake does not take what is written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weather:
+    """Weights, relative to each other; ``torn`` is a probability.
+
+    pace: how fast each place takes its messages and reads; read: how fast it reads, beside that.
+    hear: how fast the coordinator takes reports. notice: that it hears of a loss.
+    start: that a process comes to an empty place.
+    takeover: that one comes to a full place. repeat: that the network says an ``OpenEpoch`` again.
+    torn: that a read loses or doubles rows. sizes: rows of an epoch, to be drawn from.
+    crash: that a process dies; crash_moving: one that has peers, while a rescale is on.
+    give_up: that somebody who waits for a lookup does so no more.
+    replan: that somebody wants a view more or less; with 0, all there can be are there.
+    rescale, abort: that somebody wants one, of these strategies. move: how fast a process gives keys away, so many at a
+    time. dial, carry: how fast a channel between workers comes about, and how fast it is. cut: that one breaks.
+    driver: that the driver dies, and another one comes.
+    checkpoint: that somebody wants one. copy, store: how fast a process copies its state for it, and the lake takes
+    that. spoil: how likely the lake does not take the last of it.
+    standbys, warmups: how many copies there are to be of each slice, and how many are learned at a time. feed: how fast
+    a process copies its state for who follows it. lease: how soon that of a lost process has run out. overdue: that who
+    leaves is not waited for. board: that somebody looks for keys on a board, and asks for them, too.
+    """
+
+    publish: float
+    lookup: float
+    scan: float
+    pace: tuple[float, ...]
+    read: float
+    hear: float
+    crash: float
+    crash_moving: float
+    notice: float
+    start: float
+    takeover: float
+    repeat: float
+    torn: float
+    sizes: tuple[int, ...]
+    give_up: float
+    replan: float
+    rescale: float
+    abort: float
+    strategies: tuple[Strategy, ...]
+    move: float
+    keys_max: int
+    dial: float
+    carry: float
+    cut: float = 0.0
+    driver: float = 0.0
+    checkpoint: float = 0.0
+    copy: float = 1.0
+    store: float = 1.0
+    spoil: float = 0.0
+    standbys: int = 0
+    warmups: int = 2
+    feed: float = 1.0
+    lease: float = 1.0
+    overdue: float = 0.0
+    board: float = 0.2
+
+    @property
+    def membership(self) -> MembershipConfig:
+        return MembershipConfig(
+            num_standby_replicas=self.standbys, max_warmup_replicas=self.warmups, scale_down_timeout_ms=1
+        )
+
+    def with_epochs_that_pile_up(self, lots: Random) -> Self:
+        """The same, where epochs come faster than some places get through them, while keys move and are asked for."""
+        return replace(
+            self,
+            publish=3.0,
+            lookup=8.0,
+            rescale=2.0,
+            sizes=(8, 20),
+            pace=(0.2, 6.0) * (PLACES_MAX // 2),
+            move=lots.choice((0.3, 2.0)),
+            carry=4.0,
+            dial=4.0,
+            hear=6.0,
+            read=1.0,
+            scan=0.0,
+        )
+
+    def with_boards(self, lots: Random) -> Self:
+        """The same, where few keys are looked for again and again, on boards."""
+        return replace(self, board=lots.choice((10.0, 40.0)), sizes=(0, 1, 3, 8), read=1.0, hear=6.0)
+
+    def with_standbys(self, lots: Random) -> Self:
+        """The same, where workers follow each other."""
+        return replace(
+            self,
+            standbys=lots.choice((0, 1, 1, 2)),
+            warmups=lots.choice((1, 2, 8, 64)),
+            feed=lots.choice((0.1, 1.0, 6.0)),
+            lease=lots.choice((0.2, 1.0, 6.0)),
+            overdue=lots.choice((0.0, 0.0, 0.05)),
+        )
+
+    def with_faults(self, kinds: Collection[str]) -> Self:
+        """The same, with faults of these kinds and of no others."""
+        fair = self.fair()
+        calm = {name: getattr(fair, name) for settings in FAULTS.values() for name in settings}
+        calm |= {"pace": (2.0,) * PLACES_MAX, "notice": 2.0, "hear": 6.0, "carry": 4.0, "dial": 4.0}
+        for kind in kinds:
+            calm |= FAULTS[kind]
+        return replace(self, checkpoint=max(self.checkpoint, 0.2), **calm)
+
+    def with_checkpoints(self, lots: Random) -> Self:
+        """The same, where checkpoints are taken."""
+        return replace(
+            self,
+            checkpoint=lots.choice((0.1, 0.5, 2.0)),
+            copy=lots.choice((0.05, 0.5, 3.0)),
+            store=lots.choice((0.2, 1.0, 4.0)),
+            spoil=lots.choice((0.0, 0.0, 0.2)),
+        )
+
+    @classmethod
+    def drawn(cls, lots: Random, workers: Sequence[WorkerId]) -> Self:
+        """Each seed leaves some things out and overdoes others, so that all of them meet in some seed."""
+        crowd = len(workers) / 3  # more workers have more to do between two things that concern them all
+        rescale = lots.choice((0.0, 0.2, 1.0, 3.0))
+        return cls(
+            publish=crowd * lots.choice((0.2, 0.7, 2.0)),
+            lookup=crowd * lots.choice((0.3, 1.0, 3.0)),
+            scan=crowd * lots.choice((0.0, 0.3, 1.5)),
+            pace=tuple(lots.choice((0.5, 2.0, 6.0)) for _ in range(PLACES_MAX)),
+            read=lots.choice((0.1, 1.0, 1.0)),
+            hear=lots.choice((1.0, 3.0, 6.0)),
+            crash=lots.choice((0.0, 0.0, 0.0, 0.01, 0.05, 0.2)),
+            crash_moving=lots.choice((0.0, 0.0, 0.0, 0.1)),
+            notice=lots.choice((0.3, 2.0)),
+            start=lots.choice((1.0, 5.0)),
+            takeover=lots.choice((0.0, 0.0, 0.05)),
+            repeat=lots.choice((0.0, 0.3)),
+            torn=lots.choice((0.0, 0.0, 0.1)),
+            sizes=lots.choice(((0, 1), (0, 1, 3, 8), (0, 1, 5, 40), (20, 60))),
+            give_up=lots.choice((0.0, 0.2)),
+            replan=lots.choice((0.0, 0.0, 0.0, 0.1, 0.5)),
+            rescale=rescale,
+            abort=lots.choice((0.0, 0.0, 0.0, 0.1)),
+            strategies=lots.choice((tuple(Strategy), (Strategy.ICADD,), tuple(Strategy))),
+            move=lots.choice((0.05, 0.3, 2.0)),
+            keys_max=lots.choice((1, 2, 5)),
+            dial=lots.choice((0.5, 4.0)),
+            carry=lots.choice((0.2, 1.0, 4.0)),
+        )
+
+    def pace_of(self, worker: WorkerId) -> float:
+        return self.pace[worker % PLACES_MAX]
+
+    def fair(self) -> Self:
+        """No more accidents, and no new wishes; but what flows goes on, though less."""
+        return replace(
+            self,
+            publish=min(self.publish, 0.2),
+            lookup=min(self.lookup, 0.5),
+            scan=min(self.scan, 0.03),
+            crash=0,
+            crash_moving=0,
+            notice=1,
+            takeover=0,
+            repeat=0,
+            torn=0,
+            give_up=0,
+            board=min(self.board, 0.2),
+            replan=0,
+            rescale=0,
+            abort=0,
+            cut=0,
+            driver=0,
+            overdue=0,
+            checkpoint=min(self.checkpoint, 0.1),
+            spoil=0,
+        )
+
+    def calmed(self) -> Self:
+        """Nothing new, and no more accidents: what is under way goes on to its end."""
+        return replace(
+            self.fair(),
+            publish=0,
+            lookup=0,
+            board=0,
+            scan=0,
+            pace=(1.0,) * PLACES_MAX,
+            read=1,
+            hear=1,
+            start=1,
+            move=1,
+            dial=1,
+            carry=1,
+            checkpoint=0,
+            copy=1,
+            store=1,
+            feed=1,
+            lease=1,
+        )

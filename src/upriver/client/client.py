@@ -1,0 +1,368 @@
+"""Looking keys up in a running app, from any process; no Spark needed."""
+
+import atexit
+import math
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Self, TypedDict, Unpack
+
+import numpy as np
+import pyarrow as pa
+
+from upriver.client.asking import Found, KeySet, Lookup, ask_owners
+from upriver.client.board_finder import BoardFinder
+from upriver.client.keys import KeyColumns, Keys, key_columns
+from upriver.client.known_freshness import KnownFreshness
+from upriver.client.lookup_streams import LookupStreams
+from upriver.client.rescale import Rescale, rescale_fields
+from upriver.client.rounds import FoundRows, Rounds
+from upriver.coordinator.freshness import FreshnessReport
+from upriver.errors import ClusterError, DeclarationError, KeyTypeError, UnknownView, UpriverError, WaitTimeout
+from upriver.given import flag, seconds, whole
+from upriver.hashing import hash64
+from upriver.net.remote import Connection, Remote
+from upriver.net.routing import Routing, ViewRoute
+from upriver.net.watch import Watch
+
+__all__ = ["Client", "Keys", "LookupLimits", "connect"]
+
+LOOKUP_S = 10.0
+"""Seconds that a lookup may take, unless the caller says otherwise."""
+RETRY_S_MIN, RETRY_S_MAX = 0.01, 0.5
+"""Seconds before keys that were not answered are asked for again; doubled each time."""
+DETOURS_S = 1.0
+"""Seconds, since the routing was asked for, in which lookups that took a detour do not have it asked for again."""
+LAST_WORD_S_MAX = 1.0
+"""Seconds that the coordinator has to say how far it is, when a lookup has waited for an epoch in vain."""
+RECHECK_S = 0.5
+"""Seconds after which a lookup that waits sees whether the workers that it waits for are still there."""
+
+
+def connect(address: str, token: str, *, tls_roots: bytes | None = None, timeout: float = 10.0) -> "Client":
+    """Connect to a running app.
+
+    address: ``host:port`` or ``grpc://host:port``, as ``App.address`` gives it. token: as ``App.token`` gives it.
+    tls_roots: PEM certificates to trust, if the app's servers use TLS. timeout: seconds for this call, and for each
+    later one to the coordinator.
+    Raises UserError for a malformed address, AccessDenied, ClusterError if the app cannot be reached.
+    """
+    client = Client(Remote.parse(address, token, tls_roots), seconds("timeout", timeout))
+    try:
+        client.refresh()
+    except BaseException:
+        client.close()
+        raise
+    return client
+
+
+class LookupLimits(TypedDict, total=False):
+    """What a lookup may be told besides view and keys; :meth:`Client.lookup` says what each means."""
+
+    at_least: int | None
+    max_age: float | None
+    allow_warming: bool
+    timeout: float
+
+
+def check_limits(limits: Mapping[str, object]) -> None:
+    """Raise DeclarationError for a name that is no limit: an answer that is older than was allowed must not pass."""
+    for name in limits:
+        if name not in LookupLimits.__annotations__:
+            known = ", ".join(LookupLimits.__annotations__)
+            raise DeclarationError(f"{name}={limits[name]!r}: a lookup has no such limit; it has {known}")
+
+
+def _check_view(view: str) -> None:
+    """Raise UnknownView for what is no name."""
+    if not isinstance(view, str):
+        raise UnknownView(f"view={view!r}: give the name of a view, not a {type(view).__name__}")
+
+
+def _unreached(why: str) -> ClusterError:
+    """The coordinator does not answer. why: how that was noticed."""
+    return ClusterError(
+        f"{why}. See that the app runs, that this is its app.address of now, and that its bind= lets this host in"
+    )
+
+
+class _DeclaredAnew(Exception):
+    """A view that is being looked up was dropped, and another has its name."""
+
+
+class Client:
+    """A connection to an app and its workers; usable by many threads, and as a context manager. Use ``connect``."""
+
+    def __init__(self, remote: Remote, timeout: float) -> None:
+        self._coordinator = Connection(remote, _unreached)
+        self._streams = LookupStreams(remote)
+        self._watch = Watch()
+        self._boards = BoardFinder(self._streams.connection)
+        self._rounds = Rounds(self._look_up)
+        self._freshness = KnownFreshness(self._told_freshness)
+        self._timeout = timeout
+        self._routing: Routing | None = None
+        self._refreshed_at = -math.inf
+        self._closed = threading.Event()
+        self._rechecking = threading.Lock()
+        """Held while a thread asks for the routing because some lookup waits, or took a detour."""
+        atexit.register(self.close)  # a stream that is still open would keep the interpreter from ending
+
+    def lookup(
+        self,
+        view: str,
+        keys: Keys,
+        *,
+        at_least: int | None = None,
+        max_age: float | None = None,
+        allow_warming: bool = False,
+        timeout: float = LOOKUP_S,
+    ) -> pa.Table:
+        """The view's rows of those keys, in the order in which the keys are first given; each key once.
+
+        keys: values for a key of one column; tuples, or dicts by column name, for several; or an Arrow array, batch
+        or table. ``None`` is the null key. A datetime without a zone is local time. Keys that the view does not have
+        give no rows. All rows are as of the end of one epoch. at_least: an epoch that they must reflect. max_age:
+        seconds; everything that the view's sources had offered by then must be in the answer. allow_warming: answer
+        although the app has only just started, and the view does not reflect yet what there was at the start. timeout:
+        seconds. The table may share memory with those of other threads' lookups that were asked at the same time.
+
+        The metadata of the table's schema tell its epoch (``upriver.epoch``), when that was committed
+        (``upriver.committed_at``), how many seconds old the answer is at most (``upriver.age_s``), and how the view's
+        sources are (``upriver.sources``).
+
+        Raises UnknownView, KeyTypeError, DeclarationError, AccessDenied; NotReady before the view reflects what there
+        was at the start; StaleView if an answer may be older than ``max_age``; WaitTimeout if ``at_least`` is not
+        reached in time; WorkerLost or WaitTimeout if some worker could not be asked in time.
+        """
+        return self.lookup_with_epoch(
+            view, keys, at_least=at_least, max_age=max_age, allow_warming=allow_warming, timeout=timeout
+        )[0]
+
+    def lookup_with_epoch(self, view: str, keys: Keys, **limits: Unpack[LookupLimits]) -> tuple[pa.Table, int]:
+        """As :meth:`lookup`, with the epoch as of whose end the rows are; those of a single key, which waits for no
+        epoch's end, perhaps as of a later one. 0 for no keys."""
+        check_limits(limits)
+        at_least, max_age = limits.get("at_least"), limits.get("max_age")
+        at_least = None if at_least is None else whole("at_least", at_least)
+        max_age = None if max_age is None else seconds("max_age", max_age)
+        allows_warming = flag("allow_warming", limits.get("allow_warming", False))
+        timeout = seconds("timeout", limits.get("timeout", LOOKUP_S))
+        give_up_at = time.monotonic() + timeout
+        again = list(keys) if isinstance(keys, Iterator) else keys
+        while True:
+            route, columns = self._columns(view, again)
+            if not allows_warming:
+                self._freshness.check_ready(view, route)
+            lookup = Lookup(view, route, at_least, len(columns[0]) > 1, timeout, give_up_at)
+            with suppress(_DeclaredAnew):
+                found = self._fresh(lookup, columns, max_age)
+                metadata = self._freshness.metadata(route, found.epoch, found.committed_at)
+                return found.rows.replace_schema_metadata(metadata), found.epoch
+
+    def _fresh(self, lookup: Lookup, columns: KeyColumns, max_age: float | None) -> FoundRows:
+        """The rows of the keys, not older than ``max_age``."""
+        if max_age is None:
+            return self._in_time(lookup, columns)
+        while True:
+            told = self._freshness.check_age(lookup.view, lookup.route, max_age)
+            found = self._in_time(lookup, columns)
+            is_of_then = found.epoch >= told.report.epoch or not len(columns[0])
+            if is_of_then and self._freshness.is_young(told, lookup.route, max_age):
+                return found
+            if time.monotonic() >= lookup.give_up_at:
+                raise self._freshness.stale(lookup.view, lookup.route, max_age, told)
+            if not is_of_then:  # off the board of a worker that was lost
+                lookup = replace(lookup, at_least=max(lookup.at_least or 0, told.report.epoch))
+
+    def _in_time(self, lookup: Lookup, columns: KeyColumns) -> FoundRows:
+        try:
+            return self._rounds.look_up(lookup, columns)
+        except WaitTimeout:
+            self._check_there(lookup)
+            raise
+
+    def _check_there(self, lookup: Lookup) -> None:
+        """Raise WaitTimeout if the epoch that a lookup has waited for is not there yet, and say which one is."""
+        if lookup.at_least is None:
+            return
+        last = None
+        with suppress(ClusterError):
+            last = self._freshness.ask(LAST_WORD_S_MAX).report.epoch
+        if last is not None and last < lookup.at_least:
+            raise WaitTimeout(
+                f"view {lookup.view!r}: epoch {lookup.at_least} is not there yet after {lookup.timeout:g} s: the last "
+                f"that every worker reflects is {last}"
+            )
+
+    def _look_up(self, lookup: Lookup, asked: KeySet) -> list[Found]:
+        on_boards = self._boards.find(lookup, asked, self._known())
+        if on_boards is not None:
+            return [on_boards]
+        found = self._ask(lookup, asked)
+        self._boards.asked(lookup, self._known())
+        while lookup.together and len(epochs := {part.answered.epoch for part in found}) > 1:
+            newest = max(epochs)
+            behind = KeySet.concat([part.keys for part in found if part.answered.epoch < newest])
+            again = self._ask(replace(lookup, at_least=newest), behind)
+            found = [*(part for part in found if part.answered.epoch == newest), *again]
+        return found
+
+    def status(self) -> dict[str, Any]:
+        """Epoch, workers, map version, and per view its rows, keys and bytes, as a plain dict."""
+        return self._act("status", {})
+
+    def explain(self, view: str) -> dict[str, Any]:
+        """How a view is kept, as a plain dict. Raises UnknownView."""
+        _check_view(view)
+        return self._act("explain", {"view": view})
+
+    def rescale(
+        self,
+        workers: int | None = None,
+        *,
+        moves: Mapping[int, int] | None = None,
+        strategy: str = "icadd",
+        keys_max: int | None = None,
+    ) -> Rescale:
+        """Begin to change, while all goes on, how many workers there are or which vnodes they own; returns at once.
+
+        As ``App.rescale``, which says what the arguments mean and what is raised.
+        """
+        vnodes = len(self._known().vnode_map.owners)
+        asked = self._act("rescale", rescale_fields(vnodes, workers, moves, strategy, keys_max))
+        return self.rescale_of(asked["ticket"])
+
+    def evict(self, view: str, keys: Keys | None = None) -> None:
+        """Have workers keep these keys of a partial view no more; ``None``: all keys. They are filled again when they
+        are next looked up.
+
+        keys: as for :meth:`lookup`. Returns when all workers have done it; a key that moves between two of them just
+        then may be kept. Raises UnknownView, KeyTypeError; DeclarationError for a view that keeps every key;
+        WaitTimeout if a worker does not answer, and then it may happen all the same.
+        """
+        hashes = None
+        _check_view(view)
+        if keys is not None:
+            _, columns = self._columns(view, keys)
+            hashes = np.unique(hash64(columns)).tolist()
+        self._act("evict", {"view": view, "keys": hashes})
+
+    def rescale_of(self, ticket: int) -> Rescale:
+        """A rescale that was begun before, by any client."""
+        return Rescale(self._act, whole("ticket", ticket))
+
+    def key_schema(self, view: str) -> pa.Schema:
+        """Names and types of a view's key columns. Raises UnknownView."""
+        return self._route(view).key_schema
+
+    def refresh(self, timeout: float | None = None) -> None:
+        """Ask the coordinator anew which worker owns what; lookups do so by themselves when they must.
+
+        timeout: seconds; by default those that ``connect`` was given.
+        """
+        asked_at = time.monotonic()
+        routing = Routing.from_json(self._act("routing", {}, timeout))
+        self._routing = routing
+        self._freshness.heard(routing.freshness, asked_at)
+        self._refreshed_at = time.monotonic()
+        self._streams.keep_only(routing.addresses.values())
+        self._boards.keep_only(routing.addresses.values())
+
+    def close(self) -> None:
+        """End all connections; lookups that other threads wait for fail. A second call does nothing."""
+        if not self._closed.is_set():
+            self._closed.set()
+            atexit.unregister(self.close)
+            self._watch.close()
+            self._boards.close()
+            self._streams.close()
+            self._coordinator.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _act(self, action: str, fields: Mapping[str, Any], timeout: float | None = None) -> dict[str, Any]:
+        if self._closed.is_set():
+            raise ClusterError("the client is closed")
+        return self._coordinator.act(action, fields, timeout=self._timeout if timeout is None else timeout)
+
+    def _told_freshness(self, timeout: float | None, epoch: int | None = None) -> tuple[FreshnessReport, float | None]:
+        told = self._act("freshness", {"epoch": epoch}, timeout)
+        return FreshnessReport.from_json(told), told["committed_at"]
+
+    def _known(self) -> Routing:
+        if self._routing is None:
+            self.refresh()
+        assert self._routing is not None
+        return self._routing
+
+    def _route(self, view: str) -> ViewRoute:
+        _check_view(view)
+        if view not in self._known().views:
+            self.refresh()
+        views = self._known().views
+        if view not in views:
+            raise UnknownView.among(view, views)
+        return views[view]
+
+    def _columns(self, view: str, keys: Keys) -> tuple[ViewRoute, KeyColumns]:
+        """Keys as a view wants them. If they do not fit, it may have been declared anew."""
+        route = self._route(view)
+        try:
+            return route, key_columns(view, route.key_schema, keys)
+        except KeyTypeError:
+            with suppress(ClusterError):
+                self.refresh()
+            if (newest := self._route(view)) == route:
+                raise
+        return newest, key_columns(view, newest.key_schema, keys)
+
+    # Asking the workers
+
+    def _ask(self, lookup: Lookup, asked: KeySet) -> list[Found]:
+        """The rows of all keys. What a worker does not answer is asked again, of its owner by then."""
+        found: list[Found] = []
+        pause = RETRY_S_MIN
+        while True:
+            seconds_left = max(0.0, lookup.give_up_at - time.monotonic())
+            with self._watch.every(RECHECK_S, self._recheck):
+                answers, unanswered = ask_owners(lookup, asked, seconds_left, self._known(), self._streams, self._watch)
+            found += answers
+            if not unanswered:
+                self._note_detours(found)
+                return found
+            if time.monotonic() + pause >= lookup.give_up_at:
+                raise unanswered[0].final_error(lookup)
+            if self._closed.wait(pause):
+                raise ClusterError("the client is closed")
+            pause = min(2 * pause, RETRY_S_MAX)
+            self.refresh(max(RETRY_S_MAX, lookup.give_up_at - time.monotonic()))
+            if self._route(lookup.view) != lookup.route:
+                raise _DeclaredAnew
+            asked = KeySet.concat([again.question.keys for again in unanswered])
+
+    def _recheck(self) -> None:
+        """A worker that has stopped says nothing; when another has its place, who waits for it is to ask that one."""
+        if self._rechecking.acquire(blocking=False):
+            threading.Thread(target=self._refresh_quietly, name="upriver-recheck", daemon=True).start()
+
+    def _refresh_quietly(self) -> None:
+        try:
+            with suppress(UpriverError):  # the coordinator is gone; the lookup that waits finds out
+                self.refresh()
+        finally:
+            self._rechecking.release()
+
+    def _note_detours(self, found: Sequence[Found]) -> None:
+        """A worker that goes by a newer map, or had to ask another one, has found the keys all the same; but there is a
+        shorter way to them. No lookup waits until it is known."""
+        version = self._known().vnode_map.version
+        detours = any(part.answered.relayed or part.answered.version > version for part in found)
+        if detours and time.monotonic() > self._refreshed_at + DETOURS_S:
+            self._recheck()

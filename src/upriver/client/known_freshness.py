@@ -1,0 +1,179 @@
+"""What a client knows of how fresh views are: what it was told last, when it asked, and when it must ask again."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Protocol
+
+from upriver.coordinator.freshness import FreshnessReport
+from upriver.errors import NotReady, StaleView, UpriverError
+from upriver.net.routing import ViewRoute
+
+ASK_EVERY_S = 1.0
+"""Seconds between two reports while lookups go on; the next is asked for beside the lookups."""
+OLD_S = 5.0
+"""Seconds after which a report is too old to be told of: a lookup waits for another one first."""
+ASK_S_MAX = 0.25
+"""Seconds that a lookup waits for a report that it can do without."""
+COMMITS_MAX = 64
+"""Epochs whose commit times a client remembers: the last that it was told of."""
+
+EPOCH, COMMITTED_AT, AGE_S, SOURCES = (
+    b"upriver.epoch",
+    b"upriver.committed_at",
+    b"upriver.age_s",
+    b"upriver.sources",
+)
+"""Keys of the schema metadata of every answer; docs/design/lookups.md says what they hold."""
+
+
+class AskFreshness(Protocol):
+    """Asks the coordinator. Raises UpriverError if there is no answer in ``timeout`` seconds; ``None``: the usual."""
+
+    def __call__(self, timeout: float | None, epoch: int | None = None) -> "tuple[FreshnessReport, float | None]":
+        """A report, and when ``epoch`` was committed, in seconds since 1970, as far as that is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToldFreshness:
+    """A report, and when it was asked for, monotonic: since then it can only be staler than it says."""
+
+    report: FreshnessReport
+    asked_at: float
+    _of_tables: dict[tuple[str, ...], tuple[float | None, str | None]] = field(default_factory=dict)
+    """What was worked out already: every lookup asks for it."""
+
+    def of(self, tables: tuple[str, ...]) -> tuple[float | None, str | None]:
+        """The age of a view of these tables when this was asked for, and the state of their sources."""
+        known = self._of_tables.get(tables)
+        if known is None:
+            known = self._of_tables[tables] = self.report.age_s(tables), self.report.sources(tables)
+        return known
+
+    def age_s(self, route: ViewRoute, now: float) -> float | None:
+        """At most so old is an answer of the view that was asked for since; ``None`` if that is not known."""
+        age_s, _ = self.of(route.tables)
+        return None if age_s is None else age_s + (now - self.asked_at)
+
+
+class KnownFreshness:
+    """A client's. Usable by many threads. ask: the coordinator. clock: seconds, monotonic."""
+
+    def __init__(self, ask: AskFreshness, clock: Callable[[], float] = time.monotonic) -> None:
+        self._ask = ask
+        self._clock = clock
+        self._told: ToldFreshness | None = None
+        self._next_ask_at = 0.0
+        self._asking = threading.Lock()
+        """Held while a report is asked for beside the lookups."""
+        self._all_ready = False
+        """Every table is; there will be no others."""
+        self._commits: dict[int, bytes | None] = {}
+        """When epochs were committed, as text. By no lock: at worst one is asked for twice."""
+
+    def heard(self, report: FreshnessReport, asked_at: float) -> ToldFreshness:
+        """The coordinator has told of it, with the routing perhaps."""
+        told = ToldFreshness(report, asked_at)
+        self._told = told
+        self._next_ask_at = asked_at + ASK_EVERY_S
+        self._all_ready = self._all_ready or report.lacks(report.tables) is None
+        return told
+
+    def ask(self, timeout: float | None = None, epoch: int | None = None) -> ToldFreshness:
+        """Ask now. epoch: one whose commit time is wanted. Raises UpriverError if there is no answer."""
+        asked_at = self._clock()
+        self._next_ask_at = asked_at + ASK_EVERY_S  # other threads do not ask meanwhile
+        report, committed_at = self._ask(timeout, epoch)
+        if epoch is not None:
+            self._note_commit(epoch, committed_at)
+        return self.heard(report, asked_at)
+
+    def check_ready(self, view: str, route: ViewRoute) -> None:
+        """Raise NotReady unless all tables that the view reads are ready."""
+        if self._all_ready:
+            return
+        told = self._told
+        if (told is None or told.report.lacks(route.tables)) and (lacks := self.ask().report.lacks(route.tables)):
+            raise NotReady(
+                f"view {view!r} is not ready: {lacks}. Wait with app.start(wait=True) or app.wait(), or look up with "
+                f"allow_warming=True what there is by now"
+            )
+
+    def check_age(self, view: str, route: ViewRoute, max_age: float) -> ToldFreshness:
+        """What makes sure that an answer that is asked for now is not older. Raises StaleView if it may be."""
+        told = self._told
+        if told is None or not self.is_young(told, route, max_age):
+            try:
+                told = self.ask()
+            except UpriverError as error:
+                raise StaleView(f"view {view!r}: the app does not say how old an answer is: {error}") from error
+        if not self.is_young(told, route, max_age):
+            raise self.stale(view, route, max_age, told)
+        return told
+
+    def is_young(self, told: ToldFreshness, route: ViewRoute, max_age: float) -> bool:
+        """Whether an answer that was asked for since is not older by now."""
+        age_s = told.age_s(route, self._clock())
+        return age_s is not None and age_s <= max_age
+
+    def stale(self, view: str, route: ViewRoute, max_age: float, told: ToldFreshness) -> StaleView:
+        """The error for an answer that is older than ``max_age``."""
+        age_s = told.age_s(route, self._clock())
+        old = "of an age that is not known" if age_s is None else f"{age_s:.1f} s old"
+        cause = told.report.cause(route.tables)
+        return StaleView(f"view {view!r}: an answer is {old}, and at most {max_age:g} s are allowed: {cause}")
+
+    def metadata(self, route: ViewRoute, epoch: int, committed_at: float | None) -> dict[bytes, bytes]:
+        """What an answer's schema tells: its epoch, when that was committed, how old it is at most, and how its sources
+        are; of these what is known. committed_at: as the worker has said; ``None`` if it has not."""
+        told = self._recent()
+        metadata = {EPOCH: b"%d" % epoch}
+        if epoch and (committed := self._commit(epoch, committed_at)) is not None:
+            metadata[COMMITTED_AT] = committed
+        if told is not None:
+            age_s, sources = told.of(route.tables)
+            if age_s is not None:
+                metadata[AGE_S] = b"%.3f" % (age_s + self._clock() - told.asked_at)
+            if sources is not None:
+                metadata[SOURCES] = sources.encode()
+        return metadata
+
+    def _commit(self, epoch: int, committed_at: float | None) -> bytes | None:
+        if epoch not in self._commits:
+            if committed_at is None:  # the answer is off a board
+                self._ask_quietly(ASK_S_MAX, epoch)
+            else:
+                self._note_commit(epoch, committed_at)
+        return self._commits.get(epoch)
+
+    def _note_commit(self, epoch: int, committed_at: float | None) -> None:
+        text = None if committed_at is None else datetime.fromtimestamp(committed_at, UTC).isoformat().encode()
+        commits = {**self._commits, epoch: text}
+        self._commits = dict(list(commits.items())[-COMMITS_MAX:])
+
+    def _recent(self) -> ToldFreshness | None:
+        """What to tell beside an answer: not older than ``OLD_S``; ``None`` if the coordinator does not say. When it is
+        time, a newer one is asked for beside the lookups."""
+        now, told = self._clock(), self._told
+        is_old = told is None or now >= told.asked_at + OLD_S
+        if now < self._next_ask_at:
+            return None if is_old else told
+        if is_old:
+            return self._ask_quietly(ASK_S_MAX)
+        if self._asking.acquire(blocking=False):
+            threading.Thread(target=self._ask_beside, name="upriver-freshness", daemon=True).start()
+        return told
+
+    def _ask_beside(self) -> None:
+        try:
+            self._ask_quietly(None)
+        finally:
+            self._asking.release()
+
+    def _ask_quietly(self, timeout: float | None, epoch: int | None = None) -> ToldFreshness | None:
+        try:
+            return self.ask(timeout, epoch)
+        except UpriverError:
+            return None

@@ -1,0 +1,214 @@
+"""The coordinator's checkpoints: one at a time, each through a cut of all workers; rules V2, V5 and V6.
+
+``docs/design/checkpoints.md``. A checkpoint is asked for, cut by every worker, written by them, and published. One that
+comes to nothing is given up; the next one makes up for it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from upriver.coordinator.cluster import Cluster, Member
+from upriver.ids import Epoch, WorkerId
+from upriver.protocol.coordinator_events import (
+    CheckpointFailed,
+    CheckpointPublished,
+    CheckpointReady,
+    CheckpointUnpublished,
+    CheckpointWanted,
+    ForgetCheckpoints,
+    PublishCheckpoint,
+)
+from upriver.protocol.messages import (
+    CheckpointSpoilt,
+    CheckpointWritten,
+    DropCheckpoint,
+    KeepCheckpoint,
+    TakeCheckpoint,
+    Unrestored,
+)
+from upriver.state.checkpoint import Checkpoint, StateFile
+
+CHAIN_MAX = 16
+"""Checkpoints of one chain: to restore a worker reads all of them."""
+WANTED_MAX = 1000
+"""Who wait for a checkpoint that cannot begin yet; one more is refused."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Taking:
+    """A checkpoint on its way. parts: per worker that has written all of its part, the files. is_published: the lake
+    was told to let it exist. is_torn: a worker was lost after that, who knew what has changed since the cut."""
+
+    number: int
+    at: Epoch
+    base: Epoch | None
+    workers: tuple[WorkerId, ...]
+    parts: dict[WorkerId, tuple[StateFile, ...]] = field(default_factory=dict)
+    is_published: bool = False
+    is_torn: bool = False
+
+
+class Checkpoints:
+    """The chain of those that are kept is the cluster's."""
+
+    def __init__(self, cluster: Cluster, kept: Sequence[Checkpoint], every_epochs: int | None) -> None:
+        """kept: the chain, newest first. every_epochs: how many epochs end between two; ``None``: they are taken only
+        when somebody wants one."""
+        self._cluster = cluster
+        self._every_epochs = every_epochs
+        self._keys = [checkpoint.keys for checkpoint in reversed(kept)]
+        """That each of the chain names, oldest first."""
+        self._wanted: list[int] = []
+        """Tickets of who waits for the next one that begins."""
+        self._served: list[int] = []
+        """Tickets of who waits for the one on its way."""
+        self._last = 0
+        self._begun_at = Epoch(0)
+        """The cut of the last one that has begun: one that was given up is not due again at once."""
+        self._taking: Taking | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether none is on its way, so that keys may move (V5)."""
+        return self._taking is None or not self._cluster.rules.v5_keys_stay
+
+    def wanted(self, event: CheckpointWanted) -> None:
+        """Somebody wants all that has ended by now to be in a checkpoint."""
+        if len(self._wanted) < WANTED_MAX:
+            self._wanted.append(event.ticket)
+        else:
+            why = f"{WANTED_MAX} others wait already for one that cannot begin yet"
+            self._say_failed((event.ticket,), self._cluster.ledger.through, why)
+
+    def begin(self) -> None:
+        """Take one, if somebody wants it or it is due. Nothing else is under way; no worker can be past the cut."""
+        cluster = self._cluster
+        if self._taking is not None or not self._can_be_cut() or not (self._wanted or self._is_due()):
+            return
+        at = cluster.ledger.through if cluster.in_step else cluster.opened
+        chain = cluster.chain or ()
+        self._served, self._wanted, self._begun_at = self._wanted, [], at
+        if at <= self._newest() or cluster.keeps_only_what_is_read:  # there is nothing more to be kept
+            self._serve(at)
+            return
+        lacks = cluster.has_lost_changes and cluster.rules.v9_whole_after_losses  # V9
+        base = chain[0] if chain and not (lacks or self._is_long()) else None
+        self._last += 1
+        self._taking = Taking(number=self._last, at=at, base=base, workers=cluster.workers)
+        for worker in cluster.workers:
+            ask = TakeCheckpoint(checkpoint=self._last, at=at, whole=base is None)
+            cluster.tell(cluster.members[worker], ask)
+
+    def _can_be_cut(self) -> bool:
+        """Whether all will come to a cut behind what has ended; with exchange edges, whether they stand there: then no
+        row of the next epoch leaves a worker before all have read it, and so stood at the cut."""
+        cluster, ledger = self._cluster, self._cluster.ledger
+        if not cluster.in_step:
+            return cluster.is_complete()
+        return cluster.is_quiet() and ledger.through >= ledger.ended
+
+    def _is_due(self) -> bool:
+        last = max(self._newest(), self._begun_at)
+        return self._every_epochs is not None and self._cluster.ledger.through - last >= self._every_epochs
+
+    def _newest(self) -> Epoch:
+        return self._cluster.chain[0] if self._cluster.chain else Epoch(0)
+
+    def _is_long(self) -> bool:
+        """Whether to restore the chain costs more than twice what its state does, or too many files."""
+        return len(self._keys) >= CHAIN_MAX or sum(self._keys[1:]) > self._keys[0]
+
+    # What workers say
+
+    def written(self, member: Member, message: CheckpointWritten) -> None:
+        """A worker's part is in the lake; with the last one, the checkpoint is whole."""
+        taking = self._of(message.checkpoint)
+        if taking is None or taking.is_published:
+            return
+        taking.parts[member.worker] = message.files
+        if taking.parts.keys() >= set(taking.workers) or not self._cluster.rules.v2_all_parts:  # V2
+            taking.is_published = True
+            files = tuple(file for worker in sorted(taking.parts) for file in taking.parts[worker])
+            recorded = self._cluster.rules.views_failed_are_recorded  # views.failed_are_recorded
+            self._cluster.actions.append(
+                PublishCheckpoint(
+                    checkpoint=taking.number,
+                    epoch=taking.at,
+                    base=taking.base,
+                    files=files,
+                    failed=dict(self._cluster.failed) if recorded else {},
+                )
+            )
+
+    def spoilt(self, member: Member, message: CheckpointSpoilt) -> None:
+        if self._of(message.checkpoint) is not None:
+            self._give_up(f"worker {member.worker}: {message.error}")
+
+    # What the lake says
+
+    def published(self, event: CheckpointPublished) -> None:
+        """From now on whoever is lost begins with this one."""
+        taking = self._of(event.checkpoint)
+        if taking is None:
+            return
+        cluster, self._taking = self._cluster, None
+        cluster.has_lost_changes &= taking.base is not None or taking.is_torn  # V9
+        chain = cluster.chain or ()
+        keys = sum(file.keys for file in event.files)
+        self._keys = [keys] if taking.base is None else [*self._keys, keys]
+        cluster.chain = (taking.at,) if taking.base is None else (taking.at, *chain)
+        cluster.tell_all(KeepCheckpoint(checkpoint=taking.number))
+        self._serve(taking.at)
+
+    def unpublished(self, event: CheckpointUnpublished) -> None:
+        if self._of(event.checkpoint) is not None:
+            self._give_up(event.error)
+
+    def _of(self, number: int) -> Taking | None:
+        return self._taking if self._taking is not None and self._taking.number == number else None
+
+    # Accidents
+
+    def torn(self) -> None:
+        """V6: a worker is lost, or all begin anew. What is published already is whole all the same."""
+        taking = self._taking
+        if taking is not None and taking.is_published:
+            taking.is_torn = True
+        elif taking is not None and self._cluster.rules.v6_given_up_when_torn:
+            self._give_up("a worker was lost, or all have begun anew")
+
+    def damaged(self, message: Unrestored) -> None:
+        """V10: a file of the chain is damaged. The newest checkpoint is left out from now on; if the file is of an
+        older one, the next worker says so again. What has changed is known since that one; so the next is whole."""
+        cluster = self._cluster
+        if not cluster.chain or cluster.chain[0] != message.checkpoint:
+            return  # another worker has said so
+        if self._taking is not None:
+            self._give_up(message.error)
+        cluster.chain = cluster.chain[1:]
+        cluster.has_lost_changes = True
+        self._keys.pop()
+        self._say_failed((), message.checkpoint, message.error)
+
+    def forget(self) -> None:
+        """The views are others: none that there is holds their state."""
+        if self._taking is not None:
+            self._give_up("the views have changed")
+        self._keys.clear()
+        self._begun_at = Epoch(0)
+        if self._cluster.chain:
+            self._cluster.actions.append(ForgetCheckpoints())
+
+    def _give_up(self, why: str) -> None:
+        taking, self._taking = self._taking, None
+        assert taking is not None
+        self._cluster.tell_all(DropCheckpoint(checkpoint=taking.number))
+        served, self._served = self._served, []
+        self._say_failed(served, taking.at, why)
+
+    def _say_failed(self, tickets: Sequence[int], at: Epoch, why: str) -> None:
+        self._cluster.actions.append(CheckpointFailed(tickets=tuple(tickets), epoch=at, why=why))
+
+    def _serve(self, at: Epoch) -> None:
+        served, self._served = self._served, []
+        self._cluster.actions.append(CheckpointReady(tickets=tuple(served), epoch=at, chain=self._cluster.chain or ()))

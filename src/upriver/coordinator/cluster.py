@@ -1,0 +1,271 @@
+"""The coordinator's view of its workers: who is there, who keeps what, and who is told what."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from upriver.coordinator.ledger import Ledger
+from upriver.ids import BEGINNING, Channel, Epoch, Incarnation, VnodeId, WorkerId
+from upriver.plan.graph import DataflowPlan
+from upriver.protocol.coordinator_events import CoordinatorAction, Tell
+from upriver.protocol.messages import Assign, OpenEpoch, ReadVnodes, Retire, ToWorker
+from upriver.protocol.rules import Rules
+from upriver.protocol.standby_messages import Resume
+from upriver.state.failure import ViewFailure
+from upriver.vnodes import VnodeMap
+
+EPOCHS_AHEAD_MAX = 4
+"""Epochs that a worker is sent before it has reported them."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Member:
+    """The current incarnation in one worker's place.
+
+    assigned: it was told what it keeps. is_restored: it has it, if checkpoints do. generation: of what it says.
+    reads: whose slices it was told to read. instance: the executor that it is lost with.
+    """
+
+    worker: WorkerId
+    incarnation: Incarnation
+    address: str
+    instance: str = ""
+    assigned: bool = False
+    is_restored: bool = False
+    generation: int = 0
+    reads: tuple[VnodeId, ...] = ()
+    sent: Epoch = field(default=Epoch(0))
+    finished: Epoch = field(default=Epoch(0))
+    stats: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    held_up: str | None = None
+    """Why it cannot read the lake: it tries again."""
+    unfilled: dict[str, ViewFailure] = field(default_factory=dict)
+    """By partial view: why the last key could not be filled that could not."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Cluster:
+    """workers: every place that takes part in epochs. reading: who reads which vnode's slices. maps: of each region;
+    all the same as ``reading`` unless a rescale is on. generation: how often all were assigned anew."""
+
+    plans: tuple[DataflowPlan, ...]
+    rules: Rules
+    workers: tuple[WorkerId, ...]
+    reading: VnodeMap
+    maps: dict[str, VnodeMap]
+    ledger: Ledger
+    generation: int = 0
+    born: int = 0
+    """The generation in which all began anew; in those since they have gone on with what they keep."""
+    stepped: Epoch = BEGINNING
+    """The last epoch that was opened for all."""
+    sent_ever: Epoch = BEGINNING
+    """The highest epoch that anybody was ever sent: some of it may have been seen."""
+    is_followed: bool = False
+    """Workers follow each other, or may."""
+    is_reversible: bool = False
+    """Others may take over from who is lost, as of the last epoch's end."""
+    chain: tuple[Epoch, ...] | None = None
+    """Checkpoints to begin with, newest first; ``None``: none are ever taken."""
+    has_lost_changes: bool = False
+    """V9: who has gone knew which keys have changed since the newest checkpoint, and nobody else does."""
+    failed: dict[str, ViewFailure] = field(default_factory=dict)
+    """The views that have failed, and why: until they are dropped or declared otherwise."""
+    serve_from: Epoch = field(default=Epoch(0))
+    """What was published when all began anew: some of it may have been seen by then."""
+    members: dict[WorkerId, Member] = field(default_factory=dict)
+    actions: list[CoordinatorAction] = field(default_factory=list)
+    """What the step under way wants done."""
+
+    def by_worker(self) -> list[Member]:
+        """All that were assigned, in order of place."""
+        return [self.members[worker] for worker in sorted(self.members) if self.members[worker].assigned]
+
+    def of_incarnation(self, incarnation: Incarnation) -> Member | None:
+        return next((m for _, m in sorted(self.members.items()) if m.incarnation == incarnation), None)
+
+    def is_complete(self) -> bool:
+        """Whether every place is filled, and everybody has restored what there is to be restored."""
+        return all(worker in self.members and self.members[worker].is_restored for worker in self.workers)
+
+    @property
+    def keeps_only_what_is_read(self) -> bool:
+        """Whether all views are partial."""
+        return bool(self.plans) and all(plan.full_because is None for plan in self.plans)
+
+    @property
+    def start_at(self) -> Epoch:
+        """The epoch that a worker may begin at with what checkpoints have of its keys, or, where only what is read is
+        kept, with nothing."""
+        if self.keeps_only_what_is_read:
+            return self.ledger.through
+        return self.chain[0] if self.chain else BEGINNING
+
+    @property
+    def in_step(self) -> bool:
+        """Whether epochs are opened one at a time, and workers speak to each other."""
+        return self.ledger.is_staged or self.is_followed
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether any epoch was opened since all have begun."""
+        return self.ledger.through > 0 or any(member.sent > 0 for member in self.by_worker())
+
+    def is_filled(self) -> bool:
+        """Whether there is somebody in every place, told what to keep or not."""
+        return self.members.keys() >= set(self.workers)
+
+    def is_quiet(self) -> bool:
+        """Whether every epoch that was opened has ended, and every worker has caught up."""
+        if not self.is_complete():
+            return False
+        members = [self.members[worker] for worker in self.workers]
+        return all(member.finished == member.sent == self.ledger.through for member in members)
+
+    def has_caught_up(self, until: Epoch) -> bool:
+        """Whether every place is filled, and everybody has gone through this epoch."""
+        if not self.is_complete() or (self.ledger.is_staged and self.ledger.through < until):
+            return False
+        return all(member.finished >= until for member in self.by_worker())
+
+    def tell(self, member: Member, message: ToWorker) -> None:
+        self.actions.append(Tell(incarnation=member.incarnation, message=message))
+
+    def tell_all(self, message: ToWorker) -> None:
+        for member in self.by_worker():
+            self.tell(member, message)
+
+    def assign(self, member: Member, start_at: Epoch, serve_from: Epoch) -> None:
+        """Tell a member what it keeps, as of ``start_at``."""
+        if not member.assigned:  # it has said nothing yet; else it will say when it has started anew
+            member.generation = self.generation
+        member.assigned = True
+        member.is_restored = not self.chain
+        member.sent = member.finished = start_at
+        member.unfilled.clear()
+        member.held_up = None
+        member.reads = self.reading.vnodes_of_worker(member.worker)
+        assign = Assign(
+            worker=member.worker,
+            plans=self.plans,
+            maps=dict(self.maps),
+            reads=member.reads,
+            start_at=start_at,
+            serve_from=Epoch(max(serve_from, start_at)),
+            generation=self.generation,
+            chain=self.chain,
+            reversible=self.is_reversible,
+            failed=dict(self.failed),
+        )
+        self.tell(member, assign)
+
+    def assign_place(self, member: Member) -> None:
+        """Tell a member that it keeps what its place does, as of the newest checkpoint."""
+        if not (self.has_begun or self.by_worker()) and self.keeps_only_what_is_read:
+            self.ledger.pass_over()
+        self.assign(member, start_at=self.start_at, serve_from=self.ledger.published)
+
+    def start_anew(self) -> None:
+        """All workers begin from the newest checkpoint, or from nothing, as another generation. They know, then, what
+        changes from there on."""
+        self.has_lost_changes, self.stepped = False, BEGINNING
+        self.generation += 1
+        self.born = self.generation
+        self.serve_from = self.ledger.published
+        self.ledger.start_anew(self.chain[0] if self.chain else BEGINNING)
+        for worker, member in sorted(self.members.items()):
+            if member.assigned or worker in self.workers:  # else it is to join, when all are ready for it
+                self.assign(member, start_at=self.start_at, serve_from=self.ledger.published)
+
+    def resume(self, vnode_map: VnodeMap) -> None:
+        """All go on by this map as of the end of the last epoch, with what they keep, as another generation."""
+        at, seen = self.ledger.through, Epoch(max(self.serve_from, self.opened))
+        self.generation += 1
+        self.go_by(dict.fromkeys(self.maps, vnode_map))
+        self.serve_from = seen
+        self.ledger.start_anew(at)
+        for member in self.by_worker():
+            member.sent = member.finished = at
+            member.reads = vnode_map.vnodes_of_worker(member.worker)
+            resume = Resume(
+                maps=dict(self.maps), reads=member.reads, at=at, serve_from=seen, generation=self.generation
+            )
+            self.tell(member, resume)
+
+    def replan(self, plans: tuple[DataflowPlan, ...], epochs: Sequence[Mapping[Channel, int]]) -> None:
+        """Keep these views, by the map that there is. epochs: as the ledger has it. A failed view that stays the same
+        stays failed."""
+        before = {plan.name: plan for plan in self.plans}
+        same = [plan.name for plan in plans if plan.name in self.failed and plan == before[plan.name]]
+        self.failed = {view: self.failed[view] for view in same}
+        self.plans = plans
+        self.chain = None if self.chain is None else ()
+        self.maps = {region.name: self.reading for plan in plans for region in plan.spread}
+        self.ledger.replan(plans, epochs)
+
+    def go_by(self, maps: Mapping[str, VnodeMap]) -> None:
+        """These are the maps of the regions, all the same."""
+        self.maps, self.reading = dict(maps), next(iter(maps.values()))
+
+    def adopt(self, maps: Mapping[str, VnodeMap], workers: tuple[WorkerId, ...]) -> int:
+        """The maps and the workers are those; who is not among them may go. Returns how many vnodes have moved."""
+        vnodes = len(next(iter(self.maps.values())).diff(next(iter(maps.values()))))
+        self.go_by(maps)
+        self.workers = workers
+        for worker in sorted(set(self.members) - set(workers)):
+            self.has_lost_changes = True
+            self.tell(self.members.pop(worker), Retire())
+        return vnodes
+
+    def read_by(self, vnode_map: VnodeMap) -> None:
+        """From the next epoch on, slices are read by this map."""
+        self.reading = vnode_map
+        for member in self.by_worker():
+            vnodes = vnode_map.vnodes_of_worker(member.worker)
+            if vnodes != member.reads:
+                member.reads = vnodes
+                self.tell(member, ReadVnodes(vnodes=vnodes))
+
+    @property
+    def vnode_map(self) -> VnodeMap:
+        """Who owns which vnode; while a rescale is on, who did before it."""
+        return next(iter(self.maps.values()), self.reading)
+
+    @property
+    def lookup_map(self) -> VnodeMap:
+        """Whom to ask for the keys of a slice: who reads it, which is its new owner as soon as all of it has moved. Any
+        worker has an answer; at the old owner it would be relayed. The version is the regions', so that who goes by
+        this while keys move is told when all have moved."""
+        return VnodeMap(self.vnode_map.version, self.reading.owners)
+
+    @property
+    def opened(self) -> Epoch:
+        """The last epoch that anybody was sent."""
+        return Epoch(max([self.ledger.ended, *(member.sent for member in self.by_worker())]))
+
+    def open_ahead(self, last: Epoch) -> None:
+        """Let every member have as many epochs as it may, up to ``last``."""
+        for member in self.by_worker():
+            until = min(last, member.finished + EPOCHS_AHEAD_MAX)
+            for epoch in range(member.sent + 1, until + 1):
+                self._open(member, Epoch(epoch), mixed=self.ledger.through < epoch <= self.stepped)
+
+    @property
+    def may_open_next(self) -> bool:
+        """Whether there is an epoch to open, and all that were opened have ended."""
+        return self.ledger.published > self.ledger.through and self.is_quiet()
+
+    def open_next(self, *, keys_move: bool) -> None:
+        """Open the next epoch for all, whose rows may be applied elsewhere than where they are read; with those that
+        have piled up behind it, as far as ahead of what has ended as may be, unless workers go through each in step."""
+        at_once = 1 if self.in_step else EPOCHS_AHEAD_MAX
+        first, last = self.ledger.through + 1, min(self.ledger.published, self.ledger.through + at_once)
+        for epoch in map(Epoch, range(first, last + 1)):
+            self.stepped = epoch
+            if keys_move:
+                self.ledger.open_mixed(epoch)
+            for worker in self.workers:
+                self._open(self.members[worker], epoch, mixed=True)
+
+    def _open(self, member: Member, epoch: Epoch, *, mixed: bool) -> None:
+        member.sent, self.sent_ever = epoch, Epoch(max(epoch, self.sent_ever))
+        self.tell(member, OpenEpoch(epoch=epoch, mixed=mixed))

@@ -1,0 +1,446 @@
+"""The coordinator machine: who the workers are, which epochs there are, and when each one ends.
+
+Theory of operation. The coordinator owns the vnode map. A worker registers under its place; the coordinator tells it
+what it keeps and opens the epochs for it from the first one on, at most ``EPOCHS_AHEAD_MAX`` beyond what it has
+finished. An epoch ends when every place has finished it, and as many rows were applied to every view as the epoch's
+manifest says went in. A worker that is lost leaves its place empty until another incarnation registers; that one starts
+with what the newest checkpoint has and applies the epochs since, while the others go on.
+
+Rules C1 to C4: ``docs/design/0001-river.md``. Rescales, C5 to C8: ``docs/design/rescale.md``.
+"""
+
+from collections.abc import Sequence
+
+from upriver.coordinator.checkpoints import Checkpoints
+from upriver.coordinator.cluster import Cluster, Member
+from upriver.coordinator.evictions import Evictions
+from upriver.coordinator.leader import NOBODY_STANDS_BY, Leader
+from upriver.coordinator.ledger import Ledger
+from upriver.coordinator.meetings import Meetings
+from upriver.coordinator.membership.config import MembershipConfig
+from upriver.coordinator.rescales import Rescales
+from upriver.coordinator.scans import Scans
+from upriver.ids import Epoch, Incarnation, WorkerId
+from upriver.plan.graph import DataflowPlan
+from upriver.protocol.coordinator_events import (
+    AbortWanted,
+    AppFailed,
+    CheckpointPublished,
+    CheckpointUnpublished,
+    CheckpointWanted,
+    CoordinatorAction,
+    CoordinatorEvent,
+    EpochEnded,
+    EpochPublished,
+    EvictWanted,
+    LeaseOver,
+    LeaversOverdue,
+    PlansTaken,
+    PlansWanted,
+    ReplaceWorker,
+    RescaleWanted,
+    SnapshotAsked,
+    StopAsked,
+    Tell,
+    WorkerGone,
+    WorkerRegistered,
+    WorkerSaid,
+)
+from upriver.protocol.messages import (
+    BeginStage,
+    CheckpointSpoilt,
+    CheckpointWritten,
+    Counted,
+    EpochFinished,
+    EpochOver,
+    Evicted,
+    FailView,
+    FromWorker,
+    HeldUp,
+    KeysUnfilled,
+    MetPeers,
+    Moved,
+    PeerLeft,
+    PeersLost,
+    Restored,
+    Retire,
+    RowsApplied,
+    RowsSettled,
+    Settled,
+    SnapshotSpoilt,
+    SnapshotTaken,
+    StageDone,
+    StartedAnew,
+    Still,
+    Strain,
+    Unrestored,
+    ViewFailed,
+    WorkerFailed,
+)
+from upriver.protocol.rules import ALL_RULES, Rules
+from upriver.protocol.standby_messages import CaughtUp, FeedEnded, Here, TookOver
+from upriver.protocol.strategies import Strategy
+from upriver.state.checkpoint import Checkpoint
+from upriver.vnodes import VnodeMap
+
+
+class CoordinatorMachine:
+    """``step(event) -> actions``; see the module's docstring."""
+
+    def __init__(
+        self,
+        vnode_map: VnodeMap,
+        plans: tuple[DataflowPlan, ...],
+        rules: Rules = ALL_RULES,
+        checkpoints: Sequence[Checkpoint] | None = None,
+        checkpoint_epochs: int | None = None,
+        membership: MembershipConfig = NOBODY_STANDS_BY,
+    ) -> None:
+        """checkpoints: a chain, newest first, out of which workers restore these views; ``None`` if none are to be
+        taken, either. checkpoint_epochs: how many epochs end between two; ``None``: they are taken when somebody wants
+        one."""
+        self._rules = rules
+        self._ledger = Ledger(plans, rules.c1_all_workers_finish, rules.c9_rows_have_arrived)
+        self.cluster = Cluster(
+            plans=plans,
+            rules=rules,
+            workers=vnode_map.workers,
+            reading=vnode_map,
+            maps={region.name: vnode_map for plan in plans for region in plan.spread},
+            ledger=self._ledger,
+            chain=None if checkpoints is None else tuple(checkpoint.epoch for checkpoint in checkpoints),
+        )
+        if checkpoints:
+            self._ledger.resume(checkpoints[0].epoch)
+            self.cluster.failed = {
+                plan.name: checkpoints[0].failed[plan.name] for plan in plans if plan.name in checkpoints[0].failed
+            }
+        self._leader = Leader(self.cluster, membership)
+        self._checkpoints = Checkpoints(self.cluster, checkpoints or (), checkpoint_epochs)
+        self._scans = Scans(self.cluster)
+        self._meetings = Meetings(self.cluster)
+        self._rescales = Rescales(self.cluster, self._scans, self._meetings, self._leader)
+        self._evictions = Evictions(self.cluster)
+        self._is_torn = False
+        """C10: rows that were exchanged may be lost, so all are to begin anew."""
+        self._wanted: list[PlansWanted] = []
+        """Views that are to be the app's, in order."""
+        self._stopping = False
+
+    @property
+    def plans(self) -> tuple[DataflowPlan, ...]:
+        return self.cluster.plans
+
+    @property
+    def vnode_map(self) -> VnodeMap:
+        """Who owns which vnode; while a rescale is on, who did before it."""
+        return self.cluster.vnode_map
+
+    @property
+    def leader(self) -> Leader:
+        """To be asked who stands by."""
+        return self._leader
+
+    @property
+    def published(self) -> Epoch:
+        return self._ledger.published
+
+    @property
+    def members(self) -> dict[WorkerId, Member]:
+        return dict(self.cluster.members)
+
+    def step(self, event: CoordinatorEvent) -> list[CoordinatorAction]:
+        """Advance by one event."""
+        self.cluster.actions = []
+        match event:
+            case WorkerRegistered():
+                self._registered(event)
+            case WorkerGone():
+                self._gone(event.incarnation)
+            case LeaseOver():
+                self._leader.lease_over(event.incarnation)
+            case LeaversOverdue():
+                self._rescales.overdue(event.ticket)
+            case EpochPublished():
+                self._ledger.publish(event.epoch, event.rows)
+            case WorkerSaid():
+                self._said(event)
+            case SnapshotAsked():
+                self._scans.asked(event)
+            case PlansWanted():
+                self._wanted.append(event)
+            case EvictWanted():
+                self._evictions.wanted(event)
+            case CheckpointWanted():
+                self._checkpoints.wanted(event)
+            case CheckpointPublished():
+                self._checkpoints.published(event)
+            case CheckpointUnpublished():
+                self._checkpoints.unpublished(event)
+            case RescaleWanted():
+                self._rescales.queue.put(event)
+            case AbortWanted():
+                self._rescales.abort_wanted(event)
+            case StopAsked():
+                self._stopping = True
+                for _, member in sorted(self.cluster.members.items()):
+                    self.cluster.tell(member, Retire())
+        self._evictions.end()
+        if not self._stopping:
+            self._go_on()
+        return self.cluster.actions
+
+    def _go_on(self) -> None:
+        """Do whatever has become possible."""
+        if self._is_torn and self.cluster.is_filled():
+            self._is_torn = False
+            self._rescales.all_begin_anew()
+        self._end_epochs()
+        self._let_slices_change_hands()
+        if self._leader.has_learned:  # perhaps by a round that moves nothing, of which nobody will say anything
+            self._let_slices_change_hands()
+        while self._wanted and (self._may_replan() or not self._rules.c11_views_change_between_epochs):  # C11
+            self._replan(self._wanted.pop(0))
+        if self.cluster.in_step:
+            self._see_that_all_have_met()
+        if self._may_checkpoint():
+            self._checkpoints.begin()
+        rescales, scans = self._rescales, self._scans
+        if rescales.permits.scans:
+            scans.take_now()
+        elif rescales.holds_still and self.cluster.is_quiet():
+            scans.take_still()
+        if rescales.in_lock_step or self.cluster.in_step:
+            if not (rescales.in_lock_step or self._ledger.is_staged):  # who is behind gets what others had
+                self.cluster.open_ahead(self.cluster.opened)
+            ready = self._opens_epochs and (self._meetings.have_all_met or not self.cluster.in_step)
+            if ready and not (scans.wants_pause and rescales.holds_still):
+                rescales.open_next()
+        else:  # while nothing new is opened, those who are behind get what others had
+            self.cluster.open_ahead(self._ledger.published if self._opens_epochs else self.cluster.opened)
+
+    @property
+    def _opens_epochs(self) -> bool:
+        """Whether epochs may be opened that nobody has had yet."""
+        return self._rescales.opens_epochs and not (self._wanted and self._rescales.is_over)
+
+    def _may_checkpoint(self) -> bool:
+        """V5: whether no key moves, or is about to. If there are none to take, nobody will."""
+        if self.cluster.chain is None or self._is_torn or not self._leader.is_settled:
+            return False
+        return self._rescales.is_over or not self._rules.v5_keys_stay
+
+    def _may_replan(self) -> bool:
+        """Whether nothing is under way that the views must not change below."""
+        is_idle = self._scans.is_idle and self._checkpoints.is_idle and not self._leader.takes_over
+        return self._rescales.is_over and self.cluster.is_quiet() and is_idle
+
+    def _replan(self, wanted: PlansWanted) -> None:
+        """Other views from now on: all workers begin anew, and read what there is (C11)."""
+        self._checkpoints.forget()
+        self.cluster.replan(wanted.plans, wanted.epochs)
+        self._rescales.replanned()
+        self._leader.replanned()
+        self.cluster.start_anew()
+        self.cluster.actions.append(PlansTaken(ticket=wanted.ticket))
+
+    def _let_slices_change_hands(self) -> None:
+        """By a rescale; or as the leader says: all are to meet again then, for they speak as another generation."""
+        takes_up = not self._wanted and self._checkpoints.is_idle and self._leader.is_settled
+        self._rescales.advance(takes_up=takes_up)
+        born = self.cluster.born
+        free = self._rescales.permits.rounds and self._scans.is_idle and self._checkpoints.is_idle and not self._is_torn
+        if self._leader.advance(channels=self._meetings.have_all_met, may_change_hands=free):
+            self._meetings.forget()
+        if born != self.cluster.born:
+            self._scans.start_anew()
+
+    def _see_that_all_have_met(self) -> None:
+        """With exchange edges, no epoch is opened before everybody can speak to everybody (C10)."""
+        if self._rescales.permits.meetings and not self._meetings.is_of_all and self.cluster.is_quiet():
+            self._meetings.call(Strategy.ICADD, None)
+
+    # Members
+
+    def _registered(self, event: WorkerRegistered) -> None:
+        old = self.cluster.members.get(event.worker)
+        if old is not None and not self._stopping:
+            self.cluster.tell(old, Retire())
+            self._gone(old.incarnation)  # which may end the rescale, and with it the place
+            self._leader.lease_over(old.incarnation)
+        joins = self._rescales.awaits(event.worker) or self._leader.awaits(event.worker)
+        if self._stopping or not (joins or event.worker in self.cluster.workers):
+            self.cluster.actions.append(Tell(incarnation=event.incarnation, message=Retire()))
+            return
+        self._leader.came(event.worker)
+        member = Member(
+            worker=event.worker, incarnation=event.incarnation, address=event.address, instance=event.instance
+        )
+        self.cluster.members[event.worker] = member
+        if not (joins or self._is_torn):
+            self.cluster.assign_place(member)
+
+    def _gone(self, incarnation: Incarnation) -> None:
+        member = self.cluster.of_incarnation(incarnation)
+        if member is None:
+            return
+        others_take_over = self._rescales.permits.take_over and not self._is_torn and self._leader.can_replace(member)
+        if not (self._stopping or others_take_over):
+            self._tear()  # while it is known what was opened for it
+        self._checkpoints.torn()
+        del self.cluster.members[member.worker]
+        self._ledger.forget(member.worker)
+        self._scans.lost(incarnation)
+        if self._stopping:
+            return
+        if others_take_over:
+            self._leader.lost(member)
+        else:
+            self._leader.given_up(member)
+            self._rescales.lost(member)
+            self._assign_who_waits()
+
+    def _assign_who_waits(self) -> None:
+        """Who has come to a place whose slices others were to take over is to keep them after all."""
+        for worker in self.cluster.workers:
+            member = self.cluster.members.get(worker)
+            if member is not None and not (member.assigned or self._is_torn or self._rescales.awaits(worker)):
+                self.cluster.assign_place(member)
+
+    def _tear(self) -> None:
+        """Somebody, or a channel, was lost, and with it perhaps rows that were exchanged. Where keys move, the rescale
+        has all begin anew; and where no epoch was opened yet, there is nothing to lose."""
+        exchanges = self._ledger.is_staged and self.cluster.has_begun and not self._rescales.in_lock_step
+        if exchanges and self._rules.c10_anew_when_torn:  # C10
+            self._checkpoints.torn()
+            self._is_torn = True
+
+    # What workers say
+
+    def _said(self, event: WorkerSaid) -> None:
+        member = self.cluster.of_incarnation(event.incarnation)
+        if member is None:
+            if self._rules.c2_current_incarnation_only or not self.cluster.members:  # C2
+                return
+            member = self.cluster.by_worker()[0]
+        if isinstance(event.message, StartedAnew):
+            member.generation = event.message.generation
+        if self._is_heard(member, event.message):
+            self._heard(member, event.message)
+
+    def _is_heard(self, member: Member, message: FromWorker) -> bool:
+        """W8: what a worker said before all started anew counts only if the worker cannot go on, or has evicted. That
+        a view has failed counts until all begin anew."""
+        current = member.generation == self.cluster.generation or not self._rules.w8_own_generation_only
+        current |= isinstance(message, ViewFailed) and member.generation >= self.cluster.born
+        return current or isinstance(message, WorkerFailed | Evicted | FeedEnded)
+
+    def _heard(self, member: Member, message: FromWorker) -> None:
+        if isinstance(message, EpochFinished | Counted | Evicted | StageDone):
+            member.stats = message.stats
+        match message:
+            case EpochFinished():
+                member.finished = message.epoch
+                self._ledger.finished(member.worker, message)
+            case Evicted():
+                self._evictions.done(member.incarnation, message.eviction)
+            case RowsApplied():
+                self._ledger.applied(member.worker, message)
+            case RowsSettled():
+                self._ledger.settled(member.worker, message)
+            case StageDone():
+                self._ledger.stage_done(member.worker, message)
+            case KeysUnfilled():
+                member.unfilled[message.view] = message.failure
+            case Restored():
+                member.is_restored = True
+            case Unrestored():
+                self._unrestored(member, message)
+            case HeldUp():
+                member.held_up = message.error
+            case CheckpointWritten():
+                self._checkpoints.written(member, message)
+            case CheckpointSpoilt():
+                self._checkpoints.spoilt(member, message)
+            case SnapshotTaken():
+                self._scans.taken(member, message)
+            case SnapshotSpoilt():
+                self._scans.spoilt(message)
+            case Still():
+                self._scans.still(member, message)
+            case MetPeers():
+                self._meetings.met(member, message)
+            case PeersLost(meeting=meeting):
+                if meeting == self._meetings.number:
+                    self._channel_lost(member, message)
+            case CaughtUp() | FeedEnded():
+                self._leader.heard(message)
+            case Here():
+                if self._leader.here(message):
+                    self._tear()
+            case Settled():
+                self._rescales.settled(member, message)
+            case PeerLeft():
+                self._rescales.peer_left(member, message)
+            case Moved():
+                self._scans.some_have_moved()
+                self._rescales.moved(message)
+            case Strain() | TookOver() | StartedAnew() | Counted():
+                pass  # the first two are for people: the shell shows them
+            case ViewFailed():
+                self._view_failed(message)
+            case WorkerFailed():
+                self._worker_failed(member, message)
+
+    def _worker_failed(self, member: Member, message: WorkerFailed) -> None:
+        """Whatever it was: a full disk has room again, a file is repaired, and what a row does to a view is no failure
+        of the worker. Each further restart comes later, so a worker that fails always costs little."""
+        if self._rules.workers_failed_are_replaced:  # workers.failed_are_replaced
+            self.cluster.actions.append(ReplaceWorker(incarnation=member.incarnation, error=message.error))
+        else:
+            self.cluster.actions.append(AppFailed(kind=message.kind, error=message.error))
+
+    def _unrestored(self, member: Member, message: Unrestored) -> None:
+        """V10: the worker begins with an older checkpoint, or with nothing. Where workers speak to each other, or have
+        only begun, all do."""
+        self._checkpoints.damaged(message)
+        has_just_begun = self._ledger.through > self._ledger.ended
+        if has_just_begun:
+            self._ledger.resume(self.cluster.start_at)
+        if has_just_begun or self.cluster.in_step or not self._rescales.is_over:
+            self._is_torn = True
+        else:
+            self.cluster.assign_place(member)
+
+    def _view_failed(self, message: ViewFailed) -> None:
+        """views.fail_everywhere: at all workers from now on, and at those to come. The first failure counts."""
+        cluster = self.cluster
+        if message.view in cluster.failed or message.view not in [plan.name for plan in cluster.plans]:
+            return
+        cluster.failed[message.view] = message.failure
+        if self._rules.views_fail_everywhere:  # views.fail_everywhere
+            cluster.tell_all(FailView(view=message.view, failure=message.failure))
+
+    def _channel_lost(self, member: Member, message: PeersLost) -> None:
+        """If the peer may be lost, and others can take over from it, it is asked first whether it is there."""
+        self._meetings.forget()
+        if not (self._rescales.permits.take_over and not self._is_torn and self._leader.doubts(message.peer)):
+            self._tear()
+        self._rescales.channel_lost(member, message)
+
+    def _end_epochs(self) -> None:
+        due = self._ledger.stage_due(self.cluster.workers)
+        if due is not None:
+            epoch, stage = due
+            for worker in self.cluster.workers:
+                self.cluster.tell(self.cluster.members[worker], BeginStage(epoch=epoch, stage=stage))
+        if self.cluster.is_complete():
+            self.cluster.actions += [EpochEnded(epoch=epoch) for epoch in self._ledger.end_what_was_passed_over()]
+        before = self._ledger.ended
+        if not self._leader.has(Epoch(self._ledger.through + 1)):  # S1
+            return
+        for epoch in self._ledger.end(self.cluster.workers):
+            if epoch > before:  # else it is gone through again
+                self.cluster.actions.append(EpochEnded(epoch=epoch))
+            if self._rescales.in_lock_step or self.cluster.in_step:
+                self.cluster.tell_all(EpochOver(epoch=epoch))

@@ -1,0 +1,205 @@
+"""How fresh views are, and whether the app is ready: pure bookkeeping over what sources offered and workers reflect.
+
+A source is **read through** as of a moment when every row that it had offered by then is in a published epoch. Such a
+mark, a moment and an epoch, counts once that epoch has ended at every worker. The age of a view is the time since the
+newest mark that counts, of the table for which that is longest ago. A source that is alive and offers nothing keeps on
+being read through, so its views stay fresh although no epoch comes. A source that has failed is not, and its age grows.
+
+A table is **ready** once the workers reflect all epochs that were in the lake at the start, and a mark of this start.
+Where a source has failed, a table that had rows at the start is ready without the mark: it serves what it has.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from upriver.coordinator.sources import SourceState
+from upriver.ids import BEGINNING, Epoch, WorkerId
+
+MARKS_MAX = 64
+"""Marks of one source that wait for their epochs to end; of more, every second one is forgotten."""
+RUNNING, STALLED, FAILED, FINISHED = SourceState
+
+
+@dataclass(frozen=True, slots=True)
+class ReadThrough:
+    """Every row that a source had offered by ``at``, in seconds of one clock, is in epochs up to ``epoch``."""
+
+    at: float
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where the workers stand. ended: the last epoch that has, at every worker. published: the last one in the lake.
+    missing: places without a worker."""
+
+    ended: Epoch
+    published: Epoch
+    missing: tuple[WorkerId, ...] = ()
+
+
+@dataclass(slots=True)
+class _TableSource:
+    """had_rows: at the start. reflected_at: the newest mark that counts. pending: marks that do not, oldest first.
+    first: the epoch of the first mark. error: why the source has failed or stalled, in one line."""
+
+    had_rows: bool
+    state: str = RUNNING
+    error: str | None = None
+    first: Epoch | None = None
+    reflected_at: float | None = None
+    pending: list[ReadThrough] = field(default_factory=list)
+    is_ready: bool = False
+
+    def add(self, mark: ReadThrough) -> None:
+        if self.first is None:
+            self.first = mark.epoch
+        self.pending.append(mark)
+        if len(self.pending) > MARKS_MAX:
+            self.pending = self.pending[1::2]  # the newest stays
+
+    def reflect(self, ended: Epoch) -> None:
+        counts = [mark for mark in self.pending if mark.epoch <= ended]
+        if counts:
+            self.reflected_at = max(mark.at for mark in counts)
+            self.pending = [mark for mark in self.pending if mark.epoch > ended]
+
+
+class Freshness:
+    """Of one run of an app. Its owner sees to it that one thread at a time calls.
+
+    tables: by name, whether the lake had rows of it at the start. committed: the last epoch that was in the lake then.
+    """
+
+    def __init__(self, tables: Mapping[str, bool] | None = None, committed: Epoch = BEGINNING) -> None:
+        self._sources = {table: _TableSource(had_rows) for table, had_rows in (tables or {}).items()}
+        self._committed = committed
+
+    def read_through(self, table: str, mark: ReadThrough) -> None:
+        """A source was read through. Marks of one table come in order."""
+        self._sources[table].add(mark)
+
+    def stands(self, table: str, state: str, error: str | None = None) -> None:
+        """The state of a source. error: of one that has failed or stalled, why, in one line."""
+        source = self._sources[table]
+        source.state, source.error = state, error
+
+    def report(self, progress: Progress, now: float) -> "FreshnessReport":
+        """What is known. now: by the clock of the marks."""
+        tables = {table: self._report(source, progress, now) for table, source in self._sources.items()}
+        return FreshnessReport(progress.ended, tables)
+
+    def _report(self, source: _TableSource, progress: Progress, now: float) -> "TableFreshness":
+        source.reflect(progress.ended)
+        lacks = self._lacks(source, progress)
+        return TableFreshness(
+            state=source.state,
+            age_s=None if source.reflected_at is None else max(0.0, now - source.reflected_at),
+            cause=_cause(source, progress),
+            lacks=lacks,
+        )
+
+    def _lacks(self, source: _TableSource, progress: Progress) -> str | None:
+        """What a table lacks until it is ready; ``None`` if it is, which it stays."""
+        if source.is_ready:
+            return None
+        if progress.ended < self._committed:
+            return _behind(progress, self._committed)
+        if source.reflected_at is None and not (source.state == FAILED and source.had_rows):
+            if source.state == FAILED:
+                return f"its source has failed: {source.error}"
+            if source.first is None:
+                return f"its source is still being read ({_epochs(progress.published)} so far)"
+            return _behind(progress, source.first)
+        source.is_ready = True
+        return None
+
+
+def _cause(source: _TableSource, progress: Progress) -> str:
+    """Why a table is not fresher than it is."""
+    if source.state == FAILED:
+        return f"its source has failed: {source.error}"
+    if source.state == STALLED:
+        return "its source has stalled" + (f": {source.error}" if source.error else "")
+    if source.pending:
+        return _behind(progress, source.pending[0].epoch)
+    if progress.published > progress.ended:
+        return _behind(progress, progress.published)
+    return "its source has not answered since, or has rows that are not committed yet"
+
+
+def _behind(progress: Progress, epoch: Epoch) -> str:
+    behind = f"epoch {progress.ended} of {epoch} is reflected"
+    if not progress.missing:
+        return behind
+    workers = ", ".join(map(str, progress.missing))
+    are = f"worker {workers} is" if len(progress.missing) == 1 else f"workers {workers} are"
+    return f"{behind}, and {are} not up"
+
+
+def _epochs(count: int) -> str:
+    return f"{count} epoch" if count == 1 else f"{count} epochs"
+
+
+@dataclass(frozen=True, slots=True)
+class TableFreshness:
+    """A table as clients hear of it. age_s: seconds since the newest moment as of which every row that the source had
+    offered is reflected; ``None`` if there is no such moment. cause: why it is not fresher. lacks: what it lacks until
+    it is ready; ``None`` if it is."""
+
+    state: str
+    age_s: float | None
+    cause: str
+    lacks: str | None
+
+    def to_json(self) -> dict[str, Any]:
+        return {"state": self.state, "age_s": self.age_s, "cause": self.cause, "lacks": self.lacks}
+
+
+@dataclass(frozen=True, slots=True)
+class FreshnessReport:
+    """What the coordinator tells of all tables. epoch: the last one that every worker reflects, so that no answer that
+    is asked for later is of an earlier one. Without tables nothing is known, and nothing is waited for."""
+
+    epoch: Epoch
+    tables: Mapping[str, TableFreshness]
+
+    def lacks(self, tables: Iterable[str]) -> str | None:
+        """What the first of these tables that is not ready lacks; ``None`` if all are ready."""
+        lacking = ((table, self.tables[table].lacks) for table in tables if table in self.tables)
+        return next((f"table {table!r}: {lacks}" for table, lacks in lacking if lacks is not None), None)
+
+    def age_s(self, tables: Iterable[str]) -> float | None:
+        """Seconds since a moment as of which these tables are reflected; ``None`` if none is known."""
+        ages = [self.tables[table].age_s if table in self.tables else None for table in tables]
+        known = [age for age in ages if age is not None]
+        return max(known) if ages and len(known) == len(ages) else None
+
+    def cause(self, tables: Iterable[str]) -> str:
+        """Why these tables are not fresher: of the one whose age is greatest."""
+        known = [(table, self.tables[table]) for table in tables if table in self.tables]
+        if not known:
+            return "nothing is known of its sources"
+        table, oldest = max(known, key=lambda each: float("inf") if each[1].age_s is None else each[1].age_s)
+        return f"table {table!r}: {oldest.cause}"
+
+    def sources(self, tables: Iterable[str]) -> str | None:
+        """``running``, or the states that are otherwise with their tables: ``failed: orders``. ``None``: not known."""
+        states: dict[str, list[str]] = {}
+        for table in tables:
+            if table in self.tables:
+                states.setdefault(self.tables[table].state, []).append(table)
+        troubled = [f"{state}: {', '.join(states[state])}" for state in (FAILED, STALLED) if state in states]
+        return "; ".join(troubled) or (RUNNING if states else None)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"epoch": self.epoch, "tables": {name: table.to_json() for name, table in self.tables.items()}}
+
+    @classmethod
+    def from_json(cls, json: Mapping[str, Any]) -> Self:
+        tables = {name: TableFreshness(**table) for name, table in json["tables"].items()}
+        return cls(Epoch(json["epoch"]), tables)
+
+
+NOTHING_KNOWN = FreshnessReport(BEGINNING, {})

@@ -1,0 +1,111 @@
+"""From the plan of a region to its operators: one builder for each kind."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import pyarrow as pa
+
+from upriver.engine.operators.evaluator import Evaluator
+from upriver.engine.operators.grouped import Grouped
+from upriver.engine.operators.join import Join
+from upriver.engine.operators.latest import Latest
+from upriver.engine.operators.operator import Operator, Stateful
+from upriver.engine.operators.set_operation import SetOperation
+from upriver.engine.operators.stateful_map import StatefulMap
+from upriver.engine.operators.stateless import Filtering, Projecting
+from upriver.engine.operators.topk import TopK
+from upriver.engine.operators.union import Union
+from upriver.errors import ProtocolError
+from upriver.plan import ops
+from upriver.plan.graph import Node, RegionPlan
+from upriver.plan.routing import Key, Routing, found_in, of_join, routings
+from upriver.plan.table_rows import one_by_one, table_rows
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a node stands. sources: the schemas of its inputs. routings: where the routing key is in each of them."""
+
+    node: Node
+    sources: Sequence[pa.Schema]
+    routings: Sequence[Routing]
+    evaluator: Evaluator
+
+    @property
+    def source(self) -> pa.Schema:
+        """Of the first input."""
+        return self.sources[0]
+
+    def routing(self, columns: Sequence[str]) -> Key:
+        """The routing key by columns of the first input, some of these. Raises ProtocolError if it is not there."""
+        found = found_in(self.routings[0], columns)
+        if found is None:
+            raise ProtocolError(f"{self.node.op} keeps rows by {columns}, of which the routing key is no part")
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Operators:
+    """Of one region. all: one for each node, in order. stateful: those of them that keep something."""
+
+    all: tuple[Operator, ...]
+    stateful: tuple[Stateful, ...]
+
+
+def operators_of(plan: RegionPlan, evaluator: Evaluator) -> Operators:
+    """Operators that have not seen anything. Raises ProtocolError for a plan that contradicts itself."""
+    schemas = [*(entry.schema for entry in plan.inputs), *(node.schema for node in plan.nodes)]
+    found = routings(plan)
+    tried = {number for rows in table_rows(plan) for number in one_by_one(plan, rows.number)}
+    stateless = stateless_of(plan, tried, evaluator.curt())
+    built: list[Operator] = []
+    stateful: list[Stateful] = []
+    for number, node in enumerate(plan.nodes, start=len(plan.inputs)):
+        sources = [schemas[source] for source in node.inputs]
+        routing = [found[source] for source in node.inputs]
+        place = Place(node, sources, routing, evaluator)
+        if number in stateless:
+            built.append(stateless[number])
+        elif type(node.op) in STATELESS:
+            built.append(STATELESS[type(node.op)](node, evaluator))
+        else:
+            stateful.append(STATEFUL[type(node.op)](node.op, place))
+            built.append(stateful[-1])
+    return Operators(tuple(built), tuple(stateful))
+
+
+def stateless_of(plan: RegionPlan, numbers: Iterable[int], evaluator: Evaluator) -> dict[int, Operator]:
+    """The operators of these nodes, none of which keeps anything, by number."""
+    nodes = {number: plan.nodes[number - len(plan.inputs)] for number in numbers}
+    return {number: STATELESS[type(node.op)](node, evaluator) for number, node in nodes.items()}
+
+
+def _join(op: ops.Join, place: Place) -> Stateful:
+    keys = of_join(op, *place.routings)
+    if keys is None:
+        raise ProtocolError(f"{op} compares nothing that is the routing key of both sides")
+    left, right = place.sources
+    return Join(op, left, right, *keys, place.evaluator)
+
+
+STATELESS: Mapping[type, Callable[[Any, Evaluator], Operator]] = MappingProxyType(
+    {
+        ops.Filter: lambda node, evaluator: Filtering(node.op.predicate, evaluator),
+        ops.Project: lambda node, evaluator: Projecting(node.op.projection, evaluator),
+        ops.Union: lambda node, _: Union(node.schema),
+    }
+)
+"""Builders, by the node's record."""
+STATEFUL: Mapping[type, Callable[[Any, Place], Stateful]] = MappingProxyType(
+    {
+        ops.Aggregate: lambda op, place: Grouped(op.plan, place.source, place.routing(op.plan.group)),
+        ops.Join: _join,
+        ops.TopK: lambda op, place: TopK(op, place.source, place.routing(op.partition)),
+        ops.SetOperation: lambda op, place: SetOperation(op, place.source, place.routing(place.source.names)),
+        ops.Latest: lambda op, place: Latest(op, place.source, place.routing(op.key), place.evaluator),
+        ops.StatefulMap: lambda op, place: StatefulMap(op, place.source, place.routing(op.key)),
+    }
+)
+"""Builders, by the operator's record."""

@@ -1,0 +1,180 @@
+"""Gather: rows that have come over an exchange edge and wait for the others of their epoch.
+
+Until their stage has come, rows are state like any other: they belong to a key, and move with it. They are looked up by
+key only when keys move, so only then are they put together: in **piles**, each sorted by hash64, and each more than
+twice as long as the next. Until then each batch is sorted by itself, so that rows can be taken some keys at a time.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from upriver.engine.batch import Batch, no_rows
+from upriver.engine.operators.consolidate import concatenated
+from upriver.engine.operators.parts import part_of
+from upriver.errors import ProtocolError
+from upriver.state.columns import array_of, cells_of
+from upriver.state.ragged import spread
+from upriver.state.vectors import Hashes, Mask, Positions
+
+
+class _Pile:
+    """Rows by hash64; those that have gone are still in it."""
+
+    __slots__ = ("_hashes", "_order", "_rows", "_stays", "held")
+
+    def __init__(self, rows: Batch) -> None:
+        self.held = len(rows)
+        self._rows = rows
+        self._order: Positions = np.argsort(rows.hash64, kind="stable")
+        self._hashes: Hashes = rows.hash64[self._order]
+        self._stays: Mask = np.ones(len(rows), np.bool_)
+
+    @property
+    def nbytes(self) -> int:
+        return _nbytes(self._rows) + self._hashes.nbytes + self._order.nbytes + self._stays.nbytes
+
+    @property
+    def rest(self) -> Batch:
+        """The rows that have not gone, in order of their hashes."""
+        return self._of(self._order[self._stays[self._order]])
+
+    @property
+    def hashes(self) -> Hashes:
+        """Of the rows that have not gone, ascending."""
+        return self._hashes[self._stays[self._order]]
+
+    def take(self, most: int) -> Batch:
+        """The rows whose hash is no higher, which have gone by that."""
+        stop = np.searchsorted(self._hashes, np.uint64(most), side="right")
+        places = self._order[:stop]
+        places = places[self._stays[places]]
+        self._order, self._hashes = self._order[stop:], self._hashes[stop:]
+        self.held -= len(places)
+        return self._of(places)
+
+    def hashes_between(self, least: int, most: int) -> Hashes:
+        start = np.searchsorted(self._hashes, np.uint64(least), side="left")
+        stop = np.searchsorted(self._hashes, np.uint64(most), side="right")
+        places = self._order[start:stop]
+        return self._rows.hash64[places[self._stays[places]]]
+
+    def of(self, keys: Hashes) -> Batch:
+        """The rows of these keys."""
+        return self._of(self._places(keys))
+
+    def _of(self, places: Positions) -> Batch:
+        return _taken(self._rows, places)
+
+    def drop(self, keys: Hashes) -> None:
+        """Let the rows of these keys go."""
+        places = self._places(keys)
+        self._stays[places] = False
+        self.held -= len(places)
+
+    def _places(self, keys: Hashes) -> Positions:
+        starts = np.searchsorted(self._hashes, keys, side="left")
+        counts = np.searchsorted(self._hashes, keys, side="right") - starts
+        places: Positions = self._order[spread(starts, counts)]
+        return places[self._stays[places]]
+
+
+class Gather:
+    """The rows that wait at one port. ``schema`` is theirs."""
+
+    __slots__ = ("_loose", "_piles", "schema")
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.schema = schema
+        self._loose: list[Batch] = []
+        """Each in order of its hashes."""
+        self._piles: list[_Pile] = []
+
+    @property
+    def held(self) -> int:
+        """How many rows there are, equal ones and those that take each other back counted one by one."""
+        return sum(map(len, self._loose)) + sum(pile.held for pile in self._piles)
+
+    @property
+    def live_nbytes(self) -> int:
+        return self.nbytes
+
+    @property
+    def nbytes(self) -> int:
+        return sum(map(_nbytes, self._loose)) + sum(pile.nbytes for pile in self._piles)
+
+    def add(self, batch: Batch) -> None:
+        """Let these rows wait."""
+        if len(batch):
+            rows = pa.RecordBatch.from_arrays(batch.rows.columns, schema=self.schema)
+            self._loose.append(_in_order(batch.replaced(rows)))
+
+    def take(self, most: int) -> Batch | None:
+        """All rows whose hash is no higher, which wait no longer; ``None`` if there are none."""
+        taken = [pile.take(most) for pile in self._piles]
+        rest: list[Batch] = []
+        for batch in self._loose:
+            stop = int(np.searchsorted(batch.hash64, np.uint64(most), side="right"))
+            taken.append(batch.slice(0, stop))
+            rest.append(batch.slice(stop, len(batch)))
+        self._loose = [batch for batch in rest if len(batch)]
+        self._piles = [pile for pile in self._piles if pile.held]
+        found = [batch for batch in taken if len(batch)]
+        return concatenated(found) if found else None
+
+    def sample(self, every: int) -> Hashes:
+        """The hash of the first row of so many, of each batch by itself."""
+        hashes = [pile.hashes for pile in self._piles] + [batch.hash64 for batch in self._loose]
+        return np.concatenate([np.empty(0, np.uint64), *(some[::every] for some in hashes)])
+
+    def hashes_between(self, least: int, most: int) -> Hashes:
+        """The hash64 of the rows' keys, of those from ``least`` to ``most``, in no particular order."""
+        return np.concatenate(
+            [np.empty(0, np.uint64), *(pile.hashes_between(least, most) for pile in self._in_piles())]
+        )
+
+    def collect(self, keys: Hashes) -> pa.RecordBatch:
+        """The rows of these keys, ascending and unique, behind their hash64 and their weight. They stay here, too."""
+        found = [no_rows(self.schema), *(pile.of(keys) for pile in self._in_piles())]
+        rows = concatenated(found)
+        weight = np.ones(len(rows), np.int64) if rows.weight is None else rows.weight
+        return part_of(rows.hash64, [array_of(pa.int64(), weight), *rows.rows.columns])
+
+    def install(self, state: pa.RecordBatch) -> None:
+        """Let rows wait that were collected elsewhere."""
+        if state.num_columns != len(self.schema) + 2:
+            raise ProtocolError(f"rows of {state.num_columns - 2} columns cannot wait among those of {self.schema}")
+        hashes, weight, *columns = state.columns
+        rows = pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        self.add(Batch(rows, cells_of(hashes), cells_of(weight)))
+
+    def drop(self, keys: Hashes) -> None:
+        """Forget the rows of these keys."""
+        for pile in self._in_piles():
+            pile.drop(keys)
+
+    def _in_piles(self) -> Sequence[_Pile]:
+        if self._loose:
+            rows = concatenated(self._loose)
+            self._loose = []
+            while self._piles and self._piles[-1].held <= 2 * len(rows):
+                rows = concatenated([self._piles.pop().rest, rows])
+            self._piles.append(_Pile(rows))
+        return self._piles
+
+
+def _in_order(rows: Batch) -> Batch:
+    """Sorted by hash; rows of one key stay in the order in which they came."""
+    if (rows.hash64[1:] >= rows.hash64[:-1]).all():
+        return rows
+    return _taken(rows, np.argsort(rows.hash64, kind="stable"))
+
+
+def _taken(rows: Batch, places: Positions) -> Batch:
+    weight = None if rows.weight is None else rows.weight[places]
+    return Batch(rows.rows.take(pa.array(places)), rows.hash64[places], weight)
+
+
+def _nbytes(batch: Batch) -> int:
+    return int(batch.rows.nbytes + batch.hash64.nbytes + (0 if batch.weight is None else batch.weight.nbytes))

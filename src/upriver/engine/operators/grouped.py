@@ -1,0 +1,87 @@
+"""Grouped: GROUP BY amid a dataflow. Of each group that a batch touches the old row goes, and the new one comes.
+
+Without aggregate functions that is DISTINCT.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+
+from upriver.engine.batch import Batch, no_rows
+from upriver.engine.operators.aggregate import Aggregate
+from upriver.engine.operators.consolidate import concatenated
+from upriver.engine.operators.turning import USUAL, Eagerness, Turning
+from upriver.plan.plan import AggregatePlan
+from upriver.state.columns import canonical, same
+from upriver.state.vectors import Mask, true_at
+
+
+class Grouped(Turning[Aggregate]):
+    """The operator of :class:`upriver.plan.ops.Aggregate`. ``schema`` is of its output."""
+
+    __slots__ = ("_calls", "_group", "_nothing", "schema")
+
+    parts = 1
+
+    def __init__(
+        self,
+        plan: AggregatePlan,
+        source: pa.Schema,
+        routing: Sequence[str],
+        eagerness: Eagerness = USUAL,
+    ) -> None:
+        """source, routing: as of :class:`Aggregate`. eagerness: to give memory back."""
+        super().__init__(partial(Aggregate, plan, source, routing), eagerness)
+        self._group = plan.group
+        self._calls = tuple(call.output for call in plan.calls)
+        self.schema = self._stores[0].schema
+        self._nothing = no_rows(self.schema)
+
+    def apply(self, port: int, batch: Batch) -> Batch:
+        """Add the batch's rows to their groups; returns the rows of the groups that are not as they were.
+
+        Raises RowError if a result overflows, and ProtocolError as :meth:`Aggregate.apply` does.
+        """
+        changes = [self._change(groups, part) for groups, part in self.split(batch)]
+        self.tidy()
+        return concatenated(changes) if changes else self._nothing
+
+    def _change(self, groups: Aggregate, batch: Batch) -> Batch:
+        slots = groups.assign(batch)
+        touched, first = np.unique(slots, return_index=True)
+        was = groups.counts(touched) > 0
+        old = [groups.column(name, touched[was]) for name in self._calls]
+        groups.add(batch, slots)
+        now = groups.counts(touched) > 0
+        new = [groups.column(name, touched[now]) for name in self._calls]
+        goes, comes, stays = was.copy(), now.copy(), was & now
+        goes[stays] = comes[stays] = _differ(old, stays[was], new, stays[now])
+        places = np.concatenate([true_at(goes), true_at(comes)])
+        columns = [groups.column(name, touched[places]) for name in self._group]
+        columns += [_joined(*pair, goes[was], comes[now]) for pair in zip(old, new, strict=True)]
+        rows = pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        gone = int(np.count_nonzero(goes))
+        return Batch(
+            rows, batch.hash64[first[places]], np.repeat([-1, 1], [gone, len(places) - gone]) if gone else None
+        )
+
+
+def _differ(old: Sequence[pa.Array], old_mask: Mask, new: Sequence[pa.Array], new_mask: Mask) -> Mask:
+    """Of the groups that were there and still are, those with another result than before."""
+    differ = np.zeros(np.count_nonzero(old_mask), np.bool_)
+    if len(differ):
+        for before, now in zip(old, new, strict=True):
+            differ |= ~same(canonical(_filtered(before, old_mask)), canonical(_filtered(now, new_mask)))
+    return differ
+
+
+def _joined(old: pa.Array, new: pa.Array, old_mask: Mask, new_mask: Mask) -> pa.Array:
+    if not old_mask.any():
+        return _filtered(new, new_mask)
+    return pa.concat_arrays([_filtered(old, old_mask), _filtered(new, new_mask)])
+
+
+def _filtered(values: pa.Array, mask: Mask) -> pa.Array:
+    return values if mask.all() else values.filter(pa.array(mask))

@@ -1,0 +1,351 @@
+"""TopK: the first rows of each partition, and the next one when one of them goes.
+
+All rows are kept, equal ones as one *entry* with a count. A partition's best entries are its *top*, which holds all
+that is put out and some more; once a partition is large, the others are its *rest*, in no order, and the *bound* tells
+the two apart: an entry belongs to the top if it sorts no higher than the bound. So a batch costs as much as it has
+rows, and for each partition where one of them concerns the top, as much as there is in the top. A top that has run dry
+takes the best of the rest in, which costs one look at all of it; one that has grown too long gives its worst to the
+rest.
+
+Under ``row_number`` entries that tie are sorted by all their columns, so that no two tie; under the others, it does not
+matter which of them is in front.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+
+from upriver.engine.batch import Batch
+from upriver.engine.operators.changes import net_changes
+from upriver.engine.operators.lasting import Lasting
+from upriver.engine.operators.parts import check_new, part_of
+from upriver.engine.operators.ranking import Changes, Numbers, Ranked, changes, number, numbered_changes
+from upriver.engine.operators.sorting import SortKey, best_of, in_order
+from upriver.engine.operators.turning import USUAL, Eagerness
+from upriver.errors import ProtocolError
+from upriver.hashing import hash64
+from upriver.plan import ops
+from upriver.state.columns import array_of, cells_of
+from upriver.state.entries import Entries, Hasher
+from upriver.state.lists import Lists, LongLists
+from upriver.state.routed import RoutedIndex
+from upriver.state.vectors import Hashes, Mask, Positions, Slots, Tally, Vector, Weights, run_starts, true_at
+
+SORTED_ENTRIES_MAX = 4096
+"""A rest of so many entries is sorted as it is; of more, the best are picked out first."""
+
+
+class TopK(Lasting):
+    """The rows of each partition whose number is at most the limit."""
+
+    def __init__(
+        self,
+        op: ops.TopK,
+        source: pa.Schema,
+        routing: Sequence[str],
+        hasher: Hasher = hash64,
+        eagerness: Eagerness = USUAL,
+    ) -> None:
+        """source: of the input. routing: the routing key's columns, all in the partition. hasher: of rows, and of
+        partitions that are finer than the routing key. eagerness: to give memory back."""
+        output = source if op.rank is None else source.append(pa.field(op.rank, pa.int32()))
+        super().__init__(output, partial(_Partitions, op, source, output, tuple(routing), hasher), eagerness)
+
+
+class _Partitions:
+    """The entries of each partition."""
+
+    __slots__ = (
+        "_bounds",
+        "_counts",
+        "_entries",
+        "_in_top",
+        "_keys",
+        "_op",
+        "_output",
+        "_owners",
+        "_partition",
+        "_partitions",
+        "_rest_of",
+        "_rests",
+        "_sizes",
+        "_tops",
+        "held",
+    )
+
+    def __init__(
+        self, op: ops.TopK, source: pa.Schema, output: pa.Schema, routing: tuple[str, ...], hasher: Hasher
+    ) -> None:
+        self._op = op
+        self._output = output
+        self._keys = _sort_keys(op, source)
+        self._partition = [source.get_field_index(name) for name in op.partition]
+        self._entries = Entries(source, source.names, hasher)
+        self._counts: Vector[np.int64] = Vector(np.int64)
+        self._owners: Vector[np.int64] = Vector(np.int64)
+        self._in_top: Vector[np.bool_] = Vector(np.bool_)
+        """By entry: how often it is there, the slot of its partition, and whether it belongs to the top."""
+        self._partitions = RoutedIndex(pa.schema([source.field(place) for place in self._partition]), routing, hasher)
+        self._sizes = Tally()
+        self._tops = Lists()
+        self._rest_of: Vector[np.int64] = Vector(np.int64, fill=-1)
+        """By partition: how many entries it has, its top, and the number of its rest, or -1."""
+        self._rests = LongLists()
+        self._bounds: Vector[np.int64] = Vector(np.int64)
+        """By rest: its entries, some of which may be gone, and the bound: an entry, which may be gone, too."""
+        self.held = 0
+        """How many entries there are."""
+
+    @property
+    def slots(self) -> int:
+        """How many slots are in use, those of entries that are gone too."""
+        return len(self._entries)
+
+    @property
+    def nbytes(self) -> int:
+        entries = self._entries.nbytes + self._counts.nbytes + self._owners.nbytes + self._in_top.nbytes
+        partitions = self._partitions.nbytes + self._sizes.nbytes + self._tops.nbytes + self._rest_of.nbytes
+        return entries + partitions + self._rests.nbytes + self._bounds.nbytes
+
+    def apply(self, port: int, batch: Batch) -> Batch:
+        slots, first, weight = net_changes(self._assign(batch.rows.columns, len(batch)), batch.weight)
+        after = self._counts.cells[slots] + weight
+        if (after < 0).any():
+            raise ProtocolError("a row was retracted more often than it is there")
+        self._counts.cells[slots] = after
+        new, gone = (after > 0) & (after == weight), after == 0
+        at = pa.array(first[new])
+        self._own(
+            slots[new], batch.hash64[first[new]], [batch.rows.column(place).take(at) for place in self._partition]
+        )
+        self._enter(slots[new])
+        emptied = self._lose(slots[gone & (weight < 0)])
+        touched = np.unique(self._owners.cells[slots[self._in_top.cells[slots] & (weight != 0)]])
+        output = self._settle(touched, slots, weight)
+        self._entries.forget(slots[gone])
+        self._partitions.forget(emptied)
+        return output
+
+    def hashes_between(self, least: int, most: int) -> Hashes:
+        return self._partitions.hashes_between(least, most)
+
+    def collect(self, keys: Hashes) -> tuple[pa.RecordBatch, ...]:
+        """One row for each entry: the routing key's hash64, its columns, and its count. Those of one routing key are
+        in order of age."""
+        _, slots = self._members(keys)
+        hashes = self._partitions.hashes(self._owners.cells[slots])
+        order = np.lexsort((slots, hashes))
+        slots = slots[order]
+        counts = array_of(pa.int64(), self._counts.cells[slots])
+        return (part_of(hashes[order], [*self._entries.columns(slots), counts]),)
+
+    def install(self, state: Sequence[pa.RecordBatch]) -> None:
+        for part in state:
+            hashes, *columns, counts = part.columns
+            known, partitions = self.slots, len(self._partitions)
+            slots = self._assign(columns, len(part))
+            self._counts.cells[slots] = cells_of(counts)
+            self._own(slots, cells_of(hashes), [columns[place] for place in self._partition])
+            touched = np.unique(self._owners.cells[slots])
+            check_new(self.slots == known + len(slots) and not (touched < partitions).any())
+            self._enter(slots)
+            long = touched[self._tops.lengths(touched) > 2 * self._wanted(touched)]
+            ranked = self._ranked(long)
+            self._keep(long, ranked, self._number(ranked, ranked.counts))
+
+    def drop(self, keys: Hashes) -> None:
+        owners, slots = self._members(keys)
+        self._entries.forget(slots)
+        self._counts.cells[slots] = 0
+        self.held -= len(slots)
+        self._partitions.forget(owners)
+
+    def _members(self, keys: Hashes) -> tuple[Slots, Slots]:
+        """The partitions of these routing keys, and their entries."""
+        owners = self._partitions.with_hash(keys)
+        rests = self._rest_of.cells[owners]
+        slots = np.concatenate([self._tops.find(owners)[1], self._rests.find(rests[rests >= 0])[1]])
+        return owners, slots[self._counts.cells[slots] > 0]
+
+    def _assign(self, columns: Sequence[pa.Array], count: int) -> Slots:
+        slots = self._entries.assign(columns, count)
+        for vector in (self._counts, self._owners, self._in_top):
+            vector.resize(self.slots)
+        return slots
+
+    def _own(self, slots: Slots, routed: Hashes, partition: Sequence[pa.Array]) -> None:
+        """Give these new entries their partitions. routed: the hash64 of their routing keys."""
+        owners = self._partitions.assign(routed, partition)
+        self._owners.cells[slots] = owners
+        for vector in (self._sizes, self._tops, self._rest_of):
+            vector.resize(len(self._partitions))
+        self._sizes.add(owners, None)
+        self.held += len(slots)
+
+    def _lose(self, slots: Slots) -> Slots:
+        """These entries are gone. Returns partitions that have none any more."""
+        owners = self._owners.cells[slots]
+        _, emptied = self._sizes.add(owners, np.full(len(slots), -1))
+        self.held -= len(slots)
+        return owners[emptied]
+
+    def _enter(self, slots: Slots) -> None:
+        """Put these new entries in the tops or in the rests of their partitions."""
+        owners = self._owners.cells[slots]
+        rests = self._rest_of.cells[owners]
+        in_top = rests < 0
+        in_top[~in_top] = self._within(slots[~in_top], rests[~in_top])
+        self._in_top.cells[slots] = in_top
+        self._tops.append(owners[in_top], slots[in_top])
+        self._rests.append(rests[~in_top], slots[~in_top])
+
+    def _within(self, slots: Slots, rests: Slots) -> Mask:
+        """Which of these new entries sort before the bounds of these rests."""
+        bounded = np.unique(rests)
+        groups = np.concatenate([bounded, rests])
+        order, _ = self._in_order(groups, np.concatenate([self._bounds.cells[bounded], slots]))
+        # In each group there is one bound. The first group has seen one behind it, the second two, and so on.
+        behind = np.cumsum(order < len(bounded)) > np.searchsorted(bounded, groups[order])
+        within = np.empty(len(groups), np.bool_)
+        within[order] = ~behind
+        return within[len(bounded) :]
+
+    def _settle(self, touched: Slots, slots: Slots, weight: Weights) -> Batch:
+        """Refill and cut the tops of these partitions, in which entries have changed; returns what to put out.
+
+        slots, weight: all entries that have changed, ascending, and by how much.
+        """
+        ranked = self._ranked(touched)
+        after = self._number(ranked, ranked.counts)
+        while (dry := self._dry(touched, ranked, after)).size:
+            self._refill(dry)
+            ranked = self._ranked(touched)
+            after = self._number(ranked, ranked.counts)
+        before = self._number(ranked, ranked.counts - _of_each(ranked.slots, slots, weight))
+        if self._op.rank is None:
+            output = self._batch(ranked, changes(before, after))
+        else:
+            output = self._batch(ranked, numbered_changes(before, after, self._op.ranking))
+        self._keep(touched, ranked, after)
+        return output
+
+    def _batch(self, ranked: Ranked, changed: Changes) -> Batch:
+        slots = ranked.slots[changed.places]
+        columns = self._entries.columns(slots)
+        if self._op.rank is not None:
+            columns.append(array_of(pa.int32(), changed.numbers.astype(np.int32)))
+        rows = pa.RecordBatch.from_arrays(columns, schema=self._output)
+        return Batch(rows, self._partitions.hashes(self._owners.cells[slots]), changed.weight)
+
+    def _ranked(self, owners: Slots) -> Ranked:
+        """The tops of these partitions, sorted."""
+        positions, slots = self._tops.find(owners)
+        order, peers = self._in_order(positions, slots)
+        positions, slots = positions[order], slots[order]
+        starts = run_starts(positions)
+        return Ranked(slots, self._counts.cells[slots], positions, starts, peers)
+
+    def _in_order(self, groups: Positions, slots: Slots) -> tuple[Positions, Mask]:
+        return in_order(groups, self._keys, partial(self._column, slots))
+
+    def _column(self, slots: Slots, place: int, at: Positions) -> pa.Array:
+        return self._entries.column(place, slots[at])
+
+    def _wanted(self, owners: Slots) -> Positions:
+        """How long the tops of these partitions should be. A refill pays for as many losses as there are to spare."""
+        spare: Positions = np.sqrt(self._sizes.counts[owners]).astype(np.int64)
+        return 2 * max(self._op.limit, 0) + 1 + spare
+
+    def _number(self, ranked: Ranked, counts: Weights) -> Numbers:
+        return number(ranked, counts, self._op.ranking, self._op.limit)
+
+    def _dry(self, owners: Slots, ranked: Ranked, numbers: Numbers) -> Slots:
+        """Partitions with a rest that may have to put something out of it: nothing in the top is beyond the limit."""
+        beyond = ranked.partitions[numbers.copies < ranked.counts]
+        dry: Slots = owners[(np.bincount(beyond, minlength=len(owners)) == 0) & (self._rest_of.cells[owners] >= 0)]
+        return dry
+
+    def _refill(self, owners: Slots) -> None:
+        """Move the best entries of these partitions' rests to their tops: as many as should be there, or as are."""
+        rests = self._rest_of.cells[owners]
+        positions, slots = self._rests.find(rests)
+        left = self._counts.cells[slots] > 0
+        there = true_at(left)
+        best = self._best(positions[there], slots[there], np.maximum(self._wanted(owners), self._tops.lengths(owners)))
+        chosen = there[best]
+        left[chosen] = False
+        self._rests.keep(rests, left)
+        self._in_top.cells[slots[chosen]] = True
+        self._tops.append(owners[positions[chosen]], slots[chosen])
+        self._bounds.cells[rests[positions[chosen]]] = slots[chosen]  # of several for one rest, the last one stays
+        self._rest_of.cells[owners[np.bincount(positions[left], minlength=len(owners)) == 0]] = -1
+
+    def _best(self, groups: Positions, slots: Slots, counts: Positions) -> Positions:
+        """The places of the best entries, so many of each group, sorted. groups: ascending."""
+        sizes = np.bincount(groups, minlength=len(counts))
+        ends = np.cumsum(sizes)
+        large = sizes > np.maximum(SORTED_ENTRIES_MAX, 2 * counts)
+        parts = [true_at(~large[groups])]
+        for group in true_at(large):
+            places = np.arange(ends[group] - sizes[group], ends[group])
+            parts.append(best_of(places, int(counts[group]), self._keys, partial(self._column, slots)))
+        places = np.concatenate(parts)
+        order, _ = self._in_order(groups[places], slots[places])
+        places = places[order]
+        groups = groups[places]
+        best: Positions = places[_nth(groups, np.bincount(groups, minlength=len(counts))) < counts[groups]]
+        return best
+
+    def _keep(self, owners: Slots, ranked: Ranked, numbers: Numbers) -> None:
+        """Make what is there of these sorted tops the tops; the worst of those that are too long go to the rests."""
+        there = ranked.counts > 0
+        slots, positions = ranked.slots[there], ranked.partitions[there]
+        lengths = np.bincount(positions, minlength=len(owners))
+        put_out = ranked.partitions[there & (numbers.copies == ranked.counts)]
+        wanted = np.maximum(self._wanted(owners), np.bincount(put_out, minlength=len(owners)) + 1)
+        kept = np.where(lengths > 2 * wanted, wanted, lengths)
+        nth = _nth(positions, lengths)
+        stays = nth < kept[positions]
+        if not stays.all():
+            last = nth == kept[positions] - 1
+            cut = (kept < lengths)[positions]
+            self._cut(owners[positions[cut & last]], slots[cut & last], owners[positions[~stays]], slots[~stays])
+        self._tops.replace(owners, kept, slots[stays])
+
+    def _cut(self, owners: Slots, bounds: Slots, their_owners: Slots, slots: Slots) -> None:
+        """Set the bounds of these partitions, and put these entries of them, which are in no list, in their rests."""
+        first = owners[self._rest_of.cells[owners] < 0]
+        known = len(self._rests)
+        for vector in (self._rests, self._bounds):
+            vector.resize(known + len(first))
+        self._rest_of.cells[first] = np.arange(known, known + len(first))
+        self._bounds.cells[self._rest_of.cells[owners]] = bounds
+        self._in_top.cells[slots] = False
+        self._rests.append(self._rest_of.cells[their_owners], slots)
+
+
+def _sort_keys(op: ops.TopK, source: pa.Schema) -> list[SortKey]:
+    keys = []
+    for order in op.order:
+        place = source.get_field_index(order.column)
+        keys.append(SortKey(place, source.field(place).type, order.descending, order.nulls_first))
+    if op.ranking is ops.Ranking.ROW_NUMBER:
+        told = {*op.partition, *(order.column for order in op.order)}
+        keys += [SortKey(place, field.type) for place, field in enumerate(source) if field.name not in told]
+    return keys
+
+
+def _of_each(slots: Slots, named: Slots, weight: Weights) -> Weights:
+    """The weight of each of these slots; zero, if it is not among those named, which are ascending."""
+    if not len(named):
+        return np.zeros(len(slots), np.int64)
+    places = np.minimum(np.searchsorted(named, slots), len(named) - 1)
+    return np.where(named[places] == slots, weight[places], 0)
+
+
+def _nth(groups: Positions, sizes: Positions) -> Positions:
+    """The number of each row in its group. groups: ascending. sizes: of each."""
+    nth: Positions = np.arange(len(groups)) - (np.cumsum(sizes) - sizes)[groups]
+    return nth

@@ -1,0 +1,165 @@
+"""View: answers. Reads what an aggregate or a rows operator keeps, and gives it the form that the user declared.
+
+Output expressions and HAVING are evaluated when somebody reads, over the rows that are read. A view whose output is
+plain columns, and most are, reads just those columns, and no evaluator is called.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from upriver.engine.batch import Batch
+from upriver.engine.operators import turning
+from upriver.engine.operators.evaluator import Evaluator
+from upriver.engine.operators.project import Project
+from upriver.plan.plan import Projection
+from upriver.state.vectors import Hashes, Positions, Slots, is_any_twice
+
+SCAN_ROWS = 65_536
+"""Rows that a scan reads at a time."""
+
+
+class Columns(Protocol):
+    """Reads rows by slot."""
+
+    def column(self, name: str, slots: Slots) -> pa.Array:
+        """One column of these rows."""
+        ...
+
+
+class Store(turning.Store, Columns, Protocol):
+    """Rows of one schema, each with a slot, kept under a routing key."""
+
+    @property
+    def schema(self) -> pa.Schema: ...
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are."""
+        ...
+
+    @property
+    def keys(self) -> int:
+        """How many routing keys have rows."""
+        ...
+
+    def apply(self, batch: Batch) -> None:
+        """Take in a batch of changes."""
+        ...
+
+    def find(self, hashes: Hashes, keys: Sequence[pa.Array], rows_max: int | None = None) -> tuple[Positions, Slots]:
+        """The rows of each routing key, each with the key's position; in the order of the keys, then of arrival.
+
+        Equal rows may have one slot, which is named once for each. Raises ManyMembers if there are more rows than
+        ``rows_max``, before much was done, unless ``as_now`` is ``None``.
+        """
+        ...
+
+    def as_now(self) -> Columns | None:
+        """What reads rows that are there now as they are now, whatever is done to the store until then; ``None`` if
+        rows change in place."""
+        ...
+
+    def by_hash(self) -> Slots:
+        """All rows, sorted by the routing key's hash64."""
+        ...
+
+
+class LongRead:
+    """The view's rows of some keys, read some at a time: all of them as they were when it began."""
+
+    __slots__ = ("_read", "row", "rows")
+
+    def __init__(self, rows: int, read: Callable[[int, int], pa.RecordBatch]) -> None:
+        """rows: how many there are. read: gives those from one number to another."""
+        self.rows = rows
+        self.row = 0
+        """The next to be read."""
+        self._read = read
+
+    @property
+    def left(self) -> int:
+        """How many rows are still to be read."""
+        return self.rows - self.row
+
+    def next(self, rows_max: int) -> pa.RecordBatch:
+        """The next so many rows. Raises RowError if an output expression fails."""
+        start, self.row = self.row, min(self.row + rows_max, self.rows)
+        return self._read(start, self.row)
+
+
+class View:
+    """Reads of one view."""
+
+    __slots__ = ("_evaluator", "_having", "_output", "_schema", "_store")
+
+    def __init__(self, store: Store, output: Projection, having: str | None, evaluator: Evaluator) -> None:
+        """output, having: over the store's schema."""
+        self._store = store
+        self._schema = output.schema
+        self._output = Project(output, evaluator)
+        self._having = having
+        self._evaluator = evaluator
+
+    def lookup(self, hashes: Hashes, keys: Sequence[pa.Array], rows_max: int | None = None) -> pa.RecordBatch:
+        """The view's rows of these keys, each key once, in the order of their first mention.
+
+        Raises ManyMembers, before much was done, if there are more than ``rows_max`` that can be read some at a time.
+        """
+        return self._read(self._slots(hashes, keys, rows_max), self._store)
+
+    def long_read(self, hashes: Hashes, keys: Sequence[pa.Array]) -> LongRead:
+        """What :meth:`lookup` finds, to be read some rows at a time. Where rows change in place, it is read at once."""
+        slots, columns = self._slots(hashes, keys, None), self._store.as_now()
+        if columns is not None:
+            return LongRead(len(slots), lambda start, end: self._read(slots[start:end], columns))
+        rows = self._read(slots, self._store)
+        return LongRead(rows.num_rows, lambda start, end: rows.slice(start, end - start))
+
+    def _slots(self, hashes: Hashes, keys: Sequence[pa.Array], rows_max: int | None) -> Slots:
+        positions, slots = self._store.find(hashes, keys, rows_max)
+        return slots if len(hashes) == 1 else _of_each_key_once(positions, slots)
+
+    def lookup_each(
+        self, hashes: Hashes, keys: Sequence[pa.Array], lengths: Sequence[int], rows_max: int | None = None
+    ) -> list[pa.RecordBatch]:
+        """What :meth:`lookup` finds for the first so many keys, for so many that follow, and so on, in one go."""
+        positions, slots = self._store.find(hashes, keys, rows_max)
+        bounds = np.searchsorted(positions, np.cumsum([0, *lengths]))
+        parts = [_of_each_key_once(positions[start:stop], slots[start:stop]) for start, stop in pairwise(bounds)]
+        if self._having is not None:
+            return [self._read(part, self._store) for part in parts]
+        rows = self._read(np.concatenate([np.empty(0, np.int64), *parts]), self._store)
+        ends = np.cumsum([len(part) for part in parts]).tolist()
+        return [rows.slice(end - len(part), len(part)) for end, part in zip(ends, parts, strict=True)]
+
+    def scan(self) -> pa.Table:
+        """All of the view's rows, sorted by hash64."""
+        slots = self._store.by_hash()
+        starts = range(0, len(slots), SCAN_ROWS)
+        batches = [self._read(slots[start : start + SCAN_ROWS], self._store) for start in starts]
+        return pa.Table.from_batches(batches, self._schema)
+
+    def _read(self, slots: Slots, store: Columns) -> pa.RecordBatch:
+        plain = self._output.plain
+        if plain is not None and self._having is None:
+            columns = [store.column(name, slots) for name in plain.values()]
+            return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        columns = [store.column(name, slots) for name in self._store.schema.names]
+        rows = pa.RecordBatch.from_arrays(columns, schema=self._store.schema)
+        if self._having is not None:
+            rows = rows.filter(pa.array(self._evaluator.mask(rows, self._having)))
+        return self._output.apply(rows)
+
+
+def _of_each_key_once(positions: Positions, slots: Slots) -> Slots:
+    """Of the rows found for keys at these positions, those of each key's first mention."""
+    if not is_any_twice(slots):
+        return slots
+    # A slot that one key names twice is of two equal rows; one that two keys name is of one key, asked twice.
+    _, first, found = np.unique(slots, return_index=True, return_inverse=True)
+    once: Slots = slots[positions == positions[first[found]]]
+    return once

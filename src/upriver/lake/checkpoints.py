@@ -1,0 +1,285 @@
+"""Checkpoints in the lake: published by the driver that owns the root, read by whoever restores.
+
+::
+
+    checkpoints/<epoch>/manifest.json   the checkpoint of the end of that epoch; its existence is the commit
+    checkpoints/<epoch>/<id>.arrows     state files: a worker's chunks of one region (state_files.py)
+
+Rules V2 and V7, and what damage does: ``docs/design/checkpoints.md``. Workers copy state as of an epoch's end and write
+it; the checkpoint is there for others once the driver has published it, and then nothing of it changes any more.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from upriver.errors import CorruptCheckpoint, CorruptFile, ProtocolError
+from upriver.ids import Epoch, VnodeId
+from upriver.lake.lake import Lake, epoch_path
+from upriver.lake.owned_lake import OwnedLake
+from upriver.lake.verified_file import REMEDY
+from upriver.state.checkpoint import Checkpoint, Span, StateChunk, StateFile, decode_chunk, newest_of
+from upriver.state.failure import ViewFailure
+from upriver.state.runs import checksum_of
+from upriver.vnodes import vnodes_of
+
+FORMAT = 1
+DIRECTORY = "checkpoints"
+_MANIFEST = "manifest.json"
+
+
+def checkpoint_directory(epoch: Epoch) -> str:
+    return f"{DIRECTORY}/{epoch:012d}"
+
+
+def checkpoint_path(epoch: Epoch) -> str:
+    """Of a checkpoint's manifest."""
+    return f"{checkpoint_directory(epoch)}/{_MANIFEST}"
+
+
+# Writing ---------------------------------------------------------------------------------------------------------
+
+
+def publish(lake: OwnedLake, checkpoint: Checkpoint) -> None:
+    """Commit a checkpoint. Raises LakeInUse if another driver has taken the root over, or this epoch has one already;
+    ProtocolError if its files, or the base that it names, are not there; NotWritten if the lake takes no more.
+    """
+    there = set(lake.files.names(checkpoint_directory(checkpoint.epoch)))
+    if missing := [file.name for file in checkpoint.files if file.name not in there]:  # V2
+        raise ProtocolError(f"checkpoint of epoch {checkpoint.epoch}: {', '.join(missing)} were not written")
+    base = checkpoint.base
+    if base is not None and not (base < checkpoint.epoch and _is_published(lake, base)):
+        raise ProtocolError(f"checkpoint of epoch {checkpoint.epoch}: there is none of epoch {base} to build on")
+    lake.commit(checkpoint_path(checkpoint.epoch), _to_json(checkpoint), f"the checkpoint of epoch {checkpoint.epoch}")
+
+
+def sweep(lake: OwnedLake, keep: Collection[Epoch], before: Epoch) -> int:
+    """Remove the checkpoints that are not in ``keep``, but for those that others build on which stay; and files that
+    no checkpoint has, which are left by those that were given up. Returns how many files were removed.
+
+    before: nothing of this epoch or a later one is touched. A checkpoint that is being written has files and no
+    manifest, as has one that was given up; only the driver knows which is which. So it gives the epoch of the one that
+    is being written, or if there is none, the epoch after the newest checkpoint: any other will be of a later epoch.
+    Raises LakeInUse if another driver has taken the root over, CorruptFile for a damaged manifest of one that stays.
+    """
+    lake.check_owner()
+    stay = _with_bases(lake, keep, before)
+    removed = 0
+    for epoch in sorted(_epochs(lake), reverse=True):  # V7: a base is the older one
+        if epoch >= before:
+            continue
+        directory = checkpoint_directory(epoch)
+        names = lake.files.names(directory)
+        needed = {_MANIFEST, *(file.name for file in stay[epoch].files)} if epoch in stay else set()
+        for name in sorted(set(names) - needed, key=lambda name: name != _MANIFEST):  # V7: the manifest first
+            lake.files.remove(f"{directory}/{name}")
+            removed += 1
+        if not needed:
+            lake.files.remove_directory(directory)
+    return removed
+
+
+def _with_bases(lake: Lake, keep: Collection[Epoch], before: Epoch) -> dict[Epoch, Checkpoint]:
+    """The checkpoints to keep, those of ``before`` and later epochs, and all that they build on."""
+    stay: dict[Epoch, Checkpoint] = {}
+    for epoch in _epochs(lake):
+        if (epoch in keep or epoch >= before) and _is_published(lake, epoch):
+            base: Epoch | None = epoch
+            while base is not None and base not in stay:
+                stay[base] = load(lake, base)
+                base = stay[base].base
+    return stay
+
+
+# Reading ---------------------------------------------------------------------------------------------------------
+
+
+def load(lake: Lake, epoch: Epoch) -> Checkpoint:
+    """The checkpoint of the end of this epoch. Raises CorruptFile, which names the file and says what to do."""
+    path = checkpoint_path(epoch)
+    try:
+        checkpoint = _from_json(lake.read_record(path))
+    except FileNotFoundError as error:
+        raise _corrupt(lake, path, "the file is gone") from error
+    except (CorruptFile, OSError, pa.ArrowException) as error:
+        raise _corrupt(lake, path, f"cannot be read ({error})") from error
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise _corrupt(lake, path, f"not the manifest of a checkpoint ({error!r})") from error
+    if checkpoint.epoch != epoch:
+        raise _corrupt(lake, path, f"it says that it is of epoch {checkpoint.epoch}")
+    if checkpoint.base is not None and checkpoint.base >= epoch:
+        raise _corrupt(lake, path, f"it builds on one of epoch {checkpoint.base}, which is not before it")
+    return checkpoint
+
+
+def newest_usable(lake: Lake, regions: Mapping[str, str]) -> tuple[tuple[Checkpoint, ...], str | None]:
+    """As :func:`chain`; if the newest one is damaged, that of an older one, and what is wrong with the newest."""
+    before, damaged = None, None
+    while True:
+        try:
+            return chain(lake, regions, before), damaged
+        except CorruptCheckpoint as error:
+            damaged = damaged or str(error)
+            before = _newest(lake, before)
+
+
+def _newest(lake: Lake, before: Epoch | None) -> Epoch | None:
+    """The epoch of the newest checkpoint, or of the newest one before that epoch."""
+    epochs = (epoch for epoch in sorted(_epochs(lake), reverse=True) if before is None or epoch < before)
+    return next((epoch for epoch in epochs if _is_published(lake, epoch)), None)
+
+
+def chain(lake: Lake, regions: Mapping[str, str], before: Epoch | None = None) -> tuple[Checkpoint, ...]:
+    """The newest checkpoint, or the newest one before that epoch, and those that it builds on, newest first; none if
+    they are of no use.
+
+    regions: those that are to be restored, each with its plan's fingerprint. They are restored from one chain, all as
+    of the end of one epoch, or not at all: unless every checkpoint of the newest chain has all of these regions with
+    these fingerprints, there is nothing to restore, and older checkpoints are not tried. Raises CorruptCheckpoint, and
+    CorruptFile if the newest is of an epoch that is not in the lake.
+    """
+    newest = _newest(lake, before)
+    if newest is None:
+        return ()
+    if not lake.has_epoch(newest):
+        raise CorruptFile(f"{lake.root}/{epoch_path(newest)}: the file is gone, though there is a checkpoint. {REMEDY}")
+    found = [load(lake, newest)]
+    while (base := found[-1].base) is not None:
+        found.append(load(lake, base))
+    fits = all(regions.items() <= checkpoint.regions.items() for checkpoint in found)
+    return tuple(found) if fits else ()
+
+
+def read_state(
+    lake: Lake, chain: Sequence[Epoch], region: str, vnodes: Collection[VnodeId], count: int
+) -> Iterator[StateChunk]:
+    """What a region keeps of the keys of these vnodes, in chunks whose parts may be empty, no key in two of them.
+
+    chain: the epochs of a whole chain, newest first. count: the lake's vnodes. Chunks without keys of these vnodes are
+    not read, nor are files that have no others opened. Raises CorruptFile, maybe after some chunks; and ProtocolError
+    for what is no chain, or has no such region.
+    """
+    checkpoints = [load(lake, epoch) for epoch in chain]
+    bases = [checkpoint.base for checkpoint in checkpoints]
+    if bases != [*chain[1:], None]:
+        raise ProtocolError(f"the checkpoints of epochs {list(chain)} build on those of {bases}")
+    if any(region not in checkpoint.regions for checkpoint in checkpoints):
+        raise ProtocolError(f"no state of region {region!r} in the checkpoints of epochs {list(chain)}")
+    read = (_chunks(lake, checkpoint, region, vnodes, count) for checkpoint in checkpoints)
+    return newest_of(read, vnodes, count)
+
+
+def _chunks(
+    lake: Lake, checkpoint: Checkpoint, region: str, vnodes: Collection[VnodeId], count: int
+) -> Iterator[StateChunk]:
+    """A checkpoint's chunks of a region that may name keys of these vnodes."""
+    wanted = np.zeros(count, np.int64)
+    wanted[list(vnodes)] = 1
+    wanted_before = np.concatenate(([0], np.cumsum(wanted)))
+    for file in checkpoint.files:
+        if file.region != region:
+            continue
+        first = vnodes_of(np.array([span.least for span in file.spans], np.uint64), count)
+        last = vnodes_of(np.array([span.most for span in file.spans], np.uint64), count)
+        meets = wanted_before[last + 1] > wanted_before[first]
+        if meets.any():
+            path = f"{checkpoint_directory(checkpoint.epoch)}/{file.name}"
+            for place in np.flatnonzero(meets).tolist():
+                yield _chunk(lake, path, file, file.spans[place], file.checksums[place])
+
+
+def _chunk(lake: Lake, path: str, file: StateFile, span: Span, checksum: str) -> StateChunk:
+    """What is decoded are the bytes whose checksum was found right: a copy."""
+    where = f"bytes {span.offset} to {span.offset + span.length}"
+    content = pa.allocate_buffer(span.length)
+    length = _read(lake, path, span.offset, content)
+    if length != file.nbytes:
+        raise _corrupt(lake, path, f"{length} bytes where the manifest says {file.nbytes}")
+    if (found := checksum_of(content)) != checksum:
+        raise _corrupt(lake, path, f"checksum {found} of {where} where the manifest says {checksum}")
+    try:
+        chunk = decode_chunk(content)
+    except (OSError, ValueError, IndexError) as error:
+        raise _corrupt(lake, path, f"no chunk of state in {where} ({error})") from error
+    if (chunk.keys[0], chunk.keys[-1]) != (span.least, span.most):
+        raise _corrupt(lake, path, f"other keys in {where} than the manifest says")
+    return chunk
+
+
+def _read(lake: Lake, path: str, first: int, target: pa.Buffer) -> int:
+    """Fill ``target`` with the bytes from there on; returns the file's length."""
+    try:
+        return lake.files.read_into(path, [(first, memoryview(target).cast("B"))])
+    except FileNotFoundError as error:
+        raise _corrupt(lake, path, "the file is gone") from error
+    except (OSError, pa.ArrowException) as error:
+        raise _corrupt(lake, path, f"cannot be read ({error})") from error
+
+
+def _corrupt(lake: Lake, path: str, what: str) -> CorruptCheckpoint:
+    return CorruptCheckpoint(
+        f"{lake.root}/{path}: {what}. Views can be computed anew from the tables, without checkpoints: "
+        f"stop the app, remove the directory {lake.root}/{DIRECTORY}, and start it again"
+    )
+
+
+def _epochs(lake: Lake) -> list[Epoch]:
+    """Of which there are checkpoints, or parts of some. Raises CorruptFile."""
+    names = lake.files.names(DIRECTORY)
+    for name in names:
+        if not (name.isascii() and name.isdecimal()) or f"{int(name):012d}" != name:
+            raise CorruptFile(f"{lake.root}/{DIRECTORY}/{name}: not a directory of this lake")
+    return [Epoch(int(name)) for name in names]
+
+
+def _is_published(lake: Lake, epoch: Epoch) -> bool:
+    return _MANIFEST in lake.files.names(checkpoint_directory(epoch))
+
+
+# The manifest's record -------------------------------------------------------------------------------------------
+
+
+def _to_json(checkpoint: Checkpoint) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "epoch": checkpoint.epoch,
+        "base": checkpoint.base,
+        "regions": dict(checkpoint.regions),
+        "files": [_file_to_json(file) for file in checkpoint.files],
+        "failed": {view: [failure.kind, failure.error] for view, failure in checkpoint.failed.items()},
+    }
+
+
+def _file_to_json(file: StateFile) -> dict[str, Any]:
+    """A row for each span: there are thousands of them."""
+    spans = [
+        [span.offset, span.length, span.least, span.most, checksum]
+        for span, checksum in zip(file.spans, file.checksums, strict=True)
+    ]
+    return {"name": file.name, "region": file.region, "keys": file.keys, "bytes": file.nbytes, "spans": spans}
+
+
+def _from_json(record: Mapping[str, Any]) -> Checkpoint:
+    """Raises what a record of something else makes it raise: LookupError, TypeError, ValueError, AttributeError."""
+    if record["format"] != FORMAT:
+        raise ValueError(f"format {record['format']!r}, not {FORMAT}")
+    return Checkpoint(
+        epoch=Epoch(record["epoch"]),
+        base=None if record["base"] is None else Epoch(record["base"]),
+        regions=dict(record["regions"]),
+        files=tuple(map(_file_from_json, record["files"])),
+        failed={view: ViewFailure(kind=kind, error=error) for view, (kind, error) in record.get("failed", {}).items()},
+    )
+
+
+def _file_from_json(record: Mapping[str, Any]) -> StateFile:
+    return StateFile(
+        name=record["name"],
+        region=record["region"],
+        keys=record["keys"],
+        nbytes=record["bytes"],
+        spans=tuple(Span(*row[:4]) for row in record["spans"]),
+        checksums=tuple(row[4] for row in record["spans"]),
+    )

@@ -1,0 +1,358 @@
+"""The lake: what is durable. One directory of runs, manifests and the app's record (DESIGN section 3).
+
+::
+
+    app.json                                   format, vnodes, tables with their indexes: written once, compared after
+    tables/<table>/<index>/<batch>-<id>-<part>.arrow   runs
+    epochs/<epoch>.json                        manifests; a manifest's existence is the epoch's commit
+    indexes/<table>/<index>.json               an index that the table has got since; once it is there, it is complete
+    supplements/<table>/<index>/<epoch>.json   such an index's runs of an epoch whose manifest does not have it
+    rejected/<table>/<epoch>-<checksum>.arrow  rows that were set aside (rejected.py)
+    checkpoints/<epoch>/                       what regions keep at the end of an epoch (checkpoints.py)
+    control/<term>.json                        one per driver that has owned the root
+    ingest/<table>/                            Spark's own checkpoint of the table's stream
+    loads/<table>.json                         how a table that is not a stream is cut into batches, and a digest
+    loads/<table>/<n>.json                     the same of an additional load, of a DataFrame whose rows had changed
+    unfinished/                                files being written
+
+What is written in which order, rules I1 to I8: ``docs/design/lake.md``.
+
+Runs are named after the batch that wrote them and not after the epoch, which is given only when the batch is
+published; the random ``<id>`` keeps a task that Spark runs twice from writing one file twice.
+
+A JSON file is ``{"xxh3_64": ..., "record": ...}``: a damaged digit would be JSON still, and another number.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Self
+
+import pyarrow as pa
+
+from upriver.errors import CorruptFile, DeclarationError, ProtocolError
+from upriver.ids import Channel, Epoch, Term, VnodeId
+from upriver.lake.column_bytes import is_known
+from upriver.lake.files import Files, open_files
+from upriver.lake.run_reader import RunReader
+from upriver.lake.verified_file import WHOLE_BYTES_MAX, VerifiedFile, saying_what_helps
+from upriver.plan.plan import TableSpec, lake_channel
+from upriver.state.runs import CHECKSUM, RunInfo, checksum_of, named_columns, run_schema
+
+FORMAT = 3
+_FORMATS_READ = (1, 2, FORMAT)
+"""1: before there were upsert tables. 2: before the blocks of a run had checksums; its old runs have none."""
+SLICE_ROWS_MAX = 65_536
+"""Rows of one batch that a worker applies without looking at its inbox; more, if they are all of one key."""
+
+
+@dataclass(frozen=True, slots=True)
+class LakeRecord:
+    """What a lake holds. indexes: per table, the keys in whose order it is kept. settings: of the Spark session, which
+    say what SQL means."""
+
+    vnodes: int
+    tables: tuple[TableSpec, ...]
+    indexes: Mapping[str, tuple[tuple[str, ...], ...]]
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "vnodes": self.vnodes,
+            "tables": [table.to_json() for table in self.tables],
+            "indexes": {table: [list(key) for key in keys] for table, keys in self.indexes.items()},
+            "settings": dict(self.settings),
+        }
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Self:
+        tables = tuple(TableSpec.from_json(table) for table in record["tables"])
+        indexes = {table: tuple(tuple(key) for key in keys) for table, keys in record["indexes"].items()}
+        return cls(record["vnodes"], tables, indexes, record.get("settings", {}))
+
+    def check_unchanged(self, declared: "LakeRecord", root: str) -> None:
+        """Raise DeclarationError unless ``declared`` can work on the lake that this record describes."""
+        if declared.vnodes != self.vnodes:
+            raise DeclarationError(
+                f"{root} has {self.vnodes} vnodes and {declared.vnodes} are asked for; they are fixed for the "
+                f"life of a lake: leave vnodes={self.vnodes}, or start on another root"
+            )
+        for name in sorted(self.settings.keys() & declared.settings.keys()):
+            if (before := self.settings[name]) != (now := declared.settings[name]):
+                raise DeclarationError(
+                    f"{root} was made in a Spark session with {name} = {before}, and this one has {now}, under which "
+                    f"SQL means something else: spark.conf.set({name!r}, {before!r}), or start on another root"
+                )
+        kept = {table.name: table for table in self.tables}
+        for table in declared.tables:
+            if table.name not in kept:
+                raise DeclarationError(f"table {table.name!r} is not in {root}; start it on another root")
+            if (difference := _difference(kept[table.name], table)) is not None:
+                raise DeclarationError(
+                    f"table {table.name!r} is kept in {root} with {difference}; declare it as it is kept, or "
+                    f"start on another root"
+                )
+
+    def lacking(self, declared: "LakeRecord") -> list[tuple[str, tuple[str, ...]]]:
+        """(table, index) of all indexes that are declared and not kept."""
+        return [
+            (table.name, index)
+            for table in declared.tables
+            for index in declared.indexes[table.name]
+            if index not in self.indexes[table.name]
+        ]
+
+
+def _difference(kept: TableSpec, declared: TableSpec) -> str | None:
+    for what in ("key", "order_by", "primary_key", "deletes"):
+        before, now = getattr(kept, what), getattr(declared, what)
+        if before != now:
+            return f"{what} {before}, not {now}"
+    if not kept.schema.equals(declared.schema):
+        return f"columns {named_columns(kept.schema)}; declared are {named_columns(declared.schema)}"
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """One epoch: the rows of one batch of one table. runs: per lake edge, in the order they are to be read.
+
+    query, batch: name the batch at its source; no two epochs of a table have the same. committed_at: when the driver
+    committed the epoch, in seconds since 1970 by its clock; ``None`` of an epoch from before this was recorded.
+    """
+
+    epoch: Epoch
+    term: Term
+    table: str
+    query: str
+    batch: int
+    committed_at: float | None = None
+    runs: Mapping[Channel, tuple[RunInfo, ...]] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "epoch": self.epoch,
+            "term": self.term,
+            "table": self.table,
+            "query": self.query,
+            "batch": self.batch,
+            "committed_at": self.committed_at,
+            "runs": {channel: [run.to_json() for run in runs] for channel, runs in self.runs.items()},
+        }
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Self:
+        return cls(
+            epoch=Epoch(record["epoch"]),
+            term=Term(record["term"]),
+            table=record["table"],
+            query=record["query"],
+            batch=record["batch"],
+            committed_at=record.get("committed_at"),
+            runs={Channel(channel): _runs_from_json(runs) for channel, runs in record["runs"].items()},
+        )
+
+    def rows(self) -> dict[Channel, int]:
+        """Rows per lake edge, over all vnodes."""
+        return {channel: sum(run.rows for run in runs) for channel, runs in self.runs.items()}
+
+    def rows_of(self, channel: Channel, vnodes: Iterable[VnodeId]) -> int:
+        """Rows of those vnodes on one lake edge."""
+        wanted = frozenset(vnodes)
+        return sum(run.rows_of(wanted) for run in self.runs_of(channel))
+
+    def runs_of(self, channel: Channel) -> tuple[RunInfo, ...]:
+        """The epoch's runs on one lake edge: none, if it is another table's."""
+        if channel not in self.runs and channel.partition("/")[0] == self.table:  # I7
+            raise ProtocolError(f"epoch {self.epoch}: {channel} was asked for before the index was complete")
+        return self.runs.get(channel, ())
+
+
+def _runs_from_json(runs: Iterable[Mapping[str, Any]]) -> tuple[RunInfo, ...]:
+    return tuple(RunInfo.from_json(run) for run in runs)
+
+
+def epoch_path(epoch: Epoch) -> str:
+    return f"epochs/{epoch:012d}.json"
+
+
+def index_path(channel: Channel) -> str:
+    return f"indexes/{channel}.json"
+
+
+def supplement_path(channel: Channel, epoch: Epoch) -> str:
+    return f"supplements/{channel}/{epoch:012d}.json"
+
+
+def term_path(term: Term) -> str:
+    return f"control/{term:08d}.json"
+
+
+class Lake:
+    """A lake, as anybody may read it. ``root`` is a directory or a URI."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self.files: Files = open_files(root)
+
+    @saying_what_helps()
+    def record(self) -> LakeRecord | None:
+        """What the lake holds; ``None`` if nothing was ever started on this root. Raises CorruptFile."""
+        try:
+            record = self.read_record("app.json")
+        except FileNotFoundError:
+            return None
+        if record.get("format") not in _FORMATS_READ:
+            raise CorruptFile(f"{self.root}/app.json: format {record.get('format')!r}, not {FORMAT}")
+        first = LakeRecord.from_json(record)
+        return replace(first, indexes={t: (*keys, *self._added(t)) for t, keys in first.indexes.items()})
+
+    def _added(self, table: str) -> list[tuple[str, ...]]:
+        """The indexes that the table has got since the lake was first started."""
+        added = []
+        for channel in self.added_channels(table):
+            path = index_path(channel)
+            index = tuple(self.read_record(path).get("index", ()))
+            if lake_channel(table, index) != channel:
+                raise CorruptFile(f"{self.root}/{path}: it says that it is of ({', '.join(index)})")
+            added.append(index)
+        return added
+
+    def added_channels(self, table: str) -> list[Channel]:
+        return [Channel(f"{table}/{name.removesuffix('.json')}") for name in self.files.names(f"indexes/{table}")]
+
+    def last_epoch(self) -> Epoch:
+        """The highest epoch published; 0 if none."""
+        return Epoch(self.last_number("epochs"))
+
+    def has_epoch(self, epoch: Epoch) -> bool:
+        """Whether it is published."""
+        try:
+            self.files.read(epoch_path(epoch))
+        except FileNotFoundError:
+            return False
+        return True
+
+    @saying_what_helps()
+    def manifest(self, epoch: Epoch) -> Manifest:
+        """The manifest of a published epoch, with the runs of all indexes that are complete. Raises CorruptFile."""
+        manifest = Manifest.from_json(self._of_epoch(epoch_path(epoch), epoch))
+        added = {
+            channel: self._supplement(channel, epoch)
+            for channel in self.added_channels(manifest.table)
+            if channel not in manifest.runs
+        }
+        return replace(manifest, runs={**manifest.runs, **added}) if added else manifest
+
+    def _supplement(self, channel: Channel, epoch: Epoch) -> tuple[RunInfo, ...]:
+        """An index's runs of an epoch whose manifest does not have it."""
+        path = supplement_path(channel, epoch)
+        record = self._of_epoch(path, epoch)
+        if record.get("channel") != channel:
+            raise CorruptFile(f"{self.root}/{path}: it says that it is of {record.get('channel')}")
+        return _runs_from_json(record["runs"])
+
+    def _of_epoch(self, path: str, epoch: Epoch) -> dict[str, Any]:
+        try:
+            record = self.read_record(path)
+        except FileNotFoundError as error:
+            raise CorruptFile(f"{self.root}/{path}: the file is gone") from error
+        if record.get("epoch") != epoch:
+            raise CorruptFile(f"{self.root}/{path}: it says that it is of epoch {record.get('epoch')}")
+        return record
+
+    def supplemented(self, channel: Channel) -> set[Epoch]:
+        """The epochs of which an index, complete or not, has its runs in a supplement."""
+        return {Epoch(number) for number in self._numbers(f"supplements/{channel}")}
+
+    def sets_aside(self) -> frozenset[str]:
+        """The tables whose bad rows are to be set aside, as the driver has it that was last to take the root."""
+        term = self.last_number("control")
+        return frozenset(self.read_record(term_path(Term(term))).get("set_aside", ())) if term else frozenset()
+
+    def read(
+        self, manifest: Manifest, channel: Channel, vnodes: frozenset[VnodeId], table: TableSpec
+    ) -> Iterator[pa.RecordBatch]:
+        """Those vnodes' rows of an epoch on one lake edge, with their hash64, in batches of about ``SLICE_ROWS_MAX``.
+
+        Few rows of many slices come as one batch. No batch ends between two rows of one key.
+        """
+        held: list[pa.RecordBatch] = []
+        rows = 0
+        for piece in self._pieces(manifest, channel, vnodes, table):
+            if held and rows + len(piece) > SLICE_ROWS_MAX and not _goes_on(held[-1], piece):
+                yield _as_one(held)
+                held, rows = [], 0
+            held.append(piece)
+            rows += len(piece)
+        if held:
+            yield _as_one(held)
+
+    def _pieces(
+        self, manifest: Manifest, channel: Channel, vnodes: frozenset[VnodeId], table: TableSpec
+    ) -> Iterator[pa.RecordBatch]:
+        schema = run_schema(table.schema)
+        for run in manifest.runs_of(channel):
+            slices = run.slices_of(vnodes)
+            if slices:
+                yield from self.open_run(run, schema).scan(slices, SLICE_ROWS_MAX)
+
+    def open_run(self, run: RunInfo, schema: pa.Schema) -> RunReader:
+        """A run's rows, each checked as it is read. schema: of the run. Raises CorruptFile."""
+        read_into, request_bytes_min = partial(self.read_into, run.path), self.files.request_bytes_min
+        whole_bytes_max = WHOLE_BYTES_MAX if all(map(is_known, schema.types)) else run.bytes
+        return RunReader(run, schema, VerifiedFile(run, read_into, request_bytes_min, whole_bytes_max))
+
+    @saying_what_helps()
+    def read_into(self, path: str, parts: Iterable[tuple[int, memoryview]]) -> int:
+        """As ``Files.read_into``; raises CorruptFile for a file that is gone or cannot be read."""
+        try:
+            return self.files.read_into(path, parts)
+        except FileNotFoundError as error:
+            raise CorruptFile(f"{self.root}/{path}: the file is gone") from error
+        except (OSError, pa.ArrowException) as error:
+            raise CorruptFile(f"{self.root}/{path}: cannot be read ({error})") from error
+
+    def read_record(self, path: str) -> dict[str, Any]:
+        """A JSON file's record, verified. Raises FileNotFoundError, CorruptFile."""
+        content = self.files.read(path).to_pybytes()
+        sealed_record = content[_SEAL_BYTES:-1]
+        if content != _with_seal(sealed_record):
+            raise CorruptFile(f"{self.root}/{path}: its checksum is not that of its content")
+        return dict(json.loads(sealed_record))
+
+    def last_number(self, directory: str) -> int:
+        """The highest of the numbers that a directory's files are named by; 0 if there is none."""
+        return max(self._numbers(directory), default=0)
+
+    def _numbers(self, directory: str) -> Iterator[int]:
+        for name in self.files.names(directory):
+            number = name.removesuffix(".json")
+            if not number.isdecimal():
+                raise CorruptFile(f"{self.root}/{directory}/{name}: not a file of this lake")
+            yield int(number)
+
+
+def sealed(record: Any) -> bytes:
+    """A JSON file that holds the record, and tells damage."""
+    return _with_seal(json.dumps(record, separators=(",", ":")).encode())
+
+
+def _with_seal(record: bytes) -> bytes:
+    return f'{{"{CHECKSUM}":"{checksum_of(record)}","record":'.encode() + record + b"}"
+
+
+_SEAL_BYTES = len(_with_seal(b"")) - 1
+"""Of a file, before its record."""
+
+
+def _goes_on(before: pa.RecordBatch, after: pa.RecordBatch) -> bool:
+    """Whether a key has so many rows that they go on in the next piece, or in the next run."""
+    return bool(before.column(0)[-1] == after.column(0)[0])
+
+
+def _as_one(pieces: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """One alone is not copied."""
+    return pieces[0] if len(pieces) == 1 else pa.concat_batches(pieces)

@@ -1,0 +1,104 @@
+"""Rows that were set aside, because a view could not be computed from them.
+
+``rejected/<table>/<epoch>-<checksum>.arrow``: what one worker has met at one time, of one epoch and on one edge into a
+view. Workers write these files before anything can depend on the rows' being left out, and nothing ever changes one.
+
+An epoch is applied again, and its bad rows are met again, when a worker or the app is started anew; by other workers,
+perhaps, and in other portions. So each row is written with an *identity*: a digest of the epoch, the view and the row's
+values, and how many equal rows there are before it. A reader gives each identity once. Equal rows have one key, and all
+rows of a key that an epoch has on an edge come to a worker at one time; so they are counted alike each time.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+import xxhash
+
+from upriver.errors import CorruptFile
+from upriver.ids import Epoch
+from upriver.lake.lake import Lake
+from upriver.plan.plan import TableSpec
+from upriver.state.exact_values import exact_list
+from upriver.state.runs import checksum_of, encode_rows
+
+_NAME = re.compile(r"\d{12}-([0-9a-f]{16})\.arrow")
+_IDENTITY = "identity"
+
+
+def rejected_schema(table: TableSpec) -> pa.Schema:
+    """epoch, view and error say when, where and why; row is the row, with the table's columns."""
+    row = pa.struct(list(table.schema))
+    return pa.schema([("epoch", pa.int64()), ("view", pa.string()), ("error", pa.string()), ("row", row)])
+
+
+class Rejected:
+    """The rows of one table that were set aside."""
+
+    def __init__(self, lake: Lake, table: TableSpec) -> None:
+        self._lake = lake
+        self._table = table
+        self._directory = f"rejected/{table.name}"
+        self._schema = rejected_schema(table)
+        self._file_schema = self._schema.append(pa.field(_IDENTITY, pa.string()))
+
+    def add(self, epoch: Epoch, view: str, rows: pa.RecordBatch, errors: Sequence[str]) -> None:
+        """Set rows aside; when this returns they are in the lake. Whoever adds the same again adds nothing.
+
+        rows: with the table's schema, of one epoch and one edge into the view; of rows that are equal, all. errors:
+        what is wrong with each. A row that is met on several edges is read once. Raises NotWritten.
+        """
+        if not rows.num_rows:
+            return
+        columns = [
+            pa.array([epoch] * rows.num_rows, pa.int64()),
+            pa.array([view] * rows.num_rows, pa.string()),
+            pa.array(errors, pa.string()),
+            pa.StructArray.from_arrays(rows.columns, fields=list(self._table.schema)),
+            pa.array(_identities(epoch, view, rows), pa.string()),
+        ]
+        encoded = encode_rows(pa.Table.from_arrays(columns, schema=self._file_schema))
+        try:
+            self._lake.files.create(f"{self._directory}/{epoch:012d}-{checksum_of(encoded)}.arrow", encoded)
+        except FileExistsError:
+            return  # it was added before
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """Each row that was set aside, once, by epoch; :func:`rejected_schema`. Raises CorruptFile."""
+        seen: set[str] = set()
+        for name in self._lake.files.names(self._directory):
+            rows = self._read_file(name)
+            is_new = []
+            for identity in rows.column(_IDENTITY).to_pylist():
+                is_new.append(identity not in seen)
+                seen.add(identity)
+            yield rows.filter(pa.array(is_new, pa.bool_())).select(self._schema.names)
+
+    def _read_file(self, name: str) -> pa.RecordBatch:
+        """The one batch of a file, verified."""
+        path = f"{self._lake.root}/{self._directory}/{name}"
+        match = _NAME.fullmatch(name)
+        if match is None:
+            raise CorruptFile(f"{path}: not a file of this lake")
+        encoded = self._lake.files.read(f"{self._directory}/{name}")
+        if checksum_of(encoded) != match.group(1):
+            raise CorruptFile(f"{path}: its checksum is not that of its content")
+        try:
+            file = pa.ipc.open_file(encoded)
+        except pa.ArrowException as error:
+            raise CorruptFile(f"{path}: not an Arrow file ({error})") from error
+        if not file.schema.equals(self._file_schema):
+            raise CorruptFile(f"{path}: its rows are not those of table {self._table.name!r}")
+        return file.get_batch(0)
+
+
+def _identities(epoch: Epoch, view: str, rows: pa.RecordBatch) -> list[str]:
+    """Row by row in Python, for values of any type: bad rows are the exception."""
+    met = Counter[str]()
+    identities = []
+    for values in zip(*map(exact_list, rows.columns), strict=True):
+        digest = xxhash.xxh3_128_hexdigest(repr((int(epoch), view, values)).encode())
+        identities.append(f"{digest}-{met[digest]}")
+        met[digest] += 1
+    return identities

@@ -1,0 +1,73 @@
+"""What a driver that was killed has left in Spark's checkpoint of a table, and what of it is removed before a start.
+
+Spark writes each file of a checkpoint under a hidden name and renames it. It refuses a checkpoint that has no batch yet
+and is not empty, so a driver that was killed in its first micro-batch could never start again. Rule I9 in
+``docs/design/lake.md``: hidden unfinished files are always removed. A checkpoint that Spark cannot go on with is
+removed as a whole, as long as neither Spark nor the lake has committed a batch of the table: no row of it counts. A
+checkpoint that is whole stays. It says where the source was first read: for some sources, wherever its end was then.
+"""
+
+import json
+import re
+
+from upriver.lake.files import Files
+
+_UNFINISHED = re.compile(r"\..*\.tmp(\.crc)?")
+"""Names of files that Spark, or Hadoop for it, was writing."""
+_VERSION = re.compile(r"v\d+")
+"""The first line of a Spark log's file."""
+
+
+def sweep_checkpoint(files: Files, table: str, has_epochs: bool) -> int:
+    """Remove what keeps a table's query from starting; returns the number of files. For a query that does not run.
+
+    has_epochs: whether the lake has any of the table.
+    """
+    directory = f"ingest/{table}"
+    paths = files.tree(directory)
+    litter = [path for path in paths if _UNFINISHED.fullmatch(path.rpartition("/")[2])]
+    finished = [path for path in paths if path not in set(litter)]
+    has_commits = any(name.isdecimal() for name in files.names(f"{directory}/commits"))
+    if not (has_epochs or has_commits or _is_whole(files, directory, finished)):
+        litter = paths
+    for path in litter:
+        files.remove(path)
+    return len(litter)
+
+
+def _is_whole(files: Files, directory: str, paths: list[str]) -> bool:
+    """Whether Spark can go on with a checkpoint of these files, or has none to go on with."""
+    if not paths:
+        return True
+    if f"{directory}/metadata" not in paths or not _is_json(_text(files, f"{directory}/metadata")):
+        return False
+    if any(_is_empty(files, path) for path in paths):
+        return False
+    offsets = [path for path in paths if path.startswith(f"{directory}/offsets/") and _name(path).isdecimal()]
+    return all(_is_log(_text(files, path)) for path in offsets)
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def _text(files: Files, path: str) -> str:
+    return bytes(files.read(path)).decode("utf-8", "replace")
+
+
+def _is_empty(files: Files, path: str) -> bool:
+    return len(files.read(path)) == 0
+
+
+def _is_log(text: str) -> bool:
+    """A version, then a line of JSON for each thing that is logged, or a dash for none."""
+    version, *lines = text.split("\n")
+    return bool(_VERSION.fullmatch(version)) and bool(lines) and all(line == "-" or _is_json(line) for line in lines)
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True

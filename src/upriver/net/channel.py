@@ -1,0 +1,342 @@
+"""Channels: two processes saying messages to each other, in order, until one says goodbye or is lost.
+
+One end opens a channel to a server (:func:`open_channel`); the server's end (:class:`Channels`) is handed to its
+``on_open``. From then on both ends are alike. A channel is a plain socket, and each message a frame on it, sealed with
+a key that only the two ends have: nothing is decoded, and so nothing unpickled, that another has sent.
+
+Theory of operation. Each end has a thread that reads and hands over, one that says that it is alive and notices when
+the other has not been for a while (``upriver.net.heart``), and one that writes what waits in a bounded outbox: that
+is little, since who sends writes, too, while nothing waits (``upriver.net.outbox``). A killed process is noticed at
+once, since its socket closes.
+
+An end that is closed says ``BYE`` after all it had to say; the other end answers with its own ``BYE``. A channel that
+ends without both has been lost. A lost, silent or overwhelmed peer's connection is cut, which ends the reading thread,
+and that thread alone calls ``on_close``.
+"""
+
+import atexit
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from upriver.errors import ClusterError, ProtocolError, UpriverError, WaitTimeout, WorkerLost
+from upriver.net.byte_stream import ByteStream
+from upriver.net.frames import Seals, read_first_frame, read_frame, write_frame
+from upriver.net.handshake import Purpose, Session
+from upriver.net.heart import PING, Heart, now
+from upriver.net.outbox import Full, Outbox, Shut
+from upriver.net.pieces import MESSAGE_BYTES_MAX, PIECE, Joiner
+from upriver.net.remote import Remote, dial
+from upriver.net.server import GOODBYE_S_MAX, Caller
+from upriver.net.wire import Message, decode, encode, error_from_json, error_to_json
+
+HELLO_S_MAX = 5.0
+"""Seconds in which a caller must say its hello once it is let in."""
+
+_WELCOME, _BYE = Message("channel.welcome"), Message("channel.bye")
+_REFUSED = "channel.refused"
+"""Said instead of a welcome: an error in JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelLimits:
+    """Bounds of one end. outbox_*: what may wait to be written; one message of any size always fits.
+
+    ping_s: time between signs of life. silence_s_max: time without any after which the peer counts as lost, which is
+    noticed within ``ping_s`` more; :mod:`upriver.net.heart` says what counts.
+    """
+
+    outbox_messages_max: int = 10_000
+    outbox_bytes_max: int = 256 << 20
+    ping_s: float = 1.0
+    silence_s_max: float = 15.0
+
+    @property
+    def silent_beats_max(self) -> int:
+        """Beats of our own that the other may be silent for."""
+        return math.ceil(self.silence_s_max / self.ping_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Receiver:
+    """What an end does with what comes. Both are called by one thread, in order, and must return soon.
+
+    on_close: called once, last; with ``None`` if both ends have said goodbye, else with what went wrong.
+    """
+
+    on_message: Callable[[Message], None]
+    on_close: Callable[[UpriverError | None], None]
+
+
+class ChannelEnd:
+    """One end of a channel; usable by any thread. peer: the other end's address, for messages.
+
+    lost: class of the error when the peer is gone. cut: drops the connection. heart: what is known of the peer's life.
+    session: the keys of both directions.
+    """
+
+    def __init__(
+        self, peer: str, lost: type[ClusterError], cut: Callable[[], object], limits: ChannelLimits, session: Session
+    ) -> None:
+        self.peer = peer
+        self._lost = lost
+        self._cut_connection = cut
+        self.limits = limits
+        self.heart = Heart()
+        self.hears, self.says = Seals(session.hears), Seals(session.sends)
+        self._outbox = Outbox(limits.outbox_messages_max, limits.outbox_bytes_max, self.says)
+        self._fault: UpriverError | None = None
+        """Why this end has cut the connection; the first reason counts."""
+        self._goodbye_by: float | None = None
+        """When to stop waiting for the peer's goodbye."""
+        self._over = threading.Event()
+        """Nothing more will be read or written."""
+        self._closed = threading.Event()
+        """``on_close`` has returned."""
+
+    def send(self, message: Message) -> None:
+        """Put a message behind those sent before; it is written at once, or soon by another thread.
+
+        Raises ClusterError if the channel is closed or lost, and when more waits to be written than the limits allow:
+        then the peer does not keep up, and the channel is cut, since a channel never skips a message. Raises
+        ProtocolError for a message of more than ``MESSAGE_BYTES_MAX``.
+        """
+        frame = encode(message)
+        if frame.size > MESSAGE_BYTES_MAX:
+            raise ProtocolError(f"a message of {frame.size:,} bytes: at most {MESSAGE_BYTES_MAX:,} can be sent")
+        try:
+            self._outbox.put(frame)
+        except Full as full:
+            fault = ClusterError(f"{self.peer} does not keep up: {full} wait to be sent; the channel is cut")
+            self._cut(fault)
+            raise fault from None
+        except Shut:
+            raise ClusterError(f"the channel to {self.peer} is closed") from None
+
+    def close(self) -> None:
+        """Say goodbye after all that was sent. Returns at once; ``on_close`` follows, soon or when the peer is cut."""
+        if self._goodbye_by is None:
+            self._goodbye_by = time.monotonic() + GOODBYE_S_MAX
+        self._outbox.shut(encode(_BYE))
+
+    def wait_closed(self, seconds: float) -> bool:
+        """Block until ``on_close`` has returned; whether it has. Not to be called from a Receiver."""
+        return self._closed.wait(seconds)
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether nothing has come for longer than the limits allow."""
+        return self.heart.silent_beats > self.limits.silent_beats_max
+
+    def give_up(self, fault: UpriverError) -> None:
+        """Cut the channel without a goodbye; ``on_close`` is told of this fault, unless there is one already."""
+        self._cut(fault)
+
+    # For the two sides below
+
+    def welcome(self) -> None:
+        """Let the first thing said be a welcome."""
+        self._outbox.put(encode(_WELCOME))
+
+    def run(self, stream: ByteStream, receiver: Receiver) -> None:
+        """Be this end until the channel is over; the calling thread reads. The stream stays to be closed."""
+        writing, beating = _start(self._write, "writer", stream), _start(self._beat, "heart")
+        self._outbox.open(stream.write_at_once)
+        self._read(stream, receiver)
+        self.close()
+        writing.join()
+        self._over.set()
+        self.heart.end()
+        beating.join()
+        try:
+            receiver.on_close(self._fault)
+        finally:
+            self._closed.set()
+
+    def _read(self, stream: ByteStream, receiver: Receiver) -> None:
+        """Hand over what comes until the peer says goodbye; if it does not, cut the channel."""
+        joiner = Joiner()
+        try:
+            while (frame := read_frame(stream, self.hears)) is not None:
+                with self.heart.hearing():
+                    message = _whole(joiner, frame)
+                    if message is None:
+                        continue
+                    if message.kind == _BYE.kind:
+                        return
+                    if message.kind == PING:
+                        self.heart.pinged(message.fields)
+                    else:
+                        receiver.on_message(message)
+            self._cut(self._lost(f"{self.peer} is gone: the channel ended without a goodbye"))
+        except OSError as error:
+            self._cut(self._lost(f"{self.peer} is gone: the channel ended without a goodbye ({error})"))
+        except UpriverError as error:
+            self._cut(error)
+        except Exception as error:
+            self._cut(ProtocolError(f"what {self.peer} said was not taken: {type(error).__name__}: {error}"))
+
+    def _write(self, stream: ByteStream) -> None:
+        try:
+            for chunk in self._outbox:
+                stream.write(chunk)
+        except OSError:
+            self._outbox.drop()  # the connection is gone, and the reader finds out by itself
+
+    def _beat(self) -> None:
+        """Say that we live, and watch that the other does."""
+        while True:
+            ping = self.heart.beat()
+            if self.is_silent:
+                self._cut(self._lost(f"{self.peer} has been silent for {self.limits.silence_s_max:g} s"))
+            elif self._goodbye_by is not None and time.monotonic() > self._goodbye_by:
+                self._cut(self._lost(f"{self.peer} does not say goodbye"))
+            else:
+                with suppress(Full, Shut):
+                    self._outbox.put(encode(ping))
+            if self._over.wait(self.limits.ping_s):
+                return
+
+    def _cut(self, fault: UpriverError) -> None:
+        self._fault = self._fault or fault
+        self._outbox.drop()
+        self._cut_connection()
+
+
+def _whole(joiner: Joiner, frame: pa.Buffer) -> Message | None:
+    """The message of a frame, or of the frame that a last piece completes."""
+    message = decode(frame)
+    if message.kind != PIECE:
+        return message
+    joined = joiner.join(message, frame)
+    return None if joined is None else decode(joined)
+
+
+def _start(target: Callable[..., None], role: str, *arguments: Any) -> threading.Thread:
+    thread = threading.Thread(target=target, args=arguments, name=f"upriver-channel-{role}", daemon=True)
+    thread.start()
+    return thread
+
+
+def open_channel(
+    remote: Remote,
+    hello: Message,
+    receiver: Receiver,
+    *,
+    timeout: float = 10.0,
+    limits: ChannelLimits = ChannelLimits(),
+    lost: type[ClusterError] = ClusterError,
+) -> ChannelEnd:
+    """Open a channel to a server and return this end of it, welcomed.
+
+    hello: what the server's ``on_open`` is told. lost: the error's class when the server cannot be reached.
+    ``receiver`` may be called before this returns; if this raises, it is not called at all. Raises what ``on_open``
+    raised, AccessDenied, ``lost``, or WaitTimeout after ``timeout`` seconds.
+    """
+    give_up_at = time.monotonic() + timeout
+    stream, session = dial(remote, Purpose.CHANNEL, timeout, lost)
+    end = ChannelEnd(remote.address, lost, stream.cut, limits, session)
+    said_at = now()
+    try:
+        _be_welcomed(stream, end, hello, give_up_at)
+    except TimeoutError:
+        stream.close()
+        raise WaitTimeout(f"{remote.address} has not welcomed the channel in {timeout:g} s") from None
+    except OSError as error:
+        stream.close()
+        raise lost(f"{remote.address} cannot be reached: {error}") from None
+    except UpriverError:
+        stream.close()
+        raise
+    end.heart.met(said_at)
+    _start(_ClientSide(end, stream).run, "reader", receiver)
+    return end
+
+
+def _be_welcomed(stream: ByteStream, end: ChannelEnd, hello: Message, give_up_at: float) -> None:
+    write_frame(stream, encode(hello), end.says)
+    frame = read_first_frame(stream, end.hears, give_up_at)
+    if frame is None:
+        raise ConnectionError("the channel ended without a welcome")
+    first = decode(frame)
+    if first.kind == _REFUSED:
+        raise error_from_json(first.fields)
+    if first != _WELCOME:
+        raise ProtocolError(f"{stream.peer} did not welcome the channel")
+
+
+class _ClientSide:
+    """The end that has opened the channel, and its stream."""
+
+    def __init__(self, end: ChannelEnd, stream: ByteStream) -> None:
+        self._end = end
+        self._stream = stream
+        atexit.register(self._leave)
+
+    def run(self, receiver: Receiver) -> None:
+        try:
+            self._end.run(self._stream, receiver)
+        finally:
+            atexit.unregister(self._leave)
+            self._stream.close()
+
+    def _leave(self) -> None:
+        """Say goodbye before the interpreter ends."""
+        self._end.close()
+        self._end.wait_closed(GOODBYE_S_MAX + self._end.limits.ping_s)
+
+
+OnOpen = Callable[[ChannelEnd, Message], Receiver]
+"""Told of a new channel and its hello; what it returns receives. An UpriverError refuses the channel, and goes to
+whoever opened it. ``send`` works already."""
+
+
+class Channels:
+    """The server's side: the service of channels, which callers with the cluster's secret open."""
+
+    def __init__(self, on_open: OnOpen, limits: ChannelLimits = ChannelLimits()) -> None:
+        self._on_open = on_open
+        self._limits = limits
+        self._ends: set[ChannelEnd] = set()
+        self._changed = threading.Condition()
+        """Guards and announces ``_ends``: all and only the open ones."""
+
+    def stop(self) -> None:
+        """Close all channels; wait a little for the goodbyes. A second call does nothing."""
+        with self._changed:
+            for end in self._ends:
+                end.close()
+            self._changed.wait_for(lambda: not self._ends, GOODBYE_S_MAX)
+
+    def serve(self, caller: Caller) -> None:
+        """Be the server's end of one channel until it is over."""
+        stream = caller.stream
+        end = ChannelEnd(stream.peer, WorkerLost, stream.cut, self._limits, caller.session)
+        frame = read_first_frame(stream, end.hears, time.monotonic() + HELLO_S_MAX)
+        if frame is None:
+            return  # the caller has given up
+        end.welcome()
+        with self._listed(end):
+            try:
+                receiver = self._on_open(end, decode(frame))
+            except Exception as error:
+                write_frame(stream, encode(Message(_REFUSED, error_to_json(error))), end.says)
+                return
+            end.run(stream, receiver)
+
+    @contextmanager
+    def _listed(self, end: ChannelEnd) -> Iterator[None]:
+        with self._changed:
+            self._ends.add(end)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._ends.discard(end)
+                self._changed.notify_all()

@@ -1,0 +1,240 @@
+"""A line: one end of a plain socket over which questions and answers go, each a small head and perhaps an Arrow batch.
+
+A frame is ``bytes of head (u32) | bytes of hashes (u32) | bytes of batch (u64) | head | hashes | batch``, numbers
+little endian. The head is a JSON object; the batch is an Arrow IPC message without its schema; the hashes are the
+hash64 of its rows, or none. The head of a batch names a ``view``, and tells the schema with that view's first batch,
+and again if it changes. Nothing is ever unpickled.
+
+A server trusts a client with less than a client trusts a server: what either takes is in its :class:`Terms`.
+"""
+
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from upriver.engine.batch import Hashes
+from upriver.errors import Busy, KeyTypeError, ProtocolError, UpriverError
+from upriver.hashing import check_hashable
+from upriver.net.arrow_frames import read_batch, read_trusted_batch
+from upriver.net.byte_stream import ByteStream
+from upriver.net.traffic import Traffic
+from upriver.net.wire import decode_json, encode_json, error_to_json
+from upriver.plan.plan import schema_from_json, schema_to_json
+
+VIEWS_MAX = 10_000
+"""Views whose schema one end remembers of the other."""
+SCHEMAS_CHARS_MAX = 4 << 20
+"""Characters of all schemas that one end has told the other."""
+JOINED_BYTES_MAX = 1 << 16
+"""A batch of at most so many bytes is copied behind its head, to be sent in one go; no limit on traffic concerns it."""
+KEYS_MAX = 10_000_000
+"""Keys of one lookup."""
+ERROR_TEXT_CHARS_MAX = 10_000
+"""Characters of an error that a server tells a client."""
+
+_SIZES = struct.Struct("<IIQ")
+_HASH = np.dtype("<u8")
+_NO_HASHES = np.empty(0, _HASH)
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What one end takes of the other: bytes of a frame's head, hashes and batch. read: makes a batch of its message
+    and schema. check_schema: raises KeyTypeError or ProtocolError for a schema of which no batch is taken.
+    """
+
+    head_bytes_max: int
+    hashes_bytes_max: int
+    batch_bytes_max: int
+    read: Callable[[pa.Buffer, pa.Schema], pa.RecordBatch] = read_batch
+    check_schema: Callable[[pa.Schema], None] = lambda _: None
+
+
+def _check_keys(schema: pa.Schema) -> None:
+    """Keys come as themselves: a dictionary, or a type without bytes of its own, could stand for any number of rows."""
+    if not len(schema):
+        raise ProtocolError("keys without a column")
+    for field in schema:
+        if pa.types.is_dictionary(field.type):
+            raise ProtocolError(f"key column {field.name!r} is a dictionary: send its values")
+        check_hashable(field.type, field.name)
+
+
+LOOKUP_TERMS = Terms(1 << 20, 8 * KEYS_MAX, 256 << 20, partial(read_batch, rows_max=KEYS_MAX), _check_keys)
+"""What a worker takes of a client that looks keys up."""
+CALL_TERMS = Terms(16 << 20, 0, 0)
+"""What a server takes of a client that calls it: no rows."""
+ANSWER_TERMS = Terms(64 << 20, 0, 16 << 30, read_trusted_batch)
+"""What a client takes of a server, which has proved that it knows the token."""
+
+
+class Frame(NamedTuple):
+    """What one end has said. hashes: one for each row of the batch, or none at all."""
+
+    head: dict[str, Any]
+    batch: pa.RecordBatch | None
+    hashes: Hashes
+
+
+class LineBroken(ProtocolError):
+    """The other end has sent what is no frame, or more than it may: where the next one begins is not known."""
+
+
+class Line:
+    """One thread at a time sends, one receives; any may ``cut``. A socket's own errors are raised as OSError.
+
+    terms: what this end takes. traffic: a server's bounds on large frames.
+    """
+
+    def __init__(self, stream: ByteStream, terms: Terms, traffic: Traffic | None = None) -> None:
+        self._stream = stream
+        self._terms = terms
+        self._traffic = traffic
+        self._told: dict[str, pa.Schema] = {}
+        self._heard: dict[str, pa.Schema] = {}
+        self._heard_chars = 0
+        self._holds = 0
+        """Bytes of the frame that was received last, as the traffic counts them."""
+
+    def send(self, head: Mapping[str, Any], batch: pa.RecordBatch | None = None, hashes: Hashes = _NO_HASHES) -> None:
+        """Send a frame. head: of what JSON can hold, with the batch's ``view``. Raises ProtocolError, or Busy where
+        large answers have no room, and has sent nothing then."""
+        if batch is None:
+            text = encode_json(head)
+            self._stream.write(_SIZES.pack(len(text), 0, 0) + text)
+            return
+        told = self._told.get(head["view"])
+        is_news = told is None or not told.equals(batch.schema)
+        if is_news:
+            head = {**head, "schema": schema_to_json(batch.schema)}
+        text, body = encode_json(head), batch.serialize()
+        front = _SIZES.pack(len(text), hashes.nbytes, body.size) + text
+        if body.size <= JOINED_BYTES_MAX:
+            self._stream.write(b"".join((front, hashes.tobytes(), body)))
+        else:
+            self._send_large((front, _as_bytes(hashes), memoryview(body)), body.size)
+        if is_news:
+            self._told[head["view"]] = batch.schema
+
+    def _send_large(self, parts: tuple[bytes | memoryview, ...], body_bytes: int) -> None:
+        if self._traffic is None:
+            self._stream.write_together(parts)
+        else:
+            with self._traffic.sending(body_bytes, self._stream.cut):
+                self._stream.write_together(parts)
+
+    def receive(self) -> Frame | None:
+        """The next frame; ``None`` if the other end has closed the line.
+
+        Raises ProtocolError for a frame that makes no sense, and the line goes on; LineBroken if it cannot.
+        """
+        self._let_go()
+        if self._stream.is_at_end():
+            return None
+        head_bytes, hashes_bytes, batch_bytes = _SIZES.unpack(self._stream.take(_SIZES.size))
+        terms = self._terms
+        if (
+            head_bytes > terms.head_bytes_max
+            or hashes_bytes > terms.hashes_bytes_max
+            or batch_bytes > terms.batch_bytes_max
+        ):
+            raise LineBroken(f"a frame of {head_bytes:,}, {hashes_bytes:,} and {batch_bytes:,} bytes is too large")
+        came = None if self._traffic is None else self._came
+        said, beside = self._stream.take(head_bytes, came), self._stream.take(hashes_bytes, came)
+        body = self._stream.take(batch_bytes, came) if batch_bytes else None
+        head = decode_json(bytes(said))
+        if body is None:
+            return Frame(head, None, _NO_HASHES)
+        batch = self._batch(head, body)
+        if hashes_bytes and hashes_bytes != batch.num_rows * _HASH.itemsize:
+            raise ProtocolError(f"{hashes_bytes} bytes of hashes for {batch.num_rows} rows")
+        return Frame(head, batch, np.frombuffer(beside, _HASH))
+
+    def _batch(self, head: Mapping[str, Any], body: bytes | bytearray | memoryview) -> pa.RecordBatch:
+        try:
+            if "schema" in head:
+                self._hear(str(head["view"]), head["schema"])
+            schema = self._heard[head["view"]]
+        except (LookupError, TypeError, ValueError, OSError, EOFError, KeyTypeError, pa.ArrowException) as error:
+            raise ProtocolError(f"the schema of a batch is malformed: {error}") from error
+        return self._terms.read(pa.py_buffer(body), schema)
+
+    def _hear(self, view: str, text: str) -> None:
+        self._heard_chars += len(view) + len(text)
+        if len(self._heard) >= VIEWS_MAX or self._heard_chars > SCHEMAS_CHARS_MAX:
+            raise LineBroken(f"schemas of more than {VIEWS_MAX:,} views, or of {SCHEMAS_CHARS_MAX:,} characters")
+        schema = schema_from_json(text)
+        self._terms.check_schema(schema)
+        self._heard[view] = schema
+
+    def wait_at_most(self, seconds: float | None) -> None:
+        """From now on what takes longer raises TimeoutError, and the line is of no more use then; ``None``: nothing."""
+        self._stream.wait_at_most(seconds)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether the line is open, and the other end has said nothing since."""
+        return self._stream.is_quiet()
+
+    def cut(self) -> None:
+        """End the line: a thread that waits at either end sees it closed."""
+        self._stream.cut()
+
+    def close(self) -> None:
+        """Cut, and give the socket back; the line is of no more use."""
+        self._let_go()
+        self._stream.close()
+
+    def _came(self, nbytes: int) -> None:
+        assert self._traffic is not None
+        self._traffic.hold(nbytes)
+        self._holds += nbytes
+
+    def _let_go(self) -> None:
+        if self._holds and self._traffic is not None:
+            self._traffic.let_go(self._holds)
+            self._holds = 0
+
+
+Answer = Callable[[Frame], tuple[Mapping[str, Any], pa.RecordBatch | None]]
+"""What a server makes of a question: a head, and perhaps a batch. What it raises is told instead."""
+
+
+def answer_all(line: Line, answer: Answer) -> None:
+    """Answer question after question until the client closes the line, or breaks it. Raises OSError."""
+    while True:
+        try:
+            question = line.receive()
+        except LineBroken as error:
+            line.send(_told(ProtocolError(str(error))))
+            return
+        except ProtocolError as error:
+            line.send(_told(error))
+            continue
+        except Busy as error:  # the rest of the question is still to come, and is not read
+            line.send(_told(error))
+            return
+        if question is None:
+            return
+        try:
+            said = answer(question)
+        except Exception as error:  # of any class: it is the question's, and the line goes on
+            line.send(_told(error))
+            continue
+        try:
+            line.send(*said)
+        except UpriverError as error:
+            line.send(_told(error))
+
+
+def _told(error: Exception) -> dict[str, str]:
+    return error_to_json(error, ERROR_TEXT_CHARS_MAX)
+
+
+def _as_bytes(hashes: Hashes) -> memoryview:
+    return np.ascontiguousarray(hashes, _HASH).view(np.uint8).data

@@ -1,0 +1,331 @@
+"""All channels of one worker to its peers: meetings settle whom they go to, and what is said in them goes in frames.
+
+Theory of operation. The coordinator tells every worker of each meeting: which incarnation fills which place, and where
+it serves. Of two workers the one with the lower number dials the other. Meetings reach workers at different times, so
+a worker may be dialled for a meeting of which it has not been told. Such a channel is *early*: what comes over it is
+heard, but nothing is said in it until this side is told of a meeting that names the peer. A channel to a peer that
+a meeting does not name is let go: it ends with a goodbye, behind all that was said.
+
+What one worker says to another is heard in order, over all channels that there ever are between the two: a newer one
+is heard when the older one is over.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from upriver.errors import ClusterError, ProtocolError, UpriverError, WaitTimeout, WorkerLost
+from upriver.ids import Incarnation, WorkerId
+from upriver.net.channel import ChannelEnd, ChannelLimits, Receiver, open_channel
+from upriver.net.peer_codec import decode
+from upriver.net.peer_link import Link
+from upriver.net.remote import Remote
+from upriver.net.server import GOODBYE_S_MAX
+from upriver.net.wire import Message
+from upriver.protocol.peers import Envelope
+
+MEET_S_MAX = 10.0
+"""Seconds in which all channels of a meeting must be open."""
+PEER_LIMITS = ChannelLimits()
+"""Of both ends of a channel between workers."""
+
+Hear = Callable[[WorkerId, tuple[Envelope, ...]], None]
+Lost = Callable[[WorkerId, Incarnation, UpriverError | None], None]
+Met = Callable[[int], None]
+Failed = Callable[[int, UpriverError], None]
+
+
+class Peers:
+    """The channels of worker ``me``; usable by any thread. Callbacks come on several threads, or inside its methods.
+
+    remote: any server of the app, with the cluster's secret. hear: what a peer said, in order for each; returns soon.
+    lost: a channel of the latest meeting has ended, and not because this side let it go; with ``None`` if the peer said
+    goodbye. Called once for each. meet_s_max: seconds for a meeting.
+    """
+
+    def __init__(
+        self,
+        me: WorkerId,
+        remote: Remote,
+        hear: Hear,
+        lost: Lost,
+        *,
+        limits: ChannelLimits = PEER_LIMITS,
+        meet_s_max: float = MEET_S_MAX,
+    ) -> None:
+        self._me = me
+        self._remote = remote
+        self._hear = hear
+        self._lost = lost
+        self._limits = limits
+        self._meet_s_max = meet_s_max
+        self._changed = threading.Condition()
+        """Guards all that follows."""
+        self._meeting = _Meeting.before_all()
+        self._joined: dict[WorkerId, Link] = {}
+        """The open channels to incarnations that the meeting names."""
+        self._early: dict[WorkerId, Link] = {}
+        """Channels for meetings that this side has not been told of; the newest for each worker."""
+        self._dialling: set[tuple[WorkerId, Incarnation]] = set()
+        self._open: dict[WorkerId, list[Link]] = {}
+        """All channels that are not over, those let go among them; oldest first."""
+        self._is_closed = False
+        self._news: deque[Callable[[], None]] = deque()
+        """Callbacks that are due, in the order in which things happened."""
+        self._telling = threading.RLock()
+        """Held while callbacks are called, and the lock above is not."""
+
+    def meet(
+        self,
+        meeting: int,
+        peers: Mapping[WorkerId, tuple[Incarnation, str]],
+        me_incarnation: Incarnation,
+        met: Met,
+        failed: Failed,
+    ) -> None:
+        """Have one open channel to each of these incarnations at these addresses, and to nobody else.
+
+        Returns at once. ``met`` is called once, when all are open; or ``failed``, when a peer cannot be reached or is
+        lost before that; neither, when a later meeting comes first. ``me`` among the peers counts for nothing.
+        Raises ProtocolError unless meetings are told of in ascending order, ClusterError once closed.
+        """
+        others = {worker: peer for worker, peer in sorted(peers.items()) if worker != self._me}
+        with self._changed:
+            self._check_not_closed()
+            if meeting <= self._meeting.number:
+                raise ProtocolError(f"meeting {meeting} is told of after meeting {self._meeting.number}")
+            self._meeting.end()
+            self._meeting = _Meeting(meeting, others, me_incarnation, met, failed)
+            self._let_strangers_go()
+            self._welcome_early()
+            for worker in others:
+                if worker > self._me and worker not in self._joined:
+                    self._dial(worker)
+            self._see_who_is_here()
+            if not self._meeting.is_over:
+                self._meeting.start_timer(self._meet_s_max, self._give_up)
+        self._tell()
+
+    def send(self, to: WorkerId, envelope: Envelope) -> None:
+        """Put an envelope behind those sent before; it goes with the next ``flush``, or earlier if much waits.
+
+        Raises ClusterError if there is no open channel to that worker by the latest meeting. What is on its way when
+        a channel breaks is lost, and ``lost`` tells of it.
+        """
+        with self._changed:
+            link = self._joined.get(to)
+        if link is None:
+            raise ClusterError(f"worker {self._me} has no channel to worker {to}")
+        link.say(envelope)
+
+    def flush(self) -> None:
+        """Send what waits: one frame for each peer."""
+        with self._changed:
+            links = list(self._joined.values())
+        for link in links:
+            link.flush()
+
+    def accept(self, end: ChannelEnd, hello: Message) -> Receiver:
+        """Take a channel that a peer opens: the ``on_open`` of this worker's ChannelExchange.
+
+        Raises ClusterError for a peer that is not to be met, ProtocolError for a hello that is none.
+        """
+        link = Link.greeted(hello, self._me)
+        link.end = end
+        with self._changed:
+            self._check_not_closed()
+            if not self._place(link):
+                raise ClusterError(f"worker {self._me} is not to meet {link}, or has met it already")
+            self._see_who_is_here()
+        self._tell()
+        return self._receiver(link)
+
+    def close(self) -> None:
+        """Say goodbye to all, behind all that was sent, and wait for theirs. Not to be called from a callback."""
+        with self._changed:
+            self._is_closed = True
+            self._meeting.end()
+            self._joined.clear()
+            self._early.clear()
+            for links in self._open.values():
+                for link in links:
+                    link.let_go()
+            seconds = GOODBYE_S_MAX + self._limits.ping_s  # by then, a peer that says none has been cut
+            self._changed.wait_for(lambda: not self._open and not self._dialling, seconds)
+
+    # Who is here. All of these are called with the lock held
+
+    def _check_not_closed(self) -> None:
+        if self._is_closed:
+            raise ClusterError(f"the channels of worker {self._me} are closed")
+
+    def _let_strangers_go(self) -> None:
+        """Those that the meeting does not name, unless they come from a later one."""
+        for worker, link in list(self._joined.items()):
+            if not self._meeting.names(link):
+                self._joined.pop(worker).let_go()
+        for worker, link in list(self._early.items()):
+            if not self._meeting.names(link) and link.meeting <= self._meeting.number:
+                self._early.pop(worker).let_go()
+
+    def _welcome_early(self) -> None:
+        for worker, link in list(self._early.items()):
+            if self._meeting.names(link):
+                older = self._joined.pop(worker, None)
+                if older is not None:  # its peer has let it go, by a meeting that this side was not told of; or lost it
+                    older.is_displaced = True
+                    older.let_go()
+                self._joined[worker] = self._early.pop(worker)
+
+    def _place(self, link: Link) -> bool:
+        """Find a place for a channel that has just been opened; whether there is one."""
+        if self._meeting.names(link) and link.worker not in self._joined:
+            self._joined[link.worker] = link
+        elif link.meeting > self._meeting.number:
+            older = self._early.pop(link.worker, None)
+            if older is not None:
+                older.let_go()
+            self._early[link.worker] = link
+        else:
+            return False
+        self._open.setdefault(link.worker, []).append(link)
+        return True
+
+    def _reached(self, link: Link) -> None:
+        """A dialled channel has come about; if nobody needs it any more, what it brings is heard all the same."""
+        if self._is_closed or not self._place(link):
+            self._open.setdefault(link.worker, []).append(link)
+            link.let_go()
+        self._see_who_is_here()
+
+    def _see_who_is_here(self) -> None:
+        if not self._meeting.is_over and not self._meeting.missing(self._joined):
+            self._meeting.end()
+            self._news.append(partial(self._meeting.met, self._meeting.number))
+
+    def _fail(self, error: UpriverError) -> None:
+        if not self._meeting.is_over:
+            self._meeting.end()
+            self._news.append(partial(self._meeting.failed, self._meeting.number, error))
+
+    def _dial(self, worker: WorkerId) -> None:
+        incarnation, address = self._meeting.peers[worker]
+        if (worker, incarnation) in self._dialling:
+            return
+        self._dialling.add((worker, incarnation))
+        link = Link(worker, incarnation, self._meeting.number)
+        hello = link.hello(self._me, self._meeting.mine)
+        dial = partial(self._open_link, link, address, hello)
+        threading.Thread(target=dial, name="upriver-peers-dial", daemon=True).start()
+
+    def _try_again_or_fail(self, link: Link, error: UpriverError) -> None:
+        """A dialled channel has not come about."""
+        if self._is_closed or not self._meeting.names(link) or link.worker in self._joined:
+            return
+        if link.meeting < self._meeting.number:
+            self._dial(link.worker)  # it was refused, or gave up, by an earlier meeting
+        else:
+            self._fail(error)
+
+    def _forget(self, link: Link, error: UpriverError | None) -> None:
+        links = self._open.get(link.worker, [])
+        if link in links:
+            links.remove(link)
+        if not links:
+            self._open.pop(link.worker, None)
+        if self._early.get(link.worker) is link:
+            del self._early[link.worker]
+        if self._joined.get(link.worker) is link:
+            del self._joined[link.worker]
+            self._news.append(partial(self._lost, link.worker, link.incarnation, error))
+            self._fail(error or WorkerLost(f"{link} has left"))
+        elif link.is_displaced and error is not None and not self._is_closed:
+            # Its peer may have noticed before this side did, and met anew: what was said in between is lost.
+            self._news.append(partial(self._lost, link.worker, link.incarnation, error))
+
+    # On other threads
+
+    def _open_link(self, link: Link, address: str, hello: Message) -> None:
+        """Dial one peer."""
+        error: UpriverError | None = None
+        try:
+            remote, receiver = self._remote.at(address), self._receiver(link)
+            link.end = open_channel(
+                remote, hello, receiver, timeout=self._meet_s_max, limits=self._limits, lost=WorkerLost
+            )
+        except UpriverError as reason:
+            error = reason
+        with self._changed:
+            self._dialling.discard((link.worker, link.incarnation))
+            if error is not None or link.is_over:
+                self._try_again_or_fail(link, error or WorkerLost(f"{link} is gone"))
+            else:
+                self._reached(link)
+            self._changed.notify_all()
+        self._tell()
+
+    def _give_up(self, meeting: "_Meeting") -> None:
+        with self._changed:
+            if meeting is self._meeting:
+                missing = ", ".join(map(str, meeting.missing(self._joined)))
+                self._fail(WaitTimeout(f"worker {self._me} has no channel to {missing} after {self._meet_s_max:g} s"))
+        self._tell()
+
+    def _receiver(self, link: Link) -> Receiver:
+        return Receiver(partial(self._on_message, link), partial(self._on_close, link))
+
+    def _on_message(self, link: Link, message: Message) -> None:
+        """Hear it, when all that came over older channels was heard; ``silence_s_max`` bounds the wait."""
+        envelopes = decode(message)
+        with self._changed:
+            self._changed.wait_for(lambda: link in self._open.get(link.worker, ())[:1])
+        self._hear(link.worker, envelopes)
+
+    def _on_close(self, link: Link, error: UpriverError | None) -> None:
+        with self._changed:
+            link.is_over = True
+            self._forget(link, error)
+            self._changed.notify_all()
+        self._tell()
+
+    def _tell(self) -> None:
+        with self._telling:
+            while self._news:
+                self._news.popleft()()
+
+
+@dataclass(slots=True)
+class _Meeting:
+    """peers: who is to be there, without this worker. mine: this worker's incarnation. is_over: nothing is called."""
+
+    number: int
+    peers: Mapping[WorkerId, tuple[Incarnation, str]]
+    mine: Incarnation
+    met: Met
+    failed: Failed
+    is_over: bool = False
+    _timer: threading.Timer | None = None
+
+    @classmethod
+    def before_all(cls) -> "_Meeting":
+        """Of nobody, and nobody waits for it."""
+        return cls(-1, {}, Incarnation(0), lambda _: None, lambda *_: None, is_over=True)
+
+    def names(self, link: Link) -> bool:
+        named = self.peers.get(link.worker)
+        return named is not None and named[0] == link.incarnation
+
+    def missing(self, here: Mapping[WorkerId, Link]) -> list[WorkerId]:
+        return [worker for worker in self.peers if worker not in here]
+
+    def start_timer(self, seconds: float, give_up: "Callable[[_Meeting], None]") -> None:
+        self._timer = threading.Timer(seconds, give_up, (self,))
+        self._timer.name, self._timer.daemon = "upriver-peers-timer", True
+        self._timer.start()
+
+    def end(self) -> None:
+        self.is_over = True
+        if self._timer is not None:
+            self._timer.cancel()

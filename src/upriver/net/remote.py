@@ -1,0 +1,263 @@
+"""The caller's side: connections to servers, on which each end has proved to the other that it knows the key."""
+
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Self
+
+import pyarrow as pa
+
+from upriver.errors import AccessDenied, ClusterError, ProtocolError, UserError, WaitTimeout
+from upriver.net.byte_stream import ByteStream
+from upriver.net.handshake import (
+    ANSWER,
+    GREETING,
+    MAGIC,
+    Exchange,
+    Identity,
+    Purpose,
+    Session,
+    Verdict,
+    hello,
+    is_same,
+    nonce,
+)
+from upriver.net.line import ANSWER_TERMS, CALL_TERMS, Frame, Line
+from upriver.net.wire import encode_json, error_from_json
+
+CONNECT_S_MAX = 5.0
+"""Seconds in which a server must accept a connection and prove itself."""
+TOKEN_CHARS_MAX = 4_096
+"""Characters of a token."""
+IDLE_LINES_MAX = 4
+"""Lines that a connection keeps open while no call needs them."""
+IDLE_S_MAX = 120.0
+"""Seconds for which it keeps them: fewer than the server would, which might close one just as it is used."""
+
+PORT_MAX = 65_535
+"""The highest number of a TCP port."""
+_HOST_AND_PORT = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+(?:%[\w.-]+)?\]):(?P<port>[0-9]{1,5})", re.ASCII)
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+_SCHEMES = ("", "grpc", "grpc+tcp", "grpc+tls")
+"""Of addresses; those of the first releases, which spoke Arrow Flight, still name the same place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """A server as a caller sees it. address: ``host:port``. key: the app's token, or the cluster's secret.
+
+    tls_roots: PEM; ``None`` means no TLS.
+    """
+
+    address: str
+    key: bytes = field(repr=False)
+    tls_roots: bytes | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        host, colon, port = self.address.rpartition(":")
+        if not (host and colon and port.isdecimal()) or "/" in host:
+            raise _no_address(self.address)
+
+    @classmethod
+    def parse(cls, address: str, token: str, tls_roots: bytes | None = None) -> Self:
+        """A client's, from ``host:port``, ``grpc://host:port`` or, with ``tls_roots``, ``grpc+tls://host:port``.
+
+        Raises UserError for any other form, and for a token that is none.
+        """
+        if not isinstance(address, str):
+            raise _no_address(address)
+        check_token(token)
+        scheme, _, rest = address.rpartition("://")
+        if scheme == "grpc+tls" and tls_roots is None:
+            raise UserError(f"address {address!r} asks for TLS: give tls_roots, the certificates to trust")
+        place = rest if scheme in _SCHEMES else address
+        found = _HOST_AND_PORT.fullmatch(place)
+        if found is None or int(found["port"]) > PORT_MAX:
+            raise _no_address(address)
+        return cls(place, token.encode(), tls_roots)
+
+    def at(self, address: str) -> Self:
+        """Another server of the same app."""
+        return type(self)(address, self.key, self.tls_roots)
+
+
+def check_token(token: str) -> None:
+    """Raise UserError unless the token is one. It is not repeated in the message."""
+    is_text = isinstance(token, str) and token.isascii() and token.isprintable() and token == token.strip()
+    if not is_text or not 0 < len(token) <= TOKEN_CHARS_MAX:
+        raise UserError(f"a token is 1 to {TOKEN_CHARS_MAX:,} printable ASCII characters, without blanks around them")
+
+
+def _no_address(address: object) -> UserError:
+    return UserError(f"address {address!r} is not of the form host:port or grpc://host:port")
+
+
+# Reaching a server
+
+
+def dial(
+    remote: Remote, purpose: Purpose, timeout: float, lost: Callable[[str], ClusterError] = ClusterError
+) -> tuple[ByteStream, Session]:
+    """A connection for some purpose, once both ends have proved that they know the key. timeout: seconds.
+
+    Raises what ``lost`` makes of the cause if the server cannot be reached, AccessDenied; ClusterError if it is full,
+    or TLS is asked for.
+    """
+    if remote.tls_roots is not None:
+        raise ClusterError(f"{remote.address}: an app's servers have no TLS, and nothing is sent to them in the clear")
+    host, _, port = remote.address.rpartition(":")
+    try:
+        connected = socket.create_connection((host.strip("[]"), int(port)), timeout)
+    except TimeoutError:
+        raise lost(f"{remote.address} cannot be reached in {timeout:.3g} s") from None
+    except (UnicodeError, OverflowError):
+        raise _no_address(remote.address) from None
+    except OSError as error:
+        raise lost(f"{remote.address} cannot be reached: {error}") from None
+    try:
+        stream = ByteStream(connected)
+        return stream, _meet(stream, remote, purpose, time.monotonic() + timeout)
+    except BaseException as error:
+        connected.close()
+        if isinstance(error, TimeoutError):
+            raise lost(f"{remote.address} cannot be reached in {timeout:.3g} s") from None
+        if isinstance(error, OSError):
+            raise lost(f"{remote.address} cannot be reached: {error}") from None
+        raise
+
+
+def _meet(stream: ByteStream, remote: Remote, purpose: Purpose, give_up_at: float) -> Session:
+    """The caller's side of the handshake. Raises OSError, AccessDenied, ClusterError, ProtocolError."""
+    greeting = stream.read(GREETING.size, give_up_at)
+    if len(greeting) < GREETING.size:
+        raise ConnectionError("it has closed the connection")
+    magic, server_nonce = GREETING.unpack(greeting)
+    if magic != MAGIC:
+        raise ProtocolError(f"{remote.address} is not an app of this version of Upriver: it greets with {magic!r}")
+    exchange = Exchange(purpose, server_nonce, nonce())
+    stream.write(hello(exchange, remote.key))
+    answer = stream.read(ANSWER.size, give_up_at)
+    if len(answer) < ANSWER.size:
+        raise ConnectionError("it has closed the connection")
+    verdict, number, proof = ANSWER.unpack(answer)
+    needed = "cluster's secret" if purpose.needs is Identity.CLUSTER else "app's token"
+    if verdict == Verdict.FULL:
+        raise ClusterError(
+            f"{remote.address} serves {number} {purpose.needs} connections already: close some clients, or let its "
+            f"process open more files (ulimit -n)"
+        )
+    if verdict == Verdict.NOT_SERVED:
+        raise ProtocolError(f"{remote.address} does not serve {purpose}")
+    if verdict != Verdict.WELCOME:
+        raise AccessDenied(f"{remote.address}: not the {needed}")
+    if not is_same(proof, exchange.proof_of_server(remote.key)):
+        raise AccessDenied(f"{remote.address} does not know the {needed} itself: it is another server")
+    return exchange.session_of_caller(remote.key)
+
+
+# Calling it
+
+
+class Connection:
+    """A client's calls to one server; every method raises UpriverErrors only, the server's own among them.
+
+    Connects when first used. lost: makes the error, of its cause, when the server cannot be reached. Usable by many
+    threads.
+    """
+
+    def __init__(self, remote: Remote, lost: Callable[[str], ClusterError] = ClusterError) -> None:
+        self.remote = remote
+        self._lost = lost
+        self._lock = threading.Lock()
+        """Guards all that follows."""
+        self._idle: list[tuple[Line, float]] = []
+        """Each with when it was last used, by the monotonic clock."""
+        self._is_closed = False
+
+    @property
+    def address(self) -> str:
+        return self.remote.address
+
+    def act(self, action: str, fields: Mapping[str, Any] = _NOTHING, *, timeout: float) -> dict[str, Any]:
+        """The answer of an action. Raises WaitTimeout after ``timeout`` seconds, and what the handler raised."""
+        answer: dict[str, Any] = self._ask({"act": action, "fields": dict(fields)}, time.monotonic() + timeout).head
+        return dict(answer["answer"])
+
+    def get(self, name: str, fields: Mapping[str, Any], *, timeout: float) -> Iterator[pa.RecordBatch]:
+        """The rows of a get, as they are pulled. Raises as :meth:`act` does; ``timeout`` is for all of them."""
+        give_up_at, done = time.monotonic() + timeout, 0
+        while True:
+            frame = self._ask({"get": name, "fields": dict(fields), "from": done}, give_up_at)
+            if frame.batch is not None and frame.batch.num_rows:
+                done += frame.batch.num_rows
+                yield frame.batch
+            if frame.batch is None or done >= frame.head["rows"]:
+                return
+
+    def close(self) -> None:
+        """Drop the connection; calls of other threads go on."""
+        with self._lock:
+            self._is_closed = True
+            idle, self._idle = self._idle, []
+        for line, _ in idle:
+            line.close()
+
+    def _ask(self, question: Mapping[str, Any], give_up_at: float) -> Frame:
+        if (size := len(encode_json(question))) > CALL_TERMS.head_bytes_max:
+            raise UserError(f"a call of {size:,} bytes: at most {CALL_TERMS.head_bytes_max:,} are taken; ask in parts")
+        line = self._line(give_up_at)
+        try:
+            line.wait_at_most(give_up_at - time.monotonic())
+            line.send(question)
+            frame = line.receive()
+            line.wait_at_most(None)
+        except TimeoutError:
+            line.close()
+            raise WaitTimeout(f"{self.address} did not answer in time") from None
+        except OSError as error:
+            line.close()
+            raise self._lost(f"{self.address} cannot be reached: {error}") from None
+        except BaseException:
+            line.close()
+            raise
+        if frame is None:
+            line.close()
+            raise self._lost(f"{self.address} cannot be reached: it has closed the connection")
+        self._give_back(line)
+        if "error" in frame.head:
+            raise error_from_json(frame.head)
+        return frame
+
+    def _line(self, give_up_at: float) -> Line:
+        """One that is open and that no other call uses."""
+        while True:
+            with self._lock:
+                if self._is_closed:
+                    raise self._lost(f"{self.address}: the connection is closed")
+                idle = self._idle.pop() if self._idle else None
+            if idle is None:
+                break
+            line, used_at = idle
+            if time.monotonic() < used_at + IDLE_S_MAX and line.is_quiet:
+                return line
+            line.close()
+        timeout = min(CONNECT_S_MAX, max(0.001, give_up_at - time.monotonic()))
+        stream, _ = dial(self.remote, Purpose.CALLS, timeout, self._lost)
+        return Line(stream, ANSWER_TERMS)
+
+    def _give_back(self, line: Line) -> None:
+        with self._lock:
+            if not self._is_closed and len(self._idle) < IDLE_LINES_MAX:
+                self._idle.append((line, time.monotonic()))
+                return
+        line.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,348 @@
+"""A process's one server: a listener, and a gate that knows its callers before they cost more than a descriptor.
+
+One thread accepts connections and reads their hellos (:mod:`.handshake`), which have a fixed size. A stranger costs one
+descriptor and at most ``HELLO`` bytes for ``STRANGER_S_MAX`` seconds; when too many strangers are there, the oldest one
+is dropped, so idle strangers never keep a rightful caller out. A caller that has proved its identity gets a thread,
+which serves what the caller came for.
+
+Descriptors are shared out in advance: part for strangers, part for clients, part for the cluster's own channels. The
+rest stays for the lake.
+"""
+
+import atexit
+import resource
+import selectors
+import socket
+import threading
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+from typing import Protocol, Self
+
+from upriver.errors import ClusterError, UpriverError
+from upriver.net.byte_stream import ByteStream
+from upriver.net.handshake import (
+    ANSWER,
+    HELLO,
+    PROOF_BYTES,
+    Identity,
+    Keys,
+    Purpose,
+    Session,
+    Verdict,
+    greeting,
+    is_same,
+    nonce,
+    read_hello,
+)
+from upriver.net.remote import check_token
+from upriver.net.traffic import SEND_S_MAX, Traffic
+
+STRANGER_S_MAX = 5.0
+"""Seconds in which a caller must prove its identity."""
+STRANGERS_MAX = 256
+"""Connections of callers that have not; at most one for every eight files that the process may open."""
+CLIENTS_MAX = 4096
+"""Connections of clients; at most three for every eight files."""
+CHANNELS_MAX = 4096
+"""Connections of the cluster's own; at most one for every four files. So one for every four is kept for the lake."""
+IDLE_S_MAX = 600.0
+"""Seconds after which a client's connection on which nothing comes is closed."""
+PAUSE_S = 0.1
+"""Seconds until a connection is accepted again when the process had no descriptor for it."""
+GOODBYE_S_MAX = 2.0
+"""Seconds that a server that stops waits for its threads."""
+
+WILDCARDS = ("0.0.0.0", "::", "[::]")
+"""Hosts that stand for all interfaces."""
+_NO_PROOF = bytes(PROOF_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class Listen:
+    """Where a server listens. host: name or address of an interface. port: 0 takes any that is free.
+
+    advertised: the host name that others reach it by; ``host``, unless that is a wildcard.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    advertised: str | None = None
+
+    def address(self, port: int) -> str:
+        """``host:port`` to tell others."""
+        host = self.advertised or (socket.gethostname() if self.host in WILDCARDS else self.host)
+        return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """How many connections a server takes: of strangers, of clients, of the cluster."""
+
+    strangers: int = STRANGERS_MAX
+    clients: int = CLIENTS_MAX
+    channels: int = CHANNELS_MAX
+
+    @classmethod
+    def of_process(cls) -> Self:
+        """As many as leave files for the lake."""
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return cls() if files == resource.RLIM_INFINITY else cls.within(files)
+
+    @classmethod
+    def within(cls, files: int) -> Self:
+        """Of a process that may open so many."""
+        return cls(
+            max(1, min(STRANGERS_MAX, files // 8)),
+            max(1, min(CLIENTS_MAX, 3 * files // 8)),
+            max(1, min(CHANNELS_MAX, files // 4)),
+        )
+
+    def of(self, identity: Identity) -> int:
+        return self.channels if identity is Identity.CLUSTER else self.clients
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """A caller that has proved its identity: its connection, its session keys, and the server's bounds."""
+
+    stream: ByteStream
+    session: Session
+    traffic: Traffic
+
+
+class Service(Protocol):
+    """What a server does for callers of one purpose."""
+
+    def serve(self, caller: Caller, /) -> None:
+        """Be there for a caller until it has gone; called on a thread of its own. The stream is closed afterwards. An
+        OSError or UpriverError ends it, too."""
+
+    def stop(self) -> None:
+        """End what is said, in good order as far as that is possible soon."""
+
+
+NO_SERVICES: Mapping[Purpose, Service] = MappingProxyType({})
+
+
+@dataclass(slots=True)
+class _Stranger:
+    """A caller before it is known. due_at: when it must have proved its identity."""
+
+    caller: socket.socket
+    nonce: bytes
+    due_at: float
+    hello: bytes = b""
+
+
+class Server:
+    """Listens from construction until ``stop``, on threads of its own. Also a context manager.
+
+    keys: what callers must know. services: what there is for them. clock: seconds, by which strangers are late.
+    Raises UserError for a token that is none, ClusterError if it cannot listen; the services are stopped then.
+    """
+
+    def __init__(
+        self,
+        keys: Keys,
+        services: Mapping[Purpose, Service] = NO_SERVICES,
+        *,
+        listen: Listen = Listen(),
+        places: Places | None = None,
+        traffic: Traffic | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        check_token(keys.token)
+        self._keys = keys
+        self._services = dict(services)
+        self._places = places or Places.of_process()
+        self._traffic = traffic or Traffic()
+        self._clock = clock
+        self._strangers: OrderedDict[socket.socket, _Stranger] = OrderedDict()
+        """In the order in which they came. Used by the gate's thread alone."""
+        self._selector = selectors.DefaultSelector()
+        self._lock = threading.Lock()
+        """Guards the two that follow."""
+        self._known: dict[ByteStream, threading.Thread] = {}
+        self._taken: Counter[Identity] = Counter()
+        self._stopping = threading.Event()
+        self._is_stopped = threading.Lock()
+        host = listen.host.strip("[]")
+        try:
+            family = socket.getaddrinfo(host, listen.port, type=socket.SOCK_STREAM)[0][0]
+            self._listener = socket.create_server((host, listen.port), family=family)
+        except (OSError, UnicodeError, OverflowError) as error:
+            self._stop_services()
+            why = getattr(error, "strerror", None) or error
+            raise ClusterError(
+                f"cannot listen on {listen.host}:{listen.port} ({why}): give bind= an address of this machine"
+            ) from None
+        self.port: int = self._listener.getsockname()[1]
+        self.address = listen.address(self.port)
+        self._waking, self._woken = socket.socketpair()
+        self._gate = threading.Thread(target=self._run, name="upriver-gate", daemon=True)
+        self._gate.start()
+        atexit.register(self.stop)
+
+    def stop(self) -> None:
+        """Take no more callers, have the services say goodbye, then cut what is left.
+
+        Handlers that are running must return: nothing can stop those, so none may call this. A second call does
+        nothing.
+        """
+        if not self._is_stopped.acquire(blocking=False):
+            return
+        atexit.unregister(self.stop)
+        self._stopping.set()
+        with suppress(OSError):
+            self._waking.send(b"x")
+        self._gate.join()
+        self._waking.close()
+        self._stop_services()
+        with self._lock:
+            known = dict(self._known)
+        for stream in known:
+            stream.cut()
+        give_up_at = time.monotonic() + GOODBYE_S_MAX
+        for thread in known.values():
+            thread.join(max(0.0, give_up_at - time.monotonic()))
+        self._traffic.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _stop_services(self) -> None:
+        for service in self._services.values():
+            service.stop()
+
+    # The gate: all that follows, but for the last method, is its thread's
+
+    def _run(self) -> None:
+        self._listener.setblocking(False)
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._selector.register(self._woken, selectors.EVENT_READ, lambda: None)
+        try:
+            while not self._stopping.is_set():
+                for key, _ in self._selector.select(self._seconds_left()):
+                    key.data()
+                while self._strangers and self._seconds_left() == 0:
+                    self._drop(next(iter(self._strangers)))
+        finally:
+            for caller in list(self._strangers):
+                self._drop(caller)
+            self._selector.close()
+            self._listener.close()
+            self._woken.close()
+
+    def _seconds_left(self) -> float | None:
+        """Until the oldest stranger is late."""
+        oldest = next(iter(self._strangers.values()), None)
+        return None if oldest is None else max(0.0, oldest.due_at - self._clock())
+
+    def _accept(self) -> None:
+        try:
+            caller, _ = self._listener.accept()
+        except BlockingIOError:  # the caller has gone
+            return
+        except OSError:  # there are no descriptors left
+            if self._strangers:
+                self._drop(next(iter(self._strangers)))
+            else:
+                self._stopping.wait(PAUSE_S)
+            return
+        if len(self._strangers) >= self._places.strangers:
+            self._drop(next(iter(self._strangers)))
+        caller.setblocking(False)
+        stranger = _Stranger(caller, nonce(), self._clock() + STRANGER_S_MAX)
+        self._strangers[caller] = stranger
+        self._selector.register(caller, selectors.EVENT_READ, partial(self._hear, stranger))
+        try:
+            caller.send(greeting(stranger.nonce))
+        except OSError:
+            self._drop(caller)
+
+    def _hear(self, stranger: _Stranger) -> None:
+        """Take what a stranger says; once that is a hello, decide."""
+        if stranger.caller not in self._strangers:
+            return  # it was dropped in this turn
+        try:
+            more = stranger.caller.recv(HELLO.size - len(stranger.hello))
+        except BlockingIOError:
+            return
+        except OSError:
+            more = b""
+        stranger.hello += more
+        if not more:
+            self._drop(stranger.caller)
+        elif len(stranger.hello) == HELLO.size:
+            self._decide(stranger)
+
+    def _decide(self, stranger: _Stranger) -> None:
+        said = read_hello(stranger.hello, stranger.nonce)
+        if said is None:
+            self._drop(stranger.caller)
+            return
+        exchange, proof = said
+        identity = exchange.purpose.needs
+        key = self._keys.of(identity)
+        if not is_same(proof, exchange.proof_of_caller(key)):
+            self._refuse(stranger, Verdict.WRONG_KEY)
+        elif exchange.purpose not in self._services:
+            self._refuse(stranger, Verdict.NOT_SERVED)
+        elif not self._takes(identity):
+            self._refuse(stranger, Verdict.FULL, self._places.of(identity))
+        else:
+            answer = ANSWER.pack(Verdict.WELCOME, 0, exchange.proof_of_server(key))
+            self._let_in(stranger, exchange.purpose, exchange.session_of_server(key), answer)
+
+    def _takes(self, identity: Identity) -> bool:
+        with self._lock:
+            return self._taken[identity] < self._places.of(identity)
+
+    def _refuse(self, stranger: _Stranger, verdict: Verdict, number: int = 0) -> None:
+        with suppress(OSError):
+            stranger.caller.send(ANSWER.pack(verdict, number, _NO_PROOF))
+        self._drop(stranger.caller)
+
+    def _drop(self, caller: socket.socket) -> None:
+        self._forget(caller)
+        caller.close()
+
+    def _forget(self, caller: socket.socket) -> None:
+        self._selector.unregister(caller)
+        del self._strangers[caller]
+
+    def _let_in(self, stranger: _Stranger, purpose: Purpose, session: Session, answer: bytes) -> None:
+        self._forget(stranger.caller)
+        try:
+            stranger.caller.send(answer)
+            stream = ByteStream(stranger.caller)
+        except OSError:  # it has gone already
+            stranger.caller.close()
+            return
+        if purpose.needs is Identity.CLIENT:
+            stream.limit(SEND_S_MAX, IDLE_S_MAX)
+        serve = partial(self._serve, Caller(stream, session, self._traffic), purpose)
+        thread = threading.Thread(target=serve, name=f"upriver-{purpose}", daemon=True)
+        with self._lock:
+            self._known[stream] = thread
+            self._taken[purpose.needs] += 1
+        thread.start()
+
+    def _serve(self, caller: Caller, purpose: Purpose) -> None:
+        """One caller, on a thread of its own."""
+        try:
+            with suppress(OSError, UpriverError):
+                self._services[purpose].serve(caller)
+        finally:
+            with self._lock:
+                del self._known[caller.stream]
+                self._taken[purpose.needs] -= 1
+            caller.stream.close()

@@ -1,0 +1,488 @@
+"""PartialRegion: a region that keeps only the keys that somebody has looked up (document 004; DESIGN section 7).
+
+A key is missing until it is asked for; then it is pending, while an *upquery* reads its rows out of the lake; then it
+is present, and kept up to date like any key of a full region, until it is evicted. An upquery reads through the epoch
+that is open when it begins. So a row of a pending key is either read by its upquery, or it is of a later epoch and
+retained until the answer has come.
+
+Rows of present keys are not applied as they come, but when somebody looks: those of several epochs together cost little
+more than those of one. So who falls behind has less to do for each epoch. If they cannot be applied, their keys are
+missing again, and a lookup of one says what is wrong with it.
+
+One upquery is read at a time; keys that are asked for meanwhile wait for the next one, all together. Of a missing key
+the region keeps nothing, so the answer's rows are applied to it as they are, some at a time: its keys are present once
+all of them are in. The next upquery does not wait for that, so a long answer holds up no other key. If the view cannot
+be computed from one of the rows, all state of the keys is dropped again, and so that row spoils the answer of its key,
+and nothing else.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from upriver.engine.batch import Batch, Hashes, Outgoing
+from upriver.engine.keeping import Region
+from upriver.engine.operators.consolidate import concatenated
+from upriver.engine.operators.view import LongRead
+from upriver.engine.set_aside import SetAside
+from upriver.errors import ProtocolError, UpriverError
+from upriver.ids import Epoch
+from upriver.partial.filling import Filling
+from upriver.partial.presence import PRESENT, Numbers, Presence
+from upriver.partial.rules import UpqueryRules
+from upriver.partial.unfillable import Unanswered, Unfillable
+from upriver.partial.wanted import Wanted
+from upriver.state.columns import cells_of
+from upriver.state.keysets import contains, key_set
+from upriver.state.vectors import Mask
+from upriver.vnodes import vnode_range, vnodes_of
+
+UPQUERY_KEYS_MAX = 65_536
+"""Keys of one upquery; more wait for the next one."""
+ANSWER_ROWS_MAX = 32_768
+"""Rows of an upquery's answer that are taken in with it; more follow, some at a time."""
+FILLINGS_MAX = 2
+"""Answers that are on their way in at a time; with fewer, the next upquery may begin."""
+RETAINED_ROWS_MAX = 1_000_000
+"""Rows of pending keys that are retained; with more, the keys are given up and asked for again."""
+BEHIND_ROWS_MAX = 4_096
+"""Rows of present keys that wait to be applied; with more, they are due."""
+
+HOT_KEYS_MAX = 1_024
+"""Keys of one slice that a new owner fills at once, under ``lazy``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Upquery:
+    """To be read out of the lake: all rows of these keys (ascending, unique), through this epoch, or further. number:
+    its name."""
+
+    number: int
+    keys: Hashes
+    through: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Retained:
+    """Rows of pending keys, of an epoch that their upquery does not read."""
+
+    epoch: Epoch
+    port: int
+    batch: Batch
+
+
+class PartialRegion:
+    """One worker's share of a region fed by lake edges only, of which it keeps the keys that are looked up."""
+
+    def __init__(
+        self, build: Callable[[], Region], rules: UpqueryRules, retained_rows_max: int = RETAINED_ROWS_MAX
+    ) -> None:
+        """build: makes an empty region of the plan. retained_rows_max: see ``RETAINED_ROWS_MAX``."""
+        self._rules = rules
+        self._region = build()
+        self._presence = Presence()
+        self._wanted = Wanted()
+        """Keys that were missing when they were asked for."""
+        self._under_way: Upquery | None = None
+        self._fillings: list[Filling] = []
+        """Answers of earlier ones, until all rows are taken in; the oldest first."""
+        self._last = PRESENT
+        """The number of the last upquery."""
+        self._retained: list[Retained] = []
+        self._retained_rows = 0
+        self._retained_rows_max = retained_rows_max
+        self._unfillable = Unfillable()
+        self._behind: list[tuple[int, Batch]] = []
+        """By port, rows of present keys that are not applied yet, in order."""
+        self._behind_keys: set[int] = set()
+        """The hash64 of the first ``_behind_known`` of these batches."""
+        self._behind_known = 0
+        self._now = 1
+        """The time, in lookups."""
+        self._looked_up = 0
+        self._missed = 0
+        self._evicted = 0
+
+    # Rows -------------------------------------------------------------------------------------------------------------
+
+    def take(self, epoch: Epoch, port: int, batch: Batch) -> None:
+        """Take in rows of one input. Those of present keys wait for ``catch_up``, those of pending ones for their
+        upquery; others are dropped."""
+        look = self._presence.look(batch.hash64)
+        new = ~look.missing & (look.through < epoch) if self._rules.p3_each_row_once else ~look.missing  # P3
+        pending = new & look.pending
+        if pending.any() and self._rules.p2_pending_keys_retain:  # P2
+            self._retain(Retained(epoch, port, batch.filtered(pending)))
+        present = new & look.present
+        if not self._rules.p1_missing_is_not_empty:  # P1
+            present |= look.missing
+        if present.any():
+            self._behind.append((port, batch.filtered(present)))
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether rows wait to be applied."""
+        return bool(self._behind)
+
+    @property
+    def must_catch_up(self) -> bool:
+        """Whether more of them wait than may."""
+        return sum(len(batch) for _, batch in self._behind) > BEHIND_ROWS_MAX
+
+    def is_behind_with(self, hash64: Hashes) -> bool:
+        """Whether rows of some of these keys wait."""
+        for _, batch in self._behind[self._behind_known :]:
+            self._behind_keys.update(batch.hash64.tolist())
+        self._behind_known = len(self._behind)
+        return not self._behind_keys.isdisjoint(hash64.tolist())
+
+    def catch_up(self) -> None:
+        """Apply all rows that wait. If that is impossible, their keys are missing from now on."""
+        behind = self._behind
+        self._wait([])
+        try:
+            for port in sorted({port for port, _ in behind}):
+                self._region.apply(port, concatenated([batch for of, batch in behind if of == port]))
+        except Exception:  # whatever it is: an upquery finds out whose row it is
+            self.drop(key_set(*(batch.hash64 for _, batch in behind)))
+
+    def _forget(self, keys: Hashes) -> None:
+        """Keep neither state nor rows of these keys."""
+        if self._behind:
+            others = [(port, batch.filtered(~np.isin(batch.hash64, keys))) for port, batch in self._behind]
+            self._wait([(port, batch) for port, batch in others if len(batch)])
+        self._region.drop(keys)
+
+    def _wait(self, rows: list[tuple[int, Batch]]) -> None:
+        """These rows, and no others, wait from now on."""
+        self._behind, self._behind_keys, self._behind_known = rows, set(), 0
+
+    def _retain(self, rows: Retained) -> None:
+        self._retained.append(rows)
+        self._retained_rows += len(rows.batch)
+        if self._retained_rows > self._retained_rows_max:
+            pending = np.sort(self._presence.pending())
+            self._abandon(pending)
+            self._wanted.add(pending)
+            self._retained, self._retained_rows = [], 0
+
+    def left_out(self) -> Sequence[SetAside]:
+        return self._region.left_out()
+
+    @property
+    def gathered(self) -> int:
+        return self._region.gathered
+
+    @property
+    def unsettled(self) -> int:
+        return self._region.unsettled
+
+    def settle(self, rows_max: int) -> int:
+        return self._region.settle(rows_max)
+
+    def drain(self, rows_max: int) -> Sequence[Outgoing]:
+        return self._region.drain(rows_max)
+
+    # Upqueries --------------------------------------------------------------------------------------------------------
+
+    def lacks(self, hash64: Hashes) -> bool:
+        """Whether some of these keys are not present."""
+        return not bool(self._presence.look(hash64).present.all())
+
+    def awaited(self, hash64: Hashes) -> Mask:
+        """Which of these keys will be present by an upquery that is under way or wanted."""
+        return self._presence.look(hash64).pending | self._wanted.among(hash64)
+
+    def want(self, hash64: Hashes) -> None:
+        """Somebody waits for these keys: those that are missing are for the next upquery."""
+        look = self._presence.look(hash64)
+        self._presence.touch(hash64, self._tick())
+        self._missed += int(np.count_nonzero(look.missing))
+        self._wanted.add(hash64[look.missing])
+
+    @property
+    def wanted(self) -> int:
+        """How many keys the next upquery is to read, or a few more."""
+        return len(self._wanted)
+
+    @property
+    def puts_off(self) -> bool:
+        """Whether keys are to be asked for, and an upquery may begin."""
+        return bool(self._wanted) and self._may_begin
+
+    @property
+    def _may_begin(self) -> bool:
+        return self._under_way is None and len(self._fillings) < FILLINGS_MAX
+
+    def upquery(self, through: Epoch, keys_max: int = UPQUERY_KEYS_MAX) -> Upquery | None:
+        """What is to be read out of the lake now, if anything. through: the epoch that is open, or the last one.
+        keys_max: that may be filled."""
+        while self._may_begin and self._wanted and keys_max:
+            keys = self._wanted.take(min(keys_max, UPQUERY_KEYS_MAX))
+            keys = keys[self._presence.look(keys).missing]  # state may have come from a peer meanwhile
+            if len(keys):
+                return self._begin(keys, through)
+        return None
+
+    def _begin(self, keys: Hashes, through: Epoch) -> Upquery:
+        self._last += 1
+        self._under_way = Upquery(self._last, keys, through)
+        self._presence.put(keys, self._last, through, self._tick())
+        return self._under_way
+
+    def answer(
+        self, number: int, rows: Sequence[tuple[int, Batch]], through: Epoch, rows_max: int = ANSWER_ROWS_MAX
+    ) -> list[Unanswered] | None:
+        """The upquery's rows, by port, in order. As ``fill``, with the first of them. Another upquery may begin.
+
+        through: the last epoch that was read.
+        """
+        assert self._under_way is not None
+        assert self._under_way.number == number
+        filling = Filling(number, self._keys_of_answer(self._under_way.keys, number), rows, through)
+        self._under_way = None
+        self._fillings.append(filling)
+        return self._fill(filling, rows_max)
+
+    def _keys_of_answer(self, keys: Hashes, number: int) -> Hashes:
+        return self._still_asked(keys, number) if self._rules.p4_own_upquery_only else keys  # P4
+
+    @property
+    def unfilled(self) -> int:
+        """About how many rows of an answer are still to be taken in by ``fill``."""
+        return sum(filling.left for filling in self._fillings)
+
+    @property
+    def half_filled(self) -> Hashes:
+        """The keys, ascending, of which some rows may be in and others not: they are pending."""
+        return key_set(*(self._still_asked(filling.keys, filling.number) for filling in self._fillings))
+
+    def fill(self, rows_max: int) -> list[Unanswered] | None:
+        """Take in about so many rows of the oldest answer. With the last of them its keys are present, with all that
+        was retained.
+
+        Returns, then, the keys of which the view cannot be computed; they are missing. So are those with a retained row
+        that cannot be applied: another upquery finds out whose row it is. ``None`` if more rows are left.
+        """
+        return self._fill(self._fillings[0], rows_max)
+
+    def _fill(self, filling: Filling, rows_max: int) -> list[Unanswered] | None:
+        left = rows_max
+        while left > 0 and (taken := filling.take(left)) is not None:
+            port, batch = taken
+            left -= len(batch)
+            keys = self._keys_of_answer(filling.group, filling.number)
+            mine = _rows_of(keys, batch)
+            try:
+                if len(mine):
+                    self._region.apply(port, mine)
+            except Exception as error:  # whatever it is, it is about some of these keys
+                self._region.drop(keys)  # there was nothing of them before
+                filling.spoil(error)
+        if filling.left and not self._rules.p10_whole_keys_only:  # P10
+            keys = self._keys_of_answer(filling.keys, filling.number)
+            self._presence.put(keys, PRESENT, filling.through, self._tick())
+        return None if filling.left else self._filled(filling)
+
+    def _filled(self, filling: Filling) -> list[Unanswered]:
+        """All rows of the answer are in."""
+        unanswered = [each for each in filling.unanswered if len(self._still_asked(each.keys, filling.number))]
+        self._presence.drop(key_set(*(each.keys for each in unanswered)))
+        bad = key_set(*(each.keys for each in filling.unanswered))
+        keys = self._keys_of_answer(filling.keys, filling.number)
+        keys = keys[~contains(bad, keys)]
+        self._presence.put(keys, PRESENT, filling.through, self._tick())
+        self._unfillable.filled(keys)
+        self._fillings.remove(filling)
+        self._apply_retained(keys)
+        self._unfillable.add(unanswered)
+        return unanswered
+
+    def _apply_retained(self, keys: Hashes) -> None:
+        retained = self._retained
+        self._keep_retained()
+        for kept in retained:
+            look = self._presence.look(kept.batch.hash64)
+            present = look.present & np.isin(kept.batch.hash64, keys)
+            if self._rules.p3_each_row_once:  # P3
+                present &= look.through < kept.epoch
+            if present.any():
+                rows_of_present = kept.batch.filtered(present)
+                try:
+                    self._region.apply(kept.port, rows_of_present)
+                except Exception:  # whatever it is
+                    self.drop(key_set(rows_of_present.hash64))
+
+    def refuse(self, number: int, error: UpriverError) -> list[Unanswered]:
+        """The upquery cannot be answered: its keys are missing. Returns those that waited for it."""
+        assert self._under_way is not None
+        assert self._under_way.number == number
+        keys = self._still_asked(self._under_way.keys, number)
+        self._under_way = None
+        self._presence.drop(keys)
+        self._keep_retained()
+        unanswered = [Unanswered(keys, error)]
+        self._unfillable.add(unanswered)
+        return unanswered
+
+    def _keep_retained(self) -> None:
+        """Retain the rows of keys that are pending now, and no others."""
+        parts = [(kept, self._presence.look(kept.batch.hash64).pending) for kept in self._retained]
+        self._retained = [
+            Retained(kept.epoch, kept.port, kept.batch.filtered(pending)) for kept, pending in parts if pending.any()
+        ]
+        self._retained_rows = sum(len(kept.batch) for kept in self._retained)
+
+    def _still_asked(self, keys: Hashes, number: int) -> Hashes:
+        """Which of these keys of an upquery wait for it (P4): some may have been given up since, or have come from a
+        peer."""
+        still: Hashes = keys[self._presence.look(keys).upquery == number]
+        return still
+
+    def _abandon(self, pending: Hashes) -> None:
+        """These keys wait for no upquery any more: what was taken in of an answer's rows goes. (Of those that are bad
+        nothing was taken in.)"""
+        self._presence.drop(pending)
+        if self._fillings:
+            self._region.drop(pending)
+
+    def through(self, hash64: Hashes) -> Numbers:
+        """Of each of these keys, the last epoch that its upquery has read: the state may be ahead of other keys' so
+        far. Of no meaning for a key that is not present."""
+        return self._presence.look(hash64).through
+
+    # Reads ------------------------------------------------------------------------------------------------------------
+
+    def lookup(self, hash64: Hashes, keys: pa.RecordBatch, rows_max: int | None = None) -> pa.RecordBatch:
+        """As :meth:`Region.lookup`, of keys that are all present, and of which no rows wait."""
+        self._note_read(hash64)
+        return self._region.lookup(hash64, keys, rows_max)
+
+    def lookup_each(
+        self, hash64: Hashes, keys: pa.RecordBatch, lengths: Sequence[int], rows_max: int | None = None
+    ) -> list[pa.RecordBatch]:
+        """As :meth:`Region.lookup_each`, of such keys."""
+        self._note_read(hash64)
+        return self._region.lookup_each(hash64, keys, lengths, rows_max)
+
+    def long_read(self, hash64: Hashes, keys: pa.RecordBatch) -> LongRead:
+        """As :meth:`Region.long_read`, of such keys."""
+        self._note_read(hash64)
+        return self._region.long_read(hash64, keys)
+
+    def _note_read(self, hash64: Hashes) -> None:
+        self._presence.touch(hash64, self._tick())
+        self._looked_up += len(hash64)
+
+    def was_read(self, hash64: Hashes) -> None:
+        """Somebody has found rows of these keys elsewhere: those that are known are as worth keeping as any."""
+        self._presence.touch(hash64, self._now)
+
+    def scan(self) -> pa.Table:
+        """The rows of the present keys, and of ``half_filled`` keys those that are in, sorted by hash64. Raises
+        RowError if an output expression fails."""
+        self._check_caught_up()
+        return self._region.scan()
+
+    def _check_caught_up(self) -> None:
+        if self._behind:
+            raise ProtocolError("a region is read whole, or gives keys away, while it is behind")
+
+    def stats(self) -> Mapping[str, int]:
+        """As :meth:`Region.stats`; and present, pending: keys. Since the beginning, looked_up: keys that lookups were
+        answered, missed: keys that were asked for and missing, evicted: keys. unfillable: keys that could not be filled
+        when they were last asked for."""
+        stats = self._region.stats()
+        pending = len(self.half_filled)
+        if self._under_way is not None:
+            pending += len(self._still_asked(self._under_way.keys, self._under_way.number))
+        return {
+            **stats,
+            "bytes": stats["bytes"] + self._presence.nbytes,
+            "live_bytes": stats["live_bytes"] + self._presence.live_nbytes,
+            "present": self._presence.known - pending,
+            "pending": pending,
+            "looked_up": self._looked_up,
+            "missed": self._missed,
+            "evicted": self._evicted,
+            "unfillable": len(self._unfillable),
+        }
+
+    def _tick(self) -> int:
+        self._now += 1
+        return self._now
+
+    # Evictions --------------------------------------------------------------------------------------------------------
+
+    def evict(self, keys: Hashes) -> int:
+        """Keep these keys (ascending, unique) no more; returns how many were present."""
+        present = keys[self._presence.look(keys).present]
+        self._forget(present)
+        self._presence.drop(present)
+        self._evicted += len(present)
+        return len(present)
+
+    def evict_oldest(self, keys_max: int, waiting: Sequence[Hashes]) -> int:
+        """Evict up to so many keys, about those read the longest ago. waiting: keys that lookups wait for, which stay
+        (P6). Returns how many were evicted."""
+        oldest = self._presence.oldest(keys_max, self._now)
+        if waiting and self._rules.p6_asked_keys_stay:  # P6
+            oldest = np.setdiff1d(oldest, np.concatenate(waiting))
+        return self.evict(oldest) if len(oldest) else 0
+
+    # Moves ------------------------------------------------------------------------------------------------------------
+
+    def uproot(self, vnode: int, vnodes: int) -> bool:
+        """The vnode's keys begin to move: who waits here for one that is not present is to ask where it goes (P5).
+        vnodes: the lake's. Returns whether there was such a key."""
+        wanted = self._wanted.keys
+        mine = wanted[vnodes_of(wanted, vnodes) == vnode]
+        self._unfillable.leave(vnode, vnodes)
+        return self.give_up(np.union1d(self._presence.pending(*vnode_range(vnode, vnodes)), mine))
+
+    def give_up(self, keys: Hashes) -> bool:
+        """Those of these keys (ascending, unique) that are pending or wanted are missing, and not wanted any more.
+        Returns whether there was any."""
+        pending = keys[self._presence.look(keys).pending]
+        unsettled = bool(len(pending) or self._wanted.among(keys).any())
+        if self._rules.p5_ask_where_the_key_goes:  # P5
+            self._abandon(pending)
+            self._wanted.remove(keys)
+        return unsettled
+
+    def leave(self, vnode: int, vnodes: int) -> Hashes:
+        """Keep the vnode's keys no more: they are to be filled where they go. Returns those that were read last, which
+        are worth filling there before somebody asks."""
+        keys = self.keys_of(vnode, vnodes)
+        hot = self._presence.newest(keys, HOT_KEYS_MAX)
+        self.evict(keys)
+        return hot
+
+    def keys_of(self, vnode: int, vnodes: int) -> Hashes:
+        """The hash64 of all present keys of that vnode, ascending. vnodes: the lake's."""
+        return np.sort(self._presence.present(*vnode_range(vnode, vnodes)))
+
+    def collect(self, keys: Hashes) -> tuple[pa.RecordBatch, ...]:
+        """As :meth:`Region.collect`. Keys that are not present have no state."""
+        self._check_caught_up()
+        return (self._presence.collect(keys), *self._region.collect(keys[~self._presence.look(keys).pending]))
+
+    def install(self, state: Sequence[pa.RecordBatch]) -> None:
+        """As :meth:`Region.install`."""
+        presence, *rest = state
+        keys = np.sort(cells_of(presence.column("hash64")))
+        self._abandon(keys[self._presence.look(keys).pending])
+        self._region.install(tuple(rest))
+        self._presence.install(presence, self._tick())
+
+    def drop(self, keys: Hashes) -> None:
+        """As :meth:`Region.drop`: these keys are missing."""
+        self._forget(keys)
+        self._presence.drop(keys)
+
+
+def _rows_of(keys: Hashes, batch: Batch) -> Batch:
+    """The rows of these keys (ascending, unique), which nearly always are all rows."""
+    return batch.filtered(contains(keys, batch.hash64))

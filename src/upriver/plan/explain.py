@@ -1,0 +1,218 @@
+"""What a dataflow does, in words a user can check: regions, routing keys, edges, indexes, partial or full and why."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from textwrap import dedent
+from typing import Any
+
+from upriver.plan.graph import DataflowPlan, Input, LakeEdge, Node, RegionPlan, ViewStore
+from upriver.plan.ops import (
+    Aggregate,
+    Filter,
+    Join,
+    Latest,
+    Op,
+    Project,
+    Ranking,
+    SetOperation,
+    StatefulMap,
+    TopK,
+    Union,
+)
+from upriver.plan.origins import Origins, called, listed, origin, result, spelled
+from upriver.plan.plan import AggregatePlan, Projection, TableSpec
+from upriver.plan.provenance import Trace, lake_edges, traces
+from upriver.plan.sql_types import spark_name
+
+Explained = dict[str, Any]
+
+NameOf = Callable[[str], str]
+"""What a column of some rows is."""
+
+
+def explain(plan: DataflowPlan, tables: Mapping[str, TableSpec]) -> Explained:
+    """The plan as a plain dict; :func:`render` turns it into text. tables: those that it reads.
+
+    indexes: all that the view reads, and whether each is ``new``: made for views, beside the table's own key. In each
+    region the numbers of its inputs, then of its steps, count from 0; ``of`` says what a step works on. Columns are
+    called by what they are: ``table.column``, or how they are made of such columns.
+    """
+    return {
+        "view": plan.name,
+        "sql": plan.sql,
+        "key": list(plan.key),
+        "regions": [_Region(plan, region).explained() for region in plan.regions],
+        "indexes": [
+            {"table": edge.table, "columns": list(edge.index), "new": edge.index != tables[edge.table].key}
+            for edge in lake_edges(plan)
+        ],
+    }
+
+
+def render(explained: Mapping[str, Any]) -> str:
+    """The text of an explanation."""
+    lines = [f"view {explained['view']}, looked up by {listed(explained['key'])}", *_sql_lines(explained["sql"])]
+    for region in explained["regions"]:
+        lines += _rendered(region)
+    for index in explained["indexes"]:
+        origin = "made for views by Spark, at ingest" if index["new"] else "its own key"
+        lines.append(f"  index {listed(index['columns'])} of {index['table']}: {origin}")
+    return "\n".join(lines)
+
+
+def _sql_lines(sql: str) -> list[str]:
+    """The SQL as it was declared, without what it has in common at the beginning of its lines."""
+    return [f"  | {line.rstrip()}" for line in dedent(sql).strip().splitlines()]
+
+
+def _rendered(region: Mapping[str, Any]) -> list[str]:
+    keyed = f"keyed by {listed(region['routing_key'])}" if region["routing_key"] else "not keyed"
+    lines = [f"  region {region['region']}, {keyed}, stage {region['depth']}", f"    why: {region['why']}"]
+    lines += [f"    {number}: {edge}" for number, edge in enumerate(region["inputs"])]
+    for number, step in enumerate(region["steps"], start=len(region["inputs"])):
+        lines.append(f"    {number}, from {' and '.join(map(str, step['of']))}: {step['does']}")
+    if region["keeps"] is not None:
+        lines.append(f"    keeps {region['keeps']}")
+    lines += [f"    rows go to region {send['to']} {_by(send['key'])}" for send in region["sends"]]
+    return [*lines, f"    state: {region['state']} ({region['why_state']})"]
+
+
+def _by(key: Sequence[str]) -> str:
+    return f"by {listed(key)}" if key else "in one place"
+
+
+class _Region:
+    """One region of a plan, in words."""
+
+    def __init__(self, plan: DataflowPlan, region: RegionPlan) -> None:
+        self._plan = plan
+        self._region = region
+        self._origins = Origins(plan)
+
+    def explained(self) -> Explained:
+        region, store = self._region, self._region.store
+        stateless = store is None and all(isinstance(node.op, Filter | Project | Union) for node in region.nodes)
+        last = len(region.inputs) + len(region.nodes) - 1
+        sends = self._plan.sends(region.name)
+        return {
+            "region": region.name,
+            "depth": self._plan.depths[region.name],
+            "routing_key": self._routing_key(),
+            "why": region.why,
+            "inputs": [self._edge(number, entry) for number, entry in enumerate(region.inputs)],
+            "steps": [{"does": self._step(node), "of": list(node.inputs)} for node in region.nodes],
+            "keeps": None if store is None else self._kept(store, partial(self._origins.of, region, last)),
+            "sends": [
+                {"to": send.to, "key": [self._origins.of(region, last, column) for column in send.key]}
+                for send in sends
+            ],
+            **self._state(stateless),
+        }
+
+    def _state(self, stateless: bool) -> dict[str, str]:
+        """Which keys are kept, and why."""
+        if stateless:
+            return {"state": "none", "why_state": "rows pass through"}
+        if self._plan.full_because is None:
+            why = "a key is kept from its first lookup on, until memory is needed for others"
+            return {"state": "partial", "why_state": why}
+        return {"state": "full", "why_state": f"every key is kept: {self._plan.full_because}"}
+
+    def _routing_key(self) -> list[str]:
+        """As the user knows it where he does: of the view, or of a table."""
+        if self._region.store is not None:
+            return list(self._plan.key)
+        edge = self._region.inputs[0].edge
+        return [self._origins.of(self._region, 0, column) for column in edge.key]
+
+    def _edge(self, number: int, entry: Input) -> str:
+        edge = entry.edge
+        if isinstance(edge, LakeEdge):
+            return f"lake edge {edge.channel}: rows of {edge.table} in hash64 order of {listed(edge.index)}"
+        by = _by([self._origins.of(self._region, number, column) for column in edge.key])
+        return f"exchange edge: rows of region {edge.region} {by}{self._found_by(number)}"
+
+    def _found_by(self, port: int) -> str:
+        """How the keys of a partial view's exchange edge are traced."""
+        found = traces(self._plan, self._region.name, port) if self._plan.full_because is None else None
+        return "" if found is None else f"; keys are found by {' and '.join(map(_traced, found))}"
+
+    def _step(self, node: Node) -> str:
+        names = [partial(self._origins.of, self._region, number) for number in node.inputs]
+        match node.op:
+            case Filter(predicate):
+                return f"filter {spelled(predicate, names[0])}"
+            case Project(projection):
+                return _project(projection, names[0])
+            case Aggregate(plan):
+                return _aggregate(plan, names[0])
+            case Join():
+                condition = "" if node.op.condition is None else f" and {self._over_both(node, node.op.condition)}"
+                return f"{_join(node.op, *names)}{condition}"
+            case _:
+                return _simple_step(node.op, names[0])
+
+    def _over_both(self, node: Node, condition: str) -> str:
+        """A join's condition."""
+        return spelled(condition, lambda column: origin(node.op, column, *self._origins.below(self._region, node)))
+
+    def _kept(self, store: ViewStore, name_of: NameOf) -> str:
+        plan, columns = (
+            store.aggregate,
+            ", ".join(f"{field.name} {spark_name(field.type)}" for field in store.output.schema),
+        )
+        if plan is None:
+            return f"the rows; gives {columns}"
+        having = ""
+        if store.having is not None:
+            having = f"; read where {spelled(store.having, lambda column: result(plan, column, name_of))}"
+        return f"{_aggregate(plan, name_of)}{having}; gives {columns}"
+
+
+def _traced(trace: Trace) -> str:
+    """``table(column) -> column``."""
+    producer = trace.producer_key[0] if len(trace.producer_key) == 1 else listed(trace.producer_key)
+    return f"{trace.table}{listed(trace.consumer_key)} -> {producer}"
+
+
+# Steps ----------------------------------------------------------------------------------------------------------------
+
+
+def _simple_step(op: Op, name_of: NameOf) -> str:
+    match op:
+        case TopK():
+            return _top(op, name_of)
+        case Union():
+            return "union"
+        case SetOperation():
+            return f"{op.kind}{' all' if op.all else ''}"
+        case Latest():
+            order = f" by {listed(op.order_by)}" if op.order_by else ""
+            gone = "" if op.deleted is None else f", none if {spelled(op.deleted, str)}"
+            return f"latest row{order} of each {listed(op.key)}{gone}"
+        case StatefulMap():
+            return f"stateful map per {op.per} for each {listed(map(name_of, op.key))}"
+        case _:
+            raise AssertionError(f"{op} is told elsewhere")
+
+
+def _project(projection: Projection, name_of: NameOf) -> str:
+    return f"columns {listed(spelled(expression, name_of) for expression in projection.expressions)}"
+
+
+def _aggregate(plan: AggregatePlan, name_of: NameOf) -> str:
+    calls = ", ".join(called(call, name_of) for call in plan.calls)
+    return f"group by {listed(map(name_of, plan.group))}: {calls or 'distinct values only'}"
+
+
+def _join(op: Join, left: NameOf, right: NameOf) -> str:
+    pairs = zip(op.left_key, op.right_key, op.null_safe, strict=True)
+    on = [f"{left(one)} {'<=>' if null_safe else '='} {right(other)}" for one, other, null_safe in pairs]
+    return f"{op.kind} join on {' and '.join(on)}"
+
+
+def _top(op: TopK, name_of: NameOf) -> str:
+    order = ", ".join(f"{name_of(order.column)}{' desc' if order.descending else ''}" for order in op.order)
+    ranking = "" if op.ranking is Ranking.ROW_NUMBER else f" ({op.ranking})"
+    each = f" of each {listed(map(name_of, op.partition))}" if op.partition else ""
+    return f"first {op.limit}{ranking} by {order}{each}"

@@ -1,0 +1,94 @@
+"""Where the routing key is: which columns hold it, from a region's inputs through each of its operators.
+
+The planner asks whether an operator's rows are where it needs them, a worker by which columns the operator finds them;
+both ask here. Two columns hold the same if they are equal wherever hash64 sees no difference: an inner join on
+``a = x`` gives rows that have the routing key in both.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from upriver.plan.column_names import plain_columns
+from upriver.plan.graph import RegionPlan
+from upriver.plan.ops import Aggregate, Filter, Join, JoinKind, Latest, Op, Project, Scan, StatefulMap, TopK
+
+Key = tuple[str, ...]
+"""Columns, in the order in which hash64 takes them."""
+
+Routing = tuple[frozenset[str], ...]
+"""For each column of the routing key, in order, the columns that hold its value; none, if it is in none of them."""
+
+LEFT_HOLDS = frozenset({JoinKind.INNER, JoinKind.LEFT, JoinKind.SEMI, JoinKind.ANTI})
+"""The joins all of whose rows hold the key in the left input's columns: no row of the right input stands alone."""
+
+RIGHT_HOLDS = frozenset({JoinKind.INNER, JoinKind.RIGHT})
+"""The same for the right input's columns."""
+
+
+def routings(plan: RegionPlan) -> tuple[Routing, ...]:
+    """Of the rows of each input, then of each node."""
+    found = [_routing(entry.edge.key) for entry in plan.inputs]
+    for node in plan.nodes:
+        found.append(through(node.op, [found[number] for number in node.inputs]))
+    return tuple(found)
+
+
+def through(op: Op, inputs: Sequence[Routing]) -> Routing:
+    """Of an operator's rows, given those of its inputs."""
+    match op:
+        case Filter() | TopK() | Latest():
+            return inputs[0]
+        case Project(projection):
+            sources = plain_columns(projection)
+            return tuple(frozenset(name for name, source in sources.items() if source in held) for held in inputs[0])
+        case Aggregate(plan):
+            return tuple(held & frozenset(plan.group) for held in inputs[0])
+        case Join():
+            return _joined(op, *inputs)
+        case StatefulMap():
+            return tuple(held & frozenset(op.key) for held in inputs[0])
+        case Scan():
+            raise AssertionError("a region reads tables at its edges")
+        case _:
+            return _in_all(inputs)
+
+
+def found_in(routing: Routing, columns: Iterable[str]) -> Key | None:
+    """The routing key by some of these columns; ``None`` if a column of it is in none of them."""
+    columns = tuple(columns)
+    chosen = [next((column for column in columns if column in held), None) for held in routing]
+    return None if None in chosen else tuple(column for column in chosen if column is not None)
+
+
+def of_join(op: Join, left: Routing, right: Routing) -> tuple[Key, Key] | None:
+    """The routing key by the columns of both sides that are compared with each other; ``None`` if there are none."""
+    pairs = list(zip(op.left_key, op.right_key, strict=True))
+    chosen = [
+        next(((one, other) for one, other in pairs if one in lefts and other in rights), None)
+        for lefts, rights in zip(left, right, strict=True)
+    ]
+    found = [pair for pair in chosen if pair is not None]
+    return (tuple(one for one, _ in found), tuple(other for _, other in found)) if len(found) == len(chosen) else None
+
+
+def _routing(key: Key) -> Routing:
+    return tuple(frozenset({column}) for column in key)
+
+
+def _joined(op: Join, left: Routing, right: Routing) -> Routing:
+    keys = of_join(op, left, right)
+    if keys is None:
+        return tuple(frozenset[str]() for _ in left)
+    held = zip(left, right, strict=True)
+    return tuple(
+        (lefts if op.kind in LEFT_HOLDS else frozenset[str]())
+        | (rights if op.kind in RIGHT_HOLDS else frozenset[str]())
+        for lefts, rights in held
+    )
+
+
+def _in_all(inputs: Sequence[Routing]) -> Routing:
+    """Of rows that come from several inputs. Inputs that are routed differently may meet where nothing is kept."""
+    length = max(map(len, inputs))
+    if any(len(routing) < length for routing in inputs):
+        return tuple(frozenset[str]() for _ in range(length))
+    return tuple(frozenset.intersection(*held) for held in zip(*inputs, strict=True))

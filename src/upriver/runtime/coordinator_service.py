@@ -1,0 +1,245 @@
+"""The coordinator on the network: workers open channels to it, clients call actions."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from upriver.coordinator.restarts import Claim
+from upriver.errors import DeclarationError, DuplicateAttempt, ProtocolError, UnknownView, UpriverError, WorkerLost
+from upriver.given import seconds, whole
+from upriver.hashing import HASH64_MAX
+from upriver.ids import Epoch, Incarnation, VnodeId, WorkerId
+from upriver.net.calls import Action, Calls
+from upriver.net.channel import ChannelEnd, Channels, Receiver
+from upriver.net.codec import decode_from_worker, encode
+from upriver.net.handshake import Keys, Purpose
+from upriver.net.routing import Routing, ViewRoute
+from upriver.net.server import Listen, Server, Service
+from upriver.net.wire import Message
+from upriver.plan.explain import explain
+from upriver.plan.graph import DataflowPlan
+from upriver.plan.plan import TableSpec
+from upriver.protocol.messages import ToWorker
+from upriver.protocol.strategies import Strategy
+from upriver.runtime.coordinator_loop import CoordinatorLoop
+from upriver.runtime.fencing import USUAL, Tenants, Vigilance
+from upriver.runtime.scans import Scans
+
+REGISTER = "register"
+"""The hello of a worker: ``{"worker": id, "life": number, "attempt": of its task, "address": where it serves,
+"instance": what it is lost with}``."""
+SILENCED = "silenced"
+"""What a worker says when it answers nobody any more, and lives on only for scans of what it holds."""
+PROGRESS_WAIT_S_MAX = 1.0
+"""Seconds that whoever follows a rescale can have a call wait for another state."""
+SNAPSHOT_S_MAX = 60.0
+EVICTION_S_MAX = 60.0
+"""Seconds that the workers have to take a snapshot."""
+
+
+@dataclass(frozen=True, slots=True)
+class _ToWorker:
+    """Our end of a worker's channel, as the loop needs it."""
+
+    end: ChannelEnd
+
+    def tell(self, message: ToWorker) -> None:
+        self.end.send(encode(message))
+
+    def close(self) -> None:
+        self.end.close()
+
+    def give_up(self, error: UpriverError) -> None:
+        self.end.give_up(error)
+
+
+@dataclass(frozen=True, slots=True)
+class Keeper:
+    """What fills the places of workers. check_slots: raises TooFewSlots if there is no room for so many workers.
+
+    claim: what becomes of an attempt of a worker's task (worker, life, attempt, whether the process in its place has a
+    lease). is_current: whether a worker of this life is still to fill its place. lost: told of one that was given up,
+    and why; returns soon. end_attempt: kills an attempt, and tells Spark why.
+    """
+
+    check_slots: Callable[[int], None] = lambda _: None
+    claim: Callable[[WorkerId, int, int, bool], Claim] = lambda *_: Claim.ADMITTED
+    is_current: Callable[[WorkerId, int], bool] = lambda *_: True
+    lost: Callable[[WorkerId, int, str], None] = lambda *_: None
+    end_attempt: Callable[[int, str], None] = lambda *_: None
+
+
+class CoordinatorService:
+    """Serves a coordinator from construction until ``stop``.
+
+    Actions, JSON in and out: ``routing``, ``freshness`` (``epoch``: one whose commit time is wanted, or null),
+    ``status``, ``explain`` (``view``), ``scan`` (``view``, and ``scan``, a name of the caller's choice: callers that
+    give the same one read the same snapshot), ``rescale`` (``workers`` or ``moves``, ``strategy``, ``keys_max``), which
+    gives the ``ticket`` that ``rescale_progress``, ``rescale_report`` and ``rescale_abort`` ask for. The progress is
+    told at once, or, if a state is given as ``unless``, when it is another one or after ``wait_s`` seconds,
+    ``PROGRESS_WAIT_S_MAX`` at most.
+    """
+
+    def __init__(
+        self,
+        loop: CoordinatorLoop,
+        plans: Sequence[DataflowPlan],
+        tables: Iterable[TableSpec],
+        listen: Listen,
+        keys: Keys,
+        keeper: Keeper = Keeper(),
+        vigilance: Vigilance = USUAL,
+    ) -> None:
+        """keys: of clients, and of the workers that may register. vigilance: the same for all workers."""
+        self._loop = loop
+        self._keeper = keeper
+        self._tenants = Tenants(vigilance)
+        self._scans = Scans(loop.snapshot)
+        self._tables = {table.name: table for table in tables}
+        self._plans: dict[str, DataflowPlan] = {}
+        self._views: dict[str, ViewRoute] = {}
+        self.replan(plans)
+        actions: dict[str, Action] = {
+            "routing": self._routing,
+            "freshness": self._freshness,
+            "status": lambda _: loop.status(),
+            "explain": lambda asked: self.explain(str(asked["view"])),
+            "scan": self._scan,
+            "evict": self._evict,
+            "rescale": self._rescale,
+            "rescale_progress": self._rescale_progress,
+            "rescale_report": lambda asked: loop.rescale_report(int(asked["ticket"])),
+            "rescale_abort": self._abort_rescale,
+        }
+        channels = Channels(self._registered, vigilance.limits)
+        services: dict[Purpose, Service] = {Purpose.CALLS: Calls(actions), Purpose.CHANNEL: channels}
+        self._server = Server(keys, services, listen=listen)
+
+    @property
+    def address(self) -> str:
+        """``host:port`` to tell others."""
+        return self._server.address
+
+    def stop(self) -> None:
+        """Refuse further calls and end those that are on."""
+        self._server.stop()
+
+    def replan(self, plans: Sequence[DataflowPlan]) -> None:
+        """The views are these from now on."""
+        self._plans = {plan.name: plan for plan in plans}
+        self._views = {plan.name: ViewRoute(plan.key, plan.schema, plan.tables) for plan in plans}
+
+    def explain(self, view: str) -> dict[str, Any]:
+        """How a view is kept. Raises UnknownView."""
+        if not isinstance(view, str) or view not in self._plans:
+            raise UnknownView.among(view, self._plans)
+        return explain(self._plans[view], self._tables)
+
+    def _registered(self, end: ChannelEnd, hello: Message) -> Receiver:
+        if hello.kind != REGISTER:
+            raise ProtocolError(f"a channel began with {hello.kind!r}, not {REGISTER!r}")
+        worker, life = WorkerId(hello.fields["worker"]), int(hello.fields["life"])
+        self._admit(worker, life, int(hello.fields["attempt"]))
+        self._tenants.make_room(worker)
+        if not self._keeper.is_current(worker, life):
+            raise _outdated(worker)  # L3
+        self._tenants.enter(worker, end)
+        address, instance = str(hello.fields["address"]), str(hello.fields["instance"])
+        incarnation = self._loop.register(worker, address, _ToWorker(end), instance)
+
+        def on_message(message: Message) -> None:
+            if message.kind == SILENCED:
+                self._tenants.leave(worker, end, is_silenced=True)
+            else:
+                self._loop.hear(incarnation, decode_from_worker(message))
+
+        def on_close(error: UpriverError | None) -> None:
+            was_tenant = self._tenants.leave(worker, end, is_silenced=error is None)
+            self._loop.lost(Incarnation(incarnation), self._tenants.free_in(worker) if was_tenant else 0.0)
+            if was_tenant and error is not None:
+                self._keeper.lost(worker, life, str(error))
+
+        return Receiver(on_message, on_close)
+
+    def _admit(self, worker: WorkerId, life: int, attempt: int) -> None:
+        """Raise unless this attempt may fill the place: L3, L6."""
+        match self._keeper.claim(worker, life, attempt, self._tenants.has_lease(worker)):
+            case Claim.OUTDATED:
+                raise _outdated(worker)
+            case Claim.COPY:
+                why = f"worker {worker}: another attempt of the same task is the worker"
+                self._keeper.end_attempt(attempt, why)
+                raise DuplicateAttempt(why)
+
+    def _routing(self, _: Mapping[str, Any]) -> dict[str, Any]:
+        self._loop.check()
+        loop = self._loop
+        return Routing(loop.lookup_map, loop.addresses(), self._views, loop.ended, loop.freshness()).to_json()
+
+    def _freshness(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        self._loop.check()
+        epoch = asked.get("epoch")
+        committed_at = None if epoch is None else self._loop.committed_at(Epoch(whole("epoch", epoch)))
+        return {**self._loop.freshness().to_json(), "committed_at": committed_at}
+
+    def _scan(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        parts = self._scans.parts(str(asked["view"]), str(asked["scan"]), SNAPSHOT_S_MAX)
+        return {"snapshot": parts.snapshot, "epoch": parts.epoch, "addresses": list(parts.addresses)}
+
+    def _evict(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        view, keys = str(asked["view"]), asked["keys"]
+        if view not in self._plans:
+            raise UnknownView.among(view, self._plans)
+        if (why := self._plans[view].full_because) is not None:
+            raise DeclarationError(f"view {view!r} keeps every key, and none can be evicted: {why}")
+        self._loop.evict(view, None if keys is None else tuple(_hash64(key) for key in keys), EVICTION_S_MAX)
+        return {}
+
+    def _rescale(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        self._loop.check()
+        workers, moves, keys_max = (asked[name] for name in ("workers", "moves", "keys_max"))
+        vnodes = len(self._loop.lookup_map.owners)
+        if workers is not None:
+            if not 1 <= whole("workers", workers) <= vnodes:
+                raise DeclarationError(f"workers={workers}: there are 1 to {vnodes} workers, as many as vnodes at most")
+            self._keeper.check_slots(workers)
+        if keys_max is not None and whole("keys_max", keys_max) < 1:
+            raise DeclarationError(f"keys_max={keys_max}: there is at least 1 key at a time")
+        parsed = None if moves is None else {VnodeId(int(v)): WorkerId(whole("moves", w)) for v, w in moves.items()}
+        _check_owners((parsed or {}).values(), self._loop.workers_to_be())
+        ticket = self._loop.rescale(workers, parsed, _strategy(asked["strategy"]), keys_max)
+        return {"ticket": ticket}
+
+    def _rescale_progress(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        wait_s = min(seconds("wait_s", asked.get("wait_s", 0.0)), PROGRESS_WAIT_S_MAX)
+        return self._loop.rescale_progress(int(asked["ticket"]), asked.get("unless"), wait_s)
+
+    def _abort_rescale(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        self._loop.abort_rescale(int(asked["ticket"]))
+        return {}
+
+
+def _outdated(worker: WorkerId) -> WorkerLost:
+    return WorkerLost(f"worker {worker} was given up, and another is to fill its place")
+
+
+def _hash64(number: int) -> int:
+    if not 0 <= whole("keys", number) <= HASH64_MAX:
+        raise DeclarationError(f"keys: {number} is no hash64: there are 0 to {HASH64_MAX}")
+    return number
+
+
+def _check_owners(owners: Iterable[WorkerId], workers: Sequence[WorkerId]) -> None:
+    """Raise DeclarationError for a worker that there is not and will not be."""
+    for worker in owners:
+        if worker not in workers:
+            numbers = ", ".join(map(str, workers))
+            raise DeclarationError(
+                f"moves: there is no worker {worker}: give one of {numbers}, or ask for more workers first"
+            )
+
+
+def _strategy(name: str) -> Strategy:
+    if name not in list(Strategy):
+        raise DeclarationError(f"strategy {name!r}: there are {', '.join(Strategy)}")
+    return Strategy(name)

@@ -1,0 +1,164 @@
+"""What a worker reads out of the lake, a piece at a time: its slices of an epoch, or of checkpoints.
+
+Whoever looks a key up may have to wait until a piece is taken in. So how many rows it has follows from what those
+before it took.
+
+What cannot be read is tried again, with back-off, from where it stood, for as long as it takes: a file may be repaired,
+and a disk or a network come back. Lookups are answered meanwhile. A damaged checkpoint is not waited for: what it has
+can be computed again.
+"""
+
+import math
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from itertools import islice
+
+import pyarrow as pa
+
+from upriver.engine.batch import Batch
+from upriver.engine.row_text import error_text
+from upriver.errors import CorruptCheckpoint, LakeError
+from upriver.ids import Channel
+from upriver.lake.checkpoints import read_state
+from upriver.lake.commit_times import CommitTimes
+from upriver.lake.lake import Lake
+from upriver.plan.plan import TableSpec
+from upriver.protocol.worker_events import (
+    AllStateRead,
+    EpochRead,
+    ReadEpoch,
+    ReadState,
+    RowsRead,
+    StateRead,
+    StateUnread,
+)
+from upriver.runtime.row_pace import RowPace
+from upriver.state.vectors import Hashes, true_at
+
+Piece = RowsRead | EpochRead | StateRead | AllStateRead | StateUnread
+
+READ_AGAIN_S_MIN, READ_AGAIN_S_MAX = 0.1, 30.0
+"""Seconds from a read that has failed to the next try: twice as many each time."""
+
+
+class Reading:
+    """Of one worker's loop. ``tables``: of the channels that its views read. commits: told of each manifest read."""
+
+    def __init__(self, lake: Lake, commits: CommitTimes, now: Callable[[], float] = time.monotonic) -> None:
+        """now: the time in seconds."""
+        self._lake = lake
+        self._now = now
+        self._commits = commits
+        self._vnodes = 0
+        self.tables: Mapping[Channel, TableSpec] = {}
+        self._pieces: Iterator[Piece] = iter(())
+        self._paces: defaultdict[Channel, RowPace] = defaultdict(RowPace)
+        """What a row costs depends on what is made of it."""
+        self._asked: ReadEpoch | ReadState | None = None
+        """What is being read."""
+        self._taken: Counter[str] = Counter()
+        """Of it: rows by channel, or chunks by region, that were taken in."""
+        self.held_up: str | None = None
+        """Why it could not be read when it was last tried."""
+        self._again_s = READ_AGAIN_S_MIN
+        self._again_at = 0.0
+        """Of use while it is held up."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether there is a piece more to be read now."""
+        return self._asked is not None and self.due_in_s == 0
+
+    @property
+    def due_in_s(self) -> float:
+        """Seconds until it is to be read, or tried again; infinitely many if there is nothing to read."""
+        if self._asked is None:
+            return math.inf
+        return 0.0 if self.held_up is None else max(0.0, self._again_at - self._now())
+
+    def assign(self, vnodes: int, tables: Mapping[Channel, TableSpec]) -> None:
+        """From now on it is about these; what is under way is given up. vnodes: the lake's."""
+        self._vnodes, self.tables = vnodes, tables
+        self.give_up()
+
+    def begin(self, asked: ReadEpoch | ReadState) -> None:
+        self.give_up()
+        self._asked = asked
+        self._pieces = self._read(asked)
+
+    def feed(self, take_in: Callable[[Piece], object]) -> None:
+        """Have the next piece taken in, unless it cannot be read."""
+        try:
+            piece = next(self._pieces)
+        except (LakeError, OSError, pa.ArrowException) as error:
+            self._hold_up(error)
+            return
+        self.held_up, self._again_s = None, READ_AGAIN_S_MIN
+        if isinstance(piece, EpochRead | AllStateRead | StateUnread):
+            self._asked = None
+            take_in(piece)
+        elif isinstance(piece, RowsRead):
+            self._paces[piece.channel].timed(len(piece.batch), partial(take_in, piece))
+            self._taken[piece.channel] += len(piece.batch)
+        else:
+            take_in(piece)
+            self._taken[piece.region] += 1
+
+    def _hold_up(self, error: Exception) -> None:
+        assert self._asked is not None
+        told = error_text(error)
+        self.held_up = f"epoch {self._asked.epoch}: {told}" if isinstance(self._asked, ReadEpoch) else told
+        self._again_at = self._now() + self._again_s
+        self._again_s = min(2 * self._again_s, READ_AGAIN_S_MAX)
+        self._pieces = self._read(self._asked)
+
+    def give_up(self) -> None:
+        """What is left of it is of no use any more, or will be read again."""
+        self._asked, self._pieces = None, iter(())
+        self._taken.clear()
+        self.held_up, self._again_s = None, READ_AGAIN_S_MIN
+
+    def _read(self, asked: ReadEpoch | ReadState) -> Iterator[Piece]:
+        """The pieces that were not taken in."""
+        return self._epoch(asked) if isinstance(asked, ReadEpoch) else self._state(asked)
+
+    def _state(self, asked: ReadState) -> Iterator[Piece]:
+        try:
+            for region, vnodes in asked.vnodes.items():
+                chunks = read_state(self._lake, asked.chain, region, vnodes, self._vnodes)
+                for chunk in islice(chunks, self._taken[region], None):
+                    yield StateRead(region=region, chunk=chunk)
+        except CorruptCheckpoint as error:
+            yield StateUnread(error=str(error))
+            return
+        yield AllStateRead()
+
+    def _epoch(self, asked: ReadEpoch) -> Iterator[Piece]:
+        vnodes = frozenset(asked.vnodes)
+        manifest = self._lake.manifest(asked.epoch)
+        self._commits.note(manifest)
+        for channel in asked.channels:
+            table, taken = self.tables[channel], self._taken[channel]
+            for all_rows in self._lake.read(manifest, channel, vnodes, table):
+                rows = all_rows.slice(min(taken, len(all_rows)))  # files never change: those taken in come first again
+                taken -= len(all_rows) - len(rows)
+                hashes = rows.column(0).to_numpy()
+                user = pa.RecordBatch.from_arrays(rows.columns[1:], schema=table.schema)
+                whole, first = Batch(user, hashes), 0
+                while first < len(hashes):
+                    end = end_of_piece(hashes, first, self._paces[channel].rows)
+                    yield RowsRead(epoch=asked.epoch, channel=channel, batch=whole.slice(first, end))
+                    first = end
+        promised = {channel: manifest.rows_of(channel, vnodes) for channel in asked.channels}
+        yield EpochRead(epoch=asked.epoch, promised=promised)
+
+
+def end_of_piece(hashes: Hashes, first: int, rows_max: int) -> int:
+    """Where a piece ends that begins there and has at most so many rows, or as many more as belong to its last key:
+    what is left is cut into pieces of one size."""
+    left = len(hashes) - first
+    end = first + math.ceil(left / math.ceil(left / rows_max))
+    others = true_at(hashes[end:] != hashes[end - 1])
+    return end + int(others[0]) if others.size else len(hashes)

@@ -1,0 +1,328 @@
+"""Keeps the tables' sources going, in the driver: looks at each, starts those that have failed again, tells of all.
+
+What is decided is in :mod:`upriver.coordinator.sources`; this looks at the clock and carries the actions out.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from upriver.coordinator.source_failures import SourceFailure, stall
+from upriver.coordinator.sources import (
+    STALLED_S,
+    AttemptFailed,
+    AttemptFinished,
+    AttemptProgressed,
+    BeginAttempt,
+    EndAttempt,
+    RestartAsked,
+    SourceAction,
+    SourceEvent,
+    SourceMachine,
+    SourceStarted,
+    SourceState,
+    SourceStopped,
+    TimePassed,
+)
+from upriver.coordinator.table_counts import TableCounts
+from upriver.errors import DeclarationError, IngestFailed, WaitTimeout
+from upriver.ids import BEGINNING, Epoch
+from upriver.lake.lake import Manifest
+
+LOOK_S = 0.5
+"""Seconds between two looks at the sources. Ages of answers are known as exactly as that."""
+FIRST_LOOKS_S = 0.05
+"""The same until each source has been read through once, so that an app is ready as soon as it can be."""
+RESTART_S_MAX = 60.0
+"""Seconds for which a call for a restart waits until the attempt has begun."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """An attempt, as it is now. batches: that it has committed. is_idle: it waits for rows, or for its next trigger.
+
+    failure: what it has ended with; an attempt that is over without one has taken all there is. read_through: the
+    latest known moment, in seconds since 1970, until which all that the source had is published. doing: what Spark says
+    that the attempt is at.
+    """
+
+    attempt: int
+    batches: int = 0
+    is_idle: bool = False
+    is_over: bool = False
+    failure: SourceFailure | None = None
+    read_through: float | None = None
+    doing: str = ""
+
+
+class SourceListener(Protocol):
+    """Is told of sources again and again, as of now."""
+
+    def source_stands(self, table: str, state: str, error: str | None = None) -> None:
+        """What a source is. error: why it has failed or stalled, in one line."""
+
+    def read_through(self, table: str, at: float, epoch: Epoch) -> None:
+        """Every row that a source had by ``at``, by a clock that never goes back, is in epochs up to ``epoch``."""
+
+
+class Ingest(Protocol):
+    """One table's way into the lake, in attempts.
+
+    One thread at a time calls ``start`` and ``stop``; any thread may call the others.
+    """
+
+    def start(self, attempt: int) -> None:
+        """Begin an attempt and return; the one before it is over. What this raises is the attempt's failure."""
+
+    def failure_of(self, error: Exception) -> SourceFailure:
+        """What an error means that ``start`` has raised."""
+
+    def look(self) -> Seen:
+        """The last attempt that has begun, as it is now. Does not wait. For after the first ``start``."""
+
+    def drain(self, seconds_left: Callable[[], float]) -> None:
+        """Wait until what the source had at the call is published, or until the attempt that is on has ended.
+
+        Raises WaitTimeout when no time is left.
+        """
+
+    def stop(self) -> None:
+        """End the attempt that is on, if there is one; returns when it is over."""
+
+
+class _Supervised:
+    """A table, its source, and what is known of both."""
+
+    def __init__(self) -> None:
+        self.machine = SourceMachine()
+        self.counts = TableCounts()
+        self.ingest: Ingest | None = None
+        self.batches = 0
+        """Committed by the attempt that was last seen."""
+        self.doing = ""
+        """What the attempt that was last seen was at."""
+        self.is_read = False
+        """Whether it was read through once, or has failed."""
+
+
+class SourceSupervisor:
+    """All sources of an app. Any thread may call the public methods.
+
+    now: seconds of a clock that never goes back. today: seconds since 1970. look_s: seconds between two looks.
+    """
+
+    def __init__(
+        self,
+        tables: Iterable[str],
+        now: Callable[[], float] = time.monotonic,
+        today: Callable[[], float] = time.time,
+        look_s: float = LOOK_S,
+    ) -> None:
+        self._now = now
+        self._today = today
+        self._look_s = look_s
+        self._sources = {table: _Supervised() for table in tables}
+        self._last = BEGINNING
+        """The last epoch that is in the lake."""
+        self._listener: SourceListener | None = None
+        self._lock = threading.Lock()
+        """Guards the above. No thread waits for a source while holding it."""
+        self._one_look = threading.Lock()
+        """What is told of a table comes in order."""
+        self._restarts: dict[str, threading.Event] = {}
+        """Tables whose restart was asked for, and what is set when that is done."""
+        self._wake = threading.Event()
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="upriver-sources", daemon=True)
+
+    def published(self, manifest: Manifest) -> None:
+        """An epoch is in the lake. Epochs are told in their order, those of earlier days before ``start``."""
+        rows = max(manifest.rows().values(), default=0)  # all indexes of an epoch have the same
+        with self._lock:
+            if (source := self._sources.get(manifest.table)) is not None:
+                source.counts.add(manifest.epoch, rows, manifest.committed_at)
+            self._last = manifest.epoch
+
+    def start(self, ingests: Mapping[str, Ingest], listener: SourceListener) -> None:
+        """Begin the first attempt of each table's source. One that fails at once is a failed source."""
+        self._listener = listener
+        for table, ingest in ingests.items():
+            self._sources[table].ingest = ingest
+        for table in ingests:
+            self._carry_out(table, self._step(table, SourceStarted(self._now())))
+        self._thread.start()
+
+    def restart(self, table: str) -> None:
+        """Have a failed or stalled source tried again now; one that runs, or is finished, is left alone.
+
+        Returns when the attempt has begun. Raises DeclarationError for a table that is not declared, WaitTimeout.
+        """
+        if not isinstance(table, str) or table not in self._sources:
+            raise DeclarationError(f"no table {table!r}; there are: {', '.join(sorted(self._sources)) or 'none'}")
+        with self._lock:
+            done = self._restarts.setdefault(table, threading.Event())
+        self._wake.set()
+        if not done.wait(RESTART_S_MAX):
+            raise WaitTimeout(f"table {table!r}: its source was not restarted in {RESTART_S_MAX:g} s; ask again")
+
+    def drain(self, seconds_left: Callable[[], float]) -> None:
+        """Wait until all that the sources had at the call is published.
+
+        Raises IngestFailed if a source has failed, WaitTimeout when no time is left.
+        """
+        for table, source in self._sources.items():
+            self._raise_failure(table)
+            assert source.ingest is not None
+            source.ingest.drain(seconds_left)
+            self._look(table)
+            self._raise_failure(table)
+
+    def _raise_failure(self, table: str) -> None:
+        told = self.status()[table]
+        if told["state"] == SourceState.FAILED:
+            raise IngestFailed(_failure_of(table, told))
+
+    def status(self) -> dict[str, dict[str, Any]]:
+        """Of each table, what :meth:`upriver.App.status` documents."""
+        now, today = self._now(), self._today()
+        with self._lock:
+            return {table: _told(source, now, today) for table, source in self._sources.items()}
+
+    def stop(self) -> None:
+        """End all attempts; no other begins. A batch in flight is abandoned, and comes when the app next starts."""
+        self._is_over.set()
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        for table, source in self._sources.items():
+            if source.ingest is not None:
+                self._carry_out(table, self._step(table, SourceStopped(self._now())))
+
+    # The thread
+
+    def _run(self) -> None:
+        while not self._is_over.is_set():
+            self._wake.wait(self._look_s if self._are_all_read else min(self._look_s, FIRST_LOOKS_S))
+            self._wake.clear()
+            self.turn()
+
+    def turn(self) -> None:
+        """Look at all sources once, and do what is due. By one thread at a time."""
+        for table in self._sources:
+            if self._is_over.is_set():
+                return
+            self._look(table)
+            with self._lock:
+                done = self._restarts.pop(table, None)
+            if done is not None:
+                self._carry_out(table, self._step(table, RestartAsked(self._now())))
+                done.set()
+            self._carry_out(table, self._step(table, TimePassed(self._now())))
+
+    def _look(self, table: str) -> None:
+        """Take in what can be seen of a table's attempt, and tell of it."""
+        with self._one_look:
+            self._look_and_tell(table, self._sources[table])
+
+    def _look_and_tell(self, table: str, source: _Supervised) -> None:
+        if source.ingest is None:
+            return
+        read_through = None
+        if source.machine.is_alive:
+            seen, at = source.ingest.look(), self._now()
+            source.doing = seen.doing
+            self._step_as_seen(table, seen, at)
+            read_through = seen.read_through
+        told = self.status()[table]
+        assert self._listener is not None
+        self._listener.source_stands(table, told["state"], told["error"])
+        if told["state"] == SourceState.FAILED:
+            source.is_read = True  # it may stay so for long
+        if told["state"] == SourceState.FINISHED:
+            read_through = self._today()
+        if read_through is not None:
+            source.is_read = True
+            # What was published by then is known of by now.
+            self._listener.read_through(table, self._now() - (self._today() - read_through), self._last)
+
+    def _step_as_seen(self, table: str, seen: Seen, at: float) -> None:
+        source = self._sources[table]
+        if seen.is_over and seen.failure is not None:
+            self._step(table, AttemptFailed(at, seen.attempt, seen.failure.error, seen.failure.is_permanent))
+        elif seen.is_over:
+            self._step(table, AttemptFinished(at, seen.attempt))
+        elif seen.is_idle or seen.batches != source.batches:
+            has_committed = seen.batches > source.batches
+            source.batches = seen.batches
+            self._step(table, AttemptProgressed(at, seen.attempt, has_committed))
+
+    @property
+    def _are_all_read(self) -> bool:
+        return all(source.is_read for source in self._sources.values())
+
+    def _step(self, table: str, event: SourceEvent) -> list[SourceAction]:
+        with self._lock:
+            return self._sources[table].machine.step(event)
+
+    def _carry_out(self, table: str, actions: Iterable[SourceAction]) -> None:
+        source = self._sources[table]
+        assert source.ingest is not None
+        for action in actions:
+            match action:
+                case EndAttempt():
+                    source.ingest.stop()
+                case BeginAttempt():
+                    source.batches, source.doing = 0, ""
+                    try:
+                        source.ingest.start(action.attempt)
+                    except Exception as error:
+                        failure = source.ingest.failure_of(error)
+                        failed = AttemptFailed(self._now(), action.attempt, failure.error, failure.is_permanent)
+                        self._step(table, failed)
+
+
+def _told(source: _Supervised, now: float, today: float) -> dict[str, Any]:
+    machine, counts = source.machine, source.counts
+    stalled_for_s = machine.stalled_for_s(now)
+    return {
+        "state": str(machine.state(now)),
+        "epoch": int(counts.last_epoch),
+        "epoch_age_s": _rounded(counts.age_s(today)),
+        "rows": counts.rows,
+        "rows_per_s": round(counts.rows_per_s(today), 1),
+        "error": machine.error if stalled_for_s is None else stall(source.doing, STALLED_S),
+        "stalled_for_s": _rounded(stalled_for_s),
+        "retry_in_s": _rounded(machine.retry_in_s(now)),
+        "attempts": machine.attempt,
+    }
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 3)
+
+
+def source_failure(tables: Mapping[str, Mapping[str, Any]]) -> str | None:
+    """One line on the sources that have failed, and have shown nothing since; ``None`` if there are none.
+
+    tables: as :meth:`SourceSupervisor.status` gives them.
+    """
+    failed = [_failure_of(table, told) for table, told in tables.items() if _has_failed(told)]
+    return " ".join(failed) or None
+
+
+def _has_failed(told: Mapping[str, Any]) -> bool:
+    """Whether the last attempt that has shown anything has ended with an error. A source that only stalls has not."""
+    return told["error"] is not None and told["stalled_for_s"] is None
+
+
+def _failure_of(table: str, told: Mapping[str, Any]) -> str:
+    match told["state"], told["retry_in_s"]:
+        case SourceState.FAILED, None:
+            then = f"app.restart_source({table!r}) tries again"
+        case SourceState.FAILED, retry_in_s:
+            then = f"It is tried again in {retry_in_s:.0f} s; app.restart_source({table!r}) tries at once"
+        case _:
+            then = "It is being tried again"
+    return f"table {table!r}: its source has failed: {told['error']} {then}."

@@ -1,0 +1,196 @@
+"""A worker's process: its event loop, its server, its channels to its peers and to the coordinator."""
+
+import gc
+import os
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from upriver.engine.expressions import Evaluator
+from upriver.engine.running import Region
+from upriver.errors import ClusterError, UpriverError
+from upriver.ids import Incarnation, SnapshotId, WorkerId
+from upriver.lake.lake import Lake
+from upriver.net.addresses import local_address_to
+from upriver.net.calls import Action, Calls, Get
+from upriver.net.channel import Channels, Receiver, open_channel
+from upriver.net.codec import decode_to_worker, encode
+from upriver.net.handshake import Keys, Purpose
+from upriver.net.lookup import LookupService
+from upriver.net.peers import Peers
+from upriver.net.remote import Remote
+from upriver.net.server import GOODBYE_S_MAX, WILDCARDS, Listen, Server, Service
+from upriver.net.wire import Message
+from upriver.plan.graph import DataflowPlan
+from upriver.protocol.messages import FromWorker, Meet
+from upriver.protocol.peers import Envelope
+from upriver.protocol.worker_events import PeerLost, PeersMet
+from upriver.runtime.arenas import share_free_memory
+from upriver.runtime.boards import BOARD, Boards
+from upriver.runtime.coordinator_service import REGISTER, SILENCED
+from upriver.runtime.fencing import USUAL, Lease, Vigilance
+from upriver.runtime.giving_back import giving_back
+from upriver.runtime.held_snapshots import HeldSnapshots
+from upriver.runtime.warm_up import stand_back, warm_up
+from upriver.runtime.worker_loop import WorkerLoop
+from upriver.worker.worker import WorkerMachine
+
+SNAPSHOT = "snapshot"
+"""The get that gives a worker's part of a snapshot: ``{"snapshot": id, "view": name}``."""
+SNAPSHOT_READ = "snapshot_read"
+"""The action that says that a scan is through with this worker's part: ``{"snapshot": id}``."""
+SWITCH_S = 0.0005
+"""Seconds after which a thread of a worker lets another run: Python's own default would keep a lookup waiting."""
+LINGER_S_MAX = 60.0
+"""Seconds that a retired worker waits for scans of the snapshots that it holds a part of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerConfig:
+    """What a worker needs to find its app; picklable. It travels in the closure of Spark's task, and nowhere else; the
+    keys are kept out of its ``repr``.
+
+    root: of the lake. coordinator: its address. keys: the token that its clients must know, and the cluster's secret,
+    which lets it in. bind: what the coordinator listens on. If that is all interfaces, the worker listens on all as
+    well, else where it reached the coordinator. migration_step_budget_ms: that one step of a migration may take.
+    plans: of the views that it will keep. memory_budget: bytes that its state may take; ``None`` for any. vigilance:
+    the coordinator's, too. life: which of those that were started for a place, by number. attempt: of the Spark task
+    that it runs in. is_local: the driver's own process is the only executor.
+    """
+
+    root: str
+    coordinator: str
+    keys: Keys = field(repr=False)
+    bind: str
+    plans: tuple[DataflowPlan, ...]
+    migration_step_budget_ms: float = 5.0
+    memory_budget: int | None = None
+    vigilance: Vigilance = USUAL
+    life: int = 0
+    attempt: int = 0
+    is_local: bool = False
+
+    @property
+    def instance(self) -> str:
+        """What this process is lost with: the executor, whose one daemon has forked it. Where there is none but the
+        driver, the app is lost with it; so each worker counts for itself."""
+        return f"{socket.gethostname()}/{os.getpid() if self.is_local else os.getppid()}"
+
+
+@dataclass(frozen=True, slots=True)
+class _LeasedPeers:
+    """A worker's channels to its peers, as its loop has them: without the lease, it says nothing (L1)."""
+
+    peers: Peers
+    lease: Lease
+
+    def send(self, to: WorkerId, envelope: Envelope) -> None:
+        """Stands still until the worker may speak. If it never will, nobody hears this: it is about to retire."""
+        if self.lease.wait(None):
+            self.peers.send(to, envelope)
+
+    def flush(self) -> None:
+        self.peers.flush()
+
+
+def serve_worker(config: WorkerConfig, worker: WorkerId) -> None:
+    """Fill a worker's place until it retires, or fails, which it tells the coordinator.
+
+    Raises the error with which it failed, or with which its channel to the coordinator is lost.
+    """
+    sys.setswitchinterval(SWITCH_S)
+    share_free_memory()  # first, for processes that another daemon than ours has forked
+    remote, lake = Remote(config.coordinator, config.keys.secret), Lake(config.root)
+    build_region = partial(Region.build, evaluator=Evaluator(), sets_aside=lake.sets_aside())
+    record = lake.record()
+    if record is not None:
+        stand_back(partial(warm_up, config.plans, build_region))
+    gc.freeze()  # what was loaded stays: no collection need look at it, and keep a lookup waiting
+    own = local_address_to(config.coordinator)
+    listen = Listen(host=config.bind if config.bind in WILDCARDS else own, advertised=own)
+    loop = WorkerLoop(
+        WorkerMachine(build_region, memory_budget=config.memory_budget), lake, config.migration_step_budget_ms / 1000
+    )
+    lease = Lease(config.vigilance)
+    peers = Peers(worker, remote, loop.hear_peer, partial(_lost, loop), limits=config.vigilance.limits)
+    held = loop.snapshots
+    lost: list[UpriverError] = []
+    gets: dict[str, Get] = {SNAPSHOT: partial(_snapshot, held)}
+    boards = Boards(loop.hear, config.memory_budget)
+    actions: dict[str, Action] = {SNAPSHOT_READ: partial(_snapshot_read, held), BOARD: boards.ask}
+    services: dict[Purpose, Service] = {
+        Purpose.CHANNEL: Channels(peers.accept, config.vigilance.limits),
+        Purpose.LOOKUPS: LookupService(lease.guard(loop.lookup)),
+        Purpose.CALLS: Calls(actions, gets),
+    }
+    with giving_back(), Server(config.keys, services, listen=listen) as server:
+        receiver = _receiver(loop, lost.append)
+        channel = open_channel(
+            remote, _hello(worker, config, server.address), receiver, limits=config.vigilance.worker_limits
+        )
+        lease.begin(channel, boards.good_until)
+
+        def report(message: FromWorker) -> None:
+            channel.send(encode(message))
+
+        failure = loop.run(report, partial(_meet, loop, peers, worker), _LeasedPeers(peers, lease))
+        boards.close()
+        if failure is None:
+            with suppress(ClusterError):  # it is gone, and that has come back as ``lost``
+                channel.send(Message(SILENCED))
+            loop.linger(LINGER_S_MAX)
+            peers.close()
+            channel.close()
+        # else: a worker that fails says no goodbye, by which the coordinator would take it for one that has retired
+        channel.wait_closed(GOODBYE_S_MAX)
+    if failure is not None:
+        raise failure
+    if lost:
+        raise lost[0]
+
+
+def _hello(worker: WorkerId, config: WorkerConfig, address: str) -> Message:
+    who = {"worker": worker, "life": config.life, "attempt": config.attempt}
+    return Message(REGISTER, {**who, "address": address, "instance": config.instance})
+
+
+def _snapshot(held: HeldSnapshots, asked: Mapping[str, Any], first: int) -> pa.Table:
+    return held.read(SnapshotId(asked["snapshot"]), str(asked["view"]), first)
+
+
+def _snapshot_read(held: HeldSnapshots, told: Mapping[str, Any]) -> Mapping[str, Any]:
+    held.was_read(SnapshotId(told["snapshot"]))
+    return {}
+
+
+def _receiver(loop: WorkerLoop, lost: Callable[[UpriverError], None]) -> Receiver:
+    """Feeds the loop. A worker without its coordinator is of no use: it retires. lost: told why it is without."""
+
+    def on_close(error: UpriverError | None) -> None:
+        if error is not None:
+            lost(error)
+        loop.hurry()
+
+    return Receiver(lambda message: loop.hear(decode_to_worker(message)), on_close)
+
+
+def _meet(loop: WorkerLoop, peers: Peers, worker: WorkerId, meet: Meet) -> None:
+    def met(meeting: int) -> None:
+        loop.hear(PeersMet(meeting=meeting))
+
+    def failed(_: int, error: UpriverError) -> None:
+        loop.hear(PeerLost(why=str(error)))
+
+    incarnation, _ = meet.peers[worker]
+    peers.meet(meet.meeting, meet.peers, incarnation, met, failed)
+
+
+def _lost(loop: WorkerLoop, peer: WorkerId, incarnation: Incarnation, error: UpriverError | None) -> None:
+    why = f"worker {peer}: {error or 'it has said goodbye'}"
+    loop.hear(PeerLost(why=why, peer=peer, incarnation=incarnation))

@@ -1,0 +1,426 @@
+"""The worker's event loop: one thread that feeds the worker machine and carries out what it says.
+
+While an epoch is being read, the loop takes from its inbox and from the lake in turn, so that neither lookups nor
+epochs starve; keys are moved when there is time, a step after each turn.
+
+Lookups come in on the server's threads. While the loop waits for something to do, such a thread feeds the machine
+itself, and nobody has to be woken for it; otherwise its lookup waits in the inbox. Whoever feeds the machine has the
+floor, and only one thread has it at a time.
+"""
+
+import itertools
+import math
+import queue
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import assert_never
+
+from upriver.errors import ClusterError, ProtocolError, UpriverError, WaitTimeout, WrongOwner
+from upriver.ids import Epoch, WorkerId
+from upriver.lake.checkpoint_writer import CheckpointWriter
+from upriver.lake.commit_times import CommitTimes
+from upriver.lake.lake import Lake
+from upriver.lake.rejected_writer import RejectedWriter
+from upriver.lake.upquery_reader import UpqueryReader
+from upriver.net.lookup import Answered, KeysAsked
+from upriver.plan.provenance import lake_edges
+from upriver.protocol.messages import (
+    Assign,
+    CloseInput,
+    EpochFinished,
+    FromWorker,
+    HeldUp,
+    Meet,
+    Retire,
+    Settled,
+    Strain,
+    ToWorker,
+    WorkerFailed,
+)
+from upriver.protocol.peers import Envelope
+from upriver.protocol.standby_messages import Resume
+from upriver.protocol.worker_events import (
+    Answer,
+    FetchRows,
+    ForgetSnapshot,
+    ForgetState,
+    HoldSnapshot,
+    KeysRead,
+    LookupAsked,
+    LookupGivenUp,
+    MeetPeers,
+    PeerLost,
+    PeerSaid,
+    ReadEpoch,
+    ReadKeys,
+    ReadState,
+    Refuse,
+    Report,
+    SealState,
+    SendPeer,
+    SetRowsAside,
+    StateNotWritten,
+    StateWritten,
+    Stop,
+    TimeToMove,
+    WorkerAction,
+    WorkerEvent,
+    WriteState,
+)
+from upriver.runtime.asker import Asker, answered
+from upriver.runtime.chores import Chores
+from upriver.runtime.held_snapshots import HeldSnapshots
+from upriver.runtime.inbox import Inbox
+from upriver.runtime.mover import Mover
+from upriver.runtime.peer_channels import PeerChannels
+from upriver.runtime.reading import Reading
+from upriver.state.checkpoint import StateFile
+from upriver.worker.worker import WorkerMachine
+
+NOBODY = -1
+"""A ticket that no lookup has."""
+INBOX_TURN_MAX = 64
+"""Events taken from the inbox between two slices of an epoch, or two steps of a migration."""
+INBOX_TURN_S = 0.005
+"""Seconds for these events: what has begun is ended, and no other is taken after that. So however many lookups come, an
+epoch gets on."""
+
+TICKET_BITS = 30
+"""Of a ticket's number: so many are drawn by each process, and as many count its lookups."""
+
+
+class WorkerLoop:
+    """Runs one worker. ``run`` is called by one thread, everything else by any.
+
+    lake: to read slices from. step_budget_s: seconds that one step of a migration may take.
+    """
+
+    def __init__(self, machine: WorkerMachine, lake: Lake, step_budget_s: float) -> None:
+        self._machine = machine
+        self._lake = lake
+        self._mover = Mover(step_budget_s)
+        self._upqueries = UpqueryReader(lake, self.hear, self.fail)
+        self._checkpoints = CheckpointWriter(lake, self._written, self._not_written, self._wake)
+        self._chores = Chores(machine, self._step, lambda: self._checkpoints.room)
+        self._failure: BaseException | None = None
+        self._report: Callable[[FromWorker], None] = _nobody_listens
+        self._meet: Callable[[Meet], None] = _nobody_listens
+        self._peers: PeerChannels | None = None
+        self._inbox = Inbox()
+        self._floor = threading.Lock()
+        """Whoever has it may feed the machine: the loop, unless it waits for something to do."""
+        self._floor.acquire()
+        self._is_resting = False
+        """The loop waits for something to do. Once it has been woken, nobody else takes the floor."""
+        self._commits = CommitTimes(lake)
+        self._reading = Reading(lake, self._commits)
+        self._held_up: str | None = None
+        """What the coordinator was told last of why the lake cannot be read or written."""
+        self._serve_from = Epoch(0)
+        self._rejected = RejectedWriter(lake, lambda message: self._report(message))
+        # Peers that answer late know a lookup by its ticket alone: no two processes may use the same ones.
+        self._tickets = itertools.count(secrets.randbits(TICKET_BITS) << TICKET_BITS)
+        self._waiting: dict[int, Asker] = {}
+        """The askers of all and only the lookups that are not answered."""
+        self.snapshots = HeldSnapshots()
+        self._leaves = False
+        """The worker was told to take leave of its peers, while the app goes on."""
+        self._stopped = False
+        self._is_over = False
+        """Nobody will answer any more."""
+
+    def hear(self, event: WorkerEvent | ToWorker) -> None:
+        """Take a message from the coordinator, or something that has happened."""
+        self._inbox.put(event)
+
+    def fail(self, error: BaseException) -> None:
+        """Something has gone wrong on another thread, and the worker cannot go on."""
+        self._failure = error
+        self._wake()
+
+    def hurry(self) -> None:
+        """The coordinator is gone, and so is everybody who could still ask for something."""
+        self.snapshots.hurry()
+        self._inbox.put(Retire())
+
+    def _written(self, checkpoint: int, files: tuple[StateFile, ...]) -> None:
+        self.hear(StateWritten(checkpoint=checkpoint, files=files))
+
+    def _not_written(self, checkpoint: int, error: str) -> None:
+        self.hear(StateNotWritten(checkpoint=checkpoint, error=error))
+
+    def _wake(self) -> None:
+        """Wake the loop: there may be something to do."""
+        self._inbox.put(LookupGivenUp(ticket=NOBODY))
+
+    def hear_peer(self, peer: WorkerId, envelopes: tuple[Envelope, ...]) -> None:
+        """Take what a peer has said."""
+        for envelope in envelopes:
+            self._inbox.put(PeerSaid(sender=peer, envelope=envelope))
+
+    def lookup(self, wanted: KeysAsked) -> Answered:
+        """The rows of the keys (the view's key columns), their epoch, and the version of the map that they are kept by.
+
+        Blocks the caller, at most so long as it says; then raises WaitTimeout.
+        """
+        ticket, asker = next(self._tickets), Asker()
+        self._waiting[ticket] = asker
+        if self._is_over:
+            raise _retired()
+        self._ask(
+            LookupAsked(
+                ticket=ticket,
+                view=wanted.view,
+                keys=wanted.keys,
+                hash64=wanted.hash64,
+                at_least=Epoch(wanted.at_least or 0),
+                together=wanted.together,
+            )
+        )
+        outcome = asker.wait(wanted.timeout)
+        if outcome is None:
+            self._waiting.pop(ticket, None)
+            self._inbox.put(LookupGivenUp(ticket=ticket))
+            why = "" if self._held_up is None else f": its worker is held up: {self._held_up}"
+            raise WaitTimeout(f"view {wanted.view!r}: no answer in {wanted.timeout:.3g} s{why}")
+        if isinstance(outcome, UpriverError):
+            raise outcome
+        return replace(answered(outcome), committed_at=self._commits.of(outcome.epoch))
+
+    def _ask(self, lookup: LookupAsked) -> None:
+        """Feed the machine if the loop has nothing to do, else let the lookup wait for it."""
+        if not self._is_resting or not self._floor.acquire(blocking=False):
+            self._inbox.ask(lookup)
+            return
+        assert self._peers is not None  # the loop runs: only it gives the floor away
+        try:
+            actions = self._step(lookup)
+            self._mover.asked()
+            if len(actions) != 1 or not isinstance(actions[0], Answer):  # else there is no more to do than before
+                self._peers.flush()
+                if self._has_work:
+                    self._wake()
+        except Exception as error:  # whatever it is, it is the worker's and not the asker's
+            self.fail(error)
+        finally:
+            self._floor.release()
+
+    def linger(self, seconds: float) -> None:
+        """After ``run``: if the app goes on, wait until the snapshots held here were read, at most that long."""
+        if self._leaves:
+            self.snapshots.wait_read(seconds)
+
+    def run(
+        self, report: Callable[[FromWorker], None], meet: Callable[[Meet], None], peers: PeerChannels
+    ) -> Exception | None:
+        """Run until the worker retires or fails; returns the error with which it failed.
+
+        report: sends to the coordinator, in order, without blocking. meet: sees to it that there are channels to these
+        peers, and has ``hear`` told; returns at once. A failure is reported, and ends the worker.
+        """
+        self._report, self._meet, self._peers = report, meet, peers
+        try:
+            while not self._stopped:
+                self._turn()
+                if self._rejected.due_in_s == 0:
+                    self._rejected.try_again()
+                if self._reads and not self._stopped:
+                    self._reading.feed(self._step)
+                    self._answer_first()
+                self._tell_held_up()
+                region = self._machine.next_to_move
+                if region is not None and not self._mover.rest_s():
+                    self._take(TimeToMove(keys_max=self._mover.keys(region)))
+                    self._answer_first()
+                self._chores.do()
+                peers.flush()
+            return None
+        except Exception as error:  # whatever it is, nobody shall wait for this worker in vain
+            kind = type(error).__name__ if isinstance(error, UpriverError) else ProtocolError.__name__
+            text = str(error) if isinstance(error, UpriverError) else repr(error)
+            report(WorkerFailed(kind=kind, error=text))
+            return error
+        finally:
+            self._upqueries.close()
+            self._checkpoints.close()
+            self._is_over = True  # before the askers are told: who comes later sees it
+            for ticket in list(self._waiting):
+                self._settle(ticket, _retired())
+
+    def _tell_held_up(self) -> None:
+        held_up = self._rejected.held_up or self._reading.held_up
+        if held_up != self._held_up:
+            self._held_up = held_up
+            self._report(HeldUp(error=self._held_up))
+
+    def _turn(self) -> None:
+        """Take what is in the inbox; wait for it only if there is nothing else to do."""
+        ends_at = math.inf
+        for taken in range(INBOX_TURN_MAX):
+            if time.perf_counter() > ends_at:
+                return
+            try:
+                event = self._inbox.next(0) if taken or self._has_work else self._wait()
+            except queue.Empty:
+                return
+            if not taken:
+                ends_at = time.perf_counter() + INBOX_TURN_S
+            self._answer_first()
+            if event is not None:
+                self._take(event)
+
+    @property
+    def _has_work(self) -> bool:
+        """Whether there is something to do besides what comes in, and besides moving keys."""
+        return self._reads or self._rejected.due_in_s == 0 or self._chores.are_due
+
+    @property
+    def _reads(self) -> bool:
+        """Whether a piece more is to be read now: not while rows that were set aside wait to be written."""
+        return self._reading.is_on and self._rejected.held_up is None
+
+    def _wait(self) -> WorkerEvent | None:
+        """Wait for an event, or until keys are to be moved or filled; who looks something up has the floor meanwhile.
+        Raises queue.Empty."""
+        moves_in_s = self._mover.rest_s() if self._machine.can_move else math.inf
+        reads_in_s = math.inf if self._rejected.held_up else self._reading.due_in_s
+        seconds = min(moves_in_s, self._chores.due_in_s, reads_in_s, self._rejected.due_in_s)
+        self._is_resting = True
+        self._floor.release()
+        try:
+            return self._inbox.next(None if seconds == math.inf else seconds)
+        finally:
+            self._is_resting = False
+            self._floor.acquire()
+
+    def _answer_first(self) -> None:
+        """Take the lookups that wait."""
+        for lookup in self._inbox.lookups():
+            self._take(lookup)
+
+    def _take(self, event: WorkerEvent) -> None:
+        """Step by an event, and keep the time of what migrations and upqueries cost."""
+        if isinstance(event, TimeToMove | PeerSaid | Resume):
+            self._take_timed(event)
+        elif isinstance(event, KeysRead):
+            self._chores.fill(event)
+        else:
+            self._step(event)
+            if isinstance(event, LookupAsked):
+                self._mover.asked()
+
+    def _take_timed(self, event: TimeToMove | PeerSaid | Resume) -> None:
+        """The events by which keys come and go. Of no others is the time kept: a thread's processor time takes long to
+        ask for, tens of microseconds where processors are busy."""
+        self._mover.step_begins()
+        self._step(event)
+        if isinstance(event, PeerSaid):
+            self._mover.hears(event.envelope)
+        elif isinstance(event, Resume):
+            self._mover.resumed()
+            self._report(self._strain())
+        if self._mover.gives and self._peers is not None:
+            self._peers.flush()  # packing is part of the step
+            self._mover.gave()
+
+    def _step(self, event: WorkerEvent) -> list[WorkerAction]:
+        """Step by an event, and do what follows; returns what that was."""
+        if self._failure is not None:
+            raise self._failure
+        if isinstance(event, Assign):
+            self._assigned(event)
+        if isinstance(event, Resume):
+            self._resumed(event)
+        self._leaves |= isinstance(event, CloseInput)
+        actions = self._machine.step(event)
+        for action in actions:
+            self._carry_out(action)
+        return actions
+
+    def _assigned(self, event: Assign) -> None:
+        record = self._lake.record()
+        if record is None:
+            raise ProtocolError(f"{self._lake.root}: no app.json, and yet a worker was assigned")
+        tables = {table.name: table for table in record.tables}
+        channels = {edge.channel: tables[edge.table] for plan in event.plans for edge in lake_edges(plan)}
+        self._reading.assign(record.vnodes, channels)
+        self._rejected.assign(record.tables)
+        self._serve_from = event.serve_from
+        self.snapshots.forget_all()
+        if event.generation:
+            self._mover.begins_anew()
+
+    def _resumed(self, event: Resume) -> None:
+        """What was read of an epoch that is not over will be read again. With no slices left, it is about to retire."""
+        self._serve_from = event.serve_from
+        self._leaves = not event.reads
+        self._reading.give_up()
+
+    def _carry_out(self, action: WorkerAction) -> None:
+        match action:
+            case ReadEpoch() | ReadState():
+                self._reading.begin(action)
+            case WriteState():
+                self._checkpoints.write(action.checkpoint, action.at, action.region, action.chunk)
+            case SealState():
+                self._checkpoints.seal(action.checkpoint, action.at)
+            case ForgetState():
+                self._checkpoints.give_up(action.checkpoint)
+            case SetRowsAside():
+                self._rejected.set_aside(action)
+            case ReadKeys() | FetchRows():
+                self._upqueries.ask(action, self._reading.tables)
+            case Report():
+                self._mover.reports(action.message)
+                self._report_strain(action.message)
+                self._rejected.report(action.message)
+            case SendPeer():
+                self._send(action)
+            case MeetPeers(meet=meet):
+                self._mover.begin(meet.keys_max)
+                self._meet(meet)
+            case Answer():
+                self._settle(action.ticket, action)
+            case Refuse():
+                self._settle(action.ticket, action.error)
+            case HoldSnapshot():
+                self.snapshots.hold(action.snapshot, action.rows)
+            case ForgetSnapshot():
+                self.snapshots.forget(action.snapshot)
+            case Stop():
+                self._stopped = True
+            case _:
+                assert_never(action)
+
+    def _report_strain(self, ahead_of: FromWorker) -> None:
+        """What a rescale has cost here, when it is through here."""
+        is_back = isinstance(ahead_of, EpochFinished) and ahead_of.epoch >= self._serve_from and self._mover.is_back()
+        if is_back or isinstance(ahead_of, Settled):
+            self._report(self._strain())
+
+    def _strain(self) -> Strain:
+        return Strain(stall_ms=self._mover.stall_s * 1000, hold_ms=self._mover.hold_s * 1000)
+
+    def _send(self, action: SendPeer) -> None:
+        assert self._peers is not None
+        envelope = self._mover.sends(action.envelope)
+        try:
+            self._peers.send(action.to, envelope)
+        except ClusterError as error:
+            self._inbox.put(PeerLost(peer=action.to, why=str(error)))
+
+    def _settle(self, ticket: int, outcome: Answer | UpriverError) -> None:
+        asker = self._waiting.pop(ticket, None)
+        if asker is not None:  # else it has stopped waiting
+            asker.settle(outcome)
+
+
+def _retired() -> WrongOwner:
+    return WrongOwner("this worker has retired")
+
+
+def _nobody_listens(message: object) -> None:
+    raise ProtocolError(f"{type(message).__name__} before the loop runs")

@@ -1,0 +1,32 @@
+"""A typer without Spark, for tests and the simulator: our own types, which elsewhere are checked against Spark's."""
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from upriver.plan.plan import TableSpec
+from upriver.plan.sql_source import Source
+from upriver.sql.sql import output_fields
+from upriver.sql.sql_queries import Views, compile_query, parsed
+
+
+class LocalTyper:
+    """Types a query over ``tables`` as Spark would in a session in UTC. Computed columns must have an alias."""
+
+    def __init__(self, tables: Mapping[str, TableSpec]) -> None:
+        self._tables = tables
+
+    @property
+    def timezone(self) -> str:
+        return "UTC"
+
+    def schema_of(self, sql: str) -> pa.Schema:
+        """Raises UnsupportedSql, DeclarationError."""
+        source = Source("", sql)
+        rows = compile_query(Views({}, self._tables, self.timezone).setting(source), parsed(source))
+        fields = []
+        for column, type in output_fields(source, rows):
+            if column.title is None:
+                raise source.wrong(column.node, "only Spark knows the name of this column", "Give it one: ... AS name.")
+            fields.append(pa.field(column.title, type))
+        return pa.schema(fields)

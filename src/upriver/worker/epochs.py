@@ -1,0 +1,193 @@
+"""A worker's epochs: opened, read, applied, finished, and their stages; rules W1, W2 and W9."""
+
+from collections import Counter
+
+from upriver.engine.keeping import ALL_ROWS
+from upriver.errors import IllegalEvent, ProtocolError
+from upriver.ids import Epoch
+from upriver.migration.events import RowsArrived
+from upriver.protocol.messages import (
+    NO_STAGE,
+    BeginStage,
+    EpochFinished,
+    EpochOver,
+    OpenEpoch,
+    RowsApplied,
+    RowsSettled,
+    StageDone,
+)
+from upriver.protocol.peers import Portion
+from upriver.protocol.worker_events import EpochRead, ReadEpoch, RowsRead, TimeToSettle
+from upriver.worker.cones import work_on_all
+from upriver.worker.copying import take_checkpoint
+from upriver.worker.feeding import feed_between_epochs, feed_epoch
+from upriver.worker.following import Following, Reading, Unread
+from upriver.worker.routes import ask_again, route
+from upriver.worker.shadowing import take_in
+from upriver.worker.snapshots import take_snapshots
+
+EPOCHS_BEHIND_MAX = 8
+"""Epochs whose rows are applied together, if all are open."""
+
+
+def open_epoch(phase: Following, event: OpenEpoch) -> None:
+    """Epochs are read one after the other, each with the slices that were this worker's to read when it was opened."""
+    if phase.rules.w1_each_epoch_once:  # W1
+        if event.epoch <= phase.opened:
+            return
+        if event.epoch != phase.opened + 1:
+            raise ProtocolError(f"epoch {event.epoch} was opened after {phase.opened}")
+    phase.opened = event.epoch
+    phase.unread.append(Unread(event.epoch, phase.reads, event.mixed))
+    read_next(phase)
+
+
+def read_next(phase: Following) -> None:
+    """Read the next epoch that is open, if nothing is being read."""
+    must_wait = phase.is_restoring and phase.rules.v3_restore_first  # V3
+    if phase.reading is not None or not phase.unread or must_wait:
+        return
+    unread = phase.unread.popleft()
+    phase.reading = Reading(unread.epoch, unread.mixed, dict.fromkeys(phase.fed_by, 0))
+    phase.actions.append(ReadEpoch(epoch=unread.epoch, channels=tuple(phase.fed_by), vnodes=unread.vnodes))
+    work_on_all(phase)
+
+
+def rows_read(phase: Following, event: RowsRead) -> None:
+    """Rows go through the distributor of every region that they feed."""
+    reading = phase.reading
+    if reading is None or event.epoch != reading.epoch:
+        raise IllegalEvent(f"rows of epoch {event.epoch}, which is not being read; {phase.applied} is applied")
+    if event.channel not in reading.read:
+        raise IllegalEvent(f"rows of {event.channel}, which feeds no region here")
+    if not len(event.batch):
+        return
+    reading.read[event.channel] += len(event.batch)
+    for region, port in phase.fed_by[event.channel]:
+        route(phase, region, RowsArrived(rows=Portion(event.epoch, port, event.batch)))
+
+
+def epoch_read(phase: Following, event: EpochRead) -> None:
+    """All of this worker's slices were read."""
+    reading = phase.reading
+    if reading is None or event.epoch != reading.epoch:
+        raise IllegalEvent(f"end of epoch {event.epoch}, which is not being read; {phase.applied} is applied")
+    if phase.rules.w2_counts_match and reading.read != event.promised:  # W2
+        raise ProtocolError(f"epoch {event.epoch}: promised {event.promised}, read {reading.read}")
+    reading.is_read = True
+    finish_epoch(phase)
+
+
+def finish_epoch(phase: Following) -> None:
+    """The epoch is finished, if all of this worker's slices were read, and every cone is through it."""
+    reading = phase.reading
+    if reading is None or not reading.is_read or any(cone.applied < reading.epoch for cone in phase.cones.values()):
+        return
+    epoch = reading.epoch
+    phase.applied, phase.reading, phase.stage = epoch, None, NO_STAGE
+    if not (reading.mixed and phase.rules.w6_wait_until_over):  # W6
+        phase.reflected = epoch
+        phase.forget_undo()
+    _catch_up(phase, goes_on=bool(phase.unread) and not reading.mixed)
+    counts = phase.counts.pop(epoch, Counter())
+    applied = {name: counts[name] for name in phase.shares}
+    phase.say(EpochFinished(epoch=epoch, read=reading.read, applied=applied, stats=phase.stats()))
+    if not phase.is_staged:
+        feed_epoch(phase)
+    take_snapshots(phase)
+    take_checkpoint(phase)
+    ask_again(phase)
+    read_next(phase)
+
+
+def _catch_up(phase: Following, *, goes_on: bool) -> None:
+    """Apply what is put off, unless there is another epoch to read at once."""
+    phase.epochs_behind += 1
+    if not goes_on or phase.epochs_behind == EPOCHS_BEHIND_MAX:
+        phase.epochs_behind = 0
+        phase.catch_up()
+
+
+def epoch_over(phase: Following, event: EpochOver) -> None:
+    """Every row of a mixed epoch is where it belongs."""
+    phase.reflected = Epoch(max(phase.reflected, event.epoch))
+    phase.forget_undo()
+    take_in(phase, event.epoch)
+    feed_between_epochs(phase)
+    take_snapshots(phase)
+    take_checkpoint(phase)
+    ask_again(phase)
+
+
+def begin_stage(phase: Following, event: BeginStage) -> None:
+    """All rows of the epoch for regions of this depth are gathered, here or elsewhere."""
+    if event.epoch != phase.applied or event.stage != phase.stage + 1:
+        raise ProtocolError(
+            f"stage {event.stage} of epoch {event.epoch} begins, and stage {phase.stage} of {phase.applied} is done"
+        )
+    phase.stage, phase.is_settling = event.stage, True
+
+
+def unsettled(phase: Following) -> int:
+    """Rows that are to be taken in or sent before this worker is done with the stage that has begun."""
+    return sum(phase.shares[region].region.unsettled for region in _settling(phase))
+
+
+def time_to_settle(phase: Following, event: TimeToSettle) -> None:
+    if phase.is_settling:
+        _settle(phase, _settling(phase), event.rows_max)
+
+
+def end_stage(phase: Following) -> None:
+    """W12: this worker is done with a stage when it has taken in all that was gathered for it, and has sent all that
+    came of it."""
+    if not phase.is_settling or (unsettled(phase) and phase.rules.w12_whole_stages):  # W12
+        return
+    phase.is_settling = False
+    phase.say(StageDone(epoch=phase.applied, stage=phase.stage, stats=phase.stats()))
+    if phase.stage == phase.deepest:
+        feed_epoch(phase)
+
+
+def settle_late_rows(phase: Following) -> None:
+    """W9: rows that were gathered elsewhere have come with their key's state, and their stage is done here."""
+    here = _settling(phase)
+    late = [
+        region
+        for region, share in phase.shares.items()
+        if phase.depths[region] <= phase.stage and region not in here and share.region.gathered
+    ]
+    if late and phase.rules.w9_settle_what_comes_late:  # W9
+        _settle(phase, late, ALL_ROWS)
+
+
+def _settling(phase: Following) -> list[str]:
+    """The regions whose stage has begun and is not done here."""
+    return [region for region, depth in phase.depths.items() if depth == phase.stage] if phase.is_settling else []
+
+
+def _settle(phase: Following, regions: list[str], rows_max: int) -> None:
+    """Take in about so many rows of what these regions have gathered, and send what has come of the epoch in them."""
+    settled, sent = Counter[str](), Counter[str]()
+    left = rows_max
+    for region in regions:
+        if left <= 0 or not phase.shares[region].region.unsettled:
+            continue
+        rows, outgoing = phase.shares[region].settle(phase.applied, left)
+        settled[region] += rows
+        left -= rows
+        for out in outgoing:
+            sent[out.to] += len(out.batch)
+            left -= len(out.batch)
+            route(phase, out.to, RowsArrived(rows=Portion(phase.applied, out.port, out.batch)))
+    phase.say(RowsSettled(epoch=phase.applied, settled=dict(settled), sent=dict(sent)))
+
+
+def report_late_rows(phase: Following) -> None:
+    """Tell of rows of finished epochs that this step has applied."""
+    late: dict[Epoch, dict[str, int]] = {}
+    for (epoch, region), rows in phase.late.items():
+        late.setdefault(epoch, {})[region] = rows
+    phase.late.clear()
+    for epoch in sorted(late):
+        phase.say(RowsApplied(epoch=epoch, applied=late[epoch]))

@@ -1,0 +1,56 @@
+"""A worker's views that have failed: found, told of, and taken out of use; rules ``views.fail_alone`` and
+``views.fail_ahead``.
+
+``docs/design/failures.md``. A worker that finds a failure tells the coordinator, and every peer that it has a channel
+to, ahead of whatever lacks the view's state. The coordinator tells all others.
+"""
+
+from upriver.protocol.messages import FailView, ViewFailed
+from upriver.protocol.peers import Envelope, FailedHere
+from upriver.protocol.worker_events import Report, SendPeer, WorkerAction
+from upriver.state.failure import ViewFailure
+from upriver.worker.following import Following
+from upriver.worker.lookups import refuse_those_who_ask_for
+
+
+def note_failures(phase: Following) -> None:
+    """See whether a view has failed since the last look."""
+    for share in phase.shares.values():
+        if share.failure is not None and share.view not in phase.failed:
+            _found(phase, share.view, share.failure)
+
+
+def failed_elsewhere(phase: Following, event: FailView) -> None:
+    """The coordinator says so, and its word on the cause counts."""
+    _take_out(phase, event.view, event.failure)
+
+
+def failed_at_peer(phase: Following, message: FailedHere) -> None:
+    """The coordinator may never hear it from the peer itself."""
+    if message.view in phase.views and message.view not in phase.failed:
+        _found(phase, message.view, message.failure)
+
+
+def _found(phase: Following, view: str, failure: ViewFailure) -> None:
+    """Said ahead of all that this step says: some of it may lack the view's state."""
+    _take_out(phase, view, failure)
+    ahead: list[WorkerAction] = [Report(message=ViewFailed(view=view, failure=failure))]
+    if phase.rules.views_fail_ahead:  # views.fail_ahead
+        content = FailedHere(view=view, failure=failure)
+        envelope = Envelope(generation=phase.assignment.generation, content=content)
+        peers = () if phase.met is None else sorted(phase.met.peers.keys() - {phase.me})
+        ahead += [SendPeer(to=peer, envelope=envelope) for peer in peers if phase.reaches(peer)]
+    phase.actions[:0] = ahead
+
+
+def _take_out(phase: Following, view: str, failure: ViewFailure) -> None:
+    """Keep nothing of the view any more, and end all that waits for it."""
+    if view not in phase.views:
+        return
+    phase.failed[view] = failure
+    regions = [name for name, share in phase.shares.items() if share.view == view]
+    for name in regions:
+        phase.shares[name].fail(failure)
+    for shadow in phase.shadows.values():
+        shadow.forget_regions(regions)
+    refuse_those_who_ask_for(phase, view, failure.raised())

@@ -1,0 +1,70 @@
+"""A worker's long answers: rows of a lookup that are read some at a time, between lookups of other keys and epochs.
+
+All rows are as of the moment at which the answer began, and so is the epoch that it tells (``lookups.one_moment``).
+"""
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from upriver.engine.operators.view import LongRead
+from upriver.engine.row_text import error_text
+from upriver.errors import ProtocolError, UpriverError
+from upriver.ids import WorkerId
+from upriver.protocol.peers import Question
+from upriver.worker.following import Following, LongAnswer
+
+ANSWER_ROWS_MAX = 32_768
+"""Rows that are read with the lookup that asks for them; of a longer answer all are read later, some at a time."""
+LONG_ANSWERS_MAX = 4
+"""Long answers of one worker that are under way: each takes the memory of its rows. More questions wait."""
+
+
+def may_begin(phase: Following) -> bool:
+    """Whether one more long answer may be under way."""
+    return len(phase.long_answers) < LONG_ANSWERS_MAX
+
+
+def begin(phase: Following, view: str, question: Question) -> None:
+    """Begin to read a long answer. Raises as :meth:`Region.long_read`."""
+    phase.long_answers.append(LongAnswer(view, question, _read(phase, view, question), phase.reflected))
+
+
+def _read(phase: Following, view: str, question: Question) -> LongRead:
+    return phase.shares[view].region.long_read(question.hash64, question.keys)
+
+
+def unread(phase: Following) -> int:
+    """About how many rows of long answers are still to be read."""
+    return sum(max(1, answer.read.left) for answer in phase.long_answers)
+
+
+def read_on(phase: Following, rows_max: int) -> tuple[LongAnswer, UpriverError | None] | None:
+    """Read about so many rows more of the oldest long answer; the answer, and its error, if it is over now."""
+    answer = phase.long_answers[0]
+    if not phase.rules.lookups_one_moment:  # lookups.one_moment
+        row, answer.read = answer.read.row, _read(phase, answer.view, answer.question)
+        answer.read.row = min(row, answer.read.rows)
+    error: UpriverError | None = None
+    try:
+        answer.parts.append(answer.read.next(rows_max))
+    except UpriverError as raised:
+        error = raised
+    except Exception as raised:  # a fault of ours, and no other lookup's
+        error = ProtocolError(f"view {answer.view!r}: {error_text(raised)}")
+    if error is None and answer.read.left:
+        return None
+    del phase.long_answers[0]
+    return answer, error
+
+
+def let_go(phase: Following, asker: WorkerId, ticket: int) -> int:
+    """Read no more for this lookup; returns how many keys its question here is of."""
+    gone = [a for a in phase.long_answers if (a.question.asker, a.question.ticket) == (asker, ticket)]
+    phase.long_answers = [a for a in phase.long_answers if a not in gone]
+    return sum(len(answer.question) for answer in gone)
+
+
+def joined(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """All rows of an answer, in order."""
+    return parts[0] if len(parts) == 1 else pa.concat_batches(parts)

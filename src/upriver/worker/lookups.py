@@ -1,0 +1,433 @@
+"""A worker's lookups: asked here, answered wherever the keys' state is, gathered here; rules W3 and W4."""
+
+from collections.abc import Sequence
+from itertools import compress
+
+import numpy as np
+import pyarrow as pa
+
+from upriver.engine.batch import Hashes
+from upriver.engine.row_text import error_text
+from upriver.errors import ProtocolError, UnknownView, UpriverError, WrongOwner
+from upriver.ids import Epoch, WorkerId
+from upriver.partial.partial_region import PartialRegion
+from upriver.protocol.peers import Hot, Question, QuestionAnswered, QuestionGivenUp, QuestionRefused
+from upriver.protocol.worker_events import (
+    Answer,
+    LookupAsked,
+    LookupGivenUp,
+    ReadKeys,
+    Refuse,
+    TimeToAnswer,
+    TimeToFill,
+)
+from upriver.state.spine import ManyMembers
+from upriver.vnodes import vnodes_of
+from upriver.worker.cones import work_on
+from upriver.worker.following import Asked, Following, Waiting
+from upriver.worker.long_answers import begin, joined, may_begin, read_on
+from upriver.worker.long_answers import let_go as read_no_more
+from upriver.worker.posting import note_asked, put_on_board
+from upriver.worker.room import room_of
+from upriver.worker.standing import all_stay, are_ahead, is_between_epochs
+
+FEW_KEYS = 256
+"""Keys that are wanted, as long as a few more would cost hardly anything: an upquery of so many need not wait."""
+LOOKUPS_WAITING_MAX = 10_000
+"""Lookups that wait for an epoch at one worker; one more is refused."""
+
+
+def answered_at_once(phase: Following, event: LookupAsked) -> Answer | None:
+    """What a lookup comes to whose keys all stay here and that waits for nothing, as nearly every one does: rules N1
+    and I1.2 of the distributor have all of it go down, and there is one part to gather. ``None`` if it must go its
+    way."""
+    view = event.view
+    if phase.has_left or view not in phase.views or not event.keys.schema.equals(phase.views[view]):
+        return None
+    share = phase.shares[view]
+    if not all_stay(phase, share, event.hash64) or _must_wait(phase, view, event):
+        return None
+    _catch_up_with(phase, view, event.hash64)
+    if share.partial is not None and share.partial.lacks(event.hash64):
+        return None
+    try:
+        rows = share.region.lookup(event.hash64, event.keys, phase.answer_rows_max)
+    except Exception:
+        return None  # it is refused on its way, or is a long one
+    put_on_board(phase, share, event, rows)
+    return Answer(
+        ticket=event.ticket, parts=(rows,), epoch=phase.reflected, version=share.version, relayed=False, held_up=False
+    )
+
+
+def lookup_asked(phase: Following, event: LookupAsked) -> Question | None:
+    """What is to be routed, unless the lookup was refused."""
+    error = _objection(phase, event)
+    if error is not None:
+        phase.actions.append(Refuse(ticket=event.ticket, error=error))
+        return None
+    stay = all_stay(phase, phase.shares[event.view], event.hash64)
+    phase.asked[event.ticket] = Asked(event.view, event.keys.num_rows, [], event.together, held_up=not stay)
+    return Question(event.ticket, phase.me, event.at_least, event.keys, event.hash64, event.together)
+
+
+def _objection(phase: Following, event: LookupAsked) -> UpriverError | None:
+    """Why a lookup cannot be answered here."""
+    if event.view not in phase.views:
+        return UnknownView.among(event.view, phase.views)
+    if event.view in phase.failed:
+        return phase.failed[event.view].raised()
+    given, key = event.keys.schema, phase.views[event.view]
+    if not given.equals(key) and (given.names, given.types) != (key.names, key.types):
+        columns = ", ".join(f"{field.name} {field.type}" for field in given)
+        return UnknownView(
+            f"no view {event.view!r} with the key ({columns})"
+        )  # but perhaps an earlier one of that name
+    if phase.has_left:
+        return WrongOwner("this worker keeps nothing any more")
+    if not phase.peers and phase.rules.w4_own_vnodes_only:  # W4: with nobody to ask, there is no other way
+        foreign = _foreign(phase, event)
+        if foreign:
+            return WrongOwner(f"{foreign} keys are not kept here")
+    return None
+
+
+def _foreign(phase: Following, event: LookupAsked) -> int:
+    """How many of the keys are kept elsewhere. All, if keys were moving when a peer was lost: nobody knows where."""
+    vnode_map = phase.map_of(event.view)
+    if vnode_map is None:
+        return len(event.hash64)
+    return int((vnode_map.owners_of(vnodes_of(event.hash64, len(vnode_map.owners))) != phase.me).sum())
+
+
+def asked_here(phase: Following, view: str, question: Question) -> None:
+    """Answer a question whose keys' state is here, or let it wait for its epoch, or for its keys."""
+    if view in phase.failed:
+        _refuse(phase, question, phase.failed[view].raised())
+        return
+    is_due = not _must_wait(phase, view, question)
+    if is_due and not _is_missed(phase, view, question) and _answer(phase, view, question):
+        return
+    if len(phase.waiting) < LOOKUPS_WAITING_MAX:
+        phase.waiting.append(Waiting(view, question))
+    else:
+        _refuse(phase, question, WrongOwner(f"{LOOKUPS_WAITING_MAX} lookups wait here already"))
+
+
+def _is_missed(phase: Following, view: str, question: Question) -> bool:
+    """Whether some of the keys are not present; then an upquery asks for them."""
+    _catch_up_with(phase, view, question.hash64)  # if that is impossible, the keys are missing
+    partial = phase.shares[view].partial
+    if partial is None or not partial.lacks(question.hash64):
+        return False
+    if question.asker == phase.me and question.ticket in phase.asked:
+        phase.asked[question.ticket].held_up = True
+    note_asked(phase.shares[view], question.hash64)
+    partial.want(question.hash64)
+    begin_upquery(phase, view)
+    return True
+
+
+def want_hot(phase: Following, hot: Hot) -> None:
+    """Fill keys that were read lately where they were kept before."""
+    share = phase.shares.get(hot.region)
+    if share is None or share.partial is None:
+        return
+    if share.cone is not None:
+        share.cone.wait_until(hot.shown)
+    share.partial.want(hot.keys)
+    begin_upquery(phase, hot.region)
+
+
+def begin_upquery(phase: Following, region: str) -> None:
+    """Ask for what is wanted, unless something is asked for already, or upqueries rest."""
+    share = phase.shares[region]
+    if share.cone is not None:
+        work_on(phase, region, share.cone)
+        return
+    partial = share.partial
+    assert isinstance(partial, PartialRegion)
+    if phase.fills_rest and partial.wanted < FEW_KEYS:
+        return
+    upquery = partial.upquery(phase.begun, room_of(phase, region))
+    if upquery is not None:
+        if phase.rules.b5_filled_keys_are_taken_down:  # B5
+            share.take_down(upquery.keys)
+        generation, ports = phase.refilled_since, phase.lake_ports[region]
+        phase.actions.append(ReadKeys(generation=generation, region=region, upquery=upquery, ports=ports))
+
+
+def time_to_fill(phase: Following, _event: TimeToFill) -> None:
+    """Upqueries have rested."""
+    phase.fills_rest = False
+    _begin_what_was_put_off(phase)
+
+
+def fill_what_was_put_off(phase: Following) -> None:
+    """Ask for what is wanted and was not asked for, since there was no room (P9); perhaps there is now."""
+    if phase.memory_budget is not None:
+        _begin_what_was_put_off(phase)
+
+
+def _begin_what_was_put_off(phase: Following) -> None:
+    for region, share in phase.shares.items():
+        if share.partial is not None and share.partial.puts_off:
+            begin_upquery(phase, region)
+
+
+def _must_wait(phase: Following, view: str, question: Question | LookupAsked) -> bool:
+    if _must_wait_for_epochs(phase, question):
+        return True
+    if not question.together or not phase.rules.w11_between_epochs:  # W11
+        return False
+    return are_ahead(phase, phase.shares[view], question.hash64)
+
+
+def _must_wait_for_epochs(phase: Following, question: Question | LookupAsked) -> bool:
+    """Whatever its keys are."""
+    replaying = phase.rules.w3_wait_for_replay and phase.reflected < phase.assignment.serve_from  # W3
+    if replaying or phase.reflected < question.at_least:
+        return True
+    return question.together and phase.rules.w11_between_epochs and not is_between_epochs(phase)  # W11
+
+
+def _answer(phase: Following, view: str, question: Question) -> bool:
+    """Answer, or refuse, or begin to read a long answer; whether none of that was possible yet."""
+    try:
+        rows = phase.shares[view].region.lookup(question.hash64, question.keys, phase.answer_rows_max)
+    except ManyMembers:
+        return _begin_long_answer(phase, view, question)
+    except Exception as error:
+        _refuse(phase, question, _told(view, error))
+        return True
+    _give(phase, question, [rows], phase.reflected)
+    return True
+
+
+def _begin_long_answer(phase: Following, view: str, question: Question) -> bool:
+    if not may_begin(phase):
+        return False
+    try:
+        begin(phase, view, question)
+    except Exception as error:
+        _refuse(phase, question, _told(view, error))
+    return True
+
+
+def _told(view: str, error: Exception) -> UpriverError:
+    """An error of another package is a fault of ours, and no other lookup's."""
+    return error if isinstance(error, UpriverError) else ProtocolError(f"view {view!r}: {error_text(error)}")
+
+
+def time_to_answer(phase: Following, event: TimeToAnswer) -> None:
+    """Read more of a long answer; with the last of its rows, the lookup is answered, and another one may begin."""
+    over = read_on(phase, event.rows_max) if phase.long_answers else None
+    if over is None:
+        return
+    answer, error = over
+    if error is None:
+        _give(phase, answer.question, answer.parts, answer.epoch)
+    else:
+        _refuse(phase, answer.question, error)
+
+
+def _catch_up_with(phase: Following, view: str, hash64: Hashes) -> None:
+    if phase.rules.upqueries.p8_rows_before_lookups:  # P8
+        phase.shares[view].catch_up(hash64)
+
+
+def _give(phase: Following, question: Question, parts: Sequence[pa.RecordBatch], epoch: Epoch) -> None:
+    if question.asker == phase.me:
+        _answered_in_part(phase, question.ticket, len(question), parts, epoch)
+    elif phase.reaches(question.asker):
+        rows = joined(parts)
+        answer = QuestionAnswered(ticket=question.ticket, keys=len(question), rows=rows, epoch=epoch)
+        phase.tell(question.asker, answer)
+
+
+def _refuse(phase: Following, question: Question, error: UpriverError) -> None:
+    refusal = QuestionRefused(ticket=question.ticket, error=error)
+    if question.asker == phase.me:
+        refused(phase, refusal)
+    elif phase.reaches(question.asker):
+        phase.tell(question.asker, refusal)
+
+
+def _answered_in_part(phase: Following, ticket: int, keys: int, parts: Sequence[pa.RecordBatch], epoch: Epoch) -> None:
+    """So many keys of a lookup have their rows; with the last of them, so has the lookup."""
+    asked = phase.asked.get(ticket)
+    if asked is None:
+        return  # given up, or refused already
+    if asked.together and asked.epoch not in (None, epoch):
+        error = WrongOwner(f"some keys are as of epoch {asked.epoch}, others as of {epoch}: ask again")
+        refused(phase, QuestionRefused(ticket=ticket, error=error))
+        return
+    asked.parts += parts
+    asked.left -= keys
+    asked.epoch = epoch if asked.epoch is None else Epoch(min(asked.epoch, epoch))
+    if asked.left:
+        return
+    del phase.asked[ticket]
+    phase.actions.append(
+        Answer(
+            ticket=ticket,
+            parts=tuple(asked.parts),
+            epoch=asked.epoch,
+            version=phase.shares[asked.view].version,
+            relayed=asked.relayed,
+            held_up=asked.held_up,
+        )
+    )
+
+
+def answered_by_peer(phase: Following, answer: QuestionAnswered) -> None:
+    """A peer has the rows of some keys; the client that has asked is told that there is a shorter way."""
+    asked = phase.asked.get(answer.ticket)
+    if asked is not None:
+        asked.relayed = True
+        _answered_in_part(phase, answer.ticket, answer.keys, [answer.rows], answer.epoch)
+
+
+def refused(phase: Following, refusal: QuestionRefused) -> None:
+    """A part of a lookup cannot be answered, and so the lookup cannot."""
+    if phase.asked.pop(refusal.ticket, None) is not None:
+        let_go(phase, phase.me, refusal.ticket)
+        phase.actions.append(Refuse(ticket=refusal.ticket, error=refusal.error))
+
+
+def given_up(phase: Following, event: LookupGivenUp) -> None:
+    """Nobody waits for a lookup any more; peers that have a part of it are told so. (One whose part is still on its
+    way, held or sent on by another, keeps that until its epoch comes.)"""
+    asked = phase.asked.pop(event.ticket, None)
+    here = let_go(phase, phase.me, event.ticket)
+    if asked is not None and asked.left > here:
+        for peer in sorted(phase.peers.keys() - {phase.me}):
+            phase.tell(peer, QuestionGivenUp(ticket=event.ticket))
+
+
+def let_go(phase: Following, asker: WorkerId, ticket: int) -> int:
+    """Keep what is left of a lookup no more; returns how many keys that are."""
+    is_its = [(waiting.question.asker, waiting.question.ticket) == (asker, ticket) for waiting in phase.waiting]
+    keys = sum(len(waiting.question) for waiting in compress(phase.waiting, is_its))
+    phase.waiting = [waiting for waiting, gone in zip(phase.waiting, is_its, strict=True) if not gone]
+    return keys + read_no_more(phase, asker, ticket)
+
+
+def refuse_all(phase: Following, error: UpriverError) -> None:
+    """Nobody who has asked here shall wait in vain."""
+    phase.actions += [Refuse(ticket=ticket, error=error) for ticket in phase.asked]
+    phase.asked.clear()
+    forget_questions_of(phase, phase.me)
+
+
+def forget_questions_of(phase: Following, asker: WorkerId | None) -> None:
+    """Nobody waits for what this worker has asked."""
+    phase.waiting = [waiting for waiting in phase.waiting if waiting.question.asker != asker]
+    phase.long_answers = [answer for answer in phase.long_answers if answer.question.asker != asker]
+
+
+def no_longer_waiting(phase: Following) -> list[Waiting]:
+    """The questions that have nothing to wait for. Their keys may have moved on since: they are to be routed anew."""
+    due = [
+        waiting
+        for waiting in phase.waiting
+        if not _must_wait_for_epochs(phase, waiting.question) and not _is_put_off(phase, waiting)
+    ]
+    views = {waiting.view for waiting in due}
+    ready = {id(w) for view in views for w in _having_their_keys(phase, view, [w for w in due if w.view == view])}
+    if not ready:
+        return []
+    gone = [waiting for waiting in phase.waiting if id(waiting) in ready]
+    phase.waiting = [waiting for waiting in phase.waiting if id(waiting) not in ready]
+    return gone
+
+
+def _is_put_off(phase: Following, waiting: Waiting) -> bool:
+    """Whether it is for several keys of a view that has fallen behind: it waits until that catches up, which would else
+    do so for each. But whoever asks for this very epoch has rows of others as of its end."""
+    question = waiting.question
+    return question.together and phase.shares[waiting.view].is_behind and question.at_least != phase.reflected
+
+
+def _having_their_keys(phase: Following, view: str, due: list[Waiting]) -> list[Waiting]:
+    """Those that wait for none of their keys, be it to come, or to be as of an epoch that all are. All keys are looked
+    at in one go: dozens of questions may wait, and to look at each alone takes longer than to answer one."""
+    partial = phase.shares[view].partial
+    if partial is None:
+        return due
+    hash64 = np.concatenate([waiting.question.hash64 for waiting in due])
+    lengths = [len(waiting.question) for waiting in due]
+    waits = partial.awaited(hash64)
+    if phase.rules.w11_between_epochs:  # W11
+        waits |= np.repeat([w.question.together for w in due], lengths) & (partial.through(hash64) > phase.reflected)
+    so_far = np.concatenate([[0], waits.cumsum()])
+    ends = np.cumsum(lengths)
+    are_there = so_far[ends] == so_far[ends - lengths]
+    return list(compress(due, are_there.tolist()))
+
+
+def answer_together(phase: Following, ready: list[Waiting]) -> list[Waiting]:
+    """Answer those of the questions that can be answered here at once, each view's in one go; returns the others."""
+    others: list[Waiting] = []
+    for view in dict.fromkeys(waiting.view for waiting in ready):
+        of_view = [waiting for waiting in ready if waiting.view == view]
+        is_here = [_is_here(phase, waiting) for waiting in of_view]
+        here = [waiting.question for waiting in compress(of_view, is_here)]
+        if len(here) < 2 or not _answer_each(phase, view, here):
+            others += of_view
+        else:
+            others += [waiting for waiting, gone in zip(of_view, is_here, strict=True) if not gone]
+    return others
+
+
+def _is_here(phase: Following, waiting: Waiting) -> bool:
+    """Whether the question's keys are kept here, and present."""
+    vnode_map, hash64 = phase.map_of(waiting.view), waiting.question.hash64
+    if vnode_map is None or (vnode_map.owners_of(vnodes_of(hash64, len(vnode_map.owners))) != phase.me).any():
+        return False
+    partial = phase.shares[waiting.view].partial
+    return partial is None or not partial.lacks(hash64)
+
+
+def _answer_each(phase: Following, view: str, questions: list[Question]) -> bool:
+    """Whether all could be answered; if not, none was."""
+    share = phase.shares[view]
+    hash64 = np.concatenate([question.hash64 for question in questions])
+    _catch_up_with(phase, view, hash64)
+    if share.partial is not None and share.partial.lacks(hash64):
+        return False
+    # By column: batches whose schemas differ in whether a column may be null are not to be put together.
+    columns = [
+        pa.concat_arrays(parts) for parts in zip(*(question.keys.columns for question in questions), strict=True)
+    ]
+    keys = pa.RecordBatch.from_arrays(columns, schema=phase.views[view])
+    try:
+        lengths = [len(question) for question in questions]
+        rows = share.region.lookup_each(hash64, keys, lengths, phase.answer_rows_max)
+    except Exception:
+        return False
+    for question, of_one in zip(questions, rows, strict=True):
+        _give(phase, question, [of_one], phase.reflected)
+    return True
+
+
+def refuse_those_of(phase: Following, view: str, keys: Hashes, error: UpriverError) -> None:
+    """No question for any of these keys can be answered."""
+    is_hopeless = [w.view == view and bool(np.isin(w.question.hash64, keys).any()) for w in phase.waiting]
+    hopeless = list(compress(phase.waiting, is_hopeless))
+    if hopeless:
+        phase.waiting = [waiting for waiting, gone in zip(phase.waiting, is_hopeless, strict=True) if not gone]
+    for waiting in hopeless:
+        _refuse(phase, waiting.question, error)
+
+
+def refuse_those_who_ask_for(phase: Following, view: str, error: UpriverError) -> None:
+    """No question for any key of the view can be answered, of a client or of a peer."""
+    hopeless = [waiting.question for waiting in phase.waiting if waiting.view == view]
+    hopeless += [answer.question for answer in phase.long_answers if answer.view == view]
+    phase.waiting = [waiting for waiting in phase.waiting if waiting.view != view]
+    phase.long_answers = [answer for answer in phase.long_answers if answer.view != view]
+    for question in hopeless:
+        _refuse(phase, question, error)
+    for ticket in [ticket for ticket, asked in phase.asked.items() if asked.view == view]:
+        refused(phase, QuestionRefused(ticket=ticket, error=error))
