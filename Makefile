@@ -17,8 +17,8 @@ soak: $(VENV)/ready
 	PYTHON=$(BIN)/python scripts/test --soak
 
 check: $(VENV)/ready
-	$(BIN)/ruff check src tests
-	$(BIN)/ruff format --check src tests
+	$(BIN)/ruff check src simulator benchmarks tests
+	$(BIN)/ruff format --check src simulator benchmarks tests
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 

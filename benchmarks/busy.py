@@ -1,4 +1,5 @@
-"""Lookups of single keys while workers take in large epochs, of views with joins: ``upriver bench latency``, ``busy``.
+"""Lookups of single keys while workers take in large epochs, of views with joins: ``busy`` of
+``python -m benchmarks latency``.
 
 What is made of a row costs more than in the view of totals, and a worker has one thread for rows and lookups. One view
 is of one region; the rows of the other are exchanged between workers, once for each epoch.

@@ -1,4 +1,4 @@
-"""``upriver bench ...``: each benchmark is a subcommand; with ``--json`` its last line is one JSON object."""
+"""``python -m benchmarks ...``: each benchmark is a subcommand; with ``--json`` its last line is one JSON object."""
 
 import argparse
 import functools
@@ -42,7 +42,7 @@ Run = Callable[[argparse.Namespace], int]
 
 
 def add_benchmarks(benchmarks: Any) -> None:
-    """Add the benchmarks to ``upriver bench``'s subparsers (argparse does not name their type)."""
+    """Add the benchmarks to ``python -m benchmarks``'s subparsers (argparse does not name their type)."""
     _add_throughput(_benchmark(benchmarks, "throughput", _throughput, "rows/s from Spark's source to a view"))
     what = "from an epoch's commit to a lookup that shows it"
     add_latency(_benchmark(benchmarks, "latency", _latency, what))
@@ -113,7 +113,7 @@ def _throughput(options: argparse.Namespace) -> int:
 
 
 def render_throughput(measured: Mapping[str, Any]) -> str:
-    """The result of ``upriver bench throughput`` for a person."""
+    """The result of ``python -m benchmarks throughput`` for a person."""
     figures = ["rows_per_s", "cpu_s", "rows_per_cpu_s", "peak_mb", "seconds", "ingest_s", "start_s"]
     rows = [[side, *(f"{measured[side][name]:,}" for name in figures)] for side in ("upriver", "spark")]
     verdict = "equal, row by row" if measured["views_equal"] else "NOT EQUAL"
@@ -140,7 +140,7 @@ def _stages(options: argparse.Namespace) -> int:
 
 
 def render_stages(measured: Mapping[str, Any]) -> str:
-    """The result of ``upriver bench stages`` for a person."""
+    """The result of ``python -m benchmarks stages`` for a person."""
     rows = [[stage, *(f"{rate:,}" for rate in rates.values())] for stage, rates in measured["stages"].items()]
     return "\n" + render_rows(["stage", "rows/s at first", "rows/s later"], rows, [False, True, True])
 
@@ -203,7 +203,7 @@ def _nexmark(options: argparse.Namespace) -> int:
 
 
 def render_nexmark(measured: Mapping[str, Any]) -> str:
-    """The result of ``upriver bench nexmark`` for a person."""
+    """The result of ``python -m benchmarks nexmark`` for a person."""
     names = [
         "events_per_s",
         "spark_events_per_s",
@@ -330,7 +330,7 @@ def default_picture(directory: Path) -> Path | None:
 
 
 def render_rescale(measured: Mapping[str, Any]) -> str:
-    """The result of ``upriver bench rescale`` for a person."""
+    """The result of ``python -m benchmarks rescale`` for a person."""
     names = [
         "max_unserved_ms",
         "lookup_p99_ms_before",

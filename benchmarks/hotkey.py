@@ -1,4 +1,4 @@
-"""One key with millions of rows beside many small ones, at one worker: ``upriver bench hotkey``.
+"""One key with millions of rows beside many small ones, at one worker: ``python -m benchmarks hotkey``.
 
 One process looks small keys up all the time, warm ones and cold ones, and waits for epochs to show. Another one looks
 the hot key up: the first lookup fills it out of the lake, the next ones return it. At last an epoch brings many more of

@@ -1,4 +1,4 @@
-"""The processes that ask, without Spark, for ``upriver bench hotkey``: one for small keys, one for the hot one.
+"""The processes that ask, without Spark, for ``python -m benchmarks hotkey``: one for small keys, one for the hot one.
 
 ``python -m benchmarks.hotkey_prober TASK.json``.
 """

@@ -1,4 +1,4 @@
-"""``upriver bench latency``: its arguments, and its result for a person."""
+"""``python -m benchmarks latency``: its arguments, and its result for a person."""
 
 import argparse
 from collections.abc import Mapping

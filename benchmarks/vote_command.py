@@ -1,4 +1,4 @@
-"""``upriver bench vote``: its arguments, and its result for a person."""
+"""``python -m benchmarks vote``: its arguments, and its result for a person."""
 
 import argparse
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""``upriver simulate``: the river under a seeded scheduler, or one protocol of live migration by itself.
+"""``python -m simulator``: the river under a seeded scheduler, or one protocol of live migration by itself.
 
 A protocol of migration has two sets of rules, and two things to do with them: a campaign plays random rescales by
 seeds; a search looks for each known fault of the rules as published, and tells it by a shortest trace.
@@ -48,7 +48,7 @@ PROTOCOLS: Mapping[str, Protocol] = {
 
 
 def add_simulation(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``upriver simulate``."""
+    """Add the options of ``python -m simulator``."""
     parser.add_argument(
         "--protocol",
         choices=(RIVER, *PROTOCOLS),
@@ -112,7 +112,7 @@ def _simulate_river(options: argparse.Namespace) -> int:
         print(f"{result['violations']} of {result['runs']} runs violate a rule; the first, at step {result['step']}:")
         print(f"{result['checker']}: {result['message']}")
         told = "" if options.faults is None else f" --faults {options.faults}"
-        print(f"upriver simulate --seed {result['seed']} --steps {steps} --workers {workers}{told}")
+        print(f"python -m simulator --seed {result['seed']} --steps {steps} --workers {workers}{told}")
     return 1 if result["violations"] else 0
 
 
@@ -148,7 +148,7 @@ def _verdict(result: Mapping[str, Any], seed: int, workers: int | None) -> str:
         return (
             f"{result['runs']:,} runs of {result['protocol']} from seed {seed}, {result['rules']} rules: no violation"
         )
-    again = f"upriver simulate --protocol {result['protocol']} --rules {result['rules']} --seed {result['seed']}"
+    again = f"python -m simulator --protocol {result['protocol']} --rules {result['rules']} --seed {result['seed']}"
     return "\n".join(
         [
             *_numbered(result["trace"]),

@@ -1,4 +1,4 @@
-"""``upriver bench lobsters``: what is asked and written, that wrong answers are found, what it reports."""
+"""``python -m benchmarks lobsters``: what is asked and written, that wrong answers are found, what it reports."""
 
 import json
 import subprocess
@@ -177,9 +177,8 @@ def test_all_pages_of_a_small_site_are_right(spark: Any, tmp_path: Path, partial
 @pytest.mark.spark
 @pytest.mark.long
 def test_a_small_site_is_measured_and_all_answers_are_right() -> None:
-    program = "import sys; from upriver.cli import main; sys.exit(main(sys.argv[1:]))"
     arguments = "--scale 0.002 --requests 100 --warm-up 50 --clients 2 --workers 1 --json"
-    command = [sys.executable, "-c", program, "bench", "lobsters", *arguments.split()]
+    command = [sys.executable, "-m", "benchmarks", "lobsters", *arguments.split()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])

@@ -1,4 +1,4 @@
-"""``upriver bench recovery``: what it calls right, and when it calls a river whole again."""
+"""``python -m benchmarks recovery``: what it calls right, and when it calls a river whole again."""
 
 import argparse
 import json
@@ -21,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from server_kit import TOKEN
 
+from benchmarks.__main__ import main as benchmarks
 from benchmarks.commands import add_benchmarks
 from benchmarks.events import VIEW
 from benchmarks.nexmark_queries import Refused
@@ -33,7 +34,6 @@ from benchmarks.recovery_kill import Watched, kill_worker, pid_listening
 from benchmarks.recovery_prober import ANSWERS, FAILED, RecoveryProber, RecoveryTask
 from benchmarks.recovery_spark import Committed, backlog_taken, spark_figures
 from benchmarks.recovery_ways import WAYS, RecoveryOptions, keys_of, way_figures
-from upriver import cli
 from upriver.errors import ClusterError
 from upriver.ids import WorkerId
 from upriver.net.routing import ViewRoute
@@ -325,7 +325,7 @@ def test_by_default_there_are_a_million_keys_on_three_workers_and_spark() -> Non
 
 
 def test_there_must_be_somebody_to_be_killed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["bench", "recovery", "--workers", "1", "--no-spark"]) == 2
+    assert benchmarks(["recovery", "--workers", "1", "--no-spark"]) == 2
     assert "2 or more" in capsys.readouterr().err
 
 

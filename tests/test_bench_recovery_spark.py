@@ -1,4 +1,4 @@
-"""``upriver bench recovery`` with few keys, the whole way: all is right again, and nothing outlives it."""
+"""``python -m benchmarks recovery`` with few keys, the whole way: all is right again, and nothing outlives it."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from benchmarks.recovery_feed import Feed, FeedSpec
 pytestmark = pytest.mark.spark
 
 SPEC = FeedSpec(keys=10, epoch_rows=20)
-BENCH = [sys.executable, "-m", "upriver.cli", "bench", "recovery"]
+BENCH = [sys.executable, "-m", "benchmarks", "recovery"]
 SMALL = ["--keys", "2000", "--epoch-rows", "50", "--epochs-since", "2", "--epochs-per-s", "2", "--steady-s", "1"]
 
 

@@ -1,4 +1,4 @@
-"""``upriver bench rescale``: how it counts, that it looks up without pause, what it draws, and Spark's own way."""
+"""``python -m benchmarks rescale``: how it counts and looks up, what it draws, and Spark's own way."""
 
 import argparse
 import itertools
@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from server_kit import SECONDS_MAX
 
+from benchmarks.__main__ import main as benchmarks
 from benchmarks.commands import add_benchmarks, default_picture, render_rescale
 from benchmarks.events import VIEW
 from benchmarks.rescale import ratio
@@ -37,7 +38,6 @@ from benchmarks.rescale_figures import (
 from benchmarks.rescale_picture import draw_batching, draw_rescale
 from benchmarks.rescale_prober import FAILED, PROBES, Prober, ProbeTask
 from benchmarks.rescale_spark import PARTS, StatefulQuery
-from upriver import cli
 from upriver.errors import ClusterError
 from upriver.hashing import hash64
 from upriver.ids import VnodeId
@@ -341,7 +341,7 @@ def test_what_makes_no_sense_is_refused(arguments: tuple[str, ...]) -> None:
 
 
 def test_a_rescale_that_changes_nothing_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["bench", "rescale", "--from", "3", "--to", "3"]) == 2
+    assert benchmarks(["rescale", "--from", "3", "--to", "3"]) == 2
     assert "that is no rescale" in capsys.readouterr().err
 
 
@@ -373,7 +373,7 @@ def test_sparks_own_way_is_timed_in_parts_that_add_up(spark: Any, tmp_path: Path
 def test_a_river_is_rescaled_there_and_back_under_load(tmp_path: Path) -> None:
     """In a process of its own: the benchmark ends its Spark session, which here would be everybody's."""
     picture = tmp_path / "rescale.svg"
-    command = [sys.executable, "-m", "upriver.cli", "bench", "rescale", "--json", "--picture", str(picture)]
+    command = [sys.executable, "-m", "benchmarks", "rescale", "--json", "--picture", str(picture)]
     load = [
         "--keys",
         "3000",

@@ -1,4 +1,4 @@
-"""``upriver bench vote``: its load, that wrong answers are found, what it reports."""
+"""``python -m benchmarks vote``: its load, that wrong answers are found, what it reports."""
 
 import argparse
 import json
@@ -280,8 +280,7 @@ def test_the_partial_run_in_front_is_the_largest_that_is_small_or_else_the_small
 def test_a_small_workload_is_measured_and_all_answers_are_right() -> None:
     arguments = "--articles 2000 --votes 2000 --budgets-mb 1 --distributions zipf --prime-reads 1000 --settle-s 1"
     more = "--steady-s 2 --singles 20 --batches 20 --fill-keys 1000 --new-view-rows 1000 --json"
-    program = "import sys; from upriver.cli import main; sys.exit(main(sys.argv[1:]))"
-    command = [sys.executable, "-c", program, "bench", "vote", *arguments.split(), *more.split()]
+    command = [sys.executable, "-m", "benchmarks", "vote", *arguments.split(), *more.split()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import upriver
+from simulator.__main__ import main as simulator
 from upriver.app import App
 from upriver.cli import TOKEN_VARIABLE, main
 from upriver.client.rescale import STRATEGIES
@@ -139,13 +140,13 @@ def test_nobody_there_ends_with_status_1(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_simulate_ends_with_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["simulate", "--seed", "3", "--runs", "2", "--steps", "50", "--json"]) == 0
+    assert simulator(["--seed", "3", "--runs", "2", "--steps", "50", "--json"]) == 0
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (result["runs"], result["violations"]) == (2, 0)
 
 
 def simulated(capsys: pytest.CaptureFixture[str], status: int, *arguments: str) -> dict[str, Any]:
-    assert main(["simulate", *arguments, "--json"]) == status
+    assert simulator([*arguments, "--json"]) == status
     result: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
     return result
 
@@ -162,7 +163,7 @@ def test_simulate_finds_every_fault_of_icadd_as_published(capsys: pytest.Capture
 
 
 def test_simulate_tells_the_faults_to_a_person_too(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["simulate", "--protocol", "icadd", "--rules", "published"]) == 1
+    assert simulator(["--protocol", "icadd", "--rules", "published"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("R1: ")
     assert lines[1] == "    1  0 hears of the rescale [Interrogation]"
@@ -183,9 +184,9 @@ def test_simulate_goes_again_from_a_seed_to_the_same_violation(capsys: pytest.Ca
     again = simulated(capsys, 1, *published, "--seed", str(found["seed"]))
     assert found["violations"] > 5
     assert (again["runs"], again["trace"]) == (1, found["trace"])
-    assert main(["simulate", *published, "--seed", "0", "--runs", "10"]) == 1
+    assert simulator([*published, "--seed", "0", "--runs", "10"]) == 1
     replay = capsys.readouterr().out.splitlines()[-1]
-    assert replay == f"upriver simulate --protocol icadd --rules published --seed {found['seed']}"
+    assert replay == f"python -m simulator --protocol icadd --rules published --seed {found['seed']}"
 
 
 def test_simulate_does_the_same_for_redistribute(capsys: pytest.CaptureFixture[str]) -> None:
@@ -210,7 +211,7 @@ def test_simulate_does_the_same_for_redistribute(capsys: pytest.CaptureFixture[s
 def test_simulate_refuses_what_does_not_go_together(
     capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
 ) -> None:
-    assert main(["simulate", *arguments]) == 2
+    assert simulator([*arguments]) == 2
     error = capsys.readouterr().err
     assert said in error
     assert error.count("\n") == 1

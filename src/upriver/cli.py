@@ -1,11 +1,11 @@
-"""The command line: ``upriver demo|status|lookup|explain|rescale|simulate|bench``.
+"""The command line: ``upriver demo|status|lookup|explain|rescale``.
 
 With ``--json`` a command's last line is one JSON object; with ``status --watch`` each line is one. Exit status: 0 done;
 1 failed, or found what it looked for (a violation, a difference), or a rescale ended otherwise than was asked for;
 2 asked wrongly; 130 interrupted.
 
 The module behind a command is loaded when the command is run: ``--help`` and ``--version`` load neither Arrow nor
-Spark. (Those of ``bench`` and ``simulate`` load what they are about.)
+Spark.
 """
 
 import argparse
@@ -32,11 +32,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     options = _parser(given).parse_args(given)
+    return exit_status("upriver", lambda: _load(options.run)(options))
+
+
+def exit_status(program: str, run: Callable[[], int]) -> int:
+    """Run a command; what it raises becomes one line on stderr, and the exit status of its kind."""
     try:
-        run = _load(options.run) if isinstance(options.run, str) else options.run
-        return int(run(options))
+        return int(run())
     except UpriverError as error:
-        print(f"upriver: {type(error).__name__}: {error}", file=sys.stderr)
+        print(f"{program}: {type(error).__name__}: {error}", file=sys.stderr)
         return 2 if isinstance(error, UserError) else 1
     except KeyboardInterrupt:
         return 130
@@ -127,15 +131,6 @@ def _move(text: str) -> tuple[int, int]:
     return int(vnode), int(worker)
 
 
-def _simulate(simulate: argparse.ArgumentParser) -> None:
-    _json(simulate)
-    _load("simulator.commands:add_simulation")(simulate)
-
-
-def _bench(bench: argparse.ArgumentParser) -> None:
-    _load("benchmarks.commands:add_benchmarks")(bench.add_subparsers(required=True, metavar="BENCHMARK"))
-
-
 _COMMANDS = {
     "demo": _Command("a year of real flights through the whole river", _demo, "upriver.demo:demo"),
     "status": _Command("what a running app stands at", _status, "upriver.client_commands:status"),
@@ -144,12 +139,7 @@ _COMMANDS = {
     "rescale": _Command(
         "change the workers, or which vnodes they own, while all goes on", _rescale, "upriver.client_commands:rescale"
     ),
-    "simulate": _Command(
-        "run the machines under a seeded scheduler, and check them", _simulate, "simulator.commands:simulate"
-    ),
-    "bench": _Command("measure, side by side with Spark", _bench, ""),
 }
-"""By name. Each of ``bench`` brings its own ``run``."""
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""``upriver simulate --faults``: whatever fails, nothing is wrong meanwhile, and when it is over all comes to rest."""
+"""``python -m simulator --faults``: whatever fails, no answer is wrong, and all comes to rest afterwards."""
 
 import json
 from collections import Counter
@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from simulator.__main__ import main as simulator
 from simulator.campaign import Simulator
 from simulator.weather import FAULTS
-from upriver.cli import main
 
 STEPS, WORKERS = 250, 3
 SEEDS, SOAK_SEEDS = 80, 100_000
@@ -51,7 +51,7 @@ def test_one_kind_of_fault_comes_alone(kind: str) -> None:
 
 
 def test_the_command_plays_them(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["simulate", "--faults", "crash,cut", "--runs", "2", "--steps", "60", "--json"]) == 0
+    assert simulator(["--faults", "crash,cut", "--runs", "2", "--steps", "60", "--json"]) == 0
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (result["runs"], result["violations"]) == (2, 0)
 
@@ -64,5 +64,5 @@ def test_the_command_plays_them(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_what_cannot_be_is_refused(arguments: list[str], problem: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["simulate", *arguments]) == 2
+    assert simulator([*arguments]) == 2
     assert problem in capsys.readouterr().err

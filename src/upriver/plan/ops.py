@@ -1,7 +1,7 @@
 """What a dataflow can do with rows: one record for each kind of operator, which says all that there is to say of it.
 
 The SQL front end makes trees of these (:mod:`upriver.plan.algebra`), the planner cuts the trees into regions
-(:mod:`upriver.plan.graph`), and a worker builds an operator from each (:mod:`upriver.dataflow.operators`). Columns
+(:mod:`upriver.plan.graph`), and a worker builds an operator from each (:mod:`upriver.engine.operators`). Columns
 are named; no two columns of one operator's output, or of all its inputs, have names that differ in case alone.
 Expressions are DuckDB SQL over the input's columns, as :mod:`upriver.engine.expressions` evaluates them.
 

@@ -222,6 +222,6 @@ def _of_row(key: Any, row: Any) -> str:
 def _line_of(error: BaseException) -> str:
     """The line of the user's code that it came from, or went through first."""
     trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith("upriver.dataflow."):
+    while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith("upriver.engine."):
         trace = trace.tb_next
     return "" if trace is None else f" (line {trace.tb_lineno} of {trace.tb_frame.f_code.co_filename})"

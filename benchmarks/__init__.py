@@ -1,0 +1,1 @@
+"""Measures Upriver, side by side with Spark or another store."""

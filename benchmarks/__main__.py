@@ -1,0 +1,20 @@
+"""``python -m benchmarks NAME``: measures one thing, side by side with Spark or another store."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from benchmarks.commands import add_benchmarks
+from upriver.cli import exit_status
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure, side by side with Spark.")
+    add_benchmarks(parser.add_subparsers(required=True, metavar="BENCHMARK"))
+    options = parser.parse_args(arguments)
+    return exit_status("benchmarks", lambda: options.run(options))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The rules of live migration as their documents publish them, with their faults."""

@@ -1,0 +1,1 @@
+"""Lookups and rescales from any process, without Spark."""

@@ -1,0 +1,1 @@
+"""The coordinator as a machine without I/O: epochs, rescales, recovery, scans."""

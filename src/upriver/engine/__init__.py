@@ -1,0 +1,1 @@
+"""Operators and expressions over Arrow batches. No I/O."""

@@ -1,0 +1,1 @@
+"""The operators that keep a view's state current."""

@@ -1,0 +1,1 @@
+"""Files that last: runs, manifests, checkpoints, and what reads them."""

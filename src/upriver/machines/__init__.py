@@ -1,1 +1,0 @@
-"""The worker and the coordinator, as machines without I/O: events in, actions out."""

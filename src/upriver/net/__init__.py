@@ -1,0 +1,1 @@
+"""Sockets, frames and codecs between the processes of an app and its clients."""

@@ -1,0 +1,1 @@
+"""Logical operators, keys, regions and provenance of views. No I/O."""

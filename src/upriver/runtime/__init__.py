@@ -1,0 +1,1 @@
+"""Loops, threads, timers and leases: carries out what the machines ask for."""

@@ -1,0 +1,1 @@
+"""The worker as a machine without I/O: epochs, lookups, moving keys, replicas, checkpoints."""
