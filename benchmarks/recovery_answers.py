@@ -62,8 +62,7 @@ class Answers:
 def served_again(answers: Answers, is_right: Mask, after: float) -> float | None:
     """When the longest time after ``after`` in which no lookup was answered right was over; ``None`` if it was not.
 
-    Of lookups that began after that time, each right if all of its keys are. The first right one need not end it: what
-    a worker that is gone has put on its board may be read until its lease has run out (``docs/design/boards.md``, B6).
+    Of lookups that began after that time, each right if all of its keys are. The first right one need not end it.
     """
     begun_at, places = np.unique(answers.begun_at, return_inverse=True)
     all_right = np.ones(len(begun_at), np.bool_)

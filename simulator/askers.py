@@ -45,11 +45,6 @@ class Askers:
         seen = {key: self._seen.get((lookup.view, key), Epoch(0)) for key in _keys(lookup)}
         process.waiting[lookup.ticket] = Asked(lookup, seen)
 
-    def finds(self, process: Process, lookup: LookupAsked, answer: Answer, is_current: bool) -> None:
-        """Somebody finds rows on a board, and asks nobody."""
-        self.asks(process, lookup)
-        self.answered(process, answer, is_current)
-
     def asked(self, process: Process, lookup: LookupAsked) -> None:
         """Somebody has asked, and may have an answer already."""
         is_waiting = lookup.ticket in process.waiting

@@ -10,7 +10,7 @@ from simulator.drawing import apart_of
 from simulator.oracle import Oracle
 from simulator.process import Process
 from simulator.tables import Key
-from upriver.ids import BEGINNING, Epoch, VnodeId, WorkerId
+from upriver.ids import Epoch, VnodeId, WorkerId
 from upriver.plan.graph import DataflowPlan
 from upriver.protocol.coordinator_events import EvictWanted, RescaleWanted
 from upriver.protocol.strategies import Strategy
@@ -51,21 +51,6 @@ def drawn_lookup(
     at_least = Epoch(lots.choice((0, 0, published, published, published + lots.randint(1, 3))))
     together = apart_of(lots).random() < TOGETHER_SHARE
     return lookup_of(ticket, plan, {key: hashes[key] for key in keys}, drawn_view([plan], lots), at_least, together)
-
-
-def drawn_lookup_here(
-    ticket: int, process: Process, plan: DataflowPlan, oracle: Oracle, lots: Random
-) -> LookupAsked | None:
-    """For one or two of the first few keys that the process keeps and that have rows, if there are any."""
-    vnode_map = process.map_of(plan.name)
-    mine = () if vnode_map is None else vnode_map.vnodes_of_worker(process.worker)
-    there = oracle.at(plan.name, process.applied)
-    candidates = [key for key in oracle.keys_in(plan.name, mine) if key in there]
-    if not candidates:
-        return None
-    keys = lots.sample(candidates[:KEYS_ASKED_MAX], min(len(candidates), lots.randint(1, 2)))
-    together = lots.random() < TOGETHER_SHARE
-    return lookup_of(ticket, plan, {key: oracle.hashes[plan.name][key] for key in keys}, plan.name, BEGINNING, together)
 
 
 def short_keys(lookup: LookupAsked) -> str:

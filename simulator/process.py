@@ -36,8 +36,6 @@ from upriver.protocol.worker_events import (
     StateUnread,
     WorkerEvent,
 )
-from upriver.state.board import Board
-from upriver.state.board_reader import BoardReader
 from upriver.vnodes import VnodeMap
 from upriver.worker.following import Following
 from upriver.worker.share import Share
@@ -99,7 +97,6 @@ class Process:
     held: dict[SnapshotId, pa.Table] = field(default_factory=dict)
     waiting: dict[int, Asked] = field(default_factory=dict)
     """All and only the lookups without an answer, by ticket."""
-    boards: dict[str, tuple[Board, BoardReader]] = field(default_factory=dict)
     """By view: what the process writes, and what somebody beside it reads."""
     meet: Meet | None = None
     """The last meeting, by which keys move if they do."""

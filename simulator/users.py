@@ -3,9 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from random import Random
 
-from simulator.boards import drawn_board, drawn_from_board, found_on_board
-from simulator.clients import drawn_eviction, drawn_lookup, drawn_lookup_here, drawn_view, lookup_of, short_keys
-from simulator.process import Process
+from simulator.clients import drawn_eviction, drawn_lookup, drawn_view, lookup_of, short_keys
 from simulator.river import River
 from upriver.ids import BEGINNING
 from upriver.plan.graph import DataflowPlan
@@ -13,7 +11,6 @@ from upriver.protocol.coordinator_events import SnapshotAsked
 from upriver.protocol.worker_events import LookupGivenUp
 
 KEYS_EVICTED_MAX = 3  # by one wish
-NEW_BOARD_SHARE = 0.2  # of the looks at a board that is not there yet
 
 
 class Users:
@@ -42,28 +39,6 @@ class Users:
         at_least = f" at least {lookup.at_least}" if lookup.at_least else ""
         self._happened("lookups_asked", f"{process} is asked for {short_keys(lookup)}{at_least}: {lookup.ticket}")
         self._river.step_worker(process, lookup)
-
-    def look_on_board(self) -> None:
-        """Somebody looks for keys on a board, and asks for some that may come to be there."""
-        process, plan = self._lots.choice(self._river.running), self._lots.choice(self._plans)
-        given = drawn_board(process, plan, NEW_BOARD_SHARE, self._lots)
-        if given is not None:
-            self._happened("boards", f"{process} is given a board for {plan.name}")
-            self._river.step_worker(process, given)
-        self._find_on_board(process, plan)
-        lookup = drawn_lookup_here(next(self._tickets), process, plan, self._river.oracle, self._lots)
-        if lookup is not None:
-            what = f"{process} is asked for {short_keys(lookup)}, which it keeps: {lookup.ticket}"
-            self._happened("lookups_asked", what)
-            self._river.step_worker(process, lookup)
-
-    def _find_on_board(self, process: Process, plan: DataflowPlan) -> None:
-        """Look for keys that have been on the board, whoever keeps them now: not everybody knows the newest map."""
-        lookup = drawn_from_board(next(self._tickets), process, plan, self._river.oracle, self._lots)
-        found = None if lookup is None else found_on_board(process, lookup)
-        if lookup is not None and found is not None:
-            self._happened("found_on_board", f"{process}: {short_keys(lookup)} are on its board, as of {found.epoch}")
-            self._river.askers.finds(process, lookup, found, self._river.watcher.is_current(process))
 
     def look_everything_up(self, plan: DataflowPlan) -> None:
         """All keys that there are, and some that there could be, each where it is kept."""

@@ -44,7 +44,7 @@ class Weather:
     that. spoil: how likely the lake does not take the last of it.
     standbys, warmups: how many copies there are to be of each slice, and how many are learned at a time. feed: how fast
     a process copies its state for who follows it. lease: how soon that of a lost process has run out. overdue: that who
-    leaves is not waited for. board: that somebody looks for keys on a board, and asks for them, too.
+    leaves is not waited for.
     """
 
     publish: float
@@ -81,7 +81,6 @@ class Weather:
     feed: float = 1.0
     lease: float = 1.0
     overdue: float = 0.0
-    board: float = 0.2
 
     @property
     def membership(self) -> MembershipConfig:
@@ -105,10 +104,6 @@ class Weather:
             read=1.0,
             scan=0.0,
         )
-
-    def with_boards(self, lots: Random) -> Self:
-        """The same, where few keys are looked for again and again, on boards."""
-        return replace(self, board=lots.choice((10.0, 40.0)), sizes=(0, 1, 3, 8), read=1.0, hear=6.0)
 
     def with_standbys(self, lots: Random) -> Self:
         """The same, where workers follow each other."""
@@ -188,7 +183,6 @@ class Weather:
             repeat=0,
             torn=0,
             give_up=0,
-            board=min(self.board, 0.2),
             replan=0,
             rescale=0,
             abort=0,
@@ -205,7 +199,6 @@ class Weather:
             self.fair(),
             publish=0,
             lookup=0,
-            board=0,
             scan=0,
             pace=(1.0,) * PLACES_MAX,
             read=1,

@@ -58,7 +58,7 @@ RESCALES_WAITING_MAX = 3  # users wish for no more meanwhile
 FAIR_STEPS_MAX = 200  # in which rescales can end while epochs are published
 FAILING_SHARE = 0.25  # of the rivers: some views fail
 PARTIAL_SHARE = 0.5  # of the rivers that may have partial views, and of their views
-CHECKPOINTS_SHARE, STANDBYS_SHARE, PILED_UP_SHARE, BOARDS_SHARE = 0.4, 0.4, 0.15, 0.2  # of the rivers
+CHECKPOINTS_SHARE, STANDBYS_SHARE, PILED_UP_SHARE = 0.4, 0.4, 0.15  # of the rivers
 ANSWER_ROWS = (1, 5, 1_000)  # rows of an upquery's answer that are taken in with it: one of these
 SETTLE = 4.0  # how much faster than it hears a process settles
 EVICT_WANTED = 0.5  # how fast keys are evicted that somebody wants forgotten
@@ -101,8 +101,6 @@ class World:
             self._weather = self._weather.with_standbys(apart)
         if weather is None and apart.random() < PILED_UP_SHARE:
             self._weather = self._weather.with_epochs_that_pile_up(apart)
-        if weather is None and apart.random() < BOARDS_SHARE:
-            self._weather = self._weather.with_boards(apart)
         fails = apart.random() < failing_share
         bad_rows = BadRows.drawn(apart, self._plans) if fails else BadRows()
         if faults is not None:
@@ -179,7 +177,6 @@ class World:
         moves: list[Move] = [(weather.publish, self._publish), (weather.scan, self.users.scan)]
         if weather.lookup and river.running:
             moves += [(weather.lookup, self.users.look_up), (weather.give_up, self.users.give_up)]
-        moves.append((weather.board if river.running else 0.0, self.users.look_on_board))
         if len(self._declared) + len(river.repertoire.waiting) < CHANGES_WAITING_MAX:
             moves.append((weather.replan, self._declare))
         moves.append((self._evict / 5, self.users.evict_at_will))

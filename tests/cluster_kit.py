@@ -1,13 +1,10 @@
 """A driver in a process of its own, whose processes tests harm; see ``programs/failures.py``."""
 
 import json
-import math
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +12,11 @@ import numpy as np
 import pyarrow as pa
 from failure_kit import FILES, KEYS, LOOKUP_S_MAX, Feed
 
-from upriver.client.asking import KeySet, Lookup
-from upriver.client.board_finder import LOOKUPS_MIN, BoardFinder
 from upriver.client.client import Client, connect
 from upriver.client.lookup_streams import LookupStream
 from upriver.hashing import hash64
-from upriver.ids import WorkerId
 from upriver.net.lookup import KeysAsked
-from upriver.net.remote import Connection, Remote
-from upriver.net.routing import Routing
+from upriver.net.remote import Remote
 from upriver.vnodes import vnodes_of
 
 PROGRAM = Path(__file__).parent / "programs" / "failures.py"
@@ -86,30 +79,6 @@ class River:
             for stream in streams:
                 opened.callback(stream.close)
             yield streams
-
-    def board_at(self, worker: int) -> Callable[[list[int]], int]:
-        """Tells how many of some keys can be found, past any client, on the board that a worker has now."""
-        remote = Remote.parse(self.told["address"], self.told["token"])
-        with Connection(remote) as coordinator:
-            routing = Routing.from_json(coordinator.act("routing", timeout=LOOKUP_S_MAX))
-        routing = replace(routing, addresses={WorkerId(worker): routing.addresses[WorkerId(worker)]})
-        connection = Connection(remote.at(routing.addresses[WorkerId(worker)]))
-        finder = BoardFinder(lambda _: connection)
-        lookup = Lookup("sums", routing.views["sums"], None, True, LOOKUP_S_MAX, math.inf)
-
-        def finds(keys: list[int]) -> int:
-            each = [KeySet.of(pa.RecordBatch.from_arrays([pa.array([key], pa.int64())], schema=KEY)) for key in keys]
-            return sum(finder.find(lookup, key, routing) is not None for key in each)
-
-        everything = list(range(KEYS))
-        for _ in range(LOOKUPS_MIN):
-            finder.asked(lookup, routing)
-        give_up_at = time.monotonic() + LOOKUP_S_MAX
-        while not finds(everything):
-            assert time.monotonic() < give_up_at
-            self.client.lookup("sums", everything)
-        connection.close()
-        return finds
 
     def check(self) -> None:
         """The views have all that was fed, and are what Spark says."""

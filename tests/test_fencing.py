@@ -1,6 +1,5 @@
 """Leases and places: rules L1 to L3 of docs/design/failures.md."""
 
-import math
 import queue
 from collections.abc import Iterator
 
@@ -66,16 +65,6 @@ def test_l1_an_answer_is_given_out_with_a_lease_only() -> None:
     end.heart.end()
     with pytest.raises(WrongOwner, match="lost touch"):
         lookup(WANTED)
-
-
-def test_b6_boards_are_good_for_as_long_as_the_lease() -> None:
-    lease, end, good_until = Lease(QUICK), an_end(), list[float]()
-    lease.begin(end, good_until.append)
-    assert good_until == [-math.inf]
-    end.heart.met(100.0)
-    assert good_until[1:] == [100.0 + QUICK.lease_s]
-    end.heart.end()
-    assert good_until[2:] == [-math.inf]
 
 
 def test_l2_a_place_is_free_when_the_lease_of_who_was_there_has_run_out() -> None:

@@ -1,6 +1,5 @@
 """Signs of life: who is silent, and how old is what the other is known to have heard."""
 
-import math
 from dataclasses import dataclass
 
 import pytest
@@ -111,23 +110,3 @@ def test_who_waits_is_told_that_all_is_over(heart: Heart) -> None:
     assert heart.wait_confirmed(1, None)
     heart.end()
     assert not heart.wait_confirmed(1, None)
-
-
-def test_somebody_is_told_when_the_other_has_heard_and_when_all_is_over() -> None:
-    clock, told = Clock(), list[float]()
-    heart = Heart(clock)
-    heart.met(clock())
-    heart.tell(told.append)
-    assert told == [clock()]
-    beaten_at = clock()
-    heart.beat()
-    clock.seconds += 1.0
-    heart.pinged({"beat": 1, "heard": 0})
-    assert len(told) == 1  # nothing new
-    heart.pinged({"beat": 2, "heard": 1})
-    assert told[1:] == [beaten_at]
-    heart.end()
-    assert told[2:] == [-math.inf]
-    late = list[float]()
-    heart.tell(late.append)
-    assert late == [-math.inf]

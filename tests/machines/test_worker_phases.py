@@ -4,9 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import get_args
 
-import pyarrow as pa
 import pytest
-from board_kit import board_for
 from machines_kit import (
     ALL_MINE,
     CHANNEL,
@@ -58,7 +56,6 @@ from upriver.protocol.peers import QuestionRefused
 from upriver.protocol.standby_messages import Follow, Probe, Resume, Unfollow
 from upriver.protocol.worker_events import (
     AllStateRead,
-    BoardGiven,
     KeysRead,
     KeysUnread,
     LookupGivenUp,
@@ -132,7 +129,6 @@ OF_EACH_KIND: list[WorkerEvent] = [
     TimeToFill(),
     TimeToTakeIn(rows_max=1),
     TimeToAnswer(rows_max=1),
-    BoardGiven(view="v", board=board_for(pa.schema([("k", pa.string())]), "k").board),
 ]
 BEFORE_ASSIGNMENT = {
     "Assign",

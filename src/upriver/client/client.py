@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 
 from upriver.client.asking import Found, KeySet, Lookup, ask_owners
-from upriver.client.board_finder import BoardFinder
 from upriver.client.keys import KeyColumns, Keys, key_columns
 from upriver.client.known_freshness import KnownFreshness
 from upriver.client.lookup_streams import LookupStreams
@@ -99,7 +98,6 @@ class Client:
         self._coordinator = Connection(remote, _unreached)
         self._streams = LookupStreams(remote)
         self._watch = Watch()
-        self._boards = BoardFinder(self._streams.connection)
         self._rounds = Rounds(self._look_up)
         self._freshness = KnownFreshness(self._told_freshness)
         self._timeout = timeout
@@ -174,7 +172,7 @@ class Client:
                 return found
             if time.monotonic() >= lookup.give_up_at:
                 raise self._freshness.stale(lookup.view, lookup.route, max_age, told)
-            if not is_of_then:  # off the board of a worker that was lost
+            if not is_of_then:  # from a worker that has since fallen behind what the coordinator told
                 lookup = replace(lookup, at_least=max(lookup.at_least or 0, told.report.epoch))
 
     def _in_time(self, lookup: Lookup, columns: KeyColumns) -> FoundRows:
@@ -198,11 +196,7 @@ class Client:
             )
 
     def _look_up(self, lookup: Lookup, asked: KeySet) -> list[Found]:
-        on_boards = self._boards.find(lookup, asked, self._known())
-        if on_boards is not None:
-            return [on_boards]
         found = self._ask(lookup, asked)
-        self._boards.asked(lookup, self._known())
         while lookup.together and len(epochs := {part.answered.epoch for part in found}) > 1:
             newest = max(epochs)
             behind = KeySet.concat([part.keys for part in found if part.answered.epoch < newest])
@@ -269,7 +263,6 @@ class Client:
         self._freshness.heard(routing.freshness, asked_at)
         self._refreshed_at = time.monotonic()
         self._streams.keep_only(routing.addresses.values())
-        self._boards.keep_only(routing.addresses.values())
 
     def close(self) -> None:
         """End all connections; lookups that other threads wait for fail. A second call does nothing."""
@@ -277,7 +270,6 @@ class Client:
             self._closed.set()
             atexit.unregister(self.close)
             self._watch.close()
-            self._boards.close()
             self._streams.close()
             self._coordinator.close()
 

@@ -142,7 +142,7 @@ class KnownFreshness:
 
     def _commit(self, epoch: int, committed_at: float | None) -> bytes | None:
         if epoch not in self._commits:
-            if committed_at is None:  # the answer is off a board
+            if committed_at is None:  # the worker did not know
                 self._ask_quietly(ASK_S_MAX, epoch)
             else:
                 self._note_commit(epoch, committed_at)

@@ -51,7 +51,6 @@ class Heart:
         """Guards and announces what follows."""
         self._confirmed_at = -math.inf
         self._is_over = False
-        self._told: Callable[[float], None] = _nobody
 
     @property
     def heard_at(self) -> float:
@@ -100,15 +99,7 @@ class Heart:
     def _confirmed(self, at: float) -> None:
         with self._changed:
             self._confirmed_at = at
-            self._told(at)
             self._changed.notify_all()
-
-    def tell(self, told: Callable[[float], None]) -> None:
-        """From now on, tell somebody when the other is known to have heard us, and -inf when all is over. Who is told
-        is quick."""
-        with self._changed:
-            self._told = told
-            told(-math.inf if self._is_over else self._confirmed_at)
 
     def is_confirmed(self, within_s: float) -> bool:
         """Whether the other is known to have heard something that we have said at most so many seconds ago."""
@@ -124,9 +115,4 @@ class Heart:
         """Nothing more is to be heard."""
         with self._changed:
             self._is_over = True
-            self._told(-math.inf)
             self._changed.notify_all()
-
-
-def _nobody(_: float) -> None:
-    """Nobody wants to know."""

@@ -376,10 +376,6 @@ class PartialRegion:
         self._presence.touch(hash64, self._tick())
         self._looked_up += len(hash64)
 
-    def was_read(self, hash64: Hashes) -> None:
-        """Somebody has found rows of these keys elsewhere: those that are known are as worth keeping as any."""
-        self._presence.touch(hash64, self._now)
-
     def scan(self) -> pa.Table:
         """The rows of the present keys, and of ``half_filled`` keys those that are in, sorted by hash64. Raises
         RowError if an output expression fails."""

@@ -86,16 +86,6 @@ class Rules:
     """S6: a key that was put back has changed, for whoever follows."""
     s8_unfed_says_so: bool = True
     """S8: who follows another, has not caught up, and loses its channel to it says so."""
-    b1_changed_keys_are_taken_down: bool = True
-    """B1: a key is taken down from its board before a row of it is applied."""
-    b2_moving_keys_are_taken_down: bool = True
-    """B2: a key that is about to move, or may be another's, is on no board."""
-    b3_as_of_an_epochs_end: bool = True
-    """B3: what is put on a board is as of the end of the epoch that the worker reflects."""
-    b4_closed_with_its_share: bool = True
-    """B4: who begins anew, goes on as another generation or retires closes its boards."""
-    b5_filled_keys_are_taken_down: bool = True
-    """B5: a key that is filled is on no board: it may be shown as of a later epoch from then on."""
     workers_failed_are_replaced: bool = True
     """workers.failed_are_replaced: a worker that fails, of whatever cause, is replaced, as if it had died."""
     views_fail_alone: bool = True

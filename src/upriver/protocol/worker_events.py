@@ -13,7 +13,6 @@ from upriver.partial.partial_region import ANSWER_ROWS_MAX, Upquery
 from upriver.partial.reads import Read
 from upriver.protocol.messages import FromWorker, Meet, ToWorker
 from upriver.protocol.peers import Envelope
-from upriver.state.board import Board
 from upriver.state.checkpoint import StateChunk, StateFile
 
 
@@ -49,14 +48,6 @@ class LookupAsked:
     hash64: Hashes
     at_least: Epoch
     together: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BoardGiven:
-    """There is memory for a view's board, which somebody on this machine wants to read."""
-
-    view: str
-    board: Board
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,7 +222,6 @@ WorkerEvent = (
     | EpochRead
     | LookupAsked
     | LookupGivenUp
-    | BoardGiven
     | PeersMet
     | PeerSaid
     | PeerLost

@@ -78,12 +78,9 @@ class Lease:
         self._seconds = vigilance.lease_s
         self._channel: ChannelEnd | None = None
 
-    def begin(self, channel: ChannelEnd, good_until: Callable[[float], None] | None = None) -> None:
-        """This is the channel to the coordinator. good_until: told until when, by :func:`upriver.net.heart.now`, what
-        this worker has said may be believed (B6)."""
+    def begin(self, channel: ChannelEnd) -> None:
+        """This is the channel to the coordinator."""
         self._channel = channel
-        if good_until is not None:
-            channel.heart.tell(lambda heard: good_until(heard + self._seconds))
 
     def wait(self, seconds: float | None) -> bool:
         """Block until this worker may speak, at most ``seconds`` if any are given, or until it never will again;

@@ -32,7 +32,6 @@ from upriver.protocol.messages import FromWorker, Meet
 from upriver.protocol.peers import Envelope
 from upriver.protocol.worker_events import PeerLost, PeersMet
 from upriver.runtime.arenas import share_free_memory
-from upriver.runtime.boards import BOARD, Boards
 from upriver.runtime.coordinator_service import REGISTER, SILENCED
 from upriver.runtime.fencing import USUAL, Lease, Vigilance
 from upriver.runtime.giving_back import giving_back
@@ -122,8 +121,7 @@ def serve_worker(config: WorkerConfig, worker: WorkerId) -> None:
     held = loop.snapshots
     lost: list[UpriverError] = []
     gets: dict[str, Get] = {SNAPSHOT: partial(_snapshot, held)}
-    boards = Boards(loop.hear, config.memory_budget)
-    actions: dict[str, Action] = {SNAPSHOT_READ: partial(_snapshot_read, held), BOARD: boards.ask}
+    actions: dict[str, Action] = {SNAPSHOT_READ: partial(_snapshot_read, held)}
     services: dict[Purpose, Service] = {
         Purpose.CHANNEL: Channels(peers.accept, config.vigilance.limits),
         Purpose.LOOKUPS: LookupService(lease.guard(loop.lookup)),
@@ -134,13 +132,12 @@ def serve_worker(config: WorkerConfig, worker: WorkerId) -> None:
         channel = open_channel(
             remote, _hello(worker, config, server.address), receiver, limits=config.vigilance.worker_limits
         )
-        lease.begin(channel, boards.good_until)
+        lease.begin(channel)
 
         def report(message: FromWorker) -> None:
             channel.send(encode(message))
 
         failure = loop.run(report, partial(_meet, loop, peers, worker), _LeasedPeers(peers, lease))
-        boards.close()
         if failure is None:
             with suppress(ClusterError):  # it is gone, and that has come back as ``lost``
                 channel.send(Message(SILENCED))

@@ -115,7 +115,6 @@ def evict(phase: Following, event: Evict) -> None:
     if share is not None and share.partial is not None:  # else the view has gone, or has become another
         everything = event.keys is None
         wanted = share.partial.keys_of(0, 1) if everything else np.unique(np.array(event.keys, np.uint64))
-        share.take_down(None if everything else wanted)  # some may be there that are not kept any more
     phase.evictions.append(Evicting(event.eviction, event.view, wanted))
     _end_evictions(phase)
 
@@ -147,7 +146,6 @@ def _evict_wanted(phase: Following, wish: Evicting, keys_max: int) -> None:
     keys, wish.left = wish.left[:keys_max], wish.left[keys_max:]
     phase.evicted = len(keys)
     if share is not None and share.partial is not None:
-        share.take_down(keys)
         share.partial.evict(keys)
         ask_again(phase)
     _end_evictions(phase)
@@ -164,7 +162,6 @@ def _evict_oldest(phase: Following, keys_max: int) -> None:
     stats, phase.evicted = phase.last_stats, 0
     partial = {name: share.partial for name, share in phase.shares.items() if share.partial is not None}
     for name in sorted(partial, key=lambda region: stats[region]["live_bytes"], reverse=True):
-        phase.shares[name].note_what_was_read()
         waiting = [w.question.hash64 for w in phase.waiting if w.view == name]
         phase.evicted = partial[name].evict_oldest(keys_max, waiting)
         if phase.evicted:

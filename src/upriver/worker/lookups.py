@@ -27,7 +27,6 @@ from upriver.worker.cones import work_on
 from upriver.worker.following import Asked, Following, Waiting
 from upriver.worker.long_answers import begin, joined, may_begin, read_on
 from upriver.worker.long_answers import let_go as read_no_more
-from upriver.worker.posting import note_asked, put_on_board
 from upriver.worker.room import room_of
 from upriver.worker.standing import all_stay, are_ahead, is_between_epochs
 
@@ -54,7 +53,6 @@ def answered_at_once(phase: Following, event: LookupAsked) -> Answer | None:
         rows = share.region.lookup(event.hash64, event.keys, phase.answer_rows_max)
     except Exception:
         return None  # it is refused on its way, or is a long one
-    put_on_board(phase, share, event, rows)
     return Answer(
         ticket=event.ticket, parts=(rows,), epoch=phase.reflected, version=share.version, relayed=False, held_up=False
     )
@@ -122,7 +120,6 @@ def _is_missed(phase: Following, view: str, question: Question) -> bool:
         return False
     if question.asker == phase.me and question.ticket in phase.asked:
         phase.asked[question.ticket].held_up = True
-    note_asked(phase.shares[view], question.hash64)
     partial.want(question.hash64)
     begin_upquery(phase, view)
     return True
@@ -151,8 +148,6 @@ def begin_upquery(phase: Following, region: str) -> None:
         return
     upquery = partial.upquery(phase.begun, room_of(phase, region))
     if upquery is not None:
-        if phase.rules.b5_filled_keys_are_taken_down:  # B5
-            share.take_down(upquery.keys)
         generation, ports = phase.refilled_since, phase.lake_ports[region]
         phase.actions.append(ReadKeys(generation=generation, region=region, upquery=upquery, ports=ports))
 

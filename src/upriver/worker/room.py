@@ -13,13 +13,6 @@ FILLED_KEYS_MIN = 64
 """Keys that may be filled in one go, however little room there is: fewer take hardly less time."""
 
 
-def budget_of(phase: Following) -> int | None:
-    """What boards leave of the budget, in bytes; ``None`` for any."""
-    if phase.memory_budget is None:
-        return None
-    return phase.memory_budget - sum(share.board.nbytes for share in phase.shares.values() if share.board is not None)
-
-
 def weigh(phase: Following) -> None:
     """See whether memory is to be given back. If what cannot be takes more than there is, the largest views fail until
     the others have room."""
@@ -35,7 +28,7 @@ def is_over(phase: Following) -> bool:
     and for doing that. Evictions begin when the half is full, whether or not anything was forgotten: else many keys
     would have to go at once when memory begins to come back, and all who wait for a key would wait for that.
     """
-    budget = budget_of(phase)
+    budget = phase.memory_budget
     if budget is None:
         return False
     left, _, lives = _bytes(phase, budget)
@@ -44,7 +37,7 @@ def is_over(phase: Following) -> bool:
 
 def room_of(phase: Following, region: str) -> int:
     """How many keys of a partial region may be filled now, in one go (P9)."""
-    budget = budget_of(phase)
+    budget = phase.memory_budget
     if budget is None or not phase.rules.upqueries.p9_room_first:  # P9
         return UPQUERY_KEYS_MAX
     left, takes, lives = _bytes(phase, budget)

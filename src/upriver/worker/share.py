@@ -43,19 +43,14 @@ from upriver.protocol.outcomes import (
 from upriver.protocol.peers import Portion, Question
 from upriver.protocol.rules import Rules
 from upriver.protocol.strategies import MIGRATORS, Migrator, Strategy, new_owner
-from upriver.state.board import Board
 from upriver.state.changes import Changes
 from upriver.state.checkpoint import StateChunk
 from upriver.state.failure import ViewFailure
 from upriver.state.keysets import NO_KEYS, key_set
 from upriver.state.slice_log import SliceLog
 from upriver.state.undo import Undo
-from upriver.vnodes import VnodeMap
 from upriver.worker.failed_region import FailedRegion
 from upriver.worker.joining import joined
-
-Standing = tuple[tuple[VnodeMap, ...], bool]
-"""The maps by all of which a key must be a worker's to be kept there, and whether it has peers."""
 
 
 @dataclass(slots=True)
@@ -109,10 +104,6 @@ class Share:
         self.travelled = Travelled()
         self.version: MapVersion = migrator.phase.map.version
         """Of the map by which the keys are kept; while they move, by which they were."""
-        self.board: Board | None = None
-        """Where others find rows of the view without asking."""
-        self.posted_by: Standing | None = None
-        """By what keys stay that are on it; ``None``: none was put there yet."""
         self._name = name
         self._vnodes = vnodes
         self._rules = rules
@@ -157,8 +148,6 @@ class Share:
                     outcomes += self._copied_before(portion.batch.hash64)
                 self._save(portion.batch.hash64)
                 self._note(portion.batch.hash64)
-                if self._rules.b1_changed_keys_are_taken_down:  # B1
-                    self.take_down(portion.batch.hash64)
                 with self.contained(f"epoch {portion.epoch}"):
                     self._apply(portion)
                 self._fall_behind(portion.epoch)
@@ -328,22 +317,6 @@ class Share:
         self.region, self.partial, self.cone, self._apply = old.region, old.partial, old.cone, old._apply
         self.changes, self.undo, self.logs, self.failure = old.changes, old.undo, old.logs, old.failure
 
-    # Boards
-
-    def take_down(self, hashes: Hashes | None) -> None:
-        """Who looks for these keys is to ask; ``None``: for any."""
-        if self.board is None:
-            return
-        if hashes is None:
-            self.board.take_all_down()
-        else:
-            self.board.take_down(hashes)
-
-    def note_what_was_read(self) -> None:
-        """What others have found on the board was read."""
-        if self.board is not None and isinstance(self.partial, PartialRegion):
-            self.partial.was_read(self.board.read_lately())
-
     # Rows
 
     @property
@@ -396,7 +369,6 @@ class Share:
         self.partial = self.cone = self.changes = self.undo = None
         self.logs.clear()
         self.leaves_keys, self._behind_since = False, None
-        self.take_down(None)
 
     def _stand_in(self, gathered: int) -> FailedRegion:
         assert self.failure is not None

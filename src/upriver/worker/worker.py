@@ -45,7 +45,6 @@ from upriver.protocol.rules import ALL_RULES, Rules
 from upriver.protocol.standby_messages import Follow, Probe, Resume, Unfollow
 from upriver.protocol.worker_events import (
     AllStateRead,
-    BoardGiven,
     EpochRead,
     KeysRead,
     KeysUnread,
@@ -130,7 +129,6 @@ from upriver.worker.moving import (
     say_still,
     time_to_move,
 )
-from upriver.worker.posting import board_given, close_boards, tend_boards
 from upriver.worker.resuming import resumed
 from upriver.worker.room import weigh
 from upriver.worker.routes import ask, ask_again
@@ -226,7 +224,6 @@ class WorkerMachine:
             case (Unassigned() | Following() as phase, Assign()):
                 return self._assigned(phase, event)
             case (Following() as phase, Resume()):
-                close_boards(phase)
                 self.phase = resumed(phase, event)
                 note_failures(self.phase)
                 return self.phase.actions
@@ -236,9 +233,6 @@ class WorkerMachine:
                 return [Refuse(ticket=event.ticket, error=WrongOwner("this worker owns nothing"))]
             case (Following() as phase, _):
                 return _follow(phase, event)
-            case (Unassigned() | Retired(), BoardGiven()):
-                event.board.close()
-                return []
             case (Retired(), _) | (_, LookupGivenUp() | KeysRead() | KeysUnread() | RowsFetched() | RowsUnfetched()):
                 return []
             case (
@@ -272,7 +266,6 @@ def _taking_leave(phase: Unassigned | Following | Retired, error: WrongOwner) ->
     if not isinstance(phase, Following):
         return []
     phase.actions = []
-    close_boards(phase)
     refuse_all(phase, error)
     return phase.actions
 
@@ -303,7 +296,6 @@ def _follow(phase: Following, event: WorkerEvent) -> list[WorkerAction]:
     if phase.taken != taken:
         say_still(phase)
     note_failures(phase)
-    tend_boards(phase)
     return phase.actions
 
 
@@ -341,7 +333,6 @@ _ROWS_MAY_WAIT = (
     | KeysUnread
     | LookupAsked
     | LookupGivenUp
-    | BoardGiven
     | Evict
     | TimeToEvict
     | TimeToFill
@@ -360,7 +351,6 @@ _TABLE: Mapping[type, Callable[[Following, Any], None]] = {
     EpochOver: epoch_over,
     LookupAsked: _lookup,
     LookupGivenUp: given_up,
-    BoardGiven: board_given,
     TakeSnapshot: snapshot_asked,
     DropSnapshot: snapshot_dropped,
     Meet: meet,
