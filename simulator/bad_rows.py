@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from simulator.lake import FakeLake
 from simulator.tables import BAD_ROWS
-from upriver.engine.batch import Batch, Hashes, Outgoing
+from upriver.engine.batch import Batch, Outgoing
 from upriver.engine.keeping import Region, State
 from upriver.engine.operators.view import LongRead
 from upriver.engine.set_aside import SetAside
@@ -19,6 +19,7 @@ from upriver.plan.graph import DataflowPlan, RegionPlan
 from upriver.plan.provenance import lake_edges
 from upriver.state.vectors import Mask
 from upriver.worker.following import BuildRegion
+from upriver.xxh64 import Hashes
 
 EVERY = (9, 40, 150)
 """One row in so many makes a view fail."""

@@ -8,7 +8,7 @@ import numpy as np
 from upriver.ids import VnodeId, WorkerId
 from upriver.migration.events import RescaleAnnounced
 from upriver.migration.messages import Acquire, Message, RowsSent
-from upriver.state.keysets import Mask
+from upriver.state.vectors import Mask
 from upriver.vnodes import VnodeMap
 from upriver.xxh64 import Hashes
 

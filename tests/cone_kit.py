@@ -17,7 +17,7 @@ from state_kit import Row, plain_rows
 from simulator.dataflow_world import DataflowWorld
 from simulator.tables import ALL_VIEWS
 from simulator.tables import TABLES as ALL_TABLES
-from upriver.engine.batch import Batch, Hashes
+from upriver.engine.batch import Batch
 from upriver.engine.expressions import Evaluator
 from upriver.engine.running import Region
 from upriver.hashing import hash64
@@ -29,6 +29,7 @@ from upriver.partial.rules import ALL_RULES, UpqueryRules
 from upriver.plan.eligibility import why_full
 from upriver.plan.graph import DataflowPlan
 from upriver.plan.provenance import lake_edges
+from upriver.xxh64 import Hashes
 
 TABLES = MappingProxyType({table.name: table for table in ALL_TABLES})
 SQL: Mapping[str, tuple[str, str]] = MappingProxyType(

@@ -10,9 +10,10 @@ import pyarrow as pa
 from hypothesis import strategies as st
 from state_kit import Row, plainly, through_the_wire
 
-from upriver.engine.batch import Batch, Hashes
+from upriver.engine.batch import Batch
 from upriver.engine.operators.lasting import Lasting
 from upriver.hashing import hash64
+from upriver.xxh64 import Hashes
 
 Changes = Sequence[tuple[Row, int]]
 """Rows, each with a weight."""

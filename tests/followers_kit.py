@@ -12,7 +12,7 @@ import pyarrow as pa
 from copying_kit import NAMES
 from machines_kit import HALVES, KEYS, SEEN, VNODES, Seen, assign, hashed, meet, opened, over, read, rows, vnode_map
 
-from upriver.engine.batch import Batch, Hashes
+from upriver.engine.batch import Batch
 from upriver.engine.keeping import ALL_ROWS
 from upriver.ids import Epoch, FeedId, Incarnation, VnodeId, WorkerId
 from upriver.plan.graph import DataflowPlan, RegionPlan
@@ -37,6 +37,7 @@ from upriver.vnodes import vnodes_of
 from upriver.worker.followed import Shadow
 from upriver.worker.following import Following
 from upriver.worker.worker import WorkerMachine
+from upriver.xxh64 import Hashes
 
 Kept = dict[str, list[int]]
 """By key, the epochs of its rows."""

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 from relation_kit import dataflow, group, scan
 
-from upriver.engine.batch import Batch, Hashes, Outgoing
+from upriver.engine.batch import Batch, Outgoing
 from upriver.engine.operators.view import LongRead
 from upriver.engine.set_aside import SetAside
 from upriver.errors import KeyTypeError, RowError
@@ -47,6 +47,7 @@ from upriver.protocol.worker_events import (
 from upriver.state.spine import ManyMembers
 from upriver.vnodes import VnodeMap, vnodes_of
 from upriver.worker.worker import WorkerMachine
+from upriver.xxh64 import Hashes
 
 VNODES = 8
 ROWS = pa.schema([("k", pa.string()), ("e", pa.int64())])

@@ -11,10 +11,11 @@ import pyarrow as pa
 from rows_kit import rows_of
 from state_kit import EAGER, Row, pieces, plain_rows, plainly, table_batch, through_the_wire
 
-from upriver.engine.batch import Batch, Hashes
+from upriver.engine.batch import Batch
 from upriver.engine.operators.stateful_map import StatefulMap
 from upriver.plan.ops import Per
 from upriver.plan.ops import StatefulMap as Op
+from upriver.xxh64 import Hashes
 
 FORGETS_AFTER = 4
 """Rows of a key after which the functions drop its state."""

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from state_kit import EAGER, MANY, VALUES, Row, batch_of, plain_rows, table_batch, through_the_wire
 
-from upriver.engine.batch import Batch, Hashes
+from upriver.engine.batch import Batch
 from upriver.engine.operators.aggregate import Aggregate
 from upriver.engine.operators.lasting_store import LastingStore
 from upriver.engine.operators.turning import FORGOTTEN_MIN
@@ -25,6 +25,7 @@ from upriver.engine.operators.view import Store
 from upriver.errors import ProtocolError
 from upriver.hashing import hash64
 from upriver.plan.plan import AggregateCall, AggregatePlan
+from upriver.xxh64 import Hashes
 
 ROUTING = ("k0",)
 SOME = settings(MANY, max_examples=25)

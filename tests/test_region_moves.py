@@ -15,13 +15,14 @@ from sql_kit import local_plan, parts_of
 from state_kit import MANY, Row, table_batch, through_the_wire
 
 from simulator.tables import TABLES, VIEWS
-from upriver.engine.batch import Batch, Hashes
+from upriver.engine.batch import Batch
 from upriver.engine.expressions import Evaluator
 from upriver.engine.running import Region
 from upriver.errors import ProtocolError, RowError
 from upriver.hashing import hash64
 from upriver.plan.graph import DataflowPlan, LakeEdge
 from upriver.plan.plan import TableSpec
+from upriver.xxh64 import Hashes
 
 EVENTS = TableSpec(
     "events",

@@ -21,13 +21,14 @@ from state_kit import (
     through_the_wire,
 )
 
-from upriver.engine.batch import Batch, Hashes
+from upriver.engine.batch import Batch
 from upriver.engine.expressions import Evaluator
 from upriver.engine.operators.lasting_store import LastingStore
 from upriver.engine.operators.row_counts import RowCounts
 from upriver.engine.operators.view import View
 from upriver.errors import ProtocolError
 from upriver.hashing import hash64
+from upriver.xxh64 import Hashes
 
 SCHEMA = pa.schema([("x", pa.float64()), ("k", pa.string()), ("tags", pa.list_(pa.int32()))])
 KEY = pa.schema([SCHEMA.field("k")])

@@ -13,7 +13,7 @@ from state_kit import MANY, TYPES, column_values, plainly
 
 from upriver.hashing import hash64
 from upriver.state.slots import _SCAN_SLOTS, SlotIndex, first_equal, run_heads
-from upriver.state.vectors import Hashes
+from upriver.xxh64 import Hashes
 
 Hasher = Callable[[list[pa.Array]], Hashes]
 

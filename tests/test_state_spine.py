@@ -12,7 +12,7 @@ from state_kit import MANY
 from upriver.hashing import hash64
 from upriver.state.fanout import Fanout
 from upriver.state.spine import GROWTH, SMALL_PAIRS, Spine
-from upriver.state.vectors import Hashes
+from upriver.xxh64 import Hashes
 
 BATCHES = st.lists(st.lists(st.integers(0, 9), max_size=12), max_size=12)
 KEYS = st.lists(st.none() | st.integers(0, 9), max_size=12)

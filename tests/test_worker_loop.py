@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 from machines_kit import SEEN, TABLE, VNODES, Seen, assign
 
-from upriver.engine.batch import Hashes
 from upriver.errors import ProtocolError, UpriverError
 from upriver.hashing import hash64
 from upriver.ids import WorkerId
@@ -21,6 +20,7 @@ from upriver.protocol.messages import FromWorker, Retire
 from upriver.protocol.peers import Envelope
 from upriver.runtime.worker_loop import WorkerLoop
 from upriver.worker.worker import WorkerMachine
+from upriver.xxh64 import Hashes
 
 LOOKUPS_MAX = 10_000
 """Lookups until one has found the loop at rest; the first one or two do not, if anything."""

@@ -23,7 +23,8 @@ import pyarrow as pa
 
 from upriver.errors import ProtocolError
 from upriver.hashing import hash64
-from upriver.state.keysets import Mask, contains, key_set
+from upriver.state.keysets import contains, key_set
+from upriver.state.vectors import Mask
 from upriver.vnodes import vnodes_of
 from upriver.xxh64 import Hashes
 

@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from upriver import __version__
-from upriver.errors import UpriverError, UserError
+from upriver.text import exit_status
 
 TOKEN_VARIABLE = "UPRIVER_TOKEN"
 
@@ -33,17 +33,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else list(arguments)
     options = _parser(given).parse_args(given)
     return exit_status("upriver", lambda: _load(options.run)(options))
-
-
-def exit_status(program: str, run: Callable[[], int]) -> int:
-    """Run a command; what it raises becomes one line on stderr, and the exit status of its kind."""
-    try:
-        return int(run())
-    except UpriverError as error:
-        print(f"{program}: {type(error).__name__}: {error}", file=sys.stderr)
-        return 2 if isinstance(error, UserError) else 1
-    except KeyboardInterrupt:
-        return 130
 
 
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:

@@ -11,9 +11,9 @@ from upriver.protocol.messages import FailView, Retire
 from upriver.protocol.rules import ALL_RULES, Rules
 from upriver.protocol.worker_events import LookupGivenUp, TimeToAnswer
 from upriver.state.failure import ViewFailure
-from upriver.state.vectors import Hashes
 from upriver.worker.long_answers import LONG_ANSWERS_MAX
 from upriver.worker.worker import WorkerMachine
+from upriver.xxh64 import Hashes
 
 MANY, OTHER = KEYS[0][:5], KEYS[1][0]
 

@@ -21,7 +21,7 @@ from relation_kit import dataflow, group, join, scan
 from state_kit import Row, batch_of, keys_of, plain_rows, through_the_wire
 
 from upriver.coordinator.cluster import EPOCHS_AHEAD_MAX
-from upriver.engine.batch import Batch, Hashes
+from upriver.engine.batch import Batch
 from upriver.engine.expressions import Evaluator
 from upriver.engine.running import Region
 from upriver.errors import LakeError
@@ -33,6 +33,7 @@ from upriver.partial.unfillable import Unanswered
 from upriver.plan.graph import DataflowPlan, LakeEdge
 from upriver.plan.ops import JoinKind
 from upriver.vnodes import vnodes_of
+from upriver.xxh64 import Hashes
 
 VNODES = 8
 WORKERS = (0, 1)

@@ -9,7 +9,6 @@ import pyarrow as pa
 
 from upriver.client.keys import distinct_keys
 from upriver.client.lookup_streams import LookupStream, LookupStreams
-from upriver.engine.batch import Hashes
 from upriver.errors import Busy, ClusterError, UnknownView, UpriverError, WaitTimeout, WorkerLost, WrongOwner
 from upriver.hashing import hash64
 from upriver.ids import WorkerId
@@ -18,6 +17,7 @@ from upriver.net.routing import Routing, ViewRoute
 from upriver.net.watch import Watch
 from upriver.state.columns import taken
 from upriver.vnodes import vnodes_of
+from upriver.xxh64 import Hashes
 
 Places = npt.NDArray[np.int64]
 

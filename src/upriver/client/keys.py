@@ -16,9 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from upriver.engine.batch import Hashes
 from upriver.errors import KeyTypeError
 from upriver.state.vectors import is_any_twice
+from upriver.xxh64 import Hashes
 
 Keys: TypeAlias = Iterable[Any] | pa.Array | pa.ChunkedArray | pa.RecordBatch | pa.Table
 """Values for a key of one column; tuples, or dicts by column name, for any; or Arrow data. ``None`` is the null key."""

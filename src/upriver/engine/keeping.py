@@ -5,9 +5,10 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from upriver.engine.batch import Batch, Hashes, Outgoing
+from upriver.engine.batch import Batch, Outgoing
 from upriver.engine.operators.view import LongRead
 from upriver.engine.set_aside import SetAside
+from upriver.xxh64 import Hashes
 
 ALL_ROWS = 2**63 - 1
 """More than there can be."""

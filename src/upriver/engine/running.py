@@ -18,7 +18,7 @@ from typing import Protocol, Self
 import numpy as np
 import pyarrow as pa
 
-from upriver.engine.batch import Batch, Hashes, Outgoing
+from upriver.engine.batch import Batch, Outgoing
 from upriver.engine.building import operators_of
 from upriver.engine.gate import Gate
 from upriver.engine.operators.aggregate import Aggregate
@@ -38,6 +38,7 @@ from upriver.plan.graph import DataflowPlan, ExchangeEdge, RegionPlan, Send, Vie
 from upriver.plan.routing import found_in, routings
 from upriver.state.keysets import key_set
 from upriver.vnodes import vnode_range
+from upriver.xxh64 import Hashes
 
 SAMPLED_ROWS = 1024
 """About so many hashes are looked at to tell which keys have so many rows."""

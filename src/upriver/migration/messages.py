@@ -8,7 +8,7 @@ from typing import Protocol
 
 from upriver.ids import MapVersion, VnodeId, WorkerId
 from upriver.migration.redistribute_messages import Final, Redistribute, Scaleup, Sets, Shutdown
-from upriver.state.keysets import Mask
+from upriver.state.vectors import Mask
 from upriver.xxh64 import Hashes
 
 

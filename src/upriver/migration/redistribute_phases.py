@@ -14,7 +14,8 @@ import numpy as np
 from upriver.ids import MapVersion, WorkerId
 from upriver.migration.events import RescaleAnnounced
 from upriver.migration.phases import Left, Parked
-from upriver.state.keysets import NO_KEYS, Mask, contains, key_set
+from upriver.state.keysets import NO_KEYS, contains, key_set
+from upriver.state.vectors import Mask
 from upriver.vnodes import VnodeMap
 from upriver.xxh64 import Hashes
 

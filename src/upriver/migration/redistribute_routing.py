@@ -25,7 +25,7 @@ from upriver.migration.redistribute_phases import (
 )
 from upriver.migration.redistribute_turn import RedistributeTurn
 from upriver.migration.turn import Workers
-from upriver.state.keysets import Mask
+from upriver.state.vectors import Mask
 from upriver.vnodes import VnodeMap, vnodes_of
 from upriver.xxh64 import Hashes
 

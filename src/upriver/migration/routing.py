@@ -16,7 +16,8 @@ from upriver.migration.actions import Rule
 from upriver.migration.messages import Rows, RowsSent
 from upriver.migration.phases import Collecting, Fate, Interrogating, Migration, Normal, Parked, Started
 from upriver.migration.turn import Turn, Workers
-from upriver.state.keysets import Mask, contains
+from upriver.state.keysets import contains
+from upriver.state.vectors import Mask
 from upriver.vnodes import VnodeArray, vnodes_of
 
 StartedPhase = TypeVar("StartedPhase", bound=Started)

@@ -10,7 +10,7 @@ from upriver.ids import MapVersion, WorkerId
 from upriver.migration.actions import Action, PassDown, Rule, Send
 from upriver.migration.messages import Message, Rows, RowsSent
 from upriver.migration.rules import ALL_RULES, MendedRules
-from upriver.state.keysets import Mask
+from upriver.state.vectors import Mask
 
 Workers = npt.NDArray[np.integer[Any]]
 """A worker per row."""

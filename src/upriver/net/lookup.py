@@ -12,12 +12,12 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from upriver.engine.batch import Hashes
 from upriver.errors import ProtocolError
 from upriver.given import seconds, whole
 from upriver.hashing import hash64
 from upriver.net.line import LOOKUP_TERMS, Frame, Line, answer_all
 from upriver.net.server import Caller
+from upriver.xxh64 import Hashes
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
-from upriver.engine.batch import Batch, Hashes, Outgoing
+from upriver.engine.batch import Batch, Outgoing
 from upriver.engine.keeping import Region, State
 from upriver.engine.operators.view import LongRead
 from upriver.engine.set_aside import SetAside
@@ -41,8 +41,10 @@ from upriver.partial.rules import UpqueryRules
 from upriver.partial.unfillable import Unanswered, Unfillable
 from upriver.partial.wanted import Wanted
 from upriver.plan.graph import DataflowPlan, RegionPlan
-from upriver.state.keysets import NO_KEYS, Mask
+from upriver.state.keysets import NO_KEYS
+from upriver.state.vectors import Mask
 from upriver.vnodes import vnode_range, vnodes_of
+from upriver.xxh64 import Hashes
 
 FILLED_KEYS_MAX = 65_536
 """Keys that are filled in one go; more wait for the next."""

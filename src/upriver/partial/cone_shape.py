@@ -11,7 +11,7 @@ from upriver.errors import ProtocolError
 from upriver.hashing import hash64
 from upriver.plan.graph import DataflowPlan, ExchangeEdge, RegionPlan
 from upriver.plan.provenance import Trace, traces
-from upriver.state.vectors import Hashes
+from upriver.xxh64 import Hashes
 
 
 @dataclass(frozen=True, slots=True)

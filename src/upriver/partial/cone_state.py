@@ -15,7 +15,8 @@ from upriver.partial.cone_shape import ConeShape, Edge
 from upriver.partial.presence import PRESENT, Presence
 from upriver.partial.supports import Supports
 from upriver.plan.graph import RegionPlan
-from upriver.state.vectors import Hashes, Mask
+from upriver.state.vectors import Mask
+from upriver.xxh64 import Hashes
 
 RowsAt = Mapping[tuple[str, int], Batch]
 """Rows of lake edges, by region and port."""

@@ -6,9 +6,10 @@ keys that it came with is dropped again, and these are filled in halves, until t
 
 from collections.abc import Sequence
 
-from upriver.engine.batch import Batch, Hashes
+from upriver.engine.batch import Batch
 from upriver.ids import Epoch
 from upriver.partial.unfillable import Unanswered
+from upriver.xxh64 import Hashes
 
 
 class Filling:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from upriver.engine.batch import Batch, Hashes, Outgoing
+from upriver.engine.batch import Batch, Outgoing
 from upriver.engine.keeping import Region
 from upriver.engine.operators.consolidate import concatenated
 from upriver.engine.operators.view import LongRead
@@ -38,6 +38,7 @@ from upriver.state.columns import cells_of
 from upriver.state.keysets import contains, key_set
 from upriver.state.vectors import Mask
 from upriver.vnodes import vnode_range, vnodes_of
+from upriver.xxh64 import Hashes
 
 UPQUERY_KEYS_MAX = 65_536
 """Keys of one upquery; more wait for the next one."""

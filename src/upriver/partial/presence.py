@@ -16,7 +16,8 @@ from upriver.hashing import HASH64_MAX
 from upriver.ids import Epoch
 from upriver.state.columns import array_of, cells_of
 from upriver.state.slots import SlotIndex
-from upriver.state.vectors import Hashes, Mask, Slots, Vector, true_at
+from upriver.state.vectors import Mask, Slots, Vector, true_at
+from upriver.xxh64 import Hashes
 
 Numbers = npt.NDArray[np.int64]
 

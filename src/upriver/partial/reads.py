@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from upriver.ids import Channel, Epoch
-from upriver.state.vectors import Hashes
+from upriver.xxh64 import Hashes
 
 
 @dataclass(frozen=True, slots=True)

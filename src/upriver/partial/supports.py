@@ -8,7 +8,8 @@ import numpy as np
 
 from upriver.state.keysets import NO_KEYS, contains
 from upriver.state.ragged import spread
-from upriver.state.vectors import Hashes, Mask, Positions
+from upriver.state.vectors import Mask, Positions
+from upriver.xxh64 import Hashes
 
 
 class Supports:

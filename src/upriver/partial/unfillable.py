@@ -10,8 +10,8 @@ import numpy as np
 
 from upriver.engine.row_text import error_text
 from upriver.errors import ProtocolError, UpriverError
-from upriver.state.vectors import Hashes
 from upriver.vnodes import vnodes_of
+from upriver.xxh64 import Hashes
 
 UNFILLABLE_KEYS_MAX = 65_536
 """Keys that are remembered; with more, the count says so many."""

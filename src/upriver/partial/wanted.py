@@ -3,7 +3,8 @@
 import numpy as np
 
 from upriver.state.keysets import NO_KEYS, contains
-from upriver.state.vectors import Hashes, Mask
+from upriver.state.vectors import Mask
+from upriver.xxh64 import Hashes
 
 
 class Wanted:

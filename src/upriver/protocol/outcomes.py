@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from upriver.engine.batch import Hashes
 from upriver.engine.set_aside import SetAside
 from upriver.ids import Epoch, WorkerId
 from upriver.migration.actions import Leave, ReportGone, ReportSettled, Send
 from upriver.protocol.peers import Question
 from upriver.state.checkpoint import StateChunk
+from upriver.xxh64 import Hashes
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from upriver.engine.batch import Batch, Hashes
+from upriver.engine.batch import Batch
 from upriver.errors import UpriverError
 from upriver.ids import BEGINNING, Epoch, FeedId, VnodeId, WorkerId
 from upriver.migration.messages import Message
 from upriver.state.failure import ViewFailure
+from upriver.xxh64 import Hashes
 
 Mask = npt.NDArray[np.bool_]
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from upriver.engine.batch import Batch, Hashes
+from upriver.engine.batch import Batch
 from upriver.engine.set_aside import SetAside
 from upriver.errors import UpriverError
 from upriver.ids import Channel, Epoch, Incarnation, MapVersion, SnapshotId, VnodeId, WorkerId
@@ -14,6 +14,7 @@ from upriver.partial.reads import Read
 from upriver.protocol.messages import FromWorker, Meet, ToWorker
 from upriver.protocol.peers import Envelope
 from upriver.state.checkpoint import StateChunk, StateFile
+from upriver.xxh64 import Hashes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,7 +35,8 @@ from upriver.protocol.worker_events import (
     StateUnread,
 )
 from upriver.runtime.row_pace import RowPace
-from upriver.state.vectors import Hashes, true_at
+from upriver.state.vectors import true_at
+from upriver.xxh64 import Hashes
 
 Piece = RowsRead | EpochRead | StateRead | AllStateRead | StateUnread
 

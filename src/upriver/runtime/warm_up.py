@@ -17,8 +17,7 @@ from upriver.errors import UpriverError
 from upriver.hashing import hash64
 from upriver.ids import MapVersion
 from upriver.migration.messages import Acquire
-from upriver.net import wire
-from upriver.net.peer_codec import decode, encode
+from upriver.net import peer_codec, wire
 from upriver.plan.graph import DataflowPlan, RegionPlan
 from upriver.protocol.peers import Envelope, ForRegion
 from upriver.worker.following import BuildRegion
@@ -66,7 +65,7 @@ def _warm_region(plan: DataflowPlan, region: RegionPlan, build_region: BuildRegi
     moving = np.unique(np.concatenate([old.keys_of(vnode, 2) for vnode in (0, 1)]))
     acquire = Acquire(version=MapVersion(0), keys=moving, state=old.collect(moving))
     envelope = Envelope(generation=0, content=ForRegion(region=region.name, message=acquire))
-    (arrived,) = decode(wire.decode(wire.encode(encode([envelope]))))
+    (arrived,) = peer_codec.decode(wire.decode(wire.encode(peer_codec.encode([envelope]))))
     old.drop(moving)
     assert isinstance(arrived.content, ForRegion)
     assert isinstance(arrived.content.message, Acquire)

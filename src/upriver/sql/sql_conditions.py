@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from upriver.plan.algebra import Relation, Scalar
-from upriver.plan.column_names import columns_in
+from upriver.plan.column_names import columns_in, quoted
 from upriver.sql.sql_logic import conjuncts
 from upriver.sql.sql_operators import boolean
 from upriver.sql.sql_pushdown import filtered, present
 from upriver.sql.sql_relations import bounded
-from upriver.sql.sql_scalar import Context, quoted
+from upriver.sql.sql_scalar import Context
 from upriver.sql.sql_scope import names_in
 
 

@@ -13,7 +13,7 @@ from upriver.plan.sql_source import ELSEWHERE
 from upriver.plan.sql_types import duck_name, is_null
 from upriver.sql.sql_aggregates import Call, aggregate_call, is_aggregate
 from upriver.sql.sql_relations import Output, computed, group_value
-from upriver.sql.sql_scalar import Context, column, typed_name
+from upriver.sql.sql_scalar import Context, column_scalar, typed_name
 from upriver.sql.sql_scope import unique, uses_in, worded
 
 
@@ -34,10 +34,10 @@ class Groups:
         """What a node is over groups: a group column or an aggregate's result."""
         name = self._group.get(node)
         if name is not None:
-            return column(name, self._inputs[name].type)
+            return column_scalar(name, self._inputs[name].type)
         if is_aggregate(node):
             call = self._call(node)
-            return column(call.output, call.type)
+            return column_scalar(call.output, call.type)
         if isinstance(node, exp.Column):
             raise self._rows.source.wrong(
                 node, f"{node.name!r} is neither in GROUP BY nor inside an aggregate", "Add it to GROUP BY."

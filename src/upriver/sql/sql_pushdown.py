@@ -22,7 +22,7 @@ from upriver.plan.ops import Aggregate, Filter, Join, JoinKind, Project, SetOper
 from upriver.plan.plan import Projection
 from upriver.sql.sql_constants import refuses_nulls
 from upriver.sql.sql_logic import conjunction
-from upriver.sql.sql_scalar import TEXT_CHARS_MAX, column
+from upriver.sql.sql_scalar import TEXT_CHARS_MAX, column_scalar
 
 LEFT_KEPT = frozenset({JoinKind.INNER, JoinKind.LEFT, JoinKind.SEMI, JoinKind.ANTI})
 """Joins whose rows all come from a row of the left input: a condition on that one may be asked before the join."""
@@ -223,7 +223,7 @@ def _opened(relation: Relation, projection: Projection, names: set[str]) -> tupl
         more[source] = name
         fields[name] = pa.field(name, below.schema.field(source).type)
     kept = {name: text for name, text in texts.items() if name not in names}
-    kept |= {name: column(source, fields[name].type).sql for source, name in more.items()}
+    kept |= {name: column_scalar(source, fields[name].type).sql for source, name in more.items()}
     inner = {name: with_columns(texts[name], known | more) for name in names}
     schema = pa.schema([fields[name] for name in kept])
     opened = Relation(

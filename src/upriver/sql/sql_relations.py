@@ -7,13 +7,13 @@ import pyarrow as pa
 from sqlglot import exp
 
 from upriver.plan.algebra import Relation, Scalar
-from upriver.plan.column_names import operand_of_case, plain_column, plain_columns
+from upriver.plan.column_names import operand_of_case, plain_column, plain_columns, quoted
 from upriver.plan.ops import Aggregate, Filter, Join, Project, TopK, Union
 from upriver.plan.plan import AggregatePlan, Projection
 from upriver.plan.sql_source import Source
 from upriver.plan.sql_types import duck_name, is_floating, same_type, spark_name
 from upriver.sql.sql_pushdown import LEFT_KEPT, RIGHT_KEPT, absorbed
-from upriver.sql.sql_scalar import column, macro, quoted
+from upriver.sql.sql_scalar import column_scalar, macro
 from upriver.sql.sql_scope import unique
 
 UNBOUNDED = 2**31 - 1
@@ -65,7 +65,7 @@ def with_values(relation: Relation, values: Sequence[Output], taken: set[str]) -
 
     taken: names that no other column may have, lower case; those of new ones are added.
     """
-    names = {column(field.name, field.type).sql: field.name for field in relation.schema}
+    names = {column_scalar(field.name, field.type).sql: field.name for field in relation.schema}
     more: list[Output] = []
     for wanted in values:
         if wanted.value.sql not in names:
@@ -76,7 +76,7 @@ def with_values(relation: Relation, values: Sequence[Output], taken: set[str]) -
 
 def kept(relation: Relation) -> tuple[Output, ...]:
     """All its columns as they are."""
-    return tuple(Output(field.name, column(field.name, field.type)) for field in relation.schema)
+    return tuple(Output(field.name, column_scalar(field.name, field.type)) for field in relation.schema)
 
 
 def renamed(relation: Relation, names: Sequence[str]) -> Relation:
@@ -84,7 +84,7 @@ def renamed(relation: Relation, names: Sequence[str]) -> Relation:
     if list(names) == relation.schema.names:
         return relation
     fields = zip(names, relation.schema, strict=True)
-    return projected(relation, [Output(name, column(field.name, field.type)) for name, field in fields], None)
+    return projected(relation, [Output(name, column_scalar(field.name, field.type)) for name, field in fields], None)
 
 
 def retyped(relation: Relation, schema: pa.Schema) -> Relation:

@@ -11,8 +11,7 @@ from sqlglot import exp
 
 from upriver.errors import UnsupportedSql
 from upriver.plan.algebra import Constant, Scalar, any_fails
-from upriver.plan.column_names import columns_in
-from upriver.plan.column_names import quoted as quoted
+from upriver.plan.column_names import columns_in, quoted
 from upriver.plan.sql_source import ELSEWHERE, Source
 from upriver.plan.sql_types import duck_name, is_null, spark_name
 from upriver.sql.sql_constants import why_failing
@@ -111,7 +110,7 @@ def _lower(sentence: str) -> str:
     return sentence[0].lower() + sentence[1:]
 
 
-def column(name: str, type: pa.DataType) -> Scalar:
+def column_scalar(name: str, type: pa.DataType) -> Scalar:
     return Scalar(quoted(name), type)
 
 

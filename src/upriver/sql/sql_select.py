@@ -7,6 +7,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from upriver.plan.algebra import Relation, Scalar
+from upriver.plan.column_names import quoted
 from upriver.plan.sql_types import is_null
 from upriver.sql.sql_aggregates import has_aggregate
 from upriver.sql.sql_clauses import Clauses, Item, read_clauses
@@ -15,7 +16,7 @@ from upriver.sql.sql_from import read_from
 from upriver.sql.sql_groups import Groups
 from upriver.sql.sql_names import Names
 from upriver.sql.sql_relations import Output, comparable, computed, distinct, with_values
-from upriver.sql.sql_scalar import Context, column, null, quoted
+from upriver.sql.sql_scalar import Context, column_scalar, null
 from upriver.sql.sql_scope import Column, Rows, Scope, as_node, unique, uses_in, worded
 from upriver.sql.sql_setting import Setting
 from upriver.sql.sql_topk import RANK_TYPE, SortKey, check_window, first_rows, numbered, ranked, sort_key
@@ -102,7 +103,7 @@ class _Selection:
         if self._clauses.distinct:
             relation = distinct(comparable(self._source, relation, self._clauses.items[0].node), self._place)
         if limit is not None:
-            kept = [Output(one.name, column(one.name, one.value.type)) for one in outputs]
+            kept = [Output(one.name, column_scalar(one.name, one.value.type)) for one in outputs]
             relation = first_rows(relation, kept, keys, {}, limit, self._place)
         return relation
 
@@ -178,7 +179,7 @@ class _Selection:
     def _value(self, context: Context, node: exp.Expr, plain: bool) -> Scalar:
         """An output. plain: whether a column as it is may be of any type."""
         if plain and isinstance(node, exp.Column) and node.name in self._relation.schema.names:
-            return column(node.name, self._relation.schema.field(node.name).type)
+            return column_scalar(node.name, self._relation.schema.field(node.name).type)
         value = context.translate(node)
         if is_null(value.type) and not self._untyped:
             raise context.unsupported(node, "a column of nothing but NULL", "Give it a type: CAST(NULL AS ...).")
@@ -194,7 +195,7 @@ class _Selection:
         for ordered, key in zip(self._clauses.order, keys, strict=True):
             if key.value.sql not in names:
                 raise self._source.wrong(ordered, "SELECT DISTINCT is sorted by what it does not select", "Select it.")
-        return [replace(key, value=column(names[key.value.sql], key.value.type)) for key in keys]
+        return [replace(key, value=column_scalar(names[key.value.sql], key.value.type)) for key in keys]
 
 
 def _before_ranking(relation: Relation, outputs: Sequence[Output], rank: str) -> tuple[Relation, list[Output]]:
@@ -202,7 +203,7 @@ def _before_ranking(relation: Relation, outputs: Sequence[Output], rank: str) ->
     they are computed of all rows. And what the outputs are made of then."""
     early = [one for one in outputs if one.value.fails and quoted(rank) not in one.value.sql]
     relation, names = with_values(relation, early, {rank.lower(), *(name.lower() for name in relation.schema.names)})
-    values = {one.name: column(name, one.value.type) for one, name in zip(early, names, strict=True)}
+    values = {one.name: column_scalar(name, one.value.type) for one, name in zip(early, names, strict=True)}
     return relation, [replace(one, value=values.get(one.name, one.value)) for one in outputs]
 
 
@@ -211,7 +212,7 @@ def _with_rank(context: Context, rank: str) -> Context:
 
     def leaf(node: exp.Expr) -> Scalar | None:
         if isinstance(node, exp.Column) and node.name == rank:
-            return column(rank, RANK_TYPE)
+            return column_scalar(rank, RANK_TYPE)
         return context.leaf(node)
 
     return replace(context, leaf=leaf)

@@ -22,7 +22,7 @@ from upriver.sql.sql_relations import (
     union,
     with_equal_values,
 )
-from upriver.sql.sql_scalar import column, null
+from upriver.sql.sql_scalar import column_scalar, null
 from upriver.sql.sql_scope import Entry, Rows, Scope, bare
 from upriver.sql.sql_setting import Setting
 from upriver.sql.sql_topk import first_rows, sort_key
@@ -118,7 +118,7 @@ def _cast(setting: Setting, part: exp.Expr, rows: Rows, names: Sequence[str], ty
         return retyped(rows.relation, pa.schema(list(zip(names, types, strict=True))))
     context = setting.context(schema, fails=rows.relation.deferred)
     values = [
-        null(type) if one.untyped else cast(context, part, column(one.name, schema.field(one.name).type), type)
+        null(type) if one.untyped else cast(context, part, column_scalar(one.name, schema.field(one.name).type), type)
         for one, type in zip(rows.columns, types, strict=True)
     ]
     return projected(rows.relation, [Output(*pair) for pair in zip(names, values, strict=True)], None)

@@ -11,7 +11,7 @@ from upriver.plan.plan import TableSpec
 from upriver.plan.sql_source import ELSEWHERE, Source
 from upriver.plan.sql_types import duck_name, spark_name
 from upriver.sql.sql_functions import RULES
-from upriver.sql.sql_scalar import Context, column
+from upriver.sql.sql_scalar import Context, column_scalar
 from upriver.sql.sql_scope import Rows
 
 
@@ -46,6 +46,6 @@ class Setting:
             type = types[node.name]
             if duck_name(type) is None:
                 raise self.source.unsupported(node, f"an expression over {spark_name(type)}", ELSEWHERE)
-            return replace(column(node.name, type), fails=node.name in fails)
+            return replace(column_scalar(node.name, type), fails=node.name in fails)
 
         return Context(self.source, self.timezone, leaf, RULES)

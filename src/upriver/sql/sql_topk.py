@@ -12,7 +12,7 @@ from upriver.plan.sql_source import ELSEWHERE, Source
 from upriver.plan.sql_types import duck_name, is_null
 from upriver.sql.sql_aggregates import AGGREGATES
 from upriver.sql.sql_relations import UNBOUNDED, Output, computed, projected, with_values
-from upriver.sql.sql_scalar import Context, column, construct, typed_name
+from upriver.sql.sql_scalar import Context, column_scalar, construct, typed_name
 from upriver.sql.sql_scope import unique, worded
 
 RANK_TYPE = pa.int32()
@@ -117,7 +117,7 @@ def first_rows(
     found = Relation(TopK((), _orders(names, keys), limit, Ranking.ROW_NUMBER, None), (source,), source.schema, place)
     if not more:
         return found
-    return projected(found, [Output(one.name, column(one.name, one.value.type)) for one in outputs], None)
+    return projected(found, [Output(one.name, column_scalar(one.name, one.value.type)) for one in outputs], None)
 
 
 def unbounded_rank(source: Source, place: int | None) -> Exception:

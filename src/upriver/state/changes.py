@@ -6,8 +6,8 @@ or when there is time, whichever comes first (rule V1).
 
 import numpy as np
 
-from upriver.state.keysets import NO_KEYS, Mask, contains, key_set
-from upriver.state.vectors import true_at
+from upriver.state.keysets import NO_KEYS, contains, key_set
+from upriver.state.vectors import Mask, true_at
 from upriver.xxh64 import Hashes
 
 LOGGED_MIN = 65_536

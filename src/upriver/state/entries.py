@@ -15,7 +15,8 @@ from upriver.hashing import check_hashable, hash64
 from upriver.state.columns import Column, column_of
 from upriver.state.exact_values import exact_list
 from upriver.state.slots import SlotIndex
-from upriver.state.vectors import Hashes, Slots, first_of_each, true_at
+from upriver.state.vectors import Slots, first_of_each, true_at
+from upriver.xxh64 import Hashes
 
 Hasher = Callable[[Sequence[pa.Array], int], Hashes]
 """Hashes rows: columns of equal length, and that length."""

@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from upriver.state.slots import SlotIndex
 from upriver.state.spine import Spine
-from upriver.state.vectors import Hashes, Positions, Slots, Tally, Weights, true_at
+from upriver.state.vectors import Positions, Slots, Tally, Weights, true_at
+from upriver.xxh64 import Hashes
 
 
 class Fanout:

@@ -1,11 +1,10 @@
 """Sets of keys as ascending arrays of hash64 without repeats: small, and quick to test a whole batch against."""
 
 import numpy as np
-import numpy.typing as npt
 
+from upriver.state.vectors import Mask
 from upriver.xxh64 import Hashes
 
-Mask = npt.NDArray[np.bool_]
 """One truth value per row of a batch."""
 
 NO_KEYS: Hashes = np.empty(0, np.uint64)

@@ -13,7 +13,8 @@ import pyarrow as pa
 from upriver.hashing import hash64
 from upriver.state.entries import Entries, Hasher
 from upriver.state.fanout import Fanout
-from upriver.state.vectors import Hashes, Slots, Vector, first_of_each, true_at
+from upriver.state.vectors import Slots, Vector, first_of_each, true_at
+from upriver.xxh64 import Hashes
 
 
 class RoutedIndex:

@@ -10,7 +10,7 @@ import numpy as np
 
 from upriver.ids import VnodeId
 from upriver.state.changes import Changes
-from upriver.state.keysets import Mask
+from upriver.state.vectors import Mask
 from upriver.vnodes import vnodes_of
 from upriver.xxh64 import Hashes
 

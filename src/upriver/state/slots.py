@@ -17,7 +17,8 @@ import pyarrow as pa
 from upriver.errors import ProtocolError
 from upriver.state.columns import Column, canonical, column_of, same
 from upriver.state.table import Table
-from upriver.state.vectors import Hashes, Positions, Slots, Vector, run_lengths, run_starts, true_at
+from upriver.state.vectors import Positions, Slots, Vector, run_lengths, run_starts, true_at
+from upriver.xxh64 import Hashes
 
 _SLOTS_MAX = 0xFFFF_FFFF
 

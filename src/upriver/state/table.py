@@ -12,7 +12,8 @@ as over any other entry.
 
 import numpy as np
 
-from upriver.state.vectors import Hashes, Mask, Positions, Slots, true_at
+from upriver.state.vectors import Mask, Positions, Slots, true_at
+from upriver.xxh64 import Hashes
 
 _SLOT_BITS = np.uint64(32)
 _SLOT_MASK = np.uint64(0xFFFF_FFFF)

@@ -8,12 +8,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import pyarrow as pa
 
-from upriver.engine.batch import Batch, Hashes, Outgoing
+from upriver.engine.batch import Batch, Outgoing
 from upriver.engine.keeping import Region, State
 from upriver.engine.operators.view import LongRead
 from upriver.engine.set_aside import SetAside
 from upriver.state.failure import ViewFailure
 from upriver.state.keysets import NO_KEYS
+from upriver.xxh64 import Hashes
 
 
 class FailedRegion:

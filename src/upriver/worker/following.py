@@ -7,7 +7,6 @@ from functools import partial
 
 import pyarrow as pa
 
-from upriver.engine.batch import Hashes
 from upriver.engine.keeping import Region
 from upriver.engine.operators.view import LongRead
 from upriver.ids import BEGINNING, Channel, Epoch, FeedId, Incarnation, VnodeId, WorkerId
@@ -26,6 +25,7 @@ from upriver.vnodes import VnodeMap
 from upriver.worker.failed_region import FailedRegion
 from upriver.worker.followed import Feed, Shadow
 from upriver.worker.share import Share
+from upriver.xxh64 import Hashes
 
 Stats = Mapping[str, Mapping[str, int]]
 """By region, as in ``EpochFinished``."""

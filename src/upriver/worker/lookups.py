@@ -6,7 +6,6 @@ from itertools import compress
 import numpy as np
 import pyarrow as pa
 
-from upriver.engine.batch import Hashes
 from upriver.engine.row_text import error_text
 from upriver.errors import ProtocolError, UnknownView, UpriverError, WrongOwner
 from upriver.ids import Epoch, WorkerId
@@ -29,6 +28,7 @@ from upriver.worker.long_answers import begin, joined, may_begin, read_on
 from upriver.worker.long_answers import let_go as read_no_more
 from upriver.worker.room import room_of
 from upriver.worker.standing import all_stay, are_ahead, is_between_epochs
+from upriver.xxh64 import Hashes
 
 FEW_KEYS = 256
 """Keys that are wanted, as long as a few more would cost hardly anything: an upquery of so many need not wait."""

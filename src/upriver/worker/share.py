@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from upriver.engine.batch import Hashes, Outgoing
+from upriver.engine.batch import Outgoing
 from upriver.engine.keeping import ALL_ROWS, Keeping, Region, State
 from upriver.errors import ProtocolError
 from upriver.ids import Epoch, FeedId, MapVersion, VnodeId, WorkerId
@@ -51,6 +51,7 @@ from upriver.state.slice_log import SliceLog
 from upriver.state.undo import Undo
 from upriver.worker.failed_region import FailedRegion
 from upriver.worker.joining import joined
+from upriver.xxh64 import Hashes
 
 
 @dataclass(slots=True)

@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from upriver.engine.batch import Hashes
 from upriver.protocol.strategies import maps_of
 from upriver.state.vectors import Mask
 from upriver.vnodes import vnodes_of
 from upriver.worker.following import Following
 from upriver.worker.share import Share
+from upriver.xxh64 import Hashes
 
 
 def all_stay(phase: Following, share: Share, hash64: Hashes) -> bool:

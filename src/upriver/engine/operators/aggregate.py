@@ -30,7 +30,8 @@ from upriver.plan.sql_types import spark_name
 from upriver.state.columns import array_of, cells_of
 from upriver.state.fanout import Fanout
 from upriver.state.slots import SlotIndex
-from upriver.state.vectors import Hashes, Positions, Slots, Tally, Weights
+from upriver.state.vectors import Positions, Slots, Tally, Weights
+from upriver.xxh64 import Hashes
 
 
 class Aggregate:

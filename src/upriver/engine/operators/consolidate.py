@@ -10,7 +10,8 @@ from upriver.hashing import hash64
 from upriver.state.columns import canonical
 from upriver.state.entries import is_hashable
 from upriver.state.slots import first_equal
-from upriver.state.vectors import Hashes, true_at
+from upriver.state.vectors import true_at
+from upriver.xxh64 import Hashes
 
 SAMPLE_ROWS = 512
 """Looked at before all rows are compared with each other."""

@@ -16,7 +16,8 @@ from upriver.engine.operators.parts import part_of
 from upriver.errors import ProtocolError
 from upriver.state.columns import array_of, cells_of
 from upriver.state.ragged import spread
-from upriver.state.vectors import Hashes, Mask, Positions
+from upriver.state.vectors import Mask, Positions
+from upriver.xxh64 import Hashes
 
 
 class _Pile:

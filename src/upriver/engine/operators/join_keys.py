@@ -7,7 +7,8 @@ import pyarrow as pa
 
 from upriver.engine.operators.join_shape import JoinShape
 from upriver.state.routed import RoutedIndex
-from upriver.state.vectors import Hashes, Mask, Slots, Vector, Weights
+from upriver.state.vectors import Mask, Slots, Vector, Weights
+from upriver.xxh64 import Hashes
 
 
 class JoinKeys:

@@ -6,8 +6,9 @@ from typing import Self
 
 import pyarrow as pa
 
+from upriver.plan import ops
 from upriver.plan.column_names import quoted
-from upriver.plan.ops import Join, JoinKind
+from upriver.plan.ops import JoinKind
 
 _ALONE: dict[JoinKind, tuple[bool | None, bool | None]] = {
     JoinKind.INNER: (None, None),
@@ -56,7 +57,9 @@ class JoinShape:
     output: pa.Schema
 
     @classmethod
-    def of(cls, op: Join, inputs: tuple[pa.Schema, pa.Schema], routing: tuple[Sequence[str], Sequence[str]]) -> Self:
+    def of(
+        cls, op: ops.Join, inputs: tuple[pa.Schema, pa.Schema], routing: tuple[Sequence[str], Sequence[str]]
+    ) -> Self:
         """inputs: schemas of the rows to come. routing: the routing key, in columns of each input."""
         paired = op.kind not in (JoinKind.SEMI, JoinKind.ANTI)
         tested = {name for schema in inputs for name in schema.names if quoted(name) in (op.condition or "")}

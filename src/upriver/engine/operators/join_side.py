@@ -14,7 +14,8 @@ from upriver.engine.operators.join_shape import SideShape
 from upriver.errors import ProtocolError
 from upriver.state.entries import Entries
 from upriver.state.multimap import Multimap
-from upriver.state.vectors import Hashes, Positions, Slots, Vector, Weights, run_lengths, run_starts
+from upriver.state.vectors import Positions, Slots, Vector, Weights, run_lengths, run_starts
+from upriver.xxh64 import Hashes
 
 FOUND_MIN = 64
 """So few entries, if found though they are gone, do not matter."""

@@ -19,7 +19,8 @@ from upriver.engine.operators.join_shape import JoinShape
 from upriver.engine.operators.join_side import Changes, JoinSide
 from upriver.engine.operators.parts import check_new, part_of
 from upriver.state.columns import array_of, cells_of
-from upriver.state.vectors import Hashes, Mask, Positions, Slots, Weights
+from upriver.state.vectors import Mask, Positions, Slots, Weights
+from upriver.xxh64 import Hashes
 
 _Other = TypeVar("_Other", Slots, None)
 

@@ -8,10 +8,10 @@ import pyarrow as pa
 
 from upriver.engine.batch import Batch
 from upriver.engine.operators.consolidate import concatenated
-from upriver.engine.operators.turning import USUAL, Eagerness, Store, Turning
+from upriver.engine.operators.turning import USUAL, Eagerness, KeyedStore, Turning
 
 
-class WorkingStore(Store, Protocol):
+class WorkingStore(KeyedStore, Protocol):
     """A store that works as an operator does."""
 
     def apply(self, port: int, batch: Batch) -> Batch: ...

@@ -8,7 +8,8 @@ import pyarrow as pa
 from upriver.engine.batch import Batch
 from upriver.engine.operators.turning import USUAL, Eagerness, Turning
 from upriver.engine.operators.view import Columns, Store
-from upriver.state.vectors import Hashes, Positions, Slots, true_at
+from upriver.state.vectors import Positions, Slots, true_at
+from upriver.xxh64 import Hashes
 
 _OFFSETS = (0, 1 << 40)
 """Added to the slots of each store, to tell them apart."""

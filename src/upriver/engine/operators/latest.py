@@ -23,7 +23,8 @@ from upriver.plan import ops
 from upriver.state.columns import array_of, cells_of, column_of, mask_of, same
 from upriver.state.entries import Hasher
 from upriver.state.routed import RoutedIndex
-from upriver.state.vectors import Hashes, Mask, Positions, Slots, Vector, true_at
+from upriver.state.vectors import Mask, Positions, Slots, Vector, true_at
+from upriver.xxh64 import Hashes
 
 
 class Latest(Lasting):

@@ -6,7 +6,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from upriver.engine.batch import Batch
-from upriver.state.vectors import Hashes
+from upriver.xxh64 import Hashes
 
 
 class Operator(Protocol):

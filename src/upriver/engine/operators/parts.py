@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from upriver.errors import ProtocolError
 from upriver.state.columns import array_of
-from upriver.state.vectors import Hashes
+from upriver.xxh64 import Hashes
 
 
 def part_of(hashes: Hashes, columns: Sequence[pa.Array]) -> pa.RecordBatch:

@@ -15,7 +15,8 @@ from upriver.engine.operators.parts import check_new, part_of
 from upriver.state.columns import array_of, cells_of
 from upriver.state.entries import Entries
 from upriver.state.fanout import Fanout
-from upriver.state.vectors import Hashes, Positions, Slots, Tally
+from upriver.state.vectors import Positions, Slots, Tally
+from upriver.xxh64 import Hashes
 
 
 class RowCounts:

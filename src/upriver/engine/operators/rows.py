@@ -15,7 +15,8 @@ from upriver.engine.operators.parts import part_of
 from upriver.errors import ProtocolError
 from upriver.state.columns import cells_of, column_of
 from upriver.state.fanout import Fanout
-from upriver.state.vectors import Hashes, Positions, Slots, Vector
+from upriver.state.vectors import Positions, Slots, Vector
+from upriver.xxh64 import Hashes
 
 
 class Rows:

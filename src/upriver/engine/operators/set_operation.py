@@ -20,7 +20,8 @@ from upriver.plan import ops
 from upriver.state.columns import array_of, cells_of
 from upriver.state.entries import Hasher
 from upriver.state.routed import RoutedIndex
-from upriver.state.vectors import Hashes, Mask, Slots, Vector, Weights, true_at
+from upriver.state.vectors import Mask, Slots, Vector, Weights, true_at
+from upriver.xxh64 import Hashes
 
 Copies = Callable[[Weights, Weights], Weights]
 """How often the output has rows that the inputs have so often."""

@@ -23,7 +23,8 @@ from upriver.hashing import hash64
 from upriver.plan.ops import StatefulMap as StatefulMapOp
 from upriver.state.columns import canonical
 from upriver.state.slots import first_equal, run_heads
-from upriver.state.vectors import Hashes, Mask, true_at
+from upriver.state.vectors import Mask, true_at
+from upriver.xxh64 import Hashes
 
 
 class StatefulMap(Turning[States]):

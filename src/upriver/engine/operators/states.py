@@ -14,7 +14,8 @@ from upriver.hashing import hash64
 from upriver.state.columns import cells_of
 from upriver.state.replaceable import replaceable_of
 from upriver.state.routed import RoutedIndex
-from upriver.state.vectors import Hashes, Mask, Slots
+from upriver.state.vectors import Mask, Slots
+from upriver.xxh64 import Hashes
 
 
 class Keys(RoutedIndex):

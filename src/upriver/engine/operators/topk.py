@@ -31,7 +31,8 @@ from upriver.state.columns import array_of, cells_of
 from upriver.state.entries import Entries, Hasher
 from upriver.state.lists import Lists, LongLists
 from upriver.state.routed import RoutedIndex
-from upriver.state.vectors import Hashes, Mask, Positions, Slots, Tally, Vector, Weights, run_starts, true_at
+from upriver.state.vectors import Mask, Positions, Slots, Tally, Vector, Weights, run_starts, true_at
+from upriver.xxh64 import Hashes
 
 SORTED_ENTRIES_MAX = 4096
 """A rest of so many entries is sorted as it is; of more, the best are picked out first."""

@@ -17,7 +17,8 @@ import pyarrow as pa
 
 from upriver.engine.batch import Batch
 from upriver.state.columns import cells_of
-from upriver.state.vectors import Hashes, Mask
+from upriver.state.vectors import Mask
+from upriver.xxh64 import Hashes
 
 FORGOTTEN_MIN = 256
 """So few forgotten slots are never worth a turnover."""
@@ -42,7 +43,7 @@ class Eagerness:
 USUAL = Eagerness()
 
 
-class Store(Protocol):
+class KeyedStore(Protocol):
     """What is kept by routing key or by something finer; the methods are those of :class:`operator.Stateful`.
 
     No store refers to itself, by a method that it keeps for instance: the memory of such a one would not come back when
@@ -71,7 +72,7 @@ class Store(Protocol):
     def drop(self, keys: Hashes) -> None: ...
 
 
-Kept = TypeVar("Kept", bound=Store)
+Kept = TypeVar("Kept", bound=KeyedStore)
 
 
 class Turning(Generic[Kept]):

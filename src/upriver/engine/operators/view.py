@@ -12,11 +12,12 @@ import numpy as np
 import pyarrow as pa
 
 from upriver.engine.batch import Batch
-from upriver.engine.operators import turning
 from upriver.engine.operators.evaluator import Evaluator
 from upriver.engine.operators.project import Project
+from upriver.engine.operators.turning import KeyedStore
 from upriver.plan.plan import Projection
-from upriver.state.vectors import Hashes, Positions, Slots, is_any_twice
+from upriver.state.vectors import Positions, Slots, is_any_twice
+from upriver.xxh64 import Hashes
 
 SCAN_ROWS = 65_536
 """Rows that a scan reads at a time."""
@@ -30,7 +31,7 @@ class Columns(Protocol):
         ...
 
 
-class Store(turning.Store, Columns, Protocol):
+class Store(KeyedStore, Columns, Protocol):
     """Rows of one schema, each with a slot, kept under a routing key."""
 
     @property
