@@ -1,6 +1,6 @@
 """A river without ingest: the benchmark writes runs and publishes epochs itself, one when it wants to.
 
-Lake, coordinator and workers are the app's own, put together as :mod:`upriver.spark.river` does, and workers are
+Lake, coordinator and workers are the app's own, put together as :mod:`upriver.spark.running_app` does, and workers are
 Spark tasks. What is left out is Spark's streaming, which would hide milliseconds behind its own hundreds.
 """
 
@@ -18,13 +18,11 @@ from benchmarks.events import SCHEMA, TABLE, TOTALS, VIEW
 from upriver.coordinator.coordinator import CoordinatorMachine
 from upriver.hashing import hash64
 from upriver.ids import Epoch, WorkerId
-from upriver.lake.lake import LakeRecord, Manifest
-from upriver.lake.owned_lake import OwnedLake
+from upriver.lake.lake import LakeRecord, Manifest, OwnedLake
 from upriver.net.handshake import Keys
 from upriver.net.server import Listen
-from upriver.plan.eligibility import why_full
-from upriver.plan.graph import DataflowPlan
-from upriver.plan.plan import TableSpec, lake_channel
+from upriver.plan.explain import why_full
+from upriver.plan.plan import DataflowPlan, TableSpec, lake_channel
 from upriver.plan.provenance import indexes_of
 from upriver.runtime.coordinator_loop import CoordinatorLoop
 from upriver.runtime.coordinator_service import CoordinatorService
@@ -33,7 +31,7 @@ from upriver.spark.host import WorkerHost
 from upriver.spark.ingest import EpochLog, History
 from upriver.spark.names import SparkSession
 from upriver.spark.typer import SparkTyper
-from upriver.sql.views import declare_view
+from upriver.sql.queries import declare_view
 from upriver.state.runs import RunInfo, describe_run, encode_run, run_schema
 from upriver.vnodes import VNODES_DEFAULT, VnodeMap
 

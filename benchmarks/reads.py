@@ -17,18 +17,15 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.figures import median
-from upriver.hashing import hash64
+from upriver.hashing import Hashes, hash64
 from upriver.ids import Epoch, VnodeId
 from upriver.lake.history import History
-from upriver.lake.lake import Lake, LakeRecord, Manifest
-from upriver.lake.owned_lake import OwnedLake
-from upriver.lake.run_reader import RunReader
-from upriver.lake.verified_file import VerifiedFile
+from upriver.lake.lake import Lake, LakeRecord, Manifest, OwnedLake
+from upriver.lake.runs import RunReader, VerifiedFile
 from upriver.plan.plan import TableSpec, lake_channel
 from upriver.state.runs import Checksums, RunInfo, describe_run, encode_run, run_schema
 from upriver.text import render_rows
 from upriver.vnodes import VNODES_DEFAULT
-from upriver.xxh64 import Hashes
 
 READINGS = TableSpec("readings", pa.schema([("k", pa.int64()), ("amount", pa.int64()), ("note", pa.string())]), ("k",))
 CHANNEL = lake_channel("readings", ("k",))

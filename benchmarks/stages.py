@@ -17,7 +17,7 @@ import pyarrow as pa
 from benchmarks.events import SCHEMA, TABLE, TOTALS, VIEW, EventsSpec, write_events
 from upriver.engine.batch import Batch
 from upriver.engine.expressions import Evaluator
-from upriver.engine.running import Region
+from upriver.engine.region import Region
 from upriver.ids import Epoch, Term, VnodeId
 from upriver.lake.lake import Lake, Manifest
 from upriver.plan.plan import TableSpec, lake_channel
@@ -26,7 +26,7 @@ from upriver.spark.names import DataFrame, SparkSession
 from upriver.spark.runs import Lot, write_runs
 from upriver.spark.session import local_session
 from upriver.spark.typer import SparkTyper
-from upriver.sql.views import declare_view
+from upriver.sql.queries import declare_view
 from upriver.vnodes import VNODES_DEFAULT
 
 EVENTS = TableSpec(TABLE, SCHEMA, ("k",))

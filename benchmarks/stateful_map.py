@@ -23,8 +23,7 @@ from benchmarks.stateful_map_spark import GROWTH, MicroBatch, SparkTotals, why_n
 from upriver.engine.batch import Batch
 from upriver.engine.operators.stateful_map import StatefulMap
 from upriver.hashing import hash64
-from upriver.plan.ops import Per
-from upriver.plan.plan import TableSpec
+from upriver.plan.plan import Per, TableSpec
 from upriver.spark.functions import declare_stateful_map
 from upriver.spark.names import SparkSession
 

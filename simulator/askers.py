@@ -11,8 +11,7 @@ from simulator.process import Asked, Process
 from simulator.repertoire import Repertoire
 from simulator.tables import ORDERED, Key
 from upriver.ids import Epoch
-from upriver.protocol.messages import Assign, Meet, Retire
-from upriver.protocol.standby_messages import Resume
+from upriver.protocol.messages import Assign, Meet, Resume, Retire
 from upriver.protocol.worker_events import Answer, LookupAsked, PeerLost, Refuse, WorkerEvent
 
 

@@ -9,17 +9,17 @@ import pyarrow as pa
 
 from simulator.lake import FakeLake
 from simulator.tables import BAD_ROWS
+from upriver.engine.bad_rows import SetAside
 from upriver.engine.batch import Batch, Outgoing
 from upriver.engine.keeping import Region, State
 from upriver.engine.operators.view import LongRead
-from upriver.engine.set_aside import SetAside
 from upriver.errors import RowError, UpriverError
+from upriver.hashing import Hashes
 from upriver.ids import Epoch
-from upriver.plan.graph import DataflowPlan, RegionPlan
+from upriver.plan.plan import DataflowPlan, RegionPlan
 from upriver.plan.provenance import lake_edges
 from upriver.state.vectors import Mask
-from upriver.worker.following import BuildRegion
-from upriver.xxh64 import Hashes
+from upriver.worker.serving import BuildRegion
 
 EVERY = (9, 40, 150)
 """One row in so many makes a view fail."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from simulator.lake import CUTS_MAX
 from simulator.river import River
-from upriver.plan.graph import DataflowPlan
+from upriver.plan.plan import DataflowPlan
 
 
 def steps_to_rest(river: River, plans: Sequence[DataflowPlan], vnodes: int, declared: int) -> int:

@@ -13,12 +13,12 @@ from simulator.checkers import Violated
 from simulator.tables import ALL_VIEWS, SETS_ASIDE, TABLES, ViewSpec
 from simulator.world import FAILING_SHARE, PARTIAL_SHARE, STANDBYS_SHARE, World
 from upriver.engine.expressions import Evaluator
-from upriver.engine.running import Region
-from upriver.plan.graph import DataflowPlan
+from upriver.engine.region import Region
+from upriver.plan.plan import DataflowPlan
 from upriver.protocol.rules import ALL_RULES, Rules
 from upriver.sql.local_typer import LocalTyper
-from upriver.sql.views import declare_view
-from upriver.worker.following import BuildRegion
+from upriver.sql.queries import declare_view
+from upriver.worker.serving import BuildRegion
 
 TRACE_TAIL_LINES = 60
 """Lines of a trace that a message about a violation gives."""

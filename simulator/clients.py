@@ -11,7 +11,7 @@ from simulator.oracle import Oracle
 from simulator.process import Process
 from simulator.tables import Key
 from upriver.ids import Epoch, VnodeId, WorkerId
-from upriver.plan.graph import DataflowPlan
+from upriver.plan.plan import DataflowPlan
 from upriver.protocol.coordinator_events import EvictWanted, RescaleWanted
 from upriver.protocol.strategies import Strategy
 from upriver.protocol.worker_events import LookupAsked, RowsRead

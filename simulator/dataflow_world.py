@@ -14,14 +14,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from upriver.engine.bad_rows import SetAside
 from upriver.engine.batch import Batch, Outgoing
-from upriver.engine.operators.evaluator import Evaluator
-from upriver.engine.running import Region
-from upriver.engine.set_aside import SetAside
+from upriver.engine.operators.operator import Evaluator
+from upriver.engine.region import Region
 from upriver.hashing import hash64
-from upriver.plan.graph import DataflowPlan, LakeEdge
-from upriver.plan.plan import TableSpec
-from upriver.state.ordering import sorted_by
+from upriver.plan.plan import DataflowPlan, LakeEdge, TableSpec
+from upriver.state.spine import sorted_by
 from upriver.vnodes import vnodes_of
 
 CUTS_MAX = 3

@@ -6,7 +6,7 @@ from random import Random
 from simulator.tables import BAD_ROWS
 from upriver.errors import DeclarationError
 from upriver.ids import MapVersion, WorkerId
-from upriver.plan.graph import DataflowPlan
+from upriver.plan.plan import DataflowPlan
 from upriver.plan.provenance import why_untraced
 from upriver.vnodes import VnodeMap
 

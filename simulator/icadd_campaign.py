@@ -12,7 +12,7 @@ from simulator.icadd_trace import told
 from simulator.icadd_world import Step, World
 from upriver.coordinator.rescale_protocol import RegionId, RescaleAsked, Ticket
 from upriver.ids import VnodeId, WorkerId
-from upriver.migration.giving import TOGETHER_KEYS
+from upriver.migration.icadd import TOGETHER_KEYS
 from upriver.vnodes import VnodeMap
 
 RUN_STEPS_MAX = 20_000

@@ -14,7 +14,7 @@ from simulator.icadd_scenario import Rulebook, Scenario, published
 from simulator.icadd_search import Finding, Search, tell
 from simulator.icadd_world import Step, World
 from simulator.published.published import After
-from upriver.migration.actions import Rule
+from upriver.migration.events import Rule
 
 SEARCH_STATES_MAX = 200_000
 

@@ -14,8 +14,19 @@ from simulator.icadd_node import Kind, Violation
 from simulator.icadd_rows import Item, Key, ModelRows
 from simulator.icadd_scenario import Machine, Rulebook
 from upriver.ids import MapVersion, VnodeId, WorkerId
-from upriver.migration.actions import Action, Collect, Drop, Interrogate, PassDown
-from upriver.migration.events import CollectAsked, Collected, Event, Interrogated, RescaleAnnounced, RowsArrived
+from upriver.migration.events import (
+    Action,
+    Collect,
+    CollectAsked,
+    Collected,
+    Drop,
+    Event,
+    Interrogate,
+    Interrogated,
+    PassDown,
+    RescaleAnnounced,
+    RowsArrived,
+)
 from upriver.vnodes import VnodeMap
 
 OLD, NEW = WorkerId(0), WorkerId(1)

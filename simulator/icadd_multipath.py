@@ -16,8 +16,10 @@ import numpy as np
 from simulator.icadd_node import Kind, Violation
 from simulator.icadd_rows import Item, Key, ModelRows, frozen
 from simulator.published.multipath import Acquire, Collect, Drop, Edge, Interrogate, OperatorId, RegionGraph, Travelling
+from upriver.hashing import Hashes
 from upriver.ids import MapVersion, VnodeId, WorkerId
-from upriver.migration import actions, messages
+from upriver.migration import events as actions
+from upriver.migration import messages
 from upriver.migration.events import (
     CollectAsked,
     Collected,
@@ -29,7 +31,6 @@ from upriver.migration.events import (
 )
 from upriver.migration.icadd import Distributor
 from upriver.vnodes import VnodeMap
-from upriver.xxh64 import Hashes
 
 OLD, NEW = WorkerId(0), WorkerId(1)
 KEY = Key(VnodeId(0), 1).hash64(1)

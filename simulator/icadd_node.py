@@ -10,8 +10,18 @@ import numpy as np
 from simulator.icadd_rows import frozen
 from simulator.icadd_scenario import Machine, Operators
 from upriver.ids import WorkerId
-from upriver.migration.actions import Collect, Drop, Interrogate, PassDown, Rule, TakeState
-from upriver.migration.events import AbortAsked, Collected, Interrogated, RescaleAnnounced
+from upriver.migration.events import (
+    AbortAsked,
+    Collect,
+    Collected,
+    Drop,
+    Interrogate,
+    Interrogated,
+    PassDown,
+    RescaleAnnounced,
+    Rule,
+    TakeState,
+)
 from upriver.vnodes import vnodes_of
 
 Log = tuple[tuple[WorkerId, int], ...]

@@ -5,12 +5,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from upriver.hashing import Hashes
 from upriver.ids import VnodeId, WorkerId
 from upriver.migration.events import RescaleAnnounced
 from upriver.migration.messages import Acquire, Message, RowsSent
 from upriver.state.vectors import Mask
 from upriver.vnodes import VnodeMap
-from upriver.xxh64 import Hashes
 
 KEYS_PER_VNODE_MAX = 1 << 8  # the low bits of a hash64 number the keys of a vnode
 

@@ -8,8 +8,18 @@ import numpy as np
 from simulator.icadd_rows import Key
 from upriver.errors import ProtocolError
 from upriver.ids import MapVersion, VnodeId, WorkerId
-from upriver.migration.actions import Action, Collect, Interrogate, Send
-from upriver.migration.events import CollectAsked, Collected, Event, Interrogated, Received, RescaleAnnounced
+from upriver.migration.events import (
+    Action,
+    Collect,
+    CollectAsked,
+    Collected,
+    Event,
+    Interrogate,
+    Interrogated,
+    Received,
+    RescaleAnnounced,
+    Send,
+)
 from upriver.migration.icadd import Distributor
 from upriver.migration.phases import Normal
 from upriver.vnodes import VnodeMap

@@ -8,8 +8,7 @@ from simulator.icadd_rows import Item
 from simulator.published.published import AS_WRITTEN, PublishedDistributor, PublishedRules
 from upriver.coordinator.rescale_protocol import RegionId, RescaleAsked
 from upriver.ids import VnodeId, WorkerId
-from upriver.migration.actions import Action
-from upriver.migration.events import Event
+from upriver.migration.events import Action, Event
 from upriver.migration.icadd import Distributor
 from upriver.migration.rules import ALL_RULES, MendedRules
 from upriver.vnodes import VnodeMap

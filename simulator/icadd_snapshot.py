@@ -11,7 +11,7 @@ from simulator.icadd_scenario import Rulebook, Scenario
 from simulator.icadd_world import Step, World
 from upriver.coordinator.rescale_protocol import Idle
 from upriver.ids import WorkerId
-from upriver.migration.actions import Rule
+from upriver.migration.events import Rule
 
 
 class SnapshotWorld(World):

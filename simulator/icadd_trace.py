@@ -8,8 +8,7 @@ from simulator.icadd_world import Channels, Step, World
 from upriver.coordinator.rescale_protocol import RegionId
 from upriver.ids import WorkerId
 from upriver.migration.events import AbortAsked, Interrogated
-from upriver.migration.messages import Done, Kept, Mark, RelayedMark
-from upriver.migration.redistribute_messages import Final, Redistribute, Sets
+from upriver.migration.messages import Done, Final, Kept, Mark, Redistribute, RelayedMark, Sets
 
 
 def told(world: World, steps: Iterable[Step]) -> list[str]:

@@ -26,20 +26,25 @@ from upriver.coordinator.rescale_protocol import (
 )
 from upriver.errors import ProtocolError
 from upriver.ids import WorkerId
-from upriver.migration.actions import (
+from upriver.migration.events import (
     Action,
     Collect,
+    CollectAsked,
     Drop,
+    Event,
+    InputClosed,
     Interrogate,
     Leave,
     PassDown,
+    Received,
     ReportGone,
     ReportSettled,
+    RescaleAnnounced,
+    RowsArrived,
     Rule,
     Send,
     TakeState,
 )
-from upriver.migration.events import CollectAsked, Event, InputClosed, Received, RescaleAnnounced, RowsArrived
 from upriver.migration.messages import Acquire, Message, RowsSent, WorkerDone
 from upriver.vnodes import VnodeMap
 

@@ -13,13 +13,11 @@ import pyarrow.compute as pc
 
 from simulator.tables import TABLES
 from upriver.engine.batch import Batch, no_rows
-from upriver.hashing import hash64
+from upriver.hashing import Hashes, hash64
 from upriver.ids import BEGINNING, Channel, Epoch, VnodeId
-from upriver.plan.graph import DataflowPlan
-from upriver.plan.plan import TableSpec
+from upriver.plan.plan import DataflowPlan, TableSpec
 from upriver.plan.provenance import lake_edges
 from upriver.vnodes import offsets_by_vnode
-from upriver.xxh64 import Hashes
 
 CUTS_MAX = 3  # places where a worker's rows of one edge and epoch are cut, besides the gaps between its vnodes
 

@@ -12,11 +12,11 @@ from simulator.lake import FakeLake
 from simulator.tables import BAD_ROWS, ORDERED, VALUES, Key, KeyHashes, hashes_of_keys
 from upriver.engine.keeping import ALL_ROWS
 from upriver.ids import Epoch, VnodeId, WorkerId
-from upriver.plan.graph import DataflowPlan
+from upriver.plan.plan import DataflowPlan
 from upriver.protocol.messages import Assign, BeginStage, OpenEpoch
 from upriver.protocol.worker_events import EpochRead, RowsRead, TimeToSettle
 from upriver.vnodes import VnodeMap
-from upriver.worker.following import BuildRegion, Following
+from upriver.worker.serving import BuildRegion, Following
 from upriver.worker.worker import WorkerMachine
 
 Row = tuple[Any, ...]

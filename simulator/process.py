@@ -13,10 +13,9 @@ from simulator.lake import FakeLake
 from simulator.tables import Key
 from upriver.ids import Epoch, Incarnation, MapVersion, SnapshotId, WorkerId
 from upriver.migration.messages import Bye
-from upriver.plan.graph import DataflowPlan
-from upriver.protocol.messages import Assign, CloseInput, FromWorker, Meet, OpenEpoch, Order, Retire, ToWorker
+from upriver.plan.plan import DataflowPlan
+from upriver.protocol.messages import Assign, CloseInput, FromWorker, Meet, OpenEpoch, Order, Resume, Retire, ToWorker
 from upriver.protocol.peers import Envelope, ForRegion
-from upriver.protocol.standby_messages import Resume
 from upriver.protocol.worker_events import (
     AllStateRead,
     EpochRead,
@@ -37,8 +36,8 @@ from upriver.protocol.worker_events import (
     WorkerEvent,
 )
 from upriver.vnodes import VnodeMap
-from upriver.worker.following import Following
-from upriver.worker.share import Share
+from upriver.worker.serving import Following
+from upriver.worker.shard import Share
 from upriver.worker.worker import WorkerMachine
 
 

@@ -13,9 +13,9 @@ from simulator.icadd_world import World
 from simulator.redistribute_cases import ONE_ORIGIN, SECOND_OPERATOR, TWO_ORIGINS, TWO_OWNERS
 from simulator.redistribute_rulebook import redistribute_as_published, redistribute_rulebook
 from upriver.ids import WorkerId
-from upriver.migration.actions import Rule
+from upriver.migration.events import Rule
 from upriver.migration.redistribute_phases import Stage, Started
-from upriver.migration.redistribute_rules import ALL_ON
+from upriver.migration.rules import ALL_ON
 
 BY_NEW_MAP = frozenset({Rule.C3_2, Rule.N1})
 

@@ -8,11 +8,10 @@ import numpy as np
 from simulator.icadd_rows import KEYS_PER_VNODE_MAX
 from simulator.icadd_scenario import Logs, OneOperator, Operators, Rulebook
 from simulator.published.redistribute_chain import OperatorChain
+from upriver.hashing import Hashes
 from upriver.ids import WorkerId
 from upriver.migration.redistribute import Redistributor
-from upriver.migration.redistribute_rules import ALL_ON, AS_PUBLISHED, RedistributeRules
-from upriver.migration.rules import ALL_RULES
-from upriver.xxh64 import Hashes
+from upriver.migration.rules import ALL_ON, ALL_RULES, AS_PUBLISHED, RedistributeRules
 
 Log = tuple[tuple[WorkerId, int], ...]
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from simulator import checkers
 from simulator.checkers import require
-from upriver.plan.graph import DataflowPlan
+from upriver.plan.plan import DataflowPlan
 from upriver.protocol.coordinator_events import PlansTaken, PlansWanted
 
 

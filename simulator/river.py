@@ -21,13 +21,12 @@ from simulator.tables import Crowd
 from simulator.watcher import Watcher
 from simulator.wishes import Wishes
 from upriver.coordinator.coordinator import CoordinatorMachine
-from upriver.coordinator.leader import NOBODY_STANDS_BY
-from upriver.coordinator.membership.config import MembershipConfig
+from upriver.coordinator.group import MembershipConfig
+from upriver.coordinator.replication import NOBODY_STANDS_BY
 from upriver.errors import ProtocolError
 from upriver.ids import Epoch, Incarnation, WorkerId
 from upriver.migration.messages import Acquire
-from upriver.plan.graph import NOT_WANTED
-from upriver.plan.plan import TableSpec
+from upriver.plan.plan import NOT_WANTED, TableSpec
 from upriver.protocol.coordinator_events import (
     AppFailed,
     CheckpointFailed,
@@ -83,7 +82,7 @@ from upriver.protocol.worker_events import (
     WriteState,
 )
 from upriver.vnodes import VnodeMap
-from upriver.worker.following import BuildRegion
+from upriver.worker.serving import BuildRegion
 from upriver.worker.worker import WorkerMachine
 
 CROWD_KEYS = 1  # the views have few keys, and upqueries are to rest often

@@ -35,9 +35,8 @@ from simulator.published.sources import (
 )
 from upriver.coordinator.rescale_protocol import RegionId, RescaleAsked, Ticket
 from upriver.ids import VnodeId, WorkerId
-from upriver.migration.actions import Collect, Drop, Interrogate, PassDown, TakeState
-from upriver.migration.events import Collected, Interrogated
-from upriver.migration.giving import TOGETHER_KEYS
+from upriver.migration.events import Collect, Collected, Drop, Interrogate, Interrogated, PassDown, TakeState
+from upriver.migration.icadd import TOGETHER_KEYS
 from upriver.migration.phases import Left, Normal
 from upriver.state.keysets import key_set
 from upriver.vnodes import VnodeMap, vnodes_of

@@ -8,8 +8,8 @@ from simulator.checkers import require
 from simulator.oracle import Oracle, by_key
 from simulator.process import Process
 from upriver.ids import Epoch, VnodeId
-from upriver.plan.graph import DataflowPlan
-from upriver.worker.following import Following
+from upriver.plan.plan import DataflowPlan
+from upriver.worker.serving import Following
 
 
 def standbys_are_right(

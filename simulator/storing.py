@@ -4,7 +4,7 @@ from simulator.process import Process
 from simulator.river import River
 from upriver.engine.keeping import Region
 from upriver.ids import VnodeId
-from upriver.plan.graph import DataflowPlan, RegionPlan
+from upriver.plan.plan import DataflowPlan, RegionPlan
 from upriver.protocol.coordinator_events import CheckpointPublished, CheckpointUnpublished
 from upriver.protocol.worker_events import StateNotWritten, StateWritten
 

@@ -4,14 +4,17 @@ from upriver.migration.messages import Acquire, Message, RowsSent
 from upriver.protocol.messages import (
     Assign,
     BeginStage,
+    CaughtUp,
     DropSnapshot,
     EpochFinished,
     EpochOver,
+    Follow,
     FromWorker,
     Meet,
     OpenEpoch,
     Order,
     ReadVnodes,
+    Resume,
     RowsApplied,
     RowsSettled,
     SnapshotTaken,
@@ -20,6 +23,7 @@ from upriver.protocol.messages import (
     TakeCheckpoint,
     TakeSnapshot,
     ToWorker,
+    Unfollow,
 )
 from upriver.protocol.peers import (
     Envelope,
@@ -34,7 +38,6 @@ from upriver.protocol.peers import (
     QuestionGivenUp,
     QuestionRefused,
 )
-from upriver.protocol.standby_messages import CaughtUp, Follow, Resume, Unfollow
 from upriver.protocol.worker_events import (
     AllStateRead,
     EpochRead,

@@ -6,7 +6,7 @@ from random import Random
 from simulator.clients import drawn_eviction, drawn_lookup, drawn_view, lookup_of, short_keys
 from simulator.river import River
 from upriver.ids import BEGINNING
-from upriver.plan.graph import DataflowPlan
+from upriver.plan.plan import DataflowPlan
 from upriver.protocol.coordinator_events import SnapshotAsked
 from upriver.protocol.worker_events import LookupGivenUp
 

@@ -18,7 +18,7 @@ from upriver.engine.keeping import Region
 from upriver.ids import Epoch, Incarnation, SnapshotId, WorkerId
 from upriver.migration.messages import Acquire
 from upriver.partial.partial_region import PartialRegion
-from upriver.plan.graph import DataflowPlan
+from upriver.plan.plan import DataflowPlan
 from upriver.protocol.coordinator_events import (
     CheckpointWanted,
     EvictWanted,
@@ -33,12 +33,12 @@ from upriver.protocol.messages import (
     EpochFinished,
     FailView,
     OpenEpoch,
+    Resume,
     Retire,
     TakeSnapshot,
     ToWorker,
 )
 from upriver.protocol.peers import ForRegion
-from upriver.protocol.standby_messages import Resume
 from upriver.protocol.worker_events import HoldSnapshot, SetRowsAside
 from upriver.vnodes import VnodeMap
 

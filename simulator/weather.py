@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Self
 
-from upriver.coordinator.membership.config import MembershipConfig
+from upriver.coordinator.group import MembershipConfig
 from upriver.ids import WorkerId
 from upriver.protocol.strategies import Strategy
 

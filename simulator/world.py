@@ -33,7 +33,7 @@ from simulator.users import Users
 from simulator.weather import Weather
 from upriver.coordinator.cluster import EPOCHS_AHEAD_MAX
 from upriver.ids import Epoch, Incarnation, WorkerId
-from upriver.plan.graph import DataflowPlan
+from upriver.plan.plan import DataflowPlan
 from upriver.protocol.coordinator_events import (
     AbortWanted,
     CheckpointWanted,
@@ -49,7 +49,7 @@ from upriver.protocol.worker_events import (
     RowsFetched,
     TimeToMove,
 )
-from upriver.worker.following import BuildRegion
+from upriver.worker.serving import BuildRegion
 
 Move = tuple[float, Callable[[], None]]
 """A thing that can happen next, and its weight."""

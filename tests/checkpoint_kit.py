@@ -9,10 +9,8 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from upriver.ids import Channel, Epoch, VnodeId
-from upriver.lake.checkpoints import chain, publish, read_state
-from upriver.lake.lake import Lake, LakeRecord, Manifest
-from upriver.lake.owned_lake import OwnedLake
-from upriver.lake.state_files import USUAL, Sizes, StateFiles
+from upriver.lake.checkpoints import USUAL, Sizes, StateFiles, chain, publish, read_state
+from upriver.lake.lake import Lake, LakeRecord, Manifest, OwnedLake
 from upriver.plan.plan import TableSpec
 from upriver.state.checkpoint import Checkpoint, StateChunk, StateFile
 

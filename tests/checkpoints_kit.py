@@ -8,7 +8,7 @@ from coordinator_kit import BOTH, PLAN, finished, only, published, said, vnode_m
 
 from upriver.coordinator.coordinator import CoordinatorMachine
 from upriver.ids import Epoch
-from upriver.plan.graph import DataflowPlan
+from upriver.plan.plan import DataflowPlan
 from upriver.protocol.coordinator_events import (
     CheckpointFailed,
     CheckpointPublished,

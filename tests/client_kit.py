@@ -14,11 +14,10 @@ from upriver.coordinator.freshness import FreshnessReport
 from upriver.errors import UnknownView, WaitTimeout, WrongOwner
 from upriver.hashing import hash64
 from upriver.ids import Epoch, WorkerId
-from upriver.net.calls import Action, Calls
 from upriver.net.handshake import Purpose
-from upriver.net.lookup import Answered, KeysAsked, LookupService
+from upriver.net.lookups import Answered, KeysAsked, LookupService
 from upriver.net.routing import Routing, ViewRoute
-from upriver.net.server import Server, Service
+from upriver.net.server import Action, Calls, Server, Service
 from upriver.vnodes import VnodeMap, vnodes_of
 
 VNODES = 16

@@ -13,9 +13,9 @@ import pyarrow as pa
 from failure_kit import FILES, KEYS, LOOKUP_S_MAX, Feed
 
 from upriver.client.client import Client, connect
-from upriver.client.lookup_streams import LookupStream
+from upriver.client.lookups import LookupStream
 from upriver.hashing import hash64
-from upriver.net.lookup import KeysAsked
+from upriver.net.lookups import KeysAsked
 from upriver.net.remote import Remote
 from upriver.vnodes import vnodes_of
 

@@ -19,17 +19,15 @@ from simulator.tables import ALL_VIEWS
 from simulator.tables import TABLES as ALL_TABLES
 from upriver.engine.batch import Batch
 from upriver.engine.expressions import Evaluator
-from upriver.engine.running import Region
-from upriver.hashing import hash64
+from upriver.engine.region import Region
+from upriver.hashing import Hashes, hash64
 from upriver.ids import Epoch
-from upriver.partial.cone import Cone, Reads
-from upriver.partial.cone_shape import ConeShape
-from upriver.partial.reads import Read
+from upriver.partial.cone import Cone, ConeShape, Reads
+from upriver.partial.partial_region import Read
 from upriver.partial.rules import ALL_RULES, UpqueryRules
-from upriver.plan.eligibility import why_full
-from upriver.plan.graph import DataflowPlan
+from upriver.plan.explain import why_full
+from upriver.plan.plan import DataflowPlan
 from upriver.plan.provenance import lake_edges
-from upriver.xxh64 import Hashes
 
 TABLES = MappingProxyType({table.name: table for table in ALL_TABLES})
 SQL: Mapping[str, tuple[str, str]] = MappingProxyType(

@@ -10,7 +10,7 @@ from functools import partial
 from cone_kit import EVALUATOR, Lake, planned
 from machines_kit import HALVES, announce, asked, assign, hashed, opened, owners_with, vnode_map
 
-from upriver.engine.running import Region
+from upriver.engine.region import Region
 from upriver.ids import WorkerId
 from upriver.protocol.messages import FromWorker
 from upriver.protocol.peers import Envelope
@@ -29,7 +29,7 @@ from upriver.protocol.worker_events import (
     WorkerEvent,
 )
 from upriver.vnodes import vnodes_of
-from upriver.worker.following import Following
+from upriver.worker.serving import Following
 from upriver.worker.worker import WorkerMachine
 
 PLAN = planned("fans")

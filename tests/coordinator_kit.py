@@ -9,8 +9,7 @@ from relation_kit import scan as scan_of
 
 from upriver.coordinator.coordinator import CoordinatorMachine
 from upriver.ids import Channel, Epoch, Incarnation, MapVersion, SnapshotId, VnodeId, WorkerId
-from upriver.plan.graph import DataflowPlan
-from upriver.plan.plan import TableSpec
+from upriver.plan.plan import DataflowPlan, TableSpec
 from upriver.protocol.coordinator_events import (
     AbortWanted,
     CoordinatorAction,

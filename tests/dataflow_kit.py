@@ -20,11 +20,9 @@ from relation_kit import (
     where,
 )
 
-from upriver.plan.algebra import Relation
-from upriver.plan.graph import DataflowPlan
-from upriver.plan.ops import JoinKind, Order, SetKind
-from upriver.plan.plan import TableSpec
+from upriver.plan.plan import DataflowPlan, JoinKind, Order, SetKind, TableSpec
 from upriver.plan.planning import plan_regions
+from upriver.plan.relation import Relation
 
 INT, LONG, TEXT, REAL = pa.int32(), pa.int64(), pa.string(), pa.float64()
 

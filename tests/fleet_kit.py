@@ -12,8 +12,7 @@ from state_kit import Row, plainly, through_the_wire
 
 from upriver.engine.batch import Batch
 from upriver.engine.operators.lasting import Lasting
-from upriver.hashing import hash64
-from upriver.xxh64 import Hashes
+from upriver.hashing import Hashes, hash64
 
 Changes = Sequence[tuple[Row, int]]
 """Rows, each with a weight."""

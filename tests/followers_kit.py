@@ -14,12 +14,12 @@ from machines_kit import HALVES, KEYS, SEEN, VNODES, Seen, assign, hashed, meet,
 
 from upriver.engine.batch import Batch
 from upriver.engine.keeping import ALL_ROWS
+from upriver.hashing import Hashes
 from upriver.ids import Epoch, FeedId, Incarnation, VnodeId, WorkerId
-from upriver.plan.graph import DataflowPlan, RegionPlan
-from upriver.protocol.messages import Assign, BeginStage, FromWorker
+from upriver.plan.plan import DataflowPlan, RegionPlan
+from upriver.protocol.messages import Assign, BeginStage, CaughtUp, FeedEnded, Follow, FromWorker, Resume, Unfollow
 from upriver.protocol.peers import Envelope, Fed
 from upriver.protocol.rules import ALL_RULES, Rules
-from upriver.protocol.standby_messages import CaughtUp, FeedEnded, Follow, Resume, Unfollow
 from upriver.protocol.worker_events import (
     MeetPeers,
     PeerLost,
@@ -34,10 +34,8 @@ from upriver.protocol.worker_events import (
     WorkerEvent,
 )
 from upriver.vnodes import vnodes_of
-from upriver.worker.followed import Shadow
-from upriver.worker.following import Following
+from upriver.worker.serving import Following, Shadow
 from upriver.worker.worker import WorkerMachine
-from upriver.xxh64 import Hashes
 
 Kept = dict[str, list[int]]
 """By key, the epochs of its rows."""

@@ -9,8 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from upriver.ids import Epoch
-from upriver.lake.lake import Lake, LakeRecord, Manifest
-from upriver.lake.owned_lake import OwnedLake
+from upriver.lake.lake import Lake, LakeRecord, Manifest, OwnedLake
 from upriver.plan.plan import TableSpec
 from upriver.runtime.source_supervisor import Ingest, SourceSupervisor
 from upriver.spark.ingest import EpochLog, History, Layout, StreamIngest

@@ -12,8 +12,8 @@ from upriver.engine.batch import Batch
 from upriver.engine.expressions import Evaluator
 from upriver.engine.operators.join import Join
 from upriver.hashing import hash64
-from upriver.plan import ops
-from upriver.plan.ops import JoinKind
+from upriver.plan import plan as ops
+from upriver.plan.plan import JoinKind
 
 Changes = Sequence[tuple[Row, int]]
 """Rows, each with a weight."""

@@ -17,10 +17,9 @@ from server_kit import SESSION
 from simulator.checkers import Violated
 from upriver.errors import WorkerLost
 from upriver.ids import WorkerId
-from upriver.net.channel import ChannelEnd, ChannelLimits
-from upriver.net.heart import Heart
+from upriver.net.channel import ChannelEnd, ChannelLimits, Heart
 from upriver.net.wire import Message
-from upriver.runtime.fencing import SILENCE_S_MIN, Lease, Tenants, Vigilance
+from upriver.runtime.leases import SILENCE_S_MIN, Lease, Tenants, Vigilance
 
 PLACE = WorkerId(0)
 VIGILANCE = Vigilance(SILENCE_S_MIN)

@@ -7,16 +7,15 @@ import numpy as np
 import pyarrow as pa
 from relation_kit import dataflow, group, scan
 
+from upriver.engine.bad_rows import SetAside
 from upriver.engine.batch import Batch, Outgoing
 from upriver.engine.operators.view import LongRead
-from upriver.engine.set_aside import SetAside
 from upriver.errors import KeyTypeError, RowError
-from upriver.hashing import hash64
+from upriver.hashing import Hashes, hash64
 from upriver.ids import Channel, Epoch, Incarnation, MapVersion, SnapshotId, VnodeId, WorkerId
 from upriver.migration.events import AbortAsked, RescaleAnnounced
 from upriver.migration.messages import Message, RowsSent
-from upriver.plan.graph import DataflowPlan
-from upriver.plan.plan import TableSpec
+from upriver.plan.plan import DataflowPlan, TableSpec
 from upriver.protocol.messages import (
     Assign,
     EpochFinished,
@@ -47,7 +46,6 @@ from upriver.protocol.worker_events import (
 from upriver.state.spine import ManyMembers
 from upriver.vnodes import VnodeMap, vnodes_of
 from upriver.worker.worker import WorkerMachine
-from upriver.xxh64 import Hashes
 
 VNODES = 8
 ROWS = pa.schema([("k", pa.string()), ("e", pa.int64())])

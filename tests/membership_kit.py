@@ -8,10 +8,8 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from upriver.coordinator.membership.assignor import assign
-from upriver.coordinator.membership.config import MembershipConfig
-from upriver.coordinator.membership.group import Assignment, Group, InstanceId, Task, TaskId
-from upriver.coordinator.membership.plan import Plan
+from upriver.coordinator.assignor import assign
+from upriver.coordinator.group import Assignment, Group, InstanceId, MembershipConfig, Plan, Task, TaskId
 from upriver.ids import WorkerId
 
 LINE = re.compile(r"S(\d+)\(assigned: \[(.*?)\], revoked: \[(.*?)\], learning: \[(.*?)\]\)")

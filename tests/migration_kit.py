@@ -7,8 +7,7 @@ import pyarrow as pa
 
 from upriver.engine.batch import Batch
 from upriver.ids import MapVersion, VnodeId, WorkerId
-from upriver.migration.actions import Action, PassDown, Send
-from upriver.migration.events import Event, Received, RescaleAnnounced
+from upriver.migration.events import Action, Event, PassDown, Received, RescaleAnnounced, Send
 from upriver.migration.icadd import Distributor
 from upriver.migration.messages import Message, RowsSent
 from upriver.migration.rules import ALL_RULES, MendedRules

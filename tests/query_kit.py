@@ -10,11 +10,22 @@ import numpy as np
 import pyarrow as pa
 from sql_kit import same_value
 
-from upriver.engine.sql_macros import MACROS
-from upriver.plan.algebra import Relation
-from upriver.plan.ops import Aggregate, Filter, Join, JoinKind, Project, Scan, SetOperation, TopK, Union
-from upriver.plan.plan import AggregateCall, TableSpec
-from upriver.plan.sql_types import duck_name, is_instant
+from upriver.engine.expressions import MACROS
+from upriver.plan.plan import (
+    Aggregate,
+    AggregateCall,
+    Filter,
+    Join,
+    JoinKind,
+    Project,
+    Scan,
+    SetOperation,
+    TableSpec,
+    TopK,
+    Union,
+)
+from upriver.plan.relation import Relation
+from upriver.plan.types import duck_name, is_instant
 
 _JOINS = {
     JoinKind.INNER: "JOIN",

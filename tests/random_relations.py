@@ -4,8 +4,8 @@ from dataflow_kit import INT, ITEMS, SALES, STOCK, TEXT
 from hypothesis import strategies as st
 from relation_kit import count, distinct, group, join, prefixed, scan, select, set_operation, top, union, where
 
-from upriver.plan.algebra import Relation
-from upriver.plan.ops import JoinKind, Order, SetKind
+from upriver.plan.plan import JoinKind, Order, SetKind
+from upriver.plan.relation import Relation
 
 ORDER = (Order("b", True, True), Order("a", False, False), Order("c", True, False))
 """Without ties, but of rows that are equal."""

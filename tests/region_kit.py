@@ -1,8 +1,8 @@
 """The region of a view that is one, for tests."""
 
-from upriver.engine.operators.evaluator import Evaluator
-from upriver.engine.running import Region
-from upriver.plan.graph import DataflowPlan
+from upriver.engine.operators.operator import Evaluator
+from upriver.engine.region import Region
+from upriver.plan.plan import DataflowPlan
 
 
 def region_of(plan: DataflowPlan, evaluator: Evaluator) -> Region:

@@ -4,24 +4,27 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from upriver.plan.algebra import Relation
-from upriver.plan.graph import DataflowPlan
-from upriver.plan.ops import (
+from upriver.plan.plan import (
     Aggregate,
+    AggregateCall,
+    AggregatePlan,
+    DataflowPlan,
     Filter,
     Join,
     JoinKind,
     Order,
     Project,
+    Projection,
     Ranking,
     Scan,
     SetKind,
     SetOperation,
+    TableSpec,
     TopK,
     Union,
 )
-from upriver.plan.plan import AggregateCall, AggregatePlan, Projection, TableSpec
 from upriver.plan.planning import plan_regions
+from upriver.plan.relation import Relation
 
 
 def dataflow(name: str, relation: Relation, key: Sequence[str], *tables: TableSpec) -> DataflowPlan:

@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
-from upriver.plan.algebra import Relation
-from upriver.plan.ops import (
+from upriver.plan.plan import (
     Aggregate,
+    AggregateCall,
+    AggregatePlan,
     Filter,
     Join,
     JoinKind,
@@ -17,8 +18,8 @@ from upriver.plan.ops import (
     TopK,
     Union,
 )
-from upriver.plan.plan import AggregateCall, AggregatePlan
-from upriver.plan.sql_types import duck_name
+from upriver.plan.relation import Relation
+from upriver.plan.types import duck_name
 
 _SIDES = {
     JoinKind.INNER: "JOIN",

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from upriver.net.calls import Action, Calls, Get
 from upriver.net.handshake import Keys, Purpose, Session
 from upriver.net.remote import Remote
-from upriver.net.server import Server
+from upriver.net.server import Action, Calls, Get, Server
 
 TOKEN = "s3cret-t0ken"
 SECRET = bytes(range(32))

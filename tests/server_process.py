@@ -16,10 +16,9 @@ import pyarrow as pa
 from server_kit import KEYS
 
 from upriver.ids import Epoch
-from upriver.net.calls import Calls
 from upriver.net.handshake import Purpose
-from upriver.net.lookup import Answered, KeysAsked, LookupService
-from upriver.net.server import Server, Service
+from upriver.net.lookups import Answered, KeysAsked, LookupService
+from upriver.net.server import Calls, Server, Service
 
 LAKE_FILES = 10
 STACK_BYTES = 256 << 10

@@ -10,12 +10,9 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from upriver.engine.expressions import Evaluator
-from upriver.plan.graph import DataflowPlan, LakeEdge, ViewStore
-from upriver.plan.ops import Filter, Project
-from upriver.plan.plan import Projection, TableSpec
+from upriver.plan.plan import DataflowPlan, Filter, LakeEdge, Project, Projection, TableSpec, ViewStore
 from upriver.sql.local_typer import LocalTyper
-from upriver.sql.sql import CompiledView, Typer, compile_view
-from upriver.sql.views import declare_view
+from upriver.sql.queries import CompiledView, Typer, compile_view, declare_view
 
 
 def spec(name: str, schema: pa.Schema) -> TableSpec:

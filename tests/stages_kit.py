@@ -7,12 +7,12 @@ import pyarrow as pa
 from machines_kit import KEYS, PLAN, ROWS, VNODES, Seen, assign, hashed, vnode_map
 
 from upriver.engine.batch import Batch, Outgoing
-from upriver.plan.graph import DataflowPlan, ExchangeEdge, Input, RegionPlan
+from upriver.hashing import Hashes
+from upriver.plan.plan import DataflowPlan, ExchangeEdge, Input, RegionPlan
 from upriver.protocol.messages import Assign
 from upriver.protocol.rules import ALL_RULES, Rules
 from upriver.protocol.worker_events import WorkerEvent
 from upriver.worker.worker import WorkerMachine
-from upriver.xxh64 import Hashes
 
 LAST = PLAN.regions[-1]
 FIRST = RegionPlan("seen/0", LAST.inputs, (), None, "for a test")

@@ -8,9 +8,9 @@ from typing import TypedDict, Unpack
 from coordinator_kit import PLAN, gone, published, said, vnode_map
 
 from upriver.coordinator.coordinator import CoordinatorMachine
-from upriver.coordinator.membership.config import MembershipConfig
+from upriver.coordinator.group import MembershipConfig
 from upriver.ids import Epoch, FeedId, Incarnation, WorkerId
-from upriver.plan.graph import DataflowPlan
+from upriver.plan.plan import DataflowPlan
 from upriver.protocol.coordinator_events import (
     CoordinatorAction,
     CoordinatorEvent,
@@ -21,20 +21,25 @@ from upriver.protocol.coordinator_events import (
 from upriver.protocol.messages import (
     Assign,
     BeginStage,
+    CaughtUp,
     EpochFinished,
+    Follow,
     FromWorker,
+    Here,
     Meet,
     MetPeers,
     OpenEpoch,
     PeersLost,
+    Probe,
     Restored,
+    Resume,
     Retire,
     StageDone,
     StartedAnew,
     ToWorker,
+    Unfollow,
 )
 from upriver.protocol.rules import ALL_RULES, Rules
-from upriver.protocol.standby_messages import CaughtUp, Follow, Here, Probe, Resume, Unfollow
 
 THIRDS = (0, 0, 1, 1, 2, 2)
 """What workers 0, 1 and 2 own."""

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from upriver.engine.batch import Batch
-from upriver.engine.operators.turning import Eagerness
-from upriver.hashing import hash64
+from upriver.engine.operators.lasting import Eagerness
+from upriver.hashing import Hashes, hash64
 from upriver.plan.plan import Projection
-from upriver.xxh64 import Hashes
 
 MANY = settings(derandomize=True, deadline=None, max_examples=80, suppress_health_check=[HealthCheck.too_slow])
 """How property tests run: the same examples each time, however slow the machine."""

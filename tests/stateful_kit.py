@@ -13,9 +13,9 @@ from state_kit import EAGER, Row, pieces, plain_rows, plainly, table_batch, thro
 
 from upriver.engine.batch import Batch
 from upriver.engine.operators.stateful_map import StatefulMap
-from upriver.plan.ops import Per
-from upriver.plan.ops import StatefulMap as Op
-from upriver.xxh64 import Hashes
+from upriver.hashing import Hashes
+from upriver.plan.plan import Per
+from upriver.plan.plan import StatefulMap as Op
 
 FORGETS_AFTER = 4
 """Rows of a key after which the functions drop its state."""

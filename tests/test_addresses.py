@@ -6,8 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from upriver.errors import ClusterError, DeclarationError
-from upriver.net.addresses import SparkHosts, host_of, is_loopback, listen_for, local_address_to, outward_address
-from upriver.net.server import Listen
+from upriver.net.server import Listen, SparkHosts, host_of, is_loopback, listen_for, local_address_to, outward_address
 
 NAMES = {
     "localhost": ["127.0.0.1", "::1"],

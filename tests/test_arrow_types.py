@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import ArrayType, StructType, TimestampNTZType, TimestampType
 
-from upriver.spark.arrow_types import in_zone, spark_arrow_schema
+from upriver.spark.schema import in_zone, spark_arrow_schema
 
 pytestmark = pytest.mark.smoke
 

@@ -22,20 +22,19 @@ import pytest
 from channel_kit import Ear, Hub
 from server_kit import KEYS, SECONDS_MAX, SECRET, TOKEN, calls_server, client_of, peer_of
 
-from upriver.client.lookup_streams import LookupStream
+from upriver.client.lookups import LookupStream
 from upriver.coordinator.coordinator import CoordinatorMachine
 from upriver.errors import AccessDenied, Busy, ProtocolError, UpriverError
 from upriver.hashing import hash64
 from upriver.ids import Epoch, WorkerId
 from upriver.net.byte_stream import BUFFER_BYTES, GROWTH_BYTES, ByteStream
 from upriver.net.channel import open_channel
+from upriver.net.frames import MESSAGE_BYTES_MAX, PIECE, Joiner, Traffic
 from upriver.net.handshake import GREETING, HELLO, MAGIC, Exchange, Identity, Purpose, greeting, hello, nonce
 from upriver.net.line import ANSWER_TERMS, KEYS_MAX, LOOKUP_TERMS, Line
-from upriver.net.lookup import Answered, KeysAsked, LookupService
-from upriver.net.pieces import MESSAGE_BYTES_MAX, PIECE, Joiner
+from upriver.net.lookups import Answered, KeysAsked, LookupService
 from upriver.net.remote import Connection, Remote, dial
 from upriver.net.server import STRANGER_S_MAX, Listen, Places, Server
-from upriver.net.traffic import Traffic
 from upriver.net.wire import Message, decode, decode_json, encode, encode_json
 from upriver.runtime.coordinator_loop import CoordinatorLoop
 from upriver.runtime.coordinator_service import REGISTER, CoordinatorService

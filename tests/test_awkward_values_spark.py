@@ -13,10 +13,10 @@ from sql_kit import local_view, projection_of, spec
 from upriver.app import App
 from upriver.engine.expressions import Evaluator
 from upriver.errors import RowError
-from upriver.spark.batch_view import rows_of_keys
 from upriver.spark.schema import arrow_schema
-from upriver.spark.sql_settings import ZONE
-from upriver.state.exact_values import exact, exact_list
+from upriver.spark.session import ZONE
+from upriver.spark.tables import rows_of_keys
+from upriver.state.columns import exact, exact_list
 
 pytestmark = pytest.mark.spark
 

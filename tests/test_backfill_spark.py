@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 from upriver.errors import CorruptFile, IngestFailed, LakeInUse
 from upriver.ids import Epoch, VnodeId
 from upriver.lake.files import Files
-from upriver.lake.lake import Lake, LakeRecord, Manifest
-from upriver.lake.owned_lake import OwnedLake
+from upriver.lake.lake import Lake, LakeRecord, Manifest, OwnedLake
 from upriver.plan.plan import TableSpec, lake_channel
-from upriver.spark.backfill import Backfill
 from upriver.spark.ingest import EpochLog, History, Layout, publish_batch
+from upriver.spark.tables import Backfill
 
 pytestmark = pytest.mark.spark
 

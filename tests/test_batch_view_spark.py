@@ -17,14 +17,11 @@ from test_latest import current
 
 from upriver.hashing import hash64
 from upriver.ids import Epoch
-from upriver.lake.lake import LakeRecord, Manifest
-from upriver.lake.owned_lake import OwnedLake
-from upriver.plan.ops import Latest
-from upriver.plan.plan import TableSpec, lake_channel
-from upriver.spark.batch_view import view_as_of
-from upriver.spark.lake_tables import table_as_of
+from upriver.lake.lake import LakeRecord, Manifest, OwnedLake
+from upriver.plan.plan import Latest, TableSpec, lake_channel
+from upriver.spark.tables import table_as_of, view_as_of
 from upriver.spark.typer import SparkTyper
-from upriver.sql.views import declare_view
+from upriver.sql.queries import declare_view
 from upriver.state.runs import RunInfo, describe_run, encode_run, run_schema
 
 pytestmark = pytest.mark.spark

@@ -9,13 +9,12 @@ import pytest
 from upriver.app import App
 from upriver.errors import BudgetExceeded, WaitTimeout
 from upriver.net.server import Listen
-from upriver.plan.graph import DataflowPlan
-from upriver.plan.plan import TableSpec
-from upriver.runtime.fixed_cost import fixed_bytes
+from upriver.plan.plan import DataflowPlan, TableSpec
+from upriver.runtime.memory import fixed_bytes
 from upriver.settings import MEMORY_BUDGET_MIN
-from upriver.spark.river import River, RiverConfig, Source
+from upriver.spark.running_app import River, RiverConfig, Source
 from upriver.spark.typer import SparkTyper
-from upriver.sql.views import declare_view
+from upriver.sql.queries import declare_view
 
 pytestmark = pytest.mark.spark
 

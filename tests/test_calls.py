@@ -24,11 +24,10 @@ from upriver.errors import (
     WaitTimeout,
     WorkerLost,
 )
-from upriver.net.calls import GET_ROWS_MAX
 from upriver.net.handshake import Keys, Purpose
 from upriver.net.line import ERROR_TEXT_CHARS_MAX
 from upriver.net.remote import Connection, Remote, dial
-from upriver.net.server import Caller, Listen, Server
+from upriver.net.server import GET_ROWS_MAX, Caller, Listen, Server
 
 
 def not_held(_: Mapping[str, Any], first: int) -> pa.Table:

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from state_kit import MANY
 
-from upriver.state.changes import LOGGED_MIN, Changes
+from upriver.hashing import Hashes
+from upriver.state.checkpoint import LOGGED_MIN, Changes
 from upriver.state.keysets import key_set
-from upriver.xxh64 import Hashes
 
 ALL_KEYS_MAX = 1_000
 

@@ -33,10 +33,8 @@ from state_kit import MANY
 
 from upriver.errors import CorruptFile, LakeInUse, ProtocolError
 from upriver.ids import Epoch
-from upriver.lake.checkpoints import chain, checkpoint_path, load, publish, sweep
-from upriver.lake.lake import Lake, sealed
-from upriver.lake.owned_lake import OwnedLake
-from upriver.lake.state_files import Sizes
+from upriver.lake.checkpoints import Sizes, chain, checkpoint_path, load, publish, sweep
+from upriver.lake.lake import Lake, OwnedLake, sealed
 from upriver.state.checkpoint import Checkpoint
 
 

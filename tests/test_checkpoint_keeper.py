@@ -17,9 +17,8 @@ from upriver.ids import Epoch
 from upriver.lake.checkpoint_keeper import CheckpointKeeper, fingerprints
 from upriver.lake.checkpoints import chain, load
 from upriver.lake.files import Files
-from upriver.lake.lake import term_path
-from upriver.lake.owned_lake import OwnedLake
-from upriver.plan.graph import DataflowPlan
+from upriver.lake.lake import OwnedLake, term_path
+from upriver.plan.plan import DataflowPlan
 from upriver.protocol.coordinator_events import (
     CheckpointFailed,
     CheckpointPublished,

@@ -13,8 +13,7 @@ from upriver.errors import CorruptFile
 from upriver.ids import Epoch
 from upriver.lake.checkpoints import chain, checkpoint_path, publish, sweep
 from upriver.lake.files import Files, RemoteFiles
-from upriver.lake.lake import Lake
-from upriver.lake.owned_lake import OwnedLake
+from upriver.lake.lake import Lake, OwnedLake
 
 
 @pytest.fixture

@@ -16,11 +16,9 @@ from state_kit import MANY
 
 from upriver.ids import Epoch, VnodeId
 from upriver.lake.checkpoint_writer import CheckpointWriter
-from upriver.lake.checkpoints import publish, read_state
+from upriver.lake.checkpoints import USUAL, Sizes, StateFiles, publish, read_state
 from upriver.lake.files import UNFINISHED, Files
-from upriver.lake.lake import Lake
-from upriver.lake.owned_lake import OwnedLake
-from upriver.lake.state_files import USUAL, Sizes, StateFiles
+from upriver.lake.lake import Lake, OwnedLake
 from upriver.state.checkpoint import Checkpoint, StateFile
 
 WAIT_S = 20

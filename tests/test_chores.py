@@ -6,8 +6,8 @@ import pytest
 from upquery_kit import HERE, Workers, keys_of_worker_0
 
 from upriver.protocol.worker_events import KeysRead, WorkerAction, WorkerEvent
-from upriver.runtime.chores import FILL_REST_S_MAX, Chores
-from upriver.worker.following import CROWD_KEYS
+from upriver.runtime.worker_loop import FILL_REST_S_MAX, Chores
+from upriver.worker.serving import CROWD_KEYS
 
 
 class Paced(Workers):

@@ -20,7 +20,7 @@ def loaded_before(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
     """Whether the task's process had loaded what a worker is made of before it ran anything, how many objects are
     looked through when garbage is collected after the task, and how many archives were when it began."""
     for _ in batches:
-        found = "upriver.spark.task" in sys.modules and "upriver.spark.daemon" not in sys.modules
+        found = "upriver.spark.host" in sys.modules and "upriver.spark.daemon" not in sys.modules
         looked_through = len(gc.get_objects())
         archives = sum(isinstance(finder, zipimporter) for finder in sys.path_importer_cache.values())
         yield pa.RecordBatch.from_pydict(

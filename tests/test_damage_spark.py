@@ -16,7 +16,7 @@ from partial_kit import stream, write_file
 from upriver.app import App
 from upriver.errors import CorruptFile, WaitTimeout
 from upriver.lake.lake import Lake
-from upriver.lake.verified_file import WHOLE_BYTES_MAX
+from upriver.lake.runs import WHOLE_BYTES_MAX
 from upriver.spark.compare import differing_rows
 from upriver.spark.ingest import History, check_taken
 from upriver.state.runs import BLOCK_BYTES

@@ -13,7 +13,7 @@ from state_kit import MANY
 
 from simulator.dataflow_world import DataflowWorld
 from upriver.engine.expressions import Evaluator
-from upriver.plan.algebra import Relation
+from upriver.plan.relation import Relation
 
 EVALUATOR = Evaluator()
 FEWER = settings(MANY, max_examples=25)

@@ -6,8 +6,8 @@ import pytest
 from upriver.engine.expressions import Evaluator
 from upriver.errors import UserError
 from upriver.plan.plan import TableSpec
-from upriver.sql.deletes import deletion
 from upriver.sql.local_typer import LocalTyper
+from upriver.sql.queries import deletion
 
 SCHEMA = pa.schema(
     [

@@ -14,10 +14,9 @@ from simulator.dataflow_world import DataflowWorld
 from upriver import demo_data
 from upriver.demo_views import TABLE_KEYS, VIEWS
 from upriver.engine.expressions import Evaluator
-from upriver.plan.graph import DataflowPlan
-from upriver.plan.plan import TableSpec
+from upriver.plan.plan import DataflowPlan, TableSpec
 from upriver.sql.local_typer import LocalTyper
-from upriver.sql.views import declare_view
+from upriver.sql.queries import declare_view
 
 EPOCHS = 3
 IN_THE_BLIZZARD = {"snow", "rain", "fog", "wind", "fair"}

@@ -48,6 +48,6 @@ def test_what_a_document_names_is_there(page: Path) -> None:
 def test_names_that_are_not_there_are_noticed() -> None:
     assert is_there("operators/turning.py")
     assert not is_there("operators/turnover.py")
-    assert is_known("upriver.plan.graph.DataflowPlan")
+    assert is_known("upriver.plan.plan.DataflowPlan")
     assert not is_known("upriver.plan.plan.ViewPlan")
     assert not is_known("upriver.nothing")

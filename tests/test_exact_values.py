@@ -9,8 +9,7 @@ from awkward_kit import DAYS_MAX, FAR_DAYS, awkward, dates, text, times
 
 from upriver.client.keys import key_batch
 from upriver.engine.expressions import Evaluator
-from upriver.engine.operators.plain_rows import RowReader
-from upriver.engine.operators.plain_values import shown
+from upriver.engine.operators.plain_rows import RowReader, shown
 from upriver.engine.row_text import (
     ROW_CHARS_MAX,
     VALUE_CHARS_MAX,
@@ -24,8 +23,7 @@ from upriver.errors import KeyTypeError, RowError
 from upriver.ids import Epoch
 from upriver.lake.rejected import _identities
 from upriver.plan.plan import Projection
-from upriver.state.columns import same
-from upriver.state.exact_values import exact, exact_list
+from upriver.state.columns import exact, exact_list, same
 from upriver.text import render_table
 
 

@@ -8,9 +8,9 @@ from dataflow_kit import QUERIES, SALES, TABLES, TEXT
 from relation_kit import count, scan, select
 
 from upriver.plan.explain import explain, render
-from upriver.plan.graph import DataflowPlan
-from upriver.plan.origins import spelled
+from upriver.plan.plan import DataflowPlan
 from upriver.plan.planning import plan_regions
+from upriver.plan.provenance import spelled
 
 JOIN = """\
 view makers, looked up by (i_maker)

@@ -14,9 +14,9 @@ from cluster_kit import ALONE, River
 from failure_kit import KEYS, Prober, Replacement, addresses, check_lookup, is_there, parent_of, probing
 
 from benchmarks.recovery_kill import pid_listening
-from upriver.client.lookup_streams import LookupStream
+from upriver.client.lookups import LookupStream
 from upriver.errors import WorkerLost, WrongOwner
-from upriver.net.lookup import KeysAsked
+from upriver.net.lookups import KeysAsked
 
 pytestmark = pytest.mark.cluster
 KEYS_ASKED = list(range(0, KEYS, 50))

@@ -13,16 +13,15 @@ from upriver.coordinator.restarts import PlaceWanted, Restarts
 from upriver.errors import ClusterError, DeclarationError, DuplicateAttempt, WorkerLost, WrongOwner
 from upriver.hashing import hash64
 from upriver.ids import WorkerId
-from upriver.net.channel import ChannelEnd, open_channel
+from upriver.net.channel import ChannelEnd, now, open_channel
 from upriver.net.codec import encode
-from upriver.net.heart import now
-from upriver.net.lookup import Answered, KeysAsked
+from upriver.net.lookups import Answered, KeysAsked
 from upriver.net.server import Listen
 from upriver.net.wire import Message
 from upriver.protocol.messages import WorkerFailed
 from upriver.runtime.coordinator_loop import CoordinatorLoop
 from upriver.runtime.coordinator_service import REGISTER, SILENCED, CoordinatorService, Keeper
-from upriver.runtime.fencing import SILENCE_S_MIN, Lease, Tenants, Vigilance
+from upriver.runtime.leases import SILENCE_S_MIN, Lease, Tenants, Vigilance
 from upriver.vnodes import VnodeMap
 
 QUICK = Vigilance(SILENCE_S_MIN)

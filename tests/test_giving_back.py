@@ -11,15 +11,15 @@ import pyarrow as pa
 import pytest
 
 from benchmarks.worker_memory import memory_of
-from upriver.runtime.giving_back import give_back, giving_back
+from upriver.runtime.memory import give_back, giving_back
 
 BLOCK_BYTES, BLOCKS = 4_096, 20_000
 LEFT_BY_A_THREAD = f"""
 import os, sys, threading
 import pyarrow as pa
 from benchmarks.worker_memory import memory_of
-from upriver.runtime.arenas import share_free_memory
-from upriver.runtime.giving_back import give_back
+from upriver.runtime.memory import share_free_memory
+from upriver.runtime.memory import give_back
 
 if sys.argv[1] == "shared":
     share_free_memory()

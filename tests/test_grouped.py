@@ -14,7 +14,7 @@ from state_kit import EAGER, MANY, VALUES, Row, plain_rows, table_batch, through
 
 from upriver.engine.batch import Batch
 from upriver.engine.operators.grouped import Grouped
-from upriver.engine.operators.turning import Eagerness
+from upriver.engine.operators.lasting import Eagerness
 from upriver.errors import ProtocolError, RowError
 from upriver.hashing import hash64
 from upriver.plan.plan import AggregateCall, AggregatePlan

@@ -14,8 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from upriver.errors import KeyTypeError
-from upriver.hashing import check_hashable, hash64
-from upriver.xxh64 import hash_bytes
+from upriver.hashing import check_hashable, hash64, hash_bytes
 
 MICROS_UTC = pa.timestamp("us", tz="UTC")
 MICROS = pa.timestamp("us")

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from upriver.net.heart import PING, Heart
+from upriver.net.channel import PING, Heart
 
 
 @dataclass

@@ -8,7 +8,7 @@ import pytest
 
 from upriver.errors import WaitTimeout
 from upriver.ids import SnapshotId
-from upriver.runtime.held_snapshots import HeldSnapshots
+from upriver.runtime.snapshots import HeldSnapshots
 
 FIRST, SECOND = SnapshotId(1), SnapshotId(2)
 ROWS = pa.table({"k": ["a"]})

@@ -13,11 +13,9 @@ from hypothesis import strategies as st
 from upriver.engine.batch import Batch
 from upriver.errors import CorruptFile, ProtocolError
 from upriver.ids import Channel, Epoch, VnodeId
-from upriver.lake.history import History
-from upriver.lake.lake import Lake, LakeRecord, Manifest
-from upriver.lake.merged_runs import MERGED_TOGETHER, TIDIED_RUNS_MAX, Merging
-from upriver.lake.owned_lake import OwnedLake
-from upriver.lake.run_reader import FEW_KEYS_MAX
+from upriver.lake.history import MERGED_TOGETHER, TIDIED_RUNS_MAX, History, Merging
+from upriver.lake.lake import Lake, LakeRecord, Manifest, OwnedLake
+from upriver.lake.runs import FEW_KEYS_MAX
 from upriver.plan.plan import TableSpec, lake_channel
 from upriver.state.runs import RunInfo, describe_run, encode_run, run_schema
 

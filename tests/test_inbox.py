@@ -8,7 +8,7 @@ import pytest
 from upriver.hashing import hash64
 from upriver.ids import Epoch
 from upriver.protocol.worker_events import LookupAsked, LookupGivenUp
-from upriver.runtime.inbox import Inbox
+from upriver.runtime.worker_loop import Inbox
 
 
 def asked(ticket: int) -> LookupAsked:

@@ -10,8 +10,8 @@ from join_kit import Case, Changes, Fleet, Truth, known_hashes
 from state_kit import MANY, TYPES, VALUES, Row
 
 from upriver.engine.expressions import Evaluator
-from upriver.plan import ops
-from upriver.plan.ops import JoinKind
+from upriver.plan import plan as ops
+from upriver.plan.plan import JoinKind
 
 KINDS = st.sampled_from(list(JoinKind))
 SMALL = st.none() | st.integers(0, 2)

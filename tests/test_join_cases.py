@@ -14,14 +14,11 @@ from state_kit import MANY, Row
 
 from upriver.engine.batch import Batch
 from upriver.engine.expressions import Evaluator
-from upriver.engine.operators.join import Join
-from upriver.engine.operators.join_pairs import pairs_of
-from upriver.engine.operators.join_shape import JoinShape, SideShape
-from upriver.engine.operators.join_side import FOUND_MIN, Changes, JoinSide, Members
-from upriver.engine.operators.turning import FORGOTTEN_MIN
+from upriver.engine.operators.join import FOUND_MIN, Changes, Join, JoinShape, JoinSide, Members, SideShape, pairs_of
+from upriver.engine.operators.lasting import FORGOTTEN_MIN
 from upriver.errors import ProtocolError, RowError
-from upriver.plan import ops
-from upriver.plan.ops import JoinKind
+from upriver.plan import plan as ops
+from upriver.plan.plan import JoinKind
 
 LEFT = [("k", pa.int64()), ("x", pa.string())]
 RIGHT = [("k2", pa.int64()), ("y", pa.string())]

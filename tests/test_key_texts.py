@@ -6,9 +6,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from upriver.client.key_texts import keys_of_texts
+from upriver.client.keys import keys_of_texts
 from upriver.errors import KeyTypeError
-from upriver.state.exact_values import exact_list
+from upriver.state.columns import exact_list
 from upriver.zones import zone_info
 
 INSTANT, LOCAL = pa.timestamp("us", "UTC"), pa.timestamp("us")

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pytest
 
-from upriver.client.known_freshness import (
+from upriver.client.freshness import (
     AGE_S,
     ASK_EVERY_S,
     COMMITS_MAX,

@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from upriver.errors import CorruptFile, DeclarationError, LakeInUse
 from upriver.ids import Channel, Epoch, VnodeId
 from upriver.lake.files import UNFINISHED
-from upriver.lake.lake import SLICE_ROWS_MAX, Lake, LakeRecord, Manifest
-from upriver.lake.owned_lake import OwnedLake
+from upriver.lake.lake import SLICE_ROWS_MAX, Lake, LakeRecord, Manifest, OwnedLake
 from upriver.plan.plan import TableSpec
 from upriver.state.runs import RunInfo, describe_run, encode_run, run_schema
 
@@ -307,7 +306,7 @@ import sys
 import pyarrow as pa
 from upriver.plan.plan import TableSpec
 from upriver.lake.lake import LakeRecord
-from upriver.lake.owned_lake import OwnedLake
+from upriver.lake.lake import OwnedLake
 table = TableSpec("t", pa.schema([("k", pa.int64())]), ("k",))
 lake = OwnedLake(sys.argv[1], LakeRecord(4, (table,), {"t": (("k",),)}), {})
 print("ready", flush=True)

@@ -11,8 +11,7 @@ import pytest
 
 from upriver.errors import CorruptFile, LakeInUse, ProtocolError
 from upriver.ids import Channel, Epoch, VnodeId
-from upriver.lake.lake import Lake, LakeRecord, Manifest, sealed
-from upriver.lake.owned_lake import OwnedLake
+from upriver.lake.lake import Lake, LakeRecord, Manifest, OwnedLake, sealed
 from upriver.plan.plan import TableSpec, lake_channel
 from upriver.state.runs import RunInfo, describe_run, encode_run, run_schema
 

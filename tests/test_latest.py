@@ -18,7 +18,7 @@ from upriver.engine.batch import Batch
 from upriver.engine.operators.latest import Latest
 from upriver.errors import ProtocolError
 from upriver.hashing import hash64
-from upriver.plan import ops
+from upriver.plan import plan as ops
 
 SCHEMA = pa.schema([("k", pa.int8()), ("v", pa.int32()), ("x", pa.float64()), ("op", pa.string())])
 DELETED = "\"op\" = 'D'"

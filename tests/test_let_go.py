@@ -10,13 +10,13 @@ from query_kit import tables
 from query_list import DUCK, queries
 
 from upriver.engine.expressions import Evaluator
-from upriver.engine.running import Region
-from upriver.plan.graph import DataflowPlan
+from upriver.engine.region import Region
+from upriver.plan.plan import DataflowPlan
 from upriver.plan.planning import plan_regions
-from upriver.runtime.warm_up import warm_up
+from upriver.runtime.worker import warm_up
 from upriver.sql.local_typer import LocalTyper
-from upriver.sql.sql import compile_view
-from upriver.state.table import Table
+from upriver.sql.queries import compile_view
+from upriver.state.indexes import Table
 from upriver.state.vectors import Vector
 
 TABLES = tables()

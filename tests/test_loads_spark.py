@@ -24,8 +24,7 @@ from pyspark.sql import functions as F
 
 from upriver.errors import IngestFailed, WaitTimeout
 from upriver.lake.lake import Manifest
-from upriver.spark.load_digest import is_same, rows_digest
-from upriver.spark.loads import OnChange
+from upriver.spark.loads import OnChange, is_same, rows_digest
 
 
 @pytest.fixture

@@ -10,13 +10,13 @@ import pyarrow as pa
 import pytest
 from server_kit import KEYS, SECONDS_MAX, TOKEN, client_of, cut_connections
 
-from upriver.client.lookup_streams import FRESH_S, IDLE_STREAMS_MAX, LookupStream, LookupStreams
+from upriver.client.lookups import FRESH_S, IDLE_STREAMS_MAX, LookupStream, LookupStreams
 from upriver.errors import AccessDenied, ClusterError, RowError, WorkerLost
 from upriver.hashing import hash64
 from upriver.net.byte_stream import ByteStream
 from upriver.net.handshake import Purpose
 from upriver.net.line import ANSWER_TERMS, LOOKUP_TERMS, Line
-from upriver.net.lookup import Answered, KeysAsked, LookupService
+from upriver.net.lookups import Answered, KeysAsked, LookupService
 from upriver.net.remote import Remote, dial
 from upriver.net.server import Caller, Places, Server
 

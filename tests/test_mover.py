@@ -3,13 +3,11 @@
 import numpy as np
 
 from upriver.ids import MapVersion
-from upriver.migration.messages import Acquire
-from upriver.migration.pace import KEYS_FIRST
-from upriver.migration.redistribute_messages import Redistribute
-from upriver.migration.rests import REST_SHARE_IDLE, REST_SHARE_MAX, REST_SHARE_MIN
+from upriver.migration.messages import Acquire, Redistribute
+from upriver.migration.pace import KEYS_FIRST, REST_SHARE_IDLE, REST_SHARE_MAX, REST_SHARE_MIN
 from upriver.protocol.messages import Moved
 from upriver.protocol.peers import Envelope, ForRegion, Installed
-from upriver.runtime.mover import Mover
+from upriver.runtime.pacing import Mover
 
 KEYS = np.arange(KEYS_FIRST, dtype=np.uint64)
 

@@ -28,9 +28,8 @@ from state_kit import (
 
 from upriver.engine.operators.aggregate import Aggregate
 from upriver.errors import ProtocolError, RowError
-from upriver.hashing import HASH_SEED
+from upriver.hashing import HASH_SEED, Hashes
 from upriver.plan.plan import AggregateCall, AggregatePlan
-from upriver.xxh64 import Hashes
 
 
 def grouped(rows: Sequence[Row], width: int) -> dict[Row, list[Row]]:

@@ -12,11 +12,9 @@ from hypothesis import strategies as st
 from state_kit import EAGER, MANY, batch_of
 
 from upriver.engine.operators.aggregate import Aggregate
-from upriver.engine.operators.lasting_store import LastingStore
-from upriver.engine.operators.row_counts import RowCounts
-from upriver.engine.operators.rows import Rows
-from upriver.engine.operators.turning import FORGOTTEN_MIN, STEP_ROWS, Eagerness
-from upriver.engine.operators.view import Store
+from upriver.engine.operators.lasting import FORGOTTEN_MIN, STEP_ROWS, Eagerness
+from upriver.engine.operators.rows import RowCounts, Rows
+from upriver.engine.operators.view import LastingStore, Store
 from upriver.plan.plan import AggregateCall, AggregatePlan
 
 SCHEMA = pa.schema([("k", pa.int64()), ("g", pa.string()), ("x", pa.int64())])

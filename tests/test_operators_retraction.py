@@ -19,13 +19,11 @@ from state_kit import EAGER, MANY, VALUES, Row, batch_of, plain_rows, table_batc
 
 from upriver.engine.batch import Batch
 from upriver.engine.operators.aggregate import Aggregate
-from upriver.engine.operators.lasting_store import LastingStore
-from upriver.engine.operators.turning import FORGOTTEN_MIN
-from upriver.engine.operators.view import Store
+from upriver.engine.operators.lasting import FORGOTTEN_MIN
+from upriver.engine.operators.view import LastingStore, Store
 from upriver.errors import ProtocolError
-from upriver.hashing import hash64
+from upriver.hashing import Hashes, hash64
 from upriver.plan.plan import AggregateCall, AggregatePlan
-from upriver.xxh64 import Hashes
 
 ROUTING = ("k0",)
 SOME = settings(MANY, max_examples=25)

@@ -8,8 +8,8 @@ import pytest
 from state_kit import batch_of
 
 from upriver.engine.batch import Batch
-from upriver.engine.operators.row_counts import RowCounts
-from upriver.engine.operators.turning import Eagerness, Turning
+from upriver.engine.operators.lasting import Eagerness, Turning
+from upriver.engine.operators.rows import RowCounts
 
 SCHEMA = pa.schema([("k", pa.int64()), ("n", pa.int64())])
 

@@ -9,13 +9,10 @@ from hypothesis import strategies as st
 from state_kit import MANY, batch_of, keys_of, plain, plain_rows
 
 from upriver.engine.batch import Batch
-from upriver.engine.operators.filter import Filter
-from upriver.engine.operators.lasting_store import LastingStore
-from upriver.engine.operators.project import Project
-from upriver.engine.operators.row_counts import RowCounts
-from upriver.engine.operators.rows import Rows
-from upriver.engine.operators.turning import Eagerness
-from upriver.engine.operators.view import SCAN_ROWS, View
+from upriver.engine.operators.lasting import Eagerness
+from upriver.engine.operators.rows import RowCounts, Rows
+from upriver.engine.operators.stateless import Filter, Project
+from upriver.engine.operators.view import SCAN_ROWS, LastingStore, View
 from upriver.plan.column_names import plain_columns
 from upriver.plan.plan import Projection
 from upriver.state.spine import ManyMembers

@@ -9,9 +9,8 @@ import pyarrow as pa
 import pytest
 
 from upriver.net.byte_stream import ByteStream
-from upriver.net.frames import Seals, joined, read_frame
-from upriver.net.outbox import AT_ONCE_BYTES_MAX, Full, Outbox, Shut
-from upriver.net.pieces import PIECE_BYTES_MAX, Joiner
+from upriver.net.channel import AT_ONCE_BYTES_MAX, Full, Outbox, Shut
+from upriver.net.frames import PIECE_BYTES_MAX, Joiner, Seals, joined, read_frame
 from upriver.net.wire import Message, decode, encode
 
 SECONDS_MAX = 10.0

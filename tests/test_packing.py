@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from upriver.hashing import hash64
-from upriver.spark.packing import SHELVES_PER_GROUP, Shelves, pack, unpack
+from upriver.spark.runs import SHELVES_PER_GROUP, Shelves, pack, unpack
 from upriver.vnodes import vnodes_of
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64()), ("x", pa.float64()), ("tags", pa.list_(pa.int32()))])

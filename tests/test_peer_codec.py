@@ -13,16 +13,23 @@ from hypothesis import strategies as st
 from upriver.engine.batch import Batch
 from upriver.errors import ProtocolError, UnknownView, WaitTimeout, WrongOwner
 from upriver.ids import Epoch, FeedId, MapVersion, VnodeId, WorkerId
-from upriver.migration.messages import Acquire, Bye, Done, Kept, Mark, RelayedMark, RowsSent, WorkerDone
-from upriver.migration.messages import Message as BetweenDistributors
-from upriver.migration.redistribute_messages import (
+from upriver.migration.messages import (
+    Acquire,
+    Bye,
+    Done,
     Final,
+    Kept,
+    Mark,
     Redistribute,
     RedistributeMessage,
+    RelayedMark,
+    RowsSent,
     Scaleup,
     Sets,
     Shutdown,
+    WorkerDone,
 )
+from upriver.migration.messages import Message as BetweenDistributors
 from upriver.net import wire
 from upriver.net.peer_codec import FrameWriter, decode, encode
 from upriver.protocol.peers import (

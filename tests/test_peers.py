@@ -14,7 +14,7 @@ from server_kit import SECONDS_MAX
 from upriver.errors import ClusterError, ProtocolError
 from upriver.ids import MapVersion, WorkerId
 from upriver.migration.messages import Acquire
-from upriver.net.peer_link import FRAME_MESSAGES_MAX
+from upriver.net.peers import FRAME_MESSAGES_MAX
 from upriver.protocol.peers import Envelope, ForRegion
 
 

@@ -12,7 +12,7 @@ from channel_kit import HELLO, QUICK, Ear, Hub
 from server_kit import SECONDS_MAX, peer_of
 
 from upriver.net.channel import open_channel
-from upriver.net.pieces import PIECE, PIECE_BYTES_MAX, Joiner, in_pieces
+from upriver.net.frames import PIECE, PIECE_BYTES_MAX, Joiner, in_pieces
 from upriver.net.server import Server
 from upriver.net.wire import Message, decode, encode
 

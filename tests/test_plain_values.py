@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from state_kit import MANY, TYPES, VALUES
 
-from upriver.engine.operators.plain_rows import PlainRows, RowReader
-from upriver.engine.operators.plain_values import Misfit, PlainValues, plain_values
+from upriver.engine.operators.plain_rows import Misfit, PlainRows, PlainValues, RowReader, plain_values
 from upriver.errors import ProtocolError
 
 LISTS = pa.list_(pa.int32())

@@ -10,16 +10,17 @@ from hypothesis import given
 from random_relations import relations
 from relation_kit import scan
 
-from upriver.plan.algebra import Relation
-from upriver.plan.graph import DataflowPlan, Node, RegionPlan
-from upriver.plan.ops import (
+from upriver.plan.plan import (
+    DataflowPlan,
     Join,
     JoinKind,
     Latest,
+    Node,
     Op,
     Order,
     Per,
     Ranking,
+    RegionPlan,
     Scan,
     SetKind,
     SetOperation,
@@ -27,6 +28,7 @@ from upriver.plan.ops import (
     TopK,
 )
 from upriver.plan.planning import plan_regions
+from upriver.plan.relation import Relation
 from upriver.protocol.json_forms import plan_from_json, plan_to_json
 
 MAP = StatefulMap(

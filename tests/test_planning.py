@@ -14,28 +14,31 @@ from simulator import tables as sim
 from upriver.engine.building import operators_of
 from upriver.engine.expressions import Evaluator
 from upriver.errors import DeclarationError, ProtocolError, UnsupportedSql
-from upriver.plan.algebra import Relation
-from upriver.plan.graph import DataflowPlan, ExchangeEdge, LakeEdge, RegionPlan
-from upriver.plan.ops import (
+from upriver.plan.plan import (
     Aggregate,
+    DataflowPlan,
+    ExchangeEdge,
     Filter,
     Join,
     JoinKind,
+    LakeEdge,
     Latest,
     Op,
     Order,
     Per,
     Project,
+    RegionPlan,
     Scan,
     SetKind,
     StatefulMap,
+    TableSpec,
     Union,
 )
-from upriver.plan.plan import TableSpec
 from upriver.plan.planning import plan_regions
+from upriver.plan.relation import Relation
 from upriver.plan.routing import found_in, routings
 from upriver.sql.local_typer import LocalTyper
-from upriver.sql.sql import compile_view
+from upriver.sql.queries import compile_view
 
 EVALUATOR = Evaluator()
 WEATHER = TableSpec(

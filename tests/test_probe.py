@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from pyspark import cloudpickle
 
+from upriver.spark.host import cause_in_text
 from upriver.spark.probe import PACKAGES, fault_of, look, why_no_task_runs
-from upriver.spark.task_errors import cause_in_text
 
 DRIVER = {"host": "driver", "python": "/opt/driver/python", "versions": dict.fromkeys(PACKAGES, "1.2"), "missing": {}}
 OTHER_PYTHON = """Lost task 0.3 in stage 0.0 (TID 3) (10.0.0.5 executor 4): PythonException: Traceback (most recent call last):

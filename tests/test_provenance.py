@@ -22,17 +22,15 @@ from simulator.tables import Crowd
 from upriver.engine.batch import Batch
 from upriver.engine.expressions import Evaluator
 from upriver.engine.keeping import ALL_ROWS
-from upriver.engine.running import Region
+from upriver.engine.region import Region
 from upriver.hashing import hash64
-from upriver.plan.algebra import Relation
 from upriver.plan.explain import explain, render
-from upriver.plan.graph import DataflowPlan, ExchangeEdge, LakeEdge
-from upriver.plan.ops import Per, Scan, StatefulMap
-from upriver.plan.plan import TableSpec, lake_channel
+from upriver.plan.plan import DataflowPlan, ExchangeEdge, LakeEdge, Per, Scan, StatefulMap, TableSpec, lake_channel
 from upriver.plan.planning import plan_regions
 from upriver.plan.provenance import Trace, lake_edges, trace_edges, traces, why_untraced
+from upriver.plan.relation import Relation
 from upriver.sql.local_typer import LocalTyper
-from upriver.sql.views import declare_view
+from upriver.sql.queries import declare_view
 
 EVALUATOR = Evaluator()
 

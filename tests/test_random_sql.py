@@ -14,9 +14,9 @@ from state_kit import MANY, Row, plain_rows
 
 from simulator.dataflow_world import DataflowWorld
 from upriver.engine.expressions import Evaluator
-from upriver.plan.graph import DataflowPlan
+from upriver.plan.plan import DataflowPlan
 from upriver.sql.local_typer import LocalTyper
-from upriver.sql.views import declare_view
+from upriver.sql.queries import declare_view
 
 EVALUATOR = Evaluator()
 VIEWS_MAX, EPOCHS = 3, 2

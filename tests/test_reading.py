@@ -15,13 +15,11 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from upriver.ids import Channel, Epoch, VnodeId
-from upriver.lake.commit_times import CommitTimes
-from upriver.lake.lake import LakeRecord, Manifest
-from upriver.lake.owned_lake import OwnedLake
+from upriver.lake.lake import CommitTimes, LakeRecord, Manifest, OwnedLake
 from upriver.plan.plan import TableSpec
 from upriver.protocol.worker_events import EpochRead, ReadEpoch, RowsRead
+from upriver.runtime.pacing import ROWS_BUDGET_S, ROWS_MIN
 from upriver.runtime.reading import READ_AGAIN_S_MAX, READ_AGAIN_S_MIN, Piece, Reading, end_of_piece
-from upriver.runtime.row_pace import ROWS_BUDGET_S, ROWS_MIN
 from upriver.state.runs import describe_run, encode_run, run_schema
 
 VNODES = 4

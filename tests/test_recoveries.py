@@ -15,7 +15,7 @@ from upriver.ids import Epoch
 from upriver.protocol.coordinator_events import CoordinatorEvent
 from upriver.protocol.messages import EpochFinished, FromWorker, StageDone, StartedAnew
 from upriver.protocol.strategies import Strategy
-from upriver.runtime.recoveries import RECOVERIES_KEPT_MAX, Recoveries
+from upriver.runtime.status import RECOVERIES_KEPT_MAX, Recoveries
 from upriver.text import render_status
 
 

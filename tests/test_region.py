@@ -17,10 +17,8 @@ from state_kit import MANY, Row, batch_of, decimal_of, keys_of, pieces, plain_ro
 from upriver.engine.expressions import Evaluator
 from upriver.errors import ProtocolError, RowError
 from upriver.hashing import hash64
-from upriver.plan.algebra import Relation
-from upriver.plan.graph import DataflowPlan
-from upriver.plan.ops import Aggregate
-from upriver.plan.plan import AggregateCall, AggregatePlan, TableSpec
+from upriver.plan.plan import Aggregate, AggregateCall, AggregatePlan, DataflowPlan, TableSpec
+from upriver.plan.relation import Relation
 
 FLIGHTS = pa.schema([("carrier", pa.string()), ("day", pa.int32()), ("miles", pa.int64()), ("delay", pa.float64())])
 CARRIER = pa.schema([("carrier", pa.string())])

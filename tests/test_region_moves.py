@@ -17,12 +17,10 @@ from state_kit import MANY, Row, table_batch, through_the_wire
 from simulator.tables import TABLES, VIEWS
 from upriver.engine.batch import Batch
 from upriver.engine.expressions import Evaluator
-from upriver.engine.running import Region
+from upriver.engine.region import Region
 from upriver.errors import ProtocolError, RowError
-from upriver.hashing import hash64
-from upriver.plan.graph import DataflowPlan, LakeEdge
-from upriver.plan.plan import TableSpec
-from upriver.xxh64 import Hashes
+from upriver.hashing import Hashes, hash64
+from upriver.plan.plan import DataflowPlan, LakeEdge, TableSpec
 
 EVENTS = TableSpec(
     "events",

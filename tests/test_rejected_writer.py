@@ -7,13 +7,11 @@ import pyarrow as pa
 import pytest
 from machines_kit import TABLE, VNODES
 
-from upriver.engine.set_aside import SetAside
+from upriver.engine.bad_rows import SetAside
 from upriver.errors import LakeError
 from upriver.ids import Epoch
-from upriver.lake.lake import LakeRecord
-from upriver.lake.owned_lake import OwnedLake
-from upriver.lake.rejected import Rejected
-from upriver.lake.rejected_writer import OWED_MAX, WRITE_AGAIN_S_MIN, RejectedWriter
+from upriver.lake.lake import LakeRecord, OwnedLake
+from upriver.lake.rejected import OWED_MAX, WRITE_AGAIN_S_MIN, Rejected, RejectedWriter
 from upriver.protocol.messages import FromWorker, StartedAnew
 from upriver.protocol.worker_events import SetRowsAside
 

@@ -3,9 +3,9 @@
 from coordinator_kit import wanted
 
 from upriver.protocol.coordinator_events import Outcome, RescaleBegun, RescaleEnded
-from upriver.protocol.standby_messages import TookOver
+from upriver.protocol.messages import TookOver
 from upriver.protocol.strategies import Strategy
-from upriver.runtime.rescale_desk import RescaleDesk
+from upriver.runtime.status import RescaleDesk
 
 
 def begun() -> RescaleDesk:

@@ -13,12 +13,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rows_kit import rows_of
 
-from upriver.client.asking import ANSWER_GRACE_S, Found, KeySet, Lookup
-from upriver.client.joint import Joint
 from upriver.client.keys import KeyColumns, key_columns
-from upriver.client.rounds import APART_S, FREE_LOOKUPS_MAX, LOOKUP_KEYS_MAX, ROUND_LOOKUPS_MAX, FoundRows, Rounds
+from upriver.client.lookups import (
+    ANSWER_GRACE_S,
+    APART_S,
+    FREE_LOOKUPS_MAX,
+    LOOKUP_KEYS_MAX,
+    ROUND_LOOKUPS_MAX,
+    Found,
+    FoundRows,
+    Joint,
+    KeySet,
+    Lookup,
+    Rounds,
+)
 from upriver.errors import UnknownView, WaitTimeout
-from upriver.net.lookup import Answered
+from upriver.net.lookups import Answered
 from upriver.net.routing import ViewRoute
 
 SECONDS_MAX = 10.0

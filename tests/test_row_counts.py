@@ -23,12 +23,10 @@ from state_kit import (
 
 from upriver.engine.batch import Batch
 from upriver.engine.expressions import Evaluator
-from upriver.engine.operators.lasting_store import LastingStore
-from upriver.engine.operators.row_counts import RowCounts
-from upriver.engine.operators.view import View
+from upriver.engine.operators.rows import RowCounts
+from upriver.engine.operators.view import LastingStore, View
 from upriver.errors import ProtocolError
-from upriver.hashing import hash64
-from upriver.xxh64 import Hashes
+from upriver.hashing import Hashes, hash64
 
 SCHEMA = pa.schema([("x", pa.float64()), ("k", pa.string()), ("tags", pa.list_(pa.int32()))])
 KEY = pa.schema([SCHEMA.field("k")])

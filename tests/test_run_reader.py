@@ -16,10 +16,8 @@ from upriver.errors import CorruptFile
 from upriver.ids import Epoch, VnodeId
 from upriver.lake.files import Files, LocalFiles, RemoteFiles
 from upriver.lake.history import History
-from upriver.lake.lake import Lake, LakeRecord, Manifest
-from upriver.lake.owned_lake import OwnedLake
-from upriver.lake.run_reader import FEW_KEYS_MAX, STRETCH_BYTES_MAX, RunReader
-from upriver.lake.verified_file import WHOLE_BYTES_MAX, VerifiedFile
+from upriver.lake.lake import Lake, LakeRecord, Manifest, OwnedLake
+from upriver.lake.runs import FEW_KEYS_MAX, STRETCH_BYTES_MAX, WHOLE_BYTES_MAX, RunReader, VerifiedFile
 from upriver.plan.plan import TableSpec, lake_channel
 from upriver.state.runs import BLOCK_BYTES, RunInfo, cut, describe_run, encode_run, ends_in, run_schema
 

@@ -15,12 +15,12 @@ from state_kit import MANY, Row, batch_of, plain_rows, plainly, through_the_wire
 from simulator.dataflow_world import DataflowWorld
 from upriver.engine.batch import Batch
 from upriver.engine.expressions import Evaluator
-from upriver.engine.operators.consolidate import concatenated, consolidated
 from upriver.engine.operators.gather import Gather
-from upriver.engine.running import Region
+from upriver.engine.operators.operator import concatenated, consolidated
+from upriver.engine.region import Region
 from upriver.errors import ProtocolError, RowError
 from upriver.hashing import hash64
-from upriver.plan.graph import DataflowPlan, RegionPlan
+from upriver.plan.plan import DataflowPlan, RegionPlan
 from upriver.plan.planning import plan_regions
 
 EVALUATOR = Evaluator()

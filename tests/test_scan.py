@@ -16,11 +16,10 @@ from standby_kit import await_that
 
 from upriver.errors import AccessDenied, ClusterError, UnknownView, UserError, WaitTimeout, WorkerLost
 from upriver.ids import Epoch, SnapshotId, WorkerId
-from upriver.net.calls import GET_ROWS_MAX, Get
 from upriver.net.routing import Routing, ViewRoute
-from upriver.net.server import Server
+from upriver.net.server import GET_ROWS_MAX, Get, Server
 from upriver.runtime.coordinator_loop import SnapshotParts
-from upriver.runtime.scans import SCANS_KNOWN_MAX, Scans
+from upriver.runtime.snapshots import SCANS_KNOWN_MAX, Scans
 from upriver.spark.scan import UpriverDataSource, read_view
 from upriver.vnodes import VnodeMap
 

@@ -22,9 +22,9 @@ from upriver.engine.expressions import Evaluator
 from upriver.ids import Epoch
 from upriver.lake.lake import Lake as Files
 from upriver.lake.rejected import Rejected
-from upriver.plan.algebra import Relation
-from upriver.plan.graph import DataflowPlan
+from upriver.plan.plan import DataflowPlan
 from upriver.plan.planning import plan_regions
+from upriver.plan.relation import Relation
 
 EVALUATOR = Evaluator()
 FEWER = settings(MANY, max_examples=25)

@@ -11,13 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from state_kit import MANY, Row, batch_of, plain_rows
 
-from upriver.engine.operators.sifted_calls import SiftedCalls
-from upriver.engine.operators.stateful_map import StatefulMap
-from upriver.engine.operators.user_calls import Given, Made
+from upriver.engine.operators.stateful_map import Given, Made, SiftedCalls, StatefulMap
 from upriver.engine.stateful import ANY_STATE, AnyState
 from upriver.errors import RowError
-from upriver.plan.ops import Per
-from upriver.plan.ops import StatefulMap as Op
+from upriver.plan.plan import Per
+from upriver.plan.plan import StatefulMap as Op
 
 SOURCE = pa.schema([("k", pa.string()), ("v", pa.int64())])
 GIVES = pa.schema([("before", pa.int64()), ("v", pa.int64())])

@@ -14,8 +14,8 @@ from state_kit import EAGER, MANY, TYPES, Row, column_values
 from upriver.engine.operators.set_operation import SetOperation
 from upriver.errors import ProtocolError
 from upriver.hashing import hash64
-from upriver.plan import ops
-from upriver.plan.ops import SetKind
+from upriver.plan import plan as ops
+from upriver.plan.plan import SetKind
 
 OPS = [ops.SetOperation(kind, all) for kind in SetKind for all in (False, True)]
 SCHEMA = pa.schema([("k", pa.int8()), ("s", pa.string())])

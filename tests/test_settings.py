@@ -8,7 +8,7 @@ import pytest
 
 from upriver.errors import DeclarationError
 from upriver.settings import NAME_CHARS_MAX, absolute, check_name
-from upriver.spark.python import check_session
+from upriver.spark.host import check_session
 
 
 @pytest.mark.parametrize(

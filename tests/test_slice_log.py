@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from state_kit import MANY
 
+from upriver.hashing import Hashes
 from upriver.ids import VnodeId
+from upriver.state.checkpoint import PASS_KEYS_MIN, SliceLog
 from upriver.state.keysets import key_set
-from upriver.state.slice_log import PASS_KEYS_MIN, SliceLog
 from upriver.vnodes import vnodes_of
-from upriver.xxh64 import Hashes
 
 VNODES = 4
 FIRST_OF = [vnode << 62 for vnode in range(VNODES)]

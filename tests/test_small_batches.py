@@ -3,8 +3,8 @@
 import pytest
 
 from upriver.ids import VnodeId
-from upriver.spark.packing import PACK_BYTES_MAX, PACK_ROWS_MAX
-from upriver.spark.small_batches import ALONE_S_MAX, SHARED_BATCHES, SmallBatches
+from upriver.spark.ingest import ALONE_S_MAX, SHARED_BATCHES, SmallBatches
+from upriver.spark.runs import PACK_BYTES_MAX, PACK_ROWS_MAX
 from upriver.state.runs import RunInfo
 
 SMALL = (PACK_ROWS_MAX // 2, PACK_BYTES_MAX // 2)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from state_kit import MANY, TYPES, VALUES, column_values, order_of
 
-from upriver.engine.operators.sorting import SortKey, best_of, in_order
+from upriver.engine.operators.topk import SortKey, best_of, in_order
 
 LONG = st.text(alphabet="ab\0é", max_size=40).map(lambda text: "the same beginning"[: len(text)] + text)
 STRINGS = st.sampled_from([pa.string(), pa.large_string()])

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from upriver.coordinator.source_failures import SourceFailure
-from upriver.coordinator.sources import STALLED_S
+from upriver.coordinator.sources import STALLED_S, SourceFailure
 from upriver.errors import DeclarationError, IngestFailed, WaitTimeout
 from upriver.ids import Channel, Epoch, Term, VnodeId
 from upriver.lake.lake import Manifest

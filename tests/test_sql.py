@@ -5,9 +5,16 @@ import pytest
 from sql_kit import Parts, local_plan, parts_of, spec
 
 from upriver.errors import DeclarationError
-from upriver.plan.graph import DataflowPlan, ExchangeEdge, LakeEdge, ViewStore
-from upriver.plan.ops import Project
-from upriver.plan.plan import AggregateCall, AggregatePlan, Projection
+from upriver.plan.plan import (
+    AggregateCall,
+    AggregatePlan,
+    DataflowPlan,
+    ExchangeEdge,
+    LakeEdge,
+    Project,
+    Projection,
+    ViewStore,
+)
 from upriver.sql.local_typer import LocalTyper
 
 FLIGHTS = spec(

@@ -7,8 +7,8 @@ import pytest
 from sql_kit import local_view, projection_of, spec
 
 from upriver.errors import UnsupportedSql
-from upriver.plan.ops import Filter
-from upriver.sql.sql import compile_view
+from upriver.plan.plan import Filter
+from upriver.sql.queries import compile_view
 
 TABLE = spec(
     "t",

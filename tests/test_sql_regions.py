@@ -10,10 +10,10 @@ from query_list import DUCK, SPARK, queries
 
 from simulator.dataflow_world import DataflowWorld
 from upriver.engine.expressions import Evaluator
-from upriver.plan.graph import DataflowPlan
+from upriver.plan.plan import DataflowPlan
 from upriver.plan.planning import plan_regions
 from upriver.sql.local_typer import LocalTyper
-from upriver.sql.sql import compile_view
+from upriver.sql.queries import compile_view
 
 TABLES = tables()
 EVALUATOR = Evaluator()

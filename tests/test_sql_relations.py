@@ -8,9 +8,9 @@ from query_kit import evaluated, names_are_apart, relation_sql, same_rows, table
 from query_list import DUCK, queries
 
 from upriver.errors import DeclarationError, UnsupportedSql
-from upriver.plan.algebra import Relation
-from upriver.plan.ops import (
+from upriver.plan.plan import (
     Aggregate,
+    AggregateCall,
     Filter,
     Join,
     JoinKind,
@@ -24,9 +24,9 @@ from upriver.plan.ops import (
     TopK,
     Union,
 )
-from upriver.plan.plan import AggregateCall
+from upriver.plan.relation import Relation
 from upriver.sql.local_typer import LocalTyper
-from upriver.sql.sql import CompiledView, compile_view
+from upriver.sql.queries import CompiledView, compile_view
 
 TABLES = tables()
 Found = TypeVar("Found", bound=Op)

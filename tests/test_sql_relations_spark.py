@@ -9,7 +9,7 @@ from query_list import DUCK, SPARK, UNNAMED, queries
 
 from upriver.errors import DeclarationError
 from upriver.spark.typer import SparkTyper
-from upriver.sql.sql import compile_view
+from upriver.sql.queries import compile_view
 
 pytestmark = pytest.mark.spark
 

@@ -11,9 +11,9 @@ from sql_kit import spec
 from upriver.app import App
 from upriver.errors import DeclarationError, UnsupportedSql
 from upriver.spark.schema import arrow_schema
-from upriver.spark.sql_settings import NEEDED, ZONE, checked_settings
+from upriver.spark.session import NEEDED, ZONE, checked_settings
 from upriver.spark.typer import SparkTyper
-from upriver.sql.sql import compile_view
+from upriver.sql.queries import compile_view
 from upriver.zones import zone_info, zone_name
 
 pytestmark = pytest.mark.spark

@@ -14,10 +14,10 @@ from sql_kit import projection_of, same_value, spec
 from simulator.dataflow_world import DataflowWorld
 from upriver.engine.expressions import Evaluator
 from upriver.errors import DeclarationError, UnsupportedSql
-from upriver.plan.graph import DataflowPlan
+from upriver.plan.plan import DataflowPlan
 from upriver.plan.planning import plan_regions
 from upriver.spark.typer import SparkTyper
-from upriver.sql.sql import CompiledView, compile_view
+from upriver.sql.queries import CompiledView, compile_view
 
 pytestmark = pytest.mark.spark
 

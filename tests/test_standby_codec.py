@@ -6,15 +6,16 @@ from coordinator_kit import vnode_map
 from upriver.ids import Epoch, FeedId, VnodeId, WorkerId
 from upriver.net import wire
 from upriver.net.codec import decode_from_worker, decode_to_worker, encode
-from upriver.protocol.messages import FromWorker, ToWorker
-from upriver.protocol.standby_messages import (
+from upriver.protocol.messages import (
     CaughtUp,
     FeedEnded,
     Follow,
+    FromWorker,
     Here,
     Probe,
     Resume,
     TookOver,
+    ToWorker,
     Unfollow,
 )
 

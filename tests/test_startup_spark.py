@@ -13,7 +13,7 @@ import pytest
 from upriver.app import App
 from upriver.errors import TooFewSlots, WaitTimeout
 from upriver.net.server import Listen
-from upriver.spark.river import River, RiverConfig, Source
+from upriver.spark.running_app import River, RiverConfig, Source
 from upriver.spark.session import taken_slots
 from upriver.spark.tables import declared_table
 

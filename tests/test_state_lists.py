@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from state_kit import MANY
 
-from upriver.state.lists import PIECE_MEMBERS, Lists, LongLists
+from upriver.state.multimap import PIECE_MEMBERS, Lists, LongLists
 
 OWNER = st.integers(0, 5)
 

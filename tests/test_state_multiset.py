@@ -11,10 +11,8 @@ from hypothesis import strategies as st
 from state_kit import MANY, VALUES, order_of, plainly
 
 from upriver.errors import ProtocolError
-from upriver.state.multiset import Multiset
-from upriver.state.ordered_spine import OrderedSpine
-from upriver.state.ordering import order_keys
-from upriver.state.spine import SMALL_PAIRS
+from upriver.state.multimap import Multiset
+from upriver.state.spine import SMALL_PAIRS, OrderedSpine, order_keys
 
 OWNERS = np.arange(4)
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from state_kit import MANY, TYPES, VALUES
 
-from upriver.state.replaceable import replaceable_of
+from upriver.state.columns import replaceable_of
 
 LISTS = pa.list_(pa.int8())
 ALL: dict[pa.DataType, st.SearchStrategy[Any]] = {**VALUES, LISTS: st.lists(st.integers(0, 9), max_size=2)}

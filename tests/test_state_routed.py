@@ -6,8 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from upriver.state.entries import Entries
-from upriver.state.routed import RoutedIndex
+from upriver.state.indexes import Entries, RoutedIndex
 
 SCHEMA = pa.schema([("k", pa.int64()), ("g", pa.string())])
 ALIKE = np.array([7 << 40 | 3, 7 << 40 | 1 << 20 | 3, 7 << 40 | 1 << 21 | 3], np.uint64)

@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from state_kit import MANY, TYPES, column_values, plainly
 
-from upriver.hashing import hash64
-from upriver.state.slots import _SCAN_SLOTS, SlotIndex, first_equal, run_heads
-from upriver.xxh64 import Hashes
+from upriver.hashing import Hashes, hash64
+from upriver.state.indexes import _SCAN_SLOTS, SlotIndex, first_equal, run_heads
 
 Hasher = Callable[[list[pa.Array]], Hashes]
 

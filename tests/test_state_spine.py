@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from state_kit import MANY
 
-from upriver.hashing import hash64
-from upriver.state.fanout import Fanout
+from upriver.hashing import Hashes, hash64
+from upriver.state.indexes import Fanout
 from upriver.state.spine import GROWTH, SMALL_PAIRS, Spine
-from upriver.xxh64 import Hashes
 
 BATCHES = st.lists(st.lists(st.integers(0, 9), max_size=12), max_size=12)
 KEYS = st.lists(st.none() | st.integers(0, 9), max_size=12)

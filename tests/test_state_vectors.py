@@ -11,7 +11,7 @@ from state_kit import MANY
 
 from benchmarks.worker_memory import memory_of
 from upriver.errors import ProtocolError
-from upriver.runtime.giving_back import give_back
+from upriver.runtime.memory import give_back
 from upriver.state.vectors import Tally, Vector, first_of_each
 
 

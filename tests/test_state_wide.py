@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from state_kit import MANY
 
-from upriver.state.wide import add_at, from_ints, join, outside, split, to_ints
+from upriver.state.digits import add_at, from_ints, join, outside, split, to_ints
 
 WIDE = st.integers(-(2**127), 2**127 - 1) | st.integers(-3, 3) | st.sampled_from([10**38 - 1, 1 - 10**38])
 

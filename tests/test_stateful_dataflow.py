@@ -11,11 +11,9 @@ from stateful_kit import folded, recall_op
 
 from simulator.dataflow_world import DataflowWorld
 from upriver.engine.expressions import Evaluator
-from upriver.plan.algebra import Relation
-from upriver.plan.graph import DataflowPlan
-from upriver.plan.ops import Per, Scan
-from upriver.plan.plan import TableSpec
+from upriver.plan.plan import DataflowPlan, Per, Scan, TableSpec
 from upriver.plan.planning import plan_regions
+from upriver.plan.relation import Relation
 
 EVENTS = TableSpec(
     "events",

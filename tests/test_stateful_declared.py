@@ -15,8 +15,7 @@ from state_kit import Row, batch_of, plain_rows
 from upriver.engine.operators.stateful_map import StatefulMap
 from upriver.engine.stateful import ANY_STATE, AnyState, in_order, stateful_map_op
 from upriver.errors import DeclarationError, KeyTypeError, RowError
-from upriver.plan.ops import Per
-from upriver.plan.plan import TableSpec
+from upriver.plan.plan import Per, TableSpec
 from upriver.spark.functions import declare_stateful_map, declared_columns, pickled
 
 PAGE = Path(__file__).parent.parent / "docs" / "stateful_map.md"

@@ -12,12 +12,11 @@ from state_kit import MANY, TYPES, Row, batch_of, column_values
 from stateful_kit import Fleet, folded, map_op, recall_op
 
 from upriver.engine.batch import Batch
+from upriver.engine.operators.lasting import Eagerness
 from upriver.engine.operators.stateful_map import StatefulMap
-from upriver.engine.operators.turning import Eagerness
 from upriver.errors import DeclarationError, ProtocolError
-from upriver.hashing import hash64
-from upriver.plan.ops import Per
-from upriver.xxh64 import Hashes
+from upriver.hashing import Hashes, hash64
+from upriver.plan.plan import Per
 
 CUTS = st.lists(st.integers(0, 60), max_size=6)
 FORMS = st.sampled_from(list(Per))

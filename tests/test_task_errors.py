@@ -2,7 +2,7 @@
 
 import pytest
 
-from upriver.spark.task_errors import cause_in_text
+from upriver.spark.host import cause_in_text
 
 UNREACHABLE = """An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times, most recent \

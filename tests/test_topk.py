@@ -19,8 +19,8 @@ from upriver.engine.batch import Batch
 from upriver.engine.operators.topk import TopK
 from upriver.errors import ProtocolError
 from upriver.hashing import hash64
-from upriver.plan import ops
-from upriver.plan.ops import Order, Ranking
+from upriver.plan import plan as ops
+from upriver.plan.plan import Order, Ranking
 
 Compare = Callable[[Row, Row], int]
 

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from state_kit import MANY
 
-from upriver.state.checkpoint import StateChunk
-from upriver.state.undo import Undo
-from upriver.xxh64 import Hashes
+from upriver.hashing import Hashes
+from upriver.state.checkpoint import StateChunk, Undo
 
 ROWS = pa.schema([("0", pa.uint64()), ("1", pa.int64())])
 

@@ -11,9 +11,8 @@ import pytest
 from upriver.coordinator.cluster import EPOCHS_AHEAD_MAX
 from upriver.errors import CorruptFile
 from upriver.ids import Epoch
-from upriver.lake.lake import LakeRecord, Manifest
-from upriver.lake.owned_lake import OwnedLake
-from upriver.lake.upquery_reader import Answer, UpqueryReader
+from upriver.lake.history import Answer, UpqueryReader
+from upriver.lake.lake import LakeRecord, Manifest, OwnedLake
 from upriver.partial.partial_region import Upquery
 from upriver.plan.plan import TableSpec, lake_channel
 from upriver.protocol.worker_events import KeysRead, KeysUnread, ReadKeys

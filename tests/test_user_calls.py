@@ -13,7 +13,7 @@ from stateful_kit import map_op
 
 from upriver.engine.operators.stateful_map import StatefulMap
 from upriver.errors import RowError
-from upriver.plan.ops import Per
+from upriver.plan.plan import Per
 
 SOURCE = pa.schema([("k", pa.string()), ("v", pa.int64()), ("day", pa.date32())])
 STATE = pa.schema([("n", pa.int8()), ("seen", pa.list_(pa.int64()))])

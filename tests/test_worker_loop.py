@@ -11,16 +11,14 @@ import pytest
 from machines_kit import SEEN, TABLE, VNODES, Seen, assign
 
 from upriver.errors import ProtocolError, UpriverError
-from upriver.hashing import hash64
+from upriver.hashing import Hashes, hash64
 from upriver.ids import WorkerId
-from upriver.lake.lake import LakeRecord
-from upriver.lake.owned_lake import OwnedLake
-from upriver.net.lookup import KeysAsked
+from upriver.lake.lake import LakeRecord, OwnedLake
+from upriver.net.lookups import KeysAsked
 from upriver.protocol.messages import FromWorker, Retire
 from upriver.protocol.peers import Envelope
 from upriver.runtime.worker_loop import WorkerLoop
 from upriver.worker.worker import WorkerMachine
-from upriver.xxh64 import Hashes
 
 LOOKUPS_MAX = 10_000
 """Lookups until one has found the loop at rest; the first one or two do not, if anything."""

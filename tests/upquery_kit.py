@@ -34,7 +34,7 @@ from upriver.errors import UpriverError
 from upriver.ids import Epoch, WorkerId
 from upriver.partial.partial_region import ANSWER_ROWS_MAX
 from upriver.partial.rules import ALL_RULES as ALL_UPQUERY_RULES
-from upriver.plan.graph import DataflowPlan
+from upriver.plan.plan import DataflowPlan
 from upriver.protocol.messages import Evict, FromWorker
 from upriver.protocol.peers import Envelope
 from upriver.protocol.rules import ALL_RULES, Rules
@@ -56,7 +56,7 @@ from upriver.protocol.worker_events import (
     WorkerEvent,
 )
 from upriver.vnodes import vnodes_of
-from upriver.worker.following import Following
+from upriver.worker.serving import Following
 from upriver.worker.worker import WorkerMachine
 
 PARTIAL = replace(PLAN, full_because=None)

@@ -13,8 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from upriver.errors import ProtocolError
-from upriver.net.arrow_frames import read_batch
-from upriver.net.wire import Message, decode, encode
+from upriver.net.wire import Message, decode, encode, read_batch
 
 ROWS = 5
 COLUMNS = {

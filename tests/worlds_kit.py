@@ -16,9 +16,9 @@ from simulator.tables import ALL_VIEWS, EXCHANGED, SETS_ASIDE
 from simulator.weather import PLACES_MAX, Weather
 from simulator.world import World
 from upriver.engine.expressions import Evaluator
-from upriver.engine.running import Region
+from upriver.engine.region import Region
 from upriver.ids import WorkerId
-from upriver.plan.graph import DataflowPlan
+from upriver.plan.plan import DataflowPlan
 from upriver.protocol.rules import ALL_RULES, Rules
 
 STEPS, WORKERS = 300, 3

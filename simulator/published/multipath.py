@@ -21,9 +21,9 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Generic, NamedTuple, NewType, Protocol, TypeVar
 
 from upriver.errors import DeclarationError, ProtocolError
+from upriver.hashing import Hashes
 from upriver.ids import VnodeId
 from upriver.state.keysets import NO_KEYS, key_set
-from upriver.xxh64 import Hashes
 
 OperatorId = NewType("OperatorId", str)
 """Names an operator within its region; the same on all workers."""

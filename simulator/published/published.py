@@ -9,23 +9,30 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from upriver.errors import IllegalEvent
+from upriver.hashing import Hashes
 from upriver.ids import MapVersion, WorkerId
-from upriver.migration.actions import Action, Collect, Drop, Interrogate, Leave, ReportSettled, Rule, TakeState
 from upriver.migration.events import (
+    Action,
+    Collect,
     CollectAsked,
     Collected,
+    Drop,
     Event,
     InputClosed,
+    Interrogate,
     Interrogated,
+    Leave,
     Received,
+    ReportSettled,
     RescaleAnnounced,
     RowsArrived,
+    Rule,
+    TakeState,
 )
 from upriver.migration.messages import Acquire, Rows, RowsSent, WorkerDone
-from upriver.migration.turn import Turn, Workers
+from upriver.migration.phases import Turn, Workers
 from upriver.state.keysets import NO_KEYS, contains, key_set
 from upriver.vnodes import VnodeMap, vnodes_of
-from upriver.xxh64 import Hashes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

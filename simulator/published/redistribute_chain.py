@@ -11,9 +11,9 @@ from typing import Protocol
 
 import numpy as np
 
-from upriver.migration.redistribute_rules import ALL_ON, RedistributeRules
+from upriver.hashing import Hashes
+from upriver.migration.rules import ALL_ON, RedistributeRules
 from upriver.state.keysets import NO_KEYS, contains, key_set
-from upriver.xxh64 import Hashes
 
 
 class KeyedOperator(Protocol):

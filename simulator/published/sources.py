@@ -22,11 +22,10 @@ import numpy as np
 import pyarrow as pa
 
 from upriver.errors import ProtocolError
-from upriver.hashing import hash64
+from upriver.hashing import Hashes, hash64
 from upriver.state.keysets import contains, key_set
 from upriver.state.vectors import Mask
 from upriver.vnodes import vnodes_of
-from upriver.xxh64 import Hashes
 
 # Partitions -------------------------------------------------------------------------------------------------------
 

@@ -12,33 +12,27 @@ import pyarrow as pa
 from upriver.client.client import Client, Keys, LookupLimits, check_limits, connect
 from upriver.client.keys import key_batch
 from upriver.client.rescale import Rescale
-from upriver.coordinator.membership.config import MembershipConfig
+from upriver.coordinator.group import MembershipConfig
 from upriver.engine.stateful import in_order
 from upriver.errors import DeclarationError, UnknownView, WaitTimeout
 from upriver.given import flag, names, seconds, some_text
 from upriver.ids import Epoch
-from upriver.net.addresses import listen_for
-from upriver.plan.eligibility import why_full
-from upriver.plan.explain import render
-from upriver.plan.graph import DataflowPlan
-from upriver.plan.ops import Per
-from upriver.plan.plan import TableSpec
-from upriver.runtime.fencing import SILENCE_S, Vigilance
+from upriver.net.server import listen_for
+from upriver.plan.explain import render, why_full
+from upriver.plan.plan import DataflowPlan, Per, TableSpec
+from upriver.runtime.leases import SILENCE_S, Vigilance
 from upriver.settings import absolute, check_checkpoints, check_memory, check_name, check_sizes, token_of
-from upriver.spark.batch_view import rows_of_keys, view_as_of
 from upriver.spark.functions import Columns, declare_stateful_map
+from upriver.spark.host import check_session, use_own_python
 from upriver.spark.loads import OnChange
 from upriver.spark.names import DataFrame, SparkSession
-from upriver.spark.python import check_session, use_own_python
-from upriver.spark.rejected import read_rejected
-from upriver.spark.river import River, RiverConfig, Source
+from upriver.spark.running_app import River, RiverConfig, Source
 from upriver.spark.scan import read_view
 from upriver.spark.session import spark_hosts
-from upriver.spark.streams import check_stream, check_trigger
-from upriver.spark.tables import declared_table
+from upriver.spark.sources import check_stream, check_trigger
+from upriver.spark.tables import declared_table, read_rejected, rows_of_keys, view_as_of
 from upriver.spark.typer import SparkTyper
-from upriver.sql.sql import over_tables
-from upriver.sql.views import declare_view, mapped_view
+from upriver.sql.queries import declare_view, mapped_view, over_tables
 from upriver.vnodes import VNODES_DEFAULT
 
 CHECKPOINT_INTERVAL_S = 60.0

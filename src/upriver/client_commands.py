@@ -10,7 +10,7 @@ from typing import Any
 
 from upriver.cli import TOKEN_VARIABLE
 from upriver.client.client import Client, connect
-from upriver.client.key_texts import keys_of_texts
+from upriver.client.keys import keys_of_texts
 from upriver.client.rescale import STRATEGIES, Rescale
 from upriver.engine.row_text import readable
 from upriver.errors import UserError, WaitTimeout

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from upriver.errors import DeclarationError, ProtocolError
+from upriver.hashing import Hashes
 from upriver.ids import MapVersion, VnodeId, WorkerId
-from upriver.xxh64 import Hashes
 
 VNODES_DEFAULT = 256
 VNODES_MAX = 65_536

@@ -8,9 +8,9 @@ from machines_kit import HALVES, applied, asked, assign, opened, planned, read, 
 from upquery_kit import ALSO_HERE, HERE, PARTIAL, ROW_BYTES, THIRD, Weighed, Workers, present, without
 
 from upriver.errors import BudgetExceeded
-from upriver.plan.graph import NOT_WANTED
+from upriver.plan.plan import NOT_WANTED
 from upriver.protocol.worker_events import TimeToEvict
-from upriver.worker.following import Following
+from upriver.worker.serving import Following
 from upriver.worker.worker import WorkerMachine
 
 

@@ -12,8 +12,8 @@ from upriver.errors import ProtocolError, RowError
 from upriver.partial.partial_region import BEHIND_ROWS_MAX, PartialRegion
 from upriver.protocol.rules import ALL_RULES, Rules
 from upriver.worker.epochs import EPOCHS_BEHIND_MAX
-from upriver.worker.following import Following
-from upriver.worker.share import Share
+from upriver.worker.serving import Following
+from upriver.worker.shard import Share
 
 BAD = 99
 """The number of an epoch whose rows no view can be computed from."""

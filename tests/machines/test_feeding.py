@@ -9,10 +9,10 @@ from machines_kit import ALL_MINE, KEYS, PLAN, assign, meet, planned, said, vnod
 from stages_kit import OTHER_END, built, staged
 
 from upriver.ids import Epoch, FeedId, Incarnation, VnodeId, WorkerId
+from upriver.protocol.messages import FeedEnded
 from upriver.protocol.peers import FedThrough, FeedMe, FeedNoMore, PeerMessage, Swallowed
-from upriver.protocol.standby_messages import FeedEnded
 from upriver.protocol.worker_events import PeerLost, Report, TimeToFeed
-from upriver.worker.feeding import LOADS_OUT_MAX
+from upriver.worker.replication import LOADS_OUT_MAX
 
 A, A2, B, C = KEYS[0][0], KEYS[0][1], KEYS[1][0], KEYS[2][0]
 """Keys of worker 0, ascending by hash64: two of its first slice, one each of the next ones."""

@@ -7,10 +7,10 @@ import pyarrow as pa
 
 from upriver.engine.batch import Batch
 from upriver.ids import Epoch, MapVersion, WorkerId
-from upriver.migration.actions import Action, Interrogate, PassDown, Rule, Send
+from upriver.migration.events import Action, Interrogate, PassDown, Rule, Send
 from upriver.migration.messages import Bye
 from upriver.protocol.peers import Portion
-from upriver.worker.joining import joined
+from upriver.worker.shard import joined
 
 
 def down(*numbers: int, epoch: int = 1, port: int = 0, taken_back: bool = False, rule: Rule = Rule.I1_2) -> PassDown:

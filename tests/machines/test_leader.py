@@ -10,10 +10,23 @@ from standbys_kit import THIRDS, Group
 
 from upriver.errors import WorkerLost
 from upriver.ids import Epoch, FeedId, WorkerId
-from upriver.plan.graph import DataflowPlan
+from upriver.plan.plan import DataflowPlan
 from upriver.protocol.coordinator_events import PlansWanted, SnapshotFailed
-from upriver.protocol.messages import Assign, MetPeers, OpenEpoch, PeersLost, Retire, StartedAnew
-from upriver.protocol.standby_messages import CaughtUp, FeedEnded, Follow, Here, Probe, Resume, Unfollow
+from upriver.protocol.messages import (
+    Assign,
+    CaughtUp,
+    FeedEnded,
+    Follow,
+    Here,
+    MetPeers,
+    OpenEpoch,
+    PeersLost,
+    Probe,
+    Resume,
+    Retire,
+    StartedAnew,
+    Unfollow,
+)
 
 PARTIAL = replace(PLAN, full_because=None)
 QUARTERS = (0, 1, 2, 3)

@@ -10,13 +10,24 @@ from coordinator_kit import PLAN, abort, listeners, only, outcomes, said, scan, 
 from stages_kit import STAGED
 from standbys_kit import THIRDS, Config, Group
 
-from upriver.coordinator.leader import EPOCHS_BETWEEN_MAX
+from upriver.coordinator.replication import EPOCHS_BETWEEN_MAX
 from upriver.errors import DeclarationError
 from upriver.ids import SnapshotId
-from upriver.plan.graph import DataflowPlan
+from upriver.plan.plan import DataflowPlan
 from upriver.protocol.coordinator_events import LeaversOverdue, RescaleBegun, RescaleEnded, SnapshotReady, StartWorkers
-from upriver.protocol.messages import Assign, EpochFinished, OpenEpoch, PeersLost, Retire, SnapshotTaken, StartedAnew
-from upriver.protocol.standby_messages import CaughtUp, Follow, Resume, Unfollow
+from upriver.protocol.messages import (
+    Assign,
+    CaughtUp,
+    EpochFinished,
+    Follow,
+    OpenEpoch,
+    PeersLost,
+    Resume,
+    Retire,
+    SnapshotTaken,
+    StartedAnew,
+    Unfollow,
+)
 from upriver.protocol.strategies import Strategy
 
 PARTIAL = replace(PLAN, full_because=None)

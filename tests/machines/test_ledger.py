@@ -5,7 +5,7 @@ import pytest
 from coordinator_kit import CHANNEL, PLAN, TABLE, planned
 from relation_kit import count, dataflow, group, scan
 
-from upriver.coordinator.ledger import Ledger
+from upriver.coordinator.epochs import Ledger
 from upriver.errors import ProtocolError
 from upriver.ids import Channel, Epoch, WorkerId
 from upriver.protocol.messages import EpochFinished, RowsApplied

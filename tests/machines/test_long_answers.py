@@ -6,6 +6,7 @@ from machines_kit import ALL_MINE, KEYS, Seen, answered, applied, asked, assign,
 
 from upriver.engine.operators.view import LongRead
 from upriver.errors import RowError
+from upriver.hashing import Hashes
 from upriver.ids import Epoch
 from upriver.protocol.messages import FailView, Retire
 from upriver.protocol.rules import ALL_RULES, Rules
@@ -13,7 +14,6 @@ from upriver.protocol.worker_events import LookupGivenUp, TimeToAnswer
 from upriver.state.failure import ViewFailure
 from upriver.worker.long_answers import LONG_ANSWERS_MAX
 from upriver.worker.worker import WorkerMachine
-from upriver.xxh64 import Hashes
 
 MANY, OTHER = KEYS[0][:5], KEYS[1][0]
 

@@ -46,7 +46,7 @@ from upriver.protocol.worker_events import (
     WorkerEvent,
 )
 from upriver.vnodes import VnodeMap
-from upriver.worker.following import Following
+from upriver.worker.serving import Following
 from upriver.worker.worker import WorkerMachine
 
 COORDINATOR = 0

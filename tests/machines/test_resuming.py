@@ -22,10 +22,9 @@ from upquery_kit import PARTIAL, Workers, present
 from upriver.errors import ProtocolError, WrongOwner
 from upriver.ids import Epoch, FeedId
 from upriver.migration.messages import Bye
-from upriver.protocol.messages import StartedAnew
+from upriver.protocol.messages import CaughtUp, Resume, StartedAnew
 from upriver.protocol.peers import FedThrough
 from upriver.protocol.rules import ALL_RULES, Rules
-from upriver.protocol.standby_messages import CaughtUp, Resume
 
 # Between two epochs -------------------------------------------------------------------------------------------------
 

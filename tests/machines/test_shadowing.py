@@ -4,9 +4,9 @@ from followers_kit import Crew, seen, with_hashes
 from machines_kit import ALL_MINE, KEYS, answered, asked, assign, hashed, meet, reports, said, sent, worker
 
 from upriver.ids import Epoch, FeedId, VnodeId, WorkerId
+from upriver.protocol.messages import FeedEnded, Follow, Here, Probe, Unfollow
 from upriver.protocol.peers import Fed, FedThrough, FeedMe, FeedNoMore, Swallowed
 from upriver.protocol.rules import ALL_RULES, Rules
-from upriver.protocol.standby_messages import FeedEnded, Follow, Here, Probe, Unfollow
 from upriver.protocol.worker_events import PeerLost, PeersMet, SendPeer
 
 A, B, C = KEYS[0][0], KEYS[1][0], KEYS[2][0]

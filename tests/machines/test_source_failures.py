@@ -2,7 +2,7 @@
 
 import pytest
 
-from upriver.coordinator.source_failures import ERROR_CHARS_MAX, Fault, judge, stall
+from upriver.coordinator.sources import ERROR_CHARS_MAX, Fault, judge, stall
 
 FAILED = Fault("StreamingQueryException", "STREAM_FAILED", "XXKST", "[STREAM_FAILED] Query terminated")
 UNKNOWN_TOPIC = "org.apache.kafka.common.errors.UnknownTopicOrPartitionException"

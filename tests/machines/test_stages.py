@@ -39,7 +39,7 @@ from machines_kit import (
 from stages_kit import FIRST, OTHER_END, STAGED, staged, staged_worker
 
 from upriver.coordinator.coordinator import CoordinatorMachine
-from upriver.coordinator.ledger import Ledger
+from upriver.coordinator.epochs import Ledger
 from upriver.errors import ProtocolError, UnknownView
 from upriver.ids import Epoch, WorkerId
 from upriver.migration.messages import Acquire, RowsSent

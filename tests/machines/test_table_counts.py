@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from upriver.coordinator.table_counts import RATE_WINDOW_S, TableCounts
+from upriver.coordinator.freshness import RATE_WINDOW_S, TableCounts
 from upriver.ids import Epoch
 
 

@@ -17,8 +17,8 @@ from machines_kit import (
 from stages_kit import OTHER_END, built, staged
 
 from upriver.errors import IllegalEvent, ProtocolError
+from upriver.protocol.messages import TookOver
 from upriver.protocol.rules import Rules
-from upriver.protocol.standby_messages import TookOver
 
 
 @pytest.mark.parametrize("through", [(), (1,), (1, 2), (2,)])

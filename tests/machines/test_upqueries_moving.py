@@ -7,7 +7,7 @@ from upquery_kit import HERE, PARTIAL, THERE, Workers, evict_at_once, following,
 from upriver.coordinator.cluster import EPOCHS_AHEAD_MAX
 from upriver.errors import WrongOwner
 from upriver.ids import Epoch, WorkerId
-from upriver.plan.graph import DataflowPlan
+from upriver.plan.plan import DataflowPlan
 from upriver.protocol.messages import Settled
 from upriver.protocol.rules import Rules
 from upriver.protocol.strategies import Strategy

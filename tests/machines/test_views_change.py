@@ -24,7 +24,7 @@ from coordinator_kit import (
 
 from upriver.coordinator.coordinator import CoordinatorMachine
 from upriver.errors import UnknownView
-from upriver.plan.graph import DataflowPlan
+from upriver.plan.plan import DataflowPlan
 from upriver.protocol.coordinator_events import CoordinatorEvent, PlansTaken, PlansWanted, RescaleBegun
 from upriver.protocol.messages import Assign
 from upriver.protocol.rules import Rules

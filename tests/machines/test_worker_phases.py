@@ -43,17 +43,20 @@ from upriver.protocol.messages import (
     EpochFinished,
     Evict,
     FailView,
+    Follow,
     GoOn,
     HoldStill,
     KeepCheckpoint,
+    Probe,
     ReadVnodes,
+    Resume,
     Retire,
     StartedAnew,
     TakeCheckpoint,
+    Unfollow,
     ViewFailed,
 )
 from upriver.protocol.peers import QuestionRefused
-from upriver.protocol.standby_messages import Follow, Probe, Resume, Unfollow
 from upriver.protocol.worker_events import (
     AllStateRead,
     KeysRead,

@@ -7,10 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from membership_kit import all_copies, following, play, tasks
 
-from upriver.coordinator.membership.assignor import assign
-from upriver.coordinator.membership.config import MembershipConfig
-from upriver.coordinator.membership.group import Assignment, Group, InstanceId
-from upriver.coordinator.membership.plan import Plan
+from upriver.coordinator.assignor import assign
+from upriver.coordinator.group import Assignment, Group, InstanceId, MembershipConfig, Plan
 from upriver.ids import WorkerId
 
 TASKS = 24

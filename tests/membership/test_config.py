@@ -6,10 +6,8 @@ from typing import Any
 import pytest
 from membership_kit import active, alone, standby, tasks
 
-from upriver.coordinator.membership.config import MembershipConfig
-from upriver.coordinator.membership.group import Assignment, Group, InstanceId, TaskId
-from upriver.coordinator.membership.roster import Roster
-from upriver.coordinator.membership.validity import problems
+from upriver.coordinator.assignor import Roster, problems
+from upriver.coordinator.group import Assignment, Group, InstanceId, MembershipConfig, TaskId
 from upriver.errors import DeclarationError, ProtocolError
 from upriver.ids import WorkerId
 

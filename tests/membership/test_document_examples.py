@@ -22,11 +22,19 @@ from membership_kit import (
     tasks,
 )
 
-from upriver.coordinator.membership.assignor import assign
-from upriver.coordinator.membership.config import MembershipConfig
-from upriver.coordinator.membership.group import Assignment, Group, LeaderMemory, TaskId
-from upriver.coordinator.membership.plan import ActiveTask, Plan, StandbyTask, tasks_of_workers
-from upriver.coordinator.membership.readiness import asking_for_a_round
+from upriver.coordinator.assignor import assign
+from upriver.coordinator.group import (
+    ActiveTask,
+    Assignment,
+    Group,
+    LeaderMemory,
+    MembershipConfig,
+    Plan,
+    StandbyTask,
+    TaskId,
+    asking_for_a_round,
+    tasks_of_workers,
+)
 from upriver.ids import WorkerId
 
 T1, T2, T3 = TaskId(1), TaskId(2), TaskId(3)

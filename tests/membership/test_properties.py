@@ -11,10 +11,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from membership_kit import ROUNDS_MAX, Copy, Played, all_copies, copies_of, following, lags, play
 
-from upriver.coordinator.membership.assignor import assign
-from upriver.coordinator.membership.config import MembershipConfig
-from upriver.coordinator.membership.group import Assignment, Group, InstanceId, LeaderMemory, Task, TaskId
-from upriver.coordinator.membership.plan import Plan
+from upriver.coordinator.assignor import assign
+from upriver.coordinator.group import Assignment, Group, InstanceId, LeaderMemory, MembershipConfig, Plan, Task, TaskId
 from upriver.ids import WorkerId
 
 WORKERS = [WorkerId(number) for number in range(1, 9)]

@@ -5,10 +5,16 @@ from dataclasses import replace
 import pytest
 from membership_kit import active, all_copies, alone, copies_of, following, lags, play, standby, tasks
 
-from upriver.coordinator.membership.assignor import assign
-from upriver.coordinator.membership.config import MembershipConfig
-from upriver.coordinator.membership.group import Assignment, Group, InstanceId, LeaderMemory, TaskId
-from upriver.coordinator.membership.readiness import asking_for_a_round
+from upriver.coordinator.assignor import assign
+from upriver.coordinator.group import (
+    Assignment,
+    Group,
+    InstanceId,
+    LeaderMemory,
+    MembershipConfig,
+    TaskId,
+    asking_for_a_round,
+)
 from upriver.ids import WorkerId
 
 T1, T2, T3, T4 = map(TaskId, range(1, 5))

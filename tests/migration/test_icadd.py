@@ -19,9 +19,21 @@ from migration_kit import (
 
 from upriver.errors import IllegalEvent, ProtocolError
 from upriver.ids import MapVersion, WorkerId
-from upriver.migration.actions import Collect, Drop, Interrogate, ReportSettled, Send, TakeState
-from upriver.migration.events import AbortAsked, CollectAsked, Collected, Event, Interrogated, RowsArrived
-from upriver.migration.giving import TOGETHER_MAX
+from upriver.migration.events import (
+    AbortAsked,
+    Collect,
+    CollectAsked,
+    Collected,
+    Drop,
+    Event,
+    Interrogate,
+    Interrogated,
+    ReportSettled,
+    RowsArrived,
+    Send,
+    TakeState,
+)
+from upriver.migration.icadd import TOGETHER_MAX
 from upriver.migration.messages import Acquire, Done, Kept, Mark, RelayedMark, RowsSent
 from upriver.migration.phases import Collecting, Interrogating, Normal, Settling
 

@@ -23,9 +23,9 @@ from simulator.icadd_node import Kind
 from simulator.icadd_rows import Item
 from simulator.published.multipath import Acquire, Collect, Drop, Edge, Interrogate, Message, OperatorId, RegionGraph
 from upriver.errors import DeclarationError, ProtocolError
+from upriver.hashing import Hashes
 from upriver.ids import VnodeId, WorkerId
 from upriver.state.keysets import NO_KEYS
-from upriver.xxh64 import Hashes
 
 UNION, LEFT = OperatorId("union"), OperatorId("left")
 VNODES = (VnodeId(0),)

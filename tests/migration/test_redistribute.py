@@ -8,22 +8,27 @@ from migration_kit import V1, announce, batch, hash_in, messages, received, rows
 
 from upriver.errors import IllegalEvent, ProtocolError
 from upriver.ids import MapVersion, WorkerId
-from upriver.migration.actions import (
+from upriver.migration.events import (
+    AbortAsked,
     Action,
     Collect,
+    CollectAsked,
+    Collected,
     Drop,
+    Event,
+    InputClosed,
     Interrogate,
+    Interrogated,
     Leave,
     PassDown,
     ReportGone,
     ReportSettled,
+    RowsArrived,
     TakeState,
 )
-from upriver.migration.events import AbortAsked, CollectAsked, Collected, Event, InputClosed, Interrogated, RowsArrived
-from upriver.migration.messages import Acquire, Bye, Kept, RowsSent
+from upriver.migration.messages import Acquire, Bye, Final, Kept, Redistribute, RowsSent, Scaleup, Sets, Shutdown
 from upriver.migration.phases import Left
 from upriver.migration.redistribute import Redistributor
-from upriver.migration.redistribute_messages import Final, Redistribute, Scaleup, Sets, Shutdown
 from upriver.migration.redistribute_phases import Collecting, Interrogating, Normal, Settling, Stage
 
 BEFORE = vnode_map(0, 0, 0, 1, 2)

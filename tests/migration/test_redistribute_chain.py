@@ -14,7 +14,7 @@ from simulator.published.redistribute_chain import (
     left_after,
     passed,
 )
-from upriver.migration.redistribute_rules import ALL_ON
+from upriver.migration.rules import ALL_ON
 
 
 @dataclass(frozen=True)

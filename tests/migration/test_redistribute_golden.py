@@ -9,11 +9,20 @@ from migration_kit import announce, vnode_map
 
 from simulator.published.redistribute_chain import OperatorChain
 from upriver.ids import WorkerId
-from upriver.migration.actions import Action, Collect, Interrogate, Send, TakeState
-from upriver.migration.events import CollectAsked, Collected, Event, Interrogated, Received
-from upriver.migration.messages import Acquire
+from upriver.migration.events import (
+    Action,
+    Collect,
+    CollectAsked,
+    Collected,
+    Event,
+    Interrogate,
+    Interrogated,
+    Received,
+    Send,
+    TakeState,
+)
+from upriver.migration.messages import Acquire, Final, Redistribute, Scaleup, Sets, Shutdown
 from upriver.migration.redistribute import Redistributor
-from upriver.migration.redistribute_messages import Final, Redistribute, Scaleup, Sets, Shutdown
 from upriver.migration.redistribute_phases import Normal
 
 Y, Z = WorkerId(0), WorkerId(1)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from upriver.migration.rests import GENTLE_S, REST_SHARE_MAX, REST_SHARE_MIN, Rests
+from upriver.migration.pace import GENTLE_S, REST_SHARE_MAX, REST_SHARE_MIN, Rests
 
 SLICES = 64
 

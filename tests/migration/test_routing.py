@@ -9,8 +9,16 @@ from hypothesis import strategies as st
 from migration_kit import V1, batch, distributor, hash_in, received, rows_of, vnode_map, where
 
 from upriver.ids import VnodeId, WorkerId
-from upriver.migration.actions import Action, Interrogate
-from upriver.migration.events import CollectAsked, Collected, Event, Interrogated, RescaleAnnounced, RowsArrived
+from upriver.migration.events import (
+    Action,
+    CollectAsked,
+    Collected,
+    Event,
+    Interrogate,
+    Interrogated,
+    RescaleAnnounced,
+    RowsArrived,
+)
 from upriver.migration.icadd import Distributor
 from upriver.migration.messages import Done, RelayedMark, RowsSent
 from upriver.migration.phases import Collecting, Interrogating, Normal, Started

@@ -24,10 +24,9 @@ from simulator.published.sources import (
     TopicPartition,
 )
 from upriver.errors import ProtocolError
-from upriver.hashing import hash64
+from upriver.hashing import Hashes, hash64
 from upriver.state.keysets import NO_KEYS, key_set
 from upriver.vnodes import vnodes_of
-from upriver.xxh64 import Hashes
 
 A, B = FileName("a.csv"), FileName("b.csv")
 VNODES = 16

@@ -16,7 +16,7 @@ from simulator.tables import VIEWS
 from upriver.coordinator.cluster import EPOCHS_AHEAD_MAX
 from upriver.engine.batch import Batch
 from upriver.engine.expressions import Evaluator
-from upriver.engine.running import Region
+from upriver.engine.region import Region
 from upriver.errors import UnknownView, WrongOwner
 from upriver.ids import MapVersion, WorkerId
 from upriver.protocol.coordinator_events import Outcome

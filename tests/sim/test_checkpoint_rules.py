@@ -9,7 +9,7 @@ import duckdb
 import pytest
 from worlds_kit import BUSY, MadeFor, Worlds, exchanged, flowing, seeds
 
-from upriver.plan.graph import DataflowPlan
+from upriver.plan.plan import DataflowPlan
 from upriver.protocol.rules import Rules
 from upriver.protocol.strategies import Strategy
 

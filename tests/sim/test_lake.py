@@ -13,8 +13,7 @@ from simulator.lake import FakeLake
 from simulator.tables import TABLES, Crowd, hashes_of_keys
 from upriver.hashing import hash64
 from upriver.ids import VnodeId
-from upriver.plan.graph import DataflowPlan, LakeEdge
-from upriver.plan.plan import TableSpec
+from upriver.plan.plan import DataflowPlan, LakeEdge, TableSpec
 from upriver.vnodes import vnodes_of
 
 VNODES = 16

@@ -14,12 +14,12 @@ from simulator.tables import TABLES
 from simulator.weather import Weather
 from simulator.world import World
 from upriver.engine.expressions import Evaluator
-from upriver.engine.running import Region
+from upriver.engine.region import Region
 from upriver.ids import WorkerId
-from upriver.plan.graph import DataflowPlan
+from upriver.plan.plan import DataflowPlan
 from upriver.protocol.rules import ALL_RULES
 from upriver.sql.local_typer import LocalTyper
-from upriver.sql.views import declare_view
+from upriver.sql.queries import declare_view
 
 VIEWS, LEVELS = 3, 2
 STEPS, WORKERS = 150, 3

@@ -8,7 +8,7 @@ import pytest
 
 from simulator.redistribute_campaign import redistribute_campaign
 from simulator.redistribute_rulebook import redistribute_rulebook
-from upriver.migration.redistribute_rules import ALL_ON
+from upriver.migration.rules import ALL_ON
 
 RUNS = 200
 SOAK_FACTOR = 100

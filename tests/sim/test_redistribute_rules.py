@@ -16,7 +16,7 @@ from simulator.redistribute_cases import (
     TWO_OWNERS,
 )
 from simulator.redistribute_rulebook import redistribute_rulebook
-from upriver.migration.redistribute_rules import ALL_ON, RedistributeRules
+from upriver.migration.rules import ALL_ON, RedistributeRules
 
 STATES_MAX = 5_000
 

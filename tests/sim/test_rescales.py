@@ -17,7 +17,7 @@ from simulator.tables import SETS_ASIDE
 from simulator.weather import Weather
 from simulator.world import World
 from upriver.engine.expressions import Evaluator
-from upriver.engine.running import Region
+from upriver.engine.region import Region
 from upriver.ids import VnodeId, WorkerId
 from upriver.protocol.coordinator_events import RescaleWanted
 from upriver.protocol.messages import Order

@@ -16,11 +16,11 @@ from simulator.tables import EXCHANGED, SETS_ASIDE, VIEWS, ViewSpec
 from simulator.weather import PLACES_MAX, Weather
 from simulator.world import World
 from upriver.engine.expressions import Evaluator
-from upriver.engine.running import Region
+from upriver.engine.region import Region
 from upriver.ids import WorkerId
 from upriver.protocol.rules import Rules
 from upriver.protocol.strategies import Strategy
-from upriver.worker.following import BuildRegion
+from upriver.worker.serving import BuildRegion
 
 STEPS, WORKERS = 200, 3
 SEEDS_MAX = 200  # seeds within which the absence of any rule must show

@@ -6,7 +6,7 @@ import pytest
 
 from simulator.published.sources import Emit, PartitionReader, Read, RecordsRead
 from simulator.sources_world import UnsplitWorld, random_sources, sources_campaign
-from upriver.xxh64 import Hashes
+from upriver.hashing import Hashes
 
 RUNS = 250
 

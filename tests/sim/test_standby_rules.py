@@ -10,7 +10,7 @@ from worlds_kit import BUSY, WORKERS, MadeFor, Worlds, exchanged, flowing, seeds
 
 from simulator.weather import PLACES_MAX
 from upriver.ids import WorkerId
-from upriver.plan.graph import DataflowPlan
+from upriver.plan.plan import DataflowPlan
 from upriver.protocol.rules import Rules
 from upriver.protocol.strategies import Strategy
 

@@ -14,16 +14,15 @@ from state_kit import MANY, Row, batch_of, keys_of, plain_rows
 
 from upriver.engine.batch import Batch
 from upriver.engine.expressions import Evaluator
-from upriver.engine.running import Region
+from upriver.engine.region import Region
 from upriver.errors import RowError
 from upriver.ids import Epoch
 from upriver.partial.partial_region import PartialRegion
 from upriver.partial.rules import ALL_RULES
-from upriver.plan.eligibility import why_full
-from upriver.plan.graph import DataflowPlan, LakeEdge
-from upriver.plan.plan import TableSpec
+from upriver.plan.explain import why_full
+from upriver.plan.plan import DataflowPlan, LakeEdge, TableSpec
 from upriver.sql.local_typer import LocalTyper
-from upriver.sql.views import declare_view
+from upriver.sql.queries import declare_view
 
 MOST = 2**63 - 1
 SCHEMA = pa.schema([("k", pa.int64()), ("x", pa.int64()), ("s", pa.string())])

@@ -23,17 +23,15 @@ from state_kit import Row, batch_of, keys_of, plain_rows, through_the_wire
 from upriver.coordinator.cluster import EPOCHS_AHEAD_MAX
 from upriver.engine.batch import Batch
 from upriver.engine.expressions import Evaluator
-from upriver.engine.running import Region
+from upriver.engine.region import Region
 from upriver.errors import LakeError
+from upriver.hashing import Hashes
 from upriver.ids import Epoch
-from upriver.partial.partial_region import FILLINGS_MAX, PartialRegion, Upquery
+from upriver.partial.partial_region import FILLINGS_MAX, PartialRegion, Unanswered, Upquery
 from upriver.partial.presence import PRESENT
 from upriver.partial.rules import ALL_RULES
-from upriver.partial.unfillable import Unanswered
-from upriver.plan.graph import DataflowPlan, LakeEdge
-from upriver.plan.ops import JoinKind
+from upriver.plan.plan import DataflowPlan, JoinKind, LakeEdge
 from upriver.vnodes import vnodes_of
-from upriver.xxh64 import Hashes
 
 VNODES = 8
 WORKERS = (0, 1)

@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from upriver.engine.operators.turning import USUAL, Eagerness
+from upriver.engine.operators.lasting import USUAL, Eagerness
+from upriver.hashing import Hashes
 from upriver.ids import Epoch
 from upriver.partial.presence import MISSING, PRESENT, Presence
-from upriver.xxh64 import Hashes
 
 EDGES = [0, 1, 2**56 - 1, 2**56, 2**63, 2**64 - 2, 2**64 - 1]
 FEW = [*EDGES, *(place * 0x0101_0101_0101_0101 for place in range(2, 35, 3))]

@@ -4,7 +4,7 @@ import weakref
 
 import numpy as np
 
-from upriver.partial.wanted import Wanted
+from upriver.partial.partial_region import Wanted
 
 
 def test_the_first_ones_are_taken_and_the_others_left() -> None:

@@ -12,19 +12,17 @@ from typing import Any, Self, TypedDict, Unpack
 import numpy as np
 import pyarrow as pa
 
-from upriver.client.asking import Found, KeySet, Lookup, ask_owners
+from upriver.client.freshness import KnownFreshness
 from upriver.client.keys import KeyColumns, Keys, key_columns
-from upriver.client.known_freshness import KnownFreshness
-from upriver.client.lookup_streams import LookupStreams
+from upriver.client.lookups import Found, FoundRows, KeySet, Lookup, LookupStreams, Rounds, ask_owners
 from upriver.client.rescale import Rescale, rescale_fields
-from upriver.client.rounds import FoundRows, Rounds
 from upriver.coordinator.freshness import FreshnessReport
 from upriver.errors import ClusterError, DeclarationError, KeyTypeError, UnknownView, UpriverError, WaitTimeout
 from upriver.given import flag, seconds, whole
 from upriver.hashing import hash64
+from upriver.net.byte_stream import Watch
 from upriver.net.remote import Connection, Remote
 from upriver.net.routing import Routing, ViewRoute
-from upriver.net.watch import Watch
 
 __all__ = ["Client", "Keys", "LookupLimits", "connect"]
 

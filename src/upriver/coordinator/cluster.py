@@ -3,13 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from upriver.coordinator.ledger import Ledger
+from upriver.coordinator.epochs import Ledger
 from upriver.ids import BEGINNING, Channel, Epoch, Incarnation, VnodeId, WorkerId
-from upriver.plan.graph import DataflowPlan
+from upriver.plan.plan import DataflowPlan
 from upriver.protocol.coordinator_events import CoordinatorAction, Tell
-from upriver.protocol.messages import Assign, OpenEpoch, ReadVnodes, Retire, ToWorker
+from upriver.protocol.messages import Assign, OpenEpoch, ReadVnodes, Resume, Retire, ToWorker
 from upriver.protocol.rules import Rules
-from upriver.protocol.standby_messages import Resume
 from upriver.state.failure import ViewFailure
 from upriver.vnodes import VnodeMap
 

@@ -7,21 +7,21 @@ manifest says went in. A worker that is lost leaves its place empty until anothe
 with what the newest checkpoint has and applies the epochs since, while the others go on.
 
 Rules C1 to C4: ``docs/design/0001-river.md``. Rescales, C5 to C8: ``docs/design/rescale.md``.
+
+Evictions that somebody wants: over when every worker that was told has done it, or is no more.
 """
 
 from collections.abc import Sequence
 
 from upriver.coordinator.checkpoints import Checkpoints
 from upriver.coordinator.cluster import Cluster, Member
-from upriver.coordinator.evictions import Evictions
-from upriver.coordinator.leader import NOBODY_STANDS_BY, Leader
-from upriver.coordinator.ledger import Ledger
-from upriver.coordinator.meetings import Meetings
-from upriver.coordinator.membership.config import MembershipConfig
-from upriver.coordinator.rescales import Rescales
+from upriver.coordinator.epochs import Ledger
+from upriver.coordinator.group import MembershipConfig
+from upriver.coordinator.replication import NOBODY_STANDS_BY, Leader
+from upriver.coordinator.rescales import Meetings, Rescales
 from upriver.coordinator.scans import Scans
 from upriver.ids import Epoch, Incarnation, WorkerId
-from upriver.plan.graph import DataflowPlan
+from upriver.plan.plan import DataflowPlan
 from upriver.protocol.coordinator_events import (
     AbortWanted,
     AppFailed,
@@ -32,6 +32,7 @@ from upriver.protocol.coordinator_events import (
     CoordinatorEvent,
     EpochEnded,
     EpochPublished,
+    EvictionOver,
     EvictWanted,
     LeaseOver,
     LeaversOverdue,
@@ -48,15 +49,19 @@ from upriver.protocol.coordinator_events import (
 )
 from upriver.protocol.messages import (
     BeginStage,
+    CaughtUp,
     CheckpointSpoilt,
     CheckpointWritten,
     Counted,
     EpochFinished,
     EpochOver,
+    Evict,
     Evicted,
     FailView,
+    FeedEnded,
     FromWorker,
     HeldUp,
+    Here,
     KeysUnfilled,
     MetPeers,
     Moved,
@@ -73,15 +78,38 @@ from upriver.protocol.messages import (
     StartedAnew,
     Still,
     Strain,
+    TookOver,
     Unrestored,
     ViewFailed,
     WorkerFailed,
 )
 from upriver.protocol.rules import ALL_RULES, Rules
-from upriver.protocol.standby_messages import CaughtUp, FeedEnded, Here, TookOver
 from upriver.protocol.strategies import Strategy
 from upriver.state.checkpoint import Checkpoint
 from upriver.vnodes import VnodeMap
+
+
+class Evictions:
+    """All that are under way."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._waiting: dict[int, set[Incarnation]] = {}
+        """By ticket: who was told and has not answered."""
+
+    def wanted(self, event: EvictWanted) -> None:
+        self._waiting[event.ticket] = {member.incarnation for member in self._cluster.by_worker()}
+        self._cluster.tell_all(Evict(eviction=event.ticket, view=event.view, keys=event.keys))
+
+    def done(self, incarnation: Incarnation, eviction: int) -> None:
+        self._waiting.get(eviction, set()).discard(incarnation)
+
+    def end(self) -> None:
+        """Say which are over. Who is lost has forgotten everything."""
+        here = {member.incarnation for member in self._cluster.by_worker()}
+        for ticket in [ticket for ticket, waiting in self._waiting.items() if not waiting & here]:
+            del self._waiting[ticket]
+            self._cluster.actions.append(EvictionOver(ticket=ticket))
 
 
 class CoordinatorMachine:

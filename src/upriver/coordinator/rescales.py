@@ -6,37 +6,44 @@ A rescale waits until the workers that join are up (``Starting``), and all membe
 ended. ``restart`` moves nothing: all workers begin anew by the new map and read everything again (``Reloading``); so
 they do, by the old map, when a worker is lost while keys move. With ``learner`` slices change hands one by one, as the
 leader says (``Learning``). DESIGN section 5; documents 000, 001 and 002.
+
+Meetings: before workers speak to each other, each opens a channel to every other.
+
+The rescales that wait for their turn, in the order in which they were asked for (M9).
+
+Who reads which slices of the epochs while keys move.
+
+A slice that is wholly its new owner's, in every region, is read there from the next epoch on. Whoever reads a row
+routes it through the region's distributor, so any reader is right; but at the old owner, each row of the slice would
+have to be relayed.
+
+The stages of a rescale as the coordinator goes through them; see :mod:`upriver.coordinator.rescales`.
+
+The stages of a rescale by learners, from when all have met until who leaves has retired. Document 002.
+
+The leader's rounds move slices one by one, while everything goes on. Then who stays meets without the leavers, so that
+nobody misses them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import assert_never
 
 from upriver.coordinator import rescale_protocol as protocol
 from upriver.coordinator.cluster import Cluster, Member
-from upriver.coordinator.handover import Handover
-from upriver.coordinator.leader import Leader
-from upriver.coordinator.learner_rescales import LearnerRescales
-from upriver.coordinator.meetings import Meetings
-from upriver.coordinator.rescale_protocol import RegionId, Ticket
-from upriver.coordinator.rescale_queue import RescaleQueue
-from upriver.coordinator.rescale_stages import (
-    PERMITS,
-    Draining,
-    Idle,
-    Learning,
-    Meeting,
-    Moving,
-    Numbered,
-    Parting,
-    Permits,
-    Reloading,
-    Stage,
-    Starting,
-    at_once,
+from upriver.coordinator.replication import Leader
+from upriver.coordinator.rescale_protocol import (
+    QUEUE_REQUESTS_MAX,
+    Plan,
+    RegionId,
+    RescaleCoordinator,
+    RescaleOver,
+    Ticket,
 )
 from upriver.coordinator.scans import Scans
-from upriver.errors import UpriverError, WorkerLost
-from upriver.ids import Epoch, MapVersion, WorkerId
+from upriver.errors import DeclarationError, UpriverError, WorkerLost
+from upriver.ids import Epoch, Incarnation, MapVersion, VnodeId, WorkerId
 from upriver.protocol.coordinator_events import (
     AbortWanted,
     Outcome,
@@ -45,9 +52,285 @@ from upriver.protocol.coordinator_events import (
     RescaleWanted,
     StartWorkers,
 )
-from upriver.protocol.messages import CloseInput, Moved, Order, PeerLeft, PeersLost, Retire, Settled
+from upriver.protocol.messages import CloseInput, Meet, MetPeers, Moved, Order, PeerLeft, PeersLost, Retire, Settled
 from upriver.protocol.strategies import Strategy
 from upriver.vnodes import VnodeMap
+
+
+class Meetings:
+    """number: of the last meeting."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.number = 0
+        self._cluster = cluster
+        self._called: frozenset[Incarnation] = frozenset()
+        """Who was told of the last meeting."""
+        self._waiting: frozenset[Incarnation] = frozenset()
+        """All and only those of them that do not have all their channels."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all who were called have met."""
+        return not self._waiting
+
+    @property
+    def is_of_all(self) -> bool:
+        """Whether the last meeting was of all who are there, or of more, and no channel was lost since."""
+        return self._called >= {member.incarnation for member in self._cluster.by_worker()}
+
+    @property
+    def have_all_met(self) -> bool:
+        """Whether there is a channel between any two who are there."""
+        return self.is_over and self.is_of_all
+
+    def call(self, strategy: Strategy, keys_max: int | None) -> None:
+        """Have all meet who are there. strategy, keys_max: as in ``Meet``."""
+        self.number += 1
+        members = self._cluster.by_worker()
+        self._called = self._waiting = frozenset(member.incarnation for member in members)
+        peers = {member.worker: (member.incarnation, member.address) for member in members}
+        self._cluster.tell_all(Meet(meeting=self.number, peers=peers, strategy=strategy, keys_max=keys_max))
+
+    def met(self, member: Member, message: MetPeers) -> None:
+        """One of them has all its channels."""
+        if message.meeting == self.number:
+            self._waiting -= {member.incarnation}
+
+    def forget(self) -> None:
+        """A channel is gone: all are to meet again."""
+        self._called = self._waiting = frozenset()
+
+
+class RescaleQueue:
+    """Those whose turn has not come."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._waiting: list[RescaleWanted] = []
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def put(self, request: RescaleWanted) -> None:
+        """Or refuse it, if it cannot be or there is no room."""
+        if request.strategy is Strategy.LEARNER and request.moves is not None:
+            self.refuse(request, "strategy 'learner' finds the places of slices by itself: give a number of workers")
+        elif len(self._waiting) >= QUEUE_REQUESTS_MAX:
+            self.refuse(request, f"{QUEUE_REQUESTS_MAX} rescales wait already")
+        else:
+            self._waiting.append(request)
+
+    def take(self) -> RescaleWanted:
+        """The one whose turn has come."""
+        return self._waiting.pop(0)
+
+    def drop(self, ticket: int) -> bool:
+        """It is not wanted any more; whether it has waited."""
+        left = [request for request in self._waiting if request.ticket != ticket]
+        has_waited, self._waiting = len(left) < len(self._waiting), left
+        if has_waited:
+            self._cluster.actions.append(RescaleEnded(ticket=ticket, outcome=Outcome.ABORTED, vnodes=0))
+        return has_waited
+
+    def refuse(self, request: RescaleWanted, why: str) -> None:
+        """What has not begun will not."""
+        error = DeclarationError(why)
+        refused = RescaleEnded(ticket=request.ticket, outcome=Outcome.REFUSED, vnodes=0, error=error)
+        self._cluster.actions.append(refused)
+
+
+class Handover:
+    """before, after: the maps of all regions. With no region, nothing is handed over."""
+
+    def __init__(self, before: VnodeMap, after: VnodeMap, regions: Sequence[str]) -> None:
+        self._before, self._after = before, after
+        self._gone: dict[str, set[VnodeId]] = {region: set() for region in regions}
+        self._handed: set[VnodeId] = set()
+
+    def gone(self, region: str, vnodes: Collection[VnodeId]) -> None:
+        """These slices of the region are wholly their new owner's."""
+        self._gone[region].update(vnodes)
+
+    def take(self) -> VnodeMap | None:
+        """By which map the next epoch is to be read; ``None``: by the same as the last one."""
+        if not self._gone:
+            return None
+        gone = set.intersection(*self._gone.values())
+        if gone == self._handed:
+            return None
+        self._handed = gone
+        left = self._before.diff(self._after).keys() - gone
+        return self._after.keeping(self._before, left)
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """No rescale is on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Starting:
+    """The workers that join are not all up."""
+
+    joining: tuple[WorkerId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """Not all members have all their channels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draining:
+    """No epoch is opened until all that are open have ended."""
+
+
+@dataclass(slots=True)
+class Moving:
+    """Keys move. handover: who reads which slices meanwhile. leaving: all and only the workers that have nothing left,
+    and whose input is not closed; with the peers to take leave of. over: all keys have moved, and only the epoch that
+    is open has to end."""
+
+    handover: Handover
+    leaving: dict[WorkerId, tuple[WorkerId, ...]] = field(default_factory=dict)
+    over: RescaleOver | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Learning:
+    """Learners take slices over, as the leader says. before: the map of before. joining: who has come for it. outcome:
+    what it is to end as."""
+
+    before: VnodeMap
+    joining: tuple[WorkerId, ...]
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Parting:
+    """All is learned, and who stays meets without the leavers: they retire when nobody expects to hear of them."""
+
+    before: VnodeMap
+    outcome: Outcome
+    leavers: tuple[Member, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reloading:
+    """All workers read everything up to ``until`` again. vnodes: how many have moved."""
+
+    until: Epoch
+    vnodes: int
+
+
+Stage = Idle | Starting | Meeting | Draining | Moving | Learning | Parting | Reloading
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Permits:
+    """What may go on at a stage, besides the rescale.
+
+    meetings: others than the rescale's own. scans: snapshots, while epochs flow. rounds: slices may change hands as the
+    leader says. take_over: and when a worker is lost.
+    """
+
+    meetings: bool
+    scans: bool
+    rounds: bool
+    take_over: bool
+
+
+PERMITS: Mapping[type[Stage], Permits] = MappingProxyType(
+    {
+        Idle: Permits(meetings=True, scans=True, rounds=True, take_over=True),
+        Starting: Permits(meetings=True, scans=True, rounds=False, take_over=False),
+        Meeting: Permits(meetings=False, scans=True, rounds=False, take_over=False),
+        Draining: Permits(meetings=False, scans=False, rounds=False, take_over=False),
+        Moving: Permits(meetings=False, scans=False, rounds=False, take_over=False),
+        Learning: Permits(meetings=True, scans=True, rounds=True, take_over=True),
+        Parting: Permits(meetings=True, scans=True, rounds=False, take_over=True),
+        Reloading: Permits(meetings=True, scans=True, rounds=False, take_over=False),
+    }
+)
+
+
+class Numbered:
+    """The regions of all views, as the protocol counts them. ids: by name. names: by number."""
+
+    def __init__(self, maps: Mapping[str, VnodeMap]) -> None:
+        self._maps = dict(maps)
+        self.ids = {region: RegionId(place) for place, region in enumerate(maps)}
+        self.names = {place: region for region, place in self.ids.items()}
+
+    def protocol(self, workers: tuple[WorkerId, ...]) -> RescaleCoordinator:
+        """At its beginning, with these workers."""
+        return RescaleCoordinator({place: self._maps[region] for region, place in self.ids.items()}, workers)
+
+
+def at_once(steps: RescaleCoordinator) -> RescaleOver:
+    """Take the protocol to its end, as if all keys had moved by now."""
+    if isinstance(steps.phase, protocol.Starting):
+        steps.step(protocol.WorkersStarted())
+    actions: tuple[protocol.Action, ...] = ()
+    while isinstance(phase := steps.phase, protocol.Rescaling):
+        if phase.waiting:
+            worker, region = min(phase.waiting)
+            event: protocol.Event = protocol.RegionSettled(
+                worker=worker, region=region, version=phase.plan.version, kept=()
+            )
+        else:
+            worker, region, leaver = min(phase.unread)
+            event = protocol.PeerGone(worker=worker, region=region, leaver=leaver)
+        actions = steps.step(event)
+    over = actions[-1]
+    assert isinstance(over, RescaleOver)
+    return over
+
+
+class LearnerRescales:
+    """Goes from stage to stage; which one it is at, its caller keeps."""
+
+    def __init__(self, cluster: Cluster, scans: Scans, meetings: Meetings, leader: Leader) -> None:
+        self._cluster = cluster
+        self._scans = scans
+        self._meetings = meetings
+        self._leader = leader
+
+    def begin(self, plan: Plan) -> Learning:
+        self._leader.learn(set(plan.old) - set(plan.new))
+        return Learning(self._cluster.reading, plan.joining, Outcome.FINISHED)
+
+    def abort(self, stage: Learning) -> Learning:
+        """Who has come is to leave again, and what has moved to others that stay is as good there."""
+        self._leader.learn(stage.joining)
+        return Learning(stage.before, stage.joining, Outcome.ABORTED)
+
+    def advance(self, stage: Learning | Parting) -> Learning | Parting | None:
+        """The stage after this one, or this one as long as its time has not come; ``None`` when all is over."""
+        match stage:
+            case Learning() if self._may_part():
+                return self._part(stage)
+            case Parting(leavers=leavers) if self._meetings.is_over:
+                for leaver in leavers:
+                    self._cluster.tell(leaver, Retire())
+                self._leader.stop_learning()
+                return None
+        return stage
+
+    def _may_part(self) -> bool:
+        """Whether who leaves has nothing any more, and nothing is under way."""
+        has_learned = self._leader.has_learned and self._meetings.have_all_met
+        return has_learned and self._cluster.is_quiet() and self._scans.is_idle
+
+    def _part(self, stage: Learning) -> Parting:
+        cluster, leaving = self._cluster, self._leader.leaving
+        leavers = [cluster.members.pop(worker) for worker in sorted(leaving & cluster.members.keys())]
+        cluster.workers = tuple(worker for worker in cluster.workers if worker not in leaving)
+        if leavers:
+            cluster.has_lost_changes = True
+            self._meetings.call(Strategy.ICADD, None)
+        return Parting(stage.before, stage.outcome, tuple(leavers))
+
 
 MEETINGS_AGAIN_MAX = 5
 """Times that the members of a rescale meet again because a channel was lost before keys have moved."""

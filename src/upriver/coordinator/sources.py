@@ -1,4 +1,10 @@
-"""One table's source: whether it runs, is stalled, has failed or is finished, and when it is started again.
+"""Whether a source that has failed is worth another attempt, and what its user can do: judged by what Spark says.
+
+Spark's errors have a *condition* (``FAILED_READ_FILE.NO_HINT``) and an SQLSTATE, whose first two characters are a
+class of the SQL standard. A condition that is listed here counts more than a class, and an error more than its cause. A
+failure that is known by neither is tried again.
+
+One table's source: whether it runs, is stalled, has failed or is finished, and when it is started again.
 
 A source runs in *attempts*: each is one Spark query, or one load, numbered from 1. Another attempt follows one that
 has ended with an error, after a back-off that doubles from ``BACKOFF_S_MIN`` to ``BACKOFF_S_MAX``. After a permanent
@@ -6,6 +12,7 @@ error the source stays failed until a user asks for a restart. The shell looks a
 what it sees; seconds are those of a clock that never goes back.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -209,3 +216,157 @@ class SourceMachine:
         ended: list[SourceAction] = [EndAttempt(self._attempt)] if self._is_alive else []
         self._failures = 0
         return [*ended, *self._begin(at)]
+
+
+ERROR_CHARS_MAX = 800
+"""Characters of what is told of a failure."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFailure:
+    """Why an attempt has ended, in one line, what helps included. is_permanent: another one would end the same way."""
+
+    error: str
+    is_permanent: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One error of a chain, from the one that was raised to its innermost cause.
+
+    kind: its class, Java's with its package. condition, sql_state: ``None`` if it has none. text: its first line.
+    """
+
+    kind: str
+    condition: str | None
+    sql_state: str | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    is_permanent: bool
+    advice: str
+
+
+_AGAIN = "It goes on where it was when the cause is gone"
+_FILE = "Mend or restore the file; the source goes on where it was"
+_ROW = "The row comes again with each attempt: mend the source, or the DataFrame, and start the app again"
+_DECLARED = "Declare the table so that Spark can run it, and start the app again"
+_SERVER = "See that the servers run and can be reached from here; the source goes on where it was when they answer"
+_ABSENT = "See that the topic or table is there; one that is made again has other rows, and needs another root"
+_SCHEMA = "The source has other columns than the table was declared with: mend it, or declare the table on another root"
+_CHECKPOINT = "Restore the checkpoint, or start on another root"
+_CHANGES = (
+    "An append table takes no updates or deletes: read the source's change feed into a table with a primary_key, or "
+    "have the reader skip such commits, and start the app again"
+)
+_GONE = "The source has dropped rows that were not taken yet: have the reader go on without them, or use another root"
+
+_BY_CONDITION = {
+    "FAILED_READ_FILE.PARQUET_COLUMN_DATA_TYPE_MISMATCH": _Verdict(True, _SCHEMA),
+    "FAILED_READ_FILE": _Verdict(False, _FILE),
+    "PATH_NOT_FOUND": _Verdict(False, _AGAIN),
+    "MALFORMED_CSV_RECORD": _Verdict(True, _ROW),
+    "USER_RAISED_EXCEPTION": _Verdict(True, _ROW),
+    "STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY": _Verdict(True, _CHECKPOINT),
+    "STREAMING_CHECKPOINT_MISSING_METADATA_FILE": _Verdict(True, _CHECKPOINT),
+    "STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY": _Verdict(True, _CHECKPOINT),
+    "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA": _Verdict(True, _CHECKPOINT),
+    "STREAMING_UNFINISHED_REPARTITION_DETECTED": _Verdict(True, _CHECKPOINT),
+    "STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE": _Verdict(True, _CHECKPOINT),
+    "STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE": _Verdict(True, _CHECKPOINT),
+    "STREAM_STREAM_JOIN_INCOMPATIBLE_STATE_STORE_CONFIGS": _Verdict(True, _CHECKPOINT),
+    "CHECKPOINT_FILE_CHECKSUM_VERIFICATION_FAILED": _Verdict(True, _CHECKPOINT),
+    "INVALID_LOG_VERSION": _Verdict(True, _CHECKPOINT),
+    "MALFORMED_LOG_FILE": _Verdict(True, _CHECKPOINT),
+    "KAFKA_DATA_LOSS": _Verdict(True, _GONE),
+    "DELTA_SOURCE_TABLE_IGNORE_CHANGES": _Verdict(True, _CHANGES),
+    "DELTA_SOURCE_IGNORE_DELETE": _Verdict(True, _CHANGES),
+    "DELTA_STREAMING_INCOMPATIBLE_SCHEMA_CHANGE": _Verdict(True, _SCHEMA),
+    "DELTA_STREAMING_INCOMPATIBLE_SCHEMA_CHANGE_USE_SCHEMA_LOG": _Verdict(True, _SCHEMA),
+    "DELTA_STREAMING_CANNOT_CONTINUE_PROCESSING_POST_SCHEMA_EVOLUTION": _Verdict(True, _SCHEMA),
+    "DELTA_STREAMING_METADATA_EVOLUTION": _Verdict(True, _SCHEMA),
+    "DELTA_STREAMING_SCHEMA_MISMATCH_ON_RESTART": _Verdict(True, _SCHEMA),
+    "DELTA_SCHEMA_CHANGED": _Verdict(True, _SCHEMA),
+    "DELTA_SCHEMA_CHANGED_WITH_STARTING_OPTIONS": _Verdict(True, _SCHEMA),
+    "DELTA_SCHEMA_CHANGED_WITH_VERSION": _Verdict(True, _SCHEMA),
+    "DELTA_STREAMING_SOURCE_FROM_DIFFERENT_DELTA_TABLE": _Verdict(True, _CHECKPOINT),
+    "DIFFERENT_DELTA_TABLE_READ_BY_STREAMING_SOURCE": _Verdict(True, _CHECKPOINT),
+    "DELTA_SCHEMA_NOT_SET": _Verdict(False, _ABSENT),  # nothing is left of the table
+    "DELTA_TABLE_NOT_FOUND": _Verdict(False, _ABSENT),
+    "DELTA_PATH_DOES_NOT_EXIST": _Verdict(False, _ABSENT),
+    "DELTA_VERSIONS_NOT_CONTIGUOUS": _Verdict(True, _GONE),
+    "DELTA_MISSING_FILES_UNEXPECTED_VERSION": _Verdict(True, _GONE),
+    "DELTA_STREAMING_TRAILING_COMMIT_MISSING": _Verdict(True, _GONE),
+    "DELTA_TRUNCATED_TRANSACTION_LOG": _Verdict(True, _GONE),
+    "DELTA_LOG_FILE_NOT_FOUND_FOR_STREAMING_SOURCE": _Verdict(True, _GONE),
+}
+"""A condition with its subclass, or without, for all its subclasses."""
+_BY_STATE = {
+    "22": _Verdict(True, _ROW),  # a value that does not fit
+    "0A": _Verdict(True, _DECLARED),  # what Spark cannot do
+    "42": _Verdict(True, _DECLARED),  # names, types and syntax
+    "46": _Verdict(True, _DECLARED),  # a class that cannot be loaded
+    "51": _Verdict(True, _SCHEMA),  # a table that has changed since it was analysed
+}
+"""By the class of the SQLSTATE."""
+_BY_KIND = {
+    "java.lang.UnsupportedOperationException": _Verdict(True, _DECLARED),
+    "org.apache.kafka.common.errors.TimeoutException": _Verdict(False, _SERVER),
+    "org.apache.kafka.common.errors.DisconnectException": _Verdict(False, _SERVER),
+    "java.net.ConnectException": _Verdict(False, _SERVER),
+    "java.net.UnknownHostException": _Verdict(False, _SERVER),
+    "java.net.SocketTimeoutException": _Verdict(False, _SERVER),
+    "org.apache.kafka.common.errors.UnknownTopicOrPartitionException": _Verdict(False, _ABSENT),
+    "org.apache.kafka.clients.consumer.OffsetOutOfRangeException": _Verdict(True, _GONE),
+}
+_BY_TEXT = {
+    "assertion failed: Invalid batch: ": _Verdict(True, _SCHEMA),  # Spark's word on a source with other columns
+}
+"""By how the message of an error begins that has no condition, and no class of its own."""
+_WRAPPERS = frozenset({"STREAM_FAILED", "FOREACH_BATCH_USER_FUNCTION_ERROR"})
+"""Conditions that say only that something else has failed."""
+
+
+def judge(chain: Sequence[Fault], place: str = "") -> SourceFailure:
+    """What a failure means. chain: at least one fault, the one that was raised first. place: ends what it says."""
+    surface = next((fault for fault in chain if fault.condition not in _WRAPPERS), chain[0])
+    said, cause = surface.text.rstrip(". "), chain[-1].text.rstrip(". ")
+    if cause and cause not in said:
+        said = f"{said} ({cause})" if said else cause
+    verdict = _verdict(chain)
+    return SourceFailure(f"{_cut(said or surface.kind)}{place}. {verdict.advice}.", verdict.is_permanent)
+
+
+def stall(doing: str, limit_s: float) -> str:
+    """What is said of a query that is alive, and has finished no batch for longer than ``limit_s`` seconds.
+
+    doing: what Spark says that the query is at, with the topic or the path if Spark names it; may be empty.
+    """
+    at = " ".join(doing.split())
+    spark_says = f' Spark says "{_cut(at)}".' if at else ""
+    return (
+        f"no batch has been finished for {limit_s:.0f} s.{spark_says} See whether the source's server answers, and "
+        "whether a batch is only long; the source goes on by itself."
+    )
+
+
+def _verdict(chain: Sequence[Fault]) -> _Verdict:
+    conditions = [fault.condition for fault in chain if fault.condition is not None]
+    for condition in conditions:
+        for name in (condition, condition.partition(".")[0]):
+            if name in _BY_CONDITION:
+                return _BY_CONDITION[name]
+    for fault in chain:
+        if fault.condition not in _WRAPPERS and (found := _BY_STATE.get((fault.sql_state or "")[:2])) is not None:
+            return found
+    for fault in chain:
+        for beginning, verdict in _BY_TEXT.items():
+            if fault.text.startswith(beginning):
+                return verdict
+    return next((_BY_KIND[fault.kind] for fault in chain if fault.kind in _BY_KIND), _Verdict(False, _AGAIN))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= ERROR_CHARS_MAX else f"{text[:ERROR_CHARS_MAX]}..."

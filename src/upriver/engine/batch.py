@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from upriver.xxh64 import Hashes as Hashes
+from upriver.hashing import Hashes as Hashes
 
 Weights = npt.NDArray[np.int64]
 

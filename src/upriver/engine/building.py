@@ -7,21 +7,19 @@ from typing import Any
 
 import pyarrow as pa
 
-from upriver.engine.operators.evaluator import Evaluator
 from upriver.engine.operators.grouped import Grouped
 from upriver.engine.operators.join import Join
 from upriver.engine.operators.latest import Latest
-from upriver.engine.operators.operator import Operator, Stateful
+from upriver.engine.operators.operator import Evaluator, Operator, Stateful
 from upriver.engine.operators.set_operation import SetOperation
 from upriver.engine.operators.stateful_map import StatefulMap
-from upriver.engine.operators.stateless import Filtering, Projecting
+from upriver.engine.operators.stateless import Filtering, Projecting, Union
 from upriver.engine.operators.topk import TopK
-from upriver.engine.operators.union import Union
 from upriver.errors import ProtocolError
-from upriver.plan import ops
-from upriver.plan.graph import Node, RegionPlan
+from upriver.plan import plan as ops
+from upriver.plan.plan import Node, RegionPlan
+from upriver.plan.provenance import one_by_one, table_rows
 from upriver.plan.routing import Key, Routing, found_in, of_join, routings
-from upriver.plan.table_rows import one_by_one, table_rows
 
 
 @dataclass(frozen=True, slots=True)

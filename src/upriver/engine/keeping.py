@@ -5,10 +5,10 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from upriver.engine.bad_rows import SetAside
 from upriver.engine.batch import Batch, Outgoing
 from upriver.engine.operators.view import LongRead
-from upriver.engine.set_aside import SetAside
-from upriver.xxh64 import Hashes
+from upriver.hashing import Hashes
 
 ALL_ROWS = 2**63 - 1
 """More than there can be."""
@@ -60,6 +60,6 @@ class Keeping(Protocol):
 
 
 class Region(Keeping, Protocol):
-    """As :class:`upriver.engine.running.Region` keeps it."""
+    """As :class:`upriver.engine.region.Region` keeps it."""
 
     def apply(self, port: int, batch: Batch) -> None: ...

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from upriver.state.exact_values import exact
+from upriver.state.columns import exact
 
 VALUE_CHARS_MAX = 60
 """Of a value in a message."""

@@ -6,12 +6,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from upriver.engine.operators.plain_values import Misfit, plain_values, shown
+from upriver.engine.operators.plain_rows import Misfit, plain_values, shown
 from upriver.engine.plain_state import KINDS, decode_state, encode_state
 from upriver.errors import DeclarationError
 from upriver.hashing import check_hashable
-from upriver.plan.ops import Per, StatefulMap
-from upriver.plan.plan import TableSpec
+from upriver.plan.plan import Per, StatefulMap, TableSpec
 
 ANY_STATE = pa.schema([("state", pa.binary())])
 """Of a state that is not declared; :class:`AnyState` makes it."""

@@ -13,8 +13,8 @@ from typing import Any, assert_never
 from upriver.errors import LakeError, WaitTimeout
 from upriver.ids import BEGINNING, Epoch
 from upriver.lake.checkpoints import newest_usable, publish, sweep
-from upriver.lake.owned_lake import OwnedLake
-from upriver.plan.graph import DataflowPlan
+from upriver.lake.lake import OwnedLake
+from upriver.plan.plan import DataflowPlan
 from upriver.protocol.coordinator_events import (
     CheckpointFailed,
     CheckpointPublished,

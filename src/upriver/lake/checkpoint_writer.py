@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from upriver.ids import Epoch
+from upriver.lake.checkpoints import USUAL, Sizes, StateFiles
 from upriver.lake.lake import Lake
-from upriver.lake.state_files import USUAL, Sizes, StateFiles
 from upriver.state.checkpoint import StateChunk, StateFile
 
 QUEUED_BYTES_MAX = 32 << 20

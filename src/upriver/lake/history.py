@@ -1,32 +1,184 @@
-"""The rows of single keys, out of all epochs of a lake edge: what an upquery on a lake edge is answered with.
+"""Answers upqueries out of the lake, on a thread of its own: the worker's loop goes on meanwhile.
+
+Which runs a lake edge has, in order; small ones that follow each other are merged in memory.
+
+Each epoch adds a run, and whoever wants the rows of a key has to look into all of them. An hour of small epochs is
+thousands of runs, each of which costs more to look into than the few rows that it has. So some that follow each other
+become one, and some of these again: of n small runs, about the logarithm of n are left to look into.
+
+The rows of single keys, out of all epochs of a lake edge: what an upquery on a lake edge is answered with.
 
 Of a manifest only where its runs are is kept, and at which places of the space of hashes they have rows, so that runs
 without the keys need not be opened. Runs stay open, with what was read of them, as long as there is room; small ones
-are merged (:mod:`upriver.lake.merged_runs`).
+are merged (:mod:`upriver.lake.history`).
 """
 
+import queue
+import threading
 from bisect import bisect_left, bisect_right
-from collections import OrderedDict
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
+from upriver.coordinator.cluster import EPOCHS_AHEAD_MAX
 from upriver.engine.batch import Batch
-from upriver.errors import ProtocolError
+from upriver.engine.row_text import error_text
+from upriver.errors import LakeError, ProtocolError, UpriverError
+from upriver.hashing import Hashes
 from upriver.ids import BEGINNING, Channel, Epoch, VnodeId
 from upriver.lake.lake import Lake, Manifest
-from upriver.lake.merged_runs import USUAL, Catalogue, Merged, Merging, Run
-from upriver.lake.run_reader import FEW_KEYS_MAX, RunReader
+from upriver.lake.runs import FEW_KEYS_MAX, RunReader
 from upriver.plan.plan import TableSpec
+from upriver.protocol.worker_events import FetchRows, KeysRead, KeysUnread, ReadKeys, RowsFetched, RowsUnfetched
 from upriver.state.keysets import contains
-from upriver.state.ragged import spread
 from upriver.state.runs import RunInfo, run_schema
-from upriver.state.vectors import true_at
+from upriver.state.vectors import spread, true_at
 from upriver.vnodes import vnodes_of
-from upriver.xxh64 import Hashes
+
+MERGED_TOGETHER = 16
+"""Runs, or what was merged of runs, that become one."""
+SMALL_BYTES = 64 << 10
+"""A run is small up to this length of its file; others are searched where they are."""
+MERGED_BYTES_MAX = 64 << 20
+"""Of what is merged for one lake edge. What comes after that stays in its files."""
+TIDIED_RUNS_MAX = 64
+"""Runs that one call looks at: whoever comes to a long history does not wait until all of it is merged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run of an epoch. info: without its vnode_rows. places: bit p is set if it has rows at place p."""
+
+    epoch: Epoch
+    info: RunInfo
+    places: int
+
+    @property
+    def first(self) -> Epoch:
+        return self.epoch
+
+    @property
+    def last(self) -> Epoch:
+        return self.epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """Runs of the epochs ``first`` to ``last``: their rows sorted by hash64, those of one in order of epoch and run.
+
+    epochs: of each row. places: as of a run. level: how many times these rows were merged.
+    """
+
+    first: Epoch
+    last: Epoch
+    rows: Batch
+    epochs: npt.NDArray[np.int64]
+    places: int
+    level: int
+
+    def between(self, after: Epoch, through: Epoch) -> Batch:
+        """The rows of all epochs after ``after`` up to and including ``through``."""
+        if after < self.first and self.last <= through:
+            return self.rows
+        return self.rows.filtered((after < self.epochs) & (self.epochs <= through))
+
+
+@dataclass(frozen=True, slots=True)
+class Merging:
+    """When to merge: each as the constant of its name says."""
+
+    together: int = MERGED_TOGETHER
+    small_bytes: int = SMALL_BYTES
+    bytes_max: int = MERGED_BYTES_MAX
+    tidied_max: int = TIDIED_RUNS_MAX
+
+
+USUAL = Merging()
+
+
+class Catalogue:
+    """All runs of one lake edge up to and including the epoch ``through``, in the order that they are to be read in."""
+
+    def __init__(self, merging: Merging) -> None:
+        self.through = Epoch(0)
+        self._merging = merging
+        self._tidy: list[Run | Merged] = []
+        """Those that come first, merged where they are to be."""
+        self._levels: list[int] = []
+        """Of each of these: how many times it was merged; -1 if it is not to be merged any more."""
+        self._untidy: deque[Run] = deque()
+        """All others."""
+        self._merged_bytes = 0
+
+    def add(self, epoch: Epoch, runs: Sequence[Run]) -> None:
+        """The next epoch's runs, if it has any."""
+        self._untidy.extend(runs)
+        self.through = epoch
+
+    def between(self, after: Epoch, through: Epoch) -> list[Run | Merged]:
+        """Where the rows of all epochs after ``after`` up to and including ``through`` are; of merged ones, beside
+        those of others."""
+        tidy = self._tidy[bisect_right(self._tidy, after, key=lambda run: run.last) :]
+        untidy = islice(self._untidy, bisect_right(self._untidy, after, key=lambda run: run.last), None)
+        found = [*tidy, *untidy]
+        return found[: bisect_right(found, through, key=lambda run: run.first)]
+
+    def tidy(self, read: Callable[[RunInfo], Batch]) -> None:
+        """Merge some. read: gives the rows of a run; it may raise LakeError, and then that run stays as it is."""
+        for _ in range(min(self._merging.tidied_max, len(self._untidy))):
+            run = self._untidy.popleft()
+            self._tidy.append(run)
+            self._levels.append(0 if run.info.bytes <= self._merging.small_bytes else -1)
+            while self._merge_last(read):
+                pass
+
+    def _merge_last(self, read: Callable[[RunInfo], Batch]) -> bool:
+        """Merge the last ones if there are enough of one level; returns whether that was so."""
+        count = self._merging.together
+        level = self._levels[-1]
+        if level < 0 or len(self._levels) < count or set(self._levels[-count:]) != {level}:
+            return False
+        if self._merged_bytes >= self._merging.bytes_max:
+            return False
+        try:
+            merged = _merged(self._tidy[-count:], read, level + 1)
+        except LakeError:
+            self._levels[-count:] = [-1] * count  # who wants rows of it is told; others need not know
+            return False
+        self._tidy[-count:], self._levels[-count:] = [merged], [level + 1]
+        if level == 0:
+            self._merged_bytes += merged.rows.rows.nbytes + merged.rows.hash64.nbytes + merged.epochs.nbytes
+        return True
+
+
+def _merged(parts: Sequence[Run | Merged], read: Callable[[RunInfo], Batch], level: int) -> Merged:
+    batches = [part.rows if isinstance(part, Merged) else read(part.info) for part in parts]
+    epochs = [
+        part.epochs if isinstance(part, Merged) else np.full(len(batch), part.epoch, np.int64)
+        for part, batch in zip(parts, batches, strict=True)
+    ]
+    hash64 = np.concatenate([batch.hash64 for batch in batches])
+    order = np.argsort(hash64, kind="stable")
+    rows = pa.concat_batches([batch.rows for batch in batches]).take(pa.array(order))
+    last = parts[-1]
+    places = 0
+    for part in parts:
+        places |= part.places
+    return Merged(
+        first=parts[0].first,
+        last=last.last if isinstance(last, Merged) else last.epoch,
+        rows=Batch(rows, hash64[order]),
+        epochs=np.concatenate(epochs)[order],
+        places=places,
+        level=level,
+    )
+
 
 OPEN_RUNS_MAX = 4_096
 """Runs that stay open. One costs about 8 kB and a mapping of memory, of which Linux gives a process 65,530, but no file
@@ -214,3 +366,77 @@ def _copy_of(run: Batch, keys: Hashes) -> list[Batch]:
 def _bits(numbers: Iterable[int]) -> int:
     """The number whose bits of these numbers are set."""
     return sum(1 << number for number in set(numbers))
+
+
+Wish = ReadKeys | FetchRows
+Answer = KeysRead | KeysUnread | RowsFetched | RowsUnfetched
+Asked = tuple[Wish, Mapping[Channel, TableSpec]]
+
+
+class UpqueryReader:
+    """``ask`` and ``close`` are called by the worker's loop, ``hear`` and ``fail`` by the thread."""
+
+    def __init__(self, lake: Lake, hear: Callable[[Answer], None], fail: Callable[[BaseException], None]) -> None:
+        """hear: takes answers. fail: takes what has ended the thread; nothing is answered after it."""
+        self._lake = lake
+        self._history = History(lake)
+        self._hear = hear
+        self._fail = fail
+        self._asked: queue.SimpleQueue[Asked | None] = queue.SimpleQueue()
+        """A region has one under way at a time, so there are never more of them than regions."""
+        self._thread: threading.Thread | None = None
+
+    def ask(self, wish: Wish, tables: Mapping[Channel, TableSpec]) -> None:
+        """tables: of the channels."""
+        if self._thread is None:  # a worker without partial views has none
+            self._thread = threading.Thread(target=self._answer_all, name="upriver-upqueries", daemon=True)
+            self._thread.start()
+        self._asked.put((wish, tables))
+
+    def close(self) -> None:
+        """What is under way is of no use any more."""
+        self._asked.put(None)
+
+    def _answer_all(self) -> None:
+        try:
+            while (asked := self._asked.get()) is not None:
+                self._hear(self._answered(*asked))
+        except BaseException as error:
+            self._fail(error)
+
+    def _answered(self, wish: Wish, tables: Mapping[Channel, TableSpec]) -> Answer:
+        """What cannot be read is the trouble of lookups that need it. They may be asked again."""
+        try:
+            return self._fetched(wish, tables) if isinstance(wish, FetchRows) else self._read(wish, tables)
+        except UpriverError as error:
+            return _unanswered(wish, error)
+        except Exception as error:  # whatever it is, it is about these keys
+            return _unanswered(wish, ProtocolError(f"the lake's rows cannot be read: {error_text(error)}"))
+
+    def _fetched(self, action: FetchRows, tables: Mapping[Channel, TableSpec]) -> RowsFetched:
+        rows = tuple(
+            self._history.rows_of(read.channel, tables[read.channel], read.keys, read.through, read.after)
+            for read in action.reads
+        )
+        return RowsFetched(generation=action.generation, view=action.view, rows=rows)
+
+    def _read(self, action: ReadKeys, tables: Mapping[Channel, TableSpec]) -> KeysRead:
+        keys, through = action.upquery.keys, action.upquery.through
+        while through < action.upquery.through + EPOCHS_AHEAD_MAX and self._lake.has_epoch(Epoch(through + 1)):  # P7
+            through = Epoch(through + 1)
+        rows = tuple(
+            (port, self._history.rows_of(channel, tables[channel], keys, through)) for port, channel in action.ports
+        )
+        return KeysRead(
+            generation=action.generation,
+            region=action.region,
+            number=action.upquery.number,
+            rows=rows,
+            through=through,
+        )
+
+
+def _unanswered(wish: Wish, error: UpriverError) -> KeysUnread | RowsUnfetched:
+    if isinstance(wish, FetchRows):
+        return RowsUnfetched(generation=wish.generation, view=wish.view, error=error)
+    return KeysUnread(generation=wish.generation, region=wish.region, number=wish.upquery.number, error=error)

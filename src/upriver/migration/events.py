@@ -1,11 +1,105 @@
-"""What happens to the distributor of one region on one worker."""
+"""What happens to the distributor of one region on one worker.
+
+What a distributor wants done. Actions of one step are carried out in order.
+"""
 
 from dataclasses import dataclass
+from enum import StrEnum
 
-from upriver.ids import MapVersion, WorkerId
+from upriver.hashing import Hashes
+from upriver.ids import MapVersion, VnodeId, WorkerId
 from upriver.migration.messages import Message, Rows
 from upriver.vnodes import VnodeMap
-from upriver.xxh64 import Hashes
+
+
+class Rule(StrEnum):
+    """The rule by which rows went where they went; ``docs/design/icadd.md`` says what each asks for.
+
+    The letter is the phase: normal, interrogation, collection; V is the published version rule.
+    """
+
+    N1 = "N1"
+    N2 = "N2"
+    N3 = "N3"
+    I1_1 = "I1.1"
+    I1_2 = "I1.2"
+    I2 = "I2"
+    C1_1 = "C1.1"
+    C1_2 = "C1.2"
+    C2 = "C2"
+    C3 = "C3"
+    C3_1 = "C3.1"
+    C3_2 = "C3.2"
+    C3_3 = "C3.3"
+    V = "V"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassDown:
+    """Hand rows to the region's operators on this worker. rule: why they belong here."""
+
+    rows: Rows
+    rule: Rule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Send:
+    """Put a message on the channel to another worker."""
+
+    to: WorkerId
+    message: Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interrogate:
+    """Ask the operators which keys of ``vnodes`` have state, behind all rows passed down before."""
+
+    vnodes: tuple[VnodeId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collect:
+    """Ask the operators for the state of ``keys``. They keep it until Drop; no row of these keys comes meanwhile."""
+
+    keys: Hashes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakeState:
+    """Give the operators the state of ``keys``, ahead of all rows passed down later."""
+
+    keys: Hashes
+    state: object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drop:
+    """The operators may forget ``keys``."""
+
+    keys: Hashes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportSettled:
+    """Tell the coordinator that this worker routes by the new map and waits for nobody. kept: see ``Kept``."""
+
+    version: MapVersion
+    kept: tuple[VnodeId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leave:
+    """No peer can still send anything of this region here, and none is owed any rows: its part here may end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportGone:
+    """Tell the coordinator that nothing from ``peer`` is on its way here any more: the channel may be closed."""
+
+    peer: WorkerId
+
+
+Action = PassDown | Send | Interrogate | Collect | TakeState | Drop | ReportSettled | Leave | ReportGone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

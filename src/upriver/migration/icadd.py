@@ -9,43 +9,316 @@ straight rows until it came.
 
 Phases: :mod:`upriver.migration.phases`. Rules: ``docs/design/icadd.md``. Nothing here waits for all workers;
 :mod:`upriver.coordinator.rescale_protocol` only sees to it that one rescale is over before the next begins.
+
+The old owner's part: start of a rescale, then Interrogate, Collect, Acquire, Drop, Done, slice by slice.
+
+Slices of few keys that go to one worker are given together: a step costs something however few its keys are.
+
+What the others' progress means here: fates of slices, marks, and when the rescale is over for this worker.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
 
 from upriver.errors import IllegalEvent, ProtocolError
-from upriver.ids import WorkerId
-from upriver.migration.actions import Action, TakeState
+from upriver.ids import MapVersion, VnodeId, WorkerId
 from upriver.migration.events import (
     AbortAsked,
+    Action,
+    Collect,
     CollectAsked,
     Collected,
+    Drop,
     Event,
     InputClosed,
+    Interrogate,
     Interrogated,
+    Leave,
     Received,
+    ReportGone,
+    ReportSettled,
     RescaleAnnounced,
     RowsArrived,
+    TakeState,
 )
-from upriver.migration.giving import TOGETHER_KEYS, abort, announced, collect, collected, interrogated
-from upriver.migration.messages import Acquire, Bye, Done, Kept, Mark, RelayedMark, RowsSent
-from upriver.migration.phases import Collecting, Interrogating, Left, Normal, Phase, Settling, Started
-from upriver.migration.routing import route_own_normally, route_received_normally, route_started
+from upriver.migration.messages import Acquire, Bye, Done, Kept, Mark, Message, RelayedMark, RowsSent
+from upriver.migration.phases import (
+    Collecting,
+    Early,
+    Fate,
+    Interrogating,
+    Left,
+    Migration,
+    Normal,
+    Phase,
+    Settling,
+    Started,
+    Turn,
+    open_slice,
+    route_own_normally,
+    route_received_normally,
+    route_started,
+)
 from upriver.migration.rules import ALL_RULES, MendedRules
-from upriver.migration.settling import (
-    early,
-    gone,
-    leave,
-    marked,
-    others_done,
-    others_kept,
-    relayed_mark,
-    settle_if_over,
-    version_of,
-)
-from upriver.migration.turn import Turn
+from upriver.state.keysets import NO_KEYS, key_set
 from upriver.vnodes import VnodeMap
+
+TOGETHER_KEYS = 256
+"""Slices of one new owner are given together until they have so many keys, unless the user has said how many keys
+are to be moved at a time. More would be moved in several steps anyway, and rows of those that have moved are relayed
+until the last has."""
+TOGETHER_MAX = 16
+"""Slices that are given together: to ask the operators about each costs something too."""
+
+
+def announced(turn: Turn, phase: Normal, event: RescaleAnnounced) -> Started:
+    """The rescale begins here. What came early counts now (M7); slices whose Done came early are marked now (H3)."""
+    if event.before != phase.map or event.version != phase.map.version + 1:
+        raise ProtocolError(f"worker {turn.me} is at map {phase.map.version}: cannot go to {event.version} from here")
+    migration = _migration(turn.me, event, phase.early)
+    for vnode, origin in sorted(phase.early.opened):
+        migration = open_slice(turn, migration, vnode, origin)
+    for vnode, (old_owner, _) in event.before.diff(event.after).items():
+        switched = migration.fates[vnode] == Fate.DONE or not turn.rules.m3_old_owner_first
+        if old_owner != turn.me and switched and vnode not in phase.early.marked:
+            turn.send(old_owner, Mark(version=event.version, vnode=vnode))
+    return _next_slice(turn, migration, tuple(migration.unmarked))
+
+
+def _migration(me: WorkerId, rescale: RescaleAnnounced, early: Early) -> Migration:
+    members = tuple(sorted({*rescale.old, *rescale.new}))
+    moves = rescale.before.diff(rescale.after)
+    coming = {vnode: old for vnode, (old, new) in moves.items() if new == me and vnode not in early.kept}
+    closed = {origin: frozenset(vnode for vnode, old in coming.items() if old != origin) for origin in members}
+    migration = Migration(
+        rescale=rescale,
+        members=members,
+        fates=np.full(len(rescale.before.owners), Fate.OPEN, np.uint8),
+        undecided=len(moves),
+        unmarked={vnode: frozenset(members) - {me} for vnode, (old, _) in moves.items() if old == me},
+        closed=closed,
+        parked=early.parked,
+    )
+    return migration.decided(sorted(early.done), Fate.DONE).decided(sorted(early.kept), Fate.KEPT)
+
+
+def _next_slice(turn: Turn, migration: Migration, remaining: tuple[VnodeId, ...]) -> Started:
+    if not remaining:
+        return Settling(migration=migration)
+    turn.say(Interrogate(vnodes=remaining[:1]))
+    return Interrogating(migration=migration, slices=remaining[:1], remaining=remaining[1:])
+
+
+def interrogated(turn: Turn, phase: Interrogating, event: Interrogated) -> Started:
+    """The slices' whitelist is complete: what the operators know, and what passed since they were asked (M4)."""
+    if phase.aborted:
+        return _keep(turn, phase.migration, phase.slices)
+    recorded = phase.recorded if turn.rules.m4_whitelist_what_passes else ()
+    whitelist = key_set(phase.found, event.keys, *recorded)
+    another = _another_slice(phase) if 0 < len(whitelist) < turn.together else None
+    if another is not None:
+        turn.say(Interrogate(vnodes=(another,)))
+        remaining = tuple(vnode for vnode in phase.remaining if vnode != another)
+        return replace(phase, slices=(*phase.slices, another), remaining=remaining, found=whitelist, recorded=())
+    collecting = Collecting(
+        migration=phase.migration, slices=phase.slices, remaining=phase.remaining, whitelist=whitelist
+    )
+    if len(whitelist):
+        return collecting
+    _say_done(turn, collecting)
+    return _past_slices(turn, collecting)
+
+
+def _another_slice(phase: Interrogating) -> VnodeId | None:
+    """One that may be given together with those that were asked about."""
+    if len(phase.slices) == TOGETHER_MAX:
+        return None
+    owners = phase.migration.rescale.after.owners
+    return next((vnode for vnode in phase.remaining if owners[vnode] == owners[phase.slices[0]]), None)
+
+
+def collect(turn: Turn, phase: Collecting, event: CollectAsked) -> Collecting:
+    """The next keys go from the whitelist to the hold, in order of hash64."""
+    if len(phase.hold) or not len(phase.whitelist):
+        raise IllegalEvent(f"worker {turn.me} cannot collect: {len(phase.hold)} keys are on hold")
+    hold, whitelist = phase.whitelist[: event.keys_max], phase.whitelist[event.keys_max :]
+    turn.say(Collect(keys=hold))
+    if not turn.rules.h2_done_when_both_empty and not len(whitelist):
+        _say_done(turn, phase)
+    return replace(phase, hold=hold, whitelist=whitelist, begun=True)
+
+
+def collected(turn: Turn, phase: Collecting, event: Collected) -> Started:
+    """The keys on hold go to B, their rows behind them (H1); when none are left the slices are Done (H2)."""
+    if not np.array_equal(event.keys, phase.hold):
+        raise ProtocolError(f"worker {turn.me} holds {phase.hold}, but was given the state of {event.keys}")
+    version = phase.migration.version
+    state: list[Message] = [Acquire(version=version, keys=event.keys, state=event.state)]
+    held: list[Message] = [RowsSent(version=version, rows=rows) for rows in phase.held]
+    for message in state + held if turn.rules.h1_state_before_held_rows else held + state:
+        turn.send(phase.migration.rescale.after.owners[phase.slices[0]], message)
+    turn.say(Drop(keys=event.keys))
+    phase = replace(phase, hold=NO_KEYS, held=())
+    if len(phase.whitelist):
+        return phase
+    if turn.rules.h2_done_when_both_empty:
+        _say_done(turn, phase)
+    return _past_slices(turn, phase)
+
+
+def abort(turn: Turn, phase: Started, event: AbortAsked) -> Started:
+    """What is neither Done nor begun is kept. A slice of which a key or a row went to B is finished (H4)."""
+    if event.version != phase.migration.version:
+        raise IllegalEvent(f"worker {turn.me} moves to version {phase.migration.version}, not {event.version}")
+    if isinstance(phase, Settling):
+        return phase
+    if isinstance(phase, Collecting) and not phase.begun:
+        return _keep(turn, phase.migration, (*phase.slices, *phase.remaining))
+    migration = _keep(turn, phase.migration, phase.remaining).migration
+    if isinstance(phase, Interrogating):  # the answer is on its way, and must not be taken for a later one's
+        return replace(phase, migration=migration, remaining=(), aborted=True)
+    return replace(phase, migration=migration, remaining=())
+
+
+def _say_done(turn: Turn, phase: Collecting) -> None:
+    for vnode in phase.slices:
+        _broadcast(turn, phase.migration, Done(version=phase.migration.version, vnode=vnode))
+
+
+def _past_slices(turn: Turn, phase: Collecting) -> Started:
+    return _next_slice(turn, phase.migration.decided(phase.slices, Fate.DONE), phase.remaining)
+
+
+def _keep(turn: Turn, migration: Migration, vnodes: tuple[VnodeId, ...]) -> Settling:
+    if vnodes:
+        _broadcast(turn, migration, Kept(version=migration.version, vnodes=vnodes))
+    unmarked = {vnode: origins for vnode, origins in migration.unmarked.items() if vnode not in vnodes}
+    return Settling(migration=replace(migration.decided(vnodes, Fate.KEPT), unmarked=unmarked))
+
+
+def _broadcast(turn: Turn, migration: Migration, message: Message) -> None:
+    for member in migration.members:
+        if member != turn.me:
+            turn.send(member, message)
+
+
+StartedPhase = TypeVar("StartedPhase", bound=Started)
+AnyPhase = TypeVar("AnyPhase")
+
+
+class AtRest(Protocol):
+    """A phase, of whatever strategy, in which rows go by one map."""
+
+    @property
+    def map(self) -> VnodeMap: ...
+
+
+def version_of(phase: Phase) -> MapVersion:
+    """The version that everything sent from this phase carries."""
+    return phase.migration.version if isinstance(phase, Started) else phase.map.version
+
+
+def early(turn: Turn, phase: Normal, event: Received) -> Normal:
+    """M7: the sender has started a rescale that was not announced here yet; what it says is kept for then."""
+    message = event.message
+    if message.version <= phase.map.version:
+        raise ProtocolError(f"worker {turn.me} got {type(message).__name__} of a rescale that is over")
+    if not turn.rules.m7_early_messages_kept:
+        return phase
+    known = phase.early
+    match message:
+        case Done(vnode=vnode):
+            known = replace(known, done=known.done | {vnode})
+            if not turn.rules.h3_mark_after_start:
+                turn.send(event.sender, Mark(version=message.version, vnode=vnode))
+                known = replace(known, marked=known.marked | {vnode})
+        case Kept(vnodes=vnodes):
+            known = replace(known, kept=known.kept | set(vnodes))
+        case RelayedMark(vnode=vnode, origin=origin):
+            known = replace(known, opened=known.opened | {(vnode, origin)})
+    return replace(phase, early=known)
+
+
+def others_done(turn: Turn, phase: StartedPhase, event: Received) -> StartedPhase:
+    """From now on this worker's own rows of the slice go straight; the Mark says so by the old way."""
+    message = event.message
+    assert isinstance(message, Done)
+    _check_owner(turn, phase.migration, message.vnode, event)
+    if turn.rules.m3_old_owner_first:
+        turn.send(event.sender, Mark(version=message.version, vnode=message.vnode))
+    return replace(phase, migration=phase.migration.decided((message.vnode,), Fate.DONE))
+
+
+def others_kept(turn: Turn, phase: StartedPhase, event: Received) -> StartedPhase:
+    """The slices stay: nobody will go straight, so no marks will come."""
+    message = event.message
+    assert isinstance(message, Kept)
+    _check_owner(turn, phase.migration, message.vnodes[0], event)
+    closed = {origin: vnodes.difference(message.vnodes) for origin, vnodes in phase.migration.closed.items()}
+    migration = phase.migration.decided(message.vnodes, Fate.KEPT)
+    return replace(phase, migration=replace(migration, closed=closed))
+
+
+def _check_owner(turn: Turn, migration: Migration, vnode: VnodeId, event: Received) -> None:
+    if migration.rescale.before.owners[vnode] != event.sender or migration.fates[vnode] != Fate.OPEN:
+        raise ProtocolError(f"worker {event.sender} told {turn.me} of slice {vnode}, which is not its own, or over")
+
+
+def marked(turn: Turn, phase: StartedPhase, event: Received) -> StartedPhase:
+    """The sender sends this slice's rows here no more; B learns so behind all of them that were relayed."""
+    message, migration = event.message, phase.migration
+    assert isinstance(message, Mark)
+    if event.sender not in migration.unmarked.get(message.vnode, ()):
+        raise ProtocolError(f"worker {event.sender} marked slice {message.vnode} of {turn.me} twice, or not its own")
+    relayed = RelayedMark(version=message.version, vnode=message.vnode, origin=event.sender)
+    turn.send(migration.rescale.after.owners[message.vnode], relayed)
+    unmarked = dict(migration.unmarked)
+    unmarked[message.vnode] = unmarked[message.vnode] - {event.sender}
+    return replace(phase, migration=replace(migration, unmarked=unmarked))
+
+
+def relayed_mark(turn: Turn, phase: StartedPhase, event: Received) -> StartedPhase:
+    """All that the origin sent by the old way has come: its straight rows may go down."""
+    message = event.message
+    assert isinstance(message, RelayedMark)
+    if message.vnode not in phase.migration.closed[message.origin]:
+        raise ProtocolError(f"worker {turn.me} was told twice of {message.origin}'s mark of slice {message.vnode}")
+    return replace(phase, migration=open_slice(turn, phase.migration, message.vnode, message.origin))
+
+
+def settle_if_over(turn: Turn, phase: Phase) -> Phase:
+    """The rescale is over here when every slice's fate is known, no origin can still send rows to give away, and
+    every origin's straight rows are let through."""
+    if not isinstance(phase, Settling) or phase.migration.undecided:
+        return phase
+    migration = phase.migration
+    kept = tuple(map(VnodeId, np.flatnonzero(migration.fates == Fate.KEPT).tolist()))
+    map_now = migration.rescale.after.keeping(migration.rescale.before, kept)
+    leaves = turn.me not in migration.rescale.new and turn.me not in map_now.workers
+    waits = any(migration.unmarked.values()) or any(migration.closed.values())
+    if waits and not (leaves and not turn.rules.m8_leave_after_marks):
+        return phase
+    turn.say(ReportSettled(version=migration.version, kept=kept))
+    return Normal(map=map_now)
+
+
+def leave(turn: Turn, phase: AtRest, event: InputClosed) -> Left:
+    """Nobody sends rows here by this map; what this worker owes its peers is ahead of its Bye."""
+    if turn.me in phase.map.workers:
+        raise ProtocolError(f"worker {turn.me} cannot leave: it owns vnodes {phase.map.vnodes_of_worker(turn.me)}")
+    for peer in event.peers:
+        turn.send(peer, Bye(version=phase.map.version))
+    turn.say(Leave())
+    return Left(map=phase.map)
+
+
+def gone(turn: Turn, phase: AnyPhase, event: Received) -> AnyPhase:
+    """A peer has left. Only then may another rescale begin: no row of its is on its way any more."""
+    turn.say(ReportGone(peer=event.sender))
+    return phase
 
 
 class Distributor:

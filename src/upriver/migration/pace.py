@@ -1,11 +1,17 @@
-"""How many keys to move at a time: document 001, "Speeding up Rescaling".
+"""How long a worker rests from moving keys after a step, in steps.
+
+Meanwhile it does all else that there is to do. Whoever looks something up may meet a step and wait for it; the longer
+the rests, the fewer do, and the longer the rescale takes. So rests are long while that costs hardly anything: a rescale
+that would be over in a moment may as well take some seconds.
+
+How many keys to move at a time: document 001, "Speeding up Rescaling".
 
 Few keys at a time keep each key's wait short and the rescale long; many do the opposite. So the number follows from
 what the user cares about, the time that one step may take. A step takes some time however few its keys are, and some
 more for each key: both are estimated from the steps before, by a line through them.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 KEYS_FIRST = 64
 """Keys of the first step, of which nothing is known: enough to tell from those that follow what keys cost."""
@@ -101,3 +107,41 @@ class Pace:
         slope = (self._keys_seconds / self._weight - keys * seconds) / variance
         key_s = min(max(slope, KEY_SHARE_MIN * most), most)
         return seconds - key_s * keys, key_s
+
+
+REST_SHARE_IDLE = 3.0
+"""Steps that a rest is as long as, if nobody has looked anything up for a while."""
+REST_SHARE_MIN, REST_SHARE_MAX = 15.0, 100.0
+"""If somebody has: at least, and at most. With the latter, fewer than one lookup in a hundred meets a step."""
+GENTLE_S = 8.0
+"""Seconds that a worker may take to give its keys away: in between, rests are as long as will bring that about."""
+
+
+@dataclass(slots=True)
+class Rests:
+    """Of one worker in one rescale."""
+
+    _seconds: float = 0.0
+    """Of the steps so far."""
+    _first: dict[str, int] = field(default_factory=dict)
+    _left: dict[str, int] = field(default_factory=dict)
+    """By region: slices that were to be given, and those that still are."""
+
+    def told(self, region: str, slices_left: int) -> None:
+        """So many slices of a region are still to be given."""
+        self._first[region] = max(slices_left, self._first.get(region, 0))
+        self._left[region] = slices_left
+
+    def took(self, seconds: float) -> None:
+        """A step has taken so much processor time."""
+        self._seconds += seconds
+
+    @property
+    def share(self) -> float:
+        """How long to rest, in steps, where somebody may look something up."""
+        first = sum(self._first.values())
+        given = first - sum(self._left.values())
+        if not given or not self._seconds:
+            return REST_SHARE_MAX
+        steps_s = self._seconds * first / given
+        return min(max(GENTLE_S / steps_s - 1, REST_SHARE_MIN), REST_SHARE_MAX)

@@ -8,57 +8,325 @@ sends its state to the new owner, and REDISTRIBUTE to all: those keys have gone,
 takes one hop, and the order of a key is kept by the X that stores it.
 
 Phases: :mod:`upriver.migration.redistribute_phases`. Rules: ``docs/design/redistribute.md``.
+
+An old owner's part in ``redistribute`` (the document's Z): sets, then the keys of each hold in turn.
+
+A distributor's part in ``redistribute`` (the document's X): it tells every old owner, and follows what each says.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from upriver.errors import IllegalEvent, ProtocolError
-from upriver.ids import MapVersion, WorkerId
-from upriver.migration.actions import Action, TakeState
+from upriver.hashing import Hashes
+from upriver.ids import MapVersion, VnodeId, WorkerId
 from upriver.migration.events import (
     AbortAsked,
+    Action,
+    Collect,
     CollectAsked,
     Collected,
+    Drop,
     Event,
     InputClosed,
+    Interrogate,
     Interrogated,
     Received,
+    ReportSettled,
     RescaleAnnounced,
     RowsArrived,
+    TakeState,
 )
-from upriver.migration.messages import Acquire, Bye, Kept, RowsSent
+from upriver.migration.icadd import gone, leave
+from upriver.migration.messages import Acquire, Bye, Final, Kept, Redistribute, RowsSent, Scaleup, Sets, Shutdown
 from upriver.migration.phases import Left
-from upriver.migration.redistribute_following import (
-    announced,
-    announced_early,
-    kept,
-    redistribute,
-    rows_waiting,
-    sets,
-    settle_if_over,
-)
-from upriver.migration.redistribute_giving import (
-    abort,
-    announced_by,
-    collect,
-    collected,
-    final,
-    interrogated,
-    may_collect,
-)
-from upriver.migration.redistribute_messages import Final, Redistribute, Scaleup, Sets, Shutdown
-from upriver.migration.redistribute_phases import Collecting, Interrogating, Normal, Phase, Settling, Started
-from upriver.migration.redistribute_routing import (
+from upriver.migration.redistribute_phases import (
+    Collecting,
+    Interrogating,
+    Migration,
+    Normal,
+    Phase,
+    RedistributeTurn,
+    Settling,
+    Stage,
+    Started,
+    StartedPhase,
+    View,
+    owners_in,
+    release,
     route_own,
     route_own_normally,
     route_received,
     route_received_normally,
+    with_more,
+    with_view,
 )
-from upriver.migration.redistribute_rules import ALL_ON, RedistributeRules
-from upriver.migration.redistribute_turn import RedistributeTurn
-from upriver.migration.settling import gone, leave
+from upriver.migration.rules import ALL_ON, RedistributeRules
+from upriver.state.keysets import NO_KEYS, contains, key_set
 from upriver.vnodes import VnodeMap
+
+
+def own_vnodes(migration: Migration, owner: WorkerId) -> tuple[VnodeId, ...]:
+    """The vnodes that this old owner is to give away, in order."""
+    moves = migration.rescale.before.diff(migration.rescale.after)
+    return tuple(vnode for vnode, (old, _) in moves.items() if old == owner)
+
+
+def announced_by(turn: RedistributeTurn, phase: Interrogating, event: Received) -> Started:
+    """SHUTDOWN or SCALEUP of one more distributor."""
+    if event.sender not in phase.unannounced:
+        raise ProtocolError(f"worker {event.sender} announced the rescale to {turn.me} twice")
+    return ask_if_announced(turn, replace(phase, unannounced=phase.unannounced - {event.sender}))
+
+
+def ask_if_announced(turn: RedistributeTurn, phase: Interrogating) -> Started:
+    """D7: when every distributor has started, the operators are asked; rows by F' can come nowhere before that."""
+    if phase.unannounced and turn.by.d7_all_have_announced:
+        return phase
+    if phase.aborted:
+        return _keep(turn, phase.migration)
+    turn.say(Interrogate(vnodes=own_vnodes(phase.migration, turn.me)))
+    return replace(phase, unannounced=frozenset())
+
+
+def interrogated(turn: RedistributeTurn, phase: Interrogating, event: Interrogated) -> Started:
+    """The sets go out: what the operators know, and what has passed since they were asked (D2)."""
+    if phase.aborted:
+        return _keep(turn, phase.migration)
+    migration = phase.migration
+    known = event.keys if _is_set(event.keys) else key_set(event.keys)
+    keys = with_more(known, *(phase.recorded if turn.by.d2_what_passes_is_listed else ()))
+    holding = _next_hold(keys, migration.rescale.after, keys_max=1)
+    for peer in _peers(turn, migration):
+        turn.tell(peer, Sets(version=migration.version, whitelist=keys[holding:], hold=keys[:holding]))
+    view = migration.views[turn.me].listed(keys, holding)
+    if not len(keys) and not turn.by.d3_final_of_nothing:
+        return Settling(migration=migration.with_view(turn.me, view.moved_on(NO_KEYS, 0)))
+    return Collecting(
+        migration=migration.with_view(turn.me, view), own=turn.me, unfinal=frozenset(_peers(turn, migration))
+    )
+
+
+def final(turn: RedistributeTurn, phase: Collecting, event: Received) -> Started:
+    """One more distributor sends no rows of the hold any more. When it is the last, the hold can be collected."""
+    message = event.message
+    assert isinstance(message, Final)
+    if event.sender not in phase.unfinal or not np.array_equal(message.keys, phase.hold):
+        raise ProtocolError(f"worker {event.sender} is final of {message.keys}; {turn.me} has {phase.hold} on hold")
+    phase = replace(phase, unfinal=phase.unfinal - {event.sender})
+    if phase.unfinal:
+        return phase
+    if phase.aborted:
+        return _keep(turn, phase.migration)
+    return phase if len(phase.hold) else _move_on(turn, phase, None)
+
+
+def may_collect(by_all: bool, phase: Collecting) -> bool:
+    """Whether the keys on hold can be collected. by_all: D8."""
+    peers = len(phase.migration.members) - 1
+    final = not phase.unfinal if by_all else len(phase.unfinal) < peers
+    return final and not phase.collecting and not phase.aborted and len(phase.hold) > 0
+
+
+def collect(turn: RedistributeTurn, phase: Collecting, event: CollectAsked) -> Collecting:
+    """The hold is collected; the next will have up to ``keys_max`` keys."""
+    if not may_collect(turn.by.d8_all_are_final, phase):
+        raise IllegalEvent(f"worker {turn.me} cannot collect {phase.hold}: {sorted(phase.unfinal)} are not final")
+    turn.say(Collect(keys=phase.hold))
+    return replace(phase, collecting=True, keys_max=event.keys_max)
+
+
+def collected(turn: RedistributeTurn, phase: Collecting, event: Collected) -> Started:
+    """The keys on hold go to their new owner, and everybody is told."""
+    if not phase.collecting or not np.array_equal(event.keys, phase.hold):
+        raise ProtocolError(f"worker {turn.me} holds {phase.hold}, but was given the state of {event.keys}")
+    if turn.by.d4_one_copy_of_state:
+        acquire = Acquire(version=phase.migration.version, keys=event.keys, state=event.state)
+        turn.send(new_owner(phase.migration, event.keys), acquire)
+    return _move_on(turn, phase, event.state)
+
+
+def new_owner(migration: Migration, keys: Hashes) -> WorkerId:
+    """Of keys that go together; there is one at least."""
+    return WorkerId(int(owners_in(migration.rescale.after, keys[:1])[0]))
+
+
+def _move_on(turn: RedistributeTurn, phase: Collecting, state: object) -> Started:
+    """REDISTRIBUTE to all; it closes the sets, if they were open. The next keys are on hold from now on.
+
+    state: of the keys that were on hold, None if there were none.
+    """
+    migration, view, moved = phase.migration, phase.view, phase.hold
+    added = _added(turn, phase)
+    left = view.after_hold(added)
+    holding = _next_hold(left, migration.rescale.after, phase.keys_max)
+    for peer in _peers(turn, migration):
+        message = Redistribute(version=migration.version, keys=moved, following=left[:holding], added=added)
+        turn.tell(peer, message if turn.by.d4_one_copy_of_state else replace(message, state=state))
+    if len(moved):
+        if not turn.by.d4_one_copy_of_state:
+            turn.send(new_owner(migration, moved), Acquire(version=migration.version, keys=moved, state=state))
+        turn.say(Drop(keys=moved))
+    phase = replace(
+        phase,
+        migration=migration.with_view(turn.me, view.moved_on(left, holding)),
+        unfinal=frozenset(_peers(turn, migration)) if holding else frozenset(),
+        collecting=False,
+        recorded=(),
+    )
+    phase = release(turn, phase, turn.me)
+    return phase if holding else Settling(migration=phase.migration)
+
+
+def _is_set(keys: Hashes) -> bool:
+    return bool((keys[1:] > keys[:-1]).all())
+
+
+def _added(turn: RedistributeTurn, phase: Collecting) -> Hashes:
+    """D2: the keys met since the sets went out; every X was final of them when it was final of the first hold."""
+    if phase.view.stage is Stage.CLOSED or not turn.by.d2_what_passes_is_listed:
+        return NO_KEYS
+    recorded = key_set(*phase.recorded)
+    return recorded[~contains(phase.view.keys, recorded)]
+
+
+def _next_hold(keys: Hashes, after: VnodeMap, keys_max: int) -> int:
+    """How many of the first keys go together: up to ``keys_max``, all to one new owner."""
+    if not len(keys):
+        return 0
+    owners = owners_in(after, keys[:keys_max])
+    return int(np.argmax(np.append(owners != owners[0], True)))
+
+
+def abort(turn: RedistributeTurn, phase: Started, event: AbortAsked) -> Started:
+    """D11: an old owner that has not begun keeps all; one that has goes on to its end, for X's go by F' already."""
+    if event.version != phase.migration.version:
+        raise IllegalEvent(f"worker {turn.me} moves to version {phase.migration.version}, not {event.version}")
+    if isinstance(phase, Interrogating):  # what was asked for is on its way, and is waited for
+        return replace(phase, aborted=True)
+    if isinstance(phase, Settling) or (phase.begun and turn.by.d11_begun_is_finished) or phase.collecting:
+        return phase
+    return replace(phase, aborted=True) if phase.unfinal else _keep(turn, phase.migration)
+
+
+def _keep(turn: RedistributeTurn, migration: Migration) -> Settling:
+    """Everybody has started and is final of what was on hold: no message of theirs is on its way."""
+    for peer in _peers(turn, migration):
+        turn.send(peer, Kept(version=migration.version, vnodes=own_vnodes(migration, turn.me)))
+    kept = replace(migration.views[turn.me], stage=Stage.KEPT, keys=NO_KEYS, holding=0)
+    return release(turn, Settling(migration=migration.with_view(turn.me, kept)), turn.me)
+
+
+def _peers(turn: RedistributeTurn, migration: Migration) -> tuple[WorkerId, ...]:
+    return tuple(member for member in migration.members if member != turn.me)
+
+
+def announced(turn: RedistributeTurn, phase: Normal, event: RescaleAnnounced) -> Started:
+    """The rescale begins here: every old owner is told, and goes on as before until it answers."""
+    if event.before != phase.map or event.version != phase.map.version + 1:
+        raise ProtocolError(f"worker {turn.me} is at map {phase.map.version}: cannot go to {event.version} from here")
+    owners = sorted({old for old, _ in event.before.diff(event.after).values()})
+    members = tuple(sorted({*event.old, *event.new}))
+    for owner in owners:
+        if owner != turn.me:
+            stays = owner in event.new
+            turn.tell(owner, Scaleup(version=event.version) if stays else Shutdown(version=event.version))
+    migration = Migration(rescale=event, members=members, views={owner: View() for owner in owners})
+    if turn.me not in owners:
+        if phase.announced_by:
+            raise ProtocolError(f"worker {turn.me} has nothing to give, but {sorted(phase.announced_by)} asked for it")
+        return Settling(migration=migration)
+    unannounced = frozenset(members) - {turn.me} - phase.announced_by
+    return ask_if_announced(turn, Interrogating(migration=migration, unannounced=unannounced))
+
+
+def announced_early(turn: RedistributeTurn, phase: Normal, event: Received) -> Normal:
+    """A peer has started a rescale that was not announced here yet."""
+    if event.message.version <= phase.map.version or event.sender in phase.announced_by:
+        raise ProtocolError(f"worker {event.sender} announced a rescale to {turn.me} twice, or one that is over")
+    return replace(phase, announced_by=phase.announced_by | {event.sender})
+
+
+def sets(turn: RedistributeTurn, phase: StartedPhase, event: Received) -> StartedPhase:
+    """Its whitelist still goes to the old owner, its hold is stored; all else waits for the sets to be closed (D1)."""
+    message = event.message
+    assert isinstance(message, Sets)
+    view = _view(turn, phase.migration, event, Stage.ANNOUNCED)
+    view = view.listed(np.concatenate((message.hold, message.whitelist)), len(message.hold))
+    if len(message.whitelist) and not (len(message.hold) and message.hold[-1] < message.whitelist[0]):
+        raise ProtocolError(f"worker {event.sender} has {message.hold} on hold, which are not its first keys")
+    if not len(view.keys) and not turn.by.d3_final_of_nothing:
+        return with_view(phase, event.sender, view.moved_on(NO_KEYS, 0))
+    turn.tell(event.sender, Final(version=message.version, keys=message.hold))
+    return with_view(phase, event.sender, view)
+
+
+def redistribute(turn: RedistributeTurn, phase: StartedPhase, event: Received) -> StartedPhase:
+    """``keys`` are the new owner's: what was stored of them goes there, then FINAL of the next to the old owner."""
+    message = event.message
+    assert isinstance(message, Redistribute)
+    view = _view(turn, phase.migration, event, Stage.LISTED, Stage.CLOSED)
+    left = view.after_hold(message.added)
+    holding = len(message.following)
+    if not np.array_equal(message.keys, view.hold) or not np.array_equal(message.following, left[:holding]):
+        raise ProtocolError(f"worker {event.sender} gave {message.keys}, but {view.hold} were on hold")
+    if not turn.by.d4_one_copy_of_state and len(message.keys):
+        _pass_state_on(turn, phase.migration, message)
+    phase = release(turn, with_view(phase, event.sender, view.moved_on(left, holding)), event.sender)
+    if holding:
+        turn.tell(event.sender, Final(version=message.version, keys=message.following))
+    return phase
+
+
+def _pass_state_on(turn: RedistributeTurn, migration: Migration, message: Redistribute) -> None:
+    """As published: every X sends the state to the new owner, ahead of the rows that it has stored."""
+    target = new_owner(migration, message.keys)
+    if target == turn.me:
+        turn.say(TakeState(keys=message.keys, state=message.state))
+    else:
+        turn.send(target, Acquire(version=message.version, keys=message.keys, state=message.state))
+
+
+def kept(turn: RedistributeTurn, phase: StartedPhase, event: Received) -> StartedPhase:
+    """The old owner keeps all that it had: what was stored goes to it after all."""
+    message = event.message
+    assert isinstance(message, Kept)
+    stages = [Stage.ANNOUNCED, Stage.LISTED] + [Stage.CLOSED] * (not turn.by.d11_begun_is_finished)
+    view = _view(turn, phase.migration, event, *stages)
+    if message.vnodes != own_vnodes(phase.migration, event.sender):
+        raise ProtocolError(f"worker {event.sender} keeps {message.vnodes}, which is not all that it was to give")
+    view = replace(view, stage=Stage.KEPT, keys=NO_KEYS, holding=0)
+    return release(turn, with_view(phase, event.sender, view), event.sender)
+
+
+def _view(turn: RedistributeTurn, migration: Migration, event: Received, *stages: Stage) -> View:
+    view = migration.views.get(event.sender)
+    if view is None or view.stage not in stages or view.over:
+        raise ProtocolError(f"worker {event.sender} told {turn.me} {type(event.message).__name__} out of turn")
+    return view
+
+
+def settle_if_over(turn: RedistributeTurn, phase: Phase) -> Phase:
+    """D12: the rescale is over here when nothing is left to give, and every old owner is through."""
+    if not isinstance(phase, Settling):
+        return phase
+    migration = phase.migration
+    leaves = turn.me not in migration.rescale.new
+    waits = not all(view.over for view in migration.views.values())
+    if waits and not (leaves and not turn.by.d12_settle_when_all_told):
+        return phase
+    keepers = [owner for owner, view in migration.views.items() if view.stage is Stage.KEPT]
+    kept = tuple(sorted(vnode for owner in keepers for vnode in own_vnodes(migration, owner)))
+    turn.say(ReportSettled(version=migration.version, kept=kept))
+    return Normal(map=migration.rescale.after.keeping(migration.rescale.before, kept))
+
+
+def rows_waiting(phase: Phase) -> int:
+    """Rows stored for an old owner's answer, or parked ahead of their keys' state."""
+    return sum(view.rows_waiting for view in phase.migration.views.values()) if isinstance(phase, Started) else 0
 
 
 class Redistributor:

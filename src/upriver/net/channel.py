@@ -5,20 +5,37 @@ One end opens a channel to a server (:func:`open_channel`); the server's end (:c
 a key that only the two ends have: nothing is decoded, and so nothing unpickled, that another has sent.
 
 Theory of operation. Each end has a thread that reads and hands over, one that says that it is alive and notices when
-the other has not been for a while (``upriver.net.heart``), and one that writes what waits in a bounded outbox: that
-is little, since who sends writes, too, while nothing waits (``upriver.net.outbox``). A killed process is noticed at
+the other has not been for a while (``upriver.net.channel``), and one that writes what waits in a bounded outbox: that
+is little, since who sends writes, too, while nothing waits (``upriver.net.channel``). A killed process is noticed at
 once, since its socket closes.
 
 An end that is closed says ``BYE`` after all it had to say; the other end answers with its own ``BYE``. A channel that
 ends without both has been lost. A lost, silent or overwhelmed peer's connection is cut, which ends the reading thread,
 and that thread alone calls ``on_close``.
+
+Signs of life on a channel: what one end says of its own, and what it knows of the other's.
+
+Theory of operation. Each end beats, and says so: the number of its beat, and that of the last beat that it has heard of
+the other. Two things follow from it. The other is *silent* when nothing has come from it for some beats of ours. And
+what the other has heard of us, we know to be as old as the beat that it names, whatever time the news took: that is
+what a lease rests on (docs/design/failures.md).
+
+Silence is counted in beats of our own, not in seconds: an end that could not run itself (a process that was stopped, a
+call that kept the interpreter's lock) has not listened in that time, and blames nobody. Nor is anybody silent while
+what he said before is being handled.
+
+What waits to be written to a channel: many threads put, one iterates, and no more waits than may.
+
+While nothing waits, who puts a small frame writes it, as far as that goes without waiting: another thread would have to
+be woken for it, and would then want the interpreter's lock of whoever has just sent something and goes on.
 """
 
 import atexit
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -27,14 +44,214 @@ import pyarrow as pa
 
 from upriver.errors import ClusterError, ProtocolError, UpriverError, WaitTimeout, WorkerLost
 from upriver.net.byte_stream import ByteStream
-from upriver.net.frames import Seals, read_first_frame, read_frame, write_frame
+from upriver.net.frames import (
+    MESSAGE_BYTES_MAX,
+    PIECE,
+    Chunk,
+    Joiner,
+    Seals,
+    chunks,
+    joined,
+    read_first_frame,
+    read_frame,
+    write_frame,
+)
 from upriver.net.handshake import Purpose, Session
-from upriver.net.heart import PING, Heart, now
-from upriver.net.outbox import Full, Outbox, Shut
-from upriver.net.pieces import MESSAGE_BYTES_MAX, PIECE, Joiner
 from upriver.net.remote import Remote, dial
 from upriver.net.server import GOODBYE_S_MAX, Caller
 from upriver.net.wire import Message, decode, encode, error_from_json, error_to_json
+
+PING = "channel.ping"
+"""A sign of life: ``{"beat": number, "heard": number of the last one that has come}``."""
+UNHEARD_BEATS_MAX = 1000
+"""Beats of which the time is known while no answer has come."""
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def now() -> float:
+    """Seconds by a clock that goes on while this process is stopped; on Linux, while the machine sleeps, too."""
+    return time.clock_gettime(_CLOCK)
+
+
+class Heart:
+    """One end's beats. ``beat`` and ``silence`` are called by one thread, ``hearing`` and ``pinged`` by the one that
+    reads, everything else by any."""
+
+    def __init__(self, clock: Callable[[], float] = now) -> None:
+        self._clock = clock
+        self._number = 0
+        """Of our last beat."""
+        self._times: deque[tuple[int, float]] = deque(maxlen=UNHEARD_BEATS_MAX)
+        """When each of our beats was, of those that the other may still tell us it has heard."""
+        self._theirs = 0
+        """Of the last beat of the other that has come."""
+        self._silent_beats = 0
+        self._is_hearing = False
+        self._heard_at = self._clock()
+        self._changed = threading.Condition()
+        """Guards and announces what follows."""
+        self._confirmed_at = -math.inf
+        self._is_over = False
+
+    @property
+    def heard_at(self) -> float:
+        """When something last came from the other, by :func:`now`; before anything has, when this began."""
+        return self._heard_at
+
+    def beat(self) -> Message:
+        """Beat once; what is to be said of it."""
+        self._number += 1
+        self._times.append((self._number, self._clock()))
+        if not self._is_hearing:
+            self._silent_beats += 1
+        return Message(PING, {"beat": self._number, "heard": self._theirs})
+
+    @property
+    def silent_beats(self) -> int:
+        """Beats of ours since something last came."""
+        return self._silent_beats
+
+    @contextmanager
+    def hearing(self) -> Iterator[None]:
+        """Something has come, and is handled in this block."""
+        self._heard_at, self._is_hearing = self._clock(), True
+        self._silent_beats = 0
+        try:
+            yield
+        finally:
+            self._heard_at, self._is_hearing = self._clock(), False
+            self._silent_beats = 0
+
+    def pinged(self, fields: Mapping[str, Any]) -> None:
+        """The other has beaten, and says what it has heard of us."""
+        self._theirs = int(fields["beat"])
+        heard, at = int(fields["heard"]), None
+        while self._times and self._times[0][0] <= heard:
+            _, at = self._times.popleft()
+        if at is not None:
+            self._confirmed(at)
+
+    # What a lease rests on
+
+    def met(self, said_at: float) -> None:
+        """The other has heard what we said at that time, by our clock, before anything was beaten."""
+        self._confirmed(said_at)
+
+    def _confirmed(self, at: float) -> None:
+        with self._changed:
+            self._confirmed_at = at
+            self._changed.notify_all()
+
+    def is_confirmed(self, within_s: float) -> bool:
+        """Whether the other is known to have heard something that we have said at most so many seconds ago."""
+        return not self._is_over and self._clock() < self._confirmed_at + within_s
+
+    def wait_confirmed(self, within_s: float, seconds: float | None) -> bool:
+        """Block until that is so, at most ``seconds`` if any are given, or until all is over; whether it is."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_over or self.is_confirmed(within_s), seconds)
+            return self.is_confirmed(within_s)
+
+    def end(self) -> None:
+        """Nothing more is to be heard."""
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+
+
+AT_ONCE_BYTES_MAX = 1 << 16
+"""Bytes of a frame that its sender writes itself; a larger one would keep it."""
+
+
+class Full(Exception):
+    """More waits in an outbox than may."""
+
+
+class Shut(Exception):
+    """Nothing more is taken by an outbox."""
+
+
+class Outbox:
+    """Frames that wait to be written: many put, one thread iterates over what to write. That ends after the last frame.
+
+    messages_max, bytes_max: while as much waits, no more is taken; so a frame of any size fits behind small ones.
+    seals: of this direction; a frame is sealed when it is written, so seals are in the order of the wire.
+    """
+
+    def __init__(self, messages_max: int, bytes_max: int, seals: Seals) -> None:
+        self._messages_max = messages_max
+        self._bytes_max = bytes_max
+        self._seals = seals
+        self._write_at_once: Callable[[bytes], int] | None = None
+        self._waiting: deque[tuple[int, Iterator[Chunk]]] = deque()
+        """What is to be written of each frame, and how many bytes that is."""
+        self._bytes = 0
+        self._is_shut = self._is_writing = False
+        self._changed = threading.Condition()
+
+    def open(self, write_at_once: Callable[[bytes], int]) -> None:
+        """From now on, who puts may write. write_at_once: waits for nothing, and says how many bytes it has written;
+        raises OSError if the other end is gone, which is for others to notice."""
+        with self._changed:
+            self._write_at_once = write_at_once
+
+    def put(self, frame: pa.Buffer) -> None:
+        """Raises Full if this were more than fits, Shut after ``shut`` or ``drop``."""
+        with self._changed:
+            if self._is_shut:
+                raise Shut
+            if self._bytes >= self._bytes_max:
+                raise Full(f"{self._bytes} bytes")
+            if len(self._waiting) >= self._messages_max:
+                raise Full(f"{len(self._waiting)} messages")
+            goes_now = self._write_at_once is not None and not (self._waiting or self._is_writing)
+            if goes_now and frame.size <= AT_ONCE_BYTES_MAX:
+                self._write(joined(frame, self._seals))
+            else:
+                self._push(frame.size, chunks(frame, self._seals))
+
+    def shut(self, last: pa.Buffer) -> None:
+        """Take one last frame, and nothing after it. Only the first call counts."""
+        with self._changed:
+            if not self._is_shut:
+                self._is_shut = True
+                self._push(last.size, chunks(last, self._seals))
+
+    def drop(self) -> None:
+        """Forget what waits and take nothing more."""
+        with self._changed:
+            self._is_shut = True
+            self._waiting.clear()
+            self._bytes = 0
+            self._changed.notify()
+
+    def _write(self, data: bytes) -> None:
+        assert self._write_at_once is not None
+        try:
+            written = self._write_at_once(data)
+        except OSError:
+            self.drop()
+            return
+        if written < len(data):
+            self._push(len(data) - written, iter((data[written:],)))
+
+    def _push(self, size: int, waiting: Iterator[Chunk]) -> None:
+        self._waiting.append((size, waiting))
+        self._bytes += size
+        self._changed.notify()
+
+    def __iter__(self) -> Iterator[Chunk]:
+        while True:
+            with self._changed:
+                self._is_writing = False
+                self._changed.wait_for(lambda: self._waiting or self._is_shut)
+                if not self._waiting:
+                    return
+                size, waiting = self._waiting.popleft()
+                self._bytes -= size
+                self._is_writing = True
+            yield from waiting
+
 
 HELLO_S_MAX = 5.0
 """Seconds in which a caller must say its hello once it is let in."""
@@ -49,7 +266,7 @@ class ChannelLimits:
     """Bounds of one end. outbox_*: what may wait to be written; one message of any size always fits.
 
     ping_s: time between signs of life. silence_s_max: time without any after which the peer counts as lost, which is
-    noticed within ``ping_s`` more; :mod:`upriver.net.heart` says what counts.
+    noticed within ``ping_s`` more; :mod:`upriver.net.channel` says what counts.
     """
 
     outbox_messages_max: int = 10_000

@@ -1,4 +1,14 @@
-"""Frames on a byte stream: ``bytes of frame (u32, little endian) | frame | seal``, large ones in pieces.
+"""What the large frames of all clients of one process may take of it: bytes at one time, and seconds to be read.
+
+Small frames are bounded by the number of clients. A large one counts as it comes or goes, and what has no room is
+refused, so that its memory is free at once: waiting for room would keep it.
+
+Large frames go in pieces: what takes long to get across is not silence, as long as some of it comes.
+
+A piece is ``length of head (u32, little endian) | head (JSON) | bytes of the frame``; its head is a message of kind
+``channel.piece`` that says how many bytes of the frame are still to come.
+
+Frames on a byte stream: ``bytes of frame (u32, little endian) | frame | seal``, large ones in pieces.
 
 The seal is an HMAC of the frame and its number, under the session key of its direction. A frame that is forged,
 changed, repeated or left out breaks the channel before anything of it is decoded.
@@ -6,14 +16,73 @@ changed, repeated or left out breaks the channel before anything of it is decode
 
 import hmac
 import struct
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pyarrow as pa
 
-from upriver.errors import ProtocolError
-from upriver.net.byte_stream import ByteStream
+from upriver.errors import Busy, ProtocolError
+from upriver.net.byte_stream import ByteStream, Watch
 from upriver.net.handshake import is_same
-from upriver.net.pieces import PIECE_BYTES_MAX, in_pieces
+from upriver.net.wire import Message, encode
+
+PIECE = "channel.piece"
+PIECE_BYTES_MAX = 2 << 20
+"""Bytes of a frame that go as one. A connection that takes longer for them than the limit of silence counts as lost."""
+MESSAGE_BYTES_MAX = 2 << 30
+"""Bytes of a frame that goes in pieces."""
+
+
+def in_pieces(frame: pa.Buffer) -> Iterator[pa.Buffer]:
+    """The frame itself, or its pieces in order. Raises ProtocolError if it is larger than may be."""
+    if frame.size > MESSAGE_BYTES_MAX:
+        raise ProtocolError(f"a message of {frame.size:,} bytes: at most {MESSAGE_BYTES_MAX:,} can be sent")
+    if frame.size <= PIECE_BYTES_MAX:
+        yield frame
+        return
+    for start in range(0, frame.size, PIECE_BYTES_MAX):
+        part = frame.slice(start, min(PIECE_BYTES_MAX, frame.size - start))
+        head = encode(Message(PIECE, {"left": frame.size - start - part.size}))
+        piece = pa.allocate_buffer(head.size + part.size)
+        sink = pa.FixedSizeBufferWriter(piece)
+        sink.write(head)
+        sink.write(part)
+        yield piece
+
+
+class Joiner:
+    """Puts the frames of one stream together again. A frame has at most ``MESSAGE_BYTES_MAX`` bytes in all, and memory
+    is taken for them as they come."""
+
+    def __init__(self) -> None:
+        self._parts: list[pa.Buffer] = []
+        self._left: int | None = None
+        """Bytes of the frame that are still to come; ``None`` before its first piece."""
+        self._bytes = 0
+
+    def join(self, head: Message, piece: pa.Buffer) -> pa.Buffer | None:
+        """Take the next piece, of which ``head`` was read; the frame, if that was its last. Raises ProtocolError for a
+        piece that does not go on where the one before it has ended."""
+        part, left = piece.slice(encode(head).size), head.fields.get("left")
+        self._bytes += part.size
+        goes_on = self._left is None or self._left == part.size + (left if isinstance(left, int) else -1)
+        if type(left) is not int or left < 0 or not part.size or not goes_on:
+            raise ProtocolError(f"malformed: a piece of {part.size:,} bytes, after which {left!r} are to come")
+        if self._bytes + left > MESSAGE_BYTES_MAX:
+            raise ProtocolError(f"malformed: a message of {self._bytes + left:,} bytes")
+        self._parts.append(part)
+        self._left = left
+        if left:
+            return None
+        frame = pa.allocate_buffer(self._bytes)
+        sink = pa.FixedSizeBufferWriter(frame)
+        for part in self._parts:
+            sink.write(part)
+        self._parts, self._left, self._bytes = [], None, 0
+        return frame
+
 
 FRAME_BYTES_MAX = PIECE_BYTES_MAX + (1 << 10)
 """Bytes of a frame, or of a piece with its head."""
@@ -99,3 +168,64 @@ def _frame_bytes(size: bytes) -> int:
     if frame_bytes > FRAME_BYTES_MAX:
         raise ProtocolError(f"malformed: a frame of {frame_bytes:,} bytes")
     return int(frame_bytes)
+
+
+LARGE_BYTES_MAX = 256 << 20
+"""Bytes of large questions and answers that one process has under way. One alone may be larger."""
+SEND_S_MAX = 30.0
+"""Seconds in which a client must take at least a part of what it is sent."""
+SEND_BYTES_PER_S_MIN = 64 << 10
+"""Bytes a second that a client must take of a large answer, beside ``SEND_S_MAX``."""
+
+
+class Traffic:
+    """The large frames of one server. Usable by any thread."""
+
+    def __init__(
+        self,
+        bytes_max: int = LARGE_BYTES_MAX,
+        send_s_max: float = SEND_S_MAX,
+        bytes_per_s_min: int = SEND_BYTES_PER_S_MIN,
+    ) -> None:
+        self._bytes_max = bytes_max
+        self._send_s_max = send_s_max
+        self._bytes_per_s_min = bytes_per_s_min
+        self._watch = Watch()
+        self._lock = threading.Lock()
+        self._bytes = 0
+
+    @property
+    def bytes(self) -> int:
+        """Under way now."""
+        return self._bytes
+
+    def hold(self, nbytes: int) -> None:
+        """Count bytes as under way. Raises Busy if there is no room for them."""
+        with self._lock:
+            if self._bytes and self._bytes + nbytes > self._bytes_max:
+                raise Busy(
+                    f"{self._bytes:,} bytes of other clients' large questions and answers are under way, of at most "
+                    f"{self._bytes_max:,}: ask again soon, or for fewer keys at a time"
+                )
+            self._bytes += nbytes
+
+    def let_go(self, nbytes: int) -> None:
+        with self._lock:
+            self._bytes -= nbytes
+
+    @contextmanager
+    def sending(self, nbytes: int, cut: Callable[[], None]) -> Iterator[None]:
+        """Count so many bytes while the block sends them; ``cut`` is called if the client does not take them in time.
+
+        Raises Busy.
+        """
+        self.hold(nbytes)
+        try:
+            due_at = time.monotonic() + self._send_s_max + nbytes / self._bytes_per_s_min
+            with self._watch.limit(due_at, cut):
+                yield
+        finally:
+            self.let_go(nbytes)
+
+    def close(self) -> None:
+        self._watch.close()

@@ -18,13 +18,11 @@ import numpy as np
 import pyarrow as pa
 
 from upriver.errors import Busy, KeyTypeError, ProtocolError, UpriverError
-from upriver.hashing import check_hashable
-from upriver.net.arrow_frames import read_batch, read_trusted_batch
+from upriver.hashing import Hashes, check_hashable
 from upriver.net.byte_stream import ByteStream
-from upriver.net.traffic import Traffic
-from upriver.net.wire import decode_json, encode_json, error_to_json
+from upriver.net.frames import Traffic
+from upriver.net.wire import decode_json, encode_json, error_to_json, read_batch, read_trusted_batch
 from upriver.plan.plan import schema_from_json, schema_to_json
-from upriver.xxh64 import Hashes
 
 VIEWS_MAX = 10_000
 """Views whose schema one end remembers of the other."""

@@ -16,8 +16,21 @@ import pyarrow as pa
 
 from upriver.engine.batch import Batch, Weights
 from upriver.errors import ProtocolError, UpriverError
-from upriver.migration.messages import Acquire, Bye, Done, Kept, Mark, RelayedMark, RowsSent
-from upriver.migration.redistribute_messages import Final, Redistribute, Scaleup, Sets, Shutdown
+from upriver.hashing import Hashes
+from upriver.migration.messages import (
+    Acquire,
+    Bye,
+    Done,
+    Final,
+    Kept,
+    Mark,
+    Redistribute,
+    RelayedMark,
+    RowsSent,
+    Scaleup,
+    Sets,
+    Shutdown,
+)
 from upriver.net.wire import Message, error_from_json, error_to_json
 from upriver.protocol.peers import (
     Envelope,
@@ -37,7 +50,6 @@ from upriver.protocol.peers import (
     Swallowed,
 )
 from upriver.state.failure import ViewFailure
-from upriver.xxh64 import Hashes
 
 PEER = "peer"
 """The kind of every wire message between workers."""

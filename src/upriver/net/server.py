@@ -1,4 +1,10 @@
-"""A process's one server: a listener, and a gate that knows its callers before they cost more than a descriptor.
+"""Where an app's servers listen, and the address by which other processes reach them.
+
+The coordinator listens on loopback where all executors are on its machine, and where Spark itself is on loopback.
+Elsewhere it listens as Spark's driver does, and executors reach it as they reach the driver. A worker advertises the
+local address of the socket by which it reached the coordinator: the other processes are on that side of the machine.
+
+A process's one server: a listener, and a gate that knows its callers before they cost more than a descriptor.
 
 One thread accepts connections and reads their hellos (:mod:`.handshake`), which have a fixed size. A stranger costs one
 descriptor and at most ``HELLO`` bytes for ``STRANGER_S_MAX`` seconds; when too many strangers are there, the oldest one
@@ -7,24 +13,34 @@ which serves what the caller came for.
 
 Descriptors are shared out in advance: part for strangers, part for clients, part for the cluster's own channels. The
 rest stays for the lake.
+
+Calls: what a server is asked by name. A question is ``{"act": name, "fields": object}``, and is answered with an
+object; or ``{"get": name, "fields": object, "from": row}``, and is answered with rows from that one on.
+
+Rows are pulled, a bounded batch at a time: a client that stops reading holds nothing here.
 """
 
 import atexit
+import ipaddress
 import resource
 import selectors
 import socket
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
-from upriver.errors import ClusterError, UpriverError
+import pyarrow as pa
+
+from upriver.errors import ClusterError, DeclarationError, ProtocolError, UpriverError
+from upriver.given import whole
 from upriver.net.byte_stream import ByteStream
+from upriver.net.frames import SEND_S_MAX, Traffic
 from upriver.net.handshake import (
     ANSWER,
     HELLO,
@@ -39,8 +55,8 @@ from upriver.net.handshake import (
     nonce,
     read_hello,
 )
+from upriver.net.line import CALL_TERMS, Frame, Line, answer_all
 from upriver.net.remote import check_token
-from upriver.net.traffic import SEND_S_MAX, Traffic
 
 STRANGER_S_MAX = 5.0
 """Seconds in which a caller must prove its identity."""
@@ -346,3 +362,158 @@ class Server:
                 del self._known[caller.stream]
                 self._taken[purpose.needs] -= 1
             caller.stream.close()
+
+
+PING = "ping"
+"""An action that every server has, and that does nothing."""
+GET_ROWS_MAX = 65_536
+"""Rows of one batch of a get's answer."""
+GET_BYTES_MAX = 16 << 20
+"""Bytes of one, unless a single row has more."""
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+Action = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+"""JSON object in, JSON object out. An UpriverError goes to the caller."""
+Get = Callable[[Mapping[str, Any], int], pa.Table]
+"""JSON object and first row in, the whole table out: the same one each time that more of it is pulled."""
+
+
+class Calls:
+    """The service of calls. actions, gets: handlers by name; they are called on many threads at once."""
+
+    def __init__(self, actions: Mapping[str, Action] = _NOTHING, gets: Mapping[str, Get] = _NOTHING) -> None:
+        self._actions: Mapping[str, Action] = {PING: lambda _: {}, **actions}
+        self._gets = dict(gets)
+
+    def serve(self, caller: Caller) -> None:
+        answer_all(Line(caller.stream, CALL_TERMS, caller.traffic), self._answer)
+
+    def stop(self) -> None:
+        """Nothing is to be said: calls that are under way end with their connections."""
+
+    def _answer(self, question: Frame) -> tuple[Mapping[str, Any], pa.RecordBatch | None]:
+        head = question.head
+        fields = head.get("fields", {})
+        if not isinstance(fields, dict):
+            raise ProtocolError(f"fields {fields!r:.100}: give an object")
+        if "get" in head:
+            get, first = _named(self._gets, "get", head["get"]), whole("from", head.get("from", 0))
+            return _rows(str(head["get"]), get(fields, first), first)
+        return {"answer": dict(_named(self._actions, "action", head.get("act"))(fields))}, None
+
+
+def _rows(name: str, table: pa.Table, first: int) -> tuple[Mapping[str, Any], pa.RecordBatch | None]:
+    """Rows from the first on, as many as go at one time; and how many there are in all."""
+    if not 0 <= first <= table.num_rows:
+        raise ProtocolError(f"from {first}: {name!r} has {table.num_rows} rows")
+    count = min(GET_ROWS_MAX, max(1, GET_BYTES_MAX * table.num_rows // max(1, table.nbytes)))
+    batches = table.slice(first, count).combine_chunks().to_batches()
+    return {"view": name, "rows": table.num_rows}, batches[0] if batches else None
+
+
+def _named(handlers: Mapping[str, Any], what: str, name: object) -> Any:
+    if not isinstance(name, str) or name not in handlers:
+        raise ProtocolError(f"no {what} {name!r:.100}; there are: {', '.join(sorted(handlers)) or 'none'}")
+    return handlers[name]
+
+
+LOOPBACK = "127.0.0.1"
+REACH_S_MAX = 5.0
+"""Seconds that a worker tries to reach the coordinator's address."""
+_ELSEWHERE = ("192.0.2.1", 9)
+"""An address for documentation (RFC 5737). Nothing is sent to it: the system tells by which interface it would be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkHosts:
+    """What Spark says of its own addresses. executors_are_here: they run on the driver's machine by their master's
+    kind. driver_host, driver_bind: ``spark.driver.host`` and, if it is set, ``spark.driver.bindAddress``."""
+
+    master: str
+    executors_are_here: bool
+    driver_host: str
+    driver_bind: str | None
+
+
+def resolved(host: str) -> Sequence[str]:
+    """The addresses of a name; none if it has none."""
+    try:
+        return [str(found[4][0]) for found in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
+    except OSError:
+        return []
+
+
+def outward_address() -> str:
+    """This machine's address on its way to others; loopback if it has no way."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(_ELSEWHERE)
+        except OSError:
+            return LOOPBACK
+        return str(probe.getsockname()[0])
+
+
+def is_loopback(host: str, resolve: Callable[[str], Sequence[str]] = resolved) -> bool:
+    """Whether only processes of this machine reach that host: a name is looked up."""
+    found = [host.strip("[]")] if _is_address(host) else resolve(host)
+    return bool(found) and all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in found)
+
+
+def host_of(bind: str) -> str:
+    """``bind`` without brackets. Raises DeclarationError for a port, a URI or what else is no host."""
+    host = bind.strip()
+    if _is_address(host):
+        return host.strip("[]")
+    if any(mark in host for mark in ":/[]") or not host or host != bind:
+        alone = host.rpartition("://")[2].partition("/")[0].rpartition(":")[0].strip("[]") or LOOPBACK
+        raise DeclarationError(
+            f"bind={bind!r}: give a host alone, without a port, as in bind={alone!r}; the system chooses the ports"
+        )
+    return host
+
+
+def listen_for(
+    bind: str | None,
+    spark: SparkHosts,
+    *,
+    resolve: Callable[[str], Sequence[str]] = resolved,
+    outward: Callable[[], str] = outward_address,
+) -> Listen:
+    """Where the coordinator listens. bind: what the user has chosen; ``None`` leaves the choice to us.
+
+    Raises DeclarationError for what is no host, and for loopback where executors on other hosts would not reach it.
+    """
+    driver_is_here = spark.executors_are_here or is_loopback(spark.driver_host, resolve)
+    if bind is None:
+        if driver_is_here:
+            return Listen(host=LOOPBACK)
+        return Listen(host=host_of(spark.driver_bind or spark.driver_host), advertised=host_of(spark.driver_host))
+    host = host_of(bind)
+    if host in WILDCARDS:
+        return Listen(host=host, advertised=outward() if driver_is_here else host_of(spark.driver_host))
+    if not driver_is_here and is_loopback(host, resolve):
+        raise DeclarationError(
+            f"bind={bind!r}: executors of {spark.master} may be on other hosts, which do not reach loopback. Leave "
+            f"bind out: the app then listens as Spark's driver does, on {spark.driver_host}. If all executors are on "
+            "this machine, set spark.driver.host=127.0.0.1"
+        )
+    return Listen(host=host)
+
+
+def local_address_to(address: str, timeout: float = REACH_S_MAX) -> str:
+    """The local address of a socket that reaches ``address`` (``host:port``). Raises ClusterError if none does."""
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout) as reached:
+            return str(reached.getsockname()[0])
+    except OSError as error:
+        raise ClusterError(f"{address} cannot be reached from {socket.gethostname()}: {error}") from None
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return False
+    return True

@@ -19,32 +19,374 @@ up: a lookup of a key with a bad row says so.
 
 Between two steps all kept keys are as of the end of one epoch, and nothing is pending. Rules K1, K2, P5 and P6:
 ``docs/design/partial.md``.
+
+What feeds what in a view whose rows are exchanged, and how keys are traced back; ``docs/design/partial.md``.
+
+Supports: which keys of a producer region the kept keys of its consumer rest on, for one exchange edge.
+
+A pair says that rows of the producer's key may go to the consumer's key. There may be pairs of which that is true no
+more; none may be lacking of a consumer's key that is kept.
+
+ConeState: regions of a view at one worker, each with the keys that are kept of it, and why they are.
+
+A key of the view's last region is kept because somebody has looked it up, a key of any other because kept keys of its
+consumers rest on it. All that comes for other keys is dropped before any operator sees it.
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
+from upriver.engine.bad_rows import SetAside
 from upriver.engine.batch import Batch, Outgoing
-from upriver.engine.keeping import Region, State
+from upriver.engine.keeping import ALL_ROWS, Region, State
 from upriver.engine.operators.view import LongRead
-from upriver.engine.set_aside import SetAside
 from upriver.errors import LakeError, ProtocolError, UpriverError
+from upriver.hashing import Hashes, hash64
 from upriver.ids import BEGINNING, Epoch
-from upriver.partial.cone_shape import ConeShape, Edge
-from upriver.partial.cone_state import ConeState
-from upriver.partial.presence import Numbers
-from upriver.partial.reads import Read
+from upriver.partial.partial_region import Read, Unanswered, Unfillable, Wanted
+from upriver.partial.presence import PRESENT, Numbers, Presence
 from upriver.partial.rules import UpqueryRules
-from upriver.partial.unfillable import Unanswered, Unfillable
-from upriver.partial.wanted import Wanted
-from upriver.plan.graph import DataflowPlan, RegionPlan
-from upriver.state.keysets import NO_KEYS
-from upriver.state.vectors import Mask
+from upriver.plan.plan import DataflowPlan, ExchangeEdge, RegionPlan
+from upriver.plan.provenance import Trace, traces
+from upriver.state.keysets import NO_KEYS, contains
+from upriver.state.vectors import Mask, Positions, spread
 from upriver.vnodes import vnode_range, vnodes_of
-from upriver.xxh64 import Hashes
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """An exchange edge, from one region of the cone to another. traces: of the consumer's keys."""
+
+    consumer: str
+    port: int
+    producer: str
+    traces: tuple[Trace, ...]
+
+    def pairs(self, rows: Sequence[tuple[Trace, Batch]]) -> tuple[Hashes, Hashes]:
+        """Of rows that were read along a trace each: the consumer's key, and the producer's key that it rests on."""
+        none: Hashes = np.empty(0, np.uint64)
+        consumers = [batch.hash64 for _, batch in rows]
+        producers = [
+            hash64([batch.rows.column(column) for column in trace.producer_key], len(batch)) for trace, batch in rows
+        ]
+        return np.concatenate([none, *consumers]), np.concatenate([none, *producers])
+
+
+@dataclass(frozen=True, slots=True)
+class ConeShape:
+    """regions: each after those that feed it; the last one has the view's store. edges: all exchange edges."""
+
+    view: str
+    regions: tuple[RegionPlan, ...]
+    edges: tuple[Edge, ...]
+
+    @classmethod
+    def of(cls, plan: DataflowPlan) -> Self:
+        """Raises ProtocolError for a view whose keys cannot be traced: it is to be full."""
+        edges = [
+            Edge(region.name, port, entry.edge.region, _traced(plan, region.name, port))
+            for region in plan.regions
+            for port, entry in enumerate(region.inputs)
+            if isinstance(entry.edge, ExchangeEdge)
+        ]
+        return cls(plan.name, plan.regions, tuple(edges))
+
+    @property
+    def top(self) -> str:
+        """The region whose keys are looked up."""
+        return self.regions[-1].name
+
+    def into(self, region: str) -> tuple[Edge, ...]:
+        return tuple(edge for edge in self.edges if edge.consumer == region)
+
+    def out_of(self, region: str) -> tuple[Edge, ...]:
+        return tuple(edge for edge in self.edges if edge.producer == region)
+
+    def below(self, region: str) -> tuple[RegionPlan, ...]:
+        """This region and all that feed it, each after those that feed it."""
+        names = {region}
+        for plan in reversed(self.regions):
+            if plan.name in names:
+                names |= {edge.producer for edge in self.into(plan.name)}
+        return tuple(plan for plan in self.regions if plan.name in names)
+
+
+def _traced(plan: DataflowPlan, region: str, port: int) -> tuple[Trace, ...]:
+    found = traces(plan, region, port)
+    if found is None:
+        raise ProtocolError(f"view {plan.name!r}: the keys of region {region!r} cannot be traced at port {port}")
+    return found
+
+
+class Supports:
+    """Pairs of hash64. Adding new ones copies all of them; dropping marks them, and now and then copies those that are
+    left."""
+
+    __slots__ = ("_consumers", "_counts", "_gone", "_held", "_known", "_producers")
+
+    def __init__(self) -> None:
+        self._consumers, self._producers = NO_KEYS, NO_KEYS
+        """The pairs, each once, sorted by consumer, then by producer."""
+        self._gone = np.zeros(0, np.bool_)
+        """Which of the pairs were dropped."""
+        self._held = 0
+        """How many were not."""
+        self._known, self._counts = NO_KEYS, np.zeros(0, np.int64)
+        """The producers, ascending, each once, and how many pairs each is in: 0 if all were dropped."""
+
+    def __len__(self) -> int:
+        return self._held
+
+    @property
+    def nbytes(self) -> int:
+        arrays = (self._consumers, self._producers, self._gone, self._known, self._counts)
+        return sum(array.nbytes for array in arrays)
+
+    def add(self, consumers: Hashes, producers: Hashes) -> None:
+        """Add these pairs; some may be there already, or be named twice."""
+        consumers, producers = _distinct(consumers, producers)
+        places = self._places_of(consumers, producers)
+        is_there = self._has(places, consumers, producers)
+        again = places[is_there][self._gone[places[is_there]]]
+        self._gone[again] = False
+        self._held += len(again)
+        self._count(self._producers[again])
+        if not is_there.all():  # in most epochs all are: then only looking them up is paid for
+            self._insert(places[~is_there], consumers[~is_there], producers[~is_there])
+
+    def _insert(self, places: Positions, consumers: Hashes, producers: Hashes) -> None:
+        self._consumers = np.insert(self._consumers, places, consumers)
+        self._producers = np.insert(self._producers, places, producers)
+        self._gone = np.insert(self._gone, places, False)
+        self._held += len(places)
+        self._count(producers)
+
+    def _places_of(self, consumers: Hashes, producers: Hashes) -> Positions:
+        """Where each of these pairs is, or is to be put: by halving, all at once."""
+        first = self._consumers.searchsorted(consumers)
+        end = self._consumers.searchsorted(consumers, "right")
+        while (first < end).any():
+            middle = (first + end) // 2
+            is_open = first < end
+            is_after = is_open & (self._producers[np.minimum(middle, len(self._producers) - 1)] < producers)
+            first = np.where(is_after, middle + 1, first)
+            end = np.where(is_open & ~is_after, middle, end)
+        return first
+
+    def _has(self, places: Positions, consumers: Hashes, producers: Hashes) -> Mask:
+        """Which of these pairs are there, at their places, dropped or not."""
+        if not len(self._consumers):
+            return np.zeros(len(consumers), np.bool_)
+        at = np.minimum(places, len(self._consumers) - 1)
+        mask: Mask = (self._consumers[at] == consumers) & (self._producers[at] == producers)
+        return mask
+
+    def _count(self, producers: Hashes) -> None:
+        """These producers, named as often as that, are in one more pair each."""
+        found, counts = np.unique(producers, return_counts=True)
+        places = self._known.searchsorted(found)
+        is_known = contains(self._known, found)
+        self._counts[places[is_known]] += counts[is_known]
+        if not is_known.all():
+            self._counts = np.insert(self._counts, places[~is_known], counts[~is_known])
+            self._known = np.insert(self._known, places[~is_known], found[~is_known])
+
+    def rests_on(self, producers: Hashes) -> Mask:
+        """Which of these producers some consumer rests on."""
+        if not len(self._known):
+            return np.zeros(len(producers), np.bool_)
+        nearest = np.minimum(self._known.searchsorted(producers), len(self._known) - 1)
+        mask: Mask = (self._known[nearest] == producers) & (self._counts[nearest] > 0)
+        return mask
+
+    def consumers_of(self, producers: Hashes) -> Hashes:
+        """The consumers that rest on any of these producers, ascending, each once. Looks at all pairs."""
+        return np.unique(self._consumers[np.isin(self._producers, producers) & ~self._gone])
+
+    def of(self, consumers: Hashes) -> tuple[Hashes, Hashes]:
+        """The pairs of these consumers (ascending, each once)."""
+        places = self._pairs_of(consumers)
+        return self._consumers[places], self._producers[places]
+
+    def drop(self, consumers: Hashes) -> Hashes:
+        """These consumers (ascending, each once) rest on nothing any more. Returns the producers that nobody rests on
+        since, ascending."""
+        places = self._pairs_of(consumers)
+        lost, counts = np.unique(self._producers[places], return_counts=True)
+        self._gone[places] = True
+        self._held -= len(places)
+        at = self._known.searchsorted(lost)
+        self._counts[at] -= counts
+        idle: Hashes = lost[self._counts[at] == 0]
+        if 2 * self._held < len(self._gone):
+            self._forget_dropped()
+        return idle
+
+    def _forget_dropped(self) -> None:
+        self._consumers, self._producers = self._consumers[~self._gone], self._producers[~self._gone]
+        self._gone = np.zeros(self._held, np.bool_)
+        is_held = self._counts > 0
+        self._known, self._counts = self._known[is_held], self._counts[is_held]
+
+    def _pairs_of(self, consumers: Hashes) -> Positions:
+        """The places of the pairs of these consumers that were not dropped."""
+        starts = self._consumers.searchsorted(consumers)
+        places = spread(starts, self._consumers.searchsorted(consumers, "right") - starts)
+        return places[~self._gone[places]]
+
+
+def _distinct(consumers: Hashes, producers: Hashes) -> tuple[Hashes, Hashes]:
+    """Each pair once, sorted by consumer, then by producer."""
+    order = np.lexsort((producers, consumers))
+    consumers, producers = consumers[order], producers[order]
+    is_first = np.ones(len(order), np.bool_)
+    is_first[1:] = (consumers[1:] != consumers[:-1]) | (producers[1:] != producers[:-1])
+    return consumers[is_first], producers[is_first]
+
+
+RowsAt = Mapping[tuple[str, int], Batch]
+"""Rows of lake edges, by region and port."""
+
+
+class ConeState:
+    """Some regions of a view: a region and all that feed it, or all."""
+
+    def __init__(self, shape: ConeShape, plans: Sequence[RegionPlan], build: Callable[[RegionPlan], Region]) -> None:
+        """plans: of the regions that are kept. build: makes an empty one."""
+        self.regions = {plan.name: build(plan) for plan in plans}
+        """Each after those that feed it."""
+        self.presence = {plan.name: Presence() for plan in plans}
+        self._shape = shape
+        self._lake_ports = {plan.name: [port for port, _ in plan.lake_ports] for plan in plans}
+        self._supports = {edge: Supports() for edge in shape.edges if edge.consumer in self.regions}
+        self._leftovers: dict[str, list[Hashes]] = {plan.name: [] for plan in plans}
+        """Of each region, keys that are forgotten, and whose state is still there unless they have come back since."""
+
+    @property
+    def nbytes(self) -> int:
+        return sum(presence.nbytes for presence in self.presence.values()) + self._beside_nbytes
+
+    @property
+    def live_nbytes(self) -> int:
+        return sum(presence.live_nbytes for presence in self.presence.values()) + self._beside_nbytes
+
+    @property
+    def _beside_nbytes(self) -> int:
+        leftovers = sum(keys.nbytes for lots in self._leftovers.values() for keys in lots)
+        return leftovers + sum(supports.nbytes for supports in self._supports.values())
+
+    # Keys -------------------------------------------------------------------------------------------------------------
+
+    def keys(self, region: str) -> Hashes:
+        """The kept keys of a region, ascending."""
+        return np.sort(self.presence[region].present())
+
+    def has(self, region: str, keys: Hashes) -> Mask:
+        """Which of these keys are kept."""
+        return self.presence[region].look(keys).present
+
+    def put(self, region: str, keys: Hashes, through: Epoch, now: int) -> None:
+        """Keep these keys (ascending, each once) from now on. now: in lookups."""
+        self.presence[region].put(keys, PRESENT, through, now)
+
+    def rest(self, edge: Edge, consumers: Hashes, producers: Hashes) -> None:
+        """Note on what kept consumers rest."""
+        self._supports[edge].add(consumers, producers)
+
+    def forget(self, region: str, keys: Hashes) -> None:
+        """Keep these keys (ascending, each once) no more: nor those that rest on them, nor those that they alone have
+        rested on. One may have rested on thousands: so what the regions have of them is left, to be let go in time."""
+        for edge in self._shape.out_of(region):
+            if edge in self._supports:
+                consumers = self._supports[edge].consumers_of(keys)
+                if len(consumers):
+                    self.forget(edge.consumer, consumers)
+        self._drop(region, keys)
+
+    def _drop(self, region: str, keys: Hashes) -> None:
+        """As :meth:`forget`, of keys that nobody rests on."""
+        if region == self._shape.top:
+            self.regions[region].drop(keys)
+        else:
+            self._leftovers[region].append(keys)
+        self.presence[region].drop(keys[self.has(region, keys)])
+        for edge in self._shape.into(region):
+            self.release(edge.producer, self._supports[edge].drop(keys))
+
+    def release(self, region: str, keys: Hashes) -> None:
+        """Forget those of these kept keys (ascending, each once) that nobody rests on."""
+        idle = keys[self.has(region, keys)]
+        for edge in self._shape.out_of(region):
+            if edge in self._supports:
+                idle = idle[~self._supports[edge].rests_on(idle)]
+        if len(idle):
+            self._drop(region, idle)
+
+    @property
+    def has_leftovers(self) -> bool:
+        """Whether there is anything to let go."""
+        return any(self._leftovers.values())
+
+    def let_go(self, keys_max: int) -> int:
+        """Drop what regions have of up to so many forgotten keys; returns of how many."""
+        for region, lots in self._leftovers.items():
+            if lots:
+                lot = lots.pop()
+                keys, rest = lot[:keys_max], lot[keys_max:]
+                if len(rest):
+                    lots.append(rest)
+                self.regions[region].drop(keys[~self.has(region, keys)])
+                return len(keys)
+        return 0
+
+    # Rows -------------------------------------------------------------------------------------------------------------
+
+    def take(self, rows: RowsAt) -> None:
+        """Take in rows of one epoch, or of all up to some epoch, as the regions of all workers would do it together.
+
+        Raises RowError as :meth:`Region.apply`.
+        """
+        for name, region in self.regions.items():
+            for port in reversed(self._lake_ports[name]):  # the right side of a left join first
+                mine = self._mine(name, rows.get((name, port)))
+                if mine is not None:
+                    region.apply(port, mine)
+            region.settle(ALL_ROWS)
+            for out in region.drain(ALL_ROWS):
+                mine = self._mine(out.to, out.batch) if out.to in self.regions else None
+                if mine is not None:
+                    self.regions[out.to].apply(out.port, mine)
+
+    def _mine(self, region: str, batch: Batch | None) -> Batch | None:
+        """The rows of kept keys; ``None`` for none."""
+        if batch is None or not len(batch):
+            return None
+        kept = self.has(region, batch.hash64)
+        return batch.filtered(kept) if kept.any() else None
+
+    def absorb(self, other: "ConeState", top: str, keys: Hashes, through: Epoch, now: int) -> None:
+        """Take in what another has of these keys (ascending, each once) of the region ``top``, which is its last one,
+        and of what they rest on. Both are as of the end of the same epoch. through, now: as in :meth:`put`."""
+        new = {name: self._lacking(name, keys if name == top else other.keys(name)) for name in other.regions}
+        for name, missing in new.items():
+            if len(missing):
+                if self._leftovers[name]:
+                    self.regions[name].drop(missing)
+                self.regions[name].install(other.regions[name].collect(missing))
+                self.put(name, missing, through, now)
+        for edge, supports in other._supports.items():
+            self._supports[edge].add(*supports.of(new[edge.consumer]))
+        for name in reversed([name for name in new if name != top]):
+            self.release(name, new[name])  # what only those rest on that are wanted no more
+
+    def _lacking(self, region: str, keys: Hashes) -> Hashes:
+        missing: Hashes = keys[~self.has(region, keys)]
+        return missing
+
 
 FILLED_KEYS_MAX = 65_536
 """Keys that are filled in one go; more wait for the next."""

@@ -14,6 +14,19 @@ the region keeps nothing, so the answer's rows are applied to it as they are, so
 all of them are in. The next upquery does not wait for that, so a long answer holds up no other key. If the view cannot
 be computed from one of the rows, all state of the keys is dropped again, and so that row spoils the answer of its key,
 and nothing else.
+
+Wanted: the keys that the next upqueries are to read.
+
+Unfillable: the keys of a partial view that could not be filled when they were last asked for, and why not.
+
+Each of them is missing; a lookup of it tries again. They are remembered to be counted, and for nothing else.
+
+What is read of the lake by key, apart from slices of epochs.
+
+Filling: an upquery's answer on its way into a region, some rows at a time.
+
+Its keys are pending until the last row is in. If the view cannot be computed from one of the rows, all state of the
+keys that it came with is dropped again, and these are filled in halves, until the key with the bad row is alone.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,23 +35,175 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from upriver.engine.bad_rows import SetAside
 from upriver.engine.batch import Batch, Outgoing
 from upriver.engine.keeping import Region
-from upriver.engine.operators.consolidate import concatenated
+from upriver.engine.operators.operator import concatenated
 from upriver.engine.operators.view import LongRead
-from upriver.engine.set_aside import SetAside
+from upriver.engine.row_text import error_text
 from upriver.errors import ProtocolError, UpriverError
-from upriver.ids import Epoch
-from upriver.partial.filling import Filling
+from upriver.hashing import Hashes
+from upriver.ids import Channel, Epoch
 from upriver.partial.presence import PRESENT, Numbers, Presence
 from upriver.partial.rules import UpqueryRules
-from upriver.partial.unfillable import Unanswered, Unfillable
-from upriver.partial.wanted import Wanted
 from upriver.state.columns import cells_of
-from upriver.state.keysets import contains, key_set
+from upriver.state.keysets import NO_KEYS, contains, key_set
 from upriver.state.vectors import Mask
 from upriver.vnodes import vnode_range, vnodes_of
-from upriver.xxh64 import Hashes
+
+
+class Wanted:
+    """Keys, each once. They are put in order when somebody looks at them, not whenever one comes: many may come one by
+    one while an upquery is under way."""
+
+    def __init__(self) -> None:
+        self._in_order: Hashes = NO_KEYS
+        self._more: list[Hashes] = []
+        """Some may have come before."""
+
+    def __len__(self) -> int:
+        """How many there are, those counted again that have come more than once since somebody looked."""
+        return len(self._in_order) + sum(map(len, self._more))
+
+    @property
+    def keys(self) -> Hashes:
+        """All of them, ascending."""
+        if self._more:
+            self._in_order, self._more = np.unique(np.concatenate([self._in_order, *self._more])), []
+        return self._in_order
+
+    def add(self, keys: Hashes) -> None:
+        if len(keys):
+            self._more.append(keys)
+
+    def among(self, keys: Hashes) -> Mask:
+        """Which of these are wanted."""
+        return contains(self.keys, keys)
+
+    def take(self, keys_max: int) -> Hashes:
+        """The first ones, which are not wanted any more."""
+        keys = self.keys
+        self._in_order = keys[keys_max:].copy()  # a slice, of none even, would keep all of them in memory
+        return keys[:keys_max]
+
+    def remove(self, keys: Hashes) -> None:
+        """These are not wanted any more."""
+        self._in_order = np.setdiff1d(self.keys, keys)
+
+
+UNFILLABLE_KEYS_MAX = 65_536
+"""Keys that are remembered; with more, the count says so many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """Keys that have no answer, and why."""
+
+    keys: Hashes
+    error: UpriverError
+
+    @classmethod
+    def because(cls, keys: Hashes, error: Exception) -> "Unanswered":
+        """An error of another package is a fault of ours."""
+        if isinstance(error, UpriverError):
+            return cls(keys, error)
+        return cls(keys, ProtocolError(error_text(error)))
+
+
+class Unfillable:
+    """Of one partial view at one worker."""
+
+    __slots__ = ("_keys",)
+
+    def __init__(self) -> None:
+        self._keys: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def add(self, unanswered: Sequence[Unanswered]) -> None:
+        for of_one in unanswered:
+            room = max(0, UNFILLABLE_KEYS_MAX - len(self._keys))
+            self._keys.update(of_one.keys[:room].tolist())
+
+    def filled(self, keys: Hashes) -> None:
+        """These keys are present."""
+        if self._keys:
+            self._keys.difference_update(keys.tolist())
+
+    def leave(self, vnode: int, vnodes: int) -> None:
+        """The vnode's keys are kept elsewhere from now on. vnodes: the lake's."""
+        if self._keys:
+            keys = np.fromiter(self._keys, np.uint64, len(self._keys))
+            self._keys.difference_update(keys[vnodes_of(keys, vnodes) == vnode].tolist())
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """All rows on a lake edge of these keys (hash64, ascending, each once), of the epochs after ``after`` up to and
+    including ``through``: sorted by hash64, and those of one key in order of epoch and run."""
+
+    channel: Channel
+    keys: Hashes
+    after: Epoch
+    through: Epoch
+
+
+class Filling:
+    """number: the upquery's. keys: that the rows are of, ascending and unique. through: the last epoch that was
+    read."""
+
+    def __init__(self, number: int, keys: Hashes, rows: Sequence[tuple[int, Batch]], through: Epoch) -> None:
+        """rows: by port, in order."""
+        self.number = number
+        self.keys = keys
+        self.through = through
+        self.unanswered: list[Unanswered] = []
+        """Keys of which the view cannot be computed."""
+        self._ports = tuple(reversed(rows))
+        """The right side of a left join first: no left row is put out alone."""
+        self._groups = [keys] if len(keys) else []
+        """Keys that are filled together; those of the last group now, those of the others later."""
+        self._port = self._row = 0
+        """Where the rows begin that the last group still needs."""
+
+    @property
+    def group(self) -> Hashes:
+        """The keys that are being filled."""
+        return self._groups[-1]
+
+    @property
+    def left(self) -> int:
+        """How many rows, at least, are to be looked through; 0 if there is nothing more to do."""
+        if not self._groups:
+            return 0
+        rows = sum(len(batch) for _, batch in self._ports)
+        seen = sum(len(batch) for _, batch in self._ports[: self._port]) + self._row
+        return rows - seen + rows * (len(self._groups) - 1)
+
+    def take(self, rows_max: int) -> tuple[int, Batch] | None:
+        """The next rows of one port, among which are those of the group; ``None`` if there are no more for any."""
+        while self._groups:
+            while self._port < len(self._ports):
+                port, batch = self._ports[self._port]
+                start, end = self._row, min(self._row + rows_max, len(batch))
+                self._port, self._row = (self._port, end) if end < len(batch) else (self._port + 1, 0)
+                if start < end:
+                    return port, batch.slice(start, end)
+            self._groups.pop()
+            self._port = self._row = 0
+        return None
+
+    def spoil(self, error: Exception) -> None:
+        """One of the group's rows is bad: begin with its halves. There must be no state of its keys."""
+        keys = self._groups.pop()
+        self._port = self._row = 0
+        if len(keys) == 1:
+            self.unanswered.append(Unanswered.because(keys, error))
+            return
+        half = len(keys) // 2
+        self._groups += [keys[half:], keys[:half]]
+
 
 UPQUERY_KEYS_MAX = 65_536
 """Keys of one upquery; more wait for the next one."""

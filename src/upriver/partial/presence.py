@@ -11,13 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from upriver.engine.operators.turning import USUAL, Eagerness, Turning
-from upriver.hashing import HASH64_MAX
+from upriver.engine.operators.lasting import USUAL, Eagerness, Turning
+from upriver.hashing import HASH64_MAX, Hashes
 from upriver.ids import Epoch
 from upriver.state.columns import array_of, cells_of
-from upriver.state.slots import SlotIndex
+from upriver.state.indexes import SlotIndex
 from upriver.state.vectors import Mask, Slots, Vector, true_at
-from upriver.xxh64 import Hashes
 
 Numbers = npt.NDArray[np.int64]
 

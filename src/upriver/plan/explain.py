@@ -1,28 +1,53 @@
-"""What a dataflow does, in words a user can check: regions, routing keys, edges, indexes, partial or full and why."""
+"""Which views can be partial (document 004, "Partial Eligibility"): keep only the keys that are looked up.
 
-from collections.abc import Callable, Mapping, Sequence
+A missing key is filled by reading its rows out of the lake. In a region that only lake edges feed, each input is
+indexed by the routing key, so the lake has them at hand. Over an exchange edge they are found by way of the keys that
+the key rests on, if those can be traced (``provenance.py``).
+
+What a dataflow does, in words a user can check: regions, routing keys, edges, indexes, partial or full and why.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from textwrap import dedent
 from typing import Any
 
-from upriver.plan.graph import DataflowPlan, Input, LakeEdge, Node, RegionPlan, ViewStore
-from upriver.plan.ops import (
+from upriver.plan.plan import (
+    NOT_WANTED,
     Aggregate,
+    AggregatePlan,
+    DataflowPlan,
     Filter,
+    Input,
     Join,
+    LakeEdge,
     Latest,
+    Node,
     Op,
     Project,
+    Projection,
     Ranking,
+    RegionPlan,
     SetOperation,
     StatefulMap,
+    TableSpec,
     TopK,
     Union,
+    ViewStore,
 )
-from upriver.plan.origins import Origins, called, listed, origin, result, spelled
-from upriver.plan.plan import AggregatePlan, Projection, TableSpec
-from upriver.plan.provenance import Trace, lake_edges, traces
-from upriver.plan.sql_types import spark_name
+from upriver.plan.provenance import (
+    Origins,
+    Trace,
+    called,
+    lake_edges,
+    listed,
+    origin,
+    result,
+    spelled,
+    traces,
+    why_untraced,
+)
+from upriver.plan.types import spark_name
 
 Explained = dict[str, Any]
 
@@ -216,3 +241,21 @@ def _top(op: TopK, name_of: NameOf) -> str:
     ranking = "" if op.ranking is Ranking.ROW_NUMBER else f" ({op.ranking})"
     each = f" of each {listed(map(name_of, op.partition))}" if op.partition else ""
     return f"first {op.limit}{ranking} by {order}{each}"
+
+
+def why_full(plan: DataflowPlan, wanted: bool, sets_aside: Collection[str]) -> str | None:
+    """Why all keys of a view are kept, in words; ``None`` if only those need be that are looked up.
+
+    wanted: as declared. sets_aside: the tables whose bad rows are set aside.
+    """
+    if not wanted:
+        return NOT_WANTED
+    if (untraced := why_untraced(plan)) is not None:
+        return untraced
+    if any(isinstance(node.op, StatefulMap) for region in plan.regions for node in region.nodes):
+        return "a user's function is to see each row, and once"
+    edges = [entry.edge for region in plan.regions for entry in region.inputs]
+    aside = sorted({edge.table for edge in edges if isinstance(edge, LakeEdge)} & set(sets_aside))
+    if aside:
+        return f"bad rows of {', '.join(aside)} are set aside as they come, whether somebody reads their keys or not"
+    return None

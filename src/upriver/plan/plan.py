@@ -1,12 +1,30 @@
-"""What plans are made of: tables and their lake edges, projections and aggregates. All of it frozen, comparable data.
+"""A view's dataflow as workers run it: regions, joined by edges.
+
+A **region** is what lies between two exchanges (DESIGN section 2). All its inputs are hashed by one routing key, and
+all its state is kept by that key or by something finer. A region's *depth* is 0 if only lake edges feed it, else one
+more than that of the deepest region that does.
+
+What plans are made of: tables and their lake edges, projections and aggregates. All of it frozen, comparable data.
 
 Expressions are DuckDB SQL over named columns, which may call the macros of sql_macros; double quotes hold nothing but
-column names, and a column as it is is its quoted name alone. A view's whole plan is :mod:`upriver.plan.graph`'s.
+column names, and a column as it is is its quoted name alone. A view's whole plan is :mod:`upriver.plan.plan`'s.
+
+What a dataflow can do with rows: one record for each kind of operator, which says all that there is to say of it.
+
+The SQL front end makes trees of these (:mod:`upriver.plan.relation`), the planner cuts the trees into regions
+(:mod:`upriver.plan.plan`), and a worker builds an operator from each (:mod:`upriver.engine.operators`). Columns
+are named; no two columns of one operator's output, or of all its inputs, have names that differ in case alone.
+Expressions are DuckDB SQL over the input's columns, as :mod:`upriver.engine.expressions` evaluates them.
+
+All operators take and give signed batches: a row with weight -1 takes one equal row back. Two rows are equal if all
+their values are; a null equals a null, NaN equals NaN, and -0.0 equals 0.0, but where an operator's own words differ.
 """
 
 import base64
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import cached_property
 from typing import Any, Self
 from urllib.parse import quote
 
@@ -117,3 +135,318 @@ class AggregatePlan:
     group: tuple[str, ...]
     calls: tuple[AggregateCall, ...]
     retracts: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """The rows of a declared table: of an upsert table, the row of each primary key as it is now. No inputs."""
+
+    table: str
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """The rows for which the predicate is true. One input, whose columns it keeps."""
+
+    predicate: str
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """One row for each. One input."""
+
+    projection: Projection
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """One row for each group that has rows: the group's columns, then one for each call. One input."""
+
+    plan: AggregatePlan
+
+
+class JoinKind(StrEnum):
+    """semi, anti: the left rows that have, or do not have, a match; all others: rows of both sides."""
+
+    INNER = "inner"
+    LEFT = "left"
+    RIGHT = "right"
+    FULL = "full"
+    SEMI = "semi"
+    ANTI = "anti"
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Pairs of rows, one of each of two inputs, that agree in the key and for which the condition is true.
+
+    left_key, right_key: columns of the two inputs, pairwise of one type; at least one pair. null_safe: for each pair,
+    whether a null agrees with a null (``<=>``) or with nothing (``=``). condition: a predicate over the columns of both
+    inputs, or ``None``. Output: the columns of the left input, then (unless semi or anti) those of the right one; what
+    an outer join has no row for is null.
+    """
+
+    kind: JoinKind
+    left_key: tuple[str, ...]
+    right_key: tuple[str, ...]
+    null_safe: tuple[bool, ...]
+    condition: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A column to sort by, in Spark's order of its type."""
+
+    column: str
+    descending: bool
+    nulls_first: bool
+
+
+class Ranking(StrEnum):
+    """How rows that are equal in all that they are sorted by are numbered, from 1 on."""
+
+    ROW_NUMBER = "row_number"
+    RANK = "rank"
+    DENSE_RANK = "dense_rank"
+
+
+@dataclass(frozen=True, slots=True)
+class TopK:
+    """The rows of each partition whose number, counted from 1, is at most ``limit``. One input.
+
+    partition: columns; may be none only if the region's key is. rank: the name of an output column, a 32-bit integer
+    behind the input's columns, that holds the number; ``None`` for no such column. Rows that tie under ``row_number``
+    are numbered in the order of all their columns, so that the result depends on the rows alone.
+    """
+
+    partition: tuple[str, ...]
+    order: tuple[Order, ...]
+    limit: int
+    ranking: Ranking
+    rank: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Union:
+    """The rows of all inputs, one or more, which have one schema (UNION ALL)."""
+
+
+class SetKind(StrEnum):
+    EXCEPT = "except"
+    INTERSECT = "intersect"
+
+
+@dataclass(frozen=True, slots=True)
+class SetOperation:
+    """Rows of the first of two inputs of one schema, as the other has them. all: whether repeats count."""
+
+    kind: SetKind
+    all: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Latest:
+    """Of the versions of each primary key, the row of the highest; none, if that one is a deletion. One input.
+
+    key, order_by: columns. Of versions that are equal in ``order_by`` the one that comes last counts. deleted: a
+    predicate that is true for a deletion; ``None`` if there are none. Rows come with weight +1 only.
+    """
+
+    key: tuple[str, ...]
+    order_by: tuple[str, ...]
+    deleted: str | None
+
+
+class Per(StrEnum):
+    """For what a user's function is called once: for each row, for each key of a batch, or for each batch."""
+
+    ROW = "row"
+    KEY = "key"
+    BATCH = "batch"
+
+
+@dataclass(frozen=True, slots=True)
+class StatefulMap:
+    """A user's Python function over the rows of each key, in order, with a state of its own. One input, append only.
+
+    key: columns. function: made by cloudpickle; docs/stateful_map.md says what it takes and gives, by ``per``. state:
+    the schema of a key's state. output: the key's columns, then those of the rows that the function gives.
+    """
+
+    key: tuple[str, ...]
+    function: bytes
+    per: Per
+    state: pa.Schema
+    output: pa.Schema
+
+
+Op = Scan | Filter | Project | Aggregate | Join | TopK | Union | SetOperation | Latest | StatefulMap
+
+
+@dataclass(frozen=True, slots=True)
+class LakeEdge:
+    """A worker reads its vnodes' slices of a table's runs. index: the routing key, columns of the table."""
+
+    table: str
+    index: tuple[str, ...]
+
+    @property
+    def channel(self) -> Channel:
+        return lake_channel(self.table, self.index)
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The routing key, columns of the rows that come."""
+        return self.index
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeEdge:
+    """Rows that another region of the view puts out, worker to worker. key: the routing key, columns of those rows."""
+
+    region: str
+    key: tuple[str, ...]
+
+
+Edge = LakeEdge | ExchangeEdge
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """What comes in at one port of a region. schema: of the rows that come."""
+
+    edge: Edge
+    schema: pa.Schema
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """An operator in a region. inputs: numbers of what feeds it: the region's inputs are 0, 1, ..., and the nodes
+    follow in order, so a node's inputs have smaller numbers than it has. schema: of its output."""
+
+    op: Op
+    inputs: tuple[int, ...]
+    schema: pa.Schema
+
+
+@dataclass(frozen=True, slots=True)
+class ViewStore:
+    """How the last region of a view keeps what can be looked up.
+
+    key: columns of what is kept that are the routing key, in its order. aggregate: what is kept is groups, of the rows
+    that come; ``None``: the rows. having: a predicate over what is kept, applied when it is read; ``None`` for none.
+    output: the view's columns, computed from what is kept when it is read. retracts: whether rows that come may be
+    taken back; rows that never are stay in the order in which they came.
+    """
+
+    key: tuple[str, ...]
+    aggregate: AggregatePlan | None
+    having: str | None
+    output: Projection
+    retracts: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RegionPlan:
+    """One region. The rows of the last node (or of the only input, if there are no nodes) leave it over exchange edges,
+    or go into the store of the view.
+
+    name: the view's for its last region; ``view/0``, ``view/1``, ... for those before it. why: for ``explain``, in
+    words: why it is cut here, why it has this key.
+    """
+
+    name: str
+    inputs: tuple[Input, ...]
+    nodes: tuple[Node, ...]
+    store: ViewStore | None
+    why: str
+
+    @property
+    def lake_ports(self) -> tuple[tuple[int, Channel], ...]:
+        """The ports that lake edges feed, each with its channel."""
+        edges = enumerate(entry.edge for entry in self.inputs)
+        return tuple((port, edge.channel) for port, edge in edges if isinstance(edge, LakeEdge))
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """An exchange edge as its sender sees it. key: the receiver's routing key, columns of the sender's output."""
+
+    to: str
+    port: int
+    key: tuple[str, ...]
+
+
+NOT_WANTED = "it is declared with partial=False"
+
+
+@dataclass(frozen=True)
+class DataflowPlan:
+    """A compiled view: what the driver works out once, and every worker builds its regions from.
+
+    name, sql: as declared. key: the view's key, columns of ``schema``, in the order of the last region's routing key.
+    regions: each after those that feed it; the last one has the store, and the view's name. full_because: why all keys
+    are kept, in words; ``None``: only those are that are looked up, and the view is partial.
+    """
+
+    name: str
+    sql: str
+    key: tuple[str, ...]
+    schema: pa.Schema
+    regions: tuple[RegionPlan, ...]
+    full_because: str | None = NOT_WANTED
+
+    @cached_property
+    def key_schema(self) -> pa.Schema:
+        """Names and types of the key."""
+        return pa.schema([self.schema.field(name) for name in self.key])
+
+    @cached_property
+    def depths(self) -> Mapping[str, int]:
+        """By region: 0 if only lake edges feed it, else one more than the deepest region that does."""
+        depths: dict[str, int] = {}
+        for region in self.regions:
+            fed_by = [depths[entry.edge.region] for entry in region.inputs if isinstance(entry.edge, ExchangeEdge)]
+            depths[region.name] = 1 + max(fed_by, default=-1)
+        return depths
+
+    @property
+    def is_cone(self) -> bool:
+        """Whether each worker computes by itself what is looked up at it (``partial/cone.py``)."""
+        return self.full_because is None and self.depth > 0
+
+    @property
+    def spread(self) -> tuple[RegionPlan, ...]:
+        """The regions that are spread over all workers, and to which rows come. To a cone none come: it reads them."""
+        return (replace(self.regions[-1], inputs=()),) if self.is_cone else self.regions
+
+    @property
+    def stages(self) -> Mapping[str, int]:
+        """Of the regions that are spread: the stage of an epoch in which rows that were exchanged are taken in; 0 where
+        none are."""
+        return {self.name: 0} if self.is_cone else self.depths
+
+    @property
+    def channels(self) -> frozenset[Channel]:
+        """The lake edges that feed it."""
+        return frozenset(channel for region in self.regions for _, channel in region.lake_ports)
+
+    @cached_property
+    def tables(self) -> tuple[str, ...]:
+        """The tables that it reads, by itself or through other views."""
+        edges = (entry.edge for region in self.regions for entry in region.inputs)
+        return tuple(sorted({edge.table for edge in edges if isinstance(edge, LakeEdge)}))
+
+    @property
+    def depth(self) -> int:
+        """Of the deepest region: 0 if nothing is exchanged."""
+        return max(self.depths.values())
+
+    def sends(self, region: str) -> tuple[Send, ...]:
+        """Where a region's rows go."""
+        return tuple(
+            Send(to.name, port, entry.edge.key)
+            for to in self.regions
+            for port, entry in enumerate(to.inputs)
+            if isinstance(entry.edge, ExchangeEdge) and entry.edge.region == region
+        )

@@ -2,28 +2,257 @@
 
 Read in this order: planning_steps (the query as the planner has it), planning_shape (what is refused), planning_prune
 (columns that nobody needs), planning_keys (which keys, hence where to cut), and this module, which writes the regions.
+
+Columns that nobody needs are left out, so that they are neither kept nor sent.
+
+A step that several others use keeps what any of them needs, and stays one step.
+
+Why a region is keyed as it is, and why it ends where it does, in words for ``explain``.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 
 import pyarrow as pa
 
 from upriver.errors import DeclarationError
-from upriver.plan.algebra import Relation
-from upriver.plan.column_names import plain_columns
-from upriver.plan.graph import ExchangeEdge, Input, LakeEdge, Node, RegionPlan, ViewStore
-from upriver.plan.ops import Aggregate, Filter, Project, Scan
-from upriver.plan.plan import AggregatePlan, TableSpec
-from upriver.plan.planning_keys import Keys, core, inward
-from upriver.plan.planning_prune import pruned
-from upriver.plan.planning_shape import is_hashable, shaped
-from upriver.plan.planning_steps import Step, Steps, plain
-from upriver.plan.planning_words import why_cut, why_keyed, why_looked_up
+from upriver.plan.column_names import columns_in, plain_columns
+from upriver.plan.plan import (
+    Aggregate,
+    AggregatePlan,
+    ExchangeEdge,
+    Filter,
+    Input,
+    Join,
+    JoinKind,
+    LakeEdge,
+    Latest,
+    Node,
+    Project,
+    Projection,
+    RegionPlan,
+    Scan,
+    SetOperation,
+    StatefulMap,
+    TableSpec,
+    TopK,
+    Union,
+    ViewStore,
+)
+from upriver.plan.provenance import listed, origin
+from upriver.plan.relation import Relation
 from upriver.plan.routing import Key
-from upriver.plan.sql_source import Source
-from upriver.plan.sql_types import spark_name
+from upriver.plan.source import Source
+from upriver.plan.steps import Keys, Step, Steps, core, inward, is_hashable, plain, shaped
+from upriver.plan.types import spark_name
+
+Needs = dict[Step, set[str]]
+"""Of each step, the columns that are needed."""
+
+
+def pruned(root: Step, steps: Steps) -> Step:
+    """The same rows of ``root``, without what is not needed on the way to them."""
+    needs = _needs(root)
+    done: dict[Step, Step] = {}
+    for step in reversed(list(needs)):
+        inputs = [done[part] for part in step.inputs]
+        done[step] = _rebuilt(step, needs[step], inputs, steps)
+    return done[root]
+
+
+def _needs(root: Step) -> Needs:
+    """In such an order that a step comes before its inputs."""
+    needs: Needs = {step: set() for step in _users_first(root)}
+    needs[root] = set(root.schema.names)
+    for step, needed in needs.items():
+        for part, wanted in zip(step.inputs, _wanted(step, needed), strict=True):
+            # Without any column, a batch would not know how many rows it has.
+            needs[part] |= wanted or set(part.schema.names[:1])
+    return needs
+
+
+def _users_first(root: Step) -> list[Step]:
+    seen: dict[Step, None] = {}
+
+    def visit(step: Step) -> None:
+        for part in step.inputs:
+            if part not in seen:
+                visit(part)
+        seen[step] = None
+
+    visit(root)
+    return list(reversed(seen))
+
+
+def _wanted(step: Step, needed: set[str]) -> list[set[str]]:
+    """What a step needs of each of its inputs."""
+    match step.op:
+        case Scan():
+            return []
+        case Filter(predicate):
+            return [needed | columns_in(predicate)]
+        case Project(projection):
+            outputs = zip(projection.schema.names, projection.expressions, strict=True)
+            return [_named(expression for name, expression in outputs if name in needed)]
+        case Aggregate(plan):
+            return [_of_groups(_calls(plan, needed))]
+        case Join():
+            condition = set() if step.op.condition is None else columns_in(step.op.condition)
+            of_all = needed | condition | {*step.op.left_key, *step.op.right_key}
+            return [of_all & set(part.schema.names) for part in step.inputs]
+        case Latest():
+            deleted = set() if step.op.deleted is None else columns_in(step.op.deleted)
+            return [{*needed, *step.op.key, *step.op.order_by, *deleted}]
+        case TopK():
+            return [(needed - {step.op.rank}) | {*step.op.partition, *(order.column for order in step.op.order)}]
+        case Union():
+            return [needed for _ in step.inputs]
+        case _:
+            return [set(part.schema.names) for part in step.inputs]
+
+
+def _named(expressions: Iterable[str]) -> set[str]:
+    return {column for expression in expressions for column in columns_in(expression)}
+
+
+def _calls(plan: AggregatePlan, needed: set[str]) -> AggregatePlan:
+    """The aggregate without the calls whose results nobody needs."""
+    return replace(plan, calls=tuple(call for call in plan.calls if call.output in needed))
+
+
+def _of_groups(plan: AggregatePlan) -> set[str]:
+    columns = [column for call in plan.calls for column in (call.argument, call.where)]
+    return {*plan.group, *(column for column in columns if column is not None)}
+
+
+def _rebuilt(step: Step, needed: set[str], inputs: Sequence[Step], steps: Steps) -> Step:
+    """The step over these inputs. It may give more columns than are needed, where they cost nothing."""
+    wanted = _wanted(step, needed)
+    match step.op:
+        case Filter(predicate):
+            return steps.filter(inputs[0], predicate)
+        case Project(projection):
+            return steps.project(inputs[0], _part(projection, needed))
+    exact = [steps.narrowed(part, columns) for part, columns in zip(inputs, wanted, strict=True)]
+    match step.op:
+        case Union():
+            return steps.union(exact, _fields(step.schema, needed))
+        case Aggregate(plan):
+            kept = _calls(plan, needed)
+            outputs = {*kept.group, *(call.output for call in kept.calls)}
+            return steps.make(Aggregate(kept), exact, _fields(step.schema, outputs))
+        case Join():
+            sides = exact[:1] if step.op.kind in (JoinKind.SEMI, JoinKind.ANTI) else exact
+            names = {name for part in sides for name in part.schema.names}
+            return steps.make(step.op, exact, _fields(step.schema, names))
+        case Latest():
+            return steps.make(step.op, exact, exact[0].schema)
+        case TopK():
+            # Ties are settled by the columns that are left: which of them is settled first, nobody asked.
+            rank = step.op.rank if step.op.rank in needed else None
+            ranked = [] if rank is None else [step.schema.field(rank)]
+            return steps.make(replace(step.op, rank=rank), exact, pa.schema([*exact[0].schema, *ranked]))
+        case _:
+            return steps.make(step.op, exact, step.schema)
+
+
+def _part(projection: Projection, needed: set[str]) -> Projection:
+    places = [place for place, name in enumerate(projection.schema.names) if name in needed]
+    expressions = tuple(projection.expressions[place] for place in places)
+    return Projection(expressions, pa.schema([projection.schema.field(place) for place in places]))
+
+
+def _fields(schema: pa.Schema, names: set[str]) -> pa.Schema:
+    return pa.schema([field for field in schema if field.name in names])
+
+
+def why_looked_up(key: Key) -> str:
+    """Of the last region. key: of the view."""
+    return f"keyed by {listed(key)}, by which the view is looked up"
+
+
+def why_keyed(step: Step, keys: tuple[Key, ...] | None) -> str:
+    """Of a region whose key is the choice of ``step``, which wants its inputs by ``keys``."""
+    if keys is None:
+        return "keeps nothing, so its rows come by the tables' own keys"
+    if not keys[0]:
+        return "has all rows in one place, for all of them are compared with each other"
+    names = [_origins(part, key) for part, key in zip(step.inputs, keys, strict=True)]
+    return f"keyed by {' and '.join(dict.fromkeys(names))}, {_what_for(step)}"
+
+
+def why_cut(step: Step, key: Key, user: str) -> str:
+    """user: the region that needs the rows of ``step`` by ``key``."""
+    if not key:
+        return f"ends here because {user} needs its rows in one place"
+    return f"ends here because {user} needs its rows by {_origins(step, key)}{_obstacle(step, key)}"
+
+
+def _origin(step: Step, column: str) -> str:
+    if isinstance(step.op, Scan):
+        return f"{step.op.table}.{column}"
+    schemas = [part.schema for part in step.inputs]
+    return origin(step.op, column, schemas, lambda place, name: _origin(step.inputs[place], name))
+
+
+def _origins(step: Step, columns: Iterable[str]) -> str:
+    return listed(_origin(step, column) for column in columns)
+
+
+def _what_for(step: Step) -> str:
+    source = step.inputs[0]
+    match step.op:
+        case Aggregate(plan):
+            return f"for groups by {_origins(source, plan.group)}"
+        case Join():
+            return f"for the {step.op.kind} join on {_pairs(step, step.op)}"
+        case TopK():
+            return f"for the first {step.op.limit} of each {_origins(source, step.op.partition)}"
+        case Latest():
+            return f"for the latest row of each {_origins(source, step.op.key)}"
+        case StatefulMap():
+            return f"for the stateful map of each {_origins(source, step.op.key)}"
+        case SetOperation():
+            return f"for {step.op.kind}, which compares whole rows"
+        case _:
+            return "which all of its inputs have"
+
+
+def _pairs(step: Step, op: Join) -> str:
+    left, right = step.inputs
+    pairs = zip(op.left_key, op.right_key, strict=True)
+    return " and ".join(f"{_origin(left, one)} = {_origin(right, other)}" for one, other in pairs)
+
+
+def _obstacle(step: Step, key: Key) -> str:
+    """What keeps the rows from being there by the key at once; if nothing does, why they are exchanged so late."""
+    inputs = inward(step, key)
+    if inputs is None:
+        return _missing(step, key)
+    if isinstance(step.op, Filter | Project | Union):
+        found = (_obstacle(part, wanted) for part, wanted in zip(step.inputs, inputs, strict=True))
+        return next((obstacle for obstacle in found if obstacle), "")
+    return ", and fewer rows are exchanged here than before"
+
+
+def _missing(step: Step, key: Key) -> str:
+    match step.op:
+        case Project(projection):
+            computed = [column for column in key if column not in plain_columns(projection)]
+            return f", and {_origins(step, computed)} is computed" if computed else ""
+        case Aggregate(plan):
+            return f", which is more than {_origins(step, plan.group)}, by which rows are grouped"
+        case Join():
+            return f", which is not what the {step.op.kind} join compares"
+        case TopK():
+            return f", which is more than {_origins(step, step.op.partition)}, within which rows are ranked"
+        case Latest():
+            return f", which is more than the primary key {_origins(step, step.op.key)}"
+        case StatefulMap():
+            return f", which is more than {_origins(step, step.op.key)}, of which the stateful map has a state"
+        case _:
+            return ""
 
 
 def plan_regions(

@@ -1,4 +1,13 @@
-"""Key provenance (document 004): by which rows of a table it is known where the keys of an exchange edge come from.
+"""Where a region has the rows of tables as they are, before anything has brought several of them together.
+
+What a view computes from a table's rows one by one can be laid at the door of one row: where it fails, that row is bad,
+and can be set aside. This module says, for a plan, where that is.
+
+What a column in the midst of a dataflow is, for people: the names there are the front end's own.
+
+A column is called by the table's column that it is, or by how it is made of such columns.
+
+Key provenance (document 004): by which rows of a table it is known where the keys of an exchange edge come from.
 
 To fill a key X of a region that an exchange edge feeds, one must know which keys t of the region that feeds it, the
 *producer*, may put out rows for X. Rows keep their routing key on their way through a region. So if the columns of X
@@ -18,33 +27,143 @@ of the end of any epoch; and none is, for a row comes out in the epoch of the la
 Where a column is computed, or comes out of several rows, there is nothing to look up: the edge is untraced.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Self
 
 import pyarrow as pa
 
 from upriver.ids import Channel
-from upriver.plan.column_names import plain_columns
-from upriver.plan.graph import DataflowPlan, ExchangeEdge, Input, LakeEdge, Node, RegionPlan
-from upriver.plan.ops import (
+from upriver.plan.column_names import columns_in, plain_columns, quoted, with_texts
+from upriver.plan.plan import (
     Aggregate,
+    AggregateCall,
+    AggregatePlan,
+    DataflowPlan,
+    ExchangeEdge,
     Filter,
+    Input,
     Join,
     JoinKind,
+    LakeEdge,
     Latest,
+    Node,
     Op,
     Project,
+    RegionPlan,
     Scan,
     SetKind,
     SetOperation,
     StatefulMap,
+    TableSpec,
     TopK,
     Union,
 )
-from upriver.plan.origins import Origins, listed
-from upriver.plan.plan import TableSpec
 from upriver.plan.routing import LEFT_HOLDS, RIGHT_HOLDS, Key
+
+EXPRESSION_CHARS_MAX = 60
+"""Of an expression that stands for a column; of a longer one it is only said what it is made of."""
+
+Below = Callable[[int, str], str]
+"""What a column of an operator's input is, given the input's number and the column."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origins:
+    """What the columns of a plan's regions are, traced back over exchange edges to the tables."""
+
+    plan: DataflowPlan
+
+    def of(self, region: RegionPlan, number: int, column: str) -> str:
+        """What a column of an input, or of a node, of a region is. number: as the region counts them."""
+        if number >= len(region.inputs):
+            node = region.nodes[number - len(region.inputs)]
+            return origin(node.op, column, *self.below(region, node))
+        edge = region.inputs[number].edge
+        if isinstance(edge, LakeEdge):
+            return f"{edge.table}.{column}"
+        source = next(other for other in self.plan.regions if other.name == edge.region)
+        return self.of(source, len(source.inputs) + len(source.nodes) - 1, column)
+
+    def below(self, region: RegionPlan, node: Node) -> tuple[list[pa.Schema], Below]:
+        """The schemas of a node's inputs, and what their columns are."""
+        schemas = [*(entry.schema for entry in region.inputs), *(other.schema for other in region.nodes)]
+        names = [partial(self.of, region, number) for number in node.inputs]
+        return [schemas[number] for number in node.inputs], lambda place, name: names[place](name)
+
+
+def origin(op: Op, column: str, inputs: Sequence[pa.Schema], below: Below) -> str:
+    """What a column of an operator's output is. inputs: the schemas of the operator's inputs."""
+    match op:
+        case Project(projection):
+            return shown(projection.expressions[projection.schema.get_field_index(column)], lambda name: below(0, name))
+        case Aggregate(plan) if column not in plan.group:
+            return result(plan, column, lambda name: below(0, name))
+        case TopK() if column == op.rank:
+            return f"{op.ranking}()"
+        case StatefulMap() if column not in op.key:
+            return f"the stateful map's {column}"
+        case _:
+            place = next(place for place, schema in enumerate(inputs) if column in schema.names)
+            return below(place, column)
+
+
+def result(plan: AggregatePlan, column: str, name_of: Callable[[str], str]) -> str:
+    """What a column of an aggregate's output is. name_of: what a column of its input is."""
+    call = next((call for call in plan.calls if call.output == column), None)
+    return name_of(column) if call is None else called(call, name_of)
+
+
+def called(call: AggregateCall, name_of: Callable[[str], str]) -> str:
+    """``sum(DISTINCT table.column) FILTER (WHERE ...)``."""
+    argument = "*" if call.argument is None else f"{'DISTINCT ' if call.distinct else ''}{name_of(call.argument)}"
+    where = "" if call.where is None else f" FILTER (WHERE {name_of(call.where)})"
+    return f"{call.function.removesuffix('_star')}({argument}){where}"
+
+
+def shown(expression: str, name_of: Callable[[str], str]) -> str:
+    """As :func:`spelled`; if that is too long to stand for a column, ``f(...)`` of what it is made of."""
+    text = spelled(expression, name_of)
+    if len(text) <= EXPRESSION_CHARS_MAX or expression in map(quoted, columns_in(expression)):
+        return text
+    return _made_of(expression, name_of)
+
+
+def spelled(expression: str, name_of: Callable[[str], str]) -> str:
+    """The expression over what its columns are, with Spark's names of types; ``f(...)`` if it has words of the engine
+    that evaluates it."""
+    text = _OF_SPARK.sub(r"\1(", expression)
+    if _FOREIGN.search(text) is not None:
+        return _made_of(expression, name_of)
+    return with_texts(_CONSTANT.sub(r"\1", _typed(text)), name_of)
+
+
+def _made_of(expression: str, name_of: Callable[[str], str]) -> str:
+    return f"f{listed(dict.fromkeys(name_of(column) for column in sorted(columns_in(expression))))}"
+
+
+def _typed(expression: str) -> str:
+    """With Spark's names of types after AS."""
+    return _TYPE.sub(lambda match: f" AS {_TYPES[match[1]]}", expression)
+
+
+_CONSTANT = re.compile(r"CAST\((-?\d+(?:\.\d+)?) AS \w+(?:\(\d+, ?\d+\))?\)")
+"""A number of a type that is written out."""
+_TYPES = {"INTEGER": "INT", "VARCHAR": "STRING", "HUGEINT": "DECIMAL(38,0)"}
+_TYPE = re.compile(rf" AS ({'|'.join(_TYPES)})\b")
+_OF_SPARK = re.compile(r"\bspark_(upper|lower|reverse|lpad|rpad|split_part|substring|right|floor|ceil)\(")
+"""Macros that are called as Spark's functions are."""
+_FOREIGN = re.compile(
+    r"spark_\w+\(|list_transform|regexp_\w+\(|strftime|epoch_us|to_months|\bDECIMAL\(38, |ESCAPE|//|\bCASE WHEN NOT "
+)
+"""Words of the engine that evaluates expressions."""
+
+
+def listed(columns: Iterable[str]) -> str:
+    """``(a, b)``."""
+    return f"({', '.join(columns)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,3 +422,45 @@ def _of_all(parts: Sequence[Found]) -> Found:
 def _first(parts: Sequence[Found]) -> Found:
     """Of rows that are known by either input: the first that has traces; if none has, why the first has none."""
     return next((part for part in parts if not isinstance(part, str)), parts[0])
+
+
+_ONE_BY_ONE = (Filter, Project, Union)
+
+
+@dataclass(frozen=True, slots=True)
+class TableRows:
+    """A table's rows in a region, all of its columns or some. port: where the lake edge comes in. number: of the port,
+    or, of an upsert table, of the node that makes rows of the versions that come in."""
+
+    table: str
+    port: int
+    number: int
+
+
+def table_rows(plan: RegionPlan) -> tuple[TableRows, ...]:
+    """The rows of tables that a region reads. Numbers are those of :class:`RegionPlan`."""
+    return tuple(
+        TableRows(entry.edge.table, port, _latest(plan, port))
+        for port, entry in enumerate(plan.inputs)
+        if isinstance(entry.edge, LakeEdge)
+    )
+
+
+def one_by_one(plan: RegionPlan, number: int) -> tuple[int, ...]:
+    """The nodes that see nothing but the rows with this number, each row by itself. In order."""
+    seen = {number}
+    for place, node in _numbered(plan):
+        if isinstance(node.op, _ONE_BY_ONE) and seen.issuperset(node.inputs):
+            seen.add(place)
+    return tuple(sorted(seen - {number}))
+
+
+def _latest(plan: RegionPlan, port: int) -> int:
+    """The node that makes rows of the versions that come in at a port; the port, if rows come in."""
+    seen = {port, *one_by_one(plan, port)}
+    made = (place for place, node in _numbered(plan) if isinstance(node.op, Latest) and seen.issuperset(node.inputs))
+    return next(made, port)
+
+
+def _numbered(plan: RegionPlan) -> Iterator[tuple[int, Node]]:
+    return enumerate(plan.nodes, start=len(plan.inputs))

@@ -8,8 +8,19 @@ both ask here. Two columns hold the same if they are equal wherever hash64 sees 
 from collections.abc import Iterable, Sequence
 
 from upriver.plan.column_names import plain_columns
-from upriver.plan.graph import RegionPlan
-from upriver.plan.ops import Aggregate, Filter, Join, JoinKind, Latest, Op, Project, Scan, StatefulMap, TopK
+from upriver.plan.plan import (
+    Aggregate,
+    Filter,
+    Join,
+    JoinKind,
+    Latest,
+    Op,
+    Project,
+    RegionPlan,
+    Scan,
+    StatefulMap,
+    TopK,
+)
 
 Key = tuple[str, ...]
 """Columns, in the order in which hash64 takes them."""

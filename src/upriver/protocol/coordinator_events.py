@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from upriver.errors import UpriverError
 from upriver.ids import Channel, Epoch, Incarnation, SnapshotId, VnodeId, WorkerId
-from upriver.plan.graph import DataflowPlan
+from upriver.plan.plan import DataflowPlan
 from upriver.protocol.messages import FromWorker, ToWorker
 from upriver.protocol.strategies import Strategy
 from upriver.state.checkpoint import StateFile

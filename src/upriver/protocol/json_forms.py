@@ -13,8 +13,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import pyarrow as pa
 
-from upriver.plan.graph import DataflowPlan
-from upriver.plan.plan import schema_from_json, schema_to_json
+from upriver.plan.plan import DataflowPlan, schema_from_json, schema_to_json
 from upriver.vnodes import VnodeMap
 
 Form = tuple[Callable[[Any], Any], Callable[[Any], Any]]

@@ -1,4 +1,6 @@
-"""What workers say to each other, over one FIFO channel for each ordered pair of workers.
+"""What comes of an event that a share has taken, for the worker to see to.
+
+What workers say to each other, over one FIFO channel for each ordered pair of workers.
 
 All that is said of all regions between two workers takes this one way, so nothing overtakes anything (document 000,
 silent assumption; ``docs/design/icadd.md``).
@@ -10,12 +12,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from upriver.engine.bad_rows import SetAside
 from upriver.engine.batch import Batch
 from upriver.errors import UpriverError
+from upriver.hashing import Hashes
 from upriver.ids import BEGINNING, Epoch, FeedId, VnodeId, WorkerId
+from upriver.migration.events import Leave, ReportGone, ReportSettled, Send
 from upriver.migration.messages import Message
+from upriver.state.checkpoint import StateChunk
 from upriver.state.failure import ViewFailure
-from upriver.xxh64 import Hashes
 
 Mask = npt.NDArray[np.bool_]
 
@@ -194,3 +199,78 @@ class Envelope:
 
     generation: int
     content: PeerMessage
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """Rows of an epoch have come to the region."""
+
+    epoch: Epoch
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Rows of an epoch have come from which the view cannot be computed."""
+
+    epoch: Epoch
+    aside: SetAside
+
+
+@dataclass(frozen=True, slots=True)
+class AskedHere:
+    """The state of the question's keys is here, if there is any."""
+
+    question: Question
+
+
+@dataclass(frozen=True, slots=True)
+class Gave:
+    """The state of so many keys was collected, and is here no more."""
+
+    keys: int
+
+
+@dataclass(frozen=True, slots=True)
+class Took:
+    """The state of so many keys has come, and is in place."""
+
+    keys: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeftBehind:
+    """Keys that were present here, to be filled at their new owner. shown: no lookup has seen any of them as of a later
+    epoch."""
+
+    to: WorkerId
+    keys: Hashes
+    shown: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Uprooted:
+    """Questions wait here for keys that will not be present here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """What a checkpoint is to have of some keys, which change now."""
+
+    chunk: StateChunk
+
+
+Outcome = (
+    LeftBehind
+    | Uprooted
+    | Applied
+    | LeftOut
+    | AskedHere
+    | Gave
+    | Took
+    | Copied
+    | Send
+    | ReportSettled
+    | ReportGone
+    | Leave
+)

@@ -9,10 +9,8 @@ import numpy as np
 
 from upriver.ids import VnodeId, WorkerId
 from upriver.migration import redistribute_phases as redistribute
-from upriver.migration.actions import Action
-from upriver.migration.events import Event
-from upriver.migration.giving import TOGETHER_KEYS
-from upriver.migration.icadd import Distributor
+from upriver.migration.events import Action, Event
+from upriver.migration.icadd import TOGETHER_KEYS, Distributor
 from upriver.migration.phases import Collecting, Fate, Interrogating, Settling
 from upriver.migration.redistribute import Redistributor
 from upriver.vnodes import VnodeMap

@@ -5,16 +5,15 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from upriver.engine.bad_rows import SetAside
 from upriver.engine.batch import Batch
-from upriver.engine.set_aside import SetAside
 from upriver.errors import UpriverError
+from upriver.hashing import Hashes
 from upriver.ids import Channel, Epoch, Incarnation, MapVersion, SnapshotId, VnodeId, WorkerId
-from upriver.partial.partial_region import ANSWER_ROWS_MAX, Upquery
-from upriver.partial.reads import Read
+from upriver.partial.partial_region import ANSWER_ROWS_MAX, Read, Upquery
 from upriver.protocol.messages import FromWorker, Meet, ToWorker
 from upriver.protocol.peers import Envelope
 from upriver.state.checkpoint import StateChunk, StateFile
-from upriver.xxh64 import Hashes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from upriver.ids import Channel, Epoch, Incarnation, SnapshotId, VnodeId, Worker
 from upriver.lake.checkpoint_keeper import CheckpointKeeper
 from upriver.lake.lake import Manifest
 from upriver.net.wire import error_from_json
-from upriver.plan.graph import DataflowPlan
+from upriver.plan.plan import DataflowPlan
 from upriver.protocol.coordinator_events import (
     AbortWanted,
     AppFailed,
@@ -50,13 +50,10 @@ from upriver.protocol.coordinator_events import (
     WorkerRegistered,
     WorkerSaid,
 )
-from upriver.protocol.messages import FromWorker, Moved, Strain, ToWorker
-from upriver.protocol.standby_messages import TookOver
+from upriver.protocol.messages import FromWorker, Moved, Strain, TookOver, ToWorker
 from upriver.protocol.strategies import Strategy
-from upriver.runtime.recoveries import Recoveries
-from upriver.runtime.rescale_desk import RescaleDesk
-from upriver.runtime.river_status import river_status
 from upriver.runtime.source_supervisor import SourceSupervisor, source_failure
+from upriver.runtime.status import Recoveries, RescaleDesk, river_status
 from upriver.vnodes import VnodeMap
 
 COMMITS_KEPT_MAX = 10_000

@@ -1,4 +1,7 @@
-"""The coordinator on the network: workers open channels to it, clients call actions."""
+"""Asker: a thread that waits for the outcome of its lookup.
+
+The coordinator on the network: workers open channels to it, clients call actions.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,21 +12,22 @@ from upriver.errors import DeclarationError, DuplicateAttempt, ProtocolError, Un
 from upriver.given import seconds, whole
 from upriver.hashing import HASH64_MAX
 from upriver.ids import Epoch, Incarnation, VnodeId, WorkerId
-from upriver.net.calls import Action, Calls
+from upriver.net.byte_stream import Latch
 from upriver.net.channel import ChannelEnd, Channels, Receiver
 from upriver.net.codec import decode_from_worker, encode
 from upriver.net.handshake import Keys, Purpose
+from upriver.net.lookups import Answered
 from upriver.net.routing import Routing, ViewRoute
-from upriver.net.server import Listen, Server, Service
+from upriver.net.server import Action, Calls, Listen, Server, Service
 from upriver.net.wire import Message
 from upriver.plan.explain import explain
-from upriver.plan.graph import DataflowPlan
-from upriver.plan.plan import TableSpec
+from upriver.plan.plan import DataflowPlan, TableSpec
 from upriver.protocol.messages import ToWorker
 from upriver.protocol.strategies import Strategy
+from upriver.protocol.worker_events import Answer
 from upriver.runtime.coordinator_loop import CoordinatorLoop
-from upriver.runtime.fencing import USUAL, Tenants, Vigilance
-from upriver.runtime.scans import Scans
+from upriver.runtime.leases import USUAL, Tenants, Vigilance
+from upriver.runtime.snapshots import Scans
 
 REGISTER = "register"
 """The hello of a worker: ``{"worker": id, "life": number, "attempt": of its task, "address": where it serves,
@@ -243,3 +247,27 @@ def _strategy(name: str) -> Strategy:
     if name not in list(Strategy):
         raise DeclarationError(f"strategy {name!r}: there are {', '.join(Strategy)}")
     return Strategy(name)
+
+
+class Asker:
+    """``settle`` is called once, by any thread; ``wait`` by the one that asks."""
+
+    __slots__ = ("_is_settled", "_outcome")
+
+    def __init__(self) -> None:
+        self._is_settled = Latch()
+        self._outcome: Answer | UpriverError | None = None
+
+    def settle(self, outcome: Answer | UpriverError) -> None:
+        """The lookup is answered, or refused."""
+        self._outcome = outcome
+        self._is_settled.open()
+
+    def wait(self, seconds: float) -> Answer | UpriverError | None:
+        """The outcome; ``None`` if there was none in so many seconds."""
+        return self._outcome if self._is_settled.wait(seconds) else None
+
+
+def answered(answer: Answer) -> Answered:
+    """What the machine has answered, as it goes to the client. Takes long for many rows in several parts."""
+    return Answered(answer.rows, answer.epoch, answer.version, answer.relayed, answer.held_up)

@@ -20,10 +20,10 @@ import pyarrow as pa
 from upriver.engine.batch import Batch
 from upriver.engine.row_text import error_text
 from upriver.errors import CorruptCheckpoint, LakeError
+from upriver.hashing import Hashes
 from upriver.ids import Channel
 from upriver.lake.checkpoints import read_state
-from upriver.lake.commit_times import CommitTimes
-from upriver.lake.lake import Lake
+from upriver.lake.lake import CommitTimes, Lake
 from upriver.plan.plan import TableSpec
 from upriver.protocol.worker_events import (
     AllStateRead,
@@ -34,9 +34,8 @@ from upriver.protocol.worker_events import (
     StateRead,
     StateUnread,
 )
-from upriver.runtime.row_pace import RowPace
+from upriver.runtime.pacing import RowPace
 from upriver.state.vectors import true_at
-from upriver.xxh64 import Hashes
 
 Piece = RowsRead | EpochRead | StateRead | AllStateRead | StateUnread
 

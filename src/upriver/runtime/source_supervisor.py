@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from upriver.coordinator.source_failures import SourceFailure, stall
+from upriver.coordinator.freshness import TableCounts
 from upriver.coordinator.sources import (
     STALLED_S,
     AttemptFailed,
@@ -20,13 +20,14 @@ from upriver.coordinator.sources import (
     RestartAsked,
     SourceAction,
     SourceEvent,
+    SourceFailure,
     SourceMachine,
     SourceStarted,
     SourceState,
     SourceStopped,
     TimePassed,
+    stall,
 )
-from upriver.coordinator.table_counts import TableCounts
 from upriver.errors import DeclarationError, IngestFailed, WaitTimeout
 from upriver.ids import BEGINNING, Epoch
 from upriver.lake.lake import Manifest

@@ -4,7 +4,7 @@ Spark starts one such process for each executor (``spark.python.daemon.module``)
 worker that joins a running app is then there at once: it has nothing to load while others answer lookups.
 """
 
-from upriver.runtime.arenas import share_free_memory
+from upriver.runtime.memory import share_free_memory
 
 share_free_memory()  # first: what is loaded below begins threads
 
@@ -17,7 +17,7 @@ import pandas  # type: ignore[import-untyped]  # noqa: F401  Spark's own Python 
 import pyspark.worker  # noqa: F401  what Spark runs in each process that is forked
 from pyspark import daemon
 
-import upriver.spark.task  # noqa: F401
+import upriver.spark.host  # noqa: F401
 
 
 def forget_archives() -> None:

@@ -11,8 +11,7 @@ from pyspark.sql.types import StructType
 
 from upriver.engine.stateful import ANY_STATE, AnyState, stateful_map_op
 from upriver.errors import DeclarationError
-from upriver.plan.ops import Per, StatefulMap
-from upriver.plan.plan import TableSpec
+from upriver.plan.plan import Per, StatefulMap, TableSpec
 from upriver.spark.schema import in_arrow
 
 ARGUMENTS: Mapping[str, tuple[str, ...]] = {

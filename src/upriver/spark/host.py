@@ -1,4 +1,10 @@
-"""Workers as Spark tasks: one job of one long-running task for each worker. Driver side.
+"""Which Python the executors run.
+
+What runs inside a worker's Spark task. Executor side.
+
+Why a Spark job has failed: an error of ours as it was raised in a task, or one line for a person.
+
+Workers as Spark tasks: one job of one long-running task for each worker. Driver side.
 
 Spark places the task. Which life of a worker runs, and when the next one starts, is decided by
 :mod:`upriver.coordinator.restarts`; this carries it out. A life's job is cancelled when the life is lost, whatever
@@ -7,14 +13,20 @@ whether the process can be reached: one that is stopped keeps its slot until Spa
 later.
 """
 
+import os
+import re
+import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import assert_never
 from uuid import uuid4
 
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
 from upriver.coordinator.restarts import (
@@ -31,12 +43,107 @@ from upriver.coordinator.restarts import (
     StartLife,
     StopRestarts,
 )
-from upriver.errors import ClusterError, UpriverError
+from upriver.errors import ClusterError, DeclarationError, DuplicateAttempt, UpriverError
+from upriver.given import class_name
 from upriver.ids import WorkerId
-from upriver.plan.graph import DataflowPlan
-from upriver.runtime.worker import WorkerConfig
-from upriver.spark.task import run_task
-from upriver.spark.task_errors import cause_of_job_failure
+from upriver.net.wire import error_from_json
+from upriver.plan.plan import DataflowPlan
+from upriver.runtime.worker import WorkerConfig, serve_worker
+
+KILLED_S_MAX = 10.0
+"""Seconds that a second attempt of a worker's task waits for Spark to kill it, as the coordinator has asked. If it
+ended by itself, Spark would either count a failure of the task, or take the task for done and kill the worker."""
+
+
+def run_task(config: WorkerConfig, worker: WorkerId, _: Iterable[int]) -> Iterable[int]:
+    """Fill a worker's place until it retires. The task's one row stays unread: so Spark ends the process, and does not
+    keep it, with the memory that it has taken, for another task."""
+    pa.set_cpu_count(1)  # the task has one slot
+    pa.set_io_thread_count(1)
+    context = TaskContext.get()
+    assert context is not None
+    try:
+        serve_worker(replace(config, attempt=context.taskAttemptId()), worker)
+    except DuplicateAttempt:
+        time.sleep(KILLED_S_MAX)
+        raise
+    return ()
+
+
+_LAST_LINE = re.compile(r"^upriver\.errors\.(\w+): (.*)$", re.MULTILINE)
+"""Of a traceback."""
+_TRACEBACK = "Traceback (most recent call last):"
+_RAISED = re.compile(r"(?:\w+\.)*(\w+)(?:: (.*))?")
+"""The line of a traceback that names the error."""
+_LOST_TASK = re.compile(r"Lost task [\d.]+ in stage [\d.]+ \(TID \d+\) \((\S+) executor (\S+)\): (.*)")
+_PYTHON_FAILED = re.compile(r"Error from python worker:\s*(\S.*)")
+_STAGE_FAILED = re.compile(r"Job aborted due to stage failure: (.*)")
+_PLAIN_KINDS = ("Exception", "RuntimeError")
+"""Classes of errors that say nothing which the message does not."""
+_CANCELLED = re.compile(r"Job \d+ cancelled.*")
+
+
+def raised_in_task(error: PythonException) -> UpriverError | PythonException:
+    """The task's error as it was raised there, without Spark's stack; if it was none of ours, the error as it is."""
+    found = _LAST_LINE.findall(str(error))
+    if not found:
+        return error
+    kind, message = found[-1]  # those before it are what it was raised from
+    return error_from_json({"error": kind, "message": message})
+
+
+def cause_of_job_failure(error: BaseException) -> str:
+    """Why the job has failed, in one line, without stacks: the error that its task raised, and on which host.
+
+    ``error``: what the job's action raised in the driver.
+    """
+    return cause_in_text(str(error))
+
+
+def cause_in_text(text: str) -> str:
+    """The same of an error's text, as Spark gives it."""
+    lost = _LOST_TASK.search(text)
+    where = f" (on {lost[1]}, executor {lost[2]})" if lost else ""
+    raised = _raised_in(text)
+    if raised is not None:
+        return f"{raised}{where}"
+    if found := _PYTHON_FAILED.search(text):
+        return f"{found[1].strip()}{where}"
+    if lost:
+        return f"{lost[3].strip()}{where}"
+    for pattern in (_CANCELLED, _STAGE_FAILED):
+        if found := pattern.search(text):
+            return found[found.lastindex or 0].strip()
+    return next((line.strip() for line in text.splitlines() if line.strip()), "the job has failed")
+
+
+def _raised_in(text: str) -> str | None:
+    """The last line of the first Python traceback, or of the last of those that are chained to it; ``None`` without."""
+    _, found, rest = text.partition(_TRACEBACK)
+    if not found:
+        return None
+    raised: str | None = None
+    in_traceback = True
+    for line in rest.splitlines():
+        if line.lstrip().startswith(("at ", "Caused by:", "Driver stacktrace")):
+            break  # Java's stack, which repeats all of it
+        if line.endswith(_TRACEBACK):
+            in_traceback = True
+        elif in_traceback and line and not line[0].isspace():
+            raised, in_traceback = _without_module(line.strip()), False
+    return raised
+
+
+def _without_module(line: str) -> str:
+    """``upriver.errors.ClusterError: text`` as ``ClusterError: text``; of a class that says nothing, the text alone."""
+    named = _RAISED.fullmatch(line)
+    if named is None:
+        return line
+    kind, message = named[1], named[2]
+    if not message:
+        return kind
+    return message if kind in _PLAIN_KINDS else f"{kind}: {message}"
+
 
 CANCEL_EVERY_S = 0.2
 """Seconds between two attempts to cancel jobs."""
@@ -183,3 +290,41 @@ class WorkerHost:
     def _cancel(self, tag: str) -> None:
         # Not interruptTag, which knows only the tags of the thread that calls it.
         self._spark.sparkContext.cancelJobsWithTag(tag)
+
+
+def runs_elsewhere(spark: SparkSession) -> bool:
+    """Whether executors may have other packages than this process: only its own interpreter on its machine has not."""
+    context = spark.sparkContext
+    is_own = os.path.realpath(context.pythonExec) == os.path.realpath(sys.executable)
+    return not (is_own and str(context.master).startswith("local"))
+
+
+def check_session(spark: SparkSession) -> None:
+    """Raise DeclarationError if the session was stopped, or its JVM is gone."""
+    try:
+        java = spark.sparkContext._jsc
+        is_stopped = java is None or bool(java.sc().isStopped())
+    except Exception:  # of any class: the JVM does not answer
+        is_stopped = True
+    if is_stopped:
+        raise DeclarationError("the Spark session has been stopped: make another one, and the app anew with it")
+
+
+def use_own_python(spark: SparkSession) -> None:
+    """In local mode, let Spark's Python workers be this interpreter.
+
+    Unless told otherwise Spark starts whatever ``python3`` comes first on the PATH, which need not have our
+    packages. On a cluster, and where the user has chosen, the choice stands.
+    """
+    if not isinstance(spark, SparkSession):
+        if ".connect." in type(spark).__module__:
+            raise DeclarationError(
+                "spark is a session of Spark Connect, which is not supported: workers are tasks that the driver itself "
+                "starts. Run the program where the driver is, with SparkSession.builder.master(...).getOrCreate()"
+            )
+        raise DeclarationError(f"spark={spark!r}: give a pyspark.sql.SparkSession, not a {class_name(spark)}")
+    check_session(spark)
+    context = spark.sparkContext
+    chosen = "PYSPARK_PYTHON" in os.environ or context.getConf().contains("spark.pyspark.python")
+    if not chosen and str(context.master).startswith("local"):
+        context.pythonExec = sys.executable

@@ -14,7 +14,7 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from upriver.errors import ClusterError
-from upriver.spark.task_errors import cause_of_job_failure
+from upriver.spark.host import cause_of_job_failure
 
 PACKAGES = ("upriver", "pyarrow", "duckdb", "numpy", "sqlglot", "pyspark")
 """What a worker imports, and of what the driver's version is needed."""

@@ -25,7 +25,7 @@ from pyspark.sql.types import StructType
 from upriver.errors import DeclarationError, UnknownView, UpriverError, WorkerLost
 from upriver.net.remote import Connection, Remote
 from upriver.net.routing import Routing
-from upriver.spark.arrow_types import spark_arrow_schema
+from upriver.spark.schema import spark_arrow_schema
 
 FORMAT = "upriver"
 PLAN_S_MAX = 10.0

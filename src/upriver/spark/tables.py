@@ -1,20 +1,54 @@
-"""What may be a table: the columns that a declaration names, and their types."""
+"""Indexes that a table gets when it has rows already. Runs in the driver, before ingest starts or beside it.
 
-from collections.abc import Sequence
-from dataclasses import replace
+The rows are taken from the table's own runs, some epochs at a time, and written once more in the order of the new
+index; what comes of each epoch is kept in a supplement to its manifest. When no epoch lacks the index, its record is
+written, and from then on readers see it. Whatever is interrupted goes on with the next epoch that has no supplement.
+Rules I5 to I8: ``docs/design/lake.md``.
 
+What may be a table: the columns that a declaration names, and their types.
+
+Tables as they are in the lake, as Spark DataFrames: the rows of all epochs up to one.
+
+Spark's tasks share the epochs. Each reads the manifests and the runs of its own, so that the driver reads nothing,
+however long the history is. Any one index of an epoch has all its rows.
+
+The rows of a table that were set aside, as a Spark DataFrame.
+
+Views as Spark itself computes them, from the tables as they are in the lake.
+
+So a view can be read whole of which the workers keep only the keys that somebody has looked up.
+"""
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from uuid import uuid4
+
+import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import BooleanType, LongType, StructField, StructType
 
+from upriver.client.keys import distinct_keys
+from upriver.engine.expressions import Evaluator
 from upriver.engine.stateful import check_order
-from upriver.errors import DeclarationError
+from upriver.errors import DeclarationError, IngestFailed, UpriverError
 from upriver.given import class_name, names, text
-from upriver.hashing import check_hashable
-from upriver.plan.plan import TableSpec
-from upriver.spark.runs import check_columns
-from upriver.spark.schema import arrow_schema
-from upriver.spark.typer import SparkTyper
-from upriver.sql.deletes import deletion
+from upriver.hashing import check_hashable, hash64
+from upriver.ids import Epoch
+from upriver.lake.lake import SLICE_ROWS_MAX, Lake, Manifest, OwnedLake
+from upriver.lake.rejected import Rejected, rejected_schema
+from upriver.plan.plan import TableSpec, lake_channel
+from upriver.spark.ingest import STOP_POLL_S, Layout
+from upriver.spark.runs import Lot, check_columns, rewrite_runs
+from upriver.spark.schema import arrow_schema, spark_arrow_schema
+from upriver.spark.typer import SparkTyper, own_session
+from upriver.sql.queries import deletion, over_tables
+from upriver.state.runs import run_schema
+from upriver.state.vectors import Mask
 
 Columns = str | Sequence[str]
 
@@ -88,3 +122,248 @@ def _check(table: TableSpec, deletes: str | None) -> None:
         raise DeclarationError(
             f"table {table.name!r} has deletes and no primary_key, which says which row it is that is deleted"
         )
+
+
+_EPOCH, _PLACE, _DELETED = "epoch", "place", "deleted"
+"""Of a version: the epoch in which it came, which of the epoch's rows it was, and whether it deletes its key's row."""
+
+
+def table_as_of(spark: SparkSession, root: str, table: TableSpec, epoch: Epoch) -> DataFrame:
+    """A table's rows as views have them once ``epoch`` is over: of an upsert table, the last version of each row.
+
+    epoch: one that is published, or 0. Of versions that tie in ``order_by`` and came in one epoch, which is the last
+    is as arbitrary as the order of such rows in an index. An action on it raises what reading the lake does, above all
+    CorruptFile, and RowError for a version of which it cannot be said whether it deletes, in Spark's PythonException.
+    """
+    tasks = max(1, min(epoch, spark.sparkContext.defaultParallelism))
+    history = _History(root, table, epoch, tasks)
+    numbers = spark.range(0, tasks, 1, tasks)
+    if table.primary_key:
+        rows = _last_versions(numbers.mapInArrow(history.versions, _versions_schema(table)), table)
+    else:
+        rows = numbers.mapInArrow(history.rows, _rows_schema(table))
+    return rows.toDF(*table.schema.names)
+
+
+def _last_versions(versions: DataFrame, table: TableSpec) -> DataFrame:
+    """Spark orders values as Latest does: nulls before all others, NaN behind them, the two zeros equal."""
+    order = [F.desc(name) for name in (*_columns_of_lake_tables(table, table.order_by), _EPOCH, _PLACE)]
+    latest_first = Window.partitionBy(*_columns_of_lake_tables(table, table.primary_key)).orderBy(*order)
+    ranked = versions.withColumn("rank", F.row_number().over(latest_first))
+    is_row: Column = (F.col("rank") == 1) & ~F.col(_DELETED)
+    return ranked.where(is_row).select(*_columns_of_lake_tables(table, table.schema.names))
+
+
+def _columns_of_lake_tables(table: TableSpec, names: Iterable[str]) -> list[str]:
+    """What columns are called until the end: numbered, since their own names may be any, and those of versions."""
+    return [f"c{table.schema.get_field_index(name)}" for name in names]
+
+
+def _rows_schema(table: TableSpec) -> StructType:
+    types = [field.dataType for field in from_arrow_schema(table.schema, prefer_timestamp_ntz=True)]
+    names = _columns_of_lake_tables(table, table.schema.names)
+    return StructType([StructField(name, type) for name, type in zip(names, types, strict=True)])
+
+
+def _versions_schema(table: TableSpec) -> StructType:
+    added = [StructField(_EPOCH, LongType()), StructField(_PLACE, LongType()), StructField(_DELETED, BooleanType())]
+    return StructType([*_rows_schema(table).fields, *added])
+
+
+@dataclass(frozen=True, slots=True)
+class _History:
+    """A table's rows of the epochs 1 to ``last``, as ``tasks`` tasks read them; picklable."""
+
+    root: str
+    table: TableSpec
+    last: Epoch
+    tasks: int
+
+    def rows(self, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """All rows of a task's epochs. numbers: the task's own."""
+        schema = _as_spark_takes(_rows_schema(self.table))
+        for _, _, rows in self._pieces(numbers):
+            yield rows.rename_columns(schema.names).cast(schema)
+
+    def versions(self, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The same of an upsert table, with what else is to be known of versions."""
+        schema = _as_spark_takes(_versions_schema(self.table))
+        plain = _as_spark_takes(_rows_schema(self.table))
+        evaluator = Evaluator()
+        for epoch, place, rows in self._pieces(numbers):
+            added = [
+                pa.array(np.full(rows.num_rows, epoch)),
+                pa.array(np.arange(place, place + rows.num_rows)),
+                pa.array(self._deleted(rows, evaluator)),
+            ]
+            columns = rows.rename_columns(plain.names).cast(plain).columns
+            yield pa.RecordBatch.from_arrays([*columns, *added], schema=schema)
+
+    def _deleted(self, versions: pa.RecordBatch, evaluator: Evaluator) -> Mask:
+        if self.table.deletes is None:
+            return np.zeros(versions.num_rows, np.bool_)
+        return evaluator.mask(versions, self.table.deletes)
+
+    def _pieces(self, numbers: Iterable[pa.RecordBatch]) -> Iterator[tuple[Epoch, int, pa.RecordBatch]]:
+        """(epoch, how many of its rows came before, rows), of every ``tasks``-th epoch: the first are often largest."""
+        lake, schema = Lake(self.root), run_schema(self.table.schema)
+        for number in (number for batch in numbers for number in batch.column(0).to_pylist()):
+            for epoch in map(Epoch, range(number + 1, self.last + 1, self.tasks)):
+                manifest = lake.manifest(epoch)
+                if manifest.table == self.table.name:
+                    place = 0
+                    for run in next(iter(manifest.runs.values())):
+                        for piece in lake.open_run(run, schema).batches(SLICE_ROWS_MAX):
+                            yield epoch, place, piece.select(self.table.schema.names)
+                            place += piece.num_rows
+
+
+def _as_spark_takes(schema: StructType) -> pa.Schema:
+    """In UTC, whatever the session's zone."""
+    return spark_arrow_schema(schema, "UTC")
+
+
+def read_rejected(spark: SparkSession, root: str, table: TableSpec) -> DataFrame:
+    """What is there when an action reads it. One task reads it: it alone knows which rows it has seen."""
+    schema = from_arrow_schema(rejected_schema(table), prefer_timestamp_ntz=True)
+    # Spark takes rows in UTC, whatever the session's zone.
+    read = partial(_read, root, table, spark_arrow_schema(schema, "UTC"))
+    return spark.range(0, 1, 1, 1).mapInArrow(read, schema)
+
+
+def _read(root: str, table: TableSpec, schema: pa.Schema, _: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for rows in Rejected(Lake(root), table).read():
+        yield rows.cast(schema)
+
+
+PLACE = "place of the key"
+"""A column's name, beside those of a view."""
+
+
+def view_as_of(
+    spark: SparkSession,
+    root: str,
+    sql: str,
+    tables: Mapping[str, TableSpec],
+    views: Mapping[str, str],
+    epoch: Epoch,
+    timezone: str,
+) -> DataFrame:
+    """A view as it is once ``epoch`` is over, as a DataFrame of ``spark``. Every action on it reads that epoch anew.
+
+    sql, tables, views, timezone: those from which the view was compiled; of ``views`` those that are read must be
+    there, and as they were then. Columns, types included, are those of its plan. A row from which the view cannot be
+    computed makes the action fail, in Spark's words, even if its table has such rows set aside.
+    """
+    session = own_session(spark, timezone)  # in which names mean what they meant when the view was compiled
+    for name, table in tables.items():
+        table_as_of(session, root, table, epoch).createOrReplaceTempView(f"`{name}`")
+    rows = session.sql(over_tables(sql, views))
+    # The user's session must be the one that the result belongs to, or its temporary views of it would be ours. What is
+    # put together belongs to the session of the first part; Spark's optimizer leaves none of that one.
+    return spark.createDataFrame([], rows.schema).limit(0).union(rows)
+
+
+def rows_of_keys(view: DataFrame, keys: pa.RecordBatch) -> pa.Table:
+    """A view's rows of some keys, in the order in which the keys are given; each key once. A null is a key like any
+    other. keys: the view's key columns. Blocks while Spark computes."""
+    asked, _ = distinct_keys(keys, hash64(keys.columns, keys.num_rows))
+    names = [f"key {place}" for place in range(asked.num_columns)]
+    places = pa.array(np.arange(asked.num_rows))
+    table = pa.Table.from_arrays([*asked.columns, places], [*names, PLACE])
+    # In a session whose zone pyarrow can name. Points in time are the same in any; a wall clock must not become one.
+    session = own_session(view.sparkSession, "UTC")
+    wanted = session.createDataFrame(table, from_arrow_schema(table.schema, prefer_timestamp_ntz=True))
+    is_asked = [
+        view[f"`{own}`"].eqNullSafe(wanted[f"`{name}`"]) for own, name in zip(keys.schema.names, names, strict=True)
+    ]
+    found = view.join(F.broadcast(wanted), is_asked).orderBy(PLACE)
+    return found.select(view["*"]).toArrow()
+
+
+JOB_EPOCHS_MAX = 64
+JOB_ROWS = 10_000_000
+"""Epochs of one Spark job, and their rows; an epoch is not split, even if it is larger."""
+
+
+class Backfill:
+    """Gives tables indexes, one after the other. Called from any thread."""
+
+    def __init__(
+        self, spark: SparkSession, lake: OwnedLake, epochs_max: int = JOB_EPOCHS_MAX, rows_max: int = JOB_ROWS
+    ) -> None:
+        """epochs_max, rows_max: of one Spark job."""
+        self._spark = spark
+        self._lake = lake
+        self._epochs_max = epochs_max
+        self._rows_max = rows_max
+        self._tag = f"upriver-backfill-{uuid4().hex}"
+        self._one_at_a_time = threading.Lock()
+        self._stopping = threading.Event()
+
+    def run(self, layout: Layout, index: tuple[str, ...], last: Epoch) -> None:
+        """Give the table an index. All epochs after ``last`` have it, or will have it when they are published.
+
+        Blocks until it is complete; returns at once if it is. Raises IngestFailed, LakeError.
+        """
+        what = f"table {layout.table.name!r}: its index ({', '.join(index)})"
+        with self._one_at_a_time:
+            context = self._spark.sparkContext
+            context.addJobTag(self._tag)
+            try:
+                self._run(layout, index, last)
+            except UpriverError:
+                raise
+            except Exception as error:
+                why = "the app was stopped" if self._stopping.is_set() else error
+                raise IngestFailed(f"{what} is not complete: {why}") from error
+            finally:
+                context.removeJobTag(self._tag)
+
+    def _run(self, layout: Layout, index: tuple[str, ...], last: Epoch) -> None:
+        record = self._lake.record()
+        assert record is not None
+        if index in record.indexes[layout.table.name]:
+            return
+        for manifests in self._jobs(self._lacking(layout, index, last)):
+            if self._stopping.is_set():
+                raise InterruptedError
+            self._rewrite(layout, index, manifests)
+        self._lake.complete(layout.table.name, index)  # I6
+
+    def _lacking(self, layout: Layout, index: tuple[str, ...], last: Epoch) -> Iterator[Manifest]:
+        """The manifests of the epochs that have the index neither themselves nor in a supplement."""
+        channel = lake_channel(layout.table.name, index)
+        supplemented = self._lake.supplemented(channel)
+        for number in range(1, last + 1):
+            if (epoch := Epoch(number)) not in supplemented:
+                manifest = self._lake.manifest(epoch)
+                if manifest.table == layout.table.name and channel not in manifest.runs:
+                    yield manifest
+
+    def _jobs(self, manifests: Iterable[Manifest]) -> Iterator[list[Manifest]]:
+        """The same manifests, as many at a time as the limits allow."""
+        held: list[Manifest] = []
+        rows = 0
+        for manifest in manifests:
+            own = max(manifest.rows().values())  # all indexes of an epoch have the same
+            if held and (len(held) == self._epochs_max or rows + own > self._rows_max):
+                yield held
+                held, rows = [], 0
+            held.append(manifest)
+            rows += own
+        if held:
+            yield held
+
+    def _rewrite(self, layout: Layout, index: tuple[str, ...], manifests: list[Manifest]) -> None:
+        writer = layout.writer(*(Lot(manifest.batch, index) for manifest in manifests))
+        sources = [next(iter(manifest.runs.values())) for manifest in manifests]
+        for manifest, runs in zip(manifests, rewrite_runs(self._spark, sources, writer), strict=True):
+            self._lake.supplement(lake_channel(layout.table.name, index), manifest.epoch, runs)
+
+    def stop(self) -> None:
+        """End what is under way, and let nothing begin any more; it goes on when the app next starts."""
+        self._stopping.set()
+        while not self._one_at_a_time.acquire(timeout=STOP_POLL_S):
+            self._spark.sparkContext.cancelJobsWithTag(self._tag)
+        self._one_at_a_time.release()

@@ -10,11 +10,10 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from upriver.errors import DeclarationError, UnknownTable, UnsupportedSql, UserError
 from upriver.plan.plan import TableSpec
-from upriver.plan.sql_source import ELSEWHERE, names_table
-from upriver.spark.python import check_session
+from upriver.plan.source import ELSEWHERE, names_table
+from upriver.spark.host import check_session
 from upriver.spark.schema import in_arrow
-from upriver.spark.spark_logs import unlogged
-from upriver.spark.sql_settings import ZONE, checked_settings
+from upriver.spark.session import ZONE, checked_settings, unlogged
 
 FILES_AS_TABLES = "spark.sql.runSQLOnFiles"
 """Spark's setting by which ``FROM parquet.`path` `` reads a file. To type that, Spark would open it."""

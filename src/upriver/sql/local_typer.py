@@ -5,9 +5,8 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from upriver.plan.plan import TableSpec
-from upriver.plan.sql_source import Source
-from upriver.sql.sql import output_fields
-from upriver.sql.sql_queries import Views, compile_query, parsed
+from upriver.plan.source import Source
+from upriver.sql.queries import Views, compile_query, output_fields, parsed
 
 
 class LocalTyper:

@@ -1,4 +1,7 @@
-"""Checkpoints: what regions keep as of the end of one epoch, in chunks, each of some keys; rules V1 to V7 in
+"""What the keys of a region were before the epoch that is open has changed them, so that it can be as if that had never
+been opened (rule S3 in ``docs/design/standbys.md``).
+
+Checkpoints: what regions keep as of the end of one epoch, in chunks, each of some keys; rules V1 to V7 in
 ``docs/design/checkpoints.md``.
 
 A checkpoint has the keys that have changed since its *base*, the checkpoint before it, or all of them if it has no
@@ -7,6 +10,16 @@ key is what the newest of them says that names it. Who wrote a chunk does not ma
 names its keys by hash64.
 
 A chunk is written as Arrow IPC streams of one batch each, one after another: first its keys, then its parts.
+
+Which keys of a region have changed since the last checkpoint, and which of them are yet to be copied for the next.
+
+A checkpoint is of the end of an epoch, and is copied while the next ones flow: so a key is copied before it changes,
+or when there is time, whichever comes first (rule V1).
+
+Which keys of some slices are to be copied to whoever follows them: at first all, then those that have changed.
+
+A copy of a key may be as of any moment: what changes it afterwards is logged, and the key is copied again. So when
+nothing is left to copy at the end of an epoch, whoever has all copies has the slices as of that end.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -16,11 +29,12 @@ import numpy as np
 import pyarrow as pa
 
 from upriver.errors import ProtocolError
+from upriver.hashing import Hashes
 from upriver.ids import Epoch, VnodeId
 from upriver.state.failure import ViewFailure
-from upriver.state.keysets import NO_KEYS, contains
+from upriver.state.keysets import NO_KEYS, contains, key_set
+from upriver.state.vectors import Mask, true_at
 from upriver.vnodes import vnodes_of
-from upriver.xxh64 import Hashes
 
 _KEYS = pa.schema([pa.field("hash64", pa.uint64(), nullable=False)])
 
@@ -158,3 +172,176 @@ def _in_order(sets: Sequence[Hashes]) -> Hashes:
 def _rows_of(part: pa.RecordBatch, keys: Hashes) -> pa.RecordBatch:
     mask = contains(keys, part.column(0).to_numpy())
     return part if mask.all() else part.filter(pa.array(mask))
+
+
+LOGGED_MIN = 65_536
+"""Hashes that are logged before repeats are taken out."""
+
+
+class Changes:
+    """The keys of one region at one worker, by hash64. Rules V1, V4 and V8: ``docs/design/checkpoints.md``."""
+
+    __slots__ = ("_cursor", "_cut", "_is_copied", "_logged", "_repeats_due", "_since")
+
+    def __init__(self) -> None:
+        self._logged: list[Hashes] = []
+        """Keys that have changed since the last cut, in any order and with repeats."""
+        self._since = 0
+        """How many these are."""
+        self._repeats_due = LOGGED_MIN
+        self._cut: Hashes = NO_KEYS
+        """What the checkpoint that is being taken is to have, ascending and unique."""
+        self._is_copied: Mask = np.empty(0, np.bool_)
+        """Of each key of the cut."""
+        self._cursor = 0
+        """Before this place of the cut all are copied."""
+
+    @property
+    def left(self) -> bool:
+        """Whether keys of the cut are yet to be copied."""
+        return self._cursor < len(self._cut)
+
+    @property
+    def logged(self) -> int:
+        """How many keys have changed since the last cut, or a little more."""
+        return self._since
+
+    def note(self, hashes: Hashes) -> None:
+        """These keys change, or are gone."""
+        if not len(hashes):
+            return
+        fresh = hashes[true_at(hashes[1:] != hashes[:-1])]  # batches are sorted: most repeats are neighbours
+        self._logged += [fresh, hashes[-1:]]
+        self._since += len(fresh) + 1
+        if self._since > self._repeats_due:
+            self._logged = [key_set(*self._logged)]
+            self._since = len(self._logged[0])
+            self._repeats_due = max(LOGGED_MIN, 2 * self._since)
+
+    def cut(self, everything: Hashes | None = None) -> None:
+        """A checkpoint is taken here and now: of what has changed since the last one, or of ``everything``, ascending
+        and unique."""
+        self._cut = key_set(*self._logged) if everything is None else everything
+        self._logged, self._since, self._repeats_due = [], 0, LOGGED_MIN
+        self._is_copied, self._cursor = np.zeros(len(self._cut), np.bool_), 0
+
+    def before(self, hashes: Hashes) -> Hashes:
+        """Of keys that are about to change, those to be copied first; they count as copied. Ascending, unique."""
+        if not self.left:
+            return NO_KEYS
+        touched = key_set(hashes)
+        mine = touched[contains(self._cut, touched)]
+        places = np.searchsorted(self._cut, mine)
+        due = mine[~self._is_copied[places]]
+        self._is_copied[places] = True
+        return due
+
+    def next(self, keys_max: int) -> Hashes:
+        """So many keys that are to be copied now, if there are as many; they count as copied. Ascending, unique."""
+        due: list[Hashes] = []
+        wanted = keys_max
+        while wanted > 0 and self.left:
+            end = min(self._cursor + wanted, len(self._cut))
+            due.append(self._cut[self._cursor : end][~self._is_copied[self._cursor : end]])
+            self._is_copied[self._cursor : end] = True
+            wanted -= len(due[-1])
+            self._cursor = end
+        return np.concatenate(due) if due else NO_KEYS
+
+    def keep(self) -> None:
+        """The checkpoint is kept: what it has need not be in the next one."""
+        self._cut, self._is_copied, self._cursor = NO_KEYS, np.empty(0, np.bool_), 0
+
+    def drop(self) -> None:
+        """The checkpoint is given up: what it was to have has still changed."""
+        self.note(self._cut)
+        self.keep()
+
+
+ALL_KEYS = 2**63 - 1
+PASS_KEYS_MIN = 4_096
+"""Keys that have changed while others were copied: fewer wait for the epoch's end."""
+
+
+class SliceLog:
+    """Of one region at one worker, for one follower."""
+
+    __slots__ = ("_changes", "_mine")
+
+    def __init__(self, vnodes: Collection[VnodeId], count: int, everything: Hashes) -> None:
+        """count: the lake's vnodes. everything: the keys of these that have state by now, ascending and unique."""
+        self._mine = np.zeros(count, np.bool_)
+        self._mine[list(vnodes)] = True
+        self._changes = Changes()
+        self._changes.cut(everything[self._of_mine(everything)])
+
+    def note(self, hashes: Hashes) -> None:
+        """These keys, whoever's they are, change."""
+        self._changes.note(hashes[self._of_mine(hashes)])
+
+    @property
+    def left(self) -> bool:
+        """Whether keys are to be copied before the next epoch's end."""
+        return self._changes.left or self._changes.logged >= PASS_KEYS_MIN
+
+    def next(self, keys_max: int) -> Hashes:
+        """So many of these, if there are as many. Ascending, unique."""
+        if not self._changes.left:
+            self._changes.cut()
+        return self._kept(self._changes.next(keys_max))
+
+    def rest(self) -> Hashes:
+        """At the end of an epoch, when none are left before it: all that have changed. Ascending, unique."""
+        self._changes.cut()
+        return self._kept(self._changes.next(ALL_KEYS))
+
+    def keep_only(self, vnodes: Collection[VnodeId]) -> None:
+        """The other slices are followed no more."""
+        kept = np.zeros(len(self._mine), np.bool_)
+        kept[list(vnodes)] = True
+        self._mine &= kept
+
+    def _kept(self, keys: Hashes) -> Hashes:
+        return keys[self._of_mine(keys)]
+
+    def _of_mine(self, hashes: Hashes) -> Mask:
+        mine: Mask = self._mine[vnodes_of(hashes, len(self._mine))]
+        return mine
+
+
+class Undo:
+    """Of one region at one worker. Takes as much memory as the state of the keys that one epoch changes."""
+
+    __slots__ = ("_chunks",)
+
+    def __init__(self) -> None:
+        self._chunks: list[StateChunk] = []
+        """No two of them name the same key."""
+
+    def unsaved(self, hashes: Hashes) -> Hashes:
+        """Of keys that are about to change, those that are not saved. Ascending, unique."""
+        keys = key_set(hashes)
+        for chunk in self._chunks:
+            if not len(keys):
+                break
+            if chunk.keys[0] <= keys[-1] and keys[0] <= chunk.keys[-1]:  # an epoch is read in order: most are not
+                keys = keys[~contains(chunk.keys, keys)]
+        return keys
+
+    def save(self, chunk: StateChunk) -> None:
+        """What some keys are before they change; of those alone that :meth:`unsaved` has named."""
+        if len(chunk.keys):
+            self._chunks.append(chunk)
+
+    def take(self) -> list[StateChunk]:
+        """All that was saved. It is forgotten here."""
+        chunks, self._chunks = self._chunks, []
+        return chunks
+
+    def forget(self) -> None:
+        """The epoch is over: nobody will want to go back before it."""
+        self._chunks.clear()
+
+    @property
+    def nbytes(self) -> int:
+        return int(np.sum([chunk.nbytes for chunk in self._chunks], dtype=np.int64))

@@ -1,4 +1,15 @@
-"""Growable typed columns, and what numpy must know of Arrow arrays to work on them.
+"""Columns whose values can be replaced, by slot.
+
+Values of fixed width are written over where they lie. Any other value is appended to a column, and its slot shown the
+new place; the old one stays in memory until the whole column goes.
+
+Columns in forms of which Python has every value.
+
+Spark has values that Python has not: points in time beyond the years 1 to 9999, and texts whose bytes are no UTF-8. Any
+column can be had in a form that Python can read, compare and print: points in time as numbers, texts as bytes. Nested
+values are treated likewise, part by part.
+
+Growable typed columns, and what numpy must know of Arrow arrays to work on them.
 
 A column takes Arrow arrays in at its end and gives Arrow arrays out by slot. Values of fixed width lie in a numpy
 vector, exactly as Arrow has them in its buffer; strings and binaries lie end to end in one vector of bytes, which
@@ -13,8 +24,39 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from upriver.state.exact_values import exact_list
 from upriver.state.vectors import Mask, Slots, Vector
+
+
+def exact_type(type: pa.DataType) -> pa.DataType:
+    """The type of the exact form of this type's values; the bytes of both are the same."""
+    if pa.types.is_date32(type) or pa.types.is_time32(type):
+        return pa.int32()
+    if pa.types.is_temporal(type) and type.bit_width == pa.int64().bit_width:
+        return pa.int64()
+    if pa.types.is_string(type):
+        return pa.binary()
+    if pa.types.is_large_string(type):
+        return pa.large_binary()
+    if pa.types.is_struct(type):
+        return pa.struct([pa.field(field.name, exact_type(field.type)) for field in type])
+    if pa.types.is_map(type):
+        return pa.map_(exact_type(type.key_type), exact_type(type.item_type))
+    if pa.types.is_list(type):
+        return pa.list_(pa.field(type.value_field.name, exact_type(type.value_type)))
+    return type
+
+
+def exact(column: pa.Array) -> pa.Array:
+    """The column in its exact form; nothing is copied."""
+    type = exact_type(column.type)
+    return column if type == column.type else column.view(type)
+
+
+def exact_list(column: pa.Array) -> list[Any]:
+    """The column's values as Python values, in their exact form: never an error."""
+    values: list[Any] = exact(column).to_pylist()
+    return values
+
 
 Cells = npt.NDArray[Any]
 
@@ -321,3 +363,98 @@ def _same_cells(left: Cells, right: Cells) -> Mask:
 def bitmap(bits: Cells) -> pa.Buffer:
     """Truths as Arrow keeps them, be they values or which values are not null."""
     return pa.py_buffer(np.packbits(bits, bitorder="little"))
+
+
+class Replaceable(Protocol):
+    """One value for each slot."""
+
+    @property
+    def places(self) -> int:
+        """How many values there is memory for, those that were replaced too."""
+        ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def resize(self, size: int) -> None:
+        """Have so many slots. What is in a new one is not defined until something is put there."""
+        ...
+
+    def put(self, slots: Slots, values: pa.Array) -> None:
+        """Replace the values of these slots, each of which is named once."""
+        ...
+
+    def take(self, slots: Slots) -> pa.Array:
+        """The values of these slots, as a new array."""
+        ...
+
+
+def replaceable_of(type: pa.DataType) -> Replaceable:
+    """An empty column."""
+    return FixedValues(type) if is_fixed(type) else MovedValues(type)
+
+
+class FixedValues:
+    """Values of fixed width."""
+
+    __slots__ = ("_cells", "_type", "_valid")
+
+    def __init__(self, type: pa.DataType) -> None:
+        self._type = type
+        self._cells: Vector[Any] = Vector(cell_type(type))
+        self._valid: Vector[np.bool_] | None = None
+        """``None`` until there is a null."""
+
+    @property
+    def places(self) -> int:
+        return len(self._cells)
+
+    @property
+    def nbytes(self) -> int:
+        return self._cells.nbytes + (0 if self._valid is None else self._valid.nbytes)
+
+    def resize(self, size: int) -> None:
+        self._cells.resize(size)
+        if self._valid is not None:
+            self._valid.resize(size)
+
+    def put(self, slots: Slots, values: pa.Array) -> None:
+        self._cells.cells[slots] = cells_of(values)
+        if values.null_count and self._valid is None:
+            self._valid = Vector(np.bool_, fill=True)
+            self._valid.resize(self.places)
+        if self._valid is not None:
+            self._valid.cells[slots] = validity(values)
+
+    def take(self, slots: Slots) -> pa.Array:
+        valid = None if self._valid is None else self._valid.cells[slots]
+        return array_of(self._type, self._cells.cells[slots], valid)
+
+
+class MovedValues:
+    """Values of any other type, each at a place of its own in a column that only grows."""
+
+    __slots__ = ("_column", "_place")
+
+    def __init__(self, type: pa.DataType) -> None:
+        self._column = column_of(type)
+        self._place: Vector[np.int64] = Vector(np.int64)
+
+    @property
+    def places(self) -> int:
+        return len(self._column)
+
+    @property
+    def nbytes(self) -> int:
+        return self._column.nbytes + self._place.nbytes
+
+    def resize(self, size: int) -> None:
+        self._place.resize(size)
+
+    def put(self, slots: Slots, values: pa.Array) -> None:
+        start = len(self._column)
+        self._column.append(values)
+        self._place.cells[slots] = np.arange(start, start + len(values))
+
+    def take(self, slots: Slots) -> pa.Array:
+        return self._column.take(self._place.cells[slots])

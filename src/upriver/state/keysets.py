@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from upriver.hashing import Hashes
 from upriver.state.vectors import Mask
-from upriver.xxh64 import Hashes
 
 """One truth value per row of a batch."""
 

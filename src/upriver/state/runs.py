@@ -19,10 +19,10 @@ import pyarrow as pa
 import xxhash
 
 from upriver.errors import CorruptFile
+from upriver.hashing import Hashes
 from upriver.ids import VnodeId
-from upriver.state.ragged import spread
+from upriver.state.vectors import spread
 from upriver.vnodes import offsets_by_vnode
-from upriver.xxh64 import Hashes
 
 HASH_COLUMN = "hash64"
 CHECKSUM = "xxh3_64"

@@ -1,20 +1,37 @@
-"""Spine: which members belong to which owner, for many members each. A log-structured merge tree in memory.
+"""The order of values as an order of machine integers, so that numpy can compare what Arrow keeps.
+
+Numbers, booleans, dates and timestamps are integers already; floats are mapped to integers of the same order (NaN is
+the greatest, as in Spark). Values of other types are ranked by Arrow, so their integers mean nothing beyond one call.
+
+Spine: which members belong to which owner, for many members each. A log-structured merge tree in memory.
 
 Owners and members are slots below 2**32, so that a pair is one 64-bit number, ``owner << 32 | member``, and sorting
 numbers sorts pairs by owner, then by member. A batch of pairs becomes a sorted **level**; a level that is not
 ``GROWTH`` times smaller than the one before it, or stands after a small one, is merged into it. So there are few
 levels, each pair is moved a few times per ``GROWTH``-fold growth, and finding an owner's members is a binary search in
 each level. Members are numbered in order of arrival, hence found in order of arrival.
+
+OrderedSpine: a spine that also finds the least or the greatest living member of an owner.
+
+In each level the members of an owner lie side by side, in a *segment*. Nobody minds their order there, so a segment is
+put in order of its members' values when somebody first asks for one of its ends: what is never asked for is never
+sorted, and what was sorted stays so until its level is merged into another. A dead member never comes back to life, so
+each end of a sorted segment has a *mark* beyond which all are dead, and the dead are walked over once. Asking for an
+end then costs a binary search in each level.
 """
 
+from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from upriver.errors import ProtocolError
-from upriver.state.ragged import spread
-from upriver.state.vectors import Positions, Slots
+from upriver.state.columns import Cells, canonical, cells_of, is_fixed
+from upriver.state.vectors import Mask, Positions, Slots, spread, true_at
 
 GROWTH = 4
 """How many times smaller than the level before it a level must be to stay on its own."""
@@ -129,3 +146,151 @@ def _packed(owners: Slots) -> Pairs:
 
 def _unpacked(pairs: Pairs) -> tuple[Slots, Slots]:
     return (pairs >> _HIGH).view(np.int64), (pairs & _LOW_MASK).view(np.int64)
+
+
+Keys = Callable[[Slots], Cells]
+"""Integers in the order of the members' values; they need mean nothing beyond one call."""
+
+Living = Callable[[Slots], Mask]
+"""Which members live. Once false for a member, it stays so."""
+
+_WIDER = 4
+"""How many times more members each look takes in than the one before it."""
+
+_LOW_MASK_OF_ORDERED_SPINE = np.uint64(0xFFFF_FFFF)
+
+
+class OrderedSpine(Spine):
+    """A growing set of (owner, member) pairs, of which members die."""
+
+    __slots__ = ("_marks",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._marks: list[npt.NDArray[np.int32]] = []
+        """For each level two rows. In the first, where a segment begins: 0 if it is not sorted, else 1 plus the number
+        of members there that are known to be dead. In the second the same from the other end, where a segment ends."""
+
+    @property
+    def nbytes(self) -> int:
+        return super().nbytes + sum(marks.nbytes for marks in self._marks)
+
+    def insert(self, owners: Slots, members: Slots) -> None:
+        before = list(zip(self._levels, self._marks, strict=True))
+        super().insert(owners, members)
+        kept = [marks for (old, marks), level in zip(before, self._levels, strict=False) if old is level]
+        self._marks = kept + [np.zeros((2, len(level)), np.int32) for level in self._levels[len(kept) :]]
+
+    def ends(self, owners: Slots, greatest: bool, keys: Keys, living: Living) -> Slots:
+        """The living member of each owner, each named once, that has the least (or the greatest) key; -1 for none."""
+        bounds, found = bounds_of(owners), [np.full(len(owners), -1)]
+        for level, marks in zip(self._levels, self._marks, strict=True):
+            found.append(_ends_in(level, marks, bounds, greatest, keys, living))
+        candidates = np.stack(found, axis=1)
+        positions, columns = np.nonzero(candidates >= 0)
+        members = candidates[positions, columns]
+        order = np.lexsort((keys(members), positions))
+        positions, members = positions[order], members[order]
+        ends = np.full(len(owners), -1)
+        if greatest:
+            ends[positions] = members  # of an owner's candidates the last one stays
+        else:
+            ends[positions[::-1]] = members[::-1]
+        return ends
+
+
+def _ends_in(
+    level: Pairs, marks: npt.NDArray[np.int32], bounds: Pairs, greatest: bool, keys: Keys, living: Living
+) -> Slots:
+    """As :meth:`OrderedSpine.ends`, of one level."""
+    starts, stops = segments(level, bounds)
+    some = true_at(starts < stops)
+    _sort(level, marks, starts[some], stops[some], keys)
+    row = marks[0]
+    if greatest:
+        level, row, starts, stops = level[::-1], marks[1][::-1], len(level) - stops, len(level) - starts
+    places = _first_living(level, starts[some] + row[starts[some]] - 1, stops[some], living)
+    row[starts[some]] = places - starts[some] + 1
+    ends = np.full(len(starts), -1)
+    lives = places < stops[some]
+    ends[some[lives]] = _members(level[places[lives]])
+    return ends
+
+
+def _sort(level: Pairs, marks: npt.NDArray[np.int32], starts: Positions, stops: Positions, keys: Keys) -> None:
+    """Put these segments in order, unless they are."""
+    unsorted = marks[0, starts] == 0
+    starts, stops = starts[unsorted], stops[unsorted]
+    marks[0, starts], marks[1, stops - 1] = 1, 1
+    several = stops - starts > 1
+    starts, counts = starts[several], (stops - starts)[several]
+    if len(starts):
+        places = spread(starts, counts)
+        pairs = level[places]
+        level[places] = pairs[np.lexsort((keys(_members(pairs)), np.repeat(np.arange(len(counts)), counts)))]
+
+
+def _first_living(level: Pairs, places: Positions, stops: Positions, living: Living) -> Positions:
+    """From each place on, the first with a member that lives; ``stops`` where there is none before it."""
+    places, walking, width = places.copy(), true_at(places < stops), 1
+    while walking.size:
+        counts = np.minimum(stops[walking] - places[walking], width)
+        seen = spread(places[walking], counts)
+        alive = np.append(true_at(living(_members(level[seen]))), len(seen))
+        after = np.cumsum(counts)
+        first = alive[np.searchsorted(alive, after - counts)]
+        met = first < after
+        places[walking] += np.where(met, first - (after - counts), counts)
+        walking = walking[~met & (places[walking] < stops[walking])]
+        width *= _WIDER
+    return places
+
+
+def _members(pairs: Pairs) -> Slots:
+    return (pairs & _LOW_MASK_OF_ORDERED_SPINE).view(np.int64)
+
+
+_NULLS_ARE_PLACED_BY_KEY = int(pa.__version__.partition(".")[0]) >= 25
+
+
+def is_number(type: pa.DataType) -> bool:
+    """Whether the values are, or map in order to, integers of at most 64 bits that mean the same in every call."""
+    return is_fixed(type) and type.bit_width <= 64 and not pa.types.is_decimal(type)
+
+
+def order_keys(values: pa.Array) -> Cells:
+    """An integer for each value; equal values have equal ones. Nulls: no number may be null; others' come last."""
+    if is_number(values.type):
+        return ordered(cells_of(canonical(values)))
+    return ranks(values, "ascending")
+
+
+def ranks(values: pa.Array, order: str) -> Cells:
+    """From 1 on, in this order (``ascending`` or ``descending``); equal values have one rank, and nulls the last."""
+    found: Cells = pc.rank(values, **sorted_by([("", order)], "at_end"), tiebreaker="dense").to_numpy().astype(np.int64)
+    return found
+
+
+def sorted_by(keys: Sequence[tuple[str, str]], nulls: str) -> dict[str, Any]:
+    """The arguments by which Arrow's ``rank`` and ``sort_indices`` sort by these (column, order), with the nulls of
+    each column ``at_start`` or ``at_end``. Arrow takes the place of nulls with each key since 25, and before that only
+    once for all of them."""
+    if _NULLS_ARE_PLACED_BY_KEY:
+        return {"sort_keys": [(*key, nulls) for key in keys]}
+    return {"sort_keys": list(keys), "null_placement": nulls}
+
+
+def ordered(cells: Cells) -> Cells:
+    """Canonical floats as signed integers of the same order; other cells as they are."""
+    if cells.dtype.kind != "f":
+        return cells
+    width = cells.dtype.itemsize
+    bits = cells.view(f"i{width}")
+    # As integers, the bits of negative floats run the wrong way: turn all of them round but the sign.
+    in_order: Cells = bits ^ (bits >> (8 * width - 1) & np.iinfo(bits.dtype).max)
+    return in_order
+
+
+def from_ordered(cells: Cells, dtype: np.dtype[Any]) -> Cells:
+    """The inverse of :func:`ordered`, which undoes itself."""
+    return ordered(cells.view(dtype)).view(dtype) if dtype.kind == "f" else cells

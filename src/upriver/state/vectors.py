@@ -1,4 +1,15 @@
-"""Numpy arrays that grow at their end, and counts kept in one: what in-memory state is made of.
+"""Ranges of many lengths laid end to end.
+
+Arrays that are longer than they need to be, and take memory only as they are filled.
+
+The system gives a large array addresses at first, and memory only when a page of it is touched: what is not used costs
+nothing. So a vector that has outgrown a small array gets a very large one at once, and is never copied while it grows
+from there to ``ROOM_BYTES``; copying eight megabytes into memory that is cold takes tens of milliseconds.
+
+Room is asked of the C library and not of numpy, which asks for large pages: a store of some dozens of vectors would
+touch one of two megabytes for each, and take more than twice the memory that it has a use for.
+
+Numpy arrays that grow at their end, and counts kept in one: what in-memory state is made of.
 
 State is *columnar*: whatever has a place in it (a group, a key, a row) is a dense number, its **slot**, and each
 property of it is one array addressed by slot. An operator then works on a batch with a few whole-array steps.
@@ -9,10 +20,40 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from upriver.errors import ProtocolError
-from upriver.state.memory import longer
-from upriver.xxh64 import Hashes as Hashes
+from upriver.hashing import Hashes as Hashes
+
+SMALL_BYTES = 1 << 18
+"""Arrays below half of this size are as large as they need to be; no small array is larger."""
+
+ROOM_BYTES = 1 << 26
+"""Addresses for an array that is not small. The C library never answers so large a request from used memory."""
+
+_PHASES = 512
+
+
+def longer(cells: npt.NDArray[Any], size: int, phase: int) -> npt.NDArray[Any]:
+    """A copy of the array with room for ``size`` cells or more; what is in the new ones is not defined.
+
+    phase: any number. Arrays that are filled together and have different ones leave smallness one after the other.
+    """
+    width, phase = cells.itemsize, phase * 167 % _PHASES
+    small = (SMALL_BYTES + SMALL_BYTES * phase // _PHASES) // 2 // width
+    if size <= small:
+        room = np.empty(min(max(size, 2 * len(cells)), small), cells.dtype)
+    else:
+        room = _room(max(size, 2 * len(cells), ROOM_BYTES // width), cells.dtype)
+    room[: len(cells)] = cells
+    return room
+
+
+def _room(size: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """An array of so many cells, of which none takes memory yet."""
+    addresses = pa.allocate_buffer(size * dtype.itemsize, memory_pool=pa.system_memory_pool())
+    return np.frombuffer(addresses, dtype)
+
 
 Slots = npt.NDArray[np.int64]
 """Places in the state: ``0 <= slot < size``. -1 stands for "none" where a docstring says so."""
@@ -202,3 +243,12 @@ def first_of_each(slots: Slots, positions: Positions) -> Positions:
         return positions
     _, first = np.unique(slots[positions], return_index=True)
     return positions[np.sort(first)]
+
+
+def spread(starts: Positions, counts: npt.NDArray[np.int64]) -> Positions:
+    """``counts[i]`` numbers from ``starts[i]`` on, for each i."""
+    ends = counts.cumsum()
+    if not len(ends):
+        return np.empty(0, np.int64)
+    places: Positions = np.arange(ends[-1]) + (starts - ends + counts).repeat(counts)
+    return places

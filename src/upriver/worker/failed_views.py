@@ -9,8 +9,8 @@ from upriver.protocol.messages import FailView, ViewFailed
 from upriver.protocol.peers import Envelope, FailedHere
 from upriver.protocol.worker_events import Report, SendPeer, WorkerAction
 from upriver.state.failure import ViewFailure
-from upriver.worker.following import Following
 from upriver.worker.lookups import refuse_those_who_ask_for
+from upriver.worker.serving import Following
 
 
 def note_failures(phase: Following) -> None:

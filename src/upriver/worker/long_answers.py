@@ -12,7 +12,7 @@ from upriver.engine.row_text import error_text
 from upriver.errors import ProtocolError, UpriverError
 from upriver.ids import WorkerId
 from upriver.protocol.peers import Question
-from upriver.worker.following import Following, LongAnswer
+from upriver.worker.serving import Following, LongAnswer
 
 ANSWER_ROWS_MAX = 32_768
 """Rows that are read with the lookup that asks for them; of a longer answer all are read later, some at a time."""

@@ -1,4 +1,7 @@
-"""A worker's lookups: asked here, answered wherever the keys' state is, gathered here; rules W3 and W4."""
+"""A worker's lookups: asked here, answered wherever the keys' state is, gathered here; rules W3 and W4.
+
+Where the keys of a lookup stand: whether all are kept here for certain, and as of the end of one epoch.
+"""
 
 from collections.abc import Sequence
 from itertools import compress
@@ -8,9 +11,11 @@ import pyarrow as pa
 
 from upriver.engine.row_text import error_text
 from upriver.errors import ProtocolError, UnknownView, UpriverError, WrongOwner
+from upriver.hashing import Hashes
 from upriver.ids import Epoch, WorkerId
 from upriver.partial.partial_region import PartialRegion
 from upriver.protocol.peers import Hot, Question, QuestionAnswered, QuestionGivenUp, QuestionRefused
+from upriver.protocol.strategies import maps_of
 from upriver.protocol.worker_events import (
     Answer,
     LookupAsked,
@@ -21,14 +26,45 @@ from upriver.protocol.worker_events import (
     TimeToFill,
 )
 from upriver.state.spine import ManyMembers
+from upriver.state.vectors import Mask
 from upriver.vnodes import vnodes_of
-from upriver.worker.cones import work_on
-from upriver.worker.following import Asked, Following, Waiting
 from upriver.worker.long_answers import begin, joined, may_begin, read_on
 from upriver.worker.long_answers import let_go as read_no_more
-from upriver.worker.room import room_of
-from upriver.worker.standing import all_stay, are_ahead, is_between_epochs
-from upriver.xxh64 import Hashes
+from upriver.worker.memory import room_of, work_on
+from upriver.worker.serving import Asked, Following, Waiting
+from upriver.worker.shard import Share
+
+
+def all_stay(phase: Following, share: Share, hash64: Hashes) -> bool:
+    """Whether all of these keys are kept here, and not about to move."""
+    return bool(that_stay(phase, share, hash64).all())
+
+
+def that_stay(phase: Following, share: Share, hash64: Hashes) -> Mask:
+    """Which of these keys are kept here, and not about to move. Who has lost a peer while keys move keeps nothing for
+    certain (W4)."""
+    maps = maps_of(share.migrator.phase)
+    if not maps or (len(maps) > 1 and not phase.peers):
+        return np.zeros(len(hash64), np.bool_)
+    vnodes = vnodes_of(hash64, len(maps[0].owners))
+    stay: Mask = maps[0].owners_of(vnodes) == phase.me
+    for vnode_map in maps[1:]:
+        stay &= vnode_map.owners_of(vnodes) == phase.me
+    return stay
+
+
+def is_between_epochs(phase: Following) -> bool:
+    """Whether keys are as of the end of the epoch that this worker reflects, but such as were filled up to a later
+    one."""
+    if phase.reading is not None or phase.reflected != phase.applied or phase.reflected < phase.arrived:
+        return False
+    return not any(epoch > phase.applied and counts.total() for epoch, counts in phase.counts.items())
+
+
+def are_ahead(phase: Following, share: Share, hash64: Hashes) -> bool:
+    """Whether some of these present keys were filled up to a later epoch than this worker reflects."""
+    return share.partial is not None and bool((share.partial.through(hash64) > phase.reflected).any())
+
 
 FEW_KEYS = 256
 """Keys that are wanted, as long as a few more would cost hardly anything: an upquery of so many need not wait."""

@@ -28,21 +28,24 @@ from upriver.protocol.messages import (
     Evict,
     Evicted,
     FailView,
+    Follow,
     GoOn,
     HoldStill,
     KeepCheckpoint,
     Meet,
     OpenEpoch,
     Order,
+    Probe,
     ReadVnodes,
+    Resume,
     Retire,
     StartedAnew,
     TakeCheckpoint,
     TakeSnapshot,
+    Unfollow,
 )
 from upriver.protocol.peers import Envelope, QuestionAnswered, QuestionGivenUp, QuestionRefused
 from upriver.protocol.rules import ALL_RULES, Rules
-from upriver.protocol.standby_messages import Follow, Probe, Resume, Unfollow
 from upriver.protocol.worker_events import (
     AllStateRead,
     EpochRead,
@@ -74,20 +77,25 @@ from upriver.protocol.worker_events import (
     WorkerAction,
     WorkerEvent,
 )
-from upriver.worker.copying import (
+from upriver.worker.checkpoints import (
     all_state_read,
     can_copy,
     checkpoint_asked,
     checkpoint_dropped,
     checkpoint_kept,
     restore,
+    snapshot_asked,
+    snapshot_dropped,
     state_not_written,
     state_read,
     state_unread,
     state_written,
+    take_snapshots,
     time_to_copy,
 )
 from upriver.worker.epochs import (
+    ask,
+    ask_again,
     begin_stage,
     end_stage,
     epoch_over,
@@ -102,9 +110,6 @@ from upriver.worker.epochs import (
     unsettled,
 )
 from upriver.worker.failed_views import failed_elsewhere, note_failures
-from upriver.worker.feeding import can_feed, time_to_feed
-from upriver.worker.following import CROWD_KEYS, BuildRegion, Following, started
-from upriver.worker.keys import evict, keys_read, rows_fetched, time_to_evict, time_to_take_in, unfilled
 from upriver.worker.long_answers import ANSWER_ROWS_MAX, unread
 from upriver.worker.lookups import (
     answered_at_once,
@@ -115,7 +120,9 @@ from upriver.worker.lookups import (
     time_to_answer,
     time_to_fill,
 )
-from upriver.worker.moving import (
+from upriver.worker.memory import weigh
+from upriver.worker.replication import can_feed, follow, probed, time_to_feed, unfollow
+from upriver.worker.rescales import (
     close_input,
     go_on,
     hold_still,
@@ -129,11 +136,9 @@ from upriver.worker.moving import (
     say_still,
     time_to_move,
 )
-from upriver.worker.resuming import resumed
-from upriver.worker.room import weigh
-from upriver.worker.routes import ask, ask_again
-from upriver.worker.shadowing import follow, probed, unfollow
-from upriver.worker.snapshots import snapshot_asked, snapshot_dropped, take_snapshots
+from upriver.worker.serving import CROWD_KEYS, BuildRegion, Following, started
+from upriver.worker.takeover import resumed
+from upriver.worker.upqueries import evict, keys_read, rows_fetched, time_to_evict, time_to_take_in, unfilled
 
 
 class Unassigned:

@@ -9,29 +9,418 @@ If the group's key is the routing key, the routing key's hash is the group's, an
 groups are hashed over all their columns, and a :class:`Fanout` knows the groups of each routing key.
 
 Rows count with their weight. A group whose count falls to zero is forgotten; should it come back, it is a new one.
+
+Which accumulator makes which aggregate function; and functions that are fed together.
+
+All values of one column in each group, for the functions that need them: DISTINCT, and extremes that may go.
+
+One input column of an aggregate, or the rows of it for which a condition is true: the functions of its values.
+
+They share the count of rows that have no value, because it is null or the condition is not true. None is kept before
+the first such row comes: until then a group has as many values as rows.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from upriver.engine.batch import Batch
-from upriver.engine.operators.argument import Argument
-from upriver.engine.operators.functions import Reader
-from upriver.engine.operators.parts import check_new, part_of
+from upriver.engine.operators.accumulators import (
+    MOMENTS,
+    Accumulator,
+    Counts,
+    FirstValue,
+    Moment,
+    OutOfRange,
+    Truths,
+    avg_of,
+    max_of,
+    min_of,
+    sum_of,
+)
+from upriver.engine.operators.operator import check_new, part_of
 from upriver.engine.row_text import row_text
 from upriver.errors import ProtocolError, RowError
-from upriver.hashing import hash64
+from upriver.hashing import Hashes, hash64
 from upriver.plan.plan import AggregateCall, AggregatePlan
-from upriver.plan.sql_types import spark_name
-from upriver.state.columns import array_of, cells_of
-from upriver.state.fanout import Fanout
-from upriver.state.slots import SlotIndex
-from upriver.state.vectors import Positions, Slots, Tally, Weights
-from upriver.xxh64 import Hashes
+from upriver.plan.types import spark_name
+from upriver.state.columns import array_of, cells_of, validity
+from upriver.state.indexes import Fanout, SlotIndex
+from upriver.state.multimap import Multiset
+from upriver.state.vectors import Mask, Positions, Slots, Tally, Vector, Weights
+
+Overflow = Callable[[AggregateCall, int], RowError]
+"""The error to raise when the call's result for a group slot does not fit its type."""
+
+Reader = Callable[[Slots], pa.Array]
+"""Gives one output column's values for these group slots."""
+
+VALUE_FUNCTIONS = ("min", "max", "any_value")
+"""Their result is one of the values. They take none back: whoever may have to keeps all values."""
+
+
+def accumulator_of(call: AggregateCall, argument: pa.DataType, retracts: bool) -> Accumulator:
+    """An accumulator for the call. argument: the type of its column. retracts: whether values may be taken back.
+
+    Raises ProtocolError for a call whose types Spark would not give it.
+    """
+    check_value_type(call, argument)
+    match call.function:
+        case "sum":
+            return sum_of(argument, call.type, retracts)
+        case "avg":
+            return avg_of(argument, call.type, retracts)
+        case "min":
+            return min_of(argument)
+        case "max":
+            return max_of(argument)
+        case "any_value":
+            return FirstValue(argument)
+        case "bool_and" | "bool_or" if argument == call.type == pa.bool_():
+            return Truths(of_all=call.function == "bool_and")
+        case function if function in MOMENTS:
+            return Moment(function, argument, call.type)
+    raise ProtocolError(f"{call.function} of {argument} as {call.type}")
+
+
+def check_value_type(call: AggregateCall, argument: pa.DataType) -> None:
+    """Raise ProtocolError for one of ``VALUE_FUNCTIONS`` that should give another type than its column's."""
+    if call.function in VALUE_FUNCTIONS and call.type != argument:
+        raise ProtocolError(f"{call.function} of {argument} as {call.type}")
+
+
+class Functions:
+    """The functions that are fed with the same values, and read with the same counts."""
+
+    __slots__ = ("_counts", "_functions", "_overflow")
+
+    def __init__(self, counts: Callable[[Slots], Counts], overflow: Overflow) -> None:
+        """counts: how many values each group has. overflow: makes errors."""
+        self._counts = counts
+        self._overflow = overflow
+        self._functions: list[tuple[AggregateCall, Accumulator]] = []
+
+    def __len__(self) -> int:
+        return len(self._functions)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(function.nbytes for _, function in self._functions)
+
+    def reader(self, call: AggregateCall, function: Accumulator) -> Reader:
+        """Feed this one, too, from now on; returns the reader of its results, which may raise RowError."""
+        self._functions.append((call, function))
+
+        def read(slots: Slots) -> pa.Array:
+            try:
+                return function.take(slots, self._counts(slots))
+            except OutOfRange as lost:
+                raise self._overflow(call, lost.slot) from None
+
+        return read
+
+    def resize(self, size: int) -> None:
+        for _, function in self._functions:
+            function.resize(size)
+
+    def add(self, slots: Slots, values: pa.Array, weight: Weights | None) -> None:
+        """Raises RowError if a result overflows."""
+        for call, function in self._functions:
+            try:
+                function.add(slots, values, weight)
+            except OutOfRange as lost:
+                raise self._overflow(call, lost.slot) from None
+
+    def state(self, slots: Slots) -> list[pa.Array]:
+        return [column for _, function in self._functions for column in function.state(slots)]
+
+    def install(self, slots: Slots, state: Iterator[pa.Array]) -> None:
+        for _, function in self._functions:
+            function.install(slots, state)
+
+
+_NONE = -1
+_UNKNOWN = -2
+
+
+class Values:
+    """The values that are not null, each with the number of its rows. Functions follow as values come and go."""
+
+    __slots__ = ("_bag", "_counts", "_extremes", "_functions", "_type")
+
+    def __init__(self, type: pa.DataType, overflow: Overflow) -> None:
+        """type: of the column. overflow: makes errors."""
+        self._type = type
+        self._bag = Multiset(type)
+        self._counts: Vector[np.int64] = Vector(np.int64)
+        """How many distinct values each group has."""
+        self._functions = Functions(partial(_cells_of, self._counts), overflow)
+        """They get each distinct value once, and have it taken back with the last of its rows."""
+        self._extremes: dict[bool, Extreme] = {}
+        """By whether it is the greatest."""
+
+    @property
+    def held(self) -> int:
+        """How many distinct values there are."""
+        return self._bag.held
+
+    @property
+    def slots(self) -> int:
+        """How many there are and have been."""
+        return self._bag.slots
+
+    @property
+    def nbytes(self) -> int:
+        extremes = sum(extreme.nbytes for extreme in self._extremes.values())
+        return self._bag.nbytes + self._counts.nbytes + self._functions.nbytes + extremes
+
+    def distinct(self, call: AggregateCall) -> Reader:
+        """The reader of a call's results over distinct values; it may raise RowError."""
+        if call.function == "count":
+            counts = self._counts
+            return lambda slots: array_of(pa.int64(), _cells_of(counts, slots))
+        return self._functions.reader(call, accumulator_of(call, self._type, retracts=True))
+
+    def extreme(self, greatest: bool) -> Reader:
+        """The reader of the least (or the greatest) value of each group."""
+        return self._extremes.setdefault(greatest, Extreme(self._bag, greatest)).take
+
+    def resize(self, size: int) -> None:
+        self._counts.resize(size)
+        self._functions.resize(size)
+        for extreme in self._extremes.values():
+            extreme.resize(size)
+
+    def add(self, slots: Slots, values: pa.Array, weight: Weights | None) -> None:
+        """Raises RowError if a result overflows."""
+        self._follow(*self._bag.add(slots, values, weight))
+
+    def state(self, slots: Slots) -> list[pa.Array]:
+        return list(self._bag.state(slots))
+
+    def install(self, slots: Slots, state: Iterator[pa.Array]) -> None:
+        self._follow(self._bag.install(slots, (next(state), next(state))), np.empty(0, np.int64))
+
+    def drop(self, slots: Slots) -> None:
+        """Forget all values of these groups, which are gone for good."""
+        self._bag.drop(slots)
+
+    def _follow(self, woken: Slots, emptied: Slots) -> None:
+        entries = np.concatenate([woken, emptied])
+        if not len(entries):
+            return
+        slots = self._bag.owners(entries)
+        weight = np.repeat([1, -1], [len(woken), len(emptied)])
+        np.add.at(self._counts.cells, slots, weight)
+        if len(self._functions):
+            self._functions.add(slots, self._bag.values(entries), weight)
+        for extreme in self._extremes.values():
+            extreme.follow(woken, emptied, self._counts.cells)
+
+
+def _cells_of(counts: Vector[np.int64], slots: Slots) -> Counts:
+    return counts.cells[slots]
+
+
+class Extreme:
+    """The least or the greatest value of each group.
+
+    The best value that came is known. When it goes, the next one is looked up as soon as somebody asks for it.
+    """
+
+    __slots__ = ("_bag", "_best", "_greatest")
+
+    def __init__(self, bag: Multiset, greatest: bool) -> None:
+        self._bag = bag
+        self._greatest = greatest
+        self._best: Vector[np.int64] = Vector(np.int64, fill=_NONE)
+        """The entry of each group's extreme."""
+
+    @property
+    def nbytes(self) -> int:
+        return self._best.nbytes
+
+    def resize(self, size: int) -> None:
+        self._best.resize(size)
+
+    def follow(self, woken: Slots, emptied: Slots, counts: Counts) -> None:
+        """These entries of the multiset are new, and these are gone. counts: how many each group has now."""
+        best = self._best.cells
+        slots = self._bag.owners(emptied)
+        best[slots[best[slots] == emptied]] = _UNKNOWN
+        slots = self._bag.owners(woken)
+        groups, news = np.unique(slots, return_counts=True)
+        best[groups[counts[groups] == news]] = _NONE
+        known = best[slots] != _UNKNOWN
+        slots, woken = slots[known], woken[known]
+        if not len(slots):
+            return
+        touched = np.unique(slots[best[slots] != _NONE])
+        rivals = np.concatenate([best[touched], woken])
+        owners = np.concatenate([touched, slots])
+        keys = self._bag.keys(rivals)
+        order = np.lexsort((keys if self._greatest else ~keys, owners))
+        best[owners[order]] = rivals[order]  # of a group's rivals the last one stays
+
+    def take(self, slots: Slots) -> pa.Array:
+        best = self._best.cells
+        unknown = np.unique(slots[best[slots] == _UNKNOWN])
+        if len(unknown):
+            best[unknown] = self._bag.ends(unknown, self._greatest)
+        entries = best[slots]
+        some = entries != _NONE
+        values = self._bag.values(entries[some])
+        return values if some.all() else values.take(pa.array(np.cumsum(some) - 1, mask=~some))
+
+
+_SAME_IF_DISTINCT = (*VALUE_FUNCTIONS, "bool_and", "bool_or")
+
+
+class ValueCounts:
+    """How many values each group has: as many as rows, but for those without one."""
+
+    __slots__ = ("_missing", "_rows")
+
+    def __init__(self, rows: Tally) -> None:
+        """rows: how many rows each group has; kept by the caller."""
+        self._rows = rows
+        self._missing: Vector[np.int64] | None = None
+        """How many rows of each group have no value; ``None`` as long as all have one."""
+
+    @property
+    def nbytes(self) -> int:
+        return 0 if self._missing is None else self._missing.nbytes
+
+    def of(self, slots: Slots) -> Counts:
+        rows = self._rows.counts[slots]
+        return rows if self._missing is None else rows - self._missing.cells[slots]
+
+    def resize(self, size: int) -> None:
+        if self._missing is not None:
+            self._missing.resize(size)
+
+    def missing(self, slots: Slots) -> Counts:
+        """How many rows of these groups have no value."""
+        return np.zeros(len(slots), np.int64) if self._missing is None else self._missing.cells[slots]
+
+    def some_missing(self) -> npt.NDArray[np.int64]:
+        """The same of all groups, to be written to."""
+        if self._missing is None:
+            self._missing = Vector(np.int64)
+            self._missing.resize(len(self._rows))
+        return self._missing.cells
+
+
+class Argument:
+    """What is kept of one column for every group."""
+
+    __slots__ = ("_counts", "_functions", "_overflow", "_retracts", "_type", "_values")
+
+    def __init__(self, type: pa.DataType | None, rows: Tally, overflow: Overflow, retracts: bool) -> None:
+        """type: of the column; ``None`` if it is not a column that counts, but the rows. rows: how many rows each group
+        has; kept by the caller. overflow: makes errors. retracts: whether rows may be taken back."""
+        self._type = type
+        self._overflow = overflow
+        self._retracts = retracts
+        self._counts = ValueCounts(rows)
+        self._functions = Functions(self._counts.of, overflow)
+        self._values: Values | None = None
+        """All values, if some function needs them."""
+
+    @property
+    def held(self) -> int:
+        """How many values are kept one by one."""
+        return 0 if self._values is None else self._values.held
+
+    @property
+    def slots(self) -> int:
+        """How many slots they take up, those of forgotten ones too."""
+        return 0 if self._values is None else self._values.slots
+
+    @property
+    def nbytes(self) -> int:
+        values = 0 if self._values is None else self._values.nbytes
+        return self._counts.nbytes + values + self._functions.nbytes
+
+    def reader(self, call: AggregateCall) -> Reader:
+        """Keep what the call needs from now on; returns the reader of its results, which may raise RowError.
+
+        Raises ProtocolError for a call whose types Spark would not give it.
+        """
+        distinct = call.distinct and call.function not in _SAME_IF_DISTINCT
+        if call.function in ("count_star", "count") and not distinct:
+            counts = self._counts
+            return lambda slots: array_of(pa.int64(), counts.of(slots))
+        if self._type is None:
+            raise ProtocolError(f"{call.function} of no column")
+        if distinct:
+            return self._kept(self._type).distinct(call)
+        if self._retracts and call.function in VALUE_FUNCTIONS:
+            check_value_type(call, self._type)
+            return self._kept(self._type).extreme(greatest=call.function == "max")
+        return self._functions.reader(call, accumulator_of(call, self._type, self._retracts))
+
+    def resize(self, size: int) -> None:
+        self._counts.resize(size)
+        if self._values is not None:
+            self._values.resize(size)
+        self._functions.resize(size)
+
+    def add(self, slots: Slots, values: pa.Array | None, where: pa.Array | None, weight: Weights | None) -> None:
+        """Add one value for each row, once the rows are counted; of rows only for which ``where`` is true, if given.
+
+        Raises RowError if a result overflows.
+        """
+        present = _present(values, where)
+        if present is not None:
+            absent = ~present
+            np.add.at(self._counts.some_missing(), slots[absent], 1 if weight is None else weight[absent])
+            slots, weight = slots[present], None if weight is None else weight[present]
+            values = None if values is None else values.filter(pa.array(present))
+        if weight is not None and (self._counts.of(slots) < 0).any():
+            raise ProtocolError("more values were retracted than had been added")
+        if values is not None:
+            self._functions.add(slots, values, weight)
+            if self._values is not None:
+                self._values.add(slots, values, weight)
+
+    def state(self, slots: Slots) -> list[pa.Array]:
+        """What is kept of these groups: the number of rows without a value, then some columns for each function."""
+        values = [] if self._values is None else self._values.state(slots)
+        return [array_of(pa.int64(), self._counts.missing(slots)), *self._functions.state(slots), *values]
+
+    def install(self, slots: Slots, state: Iterator[pa.Array]) -> None:
+        """Keep of these groups, which have nothing yet, what :meth:`state` said of them; takes as many columns."""
+        missing = cells_of(next(state))
+        if missing.any():
+            self._counts.some_missing()[slots] = missing
+        self._functions.install(slots, state)
+        if self._values is not None:
+            self._values.install(slots, state)
+
+    def drop(self, slots: Slots) -> None:
+        """Forget these groups, which are gone for good."""
+        if self._values is not None:
+            self._values.drop(slots)
+
+    def _kept(self, type: pa.DataType) -> Values:
+        if self._values is None:
+            self._values = Values(type, self._overflow)
+        return self._values
+
+
+def _present(values: pa.Array | None, where: pa.Array | None) -> Mask | None:
+    """Which rows have a value; ``None`` if all do."""
+    present: Mask | None = None
+    if where is not None:
+        present = cells_of(where.fill_null(False)).astype(np.bool_)
+    if values is not None and values.null_count:
+        present = validity(values) if present is None else present & validity(values)
+    return None if present is None or present.all() else present
 
 
 class Aggregate:

@@ -11,13 +11,11 @@ import numpy as np
 import pyarrow as pa
 
 from upriver.engine.batch import Batch, no_rows
-from upriver.engine.operators.consolidate import concatenated
-from upriver.engine.operators.parts import part_of
+from upriver.engine.operators.operator import concatenated, part_of
 from upriver.errors import ProtocolError
+from upriver.hashing import Hashes
 from upriver.state.columns import array_of, cells_of
-from upriver.state.ragged import spread
-from upriver.state.vectors import Mask, Positions
-from upriver.xxh64 import Hashes
+from upriver.state.vectors import Mask, Positions, spread
 
 
 class _Pile:

@@ -11,15 +11,15 @@ import pyarrow as pa
 
 from upriver.engine.batch import Batch, no_rows
 from upriver.engine.operators.aggregate import Aggregate
-from upriver.engine.operators.consolidate import concatenated
-from upriver.engine.operators.turning import USUAL, Eagerness, Turning
+from upriver.engine.operators.lasting import USUAL, Eagerness, Turning
+from upriver.engine.operators.operator import concatenated
 from upriver.plan.plan import AggregatePlan
 from upriver.state.columns import canonical, same
 from upriver.state.vectors import Mask, true_at
 
 
 class Grouped(Turning[Aggregate]):
-    """The operator of :class:`upriver.plan.ops.Aggregate`. ``schema`` is of its output."""
+    """The operator of :class:`upriver.plan.plan.Aggregate`. ``schema`` is of its output."""
 
     __slots__ = ("_calls", "_group", "_nothing", "schema")
 

@@ -3,22 +3,522 @@
 A batch of one side is joined with what is kept of the other side, and then kept itself. Both sides keep their rows by
 the join's key (:mod:`join_store`). A row with a null in its key that agrees with nothing is never kept: what it gives,
 it gives at once.
+
+What a join's plan says of each of its inputs, worked out once.
+
+The keys of a join: a number for each, its *owner*, which both sides use, and how many rows each side has of it.
+
+The rows of one input of a join: a multiset, whose rows are reached by their key's owner.
+
+Equal rows are one *entry*: a slot with a count. An index over all columns finds a row's entry, so that a row comes and
+goes at the same cost however many others share its key; a multimap knows the entries of each owner.
+
+Pairs of what has changed on one side of a join with what the other side keeps of the same key.
+
+What a join keeps, and what follows from a change of it.
+
+A row has a match as long as there is a row on the other side that agrees in the key and makes the condition true. Where
+there is no condition, the keys know how many rows each side has, and a key's rows change their lot together. Where
+there is one, matches are counted for each row of a side whose rows may be put out alone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from upriver.engine.batch import Batch, no_rows
-from upriver.engine.operators.consolidate import concatenated
-from upriver.engine.operators.evaluator import Evaluator
-from upriver.engine.operators.join_shape import JoinShape
-from upriver.engine.operators.join_store import JoinStore
-from upriver.engine.operators.turning import USUAL, Eagerness, Turning
-from upriver.plan import ops
-from upriver.state.columns import validity
+from upriver.engine.operators.lasting import USUAL, Eagerness, Turning
+from upriver.engine.operators.operator import Evaluator, check_new, concatenated, part_of
+from upriver.errors import ProtocolError
+from upriver.hashing import Hashes
+from upriver.plan import plan as ops
+from upriver.plan.column_names import quoted
+from upriver.plan.plan import JoinKind
+from upriver.state.columns import array_of, cells_of, validity
+from upriver.state.indexes import Entries, RoutedIndex
+from upriver.state.multimap import Multimap
+from upriver.state.vectors import Mask, Positions, Slots, Vector, Weights, run_lengths, run_starts
+
+_ALONE: dict[JoinKind, tuple[bool | None, bool | None]] = {
+    JoinKind.INNER: (None, None),
+    JoinKind.LEFT: (False, None),
+    JoinKind.RIGHT: (None, False),
+    JoinKind.FULL: (False, False),
+    JoinKind.SEMI: (True, None),
+    JoinKind.ANTI: (False, None),
+}
+"""For each side: ``SideShape.alone``."""
+
+
+@dataclass(frozen=True, slots=True)
+class SideShape:
+    """One input.
+
+    kept: the columns that are kept of its rows. shown: how many of these are put out: all or none. key: its columns of
+    the join's key. strict: those of them in which a null agrees with nothing. alone: its rows are put out, on their
+    own, as long as they have a match (True), as long as they have none (False), or never (``None``). counted: the
+    matches of each of its rows are counted, since those of its key do not tell.
+    """
+
+    kept: pa.Schema
+    shown: int
+    key: tuple[str, ...]
+    strict: tuple[str, ...]
+    alone: bool | None
+    counted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class JoinShape:
+    """A join.
+
+    paired: pairs are put out. tested: the columns that the condition needs. key: the join's key, its columns named by
+    their places. routing: those of them that are the routing key. output: the left input's columns, then, if paired,
+    the right one's; all may be null.
+    """
+
+    sides: tuple[SideShape, SideShape]
+    paired: bool
+    condition: str | None
+    tested: frozenset[str]
+    key: pa.Schema
+    routing: tuple[str, ...]
+    output: pa.Schema
+
+    @classmethod
+    def of(
+        cls, op: ops.Join, inputs: tuple[pa.Schema, pa.Schema], routing: tuple[Sequence[str], Sequence[str]]
+    ) -> Self:
+        """inputs: schemas of the rows to come. routing: the routing key, in columns of each input."""
+        paired = op.kind not in (JoinKind.SEMI, JoinKind.ANTI)
+        tested = {name for schema in inputs for name in schema.names if quoted(name) in (op.condition or "")}
+        keys = (op.left_key, op.right_key)
+        routed = set(zip(*routing, strict=True))
+        # Of the right rows of a semi join, nothing matters but what they match by.
+        matter = tested.union(op.right_key, inputs[1].names if paired else ())
+        kept = (inputs[0], pa.schema([field for field in inputs[1] if field.name in matter]))
+        sides = [
+            SideShape(
+                kept=schema,
+                shown=len(schema) if paired or port == 0 else 0,
+                key=key,
+                strict=tuple(name for name, null_safe in zip(key, op.null_safe, strict=True) if not null_safe),
+                alone=alone,
+                counted=alone is not None and op.condition is not None,
+            )
+            for port, (schema, key, alone) in enumerate(zip(kept, keys, _ALONE[op.kind], strict=True))
+        ]
+        output = [field.with_nullable(True) for side in sides for field in list(side.kept)[: side.shown]]
+        return cls(
+            sides=(sides[0], sides[1]),
+            paired=paired,
+            condition=op.condition,
+            tested=frozenset(tested or op.left_key[:1]),  # of no columns, there would be no telling how many rows
+            key=pa.schema([(str(place), inputs[0].field(name).type) for place, name in enumerate(op.left_key)]),
+            routing=tuple(str(place) for place, pair in enumerate(zip(*keys, strict=True)) if pair in routed),
+            output=pa.schema(output),
+        )
+
+
+class JoinKeys:
+    """Keys that have rows on one side or on both. A key that has none any more is forgotten."""
+
+    __slots__ = ("_index", "_totals")
+
+    def __init__(self, shape: JoinShape) -> None:
+        self._index = RoutedIndex(shape.key, shape.routing)
+        self._totals: tuple[Vector[np.int64], Vector[np.int64]] = (Vector(np.int64), Vector(np.int64))
+
+    def __len__(self) -> int:
+        """How many owners there are, those of forgotten keys too."""
+        return len(self._index)
+
+    @property
+    def nbytes(self) -> int:
+        return self._index.nbytes + sum(totals.nbytes for totals in self._totals)
+
+    def owners(self, routed: Hashes, keys: Sequence[pa.Array]) -> Slots:
+        """The owner of each key; unseen keys get one. routed: the hash64 of their routing keys."""
+        owners = self._index.assign(routed, keys)
+        for totals in self._totals:
+            totals.resize(len(self))
+        return owners
+
+    def total(self, port: int, owners: Slots) -> Weights:
+        """How many rows each of these keys has on that side."""
+        total: Weights = self._totals[port].cells[owners]
+        return total
+
+    def add(self, port: int, owners: Slots, weight: Weights) -> None:
+        """These keys, which may be named often, have so many more rows on that side."""
+        np.add.at(self._totals[port].cells, owners, weight)
+
+    def forget_empty(self, owners: Slots) -> None:
+        """Of these keys, each named once, forget those without rows."""
+        self._index.forget(owners[~self._have_rows(owners)])
+
+    def hashes_between(self, least: int, most: int) -> Hashes:
+        """The hash64, in no particular order, of routing keys that have rows."""
+        return self._index.hashes_between(least, most)
+
+    def with_hash(self, routed: Hashes) -> tuple[Hashes, Slots]:
+        """The keys of routing keys with these hash64, ascending and unique: of each the hash64, and the owner.
+
+        Sorted by hash64; of those with one hash64, the keys that have left rows come first, then by age. Whoever
+        numbers them as they come in the left rows, then as they come in the right ones, has them in this order again.
+        """
+        owners = self._index.with_hash(routed)
+        hashes = self._index.hashes(owners)
+        order = np.lexsort((owners, self.total(0, owners) == 0, hashes))
+        return hashes[order], owners[order]
+
+    def drop(self, routed: Hashes) -> Slots:
+        """Forget all keys of routing keys with these hash64, ascending and unique; returns their owners."""
+        owners = self._index.with_hash(routed)
+        self._index.forget(owners)
+        return owners
+
+    def _have_rows(self, owners: Slots) -> Mask:
+        left, right = self._totals
+        some: Mask = (left.cells[owners] > 0) | (right.cells[owners] > 0)
+        return some
+
+
+FOUND_MIN = 64
+"""So few entries, if found though they are gone, do not matter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Entries whose count has changed, grouped by owner.
+
+    Of a group: its owner (ascending), the hash64 of its routing key, and how many entries it has, which may be none.
+    Of an entry: its slot, and by how much its count has changed, which is not zero.
+    """
+
+    owners: Slots
+    routed: Hashes
+    sizes: Positions
+    slots: Slots
+    weight: Weights
+
+    @property
+    def hash64(self) -> Hashes:
+        """Of each entry's routing key."""
+        return np.repeat(self.routed, self.sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """The entries of some owners, one owner after the other. Of an owner: how many it has. Of an entry: its slot."""
+
+    sizes: Positions
+    slots: Slots
+
+
+class JoinSide:
+    """One side's entries."""
+
+    __slots__ = ("_by_owner", "_entries", "counts", "held", "matches")
+
+    def __init__(self, shape: SideShape) -> None:
+        self._entries = Entries(shape.kept, exact=shape.kept.names)
+        self._by_owner = Multimap()
+        self.counts: Vector[np.int64] = Vector(np.int64)
+        """How often each entry's row is there. An entry whose count falls to zero is forgotten."""
+        self.matches: Vector[np.int64] | None = Vector(np.int64) if shape.counted else None
+        """How many rows of the other side each entry's row matches, if that is counted."""
+        self.held = 0
+        """How many entries there are."""
+
+    def resize(self, size: int) -> None:
+        """Make place for so many owners."""
+        self._by_owner.resize(size)
+
+    @property
+    def slots(self) -> int:
+        """How many slots are in use, those of forgotten entries too."""
+        return len(self._entries)
+
+    @property
+    def nbytes(self) -> int:
+        matches = 0 if self.matches is None else self.matches.nbytes
+        return self._entries.nbytes + self._by_owner.nbytes + self.counts.nbytes + matches
+
+    def change(self, rows: Sequence[pa.Array], owners: Slots, routed: Hashes, weight: Weights | None) -> Changes:
+        """Add rows, or take them away. rows: the kept columns. owners, routed: the key and the hash64 of each.
+
+        Raises ProtocolError if a row is taken away that is not there.
+        """
+        known = self.slots
+        slots = self._assign(rows, len(owners))
+        order, heads = _runs(owners << 32 | slots)
+        net = run_lengths(heads, len(order)) if weight is None else np.add.reduceat(weight[order], heads)
+        firsts = order[heads]
+        owners, slots, routed = owners[firsts], slots[firsts], routed[firsts]
+        self._count(known, owners, slots, self.counts.cells[slots] + net)
+        changed = net != 0
+        groups = run_starts(owners)
+        sizes = np.add.reduceat(changed.astype(np.int64), groups)
+        return Changes(owners[groups], routed[groups], sizes, slots[changed], net[changed])
+
+    def _count(self, known: int, owners: Slots, slots: Slots, counts: Weights) -> None:
+        """Set the counts of these entries, each named once. Those from slot ``known`` on are new."""
+        if (counts < 0).any():
+            raise ProtocolError("a row was retracted more often than it is there")
+        self.counts.cells[slots] = counts
+        gone, new = counts == 0, slots >= known
+        self.held += int(np.count_nonzero(new)) - int(np.count_nonzero(gone))
+        if gone.any():
+            self._entries.forget(slots[gone])
+            self._by_owner.remove(owners[gone], slots[gone])
+            new &= ~gone
+        self._by_owner.insert(owners[new], slots[new])
+
+    def members(self, owners: Slots) -> Members:
+        """The entries of these owners, each named once; those of one owner in order of age."""
+        positions, slots = self._by_owner.find(owners)
+        there = self.counts.cells[slots] > 0
+        sizes = np.bincount(positions, minlength=len(owners))
+        if there.all():
+            return Members(sizes, slots)
+        members = Members(np.bincount(positions[there], minlength=len(owners)), slots[there])
+        self._tidy(owners, sizes, members)
+        return members
+
+    def _tidy(self, owners: Slots, sizes: Positions, members: Members) -> None:
+        """Where most of what was found is gone, see to it that it is not found again. sizes: how many were found."""
+        stale = sizes > FOUND_MIN + 2 * members.sizes
+        if stale.any():
+            of_stale = np.repeat(stale, members.sizes)
+            self._by_owner.replace(owners[stale], members.sizes[stale], members.slots[of_stale])
+
+    def column(self, place: int, slots: Slots) -> pa.Array:
+        """One of the kept columns, of these entries."""
+        return self._entries.column(place, slots)
+
+    def columns(self, slots: Slots) -> list[pa.Array]:
+        """All of the kept columns, of these entries."""
+        return self._entries.columns(slots)
+
+    def install(self, rows: Sequence[pa.Array], owners: Slots, counts: Weights, matches: Weights | None) -> None:
+        """Keep these entries, which are not here yet."""
+        slots = self._assign(rows, len(owners))
+        self.counts.cells[slots] = counts
+        if self.matches is not None and matches is not None:
+            self.matches.cells[slots] = matches
+        self.held += len(slots)
+        order = np.argsort(owners, kind="stable")
+        self._by_owner.insert(owners[order], slots[order])
+
+    def forget(self, slots: Slots) -> None:
+        """These entries are not there any more."""
+        self._entries.forget(slots)
+        self.counts.cells[slots] = 0
+        self.held -= len(slots)
+
+    def _assign(self, rows: Sequence[pa.Array], count: int) -> Slots:
+        """The slot of each row; unseen rows get one."""
+        slots = self._entries.assign(rows, count)
+        self.counts.resize(self.slots)
+        if self.matches is not None:
+            self.matches.resize(self.slots)
+        return slots
+
+
+def _runs(numbers: Slots) -> tuple[Positions, Positions]:
+    """The order that sorts the numbers, and where in it each run of equal ones begins."""
+    order = np.argsort(numbers)
+    return order, run_starts(numbers[order])
+
+
+PAIRS_MAX = 1 << 16
+"""Pairs made at a time: many rows of one key on both sides take time, not memory."""
+
+
+def pairs_of(changes: Changes, members: Members, pairs_max: int = PAIRS_MAX) -> Iterator[tuple[Positions, Positions]]:
+    """All pairs of a changed entry and a member of its owner: their places in ``changes`` and in ``members``.
+
+    members: those of the changes' owners. Up to ``pairs_max`` pairs at a time.
+    """
+    counts = np.repeat(members.sizes, changes.sizes)
+    firsts = np.repeat(np.cumsum(members.sizes) - members.sizes, changes.sizes)
+    ends = np.cumsum(counts)
+    begins = ends - counts
+    total = int(counts.sum())
+    for start in range(0, total, pairs_max):
+        stop = min(start + pairs_max, total)
+        low, high = np.searchsorted(ends, start, side="right"), np.searchsorted(ends, stop, side="left") + 1
+        lengths = np.minimum(ends[low:high], stop) - np.maximum(begins[low:high], start)
+        changed = np.repeat(np.arange(low, high), lengths)
+        yield changed, np.arange(start, stop) + (firsts - begins)[changed]
+
+
+_Other = TypeVar("_Other", Slots, None)
+
+
+class JoinStore:
+    """The rows of both sides."""
+
+    __slots__ = ("_evaluator", "_keys", "_shape", "_sides")
+
+    def __init__(self, shape: JoinShape, evaluator: Evaluator) -> None:
+        self._shape = shape
+        self._evaluator = evaluator
+        self._keys = JoinKeys(shape)
+        self._sides = (JoinSide(shape.sides[0]), JoinSide(shape.sides[1]))
+
+    @property
+    def held(self) -> int:
+        """How many different rows are kept."""
+        return sum(side.held for side in self._sides)
+
+    @property
+    def slots(self) -> int:
+        return sum(side.slots for side in self._sides)
+
+    @property
+    def nbytes(self) -> int:
+        return self._keys.nbytes + sum(side.nbytes for side in self._sides)
+
+    def apply(self, port: int, batch: Batch) -> list[Batch]:
+        """Take in changes of one side; returns the changes of the output that follow, in any number of batches.
+
+        Raises RowError if the condition fails on a pair.
+        """
+        shape = self._shape.sides[port]
+        owners = self._owners(batch.hash64, [batch.rows.column(name) for name in shape.key])
+        rows = [batch.rows.column(name) for name in shape.kept.names]
+        changes = self._sides[port].change(rows, owners, batch.hash64, batch.weight)
+        before = self._keys.total(port, changes.owners)
+        self._keys.add(port, np.repeat(changes.owners, changes.sizes), changes.weight)
+        if self._shape.condition is None:
+            follows = list(self._by_key(port, changes, before > 0))
+        else:
+            follows = list(self._by_row(port, changes, self._shape.condition))
+        self._keys.forget_empty(changes.owners)
+        return follows
+
+    def hashes_between(self, least: int, most: int) -> Hashes:
+        return self._keys.hashes_between(least, most)
+
+    def collect(self, keys: Hashes) -> tuple[pa.RecordBatch, ...]:
+        """The left rows, then the right ones: the routing key's hash64, how often the row is there, how many rows it
+        matches if that is counted, and its columns."""
+        hashes, owners = self._keys.with_hash(keys)
+        return tuple(_state(side, hashes, owners) for side in self._sides)
+
+    def install(self, state: Sequence[pa.RecordBatch]) -> None:
+        """Raises ProtocolError if something is kept of one of the keys."""
+        _, known = self._keys.with_hash(np.unique(np.concatenate([cells_of(part.column(0)) for part in state])))
+        check_new(not known.size)
+        for port, (side, shape, part) in enumerate(zip(self._sides, self._shape.sides, state, strict=True)):
+            hashes, counts, *columns = part.columns
+            matches = cells_of(columns.pop(0)) if shape.counted else None
+            owners = self._owners(cells_of(hashes), [columns[shape.kept.names.index(name)] for name in shape.key])
+            side.install(columns, owners, cells_of(counts), matches)
+            self._keys.add(port, owners, cells_of(counts))
+
+    def drop(self, keys: Hashes) -> None:
+        owners = self._keys.drop(keys)
+        for side in self._sides:
+            side.forget(side.members(owners).slots)
+
+    def _owners(self, routed: Hashes, keys: Sequence[pa.Array]) -> Slots:
+        owners = self._keys.owners(routed, keys)
+        for side in self._sides:
+            side.resize(len(self._keys))
+        return owners
+
+    def _by_key(self, port: int, changes: Changes, before: Mask) -> Iterator[Batch]:
+        """What follows where all rows of a key match. before: which of the changed keys had rows on this side."""
+        own, other = self._shape.sides[port], self._shape.sides[1 - port]
+        after = self._keys.total(port, changes.owners) > 0
+        if self._shape.paired:
+            members = self._sides[1 - port].members(changes.owners)
+            for changed, places in pairs_of(changes, members):
+                yield self._pairs(port, changes, changed, members.slots[places])
+        if own.alone is not None:
+            matched = np.repeat(self._keys.total(1 - port, changes.owners) > 0, changes.sizes)
+            yield self._alone(port, changes, matched)
+        if other.alone is not None:
+            turned = before != after
+            members = self._sides[1 - port].members(changes.owners[turned])
+            matched, hashes = (np.repeat(of_key[turned], members.sizes) for of_key in (after, changes.routed))
+            yield self._turned(1 - port, members.slots, matched, hashes)
+
+    def _by_row(self, port: int, changes: Changes, condition: str) -> Iterator[Batch]:
+        """What follows where a condition decides which rows of a key match."""
+        own, other = self._sides[port], self._sides[1 - port]
+        members = other.members(changes.owners)
+        met, gained = np.zeros(len(changes.slots), np.int64), np.zeros(len(members.slots), np.int64)
+        for changed, places in pairs_of(changes, members):
+            true = self._evaluator.mask(self._test(port, changes.slots[changed], members.slots[places]), condition)
+            changed, places = changed[true], places[true]
+            np.add.at(met, changed, other.counts.cells[members.slots[places]])
+            np.add.at(gained, places, changes.weight[changed])
+            if self._shape.paired:
+                yield self._pairs(port, changes, changed, members.slots[places])
+        if own.matches is not None:
+            own.matches.cells[changes.slots] = met
+            yield self._alone(port, changes, met > 0)
+        if other.matches is not None:
+            before = other.matches.cells[members.slots]
+            other.matches.cells[members.slots] = before + gained
+            turned = (before > 0) != (before + gained > 0)
+            hashes = np.repeat(changes.routed, members.sizes)
+            yield self._turned(1 - port, members.slots[turned], before[turned] == 0, hashes[turned])
+
+    def _test(self, port: int, slots: Slots, others: Slots) -> pa.RecordBatch:
+        """What the condition needs of these pairs. slots: on that side. others: on the other one."""
+        columns = {
+            name: side.column(place, of_side)
+            for side, shape, of_side in zip(self._sides, self._shape.sides, _by_port(port, slots, others), strict=True)
+            for place, name in enumerate(shape.kept.names)
+            if name in self._shape.tested
+        }
+        return pa.RecordBatch.from_pydict(columns)
+
+    def _pairs(self, port: int, changes: Changes, changed: Positions, others: Slots) -> Batch:
+        """Pairs come and go. changed: places in ``changes``. others: their partners."""
+        weight = changes.weight[changed] * self._sides[1 - port].counts.cells[others]
+        return self._batch(_by_port(port, changes.slots[changed], others), changes.hash64[changed], weight)
+
+    def _alone(self, port: int, changes: Changes, matched: Mask) -> Batch:
+        """Rows come and go, alone if they match, or do not match, as they are to."""
+        shown = matched == self._shape.sides[port].alone
+        return self._batch(_by_port(port, changes.slots[shown], None), changes.hash64[shown], changes.weight[shown])
+
+    def _turned(self, port: int, slots: Slots, matched: Mask, hashes: Hashes) -> Batch:
+        """Rows that are there have found their first match, or lost their last one. matched: which, from now on."""
+        counts = self._sides[port].counts.cells[slots]
+        weight = np.where(matched == self._shape.sides[port].alone, counts, -counts)
+        return self._batch(_by_port(port, slots, None), hashes, weight)
+
+    def _batch(self, slots: tuple[Slots | None, Slots | None], hashes: Hashes, weight: Weights) -> Batch:
+        """Output rows of these entries of both sides; ``None``: nulls on that side."""
+        columns = [
+            pa.nulls(len(weight), shape.kept.field(place).type) if of_side is None else side.column(place, of_side)
+            for side, shape, of_side in zip(self._sides, self._shape.sides, slots, strict=True)
+            for place in range(shape.shown)
+        ]
+        return Batch(pa.RecordBatch.from_arrays(columns, schema=self._shape.output), hashes, weight)
+
+
+def _by_port(port: int, own: Slots, other: _Other) -> tuple[Slots | _Other, Slots | _Other]:
+    return (own, other) if port == 0 else (other, own)
+
+
+def _state(side: JoinSide, hashes: Hashes, owners: Slots) -> pa.RecordBatch:
+    """The entries of these owners. hashes: of their routing keys."""
+    members = side.members(owners)
+    numbers = [side.counts, *([] if side.matches is None else [side.matches])]
+    counts = [array_of(pa.int64(), vector.cells[members.slots]) for vector in numbers]
+    return part_of(np.repeat(hashes, members.sizes), [*counts, *side.columns(members.slots)])
 
 
 class Join(Turning[JoinStore]):

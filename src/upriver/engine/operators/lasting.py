@@ -1,14 +1,232 @@
-"""Lasting: an operator whose memory comes back, as :mod:`turning` says, and whose store works as an operator does."""
+"""Lasting: an operator whose memory comes back, as :mod:`turning` says, and whose store works as an operator does.
 
-from collections.abc import Callable
-from typing import Protocol
+Turning: what is kept, in one store, or for a while in two, so that memory comes back little by little.
+
+The state structures never use a slot again. When more slots are forgotten than hold something, a *turnover* begins: an
+empty store takes the place of the old one step by step. Of the calls that change something, every few one also moves
+the keys of one range of hash64 over, lowest first, just as a rescale moves keys between workers. It is always one that
+takes something in: those that only forget are to be over soon. Until all keys have moved, those of the ranges that have
+live in the new store, the others in the old one. So nothing is ever rewritten at once, and order is kept wherever
+moving a key keeps it.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from upriver.engine.batch import Batch
-from upriver.engine.operators.consolidate import concatenated
-from upriver.engine.operators.turning import USUAL, Eagerness, KeyedStore, Turning
+from upriver.engine.operators.operator import concatenated
+from upriver.hashing import Hashes
+from upriver.state.columns import cells_of
+from upriver.state.vectors import Mask
+
+FORGOTTEN_MIN = 256
+"""So few forgotten slots are never worth a turnover."""
+
+STEP_ROWS = 1024
+"""Rows moved in one step, at most, if they are spread evenly over the hashes: some milliseconds of work for a join.
+With fewer, two stores would have to be asked for everything for much longer."""
+
+STEP_CALLS = 4
+"""Of so many calls one moves rows: where one call concerns several stores, they seldom do so all at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Eagerness:
+    """To give memory back: how soon, and how fast. Each as the constant of its name says."""
+
+    forgotten_min: int = FORGOTTEN_MIN
+    step_rows: int = STEP_ROWS
+    step_calls: int = STEP_CALLS
+
+
+USUAL = Eagerness()
+
+
+class KeyedStore(Protocol):
+    """What is kept by routing key or by something finer; the methods are those of :class:`operator.Stateful`.
+
+    No store refers to itself, by a method that it keeps for instance: the memory of such a one would not come back when
+    it is let go, but when Python's collector of cycles comes by, which may be much later.
+    """
+
+    @property
+    def held(self) -> int:
+        """How many slots are in use for something that is kept."""
+        ...
+
+    @property
+    def slots(self) -> int:
+        """How many slots are in use, those of what is forgotten too."""
+        ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def hashes_between(self, least: int, most: int) -> Hashes: ...
+
+    def collect(self, keys: Hashes) -> tuple[pa.RecordBatch, ...]: ...
+
+    def install(self, state: Sequence[pa.RecordBatch]) -> None: ...
+
+    def drop(self, keys: Hashes) -> None: ...
+
+
+Kept = TypeVar("Kept", bound=KeyedStore)
+
+
+class Turning(Generic[Kept]):
+    """One store, or two. What works on them does so by :meth:`shares`, and calls :meth:`tidy` when it has taken
+    something in."""
+
+    __slots__ = (
+        "_build",
+        "_changes",
+        "_done",
+        "_eagerness",
+        "_first_held",
+        "_first_slots",
+        "_moved",
+        "_ranges",
+        "_stores",
+    )
+
+    def __init__(self, build: Callable[[], Kept], eagerness: Eagerness = USUAL) -> None:
+        """build: makes an empty store of the plan."""
+        self._build = build
+        self._eagerness = eagerness
+        self._stores = [build()]
+        """In order of the hash64 that they have: during a turnover the new one, then the old one."""
+        self._ranges, self._done = 1, 0
+        """Into how many ranges of hash64 a turnover is divided, and how many have moved; of use during one only."""
+        self._changes = 0
+        """Since the turnover began, or keys moved."""
+        self._first_held, self._first_slots, self._moved = 0, 0, 0
+        """What was held and the slots of the old store when the turnover began, and how much has moved since."""
+
+    @property
+    def held(self) -> int:
+        """How many slots hold something: a row, a group, a state, whatever the store is of."""
+        return sum(store.held for store in self._stores)
+
+    @property
+    def slots(self) -> int:
+        return sum(store.slots for store in self._stores)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(store.nbytes for store in self._stores)
+
+    @property
+    def all(self) -> tuple[Kept, ...]:
+        """The stores that there are: one or two."""
+        return tuple(self._stores)
+
+    @property
+    def live_nbytes(self) -> int:
+        """What of ``nbytes`` is for slots that hold something; the rest comes back with turnovers."""
+        return sum(store.nbytes * store.held // max(store.slots, 1) for store in self._stores)
+
+    def shares(self, hashes: Hashes) -> Iterator[tuple[Kept, Mask]]:
+        """Each store, and which of these hashes are its."""
+        if len(self._stores) == 1:
+            yield self._stores[0], np.ones(len(hashes), np.bool_)
+        else:
+            new, old = self._stores
+            moved = hashes < np.uint64(self._bound(self._done))
+            yield new, moved
+            yield old, ~moved
+
+    def split(self, batch: Batch) -> Iterator[tuple[Kept, Batch]]:
+        """Each store that has some of these rows, and which."""
+        if len(self._stores) == 1:
+            if len(batch):
+                yield self._stores[0], batch
+        else:
+            for store, share in self.shares(batch.hash64):
+                if share.any():
+                    yield store, batch.filtered(share)
+
+    def split_keys(self, keys: Hashes) -> Iterator[tuple[Kept, Hashes]]:
+        """Each store, and which of these keys are its."""
+        if len(self._stores) == 1:
+            yield self._stores[0], keys
+        else:
+            for store, share in self.shares(keys):
+                yield store, keys[share]
+
+    def hashes_between(self, least: int, most: int) -> Hashes:
+        return np.concatenate([store.hashes_between(least, most) for store in self._stores])
+
+    def collect(self, keys: Hashes) -> tuple[pa.RecordBatch, ...]:
+        of_stores = [store.collect(part) for store, part in self.split_keys(keys)]
+        if len(of_stores) == 1:
+            return of_stores[0]
+        return tuple(pa.concat_batches(parts) for parts in zip(*of_stores, strict=True))
+
+    def install(self, state: Sequence[pa.RecordBatch]) -> None:
+        if len(self._stores) == 1:
+            self._stores[0].install(state)
+        else:
+            of_parts = [list(self.shares(cells_of(part.column(0)))) for part in state]
+            for shares in zip(*of_parts, strict=True):
+                store = shares[0][0]
+                store.install([part.filter(pa.array(mask)) for part, (_, mask) in zip(state, shares, strict=True)])
+        self.tidy()
+
+    def drop(self, keys: Hashes) -> None:
+        """No key moves with this: who evicts is to be done soon, and uses up no slot."""
+        for store, part in self.split_keys(keys):
+            store.drop(part)
+        self._changed()
+
+    def tidy(self) -> None:
+        """Begin a turnover if one is due. If one is on, move a range of keys when it is time, or more if slots are used
+        up faster."""
+        self._changed()
+        if len(self._stores) > 1:
+            steps = 1 if self._changes >= self._eagerness.step_calls else 0
+            done = max(self._done + steps, self._due())
+            if done > self._done:
+                self._move(done)
+
+    def _changed(self) -> None:
+        """Begin a turnover if one is due, or end one that has nothing left to move."""
+        if len(self._stores) == 1:
+            (store,) = self._stores
+            if store.slots - store.held <= max(store.held, self._eagerness.forgotten_min):
+                return
+            self._ranges, self._done = 1 << (store.held // self._eagerness.step_rows).bit_length(), 0
+            self._first_held, self._first_slots, self._moved, self._changes = store.held, store.slots, 0, 0
+            self._stores.insert(0, self._build())
+        self._changes += 1
+        if not self._stores[-1].held:
+            self._stores.pop()
+
+    def _due(self) -> int:
+        """How many ranges must have moved, lest more slots are used up in a turnover than were held at its start."""
+        used = self.slots - self._moved - self._first_slots
+        return min(self._ranges, -(-self._ranges * used // max(self._first_held, 1)))
+
+    def _move(self, done: int) -> None:
+        """Move the keys of the ranges up to this one; with the last one that has any, the old store goes."""
+        new, old = self._stores
+        keys = np.unique(old.hashes_between(self._bound(self._done), self._bound(done) - 1))
+        held = new.held
+        new.install(old.collect(keys))
+        old.drop(keys)
+        self._moved += new.held - held
+        self._changes = 0
+        self._done = done
+        if done == self._ranges or not old.held:
+            self._stores.pop()
+
+    def _bound(self, place: int) -> int:
+        """Where the range at this place begins."""
+        return place * (2**64 // self._ranges)
 
 
 class WorkingStore(KeyedStore, Protocol):

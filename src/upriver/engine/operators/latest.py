@@ -12,19 +12,15 @@ import numpy as np
 import pyarrow as pa
 
 from upriver.engine.batch import Batch
-from upriver.engine.operators.evaluator import Evaluator
-from upriver.engine.operators.lasting import Lasting
-from upriver.engine.operators.parts import check_new, part_of
-from upriver.engine.operators.sorting import SortKey, in_order
-from upriver.engine.operators.turning import USUAL, Eagerness
+from upriver.engine.operators.lasting import USUAL, Eagerness, Lasting
+from upriver.engine.operators.operator import Evaluator, check_new, part_of
+from upriver.engine.operators.topk import SortKey, in_order
 from upriver.errors import ProtocolError
-from upriver.hashing import hash64
-from upriver.plan import ops
+from upriver.hashing import Hashes, hash64
+from upriver.plan import plan as ops
 from upriver.state.columns import array_of, cells_of, column_of, mask_of, same
-from upriver.state.entries import Hasher
-from upriver.state.routed import RoutedIndex
+from upriver.state.indexes import Hasher, RoutedIndex
 from upriver.state.vectors import Mask, Positions, Slots, Vector, true_at
-from upriver.xxh64 import Hashes
 
 
 class Latest(Lasting):

@@ -1,12 +1,28 @@
-"""What every operator of a region is."""
+"""Changes as few rows: what was added and taken back in the meantime leaves no trace.
+
+What every operator of a region is.
+
+What operators ask of whoever evaluates scalar expressions.
+
+Parts: the batches in which what is kept of some keys goes from one operator, or store, to another.
+
+What a batch changes in all: a batch is a multiset of changes, in which a row may come before it goes, or after.
+"""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from upriver.engine.batch import Batch
-from upriver.xxh64 import Hashes
+from upriver.errors import ProtocolError
+from upriver.hashing import Hashes, hash64
+from upriver.plan.plan import Projection
+from upriver.state.columns import array_of, canonical
+from upriver.state.indexes import first_equal, is_hashable
+from upriver.state.vectors import Positions, Slots, Weights, true_at
 
 
 class Operator(Protocol):
@@ -66,3 +82,106 @@ class Stateful(Operator, Protocol):
     def drop(self, keys: Hashes) -> None:
         """Forget all of the routing keys with these hash64, ascending and unique. Memory is given back in time."""
         ...
+
+
+class Evaluator(Protocol):
+    """Evaluates DuckDB SQL over the columns of a batch; raises RowError when a row makes an expression fail."""
+
+    def curt(self) -> "Evaluator":
+        """The same, but for its errors: they do not say which row it was, which takes time to find out."""
+        ...
+
+    def project(self, rows: pa.RecordBatch, projection: Projection) -> pa.RecordBatch:
+        """The projection's columns, one row for each of ``rows``, in order."""
+        ...
+
+    def mask(self, rows: pa.RecordBatch, predicate: str) -> npt.NDArray[np.bool_]:
+        """Where the predicate is true; null counts as false."""
+        ...
+
+
+def part_of(hashes: Hashes, columns: Sequence[pa.Array]) -> pa.RecordBatch:
+    """Columns, which get their numbers for names, behind the hash64 of each row's routing key."""
+    columns = [array_of(pa.uint64(), hashes), *columns]
+    return pa.RecordBatch.from_arrays(columns, [str(place) for place in range(len(columns))])
+
+
+def check_new(are_new: bool) -> None:
+    """Raises ProtocolError unless nothing was kept yet of the keys that are installed."""
+    if not are_new:
+        raise ProtocolError("state was installed of a key that has state here")
+
+
+class Net(NamedTuple):
+    """slots: of the entries that a batch names, ascending and unique. first: the first row of each.
+
+    weight: by how much each one's count changes, which may be zero.
+    """
+
+    slots: Slots
+    first: Positions
+    weight: Weights
+
+
+def net_changes(slots: Slots, weight: Weights | None) -> Net:
+    """Add up the weights of rows that are one entry. slots: the entry of each row. weight: ``None`` is 1 for each."""
+    if weight is None:
+        return Net(*np.unique(slots, return_index=True, return_counts=True))
+    named, first, places = np.unique(slots, return_index=True, return_inverse=True)
+    net = np.zeros(len(named), np.int64)
+    np.add.at(net, places, weight)
+    return Net(named, first, net)
+
+
+SAMPLE_ROWS = 512
+"""Looked at before all rows are compared with each other."""
+
+
+def concatenated(batches: Sequence[Batch]) -> Batch:
+    """Batches of one schema, one or more, as one."""
+    if len(batches) == 1:
+        return batches[0]
+    schema = batches[0].rows.schema
+    weights = [np.ones(len(batch), np.int64) if batch.weight is None else batch.weight for batch in batches]
+    return Batch(
+        pa.concat_batches([_of_schema(batch.rows, schema) for batch in batches]),
+        np.concatenate([batch.hash64 for batch in batches]),
+        None if all(batch.weight is None for batch in batches) else np.concatenate(weights),
+    )
+
+
+def consolidated(batch: Batch) -> Batch:
+    """The same changes without rows that take each other back, and without rows of weight zero.
+
+    Equal rows become one, with the sum of their weights; unless nothing is taken back and few rows seem to be equal,
+    so that comparing them would save nothing. Equal is as :mod:`upriver.plan.plan` says. Each row keeps the hash64
+    of the first of its equals.
+    """
+    weight = np.ones(len(batch), np.int64) if batch.weight is None else batch.weight
+    if (weight > 0).all() and not _repeats(batch.rows):
+        return batch
+    if not weight.all():
+        batch, weight = batch.filtered(weight != 0), weight[weight != 0]
+    columns = [canonical(column) for column in batch.rows.columns]
+    first = first_equal(_row_hashes(columns, len(batch)), columns)
+    net = np.zeros(len(batch), np.int64)
+    np.add.at(net, first, weight)
+    kept = true_at(net)
+    return Batch(batch.rows.take(pa.array(kept)), batch.hash64[kept], net[kept])
+
+
+def _repeats(rows: pa.RecordBatch) -> bool:
+    """Whether many rows are equal, as far as a sample of them tells."""
+    places = np.linspace(0, rows.num_rows - 1, min(rows.num_rows, SAMPLE_ROWS)).astype(np.int64)
+    hashes = _row_hashes([canonical(column.take(pa.array(places))) for column in rows.columns], len(places))
+    return 2 * len(np.unique(hashes)) < len(places)
+
+
+def _row_hashes(columns: Sequence[pa.Array], rows: int) -> Hashes:
+    """Equal for equal rows. What cannot be hashed is left out; equality is looked at later."""
+    return hash64([column for column in columns if is_hashable(column.type)], rows)
+
+
+def _of_schema(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Schemas of one relation may differ in what may be null, as joins see it."""
+    return rows if rows.schema is schema else pa.RecordBatch.from_arrays(rows.columns, schema=schema)

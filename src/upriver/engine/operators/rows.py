@@ -1,4 +1,9 @@
-"""Rows: what a view without GROUP BY keeps if no row is ever taken back: the rows, in order of arrival in each key.
+"""RowCounts: what a view of rows keeps if rows may be taken back: each different row once, and how often it is there.
+
+A row is found by all its columns, so that taking one back costs the same however many rows its key has. Rows are in no
+order; equal ones count as one *entry*, which is read as often as its row is there.
+
+Rows: what a view without GROUP BY keeps if no row is ever taken back: the rows, in order of arrival in each key.
 
 Rows are numbered as they come and lie in columns addressed by that number; a :class:`Fanout` knows the rows of each
 routing key. Rows that may be taken back are kept by :class:`.row_counts.RowCounts`.
@@ -11,12 +16,12 @@ import numpy as np
 import pyarrow as pa
 
 from upriver.engine.batch import Batch
-from upriver.engine.operators.parts import part_of
+from upriver.engine.operators.operator import check_new, part_of
 from upriver.errors import ProtocolError
-from upriver.state.columns import cells_of, column_of
-from upriver.state.fanout import Fanout
-from upriver.state.vectors import Positions, Slots, Vector
-from upriver.xxh64 import Hashes
+from upriver.hashing import Hashes
+from upriver.state.columns import array_of, cells_of, column_of
+from upriver.state.indexes import Entries, Fanout
+from upriver.state.vectors import Positions, Slots, Tally, Vector
 
 
 class Rows:
@@ -110,3 +115,102 @@ class Rows:
 
     def _key(self, batch: Batch) -> list[pa.Array]:
         return [batch.rows.column(name) for name in self._routing]
+
+
+class RowCounts:
+    """The rows of one view. ``schema`` is theirs."""
+
+    __slots__ = ("_entries", "_fanout", "_places", "_routing", "_tally", "rows", "schema")
+
+    def __init__(self, source: pa.Schema, routing: Sequence[str]) -> None:
+        """source: of the rows to come, all of it kept. routing: the routing key's columns, in the key's order."""
+        self.schema = source
+        self._routing = [source.get_field_index(name) for name in routing]
+        self._places = {name: place for place, name in enumerate(source.names)}
+        self._entries = Entries(source, exact=source.names)
+        self._fanout = Fanout([source.field(name).type for name in routing])
+        self._tally = Tally()
+        self.rows = 0
+        """How many rows there are, equal ones counted one by one."""
+
+    @property
+    def held(self) -> int:
+        """How many different rows there are."""
+        return self._tally.held
+
+    @property
+    def slots(self) -> int:
+        return len(self._entries)
+
+    @property
+    def keys(self) -> int:
+        return self._fanout.held
+
+    @property
+    def nbytes(self) -> int:
+        return self._entries.nbytes + self._fanout.nbytes + self._tally.nbytes
+
+    def apply(self, batch: Batch) -> None:
+        """Add each row as often as its weight says. Raises ProtocolError for a row taken back that is not there."""
+        slots = self._entries.assign(batch.rows.columns, len(batch))
+        self._tally.resize(len(self._entries))
+        woken, emptied = self._tally.add(slots, batch.weight)
+        self.rows += len(batch) if batch.weight is None else int(batch.weight.sum())
+        changed = np.concatenate([woken, emptied])
+        if changed.size:
+            columns = [batch.rows.column(place).take(pa.array(changed)) for place in self._routing]
+            owners = self._fanout.owners(batch.hash64[changed], columns)
+            self._fanout.link(owners[: len(woken)], slots[woken])
+            self._fanout.count(owners, np.repeat([1, -1], [len(woken), len(emptied)]))
+        if emptied.size:
+            self._entries.forget(slots[emptied])
+
+    def find(self, hashes: Hashes, keys: Sequence[pa.Array], rows_max: int | None = None) -> tuple[Positions, Slots]:
+        """The rows of each routing key, each with the key's position, in the order of the keys. Raises ManyMembers if
+        there are more different ones than ``rows_max``."""
+        positions, slots = self._fanout.find(hashes, keys, rows_max)
+        times = self._tally.counts[slots]
+        if len(slots) and times.min() == times.max() == 1:
+            return positions, slots
+        return np.repeat(positions, times), np.repeat(slots, times)
+
+    def as_now(self) -> Self:
+        """An entry's columns never change, not even when it is there no more."""
+        return self
+
+    def by_hash(self) -> Slots:
+        """All rows, sorted by the routing key's hash64."""
+        slots = self._fanout.by_hash()
+        return np.repeat(slots, self._tally.counts[slots])
+
+    def column(self, name: str, slots: Slots) -> pa.Array:
+        """One column of these rows."""
+        return self._entries.column(self._places[name], slots)
+
+    def hashes_between(self, least: int, most: int) -> Hashes:
+        return self._fanout.hashes_between(least, most)
+
+    def collect(self, keys: Hashes) -> tuple[pa.RecordBatch, ...]:
+        """One row for each entry: its routing key's hash64, how often it is there, and its columns."""
+        _, hashes, slots = self._fanout.with_hash(keys)
+        counts = self._tally.counts[slots]
+        here = counts > 0
+        return (part_of(hashes[here], [array_of(pa.int64(), counts[here]), *self._entries.columns(slots[here])]),)
+
+    def install(self, state: Sequence[pa.RecordBatch]) -> None:
+        """Raises ProtocolError if a row is here already."""
+        for part in state:
+            hashes, counts, *columns = part.columns
+            known = self.held
+            self.apply(
+                Batch(pa.RecordBatch.from_arrays(columns, schema=self.schema), cells_of(hashes), cells_of(counts))
+            )
+            check_new(self.held == known + part.num_rows)
+
+    def drop(self, keys: Hashes) -> None:
+        owners, _, slots = self._fanout.with_hash(keys)
+        slots = slots[self._tally.counts[slots] > 0]
+        self.rows -= int(self._tally.counts[slots].sum())
+        self._fanout.forget(owners)
+        self._entries.forget(slots)
+        self._tally.clear(slots)

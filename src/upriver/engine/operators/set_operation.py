@@ -10,18 +10,14 @@ import numpy as np
 import pyarrow as pa
 
 from upriver.engine.batch import Batch
-from upriver.engine.operators.changes import net_changes
-from upriver.engine.operators.lasting import Lasting
-from upriver.engine.operators.parts import check_new, part_of
-from upriver.engine.operators.turning import USUAL, Eagerness
+from upriver.engine.operators.lasting import USUAL, Eagerness, Lasting
+from upriver.engine.operators.operator import check_new, net_changes, part_of
 from upriver.errors import ProtocolError
-from upriver.hashing import hash64
-from upriver.plan import ops
+from upriver.hashing import Hashes, hash64
+from upriver.plan import plan as ops
 from upriver.state.columns import array_of, cells_of
-from upriver.state.entries import Hasher
-from upriver.state.routed import RoutedIndex
+from upriver.state.indexes import Hasher, RoutedIndex
 from upriver.state.vectors import Mask, Slots, Vector, Weights, true_at
-from upriver.xxh64 import Hashes
 
 Copies = Callable[[Weights, Weights], Weights]
 """How often the output has rows that the inputs have so often."""

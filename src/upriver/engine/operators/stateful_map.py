@@ -3,28 +3,415 @@
 A batch is cut by key, the states of its keys are read, the function is called for all of them (:mod:`.user_calls`), and
 only when all has gone well are the new states stored: a batch that fails leaves nothing behind. Or the rows on which it
 fails are left out (:mod:`.sifted_calls`).
+
+States: one row of state for each key, which any batch may replace. What a user's function keeps.
+
+A :class:`RoutedIndex` gives each key a slot, and the state's columns are addressed by it. What is dropped, and some of
+what is replaced, leaves its memory behind: :mod:`upriver.engine.operators.lasting` gives it back.
+
+How a user's function is called: once for each row, for each key of a batch, or for each batch.
+
+What it takes and gives is told to the user in docs/stateful_map.md. Whatever comes back is held against what was
+declared, value by value, so that a state is the same to the function whether it was stored in between or not: where a
+batch ends must not matter.
+
+Calls of a user's function that leave out the rows on which it fails.
+
+A call that fails is made again for each half of its keys, then, where the function is called row by row, for each half
+of a key's rows, one after the other; until it is known of which row, or of which key's rows, it fails. Each time the
+states are read anew from what was before: nothing remains of a call that has failed, even if the function has changed a
+state in place. So all is as if those rows had never come.
 """
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice, pairwise
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from upriver.engine.batch import Batch
-from upriver.engine.operators.plain_rows import PlainRows, RowReader
-from upriver.engine.operators.sifted_calls import SiftedCalls
-from upriver.engine.operators.states import States
-from upriver.engine.operators.turning import USUAL, Eagerness, Turning
-from upriver.engine.operators.user_calls import CALLS, Function, Given, Made, Shapes
-from upriver.errors import DeclarationError, ProtocolError
-from upriver.hashing import hash64
-from upriver.plan.ops import StatefulMap as StatefulMapOp
-from upriver.state.columns import canonical
-from upriver.state.slots import first_equal, run_heads
-from upriver.state.vectors import Mask, true_at
-from upriver.xxh64 import Hashes
+from upriver.engine.operators.lasting import USUAL, Eagerness, Turning
+from upriver.engine.operators.operator import check_new, part_of
+from upriver.engine.operators.plain_rows import Fields, Misfit, Output, PlainRows, RowReader, python_columns, shown
+from upriver.engine.row_text import error_text, row_text
+from upriver.errors import DeclarationError, ProtocolError, RowError
+from upriver.hashing import Hashes, hash64
+from upriver.plan.plan import Per
+from upriver.plan.plan import StatefulMap as StatefulMapOp
+from upriver.state.columns import canonical, cells_of, replaceable_of, validity
+from upriver.state.indexes import RoutedIndex, first_equal, run_heads
+from upriver.state.vectors import Mask, Positions, Slots, true_at
+
+
+class Keys(RoutedIndex):
+    """Keys that may be asked for without being there."""
+
+    __slots__ = ()
+
+    def find(self, routed: Hashes, keys: Sequence[pa.Array]) -> Slots:
+        """The slot of each key, -1 for one without. routed: the hash64 of their routing keys."""
+        return self._entries.index.find(routed if self._fanout is None else hash64(keys, len(routed)), keys)
+
+
+class States:
+    """The states of keys, which are the routing key or finer. Keys go with the hash64 of their routing keys."""
+
+    __slots__ = ("_columns", "_keys", "_state")
+
+    def __init__(self, key: pa.Schema, state: pa.Schema, routing: Sequence[str]) -> None:
+        """routing: the routing key's columns, all in the key."""
+        self._keys = Keys(key, routing)
+        self._state = state
+        self._columns = [replaceable_of(type) for type in state.types]
+
+    @property
+    def held(self) -> int:
+        """How many keys have a state."""
+        return self._keys.held
+
+    @property
+    def slots(self) -> int:
+        """For how many states there is memory, those that are gone too."""
+        return max([len(self._keys), *(column.places for column in self._columns)])
+
+    @property
+    def nbytes(self) -> int:
+        return self._keys.nbytes + sum(column.nbytes for column in self._columns)
+
+    def read(self, hashes: Hashes, keys: Sequence[pa.Array]) -> tuple[pa.RecordBatch, Mask]:
+        """The state of each key, a row of nulls for one without, and which keys have one."""
+        slots = self._keys.find(hashes, keys)
+        known = slots >= 0
+        columns = [column.take(slots[known]) for column in self._columns]
+        if not known.all():
+            places = pa.array(np.cumsum(known) - 1, mask=~known)
+            columns = [column.take(places) for column in columns]
+        return pa.RecordBatch.from_arrays(columns, schema=self._state), known
+
+    def write(self, hashes: Hashes, keys: Sequence[pa.Array], states: pa.RecordBatch) -> None:
+        """Each key, named once, has this state from now on."""
+        slots = self._keys.assign(hashes, keys)
+        for column, values in zip(self._columns, states.columns, strict=True):
+            column.resize(len(self._keys))
+            column.put(slots, values)
+
+    def forget(self, hashes: Hashes, keys: Sequence[pa.Array]) -> None:
+        """These keys, which have a state, have none from now on."""
+        self._keys.forget(self._keys.find(hashes, keys))
+
+    def hashes_between(self, least: int, most: int) -> Hashes:
+        """The hash64, in no particular order, of routing keys that have a state."""
+        return self._keys.hashes_between(least, most)
+
+    def collect(self, keys: Hashes) -> tuple[pa.RecordBatch, ...]:
+        """A row for each key with one of these hash64: that, the key's columns, the state's."""
+        slots = self._keys.with_hash(keys)
+        states = [column.take(slots) for column in self._columns]
+        return (part_of(self._keys.hashes(slots), [*self._keys.columns(slots), *states]),)
+
+    def install(self, state: Sequence[pa.RecordBatch]) -> None:
+        """Raises ProtocolError for a key that has a state already."""
+        for batch in state:
+            hashes, *columns = batch.columns
+            keys, states = columns[: -len(self._columns)], columns[-len(self._columns) :]
+            check_new(not (self._keys.find(cells_of(hashes), keys) >= 0).any())
+            self.write(cells_of(hashes), keys, pa.RecordBatch.from_arrays(states, schema=self._state))
+
+    def drop(self, keys: Hashes) -> None:
+        self._keys.forget(self._keys.with_hash(keys))
+
+
+Function = Callable[..., Any]
+
+ROW_CHARS_MAX = 500
+"""Of a row in a message."""
+
+_ROWS_AND_STATE = ("rows", "state")
+_KEYS_ROWS_AND_STATES = ("keys", "rows", "states")
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """The rows of a batch by key; there is at least one.
+
+    rows: those of one key together and in order. bounds: where each key's rows begin, and where the last one's end.
+    keys, states: a row for each key. known: which keys have a state; those of the others are nulls.
+    """
+
+    rows: pa.RecordBatch
+    bounds: Positions
+    keys: pa.RecordBatch
+    states: pa.RecordBatch
+    known: Mask
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What a function makes of it. rows: without their key, whose place is in ``owners``. states: a row for each key.
+    kept: which keys have a state from now on; what is in the rows of the others does not count."""
+
+    rows: pa.RecordBatch
+    owners: Positions
+    states: pa.RecordBatch
+    kept: Mask
+
+
+@dataclass(frozen=True, slots=True)
+class Shapes:
+    """How all that goes to and fro looks in Python. output: without the key's columns."""
+
+    key: RowReader
+    row: RowReader
+    state: PlainRows
+    output: PlainRows
+
+    def keys(self, keys: pa.RecordBatch) -> list[Any]:
+        """A key of one column is its value; one of several is a named tuple."""
+        return list(self.key.read(keys)) if len(self.key.schema) > 1 else python_columns(keys)[0]
+
+    def states(self, given: Given) -> list[Any]:
+        """``None`` for a key without one."""
+        states = self.state.read(given.states)
+        return [state if known else None for state, known in zip(states, given.known.tolist(), strict=True)]
+
+    def kept(self, states: Sequence[Fields | None]) -> tuple[pa.RecordBatch, Mask]:
+        """The states as they are stored, and which there are."""
+        none = (None,) * len(self.state.schema)
+        kept = np.array([state is not None for state in states], np.bool_)
+        return self.state.written([none if state is None else state for state in states]), kept
+
+
+Call = Callable[[Given], Made]
+"""Calls the function for all of a batch. Raises RowError if it fails, or gives what was not declared."""
+
+
+class RowCalls:
+    """``f(key, row, state) -> (rows, state)``."""
+
+    def __init__(self, function: Function, shapes: Shapes) -> None:
+        self._function = function
+        self._shapes = shapes
+
+    def __call__(self, given: Given) -> Made:
+        rows = self._shapes.row.read(given.rows)
+        of_each = (islice(rows, count) for count in np.diff(given.bounds).tolist())
+        return _key_by_key(self._shapes, given, of_each, self._fold)
+
+    def _fold(self, key: Any, rows: Iterable[Any], state: Any, output: Output) -> Any:
+        for row in rows:
+            try:
+                state = _state(self._shapes, self._function(key, row, state), output)
+            except Misfit as misfit:
+                raise _unfit(misfit, _of_row(key, row)) from misfit
+            except (Exception, SystemExit, GeneratorExit) as error:  # of any class: it is the user's code
+                raise _raised(error, _of_row(key, row)) from error
+        return state
+
+
+class KeyCalls:
+    """``f(key, rows, state) -> (rows, state)``, the rows of a key as an Arrow batch."""
+
+    def __init__(self, function: Function, shapes: Shapes) -> None:
+        self._function = function
+        self._shapes = shapes
+
+    def __call__(self, given: Given) -> Made:
+        of_each = (given.rows.slice(start, stop - start) for start, stop in pairwise(given.bounds.tolist()))
+        return _key_by_key(self._shapes, given, of_each, self._fold)
+
+    def _fold(self, key: Any, rows: pa.RecordBatch, state: Any, output: Output) -> Any:
+        try:
+            return _state(self._shapes, self._function(key, rows, state), output)
+        except Misfit as misfit:
+            raise _unfit(misfit, _of_key(key)) from misfit
+        except (Exception, SystemExit, GeneratorExit) as error:  # of any class: it is the user's code
+            raise _raised(error, _of_key(key)) from error
+
+
+Fold = Callable[[Any, Any, Any, Output], Any]
+"""Takes a key, its rows and its state; adds to the output and returns the state."""
+
+
+def _key_by_key(shapes: Shapes, given: Given, rows: Iterable[Any], fold: Fold) -> Made:
+    keys, states, output = shapes.keys(given.keys), shapes.states(given), Output(shapes.output)
+    ends = []
+    for place, (key, of_key) in enumerate(zip(keys, rows, strict=True)):
+        states[place] = fold(key, of_key, states[place], output)
+        ends.append(output.rows)
+    owners = np.repeat(np.arange(len(keys)), np.diff(ends, prepend=0))
+    try:
+        made = output.written()
+    except Misfit as misfit:
+        raise _unfit(misfit, _of_key(keys[owners[misfit.row]])) from misfit
+    return Made(made, owners, *shapes.kept(states))
+
+
+def _state(shapes: Shapes, answer: Any, output: Output) -> Any:
+    """Take the rows of an answer; returns the state in it."""
+    rows, state = _answer(answer, _ROWS_AND_STATE)
+    output.add(rows)
+    return None if state is None else shapes.state.settled(state)
+
+
+class BatchCalls:
+    """``f(keys, rows, states) -> (keys, rows, states)``: a row's key is the place of its state."""
+
+    def __init__(self, function: Function, shapes: Shapes) -> None:
+        self._function = function
+        self._shapes = shapes
+
+    def __call__(self, given: Given) -> Made:
+        owners = np.repeat(np.arange(given.keys.num_rows), np.diff(given.bounds))
+        try:
+            return self._made(self._function(owners, given.rows, given.states), given.keys.num_rows)
+        except Misfit as misfit:
+            raise _unfit(misfit, self._of_batch(given)) from misfit
+        except (Exception, SystemExit, GeneratorExit) as error:  # of any class: it is the user's code
+            raise _raised(error, self._of_batch(given)) from error
+
+    def _made(self, answer: Any, keys: int) -> Made:
+        owners, rows, states = _answer(answer, _KEYS_ROWS_AND_STATES)
+        states = self._shapes.state.fitted(states)
+        if states.num_rows != keys:
+            raise Misfit(f"{states.num_rows} states for {keys} keys")
+        kept = np.logical_or.reduce([validity(column) for column in states.columns])
+        if rows is None:
+            return Made(self._shapes.output.written([]), np.empty(0, np.int64), states, kept)
+        rows, owners = self._shapes.output.fitted(rows), np.asarray(owners)
+        if owners.shape != (rows.num_rows,) or (owners.size and owners.dtype.kind not in "iu"):
+            raise Misfit(f"{rows.num_rows} rows with the keys {shown(owners)}: one integer for each row is needed")
+        if owners.size and not 0 <= owners.min() <= owners.max() < keys:
+            raise Misfit(f"keys from {owners.min()} to {owners.max()}, of {keys}")
+        return Made(rows, owners.astype(np.int64), states, kept)
+
+    def _of_batch(self, given: Given) -> str:
+        first = row_text(given.keys, 0)
+        return f"a batch of {given.rows.num_rows} rows of {given.keys.num_rows} keys, the first of which is ({first})"
+
+
+CALLS: Mapping[Per, Callable[[Function, Shapes], Call]] = {
+    Per.ROW: RowCalls,
+    Per.KEY: KeyCalls,
+    Per.BATCH: BatchCalls,
+}
+
+
+def _answer(answer: Any, wanted: tuple[str, ...]) -> tuple[Any, ...]:
+    if not isinstance(answer, tuple) or len(answer) != len(wanted):
+        raise Misfit(f"{shown(answer)} is not ({', '.join(wanted)})")
+    return answer
+
+
+def _raised(error: BaseException, where: str) -> RowError:
+    what = f"{error_text(error)}{_line_of(error)}"
+    return RowError(f"the function raised {what} for {where}. Mend it, or have it pass over such rows")
+
+
+def _unfit(misfit: Misfit, where: str) -> RowError:
+    return RowError(f"for {where} the function gave what is not declared: {misfit}. Mend it, or declare what it gives")
+
+
+def _of_key(key: Any) -> str:
+    return f"the key {shown(key)}"
+
+
+def _of_row(key: Any, row: Any) -> str:
+    return f"the key {shown(key)} and the row {repr(row)[:ROW_CHARS_MAX]}"
+
+
+def _line_of(error: BaseException) -> str:
+    """The line of the user's code that it came from, or went through first."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith("upriver.engine."):
+        trace = trace.tb_next
+    return "" if trace is None else f" (line {trace.tb_lineno} of {trace.tb_frame.f_code.co_filename})"
+
+
+@dataclass(frozen=True, slots=True)
+class Sifted:
+    """What was made of the good rows. bad: places of the others, ascending. errors: what is wrong with each."""
+
+    made: Made
+    bad: Positions
+    errors: tuple[str, ...]
+
+
+class SiftedCalls:
+    """Calls a function in one of its forms."""
+
+    __slots__ = ("_call", "_is_by_row", "_nothing")
+
+    def __init__(self, call: Call, per: Per, output: pa.Schema) -> None:
+        """output: of the rows that the function gives, without their key."""
+        self._call = call
+        self._is_by_row = per is Per.ROW
+        self._nothing = pa.RecordBatch.from_pylist([], output)
+
+    def __call__(self, given: Given) -> Sifted:
+        """k bad rows or keys of n take O(k log n) calls."""
+        try:
+            return Sifted(self._call(given), np.empty(0, np.int64), ())
+        except RowError as error:
+            if given.keys.num_rows > 1:
+                return self._by_keys(given)
+            if self._is_by_row and given.rows.num_rows > 1:
+                return self._by_rows(given)
+            return self._without(given, str(error))
+
+    def _without(self, given: Given, error: str) -> Sifted:
+        rows = given.rows.num_rows
+        made = Made(self._nothing, np.empty(0, np.int64), given.states, given.known)
+        return Sifted(made, np.arange(rows), (error,) * rows)
+
+    def _by_keys(self, given: Given) -> Sifted:
+        middle = given.keys.num_rows // 2
+        row = int(given.bounds[middle])
+        first = Given(
+            given.rows.slice(0, row),
+            given.bounds[: middle + 1],
+            given.keys.slice(0, middle),
+            given.states.slice(0, middle),
+            given.known[:middle],
+        )
+        rest = Given(
+            given.rows.slice(row),
+            given.bounds[middle:] - row,
+            given.keys.slice(middle),
+            given.states.slice(middle),
+            given.known[middle:],
+        )
+        one, other = self(first), self(rest)
+        made = Made(
+            pa.concat_batches([one.made.rows, other.made.rows]),
+            np.concatenate([one.made.owners, other.made.owners + middle]),
+            pa.concat_batches([one.made.states, other.made.states]),
+            np.concatenate([one.made.kept, other.made.kept]),
+        )
+        return _together(made, (one, other), row)
+
+    def _by_rows(self, given: Given) -> Sifted:
+        """Of one key: the second half of its rows meets the state that the first has left."""
+        row = given.rows.num_rows // 2
+        one = self(replace(given, rows=given.rows.slice(0, row), bounds=np.array([0, row])))
+        rest = np.array([0, given.rows.num_rows - row])
+        left = one.made
+        other = self(replace(given, rows=given.rows.slice(row), bounds=rest, states=left.states, known=left.kept))
+        made = replace(
+            other.made,
+            rows=pa.concat_batches([left.rows, other.made.rows]),
+            owners=np.concatenate([left.owners, other.made.owners]),
+        )
+        return _together(made, (one, other), row)
+
+
+def _together(made: Made, parts: Sequence[Sifted], row: int) -> Sifted:
+    """row: at which the second part begins."""
+    one, other = parts
+    return Sifted(made, np.concatenate([one.bad, other.bad + row]), one.errors + other.errors)
 
 
 class StatefulMap(Turning[States]):

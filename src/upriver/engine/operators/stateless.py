@@ -1,10 +1,67 @@
-"""Filter and Project as the operators of a region: each row goes through by itself, with its hash64 and its weight."""
+"""Union: the rows of several inputs, as they come (UNION ALL). Stateless.
+
+Filter: the rows for which a predicate is true. Stateless; a retraction passes where its row passed.
+
+Project: other columns for the same rows. Stateless.
+
+Most expressions are the plain name of a column. Those are passed on as they are, without a copy; only the rest goes
+to the evaluator, and nothing does if there is no rest.
+
+Filter and Project as the operators of a region: each row goes through by itself, with its hash64 and its weight.
+"""
+
+from collections.abc import Mapping
+
+import pyarrow as pa
 
 from upriver.engine.batch import Batch
-from upriver.engine.operators.evaluator import Evaluator
-from upriver.engine.operators.filter import Filter
-from upriver.engine.operators.project import Project
+from upriver.engine.operators.operator import Evaluator
+from upriver.plan.column_names import plain_columns
 from upriver.plan.plan import Projection
+
+
+class Filter:
+    """SQL's WHERE over the columns of a table."""
+
+    __slots__ = ("_evaluator", "_predicate")
+
+    def __init__(self, predicate: str, evaluator: Evaluator) -> None:
+        """predicate: DuckDB SQL."""
+        self._predicate = predicate
+        self._evaluator = evaluator
+
+    def apply(self, batch: Batch) -> Batch:
+        """The rows to keep, in order, with their hashes and weights. Raises RowError as the evaluator does."""
+        return batch.filtered(self._evaluator.mask(batch.rows, self._predicate))
+
+
+class Project:
+    """SQL's SELECT list."""
+
+    __slots__ = ("_computed", "_evaluator", "_plain", "_schema")
+
+    def __init__(self, projection: Projection, evaluator: Evaluator) -> None:
+        self._schema = projection.schema
+        self._evaluator = evaluator
+        self._plain: Mapping[str, str] = plain_columns(projection)
+        computed = [place for place, name in enumerate(projection.schema.names) if name not in self._plain]
+        self._computed = Projection(
+            tuple(projection.expressions[place] for place in computed),
+            pa.schema([projection.schema.field(place) for place in computed]),
+        )
+
+    @property
+    def plain(self) -> Mapping[str, str] | None:
+        """The source of each output column, in order, if all are plain; otherwise ``None``."""
+        return None if self._computed.expressions else self._plain
+
+    def apply(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """The projected rows, in order. Raises RowError as the evaluator does."""
+        columns = {output: rows.column(name) for output, name in self._plain.items()}
+        if self._computed.expressions:
+            computed = self._evaluator.project(rows, self._computed)
+            columns.update(zip(computed.schema.names, computed.columns, strict=True))
+        return pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
 
 
 class Filtering:
@@ -31,3 +88,16 @@ class Projecting:
     def apply(self, port: int, batch: Batch) -> Batch:
         """Raises RowError if an expression fails on a row."""
         return batch.replaced(self._project.apply(batch.rows))
+
+
+class Union:
+    """Inputs agree in the names and types of their columns; the output is of this schema."""
+
+    __slots__ = ("_schema",)
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+
+    def apply(self, port: int, batch: Batch) -> Batch:
+        """The changes of any input."""
+        return batch.replaced(pa.RecordBatch.from_arrays(batch.rows.columns, schema=self._schema))

@@ -1,0 +1,211 @@
+"""The coordinator's account of epochs: what went in, what has come to which region, what has ended; rules C1 and C9.
+
+Without exchange edges an epoch has ended when every worker has read its slices, and as many rows have come to each
+region as its lake edges promise. With them it then goes through stages, one for each depth of regions: in a stage every
+worker takes in what its regions of that depth have gathered, and sends what comes of it to deeper ones. A stage is over
+when every worker says so, all rows that were sent to its regions are taken in, and all that left them have come.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from upriver.errors import ProtocolError
+from upriver.ids import BEGINNING, Channel, Epoch, WorkerId
+from upriver.plan.plan import DataflowPlan
+from upriver.protocol.messages import NO_STAGE, EpochFinished, RowsApplied, RowsSettled, StageDone
+
+
+@dataclass(slots=True)
+class Work:
+    """What one worker has done of an epoch, by region. stage: the last one that it has done."""
+
+    applied: Counter[str] = field(default_factory=Counter)
+    settled: Counter[str] = field(default_factory=Counter)
+    sent: Counter[str] = field(default_factory=Counter)
+    stage: int = NO_STAGE
+
+
+@dataclass(slots=True)
+class Account:
+    """An epoch that has not ended. done: by those who have read their slices. stage: the last one that has begun.
+    mixed: keys move meanwhile."""
+
+    done: dict[WorkerId, Work] = field(default_factory=dict)
+    stage: int = NO_STAGE
+    mixed: bool = False
+
+    def applied(self) -> Counter[str]:
+        return sum((work.applied for work in self.done.values()), Counter())
+
+    def settled(self) -> Counter[str]:
+        return sum((work.settled for work in self.done.values()), Counter())
+
+    def sent(self) -> Counter[str]:
+        return sum((work.sent for work in self.done.values()), Counter())
+
+
+class Ledger:
+    """published: the last epoch in the lake. ended: the last that has ever ended. through: the last that has ended
+    since all have begun; behind ``ended`` when everybody goes through all epochs again, ahead of it while there are
+    places that nobody has come to."""
+
+    def __init__(self, plans: Sequence[DataflowPlan], waits_for_all: bool, stages_wait: bool) -> None:
+        """waits_for_all, stages_wait: rules C1 and C9."""
+        self.published = Epoch(0)
+        self.ended = Epoch(0)
+        self.through = Epoch(0)
+        self.deepest = 0
+        self._channels: dict[str, list[Channel]] = {}
+        """By region: the lake edges that feed it."""
+        self._depths: dict[str, int] = {}
+        self._take(plans)
+        self._c1_all_workers_finish = waits_for_all
+        self._c9_rows_have_arrived = stages_wait
+        self._promised: dict[Epoch, Mapping[Channel, int]] = {}
+        """Rows per channel, of all epochs: with exchange edges, now or when the views change, they may come again."""
+        self._accounts: dict[Epoch, Account] = {}
+        """Of all and only the epochs that somebody has finished or that were opened mixed, and that have not ended."""
+
+    def replan(self, plans: Sequence[DataflowPlan], epochs: Sequence[Mapping[Channel, int]]) -> None:
+        """The views are these, and all workers begin from nothing. epochs: of each, from the first on, the rows."""
+        self._take(plans)
+        self._promised |= {Epoch(epoch): rows for epoch, rows in enumerate(epochs, 1)}
+        self.start_anew()
+        if not self.is_staged:
+            self.through = self.ended
+
+    def _take(self, plans: Sequence[DataflowPlan]) -> None:
+        regions = [region for plan in plans for region in plan.spread]
+        self.deepest = max((stage for plan in plans for stage in plan.stages.values()), default=0)
+        self._channels = {region.name: [channel for _, channel in region.lake_ports] for region in regions}
+        self._depths = {name: depth for plan in plans for name, depth in plan.stages.items()}
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether rows are exchanged."""
+        return self.deepest > 0
+
+    def publish(self, epoch: Epoch, rows: Mapping[Channel, int]) -> None:
+        """Raises ProtocolError for an epoch that does not follow the last one."""
+        if epoch != self.published + 1:
+            raise ProtocolError(f"epoch {epoch} was published after {self.published}")
+        self.published = epoch
+        self._promised[epoch] = rows
+
+    def pass_over(self) -> None:
+        """Nobody has begun, and nobody need read what was published: keys are filled out of the lake when they are
+        looked up. It ends when there is somebody in every place."""
+        self.through = self.published
+        self._promised.clear()
+        self._accounts.clear()
+
+    def end_what_was_passed_over(self) -> list[Epoch]:
+        """The epochs that have ended by that."""
+        passed = [Epoch(epoch) for epoch in range(self.ended + 1, self.through + 1)]
+        self.ended = Epoch(max(self.ended, self.through))
+        return passed
+
+    def open_mixed(self, epoch: Epoch) -> None:
+        """Rows of this epoch may be applied elsewhere than where they are read."""
+        self._account(epoch).mixed = True
+
+    def finished(self, worker: WorkerId, message: EpochFinished) -> None:
+        """A worker has read its slices."""
+        if message.epoch > self.through:
+            self._account(message.epoch).done[worker] = Work(Counter(message.applied))
+
+    def applied(self, worker: WorkerId, message: RowsApplied) -> None:
+        """Rows of an epoch came to a worker after it had finished."""
+        self._work(worker, message.epoch).applied.update(message.applied)
+
+    def settled(self, worker: WorkerId, message: RowsSettled) -> None:
+        """A worker has taken in what it had gathered, and has sent what came of it."""
+        work = self._work(worker, message.epoch)
+        work.settled.update(message.settled)
+        work.sent.update(message.sent)
+
+    def stage_done(self, worker: WorkerId, message: StageDone) -> None:
+        self._work(worker, message.epoch).stage = message.stage
+
+    def forget(self, worker: WorkerId) -> None:
+        """What an incarnation has applied is lost."""
+        for account in self._accounts.values():
+            account.done.pop(worker, None)
+
+    def start_anew(self, at: Epoch = BEGINNING) -> None:
+        """All workers begin with what there was at the end of an epoch."""
+        self._accounts.clear()
+        if self.is_staged:
+            self.through = at
+
+    def resume(self, at: Epoch) -> None:
+        """Nobody has begun, and all will with what there was at the end of an epoch."""
+        self.through = at
+
+    def stage_due(self, workers: Collection[WorkerId]) -> tuple[Epoch, int] | None:
+        """The stage that can begin by now, which it does. workers: all that must take part."""
+        epoch = Epoch(self.through + 1)
+        account = self._accounts.get(epoch)
+        if account is None or account.stage == self.deepest or not self.is_staged:
+            return None
+        if not self._is_over(epoch, account, workers):
+            return None
+        account.stage += 1
+        return epoch, account.stage
+
+    def end(self, workers: Collection[WorkerId]) -> list[Epoch]:
+        """The epochs that have ended by now. workers: all that must finish one.
+
+        Raises ProtocolError if an epoch came out with other rows than went in while no keys moved, or, while they did,
+        with more.
+        """
+        ended: list[Epoch] = []
+        while (epoch := Epoch(self.through + 1)) in self._accounts:
+            account = self._accounts[epoch]
+            if self._c1_all_workers_finish:  # C1
+                if not self._is_over(epoch, account, workers):
+                    break
+                if self.is_staged and account.stage < self.deepest:
+                    break
+            del self._accounts[epoch]
+            self.through = epoch
+            self.ended = Epoch(max(self.ended, epoch))
+            ended.append(epoch)
+        return ended
+
+    def _is_over(self, epoch: Epoch, account: Account, workers: Collection[WorkerId]) -> bool:
+        """Whether the stage that the epoch stands at is over; before the first one, whether all its rows were read."""
+        if not account.done.keys() >= set(workers):
+            return False
+        if any(account.done[worker].stage < account.stage for worker in workers):
+            return False
+        sent, settled = account.sent(), account.settled()
+        if self._is_on_its_way(epoch, account, sent):
+            return False
+        here = [region for region, depth in self._depths.items() if depth == account.stage]
+        return all(settled[region] == sent[region] for region in here)
+
+    def _is_on_its_way(self, epoch: Epoch, account: Account, sent: Counter[str]) -> bool:
+        """Whether rows of the epoch have yet to come somewhere."""
+        short = False
+        applied, rows = account.applied(), self._promised[epoch]
+        for region, channels in self._channels.items():
+            went_in = sum(rows.get(channel, 0) for channel in channels) + sent[region]
+            more = applied[region] > went_in and not (self.is_staged and account.mixed)  # who sent them may tell later
+            fewer = applied[region] < went_in and not account.mixed and account.stage == NO_STAGE  # later, some travel
+            if more or fewer:
+                raise ProtocolError(
+                    f"epoch {epoch}: {applied[region]} rows have come to region {region!r}, and {went_in} went in"
+                )
+            short |= applied[region] != went_in
+        return short and (account.stage == NO_STAGE or self._c9_rows_have_arrived)  # C9
+
+    def _account(self, epoch: Epoch) -> Account:
+        return self._accounts.setdefault(epoch, Account())
+
+    def _work(self, worker: WorkerId, epoch: Epoch) -> Work:
+        work = self._accounts[epoch].done.get(worker) if epoch in self._accounts else None
+        if work is None:
+            raise ProtocolError(f"worker {worker} has applied more of epoch {epoch}, which has ended")
+        return work

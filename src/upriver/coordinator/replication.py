@@ -1,0 +1,511 @@
+"""The leader of the group, as document 002 has it: who learns and who stands by, and when slices change hands.
+
+``docs/design/standbys.md`` and ``docs/design/membership.md``. Rounds of assignment are held between two epochs, when a
+worker comes or goes, or when somebody has learned what it was to learn. What a round gives to another is handed over at
+once: all resume by the new map. When a worker is lost of whose slices there are standbys, these take over.
+
+The coordinator's account of feeds: who follows whom, and how far everybody is; rule S1.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from upriver.coordinator.assignor import assign
+from upriver.coordinator.cluster import Cluster, Member
+from upriver.coordinator.group import (
+    Assignment,
+    Group,
+    InstanceId,
+    LeaderMemory,
+    MembershipConfig,
+    Task,
+    TaskId,
+    asking_for_a_round,
+)
+from upriver.ids import BEGINNING, Epoch, FeedId, Incarnation, VnodeId, WorkerId
+from upriver.protocol.messages import CaughtUp, FeedEnded, Follow, Here, Probe, Unfollow
+from upriver.vnodes import VnodeMap
+
+
+@dataclass(slots=True)
+class FeedLine:
+    """since: the first epoch at whose end the follower had everything. through: the last."""
+
+    owner: WorkerId
+    follower: WorkerId
+    vnodes: set[VnodeId]
+    since: Epoch | None = None
+    through: Epoch = BEGINNING
+
+    def is_as_of(self, epoch: Epoch) -> bool:
+        return self.since is not None and self.since <= epoch <= self.through
+
+
+class FeedBook:
+    """Of one app."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._lines: dict[FeedId, FeedLine] = {}
+        self._last = 0
+        self._agreed: Assignment | None = None
+        """What all follow by now."""
+
+    def caught_up(self, message: CaughtUp) -> None:
+        line = self._lines.get(message.feed)
+        if line is not None:
+            line.since = message.epoch if line.since is None else line.since
+            line.through = Epoch(max(line.through, message.epoch))
+
+    def have(self, epoch: Epoch) -> bool:
+        """Whether all followers that had everything once have all as of the end of this epoch."""
+        return all(line.since is None or line.through >= epoch for line in self._lines.values())
+
+    def follows(self, worker: WorkerId, vnode: VnodeId, through: Epoch | None) -> bool:
+        """Whether the worker has this slice as of the end of that epoch; ``None``: of any."""
+        return any(
+            line.follower == worker and vnode in line.vnodes and (through is None or line.is_as_of(through))
+            for line in self._lines.values()
+        )
+
+    def is_followed(self, vnode: VnodeId, gone: Collection[WorkerId], through: Epoch | None) -> bool:
+        """Whether anybody has it who is not gone."""
+        followers = {line.follower for line in self._lines.values() if vnode in line.vnodes} - set(gone)
+        return any(self.follows(worker, vnode, through) for worker in followers)
+
+    def ended(self, feed: FeedId) -> None:
+        """The owner feeds this no more."""
+        line = self._lines.pop(feed, None)
+        self._agreed = None
+        if line is not None:
+            self._tell(line.follower, Unfollow(feed=feed, vnodes=tuple(sorted(line.vnodes))))
+
+    def lost(self, worker: WorkerId, *, is_owner_too: bool) -> None:
+        """Nobody is fed any more who was in this place; or by who was, if nobody takes over from it."""
+        self._agreed = None
+        for feed, line in list(self._lines.items()):
+            if line.follower == worker:
+                del self._lines[feed]
+            elif line.owner == worker and is_owner_too:
+                self.ended(feed)
+
+    def stop(self) -> None:
+        """Nobody follows anybody."""
+        for feed in list(self._lines):
+            self.ended(feed)
+
+    def forget(self) -> None:
+        """All workers have begun anew, and know of no feed."""
+        self._lines.clear()
+        self._agreed = None
+
+    def resume(self, moved: Collection[VnodeId]) -> None:
+        """All resume as of the end of the last epoch, and these slices change hands: who follows them is to follow
+        another."""
+        through, self._agreed = self._cluster.ledger.through, None
+        for feed, line in list(self._lines.items()):
+            line.vnodes.difference_update(moved)
+            if not line.vnodes:
+                del self._lines[feed]
+            if line.since is not None and line.since > through:
+                line.since = None
+            line.through = Epoch(min(line.through, through))
+
+    def follow(self, wanted: Assignment) -> None:
+        """Have everybody follow what it is to follow, and nothing else. There is a channel between any two workers."""
+        if wanted is self._agreed:
+            return
+        self._agreed, wishes = wanted, _wishes(wanted)
+        for feed, line in list(self._lines.items()):
+            surplus = {vnode for vnode in line.vnodes if (vnode, line.follower) not in wishes}
+            if surplus:
+                self._tell(line.follower, Unfollow(feed=feed, vnodes=tuple(sorted(surplus))))
+            line.vnodes -= surplus
+            if not line.vnodes:
+                del self._lines[feed]
+        there = {(vnode, line.follower) for line in self._lines.values() for vnode in line.vnodes}
+        self._begin(wishes - there)
+
+    def _begin(self, wishes: Iterable[tuple[VnodeId, WorkerId]]) -> None:
+        pairs: defaultdict[tuple[WorkerId, WorkerId], list[VnodeId]] = defaultdict(list)
+        for vnode, follower in sorted(wishes):
+            pairs[self._cluster.reading.owners[vnode], follower].append(vnode)
+        for (owner, follower), vnodes in sorted(pairs.items()):
+            self._last += 1
+            feed = FeedId(self._last)
+            self._lines[feed] = FeedLine(owner, follower, set(vnodes))
+            self._tell(follower, Follow(feed=feed, owner=owner, vnodes=tuple(vnodes)))
+
+    def held(self, last: Assignment) -> Assignment:
+        """What of the last round's assignment there is: tasks are where the map says, and copies where feeds are."""
+        there = {(vnode, line.follower) for line in self._lines.values() for vnode in line.vnodes}
+        standby = {
+            task: frozenset(worker for worker in holders if (VnodeId(task), worker) in there)
+            for task, holders in last.standby.items()
+        }
+        return Assignment(
+            active={TaskId(vnode): owner for vnode, owner in enumerate(self._cluster.reading.owners)},
+            standby={task: holders for task, holders in standby.items() if holders},
+            learner={task: worker for task, worker in last.learner.items() if (VnodeId(task), worker) in there},
+        )
+
+    def lags(self) -> dict[TaskId, dict[WorkerId, int]]:
+        """How many epochs each copy is behind: none, of those that have everything as of the last epoch's end. No other
+        one can take over."""
+        lags: defaultdict[TaskId, dict[WorkerId, int]] = defaultdict(dict)
+        for line in self._lines.values():
+            if line.is_as_of(self._cluster.ledger.through):
+                for vnode in line.vnodes:
+                    lags[TaskId(vnode)][line.follower] = 0
+        return lags
+
+    def followed(self, copies: int) -> int:
+        """Of how many vnodes so many workers have all as of the last epoch's end. May be asked while all this changes:
+        it looks at copies."""
+        counts = Counter[VnodeId]()
+        for line in tuple(self._lines.values()):
+            if line.is_as_of(self._cluster.ledger.through):
+                counts.update(tuple(line.vnodes))
+        return sum(count >= copies for count in counts.values())
+
+    def _tell(self, worker: WorkerId, message: Follow | Unfollow) -> None:
+        member = self._cluster.members.get(worker)
+        if member is not None:
+            self._cluster.tell(member, message)
+
+
+def _wishes(wanted: Assignment) -> set[tuple[VnodeId, WorkerId]]:
+    copies = {(VnodeId(task), worker) for task, holders in wanted.standby.items() for worker in holders}
+    return copies | {(VnodeId(task), worker) for task, worker in wanted.learner.items()}
+
+
+EPOCHS_BETWEEN_MAX = 8
+"""S7: epochs that go before the next round: where they come faster than they go, slices are to change hands all the
+same."""
+
+NOBODY_STANDS_BY = MembershipConfig()
+"""All as it is by default."""
+
+
+@dataclass(slots=True)
+class Learning:
+    """A rescale by learners. leaving: who is to end with nothing. overdue: they are not waited for any more. is_over:
+    all is where it is to be."""
+
+    leaving: frozenset[WorkerId]
+    overdue: bool = False
+    is_over: bool = False
+
+
+class Leader:
+    """``advance`` is to be called after every step of the coordinator, the other methods when their time comes."""
+
+    def __init__(self, cluster: Cluster, config: MembershipConfig) -> None:
+        self._cluster = cluster
+        self._learns = config
+        self._stands_by = replace(config, eventual_balance=False)  # a map that users have made uneven stays so
+        self._feeds = FeedBook(cluster)
+        self._born = cluster.born
+        self._assignment = Assignment()
+        """What the last round has decided."""
+        self._memory: LeaderMemory | None = LeaderMemory()
+        self._is_due = True
+        """Something has changed that a round is to see."""
+        self._has_news = False
+        """Somebody has caught up since it was last looked who asks for a round; as of an epoch that may not be over."""
+        self._learning: Learning | None = None
+        self._first = BEGINNING
+        """S7: epochs up to this one, which were published when slices last changed hands, go before the next round.
+        Else, where a round takes longer than an epoch, they would pile up as long as anybody learns."""
+        self._lost: dict[WorkerId, Incarnation] = {}
+        """Whose standbys are to take over, when its lease has run out."""
+        self._silent: set[Incarnation] = set()
+        """Whose lease has run out."""
+        self._vacant: set[WorkerId] = set()
+        """Places whose slices others have taken over, and which nobody has come to since, or is not taken in."""
+        self._probes: dict[int, WorkerId] = {}
+        """Who a peer could not reach, and has not said anything since."""
+        self._last_probe = 0
+        self._follow()
+
+    @property
+    def _config(self) -> MembershipConfig:
+        return self._stands_by if self._learning is None else self._learns
+
+    def _follow(self) -> None:
+        """Whether anybody follows anybody: then epochs are opened one at a time, and all have channels."""
+        stands_by = self._config.num_standby_replicas > 0 and not self._cluster.keeps_only_what_is_read
+        self._cluster.is_followed = bool(self._cluster.plans) and (stands_by or self._learning is not None)
+        self._cluster.is_reversible = stands_by
+
+    # What others want to know
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all is where it is to be, as far as it is known."""
+        return not (self._lost or self._vacant or self._assignment.learner or self._probes)
+
+    @property
+    def vacant(self) -> frozenset[WorkerId]:
+        """Places from which others have taken over, and that are to be filled again."""
+        return frozenset(self._vacant)
+
+    def standing(self) -> Mapping[str, int]:
+        """wanted: standbys of each vnode. ready: vnodes that have so many. learners: vnodes that are being learned."""
+        wanted = self._config.num_standby_replicas if self._cluster.is_reversible else 0
+        ready = self._feeds.followed(wanted) if wanted else 0
+        return {"wanted": wanted, "ready": ready, "learners": len(self._assignment.learner)}
+
+    def has(self, epoch: Epoch) -> bool:
+        """S1: whether all who have caught up with somebody have what changed in this epoch."""
+        return self._feeds.have(epoch)
+
+    def awaits(self, worker: WorkerId) -> bool:
+        """Whether the place is to be filled, and is told what to keep when all is quiet."""
+        return worker in self._lost or worker in self._vacant
+
+    @property
+    def takes_over(self) -> bool:
+        """Whether others are about to take over from somebody."""
+        return bool(self._lost)
+
+    # Rescales by learners
+
+    def learn(self, leaving: Collection[WorkerId]) -> None:
+        """Move all off these workers, and even out the others, by learners."""
+        self._learning = Learning(frozenset(leaving))
+        self._is_due = True
+        self._follow()
+
+    @property
+    def has_learned(self) -> bool:
+        is_over = self._learning is not None and self._learning.is_over
+        return is_over and not (self._is_due or self._lost or self._vacant)
+
+    def is_overdue(self) -> None:
+        """Leavers are not waited for any more."""
+        if self._learning is not None and self._learning.leaving:
+            self._learning.overdue = self._is_due = True
+
+    @property
+    def leaving(self) -> frozenset[WorkerId]:
+        """Who is to end with nothing."""
+        return frozenset() if self._learning is None else self._learning.leaving
+
+    def stop_learning(self) -> None:
+        self._learning = None
+        self._is_due = True
+        self._follow()
+        if not self._cluster.is_followed:
+            self._feeds.stop()  # no other round will
+
+    # What happens
+
+    def heard(self, message: CaughtUp | FeedEnded) -> None:
+        """Somebody has caught up with who it follows, or is fed no more."""
+        match message:
+            case CaughtUp():
+                self._feeds.caught_up(message)
+                self._has_news = True
+            case FeedEnded(feed=feed):
+                self._feeds.ended(feed)
+                self._is_due = True
+
+    def replanned(self) -> None:
+        """The views are others."""
+        self._follow()
+
+    def keys_move(self) -> None:
+        """By another strategy: nobody follows anybody meanwhile."""
+        self._feeds.stop()
+        self._is_due = True
+
+    def came(self, worker: WorkerId) -> None:
+        """Somebody new is in a place."""
+        self._forget_member(worker)
+        self._is_due = True
+
+    def can_replace(self, member: Member) -> bool:
+        """Whether all that this worker keeps, and who was lost before it, is with others as of the last epoch's end."""
+        cluster = self._cluster
+        gone = {*self._lost, member.worker}
+        staying = [worker for worker in cluster.workers if worker not in gone]
+        if not (cluster.is_reversible and cluster.has_begun and staying and self._are_there(staying)):
+            return False
+        through = cluster.ledger.through if cluster.rules.s4_caught_up else None  # S4
+        return all(self._feeds.is_followed(vnode, gone, through) for vnode in self._kept_by(gone))
+
+    def _are_there(self, workers: Collection[WorkerId]) -> bool:
+        members = self._cluster.members
+        return all(
+            worker in members
+            and members[worker].is_restored
+            and members[worker].finished >= self._cluster.ledger.through
+            for worker in workers
+        )
+
+    def _kept_by(self, workers: Collection[WorkerId]) -> list[VnodeId]:
+        return [vnode for worker in sorted(workers) for vnode in self._cluster.reading.vnodes_of_worker(worker)]
+
+    def lost(self, member: Member) -> None:
+        """Its standbys are to take over. Whoever it has followed is to be followed by another."""
+        self._lost[member.worker] = member.incarnation
+        self._gone(member.worker)
+
+    def given_up(self, member: Member) -> None:
+        """The worker is gone, and nobody can take over: what it keeps is restored in its place."""
+        for worker in (*self._lost, member.worker):
+            self._feeds.lost(worker, is_owner_too=True)
+        self._lost.clear()
+        self._gone(member.worker)
+
+    def _gone(self, worker: WorkerId) -> None:
+        self._feeds.lost(worker, is_owner_too=False)
+        self._forget_member(worker)
+        self._probes = {probe: who for probe, who in self._probes.items() if who != worker}
+        self._is_due = True
+        if self._learning is not None:
+            self._learning.is_over = False
+
+    def _forget_member(self, worker: WorkerId) -> None:
+        if self._memory is not None:
+            self._memory = replace(
+                self._memory,
+                members=self._memory.members - {worker},
+                newcomers=self._memory.newcomers - {worker},
+            )
+
+    def lease_over(self, incarnation: Incarnation) -> None:
+        """Who was lost answers nobody any more."""
+        self._silent.add(incarnation)
+
+    def doubts(self, peer: WorkerId | None) -> bool:
+        """A peer could not be reached: whether it is asked if it is there, and nothing is torn as long as it may be
+        lost."""
+        member = None if peer is None else self._cluster.members.get(peer)
+        if peer in self._lost:
+            return True
+        if member is None or peer not in self._cluster.workers or not self.can_replace(member):
+            return False
+        self._last_probe += 1
+        self._probes[self._last_probe] = member.worker
+        self._cluster.tell(member, Probe(probe=self._last_probe))
+        return True
+
+    def here(self, message: Here) -> bool:
+        """Whether it was in doubt that who says so is there."""
+        return self._probes.pop(message.probe, None) is not None
+
+    # Between two epochs
+
+    def advance(self, *, channels: bool, may_change_hands: bool) -> bool:
+        """Do what has become possible; whether all are to meet. channels: there is one between any two workers.
+        may_change_hands: nothing is under way that slices must not move below."""
+        cluster = self._cluster
+        if self._born != cluster.born:
+            self._begin_anew()
+        if self._lost:
+            return self._try_take_over()
+        quiet = cluster.is_quiet() or not cluster.rules.s5_between_epochs  # S5
+        if not cluster.is_followed or not (quiet and may_change_hands):
+            return False
+        if self._take_in():
+            return True
+        if self._has_news and self._assignment.learner:
+            self._is_due |= bool(asking_for_a_round(self._group(), self._config))
+        self._has_news = False
+        waits = self._is_due and cluster.ledger.through < self._first  # S7; what the last round decided is outdated
+        if not channels or waits:
+            return False
+        if self._is_due and self._hold_round():
+            self._first = Epoch(min(cluster.ledger.published, cluster.ledger.through + EPOCHS_BETWEEN_MAX))
+            return True
+        self._feeds.follow(self._assignment)
+        return False
+
+    def _begin_anew(self) -> None:
+        """All workers begin with what checkpoints have, or nothing."""
+        self._born = self._cluster.born
+        self._first = BEGINNING
+        self._feeds.forget()
+        self._assignment = Assignment()
+        self._lost.clear()
+        self._probes.clear()
+        self._vacant.difference_update(self._cluster.workers)
+        self._is_due = True
+        self._follow()
+
+    def _take_in(self) -> bool:
+        """Who has come to a vacant place takes part from now on, though it keeps nothing yet."""
+        cluster = self._cluster
+        come = sorted(self._vacant & cluster.members.keys())
+        for worker in come:
+            self._vacant.discard(worker)
+            cluster.assign(cluster.members[worker], start_at=cluster.ledger.through, serve_from=cluster.serve_from)
+        cluster.workers = tuple(sorted({*cluster.workers, *come}))
+        self._is_due |= bool(come)
+        return bool(come)
+
+    def _try_take_over(self) -> bool:
+        """When nobody who was lost can still answer, others do."""
+        if not self._silent.issuperset(self._lost.values()):
+            return False
+        cluster = self._cluster
+        cluster.workers = tuple(worker for worker in cluster.workers if worker not in self._lost)
+        self._vacant |= self._lost.keys()
+        cluster.has_lost_changes = True
+        self._lost.clear()
+        self._probes.clear()  # what was on its way is of no matter now, and an answer may not be heard any more
+        plan = assign(self._group(), self._config)
+        self._assignment, self._memory, self._is_due = plan.assignment, plan.memory, True
+        self._hand_over(plan.assignment.active)
+        return True
+
+    def _hold_round(self) -> bool:
+        """Whether slices change hands."""
+        self._is_due = False
+        plan = assign(self._group(), self._config)
+        self._assignment, self._memory = plan.assignment, plan.memory
+        learning = self._learning
+        if learning is not None:
+            learning.is_over = not plan.another_round and plan.may_stop >= learning.leaving
+        is_new = self._owners(plan.assignment.active) != self._cluster.reading.owners
+        if is_new:
+            self._hand_over(plan.assignment.active)
+        return is_new
+
+    def _owners(self, active: Mapping[TaskId, WorkerId]) -> tuple[WorkerId, ...]:
+        return tuple(active[TaskId(vnode)] for vnode in range(len(self._cluster.reading.owners)))
+
+    def _hand_over(self, active: Mapping[TaskId, WorkerId]) -> None:
+        """All resume by another map; or, where somebody is to keep what it has not followed, begin anew by it."""
+        cluster, before = self._cluster, self._cluster.reading
+        after = VnodeMap(type(before.version)(before.version + 1), self._owners(active))
+        moved = before.diff(after)
+        through = cluster.ledger.through if cluster.rules.s4_caught_up else None  # S4
+        follows = all(self._feeds.follows(now, vnode, through) for vnode, (_, now) in moved.items())
+        if follows or cluster.keeps_only_what_is_read:
+            self._feeds.resume(moved)
+            cluster.resume(after)
+        else:
+            cluster.go_by(dict.fromkeys(cluster.maps, after))
+            cluster.start_anew()
+
+    def _group(self) -> Group:
+        cluster = self._cluster
+        members = {worker: cluster.members[worker] for worker in cluster.workers if worker in cluster.members}
+        instances: dict[InstanceId, list[WorkerId]] = {}
+        for worker, member in sorted(members.items()):
+            instances.setdefault(InstanceId(member.instance), []).append(worker)
+        stateful = not cluster.keeps_only_what_is_read
+        learning = self._learning or Learning(frozenset())
+        since_ms = self._config.scale_down_timeout_ms if learning.overdue else 0
+        return Group(
+            tasks=[Task(TaskId(vnode), stateful) for vnode in range(len(cluster.reading.owners))],
+            instances=instances,
+            held=self._feeds.held(self._assignment),
+            lag_epochs=self._feeds.lags(),
+            leaving=dict.fromkeys(learning.leaving & members.keys(), since_ms or 0),
+            memory=self._memory,
+        )

@@ -1,0 +1,268 @@
+"""Sieves: what stands where a table's rows enter a region, and keeps those out from which the view cannot be computed.
+
+A batch of a table's rows goes at once through all that sees each of them by itself; nothing has been kept of it by
+then. If that fails, the bad rows are found (:mod:`upriver.engine.bad_rows`). They are set aside, or the first of
+them makes the epoch fail, as the table's policy says.
+
+A view may read a table more than once, here or in other regions. A row that is bad for one of these is left out of all,
+wherever it comes: so a view is that of the good rows. What is computed elsewhere is tried here as well, only to see
+whether it can be.
+
+Errors further down, in what is made of several rows, are nobody's in particular: there the epoch fails.
+
+Rows from which a view cannot be computed, and how they are found: by halves.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+
+from upriver.engine.batch import Batch
+from upriver.engine.building import stateless_of
+from upriver.engine.expressions import GUARD
+from upriver.engine.operators.operator import Evaluator, Operator, concatenated
+from upriver.engine.row_text import row_text
+from upriver.errors import RowError
+from upriver.hashing import hash64
+from upriver.plan.column_names import plain_columns
+from upriver.plan.plan import DataflowPlan, Filter, Latest, Op, Project, RegionPlan
+from upriver.plan.provenance import TableRows, one_by_one, table_rows
+from upriver.state.columns import canonical
+from upriver.state.indexes import first_equal, is_hashable
+from upriver.state.vectors import Positions
+
+Attempt = Callable[[Batch], object]
+"""Raises RowError if any of the rows is bad. It keeps nothing of them, and sees each by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """Rows of a table that were left out of a view. rows: with the table's schema. errors: what is wrong with each."""
+
+    view: str
+    table: str
+    rows: pa.RecordBatch
+    errors: Sequence[str]
+
+
+def bad_rows(batch: Batch, attempt: Attempt) -> Iterator[tuple[int, str]]:
+    """The rows on which the attempt fails, ascending, each with what is wrong; it fails on the whole batch.
+
+    k bad rows of n take O(k log n) attempts, on O(n log k) rows in all.
+    """
+
+    def error(start: int, stop: int) -> str | None:
+        try:
+            attempt(batch.slice(start, stop))
+        except RowError as failed:
+            return str(failed)
+        return None
+
+    def among(start: int, stop: int) -> Iterator[tuple[int, str]]:
+        """Of these rows, which have a bad one."""
+        if stop - start == 1:
+            found = error(start, stop)
+            if found is not None:
+                yield start, found
+            return
+        middle = (start + stop) // 2
+        first_is_bad = error(start, middle) is not None
+        if first_is_bad:
+            yield from among(start, middle)
+        if not first_is_bad or error(middle, stop) is not None:
+            yield from among(middle, stop)
+
+    yield from among(0, len(batch))
+
+
+_OR_SET_ASIDE = "or have such rows set aside: app.table(..., on_bad_row='set_aside')"
+
+Flowing = dict[int, Batch]
+"""What has come out of inputs and nodes, by number, as :class:`RegionPlan` counts them."""
+
+Check = Callable[[Mapping[int, Batch]], object]
+"""Raises RowError if something else cannot be computed from the rows, given what their own nodes make of them."""
+
+
+def passed(operator: Operator, inputs: Sequence[int], flowing: Mapping[int, Batch]) -> Batch | None:
+    """What a node makes of what has come to it; ``None`` if nothing has."""
+    changes = [
+        operator.apply(place, flowing[source])
+        for place, source in enumerate(inputs)
+        if source in flowing and len(flowing[source])
+    ]
+    return concatenated(changes) if changes else None
+
+
+class Trial:
+    """Takes rows of one number through the nodes of its region that see each by itself."""
+
+    __slots__ = ("_nodes", "_number")
+
+    def __init__(self, plan: RegionPlan, number: int, operators: Mapping[int, Operator]) -> None:
+        """operators: of those nodes, and any others."""
+        self._number = number
+        self._nodes = [
+            (place, operators[place], plan.nodes[place - len(plan.inputs)].inputs) for place in one_by_one(plan, number)
+        ]
+
+    def run(self, batch: Batch) -> Flowing:
+        """The rows, and what each of the nodes makes of them. Raises RowError if one is bad."""
+        flowing = {self._number: batch}
+        for number, operator, inputs in self._nodes:
+            made = passed(operator, inputs, flowing)
+            if made is not None:
+                flowing[number] = made
+        return flowing
+
+
+class Sieve:
+    """Lets a table's rows into a region. ``table``: its name."""
+
+    __slots__ = ("_checks", "_found_by", "_rows", "_sets_aside", "_trial", "_view")
+
+    def __init__(
+        self,
+        view: str,
+        rows: TableRows,
+        trial: Trial,
+        checks: Sequence[Check] = (),
+        found_by: Sequence[str] = (),
+        *,
+        sets_aside: bool,
+    ) -> None:
+        """found_by: columns by which a row is found among the versions that have come in with it; none, if rows come
+        in as they are. sets_aside: whether bad rows are left out, or make the epoch fail."""
+        self._view = view
+        self._rows = rows
+        self._trial = trial
+        self._checks = checks
+        self._found_by = found_by
+        self._sets_aside = sets_aside
+
+    def sift(self, flowing: Flowing) -> SetAside | None:
+        """Put good rows in the place of all, and what has come of them beside them; returns the others.
+
+        Of bad rows that are taken back nothing is returned: they were when they came. Raises RowError for a bad row, if
+        it is not to be set aside.
+        """
+        batch = flowing[self._rows.number]
+        try:
+            flowing.update(self._tried(batch))
+        except RowError as error:
+            found = bad_rows(batch, self._tried)
+            if not self._sets_aside:
+                place, what = next(found, (0, str(error)))
+                row = row_text(batch.rows, place)
+                raise RowError(f"{what} in the row ({row}). {GUARD}, {_OR_SET_ASIDE}") from error
+            bad = dict(found)
+            is_good = np.ones(len(batch), np.bool_)
+            is_good[list(bad)] = False
+            flowing.update(self._tried(batch.filtered(is_good)))
+            return self._left_out(batch, bad, flowing[self._rows.port])
+        return None
+
+    def _tried(self, batch: Batch) -> Flowing:
+        made = self._trial.run(batch)
+        for check in self._checks:
+            check(made)
+        return made
+
+    def _left_out(self, batch: Batch, bad: Mapping[int, str], came: Batch) -> SetAside | None:
+        """bad: by place, what is wrong. came: what has come in at the port."""
+        errors = {place: error for place, error in bad.items() if batch.weight is None or batch.weight[place] > 0}
+        if not errors:
+            return None
+        rows = batch.rows.take(pa.array(list(errors)))
+        if self._found_by:
+            rows = came.rows.take(pa.array(_last_equal(came.rows, rows, self._found_by)))
+        return SetAside(self._view, self._rows.table, rows, tuple(errors.values()))
+
+
+def sieves_of(
+    view: DataflowPlan,
+    region: RegionPlan,
+    operators: Sequence[Operator],
+    evaluator: Evaluator,
+    sets_aside: Collection[str],
+) -> dict[int, Sieve]:
+    """One for each number at which rows of a table, or versions of them, come into the region.
+
+    operators: of the region's nodes. sets_aside: the tables whose bad rows are set aside.
+    """
+    trials = partial(Trial, region, operators=dict(enumerate(operators, start=len(region.inputs))))
+    sieves: dict[int, Sieve] = {}
+    for rows in table_rows(region):
+        is_aside = rows.table in sets_aside
+        checks = list(_elsewhere(view, region, rows, evaluator.curt())) if is_aside else []
+        if rows.number == rows.port:
+            sieves[rows.port] = Sieve(view.name, rows, trials(rows.port), checks, sets_aside=is_aside)
+            continue
+        latest = region.nodes[rows.number - len(region.inputs)]
+        assert isinstance(latest.op, Latest)
+        found_by = (*latest.op.key, *latest.op.order_by)
+        versions = replace(rows, number=rows.port)
+        deleted = [_deletion(latest.op, latest.inputs[0], evaluator.curt())] if is_aside and latest.op.deleted else []
+        sieves[rows.port] = Sieve(view.name, versions, trials(rows.port), deleted, sets_aside=is_aside)
+        sieves[rows.number] = Sieve(view.name, rows, trials(rows.number), checks, found_by, sets_aside=is_aside)
+    return sieves
+
+
+def _deletion(op: Latest, number: int, evaluator: Evaluator) -> Check:
+    """number: of the versions that the node sees. It asks itself whether they are deletions, but when it has begun."""
+    return lambda flowing: op.deleted is None or evaluator.mask(flowing[number].rows, op.deleted)
+
+
+def _elsewhere(view: DataflowPlan, region: RegionPlan, rows: TableRows, evaluator: Evaluator) -> Iterator[Check]:
+    """What else the view computes from each of these rows: where it goes from here, and where it is read again."""
+    yield from _beyond(view, region, rows.number, evaluator)
+    for other in view.regions:
+        for again in table_rows(other):
+            if again.table == rows.table and (other.name, again.number) != (region.name, rows.number):
+                yield from _afresh(view, other, again.number, evaluator, rows.number)
+
+
+def _beyond(view: DataflowPlan, region: RegionPlan, number: int, evaluator: Evaluator) -> Iterator[Check]:
+    """What is computed where the rows are sent to, if they leave the region one by one."""
+    last = len(region.inputs) + len(region.nodes) - 1
+    if last in (number, *one_by_one(region, number)):
+        regions = {other.name: other for other in view.regions}
+        for send in view.sends(region.name):
+            yield from _afresh(view, regions[send.to], send.port, evaluator, last)
+
+
+def _afresh(view: DataflowPlan, region: RegionPlan, number: int, evaluator: Evaluator, source: int) -> Iterator[Check]:
+    """What a region computes from its rows of this number, from those that are here of the number ``source``."""
+    numbers = one_by_one(region, number)
+    trial = Trial(region, number, stateless_of(region, numbers, evaluator))
+    beyond = list(_beyond(view, region, number, evaluator))
+    nodes = (region.nodes[place - len(region.inputs)].op for place in numbers)
+    if beyond or any(map(_may_fail, nodes)):
+        yield partial(_run, trial, beyond, source)
+
+
+def _run(trial: Trial, beyond: Sequence[Check], source: int, flowing: Mapping[int, Batch]) -> None:
+    if source in flowing:
+        made = trial.run(flowing[source])
+        for check in beyond:
+            check(made)
+
+
+def _may_fail(op: Op) -> bool:
+    return isinstance(op, Filter) or (
+        isinstance(op, Project) and len(plain_columns(op.projection)) < len(op.projection.expressions)
+    )
+
+
+def _last_equal(versions: pa.RecordBatch, rows: pa.RecordBatch, columns: Sequence[str]) -> Positions:
+    """For each row the last of the versions that agrees with it in these columns. There is one."""
+    backwards = pa.array(np.arange(versions.num_rows)[::-1])
+    values = [
+        canonical(pa.concat_arrays([versions.column(name).take(backwards), rows.column(name)])) for name in columns
+    ]
+    hashes = hash64([column for column in values if is_hashable(column.type)], len(values[0]))
+    found: Positions = versions.num_rows - 1 - first_equal(hashes, values)[versions.num_rows :]
+    return found

@@ -1,0 +1,400 @@
+"""Region: one worker's share of one region of a view, from its edges to other regions or to the answer.
+
+Rows of a lake edge flow through the operators as they come. Rows of an exchange edge are gathered until their stage
+has come, and then settled, some keys at a time: all rows of a key are consolidated, and taken through in one go. So an
+operator sees a row taken back only after it has seen it come, or in the same batch. What comes out waits to be drained,
+and is consolidated then.
+
+The state of a key is what the operators and the view's store keep of it, and its gathered rows. What has come out
+already is no state: it goes its way from where it came out, wherever the key goes.
+
+Gate: where rows come into a region, and what becomes of those that the view cannot be computed from.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import Protocol, Self
+
+import numpy as np
+import pyarrow as pa
+
+from upriver.engine.bad_rows import Flowing, SetAside, passed, sieves_of
+from upriver.engine.batch import Batch, Outgoing
+from upriver.engine.building import operators_of
+from upriver.engine.operators.aggregate import Aggregate
+from upriver.engine.operators.gather import Gather
+from upriver.engine.operators.operator import Evaluator, Operator, Stateful, concatenated, consolidated
+from upriver.engine.operators.rows import RowCounts, Rows
+from upriver.engine.operators.stateful_map import StatefulMap
+from upriver.engine.operators.view import LastingStore, LongRead, Store, View
+from upriver.errors import ProtocolError, RowError
+from upriver.hashing import HASH64_MAX, Hashes, hash64
+from upriver.plan.plan import DataflowPlan, ExchangeEdge, LakeEdge, RegionPlan, Send, ViewStore
+from upriver.plan.provenance import table_rows
+from upriver.plan.routing import found_in, routings
+from upriver.state.keysets import key_set
+from upriver.vnodes import vnode_range
+
+NOBODYS = (
+    ". It is not set aside: that is done with one row of a table, and what fails here was made of several, by a join, "
+    "an aggregate or the like"
+)
+"""Said of an error that may be due to rows of a table that sets aside, but not to any one of them."""
+
+
+class Gate:
+    """``operators``: those of the region's nodes, which set aside what they are to."""
+
+    __slots__ = ("_aside", "_sets_aside", "_sieves", "_tables", "operators")
+
+    def __init__(
+        self,
+        view: DataflowPlan,
+        region: RegionPlan,
+        operators: Sequence[Operator],
+        evaluator: Evaluator,
+        sets_aside: Collection[str],
+    ) -> None:
+        """operators: of the region's nodes. sets_aside: the tables whose bad rows are set aside."""
+        edges = [entry.edge for each in view.regions for entry in each.inputs]
+        self._tables = {
+            port: entry.edge.table for port, entry in enumerate(region.inputs) if isinstance(entry.edge, LakeEdge)
+        }
+        self._sets_aside = {edge.table for edge in edges if isinstance(edge, LakeEdge)}.intersection(sets_aside)
+        self._sieves = sieves_of(view, region, operators, evaluator, self._sets_aside)
+        self._aside: list[SetAside] = []
+        come = {rows.number: rows.table for rows in table_rows(region) if rows.table in self._sets_aside}
+        self.operators = tuple(
+            _SiftingMap(operator, view.name, come[node.inputs[0]], self._aside)
+            if isinstance(operator, StatefulMap) and node.inputs[0] in come
+            else operator
+            for operator, node in zip(operators, region.nodes, strict=True)
+        )
+
+    def let_in(self, number: int, flowing: Flowing) -> None:
+        """If rows of a table come into the region with this number, keep bad ones out, and add what comes of the others
+        as far as each goes by itself. Raises RowError for a bad row that is not to be set aside."""
+        if number in self._sieves:
+            aside = self._sieves[number].sift(flowing)
+            if aside is not None:
+                self._aside.append(aside)
+
+    def left_out(self) -> list[SetAside]:
+        """The rows that were kept out since the last time."""
+        aside = self._aside.copy()
+        self._aside.clear()
+        return aside
+
+    @contextmanager
+    def naming(self, port: int | None) -> Iterator[None]:
+        """Errors tell the table, if rows have come in at the port of a lake edge, and why they were not set aside."""
+        table = None if port is None else self._tables[port]
+        try:
+            yield
+        except RowError as error:
+            is_downstream = bool(self._sets_aside) if table is None else table in self._sets_aside
+            where = "" if table is None else f"table {table!r}: "
+            raise RowError(f"{where}{error}{NOBODYS if is_downstream else ''}") from error
+
+
+class _SiftingMap:
+    """A stateful map as an operator that sets aside the rows on which the function fails."""
+
+    __slots__ = ("_aside", "_map", "_table", "_view")
+
+    def __init__(self, operator: StatefulMap, view: str, table: str, aside: list[SetAside]) -> None:
+        """aside: where to put them."""
+        self._map = operator
+        self._view = view
+        self._table = table
+        self._aside = aside
+
+    def apply(self, port: int, batch: Batch) -> Batch:
+        made, bad, errors = self._map.apply_good(batch)
+        if errors:
+            self._aside.append(SetAside(self._view, self._table, bad, errors))
+        return made
+
+
+SAMPLED_ROWS = 1024
+"""About so many hashes are looked at to tell which keys have so many rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """What feeds what. nodes: of each, the numbers of its inputs, as :class:`RegionPlan` counts them: the first node
+    has the number ``ports``."""
+
+    ports: int
+    nodes: tuple[tuple[int, ...], ...]
+
+    @property
+    def last(self) -> int:
+        """The number whose rows leave the region."""
+        return self.ports + len(self.nodes) - 1
+
+
+class Keeper(Protocol):
+    """Whatever keeps something by key: an operator, the store of the view, the rows that wait at a port."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+    @property
+    def live_nbytes(self) -> int: ...
+
+    def hashes_between(self, least: int, most: int) -> Hashes: ...
+
+    def drop(self, keys: Hashes) -> None: ...
+
+
+class Kept:
+    """The store of a view, and how it is read. parts: how many batches the store collects."""
+
+    __slots__ = ("parts", "store", "view")
+
+    def __init__(self, plan: ViewStore, source: pa.Schema, evaluator: Evaluator) -> None:
+        """source: of the rows to come."""
+        self.store = LastingStore(partial(_store_of, plan, source))
+        self.view = View(self.store, plan.output, plan.having, evaluator)
+        self.parts = len(self.store.collect(np.empty(0, np.uint64)))
+
+
+class Region:
+    """The share of one region that one worker has."""
+
+    __slots__ = ("_gate", "_gathers", "_kept", "_operators", "_outbox", "_sends", "_stateful", "_wiring")
+
+    def __init__(
+        self,
+        wiring: Wiring,
+        gate: Gate,
+        stateful: Sequence[Stateful],
+        gathers: Sequence[Gather | None],
+        kept: Kept | None,
+        sends: Sequence[Send],
+    ) -> None:
+        """stateful: of the gate's operators, those that keep something. gathers: one for each port, ``None`` for that
+        of a lake edge."""
+        self._wiring = wiring
+        self._gate = gate
+        self._operators = gate.operators
+        self._stateful = tuple(stateful)
+        self._gathers = tuple(gathers)
+        self._kept = kept
+        self._sends = tuple(sends)
+        self._outbox: list[Batch] = []
+        """What has come out and is not drained."""
+
+    @classmethod
+    def build(
+        cls, view: DataflowPlan, region: RegionPlan, evaluator: Evaluator, sets_aside: Collection[str] = ()
+    ) -> Self:
+        """An empty region of a view. sets_aside: the tables of which a row that the view cannot be computed from is
+        left out; one of another table is an error. Raises ProtocolError for a plan that contradicts itself."""
+        source, store = (region.nodes or region.inputs)[-1].schema, region.store
+        if store is not None and found_in(routings(region)[-1], store.key) != store.key:
+            raise ProtocolError(f"region {region.name!r}: its key is not in {store.key} of what it keeps")
+        operators = operators_of(region, evaluator)
+        return cls(
+            Wiring(len(region.inputs), tuple(node.inputs for node in region.nodes)),
+            Gate(view, region, operators.all, evaluator, sets_aside),
+            operators.stateful,
+            [Gather(entry.schema) if isinstance(entry.edge, ExchangeEdge) else None for entry in region.inputs],
+            None if store is None else Kept(store, source, evaluator),
+            view.sends(region.name),
+        )
+
+    # Rows -------------------------------------------------------------------------------------------------------------
+
+    def apply(self, port: int, batch: Batch) -> None:
+        """Take in rows of one input, in the order in which they came off the edge.
+
+        Raises RowError if a row makes an operator fail and is not to be set aside. The region is of no use then: a part
+        of the batch may be in its state.
+        """
+        gather = self._gathers[port]
+        if gather is None:
+            with self._gate.naming(port):
+                self._flow(port, batch)
+        else:
+            gather.add(batch)
+
+    def left_out(self) -> list[SetAside]:
+        """The rows of tables that were set aside since the last time: nothing here depends on them."""
+        return self._gate.left_out()
+
+    @property
+    def gathered(self) -> int:
+        """How many rows wait to be settled."""
+        return sum(gather.held for gather in self._gathers if gather is not None)
+
+    @property
+    def unsettled(self) -> int:
+        """How many rows wait to be settled or drained."""
+        return self.gathered + sum(map(len, self._outbox))
+
+    def settle(self, rows_max: int) -> int:
+        """Take about so many gathered rows through the operators, all that there are of some keys; returns how many
+        there were. Raises RowError as ``apply``."""
+        before = self.gathered
+        most = HASH64_MAX if before <= rows_max else self._hash_of_row(rows_max, before)
+        for port, gather in enumerate(self._gathers):
+            rows = None if gather is None else gather.take(most)
+            if rows is not None:
+                with self._gate.naming(None):
+                    self._flow(port, consolidated(rows))
+        return before - self.gathered
+
+    def _hash_of_row(self, number: int, rows: int) -> int:
+        """About the hash of the gathered row of that number, in order of hashes, of so many rows."""
+        every = -(-rows // SAMPLED_ROWS)
+        sample = np.sort(np.concatenate([gather.sample(every) for gather in self._waiting]))
+        return int(sample[number * len(sample) // rows])
+
+    def drain(self, rows_max: int) -> list[Outgoing]:
+        """Of what has come out and was not drained about so many rows, consolidated."""
+        drained = self._drawn(rows_max)
+        if not drained:
+            return []
+        rows = consolidated(concatenated(drained))
+        return [
+            Outgoing(send.to, send.port, Batch(rows.rows, _hashed(rows, send.key), rows.weight))
+            for send in self._sends
+            if len(rows)
+        ]
+
+    def _drawn(self, rows_max: int) -> list[Batch]:
+        """The first so many rows of the outbox, which are in it no longer."""
+        drawn: list[Batch] = []
+        left = rows_max
+        for place, batch in enumerate(self._outbox):
+            if len(batch) > left:
+                drawn.append(batch.slice(0, left))
+                self._outbox = [batch.slice(left, len(batch)), *self._outbox[place + 1 :]]
+                return drawn
+            drawn.append(batch)
+            left -= len(batch)
+        self._outbox = []
+        return drawn
+
+    def _flow(self, port: int, batch: Batch) -> None:
+        """Take rows of one input through the operators."""
+        flowing: Flowing = {port: batch}
+        self._gate.let_in(port, flowing)
+        for number, (operator, inputs) in enumerate(
+            zip(self._operators, self._wiring.nodes, strict=True), start=self._wiring.ports
+        ):
+            made = None if number in flowing else passed(operator, inputs, flowing)
+            if made is not None:
+                flowing[number] = made
+                self._gate.let_in(number, flowing)
+        out = flowing.get(self._wiring.last)
+        if out is None or not len(out):
+            return
+        if self._kept is None:
+            self._outbox.append(out)
+        else:
+            self._kept.store.apply(out)
+
+    # Reads ------------------------------------------------------------------------------------------------------------
+
+    def lookup(self, hash64: Hashes, keys: pa.RecordBatch, rows_max: int | None = None) -> pa.RecordBatch:
+        """The view's rows of these keys, in the order in which the keys are first mentioned; a null matches a null.
+
+        keys: one column for each of the routing key's, in that order. hash64: theirs. Raises RowError if an output
+        expression fails; ManyMembers, before much was done, if there are more rows than ``rows_max`` and ``long_read``
+        can read some at a time.
+        """
+        return self._view.lookup(hash64, keys.columns, rows_max)
+
+    def lookup_each(
+        self, hash64: Hashes, keys: pa.RecordBatch, lengths: Sequence[int], rows_max: int | None = None
+    ) -> list[pa.RecordBatch]:
+        """As :meth:`lookup`, of several questions at once: the first so many keys, so many that follow, and so on."""
+        return self._view.lookup_each(hash64, keys.columns, lengths, rows_max)
+
+    def long_read(self, hash64: Hashes, keys: pa.RecordBatch) -> LongRead:
+        """The rows that :meth:`lookup` finds, to be read some at a time, whatever comes meanwhile."""
+        return self._view.long_read(hash64, keys.columns)
+
+    def scan(self) -> pa.Table:
+        """All of the view's rows, sorted by hash64. Raises RowError if an output expression fails."""
+        return self._view.scan()
+
+    def stats(self) -> dict[str, int]:
+        """rows, keys: of the view, before HAVING; 0 in a region that does not keep it. held: rows, groups and states
+        that operators keep. gathered: rows that wait. bytes: of memory; live_bytes:
+        what of them is for something that is kept, while the rest comes back in time. Costs no more with size."""
+        kept = None if self._kept is None else self._kept.store
+        return {
+            "rows": 0 if kept is None else kept.rows,
+            "keys": 0 if kept is None else kept.keys,
+            "held": sum(operator.held for operator in self._stateful),
+            "gathered": self.gathered,
+            "bytes": sum(keeper.nbytes for keeper in self._keepers),
+            "live_bytes": sum(keeper.live_nbytes for keeper in self._keepers),
+        }
+
+    @property
+    def _view(self) -> View:
+        if self._kept is None:
+            raise ProtocolError("a region in the midst of a dataflow has no view to read")
+        return self._kept.view
+
+    # Moves ------------------------------------------------------------------------------------------------------------
+
+    def keys_of(self, vnode: int, vnodes: int) -> Hashes:
+        """The hash64 of all keys of that vnode that have state here, ascending and unique. vnodes: the lake's."""
+        least, most = vnode_range(vnode, vnodes)
+        found = [keeper.hashes_between(least, most) for keeper in self._keepers]
+        return key_set(*found)
+
+    def collect(self, keys: Hashes) -> tuple[pa.RecordBatch, ...]:
+        """All state of the keys with these hash64 (ascending, unique), for :meth:`install` in another region of the
+        same plan. It stays here until :meth:`drop`. How many batches there are, and the schema of each, depends on the
+        plan only; each has the key's hash64 first."""
+        state = [batch for operator in self._stateful for batch in operator.collect(keys)]
+        if self._kept is not None:
+            state += self._kept.store.collect(keys)
+        return (*state, *(gather.collect(keys) for gather in self._waiting))
+
+    def install(self, state: Sequence[pa.RecordBatch]) -> None:
+        """Take in what another region has collected, as if all rows of those keys had come here.
+
+        Raises ProtocolError if there is state of them here already.
+        """
+        parts = iter(state)
+        for operator in self._stateful:
+            operator.install(list(islice(parts, operator.parts)))
+        if self._kept is not None:
+            self._kept.store.install(list(islice(parts, self._kept.parts)))
+        for gather in self._waiting:
+            gather.install(next(parts))
+
+    def drop(self, keys: Hashes) -> None:
+        """Forget the keys with these hash64 (ascending, unique), as if they had never been."""
+        for keeper in self._keepers:
+            keeper.drop(keys)
+
+    @property
+    def _waiting(self) -> tuple[Gather, ...]:
+        return tuple(gather for gather in self._gathers if gather is not None)
+
+    @property
+    def _keepers(self) -> tuple[Keeper, ...]:
+        kept = [] if self._kept is None else [self._kept.store]
+        return (*self._stateful, *kept, *self._waiting)
+
+
+def _hashed(rows: Batch, key: Sequence[str]) -> Hashes:
+    return hash64([rows.rows.column(column) for column in key], len(rows))
+
+
+def _store_of(plan: ViewStore, source: pa.Schema) -> Store:
+    if plan.aggregate is None:
+        return RowCounts(source, plan.key) if plan.retracts else Rows(source, plan.key)
+    return Aggregate(plan.aggregate, source, plan.key)

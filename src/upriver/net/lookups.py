@@ -1,0 +1,101 @@
+"""The worker's side of lookups over the wire: one line for each client thread, one round trip for each lookup.
+
+A client comes in by its token (:mod:`.server`), and has a :class:`upriver.net.line.Line`. A question
+is a batch of keys under ``{"view": name, "at_least": epoch or null, "together": bool, "timeout": seconds}``, best with
+the hash64 of each, which whoever asks has for finding the keys' owner; its answer a batch of rows under
+``{"view": name, "epoch": epoch, "map_version": version, "relayed": bool, "held_up": bool, "committed_at": seconds or
+null}``, or an error in JSON and no rows. The line goes on, either way.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from upriver.errors import ProtocolError
+from upriver.given import seconds, whole
+from upriver.hashing import Hashes, hash64
+from upriver.net.line import LOOKUP_TERMS, Frame, Line, answer_all
+from upriver.net.server import Caller
+
+
+@dataclass(frozen=True, slots=True)
+class KeysAsked:
+    """What is asked of a worker. hash64: one for each row of ``keys``. at_least: epoch that the rows must reflect.
+    together: all are to be as of the end of one epoch. timeout: seconds, for the worker to keep."""
+
+    view: str
+    keys: pa.RecordBatch
+    hash64: Hashes
+    at_least: int | None
+    together: bool
+    timeout: float
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The rows of some keys, as of ``epoch`` at least; if they were to be together, as of its end. version: of the map
+    by which the keys are kept. relayed: whether another worker keeps some of them. held_up: whether some were not
+    present at first, or about to move. committed_at: when ``epoch`` was, in seconds since 1970; ``None`` if that is not
+    known here."""
+
+    rows: pa.RecordBatch
+    epoch: int
+    version: int
+    relayed: bool
+    held_up: bool
+    committed_at: float | None = None
+
+
+class Lookup(Protocol):
+    """Answers a lookup; called by many threads at once."""
+
+    def __call__(self, wanted: KeysAsked) -> Answered:
+        """The rows of the keys, if ``together`` all as of the end of the epoch that is told. Blocks.
+
+        Raises WrongOwner if some key is not this worker's, WaitTimeout if ``at_least`` is not reached in ``timeout``
+        seconds.
+        """
+
+
+class LookupService:
+    """The service of lookups at a worker, on the threads of its server."""
+
+    def __init__(self, lookup: Lookup) -> None:
+        self._lookup = lookup
+
+    def serve(self, caller: Caller) -> None:
+        answer_all(Line(caller.stream, LOOKUP_TERMS, caller.traffic), self._answer)
+
+    def stop(self) -> None:
+        """Nothing is to be said: lookups that are under way end with their lines."""
+
+    def _answer(self, question: Frame) -> tuple[dict[str, Any], pa.RecordBatch]:
+        answered = self._lookup(_wanted(question))
+        return _beside(question.head["view"], answered), answered.rows
+
+
+def _beside(view: str, answered: Answered) -> dict[str, Any]:
+    return {
+        "view": view,
+        "epoch": answered.epoch,
+        "map_version": answered.version,
+        "relayed": answered.relayed,
+        "held_up": answered.held_up,
+        "committed_at": answered.committed_at,
+    }
+
+
+def _wanted(question: Frame) -> KeysAsked:
+    """A wrong hash finds nothing: keys themselves are compared. So the asker's is as good as one of our own."""
+    head, keys, hashes = question
+    given: tuple[Any, ...] = tuple(map(head.get, ("view", "at_least", "together", "timeout")))
+    view, at_least, together, timeout = given
+    if keys is None:
+        raise ProtocolError(f"view {view!r}: a lookup without keys")
+    if not isinstance(view, str) or not isinstance(together, bool):  # not all clients are ours
+        raise ProtocolError(f"view {view!r}, together {together!r}: a lookup is of a view by name, together or not")
+    at_least, timeout = None if at_least is None else whole("at_least", at_least), seconds("timeout", timeout)
+    if len(hashes) != keys.num_rows:
+        hashes = hash64(keys.columns, keys.num_rows)
+    return KeysAsked(view, keys, hashes, at_least, together, timeout)

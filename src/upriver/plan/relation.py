@@ -1,0 +1,87 @@
+"""A query as a tree of relations, before anybody has thought of where its rows are."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from decimal import Decimal
+
+import pyarrow as pa
+
+from upriver.plan.column_names import plain_column
+from upriver.plan.plan import Filter, Join, JoinKind, Op, Project, Union
+
+Constant = bool | int | float | Decimal | str
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """A translated expression.
+
+    sql: DuckDB SQL whose type is exactly the DuckDB type of ``type``. type: what Spark gives the expression.
+    fails: whether a row can make it an error, so that Spark's order of evaluation matters. constant: the value of a
+    literal, else ``None``. letters: of upper() and lower(), what they are of. nulls: as :attr:`null_by`; ``None`` for
+    the expression itself. present: as :attr:`rejects`; ``None`` for those of ``null_by``.
+    """
+
+    sql: str
+    type: pa.DataType
+    fails: bool = False
+    constant: Constant | None = None
+    letters: "Scalar | None" = None
+    nulls: frozenset[str] | None = None
+    present: frozenset[str] | None = None
+
+    @property
+    def null_by(self) -> frozenset[str]:
+        """DuckDB SQL of values of which one is NULL exactly where this one is."""
+        if self.constant is not None:
+            return frozenset()
+        return frozenset({self.sql}) if self.nulls is None else self.nulls
+
+    @property
+    def rejects(self) -> frozenset[str]:
+        """DuckDB SQL of values none of which is NULL where this one, a condition, is true."""
+        return self.null_by if self.present is None else self.present
+
+
+def any_fails(scalars: Iterable[Scalar]) -> bool:
+    return any(scalar.fails for scalar in scalars)
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """An operator over relations. schema: of its rows; names as :mod:`upriver.plan.plan` says.
+
+    place: the offset of what it is in the view's SQL, for messages and ``explain``; ``None`` if it stands nowhere.
+    fails: of a projection, the columns that a row can make an error; and those that are upper() or lower(), which Spark
+    takes into another of these. asks: the conditions of a filter or a join, in the order in which they are asked.
+
+    deferred: the columns whose expression can fail and is in reach of a filter from above, which evaluates it itself
+    (:mod:`upriver.sql.relations`). can_fail: whether anything in the tree can fail on a row.
+    """
+
+    op: Op
+    inputs: tuple["Relation", ...]
+    schema: pa.Schema
+    place: int | None = None
+    fails: frozenset[str] = frozenset()
+    asks: tuple[Scalar, ...] = ()
+    deferred: frozenset[str] = field(init=False, compare=False)
+    can_fail: bool = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "deferred", self._deferred())
+        can_fail = bool(self.fails) or any_fails(self.asks) or any(one.can_fail for one in self.inputs)
+        object.__setattr__(self, "can_fail", can_fail)
+
+    def _deferred(self) -> frozenset[str]:
+        match self.op:
+            case Project(projection):
+                (below,) = (part.deferred for part in self.inputs)
+                pairs = zip(projection.schema.names, projection.expressions, strict=True)
+                return self.fails | {name for name, text in pairs if plain_column(text) in below}
+            case Join(JoinKind.SEMI | JoinKind.ANTI):
+                return self.inputs[0].deferred
+            case Filter() | Union() | Join():
+                return frozenset[str]().union(*(part.deferred for part in self.inputs))
+            case _:
+                return frozenset()

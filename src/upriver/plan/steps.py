@@ -1,0 +1,462 @@
+"""By which key each step's rows are best routed, and where they must be exchanged for it.
+
+A step stands in the region of whoever uses its rows if it can have them there by the wanted key; otherwise it ends a
+region of its own, whose key is its own choice, and its rows are exchanged. What counts is, in this order: few
+exchanges; few indexes that Spark would have to make besides the tables' own; keys of many columns, which spread best.
+
+A query as the planner handles it: steps, each of which is there once however often the query does the same.
+
+From the relations of the SQL front end to the planner's steps; what no worker could route is refused here.
+
+An upsert table is what its versions come to: a scan of them, and the latest of each primary key.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from upriver.errors import KeyTypeError, ProtocolError
+from upriver.hashing import check_hashable
+from upriver.plan.column_names import columns_in, plain_columns, quoted, with_columns
+from upriver.plan.plan import (
+    Aggregate,
+    Filter,
+    Join,
+    JoinKind,
+    Latest,
+    Op,
+    Project,
+    Projection,
+    Scan,
+    SetOperation,
+    StatefulMap,
+    TableSpec,
+    TopK,
+    Union,
+)
+from upriver.plan.plan import Union as UnionAll
+from upriver.plan.relation import Relation
+from upriver.plan.routing import LEFT_HOLDS, RIGHT_HOLDS, Key
+from upriver.plan.source import Source
+from upriver.plan.types import same_type, spark_name
+
+RETRACTING_JOINS = frozenset({JoinKind.LEFT, JoinKind.RIGHT, JoinKind.FULL, JoinKind.SEMI, JoinKind.ANTI})
+"""Joins that may take a row back although none of their inputs does."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """An operator over other steps. Equal steps are one: :class:`Steps` sees to that. schema: of its rows.
+
+    retracts: whether a row of it may be taken back. stateless: whether all that it does can be forgotten at once.
+    """
+
+    op: Op
+    inputs: tuple["Step", ...]
+    schema: pa.Schema
+    retracts: bool
+    stateless: bool
+
+
+class Steps:
+    """Makes steps. Filters and projections sink below unions, and become as few as they can be."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[Op, tuple[int, ...], pa.Schema], Step] = {}
+
+    def make(self, op: Op, inputs: Sequence[Step], schema: pa.Schema) -> Step:
+        """This very operator over these steps."""
+        key = (op, tuple(map(id, inputs)), schema)
+        step = self._made.get(key)
+        if step is None:
+            retracts = _retracts(op) or any(step.retracts for step in inputs)
+            stateless = isinstance(op, Scan | Filter | Project | Union) and all(step.stateless for step in inputs)
+            step = self._made[key] = Step(op, tuple(inputs), schema, retracts, stateless)
+        return step
+
+    def filter(self, step: Step, predicate: str) -> Step:
+        """The rows of the step for which the predicate is true."""
+        if isinstance(step.op, Union):
+            return self.union([self.filter(part, predicate) for part in step.inputs], step.schema)
+        if isinstance(step.op, Project):
+            (source,), sources = step.inputs, plain_columns(step.op.projection)
+            if columns_in(predicate) <= set(sources):
+                return self.project(self.filter(source, with_columns(predicate, sources)), step.op.projection)
+        side = _side(step, predicate)
+        if side is not None:
+            inputs = list(step.inputs)
+            inputs[side] = self.filter(inputs[side], predicate)
+            return self.make(step.op, inputs, step.schema)
+        return self.make(Filter(predicate), [step], step.schema)
+
+    def project(self, step: Step, projection: Projection) -> Step:
+        """The projection of the step's rows."""
+        if projection.schema == step.schema and plain_columns(projection) == {name: name for name in step.schema.names}:
+            return step
+        if isinstance(step.op, Union):
+            return self.union([self.project(part, projection) for part in step.inputs], projection.schema)
+        if isinstance(step.op, Project):
+            merged = _merged(projection, step.op.projection)
+            if merged is not None:
+                return self.project(step.inputs[0], merged)
+        return self.make(Project(projection), [step], projection.schema)
+
+    def union(self, parts: Iterable[Step], schema: pa.Schema) -> Step:
+        """The rows of all parts. Those that keep nothing are together: one region can read them all."""
+        flat = [inner for part in parts for inner in (part.inputs if isinstance(part.op, Union) else [part])]
+        easy = [part for part in flat if part.stateless]
+        if 1 < len(easy) < len(flat):
+            flat = [self.make(Union(), easy, schema), *(part for part in flat if not part.stateless)]
+        return flat[0] if len(flat) == 1 else self.make(Union(), flat, schema)
+
+    def narrowed(self, step: Step, columns: Iterable[str]) -> Step:
+        """The step's rows with these columns of its own only, in the order in which the step has them."""
+        wanted = set(columns)
+        return self.project(step, plain(field for field in step.schema if field.name in wanted))
+
+
+def plain(fields: Iterable[pa.Field]) -> Projection:
+    """To these columns as they are."""
+    schema = pa.schema(list(fields))
+    return Projection(tuple(map(quoted, schema.names)), schema)
+
+
+def _retracts(op: Op) -> bool:
+    """Whether the operator takes rows back, even if none that it has seen is taken back."""
+    return isinstance(op, Aggregate | TopK | SetOperation | Latest) or (
+        isinstance(op, Join) and op.kind in RETRACTING_JOINS
+    )
+
+
+def _side(step: Step, predicate: str) -> int | None:
+    """The input of a join on which the predicate can be decided, if the join gives none of its rows changed."""
+    if isinstance(step.op, Join) and (named := columns_in(predicate)):
+        for side, kinds in enumerate((LEFT_HOLDS, RIGHT_HOLDS)):
+            if step.op.kind in kinds and named <= set(step.inputs[side].schema.names):
+                return side
+    return None
+
+
+def _merged(outer: Projection, inner: Projection) -> Projection | None:
+    """One projection for two, if nothing would be computed twice, or be computed that was not before."""
+    computed = dict(zip(inner.schema.names, inner.expressions, strict=True))
+    inner_plain, outer_plain = plain_columns(inner), plain_columns(outer)
+    expressions = []
+    for expression, name in zip(outer.expressions, outer.schema.names, strict=True):
+        if name in outer_plain:
+            expressions.append(computed[outer_plain[name]])
+        elif columns_in(expression) <= set(inner_plain):
+            expressions.append(with_columns(expression, inner_plain))
+        else:
+            return None
+    repeated = [text for text in expressions if text not in map(quoted, inner_plain.values())]
+    if len(set(repeated)) < len(repeated):
+        return None
+    return Projection(tuple(expressions), outer.schema)
+
+
+Fault = tuple[str, str]
+"""What is not supported, and what to do instead."""
+
+
+def shaped(source: Source, relation: Relation, tables: Mapping[str, TableSpec], steps: Steps) -> Step:
+    """The relation as steps. Raises UnsupportedSql for an operator whose rows cannot be brought together by a key."""
+    inputs = [shaped(source, part, tables, steps) for part in relation.inputs]
+    fault = _fault(relation.op, inputs)
+    if fault is not None:
+        raise source.unsupported(relation.place if source.sql else None, *fault)
+    match relation.op:
+        case Scan(table):
+            return _table(tables[table], steps)
+        case Filter(predicate):
+            return steps.filter(inputs[0], predicate)
+        case Project(projection):
+            return steps.project(inputs[0], projection)
+        case UnionAll():
+            return steps.union(inputs, relation.schema)
+        case Aggregate(plan):
+            return steps.make(Aggregate(replace(plan, retracts=inputs[0].retracts)), inputs, relation.schema)
+        case _:
+            return steps.make(relation.op, inputs, relation.schema)
+
+
+def is_hashable(step: Step, column: str) -> bool:
+    """Whether rows can be routed by this column."""
+    try:
+        check_hashable(step.schema.field(column).type, column)
+    except KeyTypeError:
+        return False
+    return True
+
+
+def _table(table: TableSpec, steps: Steps) -> Step:
+    versions = steps.make(Scan(table.name), (), table.schema)
+    if not table.primary_key:
+        return versions
+    return steps.make(Latest(table.primary_key, table.order_by, table.deletes), [versions], table.schema)
+
+
+def _fault(op: Op, inputs: Sequence[Step]) -> Fault | None:
+    match op:
+        case Aggregate(plan):
+            return _no_key(inputs[0], plan.group, "GROUP BY")
+        case TopK():
+            return _no_key(inputs[0], op.partition, "PARTITION BY")
+        case SetOperation():
+            return _no_key(inputs[0], inputs[0].schema.names, op.kind.upper())
+        case Join():
+            return _fault_of_join(op, *inputs)
+        case StatefulMap():
+            return _fault_of_map(op, *inputs)
+        case _:
+            return None
+
+
+def _no_key(step: Step, columns: Sequence[str], what: str) -> Fault | None:
+    """Rows that belong together meet where their key says; no columns at all: all rows meet."""
+    if not columns or any(is_hashable(step, column) for column in columns):
+        return None
+    listed = ", ".join(f"{column} {spark_name(step.schema.field(column).type)}" for column in columns)
+    return f"{what} of nothing but {listed}, by which rows cannot be hashed,", "Add a plain column."
+
+
+def _fault_of_join(op: Join, left: Step, right: Step) -> Fault | None:
+    for one, other in zip(op.left_key, op.right_key, strict=True):
+        types = left.schema.field(one).type, right.schema.field(other).type
+        if not same_type(*types):
+            raise ProtocolError(f"a join compares {one} {types[0]} with {other} {types[1]}")
+    if not op.left_key:
+        return "a join without an equality", "Say ON which columns rows agree."
+    return _no_key(left, op.left_key, "a join ON an equality")
+
+
+def _fault_of_map(op: StatefulMap, source: Step) -> Fault | None:
+    """Rows keep their order only on the way from a table."""
+    columns: Iterable[str] = op.key
+    while isinstance(source.op, Filter | Project):
+        if isinstance(source.op, Project):
+            sources = plain_columns(source.op.projection)
+            columns = [sources.get(column, "") for column in columns]
+        (source,) = source.inputs
+    if not isinstance(source.op, Scan):
+        return "stateful_map over anything but an append table", "Elsewhere, rows have no order."
+    if "" in columns:
+        return "a computed key of stateful_map", "Make it a column before app.table()."
+    return None
+
+
+Places = tuple[int, ...]
+"""Which of the columns that an operator brings rows together by are the routing key."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Cost:
+    """exchanges: edges between regions. indexes: of tables, that are not their own keys."""
+
+    exchanges: int = 0
+    indexes: int = 0
+
+    def __add__(self, other: "Cost") -> "Cost":
+        return Cost(self.exchanges + other.exchanges, self.indexes + other.indexes)
+
+
+EXCHANGE = Cost(exchanges=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """How a step's rows come about if nobody wants them by any key. inputs: the key by which each of the step's inputs
+    is wanted; ``None``: the step keeps nothing, and leaves it to them."""
+
+    cost: Cost
+    inputs: tuple[Key, ...] | None
+
+
+class Keys:
+    """The choice for every step of a query."""
+
+    def __init__(self, root: Step, tables: Mapping[str, TableSpec]) -> None:
+        self._tables = tables
+        self._shared = _shared(root)
+        self._choices: dict[Step, Choice] = {}
+        self._inside: dict[tuple[Step, Key], Cost | None] = {}
+
+    def cuts(self, step: Step, key: Key) -> bool:
+        """Whether the step ends a region, and its rows are exchanged by this key, of its columns."""
+        inside, outside = self._cost_inside(step, key), self.choice(step).cost + EXCHANGE
+        if inside is None or inside.exchanges > outside.exchanges:
+            return True
+        # With as many exchanges either way, the later one is of fewer rows; but not below a step that adds rows up.
+        return inside.exchanges == outside.exchanges and not self._passes_on(step)
+
+    def cost(self, step: Step, key: Key) -> Cost:
+        """Of having the step's rows by this key."""
+        inside = self._cost_inside(step, key)
+        return self.choice(step).cost + EXCHANGE if inside is None or self.cuts(step, key) else inside
+
+    def choice(self, step: Step) -> Choice:
+        """How the step is had by itself."""
+        choice = self._choices.get(step)
+        if choice is None:
+            choice = self._choices[step] = self._chosen(step)
+        return choice
+
+    def _cost_inside(self, step: Step, key: Key) -> Cost | None:
+        """Of having the step in the region of who wants its rows by this key; ``None`` if it cannot stand there."""
+        if (step, key) not in self._inside:
+            self._inside[step, key] = self._counted(step, key)
+        return self._inside[step, key]
+
+    def _counted(self, step: Step, key: Key) -> Cost | None:
+        if isinstance(step.op, Scan):
+            own = self._tables[step.op.table].key
+            return Cost(indexes=int(key != own)) if key and _routable(step, key) else None
+        inputs = inward(step, key)
+        if inputs is None:
+            return None
+        if isinstance(step.op, Filter | Project) and core(step) not in self._shared:
+            return self._cost_inside(step.inputs[0], inputs[0])  # a cut is better behind the step than before it
+        return self._sum(step, inputs)
+
+    def _sum(self, step: Step, inputs: Sequence[Key]) -> Cost:
+        return sum((self.cost(part, key) for part, key in zip(step.inputs, inputs, strict=True)), Cost())
+
+    def _passes_on(self, step: Step) -> bool:
+        """Whether rows had better be exchanged before the step than behind it, if it makes no other difference."""
+        return isinstance(step.op, Union) or (isinstance(step.op, Filter | Project) and core(step) in self._shared)
+
+    def _chosen(self, step: Step) -> Choice:
+        if step.stateless:
+            return Choice(Cost(), None)
+        if isinstance(step.op, Filter | Project):
+            return Choice(self.choice(step.inputs[0]).cost, None)
+        columns = _compared(step)
+        options = [
+            tuple(tuple(names[place] for place in places) for names in columns)
+            for places in self._options(step, columns)
+        ]
+        costs = [self._sum(step, keys) for keys in options]
+        best = min(range(len(options)), key=lambda number: (costs[number], -len(options[number][0])))
+        return Choice(costs[best], options[best])
+
+    def _options(self, step: Step, columns: Sequence[Key]) -> list[Places]:
+        """Keys worth a thought: those by which the inputs are had for nothing, the widest, and the single columns."""
+        if not columns[0]:
+            return [()]
+        usable = _usable(step, columns)
+        cheap = [
+            tuple(place for place in usable if self.cost(part, (names[place],)).exchanges == 0)
+            for part, names in zip(step.inputs, columns, strict=True)
+        ]
+        natural = [
+            tuple(map(names.index, key))
+            for part, names in zip(step.inputs, columns, strict=True)
+            for key in self._natural(part)
+            if set(key) <= {names[place] for place in usable}
+        ]
+        everywhere = tuple(place for place in usable if all(place in places for places in cheap))
+        options = [*natural, everywhere, *cheap, usable, *((place,) for place in usable)]
+        return list(dict.fromkeys(option for option in options if option))
+
+    def _natural(self, step: Step) -> Iterator[Key]:
+        """Keys by which the step's rows come from the tables as they are."""
+        match step.op:
+            case Scan(table):
+                yield self._tables[table].key
+            case Project(projection):
+                outputs = {source: name for name, source in reversed(plain_columns(projection).items())}
+                for key in self._natural(step.inputs[0]):
+                    if set(key) <= set(outputs):
+                        yield tuple(outputs[column] for column in key)
+            case _:
+                for part in step.inputs:
+                    yield from (key for key in self._natural(part) if inward(step, key) is not None)
+
+
+def inward(step: Step, key: Key) -> tuple[Key, ...] | None:
+    """By which keys a step must have its inputs for its rows to be had by ``key``; ``None``: there are none.
+
+    A step that keeps something needs all rows that it brings together in one place.
+    """
+    match step.op:
+        case Filter() | Union():
+            return tuple(key for _ in step.inputs)
+        case Project(projection):
+            sources = plain_columns(projection)
+            mapped = tuple(sources[column] for column in key if column in sources)
+            return (mapped,) if len(set(mapped)) == len(key) else None
+        case Join():
+            return _inward_of_join(step, step.op, key)
+        case Scan():
+            return None
+        case _:
+            columns = _compared(step)
+            fits = set(key) <= set(columns[0]) if key else not columns[0]
+            return tuple(key for _ in step.inputs) if fits else None
+
+
+def core(step: Step) -> Step:
+    """The step below all filters and projections."""
+    while isinstance(step.op, Filter | Project):
+        (step,) = step.inputs
+    return step
+
+
+def _inward_of_join(step: Step, op: Join, key: Key) -> tuple[Key, Key] | None:
+    places: list[int] = []
+    for column in key:
+        if op.kind in LEFT_HOLDS and column in op.left_key:
+            places.append(op.left_key.index(column))
+        elif op.kind in RIGHT_HOLDS and column in op.right_key:
+            places.append(op.right_key.index(column))
+        else:
+            return None
+    left, right = (tuple(names[place] for place in places) for names in (op.left_key, op.right_key))
+    return (left, right) if key and len(set(left)) == len(set(right)) == len(key) else None
+
+
+def _compared(step: Step) -> tuple[Key, ...]:
+    """The columns by which a step brings rows together: of each input, in the same order."""
+    match step.op:
+        case Aggregate(plan):
+            return (plan.group,)
+        case TopK():
+            return (step.op.partition,)
+        case Latest() | StatefulMap():
+            return (step.op.key,)
+        case Join():
+            return (step.op.left_key, step.op.right_key)
+        case SetOperation() | Union():
+            return tuple(tuple(step.schema.names) for _ in step.inputs)
+        case _:
+            raise AssertionError(f"{step.op} brings no rows together")
+
+
+def _usable(step: Step, columns: Sequence[Key]) -> Places:
+    """Places of columns by which rows can be routed, no column twice."""
+    chosen: list[int] = []
+    for place in range(len(columns[0])):
+        hashable = all(is_hashable(part, names[place]) for part, names in zip(step.inputs, columns, strict=True))
+        repeats = any(names[place] in {names[other] for other in chosen} for names in columns)
+        if hashable and not repeats:
+            chosen.append(place)
+    return tuple(chosen)
+
+
+def _routable(step: Step, key: Iterable[str]) -> bool:
+    return all(is_hashable(step, column) for column in key)
+
+
+def _shared(root: Step) -> frozenset[Step]:
+    """Steps that keep something, and whose rows several steps use."""
+    users: dict[Step, set[Step]] = {}
+    todo = [root]
+    while todo:
+        step = todo.pop()
+        for part in step.inputs:
+            if part not in users:
+                users[part] = set()
+                todo.append(part)
+            users[part].add(step)
+    return frozenset(part for part, above in users.items() if len(above) > 1 and not part.stateless)

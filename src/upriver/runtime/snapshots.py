@@ -1,0 +1,140 @@
+"""Scans: all tasks of one scan read one snapshot, whichever of them asks first.
+
+A worker's parts of snapshots, from when they are taken until they are dropped; scans read them meanwhile.
+
+A worker that takes leave of a running app waits for the scans that have been promised its parts.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from math import inf
+from time import monotonic
+
+import pyarrow as pa
+
+from upriver.errors import WaitTimeout
+from upriver.ids import SnapshotId
+from upriver.runtime.coordinator_loop import SnapshotParts
+
+AGAIN_S = 5.0
+"""Seconds after a scan has read a part in which another of the same action may ask for it: a self-join has several."""
+
+
+@dataclass(slots=True)
+class Part:
+    """A worker's part of one snapshot. readers: scans that have asked for it and are not through. read_at: seconds of
+    the monotonic clock when the last one was."""
+
+    rows: pa.Table
+    readers: int = 0
+    read_at: float = inf
+
+    def wanted_until(self, again_s: float) -> float:
+        return inf if self.readers else self.read_at + again_s
+
+
+class HeldSnapshots:
+    """Parts by snapshot. Called by any thread. again_s: as ``AGAIN_S``."""
+
+    def __init__(self, again_s: float = AGAIN_S) -> None:
+        self._again_s = again_s
+        self._parts: dict[SnapshotId, Part] = {}
+        self._is_hurried = False
+        self._changed = threading.Condition()
+        """Guards and announces the above."""
+
+    def hold(self, snapshot: SnapshotId, rows: pa.Table) -> None:
+        with self._changed:
+            self._parts[snapshot] = Part(rows)
+
+    def forget(self, snapshot: SnapshotId) -> None:
+        with self._changed:
+            self._parts.pop(snapshot, None)
+            self._changed.notify_all()
+
+    def forget_all(self) -> None:
+        with self._changed:
+            self._parts.clear()
+            self._changed.notify_all()
+
+    def read(self, snapshot: SnapshotId, view: str, first: int = 0) -> pa.Table:
+        """The rows, for a scan that will say :meth:`was_read`; until then some may be on their way.
+
+        view: for the message. first: the row from which they are wanted; a scan begins with 0. Raises WaitTimeout if
+        they are not held any more.
+        """
+        with self._changed:
+            part = self._parts.get(snapshot)
+            if part is None:
+                raise WaitTimeout(f"view {view!r}: snapshot {snapshot} is not held any more; read the view again")
+            part.readers += not first
+            return part.rows
+
+    def was_read(self, snapshot: SnapshotId) -> None:
+        """A scan has got all that it wants of this part."""
+        with self._changed:
+            if (part := self._parts.get(snapshot)) and part.readers:
+                part.readers -= 1
+                part.read_at = monotonic()
+                self._changed.notify_all()
+
+    def wait_read(self, seconds: float) -> None:
+        """Wait until nobody wants a part that is held here, or nobody is left who could; at most that long."""
+        end = monotonic() + seconds
+        with self._changed:
+            while not self._is_hurried and (left := min(self._wanted_until(), end) - monotonic()) > 0:
+                self._changed.wait(left)
+
+    def hurry(self) -> None:
+        """Nobody is left who could read."""
+        with self._changed:
+            self._is_hurried = True
+            self._changed.notify_all()
+
+    def _wanted_until(self) -> float:
+        return max((part.wanted_until(self._again_s) for part in self._parts.values()), default=-inf)
+
+
+SCANS_KNOWN_MAX = 10_000
+"""Scans whose snapshots are remembered. Far more than workers hold: a task that comes late is told that its scan's
+snapshot is gone, and is not given another one."""
+
+TakeSnapshot = Callable[[str, float], SnapshotParts]
+"""Has a snapshot of a view taken, in so many seconds."""
+
+
+class Scans:
+    """Remembers which snapshot each scan reads. Called by many threads at once."""
+
+    def __init__(self, take: TakeSnapshot) -> None:
+        self._take = take
+        self._lock = threading.Lock()
+        self._taken: OrderedDict[tuple[str, str], Future[SnapshotParts]] = OrderedDict()
+        """By view and scan, in order of the first call. Guarded by the lock."""
+
+    def parts(self, view: str, scan: str, seconds: float) -> SnapshotParts:
+        """The scan's snapshot of the view, taken when first asked for; all who ask meanwhile wait for it.
+
+        scan: any name that no other scan has. Raises what taking the snapshot raised; the next call tries again.
+        """
+        with self._lock:
+            taken = self._taken.get((view, scan))
+            is_first = taken is None
+            if taken is None:
+                taken = self._taken[view, scan] = Future()
+                if len(self._taken) > SCANS_KNOWN_MAX:
+                    self._taken.popitem(last=False)
+        if is_first:
+            self._settle(view, scan, taken, seconds)
+        return taken.result()
+
+    def _settle(self, view: str, scan: str, taken: Future[SnapshotParts], seconds: float) -> None:
+        try:
+            taken.set_result(self._take(view, seconds))
+        except BaseException as error:
+            with self._lock:
+                self._taken.pop((view, scan), None)
+            taken.set_exception(error)

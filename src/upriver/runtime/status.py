@@ -1,0 +1,373 @@
+"""What people are told of the river: as the coordinator machine has it, in plain dicts.
+
+What people are told of workers that were lost: when, and how long it took until their keys were served again.
+
+Kept beside the coordinator machine, which decides; this looks at it after each step, and at the clock.
+
+What people are told of rescales: how far each is, and what it has cost. Kept beside the coordinator machine.
+
+The machine decides; workers report how far they are; this adds it all up, and looks at the clock.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from upriver.coordinator.cluster import Cluster, Member
+from upriver.coordinator.coordinator import CoordinatorMachine
+from upriver.coordinator.restarts import PlaceHistory
+from upriver.errors import UserError
+from upriver.ids import BEGINNING, Epoch, Incarnation, WorkerId
+from upriver.plan.plan import DataflowPlan
+from upriver.protocol.coordinator_events import RescaleBegun, RescaleEnded, RescaleWanted
+from upriver.protocol.messages import Moved, Strain, TookOver
+from upriver.state.failure import ViewFailure
+
+RECOVERIES_KEPT_MAX = 20
+"""Recoveries that are told of; the oldest are forgotten first."""
+
+
+@dataclass(slots=True)
+class Recovery:
+    """A worker was lost, and its place is filled again. noticed: by the clock. assigned: who is in the place by now, in
+    which generation. serve_from: the epoch that it is to reflect before it answers."""
+
+    worker: WorkerId
+    noticed: float
+    served_again_s: float | None = None
+    assigned: tuple[Incarnation, int] | None = None
+    serve_from: Epoch = BEGINNING
+
+    def is_over(self, cluster: Cluster, places: Mapping[WorkerId, Member | None]) -> bool:
+        """Whether lookups of the keys of who was lost are answered again. places: who is in each that takes part."""
+        if self.worker not in places:  # others have taken over, and go on from the last epoch's end
+            has_resumed = all(member.generation == cluster.generation for member in cluster.by_worker())
+            return has_resumed and cluster.ledger.through >= cluster.serve_from
+        member = places[self.worker]
+        return member is not None and self.serves(cluster, member)
+
+    def serves(self, cluster: Cluster, member: Member) -> bool:
+        """Whether lookups of the place's keys are answered again: whoever is in it has restored what it keeps, and
+        reflects all that was published when it was told to keep it (W3)."""
+        if not member.assigned:
+            return False
+        ledger, assigned = cluster.ledger, (member.incarnation, cluster.generation)
+        if self.assigned != assigned:
+            self.assigned, self.serve_from = assigned, ledger.published
+        reflected = ledger.through if ledger.is_staged else member.finished
+        return member.is_restored and reflected >= self.serve_from
+
+
+class Recoveries:
+    """The last ``RECOVERIES_KEPT_MAX`` of them. ``look`` is for one thread, ``status`` for any."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._filled: dict[WorkerId, Incarnation] = {}
+        """Who was in each place at the last look."""
+        self._kept: tuple[Recovery, ...] = ()
+        """In the order in which they were noticed. Never changed, but replaced: others may be reading it."""
+        self._is_over = False
+
+    def look(self, cluster: Cluster) -> None:
+        """The coordinator has made a step."""
+        if self._is_over:
+            return
+        places = {worker: cluster.members.get(worker) for worker in cluster.workers}
+        for worker, before in self._filled.items():
+            member = places.get(worker)
+            if worker in places and (member is None or member.incarnation != before):
+                self._lost(worker)
+        self._filled = {worker: member.incarnation for worker, member in places.items() if member is not None}
+        for recovery in self._kept:
+            if recovery.served_again_s is None and recovery.is_over(cluster, places):
+                recovery.served_again_s = self._clock() - recovery.noticed
+
+    def end(self) -> None:
+        """Whoever goes from now on was sent, and nobody comes in his place."""
+        self._is_over = True
+
+    def _lost(self, worker: WorkerId) -> None:
+        """One that is lost again before it served is one recovery, which takes longer."""
+        if all(kept.worker != worker or kept.served_again_s is not None for kept in self._kept):
+            self._kept = (*self._kept, Recovery(worker, self._clock()))[-RECOVERIES_KEPT_MAX:]
+
+    def status(self) -> list[dict[str, Any]]:
+        """Oldest first. noticed_ago_s: seconds since it was noticed that the worker was lost. served_again_s: seconds
+        from then until its keys were served again; ``None`` while they are not."""
+        now = self._clock()
+        return [
+            {
+                "worker": int(kept.worker),
+                "noticed_ago_s": round(now - kept.noticed, 3),
+                "served_again_s": None if kept.served_again_s is None else round(kept.served_again_s, 3),
+            }
+            for kept in self._kept
+        ]
+
+
+REPORTS_KEPT_MAX = 1000
+"""Rescales that are over and still known; the oldest are forgotten first."""
+
+NOTHING = TookOver(vnodes=0, keys=0, bytes=0)
+QUEUED, STARTING, MOVING = "queued", "starting", "moving"
+
+
+@dataclass(slots=True)
+class Case:
+    """One rescale. moved: the last report of each worker and view. strain: of each worker."""
+
+    wanted: RescaleWanted
+    state: str = QUEUED
+    began: float = 0.0
+    ended_s: float = 0.0
+    """Seconds that it took."""
+    before: int | None = None
+    after: int | None = None
+    vnodes: int = 0
+    vnodes_moved: int = 0
+    error: str | None = None
+    moved: dict[tuple[WorkerId, str], Moved] = field(default_factory=dict)
+    strain: dict[WorkerId, Strain] = field(default_factory=dict)
+    handed: TookOver = NOTHING
+    """All that learners have taken over."""
+
+    @property
+    def is_on(self) -> bool:
+        return self.state in (STARTING, MOVING)
+
+    @property
+    def is_over(self) -> bool:
+        return not self.is_on and self.state != QUEUED
+
+    def total(self, what: str) -> int:
+        """Over all workers and views."""
+        moved: int = sum(getattr(moved, what) for moved in self.moved.values())
+        handed: int = getattr(self.handed, what, 0)
+        return moved + handed
+
+    def seconds(self) -> float:
+        """Since it began."""
+        if self.state == QUEUED:
+            return 0.0
+        return self.ended_s if self.is_over else time.monotonic() - self.began
+
+    def progress(self) -> dict[str, Any]:
+        keys, left = self.total("keys"), 0 if self.is_over else self.total("keys_left")
+        seconds = self.seconds()
+        if self.handed.vnodes and not self.is_over:
+            left = keys * max(0, self.vnodes - self.handed.vnodes) // self.handed.vnodes
+        heard = len({worker for worker, _ in self.moved}) >= (self.before or 0)
+        vnodes_left = max((self._vnodes_left(view) for _, view in self.moved), default=0) if heard else self.vnodes
+        vnodes_left -= min(vnodes_left, self.handed.vnodes)
+        return {
+            **self._named(),
+            "state": self.state,
+            "vnodes_moving": self.vnodes,
+            "vnodes_moved": self.vnodes_moved if self.is_over else max(0, self.vnodes - vnodes_left),
+            "keys_moved": keys,
+            "keys_left": left,
+            "bytes_moved": self.total("bytes"),
+            "bytes_left": self.total("bytes") * left // keys if keys else 0,
+            "seconds": round(seconds, 3),
+            "seconds_left": round(seconds * left / keys, 3) if keys and not self.is_over else None,
+            "workers": [self._of_worker(*at) for at in sorted(self.moved)],
+            "error": self.error,
+        }
+
+    def _named(self) -> dict[str, Any]:
+        """Which rescale it is, for what is told of it."""
+        return {
+            "ticket": self.wanted.ticket,
+            "strategy": str(self.wanted.strategy),
+            "from": self.before,
+            "to": self.after if self.after is not None else self.wanted.workers,
+        }
+
+    def _vnodes_left(self, view: str) -> int:
+        return sum(moved.vnodes_left for (_, of), moved in self.moved.items() if of == view)
+
+    def _of_worker(self, worker: WorkerId, view: str) -> dict[str, Any]:
+        moved = self.moved[worker, view]
+        return {
+            "worker": int(worker),
+            "view": view,
+            "phase": moved.phase,
+            "keys_moved": moved.keys,
+            "keys_left": moved.keys_left,
+            "bytes_moved": moved.bytes,
+        }
+
+    def report(self) -> dict[str, Any]:
+        return {
+            **self._named(),
+            "outcome": self.state,
+            "moved_keys": self.total("keys"),
+            "moved_bytes": self.total("bytes"),
+            "moved_vnodes": self.vnodes_moved,
+            "seconds": round(self.ended_s, 3),
+            "max_hold_ms": round(max((strain.hold_ms for strain in self.strain.values()), default=0.0), 3),
+            "max_stall_ms": round(max((strain.stall_ms for strain in self.strain.values()), default=0.0), 3),
+            "rows_forwarded": self.total("forwarded"),
+            "rows_bounced": self.total("bounced"),
+            "error": self.error,
+        }
+
+
+class RescaleDesk:
+    """Knows every rescale that was asked for. Its caller sees to it that one thread at a time is here.
+
+    changed: called when a rescale's state has become another one.
+    """
+
+    def __init__(self, changed: Callable[[], None]) -> None:
+        self._changed = changed
+        self._cases: dict[int, Case] = {}
+        """In the order in which they were asked for."""
+
+    def wanted(self, event: RescaleWanted) -> None:
+        over = [ticket for ticket, case in self._cases.items() if case.is_over]
+        for ticket in over[: max(0, len(self._cases) + 1 - REPORTS_KEPT_MAX)]:
+            del self._cases[ticket]
+        self._cases[event.ticket] = Case(event)
+
+    def begun(self, action: RescaleBegun) -> None:
+        case = self._cases[action.ticket]
+        case.before, case.after, case.vnodes, case.began = action.before, action.after, action.vnodes, time.monotonic()
+        self._stands(case, STARTING)
+
+    def workers_wanted(self) -> int | None:
+        """How many workers there will be when all that was asked for is done; ``None``: as many as there are."""
+        wanted = [case.wanted.workers for case in self._cases.values() if not case.is_over]
+        return next((workers for workers in reversed(wanted) if workers is not None), None)
+
+    def moved(self, worker: WorkerId, message: Moved) -> None:
+        """A worker is that far."""
+        case = self.on()
+        if case is not None:
+            self._stands(case, MOVING)
+            case.moved[worker, message.region] = message
+
+    def took_over(self, message: TookOver) -> None:
+        """A learner has taken slices over."""
+        case = self.on()
+        if case is not None:
+            self._stands(case, MOVING)
+            before = case.handed
+            case.handed = TookOver(
+                vnodes=before.vnodes + message.vnodes,
+                keys=before.keys + message.keys,
+                bytes=before.bytes + message.bytes,
+            )
+
+    def strained(self, worker: WorkerId, message: Strain) -> None:
+        case = self.on()
+        if case is not None:
+            before = case.strain.get(worker, message)
+            stall_ms, hold_ms = max(before.stall_ms, message.stall_ms), max(before.hold_ms, message.hold_ms)
+            case.strain[worker] = Strain(stall_ms=stall_ms, hold_ms=hold_ms)
+
+    def ended(self, action: RescaleEnded) -> None:
+        case = self._cases[action.ticket]
+        case.ended_s, case.vnodes_moved = case.seconds(), action.vnodes
+        case.error = None if action.error is None else str(action.error)
+        self._stands(case, str(action.outcome))
+
+    def _stands(self, case: Case, state: str) -> None:
+        if case.state != state:
+            case.state = state
+            self._changed()
+
+    def on(self) -> Case | None:
+        """The rescale that is on."""
+        return next((case for case in self._cases.values() if case.is_on), None)
+
+    def status(self) -> dict[str, Any]:
+        """rescale: how far the one that is on is. rescales_waiting: how many have not begun."""
+        case, waiting = self.on(), sum(case.state == QUEUED for case in self._cases.values())
+        return {"rescale": case.progress() if case else None, "rescales_waiting": waiting}
+
+    def case(self, ticket: int) -> Case:
+        """Raises UserError for a ticket that is not known."""
+        if ticket not in self._cases:
+            raise UserError(f"there is no rescale {ticket}, or it is long over")
+        return self._cases[ticket]
+
+
+_IN_USERS_WORDS = {
+    "held": "state_rows",
+    "gathered": "waiting_rows",
+    "live_bytes": "used_bytes",
+    "present": "cached_keys",
+    "pending": "filling_keys",
+    "resting": "intermediate_keys",
+}
+"""What users are told instead of the names that workers have for these numbers; docs/status.md says what each is."""
+
+_NEVER_LOST = PlaceHistory()
+
+
+def river_status(
+    machine: CoordinatorMachine,
+    addresses: Mapping[WorkerId, str],
+    ended: Epoch,
+    histories: Mapping[WorkerId, PlaceHistory],
+) -> dict[str, Any]:
+    """Epochs, workers, who stands by, and what the views hold, as last reported. addresses: of workers that are up.
+    ended: the last epoch that has, everywhere. histories: of the workers' places."""
+    members, leader = machine.members, machine.leader
+    vnode_map = machine.vnode_map  # one, for vnodes that change hands are to be counted once
+    workers = [
+        {
+            "worker": int(worker),
+            "address": addresses.get(worker),
+            "epoch": int(members[worker].finished) if worker in members else None,
+            "vnodes": len(vnode_map.vnodes_of_worker(worker)),
+            "bytes": _bytes(members[worker]) if worker in members else None,
+            "held_up": members[worker].held_up if worker in members else None,
+            "restarts": histories.get(worker, _NEVER_LOST).restarts,
+            "last_failure": histories.get(worker, _NEVER_LOST).last_failure,
+        }
+        for worker in sorted({*machine.cluster.workers, *leader.vacant, *members})
+    ]
+    return {
+        "epoch": int(ended),
+        "published": int(machine.published),
+        "workers": workers,
+        "map_version": int(vnode_map.version),
+        "views": {
+            plan.name: {
+                **_state(plan.name, machine.cluster.failed.get(plan.name), members.values()),
+                **_total(plan, members.values()),
+            }
+            for plan in machine.plans
+        },
+        "standbys": dict(leader.standing()),
+    }
+
+
+def _state(view: str, failure: ViewFailure | None, members: Iterable[Member]) -> Mapping[str, str | None]:
+    """state: running or failed. error: why it has failed, or why the last key of a partial view could not be filled, in
+    one line."""
+    unfilled = [member.unfilled[view] for member in members if view in member.unfilled]
+    why = failure or next(iter(unfilled), None)
+    error = None if why is None else " ".join(f"{why.kind}: {why.error}".split())
+    return {"state": "running" if failure is None else "failed", "error": error}
+
+
+def _bytes(member: Member) -> int:
+    """What a worker keeps of all views; it is to be within its budget."""
+    return sum(int(of_one["bytes"]) for of_one in member.stats.values())
+
+
+def _total(plan: DataflowPlan, members: Iterable[Member]) -> Mapping[str, int]:
+    """The numbers that the workers report of all regions of a view, added up. Rows and keys are the last one's: those
+    before it say that they have none."""
+    total = {"rows": 0, "keys": 0, "bytes": 0}
+    for member in members:
+        for region in plan.spread:
+            for name, number in member.stats.get(region.name, {}).items():
+                told = _IN_USERS_WORDS.get(name, name)
+                total[told] = total.get(told, 0) + int(number)
+    return total

@@ -1,0 +1,415 @@
+"""The running river, in the driver: lake, coordinator, workers and ingest, started and stopped together."""
+
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from upriver.coordinator.coordinator import CoordinatorMachine
+from upriver.coordinator.group import MembershipConfig
+from upriver.coordinator.replication import NOBODY_STANDS_BY
+from upriver.coordinator.restarts import Claim, PlaceHistory
+from upriver.errors import WaitTimeout
+from upriver.ids import Epoch, WorkerId
+from upriver.lake.checkpoint_keeper import CheckpointKeeper
+from upriver.lake.lake import LakeRecord, Manifest, OwnedLake
+from upriver.net.handshake import Keys
+from upriver.net.server import Listen
+from upriver.plan.plan import DataflowPlan, TableSpec
+from upriver.plan.provenance import indexes_of
+from upriver.protocol.json_forms import plan_to_json
+from upriver.runtime.coordinator_loop import CoordinatorLoop
+from upriver.runtime.coordinator_service import CoordinatorService, Keeper
+from upriver.runtime.leases import USUAL, Vigilance
+from upriver.runtime.memory import require_memory
+from upriver.runtime.source_supervisor import Ingest, SourceSupervisor
+from upriver.runtime.worker import WorkerConfig
+from upriver.spark.host import WorkerHost, runs_elsewhere
+from upriver.spark.ingest import EpochLog, History, Layout, StreamIngest, check_taken
+from upriver.spark.loads import LoadIngest, OnChange
+from upriver.spark.probe import check_executors
+from upriver.spark.runs import Lot, warm_up
+from upriver.spark.session import checked_settings, free_slots, is_local, require_slots, slots_in_words, wait_for_slots
+from upriver.spark.startup import Startup
+from upriver.spark.tables import Backfill
+from upriver.vnodes import VnodeMap
+
+SECRET_BYTES = 32
+"""Bytes of the cluster's secret: made at each start, and kept in this process and in the workers' alone."""
+STOP_SECONDS_MAX = 30.0
+"""Seconds that workers have to retire before their tasks are cancelled."""
+FAILED_STOP_S_MAX = 1.0
+"""The same where a start has failed, and seconds that their tasks have to end then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A declared table and the DataFrame that feeds it. trigger: as for ``DataStreamWriter.trigger``.
+
+    sets_aside: whether a row that a view cannot be computed from is set aside, or makes the view fail. on_change: what
+    becomes of a DataFrame, not streaming, that has other rows than at the start before.
+    """
+
+    table: TableSpec
+    rows: DataFrame
+    trigger: Mapping[str, Any]
+    sets_aside: bool = False
+    on_change: OnChange = OnChange.REFUSE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RiverConfig:
+    """How a river runs. root: of the lake. listen: where the coordinator does. groups: ingest tasks per index.
+
+    migration_step_budget_ms: that one step of moving keys may take. memory_budget: bytes of each worker's state;
+    ``None`` for any. checkpoint_interval_s, checkpoint_interval_epochs: from one checkpoint to the next; ``None`` for
+    both: they are taken when somebody asks for one. vigilance: how soon a worker that says nothing is given up and
+    replaced. membership: who follows whom.
+    """
+
+    root: str
+    workers: int
+    vnodes: int
+    token: str = field(repr=False)
+    listen: Listen
+    groups: int | None
+    migration_step_budget_ms: float = 5.0
+    memory_budget: int | None = None
+    checkpoint_interval_s: float | None = None
+    checkpoint_interval_epochs: int | None = None
+    vigilance: Vigilance = USUAL
+    membership: MembershipConfig = NOBODY_STANDS_BY
+
+
+class River:
+    """One app's running parts. ``start`` once, ``stop`` once."""
+
+    def __init__(
+        self, spark: SparkSession, config: RiverConfig, sources: Sequence[Source], plans: Sequence[DataflowPlan]
+    ) -> None:
+        self._spark = spark
+        self._config = config
+        self._sources = sources
+        self._plans = tuple(plans)
+        self._workers = [WorkerId(number) for number in range(config.workers)]
+        self._running: CoordinatorLoop | None = None
+        self._lake: OwnedLake | None = None
+        self._service: CoordinatorService | None = None
+        self._host: WorkerHost | None = None
+        self._log: EpochLog | None = None
+        self._layouts: dict[str, Layout] = {}
+        self._backfill: Backfill | None = None
+        self._supervisor = SourceSupervisor(source.table.name for source in sources)
+
+    @property
+    def address(self) -> str:
+        """Where the coordinator answers, ``host:port``."""
+        assert self._service is not None
+        return self._service.address
+
+    def start(self, seconds: float) -> None:
+        """Bring everything up; returns when every worker has joined. What fails is raised, and leaves nothing up.
+
+        Raises WaitTimeout if that takes longer than so many seconds; what has come up by then takes
+        some times ``FAILED_STOP_S_MAX`` to stop.
+        """
+        require_memory(self._plans, self._config.memory_budget)
+        startup = Startup(self._spark, seconds, self._abandon)
+        try:
+            startup.run(partial(self._bring_up, startup), self._why_late)
+        except BaseException:
+            self._stop(FAILED_STOP_S_MAX, 0.0, FAILED_STOP_S_MAX)
+            raise
+
+    def _bring_up(self, startup: Startup) -> None:
+        """The steps of a start."""
+        startup.at("waiting for task slots")
+        wait_for_slots(self._spark, self._config.workers, startup.seconds_left)
+        if runs_elsewhere(self._spark):
+            startup.at("running a first task on an executor")
+            check_executors(self._spark)
+        startup.at(f"opening the lake {self._config.root}")
+        tables, settings = tuple(source.table for source in self._sources), checked_settings(self._spark)
+        declared = LakeRecord(self._config.vnodes, tables, self._indexes(), settings)
+        self._lake = OwnedLake(self._config.root, declared, self._control())
+        startup.at("completing indexes in the lake")
+        self._layouts = self._layouts_in(self._lake)
+        self._backfill = self._complete_indexes(self._lake, declared)
+        startup.at("reading the lake's epochs")
+        self._running = self._coordinator_of(self._lake)
+        self._running.start()
+        self._log = self._replay(self._lake, startup.check)
+        startup.at("starting workers")
+        self._serve()
+        startup.at("warming up")
+        for source in self._sources:
+            startup.check()
+            lots = (Lot(0, index) for index in self._log.indexes(source.table.name))
+            warm_up(self._spark, source.rows.schema, self._layouts[source.table.name].writer(*lots))
+        startup.at("waiting for workers")
+        try:
+            self._coordinator.wait_joined(max(0.0, startup.seconds_left()))
+        except WaitTimeout:
+            raise WaitTimeout(f"{startup.late()}{self._why_late()}") from None
+        startup.at("starting ingest")
+        startup.outlive()
+        self._start_ingest(self._lake, self._log)
+
+    def _serve(self) -> None:
+        """Start the coordinator's service and the workers."""
+        config = self._config
+        keys = Keys(config.token, secrets.token_bytes(SECRET_BYTES))
+        self._service = CoordinatorService(
+            self._coordinator,
+            self._plans,
+            [source.table for source in self._sources],
+            config.listen,
+            keys,
+            Keeper(
+                partial(require_slots, self._spark),
+                self._claim,
+                self._is_current,
+                self._worker_lost,
+                self._end_attempt,
+            ),
+            config.vigilance,
+        )
+        worker_config = WorkerConfig(
+            root=config.root,
+            coordinator=self._service.address,
+            keys=keys,
+            bind=config.listen.host,
+            plans=self._plans,
+            migration_step_budget_ms=config.migration_step_budget_ms,
+            memory_budget=config.memory_budget,
+            vigilance=config.vigilance,
+            is_local=is_local(self._spark),
+        )
+        self._host = WorkerHost(self._spark, worker_config, self._coordinator.fail)
+        for worker in self._workers:
+            self._host.start(worker)
+
+    def _why_late(self) -> str:
+        """What is known of what a start waits for."""
+        missing = "" if self._host is None else self._coordinator.why_missing()
+        return "".join(f"; {part}" for part in (missing, slots_in_words(self._spark)) if part)
+
+    def _abandon(self) -> None:
+        """A step of the start has returned after all had been given up."""
+        if self._lake is not None:
+            self._lake.release()
+
+    def _coordinator_of(self, lake: OwnedLake) -> CoordinatorLoop:
+        """One that begins with the newest checkpoint, if there is one of these views."""
+        config = self._config
+        keeper = CheckpointKeeper(lake, self._plans, config.checkpoint_interval_s)
+        machine = CoordinatorMachine(
+            VnodeMap.initial(config.vnodes, self._workers),
+            self._plans,
+            checkpoints=keeper.found,
+            checkpoint_epochs=config.checkpoint_interval_epochs,
+            membership=config.membership,
+        )
+        timeout_ms = config.membership.scale_down_timeout_ms
+        leavers_s = None if timeout_ms is None else timeout_ms / 1000
+        return CoordinatorLoop(machine, self._start_worker, keeper, leavers_s, self._histories, self._supervisor)
+
+    @property
+    def _coordinator(self) -> CoordinatorLoop:
+        assert self._running is not None
+        return self._running
+
+    def _start_worker(self, worker: WorkerId) -> None:
+        assert self._host is not None
+        self._host.start(worker)
+
+    def _claim(self, worker: WorkerId, life: int, attempt: int, holder_has_lease: bool) -> Claim:
+        if self._host is None:
+            return Claim.OUTDATED
+        return self._host.claim(worker, life, attempt, holder_has_lease)
+
+    def _is_current(self, worker: WorkerId, life: int) -> bool:
+        return self._host is not None and self._host.is_current(worker, life)
+
+    def _worker_lost(self, worker: WorkerId, life: int, why: str) -> None:
+        if self._host is not None and not self._coordinator.has_failed:
+            self._host.lost(worker, life, why)
+
+    def _end_attempt(self, attempt: int, why: str) -> None:
+        assert self._host is not None
+        self._host.end_attempt(attempt, why)
+
+    def _histories(self) -> Mapping[WorkerId, PlaceHistory]:
+        return {} if self._host is None else self._host.history()
+
+    def _indexes(self) -> dict[str, tuple[tuple[str, ...], ...]]:
+        return indexes_of([source.table for source in self._sources], self._plans)
+
+    def _control(self) -> dict[str, Any]:
+        return {
+            "host": socket.gethostname(),
+            "process": os.getpid(),
+            "started_at": time.time(),
+            "workers": self._config.workers,
+            "views": [plan_to_json(plan) for plan in self._plans],
+            "set_aside": [source.table.name for source in self._sources if source.sets_aside],
+        }
+
+    def _complete_indexes(self, lake: OwnedLake, declared: LakeRecord) -> Backfill:
+        """Give the tables the indexes that are declared and that they do not have, before anybody reads or writes."""
+        backfill, kept = Backfill(self._spark, lake), lake.record()
+        assert kept is not None
+        for table, index in kept.lacking(declared):
+            backfill.run(self._layouts[table], index, lake.last_epoch())
+        return backfill
+
+    def add_index(self, table: str, index: tuple[str, ...]) -> None:
+        """Keep a table in one more order; returns when all epochs up to now have it, and all later ones will.
+
+        Blocks while Spark writes the table's history again; ingest goes on. Returns at once if the table is kept so.
+        Raises IngestFailed, LakeError; after either of them it may be called again, and goes on where it was.
+        """
+        assert self._log is not None
+        assert self._backfill is not None
+        self._backfill.run(self._layouts[table], index, self._log.keep(table, index))
+
+    def replan(self, plans: Sequence[DataflowPlan], seconds: float) -> None:
+        """Keep these views from now on. Indexes that they need are made first, while all goes on; then all workers
+        begin anew, and answer when they have read what there is.
+
+        Raises BudgetExceeded, and all goes on as it was; WaitTimeout if that has not begun in so many seconds,
+        IngestFailed, LakeError.
+        """
+        require_memory(plans, self._config.memory_budget)
+        assert self._log is not None
+        assert self._lake is not None
+        assert self._service is not None
+        assert self._host is not None
+        self._plans = tuple(plans)
+        for table, indexes in self._indexes().items():
+            for index in indexes:
+                self.add_index(table, index)
+        epochs = [self._lake.manifest(Epoch(epoch)).rows() for epoch in range(1, self._log.last + 1)]
+        self._host.replan(self._plans)
+        self._coordinator.replan(self._plans, epochs, seconds)
+        self._service.replan(self._plans)
+
+    def _replay(self, lake: OwnedLake, check: Callable[[], None]) -> EpochLog:
+        """Tell the coordinator of all epochs that there are, and clear away what was never published."""
+        history = History()
+        kept: set[str] = set()
+        for epoch in range(1, lake.last_epoch() + 1):
+            check()
+            manifest = lake.manifest(Epoch(epoch))
+            history.add(manifest)
+            kept.update(run.path for runs in manifest.runs.values() for run in runs)
+            self._published(manifest)
+        check_taken(lake, history)
+        lake.sweep(kept)
+        had_rows = {source.table.name: source.table.name in history.queries for source in self._sources}
+        self._coordinator.expect_sources(had_rows, history.last)
+        return EpochLog(lake, history, self._published)
+
+    def _published(self, manifest: Manifest) -> None:
+        """An epoch is in the lake."""
+        self._supervisor.published(manifest)
+        self._coordinator.published(manifest)
+
+    def _layouts_in(self, lake: OwnedLake) -> dict[str, Layout]:
+        """How each source's table is kept."""
+        vnodes, groups = self._config.vnodes, self._groups()
+        tables = [source.table for source in self._sources]
+        return {table.name: Layout(root=lake.root, table=table, vnodes=vnodes, groups=groups) for table in tables}
+
+    def _start_ingest(self, lake: OwnedLake, log: EpochLog) -> None:
+        ingests: dict[str, Ingest] = {}
+        for source in self._sources:
+            layout = self._layouts[source.table.name]
+            if source.rows.isStreaming:
+                ingests[source.table.name] = StreamIngest(source.rows, layout, log, source.trigger)
+            else:
+                ingests[source.table.name] = LoadIngest(source.rows, layout, log, lake, source.on_change)
+        self._supervisor.start(ingests, self._coordinator)
+
+    def _groups(self) -> int:
+        """Tasks that write one index of a batch: as many as can run beside the workers."""
+        if self._config.groups is not None:
+            return self._config.groups
+        free = max(1, free_slots(self._spark) - self._config.workers)
+        # A local master may have far more slots than processors.
+        return min(free, os.cpu_count() or 1) if str(self._spark.sparkContext.master).startswith("local[") else free
+
+    @property
+    def epoch(self) -> Epoch:
+        """The last one that every view reflects."""
+        return self._coordinator.ended
+
+    def wait(self, seconds: float) -> Epoch:
+        """Until all that the sources had at the call is reflected by every worker; the epoch it is reflected at."""
+        deadline = time.monotonic() + min(seconds, threading.TIMEOUT_MAX)
+
+        def seconds_left() -> float:
+            return deadline - time.monotonic()
+
+        assert self._log is not None
+        self._coordinator.check()
+        self._supervisor.drain(seconds_left)
+        epoch = self._log.last
+        self._coordinator.wait_ended(epoch, max(0.0, seconds_left()))
+        return epoch
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether every table is ready; see :mod:`upriver.coordinator.freshness`."""
+        report = self._coordinator.freshness()
+        return report.lacks(report.tables) is None
+
+    def wait_ready(self, seconds: float) -> None:
+        """Until every table is ready. Raises NotReady after so many seconds, and what has made the app fail."""
+        self._coordinator.wait_ready(seconds)
+
+    def status(self) -> dict[str, Any]:
+        return self._coordinator.status()
+
+    def restart_source(self, table: str) -> None:
+        self._supervisor.restart(table)
+
+    def checkpoint(self, seconds: float) -> Epoch:
+        return self._coordinator.checkpoint(seconds)
+
+    def check_view(self, view: str) -> None:
+        """Raise UnknownView for a view that there is none of, and of a failed one why it has failed."""
+        self.explain(view)
+        self._coordinator.check_view(view)
+
+    def explain(self, view: str) -> dict[str, Any]:
+        assert self._service is not None
+        return self._service.explain(view)
+
+    def stop(self) -> None:
+        """Stop ingest, retire the workers, give the root up. Epochs that were published stay."""
+        self._stop(STOP_SECONDS_MAX, STOP_SECONDS_MAX, STOP_SECONDS_MAX)
+
+    def _stop(self, retire_s: float, end_s: float, cancel_s: float) -> None:
+        """retire_s: seconds that workers have to retire. end_s, cancel_s: that their tasks have to end then, and when
+        they are cancelled."""
+        self._supervisor.stop()
+        if self._backfill is not None:
+            self._backfill.stop()
+        if self._host is not None:
+            self._host.stop_restarts()
+        if self._running is not None:
+            self._running.stop(retire_s)
+        if self._host is not None:
+            self._host.stop(end_s, cancel_s)
+        if self._service is not None:
+            self._service.stop()
+        if self._lake is not None:
+            self._lake.release()

@@ -1,0 +1,127 @@
+"""What may be a streaming table's DataFrame, and its trigger: what Spark refuses later is refused when declared.
+
+A source's failure, taken apart: what is known of each error in the chain that Spark, or Upriver, has raised.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from py4j.java_gateway import is_instance_of
+from py4j.protocol import Py4JJavaError
+from pyspark import SparkContext
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+
+from upriver.coordinator.sources import Fault, SourceFailure, judge
+from upriver.errors import DeclarationError, LakeInUse, UpriverError, UserError
+
+CHAIN_MAX = 10
+"""Errors of a chain that are looked at; Java's may be circular."""
+_AFTER_THE_MESSAGE = ("\n\nJVM stacktrace:", "\n=== Streaming Query ===", "\n\nDriver stacktrace:", "\n\tat ")
+"""What begins behind the message, in Spark's texts."""
+_NEAREST = "most recent failure: "
+"""In the text of a job that has failed: before what its task has failed of."""
+
+
+def failure_of(error: BaseException, place: str = "") -> SourceFailure:
+    """What an error that has ended a source means. place: where Spark writes for the source, ends what Spark says."""
+    if isinstance(error, UpriverError):
+        return SourceFailure(one_line(str(error)), isinstance(error, UserError | LakeInUse))
+    return judge(list(_chain(error)), place)
+
+
+def failure_of_query(query: StreamingQuery, place: str = "") -> SourceFailure | None:
+    """What a query has ended with; ``None`` if no error has ended it. place: as of :func:`failure_of`.
+
+    ``query.exception()`` would lose the class and the condition of each Java error that PySpark has no class for:
+    Kafka's, Delta's, and most of Spark's.
+    """
+    raised = query._jsq.exception()
+    return judge(list(_java_chain(raised.get())), place) if raised.isDefined() else None
+
+
+def one_line(text: str) -> str:
+    """A message without stacks, plans, or line breaks."""
+    for mark in _AFTER_THE_MESSAGE:
+        text = text.partition(mark)[0]
+    return " ".join(text.rpartition(_NEAREST)[2].split())
+
+
+def _chain(error: BaseException) -> Iterator[Fault]:
+    """From the outermost error to its cause. Spark's in Python keep the Java ones that they stand for to themselves."""
+    node: BaseException | None = error
+    for _ in range(CHAIN_MAX):
+        if node is None:
+            return
+        if (origin := _origin(node)) is not None:
+            yield from _java_chain(origin)
+            return
+        wrapped: BaseException | None = getattr(node, "_cause", None)
+        if wrapped is None:
+            yield Fault(type(node).__name__, None, None, one_line(str(node)))
+        node = wrapped or node.__cause__
+
+
+def _origin(error: BaseException) -> Any:
+    """The Java exception that a Python one stands for; ``None`` if it stands for itself."""
+    return error.java_exception if isinstance(error, Py4JJavaError) else getattr(error, "_origin", None)
+
+
+def _java_chain(exception: Any) -> Iterator[Fault]:
+    for _ in range(CHAIN_MAX):
+        if exception is None:
+            return
+        is_spark = is_instance_of(SparkContext._gateway, exception, "org.apache.spark.SparkThrowable")
+        yield Fault(
+            kind=str(exception.getClass().getName()),
+            condition=exception.getCondition() if is_spark else None,
+            sql_state=exception.getSqlState() if is_spark else None,
+            text=one_line(exception.getMessage() or ""),
+        )
+        exception = exception.getCause()
+
+
+_ACCEPTED = ("processingTime", "availableNow", "once")
+_FORMS = "{'processingTime': '1 second'}, {'availableNow': True} or {'once': True}"
+_CHECK = "spark.sql.streaming.unsupportedOperationCheck"
+"""Spark's setting that has it check what a streaming query may do."""
+
+
+def check_stream(name: str, rows: DataFrame) -> None:
+    """Raise DeclarationError for a streaming DataFrame that Spark cannot give batch by batch, rows added alone."""
+    jvm: Any = rows.sparkSession._jvm
+    if rows.sparkSession.conf.get(_CHECK, "true") != "true":
+        return
+    checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
+    append = jvm.org.apache.spark.sql.streaming.OutputMode.Append()
+    try:
+        checker.checkForStreaming(rows._jdf.queryExecution().analyzed(), append)
+    except PySparkException as error:
+        raise DeclarationError(
+            f"table {name!r}: Spark cannot append the rows of this streaming DataFrame: {_first_line(error)} "
+            f"Declare the table on the rows that come in, and aggregate, sort or limit them in a view's SQL"
+        ) from None
+
+
+def check_trigger(name: str, rows: DataFrame, trigger: object) -> Mapping[str, Any]:
+    """The trigger as it was given; none, for ``None``. Raises DeclarationError, with the forms that are accepted."""
+    if trigger is None or trigger == {}:
+        return {}
+    what = f"table {name!r}: trigger={trigger!r}"
+    if not isinstance(trigger, Mapping):
+        raise DeclarationError(f"{what}: give a dict: {_FORMS}")
+    if not rows.isStreaming:
+        raise DeclarationError(f"{what}: a DataFrame that is not streaming has no trigger")
+    if len(trigger) != 1 or next(iter(trigger)) not in _ACCEPTED:
+        raise DeclarationError(f"{what}: give one of {_FORMS}")
+    try:
+        rows.writeStream.trigger(**trigger)
+    except (PySparkException, TypeError, ValueError) as error:
+        raise DeclarationError(f"{what}: {_first_line(error)} Give one of {_FORMS}") from None
+    return trigger
+
+
+def _first_line(error: Exception) -> str:
+    """What Spark says, without its plan and stack."""
+    return f"{str(error).strip().split(chr(10))[0].removesuffix(';').rstrip('. ')}."

@@ -1,0 +1,336 @@
+"""Arithmetic of decimals that DuckDB has not, or not as Spark: ``/`` and ``%``.
+
+Spark's rules for the digits of a result are in its DecimalPrecision; where it would cut digits off, we refuse.
+
+CAST, written or implied: which pairs of types mean the same in DuckDB, and how.
+
+Spark's ANSI mode raises where a value does not fit; so does every cast here, or it is refused when declared.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import MAXYEAR, MINYEAR, UTC, date, datetime, timedelta, timezone
+from decimal import ROUND_HALF_UP, Decimal, localcontext
+from zoneinfo import ZoneInfoNotFoundError
+
+import pyarrow as pa
+from sqlglot import exp
+
+from upriver.plan.relation import Scalar
+from upriver.plan.source import ELSEWHERE
+from upriver.plan.types import (
+    DECIMAL_DIGITS_MAX,
+    as_decimal,
+    decimal_type,
+    duck_name,
+    is_boolean,
+    is_date,
+    is_decimal,
+    is_floating,
+    is_instant,
+    is_integer,
+    is_null,
+    is_numeric,
+    is_string,
+    is_wall_clock,
+    same_type,
+    spark_name,
+)
+from upriver.sql.scalars import Context, in_order, literal, macro, null, strict, typed_name
+from upriver.zones import zone_info
+
+Cast = Callable[[Context, exp.Expr, Scalar, pa.DataType], Scalar]
+
+EXACT_DOUBLE_DIGITS_MAX = 15  # DuckDB divides a decimal's integer by a power of ten: exact operands, one rounding
+_DATE = re.compile(r"([+-]?\d{4,7})-(\d{1,2})-(\d{1,2})", re.ASCII)
+_MOMENT = re.compile(
+    r"(\d{4}-\d{1,2}-\d{1,2})(?:[ T](\d{1,2}:\d{1,2}(?::\d{1,2}(?:\.\d{1,6})?)?)(Z|[+-]\d{2}:\d{2})?)?", re.ASCII
+)
+_EDGES = "spark_epoch_day("
+"""In what may be an infinite date."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def cast(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Scalar:
+    """The value as the type ``to``, by Spark's rules. ``node`` is the value's place, for a refusal."""
+    if same_type(value.type, to):
+        return value
+    if is_null(value.type):
+        return null(to)
+    if value.constant is not None:
+        folded = _fold(context, node, value, to)
+        if folded is not None:
+            return folded
+    value = within_range(value)
+    for source, target, how in _CASTS:
+        if source(value.type) and target(to):
+            given = how(context, node, value, to)
+            return given if how is _floating_to_decimal else replace(given, nulls=value.null_by)
+    raise refused(context, node, value, to)
+
+
+def within_range(value: Scalar) -> Scalar:
+    """A value that is computed with: not one of DuckDB's infinite dates, which are Spark's at the ends of the range."""
+    if is_date(value.type) and _EDGES in value.sql:
+        return Scalar(macro("spark_day", value.sql), value.type, fails=True)
+    return value
+
+
+def refused(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Exception:
+    return context.unsupported(node, f"a cast from {typed_name(value)} to {spark_name(to)}", ELSEWHERE)
+
+
+# Constants: folded here, where Python is as exact as Java.
+
+
+def _fold(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Scalar | None:
+    constant = value.constant
+    if isinstance(constant, str):
+        return _fold_text(context, node, constant, to)
+    if isinstance(constant, bool):
+        return None
+    if isinstance(constant, int) and is_integer(to):
+        return literal(constant, to) if abs(constant) < 2 ** (to.bit_width - 1) else None
+    if isinstance(constant, int | Decimal) and to == pa.float64():
+        return literal(float(constant), to)
+    if isinstance(constant, float) and to == pa.float32():
+        return Scalar(f"CAST('{constant}' AS FLOAT)", to) if abs(constant) < 3e38 else None
+    if isinstance(constant, int | Decimal) and is_decimal(to):
+        with localcontext(prec=80):
+            rounded = Decimal(constant).quantize(Decimal(1).scaleb(-to.scale), rounding=ROUND_HALF_UP)
+        return literal(rounded, to) if abs(rounded) < Decimal(10) ** (to.precision - to.scale) else None
+    return None
+
+
+def _fold_text(context: Context, node: exp.Expr, text: str, to: pa.DataType) -> Scalar | None:
+    try:
+        if is_date(to):
+            return None if _is_far(text) else Scalar(f"DATE '{_date(text).isoformat()}'", to)
+        if is_wall_clock(to):
+            clock, offset = _moment(text)
+            if offset is None:
+                return _timestamp(clock, to)
+        if is_instant(to):
+            clock, offset = _moment(text)
+            zone = offset if offset is not None else zone_info(context.timezone)
+            instant = _EPOCH + (clock.replace(tzinfo=zone) - _EPOCH)
+            return _timestamp(instant.replace(tzinfo=None), to)
+    except (ValueError, OverflowError, OSError, ZoneInfoNotFoundError) as error:
+        form = "yyyy-MM-dd" if is_date(to) else "yyyy-MM-dd HH:mm:ss"
+        raise context.unsupported(node, f"{text!r} as a {spark_name(to)} ({error})", f"Write it as {form}.") from error
+    return None
+
+
+def _is_far(text: str) -> bool:
+    """Whether it is a date of a year that Python's calendar does not have."""
+    match = _DATE.fullmatch(text)
+    return match is not None and not MINYEAR <= int(match[1]) <= MAXYEAR
+
+
+def _date(text: str) -> date:
+    match = _DATE.fullmatch(text)
+    if match is None:
+        raise ValueError("not a plain date")
+    return date(*map(int, match.groups()))
+
+
+def _moment(text: str) -> tuple[datetime, timezone | None]:
+    """The wall clock in the text, and the offset from UTC if there is one."""
+    match = _MOMENT.fullmatch(text)
+    if match is None:
+        raise ValueError("not a plain timestamp")
+    day, clock, offset = match.groups()
+    hour, minute, second = [*(clock or "0:0:0").split(":"), "0"][:3]
+    whole, _, fraction = second.partition(".")
+    moment = datetime.combine(_date(day), datetime.min.time()).replace(
+        hour=int(hour), minute=int(minute), second=int(whole), microsecond=int(fraction.ljust(6, "0"))
+    )
+    if offset is None or offset == "Z":
+        return moment, None if offset is None else timezone(timedelta())
+    hours, minutes = int(offset[1:3]), int(offset[4:6])
+    return moment, timezone((-1 if offset[0] == "-" else 1) * timedelta(hours=hours, minutes=minutes))
+
+
+def _timestamp(clock: datetime, type: pa.DataType) -> Scalar:
+    return Scalar(f"TIMESTAMP '{clock.isoformat(sep=' ')}'", type)
+
+
+# Everything else. Each takes (context, node, value, to).
+
+
+def _plain(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Scalar:
+    return Scalar(f"CAST({value.sql} AS {duck_name(to)})", to, value.fails)
+
+
+def _checked(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Scalar:
+    return Scalar(f"CAST({value.sql} AS {duck_name(to)})", to, fails=True)
+
+
+def _integer_to_integer(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Scalar:
+    return (_plain if to.bit_width > value.type.bit_width else _checked)(context, node, value, to)
+
+
+def _to_decimal(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Scalar:
+    source = as_decimal(value.type)
+    fits = (
+        source is not None and to.scale >= source.scale and to.precision - to.scale >= source.precision - source.scale
+    )
+    return (_plain if fits else _checked)(context, node, value, to)
+
+
+def _decimal_to_integer(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Scalar:
+    return Scalar(f"CAST(trunc({value.sql}) AS {duck_name(to)})", to, fails=True)  # DuckDB alone would round
+
+
+def _floating_to_integer(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Scalar:
+    double = f"CAST({value.sql} AS DOUBLE)"
+    whole = macro("spark_double_to_bigint", double) if to == pa.int64() else f"trunc({double})"
+    return Scalar(f"CAST({whole} AS {duck_name(to)})", to, fails=True)
+
+
+def _floating_to_floating(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Scalar:
+    if to == pa.float32():
+        raise refused(context, node, value, to)  # Spark gives infinity where DuckDB gives an error
+    return _plain(context, node, value, to)
+
+
+def _decimal_to_floating(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Scalar:
+    if to == pa.float32():
+        raise refused(context, node, value, to)
+    if value.type.precision <= EXACT_DOUBLE_DIGITS_MAX:
+        return _plain(context, node, value, to)
+    return Scalar(f"CAST(CAST({value.sql} AS VARCHAR) AS DOUBLE)", to, value.fails)  # parsed: correctly rounded
+
+
+def _floating_to_decimal(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Scalar:
+    """Of the digits that would be printed; NULL where there are none."""
+    text = f"CAST(CAST(v AS VARCHAR) AS {duck_name(to)})"
+    sql = f"CASE WHEN isnan(v) OR isinf(v) THEN NULL ELSE {text} END"
+    return Scalar(f"list_transform([CAST({value.sql} AS DOUBLE)], lambda v: {sql})[1]", to, fails=True)
+
+
+def _text_to_decimal(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Scalar:
+    return Scalar(f"CAST({macro('spark_decimal_text', value.sql)} AS {duck_name(to)})", to, fails=True)
+
+
+def _checked_by(name: str) -> Cast:
+    """A cast by one of our macros (sql_macros.py)."""
+
+    def how(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Scalar:
+        return Scalar(macro(name, value.sql), to, fails=True)
+
+    return how
+
+
+def _text_to_integer(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Scalar:
+    return Scalar(f"CAST({macro('spark_integer_of_text', value.sql)} AS {duck_name(to)})", to, fails=True)
+
+
+def _across_clocks(how: Cast) -> Cast:
+    """A cast between an instant and a wall clock or a date."""
+
+    def checked(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Scalar:
+        context.need_utc(node, f"a cast from {typed_name(value)} to {spark_name(to)}")
+        return how(context, node, value, to)
+
+    return checked
+
+
+def _is_double(type: pa.DataType) -> bool:
+    return bool(type == pa.float64())
+
+
+def _is_bigint(type: pa.DataType) -> bool:
+    return bool(type == pa.int64())
+
+
+def _is_exact(type: pa.DataType) -> bool:
+    return is_integer(type) or is_decimal(type)
+
+
+def _retyped(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Scalar:
+    return Scalar(value.sql, to, value.fails)
+
+
+_CASTS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], bool], Cast], ...] = (
+    (is_integer, is_integer, _integer_to_integer),
+    (is_integer, is_floating, _plain),
+    (_is_exact, is_decimal, _to_decimal),
+    (_is_exact, is_string, _plain),
+    (is_numeric, is_boolean, _plain),
+    (is_decimal, is_integer, _decimal_to_integer),
+    (is_decimal, is_floating, _decimal_to_floating),
+    (is_floating, is_integer, _floating_to_integer),
+    (is_floating, is_decimal, _floating_to_decimal),
+    (is_floating, is_floating, _floating_to_floating),
+    (is_boolean, is_integer, _plain),
+    (is_boolean, is_floating, _plain),
+    (is_boolean, is_string, _plain),
+    (is_string, is_integer, _text_to_integer),
+    (is_string, is_decimal, _text_to_decimal),
+    (is_string, _is_double, _checked_by("spark_double_of_text")),
+    (is_string, is_date, _checked_by("spark_date_of_text")),
+    (is_string, is_boolean, _checked_by("spark_boolean_of_text")),
+    (is_date, is_string, _checked_by("spark_text_of_date")),
+    (is_date, is_wall_clock, _plain),
+    (is_wall_clock, is_date, _plain),
+    (is_wall_clock, is_string, _checked_by("spark_text_of_timestamp")),
+    (is_instant, _is_bigint, _checked_by("spark_unix_seconds")),
+    (is_date, is_instant, _across_clocks(_plain)),
+    (is_instant, is_date, _across_clocks(_plain)),
+    (is_instant, is_string, _across_clocks(_checked_by("spark_text_of_timestamp"))),
+    (is_instant, is_wall_clock, _across_clocks(_retyped)),
+    (is_wall_clock, is_instant, _across_clocks(_retyped)),
+)
+
+
+_PLACES_LEAST = 6
+"""Places that a quotient has at least."""
+
+_NARROWER = "CAST an operand to a narrower DECIMAL, or to DOUBLE (a literal: 2.5D)."
+
+
+def quotient(context: Context, node: exp.Expr, left: Scalar, right: Scalar) -> Scalar:
+    """``left / right``, rounded half up. Both are decimals.
+
+    It is computed of whole numbers: so many digits must fit that Spark's own rounding, which is done twice, is exact.
+    """
+    a, b = left.type, right.type
+    scale = max(_PLACES_LEAST, a.scale + b.precision + 1)
+    type = decimal_type(a.precision - a.scale + b.scale + scale, scale)
+    shift = scale - a.scale + b.scale
+    if type is None or a.precision + shift >= DECIMAL_DIGITS_MAX or scale + b.precision >= DECIMAL_DIGITS_MAX:
+        raise context.unsupported(node, f"division of DECIMAL({a.precision},{a.scale}) and the like", _NARROWER)
+    right, left = in_order(right, left)
+    dividend = f"({_whole(left)} * CAST({10**shift} AS HUGEINT))"
+    whole = macro("spark_quotient", dividend, _whole(right))
+    unit = f"CAST('0.{'1'.rjust(scale, '0')}' AS DECIMAL({scale}, {scale}))"
+    sql = f"CAST(CAST({whole} AS DECIMAL({DECIMAL_DIGITS_MAX}, 0)) * {unit} AS {duck_name(type)})"
+    return strict(sql, type, (left, right), fails=True)
+
+
+def remainder(context: Context, node: exp.Expr, left: Scalar, right: Scalar) -> Scalar:
+    """``left % right``: the sign is the left operand's. Both are decimals."""
+    a, b = left.type, right.type
+    scale = max(a.scale, b.scale)
+    type = decimal_type(min(a.precision - a.scale, b.precision - b.scale) + scale, scale)
+    common = decimal_type(max(a.precision - a.scale, b.precision - b.scale) + scale, scale)
+    if type is None or common is None:
+        raise context.unsupported(node, "% of DECIMAL beyond 38 digits", _NARROWER)
+    right, left = in_order(*(cast(context, node, value, common) for value in (right, left)))
+    sql = f"CAST({macro('spark_fmod', left.sql, right.sql)} AS {duck_name(type)})"
+    return strict(sql, type, (left, right), fails=True)
+
+
+def rounded_double(value: Scalar, places: int) -> Scalar:
+    """A DOUBLE to some places: for Spark, of the digits that it would print."""
+    text = f"CAST(CAST(v AS VARCHAR) AS DECIMAL({DECIMAL_DIGITS_MAX}, {places}))"
+    whole = "isnan(v) OR isinf(v) OR abs(v) >= 4503599627370496"  # 2^52: from there on all are whole
+    sql = f"CASE WHEN {whole} THEN v ELSE CAST(CAST({text} AS VARCHAR) AS DOUBLE) END"
+    return Scalar(f"list_transform([{value.sql}], lambda v: {sql})[1]", value.type, value.fails)
+
+
+def _whole(value: Scalar) -> str:
+    """A decimal without its point, as a whole number."""
+    return f"CAST(replace(CAST({value.sql} AS VARCHAR), '.', '') AS HUGEINT)"

@@ -1,0 +1,196 @@
+"""The clauses of a SELECT, as they were written. What no view may contain is refused before a name is resolved."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from sqlglot import exp
+from sqlglot.tokenizer_core import TokenType
+
+from upriver.plan.source import Source
+from upriver.sql.scalars import construct
+from upriver.sql.scope import Column
+
+UNORDERED = "A view has no order: sort what you read from it."
+_CLAUSES = {
+    # What sqlglot calls the part of a SELECT: the word it begins with, and what to do instead.
+    "laterals": ("LATERAL", "Explode in the DataFrame that you give to app.table()."),
+    "sort": ("SORT", UNORDERED),
+    "distribute": ("DISTRIBUTE", UNORDERED),
+    "cluster": ("CLUSTER", UNORDERED),
+    "offset": ("OFFSET", "A view keeps rows from the first on: filter what you read from it."),
+    "windows": ("WINDOW", "Write the window out, behind OVER."),
+    "hint": ("/*+", "Leave the hint out."),
+}
+_READ = {"expressions", "from_", "joins", "where", "group", "having", "qualify", "distinct", "order", "limit", "with_"}
+_GROUPINGS = "List the columns in GROUP BY, and declare one view for each grouping."
+_VARIABLE = re.compile(r"\$\{[^\s}]+\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One output column. name: its alias, or the name of the column as written; ``None``: for Spark to choose.
+
+    renamed: whether the name is an alias. window: what it is, if it is a window as a whole; ``node`` is its start then.
+    """
+
+    node: exp.Expr
+    name: str | None
+    renamed: bool = False
+    window: Column | None = None
+
+    def is_named(self, name: str) -> bool:
+        return self.name is not None and self.name.lower() == name.lower()
+
+
+@dataclass(frozen=True, slots=True)
+class Clauses:
+    """A SELECT, clause by clause. group_all: whether GROUP BY ALL stands there. limit: how many rows, in that order;
+    ``None`` for all."""
+
+    items: tuple[Item, ...]
+    table: exp.Expr
+    joins: tuple[exp.Join, ...]
+    where: exp.Expr | None
+    group: tuple[exp.Expr, ...]
+    group_all: bool
+    having: exp.Expr | None
+    qualify: exp.Expr | None
+    distinct: bool
+    order: tuple[exp.Ordered, ...]
+    limit: int | None
+
+
+def read_clauses(source: Source, select: exp.Select) -> Clauses:
+    """Raises UnsupportedSql for any clause that is not supported, with its place."""
+    only(source, select, _READ)
+    table = select.args.get("from_")
+    if table is None:
+        raise source.wrong(select, "there is no FROM", "A view reads tables: FROM table [AS alias].")
+    where, group, having, qualify = (select.args.get(part) for part in ("where", "group", "having", "qualify"))
+    joined = [node.args.get("on") for node in select.args.get("joins") or ()]
+    for node in (*select.expressions, *joined, group, having, qualify, select.args.get("order")):
+        refuse_subquery(source, node)
+    order, limit = read_limit(source, select)
+    distinct = select.args.get("distinct")
+    if distinct is not None and distinct.args.get("on"):
+        raise source.unsupported(distinct, "DISTINCT ON", "Use ROW_NUMBER() in a subquery.")
+    return Clauses(
+        items=tuple(_item(node) for node in select.expressions),
+        table=table.this,
+        joins=tuple(select.args.get("joins") or ()),
+        where=None if where is None else where.this,
+        group=() if group is None else _grouping(source, group),
+        group_all=group is not None and bool(group.args.get("all")),
+        having=None if having is None else having.this,
+        qualify=None if qualify is None else qualify.this,
+        distinct=distinct is not None,
+        order=order,
+        limit=limit,
+    )
+
+
+def refuse_subquery(source: Source, root: exp.Expr | None) -> None:
+    """Raises UnsupportedSql for a query inside an expression."""
+    query = None if root is None else root.find(exp.Select, exp.SetOperation)
+    if query is None:
+        return
+    test = query.find_ancestor(exp.Exists, exp.In)
+    if test is None:
+        instead = (
+            "Join with it: LEFT JOIN (SELECT g, max(x) AS x FROM u GROUP BY g) AS s ON s.g = t.g. For one value of all "
+            "rows let g be 1 on both sides: (SELECT 1 AS g, * FROM t)."
+        )
+        raise source.unsupported(query, "a subquery as a value", instead)
+    what = f"{construct(test)} (SELECT ...) anywhere but between the ANDs of WHERE"
+    raise source.unsupported(query, what, "LEFT JOIN with the subquery, and ask what it gave.")
+
+
+def only(source: Source, query: exp.Expr, parts: set[str]) -> None:
+    """Refuse a query that has anything but these parts."""
+    for part, value in query.args.items():
+        if part not in parts and value not in (None, False, []):
+            word, instead = _CLAUSES.get(part, (part.strip("_").upper(), "Leave it out."))
+            first = _first(value)
+            at = source.keyword(word, first)
+            raise source.unsupported(first if at is None else at, word, instead)
+
+
+def read_limit(source: Source, query: exp.Expr) -> tuple[tuple[exp.Ordered, ...], int | None]:
+    """ORDER BY and LIMIT: by what, and how many. Either alone is refused."""
+    order, limit = query.args.get("order"), query.args.get("limit")
+    if order is None and limit is None:
+        return (), None
+    if limit is None:
+        raise source.unsupported(source.keyword("ORDER", order), "ORDER BY without LIMIT", UNORDERED)
+    at = source.keyword("LIMIT", limit)
+    if order is None:
+        raise source.unsupported(at, "LIMIT without ORDER BY", "Say which rows come first: ORDER BY ... LIMIT k.")
+    count = limit.expression if isinstance(limit, exp.Limit) else None
+    if not isinstance(count, exp.Literal) or count.is_string or not count.this.isdigit() or int(count.this) < 1:
+        raise source.unsupported(at, "LIMIT by anything but a number", "Give how many rows, 1 or more.")
+    return tuple(order.expressions), int(count.this)
+
+
+def _first(value: object) -> exp.Expr | None:
+    first = (value or [None])[0] if isinstance(value, list) else value
+    return first if isinstance(first, exp.Expr) else None
+
+
+def _item(node: exp.Expr) -> Item:
+    if isinstance(node, exp.Alias):
+        return Item(node.this, node.alias, renamed=True)
+    named = isinstance(node, exp.Column) and not isinstance(node.this, exp.Star)
+    return Item(node, node.name if named else None)
+
+
+def _grouping(source: Source, group: exp.Expr) -> tuple[exp.Expr, ...]:
+    for part, value in group.args.items():
+        if part not in ("expressions", "all") and value not in (None, False, []):
+            word = part.replace("_", " ").upper()
+            at = source.keyword("GROUP", _first(value) or _first(group.expressions))
+            raise source.unsupported(at, f"GROUP BY with {word}", _GROUPINGS)
+    for node in group.expressions:
+        if isinstance(node, exp.GroupingSets | exp.Rollup | exp.Cube | exp.Tuple):
+            raise source.unsupported(node, f"{construct(node)} in GROUP BY", _GROUPINGS)
+    return tuple(group.expressions)
+
+
+# What sqlglot reads otherwise than Spark
+
+
+def check_reading(source: Source, tree: exp.Expr) -> None:
+    """Refuse what sqlglot reads otherwise than Spark."""
+    variable = _VARIABLE.search(source.sql)
+    if variable is not None:
+        what = f"{variable[0]}, in whose place Spark may put a setting,"
+        raise source.unsupported(variable.start(), what, "Write what you mean, or concat('$', '{...') for the text.")
+    for token, following in pairwise(source.tokens()):
+        strings = token.token_type == following.token_type == TokenType.STRING
+        if strings and following.start == token.end + 1:
+            raise source.unsupported(following.start, "a doubled quote in a string", "Put a backslash before it.")
+    for node in _mixed_bits(tree):
+        raise source.unsupported(node, "&, ^, | and shifts in one expression", "Put parentheses around each.")
+
+
+def check_words(source: Source) -> None:
+    """Refuse Spark's pipes, which sqlglot makes CTEs of, and an operator that it cannot read."""
+    for token in source.tokens():
+        if token.token_type == TokenType.PIPE_GT:
+            raise source.unsupported(token.start, "|>", "Write the query with SELECT.")
+        if source.sql[token.start : token.end + 1] in (">", ">>") and source.sql.startswith(">>>", token.start):
+            raise source.unsupported(token.start, ">>>", "Write shiftrightunsigned(a, n).")
+
+
+_SHIFTS = (exp.BitwiseLeftShift, exp.BitwiseRightShift)
+_BITS = (exp.BitwiseAnd, exp.BitwiseOr, exp.BitwiseXor, *_SHIFTS)
+
+
+def _mixed_bits(tree: exp.Expr) -> Iterator[exp.Expr]:
+    """For Spark shifts bind closer than &, & closer than ^, and ^ closer than |; sqlglot takes them from left to
+    right."""
+    for node in tree.find_all(*_BITS):
+        like = _SHIFTS if isinstance(node, _SHIFTS) else (type(node),)
+        if any(isinstance(part, _BITS) and not isinstance(part, like) for part in (node.this, node.expression)):
+            yield node

@@ -1,0 +1,509 @@
+"""FROM and WHERE together: in what order things are joined, and what is asked of their rows before that.
+
+A condition on one table alone is asked before it is joined, as Spark does it. IN and EXISTS with a subquery are semi
+joins, NOT EXISTS is an anti join.
+
+FROM: tables, views, WITH queries and subqueries, and how they are joined.
+
+It is read in two rounds. The first finds out what can be named: each thing in FROM, and each ON, from left to right.
+The second joins; only then WHERE is known, in which a join by a comma has its equality.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+from sqlglot import exp
+
+from upriver.plan.plan import JoinKind, Scan, TableSpec
+from upriver.plan.relation import Relation, Scalar
+from upriver.sql.aggregates import has_aggregate
+from upriver.sql.clauses import Clauses, Item, read_clauses, refuse_subquery
+from upriver.sql.logic import conjuncts
+from upriver.sql.operators import to_common
+from upriver.sql.relations import (
+    Condition,
+    Output,
+    conditions,
+    equates,
+    join,
+    renamed,
+    restricted,
+    widened,
+    without_equality,
+)
+from upriver.sql.scalars import Context, construct
+from upriver.sql.scope import Column, Entry, Rows, Scope, Setting, as_node, bare, unique, worded
+
+NO_TABLE = "FROM takes a declared table, a view, a subquery or a query of WITH."
+_PARTS = {"db": "a database before a table", "pivots": "PIVOT", "sample": "TABLESAMPLE", "version": "VERSION"}
+_KINDS = {
+    ("", ""): JoinKind.INNER,
+    ("", "INNER"): JoinKind.INNER,
+    ("", "CROSS"): JoinKind.INNER,
+    ("LEFT", ""): JoinKind.LEFT,
+    ("LEFT", "OUTER"): JoinKind.LEFT,
+    ("RIGHT", ""): JoinKind.RIGHT,
+    ("RIGHT", "OUTER"): JoinKind.RIGHT,
+    ("FULL", ""): JoinKind.FULL,
+    ("FULL", "OUTER"): JoinKind.FULL,
+    ("", "SEMI"): JoinKind.SEMI,
+    ("LEFT", "SEMI"): JoinKind.SEMI,
+    ("", "ANTI"): JoinKind.ANTI,
+    ("LEFT", "ANTI"): JoinKind.ANTI,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One thing in FROM. lasts: whether each row of the FROM holds a row of it: no outer join may stand in for it."""
+
+    relation: Relation
+    node: exp.Expr
+    lasts: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A join to what stands before it. merged: columns that come of it, which are of the one side or the other."""
+
+    kind: JoinKind
+    member: Member
+    on: tuple[exp.Expr, ...]
+    merged: tuple[Output, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class From:
+    """A FROM of which all is known but how it is joined by WHERE. schema: all columns, also those that no row will have
+    in the end (of the right side of a semi join). correlated: conditions of inner joins, not bound yet, that name the
+    query around: they are asked as those of WHERE are."""
+
+    first: Member
+    steps: tuple[Step, ...]
+    scope: Scope
+    schema: pa.Schema
+    correlated: tuple[exp.Expr, ...] = ()
+
+
+def read_from(setting: Setting, clauses: Clauses, outer: Scope | None, taken: set[str]) -> From:
+    """outer: the scope of the query around, if its names may be used. taken: names that no column may have, lower case;
+    those of all columns are added."""
+    reader = _Reader(setting, taken, outer)
+    first, steps = reader.read(clauses.table, clauses.joins)
+    aliases = [entry.alias.lower() for entry in reader.scope.entries if entry.alias]
+    twice = next((alias for alias in aliases if aliases.count(alias) > 1), None)
+    if twice is not None:
+        nodes = [first.node, *(step.member.node for step in steps)]
+        node = [node for node in nodes if node.alias_or_name.lower() == twice][-1]
+        raise setting.source.unsupported(node, f"{twice!r} twice in FROM", "Give one an alias: ... AS other.")
+    scope = replace(reader.scope, outer=outer)
+    return From(first, tuple(steps), scope, pa.schema(reader.fields), tuple(reader.correlated))
+
+
+class _Reader:
+    """Reads joins from left to right: for Spark, a comma is one of them. scope, fields: of what has been read."""
+
+    scope: Scope
+    fields: list[pa.Field]
+    correlated: list[exp.Expr]
+
+    def __init__(self, setting: Setting, taken: set[str], outer: Scope | None) -> None:
+        self._outer = outer
+        self.correlated = []
+        self._setting = setting
+        self._source = setting.source
+        self._taken = taken
+        self.fields = []
+
+    def read(self, table: exp.Expr, joins: Sequence[exp.Join]) -> tuple[Member, list[Step]]:
+        first, self.scope = self._member(table)
+        steps: list[Step] = []
+        for node in joins:
+            step = self._step(node)
+            if step.kind in (JoinKind.RIGHT, JoinKind.FULL):
+                first = replace(first, lasts=False)
+                steps = [replace(other, member=replace(other.member, lasts=False)) for other in steps]
+                self._check_uncorrelated()
+            steps.append(step)
+        return first, steps
+
+    def _step(self, node: exp.Join) -> Step:
+        for part in node.args:
+            if part not in ("this", "side", "kind", "method", "on", "using") and node.args[part]:
+                raise self._source.unsupported(node, f"a join with {part}", "Leave it out.")
+        words = node.side.upper(), node.kind.upper()
+        kind, method = _KINDS.get(words), node.method.upper()
+        if kind is None or method not in ("", "NATURAL"):
+            named = " ".join(word for word in (method, *words, "JOIN") if word)
+            raise self._source.unsupported(node.this, named, "Write a LEFT, RIGHT, FULL or INNER JOIN ... ON.")
+        member, right = self._member(node.this)
+        member = replace(member, lasts=kind not in (JoinKind.LEFT, JoinKind.FULL))
+        titles = [title.name for title in node.args.get("using") or ()]
+        if method:
+            titles = _common(self.scope.columns, right.columns)
+        left, both = self.scope, self.scope.beside(right)
+        alone = kind in (JoinKind.SEMI, JoinKind.ANTI)
+        if titles:
+            step, merged = self._using(node, kind, member, right, titles)
+            others = () if alone else (column for column in right.columns if not _among(column, titles))
+            rest = (column for column in left.columns if not _among(column, titles))
+            columns = (*merged, *rest, *others)
+            self.scope = replace(left if alone else both, columns=columns)
+            return step
+        on = self._own_conditions(node.args.get("on"), kind, both)
+        self.scope = left if alone else both
+        return Step(kind, member, () if on is None or _is_true(on) else (both.bind(on),))
+
+    def _own_conditions(self, on: exp.Expr | None, kind: JoinKind, both: Scope) -> exp.Expr | None:
+        """ON without the conditions that name the query around."""
+        parts = [] if on is None or self._outer is None else conjuncts(bare(on))
+        others = [part for part in parts if not all(map(both.knows, part.find_all(exp.Column)))]
+        if not others:
+            return on
+        if kind is not JoinKind.INNER:
+            raise self._outside(others[0])
+        self.correlated += others
+        own = [part for part in parts if part not in others]
+        return exp.and_(*own, copy=False) if own else None
+
+    def _check_uncorrelated(self) -> None:
+        if self.correlated:
+            raise self._outside(self.correlated[0])
+
+    def _outside(self, node: exp.Expr) -> Exception:
+        what = "a name of the query around in the ON of an outer join"
+        return self._source.unsupported(
+            node, what, "Put the condition into the subquery's WHERE, if it means the same."
+        )
+
+    def _using(
+        self, node: exp.Join, kind: JoinKind, member: Member, right: Scope, titles: Iterable[str]
+    ) -> tuple[Step, list[Column]]:
+        """The step, and the columns that both sides have become one in."""
+        columns: list[Column] = []
+        merged: list[Output] = []
+        on: list[exp.EQ] = []
+        for title in titles:
+            pair = exp.column(title), exp.column(title)
+            for name in pair:
+                name.this.meta.update(_place_of(node, title))
+            one, other = self.scope.find(pair[0])[0], right.find(pair[1])[0]
+            if one.end is not None or other.end is not None:
+                raise self._source.unsupported(pair[0], "USING a window", "Join ON its start and its end.")
+            on.append(exp.EQ(this=as_node(one.name, pair[0]), expression=as_node(other.name, pair[1])))
+            if kind is JoinKind.FULL:
+                merged.append(self._either(on[-1]))
+                columns.append(Column(one.title, merged[-1].name))
+            else:
+                columns.append(Column(one.title, other.name if kind is JoinKind.RIGHT else one.name))
+        return Step(kind, member, tuple(on), tuple(merged)), columns
+
+    def _either(self, equality: exp.EQ) -> Output:
+        """The column of a FULL JOIN USING: of whichever side there is."""
+        context = self._setting.context(pa.schema(self.fields))
+        one, other = to_common(context, equality, context.translate_all((equality.this, equality.expression)))
+        value = Scalar(f"coalesce({one.sql}, {other.sql})", one.type)
+        name = unique(f"coalesce({worded(equality.this)}, {worded(equality.expression)})", self._taken)
+        self.fields.append(pa.field(name, value.type))
+        return Output(name, value)
+
+    def _member(self, node: exp.Expr) -> tuple[Member, Scope]:
+        rows = self._rows(node)
+        relation = self._apart(rows.relation, node.alias_or_name)
+        names = dict(zip(rows.relation.schema.names, relation.schema.names, strict=True))
+        self.fields += relation.schema
+        titles = self._titles(node, rows)
+        columns = tuple(
+            Column(title, names[column.name], None if column.end is None else names[column.end])
+            for title, column in zip(titles, rows.columns, strict=True)
+        )
+        return Member(relation, node), Scope.of(self._source, Entry(node.alias_or_name, columns))
+
+    def _apart(self, relation: Relation, alias: str) -> Relation:
+        """The relation by names that nothing else in FROM has."""
+        names = {name.lower() for name in relation.schema.names}
+        if self._taken.isdisjoint(names):
+            self._taken.update(names)
+            return relation
+        before = f"{alias}." if alias else ""
+        return renamed(relation, [unique(f"{before}{name}", self._taken) for name in relation.schema.names])
+
+    def _titles(self, node: exp.Expr, rows: Rows) -> list[str | None]:
+        alias = node.args.get("alias")
+        given = [] if alias is None else [title.name for title in alias.args.get("columns") or ()]
+        if not given:
+            return [column.title for column in rows.columns]
+        if len(given) != len(rows.columns):
+            what = f"{node.alias!r} names {len(given)} columns of {len(rows.columns)}"
+            raise self._source.wrong(alias, what, "Name each.")
+        return list(given)
+
+    def _rows(self, node: exp.Expr) -> Rows:
+        if isinstance(node, exp.Subquery) and not isinstance(node.this, exp.Table):
+            self._only(node, "this", "alias", "with_")
+            return self._setting.compile(self._setting, node)
+        if isinstance(node, exp.Subquery):
+            raise self._source.unsupported(node, "a join in parentheses", "Write SELECT * FROM before it.")
+        if isinstance(node, exp.Lateral | exp.Unnest):
+            instead = "Explode in the DataFrame that you give to app.table(), or join ON an equality."
+            raise self._source.unsupported(node, "LATERAL", instead)
+        if not isinstance(node, exp.Table) or not isinstance(node.this, exp.Identifier):
+            what = "VALUES" if isinstance(node, exp.Values) else "FROM anything but a table"
+            raise self._source.unsupported(node, what, NO_TABLE)
+        self._only(node, "this", "alias")
+        return self._named(node)
+
+    def _only(self, node: exp.Expr, *parts: str) -> None:
+        for part, value in node.args.items():
+            if part not in parts and value not in (None, False, []):
+                raise self._source.unsupported(node, _PARTS.get(part, f"{construct(node)} with {part}"), NO_TABLE)
+
+    def _named(self, node: exp.Table) -> Rows:
+        name = node.name.lower()
+        query = self._setting.queries.get(name)
+        if query is not None:
+            return query
+        spec = next((spec for known, spec in self._setting.tables.items() if known.lower() == name), None)
+        if spec is not None:
+            return _scanned(spec, self._source.place(node))
+        view = self._setting.view(name)
+        if view is None:
+            known = ", ".join(sorted(self._setting.tables)) or "none yet"
+            raise self._source.wrong(node, f"there is no table {node.name!r}", f"Declared with app.table(): {known}.")
+        return view
+
+
+def _scanned(spec: TableSpec, place: int | None) -> Rows:
+    columns = tuple(Column(name, name) for name in spec.schema.names)
+    return Rows(Relation(Scan(spec.name), (), spec.schema, place), columns)
+
+
+def _common(left: Sequence[Column], right: Sequence[Column]) -> list[str]:
+    return [column.title for column in left if column.title and any(other.is_titled(column.title) for other in right)]
+
+
+def _among(column: Column, titles: Iterable[str]) -> bool:
+    return any(column.is_titled(title) for title in titles)
+
+
+def _is_true(node: exp.Expr) -> bool:
+    return isinstance(node, exp.Boolean) and bool(node.this)
+
+
+def _place_of(node: exp.Join, title: str) -> dict[str, object]:
+    named = next((name for name in node.args.get("using") or () if name.name == title), node.this)
+    return next((dict(part.meta) for part in named.walk() if "start" in part.meta), {})
+
+
+def selected(setting: Setting, source: From, where: exp.Expr | None, taken: set[str]) -> Relation:
+    """The rows of FROM for which WHERE is true. taken: as ``read_from`` has it."""
+    relation, outside = _selected(setting, source, where, taken, None)
+    assert not outside, "a condition on a query that is not there"
+    return relation
+
+
+def _selected(
+    setting: Setting, source: From, where: exp.Expr | None, taken: set[str], around: Relation | None
+) -> tuple[Relation, list[Condition]]:
+    """Also the conditions that are about the query around."""
+    parts = list(source.correlated)
+    parts += [] if where is None else [bare(part) for part in conjuncts(bare(where))]
+    nested = [part for part in parts if _is_nested(part)]
+    plain = [part for part in parts if part not in nested]
+    for part in plain:
+        refuse_subquery(setting.source, part)
+    schemas = [source.schema] if around is None else [source.schema, around.schema]
+    members = [source.first, *(step.member for step in source.steps)]
+    relations = [*(member.relation for member in members), *([] if around is None else [around])]
+    fails = frozenset[str]().union(*(relation.deferred for relation in relations))
+    context = setting.context(*schemas, fails=fails)
+    asked = conditions(context, [source.scope.bind(part) for part in plain])
+    inside = [condition for condition in asked if condition.names <= set(source.schema.names)]
+    outside = [condition for condition in asked if condition not in inside]
+    relation = _Joiner(context, source, inside, taken).joined(where)
+    for part in nested:
+        relation = _semi_joined(setting, relation, replace(source.scope, outer=None), part, taken)
+    return relation, outside
+
+
+class _Joiner:
+    """Joins what stands in FROM. Each condition of WHERE, and of inner joins, is asked once, where it serves first."""
+
+    def __init__(self, context: Context, source: From, where: Iterable[Condition], taken: set[str]) -> None:
+        self._context = context
+        self._from = source
+        self._taken = taken
+        on = conditions(context, [node for step in source.steps if _is_free(step) for node in step.on])
+        self._open = [*on, *where]
+        members = [source.first, *(step.member for step in source.steps)]
+        fails = any(member.relation.can_fail for member in members) or any(one.value.fails for one in self._open)
+        self._in_order = fails
+
+    def joined(self, where: exp.Expr | None) -> Relation:
+        place = self._context.source.place(where)
+        if not self._from.steps:
+            return restricted(self._from.first.relation, self._open, place)
+        relation = self._member(self._from.first)
+        waiting: list[tuple[Relation, Member]] = []
+        for step in self._from.steps:
+            right = self._member(step.member)
+            if _is_free(step):
+                waiting.append((right, step.member))
+            else:
+                relation = self._stepped(relation, right, step, [member for _, member in waiting])
+            relation, waiting = self._caught_up(relation, waiting)
+        for right, member in waiting:
+            relation = self._inner(relation, right, member)
+        return restricted(relation, self._open, place)
+
+    def _stepped(self, relation: Relation, right: Relation, step: Step, waiting: list[Member]) -> Relation:
+        """A join that stays where it is written, unless it needs what is not joined yet."""
+        on = conditions(self._context, step.on)
+        names = {*relation.schema.names, *right.schema.names}
+        missing = next((member for member in waiting if not all(one.names <= names for one in on)), None)
+        if missing is not None:
+            raise without_equality(self._context, missing.node)
+        relation = join(self._context, step.kind, relation, right, on, step.member.node, self._taken)
+        return widened(relation, step.merged, None)
+
+    def _caught_up(
+        self, relation: Relation, waiting: list[tuple[Relation, Member]]
+    ) -> tuple[Relation, list[tuple[Relation, Member]]]:
+        """With all joined that can be by now."""
+        ready = next((pair for pair in waiting if self._meet(relation, pair[0])), None)
+        if ready is None:
+            return relation, waiting
+        rest = [pair for pair in waiting if pair is not ready]
+        return self._caught_up(self._inner(relation, *ready), rest)
+
+    def _inner(self, left: Relation, right: Relation, member: Member) -> Relation:
+        lefts, rights = set(left.schema.names), set(right.schema.names)
+
+        def serves(one: Condition) -> bool:
+            return bool(one.names & lefts) and bool(one.names & rights) and one.names <= lefts | rights
+
+        return join(self._context, JoinKind.INNER, left, right, self._take(serves), member.node, self._taken)
+
+    def _meet(self, left: Relation, right: Relation) -> bool:
+        return any(equates(condition, left.schema, right.schema) for condition in self._open)
+
+    def _member(self, member: Member) -> Relation:
+        """The rows of one thing in FROM, chosen by what is asked of them alone. If anything can fail, all is asked in
+        the order in which it is written, and goes down from there."""
+        if not member.lasts or self._in_order:
+            return member.relation
+        names = set(member.relation.schema.names)
+        own = self._take(lambda one: bool(one.names) and one.names <= names)
+        return restricted(member.relation, own, self._context.source.place(own[0].node) if own else None)
+
+    def _take(self, wanted: Callable[[Condition], bool]) -> list[Condition]:
+        taken = [one for one in self._open if wanted(one)]
+        self._open = [one for one in self._open if one not in taken]
+        return taken
+
+
+def _is_free(step: Step) -> bool:
+    """Whether it makes no difference when the join is done: it is an inner one, and none behind keeps other rows."""
+    return step.kind is JoinKind.INNER and step.member.lasts
+
+
+# Subqueries in WHERE
+
+
+def _is_nested(node: exp.Expr) -> bool:
+    inner = node.this if isinstance(node, exp.Not) else node
+    return isinstance(inner, exp.Exists) or (isinstance(inner, exp.In) and inner.args.get("query") is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Subquery:
+    """relation: its rows, by names of their own. on: what ties them to the query around. items: what it selects."""
+
+    relation: Relation
+    on: list[Condition]
+    items: list[exp.Expr]
+
+
+def _semi_joined(setting: Setting, relation: Relation, scope: Scope, node: exp.Expr, taken: set[str]) -> Relation:
+    """The rows for which the subquery of an IN or EXISTS has a row, or, with NOT, has none."""
+    kind = JoinKind.ANTI if isinstance(node, exp.Not) else JoinKind.SEMI
+    test = node.this if isinstance(node, exp.Not) else node
+    if isinstance(test, exp.In) and kind is JoinKind.ANTI:
+        instead = "Write NOT EXISTS (SELECT 1 FROM ... WHERE an equality), which minds no NULLs."
+        raise setting.source.unsupported(node, "NOT IN (SELECT ...)", instead)
+    query = test.args["query"] if isinstance(test, exp.In) else test.this
+    inner = _subquery(setting, query, relation, scope, taken, is_compared=isinstance(test, exp.In))
+    on = [*inner.on, *_pairs(setting, test, inner, scope, relation)] if isinstance(test, exp.In) else inner.on
+    if not any(equates(condition, relation.schema, inner.relation.schema) for condition in on):
+        what = f"{construct(test)} without an equality with the query around it"
+        raise setting.source.unsupported(query, what, "Write it: EXISTS (SELECT 1 FROM u WHERE u.x = t.x).")
+    context = setting.context(relation.schema, inner.relation.schema, fails=relation.deferred | inner.relation.deferred)
+    return join(context, kind, relation, inner.relation, on, query, taken)
+
+
+def _pairs(setting: Setting, test: exp.Expr, inner: _Subquery, scope: Scope, relation: Relation) -> list[Condition]:
+    """What IN compares with what, as conditions."""
+    operands = test.this.expressions if isinstance(test.this, exp.Tuple) else [test.this]
+    if len(operands) != len(inner.items):
+        what = f"IN compares {len(operands)} values with {len(inner.items)} columns"
+        raise setting.source.wrong(test, what, "SELECT as many.")
+    pairs = [
+        exp.EQ(this=scope.bind(operand), expression=item) for operand, item in zip(operands, inner.items, strict=True)
+    ]
+    fails = relation.deferred | inner.relation.deferred
+    return conditions(setting.context(relation.schema, inner.relation.schema, fails=fails), pairs)
+
+
+def _subquery(
+    setting: Setting, query: exp.Expr, around: Relation, scope: Scope, taken: set[str], *, is_compared: bool
+) -> _Subquery:
+    """is_compared: whether it makes a difference what the query selects; under EXISTS it does not."""
+    select = _simple(query)
+    if select is None:
+        return _independent(setting, query, scope, taken)
+    clauses = read_clauses(setting.source, select)
+    source = read_from(setting, clauses, scope, taken)
+    relation, outside = _selected(setting, source, clauses.where, taken, around)
+    items = (
+        [node for item in clauses.items for node in _selected_items(setting, source.scope, item)] if is_compared else []
+    )
+    return _Subquery(relation, outside, items)
+
+
+def _selected_items(setting: Setting, scope: Scope, item: Item) -> list[exp.Expr]:
+    """What an item of SELECT comes to, bound: a star is several."""
+    star = item.node.this if isinstance(item.node, exp.Column) else item.node
+    if not isinstance(star, exp.Star):
+        return [scope.bind(item.node)]
+    if any(star.args.values()):
+        raise setting.source.unsupported(item.node, "a star with EXCEPT or the like", "List the columns.")
+    columns = scope.starred(item.node)
+    if any(column.end is not None for column in columns):
+        what = "a window as a whole, which is a STRUCT, in a comparison"
+        raise setting.source.unsupported(item.node, what, "List the columns: window.start.")
+    return [as_node(column.name, item.node) for column in columns]
+
+
+def _independent(setting: Setting, query: exp.Expr, scope: Scope, taken: set[str]) -> _Subquery:
+    """A subquery that does more than choose rows: it may not name the query around."""
+    own = {table.alias_or_name.lower() for table in query.find_all(exp.Table, exp.Subquery)}
+    around = {entry.alias.lower() for entry in scope.entries} - own
+    for node in query.find_all(exp.Column):
+        if node.table.lower() in around:
+            what = f"{node.table!r}, of the query around it, in a subquery that groups or the like"
+            raise setting.source.unsupported(node, what, "Let the subquery group by the column, and join with it.")
+    rows = setting.compile(setting, query)
+    relation = renamed(rows.relation, [unique(name, taken) for name in rows.relation.schema.names])
+    names = dict(zip(rows.relation.schema.names, relation.schema.names, strict=True))
+    return _Subquery(relation, [], [as_node(names[column.name], query) for column in rows.columns])
+
+
+def _simple(query: exp.Expr) -> exp.Select | None:
+    """The SELECT, if it does nothing but choose rows, so that it may name the query around."""
+    while isinstance(query, exp.Subquery) and not any(value for part, value in query.args.items() if part != "this"):
+        query = query.this
+    if not isinstance(query, exp.Select):
+        return None
+    more = any(query.args.get(part) for part in ("group", "having", "qualify", "order", "limit", "with_"))
+    return None if more or any(has_aggregate(item) or item.find(exp.Window) for item in query.expressions) else query

@@ -1,0 +1,300 @@
+"""Truth: comparisons, AND and OR, CASE, IN, BETWEEN, LIKE, IS, and the syntax of CAST.
+
+DuckDB evaluates both sides of AND and OR for every row, Spark stops early. That shows when the side not needed is an
+error (``b <> 0 AND a / b > 1``), so there we write a CASE, of which DuckDB evaluates only the branch taken.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+from sqlglot import exp
+
+from upriver.plan.relation import Scalar, any_fails
+from upriver.plan.source import ELSEWHERE
+from upriver.plan.types import decimal_type, is_null, is_string
+from upriver.sql.casts import cast
+from upriver.sql.operators import TYPES, boolean, suffixed, to_common, to_comparable
+from upriver.sql.patterns import matches
+from upriver.sql.scalars import Context, Rule, in_order, literal, macro, null, strict, string_sql, typed_name
+
+
+def comparison(sign: str) -> Rule:
+    def rule(context: Context, node: exp.Expr) -> Scalar:
+        context.only(node, "this", "expression")
+        return compare(context, node, sign, context.translate(node.this), context.translate(node.expression))
+
+    return rule
+
+
+def compare(context: Context, node: exp.Expr, sign: str, left: Scalar, right: Scalar) -> Scalar:
+    left, right = to_comparable(context, node, (left, right))
+    if sign.startswith("IS "):
+        sql = f"({left.sql} {sign} {right.sql})"
+        return Scalar(sql, pa.bool_(), any_fails((left, right)), nulls=frozenset())
+    left, right = in_order(left, right)
+    return strict(f"({left.sql} {sign} {right.sql})", pa.bool_(), (left, right))
+
+
+# AND and OR
+
+
+def chain(node: exp.Expr) -> list[exp.Expr]:
+    """The operands of a chain of ANDs, or of ORs, in order."""
+    parts: list[exp.Expr] = []
+    todo = [node]
+    while todo:
+        part = todo.pop()
+        if type(part) is type(node):
+            todo += [part.args["expression"], part.this]
+        else:
+            parts.append(part)
+    return parts
+
+
+def _connected(word: str) -> Rule:
+    def rule(context: Context, node: exp.Expr) -> Scalar:
+        return connect(word, [boolean(context, part) for part in chain(node)])
+
+    return rule
+
+
+def connect(word: str, parts: Sequence[Scalar]) -> Scalar:
+    """``AND`` or ``OR`` of the parts; a part that can fail is evaluated only where those before it do not decide."""
+    head, rest = parts[0], parts[1:]
+    if not any_fails(rest):
+        sql = f" {word} ".join(part.sql for part in parts)
+        return Scalar(f"({sql})" if rest else sql, pa.bool_(), head.fails)
+    tail = connect(word, rest)
+    decided, result = (f"NOT {head.sql}", "FALSE") if word == "AND" else (head.sql, "TRUE")
+    return Scalar(f"CASE WHEN {decided} THEN {result} ELSE ({head.sql} {word} {tail.sql}) END", pa.bool_(), fails=True)
+
+
+def conjuncts(node: exp.Expr) -> list[exp.Expr]:
+    """The conditions that must all be true for this one to be."""
+    return chain(node) if isinstance(node, exp.And) else [node]
+
+
+def conjunction(parts: Sequence[Scalar]) -> str:
+    """A filter by all parts. As in Spark's, a row stops at the first that is not true."""
+    head, rest = parts[0], parts[1:]
+    if not any_fails(rest):
+        return " AND ".join(part.sql for part in parts)
+    return f"CASE WHEN {head.sql} THEN {conjunction(rest)} ELSE FALSE END"
+
+
+def _not(context: Context, node: exp.Expr) -> Scalar:
+    context.only(node, "this")
+    tested = node.this
+    value = negation(boolean(context, tested))
+    if isinstance(tested, exp.Is) and isinstance(tested.expression, exp.Null):
+        return replace(value, present=context.translate(tested.this).null_by)
+    return value
+
+
+# CASE and its kin
+
+
+def choose(context: Context, node: exp.Expr, branches: Sequence[tuple[Scalar, Scalar]], otherwise: Scalar) -> Scalar:
+    """CASE WHEN: the value of the first branch whose condition is true."""
+    *values, last = to_common(context, node, [*(value for _, value in branches), otherwise])
+    conditions = [condition for condition, _ in branches]
+    whens = " ".join(
+        f"WHEN {condition.sql} THEN {value.sql}" for condition, value in zip(conditions, values, strict=True)
+    )
+    sql = f"CASE {whens} ELSE {last.sql} END"
+    return Scalar(sql, last.type, any_fails((*conditions, *values, last)))
+
+
+def _case(context: Context, node: exp.Expr) -> Scalar:
+    context.only(node, "this", "ifs", "default")
+    branches = []
+    for branch in node.args["ifs"]:
+        context.only(branch, "this", "true")
+        if node.this is None:
+            when = boolean(context, branch.this)
+        else:
+            when = compare(context, branch, "=", context.translate(node.this), context.translate(branch.this))
+        branches.append((when, context.translate(branch.args["true"])))
+    default = node.args.get("default")
+    return choose(context, node, branches, null(pa.null()) if default is None else context.translate(default))
+
+
+def _if(context: Context, node: exp.Expr) -> Scalar:
+    context.only(node, "this", "true", "false")
+    if node.args.get("false") is None:
+        raise context.unsupported(node, "IF with two operands", "Give the third.")
+    value, otherwise = context.translate(node.args["true"]), context.translate(node.args["false"])
+    return choose(context, node, [(boolean(context, node.this), value)], otherwise)
+
+
+# IN, BETWEEN, IS
+
+
+def _in(context: Context, node: exp.Expr) -> Scalar:
+    context.only(node, "this", "expressions")
+    value, *items = to_comparable(context, node, context.translate_all((node.this, *node.expressions)))
+    if any_fails(items):
+        pairs = [in_order(value, item) for item in items]
+        return connect("OR", [strict(f"({one.sql} = {other.sql})", pa.bool_(), (one, other)) for one, other in pairs])
+    listed = ", ".join(item.sql for item in items)
+    return Scalar(f"({value.sql} IN ({listed}))", pa.bool_(), value.fails)
+
+
+def _between(context: Context, node: exp.Expr) -> Scalar:
+    context.only(node, "this", "low", "high")
+    value, low, high = context.translate_all((node.this, node.args["low"], node.args["high"]))
+    return connect("AND", [compare(context, node, ">=", value, low), compare(context, node, "<=", value, high)])
+
+
+def is_null_test(value: Scalar) -> Scalar:
+    """``IS NULL``. As in Spark's optimizer, what cannot be NULL is not computed for it."""
+    if not value.null_by:
+        return Scalar("FALSE", pa.bool_(), nulls=frozenset())
+    return Scalar(f"({value.sql} IS NULL)", pa.bool_(), value.fails, nulls=frozenset())
+
+
+def negation(value: Scalar) -> Scalar:
+    return strict(f"(NOT {value.sql})", pa.bool_(), (value,))
+
+
+def _is(context: Context, node: exp.Expr) -> Scalar:
+    context.only(node, "this", "expression")
+    if isinstance(node.expression, exp.Null):
+        return is_null_test(context.translate(node.this))
+    if isinstance(node.expression, exp.Boolean):
+        value = boolean(context, node.this)
+        sql = f"({value.sql} IS {'TRUE' if node.expression.this else 'FALSE'})"
+        return Scalar(sql, pa.bool_(), value.fails, nulls=frozenset())
+    raise context.unsupported(node, "this IS", "Use IS NULL, IS TRUE, IS FALSE or <=>.")
+
+
+# LIKE
+
+
+def _like(context: Context, node: exp.Expr) -> Scalar:
+    return _each(context, node, lambda one: _matches(context, one, "\\"))
+
+
+def _each(context: Context, node: exp.Expr, match: Callable[[exp.Expr], Scalar]) -> Scalar:
+    """``LIKE pattern``, or ``LIKE ANY (...)`` and ``LIKE ALL (...)``, which are OR and AND of such."""
+    several = node.expression
+    if not isinstance(several, exp.Any | exp.All):
+        return match(node)
+    listed = several.this
+    patterns = listed.expressions if isinstance(listed, exp.Tuple) else [listed]
+    parts = [
+        match(type(node)(this=node.this, expression=pattern, negate=node.args.get("negate"))) for pattern in patterns
+    ]
+    return connect("OR" if isinstance(several, exp.Any) else "AND", parts)
+
+
+def _escaped_like(context: Context, node: exp.Expr) -> Scalar:
+    context.only(node, "this", "expression")
+    escape = node.expression
+    if not isinstance(node.this, exp.Like) or not isinstance(escape, exp.Literal) or len(escape.this) != 1:
+        raise context.unsupported(node, "this ESCAPE", "Give one character in quotes, after LIKE.")
+    return _matches(context, node.this, escape.this)
+
+
+def _matches(context: Context, node: exp.Expr, escape: str) -> Scalar:
+    context.only(node, "this", "expression", "negate")
+    value, pattern = context.translate_all((node.this, node.expression))
+    if is_null(value.type):
+        value = null(pa.string())
+    if not is_string(value.type) or not isinstance(pattern.constant, str):
+        names = f"{typed_name(value)} LIKE an expression of type {typed_name(pattern)}"
+        raise context.unsupported(node, names, "Match a STRING with a pattern in quotes.")
+    _check_pattern(context, node, pattern.constant, escape)
+    word = "NOT LIKE" if node.args.get("negate") else "LIKE"
+    return Scalar(f"({value.sql} {word} {pattern.sql} ESCAPE {string_sql(escape)})", pa.bool_(), value.fails)
+
+
+def _like_any_case(context: Context, node: exp.Expr) -> Scalar:
+    """``ILIKE``: both sides in small letters."""
+    return _each(context, node, lambda one: _matches_any_case(context, one))
+
+
+def _matches_any_case(context: Context, node: exp.Expr) -> Scalar:
+    context.only(node, "this", "expression", "negate")
+    value, pattern = context.translate_all((node.this, node.expression))
+    if not is_string(value.type) or not isinstance(pattern.constant, str) or not pattern.constant.isascii():
+        instead = "Match a STRING with a pattern in quotes, of ASCII letters."
+        raise context.unsupported(node, f"{typed_name(value)} ILIKE this", instead)
+    _check_pattern(context, node, pattern.constant, "\\")
+    word = "NOT LIKE" if node.args.get("negate") else "LIKE"
+    small = macro("spark_lower", (value if value.letters is None else value.letters).sql)
+    sql = f"({small} {word} {string_sql(pattern.constant.lower())} ESCAPE '\\')"
+    return Scalar(sql, pa.bool_(), value.fails)
+
+
+def _regular(context: Context, node: exp.Expr) -> Scalar:
+    context.only(node, "this", "expression")
+    return matches(context, node, context.translate_all((node.this, node.expression)))
+
+
+def _check_pattern(context: Context, node: exp.Expr, pattern: str, escape: str) -> None:
+    at = pattern.find(escape)
+    while at >= 0:
+        if pattern[at + 1 : at + 2] not in {"%", "_", escape}:
+            what = f"{escape!r} in a LIKE pattern, before anything but %, _ or itself,"
+            raise context.unsupported(
+                node, what, f"Double it, or name another: ESCAPE {'/' if escape != '/' else '!'!r}."
+            )
+        at = pattern.find(escape, at + 2)
+
+
+# CAST
+
+
+def cast_type(context: Context, node: exp.Expr) -> pa.DataType:
+    """The type that is written after AS."""
+    context.only(node, "this", "expressions", "nested")
+    name = node.this
+    if name == exp.DType.DECIMAL:
+        sizes = [int(size.name) for size in node.expressions]
+        type = decimal_type(*[*sizes, *(10, 0)[len(sizes) :]])
+        if type is not None:
+            return type
+    if name in (exp.DType.TIMESTAMPTZ, exp.DType.TIMESTAMPLTZ):
+        return pa.timestamp("us", tz=context.timezone)
+    if name not in TYPES or node.expressions:
+        raise context.unsupported(node.parent or node, f"a cast to {node.sql('spark')}", ELSEWHERE)
+    return TYPES[name]
+
+
+def _cast(context: Context, node: exp.Expr) -> Scalar:
+    number = suffixed(context, node)
+    if number is not None:
+        return number
+    context.only(node, "this", "to")
+    value = cast(context, node, context.translate(node.this), cast_type(context, node.args["to"]))
+    return replace(value, constant=None)  # Spark's rules for literals look no further than the literal itself
+
+
+LOGIC: dict[type[exp.Expr], Rule] = {
+    exp.EQ: comparison("="),
+    exp.NEQ: comparison("<>"),
+    exp.LT: comparison("<"),
+    exp.LTE: comparison("<="),
+    exp.GT: comparison(">"),
+    exp.GTE: comparison(">="),
+    exp.NullSafeEQ: comparison("IS NOT DISTINCT FROM"),
+    exp.NullSafeNEQ: comparison("IS DISTINCT FROM"),
+    exp.And: _connected("AND"),
+    exp.Or: _connected("OR"),
+    exp.Not: _not,
+    exp.Case: _case,
+    exp.If: _if,
+    exp.In: _in,
+    exp.Between: _between,
+    exp.Is: _is,
+    exp.Like: _like,
+    exp.Escape: _escaped_like,
+    exp.ILike: _like_any_case,
+    exp.RegexpLike: _regular,
+    exp.Cast: _cast,
+    exp.Boolean: lambda context, node: literal(bool(node.this), pa.bool_()),
+    exp.Null: lambda context, node: null(pa.null()),
+    exp.Paren: lambda context, node: context.translate(node.this),
+}

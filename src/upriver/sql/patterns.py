@@ -1,0 +1,257 @@
+r"""Regular expressions: those of Java's that mean the same to RE2, DuckDB's library, said in RE2's words.
+
+What both have in common: letters, classes, groups, ``|``, ``* + ? {n,m}`` and their lazy forms, ``^``, and ``\d \w``.
+What must be put differently: ``.``, ``$`` and ``\s``. Everything else is refused.
+"""
+
+import math
+import re
+from typing import Self
+
+import pyarrow as pa
+from sqlglot import exp
+
+from upriver.plan.relation import Scalar
+from upriver.sql.scalars import Context, string_sql
+from upriver.sql.signatures import Functions, Kind, Operands, Spoken, take
+
+GROUPS_MAX = 9
+"""Groups that DuckDB gives."""
+
+REPEATS_MAX = 1000
+"""Repetitions that RE2 allows, those inside of others multiplied."""
+
+_ENDS = r"\n\r\x{85}\x{2028}\x{2029}"  # what ends a line for Java
+_ANY = f"[^{_ENDS}]"
+_AT_END_OF_LINE = rf"(?:\r\n|[{_ENDS}])?"
+_AT_END = rf"{_AT_END_OF_LINE}\z"
+_SPACES = r"\t\n\x0B\f\r "
+_ESCAPED = {**{letter: f"\\{letter}" for letter in "dDwWtnrf"}, "s": f"[{_SPACES}]", "S": f"[^{_SPACES}]"}
+_IN_CLASS = {**{letter: f"\\{letter}" for letter in "dwtnrf"}, "s": _SPACES}
+_REPEAT = re.compile(r"(?:[*+?]|\{\d{1,3}(?:,\d{0,3})?\})\??(?![*+?{])")
+_GROUP = re.compile(r"\((?:\?:)?(?!\?)")
+_REPEATED_GROUP = re.compile(r"\)[*+{]")
+_CLASS = re.compile(r"\[(\^?)((?:\\.|[^\[\]\\^])(?:\\.|[^\[\]\\])*)\]", re.DOTALL)
+_GROUP_KIND = re.compile(r"\(\?<?[^)]?")
+_ANY_CLASS = re.compile(r"\[(?:\\.|[^\]\\])*\]?", re.DOTALL)
+_ANY_REPEAT = re.compile(r"[*+?]{1,2}|\{[^}]*\}[+?]?")
+_ANY_ESCAPE = re.compile(r"\\(?:[pPx]\{[^}]*\}|.)", re.DOTALL)
+_CLASS_PART = re.compile(r"(\\.|[^\\])(?:-(\\.|[^\\]))?", re.DOTALL)
+
+
+_INSTEAD = (
+    (re.compile(r"\(\?[a-zA-Z]+"), "Match lower(s), with a pattern in small letters."),
+    (re.compile(r"\(\?<[a-zA-Z]"), "Leave the group's name out: (...)."),
+    (re.compile(r"\(\?<?[=!]|\(\?<$"), "Ask by two conditions: s RLIKE '...' AND NOT s RLIKE '...'."),
+    (re.compile(r"\(\?"), "Write a plain group: (...) or (?:...)."),
+    (re.compile(r"\\[bB]"), "Write what may stand there: (?:^|\\\\W)."),
+    (re.compile(r"\\\d"), "Write out what is to come again."),
+    (re.compile(r"\\[pP]|\[.*\]", re.DOTALL), "List the letters, or ranges of them: [A-Za-z]."),
+    (re.compile(r"\\"), "Write the letter itself, or \\\\d, \\\\w, \\\\s and the like."),
+    (
+        re.compile(r"[*+?]|\{[\d,]+\}"),
+        "Repeat it once, by *, +, ? or {1,3}, then at most a ?; for the letter write \\\\+.",
+    ),
+    (re.compile(r"\$"), "It may end the pattern, a group or an alternative; for the letter write \\\\$."),
+    (re.compile(r""), "Put two backslashes before it if the letter is meant."),
+)
+"""What to do instead of a part: the first of which the beginning is found there."""
+
+
+class Unlike(Exception):
+    """A part of a regular expression that means something else to RE2, or nothing; it says which.
+
+    instead: what to write.
+    """
+
+    def __init__(self, what: str, instead: str) -> None:
+        super().__init__(what)
+        self.instead = instead
+
+    @classmethod
+    def at(cls, fault: str) -> Self:
+        instead = next(advice for begins, advice in _INSTEAD if begins.match(fault))
+        return cls(f"{fault!r} in a regular expression", instead)
+
+
+def to_re2(pattern: str) -> str:
+    """The pattern in RE2's words, to be searched for. Raises Unlike if it may mean something else, or nothing."""
+    parts: list[str] = []
+    at, repeatable = 0, False
+    while at < len(pattern):
+        letter = pattern[at]
+        repeat = _REPEAT.match(pattern, at) if repeatable else None
+        group = _GROUP.match(pattern, at)
+        if repeat is not None:
+            text, repeatable, end = repeat[0], False, repeat.end()
+        elif group is not None:
+            text, repeatable, end = group[0], False, group.end()
+        elif letter in ")|^":
+            text, repeatable, end = letter, letter == ")", at + 1
+        elif letter == "$" and pattern[at + 1 : at + 2] in ("", ")", "|"):
+            text, repeatable, end = _AT_END, False, at + 1
+        elif letter == "[":
+            found = _CLASS.match(pattern, at)
+            text, repeatable, end = ("", False, at) if found is None else (_class(*found.groups()), True, found.end())
+        else:
+            text, repeatable, end = _one(pattern[at : at + 2]), True, at + 1 + (letter == "\\")
+        if not text:
+            raise Unlike.at(_at_fault(pattern, at))
+        parts.append(text)
+        at = end
+    if not _is_whole(pattern):
+        what = "a regular expression with a part that does not end or does not begin"
+        raise Unlike(what, "Close each group and class; for a parenthesis as a letter write \\\\(.")
+    if _repeats(pattern) > REPEATS_MAX:
+        what = f"a regular expression with more than {REPEATS_MAX} repetitions"
+        raise Unlike(what, "Ask for fewer, and for length(s) beside them.")
+    return "".join(parts)
+
+
+def _at_fault(pattern: str, at: int) -> str:
+    """The part that cannot be said, for a message."""
+    for part in (_GROUP_KIND, _ANY_CLASS, _ANY_REPEAT, _ANY_ESCAPE):
+        found = part.match(pattern, at)
+        if found is not None:
+            return found[0]
+    return pattern[at]
+
+
+def _one(text: str) -> str:
+    """One letter, or one behind a backslash; nothing if it is special."""
+    letter = text[:1]
+    if letter == "\\":
+        return _ESCAPED.get(text[1:], _letter(text[1:]) if not text[1:].isalnum() else "")
+    return {".": _ANY}.get(letter, "" if letter in "*+?{}()[]$\0" else _letter(letter))
+
+
+def _letter(letter: str) -> str:
+    return f"\\{letter}" if letter.isascii() and not letter.isalnum() and letter not in " _" else letter
+
+
+def _class(negated: str, inside: str) -> str:
+    """A class in brackets; nothing if a part of it is special."""
+    parts = [f"[{negated}"]
+    if any(pair in inside for pair in ("&&", "--", "||", "~~")):  # Python may one day read them as Java reads &&
+        return ""
+    for match in _CLASS_PART.finditer(inside):
+        ends = [_in_class(end) for end in match.groups() if end is not None]
+        if "" in ends or (len(ends) == 2 and any(len(end) > 2 or end in _IN_CLASS.values() for end in ends)):
+            return ""
+        parts.append("-".join(ends))
+    return "".join([*parts, "]"])
+
+
+def _in_class(text: str) -> str:
+    if text.startswith("\\"):
+        return _IN_CLASS.get(text[1:], _letter(text[1:]) if not text[1:].isalnum() else "")
+    return "" if text == "\0" else _letter(text)
+
+
+def _repeats(pattern: str) -> int:
+    """How often a part of the pattern may have to come, at most."""
+    return math.prod(max(int(number), 1) for number in re.findall(r"\{(?:\d+,)?(\d+),?\}", pattern))
+
+
+def _is_whole(pattern: str) -> bool:
+    """Whether its parentheses and ranges are in order: Python is as strict as Java there."""
+    try:
+        re.compile(pattern)
+    except (re.error, OverflowError):
+        return False
+    return True
+
+
+# Functions
+
+
+def matches(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    """``s RLIKE pattern``: whether it is found anywhere."""
+    text, pattern = take(context, node, Kind.STRING, operands[0]), _pattern(context, node, operands[1])
+    return Scalar(f"regexp_matches({text.sql}, {string_sql(pattern)})", pa.bool_(), text.fails)
+
+
+def _pattern(context: Context, node: exp.Expr, value: Scalar) -> str:
+    """The pattern as RE2 has it."""
+    if not isinstance(value.constant, str):
+        raise context.unsupported(node, "a regular expression that is computed", "Write one in quotes.")
+    try:
+        return to_re2(value.constant)
+    except Unlike as error:
+        raise context.unsupported(node, str(error), error.instead) from error
+
+
+def _found(context: Context, node: exp.Expr, value: Scalar) -> tuple[str, bool]:
+    """A pattern of which it matters what it finds, not only whether; and whether it ends in ``$``, which is left out.
+
+    To RE2 the end of the text is to be found; what ends the last line, before which Java's ``$`` may be, would be found
+    with it. Elsewhere than at the end, ``$`` is refused.
+    """
+    pattern = _pattern(context, node, value)
+    written = str(value.constant)
+    ends = written.endswith("$") and pattern.endswith(_AT_END) and not _has_alternatives(written)
+    rest = pattern.removesuffix(_AT_END) if ends else pattern
+    if _AT_END in rest:
+        instead = "Let it end with $, or ask for the end by itself: s RLIKE '...$'."
+        raise context.unsupported(node, "'$' elsewhere than at the end of this regular expression", instead)
+    return rest, ends
+
+
+def _has_alternatives(pattern: str) -> bool:
+    """Whether it has a | outside of groups."""
+    plain = re.sub(r"\\.|\[(?:\\.|[^\]\\])*\]", "", pattern, flags=re.DOTALL)
+    while "(" in plain:
+        plain, groups = re.subn(r"\([^()]*\)", "", plain)
+        if not groups:
+            break
+    return "|" in plain
+
+
+def _extracted(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    """``regexp_extract(s, pattern[, group])``: '' if there is none."""
+    text, (pattern, ends) = take(context, node, Kind.STRING, operands[0]), _found(context, node, operands[1])
+    group = operands[2].constant if len(operands) > 2 else 1
+    there = _groups(pattern)
+    if group != 0 and _REPEATED_GROUP.search(pattern):
+        raise context.unsupported(node, "a group that may come several times", "Take group 0, or write it out.")
+    if not isinstance(group, int) or not 0 <= group <= min(there, GROUPS_MAX):
+        raise context.unsupported(
+            node, "this group of a regular expression", f"It has {there}; 0 is all that is found."
+        )
+    if ends and group == 0:
+        pattern, group = f"({pattern})", 1
+    searched = pattern + _AT_END if ends else pattern
+    return Scalar(f"regexp_extract({text.sql}, {string_sql(searched)}, {group})", pa.string(), text.fails)
+
+
+def _groups(pattern: str) -> int:
+    """How many groups are counted."""
+    return len(re.findall(r"\((?!\?)", re.sub(r"\\.|\[(?:\\.|[^\]\\])*\]", "", pattern)))
+
+
+def _replaced(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    """``regexp_replace(s, pattern, by)``: everywhere."""
+    text, (pattern, ends) = take(context, node, Kind.STRING, operands[0]), _found(context, node, operands[1])
+    by = operands[2].constant
+    if not isinstance(by, str) or set(by) & {"$", "\\"}:
+        raise context.unsupported(node, "a replacement with groups", "Write it in quotes, without $ and backslashes.")
+    written = operands[1].constant
+    if isinstance(written, str) and re.search(written, "") is not None:
+        what = "replacing what a regular expression finds in nothing"
+        raise context.unsupported(node, what, "Let it find one letter at least.")
+    if ends:
+        last = _groups(pattern) + 1
+        if last > GROUPS_MAX:
+            raise context.unsupported(node, f"'$' behind {GROUPS_MAX} groups", "Let groups not count: (?:...).")
+        pattern, by = f"{pattern}({_AT_END_OF_LINE})\\z", f"{by}\\{last}"
+    sql = f"regexp_replace({text.sql}, {string_sql(pattern)}, {string_sql(by)}, 'g')"
+    return Scalar(sql, pa.string(), text.fails)
+
+
+PATTERNS: Functions = {
+    "regexp": Spoken((2, 2), matches),
+    "regexp_like": Spoken((2, 2), matches),
+    "rlike": Spoken((2, 2), matches),
+    "regexp_extract": Spoken((2, 3), _extracted),
+    "regexp_replace": Spoken((3, 3), _replaced),
+}

@@ -1,0 +1,450 @@
+"""From a declared view to its dataflow.
+
+UNION, EXCEPT and INTERSECT. Columns go by position; their types become the one that Spark would give them.
+
+Any query: a SELECT, a set operation, one of them in parentheses, and WITH before each.
+
+From a view's Spark SQL to a tree of relations.
+
+Spark is the judge of what the SQL means: it names and types the columns (``Typer``), and a view whose own types differ
+from Spark's is refused. What the SQL may contain is a whitelist of constructs and functions (``sql_functions.RULES``),
+each of which is known, by tests, to give in DuckDB what it gives in Spark. All else is refused when it is declared.
+
+Read next: sql_queries (any query), sql_select (one SELECT, clause by clause), sql_scope (what names mean), sql_scalar
+(how an expression is translated).
+
+What deletes a row of an upsert table: a condition in Spark SQL, translated as the WHERE of a view is.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import pyarrow as pa
+from sqlglot import exp
+from sqlglot.tokenizer_core import TokenType
+
+from upriver.errors import DeclarationError, UnknownTable, UserError
+from upriver.given import names, text
+from upriver.plan.plan import DataflowPlan, Filter, Project, Scan, SetKind, SetOperation, StatefulMap, TableSpec
+from upriver.plan.planning import plan_regions, view_key
+from upriver.plan.relation import Relation
+from upriver.plan.source import Source, Unreadable
+from upriver.plan.types import common_type, is_null, same_type, spark_name
+from upriver.sql.casts import cast
+from upriver.sql.clauses import check_reading, check_words, only, read_limit
+from upriver.sql.operators import CAST_IT
+from upriver.sql.relations import (
+    Output,
+    comparable,
+    distinct,
+    kept,
+    projected,
+    retyped,
+    unbounded,
+    union,
+    with_equal_values,
+)
+from upriver.sql.scalars import column_scalar, construct, null
+from upriver.sql.scope import Column, Entry, Rows, Scope, Setting, bare
+from upriver.sql.select import select
+from upriver.sql.windows import first_rows, sort_key, unbounded_rank
+
+_KINDS = {exp.Except: SetKind.EXCEPT, exp.Intersect: SetKind.INTERSECT}
+
+
+def combined(setting: Setting, tree: exp.SetOperation) -> Rows:
+    """The rows of a set operation. Raises UnsupportedSql."""
+    only(setting.source, tree, {"this", "expression", "distinct", "with_", "order", "limit"})
+    if isinstance(tree, exp.Union) and not tree.args.get("distinct"):
+        parts = _all_of_union(tree)
+    else:
+        parts = [tree.this, tree.expression]
+    rows = [setting.compile(replace(setting, untyped=True), part) for part in parts]
+    types = _types(setting, parts, rows)
+    names = [column.name for column in rows[0].columns]
+    relations = [_cast(setting, part, one, names, types) for part, one in zip(parts, rows, strict=True)]
+    place = setting.source.place(tree.expression)
+    if tree.args.get("distinct") or not isinstance(tree, exp.Union):
+        relations = [comparable(setting.source, relation, tree.expression) for relation in relations]
+    untyped = [all(one.columns[place].untyped for one in rows) for place in range(len(types))]
+    columns = [replace(column, untyped=void) for column, void in zip(rows[0].columns, untyped, strict=True)]
+    return ordered(setting, tree, Rows(_combined(tree, relations, place), tuple(columns)))
+
+
+def ordered(setting: Setting, tree: exp.Expr, rows: Rows) -> Rows:
+    """The rows that come first, if the query says so behind its end."""
+    nodes, limit = read_limit(setting.source, tree)
+    if limit is None:
+        return rows
+    scope = Scope.of(setting.source, Entry("", rows.columns))
+    context = setting.context(rows.relation.schema, fails=rows.relation.deferred)
+    keys = []
+    for node in nodes:
+        literal = node.this
+        if isinstance(literal, exp.Literal) and not literal.is_string and literal.this.isdigit():
+            raise setting.source.unsupported(node, "ORDER BY a position here", "Name the column.")
+        keys.append(sort_key(context, node, scope.bind(bare(literal))))
+    place = setting.source.place(tree.args["order"])
+    return Rows(first_rows(rows.relation, kept(rows.relation), keys, {}, limit, place), rows.columns)
+
+
+def _all_of_union(tree: exp.Expr) -> list[exp.Expr]:
+    """The queries of a chain of UNION ALL."""
+    parts = [tree.args["expression"]]
+    tree = tree.this
+    while _continues(tree):
+        parts.append(tree.args["expression"])
+        tree = tree.this
+    return [tree, *reversed(parts)]
+
+
+def _continues(tree: exp.Expr) -> bool:
+    plain = not any(tree.args.get(part) for part in ("order", "limit", "with_", "by_name", "side", "kind", "on"))
+    return isinstance(tree, exp.Union) and not tree.args.get("distinct") and plain
+
+
+def _types(setting: Setting, parts: Sequence[exp.Expr], rows: Sequence[Rows]) -> list[pa.DataType]:
+    """Of each column the one type of all queries."""
+    first = rows[0]
+    for part, one in zip(parts, rows, strict=True):
+        if any(column.end is not None for column in one.columns):
+            raise setting.source.unsupported(part, "a window, a STRUCT, in a set operation", "Take its start and end.")
+        if len(one.columns) != len(first.columns):
+            what = f"{len(one.columns)} columns here, and {len(first.columns)} in the first query"
+            raise setting.source.wrong(part, what, "SELECT as many.")
+    return [_type(setting, parts, rows, place) for place in range(len(first.columns))]
+
+
+def _type(setting: Setting, parts: Sequence[exp.Expr], rows: Sequence[Rows], place: int) -> pa.DataType:
+    found = pa.null()
+    for part, one in zip(parts, rows, strict=True):
+        column = one.columns[place]
+        type = pa.null() if column.untyped else one.relation.schema.field(column.name).type
+        wider = common_type(found, type)
+        if wider is None:
+            names = f"{spark_name(found)} with {spark_name(type)}"
+            raise setting.source.unsupported(part, f"mixing {names} in one column", CAST_IT)
+        found = wider
+    if is_null(found) and not setting.untyped:
+        raise setting.source.unsupported(
+            rows[0].columns[place].node, "a column of nothing but NULL", "Give it a type: CAST(NULL AS ...)."
+        )
+    return pa.bool_() if is_null(found) else found
+
+
+def _cast(setting: Setting, part: exp.Expr, rows: Rows, names: Sequence[str], types: Sequence[pa.DataType]) -> Relation:
+    """The rows with these names and types."""
+    schema = rows.relation.schema
+    same = all(same_type(schema.field(one.name).type, type) for one, type in zip(rows.columns, types, strict=True))
+    if same and [one.name for one in rows.columns] == schema.names:
+        return retyped(rows.relation, pa.schema(list(zip(names, types, strict=True))))
+    context = setting.context(schema, fails=rows.relation.deferred)
+    values = [
+        null(type) if one.untyped else cast(context, part, column_scalar(one.name, schema.field(one.name).type), type)
+        for one, type in zip(rows.columns, types, strict=True)
+    ]
+    return projected(rows.relation, [Output(*pair) for pair in zip(names, values, strict=True)], None)
+
+
+def _combined(tree: exp.SetOperation, relations: Sequence[Relation], place: int | None) -> Relation:
+    kind = _KINDS.get(type(tree))
+    if kind is None:
+        relation = union(relations, place)
+        return distinct(relation, place) if tree.args.get("distinct") else relation
+    inputs = tuple(with_equal_values(relation) for relation in relations)
+    op = SetOperation(kind, all=not tree.args.get("distinct"))
+    return Relation(op, inputs, inputs[0].schema, place)
+
+
+A_QUERY = "A view is one query: SELECT ... FROM ..."
+
+
+def parsed(source: Source) -> exp.Expr:
+    """The query that the SQL is. Raises UnsupportedSql if it is anything else, DeclarationError if it is nothing."""
+    first = source.tokens()[0]
+    if first.token_type not in (TokenType.SELECT, TokenType.WITH, TokenType.L_PAREN):
+        raise source.unsupported(0, "a statement that does not begin with SELECT or WITH", A_QUERY)
+    check_words(source)
+    tree = source.parse()
+    if not isinstance(tree, exp.Select | exp.SetOperation | exp.Subquery):
+        raise source.unsupported(tree, construct(tree), A_QUERY)
+    check_reading(source, tree)
+    return tree
+
+
+class Views:
+    """The rows of declared views, each compiled when a query first names it. queries: their SQL, by name."""
+
+    def __init__(self, queries: Mapping[str, str], tables: Mapping[str, TableSpec], timezone: str) -> None:
+        self._queries = {name.lower(): (name, sql) for name, sql in queries.items()}
+        self._tables = tables
+        self._timezone = timezone
+        self._known: dict[str, Rows] = {}
+
+    def rows(self, name: str) -> Rows | None:
+        """``None`` if there is no such view."""
+        if name not in self._known:
+            if name not in self._queries:
+                return None
+            source = Source(*self._queries[name], inlined=True)
+            self._known[name] = compile_query(self.setting(source), parsed(source))
+        return self._known[name]
+
+    def setting(self, source: Source) -> Setting:
+        """For a query over the tables and views."""
+        return Setting(source, self._timezone, self._tables, self.rows, compile_query, {})
+
+
+def compile_query(setting: Setting, tree: exp.Expr) -> Rows:
+    """What a query comes to. Its tree is used up. Raises UnsupportedSql, DeclarationError."""
+    setting = _with_queries(setting, tree.args.get("with_"))
+    if isinstance(tree, exp.Select):
+        return select(setting, tree)
+    if isinstance(tree, exp.SetOperation):
+        return combined(setting, tree)
+    if isinstance(tree, exp.Subquery):
+        only(setting.source, tree, {"this", "alias", "with_", "order", "limit"})
+        return ordered(setting, tree, compile_query(setting, tree.this))
+    raise setting.source.unsupported(tree, construct(tree), A_QUERY)
+
+
+def _with_queries(setting: Setting, clause: exp.Expr | None) -> Setting:
+    """The setting with the queries of WITH, of which each may name those before it."""
+    if clause is None:
+        return setting
+    if clause.args.get("recursive"):
+        at = setting.source.keyword("RECURSIVE", clause)
+        raise setting.source.unsupported(at, "WITH RECURSIVE", "A view's queries name only those before them.")
+    for query in clause.expressions:
+        only(setting.source, query, {"this", "alias"})
+        rows = compile_query(replace(setting, untyped=False), query.this)
+        titles = [title.name for title in query.args["alias"].args.get("columns") or ()]
+        if titles:
+            rows = _titled(setting, query, rows, titles)
+        setting = setting.knowing({query.alias.lower(): rows})
+    return setting
+
+
+def _titled(setting: Setting, query: exp.Expr, rows: Rows, titles: list[str]) -> Rows:
+    if len(titles) != len(rows.columns):
+        what = f"{query.alias!r} names {len(titles)} columns of {len(rows.columns)}"
+        raise setting.source.wrong(query, what, "Name each.")
+    pairs = zip(titles, rows.columns, strict=True)
+    return Rows(rows.relation, tuple(Column(title, column.name, column.end) for title, column in pairs))
+
+
+MAP_OF = "stateful_map of "
+"""With which a stateful map describes itself, where a view has its SQL."""
+_OF_A_MAP = "Let its function give what the view needs; or have Spark compute it, from app.read() of the map."
+
+
+class Typer(Protocol):
+    """What Spark says about a query."""
+
+    @property
+    def timezone(self) -> str:
+        """The session's time zone, by which Spark reads the wall clock of a TIMESTAMP."""
+
+    def schema_of(self, sql: str) -> pa.Schema:
+        """The schema of a query over the declared tables. Raises DeclarationError, in Spark's words."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledView:
+    """A view as a query. schema: its columns, as Spark names and types them; those of ``relation`` are the same.
+
+    source: makes messages of the places in the relations.
+    """
+
+    source: Source
+    relation: Relation
+    schema: pa.Schema
+
+
+def compile_view(
+    name: str, sql: str, tables: Mapping[str, TableSpec], views: Mapping[str, str], typer: Typer
+) -> CompiledView:
+    """Compile a view. views: the SQL of those declared before, by name, which it may read, too.
+
+    Raises UnsupportedSql for what Spark can do and we cannot, with its place; DeclarationError for what is wrong.
+    """
+    source = Source(name, sql)
+    try:
+        declared = [*tables, *views]
+        tree = _read(source, typer, declared)
+        schema = _typed(source, tree, views, typer, declared)
+        rows = compile_query(Views(views, tables, typer.timezone).setting(source), tree)
+    except RecursionError as error:
+        raise source.unsupported(None, "SQL nested as deeply as this", "Compute it in steps.") from error
+    schema = _checked(source, rows, schema)
+    pending = unbounded(rows.relation)
+    if pending is not None:
+        raise unbounded_rank(source, pending.place)
+    return CompiledView(source, retyped(rows.relation, schema), schema)
+
+
+def over_tables(sql: str, views: Mapping[str, str]) -> str:
+    """A compiled view's SQL, for Spark, as a query that reads tables alone. views: as when it was compiled."""
+    source = Source("", sql)
+    return _behind(_before(source, source.parse(), views), source)
+
+
+# What Spark says
+
+
+def _read(source: Source, typer: Typer, declared: Sequence[str]) -> exp.Expr:
+    try:
+        return parsed(source)
+    except Unreadable:
+        # A plain mistake is better told in Spark's words. It may be asked of what can only be a query: it would run
+        # anything else at once, even to tell its schema.
+        if source.tokens()[0].token_type == TokenType.SELECT:
+            _asked(source, source.sql, 0, typer, declared)
+        raise
+
+
+def _typed(
+    source: Source, tree: exp.Expr, views: Mapping[str, str], typer: Typer, declared: Sequence[str]
+) -> pa.Schema:
+    """The query's schema, as Spark has it."""
+    before = _before(source, tree, views)
+    return _asked(source, _behind(before, source), before.count("\n"), typer, declared)
+
+
+def _before(source: Source, tree: exp.Expr, views: Mapping[str, str]) -> str:
+    """What stands before a query that reads views, so that it reads tables alone: the views' own SQL."""
+    used = _used(source, tree, {name.lower(): (name, sql) for name, sql in views.items()})
+    if not used:
+        return ""
+    queries = ",\n".join(f"`{name}` AS (\n{_unended(Source(name, sql))}\n)" for name, sql in used.items())
+    return f"WITH {queries}\nSELECT * FROM (\n"
+
+
+def _behind(before: str, source: Source) -> str:
+    return f"{before}{_unended(source)}\n)" if before else source.sql
+
+
+def _asked(source: Source, sql: str, lines: int, typer: Typer, declared: Sequence[str]) -> pa.Schema:
+    """lines: before the view's own SQL. declared: tables and views that it may read."""
+    try:
+        return typer.schema_of(sql)
+    except UserError as error:
+        words = re.sub(r"\bline (\d+)", lambda match: f"line {int(match[1]) - lines}", str(error))
+        if isinstance(error, UnknownTable):
+            words = f"{words}; there are: {', '.join(sorted(declared)) or 'none'}"
+        raise type(error)(f"view {source.view!r}: {words}") from error
+
+
+def _used(source: Source, tree: exp.Expr, views: Mapping[str, tuple[str, str]]) -> dict[str, str]:
+    """The views that a query reads, by itself or through others; each behind those that it reads."""
+    used: dict[str, str] = {}
+    for table in tree.find_all(exp.Table):
+        found = views.get(table.name.lower())
+        if found is not None:
+            name, sql = found
+            if sql.startswith(MAP_OF):
+                raise source.unsupported(table, f"FROM {name}, which is a stateful map,", _OF_A_MAP)
+            others = {other: view for other, view in views.items() if view[0] != name}
+            inner = Source(name, sql)
+            used.update(_used(inner, inner.parse(), others))
+            used.setdefault(name, sql)
+    return used
+
+
+def _unended(source: Source) -> str:
+    """The SQL without the semicolon that may end it."""
+    ends = [token.start for token in source.tokens() if token.token_type == TokenType.SEMICOLON]
+    return source.sql[: ends[0]] if ends else source.sql
+
+
+def _checked(source: Source, rows: Rows, schema: pa.Schema) -> pa.Schema:
+    """The view's schema as Spark gives it, checked against what our expressions compute."""
+    fields = list(output_fields(source, rows))
+    if len(schema) != len(fields):
+        raise source.unsupported(None, f"a SELECT in which Spark sees {len(schema)} columns", "List the columns.")
+    seen: set[str] = set()
+    for field, (column, type) in zip(schema, fields, strict=True):
+        if not same_type(field.type, type):
+            what = f"{field.name!r}, {spark_name(field.type)} for Spark and {spark_name(type)} here,"
+            raise source.unsupported(column.node, what, "CAST it to the type that you want.")
+        if field.name.lower() in seen:
+            raise source.wrong(
+                column.node, f"two columns are named {field.name!r}", "Give one another name: ... AS name."
+            )
+        seen.add(field.name.lower())
+    return pa.schema([pa.field(field.name, field.type) for field in schema])
+
+
+def output_fields(source: Source, rows: Rows) -> list[tuple[Column, pa.DataType]]:
+    """The columns of a view, with the types that we give them. Raises UnsupportedSql for a window as a whole."""
+    for column in rows.columns:
+        if column.end is not None:
+            what = "a window as a whole, which is a STRUCT, as a column of a view"
+            raise source.unsupported(column.node, what, "Take its start and its end: window.start, window.end.")
+    return [(column, rows.relation.schema.field(column.name).type) for column in rows.columns]
+
+
+_VIEW = "deletes"
+
+
+def deletion(sql: str, table: TableSpec, typer: Typer) -> str:
+    """The DuckDB predicate that says of a version of a row what ``sql`` says in Spark.
+
+    typer: knows the table. Raises UnsupportedSql, DeclarationError with the place in ``sql``.
+    """
+    column, name = table.key[0].replace("`", "``"), f"`{table.name}`"
+    query = f"SELECT `{column}` FROM {name} AS {name} WHERE (\n{sql}\n)"  # without AS, WHERE (x) is an alias to Spark
+    plain = replace(table, primary_key=(), deletes=None)  # all versions are rows to be asked
+    try:
+        _check_closed(sql)
+        return _predicate(compile_view(_VIEW, query, {table.name: plain}, {}, typer))
+    except UserError as error:
+        words = str(error).removeprefix(f"view {_VIEW!r}").lstrip(":, ")
+        in_its_lines = re.sub(r"\bline (\d+)", lambda match: f"line {int(match[1]) - 1}", words)
+        raise type(error)(f"table {table.name!r}, deletes: {in_its_lines}") from error
+
+
+def _predicate(view: CompiledView) -> str:
+    """What a query of one table filters by. Raises UnsupportedSql if it asks for more than the row."""
+    match view.relation:
+        case Relation(op=Project(), inputs=(Relation(op=Filter(predicate), inputs=(Relation(op=Scan()),)),)):
+            return predicate
+        case relation:
+            place = next((below.place for below in relation.inputs), None)
+            raise view.source.unsupported(place, "a condition on other rows", "Ask for the columns of the row alone.")
+
+
+def _check_closed(sql: str) -> None:
+    """Refuse what would not stay between the parentheses that it is put in."""
+    depth = 0
+    for token in Source("", sql).tokens():
+        depth += (token.token_type == TokenType.L_PAREN) - (token.token_type == TokenType.R_PAREN)
+        if depth < 0 or token.token_type == TokenType.SEMICOLON:
+            raise DeclarationError(f"{sql!r} is not one condition: look at {token.text!r}")
+
+
+def declare_view(
+    name: str,
+    sql: str,
+    key: str | Sequence[str],
+    tables: Mapping[str, TableSpec],
+    views: Mapping[str, str],
+    typer: Typer,
+) -> DataflowPlan:
+    """Compile a view. key: output columns by which it is looked up. views: the SQL of those that it may read, by name.
+
+    Raises UnsupportedSql for what Spark can do and we cannot, with its place; DeclarationError for what is wrong.
+    """
+    compiled = compile_view(name, text(f"view {name!r}: sql", sql), tables, views, typer)
+    named = view_key(name, compiled.schema, names(f"view {name!r}: key", key))
+    regions = plan_regions(name, compiled.relation, named, tables, sql)
+    return DataflowPlan(name, sql, named, compiled.schema, regions)
+
+
+def mapped_view(name: str, op: StatefulMap, source: TableSpec) -> DataflowPlan:
+    """The view of what a user's function gives for the rows of a table."""
+    relation = Relation(op, (Relation(Scan(source.name), (), source.schema),), op.output)
+    regions = plan_regions(name, relation, op.key, {source.name: source})
+    return DataflowPlan(name, f"{MAP_OF}{source.name}", op.key, op.output, regions)

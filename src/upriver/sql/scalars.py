@@ -1,0 +1,212 @@
+"""A scalar expression on its way from Spark SQL to DuckDB SQL, and the context in which it is translated.
+
+What an expression comes to that depends on no row: it is computed while a view is declared.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from functools import lru_cache
+from typing import Final
+
+import pyarrow as pa
+from sqlglot import exp
+
+from upriver.engine.expressions import Evaluator
+from upriver.errors import RowError, UnsupportedSql
+from upriver.plan.column_names import columns_in, quoted
+from upriver.plan.plan import Projection
+from upriver.plan.relation import Constant, Scalar, any_fails
+from upriver.plan.source import ELSEWHERE, Source
+from upriver.plan.types import duck_name, is_null, spark_name
+
+ANSWERS_MAX = 1_024
+"""Expressions of which is remembered what they come to: to open an evaluator takes some milliseconds."""
+_VALUE = "value"
+
+
+@lru_cache(ANSWERS_MAX)
+def why_failing(expression: str, type: pa.DataType) -> str | None:
+    """Why an expression without columns fails; ``None`` if it gives a value. type: of the value."""
+    evaluator = Evaluator()
+    row = pa.record_batch({"row": [0]})
+    try:
+        evaluator.curt().project(row, Projection((expression,), pa.schema([(_VALUE, type)])))
+    except RowError as error:
+        return str(error).removeprefix(f"column {_VALUE}: ")
+    finally:
+        evaluator.close()
+    return None
+
+
+@lru_cache(ANSWERS_MAX)
+def refuses_nulls(condition: str, columns: pa.Schema) -> bool:
+    """Whether a condition on these columns is not fulfilled where all of them are NULL."""
+    evaluator = Evaluator()
+    row = pa.RecordBatch.from_arrays([pa.nulls(1, field.type) for field in columns], schema=columns)
+    try:
+        return not evaluator.curt().mask(row, condition).any()
+    except RowError:
+        return False
+    finally:
+        evaluator.close()
+
+
+TEXT_CHARS_MAX: Final = 100_000
+"""Translated text of one expression. Some constructs repeat their operands, so nesting them can explode."""
+
+UTC_ZONES = frozenset(
+    {"UTC", "ETC/UTC", "GMT", "ETC/GMT", "Z", "UTC+00:00", "+00:00", "GMT0", "ZULU", "ETC/UCT", "UCT"}
+)
+
+_CONDITIONAL = (exp.And, exp.Case, exp.Filter, exp.If, exp.In, exp.Or)
+_CHOOSING = frozenset({"coalesce", "if", "ifnull", "nullif", "nvl", "nvl2"})
+"""Constructs and functions that do not compute all that is in them for each row."""
+
+
+Rule = Callable[["Context", exp.Expr], Scalar]
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Where an expression stands.
+
+    leaf: what the scope gives for a node as a whole (a column, a group, an aggregate), asked before any rule.
+    rules: the whitelist; a node whose class is not in it is refused. timezone: the Spark session's.
+    """
+
+    source: Source
+    timezone: str
+    leaf: Callable[[exp.Expr], Scalar | None]
+    rules: Mapping[type[exp.Expr], Rule]
+
+    def translate(self, node: exp.Expr) -> Scalar:
+        """Raises UnsupportedSql, with the place, for whatever is not known to mean the same in DuckDB."""
+        known = self.leaf(node)
+        if known is not None:
+            return known
+        rule = self.rules.get(type(node))
+        if rule is None:
+            raise self.unsupported(node, construct(node), ELSEWHERE)
+        scalar = rule(self, node)
+        if len(scalar.sql) > TEXT_CHARS_MAX:
+            raise self.unsupported(
+                node, "an expression as large as this", "Compute it in steps, or " + _lower(ELSEWHERE)
+            )
+        if scalar.fails and not columns_in(scalar.sql) and not _is_conditional(node):
+            self._check_constant(node, scalar)
+        return scalar
+
+    def _check_constant(self, node: exp.Expr, scalar: Scalar) -> None:
+        """Refuse what fails whatever the rows are."""
+        why = why_failing(scalar.sql, scalar.type)
+        if why is not None:
+            raise self.source.wrong(node, f"this fails for every row: {why}", "Write NULL, if that is meant.")
+
+    def translate_all(self, nodes: Iterable[exp.Expr]) -> tuple[Scalar, ...]:
+        return tuple(self.translate(node) for node in nodes)
+
+    def only(self, node: exp.Expr, *parts: str) -> None:
+        """Refuse the node if it carries anything but the parts that the caller's rule reads."""
+        for part, value in node.args.items():
+            if part not in parts and value not in (None, False, []):
+                raise self.unsupported(node, f"{construct(node)} with {part.strip('_').replace('_', ' ')}", ELSEWHERE)
+
+    def unsupported(self, node: exp.Expr, what: str, instead: str) -> UnsupportedSql:
+        return self.source.unsupported(node, what, instead)
+
+    def need_utc(self, node: exp.Expr, what: str) -> None:
+        """Refuse what reads the wall clock of a TIMESTAMP, unless the session's clock is UTC."""
+        if self.timezone.upper() not in UTC_ZONES:
+            raise self.unsupported(
+                node,
+                f"{what} depends on the session's time zone ({self.timezone}), which",
+                "Set spark.sql.session.timeZone to UTC, or use TIMESTAMP_NTZ.",
+            )
+
+
+def _is_conditional(node: exp.Expr) -> bool:
+    """Whether it stands in what may leave it out."""
+    above = node.parent
+    while above is not None:
+        if isinstance(above, _CONDITIONAL) or (isinstance(above, exp.Anonymous) and above.name.lower() in _CHOOSING):
+            return True
+        above = above.parent
+    return False
+
+
+def construct(node: exp.Expr) -> str:
+    """What to call a node's construct in a message: NullSafeEQ -> "NULL SAFE EQ"."""
+    if isinstance(node, exp.Anonymous):
+        return f"the function {node.name}()"
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(node).__name__).upper()
+
+
+def _lower(sentence: str) -> str:
+    return sentence[0].lower() + sentence[1:]
+
+
+def column_scalar(name: str, type: pa.DataType) -> Scalar:
+    return Scalar(quoted(name), type)
+
+
+def string_sql(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def literal(value: Constant, type: pa.DataType) -> Scalar:
+    """A constant of exactly this type."""
+    if isinstance(value, str):
+        return Scalar(string_sql(value), type, constant=value)
+    if isinstance(value, bool):
+        return Scalar("TRUE" if value else "FALSE", type, constant=value)
+    text = (
+        f"'{value}'" if isinstance(value, float) else format(value, "f") if isinstance(value, Decimal) else str(value)
+    )
+    return Scalar(f"CAST({text} AS {duck_name(type)})", type, constant=value)
+
+
+def null(type: pa.DataType) -> Scalar:
+    name = duck_name(type)
+    return Scalar("NULL" if name is None else f"CAST(NULL AS {name})", type)
+
+
+def macro(name: str, *operands: str) -> str:
+    """A call of one of our macros (sql_macros.py), as DuckDB SQL.
+
+    A macro repeats its operands. So one that calls a macro itself is computed once, and handed in as part of a list of
+    one: nested calls would grow exponentially otherwise.
+    """
+    if not any("spark_" in operand for operand in operands):
+        return f"{name}({', '.join(operands)})"
+    given = ", ".join(f"'v{number}': {operand}" for number, operand in enumerate(operands))
+    taken = ", ".join(f"v.v{number}" for number in range(len(operands)))
+    return f"list_transform([{{{given}}}], lambda v: {name}({taken}))[1]"
+
+
+def strict(sql: str, type: pa.DataType, operands: Iterable[Scalar], fails: bool = False) -> Scalar:
+    """An expression that is NULL exactly where one of its operands is. fails: whether it can fail where they do not."""
+    operands = tuple(operands)
+    nulls = frozenset[str]().union(*(operand.null_by for operand in operands))
+    return Scalar(sql, type, fails or any_fails(operands), nulls=nulls)
+
+
+def in_order(*operands: Scalar) -> tuple[Scalar, ...]:
+    """The operands of a strict expression, in the order in which Spark evaluates them: it stops at the first that is
+    NULL, so one that can fail is computed only where those before it are not."""
+    taken: list[Scalar] = []
+    before: frozenset[str] = frozenset()
+    for operand in operands:
+        nulls = operand.null_by
+        if operand.fails and before:
+            are_null = " OR ".join(f"{sql} IS NULL" for sql in sorted(before))
+            operand = replace(operand, sql=f"CASE WHEN {are_null} THEN NULL ELSE {operand.sql} END", nulls=nulls)
+        before |= nulls
+        taken.append(operand)
+    return tuple(taken)
+
+
+def typed_name(scalar: Scalar) -> str:
+    """The type of a value, for a message."""
+    return "NULL" if is_null(scalar.type) else spark_name(scalar.type)

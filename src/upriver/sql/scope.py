@@ -1,0 +1,274 @@
+"""What a query is compiled in: which tables, views and WITH queries its FROM may name, and whose SQL it is.
+
+What names mean in one SELECT: the columns of what stands in FROM, and how a query sees them.
+
+Spark resolves names without regard to case; so do we. ``bind`` gives each name its one meaning: a column of the
+relation beneath, by the name that it has there. So two expressions that mean the same are the same tree.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+from sqlglot import exp
+
+from upriver.plan.plan import TableSpec
+from upriver.plan.relation import Relation, Scalar
+from upriver.plan.source import ELSEWHERE, Source, ViewDialect
+from upriver.plan.types import duck_name, spark_name
+from upriver.sql.functions import RULES
+from upriver.sql.scalars import Context, column_scalar
+
+NAME_CHARS_MAX = 60
+"""Of a column that is named after what it is computed from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """What a query can name. A window of time, which Spark makes a struct of, is two columns of the relation.
+
+    title: its name in SQL; ``None`` if only Spark knows it. name: of the column in the relation; of a window, of the
+    one with its start. end: of the one with a window's end, or ``None``. untyped: whether it is nothing but NULL, of
+    whatever type the relation has it. node: where it is selected, for messages.
+    """
+
+    title: str | None
+    name: str
+    end: str | None = None
+    untyped: bool = False
+    node: exp.Expr | None = field(default=None, compare=False)
+
+    def is_titled(self, title: str) -> bool:
+        return self.title is not None and self.title.lower() == title.lower()
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A relation as a query sees it. Columns of the relation that are none of ``columns`` cannot be named."""
+
+    relation: Relation
+    columns: tuple[Column, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One item of FROM. alias: empty if it has none."""
+
+    alias: str
+    columns: tuple[Column, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What can be named. entries: by ``alias.column``. columns: by name alone, in the order of ``*``; after a join with
+    USING some differ from the entries'. hidden: by name alone, but no part of ``*``. outer: the scope of the query
+    around this one, which is asked for what is not known here.
+    """
+
+    source: Source
+    entries: tuple[Entry, ...]
+    columns: tuple[Column, ...]
+    hidden: tuple[Column, ...] = ()
+    outer: "Scope | None" = None
+
+    @classmethod
+    def of(cls, source: Source, entry: Entry) -> "Scope":
+        return cls(source, (entry,), entry.columns)
+
+    def beside(self, other: "Scope") -> "Scope":
+        """Of what stands in FROM before ``other`` and of that."""
+        return replace(self, entries=self.entries + other.entries, columns=self.columns + other.columns)
+
+    def hiding(self, column: Column) -> "Scope":
+        """With a column that is no part of ``*``."""
+        return replace(self, hidden=(*self.hidden, column))
+
+    def bind(self, root: exp.Expr) -> exp.Expr:
+        """The tree with every name given its meaning, and without needless parentheses. It is changed in place.
+
+        Raises DeclarationError for a name that has no meaning or several.
+        """
+        holder = exp.Paren(this=root)
+        for node in list(root.find_all(exp.Column)):
+            self.bind_column(node)
+        return bare(holder.this)
+
+    def bind_column(self, node: exp.Column) -> None:
+        """One name, by what it means."""
+        if isinstance(node.this, exp.Star):
+            raise self.source.unsupported(node, "a star inside an expression", "Name the columns.")
+        column, part = self.find(node)
+        if column.end is not None and part is None:
+            what = "a window as a whole, which is a STRUCT, in an expression"
+            raise self.source.unsupported(node, what, "Take its start or its end: window.start.")
+        name = column.end if part == "end" and column.end is not None else column.name
+        node.this.meta.update(node.parts[0].meta)  # it begins where its qualifier does
+        node.this.set("this", name)
+        node.this.set("quoted", True)
+        node.set("table", None)
+        node.set("db", None)
+
+    def find(self, node: exp.Column) -> tuple[Column, str | None]:
+        """The column that the name means, and the field of it, if it is a window's start or end."""
+        found = self._found(node)
+        if found is not None:
+            return found
+        if self.outer is not None:
+            return self.outer.find(node)
+        raise self._unknown(node)
+
+    def knows(self, node: exp.Column) -> bool:
+        """Whether the name means something here, and not in the query around."""
+        return self._found(node) is not None
+
+    def starred(self, node: exp.Expr) -> tuple[Column, ...]:
+        """The columns that ``*`` or ``alias.*`` stands for."""
+        if not isinstance(node, exp.Column):
+            return self.columns
+        for entry in self.entries:
+            if entry.alias.lower() == node.table.lower():
+                return entry.columns
+        raise self._unknown_alias(node)
+
+    def _found(self, node: exp.Column) -> tuple[Column, str | None] | None:
+        """Alias and column first, then a field of a window, as in Spark."""
+        path = [part.name for part in node.parts]
+        if len(path) == 1:
+            column = self._one(node, self.columns + self.hidden, path[0])
+            return None if column is None else (column, None)
+        whole = None
+        if len(path) == 2:
+            whole = self._one(node, self._of(path[0]), path[1])
+        if whole is not None:
+            return whole, None
+        around = self.columns + self.hidden if len(path) == 2 else self._of(path[0])
+        struct = self._one(node, around, path[-2])
+        if struct is None:
+            return None
+        if struct.end is None or path[-1].lower() not in ("start", "end"):
+            raise self.source.unsupported(node, "a field of a struct", "Make it a column before app.table().")
+        return struct, path[-1].lower()
+
+    def _of(self, alias: str) -> tuple[Column, ...]:
+        named = (entry.columns for entry in self.entries if entry.alias and entry.alias.lower() == alias.lower())
+        return next(named, ())
+
+    def _one(self, node: exp.Column, columns: Iterable[Column], title: str) -> Column | None:
+        found = [column for column in columns if column.is_titled(title)]
+        if len(found) > 1:
+            owners = [entry.alias for entry in self.entries if any(column in found for column in entry.columns)]
+            instead = f"Say whose: {owners[0]}.{title}." if len(set(owners)) > 1 else self._listed()
+            raise self.source.wrong(node, f"there are several columns {title!r}", instead)
+        return found[0] if found else None
+
+    def _unknown(self, node: exp.Column) -> Exception:
+        entry = next((entry for entry in self.entries if entry.alias.lower() == node.table.lower()), None)
+        if node.table and entry is None:
+            return self._unknown_alias(node)
+        listed = _listed(entry.columns, entry.alias) if node.table and entry is not None else self._listed()
+        return self.source.wrong(node, f"there is no column {node.name!r}", listed)
+
+    def _unknown_alias(self, node: exp.Column) -> Exception:
+        aliases = " and ".join(entry.alias for entry in self.entries if entry.alias)
+        return self.source.wrong(node, f"there is no {node.table!r} here", f"FROM names {aliases or 'nothing'}.")
+
+    def _listed(self) -> str:
+        """The columns that there are, for a message."""
+        aliases = [entry.alias for entry in self.entries]
+        return _listed(self.columns, " and ".join(aliases) if all(aliases) else "")
+
+
+def _listed(columns: Iterable[Column], whose: str) -> str:
+    titles = ", ".join(column.title for column in columns if column.title is not None)
+    return f"The columns of {whose} are {titles}." if whose else f"The columns are {titles}."
+
+
+def unique(wanted: str, taken: set[str]) -> str:
+    """The name, or one like it if it is ``taken`` (lower case), to which it is added."""
+    name, number = wanted, 0
+    while name.lower() in taken:
+        number += 1
+        name = f"{wanted}_{number}"
+    taken.add(name.lower())
+    return name
+
+
+def worded(node: exp.Expr) -> str:
+    """The name of a column that is computed from this tree: as the SQL has it, for messages show such names."""
+    bare_names = node.copy()
+    for identifier in bare_names.find_all(exp.Identifier):
+        identifier.set("quoted", False)
+    text = bare_names.sql(dialect=ViewDialect, normalize_functions=False, comments=False)
+    return text if len(text) <= NAME_CHARS_MAX else f"{text[:NAME_CHARS_MAX]}..."
+
+
+def names_in(node: exp.Expr) -> frozenset[str]:
+    """The columns of the relation beneath that a bound tree names."""
+    return frozenset(column.name for column in node.find_all(exp.Column))
+
+
+def uses_in(nodes: Iterable[exp.Expr]) -> Counter[str]:
+    """How often bound trees name each column."""
+    return Counter(column.name for node in nodes for column in node.find_all(exp.Column))
+
+
+def as_node(name: str, like: exp.Expr) -> exp.Column:
+    """A column of the relation beneath, bound. like: what stands in its place in the SQL."""
+    node = exp.Column(this=exp.to_identifier(name, quoted=True))
+    place(node, like)
+    return node
+
+
+def place(tree: exp.Expr, like: exp.Expr) -> None:
+    """Change the tree so that messages show all of it where ``like`` stands."""
+    first = min(like.walk(), key=lambda part: part.meta.get("start", float("inf")))
+    for part in tree.walk():
+        if isinstance(part, exp.Identifier) or "start" in part.meta:
+            part.meta.update(first.meta)
+
+
+def bare(root: exp.Expr) -> exp.Expr:
+    """The tree without parentheses, but for those after a minus, where they part the sign from a number."""
+    holder = exp.Paren(this=root)
+    for paren in list(root.find_all(exp.Paren)):
+        if not isinstance(paren.parent, exp.Neg):
+            paren.replace(paren.this)
+    found: exp.Expr = holder.this
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """timezone: the Spark session's. view: the rows of a declared view, or ``None`` if there is none of that name.
+
+    queries: those of WITH, by name in lower case. compile: what a subquery comes to, in a setting. untyped: whether
+    a column may be nothing but NULL: what the query is united with gives it its type.
+    """
+
+    source: Source
+    timezone: str
+    tables: Mapping[str, TableSpec]
+    view: Callable[[str], Rows | None]
+    compile: Callable[["Setting", exp.Expr], Rows]
+    queries: Mapping[str, Rows]
+    untyped: bool = False
+
+    def knowing(self, queries: Mapping[str, Rows]) -> "Setting":
+        """With more queries of WITH."""
+        return replace(self, queries={**self.queries, **queries})
+
+    def context(self, *schemas: pa.Schema, fails: Collection[str] = ()) -> Context:
+        """For expressions over rows that have the columns of all these schemas. fails: columns that a row can make an
+        error, wherever they are needed."""
+        types = {field.name: field.type for schema in schemas for field in schema}
+
+        def leaf(node: exp.Expr) -> Scalar | None:
+            if not isinstance(node, exp.Column):
+                return None
+            type = types[node.name]
+            if duck_name(type) is None:
+                raise self.source.unsupported(node, f"an expression over {spark_name(type)}", ELSEWHERE)
+            return replace(column_scalar(node.name, type), fails=node.name in fails)
+
+        return Context(self.source, self.timezone, leaf, RULES)

@@ -1,0 +1,471 @@
+"""One SELECT as a relation: FROM and WHERE, then groups, then numbered rows, then the outputs.
+
+The names of a SELECT's clauses, which may mean columns of FROM or outputs of the SELECT itself.
+
+In HAVING and ORDER BY an output goes first, in GROUP BY and QUALIFY a column; GROUP BY and ORDER BY also take an
+output's position. Each tree that is given back is bound (see sql_scope), and shares no node with another one.
+
+GROUP BY: which columns the aggregate takes in, which it gives out, and what the outputs are made of.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+from sqlglot import exp
+
+from upriver.plan.column_names import quoted
+from upriver.plan.plan import Aggregate, AggregateCall, AggregatePlan
+from upriver.plan.relation import Relation, Scalar
+from upriver.plan.source import ELSEWHERE
+from upriver.plan.types import duck_name, is_null
+from upriver.sql.aggregates import Call, aggregate_call, has_aggregate, is_aggregate
+from upriver.sql.clauses import Clauses, Item, read_clauses
+from upriver.sql.from_where import read_from, selected
+from upriver.sql.relations import (
+    Output,
+    comparable,
+    computed,
+    conditions,
+    distinct,
+    group_value,
+    restricted,
+    with_values,
+)
+from upriver.sql.scalars import Context, column_scalar, null, typed_name
+from upriver.sql.scope import Column, Rows, Scope, Setting, as_node, bare, place, unique, uses_in, worded
+from upriver.sql.windows import RANK_TYPE, SortKey, check_window, first_rows, numbered, ranked, sort_key, spread
+
+
+class Names:
+    """Of one SELECT. items: its outputs, bound, with each star as the columns it stands for."""
+
+    def __init__(self, scope: Scope, items: Sequence[Item], grouped: bool) -> None:
+        self._scope = scope
+        self._source = scope.source
+        aliases = {item.name.lower() for item in items if item.renamed and item.name}
+        self.items = tuple(bound for item in items for bound in self._items(item, aliases, grouped))
+
+    def group(self, nodes: Iterable[exp.Expr]) -> tuple[exp.Expr, ...]:
+        """What rows are grouped by, each once; a window by its start and its end."""
+        found: list[exp.Expr] = []
+        for node in nodes:
+            found += [bound for bound in self._group(bare(node)) if bound not in found]
+        return tuple(found)
+
+    def group_all(self) -> tuple[exp.Expr, ...]:
+        """GROUP BY ALL: by each output in which nothing is aggregated."""
+        plain = [item for item in self.items if not has_aggregate(item.node) and item.node.find(exp.Window) is None]
+        if not plain:
+            raise self._source.unsupported(
+                self.items[0].node, "GROUP BY ALL of aggregates alone", "SELECT what the view is looked up by, too."
+            )
+        nodes = [node for item in plain for node in self._grouped(item, item.node)]
+        return tuple(dict.fromkeys(nodes))
+
+    def having(self, root: exp.Expr, group: Sequence[exp.Expr]) -> exp.Expr:
+        """A condition on groups: inside aggregates there are only columns."""
+        holder = exp.Paren(this=root)
+        for column in list(root.find_all(exp.Column)):
+            item = None if _is_aggregated(column) else self._aliased(column)
+            if item is None:
+                self._scope.bind_column(column)
+                continue
+            if self._scope.knows(column):
+                grouped = as_node(self._scope.find(column)[0].name, column)
+                if grouped in group and item.node != grouped:
+                    what = f"{column.name!r}, a column and an alias of another one, in HAVING"
+                    raise self._source.unsupported(column, what, "Name the alias otherwise.")
+            column.replace(self._value(item, column))
+        return bare(holder.this)
+
+    def qualify(self, root: exp.Expr) -> exp.Expr:
+        """A condition on rows that are numbered."""
+        return self._bound_first(root, lambda column: None if self._scope.knows(column) else self._aliased(column))
+
+    def order(self, root: exp.Expr) -> exp.Expr:
+        """What rows are sorted by."""
+        root = bare(root)
+        position = self._position(root)
+        if position is not None:
+            return self._value(position, root)
+        return self._bound_first(root, lambda column: None if _is_aggregated(column) else self._aliased(column))
+
+    def _bound_first(self, root: exp.Expr, output: Callable[[exp.Column], Item | None]) -> exp.Expr:
+        """The tree with each name as the output that it means, or else as a column."""
+        holder = exp.Paren(this=root)
+        for column in list(root.find_all(exp.Column)):
+            item = output(column)
+            if item is None:
+                self._scope.bind_column(column)
+            else:
+                column.replace(self._value(item, column))
+        return bare(holder.this)
+
+    # Outputs
+
+    def _items(self, item: Item, aliases: set[str], grouped: bool) -> Iterator[Item]:
+        star = item.node.this if isinstance(item.node, exp.Column) else item.node
+        if not isinstance(star, exp.Star):
+            yield self._bound(item, aliases)
+            return
+        if any(star.args.values()):
+            raise self._source.unsupported(item.node, "a star with EXCEPT or the like", "List the columns.")
+        if grouped:
+            raise self._source.unsupported(item.node, "a star with GROUP BY", "List the columns.")
+        for column in self._scope.starred(item.node):
+            window = None if column.end is None else column
+            yield Item(as_node(column.name, item.node), column.title, window=window)
+
+    def _bound(self, item: Item, aliases: set[str]) -> Item:
+        window = self._window(item.node)
+        if window is not None:
+            return replace(item, node=as_node(window.name, item.node), window=window)
+        for column in item.node.find_all(exp.Column):
+            if column.name.lower() in aliases and not column.table and not self._scope.knows(column):
+                what = f"{column.name!r}, an alias of this SELECT, inside the same SELECT"
+                raise self._source.unsupported(column, what, "Write its expression out.")
+        return replace(item, node=self._scope.bind(item.node))
+
+    def _window(self, node: exp.Expr) -> Column | None:
+        """The window that the node is as a whole."""
+        if not isinstance(node, exp.Column) or isinstance(node.this, exp.Star) or not self._scope.knows(node):
+            return None
+        column, field = self._scope.find(node)
+        return column if column.end is not None and field is None else None
+
+    # What outputs are called by
+
+    def _group(self, node: exp.Expr) -> Iterator[exp.Expr]:
+        item = self._position(node)
+        if item is None and not (isinstance(node, exp.Column) and self._scope.knows(node)):
+            item = self._aliased(node)
+        if item is None:
+            window = self._window(node)
+            item = Item(node if window is not None else self._scope.bind(node), None, window=window)
+        if has_aggregate(item.node):
+            raise self._source.wrong(node, "GROUP BY of an aggregate", "Group by what is known before aggregation.")
+        yield from self._grouped(item, node)
+
+    def _grouped(self, item: Item, node: exp.Expr) -> Iterator[exp.Expr]:
+        """What an output is grouped by. node: for its place."""
+        if item.window is None or item.window.end is None:
+            yield item.node.copy()
+        else:
+            yield from (as_node(name, node) for name in (item.window.name, item.window.end))
+
+    def _position(self, node: exp.Expr) -> Item | None:
+        """The output whose position a number is."""
+        if not isinstance(node, exp.Literal) or node.is_string or not node.this.isdigit():
+            return None
+        position = int(node.this)
+        if not 1 <= position <= len(self.items):
+            raise self._source.wrong(node, f"there is no column {position}", f"SELECT has {len(self.items)}.")
+        return self.items[position - 1]
+
+    def _aliased(self, node: exp.Expr) -> Item | None:
+        """The output that a name means."""
+        if not isinstance(node, exp.Column) or node.table:
+            return None
+        return next((item for item in self.items if item.is_named(node.name)), None)
+
+    def _value(self, item: Item, node: exp.Expr) -> exp.Expr:
+        if item.window is not None:
+            what = "a window as a whole, which is a STRUCT, in an expression"
+            raise self._source.unsupported(node, what, "Take its start or its end: window.start.")
+        value = item.node.copy()
+        place(value, node)
+        return value
+
+
+def _is_aggregated(node: exp.Expr) -> bool:
+    above = node.parent
+    while above is not None and not is_aggregate(above):
+        above = above.parent
+    return above is not None
+
+
+class Groups:
+    """The groups of one query. :meth:`leaf` translates expressions over them, and collects the aggregates."""
+
+    def __init__(self, rows: Context, group: Sequence[exp.Expr], taken: set[str]) -> None:
+        """taken: names that no column may have, lower case; those of all columns are added."""
+        self._rows = rows
+        self._taken = taken
+        self._group = {node: unique(worded(node), taken) for node in group}
+        self._calls: dict[tuple[str, str | None, bool, str | None], AggregateCall] = {}
+        self._inputs: dict[str, Scalar] = {name: self._grouped(node) for node, name in self._group.items()}
+        self._uses = uses_in(self._group)
+        """How often what is computed of the rows names each of their columns."""
+
+    def leaf(self, node: exp.Expr) -> Scalar | None:
+        """What a node is over groups: a group column or an aggregate's result."""
+        name = self._group.get(node)
+        if name is not None:
+            return column_scalar(name, self._inputs[name].type)
+        if is_aggregate(node):
+            call = self._call(node)
+            return column_scalar(call.output, call.type)
+        if isinstance(node, exp.Column):
+            raise self._rows.source.wrong(
+                node, f"{node.name!r} is neither in GROUP BY nor inside an aggregate", "Add it to GROUP BY."
+            )
+        return None
+
+    def relation(self, rows: Relation, place: int | None) -> Relation:
+        """The groups of these rows, with all aggregates that were asked for."""
+        source = computed(rows, [Output(name, value) for name, value in self._inputs.items()], self._uses, place)
+        plan = AggregatePlan(tuple(self._group.values()), tuple(self._calls.values()))
+        fields = [source.schema.field(name) for name in plan.group]
+        fields += [pa.field(call.output, call.type) for call in plan.calls]
+        return Relation(Aggregate(plan), (source,), pa.schema(fields), place)
+
+    def _grouped(self, node: exp.Expr) -> Scalar:
+        value = self._rows.translate(node)
+        if is_null(value.type) or duck_name(value.type) is None:
+            raise self._rows.unsupported(node, f"GROUP BY of {typed_name(value)}", ELSEWHERE)
+        return group_value(value)
+
+    def _call(self, node: exp.Expr) -> AggregateCall:
+        call = aggregate_call(self._rows, node)
+        function, condition = (node.this, node.expression.this) if isinstance(node, exp.Filter) else (node, node)
+        where = None if call.where is None else self._argument(call.where, _operand(condition))
+        argument = (
+            None if call.argument is None else self._argument(_guarded(call.argument, call.where), _operand(function))
+        )
+        return self._once(call, argument, where, node)
+
+    def _argument(self, value: Scalar, node: exp.Expr) -> str:
+        """The column of the aggregate's input that holds a value: a group's, or one of its own."""
+        for name, known in self._inputs.items():
+            if known.sql == value.sql and known.type == value.type:
+                return name
+        name = unique(worded(node), self._taken)
+        self._inputs[name] = value
+        return name
+
+    def _once(self, call: Call, argument: str | None, where: str | None, node: exp.Expr) -> AggregateCall:
+        key = (call.function, argument, call.distinct, where)
+        if key not in self._calls:
+            output = unique(worded(node), self._taken)
+            self._calls[key] = AggregateCall(call.function, argument, output, call.type, call.distinct, where)
+            self._uses.update(dict.fromkeys(uses_in([node]), 2))  # Spark takes nothing from below into an aggregate
+        return self._calls[key]
+
+
+def _guarded(value: Scalar, where: Scalar | None) -> Scalar:
+    """What an aggregate takes in, which is computed only where its FILTER is true."""
+    if where is None or not value.fails:
+        return value
+    return replace(value, sql=f"CASE WHEN {where.sql} THEN {value.sql} END")
+
+
+def _operand(node: exp.Expr) -> exp.Expr:
+    """What an aggregate function is called with; a condition, which is none, is taken as a whole."""
+    if not is_aggregate(node) and not isinstance(node, exp.Distinct):
+        return node
+    operand: exp.Expr = node.expressions[0]
+    return _operand(operand) if isinstance(operand, exp.Distinct) else operand
+
+
+def select(setting: Setting, tree: exp.Select) -> Rows:
+    """Raises UnsupportedSql, DeclarationError."""
+    untyped = setting.untyped
+    setting = replace(setting, untyped=False)
+    clauses = read_clauses(setting.source, tree)
+    taken: set[str] = set()
+    source = read_from(setting, clauses, None, taken)
+    relation = selected(setting, source, clauses.where, taken)
+    relation, scope = spread(setting, relation, source.scope, tree)
+    if scope is not source.scope:
+        clauses = _reread(setting, tree, clauses)
+    return _Selection(setting, clauses, relation, scope, untyped).rows()
+
+
+def _reread(setting: Setting, tree: exp.Select, before: Clauses) -> Clauses:
+    """The clauses, in which calls of window() have become names. What was not named by that, is not."""
+    clauses = read_clauses(setting.source, tree)
+    pairs = zip(clauses.items, before.items, strict=True)
+    return replace(clauses, items=tuple(replace(item, name=known.name) for item, known in pairs))
+
+
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    """The clauses, bound. window: the one that numbers rows, whose places in the trees are the column ``rank``."""
+
+    items: tuple[Item, ...]
+    group: tuple[exp.Expr, ...]
+    having: exp.Expr | None
+    qualify: exp.Expr | None
+    order: tuple[exp.Expr, ...]
+    window: exp.Expr | None
+    rank: str
+
+
+class _Selection:
+    """What is behind FROM and WHERE. relation: their rows; scope: what can be named of them; untyped: see Setting."""
+
+    def __init__(self, setting: Setting, clauses: Clauses, relation: Relation, scope: Scope, untyped: bool) -> None:
+        self._setting = setting
+        self._source = setting.source
+        self._clauses = clauses
+        self._relation = relation
+        self._scope = scope
+        self._untyped = untyped
+        self._place = setting.source.place(clauses.items[0].node)
+
+    def rows(self) -> Rows:
+        bound = self._bind()
+        rows = self._setting.context(self._relation.schema, fails=self._relation.deferred)
+        groups = Groups(rows, bound.group, {bound.rank.lower()}) if self._groups() else None
+        over = _with_rank(rows if groups is None else replace(rows, leaf=groups.leaf), bound.rank)
+        # All is translated before any of it is built: only then it is known which aggregates there are.
+        columns, outputs = self._outputs(over, bound.items, groups is None)
+        having = [] if bound.having is None else conditions(over, [bound.having])
+        window = None if bound.window is None else numbered(over, bound.window)
+        qualify = [] if bound.qualify is None else conditions(over, [bound.qualify])
+        keys = self._sort_keys(over, bound.order, outputs)
+        relation = self._relation
+        if groups is not None:
+            place = self._source.place(bound.group[0])
+            relation = restricted(groups.relation(relation, place), having, self._source.place(self._clauses.having))
+        if window is not None:
+            relation, outputs = _before_ranking(relation, outputs, bound.rank)
+            relation = ranked(relation, window, bound.rank, self._source.place(bound.window))
+        relation = restricted(relation, qualify, self._source.place(self._clauses.qualify))
+        uses = uses_in([*(item.node for item in bound.items), *bound.order])
+        return Rows(self._built(relation, outputs, keys, uses), columns)
+
+    def _built(
+        self, relation: Relation, outputs: Sequence[Output], keys: Sequence[SortKey], uses: Mapping[str, int]
+    ) -> Relation:
+        """uses: how often outputs and keys name each column."""
+        limit = self._clauses.limit
+        if limit is not None and not self._clauses.distinct:
+            return first_rows(relation, outputs, keys, uses, limit, self._place)
+        relation = computed(relation, outputs, uses, self._place)
+        if self._clauses.distinct:
+            relation = distinct(comparable(self._source, relation, self._clauses.items[0].node), self._place)
+        if limit is not None:
+            kept = [Output(one.name, column_scalar(one.name, one.value.type)) for one in outputs]
+            relation = first_rows(relation, kept, keys, {}, limit, self._place)
+        return relation
+
+    # Names
+
+    def _groups(self) -> bool:
+        """Whether rows are grouped. A group of all rows is refused."""
+        if self._clauses.group or self._clauses.group_all:
+            return True
+        nodes = [item.node for item in self._clauses.items]
+        aggregated = next((node for node in nodes if has_aggregate(node)), self._clauses.having)
+        if aggregated is None:
+            return False
+        instead = (
+            "GROUP BY the columns that the view is looked up by; for one row of all, by a constant: "
+            "SELECT g, count(*) AS n FROM (SELECT 1 AS g, * FROM t) GROUP BY g."
+        )
+        raise self._source.unsupported(nodes[0], "an aggregate without GROUP BY", instead)
+
+    def _bind(self) -> _Bound:
+        clauses = self._clauses
+        names = Names(self._scope, clauses.items, bool(clauses.group) or clauses.group_all)
+        group = names.group_all() if clauses.group_all else names.group(clauses.group)
+        having = None if clauses.having is None else names.having(clauses.having, group)
+        qualify = None if clauses.qualify is None else names.qualify(clauses.qualify)
+        order = tuple(names.order(ordered.this) for ordered in clauses.order)
+        trees = [*(item.node for item in names.items), having, qualify, *order]
+        window = self._window([tree for tree in trees if tree is not None])
+        rank = "" if window is None else worded(window)
+        rank = unique(rank, {name.lower() for name in self._relation.schema.names})
+        return _Bound(
+            items=tuple(replace(item, node=_numbering(item.node, rank)) for item in names.items),
+            group=group,
+            having=None if having is None else _numbering(having, rank),
+            qualify=None if qualify is None else _numbering(qualify, rank),
+            order=tuple(_numbering(node, rank) for node in order),
+            window=window,
+            rank=rank,
+        )
+
+    def _window(self, trees: Sequence[exp.Expr]) -> exp.Expr | None:
+        """The one call that numbers rows."""
+        found: exp.Expr | None = None
+        for tree in trees:
+            for node in tree.find_all(exp.Window):
+                check_window(self._source, node)
+                if found is not None and node != found:
+                    instead = "Number the rows once more in a query around this one."
+                    raise self._source.unsupported(node, "a second window function in one SELECT", instead)
+                found = node.copy()
+        return found
+
+    # Outputs
+
+    def _outputs(self, context: Context, items: Sequence[Item], plain: bool) -> tuple[tuple[Column, ...], list[Output]]:
+        """What can be named of the rows, and how their columns are computed."""
+        taken: set[str] = set()
+        columns: list[Column] = []
+        outputs: list[Output] = []
+        for item in items:
+            wanted = item.name or worded(item.node)
+            if item.window is None:
+                value = self._value(context, item.node, plain)
+                columns.append(Column(item.name, unique(wanted, taken), None, is_null(value.type), item.node))
+                outputs.append(Output(columns[-1].name, null(pa.bool_()) if is_null(value.type) else value))
+            else:
+                bounds = unique(f"{wanted}.start", taken), unique(f"{wanted}.end", taken)
+                columns.append(Column(item.name, *bounds, node=item.node))
+                nodes = item.node, as_node(item.window.end or "", item.node)
+                outputs += [Output(*pair) for pair in zip(bounds, context.translate_all(nodes), strict=True)]
+        return tuple(columns), outputs
+
+    def _value(self, context: Context, node: exp.Expr, plain: bool) -> Scalar:
+        """An output. plain: whether a column as it is may be of any type."""
+        if plain and isinstance(node, exp.Column) and node.name in self._relation.schema.names:
+            return column_scalar(node.name, self._relation.schema.field(node.name).type)
+        value = context.translate(node)
+        if is_null(value.type) and not self._untyped:
+            raise context.unsupported(node, "a column of nothing but NULL", "Give it a type: CAST(NULL AS ...).")
+        return value
+
+    def _sort_keys(self, context: Context, nodes: Sequence[exp.Expr], outputs: Sequence[Output]) -> list[SortKey]:
+        """What ORDER BY sorts by: over what the outputs are over; over the outputs, if they are DISTINCT."""
+        pairs = zip(self._clauses.order, nodes, strict=True)
+        keys = [sort_key(context, ordered, node) for ordered, node in pairs]
+        if not self._clauses.distinct:
+            return keys
+        names = {output.value.sql: output.name for output in outputs}
+        for ordered, key in zip(self._clauses.order, keys, strict=True):
+            if key.value.sql not in names:
+                raise self._source.wrong(ordered, "SELECT DISTINCT is sorted by what it does not select", "Select it.")
+        return [replace(key, value=column_scalar(names[key.value.sql], key.value.type)) for key in keys]
+
+
+def _before_ranking(relation: Relation, outputs: Sequence[Output], rank: str) -> tuple[Relation, list[Output]]:
+    """The relation with a column for each output that can fail, but for those that need the rank: as Spark does it,
+    they are computed of all rows. And what the outputs are made of then."""
+    early = [one for one in outputs if one.value.fails and quoted(rank) not in one.value.sql]
+    relation, names = with_values(relation, early, {rank.lower(), *(name.lower() for name in relation.schema.names)})
+    values = {one.name: column_scalar(name, one.value.type) for one, name in zip(early, names, strict=True)}
+    return relation, [replace(one, value=values.get(one.name, one.value)) for one in outputs]
+
+
+def _with_rank(context: Context, rank: str) -> Context:
+    """In which ``rank`` is the number of a row."""
+
+    def leaf(node: exp.Expr) -> Scalar | None:
+        if isinstance(node, exp.Column) and node.name == rank:
+            return column_scalar(rank, RANK_TYPE)
+        return context.leaf(node)
+
+    return replace(context, leaf=leaf)
+
+
+def _numbering(tree: exp.Expr, rank: str) -> exp.Expr:
+    """A copy of the tree with the column ``rank`` for each window function."""
+    holder = exp.Paren(this=tree.copy())
+    for node in list(holder.find_all(exp.Window)):
+        node.replace(as_node(rank, node))
+    found: exp.Expr = holder.this
+    return found

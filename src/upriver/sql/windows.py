@@ -1,0 +1,255 @@
+"""The first rows: of each partition, by ROW_NUMBER and its kin with a bound; of a whole query, by ORDER BY LIMIT.
+
+Windows of time: ``window(ts, '10 minutes'[, slide[, start]])``, as Spark's TimeWindowing has it.
+
+A window is two columns of the relation, its start and its end. Where windows slide by less than they are long, a row is
+in several: the relation is then a union of as many copies of the rows, each with the next older window.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from sqlglot import exp
+
+from upriver.plan.plan import Order, Ranking, TopK
+from upriver.plan.relation import Relation, Scalar
+from upriver.plan.source import ELSEWHERE, Source
+from upriver.plan.types import duck_name, is_instant, is_null, is_wall_clock
+from upriver.sql.aggregates import AGGREGATES
+from upriver.sql.operators import micros_of
+from upriver.sql.relations import UNBOUNDED, Output, computed, filtered, projected, union, widened, with_values
+from upriver.sql.scalars import Context, column_scalar, construct, macro, typed_name
+from upriver.sql.scope import Column, Scope, Setting, unique, worded
+
+WINDOWS_PER_ROW_MAX = 100
+
+_TITLE = "window"
+_DURATION = "Give how long it is in quotes, from microseconds to weeks: window(ts, '10 minutes', '5 minutes')."
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """All lengths in microseconds. long: of a window. slide: from one's start to the next one's. start: of some one."""
+
+    moment: Scalar
+    long: int
+    slide: int
+    start: int
+
+    @property
+    def per_row(self) -> int:
+        return -(-self.long // self.slide)
+
+    def opened(self, number: int) -> str:
+        """The start of the number-th last window that a row may be in, in microseconds since 1970."""
+        since = f"(epoch_us({self.moment.sql}) - CAST({self.start} AS BIGINT))"
+        into = macro("spark_pmod", since, f"CAST({self.slide} AS BIGINT)")
+        return f"(epoch_us({self.moment.sql}) - {into} - CAST({number * self.slide} AS BIGINT))"
+
+
+def spread(setting: Setting, relation: Relation, scope: Scope, select: exp.Select) -> tuple[Relation, Scope]:
+    """The rows with the windows that they are in, if the SELECT calls window(), whose calls become names."""
+    calls = [node for node in select.find_all(exp.Anonymous) if _is_call(node) and node.parent_select is select]
+    if not calls:
+        return relation, scope
+    first, *others = [scope.bind(node.copy()) for node in calls]
+    for node, other in zip(calls[1:], others, strict=True):
+        if other != first:
+            raise setting.source.unsupported(node, "a second window() in one SELECT", "Take it in a subquery.")
+    context = setting.context(relation.schema, fails=relation.deferred)
+    windows = _windows(context, first)
+    taken = {name.lower() for name in relation.schema.names}
+    column = Column(_TITLE, unique("window.start", taken), unique("window.end", taken))
+    for node in calls:
+        _name(node)
+    return _spread(relation, windows, column, setting.source.place(calls[0])), scope.hiding(column)
+
+
+def _is_call(node: exp.Anonymous) -> bool:
+    return bool(node.name.lower() == "window")
+
+
+def _name(call: exp.Expr) -> None:
+    """Put the window's name where the call is: ``window(ts, '1 hour').start`` becomes ``window.start``."""
+    start = exp.to_identifier(_TITLE)
+    start.meta.update(call.meta if "start" in call.meta else _first_meta(call))
+    if isinstance(call.parent, exp.Dot) and call.arg_key == "this":
+        call.parent.replace(exp.Column(this=call.parent.expression, table=start))
+    else:
+        call.replace(exp.Column(this=start))
+
+
+def _first_meta(node: exp.Expr) -> dict[str, object]:
+    return next((dict(part.meta) for part in node.walk() if "start" in part.meta), {})
+
+
+def _windows(context: Context, call: exp.Expr) -> Windows:
+    operands = call.expressions
+    if not 2 <= len(operands) <= 4:
+        raise context.unsupported(call, f"window() of {len(operands)} operands", _DURATION)
+    moment = context.translate(operands[0])
+    if not (is_wall_clock(moment.type) or is_instant(moment.type)):
+        raise context.unsupported(call, f"window() of {typed_name(moment)}", "CAST it to TIMESTAMP.")
+    lengths = [_length(context, node) for node in operands[1:]]
+    long, slide, start = [*lengths, lengths[0], 0] if len(lengths) == 1 else [*lengths, 0][:3]
+    if not 0 < slide <= long or abs(start) >= slide:
+        raise context.unsupported(call, "window() of these lengths", "A window slides by no more than it is long.")
+    windows = Windows(moment, long, slide, start)
+    if windows.per_row > WINDOWS_PER_ROW_MAX:
+        what = f"window() that puts each row in {windows.per_row} windows"
+        raise context.unsupported(call, what, f"Let it slide further: {WINDOWS_PER_ROW_MAX} windows are the most.")
+    return windows
+
+
+def _length(context: Context, node: exp.Expr) -> int:
+    micros = micros_of(node.this) if isinstance(node, exp.Literal) and node.is_string else None
+    if micros is None:
+        raise context.unsupported(node, "window() by anything but a length in quotes", _DURATION)
+    return micros
+
+
+def _spread(relation: Relation, windows: Windows, column: Column, place: int | None) -> Relation:
+    present = filtered(relation, Scalar(f"({windows.moment.sql} IS NOT NULL)", pa.bool_(), windows.moment.fails), place)
+    copies = [_copy(present, windows, column, number, place) for number in range(windows.per_row)]
+    return copies[0] if len(copies) == 1 else union(copies, place)
+
+
+def _copy(relation: Relation, windows: Windows, column: Column, number: int, place: int | None) -> Relation:
+    """The rows in their number-th last window; of the last number, not every row is in that many."""
+    opened = windows.opened(number)
+    closed = f"({opened} + CAST({windows.long} AS BIGINT))"
+    if (number + 1) * windows.slide > windows.long:
+        relation = filtered(
+            relation, Scalar(f"(epoch_us({windows.moment.sql}) < {closed})", pa.bool_(), windows.moment.fails), place
+        )
+    bounds = [
+        Output(name, Scalar(f"make_timestamp({micros})", windows.moment.type, fails=True))
+        for name, micros in ((column.name, opened), (column.end or "", closed))
+    ]
+    return widened(relation, bounds, place)
+
+
+RANK_TYPE = pa.int32()
+
+_RANKINGS = {ranking.value: ranking for ranking in Ranking}
+_GROUP = (
+    "GROUP BY in a subquery, and join with it: FROM t JOIN (SELECT k, sum(x) AS x FROM t GROUP BY k) AS s ON s.k = t.k."
+)
+_UP_TO_EACH = (
+    "Join each time with the rows up to it: SELECT a.k, a.at, sum(b.x) AS x FROM (SELECT DISTINCT k, at FROM t) AS a "
+    "JOIN t AS b ON a.k = b.k AND b.at <= a.at GROUP BY a.k, a.at."
+)
+_IN_ORDER = (
+    "There are ROW_NUMBER(), RANK() and DENSE_RANK(). app.stateful_map() has a function see a key's rows in order."
+)
+_BOUND = "Keep the first rows: SELECT * FROM (SELECT ..., ROW_NUMBER() OVER (...) AS n FROM ...) WHERE n <= 10."
+
+
+@dataclass(frozen=True, slots=True)
+class SortKey:
+    """A value to sort by. name: of the column, if one is computed for it."""
+
+    value: Scalar
+    name: str
+    descending: bool
+    nulls_first: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Numbered:
+    """``ROW_NUMBER() OVER (PARTITION BY ... ORDER BY ...)``, or RANK or DENSE_RANK."""
+
+    ranking: Ranking
+    partition: tuple[Output, ...]
+    order: tuple[SortKey, ...]
+
+
+def check_window(source: Source, node: exp.Expr) -> None:
+    """Raises UnsupportedSql for any window function but those that number rows, and for what is odd about it."""
+    function = node.this
+    while not isinstance(function, exp.Anonymous) and isinstance(function.this, exp.Expr):
+        function = function.this
+    if not isinstance(function, exp.Anonymous) or function.name.lower() not in _RANKINGS or function.expressions:
+        what = f"{function.name}() OVER" if isinstance(function, exp.Anonymous) else f"{construct(function)} OVER"
+        raise source.unsupported(node, what, _instead_of(node, function))
+    for part, instead in (("alias", "Write the window out, behind OVER."), ("spec", "Leave the frame out.")):
+        if node.args.get(part):
+            raise source.unsupported(node, "a named window" if part == "alias" else "ROWS or RANGE", instead)
+    if node.args.get("order") is None:
+        raise source.wrong(node, f"{function.name}() OVER without ORDER BY", "Say which rows come first.")
+
+
+def _instead_of(node: exp.Expr, function: exp.Expr) -> str:
+    """What to do instead of a window function."""
+    if not isinstance(function, exp.Anonymous) or function.name.lower() not in AGGREGATES:
+        return _IN_ORDER
+    return _GROUP if node.args.get("order") is None else _UP_TO_EACH
+
+
+def numbered(context: Context, node: exp.Expr) -> Numbered:
+    """A bound window node, translated."""
+    partition = tuple(Output(worded(part), _comparable(context, part)) for part in node.args.get("partition_by") or ())
+    order = tuple(sort_key(context, part, part.this) for part in node.args["order"].expressions)
+    return Numbered(_RANKINGS[node.this.name.lower()], partition, order)
+
+
+def sort_key(context: Context, ordered: exp.Expr, node: exp.Expr) -> SortKey:
+    """One of ORDER BY. node: what is sorted by, bound."""
+    context.only(ordered, "this", "desc", "nulls_first")
+    descending = bool(ordered.args.get("desc"))
+    return SortKey(_comparable(context, node), worded(node), descending, bool(ordered.args.get("nulls_first")))
+
+
+def ranked(relation: Relation, wanted: Numbered, rank: str, place: int | None) -> Relation:
+    """All rows with their number in the column ``rank``. It is for a condition to bound it."""
+    values = [*wanted.partition, *(Output(key.name, key.value) for key in wanted.order)]
+    relation, names = with_values(relation, values, {name.lower() for name in (*relation.schema.names, rank)})
+    partition = tuple(dict.fromkeys(names[: len(wanted.partition)]))
+    order = _orders(names[len(wanted.partition) :], wanted.order)
+    op = TopK(partition, order, UNBOUNDED, wanted.ranking, rank)
+    return Relation(op, (relation,), pa.schema([*relation.schema, pa.field(rank, RANK_TYPE)]), place)
+
+
+def first_rows(
+    relation: Relation,
+    outputs: Sequence[Output],
+    keys: Sequence[SortKey],
+    uses: Mapping[str, int],
+    limit: int,
+    place: int | None,
+) -> Relation:
+    """The outputs, of the rows that come first. keys: of the same relation as the outputs. uses: how often these name
+    each column of it."""
+    taken = {output.name.lower() for output in outputs}
+    known = {output.value.sql: output.name for output in reversed(outputs)}
+    more: dict[str, Output] = {}
+    for key in keys:
+        if key.value.sql not in known and key.value.sql not in more:
+            more[key.value.sql] = Output(unique(key.name, taken), key.value)
+    names = [known[key.value.sql] if key.value.sql in known else more[key.value.sql].name for key in keys]
+    source = computed(relation, [*outputs, *more.values()], uses, place)
+    found = Relation(TopK((), _orders(names, keys), limit, Ranking.ROW_NUMBER, None), (source,), source.schema, place)
+    if not more:
+        return found
+    return projected(found, [Output(one.name, column_scalar(one.name, one.value.type)) for one in outputs], None)
+
+
+def unbounded_rank(source: Source, place: int | None) -> Exception:
+    """The error for rows that are all numbered."""
+    return source.unsupported(place, "numbering all rows", _BOUND)
+
+
+def _orders(names: Sequence[str], keys: Sequence[SortKey]) -> tuple[Order, ...]:
+    """By each column once: by the same one again, nothing is sorted any further."""
+    orders: dict[str, Order] = {}
+    for name, key in zip(names, keys, strict=True):
+        orders.setdefault(name, Order(name, key.descending, key.nulls_first))
+    return tuple(orders.values())
+
+
+def _comparable(context: Context, node: exp.Expr) -> Scalar:
+    value = context.translate(node)
+    if is_null(value.type) or duck_name(value.type) is None:
+        raise context.unsupported(node, f"sorting by {typed_name(value)}", ELSEWHERE)
+    return value

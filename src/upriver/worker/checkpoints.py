@@ -1,0 +1,207 @@
+"""A worker's part of checkpoints: copied as of the cut, written, and restored; rules V1, V3 and V8.
+
+``docs/design/checkpoints.md``. A worker takes its part when it stands at the cut: each region then knows which keys the
+checkpoint is to have. They are copied when there is time, and before they change.
+
+A worker's parts of snapshots; rule W5.
+"""
+
+from upriver.engine.row_text import error_text
+from upriver.errors import IllegalEvent, ProtocolError, UpriverError
+from upriver.ids import BEGINNING, Epoch
+from upriver.protocol.messages import (
+    CheckpointSpoilt,
+    CheckpointWritten,
+    DropCheckpoint,
+    DropSnapshot,
+    KeepCheckpoint,
+    Restored,
+    SnapshotSpoilt,
+    SnapshotTaken,
+    TakeCheckpoint,
+    TakeSnapshot,
+    Unrestored,
+)
+from upriver.protocol.worker_events import (
+    AllStateRead,
+    ForgetSnapshot,
+    ForgetState,
+    HoldSnapshot,
+    ReadState,
+    SealState,
+    StateNotWritten,
+    StateRead,
+    StateUnread,
+    StateWritten,
+    TimeToCopy,
+    WriteState,
+)
+from upriver.state.checkpoint import StateChunk
+from upriver.worker.serving import Following
+
+
+def snapshot_asked(phase: Following, event: TakeSnapshot) -> None:
+    phase.snapshots.append(event)
+    take_snapshots(phase)
+
+
+def snapshot_dropped(phase: Following, event: DropSnapshot) -> None:
+    phase.snapshots = [asked for asked in phase.snapshots if asked.snapshot != event.snapshot]
+    phase.actions.append(ForgetSnapshot(snapshot=event.snapshot))
+
+
+def take_snapshots(phase: Following) -> None:
+    """Take this worker's part of every snapshot at whose cut it stands."""
+    at_cut = [asked for asked in phase.snapshots if _at_cut(phase, asked)]
+    phase.snapshots = [asked for asked in phase.snapshots if asked not in at_cut]
+    for asked in at_cut:
+        _take(phase, asked)
+
+
+def _take(phase: Following, asked: TakeSnapshot) -> None:
+    try:
+        rows = phase.shares[asked.view].region.scan()
+    except Exception as error:  # what is kept is right: the reader is told, and nothing else is the worse for it
+        what = str(error) if isinstance(error, UpriverError) else error_text(error)
+        phase.say(SnapshotSpoilt(snapshot=asked.snapshot, error=f"view {asked.view!r}: {what}"))
+        return
+    phase.actions.append(HoldSnapshot(snapshot=asked.snapshot, rows=rows))
+    phase.say(SnapshotTaken(snapshot=asked.snapshot, rows=rows.num_rows))
+
+
+def _at_cut(phase: Following, asked: TakeSnapshot) -> bool:
+    return not phase.rules.w5_snapshot_at_cut or stands_at(phase, asked.at)  # W5
+
+
+def stands_at(phase: Following, cut: Epoch) -> bool:
+    """Whether everything here is as of the end of this epoch. Raises ProtocolError if it is past it."""
+    if phase.applied > cut:
+        raise ProtocolError(f"the end of epoch {cut} is asked for, and {phase.applied} is applied")
+    is_over = phase.reflected == cut if phase.is_staged else phase.reading is None
+    return phase.applied == cut and is_over
+
+
+# Restoring
+
+
+def restore(phase: Following) -> None:
+    """Begin with what the checkpoints have, if there are any. Until it is here, this worker reflects nothing."""
+    chain = phase.assignment.chain
+    if not chain:
+        return
+    vnodes = {
+        name: phase.assignment.maps[name].vnodes_of_worker(phase.me)
+        for name, share in phase.shares.items()
+        if share.changes is not None
+    }
+    if not any(vnodes.values()):
+        phase.say(Restored())
+        return
+    phase.is_restoring = True
+    if phase.rules.v3_restore_first:  # V3
+        phase.applied = phase.reflected = BEGINNING
+    phase.actions.append(ReadState(chain=chain, vnodes={name: of_one for name, of_one in vnodes.items() if of_one}))
+
+
+def state_read(phase: Following, event: StateRead) -> None:
+    """Some keys are back."""
+    if not phase.is_restoring:
+        raise IllegalEvent(f"state of region {event.region!r}, and nothing is being restored")
+    phase.shares[event.region].restore(event.chunk)
+
+
+def state_unread(phase: Following, event: StateUnread) -> None:
+    """There is another way to have what the checkpoints have, and the coordinator says which."""
+    chain = phase.assignment.chain
+    if not (phase.is_restoring and chain):
+        raise IllegalEvent("state cannot be read, and nothing is being restored")
+    phase.say(Unrestored(checkpoint=chain[0], error=event.error))
+
+
+def all_state_read(phase: Following, event: AllStateRead) -> None:
+    """Everything is as it was at the end of the newest checkpoint's epoch."""
+    if not phase.is_restoring:
+        raise IllegalEvent("all state was read, and nothing is being restored")
+    phase.is_restoring = False
+    phase.applied = phase.reflected = phase.assignment.start_at
+    phase.say(Restored())
+
+
+# Taking
+
+
+def checkpoint_asked(phase: Following, event: TakeCheckpoint) -> None:
+    phase.checkpoint = event
+    take_checkpoint(phase)
+
+
+def take_checkpoint(phase: Following) -> None:
+    """Take this worker's part of the checkpoint, if it stands at its cut."""
+    asked = phase.checkpoint
+    if asked is None or not stands_at(phase, asked.at):
+        return
+    phase.checkpoint, phase.copying, phase.is_sealed = None, asked, False
+    for share in phase.shares.values():
+        share.cut(whole=asked.whole)
+    _seal(phase)
+
+
+def can_copy(phase: Following) -> bool:
+    """Whether ``TimeToCopy`` would copy a key."""
+    return phase.copying is not None and not phase.is_sealed
+
+
+def time_to_copy(phase: Following, event: TimeToCopy) -> None:
+    """Copy the next keys."""
+    left = event.keys_max
+    for region, share in phase.shares.items():
+        while left > 0 and (chunk := share.copy(left)) is not None:
+            left -= len(chunk.keys)
+            write_chunk(phase, region, chunk)
+    _seal(phase)
+
+
+def write_chunk(phase: Following, region: str, chunk: StateChunk) -> None:
+    copying = phase.copying
+    if copying is None:
+        raise ProtocolError(f"region {region!r} was copied, and no checkpoint is being taken")
+    phase.actions.append(WriteState(checkpoint=copying.checkpoint, at=copying.at, region=region, chunk=chunk))
+
+
+def _seal(phase: Following) -> None:
+    """All is copied, if nothing is left of the cut anywhere."""
+    copying = phase.copying
+    is_left = any(share.is_to_copy for share in phase.shares.values())
+    if copying is None or phase.is_sealed or is_left:
+        return
+    phase.is_sealed = True
+    phase.actions.append(SealState(checkpoint=copying.checkpoint, at=copying.at))
+
+
+def state_written(phase: Following, event: StateWritten) -> None:
+    if phase.copying is not None and phase.copying.checkpoint == event.checkpoint:
+        phase.say(CheckpointWritten(checkpoint=event.checkpoint, files=event.files))
+
+
+def state_not_written(phase: Following, event: StateNotWritten) -> None:
+    if phase.copying is not None and phase.copying.checkpoint == event.checkpoint:
+        phase.say(CheckpointSpoilt(checkpoint=event.checkpoint, error=event.error))
+
+
+def checkpoint_kept(phase: Following, event: KeepCheckpoint) -> None:
+    if phase.copying is not None and phase.copying.checkpoint == event.checkpoint:
+        phase.copying = None
+        for share in phase.shares.values():
+            share.keep_cut()
+
+
+def checkpoint_dropped(phase: Following, event: DropCheckpoint) -> None:
+    """What was to be copied counts as changed again (V8)."""
+    if phase.checkpoint is not None and phase.checkpoint.checkpoint == event.checkpoint:
+        phase.checkpoint = None
+    if phase.copying is None or phase.copying.checkpoint != event.checkpoint:
+        return
+    phase.copying = None
+    phase.actions.append(ForgetState(checkpoint=event.checkpoint))
+    for share in phase.shares.values():
+        share.drop_cut()

@@ -1,0 +1,188 @@
+"""A worker's part in a rescale: whom it meets, what it is told, what it gives and takes; rules W7 and W8."""
+
+from upriver.errors import ProtocolError, WrongOwner
+from upriver.ids import Epoch
+from upriver.migration.events import InputClosed, Received
+from upriver.migration.messages import Acquire
+from upriver.protocol.messages import CloseInput, GoOn, HoldStill, Meet, MetPeers, Order, PeersLost, ReadVnodes, Still
+from upriver.protocol.peers import (
+    FEED_MESSAGES,
+    FailedHere,
+    Fed,
+    FedThrough,
+    FeedMe,
+    FeedNoMore,
+    ForRegion,
+    Hot,
+    Installed,
+    QuestionAnswered,
+    QuestionGivenUp,
+    QuestionRefused,
+    Swallowed,
+)
+from upriver.protocol.worker_events import MeetPeers, PeerLost, PeerSaid, PeersMet, TimeToMove
+from upriver.worker.epochs import ask, carry_out, route, tell_progress
+from upriver.worker.failed_views import failed_at_peer
+from upriver.worker.lookups import answered_by_peer, forget_questions_of, let_go, refuse_all, refused, want_hot
+from upriver.worker.replication import (
+    fed,
+    fed_through,
+    feed_me,
+    feed_no_more,
+    stop_feeding,
+    stop_following,
+    swallowed,
+    tell_again,
+)
+from upriver.worker.serving import Following, Waiting
+
+LOADS_OUT_MAX = 1
+"""W7: loads of state that one worker has on their way at a time: a key is out of service for as long as it takes to
+carry so many, and no longer."""
+
+
+def next_to_move(phase: Following) -> str | None:
+    """The region of which ``TimeToMove`` would move keys, the first that has some to give; ``None`` if none would."""
+    if phase.pause is not None or phase.loads_out >= LOADS_OUT_MAX:
+        return None
+    return next((name for name, share in phase.shares.items() if share.can_give), None)
+
+
+def time_to_move(phase: Following, event: TimeToMove) -> None:
+    region = next_to_move(phase)
+    if region is not None:
+        carry_out(phase, region, phase.shares[region].give(event.keys_max))
+        tell_progress(phase, region)
+
+
+def meet(phase: Following, event: Meet) -> None:
+    """Before each rescale: whom it concerns, and by what strategy it will go. Nothing moves at this time."""
+    if any(event.peers.get(peer, (None,))[0] != incarnation for peer, incarnation in phase.peers.items()):
+        _speak_to_nobody(phase, "another is in its place")
+    for feed in list(phase.feeds.values()):
+        if event.peers.get(feed.to, (None,))[0] != feed.incarnation:
+            stop_feeding(phase, feed.to, feed.incarnation)
+    phase.meet = event
+    phase.left -= event.peers.keys()
+    phase.given = phase.taken = 0
+    for share in phase.shares.values():
+        share.begin(event.strategy, phase.me, event.keys_max)
+    phase.told.clear()
+    phase.actions.append(MeetPeers(meet=event))
+
+
+def peers_met(phase: Following, event: PeersMet) -> None:
+    if phase.meet is not None and event.meeting == phase.meet.meeting:
+        phase.met = phase.meet
+        phase.say(MetPeers(meeting=event.meeting))
+        tell_again(phase)
+
+
+def peer_lost(phase: Following, event: PeerLost) -> None:
+    """Nobody is asked anything any more, unless the peer has taken leave. If keys were moving, the coordinator will
+    have all begin anew."""
+    stop_feeding(phase, event.peer, event.incarnation)
+    stop_following(phase, event.peer)
+    if phase.meet is None or event.peer in phase.left or _is_of_the_past(phase.meet, event):
+        return
+    phase.say(PeersLost(meeting=phase.meet.meeting, why=event.why, peer=event.peer))
+    forget_questions_of(phase, event.peer)  # there, all that was asked is refused now
+    phase.meet = None
+    _speak_to_nobody(phase, event.why)
+
+
+def _is_of_the_past(meet: Meet, event: PeerLost) -> bool:
+    """Whether the last meeting is not about the peer that was lost: its place was given to another, or up."""
+    if event.peer is None or event.incarnation is None:
+        return False
+    incarnation, _ = meet.peers.get(event.peer, (None, ""))
+    return incarnation != event.incarnation
+
+
+def _speak_to_nobody(phase: Following, why: str) -> None:
+    phase.peers.clear()
+    refuse_all(phase, WrongOwner(f"a peer cannot be asked any more ({why}); ask again"))
+
+
+def ordered(phase: Following, event: Order) -> None:
+    """The rescale begins here, or is to be aborted. All have met: everybody listens, and has a channel to answer."""
+    if phase.meet is not None:
+        there = phase.meet.peers.items()
+        phase.peers = {peer: incarnation for peer, (incarnation, _) in there if peer not in phase.left}
+    route(phase, event.region, event.order)
+    tell_progress(phase, event.region)
+
+
+def peer_said(phase: Following, event: PeerSaid) -> None:
+    """W8: nothing of a generation that is over is listened to, but what is fed, and which views have failed, as long as
+    state goes on."""
+    if isinstance(event.envelope.content, (*FEED_MESSAGES, FailedHere)):
+        if event.envelope.generation >= phase.born:
+            feed_said(phase, event)
+        return
+    if event.envelope.generation != phase.assignment.generation and phase.rules.w8_own_generation_only:
+        return
+    match event.envelope.content:
+        case ForRegion(region=region, message=message, begun=begun):
+            if region not in phase.shares:
+                raise ProtocolError(f"worker {event.sender} speaks of region {region!r}, which is not kept here")
+            route(phase, region, Received(sender=event.sender, message=message))
+            if isinstance(message, Acquire):
+                phase.arrived = Epoch(max(phase.arrived, begun))
+                phase.tell(event.sender, Installed(region=region))
+            tell_progress(phase, region)
+        case Hot() as hot:
+            want_hot(phase, hot)
+        case Installed():
+            phase.loads_out -= 1
+        case QuestionAnswered() as answer:
+            answered_by_peer(phase, answer)
+        case QuestionRefused() as refusal:
+            refused(phase, refusal)
+        case QuestionGivenUp(ticket=ticket):
+            let_go(phase, event.sender, ticket)
+
+
+def feed_said(phase: Following, event: PeerSaid) -> None:
+    match event.envelope.content:
+        case FeedMe() as wish:
+            feed_me(phase, event.sender, wish)
+        case FeedNoMore() as wish:
+            feed_no_more(phase, wish)
+        case Fed() as state:
+            fed(phase, state)
+        case FedThrough() as mark:
+            fed_through(phase, mark, event.envelope.generation)
+        case Swallowed() as answer:
+            swallowed(phase, answer)
+        case FailedHere() as failure:
+            failed_at_peer(phase, failure)
+
+
+def read_vnodes(phase: Following, event: ReadVnodes) -> None:
+    phase.reads = event.vnodes
+
+
+def close_input(phase: Following, event: CloseInput) -> None:
+    """Nothing is kept here any more: who waits here for an epoch is to wait where the keys are now."""
+    waiting = phase.waiting + [Waiting(answer.view, answer.question) for answer in phase.long_answers]
+    phase.waiting, phase.long_answers = [], []
+    for asked in waiting:
+        ask(phase, asked.view, asked.question)
+    for region in phase.shares:
+        route(phase, region, InputClosed(peers=event.peers))
+
+
+def hold_still(phase: Following, event: HoldStill) -> None:
+    phase.pause = event.pause
+    say_still(phase)
+
+
+def go_on(phase: Following, event: GoOn) -> None:
+    phase.pause = None
+
+
+def say_still(phase: Following) -> None:
+    """Tell what was given and taken, for the coordinator to see whether any state is still on its way."""
+    if phase.pause is not None:
+        phase.say(Still(pause=phase.pause, given=phase.given, taken=phase.taken))

@@ -1,0 +1,107 @@
+"""All workers go on as another generation, with what they keep: some slices change hands; rules S3 and S4.
+
+``docs/design/standbys.md``. Between two epochs that is how a learner takes over what it has learned. When a worker is
+lost, the others put back what came of the epoch that is not over, and take over what they have followed.
+"""
+
+from collections import defaultdict
+from dataclasses import replace
+
+from upriver.errors import ProtocolError, WrongOwner
+from upriver.ids import VnodeId
+from upriver.protocol.messages import CaughtUp, Resume, StartedAnew, TookOver
+from upriver.vnodes import VnodeMap
+from upriver.worker.lookups import refuse_all
+from upriver.worker.replication import keep_feeding
+from upriver.worker.serving import Following, started
+
+
+def resumed(old: Following, event: Resume) -> Following:
+    """The worker as it goes on; its ``actions`` are what is to be done about it."""
+    old.actions = []
+    refuse_all(old, WrongOwner("keys change their workers; ask again"))
+    before = {name: _map_of(old, name) for name in old.shares}
+    assignment = replace(
+        old.assignment,
+        maps=event.maps,
+        reads=event.reads,
+        start_at=event.at,
+        serve_from=event.serve_from,
+        generation=event.generation,
+        failed=old.failed,
+    )
+    new = started(assignment, old.build_region, old.rules, old.memory_budget, old.crowd_keys, old.answer_rows_max)
+    new.born, new.actions, new.evictions = old.born, old.actions, old.evictions
+    new.fills_rest = old.fills_rest
+    new.checkpoint, new.copying, new.is_sealed = old.checkpoint, old.copying, old.is_sealed
+    new.feeds, new.shadows, new.hungry = old.feeds, old.shadows, old.hungry
+    if old.opened <= event.at:
+        new.refilled_since = old.refilled_since
+    _keep_state(old, new)
+    new.say(StartedAnew(generation=event.generation))
+    _change_hands(new, before)
+    _stop_what_is_over(new, before)
+    for number, shadow in new.shadows.items():
+        shadow.go_back_to(event.at)
+        if shadow.since is not None:
+            new.say(CaughtUp(feed=number, epoch=shadow.through))
+    return new
+
+
+def _map_of(phase: Following, region: str) -> VnodeMap:
+    vnode_map = phase.map_of(region)
+    if vnode_map is None:
+        raise ProtocolError(f"all resume, and keys of region {region!r} are moving")
+    return vnode_map
+
+
+def _keep_state(old: Following, new: Following) -> None:
+    """Full regions as at the end of the last epoch (S3); others as they are, or, if some of an epoch that is not over
+    is in them, empty."""
+    for name, share in new.shares.items():
+        before = old.shares[name]
+        if before.partial is None and new.rules.s3_put_back:  # S3
+            before.put_back()
+        if before.partial is None or new.refilled_since == old.refilled_since:
+            share.succeed(before)
+
+
+def _change_hands(phase: Following, before: dict[str, VnodeMap]) -> None:
+    """Give up what is another's now, and take over what was followed."""
+    gained: defaultdict[str, list[VnodeId]] = defaultdict(list)
+    owners: dict[VnodeId, int] = {}
+    for name, share in phase.shares.items():
+        moved = before[name].diff(phase.assignment.maps[name])
+        share.give_up([vnode for vnode, (was, _) in moved.items() if was == phase.me])
+        if share.partial is None:
+            gained[name] = [vnode for vnode, (_, now) in moved.items() if now == phase.me]
+            owners |= {vnode: was for vnode, (was, _) in moved.items()}
+    _take_over({vnode for vnodes in gained.values() for vnode in vnodes}, owners, phase)
+
+
+def _take_over(wanted: set[VnodeId], owners: dict[VnodeId, int], phase: Following) -> None:
+    for shadow in phase.shadows.values():
+        mine = sorted(vnode for vnode in shadow.vnodes & wanted if shadow.owner == owners[vnode])
+        if not mine or not (shadow.is_as_of(phase.applied) or not phase.rules.s4_caught_up):  # S4
+            continue
+        shadow.go_back_to(phase.applied)
+        shadow.take_in(phase.applied)
+        handed = shadow.hand_over(mine, phase.vnodes)
+        for name, chunk in handed.items():
+            phase.shares[name].take_over(chunk)
+        keys = sum(len(chunk.keys) for chunk in handed.values())
+        phase.say(TookOver(vnodes=len(mine), keys=keys, bytes=sum(chunk.nbytes for chunk in handed.values())))
+        wanted.difference_update(mine)
+    if wanted:
+        raise ProtocolError(f"worker {phase.me} is to take slices {sorted(wanted)} over, and has not followed them")
+
+
+def _stop_what_is_over(phase: Following, before: dict[str, VnodeMap]) -> None:
+    """A slice that has changed hands is followed under another feed."""
+    moved = {vnode for name, vnode_map in before.items() for vnode in vnode_map.diff(phase.assignment.maps[name])}
+    for number, feed in list(phase.feeds.items()):
+        keep_feeding(phase, number, feed.vnodes - moved)
+    for number, shadow in list(phase.shadows.items()):
+        shadow.forget(shadow.vnodes & moved, phase.vnodes)
+        if not shadow.vnodes:
+            del phase.shadows[number]
