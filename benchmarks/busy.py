@@ -150,7 +150,7 @@ class _Asking(Probing):
             self.figures = in_ms(stream.read_all()["seconds"].to_pylist())
 
 
-class Prober:
+class BusyProber:
     """Asks for one key after the other."""
 
     def __init__(self, client: Client, task: BusyTask) -> None:
@@ -191,4 +191,4 @@ def in_ms(seconds: Sequence[float]) -> Figures:
 
 
 if __name__ == "__main__":
-    run_prober(BusyTask, Prober)
+    run_prober(BusyTask, BusyProber)

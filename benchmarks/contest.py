@@ -15,7 +15,7 @@ START_S_MAX = 300.0
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class WatchedRun:
     """A run that is over. code: what it ended with, 0 if all went well. said: the lines of its output that say
     anything. meter: of its process tree."""
 
@@ -24,7 +24,7 @@ class Watched:
     meter: Meter
 
 
-def run_side(module: str, task: Path, output: Path, run_s_max: float) -> Watched:
+def run_side(module: str, task: Path, output: Path, run_s_max: float) -> WatchedRun:
     """Run a module on its task's file until it ends, or has had all its time: ``run_s_max`` beside START_S_MAX.
 
     output: the file that takes in what it says.
@@ -40,4 +40,4 @@ def run_side(module: str, task: Path, output: Path, run_s_max: float) -> Watched
         finally:
             process.kill()  # no more than a precaution if it has ended; Spark's JVM follows its driver
     said = [line for line in output.read_text(errors="replace").splitlines() if line.strip()]
-    return Watched(process.returncode, said, meter)
+    return WatchedRun(process.returncode, said, meter)

@@ -29,7 +29,7 @@ PROGRESS_BATCHES_MAX = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class ContestTask:
     """What a side is to do. data: directory of Parquet files. work: empty directory for all that it writes.
     result: file for its outcome. cores: processors that its process tree is confined to. warm_up_files: files that it
     takes the whole way once before the run that counts."""
@@ -45,7 +45,7 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class ContestOutcome:
     """How a side did. Times are seconds of the epoch: the first micro-batch's start, the last one's end, and when the
     view held all rows. differing: rows that the view or Spark's batch query has and the other has not."""
 
@@ -59,18 +59,18 @@ class Outcome:
 
 def main() -> None:
     """Run the task that the command line names, after a warm-up; its outcome is written as JSON."""
-    task = Task(**json.loads(Path(sys.argv[1]).read_text()))
+    task = ContestTask(**json.loads(Path(sys.argv[1]).read_text()))
     os.sched_setaffinity(0, available_cores()[: task.cores])
     spark = _session(task.workers if task.side == "upriver" else 0, task.cores)
     run = SIDES[task.side]
     if task.warm_up_files:
         run(spark, _warm_up(task), lambda *_: None)
-    outcomes: list[Outcome] = []
+    outcomes: list[ContestOutcome] = []
     run(spark, task, lambda *ended: outcomes.append(_outcome(spark, task, *ended)))
     Path(task.result).write_text(json.dumps(asdict(outcomes[0])))
 
 
-def _warm_up(task: Task) -> Task:
+def _warm_up(task: ContestTask) -> ContestTask:
     """The same task over the first few of the files, so that what is measured finds compiled code on either side."""
     work = Path(task.work) / "warm-up"
     data = work / "events"
@@ -84,7 +84,7 @@ Ended = Callable[[Any, float, DataFrame], None]
 """Told when a view holds all rows, while it can be read: the query's progress, the time, the view."""
 
 
-def _upriver(spark: SparkSession, task: Task, ended: Ended) -> None:
+def _upriver(spark: SparkSession, task: ContestTask, ended: Ended) -> None:
     with App(spark, f"{task.work}/lake", workers=task.workers) as app:
         app.table(TABLE, _stream(spark, task), key="k")
         app.view(VIEW, TOTALS, key="k", partial=False)
@@ -95,7 +95,7 @@ def _upriver(spark: SparkSession, task: Task, ended: Ended) -> None:
         ended(query.recentProgress, reflected_at, app.read(VIEW))
 
 
-def _spark(spark: SparkSession, task: Task, ended: Ended) -> None:
+def _spark(spark: SparkSession, task: ContestTask, ended: Ended) -> None:
     _stream(spark, task).createOrReplaceTempView(TABLE)
     checkpoint = f"{task.work}/checkpoint"
     writer = spark.sql(TOTALS).writeStream.outputMode("update").format("noop")
@@ -107,7 +107,7 @@ def _spark(spark: SparkSession, task: Task, ended: Ended) -> None:
     ended(query.recentProgress, reflected_at, state.selectExpr("key.k AS k", "value.count AS n", "value.sum AS total"))
 
 
-SIDES: Mapping[str, Callable[[SparkSession, Task, Ended], None]] = {"upriver": _upriver, "spark": _spark}
+SIDES: Mapping[str, Callable[[SparkSession, ContestTask, Ended], None]] = {"upriver": _upriver, "spark": _spark}
 
 
 def _session(workers: int, cores: int) -> SparkSession:
@@ -119,17 +119,19 @@ def _session(workers: int, cores: int) -> SparkSession:
     )
 
 
-def _stream(spark: SparkSession, task: Task) -> DataFrame:
+def _stream(spark: SparkSession, task: ContestTask) -> DataFrame:
     schema = spark.read.parquet(task.data).schema
     return spark.readStream.schema(schema).option("maxFilesPerTrigger", task.files_per_trigger).parquet(task.data)
 
 
-def _outcome(spark: SparkSession, task: Task, progress: Any, reflected_at: float, view: DataFrame) -> Outcome:
+def _outcome(
+    spark: SparkSession, task: ContestTask, progress: Any, reflected_at: float, view: DataFrame
+) -> ContestOutcome:
     batches = [batch for batch in progress if batch.numInputRows]
     spark.read.parquet(task.data).createOrReplaceTempView("all_events")
     view, expected = view.persist(), spark.sql(TOTALS.replace(TABLE, "all_events")).persist()
     last = batches[-1]
-    return Outcome(
+    return ContestOutcome(
         first_batch_at=_started_at(batches[0]),
         last_batch_at=_started_at(last) + last.durationMs["triggerExecution"] / 1000,
         reflected_at=reflected_at,

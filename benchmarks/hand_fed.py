@@ -19,7 +19,7 @@ from upriver.coordinator.coordinator import CoordinatorMachine
 from upriver.hashing import hash64
 from upriver.ids import Epoch, WorkerId
 from upriver.lake.lake import LakeRecord, Manifest, OwnedLake
-from upriver.net.handshake import Keys
+from upriver.net.handshake import HandshakeKeys
 from upriver.net.server import Listen
 from upriver.plan.explain import why_full
 from upriver.plan.plan import DataflowPlan, TableSpec, lake_channel
@@ -28,7 +28,7 @@ from upriver.runtime.coordinator_loop import CoordinatorLoop
 from upriver.runtime.coordinator_service import CoordinatorService
 from upriver.runtime.worker import WorkerConfig
 from upriver.spark.host import WorkerHost
-from upriver.spark.ingest import EpochLog, History
+from upriver.spark.ingest import EpochLog, IngestHistory
 from upriver.spark.names import SparkSession
 from upriver.spark.typer import SparkTyper
 from upriver.sql.queries import declare_view
@@ -82,7 +82,7 @@ class HandFedRiver:
     ) -> None:
         """memory_budget: bytes of the state of each worker; ``None`` for any."""
         self.token = secrets.token_urlsafe(32)
-        self._keys = Keys(self.token, secrets.token_bytes(32))
+        self._keys = HandshakeKeys(self.token, secrets.token_bytes(32))
         self._tables = {table.name: table for view in views for table in view.tables}
         typer = SparkTyper(spark, self._tables)
         self.plans = tuple(self._planned(view, typer) for view in views)
@@ -101,7 +101,7 @@ class HandFedRiver:
     def __enter__(self) -> Self:
         tables = tuple(self._tables.values())
         self._lake = OwnedLake(self._root, LakeRecord(VNODES_DEFAULT, tables, indexes_of(tables, self.plans)), {})
-        self._log = EpochLog(self._lake, History(), self._published)
+        self._log = EpochLog(self._lake, IngestHistory(), self._published)
         self._coordinator.start()
         self._service = CoordinatorService(self._coordinator, self.plans, tables, Listen(host=BIND), self._keys)
         config = WorkerConfig(

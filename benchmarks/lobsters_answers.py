@@ -29,7 +29,7 @@ LOOKUPS = pa.schema(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lookup:
+class SiteLookup:
     """One lookup, answered or ``FAILED``. page: its number. found: the rows, in the view's schema."""
 
     page: int
@@ -42,11 +42,11 @@ class Lookup:
 
 
 @dataclass(frozen=True, slots=True)
-class Answers:
+class SiteAnswers:
     """pages: as ``PAGES``. lookups: of which those of one view are in the order in which they were written."""
 
     pages: pa.Table
-    lookups: Sequence[Lookup]
+    lookups: Sequence[SiteLookup]
 
     def write(self, directory: Path) -> None:
         """Into files of a directory that is there."""
@@ -88,12 +88,12 @@ class _Found:
     tables: dict[str, pa.Table] = field(default_factory=dict)
     dealt: dict[str, int] = field(default_factory=dict)
 
-    def lookup(self, row: Mapping[str, object]) -> Lookup:
+    def lookup(self, row: Mapping[str, object]) -> SiteLookup:
         fields = dict(row)
         view, count = str(fields["view"]), fields.pop("rows")
         assert isinstance(count, int)
         fields["keys"] = np.array(fields["keys"], np.int64)
-        return Lookup(**fields, found=None if fields["epoch"] == FAILED else self._deal(view, count))  # type: ignore[arg-type]
+        return SiteLookup(**fields, found=None if fields["epoch"] == FAILED else self._deal(view, count))  # type: ignore[arg-type]
 
     def _deal(self, view: str, count: int) -> pa.Table:
         if view not in self.tables:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import IO
 
 from benchmarks.hand_fed import HandFedRiver
-from benchmarks.lobsters_answers import Answers
-from benchmarks.lobsters_prober import ProbeTask
+from benchmarks.lobsters_answers import SiteAnswers
+from benchmarks.lobsters_prober import SiteProbeTask
 from benchmarks.lobsters_requests import Request
 from benchmarks.lobsters_truth import Published
 from upriver.errors import ClusterError
@@ -24,7 +24,7 @@ class Load:
     """What became of it. missed: of each partial view, keys that were looked up and not there, after the warm-up.
     first_error: of a page that was not answered."""
 
-    answers: Answers
+    answers: SiteAnswers
     published: Sequence[Published]
     missed: Mapping[str, int]
     first_error: str | None
@@ -44,7 +44,7 @@ def bear(
     answers.mkdir()
     listed = directory / "requests.json"
     listed.write_text(json.dumps([asdict(request) for request in requests]))
-    task = ProbeTask(
+    task = SiteProbeTask(
         address=river.address,
         requests=str(listed),
         warm_up=warm_up,
@@ -71,7 +71,7 @@ def bear(
     if prober.returncode != 0 or last is None:
         raise ClusterError(f"the process that asks for pages failed ({prober.returncode}):\n{errors.read_text()}")
     first_error = next(iter(errors.read_text().splitlines()), None)
-    return Load(Answers.read(answers), published, last["missed"], first_error)
+    return Load(SiteAnswers.read(answers), published, last["missed"], first_error)
 
 
 def _write(

@@ -26,7 +26,7 @@ from benchmarks.lobsters_requests import (
 )
 
 
-class Site(Protocol):
+class PageSite(Protocol):
     """What a page can do."""
 
     def look(self, view: str, keys: KeyArray, at_least: int = 0) -> pa.Table:
@@ -36,19 +36,19 @@ class Site(Protocol):
         """Have the request's rows written; returns the epoch that has them all."""
 
 
-def show(request: Request, site: Site) -> None:
+def show(request: Request, site: PageSite) -> None:
     """Do all that the request's page takes."""
     _PAGES[request.page](request, site)
 
 
-def _story(request: Request, site: Site, at_least: int = 0) -> None:
+def _story(request: Request, site: PageSite, at_least: int = 0) -> None:
     """The story, its comments, and who wrote them."""
     story = site.look("story", _one(request.story), at_least)
     comments = site.look("story_comments", _one(request.story), at_least)
     _users(site, story, comments)
 
 
-def _front(request: Request, site: Site) -> None:
+def _front(request: Request, site: PageSite) -> None:
     """The best stories of the last two days."""
     best = site.look("front_page", last_days(request.story_day)).sort_by(
         [("score", "descending"), ("id", "descending")]
@@ -56,51 +56,51 @@ def _front(request: Request, site: Site) -> None:
     _stories(site, best["id"].slice(0, PAGE_STORIES))
 
 
-def _recent(request: Request, site: Site) -> None:
+def _recent(request: Request, site: PageSite) -> None:
     """The newest stories."""
     newest = site.look("recent", last_days(request.story_day)).sort_by([("id", "descending")])
     _stories(site, newest["id"].slice(0, PAGE_STORIES))
 
 
-def _comments(request: Request, site: Site) -> None:
+def _comments(request: Request, site: PageSite) -> None:
     """The newest comments, their stories, and who wrote them."""
     newest = site.look("recent_comments", last_days(request.comment_day))
     stories = site.look("story", _distinct(newest["story_id"]))
     _users(site, newest, stories)
 
 
-def _user(request: Request, site: Site) -> None:
+def _user(request: Request, site: PageSite) -> None:
     site.look("user", _one(request.user))
     site.look("karma", _one(request.user))
     site.look("user_stories", _one(request.user))
 
 
-def _login(request: Request, site: Site) -> None:
+def _login(request: Request, site: PageSite) -> None:
     site.look("user", _one(request.user))
 
 
-def _vote_for_story(request: Request, site: Site) -> None:
+def _vote_for_story(request: Request, site: PageSite) -> None:
     site.look("story", _one(request.story))
     site.look("story", _one(request.story), site.write())
 
 
-def _vote_for_comment(request: Request, site: Site) -> None:
+def _vote_for_comment(request: Request, site: PageSite) -> None:
     site.look("story_comments", _one(request.story))
     site.look("story_comments", _one(request.story), site.write())
 
 
-def _comment(request: Request, site: Site) -> None:
+def _comment(request: Request, site: PageSite) -> None:
     """Who writes is shown the story's page with what was written."""
     site.look("story", _one(request.story))
     _story(request, site, site.write())
 
 
-def _submit(request: Request, site: Site) -> None:
+def _submit(request: Request, site: PageSite) -> None:
     site.look("user", _one(request.user))
     _story(request, site, site.write())
 
 
-_PAGES: Mapping[str, Callable[[Request, Site], None]] = {
+_PAGES: Mapping[str, Callable[[Request, PageSite], None]] = {
     STORY: _story,
     FRONT: _front,
     RECENT: _recent,
@@ -117,12 +117,12 @@ _PAGES: Mapping[str, Callable[[Request, Site], None]] = {
 }
 
 
-def _stories(site: Site, ids: pa.ChunkedArray) -> None:
+def _stories(site: PageSite, ids: pa.ChunkedArray) -> None:
     """A list of stories, and who wrote them."""
     _users(site, site.look("story", _distinct(ids)))
 
 
-def _users(site: Site, *written: pa.Table) -> None:
+def _users(site: PageSite, *written: pa.Table) -> None:
     """Who wrote these."""
     site.look("user", _distinct(pa.chunked_array([chunk for rows in written for chunk in rows["author"].chunks])))
 

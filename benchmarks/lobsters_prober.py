@@ -19,7 +19,7 @@ from typing import IO, Any
 
 import pyarrow as pa
 
-from benchmarks.lobsters_answers import FAILED, PAGES, Answers, Lookup
+from benchmarks.lobsters_answers import FAILED, PAGES, SiteAnswers, SiteLookup
 from benchmarks.lobsters_model import KeyArray
 from benchmarks.lobsters_pages import show
 from benchmarks.lobsters_requests import Request
@@ -35,9 +35,10 @@ NOBODY = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeTask:
+class SiteProbeTask:
     """What to ask. requests: file of them all, JSON. warm_up: so many of them come before those that count. clients:
-    that ask at once. partial: views whose keys are kept when they are looked up. result: directory for the ``Answers``.
+    that ask at once. partial: views whose keys are kept when they are looked up. result: directory for the
+    ``SiteAnswers``.
     """
 
     address: str
@@ -50,7 +51,7 @@ class ProbeTask:
 
 def main() -> None:
     """Do what the command line's file says."""
-    task = ProbeTask(**json.loads(Path(sys.argv[1]).read_text()))
+    task = SiteProbeTask(**json.loads(Path(sys.argv[1]).read_text()))
     requests = [Request(**fields) for fields in json.loads(Path(task.requests).read_text())]
     with connect(task.address, sys.stdin.readline().strip()) as client:
         probe = LobstersProbe(client, task, Writes(sys.stdin, sys.stdout))
@@ -92,7 +93,7 @@ class Writes:
 class LobstersProbe:
     """Asks as many clients would, by threads of one process."""
 
-    def __init__(self, client: Client, task: ProbeTask, writes: Writes) -> None:
+    def __init__(self, client: Client, task: SiteProbeTask, writes: Writes) -> None:
         self._client = client
         self._task = task
         self._writes = writes
@@ -129,12 +130,12 @@ class LobstersProbe:
         views = self._client.status()["views"]
         return {view: views[view]["missed"] for view in self._task.partial}
 
-    def answers(self) -> Answers:
+    def answers(self) -> SiteAnswers:
         """To all that was asked."""
         pages = [(visit.number, visit.began_at, visit.ended_at) for visit in self._visits]
         columns: list[Any] = [list(column) for column in zip(*pages, strict=True)]
         lookups = itertools.chain.from_iterable(visit.lookups for visit in self._visits)
-        return Answers(pa.table(columns, schema=PAGES), list(lookups))
+        return SiteAnswers(pa.table(columns, schema=PAGES), list(lookups))
 
 
 class Visit:
@@ -144,7 +145,7 @@ class Visit:
         self._client = client
         self._writes = writes
         self._request = request
-        self.lookups: list[Lookup] = []
+        self.lookups: list[SiteLookup] = []
         self.began_at = self.ended_at = 0.0
 
     @property
@@ -167,7 +168,7 @@ class Visit:
             )
         finally:
             self.lookups.append(
-                Lookup(
+                SiteLookup(
                     page=self.number,
                     view=view,
                     keys=keys,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from benchmarks.lobsters_answers import FAILED, Lookup
+from benchmarks.lobsters_answers import FAILED, SiteLookup
 from benchmarks.lobsters_model import PAGE_COMMENTS, PAGE_STORIES, USER_STORIES
 from upriver.ids import Epoch
 
@@ -142,8 +142,8 @@ class Published:
 
 
 def wrong_lookups(
-    before: Mapping[str, pa.Table], began: Epoch, published: Sequence[Published], asked: Sequence[Lookup]
-) -> list[Lookup]:
+    before: Mapping[str, pa.Table], began: Epoch, published: Sequence[Published], asked: Sequence[SiteLookup]
+) -> list[SiteLookup]:
     """Those that were not answered, or not with just the rows that their keys have.
 
     An answer must be the truth as of the epoch that it tells, which is not before the one that was asked for. A single
@@ -153,11 +153,11 @@ def wrong_lookups(
     truth = LobstersTruth()
     for table, rows in before.items():
         truth.add(table, rows)
-    by_epoch: defaultdict[int, list[Lookup]] = defaultdict(list)
+    by_epoch: defaultdict[int, list[SiteLookup]] = defaultdict(list)
     for lookup in asked:
         by_epoch[lookup.epoch if lookup.epoch >= lookup.at_least else FAILED].append(lookup)
     unlike = [lookup for lookup in by_epoch.pop(began, []) if not _is_true(lookup, truth)]
-    wrong: list[Lookup] = []
+    wrong: list[SiteLookup] = []
     for epoch in published:
         truth.add(epoch.table, epoch.rows)
         may_be_later = [len(lookup.keys) == 1 and lookup.answered_at >= epoch.at for lookup in unlike]
@@ -167,7 +167,7 @@ def wrong_lookups(
     return [*wrong, *unlike, *itertools.chain.from_iterable(by_epoch.values())]
 
 
-def _is_true(lookup: Lookup, truth: LobstersTruth) -> bool:
+def _is_true(lookup: SiteLookup, truth: LobstersTruth) -> bool:
     """Whether it has found what is true now."""
     assert lookup.found is not None
     expected = [row for key in lookup.keys.tolist() for row in truth.rows(lookup.view, key)]

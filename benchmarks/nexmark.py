@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.contest import Watched, run_side
+from benchmarks.contest import WatchedRun, run_side
 from benchmarks.nexmark_contestant import RUN_S_MAX, SIDES, NexmarkTask, Ran, read_outcome
 from benchmarks.nexmark_events import NexmarkSpec, write_nexmark
 from benchmarks.nexmark_queries import QUERIES, Refused
@@ -57,7 +57,7 @@ class NexmarkOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class NexmarkMeasured:
     """One side's run of one query. events: rows of the tables that the query reads. cpu_us_per_event: CPU time, user
     and system, of the whole process tree in the measured span, in microseconds."""
 
@@ -67,7 +67,7 @@ class Measured:
     is_equal: bool
 
 
-Result = Measured | Refused
+Result = NexmarkMeasured | Refused
 
 
 def measure_nexmark(options: NexmarkOptions, say: Any = print) -> dict[str, Any]:
@@ -171,7 +171,7 @@ def _run_stateful_map(options: NexmarkOptions, work: Path, say: Any) -> dict[str
     return {**measured, "equal": all(case["equal"] for case in measured["cases"]), "why": None}
 
 
-def _failed(watched: Watched, say: Any) -> Refused:
+def _failed(watched: WatchedRun, say: Any) -> Refused:
     """The last line says what failed; why, may be in those before it."""
     for line in watched.said[-OUTPUT_LINES_MAX:]:
         say(f"  {line}")
@@ -183,8 +183,8 @@ def _why_not(query: str, options: NexmarkOptions) -> Refused | None:
     return how if isinstance(how, Refused) else None if options.has_spark else NOT_ASKED
 
 
-def _measured(ran: Ran, meter: Meter) -> Measured:
-    return Measured(
+def _measured(ran: Ran, meter: Meter) -> NexmarkMeasured:
+    return NexmarkMeasured(
         events=ran.events,
         events_per_s=ran.events / (ran.reflected_at - ran.started_at),
         cpu_us_per_event=meter.usage(ran.started_at, ran.reflected_at).cpu_s * 1e6 / ran.events,
@@ -197,17 +197,17 @@ def report(query: str, ours: Result, sparks: Result) -> dict[str, Any]:
     refused = {"Upriver": ours, "Spark": sparks}
     whys = [f"{side}: {result.why}" for side, result in refused.items() if isinstance(result, Refused)]
     ratio = None
-    if isinstance(ours, Measured) and isinstance(sparks, Measured):
+    if isinstance(ours, NexmarkMeasured) and isinstance(sparks, NexmarkMeasured):
         ratio = round(ours.events_per_s / sparks.events_per_s, 2)
     return {
         "about": QUERIES[query].about,
-        "equal": ours.is_equal if isinstance(ours, Measured) else None,
+        "equal": ours.is_equal if isinstance(ours, NexmarkMeasured) else None,
         "stateful": QUERIES[query].is_stateful,
-        "events": next((result.events for result in (ours, sparks) if isinstance(result, Measured)), None),
+        "events": next((result.events for result in (ours, sparks) if isinstance(result, NexmarkMeasured)), None),
         **_figures("", ours),
         **_figures("spark_", sparks),
         "ratio": ratio,
-        "spark_equal": sparks.is_equal if isinstance(sparks, Measured) else None,
+        "spark_equal": sparks.is_equal if isinstance(sparks, NexmarkMeasured) else None,
         "why": "; ".join(whys) or None,
     }
 

@@ -68,7 +68,7 @@ Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class EventKind:
     """A kind of events: of each cycle of them all those from ``first`` on, ``share`` of them."""
 
     first: int
@@ -87,7 +87,7 @@ class Kind:
         return self.before(event + 1) - 1
 
 
-PEOPLE, AUCTIONS, BIDS = Kind(0, 1), Kind(1, 3), Kind(4, 46)
+PEOPLE, AUCTIONS, BIDS = EventKind(0, 1), EventKind(1, 3), EventKind(4, 46)
 CYCLE_EVENTS = PEOPLE.share + AUCTIONS.share + BIDS.share
 """Events after which the kinds come again."""
 
@@ -98,7 +98,7 @@ class Draw:
     number: of each event among its kind. event: among all. ms: when it happens, in ms of the epoch.
     """
 
-    def __init__(self, lots: np.random.Generator, kind: Kind, number: Ints, events_per_s: int) -> None:
+    def __init__(self, lots: np.random.Generator, kind: EventKind, number: Ints, events_per_s: int) -> None:
         self.number = number
         self.event = kind.events_of(number)
         self.ms = START_MS + self.event * 1_000 // events_per_s
@@ -117,7 +117,7 @@ class Draw:
         """The hot one, but for one event in ``odds`` on average."""
         return np.where(self.below(odds) > 0, hot, others)
 
-    def hot(self, kind: Kind) -> Ints:
+    def hot(self, kind: EventKind) -> Ints:
         """The number of the first one of the current hundred of a kind."""
         return kind.latest(self.event) // HOT_EVERY * HOT_EVERY
 
@@ -231,15 +231,15 @@ def _lengths(texts: Mapping[str, pa.Array]) -> Ints:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class EventTable:
     """One of the three tables. columns: draws the columns of some events of the kind, by name."""
 
-    kind: Kind
+    kind: EventKind
     columns: Callable[[Draw], dict[str, pa.Array]]
 
 
-TABLES: Mapping[str, Table] = {
-    "person": Table(PEOPLE, _people),
-    "auction": Table(AUCTIONS, _auctions),
-    "bid": Table(BIDS, _bids),
+TABLES: Mapping[str, EventTable] = {
+    "person": EventTable(PEOPLE, _people),
+    "auction": EventTable(AUCTIONS, _auctions),
+    "bid": EventTable(BIDS, _bids),
 }

@@ -12,7 +12,7 @@ EVENT_TIME = "ts"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class QuerySource:
     """What a query takes of a table: both sides are given just that. key: the column that the table is kept by.
     columns: those that are read. where: of which rows, if not of all."""
 
@@ -47,7 +47,7 @@ class Query:
     times as many files as are asked for, of as many rows each, it is given, for the warm-up and in all."""
 
     about: str
-    sources: Mapping[str, Source]
+    sources: Mapping[str, QuerySource]
     sql: str
     key: tuple[str, ...]
     is_stateful: bool = True
@@ -59,7 +59,7 @@ class Query:
 _TIMES_WITHOUT_BIDS = 12
 """Of 50 events 46 are bids and 4 are not."""
 
-_BIDS = Source(key="auction", columns=("auction", "price", "ts"))
+_BIDS = QuerySource(key="auction", columns=("auction", "price", "ts"))
 
 _COUNTS = """\
 SELECT auction, window.start AS starttime, count(*) AS num
@@ -75,7 +75,7 @@ SELECT id, name, window.start AS starttime FROM person GROUP BY id, name, window
 QUERIES: Mapping[str, Query] = {
     "q0": Query(
         about="every bid as it is",
-        sources={"bid": Source(key="auction", columns=("auction", "bidder", "price", "ts", "extra"))},
+        sources={"bid": QuerySource(key="auction", columns=("auction", "bidder", "price", "ts", "extra"))},
         sql="SELECT auction, bidder, price, ts, extra FROM bid",
         key=("auction",),
         is_stateful=False,
@@ -83,7 +83,7 @@ QUERIES: Mapping[str, Query] = {
     ),
     "q1": Query(
         about="prices in euros",
-        sources={"bid": Source(key="auction", columns=("auction", "bidder", "price", "ts", "extra"))},
+        sources={"bid": QuerySource(key="auction", columns=("auction", "bidder", "price", "ts", "extra"))},
         sql="SELECT auction, bidder, 0.908 * price AS price, ts, extra FROM bid",
         key=("auction",),
         is_stateful=False,
@@ -91,7 +91,7 @@ QUERIES: Mapping[str, Query] = {
     ),
     "q2": Query(
         about="bids on some auctions",
-        sources={"bid": Source(key="auction", columns=("auction", "price"))},
+        sources={"bid": QuerySource(key="auction", columns=("auction", "price"))},
         sql="SELECT auction, price FROM bid WHERE auction % 123 = 0",
         key=("auction",),
         is_stateful=False,
@@ -100,8 +100,10 @@ QUERIES: Mapping[str, Query] = {
     "q3": Query(
         about="who sells in three states, in one category",
         sources={
-            "person": Source(key="id", columns=("id", "name", "city", "state"), where="state IN ('OR', 'ID', 'CA')"),
-            "auction": Source(key="seller", columns=("id", "seller", "category"), where="category = 10"),
+            "person": QuerySource(
+                key="id", columns=("id", "name", "city", "state"), where="state IN ('OR', 'ID', 'CA')"
+            ),
+            "auction": QuerySource(key="seller", columns=("id", "seller", "category"), where="category = 10"),
         },
         sql="""\
 SELECT p.name, p.city, p.state, a.id
@@ -115,7 +117,7 @@ WHERE a.category = 10 AND (p.state = 'OR' OR p.state = 'ID' OR p.state = 'CA')""
     "q4": Query(
         about="the average of the winning bids in each category",
         sources={
-            "auction": Source(key="id", columns=("id", "category", "ts", "expires")),
+            "auction": QuerySource(key="id", columns=("id", "category", "ts", "expires")),
             "bid": _BIDS,
         },
         sql="""\
@@ -135,7 +137,7 @@ GROUP BY category""",
     ),
     "q5": Query(
         about="the auctions with most bids of each 10 seconds, every 2 seconds",
-        sources={"bid": Source(key="auction", columns=("auction", "ts"))},
+        sources={"bid": QuerySource(key="auction", columns=("auction", "ts"))},
         sql=f"""\
 SELECT c.starttime, c.auction, c.num
 FROM ({_COUNTS}) AS c
@@ -155,7 +157,7 @@ ON c.period = m.period AND c.num = m.most""",
     "q6": Query(
         about="the average price of each seller's last 10 auctions",
         sources={
-            "auction": Source(key="id", columns=("id", "seller", "ts", "expires")),
+            "auction": QuerySource(key="id", columns=("id", "seller", "ts", "expires")),
             "bid": _BIDS,
         },
         sql="""\
@@ -177,7 +179,7 @@ GROUP BY seller""",
     "q7": Query(
         about="the highest bids of each 10 seconds",
         # By price, on which the bids are joined: kept by another key they would be written twice.
-        sources={"bid": Source(key="price", columns=("auction", "bidder", "price", "ts", "extra"))},
+        sources={"bid": QuerySource(key="price", columns=("auction", "bidder", "price", "ts", "extra"))},
         sql="""\
 SELECT m.starttime, b.auction, b.bidder, b.price, b.ts, b.extra
 FROM bid AS b
@@ -193,8 +195,8 @@ WHERE b.ts >= m.starttime AND b.ts < m.endtime""",
     "q8": Query(
         about="who registered and opened an auction within the same 10 seconds",
         sources={
-            "person": Source(key="id", columns=("id", "name", "ts")),
-            "auction": Source(key="seller", columns=("seller", "ts")),
+            "person": QuerySource(key="id", columns=("id", "name", "ts")),
+            "auction": QuerySource(key="seller", columns=("seller", "ts")),
         },
         sql="""\
 SELECT p.id, p.name, p.starttime

@@ -13,7 +13,7 @@ from benchmarks.probed_load import READY
 from upriver.client.client import Client, connect
 
 
-class Task(Protocol):
+class ProberTask(Protocol):
     """What to ask, as the command line's file says. address: of the app. result: file for the answers, an Arrow
     stream."""
 
@@ -34,7 +34,7 @@ class Prober(Protocol):
         """Ask until the lines end, one for each epoch published; all answers."""
 
 
-Asked = TypeVar("Asked", bound=Task)
+Asked = TypeVar("Asked", bound=ProberTask)
 
 
 def run_prober(read_task: Callable[..., Asked], prober_of: Callable[[Client, Asked], Prober]) -> None:

@@ -19,7 +19,7 @@ import pyarrow as pa
 from benchmarks.figures import median
 from upriver.hashing import Hashes, hash64
 from upriver.ids import Epoch, VnodeId
-from upriver.lake.history import History
+from upriver.lake.history import KeyHistory
 from upriver.lake.lake import Lake, LakeRecord, Manifest, OwnedLake
 from upriver.lake.runs import RunReader, VerifiedFile
 from upriver.plan.plan import TableSpec, lake_channel
@@ -112,7 +112,7 @@ def _lookups(
     for _ in range(options.repeat):
         keys = np.sort(chance.choice(hashes, min(count, len(hashes)), replace=False))
         for way, lake in lakes.items():
-            history = History(lake)
+            history = KeyHistory(lake)
             for _ in range(OPENED_CALLS):
                 history.rows_of(CHANNEL, READINGS, NO_KEYS, Epoch(options.runs))
             started = time.process_time()

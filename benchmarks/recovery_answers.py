@@ -16,7 +16,7 @@ Times = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Answers:
+class RecoveryAnswers:
     """As the prober's ``ANSWERS``, column by column."""
 
     begun_at: Times
@@ -59,7 +59,7 @@ class Answers:
         return is_right & (self.epoch >= newest)
 
 
-def served_again(answers: Answers, is_right: Mask, after: float) -> float | None:
+def served_again(answers: RecoveryAnswers, is_right: Mask, after: float) -> float | None:
     """When the longest time after ``after`` in which no lookup was answered right was over; ``None`` if it was not.
 
     Of lookups that began after that time, each right if all of its keys are. The first right one need not end it.

@@ -47,7 +47,7 @@ class FeedSpec:
         return pa.table([keys, lots.integers(-VALUES_MAX, VALUES_MAX, len(keys))], schema=SCHEMA)
 
 
-class Feed:
+class RecoveryFeed:
     """Puts one file after the other into a directory. ``put`` may be called by any thread."""
 
     def __init__(self, directory: Path, spec: FeedSpec) -> None:

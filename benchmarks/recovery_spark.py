@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any, Self
 
 from benchmarks.recovery_contestant import ContestantTask
-from benchmarks.recovery_feed import Feed
+from benchmarks.recovery_feed import RecoveryFeed
 from benchmarks.recovery_ways import LOAD_S_MAX, RECOVERY_S_MAX, RecoveryOptions, Say
 from upriver.errors import ClusterError
 
@@ -117,12 +117,12 @@ def measure_spark(options: RecoveryOptions, say: Say) -> dict[str, Any]:
     say(f"spark: {options.keys:,} keys; all of it is killed, and started again from its checkpoint")
     with tempfile.TemporaryDirectory(prefix="upriver-bench-") as name:
         directory = Path(name)
-        feed = Feed(directory / "events", options.feed)
+        feed = RecoveryFeed(directory / "events", options.feed)
         task = directory / "task.json"
         scratch = directory / "scratch"
         scratch.mkdir()
         task.write_text(json.dumps(asdict(_task(feed, directory / "checkpoint", scratch))))
-        pace = Pace(feed, options.epochs_per_s)
+        pace = SparkPace(feed, options.epochs_per_s)
         feed.put_base()
         with SparkQuery(task, directory / "first") as query:
             _until(query, lambda: len(query.commits) == feed.spec.base_files, LOAD_S_MAX, "taken the first rows")
@@ -145,14 +145,14 @@ def measure_spark(options: RecoveryOptions, say: Say) -> dict[str, Any]:
     return figures
 
 
-def _task(feed: Feed, checkpoint: Path, scratch: Path) -> ContestantTask:
+def _task(feed: RecoveryFeed, checkpoint: Path, scratch: Path) -> ContestantTask:
     return ContestantTask(files=str(feed.directory), checkpoint=str(checkpoint), scratch=str(scratch), slots=SLOTS)
 
 
-class Pace:
+class SparkPace:
     """Puts files when they are due, as long as somebody asks it to."""
 
-    def __init__(self, feed: Feed, per_s: float) -> None:
+    def __init__(self, feed: RecoveryFeed, per_s: float) -> None:
         self._feed = feed
         self._pause_s = 1 / per_s
 
@@ -170,7 +170,9 @@ class Pace:
             time.sleep(POLL_S)
 
 
-def _until(query: SparkQuery, reached: Callable[[], bool], seconds: float, what: str, pace: Pace | None = None) -> None:
+def _until(
+    query: SparkQuery, reached: Callable[[], bool], seconds: float, what: str, pace: SparkPace | None = None
+) -> None:
     """Wait until something holds; meanwhile files are put, if there is a pace to do it at."""
     deadline = time.monotonic() + seconds
     while not reached():
@@ -182,7 +184,7 @@ def _until(query: SparkQuery, reached: Callable[[], bool], seconds: float, what:
         time.sleep(POLL_S)
 
 
-def _caught_up(query: SparkQuery, feed: Feed) -> Committed | None:
+def _caught_up(query: SparkQuery, feed: RecoveryFeed) -> Committed | None:
     return backlog_taken(list(query.commits), list(feed.put_at))
 
 

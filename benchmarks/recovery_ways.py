@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 from benchmarks.events import TABLE, TOTALS, VIEW
 from benchmarks.nexmark_queries import Refused
 from benchmarks.probed_load import ProbedLoad
-from benchmarks.recovery_answers import Answers, served_again
-from benchmarks.recovery_feed import Feed, FeedSpec
+from benchmarks.recovery_answers import RecoveryAnswers, served_again
+from benchmarks.recovery_feed import FeedSpec, RecoveryFeed
 from benchmarks.recovery_kill import Watched, kill_worker
 from benchmarks.recovery_prober import RecoveryTask
 from upriver.app import App
@@ -51,7 +51,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class RecoveryWay:
     """settings: of the app. partial: whether the view keeps only what is read. replays: whether there are epochs since
     the last checkpoint that the new worker has to apply."""
 
@@ -61,15 +61,17 @@ class Way:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
-WAYS: Mapping[str, Way | Refused] = {
-    "checkpoint": Way(about="no standby: the last checkpoint, and the epochs since", partial=False, replays=True),
-    "standby": Way(
+WAYS: Mapping[str, RecoveryWay | Refused] = {
+    "checkpoint": RecoveryWay(
+        about="no standby: the last checkpoint, and the epochs since", partial=False, replays=True
+    ),
+    "standby": RecoveryWay(
         about="one standby of each vnode, which takes over",
         partial=False,
         replays=False,
         settings={"num_standby_replicas": 1, "max_warmup_replicas": 64},
     ),
-    "partial": Way(about="a partial view: nothing at first, refilled on demand", partial=True, replays=False),
+    "partial": RecoveryWay(about="a partial view: nothing at first, refilled on demand", partial=True, replays=False),
 }
 
 
@@ -92,7 +94,7 @@ class RecoveryOptions:
         return FeedSpec(keys=self.keys, epoch_rows=self.epoch_rows, seed=self.seed)
 
 
-def measure_way(spark: SparkSession, options: RecoveryOptions, name: str, way: Way, say: Say) -> dict[str, Any]:
+def measure_way(spark: SparkSession, options: RecoveryOptions, name: str, way: RecoveryWay, say: Say) -> dict[str, Any]:
     """Kill a worker of an app that recovers in this way; returns its figures.
 
     Raises ClusterError if the app fails, does not recover in time, or answers nothing.
@@ -100,7 +102,7 @@ def measure_way(spark: SparkSession, options: RecoveryOptions, name: str, way: W
     say(f"{name}: {options.keys:,} keys, {options.workers} workers, of which one is killed; {way.about}")
     with tempfile.TemporaryDirectory(prefix="upriver-bench-") as name_of_directory:
         directory = Path(name_of_directory)
-        feed = Feed(directory / "events", options.feed)
+        feed = RecoveryFeed(directory / "events", options.feed)
         feed.put_base()
         lake = str(directory / "lake")
         with App(spark, lake, workers=options.workers, checkpoint_interval_s=None, **way.settings) as app:
@@ -148,9 +150,9 @@ class RecoveryLoad(ProbedLoad):
     ``answers`` are there when it has ended.
     """
 
-    answers: Answers
+    answers: RecoveryAnswers
 
-    def __init__(self, app: App, feed: Feed, directory: Path, epochs_per_s: float) -> None:
+    def __init__(self, app: App, feed: RecoveryFeed, directory: Path, epochs_per_s: float) -> None:
         self._feed_of_files = feed
         keys = keys_of(app.address, app.token, feed.spec.keys, VICTIM)
         self.keys_of_victim = len(keys)
@@ -164,7 +166,7 @@ class RecoveryLoad(ProbedLoad):
         return {"file": self._feed_of_files.put()}
 
     def gather(self) -> None:
-        self.answers = Answers.read(self._result)
+        self.answers = RecoveryAnswers.read(self._result)
 
 
 def keys_of(address: str, token: str, keys: int, worker: WorkerId) -> Any:
@@ -178,7 +180,7 @@ def keys_of(address: str, token: str, keys: int, worker: WorkerId) -> Any:
     return found
 
 
-def way_figures(answers: Answers, spec: FeedSpec, files: int, watched: Watched) -> dict[str, Any]:
+def way_figures(answers: RecoveryAnswers, spec: FeedSpec, files: int, watched: Watched) -> dict[str, Any]:
     """Seconds since the kill, and what became of the lookups."""
     is_right = answers.right(spec, files)
     served_again_at = served_again(answers, is_right, watched.died_at)
@@ -195,7 +197,7 @@ def way_figures(answers: Answers, spec: FeedSpec, files: int, watched: Watched) 
     }
 
 
-def _differing(spark: SparkSession, app: App, feed: Feed, way: Way, directory: Path) -> int:
+def _differing(spark: SparkSession, app: App, feed: RecoveryFeed, way: RecoveryWay, directory: Path) -> int:
     """Rows that the view or Spark SQL over the same rows has and the other has not."""
     feed.rows(spark).createOrReplaceTempView("rows_put")
     view = _looked_up(spark, app, feed.spec.keys, directory / "looked-up") if way.partial else app.read(VIEW)

@@ -19,11 +19,11 @@ import pyarrow as pa
 from benchmarks.events import VIEW
 from benchmarks.hand_fed import HandFedRiver
 from benchmarks.rescale_figures import (
-    Fed,
+    FedRows,
+    LoadTrace,
     Mask,
     Probes,
     Spans,
-    Trace,
     Window,
     batching_figures,
     moving,
@@ -83,7 +83,7 @@ class RescaleOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class RescaleWay:
     """One rescale under load. before: the steady span. moved_at: when it had begun to move, as polled. moved: the
     vnodes that changed their owner, of so many."""
 
@@ -97,11 +97,11 @@ class Way:
     def moves(self, probes: Probes) -> Mask:
         return moving(probes.key, self.vnodes, self.moved)
 
-    def figures(self, probes: Probes, fed: Fed) -> dict[str, Any]:
+    def figures(self, probes: Probes, fed: FedRows) -> dict[str, Any]:
         spans = Spans(self.before, self.during, self.moved_at)
         return way_figures(probes, fed, spans, self.moves(probes), self.report)
 
-    def trace(self, probes: Probes) -> Trace:
+    def trace(self, probes: Probes) -> LoadTrace:
         shown = Window(self.during.began - SHOWN_BEFORE_S, self.during.ended + SETTLE_S)
         return trace(probes, shown, self.during)
 
@@ -119,7 +119,7 @@ def measure_rescale(options: RescaleOptions, say: Say = print) -> dict[str, Any]
         "lookups_per_s": options.lookups_per_s,
         "strategies": {},
     }
-    traces: dict[str, tuple[Trace, Trace]] = {}
+    traces: dict[str, tuple[LoadTrace, LoadTrace]] = {}
     try:
         for strategy in options.strategies:
             figures, traces[strategy] = _measure_strategy(spark, options, strategy, say)
@@ -145,7 +145,9 @@ def ratio(result: Mapping[str, Any]) -> float | None:
     return round(result["spark"]["pause_ms"] / unserved, 1) if unserved and "spark" in result else None
 
 
-def _draw(options: RescaleOptions, result: Mapping[str, Any], traces: Mapping[str, tuple[Trace, Trace]]) -> None:
+def _draw(
+    options: RescaleOptions, result: Mapping[str, Any], traces: Mapping[str, tuple[LoadTrace, LoadTrace]]
+) -> None:
     if options.picture is None:
         return
     ways = (f"{options.before} to {options.after} workers", f"{options.after} to {options.before} workers")
@@ -159,7 +161,7 @@ def _draw(options: RescaleOptions, result: Mapping[str, Any], traces: Mapping[st
 
 def _measure_strategy(
     spark: SparkSession, options: RescaleOptions, strategy: str, say: Say
-) -> tuple[dict[str, Any], tuple[Trace, Trace]]:
+) -> tuple[dict[str, Any], tuple[LoadTrace, LoadTrace]]:
     say(f"{strategy}: {options.keys:,} keys, {options.before} -> {options.after} -> {options.before} workers")
     with _river(spark, options, options.keys) as (river, client, load):
         with load:
@@ -211,7 +213,7 @@ def rescale_under(
     workers: int,
     strategy: str,
     keys_max: int | None = None,
-) -> Way:
+) -> RescaleWay:
     """Let the load run steadily for so many seconds, then rescale to so many workers under it.
 
     Raises ClusterError if the rescale does not end as it should, or if the load has broken down.
@@ -231,7 +233,7 @@ def rescale_under(
     load.check()
     if report["outcome"] != "finished":
         raise ClusterError(f"{strategy} to {workers} workers: {report}")
-    return Way(
+    return RescaleWay(
         before=Window(steady_at, began_at),
         during=Window(began_at, ended_at),
         moved_at=moved_at,

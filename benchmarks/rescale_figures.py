@@ -79,7 +79,7 @@ class Probes:
 
 
 @dataclass(frozen=True, slots=True)
-class Fed:
+class FedRows:
     """Epochs that were published, one after the other from ``first`` on: when, and the keys of their rows."""
 
     first: int
@@ -112,7 +112,7 @@ def _ordered(keys: KeyArray, epochs: npt.NDArray[np.int64]) -> npt.NDArray[np.in
     return keys << 32 | epochs
 
 
-def wrong_answers(probes: Probes, fed: Fed) -> int:
+def wrong_answers(probes: Probes, fed: FedRows) -> int:
     """How many lookups failed, or gave a count that cannot be, where each key had one row before.
 
     A count has every row up to the epoch that was asked for, and none that was not yet published when it was given.
@@ -130,7 +130,7 @@ def moving(keys: KeyArray, vnodes: int, moved: Sequence[VnodeId]) -> Mask:
     return moves[vnodes_of(hash64([pa.array(keys)]), vnodes)]
 
 
-def rows_per_s(probes: Probes, fed: Fed, window: Window) -> int:
+def rows_per_s(probes: Probes, fed: FedRows, window: Window) -> int:
     """Rows a second of the epochs that came to show in the window. An epoch shows when all its probed keys do."""
     fresh = probes.fresh
     shown_at = np.full(len(fed.rows), -np.inf)
@@ -154,7 +154,7 @@ class Spans:
         return Window(began, began + self.before.seconds)
 
 
-def way_figures(probes: Probes, fed: Fed, spans: Spans, moves: Mask, report: Mapping[str, Any]) -> dict[str, Any]:
+def way_figures(probes: Probes, fed: FedRows, spans: Spans, moves: Mask, report: Mapping[str, Any]) -> dict[str, Any]:
     """One way of one strategy as ``--json`` prints it.
 
     moves: of each probe, whether its key does. report: the rescale's own.
@@ -221,7 +221,7 @@ def _longest(probes: Probes) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class LoadTrace:
     """One line of a picture: the longest lookup of each tenth of a second, by when it was due.
 
     seconds: middle of each tenth, from the begin of the rescale. took: seconds of the rescale.
@@ -232,7 +232,7 @@ class Trace:
     took: float
 
 
-def trace(probes: Probes, shown: Window, during: Window) -> Trace:
+def trace(probes: Probes, shown: Window, during: Window) -> LoadTrace:
     """The line of the steady lookups that were due in the window that is ``shown``; bins without any are left out."""
     steady = probes.steady
     due = steady.where((steady.due_at >= shown.began) & (steady.due_at < shown.ended))
@@ -241,4 +241,4 @@ def trace(probes: Probes, shown: Window, during: Window) -> Trace:
     longest = np.zeros(len(found))
     np.maximum.at(longest, places, due.ms)
     middles = np.round((found + 0.5) * BIN_S, 3)
-    return Trace(tuple(middles.tolist()), tuple(np.round(longest, 3).tolist()), round(during.seconds, 3))
+    return LoadTrace(tuple(middles.tolist()), tuple(np.round(longest, 3).tolist()), round(during.seconds, 3))

@@ -11,8 +11,8 @@ import pyarrow as pa
 from benchmarks.events import SCHEMA, VIEW
 from benchmarks.hand_fed import HandFedRiver
 from benchmarks.probed_load import ProbedLoad
-from benchmarks.rescale_figures import Fed, KeyArray, Probes
-from benchmarks.rescale_prober import ProbeTask
+from benchmarks.rescale_figures import FedRows, KeyArray, Probes
+from benchmarks.rescale_prober import RescaleProbeTask
 
 LOAD_ROWS_MAX = 1_000_000
 """Rows of an epoch of those that bring the view its keys."""
@@ -43,7 +43,7 @@ class SteadyLoad(ProbedLoad):
     """
 
     probes: Probes
-    fed: Fed
+    fed: FedRows
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class SteadyLoad(ProbedLoad):
         lookups_per_s: float,
     ) -> None:
         self._river = river
-        self._asked = ProbeTask(
+        self._asked = RescaleProbeTask(
             address=river.address, view=VIEW, keys=keys, per_s=lookups_per_s, result=str(directory / "probes.arrow")
         )
         super().__init__("benchmarks.rescale_prober", asdict(self._asked), river.token, directory, epochs_per_s)
@@ -74,4 +74,4 @@ class SteadyLoad(ProbedLoad):
 
     def gather(self) -> None:
         self.probes = Probes.read(self._asked.result)
-        self.fed = Fed.of(self._epochs + 1, self._published)
+        self.fed = FedRows.of(self._epochs + 1, self._published)

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from benchmarks.rescale_figures import BIN_S, Trace
+from benchmarks.rescale_figures import BIN_S, LoadTrace
 from upriver.errors import UserError
 
 COLOURS: Mapping[str, str] = {  # of every strategy, and of Spark
@@ -44,7 +44,7 @@ def check_drawable() -> None:
 def draw_rescale(
     path: Path,
     ways: tuple[str, str],
-    traces: Mapping[str, tuple[Trace, Trace]],
+    traces: Mapping[str, tuple[LoadTrace, LoadTrace]],
     spark_pauses_ms: tuple[float, float] | None,
     keys: int,
 ) -> None:

@@ -43,7 +43,7 @@ FAILED = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeTask:
+class RescaleProbeTask:
     """What to ask. keys: the view has those from 0 up to but without it. per_s: steady lookups a second, of one random
     key each. result: file for the ``PROBES``, an Arrow stream."""
 
@@ -55,10 +55,10 @@ class ProbeTask:
     seed: int = 1
 
 
-class Prober:
+class RescaleProber:
     """Asks a client on many threads: a lookup that waits keeps no other one from being asked."""
 
-    def __init__(self, client: Client, task: ProbeTask) -> None:
+    def __init__(self, client: Client, task: RescaleProbeTask) -> None:
         self._client = client
         self._task = task
         self._lots = np.random.default_rng(task.seed)
@@ -105,4 +105,4 @@ class Prober:
 
 
 if __name__ == "__main__":
-    run_prober(ProbeTask, Prober)
+    run_prober(RescaleProbeTask, RescaleProber)

@@ -68,7 +68,7 @@ FORMS: Mapping[Per, Callable[..., Any]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class StatefulCase:
     """keys: uniform, and how many states our forms hold when they are measured alone. rows: of a batch, then.
     spark_rows: of the first micro-batch that counts of both sides; spark_rows_max: of the last one."""
 
@@ -79,9 +79,9 @@ class Case:
 
 
 CASES = (
-    Case(keys=1_000, rows=200_000, spark_rows=128_000, spark_rows_max=512_000),
-    Case(keys=10_000, rows=50_000, spark_rows=500, spark_rows_max=128_000),
-    Case(keys=1_000_000, rows=10_000, spark_rows=500, spark_rows_max=128_000),
+    StatefulCase(keys=1_000, rows=200_000, spark_rows=128_000, spark_rows_max=512_000),
+    StatefulCase(keys=10_000, rows=50_000, spark_rows=500, spark_rows_max=128_000),
+    StatefulCase(keys=1_000_000, rows=10_000, spark_rows=500, spark_rows_max=128_000),
 )
 
 
@@ -91,7 +91,7 @@ class StatefulMapOptions:
     seconds Spark's micro-batches of a case may take together: a larger one is begun as long as not half of that is used
     up."""
 
-    cases: Sequence[Case] = CASES
+    cases: Sequence[StatefulCase] = CASES
     partitions: int = 2
     has_spark: bool = True
     spark_s: float = 25.0
@@ -116,7 +116,7 @@ def measure_stateful_map(
 
 
 def _measure_case(
-    spark: SparkSession, case: Case, options: StatefulMapOptions, say: Callable[[str], None]
+    spark: SparkSession, case: StatefulCase, options: StatefulMapOptions, say: Callable[[str], None]
 ) -> dict[str, Any]:
     why = why_not() if options.has_spark else "not asked for"
     lots = np.random.default_rng(options.seed)
@@ -153,7 +153,7 @@ def _shown(rate: float | None) -> str:
 
 
 def _spark_side(
-    spark: SparkSession, directory: Path, case: Case, options: StatefulMapOptions, lots: np.random.Generator
+    spark: SparkSession, directory: Path, case: StatefulCase, options: StatefulMapOptions, lots: np.random.Generator
 ) -> tuple[list[pa.Table], list[MicroBatch], Mapping[int, tuple[int, int]]]:
     """The rows of each micro-batch, how Spark took them, and its totals."""
     fed, taken = [], []
@@ -166,7 +166,7 @@ def _spark_side(
         return fed, taken, query.totals()
 
 
-def _sizes(case: Case) -> Iterator[int]:
+def _sizes(case: StatefulCase) -> Iterator[int]:
     rows = case.spark_rows
     while rows <= case.spark_rows_max:
         yield rows
@@ -200,7 +200,7 @@ def _run(operator: StatefulMap, fed: Sequence[pa.Table]) -> tuple[list[float], l
     return seconds, given
 
 
-def _alone(case: Case, lots: np.random.Generator) -> dict[Per, float]:
+def _alone(case: StatefulCase, lots: np.random.Generator) -> dict[Per, float]:
     """Rows per second of each form once it holds a state for every key."""
     full = _operator(Per.BATCH)
     every = _in_order(pa.table([np.arange(case.keys), np.zeros(case.keys, np.int64)], schema=SCHEMA))

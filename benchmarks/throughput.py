@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.contest import run_side
-from benchmarks.contestant import RUN_S_MAX, SIDES, Outcome, Task
+from benchmarks.contestant import RUN_S_MAX, SIDES, ContestOutcome, ContestTask
 from benchmarks.events import EventsSpec, write_events
 from benchmarks.figures import median
 from benchmarks.process_tree import Meter, available_cores
@@ -25,7 +25,7 @@ ERROR_LINES_MAX = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class ThroughputMeasured:
     """One run of one side. seconds: from the first micro-batch's start until the view held all rows. start_s: from
     the start of the process to the first micro-batch, warm-up included. ingest_s: until Spark had
     committed the last micro-batch."""
@@ -61,7 +61,7 @@ def measure_throughput(options: ThroughputOptions, say: Any = print) -> dict[str
         data = Path(options.data or f"{directory}/events")
         write_events(data, options.events)
         say(f"{options.events.rows:,} rows, {options.events.keys:,} keys, in {options.events.files} files: {data}")
-        runs: dict[str, list[tuple[Measured, Outcome]]] = {side: [] for side in SIDES}
+        runs: dict[str, list[tuple[ThroughputMeasured, ContestOutcome]]] = {side: [] for side in SIDES}
         for turn in range(options.repeat):
             for side in list(SIDES)[:: 1 if turn % 2 == 0 else -1]:
                 work = Path(directory) / f"{side}-{turn}"
@@ -77,10 +77,10 @@ def _check_cores(cores: int) -> None:
         raise UserError(f"cores={cores}: there are {there_are} for this process")
 
 
-def _run(side: str, options: ThroughputOptions, data: Path, work: Path) -> tuple[Measured, Outcome]:
+def _run(side: str, options: ThroughputOptions, data: Path, work: Path) -> tuple[ThroughputMeasured, ContestOutcome]:
     """One run of one side, in a process tree that ends with it. Raises ClusterError if it fails."""
     work.mkdir()
-    task = Task(
+    task = ContestTask(
         side=side,
         data=str(data),
         work=str(work),
@@ -96,15 +96,15 @@ def _run(side: str, options: ThroughputOptions, data: Path, work: Path) -> tuple
     if watched.code != 0:
         failed = f"the {side} side of the benchmark failed ({watched.code}):"
         raise ClusterError("\n".join([failed, *watched.said[-ERROR_LINES_MAX:]]))
-    outcome = Outcome(**json.loads((work / "outcome.json").read_text()))
+    outcome = ContestOutcome(**json.loads((work / "outcome.json").read_text()))
     return measure(options.events.rows, started_at, outcome, watched.meter), outcome
 
 
-def measure(rows: int, started_at: float, outcome: Outcome, meter: Meter) -> Measured:
+def measure(rows: int, started_at: float, outcome: ContestOutcome, meter: Meter) -> ThroughputMeasured:
     """A run's figures."""
     seconds = outcome.reflected_at - outcome.first_batch_at
     usage = meter.usage(outcome.first_batch_at, outcome.reflected_at)
-    return Measured(
+    return ThroughputMeasured(
         rows_per_s=rows / seconds,
         cpu_s=usage.cpu_s,
         rows_per_cpu_s=rows / usage.cpu_s,
@@ -115,7 +115,9 @@ def measure(rows: int, started_at: float, outcome: Outcome, meter: Meter) -> Mea
     )
 
 
-def _report(options: ThroughputOptions, runs: dict[str, list[tuple[Measured, Outcome]]]) -> dict[str, Any]:
+def _report(
+    options: ThroughputOptions, runs: dict[str, list[tuple[ThroughputMeasured, ContestOutcome]]]
+) -> dict[str, Any]:
     sides = {side: medians([measured for measured, _ in outcomes]) for side, outcomes in runs.items()}
     outcomes = [outcome for side in runs.values() for _, outcome in side]
     return {
@@ -136,7 +138,7 @@ def _report(options: ThroughputOptions, runs: dict[str, list[tuple[Measured, Out
     }
 
 
-def medians(runs: Sequence[Measured]) -> dict[str, Any]:
+def medians(runs: Sequence[ThroughputMeasured]) -> dict[str, Any]:
     """The median of each figure over some runs of one side, and every run's rate."""
     figures = {name: median([getattr(run, name) for run in runs]) for name in asdict(runs[0])}
     whole = ("rows_per_s", "rows_per_cpu_s", "peak_mb")

@@ -20,11 +20,11 @@ from benchmarks.hand_fed import HandFedRiver, HandFedView
 from benchmarks.rescale_figures import Window
 from benchmarks.vote_figures import load_figures, wrong_answers
 from benchmarks.vote_load import Polls, VoteLoad, VoteRates
-from benchmarks.vote_lookups import LookupTask
+from benchmarks.vote_lookups import VoteLookupTask
 from benchmarks.vote_model import ARTICLE, KEY, SQL, VIEW, VOTE
 from benchmarks.vote_new_view import measure_new_view
 from benchmarks.vote_redis import measure_redis
-from benchmarks.worker_memory import Gauge, Reading, as_mb, worker_pids
+from benchmarks.worker_memory import Gauge, MemoryReading, as_mb, worker_pids
 from upriver.client.client import connect
 from upriver.errors import ClusterError
 from upriver.spark.names import SparkSession
@@ -75,7 +75,7 @@ class VoteOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class VoteWay:
     """How the view is kept. budget_mb: of each worker; ``None`` for any."""
 
     partial: bool
@@ -87,7 +87,7 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class VoteMeasured:
     """Of one way: the figures of each load. alone: those of lookups one after the other, which a budget would only
     disturb, with the memory that the view takes after them and did not take after the first epoch."""
 
@@ -99,9 +99,9 @@ def measure_vote(options: VoteOptions, say: Say = print) -> Figures:
     """Measure it all; returns what ``--json`` prints. ``say`` is told how it goes."""
     # Python workers that were used again would begin with another river's memory.
     spark = local_session(options.workers, app_name="upriver-bench", **{"spark.python.worker.reuse": False})
-    ways: list[Measured] = []
+    ways: list[VoteMeasured] = []
     try:
-        for way in [Way(False), Way(True), *(Way(True, budget) for budget in options.budgets_mb)]:
+        for way in [VoteWay(False), VoteWay(True), *(VoteWay(True, budget) for budget in options.budgets_mb)]:
             say(f"{way}: {options.articles:,} articles, {options.votes:,} votes")
             with tempfile.TemporaryDirectory(prefix="upriver-bench-") as directory:
                 ways.append(_measure_way(spark, options, way, Path(directory), say))
@@ -115,7 +115,7 @@ def measure_vote(options: VoteOptions, say: Say = print) -> Figures:
     return report(options, ways, {"new_view": new_view, "redis": redis})
 
 
-def _measure_way(spark: SparkSession, options: VoteOptions, way: Way, directory: Path, say: Say) -> Measured:
+def _measure_way(spark: SparkSession, options: VoteOptions, way: VoteWay, directory: Path, say: Say) -> VoteMeasured:
     budget = None if way.budget_mb is None else way.budget_mb << 20
     view = HandFedView(name=VIEW, sql=SQL, key=KEY, tables=(ARTICLE, VOTE), partial=way.partial)
     with HandFedRiver(spark, directory / "lake", options.workers, [view], budget) as river:
@@ -139,7 +139,7 @@ def _measure_way(spark: SparkSession, options: VoteOptions, way: Way, directory:
         for distribution in options.distributions:
             runs.append(_measure_load(river, options, way, distribution, polls, directory, (gauge, empty)))
             say(f"  {distribution}: {json.dumps(runs[-1])}")
-    return Measured(runs, alone)
+    return VoteMeasured(runs, alone)
 
 
 def _fill_a_few(river: HandFedRiver) -> None:
@@ -148,10 +148,10 @@ def _fill_a_few(river: HandFedRiver) -> None:
         client.lookup(VIEW, range(FIRST_KEYS))
 
 
-def _measure_alone(river: HandFedRiver, options: VoteOptions, way: Way, polls: Polls, directory: Path) -> Figures:
+def _measure_alone(river: HandFedRiver, options: VoteOptions, way: VoteWay, polls: Polls, directory: Path) -> Figures:
     counts = directory / "counts.npy"
     np.save(counts, polls.counts)
-    task = LookupTask(
+    task = VoteLookupTask(
         address=river.address,
         counts=str(counts),
         singles=options.singles,
@@ -174,11 +174,11 @@ def _measure_alone(river: HandFedRiver, options: VoteOptions, way: Way, polls: P
 def _measure_load(
     river: HandFedRiver,
     options: VoteOptions,
-    way: Way,
+    way: VoteWay,
     distribution: str,
     polls: Polls,
     directory: Path,
-    memory: tuple[Gauge, Reading],
+    memory: tuple[Gauge, MemoryReading],
 ) -> Figures:
     """One load. memory: to be read, and as it was before there was anything to keep."""
     gauge, empty = memory
@@ -240,7 +240,7 @@ def _most_bytes(river: HandFedRiver, until: float) -> int:
     return most
 
 
-def report(options: VoteOptions, ways: Sequence[Measured], beside: Figures) -> Figures:
+def report(options: VoteOptions, ways: Sequence[VoteMeasured], beside: Figures) -> Figures:
     """What ``--json`` prints. ways: the full one, then the partial one without a budget, then those with one."""
     first = options.distributions[0]
     runs = [run for way in ways for run in way.runs]

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from benchmarks.figures import percentile
-from benchmarks.rescale_figures import Fed, Mask, Probes, Window, rows_per_s
+from benchmarks.rescale_figures import FedRows, Mask, Probes, Window, rows_per_s
 from benchmarks.vote_model import KeyArray
 from benchmarks.vote_prober import BATCHED, FRESH, HIT, MISS, SINGLE, Times
 
@@ -19,7 +19,7 @@ KINDS = {"read": BATCHED, "single": SINGLE, "loaded_hit": HIT, "loaded_miss": MI
 
 
 @dataclass(frozen=True, slots=True)
-class Answers:
+class VoteAnswers:
     """The columns of ``vote_prober.ANSWERS``."""
 
     kind: npt.NDArray[np.int8]
@@ -35,8 +35,8 @@ class Answers:
         with pa.OSFile(path) as source, pa.ipc.open_stream(source) as stream:
             return cls(*(column.to_numpy() for column in stream.read_all().columns))
 
-    def where(self, mask: Mask) -> "Answers":
-        return Answers(
+    def where(self, mask: Mask) -> "VoteAnswers":
+        return VoteAnswers(
             self.kind[mask],
             self.due_at[mask],
             self.answered_at[mask],
@@ -45,7 +45,7 @@ class Answers:
             self.epoch[mask],
         )
 
-    def due_in(self, window: Window) -> "Answers":
+    def due_in(self, window: Window) -> "VoteAnswers":
         """Those that were asked for in the window."""
         return self.where((self.due_at >= window.began) & (self.due_at < window.ended))
 
@@ -64,7 +64,7 @@ class VotesBefore:
     counts: KeyArray
 
 
-def wrong_answers(answers: Answers, before: VotesBefore, fed: Fed) -> int:
+def wrong_answers(answers: VoteAnswers, before: VotesBefore, fed: FedRows) -> int:
     """How many reads gave no row or another article's, or a number of votes that cannot be.
 
     A number has every vote up to the epoch that the answer reflects, and none that was not yet published when it was
@@ -76,7 +76,7 @@ def wrong_answers(answers: Answers, before: VotesBefore, fed: Fed) -> int:
     return int(np.count_nonzero((answers.n < least) | (answers.n > most)))
 
 
-def load_figures(answers: Answers, fed: Fed, window: Window) -> dict[str, Any]:
+def load_figures(answers: VoteAnswers, fed: FedRows, window: Window) -> dict[str, Any]:
     """Reads and writes a second of the window, and how long each kind of read took that was due in it."""
     asked = answers.due_in(window)
     answered = (answers.answered_at >= window.began) & (answers.answered_at < window.ended)

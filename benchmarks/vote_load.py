@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from benchmarks.hand_fed import HandFedRiver
 from benchmarks.probed_load import ProbedLoad
-from benchmarks.rescale_figures import Fed
-from benchmarks.vote_figures import Answers, VotesBefore
+from benchmarks.rescale_figures import FedRows
+from benchmarks.vote_figures import VoteAnswers, VotesBefore
 from benchmarks.vote_model import ARTICLE, VOTE, KeyArray, Popularity, articles, votes
 from benchmarks.vote_prober import VoteTask
 
@@ -78,8 +78,8 @@ class VoteLoad(ProbedLoad):
     popular: articles that are read and voted for, with the lowest ids; those above are ``unread``.
     """
 
-    answers: Answers
-    fed: Fed
+    answers: VoteAnswers
+    fed: FedRows
 
     def __init__(
         self,
@@ -124,5 +124,5 @@ class VoteLoad(ProbedLoad):
         return {"epoch": self._polls.epochs, "at": at, "keys": ids[:PROBED_KEYS].tolist()}
 
     def gather(self) -> None:
-        self.answers = Answers.read(self._asked.result)
-        self.fed = Fed.of(self.before.epochs + 1, self._published)
+        self.answers = VoteAnswers.read(self._asked.result)
+        self.fed = FedRows.of(self.before.epochs + 1, self._published)

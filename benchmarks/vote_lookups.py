@@ -48,7 +48,7 @@ POLL_S = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LookupTask:
+class VoteLookupTask:
     """What to ask. counts: file of the votes by article, as numpy writes it. singles: misses, each followed by a hit.
     batches: lookups of ``BATCH_KEYS`` warm keys. fill_keys: cold keys of one. is_partial: keys can be evicted."""
 
@@ -63,7 +63,7 @@ class LookupTask:
 
 def main() -> None:
     """Do what the command line's file says and print what was measured."""
-    task = LookupTask(**json.loads(Path(sys.argv[1]).read_text()))
+    task = VoteLookupTask(**json.loads(Path(sys.argv[1]).read_text()))
     with connect(task.address, sys.stdin.readline().strip()) as client:
         print(json.dumps(Asker(client, task).measure()))
 
@@ -71,7 +71,7 @@ def main() -> None:
 class Asker:
     """Asks, checks, takes the time."""
 
-    def __init__(self, client: Client, task: LookupTask) -> None:
+    def __init__(self, client: Client, task: VoteLookupTask) -> None:
         self._client = client
         self._task = task
         self._counts: KeyArray = np.load(task.counts)

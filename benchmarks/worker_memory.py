@@ -29,14 +29,14 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class MemoryReading:
     """Bytes: of a view's state as its workers say, and of their processes."""
 
     said: int
     memory: Memory
 
-    def __sub__(self, other: "Reading") -> "Reading":
-        return Reading(self.said - other.said, self.memory - other.memory)
+    def __sub__(self, other: "MemoryReading") -> "MemoryReading":
+        return MemoryReading(self.said - other.said, self.memory - other.memory)
 
     def figures(self) -> dict[str, Any]:
         """Of a difference, in megabytes, and how much of the processes' growth the workers know of."""
@@ -57,14 +57,14 @@ class Gauge:
         self._view = view
         self._pids = pids
 
-    def read_at_rest(self) -> Reading:
+    def read_at_rest(self) -> MemoryReading:
         """As it is when what was only needed meanwhile has been given back."""
         time.sleep(REST_S)
         return self.read()
 
-    def read(self) -> Reading:
+    def read(self) -> MemoryReading:
         """As it is now, and as the workers last said."""
-        return Reading(self._river.status()["views"][self._view]["bytes"], memory_of(self._pids))
+        return MemoryReading(self._river.status()["views"][self._view]["bytes"], memory_of(self._pids))
 
 
 def as_mb(count: int) -> float:

@@ -7,7 +7,7 @@ from simulator.bad_rows import BadRows
 from simulator.checkers import require
 from simulator.lake import FakeLake
 from simulator.oracle import Oracle, by_key
-from simulator.process import Asked, Process
+from simulator.process import Process, SimulatedLookup
 from simulator.repertoire import Repertoire
 from simulator.tables import ORDERED, Key
 from upriver.ids import Epoch
@@ -42,7 +42,7 @@ class Askers:
     def asks(self, process: Process, lookup: LookupAsked) -> None:
         """Somebody is about to ask."""
         seen = {key: self._seen.get((lookup.view, key), Epoch(0)) for key in _keys(lookup)}
-        process.waiting[lookup.ticket] = Asked(lookup, seen)
+        process.waiting[lookup.ticket] = SimulatedLookup(lookup, seen)
 
     def asked(self, process: Process, lookup: LookupAsked) -> None:
         """Somebody has asked, and may have an answer already."""

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 from simulator.lake import CUTS_MAX
-from simulator.river import River
+from simulator.river import SimulatedCluster
 from upriver.plan.plan import DataflowPlan
 
 
-def steps_to_rest(river: River, plans: Sequence[DataflowPlan], vnodes: int, declared: int) -> int:
+def steps_to_rest(river: SimulatedCluster, plans: Sequence[DataflowPlan], vnodes: int, declared: int) -> int:
     """Twice what it takes each process to apply everything in the smallest slices that there can be, and each slice of
     each view to be spoken of by all, as often as everything may begin anew.
 

@@ -34,7 +34,7 @@ class Violation:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RunOutcome:
     """One seed played out. steps: how many things happened. trace: in lines. counters: how often what happened."""
 
     seed: int
@@ -78,7 +78,7 @@ class Simulator:
         self._plans = compiled_views(views)
         self._database = duckdb.connect(config={"threads": 1})
 
-    def play(self, seed: int, steps: int, workers: int) -> Outcome:
+    def play(self, seed: int, steps: int, workers: int) -> RunOutcome:
         """Let ``steps`` things happen among ``workers`` workers, then let all come to rest and stop.
 
         Raises DeclarationError for a number of workers that cannot be.
@@ -104,7 +104,7 @@ class Simulator:
         except Exception as error:
             error.add_note(f"in seed {seed}, step {world.steps}, {workers} workers")
             raise
-        return Outcome(seed, world.steps, violation, tuple(world.river.trace), dict(world.river.watcher.counters))
+        return RunOutcome(seed, world.steps, violation, tuple(world.river.trace), dict(world.river.watcher.counters))
 
 
 def compiled_views(views: Sequence[ViewSpec] = ALL_VIEWS) -> tuple[DataflowPlan, ...]:
@@ -114,7 +114,7 @@ def compiled_views(views: Sequence[ViewSpec] = ALL_VIEWS) -> tuple[DataflowPlan,
     return tuple(declare_view(view.name, view.sql, view.key, tables, {}, typer) for view in views)
 
 
-def run_seed(seed: int, steps: int, workers: int, rules: Rules = ALL_RULES) -> Outcome:
+def run_seed(seed: int, steps: int, workers: int, rules: Rules = ALL_RULES) -> RunOutcome:
     """Play one seed."""
     return Simulator(rules).play(seed, steps, workers)
 

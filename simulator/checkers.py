@@ -13,7 +13,7 @@ from simulator.tables import Key
 from upriver.coordinator.cluster import EPOCHS_AHEAD_MAX
 from upriver.errors import UnknownView, UpriverError, WrongOwner
 from upriver.ids import Channel, Epoch, FeedId, Incarnation, MapVersion, SnapshotId, VnodeId, WorkerId
-from upriver.protocol.coordinator_events import Outcome
+from upriver.protocol.coordinator_events import RescaleOutcome
 from upriver.vnodes import VnodeMap
 
 P = ParamSpec("P")
@@ -249,13 +249,13 @@ def standbys_equal_the_oracle(expected: Rows, found: Rows) -> str | None:
     return None if found == expected else difference(expected, found)
 
 
-def a_rescale_ends_for_a_reason(outcome: Outcome, possible: bool, aborted: bool, disturbed: bool) -> str | None:
+def a_rescale_ends_for_a_reason(outcome: RescaleOutcome, possible: bool, aborted: bool, disturbed: bool) -> str | None:
     """possible: what was wanted can be had. disturbed: a worker was lost since it began."""
     right = {
-        Outcome.FINISHED: possible,
-        Outcome.ABORTED: aborted,
-        Outcome.REFUSED: not possible,
-        Outcome.FAILED: disturbed,
+        RescaleOutcome.FINISHED: possible,
+        RescaleOutcome.ABORTED: aborted,
+        RescaleOutcome.REFUSED: not possible,
+        RescaleOutcome.FAILED: disturbed,
     }
     return None if right[outcome] else f"{outcome}: possible={possible} aborted={aborted} disturbed={disturbed}"
 

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from upriver.engine.bad_rows import SetAside
 from upriver.engine.batch import Batch, Outgoing
-from upriver.engine.operators.operator import Evaluator
+from upriver.engine.operators.operator import ExpressionEvaluator
 from upriver.engine.region import Region
 from upriver.hashing import hash64
 from upriver.plan.plan import DataflowPlan, LakeEdge, TableSpec
@@ -39,7 +39,7 @@ class DataflowWorld:
         self,
         plan: DataflowPlan,
         tables: Mapping[str, TableSpec],
-        evaluator: Evaluator,
+        evaluator: ExpressionEvaluator,
         lots: Random,
         workers: int = 3,
         vnodes: int = 8,

@@ -5,11 +5,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from simulator.icadd_node import Kind, Violation
-from simulator.icadd_rows import Item, Key
+from simulator.icadd_node import NodeKind, ProtocolViolation
+from simulator.icadd_rows import Key, TracedRow
 from simulator.icadd_scenario import Rulebook, Scenario, mended, published
 from simulator.icadd_trace import told
-from simulator.icadd_world import Step, World
+from simulator.icadd_world import IcaddStep, IcaddWorld
 from upriver.coordinator.rescale_protocol import RegionId, RescaleAsked, Ticket
 from upriver.ids import VnodeId, WorkerId
 from upriver.migration.icadd import TOGETHER_KEYS
@@ -79,25 +79,27 @@ def _asked(scenario: Scenario) -> Iterator[str]:
         yield "slow operators"
 
 
-def run(seed: int, scenario: Scenario, rulebook: Rulebook) -> tuple[list[Step], Violation | None, frozenset[str]]:
+def run(
+    seed: int, scenario: Scenario, rulebook: Rulebook
+) -> tuple[list[IcaddStep], ProtocolViolation | None, frozenset[str]]:
     """One run to its end, or to the first violation: the steps taken, what was found, and what happened on the way."""
-    world = World(scenario, rulebook)
+    world = IcaddWorld(scenario, rulebook)
     taken, violation = play(seed, world)
     return taken, violation, world.happened
 
 
-def play(seed: int, world: World) -> tuple[list[Step], Violation | None]:
+def play(seed: int, world: IcaddWorld) -> tuple[list[IcaddStep], ProtocolViolation | None]:
     """Let a world go on to its end, or to the first violation: the steps taken, and what was found.
 
     Each kind of step at each place has its own pace for the whole run, so some channels and workers are slow.
     """
     lots = random.Random(f"schedule {seed}")
-    paces: dict[Step, float] = {}
-    taken: list[Step] = []
+    paces: dict[IcaddStep, float] = {}
+    taken: list[IcaddStep] = []
     try:
         while steps := world.possible():
             if len(taken) >= RUN_STEPS_MAX:
-                raise Violation(Kind.STUCK, f"after {RUN_STEPS_MAX} steps there is no end")
+                raise ProtocolViolation(NodeKind.STUCK, f"after {RUN_STEPS_MAX} steps there is no end")
             for step in steps:
                 if step not in paces:
                     paces[step] = lots.choice(_PACES)
@@ -105,13 +107,15 @@ def play(seed: int, world: World) -> tuple[list[Step], Violation | None]:
             taken.append(step)
             world.take(step)
         world.check_end()
-    except Violation as violation:
+    except ProtocolViolation as violation:
         return taken, violation
     return taken, None
 
 
-def _told(seed: int, scenario: Scenario, rulebook: Rulebook, steps: list[Step], violation: Violation) -> dict[str, Any]:
-    trace = told(World(scenario, rulebook), steps)
+def _told(
+    seed: int, scenario: Scenario, rulebook: Rulebook, steps: list[IcaddStep], violation: ProtocolViolation
+) -> dict[str, Any]:
+    trace = told(IcaddWorld(scenario, rulebook), steps)
     return {"seed": seed, "kind": str(violation.kind), "message": str(violation), "trace": trace}
 
 
@@ -166,7 +170,7 @@ def _moves(
     return {VnodeId(vnode): lots.choice(workers) for vnode in moving}
 
 
-def _items(lots: random.Random, origin: WorkerId, keys: tuple[int, ...]) -> tuple[Item, ...]:
+def _items(lots: random.Random, origin: WorkerId, keys: tuple[int, ...]) -> tuple[TracedRow, ...]:
     """Up to 12 rows in up to 3 epochs."""
     seen: Counter[int] = Counter()
     items = []
@@ -175,5 +179,5 @@ def _items(lots: random.Random, origin: WorkerId, keys: tuple[int, ...]) -> tupl
         key = lots.choice(keys)
         seen[key] += 1
         epoch = min(3, epoch + (lots.random() < 0.2))
-        items.append(Item(key, origin, seen[key], epoch))
+        items.append(TracedRow(key, origin, seen[key], epoch))
     return tuple(items)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from simulator.icadd_rows import Item, Key
+from simulator.icadd_rows import Key, TracedRow
 from simulator.icadd_scenario import Scenario
 from upriver.coordinator.rescale_protocol import RegionId, RescaleAsked, Ticket
 from upriver.ids import MapVersion, VnodeId, WorkerId
@@ -50,8 +50,8 @@ def case(
     )
 
 
-def _items(origin: WorkerId, text: str, hashes: dict[str, int]) -> tuple[Item, ...]:
-    items: list[Item] = []
+def _items(origin: WorkerId, text: str, hashes: dict[str, int]) -> tuple[TracedRow, ...]:
+    items: list[TracedRow] = []
     seen: dict[str, int] = {}
     epoch = 1
     for letter in text:
@@ -59,7 +59,7 @@ def _items(origin: WorkerId, text: str, hashes: dict[str, int]) -> tuple[Item, .
             epoch += 1
             continue
         seen[letter] = seen.get(letter, 0) + 1
-        items.append(Item(hashes[letter], origin, seen[letter], epoch))
+        items.append(TracedRow(hashes[letter], origin, seen[letter], epoch))
     return tuple(items)
 
 

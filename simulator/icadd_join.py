@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simulator.icadd_node import Kind, Violation
-from simulator.icadd_rows import Item, Key, ModelRows
+from simulator.icadd_node import NodeKind, ProtocolViolation
+from simulator.icadd_rows import Key, ModelRows, TracedRow
 from simulator.icadd_scenario import Machine, Rulebook
 from upriver.ids import MapVersion, VnodeId, WorkerId
 from upriver.migration.events import (
@@ -40,7 +40,7 @@ class _Input:
 
     machine: Machine
     order: RescaleAnnounced | None
-    rows: tuple[Item, ...]
+    rows: tuple[TracedRow, ...]
     answer: Interrogated | Collected | None = None
 
 
@@ -51,7 +51,10 @@ class JoinWorld:
         before = VnodeMap(MapVersion(0), (OLD,))
         after = VnodeMap(MapVersion(1), (NEW,))
         order = RescaleAnnounced(before=before, after=after, old=(OLD, NEW), new=(OLD, NEW))
-        rows = (Item(KEY, WorkerId(10), 1), Item(KEY, WorkerId(11), 1))  # the inputs are told apart as origins
+        rows = (
+            TracedRow(KEY, WorkerId(10), 1),
+            TracedRow(KEY, WorkerId(11), 1),
+        )  # the inputs are told apart as origins
         served = [rows] if distributors == 1 else [rows[:1], rows[1:]]
         self.inputs = [_Input(rulebook.machine(OLD, before, 1), order, mine) for mine in served]
         self.sealed = False
@@ -78,7 +81,7 @@ class JoinWorld:
         return steps
 
     def take(self, number: int, event: Event) -> None:
-        """One step. Raises ``Violation`` for a row that meets operators whose state was collected."""
+        """One step. Raises ``ProtocolViolation`` for a row that meets operators whose state was collected."""
         mine = self.inputs[number]
         match event:
             case RescaleAnnounced():
@@ -95,7 +98,9 @@ class JoinWorld:
     def _carry_out(self, mine: _Input, action: Action) -> None:
         match action:
             case PassDown(rows=ModelRows(items=items), rule=rule) if self.sealed:
-                raise Violation(Kind.SPLIT, f"{items[0]} was applied by rule {rule} after its key was collected", rule)
+                raise ProtocolViolation(
+                    NodeKind.SPLIT, f"{items[0]} was applied by rule {rule} after its key was collected", rule
+                )
             case Interrogate():
                 mine.answer = Interrogated(keys=KEYS[: 1 - self.sealed])
             case Collect(keys=keys):
@@ -119,7 +124,7 @@ def search_join(rulebook: Callable[[], Rulebook], distributors: int) -> tuple[in
             line = f"distributor {number + 1} {words}"
             try:
                 after.take(number, event)
-            except Violation as violation:
+            except ProtocolViolation as violation:
                 return tried, [*story, line, str(violation)]
             frontier.append((after, [*story, line]))
     return tried, []

@@ -13,9 +13,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from simulator.icadd_node import Kind, Violation
-from simulator.icadd_rows import Item, Key, ModelRows, frozen
-from simulator.published.multipath import Acquire, Collect, Drop, Edge, Interrogate, OperatorId, RegionGraph, Travelling
+from simulator.icadd_node import NodeKind, ProtocolViolation
+from simulator.icadd_rows import Key, ModelRows, TracedRow, frozen
+from simulator.published.multipath import (
+    MultipathAcquire,
+    MultipathCollect,
+    MultipathDrop,
+    MultipathEdge,
+    MultipathInterrogate,
+    OperatorId,
+    RegionGraph,
+    Travelling,
+)
 from upriver.hashing import Hashes
 from upriver.ids import MapVersion, VnodeId, WorkerId
 from upriver.migration import events as actions
@@ -36,7 +45,7 @@ OLD, NEW = WorkerId(0), WorkerId(1)
 KEY = Key(VnodeId(0), 1).hash64(1)
 BEFORE, AFTER = VnodeMap(MapVersion(0), (OLD,)), VnodeMap(MapVersion(1), (NEW,))
 RESCALE = RescaleAnnounced(before=BEFORE, after=AFTER, old=(OLD, NEW), new=(OLD, NEW))
-PRIOR = Item(KEY, WorkerId(-1), 0)
+PRIOR = TracedRow(KEY, WorkerId(-1), 0)
 """What the operators know of the key at the start."""
 
 Path = tuple[OperatorId, ...]
@@ -65,7 +74,7 @@ class Shape:
         pairs = dict.fromkeys(pair for path in self.paths for pair in pairwise(path))
         return {name: tuple(to for source, to in pairs if source == name) for name in self.operators}
 
-    def path(self, item: Item) -> Path:
+    def path(self, item: TracedRow) -> Path:
         return self.paths[(item.seq - 1) % len(self.paths)]
 
 
@@ -85,9 +94,9 @@ class LogOperator:
 
     name: OperatorId
     shape: Shape
-    logs: dict[int, tuple[Item, ...]] = field(default_factory=dict)
+    logs: dict[int, tuple[TracedRow, ...]] = field(default_factory=dict)
 
-    def apply(self, row: Item) -> Mapping[OperatorId, Item]:
+    def apply(self, row: TracedRow) -> Mapping[OperatorId, TracedRow]:
         if self.name not in self.shape.stateless:
             self.logs[row.key] = (*self.logs.get(row.key, ()), row)
         path = self.shape.path(row)
@@ -114,18 +123,18 @@ class Habits:
     """What operators, messages and the distributor do; all of it right, unless a test puts a broken one in."""
 
     operator: Callable[[OperatorId, Shape], LogOperator] = LogOperator
-    graph: Callable[..., RegionGraph[Item]] = RegionGraph
-    interrogate: Callable[[tuple[VnodeId, ...]], Interrogate] = Interrogate
-    collect: Callable[[Hashes], Collect] = Collect
-    acquire: Callable[[Hashes, Mapping[OperatorId, object]], Acquire] = Acquire
+    graph: Callable[..., RegionGraph[TracedRow]] = RegionGraph
+    interrogate: Callable[[tuple[VnodeId, ...]], MultipathInterrogate] = MultipathInterrogate
+    collect: Callable[[Hashes], MultipathCollect] = MultipathCollect
+    acquire: Callable[[Hashes, Mapping[OperatorId, object]], MultipathAcquire] = MultipathAcquire
 
 
-class Step(NamedTuple):
+class MultipathStep(NamedTuple):
     """kind: hear, row, receive, collect, deliver. edge: in the region of ``worker``."""
 
     kind: str
     worker: WorkerId
-    edge: Edge | None = None
+    edge: MultipathEdge | None = None
 
 
 @dataclass(slots=True)
@@ -133,8 +142,8 @@ class Worker:
     """asked: the Interrogate or Collect that is out. rows: to come from upstream. fingerprint: once asked for."""
 
     machine: Distributor
-    graph: RegionGraph[Item]
-    rows: tuple[Item, ...]
+    graph: RegionGraph[TracedRow]
+    rows: tuple[TracedRow, ...]
     heard: bool = False
     asked: Travelling | None = None
     fingerprint: Any = None
@@ -196,9 +205,9 @@ class MultipathWorld:
     def _worker(self, worker: WorkerId, rows: int) -> Worker:
         operators = {name: self.habits.operator(name, self.shape) for name in self.shape.operators}
         graph = self.habits.graph(operators, self.shape.edges, self.shape.inputs)
-        return Worker(Distributor(worker, BEFORE), graph, tuple(Item(KEY, worker, n + 1) for n in range(rows)))
+        return Worker(Distributor(worker, BEFORE), graph, tuple(TracedRow(KEY, worker, n + 1) for n in range(rows)))
 
-    def after(self, step: Step) -> "MultipathWorld":
+    def after(self, step: MultipathStep) -> "MultipathWorld":
         """The world after one of the possible steps; this one stays as it is."""
         other = copy.copy(self)
         other.inbox = dict(self.inbox)
@@ -211,7 +220,7 @@ class MultipathWorld:
         inboxes = tuple(tuple(map(frozen, inbox)) for inbox in self.inbox.values())
         return hash((tuple(part.state() for part in self.workers.values()), inboxes))
 
-    def possible(self) -> list[Step]:
+    def possible(self) -> list[MultipathStep]:
         """Every step that can be next. What the new owner's operators do makes no difference to those of the old one:
         so they are given something only when these have nothing to do, and fewer states are all the same all cases."""
         steps = []
@@ -223,11 +232,11 @@ class MultipathWorld:
                 "receive": bool(self.inbox[worker]) and not waits,
                 "collect": part.machine.can_collect and part.asked is None,
             }
-            steps += [Step(kind, worker) for kind, can in kinds.items() if can]
-            steps += [Step("deliver", worker, edge) for edge in part.graph.busy() if not waits]
+            steps += [MultipathStep(kind, worker) for kind, can in kinds.items() if can]
+            steps += [MultipathStep("deliver", worker, edge) for edge in part.graph.busy() if not waits]
         return steps
 
-    def _take(self, step: Step) -> None:
+    def _take(self, step: MultipathStep) -> None:
         part = self.workers[step.worker]
         match step.kind:
             case "hear":
@@ -252,9 +261,9 @@ class MultipathWorld:
         if message is None or not message.over or message is not part.asked:
             return
         part.asked = None
-        if isinstance(message, Interrogate):
+        if isinstance(message, MultipathInterrogate):
             self._event(worker, Interrogated(keys=message.keys))
-        elif isinstance(message, Collect):
+        elif isinstance(message, MultipathCollect):
             self._event(worker, Collected(keys=message.keys, state=message.state))
 
     def _event(self, worker: WorkerId, event: Event) -> None:
@@ -274,11 +283,11 @@ class MultipathWorld:
                     assert isinstance(state, dict)
                     part.graph.send(habits.acquire(keys, state))
                 case actions.Drop(keys=keys):
-                    part.graph.send(Drop(keys))
+                    part.graph.send(MultipathDrop(keys))
                 case _:
                     pass
 
-    def _ask(self, part: Worker, message: Interrogate | Collect) -> None:
+    def _ask(self, part: Worker, message: MultipathInterrogate | MultipathCollect) -> None:
         part.asked = message
         part.graph.send(message)
 
@@ -286,24 +295,26 @@ class MultipathWorld:
         """LOST, DOUBLED, ORDER, MISPLACED, STUCK: nothing more can happen."""
         for worker, part in self.workers.items():
             if part.machine.rows_waiting or part.machine.phase.map.version != AFTER.version:  # type: ignore[union-attr]
-                raise Violation(Kind.STUCK, f"worker {worker} ends as {part.machine.phase}")
+                raise ProtocolViolation(NodeKind.STUCK, f"worker {worker} ends as {part.machine.phase}")
         if any(operator.logs for operator in self.workers[OLD].operators):
-            raise Violation(Kind.MISPLACED, "the old owner's operators end with state")
+            raise ProtocolViolation(NodeKind.MISPLACED, "the old owner's operators end with state")
         for operator in self.workers[NEW].operators:
             if operator.name not in self.shape.stateless:
                 self._check_log(operator.name, operator.logs.get(KEY, ()))
 
-    def _check_log(self, name: OperatorId, log: tuple[Item, ...]) -> None:
+    def _check_log(self, name: OperatorId, log: tuple[TracedRow, ...]) -> None:
         wanted = [item for item in self.sent if name in self.shape.path(item)] + [PRIOR] * self.known
         for item in wanted:
             if log.count(item) != 1:
-                kind = Kind.DOUBLED if log.count(item) else Kind.LOST
-                raise Violation(kind, f"{item} is in the state of {name} {log.count(item)} times at the end")
+                kind = NodeKind.DOUBLED if log.count(item) else NodeKind.LOST
+                raise ProtocolViolation(kind, f"{item} is in the state of {name} {log.count(item)} times at the end")
         for origin in (OLD, NEW):
             for path in self.shape.paths:
                 numbers = [item.seq for item in log if item.origin == origin and self.shape.path(item) == path]
                 if numbers != sorted(numbers):
-                    raise Violation(Kind.ORDER, f"{name} has applied rows {numbers} of {origin}, which came one way")
+                    raise ProtocolViolation(
+                        NodeKind.ORDER, f"{name} has applied rows {numbers} of {origin}, which came one way"
+                    )
 
 
 def _other(worker: WorkerId) -> WorkerId:
@@ -321,7 +332,7 @@ def _fingerprint(thing: object) -> Any:
 
 def search_multipath(
     shape: Shape, rows: Mapping[WorkerId, int], *, known: bool = True, habits: Habits | None = None
-) -> tuple[int, Violation | None]:
+) -> tuple[int, ProtocolViolation | None]:
     """All ways it can go: how many states there are, and what a checker found first, if anything."""
     begin = MultipathWorld(shape, rows, known, habits or Habits())
     seen, frontier = {begin.state()}, deque([begin])
@@ -337,6 +348,6 @@ def search_multipath(
                 if state not in seen:
                     seen.add(state)
                     frontier.append(after)
-        except Violation as violation:
+        except ProtocolViolation as violation:
             return len(seen), violation
     return len(seen), None

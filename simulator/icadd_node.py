@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from simulator.icadd_rows import frozen
-from simulator.icadd_scenario import Machine, Operators
+from simulator.icadd_scenario import Machine, ScenarioOperators
 from upriver.ids import WorkerId
 from upriver.migration.events import (
     AbortAsked,
@@ -30,7 +30,7 @@ Log = tuple[tuple[WorkerId, int], ...]
 ForOperators = PassDown | Interrogate | Collect | TakeState | Drop
 
 
-class Kind(StrEnum):
+class NodeKind(StrEnum):
     """What a checker finds."""
 
     SPLIT = "SPLIT"
@@ -45,17 +45,17 @@ class Kind(StrEnum):
     ILLEGAL = "ILLEGAL"
 
 
-class Violation(Exception):
+class ProtocolViolation(Exception):
     """A checker's finding. rule: by which the row at fault was passed down, if one was."""
 
-    def __init__(self, kind: Kind, text: str, rule: Rule | None = None) -> None:
+    def __init__(self, kind: NodeKind, text: str, rule: Rule | None = None) -> None:
         super().__init__(f"{kind}: {text}")
         self.kind = kind
         self.rule = rule
 
 
 @dataclass(slots=True)
-class Part:
+class NodePart:
     """One region on one worker. ``copy`` before a change, where worlds share it.
 
     logs: the state. sealed: keys whose state was collected and not yet dropped. queue: what the operators have not
@@ -65,7 +65,7 @@ class Part:
     """
 
     machine: Machine
-    operators: Operators
+    operators: ScenarioOperators
     logs: dict[int, Log] = field(default_factory=dict)
     sealed: frozenset[int] = frozenset()
     queue: tuple[ForOperators, ...] = ()
@@ -77,9 +77,9 @@ class Part:
     fingerprint: Any = None
     steps: tuple[Any, ...] | None = None
 
-    def copy(self) -> "Part":
+    def copy(self) -> "NodePart":
         """A part to change; nothing that the two share is ever changed in place."""
-        return Part(
+        return NodePart(
             copy.copy(self.machine),
             self.operators,
             dict(self.logs),
@@ -138,7 +138,9 @@ class Part:
         assert isinstance(task.state, tuple)
         for key, log in task.state:
             if self.holds(key):
-                raise Violation(Kind.SPLIT, f"the state of a key came to a worker that has made some of its own: {log}")
+                raise ProtocolViolation(
+                    NodeKind.SPLIT, f"the state of a key came to a worker that has made some of its own: {log}"
+                )
             if log:
                 self.logs[key] = log
 

@@ -15,7 +15,7 @@ from upriver.vnodes import VnodeMap
 KEYS_PER_VNODE_MAX = 1 << 8  # the low bits of a hash64 number the keys of a vnode
 
 
-class Item(NamedTuple):
+class TracedRow(NamedTuple):
     """One row: the ``seq``-th of its key from its origin, of one epoch."""
 
     key: int
@@ -47,11 +47,11 @@ def key_name(hash64: int) -> str:
 class ModelRows:
     """Rows with their hash64; the model's counterpart of a ``Batch``."""
 
-    items: tuple[Item, ...]
+    items: tuple[TracedRow, ...]
     hash64: Hashes
 
     @classmethod
-    def of(cls, *items: Item) -> "ModelRows":
+    def of(cls, *items: TracedRow) -> "ModelRows":
         return cls(items, np.array([item.key for item in items], np.uint64))
 
     def __len__(self) -> int:
@@ -85,7 +85,7 @@ def frozen(value: Any) -> Any:
         return value.version  # within one run, maps of one version are equal
     if isinstance(value, dict):
         return tuple((key, frozen(value[key])) for key in sorted(value))
-    if isinstance(value, tuple) and not isinstance(value, Item):
+    if isinstance(value, tuple) and not isinstance(value, TracedRow):
         return tuple(map(frozen, value))
     if is_dataclass(value):
         return (type(value).__name__, *(frozen(getattr(value, field.name)) for field in fields(value)))

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from simulator.icadd_rows import Item
+from simulator.icadd_rows import TracedRow
 from simulator.published.published import AS_WRITTEN, PublishedDistributor, PublishedRules
 from upriver.coordinator.rescale_protocol import RegionId, RescaleAsked
 from upriver.ids import VnodeId, WorkerId
@@ -33,7 +33,7 @@ Logs = Mapping[int, tuple[tuple[WorkerId, int], ...]]
 """The state of one region on one worker: of each key the rows that were applied, in order, by origin and number."""
 
 
-class Operators(Protocol):
+class ScenarioOperators(Protocol):
     """How the operators of a region answer."""
 
     def keys(self, logs: Logs) -> list[int]:
@@ -69,7 +69,7 @@ class Rulebook:
     waiting_rows_in_flight: bool
     loses_done_to_the_gone: bool
     aborts: bool
-    operators: Operators = field(default_factory=OneOperator)
+    operators: ScenarioOperators = field(default_factory=OneOperator)
 
 
 def mended(rules: MendedRules = ALL_RULES) -> Rulebook:
@@ -96,7 +96,7 @@ def published(rules: PublishedRules = AS_WRITTEN, *, joiner_knows_old_map: bool 
     )
 
 
-Inputs = dict[tuple[WorkerId, RegionId], tuple[Item, ...]]
+Inputs = dict[tuple[WorkerId, RegionId], tuple[TracedRow, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,13 +4,13 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from simulator.icadd_node import Kind, Violation
+from simulator.icadd_node import NodeKind, ProtocolViolation
 from simulator.icadd_scenario import Rulebook, Scenario
 from simulator.icadd_snapshot import new_world
 from simulator.icadd_trace import told
-from simulator.icadd_world import Step, World
+from simulator.icadd_world import IcaddStep, IcaddWorld
 
-Wanted = Callable[[World, tuple[Step, ...], Violation], bool]
+Wanted = Callable[[IcaddWorld, tuple[IcaddStep, ...], ProtocolViolation], bool]
 """Whether a violation, met in this world after these steps, is the one looked for."""
 
 
@@ -18,8 +18,8 @@ Wanted = Callable[[World, tuple[Step, ...], Violation], bool]
 class Finding:
     """A shortest way to a fault. steps: the last one met it, unless it showed only when nothing could follow."""
 
-    violation: Violation
-    steps: tuple[Step, ...]
+    violation: ProtocolViolation
+    steps: tuple[IcaddStep, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Searched:
     ends: int
     complete: bool
     trapped: int
-    findings: dict[Kind, Finding]
+    findings: dict[NodeKind, Finding]
 
 
 class Search:
@@ -41,12 +41,12 @@ class Search:
     def __init__(self, scenario: Scenario, rulebook: Rulebook) -> None:
         self.scenario = scenario
         self.rulebook = rulebook
-        self._parents: dict[int, tuple[int, Step] | None] = {}
+        self._parents: dict[int, tuple[int, IcaddStep] | None] = {}
         self._before: dict[int, list[int]] = {}
 
     def everything(self, states_max: int) -> Searched:
         """All states, up to about this many."""
-        findings: dict[Kind, Finding] = {}
+        findings: dict[NodeKind, Finding] = {}
         ends, stopped = 0, set()
         frontier = self._begin()
         while frontier and len(self._parents) < states_max:
@@ -72,27 +72,27 @@ class Search:
                     return Finding(violation, steps)
         return None
 
-    def _begin(self) -> deque[tuple[World, int]]:
+    def _begin(self) -> deque[tuple[IcaddWorld, int]]:
         world = new_world(self.scenario, self.rulebook)
         self._parents = {world.state(): None}
         self._before = {}
         return deque([(world, world.state())])
 
     def _expand(
-        self, world: World, state: int, steps: list[Step], frontier: deque[tuple[World, int]]
-    ) -> list[tuple[Violation, Step | None]]:
+        self, world: IcaddWorld, state: int, steps: list[IcaddStep], frontier: deque[tuple[IcaddWorld, int]]
+    ) -> list[tuple[ProtocolViolation, IcaddStep | None]]:
         """Put what follows on the frontier; return what the checkers found, and at which step."""
-        found: list[tuple[Violation, Step | None]] = []
+        found: list[tuple[ProtocolViolation, IcaddStep | None]] = []
         if not steps:
             try:
                 world.check_end()
-            except Violation as violation:
+            except ProtocolViolation as violation:
                 found.append((violation, None))
         for step in steps:
             after = world.copy()
             try:
                 after.take(step)
-            except Violation as violation:
+            except ProtocolViolation as violation:
                 found.append((violation, step))
                 continue
             key = after.state()
@@ -112,7 +112,7 @@ class Search:
                     todo.append(state)
         return len(self._parents) - len(leading)
 
-    def _steps_to(self, state: int, last: Step | None) -> tuple[Step, ...]:
+    def _steps_to(self, state: int, last: IcaddStep | None) -> tuple[IcaddStep, ...]:
         steps = [] if last is None else [last]
         parent = self._parents[state]
         while parent is not None:

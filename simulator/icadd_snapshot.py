@@ -5,16 +5,16 @@ barrier reads no further from it, and takes its snapshot when it has all. A snap
 origin, all and only the rows ahead of its barrier.
 """
 
-from simulator.icadd_node import Kind, Part, Violation
-from simulator.icadd_rows import Item
+from simulator.icadd_node import NodeKind, NodePart, ProtocolViolation
+from simulator.icadd_rows import TracedRow
 from simulator.icadd_scenario import Rulebook, Scenario
-from simulator.icadd_world import Step, World
-from upriver.coordinator.rescale_protocol import Idle
+from simulator.icadd_world import IcaddStep, IcaddWorld
+from upriver.coordinator.rescale_protocol import NoRescale
 from upriver.ids import WorkerId
 from upriver.migration.events import Rule
 
 
-class SnapshotWorld(World):
+class SnapshotWorld(IcaddWorld):
     """A world whose members, of one region, take one snapshot after the rescale.
 
     ahead: per channel with a barrier in it, how many messages are ahead of that. came: who has whose barrier.
@@ -38,14 +38,14 @@ class SnapshotWorld(World):
         barriers = frozenset(self.ahead.items()), frozenset(self.cuts.items()), self.came, self.snapped
         return hash((super().state(), barriers))
 
-    def possible(self) -> list[Step]:
+    def possible(self) -> list[IcaddStep]:
         steps = [step for step in super().possible() if not self._waits_for_barriers(step)]
-        if isinstance(self.coordinator.phase, Idle) and self.asked == len(self.scenario.requests):
-            steps += [Step("barrier", worker) for worker in self.scenario.workers if worker not in self.cuts]
-        steps += [Step("align", to, peer=sender) for (sender, to), ahead in self.ahead.items() if not ahead]
+        if isinstance(self.coordinator.phase, NoRescale) and self.asked == len(self.scenario.requests):
+            steps += [IcaddStep("barrier", worker) for worker in self.scenario.workers if worker not in self.cuts]
+        steps += [IcaddStep("align", to, peer=sender) for (sender, to), ahead in self.ahead.items() if not ahead]
         return steps
 
-    def _waits_for_barriers(self, step: Step) -> bool:
+    def _waits_for_barriers(self, step: IcaddStep) -> bool:
         if step.worker in self.snapped:
             return False
         if step.kind == "input":
@@ -54,7 +54,7 @@ class SnapshotWorld(World):
             self.ahead.get((step.peer, step.worker)) == 0 or (step.worker, step.peer) in self.came
         )
 
-    def take(self, step: Step) -> None:
+    def take(self, step: IcaddStep) -> None:
         if step.kind == "barrier":
             self._send_barrier(step.worker)
         elif step.kind == "align":
@@ -78,17 +78,19 @@ class SnapshotWorld(World):
         if all((worker, peer) in self.came for peer in self.scenario.workers):
             self.snapped |= {worker}
 
-    def _apply(self, step: Step, part: Part, item: Item, rule: Rule) -> None:
+    def _apply(self, step: IcaddStep, part: NodePart, item: TracedRow, rule: Rule) -> None:
         """CUT: the row's origin has put it on the other side of its barrier than this worker does."""
         position = self.scenario.inputs[item.origin, step.region].index(item)
         in_snapshot = step.worker not in self.snapped
         if item.origin in self.cuts and in_snapshot != (position < self.cuts[item.origin]):
             side = "ahead of" if in_snapshot else "behind"
             where = f"{item} was applied at {step.worker} by rule {rule} {side} its snapshot"
-            raise Violation(Kind.CUT, f"{where}; in its origin it is on the other side of the barrier", rule)
+            raise ProtocolViolation(
+                NodeKind.CUT, f"{where}; in its origin it is on the other side of the barrier", rule
+            )
         super()._apply(step, part, item, rule)
 
 
-def new_world(scenario: Scenario, rulebook: Rulebook) -> World:
+def new_world(scenario: Scenario, rulebook: Rulebook) -> IcaddWorld:
     """The world of this scenario at its beginning."""
-    return SnapshotWorld(scenario, rulebook) if scenario.snapshot else World(scenario, rulebook)
+    return SnapshotWorld(scenario, rulebook) if scenario.snapshot else IcaddWorld(scenario, rulebook)

@@ -2,25 +2,25 @@
 
 from collections.abc import Iterable, Iterator
 
-from simulator.icadd_node import Violation
+from simulator.icadd_node import ProtocolViolation
 from simulator.icadd_rows import brief, key_name
-from simulator.icadd_world import Channels, Step, World
+from simulator.icadd_world import Channels, IcaddStep, IcaddWorld
 from upriver.coordinator.rescale_protocol import RegionId
 from upriver.ids import WorkerId
 from upriver.migration.events import AbortAsked, Interrogated
 from upriver.migration.messages import Done, Final, Kept, Mark, Redistribute, RelayedMark, Sets
 
 
-def told(world: World, steps: Iterable[Step]) -> list[str]:
+def told(world: IcaddWorld, steps: Iterable[IcaddStep]) -> list[str]:
     """What each step did; the last line is what the checkers found. The world is changed."""
     lines = []
-    violation: Violation | None = None
+    violation: ProtocolViolation | None = None
     for step in steps:
         what = _about(world, step)
         before, phase = dict(world.channels), _phase(world, step)
         try:
             world.take(step)
-        except Violation as found:
+        except ProtocolViolation as found:
             violation = found
         sent = ", ".join(_sent(before, world.channels, step))
         now = _phase(world, step)
@@ -28,12 +28,12 @@ def told(world: World, steps: Iterable[Step]) -> list[str]:
     if violation is None:
         try:
             world.check_end()
-        except Violation as found:
+        except ProtocolViolation as found:
             violation = found
     return lines if violation is None else [*lines, str(violation)]
 
 
-def _about(world: World, step: Step) -> str:
+def _about(world: IcaddWorld, step: IcaddStep) -> str:
     region = _region(world, step.region)
     match step.kind:
         case "receive":
@@ -66,7 +66,7 @@ def _about(world: World, step: Step) -> str:
             return f"{step.worker} {doing[step.kind]}{region}"
 
 
-def _region(world: World, region: RegionId) -> str:
+def _region(world: IcaddWorld, region: RegionId) -> str:
     return f" (region {region})" if len(world.scenario.maps) > 1 else ""
 
 
@@ -74,13 +74,13 @@ def _names(keys: list[int]) -> str:
     return ", ".join(map(key_name, keys)) or "none"
 
 
-def _phase(world: World, step: Step) -> str:
+def _phase(world: IcaddWorld, step: IcaddStep) -> str:
     regions = [step.region] if step.kind != "receive" else sorted(world.scenario.maps)
     parts = [world.parts.get((step.worker, region)) for region in regions]
     return ", ".join(type(part.machine.phase).__name__ for part in parts if part is not None)
 
 
-def _sent(before: Channels, after: Channels, step: Step) -> Iterator[str]:
+def _sent(before: Channels, after: Channels, step: IcaddStep) -> Iterator[str]:
     for (source, target), queue in sorted(after.items()):
         old = len(before.get((source, target), ()))
         old -= step.kind == "receive" and (source, target) == (step.peer, step.worker)

@@ -8,20 +8,20 @@ worlds are cheap to copy.
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from simulator.icadd_node import Kind, Part, Violation
-from simulator.icadd_rows import Item, ModelRows, brief, frozen, key_name
+from simulator.icadd_node import NodeKind, NodePart, ProtocolViolation
+from simulator.icadd_rows import ModelRows, TracedRow, brief, frozen, key_name
 from simulator.icadd_scenario import Rulebook, Scenario, vnode_owner
 from upriver.coordinator import rescale_protocol as coordination
 from upriver.coordinator.rescale_protocol import (
-    AbortWanted,
+    AbortRescale,
     Announce,
+    AskForWorkers,
     PeerGone,
     RegionId,
     RegionSettled,
     RescaleCoordinator,
     RescaleOver,
-    Retire,
-    StartWorkers,
+    RetireWorkers,
     WorkersStarted,
 )
 from upriver.errors import ProtocolError
@@ -51,8 +51,8 @@ from upriver.vnodes import VnodeMap
 LATE_TRIGGER = "a worker hears of the rescale behind a peer that has begun"
 
 
-class Step(NamedTuple):
-    """kind: a name of ``World``'s steps. peer: who sent, where something is received."""
+class IcaddStep(NamedTuple):
+    """kind: a name of ``IcaddWorld``'s steps. peer: who sent, where something is received."""
 
     kind: str
     worker: WorkerId = WorkerId(-1)
@@ -64,8 +64,8 @@ Channels = dict[tuple[WorkerId, WorkerId], tuple[tuple[RegionId, Message, Any], 
 """By sender and receiver, what is on its way, in order: region, message, and the message in hashable form."""
 
 
-class World:
-    """All of it. Steps raise ``Violation`` when a checker finds something.
+class IcaddWorld:
+    """All of it. Steps raise ``ProtocolViolation`` when a checker finds something.
 
     happened: what has been seen on the way here, by name; it makes no difference to what follows.
     """
@@ -73,7 +73,7 @@ class World:
     def __init__(self, scenario: Scenario, rulebook: Rulebook) -> None:
         self.scenario = scenario
         self.rulebook = rulebook
-        self.parts: dict[tuple[WorkerId, RegionId], Part] = {}
+        self.parts: dict[tuple[WorkerId, RegionId], NodePart] = {}
         self.channels: Channels = {}
         self.applied: dict[tuple[RegionId, int, WorkerId], int] = {}
         self.coordinator = RescaleCoordinator(scenario.maps, scenario.workers, rulebook.coordinator)
@@ -94,15 +94,15 @@ class World:
             for key in keys:
                 self.parts[vnode_owner(self.scenario.maps[region], key), region].logs[key] = ((WorkerId(-1), 0),)
         if self.scenario.asked_at_once:
-            self._ask(Step("ask"))
+            self._ask(IcaddStep("ask"))
 
-    def _new_part(self, worker: WorkerId, region: RegionId, map: VnodeMap) -> Part:
+    def _new_part(self, worker: WorkerId, region: RegionId, map: VnodeMap) -> NodePart:
         """Of a worker that comes up; the upstream of one that comes back goes on where it was."""
         back = self.parts.get((worker, region))
         machine, operators = self.rulebook.machine(worker, map, self.scenario.together), self.rulebook.operators
-        return Part(machine, operators, position=0 if back is None else back.position)
+        return NodePart(machine, operators, position=0 if back is None else back.position)
 
-    def copy(self) -> "World":
+    def copy(self) -> "IcaddWorld":
         """A world to go another way from here."""
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
@@ -128,39 +128,41 @@ class World:
 
     # What can happen ----------------------------------------------------------------------------------------------
 
-    def possible(self) -> list[Step]:
+    def possible(self) -> list[IcaddStep]:
         """Every step that can be next, in a fixed order."""
-        steps: list[Step] = []
+        steps: list[IcaddStep] = []
         for (worker, region), part in self.parts.items():
             if part.steps is None:
                 part.steps = tuple(self._of_part(worker, region, part))
             steps += part.steps
-        steps += [Step("receive", to, RegionId(0), sender) for (sender, to), queue in self.channels.items() if queue]
+        steps += [
+            IcaddStep("receive", to, RegionId(0), sender) for (sender, to), queue in self.channels.items() if queue
+        ]
         if self.asked < len(self.scenario.requests):
-            steps.append(Step("ask"))
+            steps.append(IcaddStep("ask"))
         if self._aborts_left and isinstance(self.coordinator.phase, coordination.Rescaling):
-            steps.append(Step("abort"))
+            steps.append(IcaddStep("abort"))
         if self.epoch_ended < len(self.epochs) - 1 and self._quiet(self.epochs[self.epoch_ended]):
-            steps.append(Step("end epoch"))
+            steps.append(IcaddStep("end epoch"))
         return steps
 
-    def _of_part(self, worker: WorkerId, region: RegionId, part: Part) -> Iterator[Step]:
+    def _of_part(self, worker: WorkerId, region: RegionId, part: NodePart) -> Iterator[IcaddStep]:
         if part.left:
             return
         if part.orders:
-            yield Step("order", worker, region)
+            yield IcaddStep("order", worker, region)
         if part.position < len(self._input(worker, region)):
-            yield Step("input", worker, region)
+            yield IcaddStep("input", worker, region)
         elif part.peers is not None and not part.queue:
-            yield Step("close", worker, region)
+            yield IcaddStep("close", worker, region)
         if part.queue:
-            yield Step("operate", worker, region)
+            yield IcaddStep("operate", worker, region)
         if part.answer is not None:
-            yield Step("answer", worker, region)
+            yield IcaddStep("answer", worker, region)
         if part.machine.can_collect and part.answer is None:
-            yield Step("collect", worker, region)
+            yield IcaddStep("collect", worker, region)
 
-    def _input(self, worker: WorkerId, region: RegionId) -> tuple[Item, ...]:
+    def _input(self, worker: WorkerId, region: RegionId) -> tuple[TracedRow, ...]:
         return self.scenario.inputs.get((worker, region), ())
 
     def _quiet(self, epoch: int) -> bool:
@@ -177,71 +179,73 @@ class World:
 
     # Steps --------------------------------------------------------------------------------------------------------
 
-    def take(self, step: Step) -> None:
+    def take(self, step: IcaddStep) -> None:
         """Take one of the possible steps."""
         _STEPS[step.kind](self, step)
 
-    def _ask(self, step: Step) -> None:
+    def _ask(self, step: IcaddStep) -> None:
         request = self.scenario.requests[self.asked]
         self.asked += 1
-        if not isinstance(self.coordinator.phase, coordination.Idle):
+        if not isinstance(self.coordinator.phase, coordination.NoRescale):
             self.happened |= {"a rescale waits for another"}
         self._coordinate(request)
 
-    def _abort(self, step: Step) -> None:
+    def _abort(self, step: IcaddStep) -> None:
         assert isinstance(self.coordinator.phase, coordination.Rescaling)
         self._aborts_left -= 1
         self.happened |= {"a rescale is aborted"}
-        self._coordinate(AbortWanted(ticket=self.coordinator.phase.plan.ticket))
+        self._coordinate(AbortRescale(ticket=self.coordinator.phase.plan.ticket))
 
-    def _end_epoch(self, step: Step) -> None:
+    def _end_epoch(self, step: IcaddStep) -> None:
         self.epoch_ended += 1
 
-    def _order(self, step: Step) -> None:
+    def _order(self, step: IcaddStep) -> None:
         part = self._own(step)
         order, part.orders = part.orders[0], part.orders[1:]
         self._event(step, order)
 
-    def _take_input(self, step: Step) -> None:
+    def _take_input(self, step: IcaddStep) -> None:
         part = self._own(step)
         item = self._input(step.worker, step.region)[part.position]
         part.position += 1
         self._event(step, RowsArrived(rows=ModelRows.of(item)))
 
-    def _receive(self, step: Step) -> None:
+    def _receive(self, step: IcaddStep) -> None:
         (region, message, _), *rest = self.channels[step.peer, step.worker]
         self.channels[step.peer, step.worker] = tuple(rest)
         place = step._replace(region=region)
         part = self._own(place)
         if part.left:
             if not (self.rulebook.loses_done_to_the_gone and isinstance(message, WorkerDone)):
-                raise Violation(Kind.DEAD, f"{brief(message)} from {step.peer} reached {step.worker}, which has left")
+                raise ProtocolViolation(
+                    NodeKind.DEAD, f"{brief(message)} from {step.peer} reached {step.worker}, which has left"
+                )
             return
         self.happened |= {type(message).__name__}
         if any(isinstance(order, RescaleAnnounced) and message.version >= order.version for order in part.orders):
             self.happened |= {LATE_TRIGGER}
         self._event(place, Received(sender=step.peer, message=message))
 
-    def _answer(self, step: Step) -> None:
+    def _answer(self, step: IcaddStep) -> None:
         part = self._own(step)
         answer, part.answer = part.answer, None
         assert answer is not None
         self._event(step, answer)
 
-    def _collect(self, step: Step) -> None:
+    def _collect(self, step: IcaddStep) -> None:
         self._own(step)
         self._event(step, CollectAsked(keys_max=self.scenario.keys_max))
 
-    def _close(self, step: Step) -> None:
+    def _close(self, step: IcaddStep) -> None:
         part = self._own(step)
         assert part.peers is not None
         peers, part.peers = part.peers, None
         self._event(step, InputClosed(peers=peers))
 
-    def _operate(self, step: Step) -> None:
+    def _operate(self, step: IcaddStep) -> None:
         self._operators(step, self._own(step))
 
-    def _operators(self, step: Step, part: Part) -> None:
+    def _operators(self, step: IcaddStep, part: NodePart) -> None:
         """The operators see the next thing in their queue."""
         task, part.queue = part.queue[0], part.queue[1:]
         match task:
@@ -260,7 +264,7 @@ class World:
 
     # What steps do ------------------------------------------------------------------------------------------------
 
-    def _own(self, step: Step) -> Part:
+    def _own(self, step: IcaddStep) -> NodePart:
         """The part of this step, for this world alone to change."""
         place = step.worker, step.region
         if place in self._own_parts:
@@ -270,11 +274,11 @@ class World:
             self._own_parts.add(place)
         return self.parts[place]
 
-    def _event(self, step: Step, event: Event) -> None:
+    def _event(self, step: IcaddStep, event: Event) -> None:
         try:
             actions = self.parts[step.worker, step.region].machine.step(event)
         except ProtocolError as error:
-            raise Violation(Kind.ILLEGAL, str(error)) from error
+            raise ProtocolViolation(NodeKind.ILLEGAL, str(error)) from error
         for action in actions:
             self._carry_out(step, action)
         machine = self.parts[step.worker, step.region].machine
@@ -283,7 +287,7 @@ class World:
         if len(getattr(machine.phase, "slices", ())) > 1:
             self.happened |= {"slices are given together"}
 
-    def _carry_out(self, step: Step, action: Action) -> None:
+    def _carry_out(self, step: IcaddStep, action: Action) -> None:
         part = self.parts[step.worker, step.region]
         match action:
             case Send(to=to, message=message):
@@ -306,24 +310,24 @@ class World:
         try:
             actions = self.coordinator.step(event)
         except ProtocolError as error:
-            raise Violation(Kind.ILLEGAL, str(error)) from error
+            raise ProtocolViolation(NodeKind.ILLEGAL, str(error)) from error
         for action in actions:
             match action:
-                case StartWorkers(workers=workers):
+                case AskForWorkers(workers=workers):
                     self._start_workers(workers)
                 case Announce(worker=worker, region=region, order=order):
-                    part = self._own(Step("order", worker, region))
+                    part = self._own(IcaddStep("order", worker, region))
                     part.orders = (*part.orders, order)
                     self.unsettled |= {(worker, region)}
-                case Retire(worker=worker, peers=peers):
+                case RetireWorkers(worker=worker, peers=peers):
                     for region in self.scenario.maps:
-                        self._own(Step("close", worker, region)).peers = peers
+                        self._own(IcaddStep("close", worker, region)).peers = peers
                 case RescaleOver() | coordination.RescaleRefused():
                     pass
 
     def _start_workers(self, workers: tuple[WorkerId, ...]) -> None:
         phase = self.coordinator.phase
-        assert isinstance(phase, coordination.Starting)
+        assert isinstance(phase, coordination.AwaitingWorkers)
         maps = phase.plan.before if self.rulebook.joiner_knows_old_map else phase.plan.after
         for worker in workers:
             for region, map in maps.items():
@@ -332,30 +336,30 @@ class World:
 
     # Checks -------------------------------------------------------------------------------------------------------
 
-    def _apply(self, step: Step, part: Part, item: Item, rule: Rule) -> None:
+    def _apply(self, step: IcaddStep, part: NodePart, item: TracedRow, rule: Rule) -> None:
         """SPLIT, ORDER, DOUBLED, LATE: one row, as an operator sees it."""
         place, key = f"{item} was applied at {step.worker} by rule {rule}", item.key
         if key in part.sealed:
-            raise Violation(Kind.SPLIT, f"{place} while its key's state is being collected there", rule)
+            raise ProtocolViolation(NodeKind.SPLIT, f"{place} while its key's state is being collected there", rule)
         for (worker, region), other in self.parts.items():
             if region != step.region:
                 continue
             if worker != step.worker and other.holds(key):
-                raise Violation(Kind.SPLIT, f"{place} while {worker} has its key's state", rule)
+                raise ProtocolViolation(NodeKind.SPLIT, f"{place} while {worker} has its key's state", rule)
             if other.taking(key):
-                raise Violation(Kind.SPLIT, f"{place} while its key's state waits at {worker}", rule)
+                raise ProtocolViolation(NodeKind.SPLIT, f"{place} while its key's state waits at {worker}", rule)
         for (source, target), queue in self.channels.items():
             for region, message, _ in queue:
                 if region == step.region and isinstance(message, Acquire) and key in message.keys.tolist():
                     where = f"{place} while its key's state is on its way from {source} to {target}"
-                    raise Violation(Kind.SPLIT, where, rule)
+                    raise ProtocolViolation(NodeKind.SPLIT, where, rule)
         last = self.applied.get((step.region, key, item.origin), 0)
         if item.seq <= last:
-            raise Violation(Kind.DOUBLED, f"{place} for the second time", rule)
+            raise ProtocolViolation(NodeKind.DOUBLED, f"{place} for the second time", rule)
         if item.seq > last + 1:
-            raise Violation(Kind.ORDER, f"{place} ahead of #{last + 1}", rule)
+            raise ProtocolViolation(NodeKind.ORDER, f"{place} ahead of #{last + 1}", rule)
         if self.epoch_ended and item.epoch <= self.epochs[self.epoch_ended - 1]:
-            raise Violation(Kind.LATE, f"{place} after its epoch {item.epoch} had ended", rule)
+            raise ProtocolViolation(NodeKind.LATE, f"{place} after its epoch {item.epoch} had ended", rule)
         self.happened |= {f"rule {rule}"}
         self.applied[step.region, key, item.origin] = item.seq
         part.logs[key] = (*part.logs.get(key, ()), (item.origin, item.seq))
@@ -373,33 +377,35 @@ class World:
             for item in items if place in self.parts else ():
                 times = seen.get((region, item.key, item.origin), []).count(item.seq)
                 if times != 1:
-                    kind = Kind.DOUBLED if times else Kind.LOST
-                    raise Violation(kind, f"{item} is in the state {times} times at the end")
+                    kind = NodeKind.DOUBLED if times else NodeKind.LOST
+                    raise ProtocolViolation(kind, f"{item} is in the state {times} times at the end")
         for worker, region in sorted(self.unsettled):
-            raise Violation(Kind.STUCK, f"worker {worker} never settles region {region}")
+            raise ProtocolViolation(NodeKind.STUCK, f"worker {worker} never settles region {region}")
         for (worker, region), part in sorted(self.parts.items()):
             if part.machine.rows_waiting:
-                raise Violation(Kind.STUCK, f"worker {worker} keeps rows of region {region} waiting")
+                raise ProtocolViolation(NodeKind.STUCK, f"worker {worker} keeps rows of region {region} waiting")
 
     def _check_place(self, worker: WorkerId, region: RegionId, key: int) -> None:
         owner = vnode_owner(self._map_at_end(region), key)
         if worker != owner:
-            raise Violation(Kind.MISPLACED, f"the state of {key_name(key)} ends at {worker}, and belongs to {owner}")
+            raise ProtocolViolation(
+                NodeKind.MISPLACED, f"the state of {key_name(key)} ends at {worker}, and belongs to {owner}"
+            )
 
     def _map_at_end(self, region: RegionId) -> Any:
         phase = self.coordinator.phase
         return phase.plan.after[region] if isinstance(phase, coordination.Rescaling) else self.coordinator.maps[region]
 
 
-_STEPS: Mapping[str, Callable[[World, Step], None]] = {
-    "ask": World._ask,
-    "abort": World._abort,
-    "end epoch": World._end_epoch,
-    "order": World._order,
-    "input": World._take_input,
-    "receive": World._receive,
-    "answer": World._answer,
-    "collect": World._collect,
-    "close": World._close,
-    "operate": World._operate,
+_STEPS: Mapping[str, Callable[[IcaddWorld, IcaddStep], None]] = {
+    "ask": IcaddWorld._ask,
+    "abort": IcaddWorld._abort,
+    "end epoch": IcaddWorld._end_epoch,
+    "order": IcaddWorld._order,
+    "input": IcaddWorld._take_input,
+    "receive": IcaddWorld._receive,
+    "answer": IcaddWorld._answer,
+    "collect": IcaddWorld._collect,
+    "close": IcaddWorld._close,
+    "operate": IcaddWorld._operate,
 }

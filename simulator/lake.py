@@ -27,7 +27,7 @@ NO_ROWS = MappingProxyType({table.name: no_rows(table.schema) for table in TABLE
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class SimulatedRun:
     """One edge's rows of one epoch, by hash64 and then in order. ``offsets``: where each vnode's rows begin."""
 
     batch: Batch
@@ -69,7 +69,7 @@ class FakeLake:
         self._indexes = {edge.channel: (edge.table, edge.index) for plan in plans for edge in lake_edges(plan)}
         self._kept: set[Channel] = set()
         """The edges that manifests tell of, those of old epochs too."""
-        self._epochs: list[Mapping[Channel, Run]] = []
+        self._epochs: list[Mapping[Channel, SimulatedRun]] = []
         self._came: list[tuple[str, pa.RecordBatch]] = []
         """By epoch: the table, and its rows."""
 
@@ -92,13 +92,13 @@ class FakeLake:
         self._came.append((table, rows))
         return self.published
 
-    def _run(self, rows: pa.RecordBatch, index: tuple[str, ...]) -> Run:
+    def _run(self, rows: pa.RecordBatch, index: tuple[str, ...]) -> SimulatedRun:
         hashes = hash64([rows.column(column) for column in index], rows.num_rows)
         order = np.argsort(hashes, kind="stable")
         hashes = hashes[order]
-        return Run(Batch(rows.take(pa.array(order)), hashes), offsets_by_vnode(hashes, self._vnodes))
+        return SimulatedRun(Batch(rows.take(pa.array(order)), hashes), offsets_by_vnode(hashes, self._vnodes))
 
-    def runs(self, epoch: Epoch) -> Mapping[Channel, Run]:
+    def runs(self, epoch: Epoch) -> Mapping[Channel, SimulatedRun]:
         """The epoch's rows on each edge that has any part in it."""
         return self._epochs[epoch - 1]
 

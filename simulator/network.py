@@ -27,7 +27,7 @@ class Break:
 
 
 @dataclass(slots=True, eq=False)
-class Line:
+class SimulatedLine:
     """One direction of a channel. said: on its way."""
 
     sender: Process
@@ -38,10 +38,10 @@ class Line:
 
 
 @dataclass(slots=True, eq=False)
-class _Place:
+class _NetworkPlace:
     """What the shell of one process knows of its peers. joined: to whom it may speak. met: the last meeting told of."""
 
-    joined: dict[WorkerId, Line] = field(default_factory=dict)
+    joined: dict[WorkerId, SimulatedLine] = field(default_factory=dict)
     met: int = 0
 
 
@@ -50,13 +50,13 @@ class Network:
 
     def __init__(self, find: Callable[[Incarnation], Process | None]) -> None:
         self._find = find
-        self._lines: dict[tuple[Incarnation, Incarnation], Line] = {}
+        self._lines: dict[tuple[Incarnation, Incarnation], SimulatedLine] = {}
         """By sender and receiver: all over which something can still come."""
         self._dialling: dict[tuple[Incarnation, Incarnation], tuple[Process, Process | None]] = {}
-        self._places: dict[Incarnation, _Place] = {}
+        self._places: dict[Incarnation, _NetworkPlace] = {}
 
     @property
-    def busy(self) -> Iterator[Line]:
+    def busy(self) -> Iterator[SimulatedLine]:
         """The lines over which something is on its way to a process that runs."""
         return (line for line in self._lines.values() if line.said and line.receiver.runs)
 
@@ -66,7 +66,7 @@ class Network:
 
     def meet(self, process: Process, meet: Meet) -> None:
         """A process is told of a meeting."""
-        place = self._places.setdefault(process.incarnation, _Place())
+        place = self._places.setdefault(process.incarnation, _NetworkPlace())
         named = {worker: peer for worker, (peer, _) in meet.peers.items() if worker != process.worker}
         for worker, joined in list(place.joined.items()):
             if named.get(worker) != joined.receiver.incarnation:
@@ -93,10 +93,10 @@ class Network:
             if line is not None:  # the end of the one before is seen at the latest now
                 self._end(line)
         for sender, receiver in ((dialler, accepter), (accepter, dialler)):
-            self._lines[sender.incarnation, receiver.incarnation] = line = Line(sender, receiver)
+            self._lines[sender.incarnation, receiver.incarnation] = line = SimulatedLine(sender, receiver)
             named = None if sender.meet is None else sender.meet.peers.get(receiver.worker)
             if named is not None and named[0] == receiver.incarnation:
-                place = self._places.setdefault(sender.incarnation, _Place())
+                place = self._places.setdefault(sender.incarnation, _NetworkPlace())
                 place.joined[receiver.worker] = line
                 self._see_who_is_here(sender)
 
@@ -110,7 +110,7 @@ class Network:
             line.said.append(envelope)
         return True
 
-    def next_of(self, line: Line) -> Envelope | None:
+    def next_of(self, line: SimulatedLine) -> Envelope | None:
         """Take what comes next over a line; ``None`` if it is the end."""
         said = line.said.popleft()
         if isinstance(said, Envelope):
@@ -118,7 +118,7 @@ class Network:
         self._end(line)
         return None
 
-    def _end(self, line: Line) -> None:
+    def _end(self, line: SimulatedLine) -> None:
         """The receiver sees that nothing more comes."""
         self._lines.pop((line.sender.incarnation, line.receiver.incarnation), None)
         joined = self._places[line.receiver.incarnation].joined if line.receiver.incarnation in self._places else {}
@@ -154,13 +154,13 @@ class Network:
             of_one.is_cut = True
         return line.sender, line.receiver
 
-    def _is_whole(self, line: Line) -> bool:
+    def _is_whole(self, line: SimulatedLine) -> bool:
         back = self._lines.get((line.receiver.incarnation, line.sender.incarnation))
         ends = (Break, Goodbye)
         has_ended = back is None or any(isinstance(said, ends) for said in (*line.said, *back.said))
         return line.sender.runs and line.receiver.runs and not has_ended
 
-    def on_its_way(self) -> Iterator[tuple[Line, Envelope]]:
+    def on_its_way(self) -> Iterator[tuple[SimulatedLine, Envelope]]:
         """Everything that will be heard by somebody, unless that one dies."""
         return ((line, said) for line in self.busy for said in line.said if isinstance(said, Envelope))
 

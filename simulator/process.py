@@ -14,7 +14,17 @@ from simulator.tables import Key
 from upriver.ids import Epoch, Incarnation, MapVersion, SnapshotId, WorkerId
 from upriver.migration.messages import Bye
 from upriver.plan.plan import DataflowPlan
-from upriver.protocol.messages import Assign, CloseInput, FromWorker, Meet, OpenEpoch, Order, Resume, Retire, ToWorker
+from upriver.protocol.messages import (
+    Assign,
+    CloseInput,
+    FromWorker,
+    Meet,
+    MigrationOrder,
+    OpenEpoch,
+    Resume,
+    Retire,
+    ToWorker,
+)
 from upriver.protocol.peers import Envelope, ForRegion
 from upriver.protocol.worker_events import (
     AllStateRead,
@@ -36,13 +46,13 @@ from upriver.protocol.worker_events import (
     WorkerEvent,
 )
 from upriver.vnodes import VnodeMap
-from upriver.worker.serving import Following
-from upriver.worker.shard import Share
+from upriver.worker.serving import Serving
+from upriver.worker.shard import Shard
 from upriver.worker.worker import WorkerMachine
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SimulatedLookup:
     """A lookup without an answer. seen: per key, the latest epoch that any lookup had shown when this one began."""
 
     lookup: LookupAsked
@@ -94,7 +104,7 @@ class Process:
     """To be answered; some perhaps for what was kept before all began anew. Each with the last epoch that there was
     when it was asked for: it is read at once, and its answer may come late."""
     held: dict[SnapshotId, pa.Table] = field(default_factory=dict)
-    waiting: dict[int, Asked] = field(default_factory=dict)
+    waiting: dict[int, SimulatedLookup] = field(default_factory=dict)
     """All and only the lookups without an answer, by ticket."""
     """By view: what the process writes, and what somebody beside it reads."""
     meet: Meet | None = None
@@ -106,9 +116,9 @@ class Process:
         return f"w{self.worker}#{self.incarnation}"
 
     @property
-    def shares(self) -> Mapping[str, Share]:
+    def shares(self) -> Mapping[str, Shard]:
         """The process's share of every region, for checkers to look at."""
-        return self.machine.phase.shares if isinstance(self.machine.phase, Following) else {}
+        return self.machine.phase.shares if isinstance(self.machine.phase, Serving) else {}
 
     def map_of(self, region: str) -> VnodeMap | None:
         """By which the process keeps the region's keys; ``None`` while they move."""
@@ -140,7 +150,7 @@ class Process:
                 self._begin(event)
             case Resume() if self.assigned is not None:
                 self._go_on(event, self.assigned)
-            case Order() if self.meet is not None and self.all_there:
+            case MigrationOrder() if self.meet is not None and self.all_there:
                 named = self.meet.peers.items()
                 self.peers = {peer: who for peer, (who, _) in named if peer not in self.left}
             case PeerLost() if self._counts(event):

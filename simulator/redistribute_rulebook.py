@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from simulator.icadd_rows import KEYS_PER_VNODE_MAX
-from simulator.icadd_scenario import Logs, OneOperator, Operators, Rulebook
+from simulator.icadd_scenario import Logs, OneOperator, Rulebook, ScenarioOperators
 from simulator.published.redistribute_chain import OperatorChain
 from upriver.hashing import Hashes
 from upriver.ids import WorkerId
@@ -66,7 +66,7 @@ def redistribute_rulebook(
     rules: RedistributeRules = ALL_ON, *, two_operators: bool = True, aborts: bool = True
 ) -> Rulebook:
     """Worlds of redistributors. two_operators: in every region; else one. aborts: rescales can be given up."""
-    operators: Operators = TwoOperators(rules) if two_operators else OneOperator()
+    operators: ScenarioOperators = TwoOperators(rules) if two_operators else OneOperator()
     return Rulebook(
         machine=lambda worker, map, together: Redistributor(worker, map, rules),
         coordinator=ALL_RULES,

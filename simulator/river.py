@@ -55,7 +55,7 @@ from upriver.protocol.coordinator_events import (
     WorkerSaid,
 )
 from upriver.protocol.messages import Assign, EpochFinished, WorkerFailed
-from upriver.protocol.peers import Envelope, ForRegion, QuestionAnswered
+from upriver.protocol.peers import Envelope, ForRegion, PeerLookupAnswered
 from upriver.protocol.rules import Rules
 from upriver.protocol.worker_events import (
     Answer,
@@ -89,7 +89,7 @@ CROWD_KEYS = 1  # the views have few keys, and upqueries are to rest often
 ANSWER_ROWS = 2  # so are their rows: longer answers are read some rows at a time
 
 
-class River:
+class SimulatedCluster:
     """One coordinator, its workers' processes, and what is on its way between them.
 
     processes: all that run, or may still be heard of. latest: by place, the last process to come, running or not.
@@ -307,7 +307,7 @@ class River:
 
     def _send(self, process: Process, action: SendPeer) -> None:
         content = action.envelope.content
-        if isinstance(content, QuestionAnswered) and (process.torn or not self.watcher.is_current(process)):
+        if isinstance(content, PeerLookupAnswered) and (process.torn or not self.watcher.is_current(process)):
             self.askers.doubtful.add(content.ticket)
         has_channel = self.network.send(process, action.to, action.envelope)
         is_doomed = process.has_lost or self.watcher.is_to_begin(process)

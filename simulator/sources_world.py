@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from simulator.icadd_campaign import play
-from simulator.icadd_node import Kind, Part, Violation
-from simulator.icadd_rows import Item, ModelRows
+from simulator.icadd_node import NodeKind, NodePart, ProtocolViolation
+from simulator.icadd_rows import ModelRows, TracedRow
 from simulator.icadd_scenario import Rulebook, Scenario, mended
-from simulator.icadd_world import Step, World
+from simulator.icadd_world import IcaddStep, IcaddWorld
 from simulator.published.sources import (
     FILES,
     TOPICS,
@@ -28,8 +28,8 @@ from simulator.published.sources import (
     PartitionReader,
     PartitionsCame,
     Polled,
-    Read,
     RecordsRead,
+    SourceRead,
     TopicLister,
     TopicPartition,
 )
@@ -66,11 +66,11 @@ class SourcesScenario(Scenario):
 
 
 @dataclass(slots=True)
-class ReaderPart(Part):
+class ReaderPart(NodePart):
     """A worker with a reader for operators. reads: those out, in order."""
 
     reader: Reader = field(kw_only=True)
-    reads: tuple[Read[Any], ...] = ()
+    reads: tuple[SourceRead[Any], ...] = ()
 
     def copy(self) -> "ReaderPart":
         other = copy.deepcopy(self)
@@ -78,7 +78,7 @@ class ReaderPart(Part):
         return other
 
 
-class SourcesWorld(World):
+class SourcesWorld(IcaddWorld):
     """One region, whose rows name partitions. For runs by seeds: it tells no two states apart.
 
     sizes: records of each partition so far. grown: steps of growth so far. listed: per worker, what its lister has
@@ -91,29 +91,29 @@ class SourcesWorld(World):
         self.sizes: dict[Partition, int] = {}
         self.grown = 0
         self.listers = {worker: _lister(scenario) for worker in scenario.listers}
-        self.listed: dict[WorkerId, tuple[Item, ...]] = dict.fromkeys(scenario.listers, ())
+        self.listed: dict[WorkerId, tuple[TracedRow, ...]] = dict.fromkeys(scenario.listers, ())
         self.named: dict[int, list[Partition]] = {}
         self.read: Counter[Partition] = Counter()
         super().__init__(scenario, rulebook)
 
-    def _new_part(self, worker: WorkerId, region: RegionId, map: VnodeMap) -> Part:
+    def _new_part(self, worker: WorkerId, region: RegionId, map: VnodeMap) -> NodePart:
         machine = self.rulebook.machine(worker, map, self.scenario.together)
         return ReaderPart(machine, self.rulebook.operators, reader=self.scenario.new_reader())
 
-    def possible(self) -> list[Step]:
+    def possible(self) -> list[IcaddStep]:
         steps = super().possible()
         if self.grown < len(self.scenario.growth):
-            steps.append(Step("grow"))
+            steps.append(IcaddStep("grow"))
         for (worker, _), part in self.parts.items():
             assert isinstance(part, ReaderPart)
             if part.left:
                 continue
             if self._can_list(worker, part):
-                steps.append(Step("list", worker))
+                steps.append(IcaddStep("list", worker))
             if part.reads:
-                steps.append(Step("read", worker))
+                steps.append(IcaddStep("read", worker))
             if any(self._has_more(partition, part.reader) for partition in part.reader.cursors):
-                steps.append(Step("poll", worker))
+                steps.append(IcaddStep("poll", worker))
         return steps
 
     def _can_list(self, worker: WorkerId, part: ReaderPart) -> bool:
@@ -125,11 +125,11 @@ class SourcesWorld(World):
         stands = cursor.reading or cursor.hash64 in reader.sealed
         return not stands and cursor.offset < self.sizes[partition]
 
-    def _input(self, worker: WorkerId, region: RegionId) -> tuple[Item, ...]:
+    def _input(self, worker: WorkerId, region: RegionId) -> tuple[TracedRow, ...]:
         return self.listed.get(worker, ())
 
-    def take(self, step: Step) -> None:
-        """Take one of the possible steps. Raises ``Violation``."""
+    def take(self, step: IcaddStep) -> None:
+        """Take one of the possible steps. Raises ``ProtocolViolation``."""
         match step.kind:
             case "grow":
                 partition, records = self.scenario.growth[self.grown]
@@ -144,25 +144,25 @@ class SourcesWorld(World):
             case _:
                 super().take(step)
 
-    def _reader_part(self, step: Step) -> ReaderPart:
+    def _reader_part(self, step: IcaddStep) -> ReaderPart:
         part = self._own(step)
         assert isinstance(part, ReaderPart)
         return part
 
-    def _list(self, step: Step) -> None:
+    def _list(self, step: IcaddStep) -> None:
         self._own(step)
         listing = _listed(self.listers[step.worker], self.sizes)
         items = self._named(listing, step.worker)
         self.listed[step.worker] += items
 
-    def _named(self, listing: Listing[Any], worker: WorkerId) -> tuple[Item, ...]:
+    def _named(self, listing: Listing[Any], worker: WorkerId) -> tuple[TracedRow, ...]:
         keys = listing.hash64.tolist()
         for partition, key in zip(listing.partitions, keys, strict=True):
             if partition not in self.named.setdefault(key, []):
                 self.named[key].append(partition)
-        return tuple(Item(key, worker, 1) for key in keys)
+        return tuple(TracedRow(key, worker, 1) for key in keys)
 
-    def _read(self, step: Step) -> None:
+    def _read(self, step: IcaddStep) -> None:
         """What was asked for comes, as much as is there now."""
         part = self._reader_part(step)
         (asked, *rest) = part.reads
@@ -176,11 +176,11 @@ class SourcesWorld(World):
             self.happened |= {"records are thrown away"}
         self._carry_out_reads(step, done)
 
-    def _carry_out_reads(self, step: Step, actions: tuple[Read[Any] | Emit[Any], ...]) -> None:
+    def _carry_out_reads(self, step: IcaddStep, actions: tuple[SourceRead[Any] | Emit[Any], ...]) -> None:
         part = self.parts[step.worker, step.region]
         assert isinstance(part, ReaderPart)
         for action in actions:
-            if isinstance(action, Read):
+            if isinstance(action, SourceRead):
                 part.reads = (*part.reads, action)
             else:
                 self._check_records(step.worker, action)
@@ -189,12 +189,14 @@ class SourcesWorld(World):
         """DOUBLED, ORDER: of each partition the next records, and no others."""
         already = self.read[sent.partition]
         if sent.offset != already:
-            kind = Kind.DOUBLED if sent.offset < already else Kind.ORDER
-            raise Violation(kind, f"{worker} sent on {sent.partition} from {sent.offset}, after {already} records")
+            kind = NodeKind.DOUBLED if sent.offset < already else NodeKind.ORDER
+            raise ProtocolViolation(
+                kind, f"{worker} sent on {sent.partition} from {sent.offset}, after {already} records"
+            )
         assert isinstance(sent.records, tuple)
         self.read[sent.partition] += len(sent.records)
 
-    def _operators(self, step: Step, part: Part) -> None:
+    def _operators(self, step: IcaddStep, part: NodePart) -> None:
         assert isinstance(part, ReaderPart)
         task, part.queue = part.queue[0], part.queue[1:]
         match task:
@@ -216,17 +218,19 @@ class SourcesWorld(World):
     def check_end(self) -> None:
         """LOST, MISPLACED, STUCK: nothing more can happen."""
         if self.unsettled:
-            raise Violation(Kind.STUCK, f"workers and regions that never settle: {sorted(self.unsettled)}")
+            raise ProtocolViolation(NodeKind.STUCK, f"workers and regions that never settle: {sorted(self.unsettled)}")
         owners = self._map_at_end(REGION)
         for (worker, _), part in sorted(self.parts.items()):
             assert isinstance(part, ReaderPart)
             for partition, cursor in sorted(part.reader.cursors.items()):
                 place = vnodes_of(np.array([cursor.hash64], np.uint64), VNODES)
                 if owners.owners_of(place)[0] != worker:
-                    raise Violation(Kind.MISPLACED, f"the cursor of {partition} ends at {worker}")
+                    raise ProtocolViolation(NodeKind.MISPLACED, f"the cursor of {partition} ends at {worker}")
         for partition, size in sorted(self.sizes.items()):
             if self.read[partition] != size:
-                raise Violation(Kind.LOST, f"of {size} records of {partition} {self.read[partition]} were sent on")
+                raise ProtocolViolation(
+                    NodeKind.LOST, f"of {size} records of {partition} {self.read[partition]} were sent on"
+                )
 
 
 class UnsplitWorld(SourcesWorld):
@@ -244,7 +248,7 @@ class UnsplitWorld(SourcesWorld):
         mine = map.owners_of(vnodes_of(part.reader.type.hashes(unknown), VNODES)) == worker
         return tuple(partition for partition, its in zip(unknown, mine.tolist(), strict=True) if its)
 
-    def _list(self, step: Step) -> None:
+    def _list(self, step: IcaddStep) -> None:
         part = self._reader_part(step)
         partitions = self._its_own(step.worker, part)
         listing = Listing(partitions, part.reader.type.hashes(partitions))

@@ -9,7 +9,7 @@ from simulator.oracle import Oracle, by_key
 from simulator.process import Process
 from upriver.ids import Epoch, VnodeId
 from upriver.plan.plan import DataflowPlan
-from upriver.worker.serving import Following
+from upriver.worker.serving import Serving
 
 
 def standbys_are_right(
@@ -27,7 +27,7 @@ def standbys_are_right(
     vnodes = 0
     for process in running:
         phase = process.machine.phase
-        if not (isinstance(phase, Following) and full):
+        if not (isinstance(phase, Serving) and full):
             continue
         vnodes = phase.vnodes
         behind = [feed for feed, shadow in phase.shadows.items() if not shadow.is_as_of(published)]

@@ -1,15 +1,15 @@
 """What the lake of a simulated river does with checkpoints: it takes what is copied, publishes them, or fails to."""
 
 from simulator.process import Process
-from simulator.river import River
-from upriver.engine.keeping import Region
+from simulator.river import SimulatedCluster
+from upriver.engine.keeping import KeptRegion
 from upriver.ids import VnodeId
 from upriver.plan.plan import DataflowPlan, RegionPlan
 from upriver.protocol.coordinator_events import CheckpointPublished, CheckpointUnpublished
 from upriver.protocol.worker_events import StateNotWritten, StateWritten
 
 
-def store(river: River, process: Process, spoilt: bool) -> None:
+def store(river: SimulatedCluster, process: Process, spoilt: bool) -> None:
     """The lake takes the next thing that a process has copied. spoilt: it does not take the last of them."""
     checkpoint = process.writing.queue[0].checkpoint
     files = river.checkpoints.store(process.writing, str(process))
@@ -21,7 +21,7 @@ def store(river: River, process: Process, spoilt: bool) -> None:
         river.step_worker(process, StateWritten(checkpoint=checkpoint, files=files))
 
 
-def commit(river: River, spoilt: bool) -> None:
+def commit(river: SimulatedCluster, spoilt: bool) -> None:
     """The lake publishes a checkpoint, or fails to."""
     if spoilt:
         number = river.checkpoints.waiting.popleft().checkpoint
@@ -35,7 +35,7 @@ def commit(river: River, spoilt: bool) -> None:
     river.step_coordinator(CheckpointPublished(checkpoint=wish.checkpoint, files=wish.files))
 
 
-def _restored(river: River, plan: DataflowPlan, region: RegionPlan) -> Region:
+def _restored(river: SimulatedCluster, plan: DataflowPlan, region: RegionPlan) -> KeptRegion:
     """All of a region, as whoever begins with the newest checkpoint has it."""
     made = river.build_region(plan, region)
     chain = [checkpoint.epoch for checkpoint in river.checkpoints.chain()]

@@ -11,8 +11,8 @@ from upriver.protocol.messages import (
     Follow,
     FromWorker,
     Meet,
+    MigrationOrder,
     OpenEpoch,
-    Order,
     ReadVnodes,
     Resume,
     RowsApplied,
@@ -26,17 +26,17 @@ from upriver.protocol.messages import (
     Unfollow,
 )
 from upriver.protocol.peers import (
+    BeginFeed,
+    EndFeed,
     Envelope,
     Fed,
     FedThrough,
-    FeedMe,
-    FeedNoMore,
     ForRegion,
+    PeerLookup,
+    PeerLookupAnswered,
+    PeerLookupGivenUp,
+    PeerLookupRefused,
     Portion,
-    Question,
-    QuestionAnswered,
-    QuestionGivenUp,
-    QuestionRefused,
 )
 from upriver.protocol.worker_events import (
     AllStateRead,
@@ -85,7 +85,7 @@ def short(message: ToWorker | FromWorker | Envelope | WriteState | SealState | N
             return f"{name} from {message.start_at}, generation {message.generation}"
         case Meet():
             return f"{name} {sorted(message.peers)} by {message.strategy}"
-        case Order():
+        case MigrationOrder():
             return f"{name} {message.region} {type(message.order).__name__} {message.order.version}"
         case ReadVnodes():
             return f"{name} {list(message.vnodes)}"
@@ -113,13 +113,13 @@ def _said(envelope: Envelope) -> str:
     match content:
         case ForRegion():
             return f"{content.region} {_to_region(content.message)}"
-        case QuestionAnswered() | QuestionRefused() | QuestionGivenUp():
+        case PeerLookupAnswered() | PeerLookupRefused() | PeerLookupGivenUp():
             return f"{name} {content.ticket}"
         case Fed():
             return f"{name} {content.feed} of {content.epoch}: {content.region} {content.keys.tolist()}"
         case FedThrough():
             return f"{name} {content.feed} through {content.epoch}"
-        case FeedMe() | FeedNoMore():
+        case BeginFeed() | EndFeed():
             return f"{name} {content.feed} {list(content.vnodes)}"
     return name
 
@@ -129,7 +129,7 @@ def _to_region(message: Message) -> str:
     match message:
         case RowsSent(rows=Portion() as portion):
             return f"{name}, {len(portion)} rows of epoch {portion.epoch}"
-        case RowsSent(rows=Question() as question):
+        case RowsSent(rows=PeerLookup() as question):
             return f"{name}, question {question.ticket} for {len(question)} keys"
         case Acquire():
             return f"{name} of {len(message.keys)} keys"

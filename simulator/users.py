@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from random import Random
 
 from simulator.clients import drawn_eviction, drawn_lookup, drawn_view, lookup_of, short_keys
-from simulator.river import River
+from simulator.river import SimulatedCluster
 from upriver.ids import BEGINNING
 from upriver.plan.plan import DataflowPlan
 from upriver.protocol.coordinator_events import SnapshotAsked
@@ -20,7 +20,7 @@ class Users:
     def __init__(
         self,
         lots: Random,
-        river: River,
+        river: SimulatedCluster,
         plans: Sequence[DataflowPlan],
         tickets: Iterator[int],
         happened: Callable[[str, str], None],

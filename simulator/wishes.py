@@ -7,9 +7,9 @@ from simulator.watcher import Watcher
 from upriver.ids import WorkerId
 from upriver.protocol.coordinator_events import (
     AbortWanted,
-    Outcome,
     RescaleBegun,
     RescaleEnded,
+    RescaleOutcome,
     RescaleWanted,
     StartWorkers,
 )
@@ -57,7 +57,7 @@ class Wishes:
     def ended(self, action: RescaleEnded) -> None:
         require(checkers.everybody_is_answered_once, action.ticket, self.waiting)
         wish = self.waiting.pop(action.ticket)
-        if action.outcome is Outcome.FAILED:
+        if action.outcome is RescaleOutcome.FAILED:
             self._watcher.places = set(self._places_before)
         if action.ticket == self._current:
             self._current = None
@@ -69,8 +69,8 @@ class Wishes:
         possible &= wish.moves is None or wish.strategy is not Strategy.LEARNER
         aborted, disturbed = action.ticket in self._aborted, self._watcher.losses > 0
         require(checkers.a_rescale_ends_for_a_reason, action.outcome, possible, aborted, disturbed)
-        if action.outcome is Outcome.FINISHED and wish.workers is not None:
+        if action.outcome is RescaleOutcome.FINISHED and wish.workers is not None:
             require(checkers.a_rescale_leaves_as_many_workers_as_wanted, wish.workers, places)
         self._watcher.counters[f"rescales_{action.outcome}"] += 1
-        if action.outcome is Outcome.FINISHED and action.vnodes:
+        if action.outcome is RescaleOutcome.FINISHED and action.vnodes:
             self._watcher.counters["restarts" if wish.strategy is Strategy.RESTART else "rescales_live"] += 1

@@ -21,10 +21,10 @@ from simulator.checkers import require
 from simulator.chores import drawn_chore
 from simulator.clients import drawn_rescale
 from simulator.drawing import apart_of, drawn_budget, drawn_map, drawn_partial, drawn_plans, drawn_views
-from simulator.network import Line
+from simulator.network import SimulatedLine
 from simulator.process import Process
 from simulator.repertoire import Repertoire
-from simulator.river import River
+from simulator.river import SimulatedCluster
 from simulator.standbys import standbys_are_right
 from simulator.storing import commit, store
 from simulator.tables import TABLES
@@ -109,7 +109,9 @@ class World:
         views, takes_checkpoints = Repertoire(self._plans, kept), self._weather.checkpoint > 0
         membership = self._weather.membership
         budget = drawn_budget(lots, self._plans)
-        self.river = River(lots, vnode_map, views, rules, build_region, takes_checkpoints, membership, budget, bad_rows)
+        self.river = SimulatedCluster(
+            lots, vnode_map, views, rules, build_region, takes_checkpoints, membership, budget, bad_rows
+        )
         self.river.torn = self._weather.torn
         self.river.rotten = self._weather.spoil
         self._reads_ahead = EPOCHS_AHEAD_MAX if rules.upqueries.p7_read_ahead else 0  # P7 is a rule for the shell
@@ -316,7 +318,7 @@ class World:
         self._declared.clear()
         self.river.begin_again()
 
-    def _carry(self, line: Line) -> None:
+    def _carry(self, line: SimulatedLine) -> None:
         """Some of what is on its way over one line arrives."""
         for _ in range(self._lots.randint(1, BURST_MAX)):
             if not (line.said and line.receiver.runs):

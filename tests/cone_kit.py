@@ -23,7 +23,7 @@ from upriver.engine.region import Region
 from upriver.hashing import Hashes, hash64
 from upriver.ids import Epoch
 from upriver.partial.cone import Cone, ConeShape, Reads
-from upriver.partial.partial_region import Read
+from upriver.partial.partial_region import KeysToRead
 from upriver.partial.rules import ALL_RULES, UpqueryRules
 from upriver.plan.explain import why_full
 from upriver.plan.plan import DataflowPlan
@@ -145,7 +145,7 @@ class Lake:
     def answer(self, reads: Reads) -> list[Batch]:
         return [self._read(read) for read in reads]
 
-    def _read(self, read: Read) -> Batch:
+    def _read(self, read: KeysToRead) -> Batch:
         edge = self._edges[read.channel]
         rows = self.rows(edge.table, read.after, read.through)
         hashes = hash64([rows.column(column) for column in edge.index], rows.num_rows)

@@ -29,7 +29,7 @@ from upriver.protocol.worker_events import (
     WorkerEvent,
 )
 from upriver.vnodes import vnodes_of
-from upriver.worker.serving import Following
+from upriver.worker.serving import Serving
 from upriver.worker.worker import WorkerMachine
 
 PLAN = planned("fans")
@@ -105,9 +105,9 @@ class Workers:
             self.step(worker, announce(HALVES, after, *WORKERS, view=PLAN.name))
         self.carry_all()
 
-    def phase(self, worker: int) -> Following:
+    def phase(self, worker: int) -> Serving:
         phase = self.machines[worker].phase
-        assert isinstance(phase, Following)
+        assert isinstance(phase, Serving)
         return phase
 
     def present(self, worker: int) -> list[int]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from state_kit import Row, plainly, through_the_wire
 
 from upriver.engine.batch import Batch
-from upriver.engine.operators.lasting import Lasting
+from upriver.engine.operators.lasting import CompactedStore
 from upriver.hashing import Hashes, hash64
 
 Changes = Sequence[tuple[Row, int]]
@@ -42,8 +42,8 @@ class Fleet:
 
     schema: pa.Schema
     routing: Sequence[str]
-    build: Callable[[], Lasting]
-    operators: list[Lasting] = field(init=False)
+    build: Callable[[], CompactedStore]
+    operators: list[CompactedStore] = field(init=False)
     owner: dict[int, int] = field(default_factory=dict)
     """By hash64, the number of the instance; 0 if it is not here."""
     inputs: list[Counter[Row]] = field(default_factory=lambda: [Counter(), Counter()])

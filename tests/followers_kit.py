@@ -34,7 +34,7 @@ from upriver.protocol.worker_events import (
     WorkerEvent,
 )
 from upriver.vnodes import vnodes_of
-from upriver.worker.serving import Following, Shadow
+from upriver.worker.serving import ReplicaSlices, Serving
 from upriver.worker.worker import WorkerMachine
 
 Kept = dict[str, list[int]]
@@ -111,9 +111,9 @@ class Crew:
                     self.said.append((worker, message))
         return actions
 
-    def phase(self, worker: int) -> Following:
+    def phase(self, worker: int) -> Serving:
         phase = self.machines[worker].phase
-        assert isinstance(phase, Following)
+        assert isinstance(phase, Serving)
         return phase
 
     def meet(self, *workers: int) -> None:
@@ -250,7 +250,7 @@ class Crew:
         found: Any = self.shadow(worker, feed).regions[region]
         return dict(found.epochs)
 
-    def shadow(self, worker: int, feed: int = 1) -> Shadow:
+    def shadow(self, worker: int, feed: int = 1) -> ReplicaSlices:
         return self.phase(worker).shadows[FeedId(feed)]
 
     def caught_up(self, worker: int) -> list[tuple[int, int]]:

@@ -12,7 +12,7 @@ from upriver.ids import Epoch
 from upriver.lake.lake import Lake, LakeRecord, Manifest, OwnedLake
 from upriver.plan.plan import TableSpec
 from upriver.runtime.source_supervisor import Ingest, SourceSupervisor
-from upriver.spark.ingest import EpochLog, History, Layout, StreamIngest
+from upriver.spark.ingest import EpochLog, IngestHistory, Layout, StreamIngest
 from upriver.spark.loads import LoadIngest, OnChange
 from upriver.state.runs import run_schema
 
@@ -37,7 +37,7 @@ class Driver:
     def __init__(self, root: Path, on_published: Listener = lambda _: None) -> None:
         self.lake = OwnedLake(str(root), LakeRecord(VNODES, (TABLE,), {"events": INDEXES}), {})
         self.layout = Layout(root=str(root), table=TABLE, vnodes=VNODES, groups=2)
-        history = History()
+        history = IngestHistory()
         manifests = [self.lake.manifest(Epoch(e)) for e in range(1, self.lake.last_epoch() + 1)]
         for manifest in manifests:
             history.add(manifest)

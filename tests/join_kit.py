@@ -26,7 +26,7 @@ Truth = Callable[[Row, Row], bool]
 class Case:
     """A join, and the routing key of each input. truth: its condition, for the oracle."""
 
-    op: ops.Join
+    op: ops.JoinOp
     inputs: tuple[pa.Schema, pa.Schema]
     routing: tuple[Sequence[str], Sequence[str]]
     truth: Truth = lambda left, right: True
@@ -84,7 +84,7 @@ def join_of(
 ) -> Case:
     """A join on the first column of each, which is the routing key."""
     key = (left[0][0],), (right[0][0],)
-    return Case(ops.Join(kind, *key, (null_safe,), condition), (pa.schema(left), pa.schema(right)), key, truth)
+    return Case(ops.JoinOp(kind, *key, (null_safe,), condition), (pa.schema(left), pa.schema(right)), key, truth)
 
 
 def plain_row(row: Row) -> Row:

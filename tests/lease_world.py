@@ -19,10 +19,10 @@ from upriver.errors import WorkerLost
 from upriver.ids import WorkerId
 from upriver.net.channel import ChannelEnd, ChannelLimits, Heart
 from upriver.net.wire import Message
-from upriver.runtime.leases import SILENCE_S_MIN, Lease, Tenants, Vigilance
+from upriver.runtime.leases import SILENCE_S_MIN, FailureDetection, Lease, WorkerSlots
 
 PLACE = WorkerId(0)
-VIGILANCE = Vigilance(SILENCE_S_MIN)
+VIGILANCE = FailureDetection(SILENCE_S_MIN)
 WORKER_LIMITS = replace(VIGILANCE.worker_limits, silence_s_max=2 * SILENCE_S_MIN)
 """So that workers lose patience, too: with the shell's bound, a run would be too short for it."""
 HEALING_S = 40 * SILENCE_S_MIN
@@ -106,7 +106,7 @@ class LeaseWorld:
         self._tick_s = lots.choice((0.1, 0.5, 2.0)) * VIGILANCE.ping_s
         self._is_calm = False
         self._coordinator_runs = True
-        self._tenants = Tenants(VIGILANCE, self._clock)
+        self._tenants = WorkerSlots(VIGILANCE, self._clock)
         self._all: list[Tenant] = []
         self._current: Tenant | None = None
         self._lost: tuple[Tenant, float] | None = None

@@ -22,11 +22,11 @@ from upriver.protocol.messages import (
     EpochOver,
     FromWorker,
     Meet,
+    MigrationOrder,
     OpenEpoch,
-    Order,
     TakeSnapshot,
 )
-from upriver.protocol.peers import Envelope, ForRegion, PeerMessage, Portion, Question
+from upriver.protocol.peers import Envelope, ForRegion, PeerLookup, PeerMessage, Portion
 from upriver.protocol.rules import ALL_RULES, Rules
 from upriver.protocol.strategies import Strategy
 from upriver.protocol.worker_events import (
@@ -209,16 +209,18 @@ def meet(*members: int, meeting: int = 1, keys_max: int | None = None) -> Meet:
     return Meet(meeting=meeting, peers=peers, strategy=Strategy.ICADD, keys_max=keys_max)
 
 
-def announce(before: Sequence[int], after: Sequence[int], *members: int, version: int = 0, view: str = "seen") -> Order:
+def announce(
+    before: Sequence[int], after: Sequence[int], *members: int, version: int = 0, view: str = "seen"
+) -> MigrationOrder:
     """From ``before``, at ``version``, to ``after``; members: of both configurations, if owning does not say it."""
     was, will = vnode_map(before, version), vnode_map(after, version + 1)
     named = tuple(map(WorkerId, members))
     order = RescaleAnnounced(before=was, after=will, old=named or was.workers, new=named or will.workers)
-    return Order(region=view, order=order)
+    return MigrationOrder(region=view, order=order)
 
 
-def abort(version: int = 1) -> Order:
-    return Order(region="seen", order=AbortAsked(version=MapVersion(version)))
+def abort(version: int = 1) -> MigrationOrder:
+    return MigrationOrder(region="seen", order=AbortAsked(version=MapVersion(version)))
 
 
 def take(snapshot: int, at: int) -> TakeSnapshot:
@@ -275,7 +277,7 @@ def question_from(
     sender: int, *keys: str, ticket: int = 1, at_least: int = 0, version: int = 0, together: bool = False
 ) -> PeerSaid:
     names = pa.RecordBatch.from_arrays([pa.array(keys, pa.string())], names=["k"])
-    question = Question(ticket, WorkerId(sender), Epoch(at_least), names, hashed(keys), together)
+    question = PeerLookup(ticket, WorkerId(sender), Epoch(at_least), names, hashed(keys), together)
     return of_region(sender, RowsSent(version=MapVersion(version), rows=question))
 
 

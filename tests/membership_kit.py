@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from upriver.coordinator.assignor import assign
-from upriver.coordinator.group import Assignment, Group, InstanceId, MembershipConfig, Plan, Task, TaskId
+from upriver.coordinator.group import Assignment, AssignmentPlan, Group, InstanceId, MembershipConfig, Task, TaskId
 from upriver.ids import WorkerId
 
 LINE = re.compile(r"S(\d+)\(assigned: \[(.*?)\], revoked: \[(.*?)\], learning: \[(.*?)\]\)")
@@ -43,13 +43,13 @@ def _tasks(text: str) -> frozenset[int]:
     return frozenset(int(name) for name in re.findall(r"T(\d+)", text))
 
 
-def table_of(plan: Plan, workers: Iterable[int]) -> Table:
+def table_of(plan: AssignmentPlan, workers: Iterable[int]) -> Table:
     """A plan as the document prints the leader's assignment."""
     copies = plan.assignment
     return {w: Row(_of(copies.active, w), _of(plan.revoked, w), _of(copies.learner, w)) for w in workers}
 
 
-def joining_of(plan: Plan, workers: Iterable[int]) -> Table:
+def joining_of(plan: AssignmentPlan, workers: Iterable[int]) -> Table:
     """How these members join the round after a plan: tasks that are being learned are offered, as "revoked"."""
     learner = plan.assignment.learner
     rows = {}
@@ -113,10 +113,10 @@ class Played:
     """A round: what went in, what came out."""
 
     group: Group
-    plan: Plan
+    plan: AssignmentPlan
 
 
-def following(group: Group, plan: Plan, ready: Collection[Copy] = ()) -> Group:
+def following(group: Group, plan: AssignmentPlan, ready: Collection[Copy] = ()) -> Group:
     """The next round's group, if nobody comes or goes but those that may: what the leader knows goes on."""
     instances = {
         name: [worker for worker in members if worker not in plan.may_stop] for name, members in group.instances.items()
@@ -131,13 +131,13 @@ def following(group: Group, plan: Plan, ready: Collection[Copy] = ()) -> Group:
     )
 
 
-def all_copies(plan: Plan) -> set[Copy]:
+def all_copies(plan: AssignmentPlan) -> set[Copy]:
     """Between two rounds, all that was begun gets ready."""
     return copies_of(plan.assignment)
 
 
 def play(
-    group: Group, config: MembershipConfig, ready: Callable[[Plan], Collection[Copy]] = all_copies
+    group: Group, config: MembershipConfig, ready: Callable[[AssignmentPlan], Collection[Copy]] = all_copies
 ) -> list[Played]:
     """Rounds until no other is needed. ready: the copies that are so when the next round is held."""
     rounds = [Played(group, assign(group, config))]

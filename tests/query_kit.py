@@ -12,17 +12,17 @@ from sql_kit import same_value
 
 from upriver.engine.expressions import MACROS
 from upriver.plan.plan import (
-    Aggregate,
     AggregateCall,
-    Filter,
-    Join,
+    AggregateOp,
+    FilterOp,
     JoinKind,
-    Project,
+    JoinOp,
+    ProjectOp,
     Scan,
-    SetOperation,
+    SetOperationOp,
     TableSpec,
-    TopK,
-    Union,
+    TopKOp,
+    UnionOp,
 )
 from upriver.plan.relation import Relation
 from upriver.plan.types import duck_name, is_instant
@@ -51,21 +51,21 @@ def relation_sql(relation: Relation) -> str:
     match relation.op:
         case Scan(table):
             return f"SELECT * FROM {table}"
-        case Filter(predicate):
+        case FilterOp(predicate):
             return f"SELECT * FROM {inputs[0]} WHERE {predicate}"
-        case Project(projection):
+        case ProjectOp(projection):
             pairs = zip(projection.expressions, projection.schema, strict=True)
             return f"SELECT {', '.join(_cast(text, field) for text, field in pairs)} FROM {inputs[0]}"
-        case Aggregate(plan):
+        case AggregateOp(plan):
             outputs = ", ".join([*map(quoted, plan.group), *map(_call, plan.calls)])
             return f"SELECT {outputs} FROM {inputs[0]} GROUP BY {listed(plan.group)}"
-        case Join():
+        case JoinOp():
             return _join(relation.op, inputs)
-        case TopK():
+        case TopKOp():
             return _top(relation, relation.op, inputs[0])
-        case Union():
+        case UnionOp():
             return " UNION ALL ".join(inputs)
-        case SetOperation(kind, all=every):
+        case SetOperationOp(kind, all=every):
             return f" {kind.upper()}{' ALL' if every else ''} ".join(inputs)
     raise AssertionError(f"no SQL for {relation.op}")
 
@@ -83,14 +83,14 @@ def _call(call: AggregateCall) -> str:
     return f"CAST({function}({kind}{argument}){where} AS {duck_name(call.type)}) AS {quoted(call.output)}"
 
 
-def _join(op: Join, inputs: list[str]) -> str:
+def _join(op: JoinOp, inputs: list[str]) -> str:
     keys = zip(op.left_key, op.right_key, op.null_safe, strict=True)
     on = [f"{quoted(left)} {'IS NOT DISTINCT FROM' if safe else '='} {quoted(right)}" for left, right, safe in keys]
     on += [] if op.condition is None else [f"({op.condition})"]
     return f"SELECT * FROM {inputs[0]} {_JOINS[op.kind]} {inputs[1]} ON {' AND '.join(on)}"
 
 
-def _top(relation: Relation, op: TopK, source: str) -> str:
+def _top(relation: Relation, op: TopKOp, source: str) -> str:
     columns = relation.inputs[0].schema.names
     order = [
         f"{quoted(one.column)} {'DESC' if one.descending else 'ASC'} NULLS {'FIRST' if one.nulls_first else 'LAST'}"
@@ -108,7 +108,7 @@ def names_are_apart(relation: Relation) -> bool:
     """No two columns differ in case alone, neither in one relation nor in the inputs of a join."""
     names = [
         name.lower()
-        for part in (relation.inputs if isinstance(relation.op, Join) else [relation])
+        for part in (relation.inputs if isinstance(relation.op, JoinOp) else [relation])
         for name in part.schema.names
     ]
     return len(set(names)) == len(names) and all(map(names_are_apart, relation.inputs))

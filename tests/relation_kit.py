@@ -5,23 +5,23 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from upriver.plan.plan import (
-    Aggregate,
     AggregateCall,
+    AggregateOp,
     AggregatePlan,
     DataflowPlan,
-    Filter,
-    Join,
+    FilterOp,
     JoinKind,
+    JoinOp,
     Order,
-    Project,
     Projection,
+    ProjectOp,
     Ranking,
     Scan,
     SetKind,
-    SetOperation,
+    SetOperationOp,
     TableSpec,
-    TopK,
-    Union,
+    TopKOp,
+    UnionOp,
 )
 from upriver.plan.planning import plan_regions
 from upriver.plan.relation import Relation
@@ -38,7 +38,7 @@ def scan(table: TableSpec) -> Relation:
 
 
 def where(source: Relation, predicate: str) -> Relation:
-    return Relation(Filter(predicate), (source,), source.schema)
+    return Relation(FilterOp(predicate), (source,), source.schema)
 
 
 def select(source: Relation, *columns: str, **computed: tuple[str, pa.DataType]) -> Relation:
@@ -52,7 +52,7 @@ def select(source: Relation, *columns: str, **computed: tuple[str, pa.DataType])
         fields.append(pa.field(name, type))
         expressions.append(expression)
     schema = pa.schema(fields)
-    return Relation(Project(Projection(tuple(expressions), schema)), (source,), schema)
+    return Relation(ProjectOp(Projection(tuple(expressions), schema)), (source,), schema)
 
 
 def prefixed(source: Relation, prefix: str) -> Relation:
@@ -65,7 +65,7 @@ def group(source: Relation, by: str, **calls: tuple[str, str | None, pa.DataType
     outputs = tuple(AggregateCall(function, argument, name, type) for name, (function, argument, type) in calls.items())
     plan = AggregatePlan(tuple(by.split()), outputs)
     results = [pa.field(call.output, call.type) for call in outputs]
-    return Relation(Aggregate(plan), (source,), pa.schema([*map(source.schema.field, plan.group), *results]))
+    return Relation(AggregateOp(plan), (source,), pa.schema([*map(source.schema.field, plan.group), *results]))
 
 
 def count(source: Relation, by: str) -> Relation:
@@ -85,20 +85,20 @@ def join(
     null_safe: bool = False,
 ) -> Relation:
     """on: columns of the left side, each with the one of the right side that it is compared with."""
-    op = Join(kind, tuple(on), tuple(on.values()), tuple(null_safe for _ in on), condition)
+    op = JoinOp(kind, tuple(on), tuple(on.values()), tuple(null_safe for _ in on), condition)
     sides = [left.schema] if kind in (JoinKind.SEMI, JoinKind.ANTI) else [left.schema, right.schema]
     return Relation(op, (left, right), pa.schema([field for schema in sides for field in schema]))
 
 
 def union(*parts: Relation) -> Relation:
-    return Relation(Union(), parts, parts[0].schema)
+    return Relation(UnionOp(), parts, parts[0].schema)
 
 
 def set_operation(kind: SetKind, left: Relation, right: Relation, all: bool = False) -> Relation:
-    return Relation(SetOperation(kind, all), (left, right), left.schema)
+    return Relation(SetOperationOp(kind, all), (left, right), left.schema)
 
 
 def top(source: Relation, partition: str, order: Sequence[Order], limit: int, rank: str | None = None) -> Relation:
     schema = source.schema if rank is None else source.schema.append(pa.field(rank, pa.int32()))
-    op = TopK(tuple(partition.split()), tuple(order), limit, Ranking.ROW_NUMBER, rank)
+    op = TopKOp(tuple(partition.split()), tuple(order), limit, Ranking.ROW_NUMBER, rank)
     return Relation(op, (source,), schema)

@@ -3,20 +3,20 @@
 from collections.abc import Sequence
 
 from upriver.plan.plan import (
-    Aggregate,
     AggregateCall,
+    AggregateOp,
     AggregatePlan,
-    Filter,
-    Join,
+    FilterOp,
     JoinKind,
-    Latest,
+    JoinOp,
+    LatestOp,
     Order,
-    Project,
+    ProjectOp,
     Scan,
-    SetOperation,
-    StatefulMap,
-    TopK,
-    Union,
+    SetOperationOp,
+    StatefulMapOp,
+    TopKOp,
+    UnionOp,
 )
 from upriver.plan.relation import Relation
 from upriver.plan.types import duck_name
@@ -37,23 +37,23 @@ def sql_of(relation: Relation, upserts: dict[str, str]) -> str:
     match relation.op:
         case Scan(table):
             return upserts.get(table, f"SELECT * FROM {table}")
-        case Filter(predicate):
+        case FilterOp(predicate):
             return f"SELECT * FROM {inputs[0]} WHERE {predicate}"
-        case Project(projection):
+        case ProjectOp(projection):
             columns = zip(projection.expressions, projection.schema, strict=True)
             listed = ", ".join(f'({text})::{duck_name(field.type)} AS "{field.name}"' for text, field in columns)
             return f"SELECT {listed} FROM {inputs[0]}"
-        case Aggregate(plan):
+        case AggregateOp(plan):
             return _aggregate(plan, inputs[0])
-        case Join():
+        case JoinOp():
             return _join(relation.op, inputs)
-        case TopK():
+        case TopKOp():
             return _top(relation, relation.op, inputs[0])
-        case Union():
+        case UnionOp():
             return " UNION ALL ".join(f"SELECT * FROM {part}" for part in inputs)
-        case SetOperation(kind, every):
+        case SetOperationOp(kind, every):
             return f"SELECT * FROM {inputs[0]} {kind}{' ALL' if every else ''} SELECT * FROM {inputs[1]}"
-        case Latest() | StatefulMap():
+        case LatestOp() | StatefulMapOp():
             raise AssertionError("no SQL that a front end knows means this")
 
 
@@ -69,14 +69,14 @@ def _call(call: AggregateCall) -> str:
     return f'{call.function}({"DISTINCT " if call.distinct else ""}"{call.argument}")'
 
 
-def _join(op: Join, inputs: Sequence[str]) -> str:
+def _join(op: JoinOp, inputs: Sequence[str]) -> str:
     pairs = zip(op.left_key, op.right_key, op.null_safe, strict=True)
     on = [f'"{left}" {"IS NOT DISTINCT FROM" if safe else "="} "{right}"' for left, right, safe in pairs]
     on += [] if op.condition is None else [op.condition]
     return f"SELECT * FROM {inputs[0]} {_SIDES[op.kind]} {inputs[1]} ON {' AND '.join(on)}"
 
 
-def _top(relation: Relation, op: TopK, source: str) -> str:
+def _top(relation: Relation, op: TopKOp, source: str) -> str:
     """The order must leave no ties."""
     columns = ", ".join(f'"{name}"' for name in relation.inputs[0].schema.names)
     order = ", ".join(map(_sorted_by, op.order))

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from upriver.net.handshake import Keys, Purpose, Session
+from upriver.net.handshake import HandshakeKeys, Purpose, Session
 from upriver.net.remote import Remote
 from upriver.net.server import Action, Calls, Get, Server
 
 TOKEN = "s3cret-t0ken"
 SECRET = bytes(range(32))
-KEYS = Keys(TOKEN, SECRET)
+KEYS = HandshakeKeys(TOKEN, SECRET)
 SESSION = Session(b"one way", b"the other way")
 SECONDS_MAX = 10.0
 """Seconds that a test waits for what must come at once."""

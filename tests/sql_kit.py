@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from upriver.engine.expressions import Evaluator
-from upriver.plan.plan import DataflowPlan, Filter, LakeEdge, Project, Projection, TableSpec, ViewStore
+from upriver.plan.plan import DataflowPlan, FilterOp, LakeEdge, Projection, ProjectOp, TableSpec, ViewStore
 from upriver.sql.local_typer import LocalTyper
 from upriver.sql.queries import CompiledView, Typer, compile_view, declare_view
 
@@ -42,9 +42,9 @@ def parts_of(plan: DataflowPlan) -> Parts:
     (entry,) = region.inputs
     *filters, project = (node.op for node in region.nodes)
     assert isinstance(entry.edge, LakeEdge)
-    assert isinstance(project, Project)
+    assert isinstance(project, ProjectOp)
     assert region.store is not None
-    predicates = [op.predicate for op in filters if isinstance(op, Filter)]
+    predicates = [op.predicate for op in filters if isinstance(op, FilterOp)]
     assert len(predicates) == len(filters) <= 1
     return Parts(plan.key, entry.edge, predicates[0] if predicates else None, project.projection, region.store)
 
@@ -57,7 +57,7 @@ def local_view(sql: str, *tables: TableSpec, **views: str) -> CompiledView:
 
 def projection_of(view: CompiledView) -> Projection:
     """How the columns of a view of rows are computed."""
-    assert isinstance(view.relation.op, Project)
+    assert isinstance(view.relation.op, ProjectOp)
     return view.relation.op.projection
 
 

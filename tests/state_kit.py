@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from upriver.engine.batch import Batch
-from upriver.engine.operators.lasting import Eagerness
+from upriver.engine.operators.lasting import CompactionPace
 from upriver.hashing import Hashes, hash64
 from upriver.plan.plan import Projection
 
 MANY = settings(derandomize=True, deadline=None, max_examples=80, suppress_health_check=[HealthCheck.too_slow])
 """How property tests run: the same examples each time, however slow the machine."""
 
-EAGER = Eagerness(forgotten_min=0, step_rows=1)
+EAGER = CompactionPace(forgotten_min=0, step_rows=1)
 """Memory is given back as soon as it can be, so that it is in a test of a few rows."""
 
 Row = tuple[Any, ...]

@@ -15,7 +15,7 @@ from upriver.engine.batch import Batch
 from upriver.engine.operators.stateful_map import StatefulMap
 from upriver.hashing import Hashes
 from upriver.plan.plan import Per
-from upriver.plan.plan import StatefulMap as Op
+from upriver.plan.plan import StatefulMapOp as Op
 
 FORGETS_AFTER = 4
 """Rows of a key after which the functions drop its state."""

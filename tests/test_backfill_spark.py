@@ -17,7 +17,7 @@ from upriver.ids import Epoch, VnodeId
 from upriver.lake.files import Files
 from upriver.lake.lake import Lake, LakeRecord, Manifest, OwnedLake
 from upriver.plan.plan import TableSpec, lake_channel
-from upriver.spark.ingest import EpochLog, History, Layout, publish_batch
+from upriver.spark.ingest import EpochLog, IngestHistory, Layout, publish_batch
 from upriver.spark.tables import Backfill
 
 pytestmark = pytest.mark.spark
@@ -43,7 +43,7 @@ class Driver:
         self.backfill = Backfill(spark, self.lake, epochs_max=2)
         if wants:
             self.backfill.run(self.layouts["events"], INDEX, self.lake.last_epoch())
-        history = History()
+        history = IngestHistory()
         for manifest in manifests(self.lake):
             history.add(manifest)
         self.lake.sweep({run.path for m in manifests(self.lake) for runs in m.runs.values() for run in runs})

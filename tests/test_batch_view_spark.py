@@ -18,7 +18,7 @@ from test_latest import current
 from upriver.hashing import hash64
 from upriver.ids import Epoch
 from upriver.lake.lake import LakeRecord, Manifest, OwnedLake
-from upriver.plan.plan import Latest, TableSpec, lake_channel
+from upriver.plan.plan import LatestOp, TableSpec, lake_channel
 from upriver.spark.tables import table_as_of, view_as_of
 from upriver.spark.typer import SparkTyper
 from upriver.sql.queries import declare_view
@@ -156,7 +156,7 @@ def test_the_last_version_of_each_row_counts(spark: Any, tmp_path: Path) -> None
     ]
     history = History(tmp_path / "lake", STAFF)
     versions: list[Row] = []
-    op = Latest(STAFF.primary_key, STAFF.order_by, STAFF.deletes)
+    op = LatestOp(STAFF.primary_key, STAFF.order_by, STAFF.deletes)
     wanted = []
     for _ in range(5):
         came = [(*map(lots.choice, values), lots.random(), lots.choice(["U", "U", "D", None])) for _ in range(12)]

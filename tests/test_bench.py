@@ -26,7 +26,7 @@ from benchmarks.latency_command import latency_options, render_latency
 from benchmarks.process_tree import Meter, ProcessTimes, TreeAccount, parse_stat, process_table, pss_bytes
 from benchmarks.reads import LOOKUPS, ReadsOptions, measure_reads, render_reads
 from benchmarks.stages import rates
-from benchmarks.throughput import Measured, ThroughputOptions, measure_throughput, medians
+from benchmarks.throughput import ThroughputMeasured, ThroughputOptions, measure_throughput, medians
 from upriver.errors import UserError
 from upriver.hashing import hash64
 
@@ -64,7 +64,7 @@ def test_latencies_are_reported_in_milliseconds() -> None:
 
 def test_the_figures_of_several_runs_are_medians_each() -> None:
     runs = [
-        Measured(
+        ThroughputMeasured(
             rows_per_s=rate,
             cpu_s=10 / rate,
             rows_per_cpu_s=rate / 2,

@@ -15,7 +15,7 @@ from duckdb_kit import by_duckdb
 
 from benchmarks.hand_fed import HandFedRiver
 from benchmarks.lobsters import LobstersOptions, page_figures, site_views
-from benchmarks.lobsters_answers import FAILED, PAGES, Answers, Lookup
+from benchmarks.lobsters_answers import FAILED, PAGES, SiteAnswers, SiteLookup
 from benchmarks.lobsters_load import bear
 from benchmarks.lobsters_model import TABLES, VIEWS, Shares, Site, vote_rows
 from benchmarks.lobsters_requests import FRONT, MIX, STORY, WRITES, draw_requests
@@ -91,12 +91,12 @@ def test_the_truth_is_what_the_views_say_in_duckdb(view: str) -> None:
     }
 
 
-def lookup(found: list[tuple[int, ...]] | None, *asked: int, epoch: int = BEGAN, at: float = 0.0) -> Lookup:
+def lookup(found: list[tuple[int, ...]] | None, *asked: int, epoch: int = BEGAN, at: float = 0.0) -> SiteLookup:
     """Of karma, at some time."""
     names = ("author", "karma")
     table = None if found is None else pa.table({n: [row[i] for row in found] for i, n in enumerate(names)})
     told = FAILED if found is None else epoch
-    return Lookup(page=0, view="karma", keys=keys(*asked), at_least=0, epoch=told, answered_at=at, found=table)
+    return SiteLookup(page=0, view="karma", keys=keys(*asked), at_least=0, epoch=told, answered_at=at, found=table)
 
 
 STORY_OF_AUTHOR = 0
@@ -135,8 +135,8 @@ def test_only_answers_that_were_true_as_of_their_epoch_or_later_are_right() -> N
 
 def test_answers_are_read_as_they_were_written(tmp_path: Path) -> None:
     asked = [lookup([(AUTHOR, 5)], AUTHOR), lookup(None, OTHER), lookup([(OTHER, 7), (AUTHOR, 5)], OTHER, AUTHOR)]
-    Answers(pa.table([[0], [1.0], [2.0]], schema=PAGES), asked).write(tmp_path)
-    read = Answers.read(tmp_path)
+    SiteAnswers(pa.table([[0], [1.0], [2.0]], schema=PAGES), asked).write(tmp_path)
+    read = SiteAnswers.read(tmp_path)
     assert read.pages.to_pylist() == [{"number": 0, "began_at": 1.0, "ended_at": 2.0}]
     assert [(one.keys.tolist(), one.epoch, one.found) for one in read.lookups] == [
         (one.keys.tolist(), one.epoch, one.found) for one in asked

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.commands import add_benchmarks, render_nexmark, render_stateful_map
-from benchmarks.nexmark import Measured, NexmarkOptions, measure_nexmark, report
+from benchmarks.nexmark import NexmarkMeasured, NexmarkOptions, measure_nexmark, report
 from benchmarks.nexmark_contestant import NexmarkTask, Ran, run_spark, run_upriver
 from benchmarks.nexmark_events import BLOCK_EVENTS, NexmarkSpec, write_nexmark
 from benchmarks.nexmark_model import AUCTIONS, PEOPLE, START_MS, TABLES
@@ -341,8 +341,8 @@ def test_queries_and_cores_that_there_are_not_are_refused() -> None:
 # Figures and commands --------------------------------------------------------------------------------------------
 
 
-def measured(rate: float, *, is_equal: bool = True) -> Measured:
-    return Measured(events=100, events_per_s=rate, cpu_us_per_event=1e6 / rate, is_equal=is_equal)
+def measured(rate: float, *, is_equal: bool = True) -> NexmarkMeasured:
+    return NexmarkMeasured(events=100, events_per_s=rate, cpu_us_per_event=1e6 / rate, is_equal=is_equal)
 
 
 def test_a_query_is_reported_with_what_there_is() -> None:

@@ -27,9 +27,9 @@ from benchmarks.events import VIEW
 from benchmarks.nexmark_queries import Refused
 from benchmarks.probed_load import READY
 from benchmarks.recovery import NOT_ASKED, report
-from benchmarks.recovery_answers import Answers, served_again
+from benchmarks.recovery_answers import RecoveryAnswers, served_again
 from benchmarks.recovery_command import recovery_options, render_recovery
-from benchmarks.recovery_feed import Feed, FeedSpec
+from benchmarks.recovery_feed import FeedSpec, RecoveryFeed
 from benchmarks.recovery_kill import Watched, kill_worker, pid_listening
 from benchmarks.recovery_prober import ANSWERS, FAILED, RecoveryProber, RecoveryTask
 from benchmarks.recovery_spark import Committed, backlog_taken, spark_figures
@@ -42,9 +42,9 @@ SPEC = FeedSpec(keys=10, epoch_rows=20)
 Answer = tuple[float, float, int, int, int, int]
 
 
-def answers(*found: Answer) -> Answers:
+def answers(*found: Answer) -> RecoveryAnswers:
     """Of begun_at, answered_at, key, n, total, epoch."""
-    return Answers.of(pa.table([list(column) for column in zip(*found, strict=True)], schema=ANSWERS))
+    return RecoveryAnswers.of(pa.table([list(column) for column in zip(*found, strict=True)], schema=ANSWERS))
 
 
 def truth(epoch: int) -> dict[int, tuple[int, int]]:
@@ -58,7 +58,7 @@ def truth(epoch: int) -> dict[int, tuple[int, int]]:
 
 
 def test_the_first_file_has_each_key_once_and_files_are_read_in_their_order(tmp_path: Path) -> None:
-    feed = Feed(tmp_path / "events", SPEC)
+    feed = RecoveryFeed(tmp_path / "events", SPEC)
     feed.put_base()
     assert [feed.put(), feed.put()] == [2, 3]
     paths = sorted((tmp_path / "events").glob("*.parquet"))

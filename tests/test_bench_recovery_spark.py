@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 
 from benchmarks.recovery_contestant import ContestantTask
-from benchmarks.recovery_feed import Feed, FeedSpec
+from benchmarks.recovery_feed import FeedSpec, RecoveryFeed
 
 pytestmark = pytest.mark.spark
 
@@ -89,7 +89,7 @@ def test_nothing_is_left_when_it_is_interrupted(reached: str, arguments: list[st
 
 @pytest.mark.long
 def test_sparks_side_does_not_outlive_who_has_started_it(tmp_path: Path) -> None:
-    feed = Feed(tmp_path / "events", SPEC)
+    feed = RecoveryFeed(tmp_path / "events", SPEC)
     feed.put_base()
     task = ContestantTask(
         files=str(feed.directory), checkpoint=str(tmp_path / "checkpoint"), scratch=str(tmp_path), slots=1

@@ -23,10 +23,10 @@ from benchmarks.commands import add_benchmarks, default_picture, render_rescale
 from benchmarks.events import VIEW
 from benchmarks.rescale import ratio
 from benchmarks.rescale_figures import (
-    Fed,
+    FedRows,
+    LoadTrace,
     Probes,
     Spans,
-    Trace,
     Window,
     batching_figures,
     moving,
@@ -36,7 +36,7 @@ from benchmarks.rescale_figures import (
     wrong_answers,
 )
 from benchmarks.rescale_picture import draw_batching, draw_rescale
-from benchmarks.rescale_prober import FAILED, PROBES, Prober, ProbeTask
+from benchmarks.rescale_prober import FAILED, PROBES, RescaleProber, RescaleProbeTask
 from benchmarks.rescale_spark import PARTS, StatefulQuery
 from upriver.errors import ClusterError
 from upriver.hashing import hash64
@@ -84,7 +84,7 @@ def test_lookups_before_and_during_are_told_apart_and_moving_keys_from_others() 
         *(steady(21 + number / 100, 4) for number in range(50)),
         steady(40, 88),
     )
-    figures = way_figures(found, Fed.of(1, []), SPANS, found.key == 2, REPORT)
+    figures = way_figures(found, FedRows.of(1, []), SPANS, found.key == 2, REPORT)
     assert figures["lookup_p99_ms_before"] == figures["lookup_p99_ms_before_all_keys"] == pytest.approx(1.98)
     assert figures["lookup_p50_ms_before"] == pytest.approx(1.49)
     assert figures["lookup_p99_ms_during"] == pytest.approx(3)
@@ -107,21 +107,23 @@ def test_unserved_is_the_longest_of_lookups_updates_and_holds(
     lookup_ms: float, update_ms: float, hold_ms: float | None, longest: float
 ) -> None:
     found = probes(steady(12, lookup_ms), (13.0, 13.0 + update_ms / 1e3, 1, 2, 1), steady(5, 500), steady(20.1, 99))
-    figures = way_figures(found, Fed.of(1, [(13.0, keys(1))]), SPANS, found.key < 0, REPORT | {"max_hold_ms": hold_ms})
+    figures = way_figures(
+        found, FedRows.of(1, [(13.0, keys(1))]), SPANS, found.key < 0, REPORT | {"max_hold_ms": hold_ms}
+    )
     assert figures["max_unserved_ms"] == pytest.approx(longest)
     assert figures["update_max_ms_during"] == pytest.approx(update_ms)
     assert figures["lookup_max_ms_after"] == pytest.approx(99)
 
 
 def test_a_rescale_during_which_nothing_was_asked_has_no_latencies() -> None:
-    figures = way_figures(probes(steady(1, 1)), Fed.of(1, []), SPANS, np.array([False]), REPORT)
+    figures = way_figures(probes(steady(1, 1)), FedRows.of(1, []), SPANS, np.array([False]), REPORT)
     assert figures["lookup_p99_ms_during"] is None
     assert figures["max_unserved_ms"] == 7.0
     assert batching_figures(10, probes(), DURING, REPORT)["lookup_max_ms_during"] is None
 
 
 def test_rows_count_when_all_probed_keys_of_their_epoch_show() -> None:
-    fed = Fed.of(5, [(9.0, keys(1, 1, 2)), (11.0, keys(3, 4)), (12.0, keys(5))])
+    fed = FedRows.of(5, [(9.0, keys(1, 1, 2)), (11.0, keys(3, 4)), (12.0, keys(5))])
     found = probes((9.0, 9.1, 1, 3, 5), (9.0, 10.5, 2, 2, 5), (11.0, 11.1, 3, 2, 6), (12.0, 21.0, 5, 2, 7))
     assert rows_per_s(found, fed, BEFORE) == 0
     assert rows_per_s(found, fed, Window(10.0, 12.0)) == round(5 / 2)
@@ -130,7 +132,7 @@ def test_rows_count_when_all_probed_keys_of_their_epoch_show() -> None:
 @given(st.data())
 def test_a_count_is_wrong_if_it_could_not_have_been(data: st.DataObject) -> None:
     epochs = data.draw(st.lists(st.lists(st.integers(0, 3), max_size=5), max_size=5))
-    fed = Fed.of(3, [(float(place), keys(*rows)) for place, rows in enumerate(epochs)])  # epoch 3 + i at second i
+    fed = FedRows.of(3, [(float(place), keys(*rows)) for place, rows in enumerate(epochs)])  # epoch 3 + i at second i
     key, n = data.draw(st.integers(0, 3)), data.draw(st.integers(0, 12))
     answered_at = data.draw(st.integers(0, 5)) + 0.5
     published = [number for number in range(len(epochs)) if number < answered_at]
@@ -143,7 +145,7 @@ def test_a_count_is_wrong_if_it_could_not_have_been(data: st.DataObject) -> None
 
 
 def test_a_failed_lookup_is_a_wrong_answer() -> None:
-    assert wrong_answers(probes((1.0, 2.0, 7, FAILED, 0), (1.0, 2.0, 7, 1, 0)), Fed.of(1, [])) == 1
+    assert wrong_answers(probes((1.0, 2.0, 7, FAILED, 0), (1.0, 2.0, 7, 1, 0)), FedRows.of(1, [])) == 1
 
 
 @given(st.lists(st.integers(-(2**40), 2**40), min_size=1, max_size=50), st.sets(st.integers(0, 15)))
@@ -155,7 +157,7 @@ def test_a_key_moves_with_its_vnode(numbers: list[int], moved: set[int]) -> None
 def test_a_line_shows_the_longest_lookup_of_each_tenth_of_a_second() -> None:
     found = probes(steady(9.95, 2), steady(10.01, 3), steady(10.09, 5), steady(10.51, 4), (10.2, 10.9, 1, 1, 2))
     line = trace(found, Window(9.9, 11.0), Window(10.0, 10.4))
-    assert line == Trace((-0.05, 0.05, 0.55), (2.0, 5.0, 4.0), 0.4)
+    assert line == LoadTrace((-0.05, 0.05, 0.55), (2.0, 5.0, 4.0), 0.4)
 
 
 # Looking up ------------------------------------------------------------------------------------------------------
@@ -174,9 +176,9 @@ def cluster() -> Iterator[Cluster]:
 
 
 def probe(cluster: Cluster, published: Iterator[str]) -> list[Probe]:
-    task = ProbeTask(address=cluster.coordinator.address, view=VIEW, keys=10, per_s=1000.0, result="")
+    task = RescaleProbeTask(address=cluster.coordinator.address, view=VIEW, keys=10, per_s=1000.0, result="")
     with cluster.connect() as client:
-        table = Prober(client, task).probe(published)
+        table = RescaleProber(client, task).probe(published)
     return [tuple(row.values()) for row in table.to_pylist()]
 
 
@@ -249,7 +251,7 @@ def test_what_the_prober_writes_is_read_again(tmp_path: Path) -> None:
 
 def way(unserved_ms: float) -> dict[str, Any]:
     found = probes(steady(1, 1), steady(12, unserved_ms))
-    return way_figures(found, Fed.of(1, []), SPANS, found.key < 0, REPORT | {"max_hold_ms": None})
+    return way_figures(found, FedRows.of(1, []), SPANS, found.key < 0, REPORT | {"max_hold_ms": None})
 
 
 RESULT: dict[str, Any] = {
@@ -262,8 +264,8 @@ RESULT: dict[str, Any] = {
     "right": True,
 }
 LINES = {
-    "icadd": (Trace((-0.05, 0.05), (1.0, 20.0), 0.1),) * 2,
-    "restart": (Trace((0.05, 0.15), (1500.0, 9.0), 1.5),) * 2,
+    "icadd": (LoadTrace((-0.05, 0.05), (1.0, 20.0), 0.1),) * 2,
+    "restart": (LoadTrace((0.05, 0.15), (1500.0, 9.0), 1.5),) * 2,
 }
 
 

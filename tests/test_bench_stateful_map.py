@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from benchmarks.stateful_map import FORMS, Case, StatefulMapOptions, measure_stateful_map
+from benchmarks.stateful_map import FORMS, StatefulCase, StatefulMapOptions, measure_stateful_map
 from benchmarks.stateful_map_spark import MicroBatch, SparkTotals, Totals, why_not
 
 
@@ -40,7 +40,7 @@ def test_sparks_processor_keeps_a_count_and_a_sum() -> None:
 
 @pytest.mark.spark
 def test_both_sides_are_measured_on_the_same_rows(spark: Any) -> None:
-    case = Case(keys=50, rows=300, spark_rows=100, spark_rows_max=400)
+    case = StatefulCase(keys=50, rows=300, spark_rows=100, spark_rows_max=400)
     said: list[str] = []
     options = StatefulMapOptions(cases=(case,), spark_s=60.0)
     measured = json.loads(json.dumps(measure_stateful_map(spark, options, said.append)))

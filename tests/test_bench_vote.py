@@ -15,11 +15,11 @@ from client_kit import Cluster
 from client_kit import View as Contents
 
 from benchmarks.commands import add_benchmarks
-from benchmarks.rescale_figures import Fed, Window
-from benchmarks.vote import Measured, headline, report
+from benchmarks.rescale_figures import FedRows, Window
+from benchmarks.vote import VoteMeasured, headline, report
 from benchmarks.vote_command import options_of, render_vote
-from benchmarks.vote_figures import Answers, VotesBefore, load_figures, wrong_answers
-from benchmarks.vote_lookups import Asker, LookupTask
+from benchmarks.vote_figures import VoteAnswers, VotesBefore, load_figures, wrong_answers
+from benchmarks.vote_lookups import Asker, VoteLookupTask
 from benchmarks.vote_model import VIEW, KeyArray, Popularity, titles
 from benchmarks.vote_prober import ANSWERS, BATCHED, FRESH, HIT, MISS, SINGLE, WARM_UP, WRONG, VoteProber, VoteTask
 from upriver.errors import UserError
@@ -32,10 +32,10 @@ NAMED = ("state_mb", "rss_mb", "read_p50_ms", "read_p99_ms", "miss_p50_ms", "rea
 Answer = tuple[int, float, float, int, int, int]
 
 
-def answers(*found: Answer) -> Answers:
+def answers(*found: Answer) -> VoteAnswers:
     """Of kind, due_at, answered_at, key, n, epoch."""
     table = pa.table([list(column) for column in zip(*found, strict=True)] or [[]] * 6, schema=ANSWERS)
-    return Answers(*(column.to_numpy() for column in table.columns))
+    return VoteAnswers(*(column.to_numpy() for column in table.columns))
 
 
 def keys(*numbers: int) -> KeyArray:
@@ -130,7 +130,7 @@ def test_lookups_one_after_the_other_are_timed_and_checked(cluster: Cluster, tmp
     def asked(counts: KeyArray) -> dict[str, Any]:
         path = tmp_path / "counts.npy"
         np.save(path, counts)
-        task = LookupTask(
+        task = VoteLookupTask(
             address=cluster.coordinator.address,
             counts=str(path),
             singles=5,
@@ -153,7 +153,7 @@ def test_lookups_one_after_the_other_are_timed_and_checked(cluster: Cluster, tmp
 # What is counted ---------------------------------------------------------------------------------------------------
 
 BEFORE = VotesBefore(epochs=2, counts=keys(7, 0))
-FED = Fed.of(3, [(10.0, keys(0, 0, 1)), (11.0, keys(0))])
+FED = FedRows.of(3, [(10.0, keys(0, 0, 1)), (11.0, keys(0))])
 """Epochs 3 and 4: at 10 seconds two votes for article 0 and one for 1, at 11 one more for 0."""
 
 
@@ -226,9 +226,9 @@ def options(*arguments: str) -> argparse.Namespace:
 
 def reported(redis: int | None, wrong: int = 0) -> dict[str, Any]:
     ways = [
-        Measured([run("full", None, 400.0)], alone(False)),
-        Measured([run("partial", None, 60.0)], alone(True)),
-        Measured([run("partial", 8, 16.0, wrong_answers=wrong)], None),
+        VoteMeasured([run("full", None, 400.0)], alone(False)),
+        VoteMeasured([run("partial", None, 60.0)], alone(True)),
+        VoteMeasured([run("partial", 8, 16.0, wrong_answers=wrong)], None),
     ]
     why = "there is no server" if redis is None else None
     new_view = {"rows": 1000, "total_ms": 50.0, "answer_is_right": True}

@@ -12,7 +12,7 @@ from upriver.net.server import Listen
 from upriver.plan.plan import DataflowPlan, TableSpec
 from upriver.runtime.memory import fixed_bytes
 from upriver.settings import MEMORY_BUDGET_MIN
-from upriver.spark.running_app import River, RiverConfig, Source
+from upriver.spark.running_app import AppConfig, RunningApp, StartedSource
 from upriver.spark.typer import SparkTyper
 from upriver.sql.queries import declare_view
 
@@ -82,10 +82,10 @@ def planned(spark: Any, name: str) -> DataflowPlan:
     return DataflowPlan(plan.name, plan.sql, plan.key, plan.schema, plan.regions, full_because=None)
 
 
-def river_of(spark: Any, root: Path, budget: int, *plans: DataflowPlan) -> River:
+def river_of(spark: Any, root: Path, budget: int, *plans: DataflowPlan) -> RunningApp:
     """One worker with so many bytes."""
     rows = spark.range(10).selectExpr("id AS k", "id AS v")
-    config = RiverConfig(
+    config = AppConfig(
         root=str(root), workers=1, vnodes=8, token="token", listen=Listen(), groups=1, memory_budget=budget
     )
-    return River(spark, config, [Source(table=NUMBERS, rows=rows, trigger={})], plans)
+    return RunningApp(spark, config, [StartedSource(table=NUMBERS, rows=rows, trigger={})], plans)

@@ -24,7 +24,7 @@ from upriver.errors import (
     WaitTimeout,
     WorkerLost,
 )
-from upriver.net.handshake import Keys, Purpose
+from upriver.net.handshake import HandshakeKeys, Purpose
 from upriver.net.line import ERROR_TEXT_CHARS_MAX
 from upriver.net.remote import Connection, Remote, dial
 from upriver.net.server import GET_ROWS_MAX, Caller, Listen, Server
@@ -97,7 +97,7 @@ def test_the_token_is_in_no_repr_and_no_output(server: Server, capfd: pytest.Cap
 @pytest.mark.parametrize("token", ["", " padded ", "new\nline", "naïve"])
 def test_a_token_that_is_none_is_refused_by_both_sides(token: str) -> None:
     with pytest.raises(UserError, match="token"):
-        Server(Keys(token, SECRET))
+        Server(HandshakeKeys(token, SECRET))
     with pytest.raises(UserError, match="token"):
         Remote.parse("127.0.0.1:1", token)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from state_kit import MANY
 
 from upriver.hashing import Hashes
-from upriver.state.checkpoint import LOGGED_MIN, Changes
+from upriver.state.checkpoint import LOGGED_MIN, ChangedKeys
 from upriver.state.keysets import key_set
 
 ALL_KEYS_MAX = 1_000
@@ -40,7 +40,7 @@ class Both:
     """What is to be tested and the model, side by side."""
 
     def __init__(self) -> None:
-        self.changes, self.model = Changes(), Model()
+        self.changes, self.model = ChangedKeys(), Model()
 
     def change(self, keys: Sequence[int]) -> None:
         """These keys change: what the checkpoint has of them is copied first."""
@@ -112,7 +112,7 @@ def test_v1_each_key_of_the_cut_is_copied_once_and_before_it_changes(steps: list
 
 
 def test_nothing_is_to_be_copied_before_a_cut() -> None:
-    changes = Changes()
+    changes = ChangedKeys()
     changes.note(hashes(1, 2))
     assert (changes.left, changes.before(hashes(1)).tolist(), changes.next(5).tolist()) == (False, [], [])
 
@@ -180,7 +180,7 @@ def test_keys_that_change_again_and_again_take_no_more_room(is_sorted: bool) -> 
     rng = np.random.default_rng(5)
     keys = key_set(rng.integers(0, 2**64, LOGGED_MIN // 4, np.uint64))
     keys = keys if is_sorted else rng.permutation(keys)
-    changes = Changes()
+    changes = ChangedKeys()
     most = 0
     for _ in range(40):
         changes.note(keys)
@@ -191,7 +191,7 @@ def test_keys_that_change_again_and_again_take_no_more_room(is_sorted: bool) -> 
 
 
 def test_as_many_keys_as_there_are_may_change() -> None:
-    changes = Changes()
+    changes = ChangedKeys()
     for first in range(0, 6 * LOGGED_MIN, LOGGED_MIN // 2):
         changes.note(np.arange(first, first + LOGGED_MIN // 2 + 5, dtype=np.uint64))
     changes.cut()

@@ -18,7 +18,7 @@ from upriver.errors import CorruptFile, WaitTimeout
 from upriver.lake.lake import Lake
 from upriver.lake.runs import WHOLE_BYTES_MAX
 from upriver.spark.compare import differing_rows
-from upriver.spark.ingest import History, check_taken
+from upriver.spark.ingest import IngestHistory, check_taken
 from upriver.state.runs import BLOCK_BYTES
 
 EVENTS = pa.schema([("k", pa.int64()), ("seq", pa.int64()), ("v", pa.int64())])
@@ -199,7 +199,7 @@ def test_a_batch_that_was_taken_and_that_no_epoch_has_is_missed(tmp_path: Path) 
     """Spark does not give it again, so its rows would be missing from all views."""
     commits = tmp_path / "ingest/events/commits"
     commits.mkdir(parents=True)
-    history = History()
+    history = IngestHistory()
     check_taken(Lake(str(tmp_path)), history)
     for number in range(2):
         (commits / str(number)).touch()

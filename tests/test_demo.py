@@ -3,7 +3,7 @@
 import numpy as np
 
 from upriver.demo import DemoRescale
-from upriver.demo_prober import Probes
+from upriver.demo_prober import DemoProbes
 
 REPORT = {
     "ticket": 0,
@@ -19,8 +19,8 @@ RESCALE = DemoRescale(
 )
 
 
-def probes(began: list[float], seconds: list[float]) -> Probes:
-    return Probes(began=np.array(began), seconds=np.array(seconds), wrong=0, first_wrong=None)
+def probes(began: list[float], seconds: list[float]) -> DemoProbes:
+    return DemoProbes(began=np.array(began), seconds=np.array(seconds), wrong=0, first_wrong=None)
 
 
 def test_a_rescale_is_told_with_the_lookups_before_it_and_during_it() -> None:

@@ -10,7 +10,7 @@ import pytest
 from client_kit import PLANES, Cluster, View
 from server_kit import SECONDS_MAX, TOKEN
 
-from upriver.demo_prober import WARM_UP, Prober, Probes, ProbeTask, Witness, probe
+from upriver.demo_prober import WARM_UP, DemoProber, DemoProbes, DemoProbeTask, Witness, probe
 from upriver.errors import ClusterError, WorkerLost
 
 KEYS = tuple(f"N{number}" for number in range(0, 150, 10))
@@ -24,8 +24,10 @@ def cluster() -> Iterator[Cluster]:
     running.stop()
 
 
-def task(address: str = "127.0.0.1:1", **fields: Any) -> ProbeTask:
-    return ProbeTask(address=address, token=TOKEN, view="planes", key="tailnum", count="flights", keys=KEYS, **fields)
+def task(address: str = "127.0.0.1:1", **fields: Any) -> DemoProbeTask:
+    return DemoProbeTask(
+        address=address, token=TOKEN, view="planes", key="tailnum", count="flights", keys=KEYS, **fields
+    )
 
 
 def answer(*rows: tuple[str | None, int]) -> pa.Table:
@@ -74,13 +76,15 @@ def test_a_lookup_that_fails_is_wrong_and_the_next_is_asked() -> None:
 
 
 def test_lookups_of_a_time_are_those_under_way_then() -> None:
-    probes = Probes(began=np.array([0.0, 1, 2, 3]), seconds=np.array([0.5, 1.5, 0.25, 1]), wrong=0, first_wrong=None)
+    probes = DemoProbes(
+        began=np.array([0.0, 1, 2, 3]), seconds=np.array([0.5, 1.5, 0.25, 1]), wrong=0, first_wrong=None
+    )
     assert probes.between(1.75, 2.1).tolist() == [1.5, 0.25]
     assert probes.between(2.25, 3.0).tolist() == [1.5]
     assert probes.between(5, 6).tolist() == []
 
 
-def probe_until(cluster: Cluster, lookups: int) -> Probes:
+def probe_until(cluster: Cluster, lookups: int) -> DemoProbes:
     """What a prober's process sees until the workers have been asked so often."""
     enough = threading.Event()
     asked = iter(range(1, 10**9))
@@ -91,7 +95,7 @@ def probe_until(cluster: Cluster, lookups: int) -> Probes:
 
     for worker in cluster.workers.values():
         worker.before = count
-    with Prober(task(cluster.coordinator.address)) as prober:
+    with DemoProber(task(cluster.coordinator.address)) as prober:
         assert enough.wait(SECONDS_MAX * 3)
         return prober.stop()
 
@@ -114,5 +118,5 @@ def test_a_process_sees_counts_that_are_wrong(cluster: Cluster) -> None:
 
 
 def test_a_process_that_fails_says_so() -> None:
-    with Prober(task()) as prober, pytest.raises(ClusterError, match="the prober has failed, with status 1"):
+    with DemoProber(task()) as prober, pytest.raises(ClusterError, match="the prober has failed, with status 1"):
         prober.stop()

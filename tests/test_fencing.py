@@ -20,11 +20,11 @@ from upriver.net.server import Listen
 from upriver.net.wire import Message
 from upriver.protocol.messages import WorkerFailed
 from upriver.runtime.coordinator_loop import CoordinatorLoop
-from upriver.runtime.coordinator_service import REGISTER, SILENCED, CoordinatorService, Keeper
-from upriver.runtime.leases import SILENCE_S_MIN, Lease, Tenants, Vigilance
+from upriver.runtime.coordinator_service import REGISTER, SILENCED, CoordinatorRecords, CoordinatorService
+from upriver.runtime.leases import SILENCE_S_MIN, FailureDetection, Lease, WorkerSlots
 from upriver.vnodes import VnodeMap
 
-QUICK = Vigilance(SILENCE_S_MIN)
+QUICK = FailureDetection(SILENCE_S_MIN)
 WORKER = WorkerId(0)
 ROWS = pa.RecordBatch.from_pydict({"k": [1]})
 WANTED = KeysAsked("sums", ROWS, hash64(ROWS.columns), at_least=None, together=False, timeout=1.0)
@@ -37,7 +37,7 @@ def an_end() -> ChannelEnd:
 
 @pytest.mark.parametrize("seconds", [SILENCE_S_MIN, 2.0, 30.0])
 def test_l2_silence_is_noticed_in_time_and_not_before_the_lease_has_run_out(seconds: float) -> None:
-    vigilance = Vigilance(seconds)
+    vigilance = FailureDetection(seconds)
     limits = vigilance.limits
     assert (limits.silent_beats_max + 1) * limits.ping_s < seconds
     assert limits.silent_beats_max * limits.ping_s > vigilance.lease_s
@@ -47,7 +47,7 @@ def test_l2_silence_is_noticed_in_time_and_not_before_the_lease_has_run_out(seco
 @pytest.mark.parametrize("seconds", [0, -1, 0.1, float("nan"), float("inf"), True, "2"])
 def test_a_silence_that_is_no_time_is_refused(seconds: float) -> None:
     with pytest.raises(DeclarationError, match=r"worker_silence_s=.*: give seconds, at least 0.5"):
-        Vigilance(seconds)
+        FailureDetection(seconds)
 
 
 def test_l1_an_answer_is_given_out_with_a_lease_only() -> None:
@@ -67,7 +67,7 @@ def test_l1_an_answer_is_given_out_with_a_lease_only() -> None:
 
 
 def test_l2_a_place_is_free_when_the_lease_of_who_was_there_has_run_out() -> None:
-    tenants, end = Tenants(QUICK), an_end()
+    tenants, end = WorkerSlots(QUICK), an_end()
     tenants.make_room(WORKER)
     tenants.enter(WORKER, end)
     with pytest.raises(WorkerLost, match="another process"):
@@ -81,7 +81,7 @@ def test_l2_a_place_is_free_when_the_lease_of_who_was_there_has_run_out() -> Non
 
 
 def test_l2_others_may_take_over_when_the_lease_of_who_was_there_has_run_out() -> None:
-    tenants, end = Tenants(QUICK), an_end()
+    tenants, end = WorkerSlots(QUICK), an_end()
     assert tenants.free_in(WORKER) == 0
     tenants.enter(WORKER, end)
     with end.heart.hearing():
@@ -92,7 +92,7 @@ def test_l2_others_may_take_over_when_the_lease_of_who_was_there_has_run_out() -
 
 
 def test_who_has_ended_its_lease_itself_need_not_be_waited_for() -> None:
-    tenants, end = Tenants(QUICK), an_end()
+    tenants, end = WorkerSlots(QUICK), an_end()
     tenants.enter(WORKER, end)
     with end.heart.hearing():
         tenants.leave(WORKER, end, is_silenced=True)
@@ -110,7 +110,7 @@ class Place:
         self.lost: queue.Queue[tuple[int, str]] = queue.Queue()
         self.ended: list[tuple[int, str]] = []
         self.loop = CoordinatorLoop(CoordinatorMachine(VnodeMap.initial(4, [WORKER]), ()))
-        keeper = Keeper(
+        keeper = CoordinatorRecords(
             claim=lambda worker, life, attempt, holder_has_lease: self.restarts.claim(
                 worker, life, attempt, now(), holder_has_lease=holder_has_lease
             ),

@@ -14,7 +14,7 @@ from state_kit import EAGER, MANY, VALUES, Row, plain_rows, table_batch, through
 
 from upriver.engine.batch import Batch
 from upriver.engine.operators.grouped import Grouped
-from upriver.engine.operators.lasting import Eagerness
+from upriver.engine.operators.lasting import CompactionPace
 from upriver.errors import ProtocolError, RowError
 from upriver.hashing import hash64
 from upriver.plan.plan import AggregateCall, AggregatePlan
@@ -175,7 +175,7 @@ def test_rows_that_only_come_are_not_retracted() -> None:
 
 
 def test_memory_of_groups_that_have_gone_comes_back() -> None:
-    grouped = Grouped(PLANS["finer"], SCHEMA, ("k",), eagerness=Eagerness(100, 10))
+    grouped = Grouped(PLANS["finer"], SCHEMA, ("k",), eagerness=CompactionPace(100, 10))
     most, before = 0, 0
     for turn in range(60):
         rows: list[Row] = [(place % 100, f"{turn}", place, None, True) for place in range(200)]

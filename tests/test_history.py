@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from upriver.engine.batch import Batch
 from upriver.errors import CorruptFile, ProtocolError
 from upriver.ids import Channel, Epoch, VnodeId
-from upriver.lake.history import MERGED_TOGETHER, TIDIED_RUNS_MAX, History, Merging
+from upriver.lake.history import MERGED_TOGETHER, TIDIED_RUNS_MAX, KeyHistory, Merging
 from upriver.lake.lake import Lake, LakeRecord, Manifest, OwnedLake
 from upriver.lake.runs import FEW_KEYS_MAX
 from upriver.plan.plan import TableSpec, lake_channel
@@ -83,7 +83,7 @@ def by_reading(lake: Lake, table: str, keys: set[int], through: int, vnodes: int
     return sorted(found, key=lambda row: row[0])
 
 
-def rows_of(history: History, table: str, keys: set[int], through: int) -> Rows:
+def rows_of(history: KeyHistory, table: str, keys: set[int], through: int) -> Rows:
     found = batch_of(history, table, keys, through)
     assert found.rows.schema.equals(TABLES[table].schema)
     assert found.hash64.dtype == np.uint64
@@ -91,7 +91,7 @@ def rows_of(history: History, table: str, keys: set[int], through: int) -> Rows:
     return list(zip(found.hash64.tolist(), found.rows.to_pylist(), strict=True))
 
 
-def batch_of(history: History, table: str, keys: set[int], through: int) -> Batch:
+def batch_of(history: KeyHistory, table: str, keys: set[int], through: int) -> Batch:
     return history.rows_of(CHANNELS[table], TABLES[table], np.array(sorted(keys), np.uint64), Epoch(through))
 
 
@@ -124,7 +124,7 @@ def test_rows_of_keys_are_those_that_reading_everything_finds(
 ) -> None:
     with tempfile.TemporaryDirectory() as root:
         lake = own(root, vnodes)
-        history = History(Lake(root), runs_max, bytes_max, merging)
+        history = KeyHistory(Lake(root), runs_max, bytes_max, merging)
         for epochs, asks in turns:
             for table, runs in epochs:
                 publish(lake, table, *runs, vnodes=vnodes)
@@ -142,13 +142,13 @@ def test_a_long_run_is_searched_as_well_as_a_short_one(lake: OwnedLake, keys: in
     publish(lake, "flights", [number * spacing for number in range(1000) for _ in range(number % 3)])
     publish(lake, "flights", [7 * spacing])
     wanted = {(7 + number) * spacing // 2 % 2**64 for number in range(7, 7 + keys)}  # every other one is absent
-    assert rows_of(History(lake), "flights", wanted, 2) == by_reading(lake, "flights", wanted, 2, 16)
+    assert rows_of(KeyHistory(lake), "flights", wanted, 2) == by_reading(lake, "flights", wanted, 2, 16)
 
 
 def test_through_cuts_epochs(lake: OwnedLake) -> None:
     for hashes in ([5, 5], [6], [5, 6]):
         publish(lake, "flights", hashes)
-    history = History(lake)
+    history = KeyHistory(lake)
     rows = {
         through: [row["number"] for _, row in rows_of(history, "flights", {5}, through)] for through in (3, 0, 1, 2)
     }
@@ -158,17 +158,17 @@ def test_through_cuts_epochs(lake: OwnedLake) -> None:
 def test_a_manifest_is_read_once(lake: OwnedLake) -> None:
     publish(lake, "flights", [5])
     publish(lake, "planes", [5])
-    history = History(lake)
+    history = KeyHistory(lake)
     before = rows_of(history, "flights", {5}, 1)
     lake.files.remove("epochs/000000000001.json")
     assert rows_of(history, "flights", {5}, 2) == before != []
     with pytest.raises(CorruptFile, match=r"epochs/000000000001\.json: the file is gone"):
-        rows_of(History(lake), "flights", {5}, 2)
+        rows_of(KeyHistory(lake), "flights", {5}, 2)
 
 
 def test_an_index_that_was_added_is_read_once_it_is_complete(lake: OwnedLake) -> None:
     publish(lake, "flights", [5])
-    keys, history = np.array([7], np.uint64), History(lake)
+    keys, history = np.array([7], np.uint64), KeyHistory(lake)
     with pytest.raises(ProtocolError, match=f"{ADDED} was asked for before the index was complete"):
         history.rows_of(ADDED, FLIGHTS, keys, Epoch(1))
     lake.supplement(ADDED, Epoch(1), [write_run(lake, ADDED, "added", [7, 8])])
@@ -179,7 +179,7 @@ def test_an_index_that_was_added_is_read_once_it_is_complete(lake: OwnedLake) ->
 
 def test_nothing_is_asked_of_a_root_without_a_lake(tmp_path: Path) -> None:
     with pytest.raises(ProtocolError, match=r"no app\.json"):
-        rows_of(History(Lake(str(tmp_path))), "flights", {5}, 0)
+        rows_of(KeyHistory(Lake(str(tmp_path))), "flights", {5}, 0)
 
 
 # Files ----------------------------------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ def test_a_damaged_run_is_named(lake: OwnedLake, place: int) -> None:
     publish(lake, "flights", [5])
     (damaged,) = publish(lake, "flights", [5, 6])
     flip(lake, damaged, place)
-    history = History(lake)
+    history = KeyHistory(lake)
     for _ in range(2):
         with pytest.raises(CorruptFile, match=f"^{damaged.path}: bytes 0 to .* where the run says"):
             rows_of(history, "flights", {5}, 2)
@@ -209,7 +209,7 @@ def test_a_damaged_run_is_named(lake: OwnedLake, place: int) -> None:
 def test_a_run_that_cannot_hold_the_keys_is_not_opened(lake: OwnedLake) -> None:
     low, high = publish(lake, "flights", [5], [2**63])
     lake.files.remove(high.path)
-    history = History(lake)
+    history = KeyHistory(lake)
     assert len(rows_of(history, "flights", {5, 2**62}, 1)) == 1
     assert low in history.opened
     with pytest.raises(CorruptFile, match=f"{high.path}: the file is gone"):
@@ -218,7 +218,7 @@ def test_a_run_that_cannot_hold_the_keys_is_not_opened(lake: OwnedLake) -> None:
 
 def test_a_run_that_is_opened_again_has_kept_its_length(lake: OwnedLake) -> None:
     (run,) = publish(lake, "flights", [5])
-    history = History(lake, bytes_max=0)
+    history = KeyHistory(lake, bytes_max=0)
     before = rows_of(history, "flights", {5}, 1)
     assert rows_of(history, "flights", {5}, 1) == before
     path = Path(lake.root, run.path)
@@ -230,7 +230,7 @@ def test_a_run_that_is_opened_again_has_kept_its_length(lake: OwnedLake) -> None
 @pytest.mark.parametrize("keys", [{5}, set(range(FEW_KEYS_MAX + 1))])
 def test_the_rows_are_copies(lake: OwnedLake, keys: set[int]) -> None:
     (run,) = publish(lake, "flights", [5, 5, 6])
-    history = History(lake)
+    history = KeyHistory(lake)
     rows_of(history, "flights", keys, 1)
     assert run in history.opened
     found = batch_of(history, "flights", keys, 1)
@@ -242,7 +242,7 @@ def test_the_rows_are_copies(lake: OwnedLake, keys: set[int]) -> None:
 
 def test_what_was_read_least_recently_is_let_go(lake: OwnedLake) -> None:
     runs = publish(lake, "flights", [5], [2**62], [2**63])
-    history = History(lake, runs_max=2)
+    history = KeyHistory(lake, runs_max=2)
     for key in (5, 2**62, 5, 2**63):
         assert len(rows_of(history, "flights", {key}, 1)) == 1
     assert [run in history.opened for run in runs] == [True, False, True]
@@ -255,20 +255,20 @@ def test_a_run_is_opened_for_keys_of_any_vnode_that_it_has(tmp_path: Path, vnode
     hashes = [number << 54 for number in range(1024)]
     publish(other, "flights", *([value] for value in hashes[::97]), vnodes=vnodes)
     for key in hashes[::97]:
-        assert [value for value, _ in rows_of(History(other), "flights", {key}, 1)] == [key]
+        assert [value for value, _ in rows_of(KeyHistory(other), "flights", {key}, 1)] == [key]
     other.release()
 
 
 def test_a_run_too_large_to_stay_open_sends_no_other_away(lake: OwnedLake) -> None:
     small, large = publish(lake, "flights", [5], [5] * 100)
-    history = History(lake, bytes_max=large.bytes - 1)
+    history = KeyHistory(lake, bytes_max=large.bytes - 1)
     assert len(rows_of(history, "flights", {5}, 1)) == 101
     assert (small in history.opened, large in history.opened) == (True, False)
 
 
 def test_the_runs_that_are_open_are_read_before_others_are_opened(lake: OwnedLake) -> None:
     runs = publish(lake, "flights", [5], [5], [5])
-    history = History(lake, runs_max=2)
+    history = KeyHistory(lake, runs_max=2)
     before = rows_of(history, "flights", {5}, 1)
     for run in runs[1:]:
         assert run in history.opened
@@ -282,7 +282,7 @@ def test_the_runs_that_are_open_are_read_before_others_are_opened(lake: OwnedLak
 def test_many_small_runs_are_few_to_look_into(lake: OwnedLake) -> None:
     epochs = MERGED_TOGETHER**2 + MERGED_TOGETHER + 1
     runs = [publish(lake, "flights", [number % 7, 2**62 + number])[0] for number in range(epochs)]
-    history = History(lake)
+    history = KeyHistory(lake)
     for _ in range(0, epochs, TIDIED_RUNS_MAX):
         assert rows_of(history, "flights", {3}, epochs) == by_reading(lake, "flights", {3}, epochs, 16)
     assert [run in history.opened for run in runs] == [False] * (epochs - 1) + [True]
@@ -293,7 +293,7 @@ def test_many_small_runs_are_few_to_look_into(lake: OwnedLake) -> None:
 def test_a_damaged_run_that_is_not_asked_for_is_nobodys_trouble(lake: OwnedLake) -> None:
     runs = [publish(lake, "flights", [5] if number else [2**63])[0] for number in range(MERGED_TOGETHER)]
     flip(lake, runs[0], 700)
-    history = History(lake)
+    history = KeyHistory(lake)
     assert rows_of(history, "flights", {5}, MERGED_TOGETHER) != []
     with pytest.raises(CorruptFile, match=f"^{runs[0].path}: bytes"):
         rows_of(history, "flights", {2**63}, MERGED_TOGETHER)

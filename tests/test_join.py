@@ -55,7 +55,7 @@ def _case(data: st.DataObject) -> Case:
     routed = data.draw(st.permutations(range(len(types))))[: data.draw(st.integers(1, len(types)))]
     condition, truth = data.draw(st.sampled_from(CONDITIONS))
     null_safe = tuple(data.draw(st.lists(st.booleans(), min_size=len(types), max_size=len(types))))
-    op = ops.Join(data.draw(KINDS), left, right, null_safe, condition)
+    op = ops.JoinOp(data.draw(KINDS), left, right, null_safe, condition)
     routing = ([left[place] for place in routed], [right[place] for place in routed])
     return Case(op, (schemas[0], schemas[1]), routing, truth)
 

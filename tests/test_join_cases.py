@@ -14,7 +14,16 @@ from state_kit import MANY, Row
 
 from upriver.engine.batch import Batch
 from upriver.engine.expressions import Evaluator
-from upriver.engine.operators.join import FOUND_MIN, Changes, Join, JoinShape, JoinSide, Members, SideShape, pairs_of
+from upriver.engine.operators.join import (
+    FOUND_MIN,
+    Join,
+    JoinChanges,
+    JoinShape,
+    JoinSide,
+    Members,
+    SideShape,
+    pairs_of,
+)
 from upriver.engine.operators.lasting import FORGOTTEN_MIN
 from upriver.errors import ProtocolError, RowError
 from upriver.plan import plan as ops
@@ -145,7 +154,7 @@ def test_a_key_cannot_be_installed_twice(evaluator: Evaluator) -> None:
 
 
 def test_the_routing_key_may_be_a_part_of_the_key() -> None:
-    op = ops.Join(JoinKind.INNER, ("k", "x"), ("k2", "y"), (False, False), None)
+    op = ops.JoinOp(JoinKind.INNER, ("k", "x"), ("k2", "y"), (False, False), None)
     inputs = (pa.schema(LEFT), pa.schema(RIGHT))
     assert JoinShape.of(op, inputs, (["x"], ["y"])).routing == ("1",)
     assert JoinShape.of(op, inputs, (["x", "k"], ["y", "k2"])).routing == ("0", "1")
@@ -153,7 +162,7 @@ def test_the_routing_key_may_be_a_part_of_the_key() -> None:
 
 def test_state_that_has_moved_is_in_the_same_order(evaluator: Evaluator) -> None:
     """Of three keys under one routing key, the oldest has right rows only."""
-    op = ops.Join(JoinKind.FULL, ("k", "x"), ("k2", "y"), (False, False), None)
+    op = ops.JoinOp(JoinKind.FULL, ("k", "x"), ("k2", "y"), (False, False), None)
     case = Case(op, (pa.schema(LEFT), pa.schema(RIGHT)), (["k"], ["k2"]))
     fleet = Fleet(case, [case.build(evaluator), case.build(evaluator)])
     fleet.apply(1, [((1, "a"), 1), ((1, "b"), 1)])
@@ -184,7 +193,7 @@ def test_memory_of_rows_that_are_gone_comes_back(evaluator: Evaluator) -> None:
 
 
 def test_a_left_key_may_stand_against_two_right_columns(evaluator: Evaluator) -> None:
-    op = ops.Join(JoinKind.INNER, ("k", "k"), ("k2", "k3"), (False, True), None)
+    op = ops.JoinOp(JoinKind.INNER, ("k", "k"), ("k2", "k3"), (False, True), None)
     inputs = pa.schema([("k", pa.int8())]), pa.schema([("k2", pa.int8()), ("k3", pa.int8())])
     case = Case(op, inputs, (["k"], ["k2"]))
     join = case.build(evaluator)
@@ -197,7 +206,7 @@ def test_a_left_key_may_stand_against_two_right_columns(evaluator: Evaluator) ->
 def test_pairs_come_a_few_at_a_time(sizes: list[tuple[int, int]], pairs_max: int) -> None:
     changed, kept = (np.array([size[side] for size in sizes], np.int64) for side in (0, 1))
     places = np.arange(int(changed.sum()))
-    changes = Changes(np.arange(len(sizes)), np.zeros(len(sizes), np.uint64), changed, places, places)
+    changes = JoinChanges(np.arange(len(sizes)), np.zeros(len(sizes), np.uint64), changed, places, places)
     blocks = list(pairs_of(changes, Members(kept, np.arange(int(kept.sum()))), pairs_max))
     assert all(0 < len(block) <= pairs_max for block, _ in blocks)
     ends = np.cumsum([(0, 0), *sizes], axis=0).tolist()

@@ -22,8 +22,8 @@ from upriver.plan import plan as ops
 
 SCHEMA = pa.schema([("k", pa.int8()), ("v", pa.int32()), ("x", pa.float64()), ("op", pa.string())])
 DELETED = "\"op\" = 'D'"
-BY_VERSION = ops.Latest(("k",), ("v",), DELETED)
-BY_ARRIVAL = ops.Latest(("k",), (), DELETED)
+BY_VERSION = ops.LatestOp(("k",), ("v",), DELETED)
+BY_ARRIVAL = ops.LatestOp(("k",), (), DELETED)
 
 
 def _order(row: Row, places: Sequence[int]) -> list[Any]:
@@ -32,7 +32,7 @@ def _order(row: Row, places: Sequence[int]) -> list[Any]:
     return [(value is not None, order_of(value)) if value is not None else (False,) for value in in_bytes]
 
 
-def current(op: ops.Latest, schema: pa.Schema, versions: Sequence[Row]) -> Counter[Row]:
+def current(op: ops.LatestOp, schema: pa.Schema, versions: Sequence[Row]) -> Counter[Row]:
     """The current rows, from all versions as they came."""
     key, order = ([schema.get_field_index(name) for name in names] for names in (op.key, op.order_by))
     highest: dict[Row, Row] = {}
@@ -52,7 +52,7 @@ def test_the_highest_version_is_the_row(
     order_fields = [(f"v{place}", type) for place, type in enumerate(order_by)]
     schema = pa.schema([*key_fields, *order_fields, ("x", pa.int8()), ("op", pa.string())])
     deleted = data.draw(st.sampled_from([None, DELETED]))
-    op = ops.Latest(tuple(name for name, _ in key_fields), tuple(name for name, _ in order_fields), deleted)
+    op = ops.LatestOp(tuple(name for name, _ in key_fields), tuple(name for name, _ in order_fields), deleted)
     routing = schema.names[: data.draw(st.integers(1, len(keys)))]
     hasher = colliding if collide else hash64
     fleet = Fleet(schema, routing, lambda: Latest(op, schema, routing, DuckDbEvaluator(), hasher, EAGER))
@@ -74,7 +74,7 @@ def test_the_highest_version_is_the_row(
             fleet.move_some(data)
 
 
-def latest(op: ops.Latest, *batches: Sequence[Row]) -> tuple[Latest, list[list[tuple[Row, int]]]]:
+def latest(op: ops.LatestOp, *batches: Sequence[Row]) -> tuple[Latest, list[list[tuple[Row, int]]]]:
     """An operator that has taken these batches in, and what it put out for each."""
     operator = Latest(op, SCHEMA, ["k"], DuckDbEvaluator())
     return operator, [_changes(operator.apply(0, versions_batch(rows))) for rows in batches]
@@ -134,7 +134,7 @@ def test_a_deletion_moves_with_its_key() -> None:
 
 
 def test_a_row_has_the_key_that_came_with_it() -> None:
-    op = ops.Latest(("x",), ("v",), None)
+    op = ops.LatestOp(("x",), ("v",), None)
     operator = Latest(op, SCHEMA, ["x"], DuckDbEvaluator())
     minus, plus = (1, 1, -0.0, ""), (1, 2, 0.0, "")
     changes = [_changes(operator.apply(0, changes_batch(SCHEMA, ["x"], [(row, 1)]))) for row in (minus, plus)]
@@ -142,7 +142,7 @@ def test_a_row_has_the_key_that_came_with_it() -> None:
 
 
 def test_a_null_is_the_lowest_version_and_nan_the_highest() -> None:
-    op = ops.Latest(("k",), ("x",), None)
+    op = ops.LatestOp(("k",), ("x",), None)
     rows = [(1, 1, None, ""), (1, 2, -math.inf, ""), (1, 3, math.nan, ""), (1, 4, math.inf, ""), (1, 5, -math.nan, "")]
     _, changes = latest(op, *([row] for row in rows))
     assert [[(row[1], weight) for row, weight in each] for each in changes] == [
@@ -175,7 +175,7 @@ def test_state_of_a_key_that_is_there_is_not_installed() -> None:
 
 def test_values_of_nested_types_are_kept() -> None:
     schema = pa.schema([("k", pa.string()), ("v", pa.int64()), ("tags", pa.list_(pa.string()))])
-    op = ops.Latest(("k",), ("v",), None)
+    op = ops.LatestOp(("k",), ("v",), None)
     fleet = Fleet(schema, ["k"], partial(Latest, op, schema, ["k"], DuckDbEvaluator()))
     fleet.apply([(("a", 1, ["x", None]), 1), (("b", 1, []), 1)])
     fleet.move([int(hash64([pa.array(["a"])])[0])], 1)
@@ -184,7 +184,7 @@ def test_values_of_nested_types_are_kept() -> None:
 
 
 def test_memory_comes_back() -> None:
-    operator = Latest(ops.Latest(("k",), ("v",), None), SCHEMA, ["k"], DuckDbEvaluator())
+    operator = Latest(ops.LatestOp(("k",), ("v",), None), SCHEMA, ["k"], DuckDbEvaluator())
     rows = [(key % 100, key, None, f"{key}") for key in range(2000)]
     most = 0
     for turn in range(200):

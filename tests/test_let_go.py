@@ -16,7 +16,7 @@ from upriver.plan.planning import plan_regions
 from upriver.runtime.worker import warm_up
 from upriver.sql.local_typer import LocalTyper
 from upriver.sql.queries import compile_view
-from upriver.state.indexes import Table
+from upriver.state.indexes import HashTable
 from upriver.state.vectors import Vector
 
 TABLES = tables()
@@ -39,7 +39,7 @@ def _left_by(plan: DataflowPlan) -> Counter[str]:
         gc.set_debug(gc.DEBUG_SAVEALL)
         warm_up([plan], partial(Region.build, evaluator=EVALUATOR))
         gc.collect()
-        return Counter(type(item).__name__ for item in gc.garbage if isinstance(item, Vector | Table))
+        return Counter(type(item).__name__ for item in gc.garbage if isinstance(item, Vector | HashTable))
     finally:
         gc.set_debug(0)
         gc.garbage.clear()

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from state_kit import EAGER, MANY, batch_of
 
 from upriver.engine.operators.aggregate import Aggregate
-from upriver.engine.operators.lasting import FORGOTTEN_MIN, STEP_ROWS, Eagerness
+from upriver.engine.operators.lasting import FORGOTTEN_MIN, STEP_ROWS, CompactionPace
 from upriver.engine.operators.rows import RowCounts, Rows
-from upriver.engine.operators.view import LastingStore, Store
+from upriver.engine.operators.view import CompactedViewStore, Store
 from upriver.plan.plan import AggregateCall, AggregatePlan
 
 SCHEMA = pa.schema([("k", pa.int64()), ("g", pa.string()), ("x", pa.int64())])
@@ -36,7 +36,7 @@ def _answer(store: Store, slots: np.ndarray[Any, Any]) -> list[tuple[Any, ...]]:
 
 @pytest.mark.parametrize("kind", BUILDERS)
 def test_memory_of_what_is_forgotten_comes_back(kind: str) -> None:
-    store = LastingStore(BUILDERS[kind])
+    store = CompactedViewStore(BUILDERS[kind])
     rows = [(key, f"name{key}", key if key % 3 else None) for key in range(4 * FORGOTTEN_MIN)]
     batch = batch_of(SCHEMA, rows, ["k"])
     store.apply(batch)
@@ -55,7 +55,7 @@ def test_memory_of_what_is_forgotten_comes_back(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", BUILDERS)
 def test_nothing_left_means_no_memory(kind: str) -> None:
-    store = LastingStore(BUILDERS[kind])
+    store = CompactedViewStore(BUILDERS[kind])
     empty = store.nbytes
     batch = batch_of(SCHEMA, [(key, "", 1) for key in range(FORGOTTEN_MIN + 1)], ["k"])
     store.apply(batch)
@@ -67,7 +67,7 @@ def test_nothing_left_means_no_memory(kind: str) -> None:
 @MANY
 @given(data=st.data())
 def test_no_answer_changes_while_it_goes_on(kind: str, data: st.DataObject) -> None:
-    plain, turning = BUILDERS[kind](), LastingStore(BUILDERS[kind], EAGER)
+    plain, turning = BUILDERS[kind](), CompactedViewStore(BUILDERS[kind], EAGER)
     every = batch_of(SCHEMA, [(key, "", 0) for key in range(30)], ["k"])
     row = st.tuples(st.integers(0, 29), st.sampled_from(["a", "b"]), st.none() | st.integers(0, 9))
     for _ in range(data.draw(st.integers(1, 8))):
@@ -90,7 +90,7 @@ def test_no_answer_changes_while_it_goes_on(kind: str, data: st.DataObject) -> N
 
 def test_a_turnover_ends_in_time() -> None:
     """Each batch retracts all rows of the last one: more slots are forgotten with a call than a step moves rows."""
-    store = LastingStore(BUILDERS["retracting groups"], Eagerness(100, 10))
+    store = CompactedViewStore(BUILDERS["retracting groups"], CompactionPace(100, 10))
     store.apply(batch_of(SCHEMA, [(-key, "", 1) for key in range(1, 2000)], ["k"]))
     most = 0
     for turn in range(60):

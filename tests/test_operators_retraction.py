@@ -20,7 +20,7 @@ from state_kit import EAGER, MANY, VALUES, Row, batch_of, plain_rows, table_batc
 from upriver.engine.batch import Batch
 from upriver.engine.operators.aggregate import Aggregate
 from upriver.engine.operators.lasting import FORGOTTEN_MIN
-from upriver.engine.operators.view import LastingStore, Store
+from upriver.engine.operators.view import CompactedViewStore, Store
 from upriver.errors import ProtocolError
 from upriver.hashing import Hashes, hash64
 from upriver.plan.plan import AggregateCall, AggregatePlan
@@ -82,7 +82,7 @@ class Pair:
     """Two stores of one plan, and which of them has which keys."""
 
     def __init__(self, build: Callable[[], Store]) -> None:
-        self.stores = [build(), LastingStore(build, EAGER)]
+        self.stores = [build(), CompactedViewStore(build, EAGER)]
         self.homes: dict[int, int] = {}
 
     def apply(self, batch: Batch) -> None:
@@ -320,7 +320,7 @@ def test_a_group_that_comes_and_goes_in_one_batch_was_never_there() -> None:
 def test_memory_of_values_that_have_gone_comes_back() -> None:
     """Few groups whose values are others in each batch."""
     schema, plan = schema_of(pa.int64()), _extremes(pa.int64())
-    store = LastingStore(partial(Aggregate, plan, schema, ROUTING))
+    store = CompactedViewStore(partial(Aggregate, plan, schema, ROUTING))
     most, last = 0, None
     for turn in range(30):
         batch = batch_of(schema, [(place % 50, "", 1000 * turn + place, None) for place in range(1000)], ROUTING)

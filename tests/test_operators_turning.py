@@ -8,20 +8,20 @@ import pytest
 from state_kit import batch_of
 
 from upriver.engine.batch import Batch
-from upriver.engine.operators.lasting import Eagerness, Turning
+from upriver.engine.operators.lasting import CompactionPace, TwoStores
 from upriver.engine.operators.rows import RowCounts
 
 SCHEMA = pa.schema([("k", pa.int64()), ("n", pa.int64())])
 
 
-def _apply(stores: Turning[RowCounts], batch: Batch) -> None:
+def _apply(stores: TwoStores[RowCounts], batch: Batch) -> None:
     for store, share in stores.shares(batch.hash64):
         store.apply(batch.filtered(share))
     stores.tidy()
 
 
-def _stores(step_rows: int, step_calls: int = 1) -> Turning[RowCounts]:
-    return Turning(partial(RowCounts, SCHEMA, ["k"]), Eagerness(100, step_rows, step_calls))
+def _stores(step_rows: int, step_calls: int = 1) -> TwoStores[RowCounts]:
+    return TwoStores(partial(RowCounts, SCHEMA, ["k"]), CompactionPace(100, step_rows, step_calls))
 
 
 @pytest.mark.parametrize("step_calls", [1, 1000])

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from state_kit import MANY, batch_of, keys_of, plain, plain_rows
 
 from upriver.engine.batch import Batch
-from upriver.engine.operators.lasting import Eagerness
+from upriver.engine.operators.lasting import CompactionPace
 from upriver.engine.operators.rows import RowCounts, Rows
 from upriver.engine.operators.stateless import Filter, Project
-from upriver.engine.operators.view import SCAN_ROWS, LastingStore, View
+from upriver.engine.operators.view import SCAN_ROWS, CompactedViewStore, View
 from upriver.plan.column_names import plain_columns
 from upriver.plan.plan import Projection
 from upriver.state.spine import ManyMembers
@@ -45,8 +45,8 @@ def _lookup(view: View, *keys: str | None) -> list[tuple[object, ...]]:
 @pytest.mark.parametrize("turns", [False, True])
 @pytest.mark.parametrize("build", [Rows, RowCounts])
 def test_a_long_read_gives_what_was_there_when_it_began(build: type[Rows | RowCounts], turns: bool) -> None:
-    eagerness = Eagerness(forgotten_min=1, step_rows=1, step_calls=1)
-    store: LastingStore = LastingStore(lambda: build(SCHEMA, ["k"]), eagerness)
+    eagerness = CompactionPace(forgotten_min=1, step_rows=1, step_calls=1)
+    store: CompactedViewStore = CompactedViewStore(lambda: build(SCHEMA, ["k"]), eagerness)
     view = View(store, _projection(k=('"k"', pa.string()), x=('"x"', pa.int64())), None, DuckDbEvaluator())
     store.apply(batch_of(SCHEMA, [*ROWS, ("b", 2, 20)], ["k"]))
     if turns:

@@ -33,22 +33,22 @@ from upriver.migration.messages import Message as BetweenDistributors
 from upriver.net import wire
 from upriver.net.peer_codec import FrameWriter, decode, encode
 from upriver.protocol.peers import (
+    BeginFeed,
+    EndFeed,
     Envelope,
     FailedHere,
     Fed,
     FedThrough,
-    FeedMe,
-    FeedNoMore,
     ForRegion,
     Hot,
     Installed,
+    PeerLookup,
+    PeerLookupAnswered,
+    PeerLookupGivenUp,
+    PeerLookupRefused,
     PeerMessage,
     Portion,
-    Question,
-    QuestionAnswered,
-    QuestionGivenUp,
-    QuestionRefused,
-    Swallowed,
+    RowsForwardedBack,
 )
 from upriver.state.failure import ViewFailure
 
@@ -81,7 +81,7 @@ def tables(draw: st.DrawFn) -> pa.RecordBatch:
 
 BATCHES = tables().flatmap(lambda rows: st.builds(Batch, st.just(rows), hashes(len(rows)), weights(len(rows))))
 QUESTIONS = tables().flatmap(
-    lambda keys: st.builds(Question, NUMBERS, WORKERS, EPOCHS, st.just(keys), hashes(len(keys)), st.booleans())
+    lambda keys: st.builds(PeerLookup, NUMBERS, WORKERS, EPOCHS, st.just(keys), hashes(len(keys)), st.booleans())
 )
 KEYS = st.integers(0, 5).flatmap(hashes)
 MESSAGES: dict[type, st.SearchStrategy[BetweenDistributors]] = {
@@ -108,11 +108,11 @@ CONTENTS: dict[type, st.SearchStrategy[PeerMessage]] = {
     ForRegion: st.builds(ForRegion, region=REGIONS, message=st.one_of(*MESSAGES.values()), begun=EPOCHS),
     Hot: st.builds(Hot, region=REGIONS, keys=KEYS, shown=EPOCHS),
     Installed: st.builds(Installed, region=REGIONS, seconds=st.floats(0, 100)),
-    QuestionAnswered: st.builds(QuestionAnswered, ticket=NUMBERS, keys=NUMBERS, rows=tables(), epoch=EPOCHS),
-    QuestionRefused: st.builds(QuestionRefused, ticket=NUMBERS, error=ERRORS),
-    QuestionGivenUp: st.builds(QuestionGivenUp, ticket=NUMBERS),
-    FeedMe: st.builds(FeedMe, feed=FEEDS, vnodes=st.lists(VNODES, max_size=4).map(tuple)),
-    FeedNoMore: st.builds(FeedNoMore, feed=FEEDS, vnodes=st.lists(VNODES, max_size=4).map(tuple)),
+    PeerLookupAnswered: st.builds(PeerLookupAnswered, ticket=NUMBERS, keys=NUMBERS, rows=tables(), epoch=EPOCHS),
+    PeerLookupRefused: st.builds(PeerLookupRefused, ticket=NUMBERS, error=ERRORS),
+    PeerLookupGivenUp: st.builds(PeerLookupGivenUp, ticket=NUMBERS),
+    BeginFeed: st.builds(BeginFeed, feed=FEEDS, vnodes=st.lists(VNODES, max_size=4).map(tuple)),
+    EndFeed: st.builds(EndFeed, feed=FEEDS, vnodes=st.lists(VNODES, max_size=4).map(tuple)),
     Fed: st.builds(
         Fed, feed=FEEDS, region=REGIONS, epoch=EPOCHS, keys=KEYS, state=st.lists(tables(), max_size=3).map(tuple)
     ),
@@ -120,7 +120,7 @@ CONTENTS: dict[type, st.SearchStrategy[PeerMessage]] = {
         FailedHere, view=REGIONS, failure=st.builds(ViewFailure, kind=st.text(max_size=9), error=st.text(max_size=9))
     ),
     FedThrough: st.builds(FedThrough, feed=FEEDS, epoch=EPOCHS),
-    Swallowed: st.builds(Swallowed, feed=FEEDS),
+    RowsForwardedBack: st.builds(RowsForwardedBack, feed=FEEDS),
 }
 ENVELOPES = st.builds(Envelope, generation=NUMBERS, content=st.one_of(*CONTENTS.values()))
 
@@ -253,11 +253,11 @@ MALFORMED = {
     "unknown content": (wire.Message("peer", {"said": [[2, ["os.system", ["ls"]]]]}), "'os.system' is no content"),
     "kind of another": (wire.Message("peer", {"said": [[2, ["Done", [7, 3]]]]}), "'Done' is no content"),
     "a list as kind": (wire.Message("peer", {"said": [[2, [[], []]]]}), "unhashable"),
-    "no error": (wire.Message("peer", {"said": [[2, ["QuestionRefused", [1, "x"]]]]}), "'x' where an error belongs"),
+    "no error": (wire.Message("peer", {"said": [[2, ["PeerLookupRefused", [1, "x"]]]]}), "'x' where an error belongs"),
     "no text": (wire.Message("peer", {"said": [[2, ["Installed", [5, 0.1]]]]}), "Installed: 5 where text belongs"),
     "no seconds": (wire.Message("peer", {"said": [[2, ["Installed", ["v", "1"]]]]}), "'1' where seconds belong"),
     "no rows": (
-        wire.Message("peer", {"said": [[2, ["QuestionAnswered", [1, 1, None, 4]]]]}),
+        wire.Message("peer", {"said": [[2, ["PeerLookupAnswered", [1, 1, None, 4]]]]}),
         "more batches are spoken",
     ),
     "rows left": (wire.Message("peer", {"said": []}, (NO_ROWS,)), "more rows came in a frame than it speaks of"),
@@ -303,7 +303,7 @@ def test_hashes_that_do_not_fit_the_rows_are_refused(count: int, match: str) -> 
 
 def test_keys_without_a_hash_are_refused() -> None:
     keys = pa.RecordBatch.from_pydict({"k": ["a", "b"]})
-    question = Question(1, WorkerId(0), Epoch(0), keys, np.arange(1, dtype=np.uint64), False)
+    question = PeerLookup(1, WorkerId(0), Epoch(0), keys, np.arange(1, dtype=np.uint64), False)
     message = encode([said_in_region(RowsSent(version=MapVersion(7), rows=question))])
     with pytest.raises(ProtocolError, match="Question: 2 keys with 1 hash64s"):
         decode(message)

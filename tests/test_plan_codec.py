@@ -12,9 +12,9 @@ from relation_kit import scan
 
 from upriver.plan.plan import (
     DataflowPlan,
-    Join,
     JoinKind,
-    Latest,
+    JoinOp,
+    LatestOp,
     Node,
     Op,
     Order,
@@ -23,15 +23,15 @@ from upriver.plan.plan import (
     RegionPlan,
     Scan,
     SetKind,
-    SetOperation,
-    StatefulMap,
-    TopK,
+    SetOperationOp,
+    StatefulMapOp,
+    TopKOp,
 )
 from upriver.plan.planning import plan_regions
 from upriver.plan.relation import Relation
 from upriver.protocol.json_forms import plan_from_json, plan_to_json
 
-MAP = StatefulMap(
+MAP = StatefulMapOp(
     ("shop",),
     b"\x00\xff any bytes",
     Per.KEY,
@@ -40,10 +40,10 @@ MAP = StatefulMap(
 )
 OPS: list[Op] = [
     Scan("a table"),
-    Join(JoinKind.ANTI, ("a", "b"), ("x", "y"), (True, False), '"a" < "y"'),
-    TopK((), (Order("a", True, False), Order("b", False, True)), 3, Ranking.DENSE_RANK, "nth"),
-    SetOperation(SetKind.INTERSECT, True),
-    Latest(("a",), (), None),
+    JoinOp(JoinKind.ANTI, ("a", "b"), ("x", "y"), (True, False), '"a" < "y"'),
+    TopKOp((), (Order("a", True, False), Order("b", False, True)), 3, Ranking.DENSE_RANK, "nth"),
+    SetOperationOp(SetKind.INTERSECT, True),
+    LatestOp(("a",), (), None),
     MAP,
 ]
 

@@ -15,24 +15,24 @@ from upriver.engine.building import operators_of
 from upriver.engine.expressions import Evaluator
 from upriver.errors import DeclarationError, ProtocolError, UnsupportedSql
 from upriver.plan.plan import (
-    Aggregate,
+    AggregateOp,
     DataflowPlan,
     ExchangeEdge,
-    Filter,
-    Join,
+    FilterOp,
     JoinKind,
+    JoinOp,
     LakeEdge,
-    Latest,
+    LatestOp,
     Op,
     Order,
     Per,
-    Project,
+    ProjectOp,
     RegionPlan,
     Scan,
     SetKind,
-    StatefulMap,
+    StatefulMapOp,
     TableSpec,
-    Union,
+    UnionOp,
 )
 from upriver.plan.planning import plan_regions
 from upriver.plan.relation import Relation
@@ -125,11 +125,11 @@ def test_a_view_of_one_table_is_one_region(sql: str, key: tuple[str, ...], index
         return
     groups, *havings, output = steps[len(nodes) :]
     group = store.aggregate.group
-    assert isinstance(groups, Aggregate)
+    assert isinstance(groups, AggregateOp)
     assert (group[: len(key)], sorted(group)) == (store.key, sorted(groups.plan.group))
     assert replace(store.aggregate, group=groups.plan.group) == groups.plan
-    assert havings == ([] if store.having is None else [Filter(store.having)])
-    assert output == Project(store.output)
+    assert havings == ([] if store.having is None else [FilterOp(store.having)])
+    assert output == ProjectOp(store.output)
 
 
 # Where it cuts --------------------------------------------------------------------------------------------------------
@@ -158,14 +158,14 @@ def test_the_finest_key_goes_before_others_that_cost_as_much() -> None:
 def test_rows_are_filtered_and_narrowed_before_they_are_sent() -> None:
     low = select(where(scan(SALES), '"amount" > 1'), "shop", "price", low=('lower("item")', TEXT))
     first, last = planned(count(where(low, "\"low\" <> 'x'"), "low"), "low")
-    assert ops(first) == [Filter, Project, Filter]
+    assert ops(first) == [FilterOp, ProjectOp, FilterOp]
     assert first.nodes[-1].schema.names == last.inputs[0].schema.names == ["low"]
     assert ops(last) == []
 
 
 def test_what_a_join_keeps_is_filtered_and_narrowed() -> None:
     (region,) = planned(select(where(where(WITH_ITEM, '"amount" > 1'), '"i_size" = 2'), "item", "price"), "item")
-    assert ops(region) == [Filter, Project, Filter, Project, Join, Project]
+    assert ops(region) == [FilterOp, ProjectOp, FilterOp, ProjectOp, JoinOp, ProjectOp]
     assert [region.nodes[place].schema.names for place in (1, 3)] == [["item", "price"], ["i_item"]]
 
 
@@ -183,7 +183,7 @@ def test_a_filter_sinks_into_a_side_that_an_outer_join_leaves_as_it_is(kind: Joi
     sunk = set()
     for side, predicate in (("sales", '"amount" > 1'), ("items", '"i_size" = 2')):
         first, *_ = planned(where(both, predicate), "item")
-        if Filter in ops(first)[: ops(first).index(Join)]:
+        if FilterOp in ops(first)[: ops(first).index(JoinOp)]:
             sunk.add(side)
     assert sunk == sides
 
@@ -192,29 +192,29 @@ def test_groups_are_made_before_the_exchange_if_they_can_be() -> None:
     low = select(scan(SALES), "shop", low=('lower("item")', TEXT))
     most = group(count(low, "shop low"), "low", most=("max", "n", LONG))
     first, last = planned(most, "low")
-    assert (ops(first)[-2:], edges((first, last))["v"]) == ([Aggregate, Project], ["v/0(low)"])
+    assert (ops(first)[-2:], edges((first, last))["v"]) == ([AggregateOp, ProjectOp], ["v/0(low)"])
 
 
 def test_a_step_that_two_others_use_is_one_region() -> None:
     regions = QUERIES["greatest group by a computed key"].plan("v").regions
     assert edges(regions) == {"v/0": ["sales(amount)"], "v/1": ["v/0(low)"], "v": ["v/1(amount)"]}
-    assert [ops(region).count(Aggregate) for region in regions] == [1, 1, 0]
+    assert [ops(region).count(AggregateOp) for region in regions] == [1, 1, 0]
     (alone,) = QUERIES["greatest group"].plan("v").regions
-    assert ops(alone).count(Aggregate) == 2
+    assert ops(alone).count(AggregateOp) == 2
 
 
 def test_tables_that_keep_nothing_are_read_in_one_region() -> None:
     first, second, last = QUERIES["union by a computed key"].plan("v").regions
     assert edges((first, second, last)) == {"v/0": ["sales(shop)"], "v/1": ["stock(shop)"], "v": ["v/0(k)", "v/1(k)"]}
-    assert ops(first) == [Project, Project, Union]
+    assert ops(first) == [ProjectOp, ProjectOp, UnionOp]
 
 
 def test_an_upsert_table_is_the_latest_of_its_versions() -> None:
     (region,) = planned(scan(STOCK), "item", "shop")
     assert edges((region,)) == {"v": ["stock(item,shop)"]}
-    assert [node.op for node in region.nodes] == [Latest(("shop", "item"), ("seq",), '"gone"')]
+    assert [node.op for node in region.nodes] == [LatestOp(("shop", "item"), ("seq",), '"gone"')]
     first, last = planned(select(scan(STOCK), "held"), "held")
-    assert (ops(first), ops(last)) == ([Latest, Project], [])
+    assert (ops(first), ops(last)) == ([LatestOp, ProjectOp], [])
 
 
 def test_all_rows_meet_where_no_column_parts_them() -> None:
@@ -229,9 +229,9 @@ def test_the_key_of_a_full_join_is_in_none_of_its_columns() -> None:
 
 def test_a_stateful_map_reads_its_table_in_order() -> None:
     output = pa.schema([("shop", INT), ("total", LONG)])
-    op = StatefulMap(("shop",), b"", Per.ROW, pa.schema([("s", LONG)]), output)
+    op = StatefulMapOp(("shop",), b"", Per.ROW, pa.schema([("s", LONG)]), output)
     (region,) = planned(Relation(op, (where(scan(SALES), '"amount" > 0'),), output), "shop")
-    assert (edges((region,)), ops(region)) == ({"v": ["sales(shop)"]}, [Filter, StatefulMap])
+    assert (edges((region,)), ops(region)) == ({"v": ["sales(shop)"]}, [FilterOp, StatefulMapOp])
 
 
 # What is kept ---------------------------------------------------------------------------------------------------------
@@ -281,7 +281,7 @@ def test_an_aggregate_knows_whether_rows_may_be_taken_back(source: Relation, ret
     assert last.store.aggregate is not None
     assert last.store.aggregate.retracts == retracts
     *_, amid, _ = planned(count(source, "item"), "n")
-    assert [node.op.plan.retracts for node in amid.nodes if isinstance(node.op, Aggregate)][-1] == retracts
+    assert [node.op.plan.retracts for node in amid.nodes if isinstance(node.op, AggregateOp)][-1] == retracts
 
 
 # What it refuses ------------------------------------------------------------------------------------------------------
@@ -312,7 +312,7 @@ def test_a_key_is_of_a_type_that_is_hashed() -> None:
 
 
 OUTPUT = pa.schema([("item", TEXT), ("x", INT)])
-MAP = StatefulMap(("item",), b"", Per.ROW, pa.schema([("s", INT)]), OUTPUT)
+MAP = StatefulMapOp(("item",), b"", Per.ROW, pa.schema([("s", INT)]), OUTPUT)
 LOW = select(scan(ITEMS), "size", item=('lower("item")', TEXT))
 
 

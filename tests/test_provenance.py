@@ -25,9 +25,9 @@ from upriver.engine.keeping import ALL_ROWS
 from upriver.engine.region import Region
 from upriver.hashing import hash64
 from upriver.plan.explain import explain, render
-from upriver.plan.plan import DataflowPlan, ExchangeEdge, LakeEdge, Per, Scan, StatefulMap, TableSpec, lake_channel
+from upriver.plan.plan import DataflowPlan, ExchangeEdge, LakeEdge, Per, Scan, StatefulMapOp, TableSpec, lake_channel
 from upriver.plan.planning import plan_regions
-from upriver.plan.provenance import Trace, lake_edges, trace_edges, traces, why_untraced
+from upriver.plan.provenance import KeyTrace, lake_edges, trace_edges, traces, why_untraced
 from upriver.plan.relation import Relation
 from upriver.sql.local_typer import LocalTyper
 from upriver.sql.queries import declare_view
@@ -211,7 +211,7 @@ def exchanges(plan: DataflowPlan) -> Iterator[tuple[str, int]]:
                 yield region.name, port
 
 
-def told(trace: Trace) -> str:
+def told(trace: KeyTrace) -> str:
     return f"{trace.table}({','.join(trace.consumer_key)}) -> {','.join(trace.producer_key)}"
 
 
@@ -239,7 +239,7 @@ def test_it_is_said_why_a_key_is_not_traced(name: str) -> None:
 
 def test_what_a_stateful_map_gives_is_computed() -> None:
     output = pa.schema([("shop", INT), ("mood", TEXT)])
-    op = StatefulMap(("shop",), b"", Per.ROW, pa.schema([("n", LONG)]), output)
+    op = StatefulMapOp(("shop",), b"", Per.ROW, pa.schema([("n", LONG)]), output)
     relation = Relation(op, (Relation(Scan("sales"), (), SALES.schema),), output)
     plan = DataflowPlan("v", "", ("mood",), output, plan_regions("v", relation, ("mood",), TABLES))
     assert why_untraced(plan) == (
@@ -329,7 +329,7 @@ class WorldOfKeys:
             shares[key].apply(port, batch.filtered(batch.hash64 == key))
 
 
-def named(trace: Trace, came: Sequence[pa.RecordBatch]) -> set[tuple[Row, int]]:
+def named(trace: KeyTrace, came: Sequence[pa.RecordBatch]) -> set[tuple[Row, int]]:
     """The keys of the consumer that rows of the table name, each with hash64 of the producer's that they name."""
     return {
         pair

@@ -17,7 +17,7 @@ from state_kit import MANY, Row, batch_of, decimal_of, keys_of, pieces, plain_ro
 from upriver.engine.expressions import Evaluator
 from upriver.errors import ProtocolError, RowError
 from upriver.hashing import hash64
-from upriver.plan.plan import Aggregate, AggregateCall, AggregatePlan, DataflowPlan, TableSpec
+from upriver.plan.plan import AggregateCall, AggregateOp, AggregatePlan, DataflowPlan, TableSpec
 from upriver.plan.relation import Relation
 
 FLIGHTS = pa.schema([("carrier", pa.string()), ("day", pa.int32()), ("miles", pa.int64()), ("delay", pa.float64())])
@@ -45,7 +45,7 @@ def planes(aggregate: AggregatePlan, schema: pa.Schema, key: tuple[str, ...]) ->
     table = TableSpec("t", schema, key)
     fields = [*(schema.field(name) for name in aggregate.group)]
     fields += [pa.field(call.output, call.type) for call in aggregate.calls]
-    return dataflow("v", Relation(Aggregate(aggregate), (scan(table),), pa.schema(fields)), key, table)
+    return dataflow("v", Relation(AggregateOp(aggregate), (scan(table),), pa.schema(fields)), key, table)
 
 
 def table_of(schema: pa.Schema, rows: list[Row]) -> pa.Table:

@@ -2,7 +2,7 @@
 
 from coordinator_kit import wanted
 
-from upriver.protocol.coordinator_events import Outcome, RescaleBegun, RescaleEnded
+from upriver.protocol.coordinator_events import RescaleBegun, RescaleEnded, RescaleOutcome
 from upriver.protocol.messages import TookOver
 from upriver.protocol.strategies import Strategy
 from upriver.runtime.status import RescaleDesk
@@ -40,7 +40,7 @@ def test_nothing_is_left_when_more_was_taken_over_than_there_was() -> None:
 def test_the_report_has_all_of_it() -> None:
     desk = begun()
     desk.took_over(TookOver(vnodes=4, keys=30, bytes=240))
-    desk.ended(RescaleEnded(ticket=1, outcome=Outcome.FINISHED, vnodes=4))
+    desk.ended(RescaleEnded(ticket=1, outcome=RescaleOutcome.FINISHED, vnodes=4))
     report = desk.case(1).report()
     assert [report[name] for name in ("outcome", "moved_vnodes", "moved_keys", "moved_bytes")] == [
         "finished",
@@ -66,5 +66,5 @@ def test_whoever_waits_is_told_of_each_other_state_once() -> None:
     desk.begun(RescaleBegun(ticket=1, before=2, after=3, vnodes=4))
     desk.took_over(TookOver(vnodes=2, keys=30, bytes=240))
     desk.took_over(TookOver(vnodes=2, keys=30, bytes=240))
-    desk.ended(RescaleEnded(ticket=1, outcome=Outcome.FINISHED, vnodes=4))
+    desk.ended(RescaleEnded(ticket=1, outcome=RescaleOutcome.FINISHED, vnodes=4))
     assert states == ["starting", "moving", "finished"]

@@ -24,7 +24,7 @@ from state_kit import (
 from upriver.engine.batch import Batch
 from upriver.engine.expressions import Evaluator
 from upriver.engine.operators.rows import RowCounts
-from upriver.engine.operators.view import LastingStore, View
+from upriver.engine.operators.view import CompactedViewStore, View
 from upriver.errors import ProtocolError
 from upriver.hashing import Hashes, hash64
 
@@ -47,11 +47,11 @@ def counted(rows: pa.RecordBatch | pa.Table) -> Counter[str]:
     return Counter(map(repr, plain_rows(rows)))
 
 
-def view_of(store: LastingStore) -> View:
+def view_of(store: CompactedViewStore) -> View:
     return View(store, plain(SCHEMA), None, EVALUATOR)
 
 
-def check(view: View, store: LastingStore, left: list[Row]) -> None:
+def check(view: View, store: CompactedViewStore, left: list[Row]) -> None:
     """All that is left is read, by key and as a whole."""
     wanted = counted(batch(left).rows)
     assert counted(view.scan()) == wanted
@@ -65,7 +65,7 @@ def check(view: View, store: LastingStore, left: list[Row]) -> None:
 @given(data=st.data(), rows=st.lists(ROW, max_size=20), cuts=st.lists(st.integers(0, 60), max_size=4))
 def test_what_is_left_is_read(data: st.DataObject, rows: list[Row], cuts: list[int]) -> None:
     """Memory is given back eagerly, so that the store is often two."""
-    store = LastingStore(partial(RowCounts, SCHEMA, ["k"]), EAGER)
+    store = CompactedViewStore(partial(RowCounts, SCHEMA, ["k"]), EAGER)
     changes, left = comings_and_goings(data, rows)
     for piece in pieces(batch([row for row, _ in changes], [weight for _, weight in changes]), cuts):
         assert piece.weight is not None
@@ -77,7 +77,7 @@ def test_what_is_left_is_read(data: st.DataObject, rows: list[Row], cuts: list[i
 @MANY
 @given(rows=st.lists(ROW, max_size=20), goes=st.lists(st.sampled_from(KEYS)))
 def test_keys_move_with_all_their_rows(rows: list[Row], goes: list[str | None]) -> None:
-    build = partial(LastingStore, partial(RowCounts, SCHEMA, ["k"]), EAGER)
+    build = partial(CompactedViewStore, partial(RowCounts, SCHEMA, ["k"]), EAGER)
     old, new = build(), build()
     old.apply(batch(rows))
     keys: Hashes = np.unique(keys_of(KEY, [(key,) for key in goes])[0])
@@ -93,7 +93,7 @@ def test_keys_move_with_all_their_rows(rows: list[Row], goes: list[str | None]) 
 
 
 def test_weights_count_copies() -> None:
-    store = LastingStore(partial(RowCounts, SCHEMA, ["k"]))
+    store = CompactedViewStore(partial(RowCounts, SCHEMA, ["k"]))
     store.apply(batch([(1.5, "a", None), (0.0, "a", []), (0.0, "b", [0])], [3, 1, 0]))
     store.apply(batch([(1.5, "a", None)], [-2]))
     check(view_of(store), store, [(1.5, "a", None), (0.0, "a", [])])
@@ -102,7 +102,7 @@ def test_weights_count_copies() -> None:
 
 
 def test_an_update_in_one_batch_replaces_the_row() -> None:
-    store = LastingStore(partial(RowCounts, SCHEMA, ["k"]))
+    store = CompactedViewStore(partial(RowCounts, SCHEMA, ["k"]))
     store.apply(batch([(1.5, "a", [0])]))
     nan = float("nan")
     store.apply(batch([(1.5, "a", [0]), (0.0, "a", [1]), (0.0, "a", [1]), (nan, "a", [1])], [-1, 1, -1, 1]))

@@ -15,7 +15,7 @@ from test_runs import PATH, before_there_were_blocks, run_table, run_tables
 from upriver.errors import CorruptFile
 from upriver.ids import Epoch, VnodeId
 from upriver.lake.files import Files, LocalFiles, RemoteFiles
-from upriver.lake.history import History
+from upriver.lake.history import KeyHistory
 from upriver.lake.lake import Lake, LakeRecord, Manifest, OwnedLake
 from upriver.lake.runs import FEW_KEYS_MAX, STRETCH_BYTES_MAX, WHOLE_BYTES_MAX, RunReader, VerifiedFile
 from upriver.plan.plan import TableSpec, lake_channel
@@ -181,7 +181,7 @@ def test_lookups_under_damage_are_right_or_refused(lake: OwnedLake, has_blocks: 
     chance = random.Random(SEED)
     runs = [publish(lake, epoch, has_blocks=has_blocks) for epoch in (1, 2)]
     whole = {run.path: Path(lake.root, run.path).read_bytes() for run in runs}
-    history, undamaged = History(lake, bytes_max=bytes_max), History(Lake(lake.root))
+    history, undamaged = KeyHistory(lake, bytes_max=bytes_max), KeyHistory(Lake(lake.root))
     keys = [np.unique([chance.randrange(1001) * SPACING for _ in range(chance.choice([1, 3, 40]))]) for _ in range(60)]
     keys = [np.array(each, np.uint64) for each in keys]
     rows = [undamaged.rows_of(CHANNEL, FLIGHTS, each, Epoch(2)).rows.to_pylist() for each in keys]

@@ -19,7 +19,7 @@ from upriver.ids import Epoch, SnapshotId, WorkerId
 from upriver.net.routing import Routing, ViewRoute
 from upriver.net.server import GET_ROWS_MAX, Get, Server
 from upriver.runtime.coordinator_loop import SnapshotParts
-from upriver.runtime.snapshots import SCANS_KNOWN_MAX, Scans
+from upriver.runtime.snapshots import SCANS_KNOWN_MAX, SharedScans
 from upriver.spark.scan import UpriverDataSource, read_view
 from upriver.vnodes import VnodeMap
 
@@ -41,7 +41,7 @@ class Service:
         """The snapshots of which a part was read, once for each part."""
         self.holds_snapshots = True
         self.workers: list[Server] = []
-        self._scans = Scans(self._take)
+        self._scans = SharedScans(self._take)
         actions = {"routing": self._routing, "scan": self._scan}
         self._coordinator = calls_server(actions)
 
@@ -131,7 +131,7 @@ class Counter:
 
 def test_all_who_ask_for_a_scan_get_one_snapshot() -> None:
     take = Counter()
-    scans = Scans(take)
+    scans = SharedScans(take)
     start = threading.Barrier(8)
 
     def ask(scan: str) -> int:
@@ -146,7 +146,7 @@ def test_all_who_ask_for_a_scan_get_one_snapshot() -> None:
 
 
 def test_a_snapshot_that_failed_is_tried_again() -> None:
-    scans = Scans(Counter(1))
+    scans = SharedScans(Counter(1))
     with pytest.raises(WorkerLost, match="attempt 1 at planes"):
         scans.parts("planes", "a", 1.0)
     assert [scans.parts("planes", "a", 1.0).snapshot for _ in range(2)] == [2, 2]
@@ -154,7 +154,7 @@ def test_a_snapshot_that_failed_is_tried_again() -> None:
 
 def test_the_scans_that_are_remembered_are_bounded() -> None:
     take = Counter()
-    scans = Scans(take)
+    scans = SharedScans(take)
     for number in range(SCANS_KNOWN_MAX + 1):
         scans.parts("planes", str(number), 1.0)
     assert scans.parts("planes", "1", 1.0).snapshot == 2

@@ -15,7 +15,7 @@ from upriver.engine.operators.stateful_map import Given, Made, SiftedCalls, Stat
 from upriver.engine.stateful import ANY_STATE, AnyState
 from upriver.errors import RowError
 from upriver.plan.plan import Per
-from upriver.plan.plan import StatefulMap as Op
+from upriver.plan.plan import StatefulMapOp as Op
 
 SOURCE = pa.schema([("k", pa.string()), ("v", pa.int64())])
 GIVES = pa.schema([("before", pa.int64()), ("v", pa.int64())])

@@ -17,11 +17,11 @@ from upriver.hashing import hash64
 from upriver.plan import plan as ops
 from upriver.plan.plan import SetKind
 
-OPS = [ops.SetOperation(kind, all) for kind in SetKind for all in (False, True)]
+OPS = [ops.SetOperationOp(kind, all) for kind in SetKind for all in (False, True)]
 SCHEMA = pa.schema([("k", pa.int8()), ("s", pa.string())])
 
 
-def answer(op: ops.SetOperation, left: Sequence[Row], right: Sequence[Row]) -> Counter[Row]:
+def answer(op: ops.SetOperationOp, left: Sequence[Row], right: Sequence[Row]) -> Counter[Row]:
     """The rows, from the inputs alone."""
     a, b = Counter(left), Counter(right)
     if op.all:
@@ -32,7 +32,7 @@ def answer(op: ops.SetOperation, left: Sequence[Row], right: Sequence[Row]) -> C
 @MANY
 @given(st.data(), st.sampled_from(OPS), st.lists(TYPES, min_size=1, max_size=3), st.booleans())
 def test_rows_are_counted_on_both_sides(
-    data: st.DataObject, op: ops.SetOperation, types: list[pa.DataType], collide: bool
+    data: st.DataObject, op: ops.SetOperationOp, types: list[pa.DataType], collide: bool
 ) -> None:
     schema = pa.schema([(f"c{place}", type) for place, type in enumerate(types)])
     routing = schema.names[: data.draw(st.integers(1, len(types)))]

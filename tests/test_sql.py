@@ -11,8 +11,8 @@ from upriver.plan.plan import (
     DataflowPlan,
     ExchangeEdge,
     LakeEdge,
-    Project,
     Projection,
+    ProjectOp,
     ViewStore,
 )
 from upriver.sql.local_typer import LocalTyper
@@ -174,7 +174,7 @@ def test_groups_of_doubles_are_normal() -> None:
     first, last = plan("SELECT delay, count(*) AS n FROM flights GROUP BY delay", "delay").regions
     (computed,) = (node.op for node in first.nodes)
     normal = Projection(('CAST(spark_group("delay") AS DOUBLE)',), group_schema(("delay", pa.float64())))
-    assert computed == Project(normal)
+    assert computed == ProjectOp(normal)
     assert [entry.edge for entry in last.inputs] == [ExchangeEdge(first.name, ("delay",))]
 
 

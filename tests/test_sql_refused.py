@@ -7,7 +7,7 @@ import pytest
 from sql_kit import local_view, projection_of, spec
 
 from upriver.errors import UnsupportedSql
-from upriver.plan.plan import Filter
+from upriver.plan.plan import FilterOp
 from upriver.sql.queries import compile_view
 
 TABLE = spec(
@@ -322,7 +322,7 @@ def test_a_timestamp_in_quotes_is_read_in_the_sessions_time_zone() -> None:
     view = compile_view("v", sql, {"t": TABLE}, {}, ParisTyper(pa.bool_()))
     assert projection_of(view).expressions[1] == "(\"t\" > TIMESTAMP '2024-07-01 10:00:00')"
     where = view.relation.inputs[0].op
-    assert isinstance(where, Filter)
+    assert isinstance(where, FilterOp)
     assert "TIMESTAMP '2023-12-31 23:00:00'" in where.predicate
 
 

@@ -9,20 +9,20 @@ from query_list import DUCK, queries
 
 from upriver.errors import DeclarationError, UnsupportedSql
 from upriver.plan.plan import (
-    Aggregate,
     AggregateCall,
-    Filter,
-    Join,
+    AggregateOp,
+    FilterOp,
     JoinKind,
+    JoinOp,
     Op,
     Order,
-    Project,
+    ProjectOp,
     Ranking,
     Scan,
     SetKind,
-    SetOperation,
-    TopK,
-    Union,
+    SetOperationOp,
+    TopKOp,
+    UnionOp,
 )
 from upriver.plan.relation import Relation
 from upriver.sql.local_typer import LocalTyper
@@ -69,25 +69,25 @@ def test_a_tree_gives_what_duckdb_gives_for_the_sql(sql: str) -> None:
 
 def test_a_grouped_query_has_its_operators_in_the_order_of_the_clauses() -> None:
     view = tree("SELECT k, count(*) AS n FROM sales WHERE i > 1 GROUP BY k HAVING n > 2")
-    assert kinds(view) == ["Project", "Filter", "Aggregate", "Project", "Filter", "Scan"]
+    assert kinds(view) == ["ProjectOp", "FilterOp", "AggregateOp", "ProjectOp", "FilterOp", "Scan"]
     assert view.schema.names == ["k", "n"]
 
 
 def test_a_join_reads_its_condition_in_parts() -> None:
     on = "s.k = q.k AND s.i <=> q.j AND s.l < q.j AND q.j > 1 AND s.b"
     view = tree(f"SELECT s.k, q.j FROM sales s LEFT JOIN people q ON {on}")
-    (join,) = found(view, Join)
+    (join,) = found(view, JoinOp)
     assert join.kind == JoinKind.LEFT
     assert (join.left_key, join.right_key, join.null_safe) == (("k", "i_1"), ("q.k", "q.j"), (False, True))
     assert join.condition == '("l" < "q.j") AND "b"'
-    (of_right,) = found(view, Filter)
+    (of_right,) = found(view, FilterOp)
     assert of_right.predicate == '("q.j" > CAST(1 AS BIGINT))'
 
 
 def test_types_that_differ_meet_below_the_join() -> None:
     view = tree("SELECT s.i, q.j FROM sales s JOIN people q ON s.i = q.j")
-    (join,) = found(view, Join)
-    computed = found(view, Project)[1]
+    (join,) = found(view, JoinOp)
+    computed = found(view, ProjectOp)[1]
     assert computed.projection.expressions[-1] == 'CAST("i" AS BIGINT)'
     assert computed.projection.schema.field(join.left_key[0]).type == pa.int64()
 
@@ -95,8 +95,8 @@ def test_types_that_differ_meet_below_the_join() -> None:
 def test_where_is_asked_before_the_join_or_in_its_order() -> None:
     where = "s.i > 1 AND q.j < 5 AND s.i / q.j > 1 AND 1 / s.i < 1 AND s.i < q.j"
     view = tree(f"SELECT s.k FROM sales s JOIN people q ON s.k = q.k WHERE {where}")
-    (join,) = found(view, Join)
-    left, right = [op.predicate for op in found(view, Filter)]
+    (join,) = found(view, JoinOp)
+    left, right = [op.predicate for op in found(view, FilterOp)]
     assert left.startswith('CASE WHEN ("i" > CAST(1 AS INTEGER)) THEN (spark_divide(')
     assert right == '("q.j" < CAST(5 AS BIGINT))'
     assert join.condition is not None
@@ -106,8 +106,8 @@ def test_where_is_asked_before_the_join_or_in_its_order() -> None:
 
 def test_where_stays_above_an_outer_join_that_may_add_nulls() -> None:
     view = tree("SELECT s.k FROM sales s LEFT JOIN people q ON s.k = q.k WHERE coalesce(q.j, 0) < 5 AND s.i > 1")
-    assert kinds(view) == ["Project", "Filter", "Join", "Filter", "Scan"]
-    (join,) = found(view, Join)
+    assert kinds(view) == ["ProjectOp", "FilterOp", "JoinOp", "FilterOp", "Scan"]
+    (join,) = found(view, JoinOp)
     assert join.kind is JoinKind.LEFT
 
 
@@ -123,13 +123,13 @@ def test_an_outer_join_whose_nulls_where_refuses_is_an_inner_one() -> None:
         ("LEFT", "q.j IS NULL", JoinKind.LEFT),
     ):
         view = tree(f"SELECT s.k FROM sales s {kind} JOIN people q ON s.k = q.k WHERE {where}")
-        (join,) = found(view, Join)
+        (join,) = found(view, JoinOp)
         assert join.kind is inner, (kind, where)
 
 
 def test_a_comma_takes_its_equality_from_where_in_any_order() -> None:
     view = tree("SELECT s.k FROM sales s, places r, people q WHERE r.k = q.k AND q.j = s.l")
-    first, second = found(view, Join)
+    first, second = found(view, JoinOp)
     assert (second.left_key, second.right_key) == (("l",), ("q.j",))
     assert (first.left_key, first.right_key) == (("q.k",), ("r.k",))
 
@@ -151,14 +151,14 @@ def test_a_row_number_is_bounded_by_its_condition() -> None:
     ):
         view = tree(f"SELECT k, i, n FROM ({numbered}) WHERE {condition}")
         order = (Order("i", True, False), Order("x", False, True))
-        assert found(view, TopK) == [TopK(("k",), order, limit, Ranking.ROW_NUMBER, rank)], condition
-        assert bool(found(view, Filter)) == filtered, condition
+        assert found(view, TopKOp) == [TopKOp(("k",), order, limit, Ranking.ROW_NUMBER, rank)], condition
+        assert bool(found(view, FilterOp)) == filtered, condition
 
 
 def test_a_bound_is_found_through_joins_and_views() -> None:
     ranked = "SELECT k, i, RANK() OVER (PARTITION BY k ORDER BY i) AS n FROM sales"
     sql = f"WITH r AS ({ranked}) SELECT q.name, r.i FROM people q LEFT JOIN r ON r.k = q.k AND r.n <= 2"
-    assert [op.limit for op in found(tree(sql), TopK)] == [2]
+    assert [op.limit for op in found(tree(sql), TopKOp)] == [2]
     sql = f"WITH r AS ({ranked}) SELECT q.name, r.i FROM people q LEFT JOIN r ON r.k = q.k WHERE r.n <= 2"
     with pytest.raises(UnsupportedSql, match="numbering all rows is not supported"):
         tree(sql)
@@ -167,29 +167,29 @@ def test_a_bound_is_found_through_joins_and_views() -> None:
 def test_the_first_rows_of_all_are_of_one_partition() -> None:
     view = tree("SELECT k, i AS v FROM sales ORDER BY v DESC, l LIMIT 3")
     order = (Order("v", True, False), Order("l", False, True))
-    assert found(view, TopK) == [TopK((), order, 3, Ranking.ROW_NUMBER, None)]
+    assert found(view, TopKOp) == [TopKOp((), order, 3, Ranking.ROW_NUMBER, None)]
     assert view.schema.names == ["k", "v"]
 
 
 def test_a_window_that_slides_is_a_union_of_projections() -> None:
     view = tree("SELECT window.start AS s, count(*) AS n FROM sales GROUP BY window(ts, '10 minutes', '3 minutes')")
-    (union,) = [part for part in walked(view) if isinstance(part.op, Union)]
+    (union,) = [part for part in walked(view) if isinstance(part.op, UnionOp)]
     assert len(union.inputs) == 4
-    assert [isinstance(part.inputs[0].op, Filter) for part in union.inputs] == [True] * 4
+    assert [isinstance(part.inputs[0].op, FilterOp) for part in union.inputs] == [True] * 4
     assert len({id(part.inputs[0]) for part in union.inputs}) == 2  # the oldest window is not every row's
-    (groups,) = found(view, Aggregate)
+    (groups,) = found(view, AggregateOp)
     assert groups.plan.group == ("window.start", "window.end")
 
 
 def test_a_tumbling_window_is_one_projection() -> None:
     view = tree("SELECT k, window(ts, '10 minutes').end AS e FROM sales")
-    assert kinds(view) == ["Project", "Project", "Filter", "Scan"]
-    assert not found(view, Union)
+    assert kinds(view) == ["ProjectOp", "ProjectOp", "FilterOp", "Scan"]
+    assert not found(view, UnionOp)
 
 
 def test_aggregates_of_picked_and_of_distinct_values() -> None:
     calls = "count(DISTINCT i) FILTER (WHERE b) AS n, count_if(i > 1) AS m, every(b) AS e"
-    (groups,) = found(tree(f"SELECT k, {calls} FROM sales GROUP BY k"), Aggregate)
+    (groups,) = found(tree(f"SELECT k, {calls} FROM sales GROUP BY k"), AggregateOp)
     assert groups.plan.calls == (
         AggregateCall("count", "i", "count(DISTINCT i) FILTER(WHERE b)", pa.int64(), True, "b"),
         AggregateCall("count_star", None, "count_if(i > 1)", pa.int64(), False, "i > 1"),
@@ -199,15 +199,15 @@ def test_aggregates_of_picked_and_of_distinct_values() -> None:
 
 def test_distinct_rows_are_groups_without_aggregates() -> None:
     view = tree("SELECT DISTINCT k, x FROM sales")
-    assert kinds(view) == ["Aggregate", "Project", "Project", "Scan"]
-    (groups,) = found(view, Aggregate)
+    assert kinds(view) == ["AggregateOp", "ProjectOp", "ProjectOp", "Scan"]
+    (groups,) = found(view, AggregateOp)
     assert (groups.plan.group, groups.plan.calls) == (("k", "x"), ())
-    assert found(view, Project)[0].projection.expressions == ('"k"', 'CAST(spark_group("x") AS DOUBLE)')
+    assert found(view, ProjectOp)[0].projection.expressions == ('"k"', 'CAST(spark_group("x") AS DOUBLE)')
 
 
 def test_a_chain_of_union_all_is_one_union() -> None:
     view = tree("SELECT k FROM sales UNION ALL SELECT k FROM people UNION ALL SELECT name FROM people")
-    (union,) = [part for part in walked(view) if isinstance(part.op, Union)]
+    (union,) = [part for part in walked(view) if isinstance(part.op, UnionOp)]
     assert len(union.inputs) == 3
     assert all(part.schema == union.schema for part in union.inputs)
 
@@ -215,16 +215,19 @@ def test_a_chain_of_union_all_is_one_union() -> None:
 @pytest.mark.smoke
 def test_set_operations_keep_their_precedence() -> None:
     view = tree("SELECT k FROM sales EXCEPT SELECT k FROM people INTERSECT ALL SELECT k FROM places")
-    assert found(view, SetOperation) == [SetOperation(SetKind.EXCEPT, False), SetOperation(SetKind.INTERSECT, True)]
+    assert found(view, SetOperationOp) == [
+        SetOperationOp(SetKind.EXCEPT, False),
+        SetOperationOp(SetKind.INTERSECT, True),
+    ]
 
 
 def test_a_subquery_in_where_is_a_semi_join() -> None:
     subquery = "SELECT 1 FROM people q WHERE q.k = s.k AND q.j > s.i AND q.j < 5"
     view = tree(f"SELECT k FROM sales s WHERE NOT EXISTS ({subquery})")
-    (join,) = found(view, Join)
+    (join,) = found(view, JoinOp)
     assert (join.kind, join.left_key, join.right_key) == (JoinKind.ANTI, ("k",), ("q.k",))
     assert join.condition == '("q.j" > CAST("i" AS BIGINT))'
-    assert [op.predicate for op in found(view, Filter)] == ['("q.j" < CAST(5 AS BIGINT))']
+    assert [op.predicate for op in found(view, FilterOp)] == ['("q.j" < CAST(5 AS BIGINT))']
 
 
 def walked(relation: Relation) -> list[Relation]:
@@ -261,7 +264,7 @@ def test_a_query_of_with_goes_before_tables_and_views() -> None:
 
 def test_a_query_of_with_that_is_used_twice_is_one_relation() -> None:
     view = tree("WITH n AS (SELECT k, count(*) AS c FROM sales GROUP BY k) SELECT a.k FROM n a JOIN n b ON a.c = b.c")
-    groups = [part for part in walked(view) if isinstance(part.op, Aggregate)]
+    groups = [part for part in walked(view) if isinstance(part.op, AggregateOp)]
     assert len(groups) == 2
     assert groups[0] is groups[1]
 
@@ -300,7 +303,7 @@ def test_names_that_mean_nothing_or_too_much(sql: str, why: str) -> None:
 def test_columns_of_the_same_name_are_kept_apart() -> None:
     joined = "sales s JOIN people q ON s.k = q.k JOIN places r ON r.k = q.k"
     view = tree(f"SELECT s.k AS a, Q.K AS b, r.k AS c FROM {joined}")
-    renamed = [op.projection.schema.names[0] for op in found(view, Project)[1:]]
+    renamed = [op.projection.schema.names[0] for op in found(view, ProjectOp)[1:]]
     assert sorted(renamed) == ["q.k", "r.k"]
     assert view.schema.names == ["a", "b", "c"]
 
@@ -317,6 +320,6 @@ def test_columns_named_as_ours_would_be_are_kept_apart() -> None:
 
 def test_where_things_are_is_told() -> None:
     sql = "SELECT s.k FROM sales s JOIN people q ON s.k = q.k WHERE s.i > 1"
-    places = {type(part.op).__name__: part.place for part in walked(tree(sql)) if not isinstance(part.op, Project)}
-    assert sql[places["Join"] or 0 :].startswith("people q")
-    assert sql[places["Filter"] or 0 :].startswith("s.i > 1")
+    places = {type(part.op).__name__: part.place for part in walked(tree(sql)) if not isinstance(part.op, ProjectOp)}
+    assert sql[places["JoinOp"] or 0 :].startswith("people q")
+    assert sql[places["FilterOp"] or 0 :].startswith("s.i > 1")

@@ -13,7 +13,7 @@ import pytest
 from upriver.app import App
 from upriver.errors import TooFewSlots, WaitTimeout
 from upriver.net.server import Listen
-from upriver.spark.running_app import River, RiverConfig, Source
+from upriver.spark.running_app import AppConfig, RunningApp, StartedSource
 from upriver.spark.session import taken_slots
 from upriver.spark.tables import declared_table
 
@@ -56,13 +56,13 @@ def an_app(spark: Any, root: Path, **settings: Any) -> App:
     return app
 
 
-def a_river(spark: Any, root: Path, listen: Listen) -> River:
+def a_river(spark: Any, root: Path, listen: Listen) -> RunningApp:
     rows = spark.range(10).withColumnRenamed("id", "k")
-    source = Source(
+    source = StartedSource(
         table=declared_table("t", rows, key="k", primary_key=(), order_by=(), deletes=None), rows=rows, trigger={}
     )
-    config = RiverConfig(root=str(root), workers=2, vnodes=8, token="token", listen=listen, groups=1)
-    return River(spark, config, [source], [])
+    config = AppConfig(root=str(root), workers=2, vnodes=8, token="token", listen=listen, groups=1)
+    return RunningApp(spark, config, [source], [])
 
 
 def check_nothing_is_up(spark: Any, port_of: Callable[[], str] | None = None) -> None:

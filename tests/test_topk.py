@@ -46,7 +46,7 @@ def _key(value: Any, type: pa.DataType) -> tuple[Any, ...]:
     return (value.encode() if isinstance(value, str) else value,)
 
 
-def top(op: ops.TopK, schema: pa.Schema, rows: Sequence[Row]) -> Counter[Row]:
+def top(op: ops.TopKOp, schema: pa.Schema, rows: Sequence[Row]) -> Counter[Row]:
     """The answer, from the rows alone."""
     by_partition: dict[Row, list[Row]] = {}
     for row in rows:
@@ -66,14 +66,14 @@ def top(op: ops.TopK, schema: pa.Schema, rows: Sequence[Row]) -> Counter[Row]:
     return answer
 
 
-def drawn_op(data: st.DataObject, partition: Sequence[str], columns: Sequence[str], limit: int = 4) -> ops.TopK:
+def drawn_op(data: st.DataObject, partition: Sequence[str], columns: Sequence[str], limit: int = 4) -> ops.TopKOp:
     chosen = data.draw(st.lists(st.sampled_from(columns), min_size=1, unique=True))
     order = tuple(Order(name, data.draw(st.booleans()), data.draw(st.booleans())) for name in chosen)
     rank = data.draw(st.sampled_from([None, "n"]))
-    return ops.TopK(tuple(partition), order, data.draw(st.integers(0, limit)), data.draw(RANKINGS), rank)
+    return ops.TopKOp(tuple(partition), order, data.draw(st.integers(0, limit)), data.draw(RANKINGS), rank)
 
 
-def run(data: st.DataObject, fleet: Fleet, op: ops.TopK, given_rows: Sequence[Row], batches: int) -> None:
+def run(data: st.DataObject, fleet: Fleet, op: ops.TopKOp, given_rows: Sequence[Row], batches: int) -> None:
     """Let the rows come in some batches, many of them go again, and keys move now and then."""
     given_form = {plain_row(row): row for row in given_rows}
     size = -(-len(given_rows) // batches)
@@ -118,7 +118,7 @@ def test_large_partitions_have_a_rest(data: st.DataObject, rows: list[Row]) -> N
 @pytest.mark.parametrize("values", [2**15, 300])
 def test_the_next_row_follows_however_many_go(ranking: Ranking, values: int) -> None:
     """The best rows of a very large partition go and others come, a few at a time, until there is none."""
-    op = ops.TopK(("k",), (Order("x", True, False), Order("s", False, True)), 3, ranking, "n")
+    op = ops.TopKOp(("k",), (Order("x", True, False), Order("s", False, True)), 3, ranking, "n")
     lots = np.random.default_rng(4)
     left = [(1, int(x), str(y)) for x, y in lots.integers(0, values, (12_000, 2))]
     fleet = Fleet(SCHEMA, ["k"], partial(TopK, op, SCHEMA, ["k"]))
@@ -136,7 +136,7 @@ def test_the_next_row_follows_however_many_go(ranking: Ranking, values: int) -> 
 
 
 def test_a_batch_is_a_multiset_of_changes() -> None:
-    op = ops.TopK(("k",), (Order("x", False, True),), 2, Ranking.ROW_NUMBER, None)
+    op = ops.TopKOp(("k",), (Order("x", False, True),), 2, Ranking.ROW_NUMBER, None)
     topk = TopK(op, SCHEMA, ["k"])
     first, second, third = (1, 1, "a"), (1, 2, "a"), (1, 3, "a")
     out = topk.apply(0, changes_batch(SCHEMA, ["k"], [(first, -1), (first, 1), (second, 1), (third, 3), (third, -1)]))
@@ -155,7 +155,7 @@ def _changes(batch: Batch) -> list[tuple[Row, int]]:
 
 
 def test_only_numbers_that_change_are_put_out() -> None:
-    op = ops.TopK(("k",), (Order("x", False, True),), 3, Ranking.ROW_NUMBER, "n")
+    op = ops.TopKOp(("k",), (Order("x", False, True),), 3, Ranking.ROW_NUMBER, "n")
     topk = TopK(op, SCHEMA, ["k"])
     topk.apply(0, changes_batch(SCHEMA, ["k"], [((1, 1, "a"), 1), ((1, 3, "a"), 2)]))
     out = topk.apply(0, changes_batch(SCHEMA, ["k"], [((1, 2, "b"), 1)]))
@@ -164,7 +164,7 @@ def test_only_numbers_that_change_are_put_out() -> None:
 
 def test_a_value_comes_back_to_the_bit() -> None:
     schema = pa.schema([("k", pa.int8()), ("x", pa.float64()), ("tags", pa.list_(pa.float32()))])
-    op = ops.TopK(("k",), (Order("x", True, False),), 1, Ranking.RANK, None)
+    op = ops.TopKOp(("k",), (Order("x", True, False),), 1, Ranking.RANK, None)
     topk = TopK(op, schema, ["k"])
     out = topk.apply(0, changes_batch(schema, ["k"], [((1, -0.0, [-0.0, None]), 1), ((1, -1.0, []), 1)]))
     assert repr(_changes(out)) == "[((1, -0.0, [-0.0, None]), 1)]"
@@ -177,7 +177,7 @@ def test_a_value_comes_back_to_the_bit() -> None:
 
 
 def test_one_partition_of_all_rows() -> None:
-    op = ops.TopK((), (Order("x", True, False),), 2, Ranking.ROW_NUMBER, None)
+    op = ops.TopKOp((), (Order("x", True, False),), 2, Ranking.ROW_NUMBER, None)
     fleet = Fleet(SCHEMA, [], partial(TopK, op, SCHEMA, []))
     fleet.apply([((key, key, ""), 1) for key in range(50)])
     fleet.check(Counter({(49, 49, ""): 1, (48, 48, ""): 1}))
@@ -188,7 +188,7 @@ def test_one_partition_of_all_rows() -> None:
 
 @pytest.mark.parametrize("gone", [[((1, 1, "a"), -2)], [((1, 2, "a"), -1)], [((2, 1, "a"), -1)]])
 def test_a_row_that_is_not_there_cannot_be_retracted(gone: list[tuple[Row, int]]) -> None:
-    op = ops.TopK(("k",), (Order("x", True, False),), 2, Ranking.ROW_NUMBER, None)
+    op = ops.TopKOp(("k",), (Order("x", True, False),), 2, Ranking.ROW_NUMBER, None)
     topk = TopK(op, SCHEMA, ["k"])
     topk.apply(0, changes_batch(SCHEMA, ["k"], [((1, 1, "a"), 1)]))
     with pytest.raises(ProtocolError, match="more often than it is there"):
@@ -196,7 +196,7 @@ def test_a_row_that_is_not_there_cannot_be_retracted(gone: list[tuple[Row, int]]
 
 
 def test_state_of_a_key_that_is_there_is_not_installed() -> None:
-    op = ops.TopK(("k",), (Order("x", True, False),), 2, Ranking.ROW_NUMBER, None)
+    op = ops.TopKOp(("k",), (Order("x", True, False),), 2, Ranking.ROW_NUMBER, None)
     topk, other = TopK(op, SCHEMA, ["k"]), TopK(op, SCHEMA, ["k"])
     batch = changes_batch(SCHEMA, ["k"], [((1, 1, "a"), 1)])
     topk.apply(0, batch)
@@ -206,7 +206,7 @@ def test_state_of_a_key_that_is_there_is_not_installed() -> None:
 
 
 def test_memory_comes_back() -> None:
-    op = ops.TopK(("k",), (Order("x", True, False),), 1, Ranking.ROW_NUMBER, None)
+    op = ops.TopKOp(("k",), (Order("x", True, False),), 1, Ranking.ROW_NUMBER, None)
     topk = TopK(op, SCHEMA, ["k"])
     most = 0
     for turn in range(40):

@@ -56,7 +56,7 @@ from upriver.protocol.worker_events import (
     WorkerEvent,
 )
 from upriver.vnodes import vnodes_of
-from upriver.worker.serving import Following
+from upriver.worker.serving import Serving
 from upriver.worker.worker import WorkerMachine
 
 PARTIAL = replace(PLAN, full_because=None)
@@ -279,9 +279,9 @@ def evict_at_once(workers: Workers, worker: int, *keys: str) -> None:
         workers.step(worker, TimeToEvict(keys_max=10))
 
 
-def following(workers: Workers, worker: int) -> Following:
+def following(workers: Workers, worker: int) -> Serving:
     phase = workers.machines[worker].phase
-    assert isinstance(phase, Following)
+    assert isinstance(phase, Serving)
     return phase
 
 

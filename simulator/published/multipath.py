@@ -4,12 +4,12 @@ An operator puts a message into each of its outgoing edges, so one behind a unio
 one object with a count of references; the distributor keeps one, and when no other is left every operator has seen
 every copy. What operators do with a copy may be done again with the next:
 
-- ``Interrogate.add_keys`` adds to a set. A key that came between two copies is added by the later one.
-- ``Collect.add_state`` replaces what the operator added before: the later state is the better one. That is so because
-  an operator keeps its state until ``Drop``; one that gave it away at the first copy would begin a new one for a row
-  on a slower path, and replace all of it by that.
-- ``Acquire.take`` gives the state once: rows behind the first copy may have changed it before the next comes.
-- ``Drop`` forgets once. By then no row of its keys is on any edge.
+- ``MultipathInterrogate.add_keys`` adds to a set. A key that came between two copies is added by the later one.
+- ``MultipathCollect.add_state`` replaces what the operator added before: the later state is the better one. That is so
+  because an operator keeps its state until ``MultipathDrop``; one that gave it away at the first copy would begin a
+  new one for a row on a slower path, and replace all of it by that.
+- ``MultipathAcquire.take`` gives the state once: rows behind the first copy may have changed it before the next comes.
+- ``MultipathDrop`` forgets once. By then no row of its keys is on any edge.
 
 Rows go along the same edges, first in first out. A region with several inputs has one distributor for all of them
 (R14): its messages go into every input, behind all rows that it passed down there.
@@ -51,7 +51,7 @@ class Travelling:
         return self.references == 1
 
 
-class Interrogate(Travelling):
+class MultipathInterrogate(Travelling):
     """Asks every operator which keys of ``vnodes`` have state. keys: what was answered so far, a set."""
 
     def __init__(self, vnodes: tuple[VnodeId, ...]) -> None:
@@ -64,7 +64,7 @@ class Interrogate(Travelling):
         self.keys = key_set(self.keys, keys)
 
 
-class Collect(Travelling):
+class MultipathCollect(Travelling):
     """Gathers the state of ``keys``, none of which has a row behind this. state: by operator."""
 
     def __init__(self, keys: Hashes) -> None:
@@ -77,7 +77,7 @@ class Collect(Travelling):
         self.state[operator] = state
 
 
-class Acquire(Travelling):
+class MultipathAcquire(Travelling):
     """Brings the state of ``keys`` to their new owner's operators, ahead of all their rows."""
 
     def __init__(self, keys: Hashes, state: Mapping[OperatorId, object]) -> None:
@@ -90,7 +90,7 @@ class Acquire(Travelling):
         return self._state.pop(operator, None)
 
 
-class Drop(Travelling):
+class MultipathDrop(Travelling):
     """The operators may forget ``keys``."""
 
     def __init__(self, keys: Hashes) -> None:
@@ -98,11 +98,11 @@ class Drop(Travelling):
         self.keys = keys
 
 
-Message = Interrogate | Collect | Acquire | Drop
+Message = MultipathInterrogate | MultipathCollect | MultipathAcquire | MultipathDrop
 Row = TypeVar("Row")
 
 
-class Operator(Protocol[Row]):
+class MultipathOperator(Protocol[Row]):
     """One operator of a region. Its state is by key."""
 
     def apply(self, row: Row) -> Mapping[OperatorId, Row]:
@@ -121,7 +121,7 @@ class Operator(Protocol[Row]):
         """Forget these keys; that some have no state is no error."""
 
 
-class Edge(NamedTuple):
+class MultipathEdge(NamedTuple):
     """From an operator, or from the distributor (``None``), to another."""
 
     source: OperatorId | None
@@ -136,7 +136,7 @@ class RegionGraph(Generic[Row]):
 
     def __init__(
         self,
-        operators: Mapping[OperatorId, Operator[Row]],
+        operators: Mapping[OperatorId, MultipathOperator[Row]],
         edges: Mapping[OperatorId, tuple[OperatorId, ...]],
         inputs: tuple[OperatorId, ...],
     ) -> None:
@@ -146,61 +146,63 @@ class RegionGraph(Generic[Row]):
         would never be over.
         """
         self.operators = operators
-        self._outgoing = {name: tuple(Edge(name, target) for target in edges.get(name, ())) for name in operators}
-        self._incoming = tuple(Edge(None, name) for name in inputs)
+        self._outgoing = {
+            name: tuple(MultipathEdge(name, target) for target in edges.get(name, ())) for name in operators
+        }
+        self._incoming = tuple(MultipathEdge(None, name) for name in inputs)
         queued = [*self._incoming, *(edge for outgoing in self._outgoing.values() for edge in outgoing)]
         _check(set(operators), set(edges), queued)
-        self.queues: dict[Edge, deque[Row | Message]] = {edge: deque() for edge in queued}
+        self.queues: dict[MultipathEdge, deque[Row | Message]] = {edge: deque() for edge in queued}
 
     def pass_down(self, row: Row, to: OperatorId) -> None:
         """The distributor passes a row down to one of the inputs."""
-        self.queues[Edge(None, to)].append(row)
+        self.queues[MultipathEdge(None, to)].append(row)
 
     def send(self, message: Message) -> None:
         """The distributor sends a message to every operator, behind all rows that it passed down."""
         self._put(message, self._incoming)
 
-    def busy(self) -> list[Edge]:
+    def busy(self) -> list[MultipathEdge]:
         """The edges with anything on them, in a fixed order."""
         return [edge for edge, queue in self.queues.items() if queue]
 
-    def deliver(self, edge: Edge) -> Message | None:
+    def deliver(self, edge: MultipathEdge) -> Message | None:
         """The operator at the edge's end sees what is first on it, and passes it on. Returns a message, for its count
         of references, and ``None`` for a row."""
         first = self.queues[edge].popleft()
         operator = self.operators[edge.target]
         if not isinstance(first, Message):
             for target, row in operator.apply(first).items():
-                self.queues[Edge(edge.target, target)].append(row)
+                self.queues[MultipathEdge(edge.target, target)].append(row)
             return None
         _show(operator, edge.target, first)
         self._put(first, self._outgoing[edge.target])
         first.hand_back()
         return first
 
-    def _put(self, message: Message, edges: tuple[Edge, ...]) -> None:
+    def _put(self, message: Message, edges: tuple[MultipathEdge, ...]) -> None:
         message.put_into(len(edges))
         for edge in edges:
             self.queues[edge].append(message)
 
 
-def _show(operator: Operator[Row], name: OperatorId, message: Message) -> None:
+def _show(operator: MultipathOperator[Row], name: OperatorId, message: Message) -> None:
     match message:
-        case Interrogate(vnodes=vnodes):
+        case MultipathInterrogate(vnodes=vnodes):
             message.add_keys(operator.keys_of(vnodes))
-        case Collect(keys=keys):
+        case MultipathCollect(keys=keys):
             state = operator.collect(keys)
             if state is not None:
                 message.add_state(name, state)
-        case Acquire():
+        case MultipathAcquire():
             state = message.take(name)
             if state is not None:
                 operator.install(state)
-        case Drop(keys=keys):
+        case MultipathDrop(keys=keys):
             operator.drop(keys)
 
 
-def _check(operators: set[OperatorId], feeding: set[OperatorId], edges: list[Edge]) -> None:
+def _check(operators: set[OperatorId], feeding: set[OperatorId], edges: list[MultipathEdge]) -> None:
     fed = {edge.target for edge in edges}
     wrong = (fed ^ operators) | (feeding - operators)
     if wrong:

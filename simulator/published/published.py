@@ -29,7 +29,7 @@ from upriver.migration.events import (
     Rule,
     TakeState,
 )
-from upriver.migration.messages import Acquire, Rows, RowsSent, WorkerDone
+from upriver.migration.messages import Acquire, ForwardedRows, RowsSent, WorkerDone
 from upriver.migration.phases import Turn, Workers
 from upriver.state.keysets import NO_KEYS, contains, key_set
 from upriver.vnodes import VnodeMap, vnodes_of
@@ -61,7 +61,7 @@ class Collection:
     finished: frozenset[WorkerId]
     whitelist: Hashes
     hold: Hashes = field(default_factory=lambda: NO_KEYS)
-    held: tuple[Rows, ...] = ()
+    held: tuple[ForwardedRows, ...] = ()
     said_done: bool = False
 
 
@@ -134,7 +134,7 @@ def _version(phase: Phase) -> MapVersion:
             return map.version
 
 
-def _owners(map: VnodeMap, rows: Rows) -> Workers:
+def _owners(map: VnodeMap, rows: ForwardedRows) -> Workers:
     return map.owners_of(vnodes_of(rows.hash64, len(map.owners)))
 
 
@@ -157,7 +157,7 @@ def _rows_received(turn: Turn, rules: PublishedRules, phase: Phase, event: Recei
     return _route(turn, phase, rows, event.sender) if len(rows) else phase
 
 
-def _route(turn: Turn, phase: Phase, rows: Rows, sender: WorkerId) -> Phase:
+def _route(turn: Turn, phase: Phase, rows: ForwardedRows, sender: WorkerId) -> Phase:
     match phase:
         case Interrogation():
             return _route_interrogation(turn, phase, rows)
@@ -170,7 +170,7 @@ def _route(turn: Turn, phase: Phase, rows: Rows, sender: WorkerId) -> Phase:
             return phase
 
 
-def _route_interrogation(turn: Turn, phase: Interrogation, rows: Rows) -> Phase:
+def _route_interrogation(turn: Turn, phase: Interrogation, rows: ForwardedRows) -> Phase:
     """1.1: F(K) here, F'(K) not: whitelist, down. 1.2: F(K) and F'(K) here: down. 2: F(K) not here: to F(K)."""
     old, new = _owners(phase.rescale.before, rows), _owners(phase.rescale.after, rows)
     going = (old == turn.me) & (new != turn.me)
@@ -180,7 +180,7 @@ def _route_interrogation(turn: Turn, phase: Interrogation, rows: Rows) -> Phase:
     return replace(phase, whitelist=key_set(phase.whitelist, rows.hash64[going]))
 
 
-def _route_collection(turn: Turn, phase: Collection, rows: Rows, sender: WorkerId) -> Phase:
+def _route_collection(turn: Turn, phase: Collection, rows: ForwardedRows, sender: WorkerId) -> Phase:
     """F'(K) not here: 1.1 whitelisted: down; 1.2 on hold: held; 2 neither: to F'(K).
     3: F'(K) here: if F(K) is the sender: down, else to F(K)."""
     old, new = _owners(phase.rescale.before, rows), _owners(phase.rescale.after, rows)

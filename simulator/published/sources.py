@@ -132,7 +132,8 @@ class Polled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordsRead(Generic[Partition]):
-    """What a ``Read`` has brought. records: those from ``offset`` to ``next_offset``; none, if the two are equal."""
+    """What a ``SourceRead`` has brought. records: those from ``offset`` to ``next_offset``; none, if the two are
+    equal."""
 
     partition: Partition
     offset: int
@@ -145,7 +146,7 @@ class RecordsRead(Generic[Partition]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Read(Generic[Partition]):
+class SourceRead(Generic[Partition]):
     """Read a partition from ``offset``, at most so many records. One Read of a cursor is out at a time."""
 
     partition: Partition
@@ -186,7 +187,7 @@ class PartitionReader(Generic[Partition]):
 
     def step(
         self, event: PartitionsCame[Partition] | Polled | RecordsRead[Partition]
-    ) -> tuple[Read[Partition] | Emit[Partition], ...]:
+    ) -> tuple[SourceRead[Partition] | Emit[Partition], ...]:
         """Advance by one event."""
         match event:
             case PartitionsCame(listing=listing):
@@ -198,7 +199,7 @@ class PartitionReader(Generic[Partition]):
             case RecordsRead():
                 return self._records(event)
 
-    def _records(self, event: RecordsRead[Partition]) -> tuple[Read[Partition] | Emit[Partition], ...]:
+    def _records(self, event: RecordsRead[Partition]) -> tuple[SourceRead[Partition] | Emit[Partition], ...]:
         partition, cursor = event.partition, self.cursors.get(event.partition)
         if cursor is None or cursor.hash64 in self.sealed or cursor.offset != event.offset:
             return ()  # asked for before the cursor went, or by a reader that had it earlier
@@ -208,13 +209,13 @@ class PartitionReader(Generic[Partition]):
         emit = Emit(partition=partition, offset=event.offset, records=event.records)
         return emit, *self._read([partition])
 
-    def _read(self, partitions: Sequence[Partition]) -> tuple[Read[Partition], ...]:
+    def _read(self, partitions: Sequence[Partition]) -> tuple[SourceRead[Partition], ...]:
         reads = []
         for partition in partitions:
             cursor = self.cursors[partition]
             if not cursor.reading and cursor.hash64 not in self.sealed:
                 self.cursors[partition] = replace(cursor, reading=True)
-                reads.append(Read(partition=partition, offset=cursor.offset, records_max=self.records_max))
+                reads.append(SourceRead(partition=partition, offset=cursor.offset, records_max=self.records_max))
         return tuple(reads)
 
     def keys_of(self, vnode: int, vnodes: int) -> Hashes:

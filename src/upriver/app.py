@@ -20,13 +20,13 @@ from upriver.ids import Epoch
 from upriver.net.server import listen_for
 from upriver.plan.explain import render, why_full
 from upriver.plan.plan import DataflowPlan, Per, TableSpec
-from upriver.runtime.leases import SILENCE_S, Vigilance
+from upriver.runtime.leases import SILENCE_S, FailureDetection
 from upriver.settings import absolute, check_checkpoints, check_memory, check_name, check_sizes, token_of
 from upriver.spark.functions import Columns, declare_stateful_map
 from upriver.spark.host import check_session, use_own_python
 from upriver.spark.loads import OnChange
 from upriver.spark.names import DataFrame, SparkSession
-from upriver.spark.running_app import River, RiverConfig, Source
+from upriver.spark.running_app import AppConfig, RunningApp, StartedSource
 from upriver.spark.scan import read_view
 from upriver.spark.session import spark_hosts
 from upriver.spark.sources import check_stream, check_trigger
@@ -94,7 +94,7 @@ class App:
         check_checkpoints(checkpoint_interval_s, checkpoint_interval_epochs)
         use_own_python(spark)
         self._spark = spark
-        self._config = RiverConfig(
+        self._config = AppConfig(
             root=absolute(root),
             workers=workers,
             vnodes=vnodes,
@@ -105,7 +105,7 @@ class App:
             memory_budget=memory_budget,
             checkpoint_interval_s=checkpoint_interval_s,
             checkpoint_interval_epochs=checkpoint_interval_epochs,
-            vigilance=Vigilance(worker_silence_s),
+            vigilance=FailureDetection(worker_silence_s),
             membership=MembershipConfig(
                 num_standby_replicas=num_standby_replicas,
                 max_warmup_replicas=max_warmup_replicas,
@@ -114,13 +114,13 @@ class App:
                 learner_partial_rebalance=flag("learner_partial_rebalance", learner_partial_rebalance),
             ),
         )
-        self._sources: dict[str, Source] = {}
+        self._sources: dict[str, StartedSource] = {}
         self._tables: dict[str, TableSpec] = {}
         self._typer = SparkTyper(spark, self._tables)
         self._plans: dict[str, DataflowPlan] = {}
         self._queries: dict[str, str] = {}
         """Of each view, over tables alone: views that it reads may be dropped."""
-        self._river: River | None = None
+        self._river: RunningApp | None = None
         self._client: Client | None = None
 
     # Declaring
@@ -169,7 +169,7 @@ class App:
         if rows.isStreaming:
             check_stream(name, rows)
         self._tables[name] = table
-        self._sources[name] = Source(
+        self._sources[name] = StartedSource(
             table=table,
             rows=rows,
             trigger=checked_trigger,
@@ -284,7 +284,7 @@ class App:
         if not self._sources:
             raise DeclarationError("there is nothing to start: declare a table first")
         check_session(self._spark)
-        river = River(self._spark, self._config, list(self._sources.values()), list(self._plans.values()))
+        river = RunningApp(self._spark, self._config, list(self._sources.values()), list(self._plans.values()))
         waits, give_up_at = flag("wait", wait), time.monotonic() + seconds("timeout", timeout)
         river.start(seconds("timeout", timeout))
         self._river = river
@@ -444,7 +444,7 @@ class App:
             self._river.stop()
             self._river = None
 
-    def _running(self) -> River:
+    def _running(self) -> RunningApp:
         if self._river is None:
             raise DeclarationError("the app is not running: call start() first")
         return self._river

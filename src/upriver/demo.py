@@ -19,7 +19,7 @@ import pyarrow.parquet
 
 from upriver.app import App
 from upriver.demo_data import FLIGHTS_ROWS, write_slices, write_tables
-from upriver.demo_prober import Floats, Prober, Probes, ProbeTask
+from upriver.demo_prober import DemoProber, DemoProbes, DemoProbeTask, Floats
 from upriver.demo_views import TABLE_KEYS, VIEWS
 from upriver.spark.compare import differing_rows
 from upriver.spark.names import DataFrame, SparkSession
@@ -54,7 +54,7 @@ class DemoRescale:
     began: float
     ended: float
 
-    def to_json(self, probes: Probes) -> dict[str, Any]:
+    def to_json(self, probes: DemoProbes) -> dict[str, Any]:
         """The report with what the prober felt of it; ``None`` where it asked nothing at that time."""
         before, during = probes.between(self.steady_since, self.began), probes.between(self.began, self.ended)
         known = ("from", "to", "strategy", "moved_keys", "moved_bytes", "seconds", "max_hold_ms")
@@ -105,7 +105,7 @@ def _run(spark: SparkSession, directory: Path, workers: int, out: TextIO) -> dic
         _declare(app, spark, flights, tables)
         started = time.perf_counter()
         app.start()
-        with Prober(_task(app, flights)) as prober:
+        with DemoProber(_task(app, flights)) as prober:
             rescales = _follow(app, workers, out)
             epochs = app.wait(timeout=WAIT_S_MAX)
             seconds = time.perf_counter() - started
@@ -142,10 +142,12 @@ def _declare(app: App, spark: SparkSession, flights: Path, tables: Mapping[str, 
         app.view(name, view.sql, key=view.key, partial=False)
 
 
-def _task(app: App, flights: Path) -> ProbeTask:
+def _task(app: App, flights: Path) -> DemoProbeTask:
     """To look up any aircraft of the whole year, also those that have not flown yet."""
     keys = pyarrow.parquet.read_table(flights, columns=["tailnum"])["tailnum"].unique().to_pylist()
-    return ProbeTask(address=app.address, token=app.token, view="aircraft", key="tailnum", count="flights", keys=keys)
+    return DemoProbeTask(
+        address=app.address, token=app.token, view="aircraft", key="tailnum", count="flights", keys=keys
+    )
 
 
 def _follow(app: App, workers: int, out: TextIO) -> list[DemoRescale]:
@@ -197,7 +199,7 @@ def _rescale(app: App, workers: int, steady_since: float, out: TextIO) -> DemoRe
     return DemoRescale(report=report, steady_since=steady_since, began=began, ended=ended)
 
 
-def _show_probes(probes: Probes, rescales: Sequence[Mapping[str, Any]], out: TextIO) -> None:
+def _show_probes(probes: DemoProbes, rescales: Sequence[Mapping[str, Any]], out: TextIO) -> None:
     right = (
         f"{probes.wrong:,} WERE WRONG, the first: {probes.first_wrong}" if probes.wrong else "every answer was right"
     )

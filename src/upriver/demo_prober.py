@@ -31,7 +31,7 @@ Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeTask:
+class DemoProbeTask:
     """What to ask. view: of one key column. keys: to choose from. count: the column that never goes back for a key."""
 
     address: str
@@ -44,7 +44,7 @@ class ProbeTask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Probes:
+class DemoProbes:
     """What a prober saw. began: of each lookup, by ``time.monotonic``, which all processes of a machine share.
 
     seconds: that each lookup took. wrong: how many answers were wrong, or failed. first_wrong: the first of those.
@@ -87,10 +87,10 @@ class Witness:
         return f"{key!r}: the count went back from {before} to {count}" if count < before else None
 
 
-class Prober:
+class DemoProber:
     """A prober in a process of its own, from construction until ``stop``; as a context manager, no longer than that."""
 
-    def __init__(self, task: ProbeTask) -> None:
+    def __init__(self, task: DemoProbeTask) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", __name__],
             stdin=subprocess.PIPE,
@@ -101,12 +101,12 @@ class Prober:
         assert self._process.stdin is not None
         print(json.dumps(asdict(task)), file=self._process.stdin, flush=True)
 
-    def stop(self) -> Probes:
+    def stop(self) -> DemoProbes:
         """End the asking; what was seen. Raises ClusterError if the process has failed."""
         seen, _ = self._process.communicate(timeout=STOP_S_MAX)
         if self._process.returncode != 0:
             raise ClusterError(f"the prober has failed, with status {self._process.returncode}")
-        return Probes.from_json(json.loads(seen))
+        return DemoProbes.from_json(json.loads(seen))
 
     def __enter__(self) -> Self:
         return self
@@ -118,7 +118,7 @@ class Prober:
 
 def main() -> None:
     """Ask as stdin says, until it ends."""
-    task = ProbeTask(**json.loads(sys.stdin.readline()))
+    task = DemoProbeTask(**json.loads(sys.stdin.readline()))
     stopped = threading.Event()
     threading.Thread(target=_wait_for_the_end, args=(stopped,), daemon=True).start()
     with connect(task.address, task.token) as client:
@@ -132,7 +132,7 @@ def _wait_for_the_end(stopped: threading.Event) -> None:
     stopped.set()
 
 
-def probe(task: ProbeTask, look_up: Callable[[str | None], pa.Table], stopped: threading.Event) -> Probes:
+def probe(task: DemoProbeTask, look_up: Callable[[str | None], pa.Table], stopped: threading.Event) -> DemoProbes:
     """Look random keys up, one after the other and without pause, until ``stopped``."""
     lots = np.random.default_rng(task.seed)
     witness = Witness(task.key, task.count)
@@ -149,7 +149,7 @@ def probe(task: ProbeTask, look_up: Callable[[str | None], pa.Table], stopped: t
         seconds.append(time.monotonic() - began[-1])
         if fault is not None:
             faults.append(fault)
-    return Probes(
+    return DemoProbes(
         began=np.array(began[WARM_UP:]),
         seconds=np.array(seconds[WARM_UP:]),
         wrong=len(faults),

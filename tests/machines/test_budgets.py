@@ -10,7 +10,7 @@ from upquery_kit import ALSO_HERE, HERE, PARTIAL, ROW_BYTES, THIRD, Weighed, Wor
 from upriver.errors import BudgetExceeded
 from upriver.plan.plan import NOT_WANTED
 from upriver.protocol.worker_events import TimeToEvict
-from upriver.worker.serving import Following
+from upriver.worker.serving import Serving
 from upriver.worker.worker import WorkerMachine
 
 
@@ -115,7 +115,7 @@ def test_the_largest_view_that_keeps_all_keys_fails_when_they_take_more_than_the
     machine.step(rows(3, HERE))
     said = f"worker 0 keeps every key .* memory_budget={2 * ROW_BYTES:,}: seen {3 * ROW_BYTES:,}"
     machine.step(read(3, 1))
-    assert isinstance(machine.phase, Following)
+    assert isinstance(machine.phase, Serving)
     failure = machine.phase.failed["seen"].raised()
     assert isinstance(failure, BudgetExceeded)
     assert re.search(said, str(failure))

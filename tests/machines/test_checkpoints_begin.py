@@ -47,8 +47,8 @@ from upriver.protocol.messages import (
     EpochFinished,
     EpochOver,
     Meet,
+    MigrationOrder,
     OpenEpoch,
-    Order,
     PeersLost,
     StageDone,
     TakeCheckpoint,
@@ -138,7 +138,7 @@ def test_every_so_many_epochs_counts_from_the_checkpoint_that_was_found(epochs: 
 
 def test_a_rescale_waits_for_who_restores() -> None:
     machine = resumed(*BOTH, restored(1), wanted(1, moves={3: 0}), met(1), met(2), finished(1, 4), finished(2, 4))
-    assert listeners(Order, machine.step(restored(2))) == [1, 2]
+    assert listeners(MigrationOrder, machine.step(restored(2))) == [1, 2]
 
 
 # Exchange edges -----------------------------------------------------------------------------------------------------

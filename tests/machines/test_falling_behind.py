@@ -12,16 +12,16 @@ from upriver.errors import ProtocolError, RowError
 from upriver.partial.partial_region import BEHIND_ROWS_MAX, PartialRegion
 from upriver.protocol.rules import ALL_RULES, Rules
 from upriver.worker.epochs import EPOCHS_BEHIND_MAX
-from upriver.worker.serving import Following
-from upriver.worker.shard import Share
+from upriver.worker.serving import Serving
+from upriver.worker.shard import Shard
 
 BAD = 99
 """The number of an epoch whose rows no view can be computed from."""
 
 
-def share_of(workers: Workers, worker: int = 0) -> Share:
+def share_of(workers: Workers, worker: int = 0) -> Shard:
     phase = workers.machines[worker].phase
-    assert isinstance(phase, Following)
+    assert isinstance(phase, Serving)
     return phase.shares[PARTIAL.name]
 
 

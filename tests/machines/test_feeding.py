@@ -10,7 +10,7 @@ from stages_kit import OTHER_END, built, staged
 
 from upriver.ids import Epoch, FeedId, Incarnation, VnodeId, WorkerId
 from upriver.protocol.messages import FeedEnded
-from upriver.protocol.peers import FedThrough, FeedMe, FeedNoMore, PeerMessage, Swallowed
+from upriver.protocol.peers import BeginFeed, EndFeed, FedThrough, PeerMessage, RowsForwardedBack
 from upriver.protocol.worker_events import PeerLost, Report, TimeToFeed
 from upriver.worker.replication import LOADS_OUT_MAX
 
@@ -116,7 +116,7 @@ def test_so_many_loads_are_on_their_way_at_a_time() -> None:
     assert crew.machines[0].step(TimeToFeed(keys_max=1)) == []
     assert len(crew.fed(0, 1)) == LOADS_OUT_MAX
     crew.carry(0, 1, 1)
-    assert crew.carry(1, 0) == [Swallowed(feed=FeedId(1))]
+    assert crew.carry(1, 0) == [RowsForwardedBack(feed=FeedId(1))]
     assert crew.machines[0].can_feed
 
 
@@ -174,7 +174,7 @@ def test_slices_that_are_kept_elsewhere_are_not_fed() -> None:
 
 def test_who_asks_and_is_gone_is_not_fed() -> None:
     machine = worker(assign(ALL_MINE))
-    wish = said(1, FeedMe(feed=FeedId(3), vnodes=(VnodeId(0),)))
+    wish = said(1, BeginFeed(feed=FeedId(3), vnodes=(VnodeId(0),)))
     assert machine.step(wish) == [Report(message=FeedEnded(feed=FeedId(3)))]
 
 
@@ -218,7 +218,7 @@ def test_a_feed_ends_when_another_is_in_the_followers_place() -> None:
 def test_what_comes_late_of_a_feed_that_is_over_is_no_news() -> None:
     crew, _ = fed(1)
     crew.lose(0, 1)
-    late: list[PeerMessage] = [Swallowed(feed=FeedId(1)), FeedNoMore(feed=FeedId(1), vnodes=(VnodeId(0),))]
+    late: list[PeerMessage] = [RowsForwardedBack(feed=FeedId(1)), EndFeed(feed=FeedId(1), vnodes=(VnodeId(0),))]
     assert [crew.machines[0].step(said(1, message)) for message in late] == [[], []]
     assert crew.machines[0].step(TimeToFeed(keys_max=1)) == []
 

@@ -46,7 +46,7 @@ from upriver.protocol.worker_events import (
     WorkerEvent,
 )
 from upriver.vnodes import VnodeMap
-from upriver.worker.serving import Following
+from upriver.worker.serving import Serving
 from upriver.worker.worker import WorkerMachine
 
 COORDINATOR = 0
@@ -290,7 +290,7 @@ def check_map(river: River, workers: int) -> None:
     assert sorted(river.places[incarnation] for incarnation in river.workers) == sorted(set(owners.tolist()))
     assert len(river.workers) == workers
     for incarnation, machine in river.workers.items():
-        assert isinstance(machine.phase, Following)
+        assert isinstance(machine.phase, Serving)
         view = machine.phase.shares["seen"].region
         assert isinstance(view, Seen)
         mine = np.flatnonzero(owners == river.places[incarnation]).tolist()

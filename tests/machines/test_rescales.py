@@ -43,7 +43,7 @@ from upriver.protocol.coordinator_events import (
     StartWorkers,
     Tell,
 )
-from upriver.protocol.messages import Assign, CloseInput, EpochOver, Meet, OpenEpoch, Order, ReadVnodes, Retire
+from upriver.protocol.messages import Assign, CloseInput, EpochOver, Meet, MigrationOrder, OpenEpoch, ReadVnodes, Retire
 from upriver.protocol.rules import Rules
 from upriver.protocol.strategies import Strategy
 from upriver.vnodes import VnodeMap
@@ -83,7 +83,7 @@ def test_up_the_rescale_is_announced_when_all_have_met() -> None:
     machine = coordinator(*UP[:-1])
     before, after = vnode_map(), vnode_map(AT_3, version=1)
     order = RescaleAnnounced(before=before, after=after, old=(ZERO, ONE), new=(ZERO, ONE, TWO))
-    orders = [tell(incarnation, Order(region="rows", order=order)) for incarnation in (1, 2, 3)]
+    orders = [tell(incarnation, MigrationOrder(region="rows", order=order)) for incarnation in (1, 2, 3)]
     assert machine.step(met(3)) == orders
 
 
@@ -168,7 +168,7 @@ def test_moves_go_to_workers_that_are_there() -> None:
     assert begun == RescaleBegun(ticket=1, before=2, after=2, vnodes=1)
     assert listeners(Meet, meets) == [1, 2]
     machine.step(met(1))
-    (order, _) = only(Order, machine.step(met(2)))
+    (order, _) = only(MigrationOrder, machine.step(met(2)))
     assert isinstance(order.order, RescaleAnnounced)
     assert order.order.after == vnode_map((1, 1, 0, 1), version=1)
 
@@ -245,16 +245,16 @@ def test_c6_everything_goes_on_until_all_have_met_and_then_no_new_epoch_is_opene
     machine = coordinator(*BOTH, published(1), wanted(1, moves=MOVE_0))
     assert listeners(OpenEpoch, machine.step(published(2))) == [1, 2]
     machine.step(met(1))
-    assert listeners(Order, machine.step(met(2))) == []
+    assert listeners(MigrationOrder, machine.step(met(2))) == []
     assert machine.step(published(3)) == []
 
 
 def test_c6_a_rescale_is_announced_when_all_epochs_that_were_opened_have_ended() -> None:
     machine = coordinator(*BOTH, published(1), published(2), wanted(1, moves=MOVE_0), met(1), met(2), published(3))
     for word in (finished(1, 1), finished(1, 2), finished(2, 1)):
-        assert listeners(Order, machine.step(word)) == []
+        assert listeners(MigrationOrder, machine.step(word)) == []
     actions = machine.step(finished(2, 2))
-    assert (listeners(Order, actions), listeners(OpenEpoch, actions)) == ([1, 2], [1, 2])
+    assert (listeners(MigrationOrder, actions), listeners(OpenEpoch, actions)) == ([1, 2], [1, 2])
 
 
 def test_c6_who_is_behind_is_sent_what_others_have_had() -> None:
@@ -265,18 +265,18 @@ def test_c6_who_is_behind_is_sent_what_others_have_had() -> None:
     assert machine.step(finished(2, 1)) == [*ended(1), *opened(2, 5)]
     for epoch in range(2, 5):
         assert listeners(OpenEpoch, machine.step(finished(2, epoch))) == []
-    assert listeners(Order, machine.step(finished(2, 5))) == [1, 2]
+    assert listeners(MigrationOrder, machine.step(finished(2, 5))) == [1, 2]
 
 
 def test_c6_switched_off_waits_for_nothing() -> None:
     machine = coordinator(*BOTH, published(1), wanted(1, moves=MOVE_0), met(1), rules=Rules(c6_between_epochs=False))
-    assert listeners(Order, machine.step(met(2))) == [1, 2]
+    assert listeners(MigrationOrder, machine.step(met(2))) == [1, 2]
 
 
 def test_words_about_another_meeting_count_for_nothing() -> None:
     machine = coordinator(*MOVING[:-2], met(1, meeting=7))
     assert machine.step(met(2)) == []
-    assert listeners(Order, machine.step(met(1))) == [1, 2]
+    assert listeners(MigrationOrder, machine.step(met(1))) == [1, 2]
 
 
 def test_a_worker_that_settles_unasked_is_a_fault() -> None:
@@ -310,7 +310,12 @@ def test_so_many_wishes_wait_and_one_more_is_refused() -> None:
 def test_each_view_is_settled_by_itself() -> None:
     twins = (PLAN, planned(name="twin"))
     machine = coordinator(*MOVING[:-1], plans=twins)
-    assert sorted(order.region for order in only(Order, machine.step(met(2)))) == ["rows", "rows", "twin", "twin"]
+    assert sorted(order.region for order in only(MigrationOrder, machine.step(met(2)))) == [
+        "rows",
+        "rows",
+        "twin",
+        "twin",
+    ]
     for word in (settled(1), settled(2), settled(1, view="twin")):
         assert outcomes(machine.step(word)) == []
     assert outcomes(machine.step(settled(2, view="twin"))) == [(1, "finished", 1)]

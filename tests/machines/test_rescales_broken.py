@@ -46,7 +46,7 @@ from upriver.protocol.coordinator_events import (
     StartWorkers,
     StopAsked,
 )
-from upriver.protocol.messages import Assign, Meet, OpenEpoch, Order, PeersLost, Retire, WorkerFailed
+from upriver.protocol.messages import Assign, Meet, MigrationOrder, OpenEpoch, PeersLost, Retire, WorkerFailed
 from upriver.protocol.rules import Rules
 from upriver.protocol.strategies import Strategy
 
@@ -62,7 +62,7 @@ ZERO, ONE = WorkerId(0), WorkerId(1)
 
 
 def orders(actions: Sequence[CoordinatorAction]) -> list[tuple[str, str]]:
-    return [(order.region, type(order.order).__name__) for order in only(Order, actions)]
+    return [(order.region, type(order.order).__name__) for order in only(MigrationOrder, actions)]
 
 
 # Aborted ------------------------------------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ def test_aborted_while_meeting_joiners_go_home_with_all_that_they_have_said() ->
 
 def test_aborted_while_keys_move_what_has_moved_stays_moved() -> None:
     machine = coordinator(*BOTH, wanted(1, moves={0: 1, 2: 1}), met(1), met(2))
-    told = [order.order for order in only(Order, machine.step(abort(1)))]
+    told = [order.order for order in only(MigrationOrder, machine.step(abort(1)))]
     assert told == [AbortAsked(version=MapVersion(1))] * 2
     assert machine.step(abort(1)) == []
     machine.step(settled(1, kept=[2]))
@@ -112,7 +112,7 @@ def test_aborted_while_keys_move_what_has_moved_stays_moved() -> None:
 
 def test_aborted_while_keys_move_only_those_who_have_not_settled_are_told() -> None:
     machine = coordinator(*MOVING, settled(1))
-    assert listeners(Order, machine.step(abort(1))) == [2]
+    assert listeners(MigrationOrder, machine.step(abort(1))) == [2]
 
 
 def test_a_leaver_that_keeps_something_after_an_abort_stays() -> None:
@@ -147,8 +147,8 @@ def test_lost_before_keys_move_a_worker_is_waited_for_and_all_meet_again(stage: 
     assert [meet.meeting for meet in only(Meet, actions)] == [2, 2]
     assert listeners(Meet, actions) == [3, 2]
     for word in (finished(2, 1), finished(3, 1), met(2, meeting=1), met(3, meeting=2)):
-        assert listeners(Order, machine.step(word)) == []
-    assert listeners(Order, machine.step(met(2, meeting=2))) == [3, 2]
+        assert listeners(MigrationOrder, machine.step(word)) == []
+    assert listeners(MigrationOrder, machine.step(met(2, meeting=2))) == [3, 2]
 
 
 def test_lost_before_keys_move_a_worker_reads_all_that_has_ended_while_nothing_new_is_opened() -> None:
@@ -158,7 +158,7 @@ def test_lost_before_keys_move_a_worker_reads_all_that_has_ended_while_nothing_n
     assert machine.step(published(len(epochs) + 1)) == []
     opened_later = [action for e in epochs[:-1] for action in machine.step(finished(3, e))]
     assert opened_later == opened(3, *epochs[EPOCHS_AHEAD_MAX:])
-    assert listeners(Order, machine.step(finished(3, epochs[-1]))) == [3, 2]
+    assert listeners(MigrationOrder, machine.step(finished(3, epochs[-1]))) == [3, 2]
 
 
 def test_lost_while_another_is_waited_for_a_joiner_is_waited_for_too() -> None:

@@ -36,7 +36,15 @@ from upriver.coordinator.scans import SCANS_WAITING_MAX, SNAPSHOTS_HELD_MAX
 from upriver.errors import RowError, UnknownView, WaitTimeout, WorkerLost
 from upriver.ids import Epoch, Incarnation, SnapshotId, WorkerId
 from upriver.protocol.coordinator_events import CoordinatorEvent, SnapshotFailed, SnapshotReady, WorkerSaid
-from upriver.protocol.messages import DropSnapshot, GoOn, HoldStill, OpenEpoch, Order, SnapshotSpoilt, TakeSnapshot
+from upriver.protocol.messages import (
+    ContinueEpochs,
+    DropSnapshot,
+    MigrationOrder,
+    OpenEpoch,
+    PauseEpochs,
+    SnapshotSpoilt,
+    TakeSnapshot,
+)
 from upriver.protocol.rules import Rules
 from upriver.protocol.strategies import Strategy
 
@@ -140,18 +148,18 @@ def test_while_epochs_are_held_back_a_scan_waits() -> None:
 
 def test_a_snapshot_under_way_is_taken_before_keys_move() -> None:
     machine = coordinator(*BOTH, scan(5), taken(1, 1), wanted(1, moves={0: 1}), met(1))
-    assert listeners(Order, machine.step(met(2))) == []
+    assert listeners(MigrationOrder, machine.step(met(2))) == []
     actions = machine.step(taken(2, 1))
-    assert (actions[0], listeners(Order, actions)) == (ready(5, 1, epoch=0), [1, 2])
+    assert (actions[0], listeners(MigrationOrder, actions)) == (ready(5, 1, epoch=0), [1, 2])
 
 
 def test_c7_a_scan_that_has_waited_is_taken_when_all_hold_still() -> None:
     machine = coordinator(*DRAINING, scan(5), finished(1, 1))
-    assert listeners(HoldStill, machine.step(finished(2, 1))) == [1, 2]
+    assert listeners(PauseEpochs, machine.step(finished(2, 1))) == [1, 2]
     assert machine.step(still(1)) == []
     assert machine.step(still(2)) == [take(1, 1, at=1), take(2, 1, at=1)]
     assert machine.step(taken(1, 1)) == []
-    assert machine.step(taken(2, 1)) == [ready(5, 1, epoch=1), tell(1, GoOn()), tell(2, GoOn())]
+    assert machine.step(taken(2, 1)) == [ready(5, 1, epoch=1), tell(1, ContinueEpochs()), tell(2, ContinueEpochs())]
 
 
 def test_c7_a_scan_is_not_taken_while_state_is_on_its_way() -> None:
@@ -175,15 +183,15 @@ def test_c7_a_scan_waits_for_the_open_epoch_and_no_other_is_opened_before_it_is_
     assert machine.step(scan(5)) == []
     machine.step(finished(1, 1))
     actions = machine.step(finished(2, 1))
-    assert (listeners(HoldStill, actions), only(OpenEpoch, actions)) == ([1, 2], [])
+    assert (listeners(PauseEpochs, actions), only(OpenEpoch, actions)) == ([1, 2], [])
     machine.step(still(1))
     assert machine.step(still(2)) == [take(1, 1, at=1), take(2, 1, at=1)]
     machine.step(taken(1, 1))
     actions = machine.step(taken(2, 1))
     assert actions == [
         ready(5, 1, epoch=1),
-        tell(1, GoOn()),
-        tell(2, GoOn()),
+        tell(1, ContinueEpochs()),
+        tell(2, ContinueEpochs()),
         *opened(1, 2, mixed=True),
         *opened(2, 2, mixed=True),
     ]
@@ -194,10 +202,10 @@ def test_c7_scans_that_come_during_a_pause_wait_for_the_next_when_keys_have_move
     assert listeners(TakeSnapshot, machine.step(still(2))) == [1, 2, 1, 2]
     assert machine.step(scan(7)) == []
     for word in (taken(1, 1), taken(2, 1), taken(1, 2)):
-        assert listeners(GoOn, machine.step(word)) == []
+        assert listeners(ContinueEpochs, machine.step(word)) == []
     actions = machine.step(taken(2, 2))
-    assert (listeners(HoldStill, actions), listeners(GoOn, actions)) == ([], [1, 2])
-    assert listeners(HoldStill, machine.step(moved(1))) == [1, 2]
+    assert (listeners(PauseEpochs, actions), listeners(ContinueEpochs, actions)) == ([], [1, 2])
+    assert listeners(PauseEpochs, machine.step(moved(1))) == [1, 2]
 
 
 def test_c7_switched_off_takes_a_snapshot_while_keys_move() -> None:
@@ -209,7 +217,7 @@ def test_a_rescale_that_ends_during_a_pause_lets_the_scan_be_taken_and_keys_move
     machine = coordinator(*MOVING, scan(5), settled(1), still(1))
     actions = machine.step(settled(2))
     assert outcomes(actions) == [(1, "finished", 1)]
-    assert (listeners(TakeSnapshot, actions), listeners(GoOn, actions)) == ([1, 2], [1, 2])
+    assert (listeners(TakeSnapshot, actions), listeners(ContinueEpochs, actions)) == ([1, 2], [1, 2])
     assert machine.step(still(2)) == []
     machine.step(taken(1, 1))
     assert machine.step(taken(2, 1)) == [ready(5, 1, epoch=0)]
@@ -219,7 +227,7 @@ def test_a_pause_does_not_wait_for_a_leaver_that_has_left() -> None:
     machine = coordinator(*DOWN, settled(1), settled(2), scan(5), still(1))
     actions = machine.step(left(1, peer=1))
     assert outcomes(actions) == [(1, "finished", 2)]
-    assert (listeners(TakeSnapshot, actions), listeners(GoOn, actions)) == ([1], [1])
+    assert (listeners(TakeSnapshot, actions), listeners(ContinueEpochs, actions)) == ([1], [1])
     assert machine.step(taken(1, 1)) == [ready(5, 1, epoch=0, workers=[0])]
 
 

@@ -5,7 +5,7 @@ from machines_kit import ALL_MINE, KEYS, answered, asked, assign, hashed, meet, 
 
 from upriver.ids import Epoch, FeedId, VnodeId, WorkerId
 from upriver.protocol.messages import FeedEnded, Follow, Here, Probe, Unfollow
-from upriver.protocol.peers import Fed, FedThrough, FeedMe, FeedNoMore, Swallowed
+from upriver.protocol.peers import BeginFeed, EndFeed, Fed, FedThrough, RowsForwardedBack
 from upriver.protocol.rules import ALL_RULES, Rules
 from upriver.protocol.worker_events import PeerLost, PeersMet, SendPeer
 
@@ -39,7 +39,7 @@ def test_the_owner_is_asked_for_the_slices() -> None:
     machine = worker(assign(ALL_MINE, me=1), meet(0, 1))
     (action,) = machine.step(Follow(feed=FEED, owner=WorkerId(0), vnodes=(VnodeId(2), VnodeId(5))))
     assert isinstance(action, SendPeer)
-    assert action.envelope.content == FeedMe(feed=FEED, vnodes=(VnodeId(2), VnodeId(5)))
+    assert action.envelope.content == BeginFeed(feed=FEED, vnodes=(VnodeId(2), VnodeId(5)))
 
 
 def test_s2_what_has_changed_in_an_epoch_is_taken_in_when_it_is_over_everywhere() -> None:
@@ -73,7 +73,7 @@ def test_a_copy_takes_the_place_of_what_was_there_and_is_confirmed() -> None:
     crew = following()
     again = Fed(feed=FEED, region="seen", epoch=Epoch(0), keys=hashed([B]), state=(with_hashes(seen({B: [7]})),))
     crew.step(1, said(0, again))
-    assert (crew.followed(1), crew.carry(1, 0)) == ({A: [1], B: [7]}, [Swallowed(feed=FEED)])
+    assert (crew.followed(1), crew.carry(1, 0)) == ({A: [1], B: [7]}, [RowsForwardedBack(feed=FEED)])
 
 
 def test_what_is_followed_is_not_kept() -> None:
@@ -101,10 +101,10 @@ def test_of_slices_that_are_followed_no_more_nothing_is_kept_and_the_owner_is_to
     crew = following()
     crew.unfollow(1, 0)
     assert crew.followed(1) == {B: [1]}
-    assert crew.carry(1, 0) == [FeedNoMore(feed=FEED, vnodes=(VnodeId(0),))]
+    assert crew.carry(1, 0) == [EndFeed(feed=FEED, vnodes=(VnodeId(0),))]
     crew.unfollow(1, 1)
     assert FEED not in crew.phase(1).shadows
-    assert crew.carry(1, 0) == [FeedNoMore(feed=FEED, vnodes=(VnodeId(1),))]
+    assert crew.carry(1, 0) == [EndFeed(feed=FEED, vnodes=(VnodeId(1),))]
 
 
 def test_state_of_slices_that_are_followed_no_more_comes_late_and_is_not_taken_in() -> None:

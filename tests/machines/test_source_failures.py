@@ -2,20 +2,20 @@
 
 import pytest
 
-from upriver.coordinator.sources import ERROR_CHARS_MAX, Fault, judge, stall
+from upriver.coordinator.sources import ERROR_CHARS_MAX, SourceFault, judge, stall
 
-FAILED = Fault("StreamingQueryException", "STREAM_FAILED", "XXKST", "[STREAM_FAILED] Query terminated")
+FAILED = SourceFault("StreamingQueryException", "STREAM_FAILED", "XXKST", "[STREAM_FAILED] Query terminated")
 UNKNOWN_TOPIC = "org.apache.kafka.common.errors.UnknownTopicOrPartitionException"
 INVALID_BATCH = "assertion failed: Invalid batch: id#1L,name#2 != id#3L,name#4,more#5"
-ABORTED = Fault("org.apache.spark.SparkException", None, None, "Job aborted due to stage failure")
+ABORTED = SourceFault("org.apache.spark.SparkException", None, None, "Job aborted due to stage failure")
 
 
-def spark(condition: str, state: str | None = None) -> Fault:
-    return Fault("org.apache.spark.SparkException", condition, state, f"[{condition}] it says")
+def spark(condition: str, state: str | None = None) -> SourceFault:
+    return SourceFault("org.apache.spark.SparkException", condition, state, f"[{condition}] it says")
 
 
-def java(kind: str, text: str = "it says") -> Fault:
-    return Fault(kind, None, None, text)
+def java(kind: str, text: str = "it says") -> SourceFault:
+    return SourceFault(kind, None, None, text)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def java(kind: str, text: str = "it says") -> Fault:
         ([FAILED, java("java.lang.UnsupportedOperationException")], True, "Declare the table"),
     ],
 )
-def test_a_failure_is_judged_by_what_spark_says(chain: list[Fault], is_permanent: bool, advice: str) -> None:
+def test_a_failure_is_judged_by_what_spark_says(chain: list[SourceFault], is_permanent: bool, advice: str) -> None:
     failure = judge(chain)
     assert failure.is_permanent == is_permanent
     assert advice in failure.error
@@ -76,7 +76,11 @@ def test_a_stall_says_what_spark_is_at() -> None:
 
 
 def test_what_is_said_is_the_error_its_cause_the_place_and_what_helps() -> None:
-    chain = [FAILED, Fault("SparkException", "TASK_WRITE_FAILED", "58030", "Task failed."), java("E", "No space left")]
+    chain = [
+        FAILED,
+        SourceFault("SparkException", "TASK_WRITE_FAILED", "58030", "Task failed."),
+        java("E", "No space left"),
+    ]
     told = "Task failed (No space left) (its checkpoint is /lake). It goes on where it was when the cause is gone."
     assert judge(chain, " (its checkpoint is /lake)").error == told
 

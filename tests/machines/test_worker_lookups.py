@@ -38,7 +38,7 @@ from upriver.errors import KeyTypeError, UnknownView, WrongOwner
 from upriver.ids import Epoch, Incarnation, MapVersion, VnodeId, WorkerId
 from upriver.migration.messages import Bye, Mark, RowsSent
 from upriver.protocol.messages import CloseInput, PeersLost
-from upriver.protocol.peers import ForRegion, PeerMessage, Question, QuestionAnswered, QuestionRefused
+from upriver.protocol.peers import ForRegion, PeerLookup, PeerLookupAnswered, PeerLookupRefused, PeerMessage
 from upriver.protocol.rules import Rules
 from upriver.protocol.worker_events import Answer, LookupGivenUp, PeerLost, PeersMet, Refuse, WorkerAction, WorkerEvent
 from upriver.worker.lookups import LOOKUPS_WAITING_MAX
@@ -51,9 +51,9 @@ ANNOUNCED: list[WorkerEvent] = [*CHANNELS, announce(HALVES, HALVES)]
 MET: list[WorkerEvent] = [assign(HALVES), *ANNOUNCED]
 
 
-def answer(ticket: int, epoch: int, **seen: Sequence[int]) -> QuestionAnswered:
+def answer(ticket: int, epoch: int, **seen: Sequence[int]) -> PeerLookupAnswered:
     found = pa.RecordBatch.from_pylist([{"k": key, "seen": epochs} for key, epochs in seen.items()], schema=SEEN)
-    return QuestionAnswered(ticket=ticket, keys=len(seen), rows=found, epoch=Epoch(epoch))
+    return PeerLookupAnswered(ticket=ticket, keys=len(seen), rows=found, epoch=Epoch(epoch))
 
 
 def questions(actions: Sequence[WorkerAction]) -> list[tuple[int, int, list[str]]]:
@@ -61,7 +61,7 @@ def questions(actions: Sequence[WorkerAction]) -> list[tuple[int, int, list[str]
     found: list[tuple[int, int, list[str]]] = []
     for to, message in sent(actions):
         assert isinstance(message, RowsSent)
-        assert isinstance(message.rows, Question)
+        assert isinstance(message.rows, PeerLookup)
         found.append((to, message.rows.ticket, message.rows.keys.column(0).to_pylist()))
     return found
 
@@ -69,7 +69,7 @@ def questions(actions: Sequence[WorkerAction]) -> list[tuple[int, int, list[str]
 def told(actions: Sequence[WorkerAction]) -> list[tuple[int, PeerMessage | None, type[Exception] | None]]:
     """Replies to peers: to whom, the answer, or the kind of error."""
     return [
-        (to, None, type(reply.error)) if isinstance(reply, QuestionRefused) else (to, reply, None)
+        (to, None, type(reply.error)) if isinstance(reply, PeerLookupRefused) else (to, reply, None)
         for to, reply in sent(actions)
     ]
 
@@ -208,7 +208,7 @@ def test_a_peers_question_that_the_view_refuses_is_refused_to_the_peer() -> None
     question = question_from(1, MINE)
     content = question.envelope.content
     assert isinstance(content, ForRegion)
-    asks_wrongly = Question(3, WorkerId(1), Epoch(0), numbers, hashed([MINE]), False)
+    asks_wrongly = PeerLookup(3, WorkerId(1), Epoch(0), numbers, hashed([MINE]), False)
     wrong = replace(content, message=RowsSent(version=MapVersion(0), rows=asks_wrongly))
     assert told(worker(*MET).step(said(1, wrong))) == [(1, None, KeyTypeError)]
 
@@ -242,7 +242,7 @@ def test_a_lookup_that_one_peer_refuses_is_refused_once() -> None:
     thirds = owners_with(HALVES, v7=2)
     met: list[WorkerEvent] = [assign(thirds), meet(0, 1, 2), announce(thirds, thirds)]
     machine = worker(*met, asked(KEYS[6][0], THEIRS, ticket=6))
-    refusal = QuestionRefused(ticket=6, error=KeyTypeError("key k is a string"))
+    refusal = PeerLookupRefused(ticket=6, error=KeyTypeError("key k is a string"))
     assert refused(machine.step(said(1, refusal))) == {6: KeyTypeError}
     assert machine.step(said(2, refusal)) == []
     assert machine.step(said(2, answer(6, 0, **{THEIRS: [1]}))) == []

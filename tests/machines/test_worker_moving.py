@@ -37,7 +37,7 @@ from machines_kit import (
 from upriver.errors import ProtocolError
 from upriver.ids import MapVersion, VnodeId, WorkerId
 from upriver.migration.messages import Acquire, Bye, Done, Kept, Mark, RelayedMark, RowsSent
-from upriver.protocol.messages import CloseInput, GoOn, HoldStill, MetPeers, Moved, PeerLeft, Settled, Still
+from upriver.protocol.messages import CloseInput, ContinueEpochs, MetPeers, Moved, PauseEpochs, PeerLeft, Settled, Still
 from upriver.protocol.peers import ForRegion, Installed
 from upriver.protocol.rules import Rules
 from upriver.protocol.worker_events import MeetPeers, PeerSaid, PeersMet, WorkerAction, WorkerEvent
@@ -152,17 +152,17 @@ def test_what_has_not_begun_to_move_is_kept_after_an_abort() -> None:
 
 def test_a_worker_that_holds_still_gives_nothing_until_it_may_go_on() -> None:
     machine = worker(*MOVING, move(), INSTALLED)
-    assert reports(machine.step(HoldStill(pause=4))) == [Still(pause=4, given=1, taken=0)]
+    assert reports(machine.step(PauseEpochs(pause=4))) == [Still(pause=4, given=1, taken=0)]
     assert (machine.can_move, machine.step(move())) == (False, [])
-    assert machine.step(GoOn()) == []
+    assert machine.step(ContinueEpochs()) == []
     assert given(machine.step(move())) == [[SECOND]]
 
 
 def test_a_worker_that_holds_still_tells_what_comes_meanwhile() -> None:
     machine = worker(*TAKING, load(FIRST))
-    assert reports(machine.step(HoldStill(pause=4))) == [Still(pause=4, given=0, taken=1)]
+    assert reports(machine.step(PauseEpochs(pause=4))) == [Still(pause=4, given=0, taken=1)]
     assert reports(machine.step(load(SECOND)), Still) == [Still(pause=4, given=0, taken=2)]
-    machine.step(GoOn())
+    machine.step(ContinueEpochs())
     assert reports(machine.step(load(KEYS[0][2])), Still) == []
 
 
@@ -253,7 +253,7 @@ def test_w8_what_a_peer_said_before_all_began_anew_is_not_heard() -> None:
     machine = worker(*TAKING, assign(me=1, generation=1))
     assert machine.step(load(FIRST, generation=0)) == []
     assert machine.step(rows_from(0, 1, KEYS[0][0], version=1)) == []
-    machine.step(HoldStill(pause=1))
+    machine.step(PauseEpochs(pause=1))
     assert sent(machine.step(load(FIRST, generation=1))) == [(0, Installed(region="seen"))]
 
 

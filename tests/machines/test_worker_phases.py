@@ -38,15 +38,15 @@ from upriver.ids import Epoch, FeedId, SnapshotId, WorkerId
 from upriver.protocol.messages import (
     BeginStage,
     CloseInput,
+    ContinueEpochs,
     DropCheckpoint,
     DropSnapshot,
     EpochFinished,
     Evict,
     FailView,
     Follow,
-    GoOn,
-    HoldStill,
     KeepCheckpoint,
+    PauseEpochs,
     Probe,
     ReadVnodes,
     Resume,
@@ -56,7 +56,7 @@ from upriver.protocol.messages import (
     Unfollow,
     ViewFailed,
 )
-from upriver.protocol.peers import QuestionRefused
+from upriver.protocol.peers import PeerLookupRefused
 from upriver.protocol.worker_events import (
     AllStateRead,
     KeysRead,
@@ -94,8 +94,8 @@ OF_EACH_KIND: list[WorkerEvent] = [
     meet(0, 1),
     announce(ALL_MINE, HALVES),
     CloseInput(peers=()),
-    HoldStill(pause=1),
-    GoOn(),
+    PauseEpochs(pause=1),
+    ContinueEpochs(),
     take(1, at=1),
     DropSnapshot(snapshot=SnapshotId(1)),
     Retire(),
@@ -162,7 +162,7 @@ def test_an_unassigned_worker_has_no_place_for(event: WorkerEvent) -> None:
 
 
 def test_an_unassigned_worker_lets_answers_pass_to_who_was_in_its_place_before() -> None:
-    refusal = QuestionRefused(ticket=7, error=WrongOwner("not here"))
+    refusal = PeerLookupRefused(ticket=7, error=WrongOwner("not here"))
     assert worker().step(said(1, refusal)) == []
 
 

@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from membership_kit import all_copies, following, play, tasks
 
 from upriver.coordinator.assignor import assign
-from upriver.coordinator.group import Assignment, Group, InstanceId, MembershipConfig, Plan
+from upriver.coordinator.group import Assignment, AssignmentPlan, Group, InstanceId, MembershipConfig
 from upriver.ids import WorkerId
 
 TASKS = 24
@@ -104,7 +104,7 @@ class Churn(RuleBasedStateMachine):
         assert self.plan.may_stop == (set() if told == everybody else told)
         self.check_settled(self.next_group(), self.plan)
 
-    def check_settled(self, group: Group, plan: Plan) -> None:
+    def check_settled(self, group: Group, plan: AssignmentPlan) -> None:
         active = Counter(plan.assignment.active.values())
         counts = [active[worker] for worker in self.workers]
         assert max(counts) - min(counts) <= 1

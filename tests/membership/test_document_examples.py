@@ -26,10 +26,10 @@ from upriver.coordinator.assignor import assign
 from upriver.coordinator.group import (
     ActiveTask,
     Assignment,
+    AssignmentPlan,
     Group,
     LeaderMemory,
     MembershipConfig,
-    Plan,
     StandbyTask,
     TaskId,
     asking_for_a_round,
@@ -126,7 +126,7 @@ def joined(members: Table, memory: LeaderMemory | None) -> Group:
     return Group(tasks=FIVE, instances=alone(*members), held=held_by(members), memory=memory)
 
 
-def s4_has_joined(config: MembershipConfig) -> tuple[Group, Plan]:
+def s4_has_joined(config: MembershipConfig) -> tuple[Group, AssignmentPlan]:
     """The "First Rebalance" of the first two tables."""
     members = table(STABLE)
     stable = joined(members, LeaderMemory(members=frozenset({S1, S2, S3})))
@@ -134,13 +134,13 @@ def s4_has_joined(config: MembershipConfig) -> tuple[Group, Plan]:
     return group, assign(group, config)
 
 
-def s5_has_joined(config: MembershipConfig) -> tuple[Group, Plan]:
+def s5_has_joined(config: MembershipConfig) -> tuple[Group, AssignmentPlan]:
     group, plan = s4_has_joined(config)
     group = replace(following(group, plan), instances=alone(1, 2, 3, 4, 5))
     return group, assign(group, config)
 
 
-def s4_is_ready(config: MembershipConfig) -> tuple[Group, Plan]:
+def s4_is_ready(config: MembershipConfig) -> tuple[Group, AssignmentPlan]:
     group, plan = s5_has_joined(config)
     group = following(group, plan, ready={(T1, S4)})
     return group, assign(group, config)

@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 from membership_kit import ROUNDS_MAX, Copy, Played, all_copies, copies_of, following, lags, play
 
 from upriver.coordinator.assignor import assign
-from upriver.coordinator.group import Assignment, Group, InstanceId, LeaderMemory, MembershipConfig, Plan, Task, TaskId
+from upriver.coordinator.group import (
+    Assignment,
+    AssignmentPlan,
+    Group,
+    InstanceId,
+    LeaderMemory,
+    MembershipConfig,
+    Task,
+    TaskId,
+)
 from upriver.ids import WorkerId
 
 WORKERS = [WorkerId(number) for number in range(1, 9)]
@@ -247,7 +256,7 @@ def test_rounds_are_bounded_whatever_is_held(group: Group, config: MembershipCon
 def test_rounds_end_however_slowly_learners_get_ready(group: Group, config: MembershipConfig, lots: Random) -> None:
     """One learner at a time, any one, which every round takes over."""
 
-    def one(plan: Plan) -> Collection[Copy]:
+    def one(plan: AssignmentPlan) -> Collection[Copy]:
         return lots.sample(sorted(plan.assignment.learner.items()), min(1, len(plan.assignment.learner)))
 
     rounds = play(group, config, one)

@@ -19,9 +19,18 @@ from simulator.icadd_multipath import (
     Shape,
     search_multipath,
 )
-from simulator.icadd_node import Kind
-from simulator.icadd_rows import Item
-from simulator.published.multipath import Acquire, Collect, Drop, Edge, Interrogate, Message, OperatorId, RegionGraph
+from simulator.icadd_node import NodeKind
+from simulator.icadd_rows import TracedRow
+from simulator.published.multipath import (
+    Message,
+    MultipathAcquire,
+    MultipathCollect,
+    MultipathDrop,
+    MultipathEdge,
+    MultipathInterrogate,
+    OperatorId,
+    RegionGraph,
+)
 from upriver.errors import DeclarationError, ProtocolError
 from upriver.hashing import Hashes
 from upriver.ids import VnodeId, WorkerId
@@ -39,7 +48,7 @@ def keys(*numbers: int) -> Hashes:
 
 
 def test_adding_keys_again_changes_nothing_and_new_ones_count() -> None:
-    message = Interrogate(VNODES)
+    message = MultipathInterrogate(VNODES)
     message.add_keys(keys(1, 3))
     message.add_keys(keys(1, 3))
     assert message.keys.tolist() == [1, 3]
@@ -48,7 +57,7 @@ def test_adding_keys_again_changes_nothing_and_new_ones_count() -> None:
 
 
 def test_the_last_state_of_an_operator_wins() -> None:
-    message = Collect(keys(1))
+    message = MultipathCollect(keys(1))
     message.add_state(UNION, "early")
     message.add_state(LEFT, "its own")
     message.add_state(UNION, "late")
@@ -56,14 +65,14 @@ def test_the_last_state_of_an_operator_wins() -> None:
 
 
 def test_the_first_take_gets_the_state_and_others_none() -> None:
-    message = Acquire(keys(1), {UNION: "state"})
+    message = MultipathAcquire(keys(1), {UNION: "state"})
     assert message.take(LEFT) is None
     assert message.take(UNION) == "state"
     assert message.take(UNION) is None
 
 
 def test_a_message_is_over_when_every_copy_was_handed_back() -> None:
-    message = Drop(keys(1))
+    message = MultipathDrop(keys(1))
     message.put_into(2)
     message.hand_back()
     assert not message.over
@@ -107,8 +116,8 @@ def test_every_operator_sees_a_copy_by_every_path_and_then_it_is_over(
     edges, inputs = drawn
     names = {*edges, *inputs, *(target for targets in edges.values() for target in targets)}
     operators = {name: Counter(name, JOIN) for name in names}
-    graph: RegionGraph[Item] = RegionGraph(operators, edges, inputs)
-    message = Drop(NO_KEYS)
+    graph: RegionGraph[TracedRow] = RegionGraph(operators, edges, inputs)
+    message = MultipathDrop(NO_KEYS)
     graph.send(message)
     while busy := graph.busy():
         assert not message.over
@@ -138,13 +147,13 @@ def test_a_region_that_is_no_region_is_refused(
 
 def test_rows_and_messages_keep_their_order_on_an_edge() -> None:
     operator = LogOperator(LEFT, Shape(name="one", paths=((LEFT,),)))
-    graph: RegionGraph[Item] = RegionGraph({LEFT: operator}, {}, (LEFT,))
-    first, second = Item(1, OLD, 1), Item(1, OLD, 2)
-    message = Collect(keys(1))
+    graph: RegionGraph[TracedRow] = RegionGraph({LEFT: operator}, {}, (LEFT,))
+    first, second = TracedRow(1, OLD, 1), TracedRow(1, OLD, 2)
+    message = MultipathCollect(keys(1))
     graph.pass_down(first, LEFT)
     graph.send(message)
     graph.pass_down(second, LEFT)
-    assert [graph.deliver(Edge(None, LEFT)) for _ in range(3)] == [None, message, None]
+    assert [graph.deliver(MultipathEdge(None, LEFT)) for _ in range(3)] == [None, message, None]
     assert message.state == {LEFT: {1: (first,)}}
     assert operator.logs == {1: (first, second)}
 
@@ -172,23 +181,23 @@ class GivesAway(LogOperator):
         return state
 
 
-class FirstStateWins(Collect):
+class FirstStateWins(MultipathCollect):
     def add_state(self, operator: OperatorId, state: object) -> None:
         self.state.setdefault(operator, state)
 
 
-class FirstCopyIsEnough(Collect):
+class FirstCopyIsEnough(MultipathCollect):
     @property
     def over(self) -> bool:
         return True
 
 
-class EveryTakeWins(Acquire):
+class EveryTakeWins(MultipathAcquire):
     def take(self, operator: OperatorId) -> object | None:
         return self._state.get(operator)
 
 
-class FirstInputOnly(RegionGraph[Item]):
+class FirstInputOnly(RegionGraph[TracedRow]):
     """R14: what a distributor of one input would do; the other input's rows go on."""
 
     def send(self, message: Message) -> None:
@@ -209,7 +218,7 @@ class FirstInputOnly(RegionGraph[Item]):
 def test_rows_are_lost_where_the_appendix_is_not_kept(shape: Shape, broken: Habits) -> None:
     _, found = search_multipath(shape, {OLD: 2, NEW: 0}, habits=broken)
     assert found is not None
-    assert found.kind in (Kind.LOST, Kind.MISPLACED)
+    assert found.kind in (NodeKind.LOST, NodeKind.MISPLACED)
 
 
 class AnswersOnce(LogOperator):
@@ -227,5 +236,5 @@ def test_a_key_that_came_between_two_copies_of_interrogate_is_missed_by_who_answ
     rows = {OLD: 2, NEW: 0}
     _, found = search_multipath(shape, rows, known=False, habits=Habits(operator=AnswersOnce))
     assert found is not None
-    assert found.kind is Kind.MISPLACED
+    assert found.kind is NodeKind.MISPLACED
     assert search_multipath(shape, rows, known=False)[1] is None

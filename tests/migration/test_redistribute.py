@@ -29,7 +29,13 @@ from upriver.migration.events import (
 from upriver.migration.messages import Acquire, Bye, Final, Kept, Redistribute, RowsSent, Scaleup, Sets, Shutdown
 from upriver.migration.phases import Left
 from upriver.migration.redistribute import Redistributor
-from upriver.migration.redistribute_phases import Collecting, Interrogating, Normal, Settling, Stage
+from upriver.migration.redistribute_phases import (
+    RedistributeCollecting,
+    RedistributeInterrogating,
+    RedistributeNormal,
+    RedistributeSettling,
+    Stage,
+)
 
 BEFORE = vnode_map(0, 0, 0, 1, 2)
 """Workers 0, 0, 1 and 2 own the four vnodes; in most tests vnode 0 moves from 0 to 1."""
@@ -100,7 +106,7 @@ def test_rows_go_to_their_owner_when_nothing_moves() -> None:
 def test_every_old_owner_is_told_and_rows_go_on_as_before() -> None:
     made = machine(2)
     assert messages(made.step(MOVE)) == [(0, Scaleup(version=V1))]
-    assert isinstance(made.phase, Settling)
+    assert isinstance(made.phase, RedistributeSettling)
     assert where(made.step(arrive(K1, key(1), key(3)))) == {"I1.2": [2], "to 0": [1, 0]}
     leaver = announce(BEFORE, 1, 1, 1, 2)
     assert messages(machine(2).step(leaver)) == [(0, Shutdown(version=V1))]
@@ -120,7 +126,7 @@ def test_d2_what_passes_while_the_operators_are_asked_is_in_the_sets() -> None:
     assert where(made.step(received(2, sent(0, K3, key(1))))) == {"I1.1": [0], "I1.2": [1]}
     actions = made.step(Interrogated(keys=keys(K2)))
     assert said(actions) == [(peer, "Sets", [[K3], [K2]]) for peer in (1, 2)]
-    assert isinstance(made.phase, Collecting)
+    assert isinstance(made.phase, RedistributeCollecting)
 
 
 def test_d1_a_distributor_sends_the_whitelist_stores_the_hold_and_what_is_in_neither() -> None:
@@ -141,7 +147,7 @@ def test_redistribute_releases_what_was_stored_then_says_final_of_the_next() -> 
     done = made.step(received(0, redistribute((K2,))))
     assert where(done) == {"to 1": [1]}
     assert done[-1] == ReportSettled(version=V1, kept=())
-    assert made.phase == Normal(map=MOVE.after)
+    assert made.phase == RedistributeNormal(map=MOVE.after)
 
 
 def test_d2_a_key_added_late_goes_to_the_old_owner_after_all() -> None:
@@ -189,7 +195,7 @@ def test_keys_that_go_together_have_one_new_owner() -> None:
         made.step(received(peer, Scaleup(version=V1)))
     made.step(Interrogated(keys=keys(key(0), key(0, 1), key(1), key(2), key(2, 1))))
     given: list[list[int]] = []
-    while isinstance(made.phase, Collecting):
+    while isinstance(made.phase, RedistributeCollecting):
         hold = made.phase.hold
         for peer in (1, 2):
             made.step(received(peer, Final(version=V1, keys=hold)))
@@ -241,11 +247,11 @@ def test_d11_an_old_owner_that_has_not_sent_its_sets_keeps_all(asked: bool) -> N
         made.step(last)
     made.step(AbortAsked(version=V1))
     before = made.phase
-    assert isinstance(before, Interrogating)
+    assert isinstance(before, RedistributeInterrogating)
     actions = made.step(Interrogated(keys=keys(K1)) if asked else last)
     assert messages(actions) == [(peer, Kept(version=V1, vnodes=(vnode(0),))) for peer in (1, 2)]
     assert actions[-1] == ReportSettled(version=V1, kept=(vnode(0),))
-    assert made.phase == Normal(map=vnode_map(1, 0, 0, 1, 2))
+    assert made.phase == RedistributeNormal(map=vnode_map(1, 0, 0, 1, 2))
 
 
 def test_d11_sets_that_were_sent_are_taken_back_once_all_are_final() -> None:
@@ -265,7 +271,7 @@ def test_d11_what_has_begun_is_finished() -> None:
     assert made.step(AbortAsked(version=V1)) == ()
     made.step(Collected(keys=keys(K1), state=None))
     assert made.step(AbortAsked(version=V1)) == ()
-    assert isinstance(made.phase, Collecting)
+    assert isinstance(made.phase, RedistributeCollecting)
     assert made.phase.view.stage is Stage.CLOSED
 
 
@@ -284,7 +290,7 @@ def test_d12_a_leaver_settles_when_every_old_owner_is_through_and_says_bye() -> 
     made.step(Interrogated(keys=keys()))
     for peer in (0, 1):
         made.step(received(peer, final()))
-    assert isinstance(made.phase, Settling)
+    assert isinstance(made.phase, RedistributeSettling)
     made.step(received(0, sets((), ())))
     assert ReportSettled(version=V1, kept=()) in made.step(received(0, redistribute(())))
     peers = (WorkerId(0), WorkerId(1))

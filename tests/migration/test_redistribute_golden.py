@@ -23,7 +23,7 @@ from upriver.migration.events import (
 )
 from upriver.migration.messages import Acquire, Final, Redistribute, Scaleup, Sets, Shutdown
 from upriver.migration.redistribute import Redistributor
-from upriver.migration.redistribute_phases import Normal
+from upriver.migration.redistribute_phases import RedistributeNormal
 
 Y, Z = WorkerId(0), WorkerId(1)
 
@@ -109,7 +109,7 @@ def test_scaling_down_goes_as_in_the_document() -> None:
         "REDISTRIBUTE(6, S, None)",
     ]
     assert river.taken == [{"S": [4]}, {"S": [5]}, {"S": [6]}]
-    assert all(isinstance(machine.phase, Normal) for machine in river.machines.values())
+    assert all(isinstance(machine.phase, RedistributeNormal) for machine in river.machines.values())
 
 
 def test_two_operators_go_as_in_the_document() -> None:

@@ -5,9 +5,10 @@ from migration_kit import ONE, TWO, V1, ZERO, vnode, vnode_map
 
 from upriver.coordinator.rescale_protocol import (
     QUEUE_REQUESTS_MAX,
-    AbortWanted,
+    AbortRescale,
     Action,
     Announce,
+    AskForWorkers,
     PeerGone,
     RegionId,
     RegionSettled,
@@ -15,8 +16,7 @@ from upriver.coordinator.rescale_protocol import (
     RescaleCoordinator,
     RescaleOver,
     RescaleRefused,
-    Retire,
-    StartWorkers,
+    RetireWorkers,
     Ticket,
     WorkersStarted,
 )
@@ -43,7 +43,7 @@ def announced(actions: tuple[Action, ...]) -> list[tuple[int, int]]:
 
 def test_joiners_are_started_before_anything_is_announced() -> None:
     made = coordinator(R0, R1)
-    assert made.step(RescaleAsked(ticket=FIRST, workers=(ZERO, ONE, TWO))) == (StartWorkers(workers=(TWO,)),)
+    assert made.step(RescaleAsked(ticket=FIRST, workers=(ZERO, ONE, TWO))) == (AskForWorkers(workers=(TWO,)),)
     assert announced(made.step(WorkersStarted())) == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)]
 
 
@@ -70,7 +70,7 @@ def test_m8_a_leaver_is_retired_once_settled_and_waited_for() -> None:
     made = coordinator(R0, R1)
     made.step(RescaleAsked(ticket=FIRST, workers=(ZERO,)))
     assert made.step(settled(1, R0)) == ()
-    assert made.step(settled(1, R1)) == (Retire(worker=ONE, peers=(ZERO,)),)
+    assert made.step(settled(1, R1)) == (RetireWorkers(worker=ONE, peers=(ZERO,)),)
     made.step(settled(0, R0))
     assert made.step(settled(0, R1)) == ()
     assert made.step(PeerGone(worker=ZERO, region=R0, leaver=ONE)) == ()
@@ -82,7 +82,7 @@ def test_m8_a_leaver_is_retired_once_settled_and_waited_for() -> None:
 def test_abort_reaches_those_who_have_not_settled_and_keeps_the_leaver() -> None:
     made = coordinator()
     made.step(RescaleAsked(ticket=FIRST, workers=(ZERO,)))
-    orders = made.step(AbortWanted(ticket=FIRST))
+    orders = made.step(AbortRescale(ticket=FIRST))
     assert orders == tuple(Announce(worker=w, region=R0, order=AbortAsked(version=V1)) for w in (ZERO, ONE))
     kept = (vnode(2), vnode(3))
     assert made.step(settled(1, R0, *kept)) == ()
@@ -96,7 +96,7 @@ def test_abort_of_a_rescale_that_waits_refuses_it() -> None:
     made = coordinator()
     made.step(RescaleAsked(ticket=FIRST, moves={vnode(0): ONE}))
     made.step(RescaleAsked(ticket=SECOND, moves={vnode(1): ONE}))
-    (refused,) = made.step(AbortWanted(ticket=SECOND))
+    (refused,) = made.step(AbortRescale(ticket=SECOND))
     assert isinstance(refused, RescaleRefused)
     assert refused.ticket == SECOND
     assert made.queue == ()
@@ -105,13 +105,13 @@ def test_abort_of_a_rescale_that_waits_refuses_it() -> None:
 def test_abort_while_workers_start_moves_nothing() -> None:
     made = coordinator()
     made.step(RescaleAsked(ticket=FIRST, workers=(ZERO, ONE, TWO)))
-    made.step(AbortWanted(ticket=FIRST))
+    made.step(AbortRescale(ticket=FIRST))
     orders = [action.order for action in made.step(WorkersStarted()) if isinstance(action, Announce)]
     assert {order.after.owners for order in orders if isinstance(order, RescaleAnnounced)} == {(0, 0, 1, 1)}
 
 
 def test_abort_of_what_is_over_does_nothing() -> None:
-    assert coordinator().step(AbortWanted(ticket=FIRST)) == ()
+    assert coordinator().step(AbortRescale(ticket=FIRST)) == ()
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ from simulator.published.sources import (
     PartitionReader,
     PartitionsCame,
     Polled,
-    Read,
     RecordsRead,
+    SourceRead,
     TopicLister,
     TopicPartition,
 )
@@ -89,17 +89,17 @@ def test_a_listing_is_filtered_as_rows_are() -> None:
 
 def test_a_new_partition_is_read_from_its_beginning_and_on_to_its_end() -> None:
     reader = PartitionReader(FILES, records_max=10)
-    assert reader.step(came(A)) == (Read(partition=A, offset=0, records_max=10),)
+    assert reader.step(came(A)) == (SourceRead(partition=A, offset=0, records_max=10),)
     emit, following = reader.step(read(A, 0, 80))
     assert emit == Emit(partition=A, offset=0, records="0 to 80")
-    assert following == Read(partition=A, offset=80, records_max=10)
+    assert following == SourceRead(partition=A, offset=80, records_max=10)
     assert reader.step(read(A, 80, 80)) == ()
 
 
 def test_a_partition_at_its_end_is_read_again_when_polled() -> None:
     reader = reader_of(A, B)
     reader.step(read(A, 0, 0))
-    assert reader.step(Polled()) == (Read(partition=A, offset=0, records_max=10),)
+    assert reader.step(Polled()) == (SourceRead(partition=A, offset=0, records_max=10),)
     assert reader.step(Polled()) == ()
 
 
@@ -120,7 +120,7 @@ def test_a_collected_cursor_stands_still_and_its_next_owner_goes_on_from_there()
     old.drop(keys_of(A))
     assert set(old.cursors) == {B}
     assert old.step(read(A, 5, 9)) == ()
-    assert new.step(Polled()) == (Read(partition=A, offset=5, records_max=10),)
+    assert new.step(Polled()) == (SourceRead(partition=A, offset=5, records_max=10),)
     assert new.step(read(A, 5, 9))[0] == Emit(partition=A, offset=5, records="5 to 9")
 
 

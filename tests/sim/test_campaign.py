@@ -9,7 +9,7 @@ from itertools import accumulate
 
 import pytest
 
-from simulator.campaign import Outcome, Simulator, campaign, run_seed
+from simulator.campaign import RunOutcome, Simulator, campaign, run_seed
 from upriver.errors import DeclarationError
 from upriver.protocol.rules import Rules
 
@@ -49,7 +49,7 @@ HAPPENINGS = (
 
 
 @pytest.fixture(scope="module")
-def outcomes(request: pytest.FixtureRequest) -> list[Outcome]:
+def outcomes(request: pytest.FixtureRequest) -> list[RunOutcome]:
     """Every seed of this run, played out; each number of workers has seeds of its own."""
     factor = SOAK_FACTOR if request.config.getoption("--soak") else 1
     simulator = Simulator()
@@ -62,22 +62,22 @@ def outcomes(request: pytest.FixtureRequest) -> list[Outcome]:
     ]
 
 
-def test_no_seed_finds_anything_wrong(outcomes: list[Outcome]) -> None:
+def test_no_seed_finds_anything_wrong(outcomes: list[RunOutcome]) -> None:
     assert len(outcomes) >= sum(SEEDS_BY_WORKERS.values())
     wrong = [outcome for outcome in outcomes if outcome.violation is not None]
     assert not wrong, f"{len(wrong)} seeds find something wrong. {wrong[0]}"
 
 
 @pytest.mark.parametrize("happening", HAPPENINGS)
-def test_everything_that_can_happen_does_happen(outcomes: list[Outcome], happening: str) -> None:
+def test_everything_that_can_happen_does_happen(outcomes: list[RunOutcome], happening: str) -> None:
     assert sum(outcome.counters.get(happening, 0) > 0 for outcome in outcomes) >= len(outcomes) / 30
 
 
-def test_seeds_differ(outcomes: list[Outcome]) -> None:
+def test_seeds_differ(outcomes: list[RunOutcome]) -> None:
     assert len({outcome.trace for outcome in outcomes}) == len(outcomes)
 
 
-def test_a_seed_plays_out_the_same_again_to_the_last_line(outcomes: list[Outcome]) -> None:
+def test_a_seed_plays_out_the_same_again_to_the_last_line(outcomes: list[RunOutcome]) -> None:
     for outcome in outcomes[:5]:
         assert run_seed(outcome.seed, STEPS, next(iter(SEEDS_BY_WORKERS))) == outcome
 

@@ -19,7 +19,7 @@ from upriver.engine.expressions import Evaluator
 from upriver.engine.region import Region
 from upriver.errors import UnknownView, WrongOwner
 from upriver.ids import MapVersion, WorkerId
-from upriver.protocol.coordinator_events import Outcome
+from upriver.protocol.coordinator_events import RescaleOutcome
 from upriver.vnodes import VnodeMap
 
 Checker = Callable[..., str | None]
@@ -102,16 +102,16 @@ CASES: list[tuple[Checker, list[Args], list[Args]]] = [
     (
         checkers.a_rescale_ends_for_a_reason,
         [
-            (Outcome.FINISHED, True, False, False),
-            (Outcome.ABORTED, True, True, False),
-            (Outcome.REFUSED, False, False, False),
-            (Outcome.FAILED, True, False, True),
+            (RescaleOutcome.FINISHED, True, False, False),
+            (RescaleOutcome.ABORTED, True, True, False),
+            (RescaleOutcome.REFUSED, False, False, False),
+            (RescaleOutcome.FAILED, True, False, True),
         ],
         [
-            (Outcome.FINISHED, False, True, True),
-            (Outcome.ABORTED, True, False, True),
-            (Outcome.REFUSED, True, True, True),
-            (Outcome.FAILED, True, True, False),
+            (RescaleOutcome.FINISHED, False, True, True),
+            (RescaleOutcome.ABORTED, True, False, True),
+            (RescaleOutcome.REFUSED, True, True, True),
+            (RescaleOutcome.FAILED, True, True, False),
         ],
     ),
     (checkers.views_fail_everywhere_or_nowhere, [(True, [True]), (False, [False, False])], [(True, [True, False])]),

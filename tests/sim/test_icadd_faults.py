@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from simulator.icadd_cases import BYSTANDER, PAIR
-from simulator.icadd_faults import FAULTS, Fault, search_published
+from simulator.icadd_faults import FAULTS, PublishedFault, search_published
 from simulator.icadd_join import search_join
-from simulator.icadd_node import Kind, Violation
+from simulator.icadd_node import NodeKind, ProtocolViolation
 from simulator.icadd_scenario import mended, published
 from simulator.icadd_search import Search, tell
-from simulator.icadd_world import Step, World
+from simulator.icadd_world import IcaddStep, IcaddWorld
 from simulator.published.published import PublishedRules
 
 BY_NUMBER = {fault.number: fault for fault in FAULTS}
@@ -20,7 +20,7 @@ BY_NUMBER = {fault.number: fault for fault in FAULTS}
 
 def check_shown_and_mended(number: str, steps: int) -> list[str]:
     """The fault is found after exactly so many steps, and no checker finds anything once it is mended."""
-    fault: Fault = BY_NUMBER[number]
+    fault: PublishedFault = BY_NUMBER[number]
     finding = fault.shortest()
     assert finding is not None
     story = tell(fault.case, fault.rulebook, finding)
@@ -52,7 +52,7 @@ def test_r3_outlives_the_mends_of_r1_and_r2() -> None:
     fault = BY_NUMBER["R3"]
     finding = Search(BYSTANDER, rulebook).first(fault.is_this, 200_000)
     assert finding is not None
-    assert finding.violation.kind is Kind.ORDER
+    assert finding.violation.kind is NodeKind.ORDER
 
 
 def test_r4_a_new_key_is_stranded() -> None:
@@ -101,19 +101,21 @@ def test_r14_of_two_distributors_one_collects_and_one_lets_through() -> None:
     assert tried > 50
 
 
-def ways(world: World, steps: tuple[Step, ...], steps_max: int) -> Iterator[tuple[World, tuple[Step, ...], Violation]]:
+def ways(
+    world: IcaddWorld, steps: tuple[IcaddStep, ...], steps_max: int
+) -> Iterator[tuple[IcaddWorld, tuple[IcaddStep, ...], ProtocolViolation]]:
     """Every violation within so many steps, found by trying all ways, one by one, equal states or not."""
     possible = world.possible()
     if not possible:
         try:
             world.check_end()
-        except Violation as violation:
+        except ProtocolViolation as violation:
             yield world, steps, violation
     for step in possible if steps_max else ():
         after = world.copy()
         try:
             after.take(step)
-        except Violation as violation:
+        except ProtocolViolation as violation:
             yield world, (*steps, step), violation
             continue
         yield from ways(after, (*steps, step), steps_max - 1)
@@ -124,7 +126,7 @@ def test_no_shorter_way_leads_to_the_fault(number: str) -> None:
     fault = BY_NUMBER[number]
     finding = fault.shortest()
     assert finding is not None
-    begin = World(fault.case, fault.rulebook)
+    begin = IcaddWorld(fault.case, fault.rulebook)
     assert not any(fault.is_this(*way) for way in ways(begin, (), len(finding.steps) - 1))
     assert any(fault.is_this(*way) for way in ways(begin, (), len(finding.steps)))
 

@@ -17,27 +17,27 @@ from simulator.icadd_cases import (
     TINY,
     TWICE,
 )
-from simulator.icadd_node import Kind
+from simulator.icadd_node import NodeKind
 from simulator.icadd_scenario import Scenario, mended
 from simulator.icadd_search import Search
 from upriver.migration.rules import ALL_RULES, MendedRules
 
 STATES_MAX = 20_000
 
-CAUGHT: list[tuple[str, Scenario, Kind]] = [
-    ("m1_take_from_old_owner_only", BYSTANDER, Kind.SPLIT),
-    ("m2_park_behind_marker", TINY, Kind.ORDER),
-    ("m3_old_owner_first", TINY, Kind.SPLIT),
-    ("m4_whitelist_what_passes", BOUNCED, Kind.MISPLACED),
-    ("m5_joiner_knows_old_map", JOIN_WITH_ROWS, Kind.SPLIT),
-    ("m7_early_messages_kept", QUIET, Kind.STUCK),
-    ("m8_leave_after_marks", DOWN, Kind.DEAD),
-    ("m9_one_rescale_at_a_time", TWICE, Kind.ILLEGAL),
-    ("m10_waiting_rows_in_flight", EPOCHS, Kind.LATE),
-    ("h1_state_before_held_rows", PAIR, Kind.SPLIT),
-    ("h2_done_when_both_empty", TINY, Kind.SPLIT),
-    ("h3_mark_after_start", NEW_KEY, Kind.ORDER),
-    ("h4_begun_slice_is_finished", ABORT_NEW_KEY, Kind.MISPLACED),
+CAUGHT: list[tuple[str, Scenario, NodeKind]] = [
+    ("m1_take_from_old_owner_only", BYSTANDER, NodeKind.SPLIT),
+    ("m2_park_behind_marker", TINY, NodeKind.ORDER),
+    ("m3_old_owner_first", TINY, NodeKind.SPLIT),
+    ("m4_whitelist_what_passes", BOUNCED, NodeKind.MISPLACED),
+    ("m5_joiner_knows_old_map", JOIN_WITH_ROWS, NodeKind.SPLIT),
+    ("m7_early_messages_kept", QUIET, NodeKind.STUCK),
+    ("m8_leave_after_marks", DOWN, NodeKind.DEAD),
+    ("m9_one_rescale_at_a_time", TWICE, NodeKind.ILLEGAL),
+    ("m10_waiting_rows_in_flight", EPOCHS, NodeKind.LATE),
+    ("h1_state_before_held_rows", PAIR, NodeKind.SPLIT),
+    ("h2_done_when_both_empty", TINY, NodeKind.SPLIT),
+    ("h3_mark_after_start", NEW_KEY, NodeKind.ORDER),
+    ("h4_begun_slice_is_finished", ABORT_NEW_KEY, NodeKind.MISPLACED),
 ]
 
 
@@ -46,7 +46,7 @@ def test_every_rule_is_on_the_list() -> None:
 
 
 @pytest.mark.parametrize(("rule", "case", "kind"), CAUGHT, ids=[rule for rule, _, _ in CAUGHT])
-def test_a_rule_that_is_off_is_missed(rule: str, case: Scenario, kind: Kind) -> None:
+def test_a_rule_that_is_off_is_missed(rule: str, case: Scenario, kind: NodeKind) -> None:
     broken = mended(replace(ALL_RULES, **{rule: False}))
     assert Search(case, broken).first(lambda world, steps, violation: violation.kind is kind, STATES_MAX) is not None
     whole = Search(case, mended()).everything(STATES_MAX)

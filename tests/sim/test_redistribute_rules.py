@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 import pytest
 
 from simulator.icadd_cases import BOUNCED, BYSTANDER, EPOCHS, JOIN_WITH_ROWS, QUIET, TINY
-from simulator.icadd_node import Kind
+from simulator.icadd_node import NodeKind
 from simulator.icadd_scenario import Scenario
 from simulator.icadd_search import Search
 from simulator.redistribute_cases import (
@@ -20,20 +20,20 @@ from upriver.migration.rules import ALL_ON, RedistributeRules
 
 STATES_MAX = 5_000
 
-CAUGHT: list[tuple[str, Scenario, Kind]] = [
-    ("d1_new_keys_wait", TWO_ORIGINS, Kind.SPLIT),
-    ("d2_what_passes_is_listed", BOUNCED, Kind.MISPLACED),
-    ("d3_final_of_nothing", BOUNCED, Kind.ILLEGAL),
-    ("d4_one_copy_of_state", QUIET, Kind.SPLIT),
-    ("d5_straight_rows_wait", BYSTANDER, Kind.SPLIT),
-    ("d6_each_owner_by_itself", TWO_OWNERS, Kind.SPLIT),
-    ("d7_all_have_announced", TINY, Kind.ILLEGAL),
-    ("d8_all_are_final", BYSTANDER, Kind.SPLIT),
-    ("d9_waiting_rows_in_flight", EPOCHS, Kind.LATE),
-    ("d10_joiner_knows_old_map", JOIN_WITH_ROWS, Kind.SPLIT),
-    ("d11_begun_is_finished", ABORT_TWO_KEYS, Kind.SPLIT),
-    ("d12_settle_when_all_told", LEAVE_AMONG_OTHERS, Kind.DEAD),
-    ("d13_sets_are_united", SECOND_OPERATOR, Kind.SPLIT),
+CAUGHT: list[tuple[str, Scenario, NodeKind]] = [
+    ("d1_new_keys_wait", TWO_ORIGINS, NodeKind.SPLIT),
+    ("d2_what_passes_is_listed", BOUNCED, NodeKind.MISPLACED),
+    ("d3_final_of_nothing", BOUNCED, NodeKind.ILLEGAL),
+    ("d4_one_copy_of_state", QUIET, NodeKind.SPLIT),
+    ("d5_straight_rows_wait", BYSTANDER, NodeKind.SPLIT),
+    ("d6_each_owner_by_itself", TWO_OWNERS, NodeKind.SPLIT),
+    ("d7_all_have_announced", TINY, NodeKind.ILLEGAL),
+    ("d8_all_are_final", BYSTANDER, NodeKind.SPLIT),
+    ("d9_waiting_rows_in_flight", EPOCHS, NodeKind.LATE),
+    ("d10_joiner_knows_old_map", JOIN_WITH_ROWS, NodeKind.SPLIT),
+    ("d11_begun_is_finished", ABORT_TWO_KEYS, NodeKind.SPLIT),
+    ("d12_settle_when_all_told", LEAVE_AMONG_OTHERS, NodeKind.DEAD),
+    ("d13_sets_are_united", SECOND_OPERATOR, NodeKind.SPLIT),
 ]
 
 
@@ -42,7 +42,7 @@ def test_every_rule_is_on_the_list() -> None:
 
 
 @pytest.mark.parametrize(("rule", "case", "kind"), CAUGHT, ids=[rule for rule, _, _ in CAUGHT])
-def test_a_rule_that_is_off_is_missed(rule: str, case: Scenario, kind: Kind) -> None:
+def test_a_rule_that_is_off_is_missed(rule: str, case: Scenario, kind: NodeKind) -> None:
     broken = redistribute_rulebook(replace(ALL_ON, **{rule: False}))
     assert Search(case, broken).first(lambda world, steps, violation: violation.kind is kind, STATES_MAX) is not None
     whole = Search(case, redistribute_rulebook()).everything(STATES_MAX)

@@ -20,7 +20,7 @@ from upriver.engine.expressions import Evaluator
 from upriver.engine.region import Region
 from upriver.ids import VnodeId, WorkerId
 from upriver.protocol.coordinator_events import RescaleWanted
-from upriver.protocol.messages import Order
+from upriver.protocol.messages import MigrationOrder
 from upriver.protocol.rules import ALL_RULES
 from upriver.protocol.strategies import Strategy
 
@@ -160,7 +160,7 @@ def test_a_worker_that_dies_before_keys_move_is_waited_for(seed: int, dies: int)
 
 
 def _is_ordered(process: Process) -> bool:
-    return not process.alone or any(isinstance(message, Order) for message in process.down)
+    return not process.alone or any(isinstance(message, MigrationOrder) for message in process.down)
 
 
 @pytest.mark.parametrize("strategy", LIVE)

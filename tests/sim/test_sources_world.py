@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from simulator.published.sources import Emit, PartitionReader, Read, RecordsRead
+from simulator.published.sources import Emit, PartitionReader, RecordsRead, SourceRead
 from simulator.sources_world import UnsplitWorld, random_sources, sources_campaign
 from upriver.hashing import Hashes
 
@@ -55,7 +55,7 @@ class ReadsOn(PartitionReader[Any]):
 class BelievesAll(PartitionReader[Any]):
     """Takes what was read from wherever it begins."""
 
-    def _records(self, event: RecordsRead[Any]) -> tuple[Read[Any] | Emit[Any], ...]:
+    def _records(self, event: RecordsRead[Any]) -> tuple[SourceRead[Any] | Emit[Any], ...]:
         cursor = self.cursors.get(event.partition)
         if cursor is None or cursor.hash64 in self.sealed or cursor.offset == event.offset:
             return super()._records(event)

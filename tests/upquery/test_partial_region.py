@@ -27,7 +27,7 @@ from upriver.engine.region import Region
 from upriver.errors import LakeError
 from upriver.hashing import Hashes
 from upriver.ids import Epoch
-from upriver.partial.partial_region import FILLINGS_MAX, PartialRegion, Unanswered, Upquery
+from upriver.partial.partial_region import FILLINGS_MAX, PartialRegion, UnansweredKeys, Upquery
 from upriver.partial.presence import PRESENT
 from upriver.partial.rules import ALL_RULES
 from upriver.plan.plan import DataflowPlan, JoinKind, LakeEdge
@@ -282,7 +282,7 @@ class PartialRegions(RuleBasedStateMachine):
                 self._filled(worker, next(iter(worker.fillings)), worker.partial.fill(rows_max))
                 self._begin_upquery(worker)
 
-    def _filled(self, worker: Worker, number: int, unanswered: Sequence[Unanswered] | None) -> None:
+    def _filled(self, worker: Worker, number: int, unanswered: Sequence[UnansweredKeys] | None) -> None:
         """Rows of an answer were taken in. ``None``: not all of them."""
         if unanswered is None:
             assert worker.partial.unfilled

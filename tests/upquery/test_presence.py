@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from upriver.engine.operators.lasting import USUAL, Eagerness
+from upriver.engine.operators.lasting import USUAL, CompactionPace
 from upriver.hashing import Hashes
 from upriver.ids import Epoch
 from upriver.partial.presence import MISSING, PRESENT, Presence
@@ -18,7 +18,7 @@ EDGES = [0, 1, 2**56 - 1, 2**56, 2**63, 2**64 - 2, 2**64 - 1]
 FEW = [*EDGES, *(place * 0x0101_0101_0101_0101 for place in range(2, 35, 3))]
 """hash64 of the keys that the state machine knows: on both sides of the bounds, and some in between."""
 KEYS = st.lists(st.sampled_from(FEW), unique=True, max_size=len(FEW)).map(sorted)
-QUICK = Eagerness(forgotten_min=3, step_rows=2)
+QUICK = CompactionPace(forgotten_min=3, step_rows=2)
 """A turnover begins soon, and takes many steps."""
 MANY_KEYS = 20_000
 
@@ -44,7 +44,7 @@ class PresenceMachine(RuleBasedStateMachine):
     """Two workers' presence of the same region."""
 
     @initialize(eagerness=st.sampled_from([USUAL, QUICK]))
-    def begin(self, eagerness: Eagerness) -> None:
+    def begin(self, eagerness: CompactionPace) -> None:
         self.workers = [Presence(eagerness), Presence(eagerness)]
         self.known: list[dict[int, Known]] = [{}, {}]
         self.now = 0

@@ -4,11 +4,11 @@ import weakref
 
 import numpy as np
 
-from upriver.partial.partial_region import Wanted
+from upriver.partial.partial_region import WantedKeys
 
 
 def test_the_first_ones_are_taken_and_the_others_left() -> None:
-    wanted = Wanted()
+    wanted = WantedKeys()
     wanted.add(np.array([7, 3, 3], np.uint64))
     wanted.add(np.array([5], np.uint64))
     assert wanted.take(2).tolist() == [3, 5]
@@ -16,7 +16,7 @@ def test_the_first_ones_are_taken_and_the_others_left() -> None:
 
 
 def test_keys_that_were_taken_are_not_kept_in_memory() -> None:
-    wanted = Wanted()
+    wanted = WantedKeys()
     wanted.add(np.arange(10, dtype=np.uint64))
     asked_for = weakref.ref(wanted.keys)
     wanted.take(10)

@@ -70,7 +70,7 @@ _ALSO_TAKEN: Mapping[str, tuple[str, ...]] = {"floating": ("integer",), "decimal
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _KeyPlace:
     """The key column that values are meant for."""
 
     view: str
@@ -89,7 +89,7 @@ class _Place:
 def key_columns(view: str, key_schema: pa.Schema, keys: Keys) -> KeyColumns:
     """``keys`` as columns of ``key_schema``, in their order. Raises KeyTypeError."""
     columns = _split(view, key_schema, keys)
-    return [_column(_Place(view, field), column) for field, column in zip(key_schema, columns, strict=True)]
+    return [_column(_KeyPlace(view, field), column) for field, column in zip(key_schema, columns, strict=True)]
 
 
 def key_batch(view: str, key_schema: pa.Schema, keys: Keys) -> pa.RecordBatch:
@@ -160,7 +160,7 @@ def _not_the_key(view: str, key_schema: pa.Schema, given: str) -> KeyTypeError:
 # Values to a column
 
 
-def _column(place: _Place, values: _Column) -> pa.Array:
+def _column(place: _KeyPlace, values: _Column) -> pa.Array:
     array = (
         _from_arrow(place, values) if isinstance(values, pa.Array | pa.ChunkedArray) else _from_values(place, values)
     )
@@ -169,7 +169,7 @@ def _column(place: _Place, values: _Column) -> pa.Array:
     return array
 
 
-def _from_values(place: _Place, values: Sequence[Any]) -> pa.Array:
+def _from_values(place: _KeyPlace, values: Sequence[Any]) -> pa.Array:
     for kind in set(map(type, values)):
         if not place.takes(_python_kind(kind)):
             example = next(value for value in values if type(value) is kind)
@@ -185,7 +185,7 @@ def _from_values(place: _Place, values: Sequence[Any]) -> pa.Array:
         raise place.refuse(f"a value that does not fit: {error}") from error
 
 
-def _micros(place: _Place, value: datetime.datetime) -> int:
+def _micros(place: _KeyPlace, value: datetime.datetime) -> int:
     """Microseconds since 1970. A datetime without a zone is of the local one, as it is to PySpark."""
     try:
         instant = value if value.tzinfo is not None else value.astimezone()
@@ -198,13 +198,13 @@ def _micros(place: _Place, value: datetime.datetime) -> int:
     return since
 
 
-def _check_local(place: _Place, values: Sequence[Any]) -> None:
+def _check_local(place: _KeyPlace, values: Sequence[Any]) -> None:
     for value in values:
         if value is not None and value.tzinfo is not None:
             raise place.refuse(f"{_shown(value)}, which has a time zone: give it without, value.replace(tzinfo=None)")
 
 
-def _from_arrow(place: _Place, values: pa.Array | pa.ChunkedArray) -> pa.Array:
+def _from_arrow(place: _KeyPlace, values: pa.Array | pa.ChunkedArray) -> pa.Array:
     if pa.types.is_dictionary(values.type):
         values = values.cast(values.type.value_type)
     type = place.field.type

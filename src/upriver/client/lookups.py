@@ -283,7 +283,7 @@ def in_key_order(found: Sequence[Found], asked: KeySet, schema: pa.Schema) -> pa
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class WorkerRequest:
     """Keys of one owner. address: ``None`` if the owner is not up."""
 
     worker: WorkerId
@@ -292,11 +292,11 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Unanswered:
+class UnansweredLookup:
     """A question to ask again, once the routing is known anew. A view that a worker does not know, though the routing
     has it, is new or was dropped just now."""
 
-    question: Question
+    question: WorkerRequest
     error: WrongOwner | WorkerLost | UnknownView | Busy
 
     def final_error(self, lookup: Lookup) -> ClusterError:
@@ -308,27 +308,27 @@ class Unanswered:
 
 def ask_owners(
     lookup: Lookup, asked: KeySet, seconds_left: float, routing: Routing, streams: LookupStreams, watch: Watch
-) -> tuple[list[Found], list[Unanswered]]:
+) -> tuple[list[Found], list[UnansweredLookup]]:
     """Put all questions, then take all answers: the rows found, and what is to be asked again.
 
     Raises what a worker answered, unless that was WrongOwner or UnknownView.
     """
     found: list[Found] = []
-    unanswered: list[Unanswered] = []
+    unanswered: list[UnansweredLookup] = []
     errors: list[UpriverError] = []
-    waiting: list[tuple[Question, LookupStream]] = []
+    waiting: list[tuple[WorkerRequest, LookupStream]] = []
     try:
         for question in _by_owner(asked, routing):
             try:
                 waiting.append((question, _put(lookup, question, seconds_left, streams)))
             except (WrongOwner, WorkerLost) as error:
-                unanswered.append(Unanswered(question, error))
+                unanswered.append(UnansweredLookup(question, error))
         with watch.limit(lookup.give_up_at + ANSWER_GRACE_S, lambda: _cancel(waiting)):
             for question, stream in waiting:
                 try:
                     found.append(_found(lookup, question.keys, stream.answer()))
                 except (WrongOwner, WorkerLost, UnknownView, Busy) as error:
-                    unanswered.append(Unanswered(question, error))
+                    unanswered.append(UnansweredLookup(question, error))
                 except UpriverError as error:
                     errors.append(error)  # the other answers are taken first: they are on their way
     finally:
@@ -347,14 +347,14 @@ def _found(lookup: Lookup, keys: KeySet, answered: Answered) -> Found:
     return Found(keys, answered, places)
 
 
-def _by_owner(asked: KeySet, routing: Routing) -> Iterator[Question]:
+def _by_owner(asked: KeySet, routing: Routing) -> Iterator[WorkerRequest]:
     owners = routing.vnode_map.owners_of(vnodes_of(asked.hash64, len(routing.vnode_map.owners)))
     for owner, keys in asked.split(owners):
         worker = WorkerId(owner)
-        yield Question(worker, routing.addresses.get(worker), keys)
+        yield WorkerRequest(worker, routing.addresses.get(worker), keys)
 
 
-def _put(lookup: Lookup, question: Question, seconds_left: float, streams: LookupStreams) -> LookupStream:
+def _put(lookup: Lookup, question: WorkerRequest, seconds_left: float, streams: LookupStreams) -> LookupStream:
     """Put a question, on a stream that now waits for the answer."""
     if question.address is None:
         raise WorkerLost(f"worker {question.worker} is not up")
@@ -368,7 +368,7 @@ def _put(lookup: Lookup, question: Question, seconds_left: float, streams: Looku
     return stream
 
 
-def _cancel(waiting: Sequence[tuple[Question, LookupStream]]) -> None:
+def _cancel(waiting: Sequence[tuple[WorkerRequest, LookupStream]]) -> None:
     for _, stream in waiting:
         stream.cancel("is not done; ask for fewer keys at a time, or with a longer timeout")
 

@@ -39,11 +39,11 @@ from typing import Self
 
 from upriver.coordinator.group import (
     Assignment,
+    AssignmentPlan,
     Group,
     InstanceId,
     LeaderMemory,
     MembershipConfig,
-    Plan,
     TaskId,
     is_ready,
 )
@@ -160,7 +160,7 @@ class Takers:
 
 
 @dataclass(slots=True)
-class Moving:
+class MovingTasks:
     """Moves as they are found.
 
     load: how many tasks each worker will have when all moves are made. movable: by worker, the tasks that may still
@@ -197,16 +197,16 @@ def moving_of(
     besides: Mapping[WorkerId, int],
     standby: Mapping[TaskId, frozenset[WorkerId]],
     warmups_left: int | None,
-) -> Moving:
+) -> MovingTasks:
     """going: where each task is, or is on its way to. settled: those that are on their way. besides: how many tasks of
     another kind each worker has."""
     movable: dict[WorkerId, list[TaskId]] = {}
     for task in sorted(going.keys() - set(settled)):
         movable.setdefault(going[task], []).append(task)
-    return Moving(Counter(besides) + Counter(going.values()), movable, standby, warmups_left)
+    return MovingTasks(Counter(besides) + Counter(going.values()), movable, standby, warmups_left)
 
 
-def empty_leavers(moving: Moving, takers: Takers, roster: Roster) -> None:
+def empty_leavers(moving: MovingTasks, takers: Takers, roster: Roster) -> None:
     """All that leavers have goes elsewhere (rule A6): to a standby of it if there is one, since "we shall prioritize
     stream threads which currently have standby tasks that match", else to whoever has the least to do.
 
@@ -226,7 +226,7 @@ def empty_leavers(moving: Moving, takers: Takers, roster: Roster) -> None:
         moving.move(task, giver, best_taker(task))
 
 
-def even_out(moving: Moving, takers: Takers, roster: Roster) -> None:
+def even_out(moving: MovingTasks, takers: Takers, roster: Roster) -> None:
     """From the worker with most to do to the taker with the least, as long as they are more than one task apart (rule
     A7). Of the giver's tasks, one that the taker is a standby of; else the first.
 
@@ -368,7 +368,7 @@ def _wrong_standbys(
             yield f"task {task} has {len(standbys)} standbys, of {config.num_standby_replicas}"
 
 
-def assign(group: Group, config: MembershipConfig) -> Plan:
+def assign(group: Group, config: MembershipConfig) -> AssignmentPlan:
     """One round of assignment. The same for the same group, in whatever order its parts are given."""
     terms = _Terms.of(group, config)
     active = actives_with_a_copy([*terms.stateful, *terms.stateless], terms.held, terms.roster, group, config)
@@ -423,7 +423,7 @@ def _place_stateful(
     kept: Mapping[TaskId, WorkerId],
     terms: _Terms,
     config: MembershipConfig,
-) -> tuple[dict[TaskId, WorkerId], Moving]:
+) -> tuple[dict[TaskId, WorkerId], MovingTasks]:
     """Where stateful tasks are active, and what is to be learned besides what is ``kept``."""
     active = {task: with_a_copy[task] for task in terms.stateful if task in with_a_copy}
     lost = [task for task in terms.stateful if task not in with_a_copy]
@@ -453,15 +453,15 @@ def _place_stateless(
 
 
 def _planned(
-    assignment: Assignment, moving: Moving, total: Mapping[WorkerId, int], terms: _Terms, config: MembershipConfig
-) -> Plan:
+    assignment: Assignment, moving: MovingTasks, total: Mapping[WorkerId, int], terms: _Terms, config: MembershipConfig
+) -> AssignmentPlan:
     roster, active = terms.roster, assignment.active
     short = short_of_tasks(moving.load, roster.staying) | short_of_tasks(total, roster.staying)
     standbys = {worker for holders in assignment.standby.values() for worker in holders}
     busy = standbys.union(active.values(), assignment.learner.values())
     waiting = short.union(assignment.learner.values())  # what is being learned may be lost on the way
     newcomers = terms.takers.newcomers if moving.postponed else terms.takers.newcomers & waiting
-    return Plan(
+    return AssignmentPlan(
         assignment=assignment,
         revoked={task: owner for task, owner in sorted(terms.held.active.items()) if active[task] != owner},
         # A move that has to wait does so for a learner: where there is none, nothing waits.

@@ -77,11 +77,11 @@ from upriver.protocol.messages import (
     StageDone,
     StartedAnew,
     Still,
-    Strain,
     TookOver,
     Unrestored,
     ViewFailed,
     WorkerFailed,
+    WorkerLoad,
 )
 from upriver.protocol.rules import ALL_RULES, Rules
 from upriver.protocol.strategies import Strategy
@@ -413,7 +413,7 @@ class CoordinatorMachine:
             case Moved():
                 self._scans.some_have_moved()
                 self._rescales.moved(message)
-            case Strain() | TookOver() | StartedAnew() | Counted():
+            case WorkerLoad() | TookOver() | StartedAnew() | Counted():
                 pass  # the first two are for people: the shell shows them
             case ViewFailed():
                 self._view_failed(message)

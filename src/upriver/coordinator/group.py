@@ -163,7 +163,7 @@ def asking_for_a_round(group: Group, config: MembershipConfig) -> frozenset[Work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class AssignmentPlan:
     """What a round has decided.
 
     revoked: tasks that an owner, who takes part, gives up now, and who that is. another_round: there is more to come:
@@ -206,7 +206,7 @@ class WorkerTasks:
     revoked: tuple[TaskId, ...]
 
 
-def tasks_of_workers(plan: Plan, group: Group, config: MembershipConfig) -> dict[WorkerId, WorkerTasks]:
+def tasks_of_workers(plan: AssignmentPlan, group: Group, config: MembershipConfig) -> dict[WorkerId, WorkerTasks]:
     """Every living worker's part of the plan, ascending by worker. group: the one that the plan was made for."""
     assignment = plan.assignment
     stateful = {task.id for task in group.tasks if task.stateful}

@@ -189,7 +189,7 @@ NOBODY_STANDS_BY = MembershipConfig()
 
 
 @dataclass(slots=True)
-class Learning:
+class LearningSlices:
     """A rescale by learners. leaving: who is to end with nothing. overdue: they are not waited for any more. is_over:
     all is where it is to be."""
 
@@ -214,7 +214,7 @@ class Leader:
         """Something has changed that a round is to see."""
         self._has_news = False
         """Somebody has caught up since it was last looked who asks for a round; as of an epoch that may not be over."""
-        self._learning: Learning | None = None
+        self._learning: LearningSlices | None = None
         self._first = BEGINNING
         """S7: epochs up to this one, which were published when slices last changed hands, go before the next round.
         Else, where a round takes longer than an epoch, they would pile up as long as anybody learns."""
@@ -274,7 +274,7 @@ class Leader:
 
     def learn(self, leaving: Collection[WorkerId]) -> None:
         """Move all off these workers, and even out the others, by learners."""
-        self._learning = Learning(frozenset(leaving))
+        self._learning = LearningSlices(frozenset(leaving))
         self._is_due = True
         self._follow()
 
@@ -499,7 +499,7 @@ class Leader:
         for worker, member in sorted(members.items()):
             instances.setdefault(InstanceId(member.instance), []).append(worker)
         stateful = not cluster.keeps_only_what_is_read
-        learning = self._learning or Learning(frozenset())
+        learning = self._learning or LearningSlices(frozenset())
         since_ms = self._config.scale_down_timeout_ms if learning.overdue else 0
         return Group(
             tasks=[Task(TaskId(vnode), stateful) for vnode in range(len(cluster.reading.owners))],

@@ -1,8 +1,8 @@
 """The coordinator's side of rescales: one at a time, in the order in which they were asked for (M9).
 
-``Idle`` -> ``Starting`` (joining workers come up) -> ``Rescaling`` (until every worker has settled every region, and
-leavers have left and all that they sent was read) -> ``Idle``, or the next in the queue. Whoever asks meanwhile waits.
-A leaver is retired as soon as it has itself settled every region: nobody sends to it any more.
+``NoRescale`` -> ``AwaitingWorkers`` (joining workers come up) -> ``Rescaling`` (until every worker has settled every
+region, and leavers have left and all that they sent was read) -> ``NoRescale``, or the next in the queue. Whoever asks
+meanwhile waits. A leaver is retired as soon as it has itself settled every region: nobody sends to it any more.
 """
 
 from collections.abc import Callable, Mapping
@@ -44,7 +44,7 @@ class RescaleAsked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkersStarted:
-    """Every worker of ``StartWorkers`` can be reached, and routes by the map of each region as it is."""
+    """Every worker of ``AskForWorkers`` can be reached, and routes by the map of each region as it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,19 +67,19 @@ class PeerGone:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AbortWanted:
+class AbortRescale:
     """What has not begun to move shall stay. Does nothing to a request that is over."""
 
     ticket: Ticket
 
 
-Event = RescaleAsked | WorkersStarted | RegionSettled | PeerGone | AbortWanted
+Event = RescaleAsked | WorkersStarted | RegionSettled | PeerGone | AbortRescale
 
 # Actions ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StartWorkers:
+class AskForWorkers:
     """Start these workers, each a member that owns nothing; then say ``WorkersStarted``."""
 
     workers: tuple[WorkerId, ...]
@@ -95,7 +95,7 @@ class Announce:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Retire:
+class RetireWorkers:
     """Close the worker's own upstream, then tell each region's distributor there; peers: the workers that stay."""
 
     worker: WorkerId
@@ -120,18 +120,18 @@ class RescaleRefused:
     error: DeclarationError
 
 
-Action = StartWorkers | Announce | Retire | RescaleOver | RescaleRefused
+Action = AskForWorkers | Announce | RetireWorkers | RescaleOver | RescaleRefused
 
 # Phases -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Idle:
+class NoRescale:
     """Nothing moves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class RescalePlan:
     """One accepted request: per region from which map to which, and from which workers to which.
 
     aborted: what had not begun to move was left where it was.
@@ -158,10 +158,10 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Starting:
+class AwaitingWorkers:
     """Joining workers come up; nothing was announced."""
 
-    plan: Plan
+    plan: RescalePlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,13 +170,13 @@ class Rescaling:
     unread: all and only the workers, regions and retired leavers between which something may be on its way.
     """
 
-    plan: Plan
+    plan: RescalePlan
     waiting: frozenset[tuple[WorkerId, RegionId]]
     kept: Mapping[RegionId, tuple[VnodeId, ...]]
     unread: frozenset[tuple[WorkerId, RegionId, WorkerId]] = frozenset()
 
 
-Phase = Idle | Starting | Rescaling
+Phase = NoRescale | AwaitingWorkers | Rescaling
 
 
 class RescaleCoordinator:
@@ -188,7 +188,7 @@ class RescaleCoordinator:
         self.maps = maps
         self.workers = workers
         self.rules = rules
-        self.phase: Phase = Idle()
+        self.phase: Phase = NoRescale()
         self.queue: tuple[RescaleAsked, ...] = ()
 
     def step(self, event: Event) -> tuple[Action, ...]:
@@ -196,7 +196,7 @@ class RescaleCoordinator:
         handler = _HANDLERS[type(event)]
         actions: list[Action] = []
         handler(self, event, actions)
-        while isinstance(self.phase, Idle) and self.queue:
+        while isinstance(self.phase, NoRescale) and self.queue:
             request, *rest = self.queue
             self.queue = tuple(rest)
             self._begin(request, actions)
@@ -206,7 +206,7 @@ class RescaleCoordinator:
         if len(self.queue) >= QUEUE_REQUESTS_MAX:
             error = DeclarationError(f"{QUEUE_REQUESTS_MAX} rescales wait already")
             actions.append(RescaleRefused(ticket=event.ticket, error=error))
-        elif self.rules.m9_one_rescale_at_a_time or isinstance(self.phase, Idle):
+        elif self.rules.m9_one_rescale_at_a_time or isinstance(self.phase, NoRescale):
             self.queue = (*self.queue, event)
         elif isinstance(self.phase, Rescaling):
             self.maps, self.workers = self.phase.plan.after, self.phase.plan.new
@@ -223,12 +223,12 @@ class RescaleCoordinator:
             return
         plan = replace(plan, after={region: _next_version(plan, region) for region in sorted(plan.before)})
         if plan.joining:
-            actions.append(StartWorkers(workers=plan.joining))
-            self.phase = Starting(plan=plan)
+            actions.append(AskForWorkers(workers=plan.joining))
+            self.phase = AwaitingWorkers(plan=plan)
         else:
             self._announce(plan, actions)
 
-    def _plan(self, request: RescaleAsked) -> Plan:
+    def _plan(self, request: RescaleAsked) -> RescalePlan:
         new = self._workers_wanted(request)
         if not new or len(set(new)) != len(new):
             raise DeclarationError(f"a rescale needs one worker or more, each named once, not {new}")
@@ -238,7 +238,7 @@ class RescaleCoordinator:
             homeless = set(after[region].workers) - set(new)
             if homeless:
                 raise DeclarationError(f"workers {sorted(homeless)} would own vnodes, but are not among {list(new)}")
-        return Plan(ticket=request.ticket, before=self.maps, after=after, old=self.workers, new=new)
+        return RescalePlan(ticket=request.ticket, before=self.maps, after=after, old=self.workers, new=new)
 
     def _workers_wanted(self, request: RescaleAsked) -> tuple[WorkerId, ...]:
         if request.workers is not None:
@@ -256,11 +256,11 @@ class RescaleCoordinator:
         return _maps_now(self.phase)
 
     def _started(self, event: WorkersStarted, actions: list[Action]) -> None:
-        if not isinstance(self.phase, Starting):
+        if not isinstance(self.phase, AwaitingWorkers):
             raise IllegalEvent(f"the coordinator is {type(self.phase).__name__}: no workers were to be started")
         self._announce(self.phase.plan, actions)
 
-    def _announce(self, plan: Plan, actions: list[Action]) -> None:
+    def _announce(self, plan: RescalePlan, actions: list[Action]) -> None:
         waiting = frozenset((worker, region) for worker in plan.members for region in plan.after)
         self.phase = Rescaling(plan=plan, waiting=waiting, kept={})
         for worker, region in sorted(waiting):
@@ -297,11 +297,11 @@ class RescaleCoordinator:
         if plan.aborted and (tidying := _tidied(plan, self.maps, self.workers)) is not None:
             self._announce(tidying, actions)
             return
-        self.phase = Idle()
+        self.phase = NoRescale()
         over = RescaleOver(ticket=plan.ticket, maps=self.maps, workers=self.workers, aborted=plan.aborted)
         actions.append(over)
 
-    def _abort(self, event: AbortWanted, actions: list[Action]) -> None:
+    def _abort(self, event: AbortRescale, actions: list[Action]) -> None:
         """Before it was announced, a rescale is just given up. Another round then makes one map of the regions' maps,
         and sends the workers home that own nothing."""
         phase = self.phase
@@ -314,20 +314,20 @@ class RescaleCoordinator:
             for worker, region in sorted(phase.waiting):
                 order = AbortAsked(version=phase.plan.version)
                 actions.append(Announce(worker=worker, region=region, order=order))
-        elif isinstance(phase, Starting) and phase.plan.ticket == event.ticket:
-            self.phase = Starting(plan=replace(phase.plan, after=_same_owners(phase.plan), aborted=True))
+        elif isinstance(phase, AwaitingWorkers) and phase.plan.ticket == event.ticket:
+            self.phase = AwaitingWorkers(plan=replace(phase.plan, after=_same_owners(phase.plan), aborted=True))
 
 
-def _next_version(plan: Plan, region: RegionId) -> VnodeMap:
+def _next_version(plan: RescalePlan, region: RegionId) -> VnodeMap:
     """Of two regions one may have nothing to move; their versions go together all the same."""
     return VnodeMap(MapVersion(plan.before[region].version + 1), plan.after[region].owners)
 
 
-def _same_owners(plan: Plan) -> Mapping[RegionId, VnodeMap]:
+def _same_owners(plan: RescalePlan) -> Mapping[RegionId, VnodeMap]:
     return {region: VnodeMap(plan.version, plan.before[region].owners) for region in plan.before}
 
 
-def _tidied(plan: Plan, maps: Mapping[RegionId, VnodeMap], workers: tuple[WorkerId, ...]) -> Plan | None:
+def _tidied(plan: RescalePlan, maps: Mapping[RegionId, VnodeMap], workers: tuple[WorkerId, ...]) -> RescalePlan | None:
     """The round after an abort: all regions by the map of the first, and nobody who owns nothing. ``None`` if all is
     so already."""
     goal = maps[min(maps)]
@@ -343,7 +343,7 @@ def _retire_leaver(phase: Rescaling, worker: WorkerId, actions: list[Action]) ->
     staying = _workers_now(phase)
     if worker in staying:
         return phase
-    actions.append(Retire(worker=worker, peers=staying))
+    actions.append(RetireWorkers(worker=worker, peers=staying))
     unread = {(peer, region, worker) for peer in staying for region in phase.plan.after}
     return replace(phase, unread=phase.unread | unread)
 
@@ -363,5 +363,5 @@ _HANDLERS: Mapping[type, Callable[[RescaleCoordinator, Any, list[Action]], None]
     WorkersStarted: RescaleCoordinator._started,
     RegionSettled: RescaleCoordinator._settled,
     PeerGone: RescaleCoordinator._peer_gone,
-    AbortWanted: RescaleCoordinator._abort,
+    AbortRescale: RescaleCoordinator._abort,
 }

@@ -35,10 +35,10 @@ from upriver.coordinator.cluster import Cluster, Member
 from upriver.coordinator.replication import Leader
 from upriver.coordinator.rescale_protocol import (
     QUEUE_REQUESTS_MAX,
-    Plan,
     RegionId,
     RescaleCoordinator,
     RescaleOver,
+    RescalePlan,
     Ticket,
 )
 from upriver.coordinator.scans import Scans
@@ -46,13 +46,23 @@ from upriver.errors import DeclarationError, UpriverError, WorkerLost
 from upriver.ids import Epoch, Incarnation, MapVersion, VnodeId, WorkerId
 from upriver.protocol.coordinator_events import (
     AbortWanted,
-    Outcome,
     RescaleBegun,
     RescaleEnded,
+    RescaleOutcome,
     RescaleWanted,
     StartWorkers,
 )
-from upriver.protocol.messages import CloseInput, Meet, MetPeers, Moved, Order, PeerLeft, PeersLost, Retire, Settled
+from upriver.protocol.messages import (
+    CloseInput,
+    Meet,
+    MetPeers,
+    MigrationOrder,
+    Moved,
+    PeerLeft,
+    PeersLost,
+    Retire,
+    Settled,
+)
 from upriver.protocol.strategies import Strategy
 from upriver.vnodes import VnodeMap
 
@@ -129,13 +139,13 @@ class RescaleQueue:
         left = [request for request in self._waiting if request.ticket != ticket]
         has_waited, self._waiting = len(left) < len(self._waiting), left
         if has_waited:
-            self._cluster.actions.append(RescaleEnded(ticket=ticket, outcome=Outcome.ABORTED, vnodes=0))
+            self._cluster.actions.append(RescaleEnded(ticket=ticket, outcome=RescaleOutcome.ABORTED, vnodes=0))
         return has_waited
 
     def refuse(self, request: RescaleWanted, why: str) -> None:
         """What has not begun will not."""
         error = DeclarationError(why)
-        refused = RescaleEnded(ticket=request.ticket, outcome=Outcome.REFUSED, vnodes=0, error=error)
+        refused = RescaleEnded(ticket=request.ticket, outcome=RescaleOutcome.REFUSED, vnodes=0, error=error)
         self._cluster.actions.append(refused)
 
 
@@ -203,7 +213,7 @@ class Learning:
 
     before: VnodeMap
     joining: tuple[WorkerId, ...]
-    outcome: Outcome
+    outcome: RescaleOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +221,7 @@ class Parting:
     """All is learned, and who stays meets without the leavers: they retire when nobody expects to hear of them."""
 
     before: VnodeMap
-    outcome: Outcome
+    outcome: RescaleOutcome
     leavers: tuple[Member, ...]
 
 
@@ -254,7 +264,7 @@ PERMITS: Mapping[type[Stage], Permits] = MappingProxyType(
 )
 
 
-class Numbered:
+class NumberedRescale:
     """The regions of all views, as the protocol counts them. ids: by name. names: by number."""
 
     def __init__(self, maps: Mapping[str, VnodeMap]) -> None:
@@ -269,7 +279,7 @@ class Numbered:
 
 def at_once(steps: RescaleCoordinator) -> RescaleOver:
     """Take the protocol to its end, as if all keys had moved by now."""
-    if isinstance(steps.phase, protocol.Starting):
+    if isinstance(steps.phase, protocol.AwaitingWorkers):
         steps.step(protocol.WorkersStarted())
     actions: tuple[protocol.Action, ...] = ()
     while isinstance(phase := steps.phase, protocol.Rescaling):
@@ -296,14 +306,14 @@ class LearnerRescales:
         self._meetings = meetings
         self._leader = leader
 
-    def begin(self, plan: Plan) -> Learning:
+    def begin(self, plan: RescalePlan) -> Learning:
         self._leader.learn(set(plan.old) - set(plan.new))
-        return Learning(self._cluster.reading, plan.joining, Outcome.FINISHED)
+        return Learning(self._cluster.reading, plan.joining, RescaleOutcome.FINISHED)
 
     def abort(self, stage: Learning) -> Learning:
         """Who has come is to leave again, and what has moved to others that stay is as good there."""
         self._leader.learn(stage.joining)
-        return Learning(stage.before, stage.joining, Outcome.ABORTED)
+        return Learning(stage.before, stage.joining, RescaleOutcome.ABORTED)
 
     def advance(self, stage: Learning | Parting) -> Learning | Parting | None:
         """The stage after this one, or this one as long as its time has not come; ``None`` when all is over."""
@@ -346,7 +356,7 @@ class Rescales:
         self._learners = LearnerRescales(cluster, scans, meetings, leader)
         self._scans = scans
         self._meetings = meetings
-        self._numbered = Numbered(cluster.maps)
+        self._numbered = NumberedRescale(cluster.maps)
         self._protocol = self._numbered.protocol(cluster.workers)
         self.queue = RescaleQueue(cluster)
         self._current: RescaleWanted | None = None
@@ -358,7 +368,7 @@ class Rescales:
 
     def _begin_protocol(self) -> None:
         """With the regions, maps and workers that there are now."""
-        self._numbered = Numbered(self._cluster.maps)
+        self._numbered = NumberedRescale(self._cluster.maps)
         self._protocol = self._numbered.protocol(self._cluster.workers)
 
     @property
@@ -407,10 +417,10 @@ class Rescales:
             if isinstance(self.stage, Learning):
                 self.stage = self._learners.abort(self.stage)
             elif isinstance(self.stage, Moving):
-                self._follow(self._protocol.step(protocol.AbortWanted(ticket=Ticket(event.ticket))))
+                self._follow(self._protocol.step(protocol.AbortRescale(ticket=Ticket(event.ticket))))
             elif isinstance(self.stage, Starting | Meeting | Draining):
                 self._send_joiners_home()
-                self._end(Outcome.ABORTED, 0)
+                self._end(RescaleOutcome.ABORTED, 0)
 
     # What workers say
 
@@ -509,7 +519,7 @@ class Rescales:
                     self._settle(over)
             case Reloading(until, vnodes):
                 if cluster.has_caught_up(until):
-                    self._end(Outcome.FINISHED, vnodes)
+                    self._end(RescaleOutcome.FINISHED, vnodes)
 
     def _take_up(self, request: RescaleWanted) -> None:
         """A request's turn has come. Slices may have changed hands since the last one."""
@@ -548,7 +558,7 @@ class Rescales:
             self.stage = Draining()
             return
         phase = self._protocol.phase
-        assert isinstance(phase, protocol.Starting | protocol.Rescaling)
+        assert isinstance(phase, protocol.AwaitingWorkers | protocol.Rescaling)
         self._orders.clear()
         self.stage = self._learners.begin(phase.plan)
 
@@ -568,13 +578,13 @@ class Rescales:
 
     def _joining(self) -> tuple[WorkerId, ...]:
         phase = self._protocol.phase
-        return phase.plan.joining if isinstance(phase, protocol.Starting) else ()
+        return phase.plan.joining if isinstance(phase, protocol.AwaitingWorkers) else ()
 
     def _announce(self) -> None:
         phase, region = self._protocol.phase, RegionId(0)
-        assert isinstance(phase, protocol.Starting | protocol.Rescaling)
+        assert isinstance(phase, protocol.AwaitingWorkers | protocol.Rescaling)
         self.stage = Moving(Handover(phase.plan.before[region], phase.plan.after[region], list(self._numbered.ids)))
-        if isinstance(self._protocol.phase, protocol.Starting):
+        if isinstance(self._protocol.phase, protocol.AwaitingWorkers):
             self._follow(self._protocol.step(protocol.WorkersStarted()))
         orders, self._orders = self._orders, []
         for order in orders:
@@ -582,7 +592,7 @@ class Rescales:
 
     def _order(self, order: protocol.Announce) -> None:
         region = self._numbered.names[order.region]
-        self._cluster.tell(self._cluster.members[order.worker], Order(region=region, order=order.order))
+        self._cluster.tell(self._cluster.members[order.worker], MigrationOrder(region=region, order=order.order))
 
     def _close_input(self, worker: WorkerId, peers: tuple[WorkerId, ...]) -> None:
         self._cluster.workers = tuple(w for w in self._cluster.workers if w != worker)
@@ -593,7 +603,7 @@ class Rescales:
     def _follow(self, actions: Sequence[protocol.Action]) -> None:
         for action in actions:
             match action:
-                case protocol.StartWorkers(workers=workers):
+                case protocol.AskForWorkers(workers=workers):
                     self._say_begun()
                     self._cluster.actions.append(StartWorkers(workers=workers))
                     self.stage = Starting(workers)
@@ -605,7 +615,7 @@ class Rescales:
                         self._say_begun()
                         self.stage = Starting(())
                     self._orders.append(action)
-                case protocol.Retire(worker=worker, peers=peers):
+                case protocol.RetireWorkers(worker=worker, peers=peers):
                     assert isinstance(self.stage, Moving)
                     self.stage.leaving[worker] = peers
                     self._cluster.read_by(self._protocol.maps_by_now[RegionId(0)])
@@ -615,13 +625,13 @@ class Rescales:
                     else:  # there was nothing to do
                         self._settle(action)
                 case protocol.RescaleRefused(error=error):
-                    self._end(Outcome.REFUSED, 0, error)
+                    self._end(RescaleOutcome.REFUSED, 0, error)
                 case _:
                     assert_never(action)
 
     def _say_begun(self) -> None:
         phase = self._protocol.phase
-        assert isinstance(phase, protocol.Starting | protocol.Rescaling)
+        assert isinstance(phase, protocol.AwaitingWorkers | protocol.Rescaling)
         plan, region = phase.plan, RegionId(0)
         vnodes = len(plan.before[region].diff(plan.after[region]))
         self._cluster.actions.append(
@@ -633,7 +643,7 @@ class Rescales:
         vnodes = self._adopt(over)
         self._cluster.read_by(self._cluster.reading)
         self._scans.all_have_moved()
-        self._end(Outcome.ABORTED if over.aborted else Outcome.FINISHED, vnodes)
+        self._end(RescaleOutcome.ABORTED if over.aborted else RescaleOutcome.FINISHED, vnodes)
 
     def _adopt(self, over: protocol.RescaleOver) -> int:
         """The maps and the workers are those. Returns how many vnodes have moved."""
@@ -656,12 +666,12 @@ class Rescales:
     def _fail(self, error: UpriverError) -> None:
         """Back to the old map: whatever was on its way is lost, and everybody reads everything again."""
         cluster, phase = self._cluster, self._protocol.phase
-        last = self._protocol.maps[RegionId(0)].version if isinstance(phase, protocol.Idle) else phase.plan.version
+        last = self._protocol.maps[RegionId(0)].version if isinstance(phase, protocol.NoRescale) else phase.plan.version
         version = MapVersion(last + 1)
         cluster.go_by({region: VnodeMap(version, vnode_map.owners) for region, vnode_map in cluster.maps.items()})
         self._send_joiners_home()
         self._start_anew()
-        self._end(Outcome.FAILED, 0, error)
+        self._end(RescaleOutcome.FAILED, 0, error)
 
     def _send_joiners_home(self) -> None:
         """The workers are those of before, and no rescale has begun."""
@@ -676,7 +686,7 @@ class Rescales:
         self._begin_protocol()
         self._orders.clear()
 
-    def _end(self, outcome: Outcome, vnodes: int, error: UpriverError | None = None) -> None:
+    def _end(self, outcome: RescaleOutcome, vnodes: int, error: UpriverError | None = None) -> None:
         request, self._current = self._current, None
         assert request is not None
         self.stage = Idle()

@@ -102,7 +102,7 @@ class PlaceHistory:
 
 
 @dataclass(slots=True)
-class _Place:
+class _WorkerPlace:
     """life: the one that fills the place, or is about to. is_open: that one may be admitted. holder: the attempt that
     was admitted, at ``held_since``. losses: in a row."""
 
@@ -123,7 +123,7 @@ class Restarts:
     """``step(event) -> actions``; see the module's docstring."""
 
     def __init__(self) -> None:
-        self._places: dict[WorkerId, _Place] = {}
+        self._places: dict[WorkerId, _WorkerPlace] = {}
         self._is_stopping = False
 
     def step(self, event: RestartEvent) -> list[RestartAction]:
@@ -133,7 +133,7 @@ class Restarts:
                 self._is_stopping = True
             case PlaceWanted(worker=worker):
                 if not self._is_stopping:
-                    place = self._places.setdefault(worker, _Place())
+                    place = self._places.setdefault(worker, _WorkerPlace())
                     place.life += 1
                     place.begin()
                     return [StartLife(worker=worker, life=place.life)]

@@ -12,7 +12,15 @@ from upriver.coordinator.cluster import Cluster, Member
 from upriver.errors import DeclarationError, RowError, UnknownView, UpriverError, WaitTimeout, WorkerLost
 from upriver.ids import BEGINNING, Epoch, Incarnation, SnapshotId, WorkerId
 from upriver.protocol.coordinator_events import SnapshotAsked, SnapshotFailed, SnapshotReady
-from upriver.protocol.messages import DropSnapshot, GoOn, HoldStill, SnapshotSpoilt, SnapshotTaken, Still, TakeSnapshot
+from upriver.protocol.messages import (
+    ContinueEpochs,
+    DropSnapshot,
+    PauseEpochs,
+    SnapshotSpoilt,
+    SnapshotTaken,
+    Still,
+    TakeSnapshot,
+)
 
 SNAPSHOTS_HELD_MAX = 16
 """Snapshots that the workers hold at one time; one more lets the oldest go."""
@@ -123,7 +131,7 @@ class Scans:
             self._paused_at, self._has_moved = self._cluster.ledger.ended, False
             self._last_pause += 1
             self._pause = Pause(self._last_pause)
-            self._cluster.tell_all(HoldStill(pause=self._last_pause))
+            self._cluster.tell_all(PauseEpochs(pause=self._last_pause))
 
     def still(self, member: Member, message: Still) -> None:
         """A worker gives no keys away."""
@@ -222,7 +230,7 @@ class Scans:
         """When all that was taken in a pause is there, keys may move again."""
         if self._pause is not None and self._pause.reached and not self._pending:
             self._pause = None
-            self._cluster.tell_all(GoOn())
+            self._cluster.tell_all(ContinueEpochs())
 
     def _can_be_had(self, event: SnapshotAsked) -> bool:
         """Whether all of the view is at the workers."""

@@ -231,7 +231,7 @@ class SourceFailure:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class SourceFault:
     """One error of a chain, from the one that was raised to its innermost cause.
 
     kind: its class, Java's with its package. condition, sql_state: ``None`` if it has none. text: its first line.
@@ -329,7 +329,7 @@ _WRAPPERS = frozenset({"STREAM_FAILED", "FOREACH_BATCH_USER_FUNCTION_ERROR"})
 """Conditions that say only that something else has failed."""
 
 
-def judge(chain: Sequence[Fault], place: str = "") -> SourceFailure:
+def judge(chain: Sequence[SourceFault], place: str = "") -> SourceFailure:
     """What a failure means. chain: at least one fault, the one that was raised first. place: ends what it says."""
     surface = next((fault for fault in chain if fault.condition not in _WRAPPERS), chain[0])
     said, cause = surface.text.rstrip(". "), chain[-1].text.rstrip(". ")
@@ -352,7 +352,7 @@ def stall(doing: str, limit_s: float) -> str:
     )
 
 
-def _verdict(chain: Sequence[Fault]) -> _Verdict:
+def _verdict(chain: Sequence[SourceFault]) -> _Verdict:
     conditions = [fault.condition for fault in chain if fault.condition is not None]
     for condition in conditions:
         for name in (condition, condition.partition(".")[0]):

@@ -23,12 +23,12 @@ import pyarrow as pa
 from upriver.engine.batch import Batch
 from upriver.engine.building import stateless_of
 from upriver.engine.expressions import GUARD
-from upriver.engine.operators.operator import Evaluator, Operator, concatenated
+from upriver.engine.operators.operator import ExpressionEvaluator, Operator, concatenated
 from upriver.engine.row_text import row_text
 from upriver.errors import RowError
 from upriver.hashing import hash64
 from upriver.plan.column_names import plain_columns
-from upriver.plan.plan import DataflowPlan, Filter, Latest, Op, Project, RegionPlan
+from upriver.plan.plan import DataflowPlan, FilterOp, LatestOp, Op, ProjectOp, RegionPlan
 from upriver.plan.provenance import TableRows, one_by_one, table_rows
 from upriver.state.columns import canonical
 from upriver.state.indexes import first_equal, is_hashable
@@ -119,7 +119,7 @@ class Trial:
         return flowing
 
 
-class Sieve:
+class BadRowFilter:
     """Lets a table's rows into a region. ``table``: its name."""
 
     __slots__ = ("_checks", "_found_by", "_rows", "_sets_aside", "_trial", "_view")
@@ -186,37 +186,39 @@ def sieves_of(
     view: DataflowPlan,
     region: RegionPlan,
     operators: Sequence[Operator],
-    evaluator: Evaluator,
+    evaluator: ExpressionEvaluator,
     sets_aside: Collection[str],
-) -> dict[int, Sieve]:
+) -> dict[int, BadRowFilter]:
     """One for each number at which rows of a table, or versions of them, come into the region.
 
     operators: of the region's nodes. sets_aside: the tables whose bad rows are set aside.
     """
     trials = partial(Trial, region, operators=dict(enumerate(operators, start=len(region.inputs))))
-    sieves: dict[int, Sieve] = {}
+    sieves: dict[int, BadRowFilter] = {}
     for rows in table_rows(region):
         is_aside = rows.table in sets_aside
         checks = list(_elsewhere(view, region, rows, evaluator.curt())) if is_aside else []
         if rows.number == rows.port:
-            sieves[rows.port] = Sieve(view.name, rows, trials(rows.port), checks, sets_aside=is_aside)
+            sieves[rows.port] = BadRowFilter(view.name, rows, trials(rows.port), checks, sets_aside=is_aside)
             continue
         latest = region.nodes[rows.number - len(region.inputs)]
-        assert isinstance(latest.op, Latest)
+        assert isinstance(latest.op, LatestOp)
         found_by = (*latest.op.key, *latest.op.order_by)
         versions = replace(rows, number=rows.port)
         deleted = [_deletion(latest.op, latest.inputs[0], evaluator.curt())] if is_aside and latest.op.deleted else []
-        sieves[rows.port] = Sieve(view.name, versions, trials(rows.port), deleted, sets_aside=is_aside)
-        sieves[rows.number] = Sieve(view.name, rows, trials(rows.number), checks, found_by, sets_aside=is_aside)
+        sieves[rows.port] = BadRowFilter(view.name, versions, trials(rows.port), deleted, sets_aside=is_aside)
+        sieves[rows.number] = BadRowFilter(view.name, rows, trials(rows.number), checks, found_by, sets_aside=is_aside)
     return sieves
 
 
-def _deletion(op: Latest, number: int, evaluator: Evaluator) -> Check:
+def _deletion(op: LatestOp, number: int, evaluator: ExpressionEvaluator) -> Check:
     """number: of the versions that the node sees. It asks itself whether they are deletions, but when it has begun."""
     return lambda flowing: op.deleted is None or evaluator.mask(flowing[number].rows, op.deleted)
 
 
-def _elsewhere(view: DataflowPlan, region: RegionPlan, rows: TableRows, evaluator: Evaluator) -> Iterator[Check]:
+def _elsewhere(
+    view: DataflowPlan, region: RegionPlan, rows: TableRows, evaluator: ExpressionEvaluator
+) -> Iterator[Check]:
     """What else the view computes from each of these rows: where it goes from here, and where it is read again."""
     yield from _beyond(view, region, rows.number, evaluator)
     for other in view.regions:
@@ -225,7 +227,7 @@ def _elsewhere(view: DataflowPlan, region: RegionPlan, rows: TableRows, evaluato
                 yield from _afresh(view, other, again.number, evaluator, rows.number)
 
 
-def _beyond(view: DataflowPlan, region: RegionPlan, number: int, evaluator: Evaluator) -> Iterator[Check]:
+def _beyond(view: DataflowPlan, region: RegionPlan, number: int, evaluator: ExpressionEvaluator) -> Iterator[Check]:
     """What is computed where the rows are sent to, if they leave the region one by one."""
     last = len(region.inputs) + len(region.nodes) - 1
     if last in (number, *one_by_one(region, number)):
@@ -234,7 +236,9 @@ def _beyond(view: DataflowPlan, region: RegionPlan, number: int, evaluator: Eval
             yield from _afresh(view, regions[send.to], send.port, evaluator, last)
 
 
-def _afresh(view: DataflowPlan, region: RegionPlan, number: int, evaluator: Evaluator, source: int) -> Iterator[Check]:
+def _afresh(
+    view: DataflowPlan, region: RegionPlan, number: int, evaluator: ExpressionEvaluator, source: int
+) -> Iterator[Check]:
     """What a region computes from its rows of this number, from those that are here of the number ``source``."""
     numbers = one_by_one(region, number)
     trial = Trial(region, number, stateless_of(region, numbers, evaluator))
@@ -252,8 +256,8 @@ def _run(trial: Trial, beyond: Sequence[Check], source: int, flowing: Mapping[in
 
 
 def _may_fail(op: Op) -> bool:
-    return isinstance(op, Filter) or (
-        isinstance(op, Project) and len(plain_columns(op.projection)) < len(op.projection.expressions)
+    return isinstance(op, FilterOp) or (
+        isinstance(op, ProjectOp) and len(plain_columns(op.projection)) < len(op.projection.expressions)
     )
 
 

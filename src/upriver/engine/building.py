@@ -10,7 +10,7 @@ import pyarrow as pa
 from upriver.engine.operators.grouped import Grouped
 from upriver.engine.operators.join import Join
 from upriver.engine.operators.latest import Latest
-from upriver.engine.operators.operator import Evaluator, Operator, Stateful
+from upriver.engine.operators.operator import ExpressionEvaluator, Operator, Stateful
 from upriver.engine.operators.set_operation import SetOperation
 from upriver.engine.operators.stateful_map import StatefulMap
 from upriver.engine.operators.stateless import Filtering, Projecting, Union
@@ -29,7 +29,7 @@ class Place:
     node: Node
     sources: Sequence[pa.Schema]
     routings: Sequence[Routing]
-    evaluator: Evaluator
+    evaluator: ExpressionEvaluator
 
     @property
     def source(self) -> pa.Schema:
@@ -52,7 +52,7 @@ class Operators:
     stateful: tuple[Stateful, ...]
 
 
-def operators_of(plan: RegionPlan, evaluator: Evaluator) -> Operators:
+def operators_of(plan: RegionPlan, evaluator: ExpressionEvaluator) -> Operators:
     """Operators that have not seen anything. Raises ProtocolError for a plan that contradicts itself."""
     schemas = [*(entry.schema for entry in plan.inputs), *(node.schema for node in plan.nodes)]
     found = routings(plan)
@@ -74,13 +74,13 @@ def operators_of(plan: RegionPlan, evaluator: Evaluator) -> Operators:
     return Operators(tuple(built), tuple(stateful))
 
 
-def stateless_of(plan: RegionPlan, numbers: Iterable[int], evaluator: Evaluator) -> dict[int, Operator]:
+def stateless_of(plan: RegionPlan, numbers: Iterable[int], evaluator: ExpressionEvaluator) -> dict[int, Operator]:
     """The operators of these nodes, none of which keeps anything, by number."""
     nodes = {number: plan.nodes[number - len(plan.inputs)] for number in numbers}
     return {number: STATELESS[type(node.op)](node, evaluator) for number, node in nodes.items()}
 
 
-def _join(op: ops.Join, place: Place) -> Stateful:
+def _join(op: ops.JoinOp, place: Place) -> Stateful:
     keys = of_join(op, *place.routings)
     if keys is None:
         raise ProtocolError(f"{op} compares nothing that is the routing key of both sides")
@@ -88,22 +88,22 @@ def _join(op: ops.Join, place: Place) -> Stateful:
     return Join(op, left, right, *keys, place.evaluator)
 
 
-STATELESS: Mapping[type, Callable[[Any, Evaluator], Operator]] = MappingProxyType(
+STATELESS: Mapping[type, Callable[[Any, ExpressionEvaluator], Operator]] = MappingProxyType(
     {
-        ops.Filter: lambda node, evaluator: Filtering(node.op.predicate, evaluator),
-        ops.Project: lambda node, evaluator: Projecting(node.op.projection, evaluator),
-        ops.Union: lambda node, _: Union(node.schema),
+        ops.FilterOp: lambda node, evaluator: Filtering(node.op.predicate, evaluator),
+        ops.ProjectOp: lambda node, evaluator: Projecting(node.op.projection, evaluator),
+        ops.UnionOp: lambda node, _: Union(node.schema),
     }
 )
 """Builders, by the node's record."""
 STATEFUL: Mapping[type, Callable[[Any, Place], Stateful]] = MappingProxyType(
     {
-        ops.Aggregate: lambda op, place: Grouped(op.plan, place.source, place.routing(op.plan.group)),
-        ops.Join: _join,
-        ops.TopK: lambda op, place: TopK(op, place.source, place.routing(op.partition)),
-        ops.SetOperation: lambda op, place: SetOperation(op, place.source, place.routing(place.source.names)),
-        ops.Latest: lambda op, place: Latest(op, place.source, place.routing(op.key), place.evaluator),
-        ops.StatefulMap: lambda op, place: StatefulMap(op, place.source, place.routing(op.key)),
+        ops.AggregateOp: lambda op, place: Grouped(op.plan, place.source, place.routing(op.plan.group)),
+        ops.JoinOp: _join,
+        ops.TopKOp: lambda op, place: TopK(op, place.source, place.routing(op.partition)),
+        ops.SetOperationOp: lambda op, place: SetOperation(op, place.source, place.routing(place.source.names)),
+        ops.LatestOp: lambda op, place: Latest(op, place.source, place.routing(op.key), place.evaluator),
+        ops.StatefulMapOp: lambda op, place: StatefulMap(op, place.source, place.routing(op.key)),
     }
 )
 """Builders, by the operator's record."""

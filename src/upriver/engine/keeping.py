@@ -59,7 +59,7 @@ class Keeping(Protocol):
     def drop(self, keys: Hashes) -> None: ...
 
 
-class Region(Keeping, Protocol):
+class KeptRegion(Keeping, Protocol):
     """As :class:`upriver.engine.region.Region` keeps it."""
 
     def apply(self, port: int, batch: Batch) -> None: ...

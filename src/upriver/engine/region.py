@@ -26,13 +26,13 @@ from upriver.engine.batch import Batch, Outgoing
 from upriver.engine.building import operators_of
 from upriver.engine.operators.aggregate import Aggregate
 from upriver.engine.operators.gather import Gather
-from upriver.engine.operators.operator import Evaluator, Operator, Stateful, concatenated, consolidated
+from upriver.engine.operators.operator import ExpressionEvaluator, Operator, Stateful, concatenated, consolidated
 from upriver.engine.operators.rows import RowCounts, Rows
 from upriver.engine.operators.stateful_map import StatefulMap
-from upriver.engine.operators.view import LastingStore, LongRead, Store, View
+from upriver.engine.operators.view import CompactedViewStore, LongRead, Store, View
 from upriver.errors import ProtocolError, RowError
 from upriver.hashing import HASH64_MAX, Hashes, hash64
-from upriver.plan.plan import DataflowPlan, ExchangeEdge, LakeEdge, RegionPlan, Send, ViewStore
+from upriver.plan.plan import DataflowPlan, ExchangeEdge, LakeEdge, RegionPlan, SendEdge, ViewStore
 from upriver.plan.provenance import table_rows
 from upriver.plan.routing import found_in, routings
 from upriver.state.keysets import key_set
@@ -55,7 +55,7 @@ class Gate:
         view: DataflowPlan,
         region: RegionPlan,
         operators: Sequence[Operator],
-        evaluator: Evaluator,
+        evaluator: ExpressionEvaluator,
         sets_aside: Collection[str],
     ) -> None:
         """operators: of the region's nodes. sets_aside: the tables whose bad rows are set aside."""
@@ -137,7 +137,7 @@ class Wiring:
         return self.ports + len(self.nodes) - 1
 
 
-class Keeper(Protocol):
+class RegionKeeper(Protocol):
     """Whatever keeps something by key: an operator, the store of the view, the rows that wait at a port."""
 
     @property
@@ -151,14 +151,14 @@ class Keeper(Protocol):
     def drop(self, keys: Hashes) -> None: ...
 
 
-class Kept:
+class KeptRows:
     """The store of a view, and how it is read. parts: how many batches the store collects."""
 
     __slots__ = ("parts", "store", "view")
 
-    def __init__(self, plan: ViewStore, source: pa.Schema, evaluator: Evaluator) -> None:
+    def __init__(self, plan: ViewStore, source: pa.Schema, evaluator: ExpressionEvaluator) -> None:
         """source: of the rows to come."""
-        self.store = LastingStore(partial(_store_of, plan, source))
+        self.store = CompactedViewStore(partial(_store_of, plan, source))
         self.view = View(self.store, plan.output, plan.having, evaluator)
         self.parts = len(self.store.collect(np.empty(0, np.uint64)))
 
@@ -174,8 +174,8 @@ class Region:
         gate: Gate,
         stateful: Sequence[Stateful],
         gathers: Sequence[Gather | None],
-        kept: Kept | None,
-        sends: Sequence[Send],
+        kept: KeptRows | None,
+        sends: Sequence[SendEdge],
     ) -> None:
         """stateful: of the gate's operators, those that keep something. gathers: one for each port, ``None`` for that
         of a lake edge."""
@@ -191,7 +191,7 @@ class Region:
 
     @classmethod
     def build(
-        cls, view: DataflowPlan, region: RegionPlan, evaluator: Evaluator, sets_aside: Collection[str] = ()
+        cls, view: DataflowPlan, region: RegionPlan, evaluator: ExpressionEvaluator, sets_aside: Collection[str] = ()
     ) -> Self:
         """An empty region of a view. sets_aside: the tables of which a row that the view cannot be computed from is
         left out; one of another table is an error. Raises ProtocolError for a plan that contradicts itself."""
@@ -204,7 +204,7 @@ class Region:
             Gate(view, region, operators.all, evaluator, sets_aside),
             operators.stateful,
             [Gather(entry.schema) if isinstance(entry.edge, ExchangeEdge) else None for entry in region.inputs],
-            None if store is None else Kept(store, source, evaluator),
+            None if store is None else KeptRows(store, source, evaluator),
             view.sends(region.name),
         )
 
@@ -385,7 +385,7 @@ class Region:
         return tuple(gather for gather in self._gathers if gather is not None)
 
     @property
-    def _keepers(self) -> tuple[Keeper, ...]:
+    def _keepers(self) -> tuple[RegionKeeper, ...]:
         kept = [] if self._kept is None else [self._kept.store]
         return (*self._stateful, *kept, *self._waiting)
 

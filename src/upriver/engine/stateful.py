@@ -10,7 +10,7 @@ from upriver.engine.operators.plain_rows import Misfit, plain_values, shown
 from upriver.engine.plain_state import KINDS, decode_state, encode_state
 from upriver.errors import DeclarationError
 from upriver.hashing import check_hashable
-from upriver.plan.plan import Per, StatefulMap, TableSpec
+from upriver.plan.plan import Per, StatefulMapOp, TableSpec
 
 ANY_STATE = pa.schema([("state", pa.binary())])
 """Of a state that is not declared; :class:`AnyState` makes it."""
@@ -51,7 +51,7 @@ def stateful_map_op(
     *,
     per: str = Per.ROW,
     order_by: Sequence[str] = (),
-) -> StatefulMap:
+) -> StatefulMapOp:
     """The operator of the view ``name``. docs/stateful_map.md says what the function takes and gives.
 
     key: columns of the source by which the function is called and the view is looked up. function: as cloudpickle
@@ -79,7 +79,7 @@ def stateful_map_op(
         raise DeclarationError(f"{about}: declare the table {source.name!r} with order_by={list(order_by)}")
     output = pa.schema([*keys, *(pa.field(field.name, field.type) for field in schema)])
     columns = pa.schema([pa.field(field.name, field.type) for field in state])
-    return StatefulMap(tuple(key), function, Per(per), columns, output)
+    return StatefulMapOp(tuple(key), function, Per(per), columns, output)
 
 
 def in_order(source: TableSpec, order_by: Sequence[str], about: str) -> TableSpec:

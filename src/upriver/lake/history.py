@@ -52,7 +52,7 @@ TIDIED_RUNS_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class OpenRun:
     """A run of an epoch. info: without its vnode_rows. places: bit p is set if it has rows at place p."""
 
     epoch: Epoch
@@ -108,20 +108,20 @@ class Catalogue:
     def __init__(self, merging: Merging) -> None:
         self.through = Epoch(0)
         self._merging = merging
-        self._tidy: list[Run | Merged] = []
+        self._tidy: list[OpenRun | Merged] = []
         """Those that come first, merged where they are to be."""
         self._levels: list[int] = []
         """Of each of these: how many times it was merged; -1 if it is not to be merged any more."""
-        self._untidy: deque[Run] = deque()
+        self._untidy: deque[OpenRun] = deque()
         """All others."""
         self._merged_bytes = 0
 
-    def add(self, epoch: Epoch, runs: Sequence[Run]) -> None:
+    def add(self, epoch: Epoch, runs: Sequence[OpenRun]) -> None:
         """The next epoch's runs, if it has any."""
         self._untidy.extend(runs)
         self.through = epoch
 
-    def between(self, after: Epoch, through: Epoch) -> list[Run | Merged]:
+    def between(self, after: Epoch, through: Epoch) -> list[OpenRun | Merged]:
         """Where the rows of all epochs after ``after`` up to and including ``through`` are; of merged ones, beside
         those of others."""
         tidy = self._tidy[bisect_right(self._tidy, after, key=lambda run: run.last) :]
@@ -157,7 +157,7 @@ class Catalogue:
         return True
 
 
-def _merged(parts: Sequence[Run | Merged], read: Callable[[RunInfo], Batch], level: int) -> Merged:
+def _merged(parts: Sequence[OpenRun | Merged], read: Callable[[RunInfo], Batch], level: int) -> Merged:
     batches = [part.rows if isinstance(part, Merged) else read(part.info) for part in parts]
     epochs = [
         part.epochs if isinstance(part, Merged) else np.full(len(batch), part.epoch, np.int64)
@@ -192,7 +192,7 @@ PLACES_MAX = 256
 """Equal parts of the space of hashes that a run is known to have rows in, or not."""
 
 
-class History:
+class KeyHistory:
     """Rows of some keys, out of all runs of a lake edge. Used by one thread.
 
     runs_max, bytes_max: of the runs that stay open from one call to the next. merging: of small ones.
@@ -231,7 +231,7 @@ class History:
         return Batch(rows.take(pa.array(order)), hash64[order])
 
     def _found(
-        self, runs: Sequence[Run | Merged], keys: Hashes, table: TableSpec, after: Epoch, through: Epoch
+        self, runs: Sequence[OpenRun | Merged], keys: Hashes, table: TableSpec, after: Epoch, through: Epoch
     ) -> list[Batch]:
         """The keys' rows in each of the runs, in their order."""
         few = keys.tolist() if len(keys) <= FEW_KEYS_MAX else None
@@ -241,7 +241,7 @@ class History:
         # go just before its turn comes, as soon as there is one run more than may stay open.
         for number in sorted(range(len(runs)), key=lambda number: not at_hand[number]):
             run = runs[number]
-            if isinstance(run, Run):
+            if isinstance(run, OpenRun):
                 # A slice keeps its run open: where all runs are opened anew, as many would be open as there are.
                 stays = run.info in self.opened
                 reader = self.opened.take(run.info, table.schema)
@@ -264,9 +264,11 @@ class History:
         catalogue.tidy(lambda run: self.opened.rows_once(run, table.schema))
         return catalogue
 
-    def _runs_in(self, manifest: Manifest, channel: Channel) -> list[Run]:
+    def _runs_in(self, manifest: Manifest, channel: Channel) -> list[OpenRun]:
         return [
-            Run(manifest.epoch, replace(info, vnode_rows=()), self._places_of(vnode for vnode, _ in info.vnode_rows))
+            OpenRun(
+                manifest.epoch, replace(info, vnode_rows=()), self._places_of(vnode for vnode, _ in info.vnode_rows)
+            )
             for info in manifest.runs_of(channel)
         ]
 
@@ -379,7 +381,7 @@ class UpqueryReader:
     def __init__(self, lake: Lake, hear: Callable[[Answer], None], fail: Callable[[BaseException], None]) -> None:
         """hear: takes answers. fail: takes what has ended the thread; nothing is answered after it."""
         self._lake = lake
-        self._history = History(lake)
+        self._history = KeyHistory(lake)
         self._hear = hear
         self._fail = fail
         self._asked: queue.SimpleQueue[Asked | None] = queue.SimpleQueue()

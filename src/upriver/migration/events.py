@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from upriver.hashing import Hashes
 from upriver.ids import MapVersion, VnodeId, WorkerId
-from upriver.migration.messages import Message, Rows
+from upriver.migration.messages import ForwardedRows, Message
 from upriver.vnodes import VnodeMap
 
 
@@ -38,7 +38,7 @@ class Rule(StrEnum):
 class PassDown:
     """Hand rows to the region's operators on this worker. rule: why they belong here."""
 
-    rows: Rows
+    rows: ForwardedRows
     rule: Rule
 
 
@@ -106,7 +106,7 @@ Action = PassDown | Send | Interrogate | Collect | TakeState | Drop | ReportSett
 class RowsArrived:
     """Rows came from upstream on this worker."""
 
-    rows: Rows
+    rows: ForwardedRows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,7 +64,7 @@ class Redistribute:
 RedistributeMessage = Shutdown | Scaleup | Sets | Final | Redistribute
 
 
-class Rows(Protocol):
+class ForwardedRows(Protocol):
     """Rows on their way, as a distributor sees them: :class:`upriver.engine.batch.Batch` is one."""
 
     @property
@@ -73,7 +73,7 @@ class Rows(Protocol):
 
     def __len__(self) -> int: ...
 
-    def filtered(self, mask: Mask) -> "Rows":
+    def filtered(self, mask: Mask) -> "ForwardedRows":
         """The rows where ``mask`` is true, in order."""
 
 
@@ -82,7 +82,7 @@ class RowsSent:
     """Rows for the receiver to take, hold or relay."""
 
     version: MapVersion
-    rows: Rows
+    rows: ForwardedRows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ from upriver.errors import ProtocolError
 from upriver.hashing import Hashes
 from upriver.ids import MapVersion, VnodeId, WorkerId
 from upriver.migration.events import Action, PassDown, RescaleAnnounced, Rule, Send
-from upriver.migration.messages import Message, Rows, RowsSent
+from upriver.migration.messages import ForwardedRows, Message, RowsSent
 from upriver.migration.rules import ALL_RULES, MendedRules
 from upriver.state.keysets import NO_KEYS, contains
 from upriver.state.vectors import Mask
@@ -48,7 +48,7 @@ class Parked:
     """Rows that came straight from ``origin`` ahead of its mark."""
 
     origin: WorkerId
-    rows: Rows
+    rows: ForwardedRows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +136,7 @@ class Collecting:
     remaining: tuple[VnodeId, ...]
     whitelist: Hashes
     hold: Hashes = field(default_factory=lambda: NO_KEYS)
-    held: tuple[Rows, ...] = ()
+    held: tuple[ForwardedRows, ...] = ()
     begun: bool = False
 
 
@@ -177,12 +177,12 @@ class Turn:
     def send(self, to: WorkerId, message: Message) -> None:
         self.actions.append(Send(to=to, message=message))
 
-    def pass_down(self, rows: Rows, mask: Mask, rule: Rule) -> None:
+    def pass_down(self, rows: ForwardedRows, mask: Mask, rule: Rule) -> None:
         """The masked rows go to the operators here."""
         if mask.any():
             self.say(PassDown(rows=rows.filtered(mask), rule=rule))
 
-    def send_rows(self, version: MapVersion, rows: Rows, mask: Mask, targets: Workers) -> None:
+    def send_rows(self, version: MapVersion, rows: ForwardedRows, mask: Mask, targets: Workers) -> None:
         """Each masked row goes to its target; targets: per row of ``rows``."""
         if mask.any():
             for target in np.unique(targets[mask]).tolist():
@@ -193,7 +193,7 @@ class Turn:
 StartedPhase = TypeVar("StartedPhase", bound=Started)
 
 
-def route_own_normally(turn: Turn, phase: Normal, rows: Rows) -> None:
+def route_own_normally(turn: Turn, phase: Normal, rows: ForwardedRows) -> None:
     """N1: A = me: down. N2: else to A."""
     owners = phase.map.owners_of(vnodes_of(rows.hash64, len(phase.map.owners)))
     here = owners == turn.me
@@ -223,7 +223,7 @@ def route_received_normally(turn: Turn, phase: Normal, sender: WorkerId, message
     return replace(phase, early=replace(phase.early, parked=(*phase.early.parked, parked)))
 
 
-def route_started(turn: Turn, phase: StartedPhase, rows: Rows, sender: WorkerId) -> StartedPhase:
+def route_started(turn: Turn, phase: StartedPhase, rows: ForwardedRows, sender: WorkerId) -> StartedPhase:
     """Rows while a rescale is on. sender: ``turn.me`` for rows from this worker's own upstream."""
     places = _places(phase.migration, rows)
     mine = places.old == turn.me
@@ -251,14 +251,14 @@ class _Places:
     moving: Mask
 
 
-def _places(migration: Migration, rows: Rows) -> _Places:
+def _places(migration: Migration, rows: ForwardedRows) -> _Places:
     before, after = migration.rescale.before, migration.rescale.after
     vnodes = vnodes_of(rows.hash64, len(before.owners))
     old, new, fates = before.owners_of(vnodes), after.owners_of(vnodes), migration.fates[vnodes]
     return _Places(vnodes, old, new, fates == Fate.DONE, (old != new) & (fates != Fate.KEPT))
 
 
-def _route_mine(turn: Turn, phase: StartedPhase, rows: Rows, places: _Places, mine: Mask) -> StartedPhase:
+def _route_mine(turn: Turn, phase: StartedPhase, rows: ForwardedRows, places: _Places, mine: Mask) -> StartedPhase:
     """A = me: whoever sent them, this is where the rows of a key are put in order.
 
     I1.1: in the slices being interrogated: whitelist, down. C1.1: whitelisted: down. C1.2: on hold: held.
@@ -296,7 +296,7 @@ def _are_of(slices: Sequence[VnodeId], vnodes: VnodeArray) -> Mask:
     return found
 
 
-def _route_others_own(turn: Turn, migration: Migration, rows: Rows, places: _Places, mine: Mask) -> Mask:
+def _route_others_own(turn: Turn, migration: Migration, rows: ForwardedRows, places: _Places, mine: Mask) -> Mask:
     """A is not me, from upstream here. I2: before Done: to A. C3.3: after it: straight to B; returned if B = me."""
     after_done = places.moving & (places.done | (not turn.rules.m3_old_owner_first))
     turn.send_rows(migration.version, rows, ~mine & ~after_done, places.old)
@@ -306,7 +306,7 @@ def _route_others_own(turn: Turn, migration: Migration, rows: Rows, places: _Pla
     return here
 
 
-def _route_others_received(turn: Turn, rows: Rows, places: _Places, mine: Mask, sender: WorkerId) -> Mask:
+def _route_others_received(turn: Turn, rows: ForwardedRows, places: _Places, mine: Mask, sender: WorkerId) -> Mask:
     """A is not me, from a peer. C3.1: from A, relayed or its own: down. Else they came straight: returned.
 
     Raises ProtocolError for rows that are not for this worker by either map.
@@ -323,7 +323,7 @@ def _route_others_received(turn: Turn, rows: Rows, places: _Places, mine: Mask, 
 def _route_straight(
     turn: Turn,
     migration: Migration,
-    rows: Rows,
+    rows: ForwardedRows,
     vnodes: VnodeArray,
     straight: Mask,
     origin: WorkerId,

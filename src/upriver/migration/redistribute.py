@@ -44,17 +44,17 @@ from upriver.migration.icadd import gone, leave
 from upriver.migration.messages import Acquire, Bye, Final, Kept, Redistribute, RowsSent, Scaleup, Sets, Shutdown
 from upriver.migration.phases import Left
 from upriver.migration.redistribute_phases import (
-    Collecting,
-    Interrogating,
-    Migration,
-    Normal,
+    OwnerView,
     Phase,
+    RedistributeCollecting,
+    RedistributeInterrogating,
+    RedistributeMigration,
+    RedistributeNormal,
+    RedistributeSettling,
     RedistributeTurn,
-    Settling,
     Stage,
     Started,
     StartedPhase,
-    View,
     owners_in,
     release,
     route_own,
@@ -69,20 +69,20 @@ from upriver.state.keysets import NO_KEYS, contains, key_set
 from upriver.vnodes import VnodeMap
 
 
-def own_vnodes(migration: Migration, owner: WorkerId) -> tuple[VnodeId, ...]:
+def own_vnodes(migration: RedistributeMigration, owner: WorkerId) -> tuple[VnodeId, ...]:
     """The vnodes that this old owner is to give away, in order."""
     moves = migration.rescale.before.diff(migration.rescale.after)
     return tuple(vnode for vnode, (old, _) in moves.items() if old == owner)
 
 
-def announced_by(turn: RedistributeTurn, phase: Interrogating, event: Received) -> Started:
+def announced_by(turn: RedistributeTurn, phase: RedistributeInterrogating, event: Received) -> Started:
     """SHUTDOWN or SCALEUP of one more distributor."""
     if event.sender not in phase.unannounced:
         raise ProtocolError(f"worker {event.sender} announced the rescale to {turn.me} twice")
     return ask_if_announced(turn, replace(phase, unannounced=phase.unannounced - {event.sender}))
 
 
-def ask_if_announced(turn: RedistributeTurn, phase: Interrogating) -> Started:
+def ask_if_announced(turn: RedistributeTurn, phase: RedistributeInterrogating) -> Started:
     """D7: when every distributor has started, the operators are asked; rows by F' can come nowhere before that."""
     if phase.unannounced and turn.by.d7_all_have_announced:
         return phase
@@ -92,7 +92,7 @@ def ask_if_announced(turn: RedistributeTurn, phase: Interrogating) -> Started:
     return replace(phase, unannounced=frozenset())
 
 
-def interrogated(turn: RedistributeTurn, phase: Interrogating, event: Interrogated) -> Started:
+def interrogated(turn: RedistributeTurn, phase: RedistributeInterrogating, event: Interrogated) -> Started:
     """The sets go out: what the operators know, and what has passed since they were asked (D2)."""
     if phase.aborted:
         return _keep(turn, phase.migration)
@@ -104,13 +104,13 @@ def interrogated(turn: RedistributeTurn, phase: Interrogating, event: Interrogat
         turn.tell(peer, Sets(version=migration.version, whitelist=keys[holding:], hold=keys[:holding]))
     view = migration.views[turn.me].listed(keys, holding)
     if not len(keys) and not turn.by.d3_final_of_nothing:
-        return Settling(migration=migration.with_view(turn.me, view.moved_on(NO_KEYS, 0)))
-    return Collecting(
+        return RedistributeSettling(migration=migration.with_view(turn.me, view.moved_on(NO_KEYS, 0)))
+    return RedistributeCollecting(
         migration=migration.with_view(turn.me, view), own=turn.me, unfinal=frozenset(_peers(turn, migration))
     )
 
 
-def final(turn: RedistributeTurn, phase: Collecting, event: Received) -> Started:
+def final(turn: RedistributeTurn, phase: RedistributeCollecting, event: Received) -> Started:
     """One more distributor sends no rows of the hold any more. When it is the last, the hold can be collected."""
     message = event.message
     assert isinstance(message, Final)
@@ -124,14 +124,14 @@ def final(turn: RedistributeTurn, phase: Collecting, event: Received) -> Started
     return phase if len(phase.hold) else _move_on(turn, phase, None)
 
 
-def may_collect(by_all: bool, phase: Collecting) -> bool:
+def may_collect(by_all: bool, phase: RedistributeCollecting) -> bool:
     """Whether the keys on hold can be collected. by_all: D8."""
     peers = len(phase.migration.members) - 1
     final = not phase.unfinal if by_all else len(phase.unfinal) < peers
     return final and not phase.collecting and not phase.aborted and len(phase.hold) > 0
 
 
-def collect(turn: RedistributeTurn, phase: Collecting, event: CollectAsked) -> Collecting:
+def collect(turn: RedistributeTurn, phase: RedistributeCollecting, event: CollectAsked) -> RedistributeCollecting:
     """The hold is collected; the next will have up to ``keys_max`` keys."""
     if not may_collect(turn.by.d8_all_are_final, phase):
         raise IllegalEvent(f"worker {turn.me} cannot collect {phase.hold}: {sorted(phase.unfinal)} are not final")
@@ -139,7 +139,7 @@ def collect(turn: RedistributeTurn, phase: Collecting, event: CollectAsked) -> C
     return replace(phase, collecting=True, keys_max=event.keys_max)
 
 
-def collected(turn: RedistributeTurn, phase: Collecting, event: Collected) -> Started:
+def collected(turn: RedistributeTurn, phase: RedistributeCollecting, event: Collected) -> Started:
     """The keys on hold go to their new owner, and everybody is told."""
     if not phase.collecting or not np.array_equal(event.keys, phase.hold):
         raise ProtocolError(f"worker {turn.me} holds {phase.hold}, but was given the state of {event.keys}")
@@ -149,12 +149,12 @@ def collected(turn: RedistributeTurn, phase: Collecting, event: Collected) -> St
     return _move_on(turn, phase, event.state)
 
 
-def new_owner(migration: Migration, keys: Hashes) -> WorkerId:
+def new_owner(migration: RedistributeMigration, keys: Hashes) -> WorkerId:
     """Of keys that go together; there is one at least."""
     return WorkerId(int(owners_in(migration.rescale.after, keys[:1])[0]))
 
 
-def _move_on(turn: RedistributeTurn, phase: Collecting, state: object) -> Started:
+def _move_on(turn: RedistributeTurn, phase: RedistributeCollecting, state: object) -> Started:
     """REDISTRIBUTE to all; it closes the sets, if they were open. The next keys are on hold from now on.
 
     state: of the keys that were on hold, None if there were none.
@@ -178,14 +178,14 @@ def _move_on(turn: RedistributeTurn, phase: Collecting, state: object) -> Starte
         recorded=(),
     )
     phase = release(turn, phase, turn.me)
-    return phase if holding else Settling(migration=phase.migration)
+    return phase if holding else RedistributeSettling(migration=phase.migration)
 
 
 def _is_set(keys: Hashes) -> bool:
     return bool((keys[1:] > keys[:-1]).all())
 
 
-def _added(turn: RedistributeTurn, phase: Collecting) -> Hashes:
+def _added(turn: RedistributeTurn, phase: RedistributeCollecting) -> Hashes:
     """D2: the keys met since the sets went out; every X was final of them when it was final of the first hold."""
     if phase.view.stage is Stage.CLOSED or not turn.by.d2_what_passes_is_listed:
         return NO_KEYS
@@ -205,26 +205,26 @@ def abort(turn: RedistributeTurn, phase: Started, event: AbortAsked) -> Started:
     """D11: an old owner that has not begun keeps all; one that has goes on to its end, for X's go by F' already."""
     if event.version != phase.migration.version:
         raise IllegalEvent(f"worker {turn.me} moves to version {phase.migration.version}, not {event.version}")
-    if isinstance(phase, Interrogating):  # what was asked for is on its way, and is waited for
+    if isinstance(phase, RedistributeInterrogating):  # what was asked for is on its way, and is waited for
         return replace(phase, aborted=True)
-    if isinstance(phase, Settling) or (phase.begun and turn.by.d11_begun_is_finished) or phase.collecting:
+    if isinstance(phase, RedistributeSettling) or (phase.begun and turn.by.d11_begun_is_finished) or phase.collecting:
         return phase
     return replace(phase, aborted=True) if phase.unfinal else _keep(turn, phase.migration)
 
 
-def _keep(turn: RedistributeTurn, migration: Migration) -> Settling:
+def _keep(turn: RedistributeTurn, migration: RedistributeMigration) -> RedistributeSettling:
     """Everybody has started and is final of what was on hold: no message of theirs is on its way."""
     for peer in _peers(turn, migration):
         turn.send(peer, Kept(version=migration.version, vnodes=own_vnodes(migration, turn.me)))
     kept = replace(migration.views[turn.me], stage=Stage.KEPT, keys=NO_KEYS, holding=0)
-    return release(turn, Settling(migration=migration.with_view(turn.me, kept)), turn.me)
+    return release(turn, RedistributeSettling(migration=migration.with_view(turn.me, kept)), turn.me)
 
 
-def _peers(turn: RedistributeTurn, migration: Migration) -> tuple[WorkerId, ...]:
+def _peers(turn: RedistributeTurn, migration: RedistributeMigration) -> tuple[WorkerId, ...]:
     return tuple(member for member in migration.members if member != turn.me)
 
 
-def announced(turn: RedistributeTurn, phase: Normal, event: RescaleAnnounced) -> Started:
+def announced(turn: RedistributeTurn, phase: RedistributeNormal, event: RescaleAnnounced) -> Started:
     """The rescale begins here: every old owner is told, and goes on as before until it answers."""
     if event.before != phase.map or event.version != phase.map.version + 1:
         raise ProtocolError(f"worker {turn.me} is at map {phase.map.version}: cannot go to {event.version} from here")
@@ -234,16 +234,16 @@ def announced(turn: RedistributeTurn, phase: Normal, event: RescaleAnnounced) ->
         if owner != turn.me:
             stays = owner in event.new
             turn.tell(owner, Scaleup(version=event.version) if stays else Shutdown(version=event.version))
-    migration = Migration(rescale=event, members=members, views={owner: View() for owner in owners})
+    migration = RedistributeMigration(rescale=event, members=members, views={owner: OwnerView() for owner in owners})
     if turn.me not in owners:
         if phase.announced_by:
             raise ProtocolError(f"worker {turn.me} has nothing to give, but {sorted(phase.announced_by)} asked for it")
-        return Settling(migration=migration)
+        return RedistributeSettling(migration=migration)
     unannounced = frozenset(members) - {turn.me} - phase.announced_by
-    return ask_if_announced(turn, Interrogating(migration=migration, unannounced=unannounced))
+    return ask_if_announced(turn, RedistributeInterrogating(migration=migration, unannounced=unannounced))
 
 
-def announced_early(turn: RedistributeTurn, phase: Normal, event: Received) -> Normal:
+def announced_early(turn: RedistributeTurn, phase: RedistributeNormal, event: Received) -> RedistributeNormal:
     """A peer has started a rescale that was not announced here yet."""
     if event.message.version <= phase.map.version or event.sender in phase.announced_by:
         raise ProtocolError(f"worker {event.sender} announced a rescale to {turn.me} twice, or one that is over")
@@ -281,7 +281,7 @@ def redistribute(turn: RedistributeTurn, phase: StartedPhase, event: Received) -
     return phase
 
 
-def _pass_state_on(turn: RedistributeTurn, migration: Migration, message: Redistribute) -> None:
+def _pass_state_on(turn: RedistributeTurn, migration: RedistributeMigration, message: Redistribute) -> None:
     """As published: every X sends the state to the new owner, ahead of the rows that it has stored."""
     target = new_owner(migration, message.keys)
     if target == turn.me:
@@ -302,7 +302,7 @@ def kept(turn: RedistributeTurn, phase: StartedPhase, event: Received) -> Starte
     return release(turn, with_view(phase, event.sender, view), event.sender)
 
 
-def _view(turn: RedistributeTurn, migration: Migration, event: Received, *stages: Stage) -> View:
+def _view(turn: RedistributeTurn, migration: RedistributeMigration, event: Received, *stages: Stage) -> OwnerView:
     view = migration.views.get(event.sender)
     if view is None or view.stage not in stages or view.over:
         raise ProtocolError(f"worker {event.sender} told {turn.me} {type(event.message).__name__} out of turn")
@@ -311,7 +311,7 @@ def _view(turn: RedistributeTurn, migration: Migration, event: Received, *stages
 
 def settle_if_over(turn: RedistributeTurn, phase: Phase) -> Phase:
     """D12: the rescale is over here when nothing is left to give, and every old owner is through."""
-    if not isinstance(phase, Settling):
+    if not isinstance(phase, RedistributeSettling):
         return phase
     migration = phase.migration
     leaves = turn.me not in migration.rescale.new
@@ -321,7 +321,7 @@ def settle_if_over(turn: RedistributeTurn, phase: Phase) -> Phase:
     keepers = [owner for owner, view in migration.views.items() if view.stage is Stage.KEPT]
     kept = tuple(sorted(vnode for owner in keepers for vnode in own_vnodes(migration, owner)))
     turn.say(ReportSettled(version=migration.version, kept=kept))
-    return Normal(map=migration.rescale.after.keeping(migration.rescale.before, kept))
+    return RedistributeNormal(map=migration.rescale.after.keeping(migration.rescale.before, kept))
 
 
 def rows_waiting(phase: Phase) -> int:
@@ -336,7 +336,7 @@ class Redistributor:
         """map: what the worker's peers route by; for a joining worker too, though it owns nothing there (D10)."""
         self.me = me
         self.rules = rules
-        self.phase: Phase = Normal(map=map)
+        self.phase: Phase = RedistributeNormal(map=map)
 
     def step(self, event: Event) -> tuple[Action, ...]:
         """Advance by one event. Raises IllegalEvent where the phase does not allow it, ProtocolError for rows and
@@ -354,7 +354,7 @@ class Redistributor:
     @property
     def can_collect(self) -> bool:
         """Whether ``CollectAsked`` would move a key."""
-        return isinstance(self.phase, Collecting) and may_collect(self.rules.d8_all_are_final, self.phase)
+        return isinstance(self.phase, RedistributeCollecting) and may_collect(self.rules.d8_all_are_final, self.phase)
 
     @property
     def rows_waiting(self) -> int:
@@ -364,7 +364,7 @@ class Redistributor:
     def _check_version(self, event: Received) -> None:
         """Peers are at most one rescale ahead; and only rows, which may be slow, are ever of one that is over."""
         mine, theirs = _version_of(self.phase), event.message.version
-        ahead = 1 if isinstance(self.phase, Normal) else 0
+        ahead = 1 if isinstance(self.phase, RedistributeNormal) else 0
         if theirs > mine + ahead or (theirs < mine and not isinstance(event.message, RowsSent)):
             what = type(event.message).__name__
             raise ProtocolError(f"worker {self.me} at version {mine} got {what} of version {theirs}")
@@ -374,12 +374,12 @@ def _version_of(phase: Phase) -> MapVersion:
     return phase.migration.version if isinstance(phase, Started) else phase.map.version
 
 
-def _rows_normally(turn: RedistributeTurn, phase: Normal, event: RowsArrived) -> Phase:
+def _rows_normally(turn: RedistributeTurn, phase: RedistributeNormal, event: RowsArrived) -> Phase:
     route_own_normally(turn, phase, event.rows)
     return phase
 
 
-def _received_normally(turn: RedistributeTurn, phase: Normal, event: Received) -> Phase:
+def _received_normally(turn: RedistributeTurn, phase: RedistributeNormal, event: Received) -> Phase:
     assert isinstance(event.message, RowsSent)
     route_received_normally(turn, phase, event.message.rows, event.sender)
     return phase
@@ -394,16 +394,16 @@ def _received_started(turn: RedistributeTurn, phase: Started, event: Received) -
     return route_received(turn, phase, event.message.rows, event.sender)
 
 
-def _acquired(turn: RedistributeTurn, phase: Started | Normal, event: Received) -> Phase:
+def _acquired(turn: RedistributeTurn, phase: Started | RedistributeNormal, event: Received) -> Phase:
     """Ahead of the REDISTRIBUTE that lets rows of these keys down, so the rescale is not over here (D4)."""
     assert isinstance(event.message, Acquire)
-    if isinstance(phase, Normal) and turn.by.d4_one_copy_of_state:
+    if isinstance(phase, RedistributeNormal) and turn.by.d4_one_copy_of_state:
         raise ProtocolError(f"worker {event.sender} sent {turn.me} the state of {event.message.keys} too late")
     turn.say(TakeState(keys=event.message.keys, state=event.message.state))
     return phase
 
 
-def _nothing_to_abort(turn: RedistributeTurn, phase: Normal | Left, event: AbortAsked) -> Phase:
+def _nothing_to_abort(turn: RedistributeTurn, phase: RedistributeNormal | Left, event: AbortAsked) -> Phase:
     if event.version > phase.map.version:
         raise IllegalEvent(f"worker {turn.me} at version {phase.map.version} cannot abort {event.version}")
     return phase
@@ -424,25 +424,25 @@ _WHILE_STARTED: Mapping[type, _Handler] = {
 }
 
 _TABLE: Mapping[tuple[type, type], _Handler] = {
-    (Normal, RowsArrived): _rows_normally,
-    (Normal, RowsSent): _received_normally,
-    (Normal, Acquire): _acquired,
-    (Normal, Shutdown): announced_early,
-    (Normal, Scaleup): announced_early,
-    (Normal, RescaleAnnounced): announced,
-    (Normal, AbortAsked): _nothing_to_abort,
-    (Normal, InputClosed): leave,
-    (Normal, Bye): gone,
+    (RedistributeNormal, RowsArrived): _rows_normally,
+    (RedistributeNormal, RowsSent): _received_normally,
+    (RedistributeNormal, Acquire): _acquired,
+    (RedistributeNormal, Shutdown): announced_early,
+    (RedistributeNormal, Scaleup): announced_early,
+    (RedistributeNormal, RescaleAnnounced): announced,
+    (RedistributeNormal, AbortAsked): _nothing_to_abort,
+    (RedistributeNormal, InputClosed): leave,
+    (RedistributeNormal, Bye): gone,
     **{
         (phase, what): handler
-        for phase in (Interrogating, Collecting, Settling)
+        for phase in (RedistributeInterrogating, RedistributeCollecting, RedistributeSettling)
         for what, handler in _WHILE_STARTED.items()
     },
-    (Interrogating, Shutdown): announced_by,
-    (Interrogating, Scaleup): announced_by,
-    (Interrogating, Interrogated): interrogated,
-    (Collecting, Final): final,
-    (Collecting, CollectAsked): collect,
-    (Collecting, Collected): collected,
+    (RedistributeInterrogating, Shutdown): announced_by,
+    (RedistributeInterrogating, Scaleup): announced_by,
+    (RedistributeInterrogating, Interrogated): interrogated,
+    (RedistributeCollecting, Final): final,
+    (RedistributeCollecting, CollectAsked): collect,
+    (RedistributeCollecting, Collected): collected,
     (Left, AbortAsked): _nothing_to_abort,
 }

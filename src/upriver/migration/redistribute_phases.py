@@ -5,8 +5,8 @@ the row's old and new owner. Rule names are those of ``docs/design/redistribute.
 
 The phases of the redistribute machine, and a distributor's view of each old owner. All are values.
 
-``Normal`` -> (``Interrogating`` -> ``Collecting``, for an old owner) -> ``Settling`` -> ``Normal``;
-``Normal`` -> ``Left`` for a worker that is retired.
+``RedistributeNormal`` -> (``RedistributeInterrogating`` -> ``RedistributeCollecting``, for an old owner) ->
+``RedistributeSettling`` -> ``RedistributeNormal``; ``RedistributeNormal`` -> ``Left`` for a worker that is retired.
 
 One step of a redistribute machine in the making.
 """
@@ -22,7 +22,7 @@ from upriver.errors import ProtocolError
 from upriver.hashing import Hashes
 from upriver.ids import MapVersion, WorkerId
 from upriver.migration.events import RescaleAnnounced, Rule
-from upriver.migration.messages import RedistributeMessage, Rows
+from upriver.migration.messages import ForwardedRows, RedistributeMessage
 from upriver.migration.phases import Left, Parked, Turn, Workers
 from upriver.migration.rules import ALL_ON, RedistributeRules
 from upriver.state.keysets import NO_KEYS, contains, key_set
@@ -51,7 +51,7 @@ class Stage(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class OwnerView:
     """One old owner as one distributor sees it.
 
     keys: what it has still to give, in the order in which it goes: first the ``holding`` keys on hold, then the
@@ -104,23 +104,23 @@ class View:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Migration:
+class RedistributeMigration:
     """One rescale as this worker sees it. views: of every worker that has vnodes to give."""
 
     rescale: RescaleAnnounced
     members: tuple[WorkerId, ...]
-    views: Mapping[WorkerId, View]
+    views: Mapping[WorkerId, OwnerView]
 
     @property
     def version(self) -> MapVersion:
         return self.rescale.version
 
-    def with_view(self, owner: WorkerId, view: View) -> Self:
+    def with_view(self, owner: WorkerId, view: OwnerView) -> Self:
         return replace(self, views={**self.views, owner: view})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Normal:
+class RedistributeNormal:
     """Rows go by ``map``. announced_by: who has said SHUTDOWN or SCALEUP of a rescale not announced here yet."""
 
     map: VnodeMap
@@ -128,21 +128,21 @@ class Normal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Interrogating:
+class RedistributeInterrogating:
     """This worker has vnodes to give. Once ``unannounced`` is empty its operators are asked which keys have state.
 
     unannounced: all and only the distributors whose SHUTDOWN or SCALEUP is missing. recorded: the hash64 of rows
     passed down since the operators were asked. aborted: everything is to be kept.
     """
 
-    migration: Migration
+    migration: RedistributeMigration
     unannounced: frozenset[WorkerId]
     recorded: tuple[Hashes, ...] = ()
     aborted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Collecting:
+class RedistributeCollecting:
     """The keys of this worker's own view move, those on hold first.
 
     unfinal: all and only the distributors whose FINAL of the hold is missing. collecting: the operators were asked for
@@ -150,7 +150,7 @@ class Collecting:
     passed down. aborted: everything is to be kept.
     """
 
-    migration: Migration
+    migration: RedistributeMigration
     own: WorkerId
     unfinal: frozenset[WorkerId]
     collecting: bool = False
@@ -159,7 +159,7 @@ class Collecting:
     aborted: bool = False
 
     @property
-    def view(self) -> View:
+    def view(self) -> OwnerView:
         """This worker's own keys."""
         return self.migration.views[self.own]
 
@@ -178,19 +178,19 @@ class Collecting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settling:
+class RedistributeSettling:
     """Nothing to give; other old owners are not through."""
 
-    migration: Migration
+    migration: RedistributeMigration
 
 
-Started = Interrogating | Collecting | Settling
-Phase = Normal | Started | Left
+Started = RedistributeInterrogating | RedistributeCollecting | RedistributeSettling
+Phase = RedistributeNormal | Started | Left
 
 StartedPhase = TypeVar("StartedPhase", bound=Started)
 
 
-def with_view(phase: StartedPhase, owner: WorkerId, view: View) -> StartedPhase:
+def with_view(phase: StartedPhase, owner: WorkerId, view: OwnerView) -> StartedPhase:
     """The same phase, with another view of one old owner."""
     return replace(phase, migration=phase.migration.with_view(owner, view))
 
@@ -210,7 +210,7 @@ def owners_in(map: VnodeMap, hashes: Hashes) -> Workers:
     return map.owners_of(vnodes_of(hashes, len(map.owners)))
 
 
-def route_own_normally(turn: RedistributeTurn, phase: Normal, rows: Rows) -> None:
+def route_own_normally(turn: RedistributeTurn, phase: RedistributeNormal, rows: ForwardedRows) -> None:
     """N1: A = me: down. N2: else to A."""
     owners = owners_in(phase.map, rows.hash64)
     here = owners == turn.me
@@ -218,7 +218,9 @@ def route_own_normally(turn: RedistributeTurn, phase: Normal, rows: Rows) -> Non
     turn.send_rows(phase.map.version, rows, ~here, owners)
 
 
-def route_received_normally(turn: RedistributeTurn, phase: Normal, rows: Rows, sender: WorkerId) -> None:
+def route_received_normally(
+    turn: RedistributeTurn, phase: RedistributeNormal, rows: ForwardedRows, sender: WorkerId
+) -> None:
     """N1: down, even if the sender has started: nothing goes by F' before this worker has itself started (D7).
 
     Raises ProtocolError for rows that are not for this worker.
@@ -231,7 +233,7 @@ def route_received_normally(turn: RedistributeTurn, phase: Normal, rows: Rows, s
 
 
 @dataclass(frozen=True, slots=True)
-class _Places:
+class _RedistributePlaces:
     """Per row: A, B, and whether they differ."""
 
     old: Workers
@@ -239,13 +241,13 @@ class _Places:
     moving: Mask
 
 
-def _places(migration: Migration, rows: Rows) -> _Places:
+def _places(migration: RedistributeMigration, rows: ForwardedRows) -> _RedistributePlaces:
     old = owners_in(migration.rescale.before, rows.hash64)
     new = owners_in(migration.rescale.after, rows.hash64)
-    return _Places(old, new, old != new)
+    return _RedistributePlaces(old, new, old != new)
 
 
-def route_own(turn: RedistributeTurn, phase: StartedPhase, rows: Rows) -> StartedPhase:
+def route_own(turn: RedistributeTurn, phase: StartedPhase, rows: ForwardedRows) -> StartedPhase:
     """From upstream here. I1.2, I2: what does not move goes to A as ever; what moves, as its old owner's view says."""
     places = _places(phase.migration, rows)
     here = places.old == turn.me
@@ -258,7 +260,7 @@ def route_own(turn: RedistributeTurn, phase: StartedPhase, rows: Rows) -> Starte
     return phase
 
 
-def route_received(turn: RedistributeTurn, phase: StartedPhase, rows: Rows, sender: WorkerId) -> StartedPhase:
+def route_received(turn: RedistributeTurn, phase: StartedPhase, rows: ForwardedRows, sender: WorkerId) -> StartedPhase:
     """From a peer. A = me: down: the sender knows the sets, and this worker is where the state is. B = me: by the view
     of A that this worker has.
 
@@ -290,7 +292,7 @@ def release(turn: RedistributeTurn, phase: StartedPhase, owner: WorkerId) -> Sta
     return phase
 
 
-def _route_own_of(turn: RedistributeTurn, phase: StartedPhase, owner: WorkerId, rows: Rows) -> StartedPhase:
+def _route_own_of(turn: RedistributeTurn, phase: StartedPhase, owner: WorkerId, rows: ForwardedRows) -> StartedPhase:
     """Moving rows of one A. I2 (I1.1, C1.1 if A = me): announced, kept or whitelisted: to A.
     C1.2: on hold, or in no set and the sets are open (D1): stored. C3.3 (C3.2 if B = me): given: to B."""
     migration = phase.migration
@@ -308,7 +310,7 @@ def _route_own_of(turn: RedistributeTurn, phase: StartedPhase, owner: WorkerId, 
 
 
 def _route_straight_of(
-    turn: RedistributeTurn, phase: StartedPhase, owner: WorkerId, rows: Rows, sender: WorkerId
+    turn: RedistributeTurn, phase: StartedPhase, owner: WorkerId, rows: ForwardedRows, sender: WorkerId
 ) -> StartedPhase:
     """C3.2: B = me, and a peer knows already that the key is mine: parked until I know it too (D5), then down."""
     given = _given(turn, phase.migration, owner, rows.hash64) | (not turn.by.d5_straight_rows_wait)
@@ -324,7 +326,7 @@ def _waiting(phase: StartedPhase, owner: WorkerId, parked: Parked, mask: Mask) -
     return with_view(phase, owner, replace(view, waiting=waiting))
 
 
-def _given(turn: RedistributeTurn, migration: Migration, owner: WorkerId, hashes: Hashes) -> Mask:
+def _given(turn: RedistributeTurn, migration: RedistributeMigration, owner: WorkerId, hashes: Hashes) -> Mask:
     """For each of an old owner's moving rows, whether it belongs to the new owner by now (D1, D6)."""
     view = migration.views[owner]
     early = view.stage is Stage.LISTED and not turn.by.d1_new_keys_wait
@@ -332,21 +334,21 @@ def _given(turn: RedistributeTurn, migration: Migration, owner: WorkerId, hashes
     return (replace(view, stage=Stage.CLOSED) if early else view).given(hashes)
 
 
-def _any_listed(migration: Migration) -> bool:
+def _any_listed(migration: RedistributeMigration) -> bool:
     return any(view.stage is not Stage.ANNOUNCED for view in migration.views.values())
 
 
-def _take_as_old_owner(turn: RedistributeTurn, phase: StartedPhase, rows: Rows, mask: Mask) -> StartedPhase:
+def _take_as_old_owner(turn: RedistributeTurn, phase: StartedPhase, rows: ForwardedRows, mask: Mask) -> StartedPhase:
     """I1.1: the operators were asked, or the sets are open: recorded (D2), down. C1.1: else: down."""
     if not mask.any():
         return phase
-    recording = isinstance(phase, Interrogating) and not phase.unannounced
-    recording |= isinstance(phase, Collecting) and _is_open(phase.view)
+    recording = isinstance(phase, RedistributeInterrogating) and not phase.unannounced
+    recording |= isinstance(phase, RedistributeCollecting) and _is_open(phase.view)
     turn.pass_down(rows, mask, Rule.I1_1 if recording else Rule.C1_1)
-    if recording and isinstance(phase, Interrogating | Collecting):
+    if recording and isinstance(phase, RedistributeInterrogating | RedistributeCollecting):
         return replace(phase, recorded=(*phase.recorded, rows.hash64[mask]))
     return phase
 
 
-def _is_open(view: View) -> bool:
+def _is_open(view: OwnerView) -> bool:
     return view.stage is Stage.LISTED

@@ -60,7 +60,7 @@ class Verdict(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Keys:
+class HandshakeKeys:
     """What a server holds the proofs of its callers against. token: clients know it. secret: only the cluster does."""
 
     token: str = field(repr=False)

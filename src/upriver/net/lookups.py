@@ -47,7 +47,7 @@ class Answered:
     committed_at: float | None = None
 
 
-class Lookup(Protocol):
+class LookupHandler(Protocol):
     """Answers a lookup; called by many threads at once."""
 
     def __call__(self, wanted: KeysAsked) -> Answered:
@@ -61,7 +61,7 @@ class Lookup(Protocol):
 class LookupService:
     """The service of lookups at a worker, on the threads of its server."""
 
-    def __init__(self, lookup: Lookup) -> None:
+    def __init__(self, lookup: LookupHandler) -> None:
         self._lookup = lookup
 
     def serve(self, caller: Caller) -> None:

@@ -33,21 +33,21 @@ from upriver.migration.messages import (
 )
 from upriver.net.wire import Message, error_from_json, error_to_json
 from upriver.protocol.peers import (
+    BeginFeed,
+    EndFeed,
     Envelope,
     FailedHere,
     Fed,
     FedThrough,
-    FeedMe,
-    FeedNoMore,
     ForRegion,
     Hot,
     Installed,
+    PeerLookup,
+    PeerLookupAnswered,
+    PeerLookupGivenUp,
+    PeerLookupRefused,
     Portion,
-    Question,
-    QuestionAnswered,
-    QuestionGivenUp,
-    QuestionRefused,
-    Swallowed,
+    RowsForwardedBack,
 )
 from upriver.state.failure import ViewFailure
 
@@ -325,7 +325,7 @@ def _uneven_batch(batch: Batch) -> str | None:
     return f"{len(batch)} rows with {len(batch.hash64)} hash64s and {weights} weights"
 
 
-def _uneven_question(question: Question) -> str | None:
+def _uneven_question(question: PeerLookup) -> str | None:
     if len(question.hash64) == len(question):
         return None
     return f"{len(question)} keys with {len(question.hash64)} hash64s"
@@ -336,7 +336,7 @@ _ROWS = _OneOf(
     "kind of rows",
     _Record(Portion, epoch=_NUMBER, port=_NUMBER, batch=_BATCH),
     _Record(
-        Question,
+        PeerLookup,
         _uneven_question,
         ticket=_NUMBER,
         asker=_NUMBER,
@@ -366,13 +366,13 @@ _CONTENT = _OneOf(
     _Record(ForRegion, region=_TEXT, message=_MESSAGE, begun=_NUMBER),
     _Record(Hot, region=_TEXT, keys=_HASHES, shown=_NUMBER),
     _Record(Installed, region=_TEXT, seconds=_SECONDS),
-    _Record(QuestionAnswered, ticket=_NUMBER, keys=_NUMBER, rows=_ARROW, epoch=_NUMBER),
-    _Record(QuestionRefused, ticket=_NUMBER, error=_ERROR),
-    _Record(QuestionGivenUp, ticket=_NUMBER),
+    _Record(PeerLookupAnswered, ticket=_NUMBER, keys=_NUMBER, rows=_ARROW, epoch=_NUMBER),
+    _Record(PeerLookupRefused, ticket=_NUMBER, error=_ERROR),
+    _Record(PeerLookupGivenUp, ticket=_NUMBER),
     _Record(FailedHere, view=_TEXT, failure=_FAILURE),
-    _Record(FeedMe, feed=_NUMBER, vnodes=_NUMBERS),
-    _Record(FeedNoMore, feed=_NUMBER, vnodes=_NUMBERS),
+    _Record(BeginFeed, feed=_NUMBER, vnodes=_NUMBERS),
+    _Record(EndFeed, feed=_NUMBER, vnodes=_NUMBERS),
     _Record(Fed, feed=_NUMBER, region=_TEXT, epoch=_NUMBER, keys=_HASHES, state=_STATE),
     _Record(FedThrough, feed=_NUMBER, epoch=_NUMBER),
-    _Record(Swallowed, feed=_NUMBER),
+    _Record(RowsForwardedBack, feed=_NUMBER),
 )

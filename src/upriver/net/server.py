@@ -45,8 +45,8 @@ from upriver.net.handshake import (
     ANSWER,
     HELLO,
     PROOF_BYTES,
+    HandshakeKeys,
     Identity,
-    Keys,
     Purpose,
     Session,
     Verdict,
@@ -164,7 +164,7 @@ class Server:
 
     def __init__(
         self,
-        keys: Keys,
+        keys: HandshakeKeys,
         services: Mapping[Purpose, Service] = NO_SERVICES,
         *,
         listen: Listen = Listen(),

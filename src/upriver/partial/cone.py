@@ -42,31 +42,31 @@ import pyarrow as pa
 
 from upriver.engine.bad_rows import SetAside
 from upriver.engine.batch import Batch, Outgoing
-from upriver.engine.keeping import ALL_ROWS, Region, State
+from upriver.engine.keeping import ALL_ROWS, KeptRegion, State
 from upriver.engine.operators.view import LongRead
 from upriver.errors import LakeError, ProtocolError, UpriverError
 from upriver.hashing import Hashes, hash64
 from upriver.ids import BEGINNING, Epoch
-from upriver.partial.partial_region import Read, Unanswered, Unfillable, Wanted
+from upriver.partial.partial_region import KeysToRead, UnansweredKeys, Unfillable, WantedKeys
 from upriver.partial.presence import PRESENT, Numbers, Presence
 from upriver.partial.rules import UpqueryRules
 from upriver.plan.plan import DataflowPlan, ExchangeEdge, RegionPlan
-from upriver.plan.provenance import Trace, traces
+from upriver.plan.provenance import KeyTrace, traces
 from upriver.state.keysets import NO_KEYS, contains
 from upriver.state.vectors import Mask, Positions, spread
 from upriver.vnodes import vnode_range, vnodes_of
 
 
 @dataclass(frozen=True, slots=True)
-class Edge:
+class ConeEdge:
     """An exchange edge, from one region of the cone to another. traces: of the consumer's keys."""
 
     consumer: str
     port: int
     producer: str
-    traces: tuple[Trace, ...]
+    traces: tuple[KeyTrace, ...]
 
-    def pairs(self, rows: Sequence[tuple[Trace, Batch]]) -> tuple[Hashes, Hashes]:
+    def pairs(self, rows: Sequence[tuple[KeyTrace, Batch]]) -> tuple[Hashes, Hashes]:
         """Of rows that were read along a trace each: the consumer's key, and the producer's key that it rests on."""
         none: Hashes = np.empty(0, np.uint64)
         consumers = [batch.hash64 for _, batch in rows]
@@ -82,13 +82,13 @@ class ConeShape:
 
     view: str
     regions: tuple[RegionPlan, ...]
-    edges: tuple[Edge, ...]
+    edges: tuple[ConeEdge, ...]
 
     @classmethod
     def of(cls, plan: DataflowPlan) -> Self:
         """Raises ProtocolError for a view whose keys cannot be traced: it is to be full."""
         edges = [
-            Edge(region.name, port, entry.edge.region, _traced(plan, region.name, port))
+            ConeEdge(region.name, port, entry.edge.region, _traced(plan, region.name, port))
             for region in plan.regions
             for port, entry in enumerate(region.inputs)
             if isinstance(entry.edge, ExchangeEdge)
@@ -100,10 +100,10 @@ class ConeShape:
         """The region whose keys are looked up."""
         return self.regions[-1].name
 
-    def into(self, region: str) -> tuple[Edge, ...]:
+    def into(self, region: str) -> tuple[ConeEdge, ...]:
         return tuple(edge for edge in self.edges if edge.consumer == region)
 
-    def out_of(self, region: str) -> tuple[Edge, ...]:
+    def out_of(self, region: str) -> tuple[ConeEdge, ...]:
         return tuple(edge for edge in self.edges if edge.producer == region)
 
     def below(self, region: str) -> tuple[RegionPlan, ...]:
@@ -115,7 +115,7 @@ class ConeShape:
         return tuple(plan for plan in self.regions if plan.name in names)
 
 
-def _traced(plan: DataflowPlan, region: str, port: int) -> tuple[Trace, ...]:
+def _traced(plan: DataflowPlan, region: str, port: int) -> tuple[KeyTrace, ...]:
     found = traces(plan, region, port)
     if found is None:
         raise ProtocolError(f"view {plan.name!r}: the keys of region {region!r} cannot be traced at port {port}")
@@ -255,7 +255,9 @@ RowsAt = Mapping[tuple[str, int], Batch]
 class ConeState:
     """Some regions of a view: a region and all that feed it, or all."""
 
-    def __init__(self, shape: ConeShape, plans: Sequence[RegionPlan], build: Callable[[RegionPlan], Region]) -> None:
+    def __init__(
+        self, shape: ConeShape, plans: Sequence[RegionPlan], build: Callable[[RegionPlan], KeptRegion]
+    ) -> None:
         """plans: of the regions that are kept. build: makes an empty one."""
         self.regions = {plan.name: build(plan) for plan in plans}
         """Each after those that feed it."""
@@ -293,7 +295,7 @@ class ConeState:
         """Keep these keys (ascending, each once) from now on. now: in lookups."""
         self.presence[region].put(keys, PRESENT, through, now)
 
-    def rest(self, edge: Edge, consumers: Hashes, producers: Hashes) -> None:
+    def rest(self, edge: ConeEdge, consumers: Hashes, producers: Hashes) -> None:
         """Note on what kept consumers rest."""
         self._supports[edge].add(consumers, producers)
 
@@ -391,7 +393,7 @@ class ConeState:
 FILLED_KEYS_MAX = 65_536
 """Keys that are filled in one go; more wait for the next."""
 
-Reads = tuple[Read, ...]
+Reads = tuple[KeysToRead, ...]
 What = TypeVar("What")
 Result = TypeVar("Result")
 Work = Generator[Reads, Sequence[Batch], Result]
@@ -405,7 +407,7 @@ class Cone:
     """As of :class:`Keeping`: nothing comes over exchange edges."""
 
     def __init__(
-        self, plan: DataflowPlan, build: Callable[[RegionPlan], Region], rules: UpqueryRules, start_at: Epoch
+        self, plan: DataflowPlan, build: Callable[[RegionPlan], KeptRegion], rules: UpqueryRules, start_at: Epoch
     ) -> None:
         """build: makes an empty region. start_at: the epoch at whose end it begins."""
         self.applied = start_at
@@ -415,14 +417,14 @@ class Cone:
         self._build = build
         self._rules = rules
         self._begin_empty()
-        self._wanted = Wanted()
+        self._wanted = WantedKeys()
         self._filling: Hashes = NO_KEYS
         """What was wanted and is being filled, unless it was given up."""
         self._not_before = start_at
         """Keys came here from a worker that has shown them as of this epoch."""
         self._under_way: Work[None] | None = None
         self._filled_last = False
-        self._unanswered: list[Unanswered] = []
+        self._unanswered: list[UnansweredKeys] = []
         self._unfillable = Unfillable()
         self._now = 1
         """The time, in lookups."""
@@ -481,7 +483,7 @@ class Cone:
         self._filled_last = False
         return self._advance(Epoch(self.applied + 1)) if is_behind else None
 
-    def unanswered(self) -> list[Unanswered]:
+    def unanswered(self) -> list[UnansweredKeys]:
         """The keys that could not be filled since the last time: they are missing."""
         found, self._unanswered = self._unanswered, []
         self._unfillable.add(found)
@@ -493,7 +495,7 @@ class Cone:
         self._unanswered += yield from self._fill(self._shape.top, self._filling)
         self._filling = NO_KEYS
 
-    def _fill(self, region: str, keys: Hashes) -> Work[list[Unanswered]]:
+    def _fill(self, region: str, keys: Hashes) -> Work[list[UnansweredKeys]]:
         """Keep these missing keys (ascending, each once) of a region, as of the last epoch, with all that they rest on.
         Returns those of which that is impossible: because of a bad row, or since the lake cannot be read."""
         if not len(keys):
@@ -501,10 +503,10 @@ class Cone:
         try:
             filled = yield from self._filled(region, keys)
         except LakeError as error:
-            return [Unanswered(keys, error)]
+            return [UnansweredKeys(keys, error)]
         except Exception as error:  # whatever it is, it is about some of these keys
             if len(keys) == 1:
-                return [Unanswered.because(keys, error)]
+                return [UnansweredKeys.because(keys, error)]
             half = len(keys) // 2
             first = yield from self._fill(region, keys[:half])
             return first + (yield from self._fill(region, keys[half:]))
@@ -540,7 +542,7 @@ class Cone:
             self._begin_empty()
         self.applied = epoch
 
-    def _gain(self, edge: Edge, epoch: Epoch) -> Work[None]:
+    def _gain(self, edge: ConeEdge, epoch: Epoch) -> Work[None]:
         """K1: Keep what keys of the edge's consumer rest on since this epoch, and have not before."""
         keys = self._state.keys(edge.consumer)
         consumers, producers = yield from self._pairs(edge, keys, self.applied, epoch)
@@ -560,18 +562,20 @@ class Cone:
 
     # Reading ----------------------------------------------------------------------------------------------------------
 
-    def _pairs(self, edge: Edge, keys: Hashes, after: Epoch, through: Epoch) -> Work[tuple[Hashes, Hashes]]:
+    def _pairs(self, edge: ConeEdge, keys: Hashes, after: Epoch, through: Epoch) -> Work[tuple[Hashes, Hashes]]:
         """On what keys of the edge's consumer rest by rows of these epochs."""
-        reads = [(trace, Read(trace.channel, keys, after, through)) for trace in edge.traces]
+        reads = [(trace, KeysToRead(trace.channel, keys, after, through)) for trace in edge.traces]
         return edge.pairs((yield from _read(reads)))
 
     def _rows(self, state: ConeState, after: Epoch, through: Epoch) -> Work[Mapping[tuple[str, int], Batch]]:
         """The rows of these epochs of all keys that are kept."""
-        reads: list[tuple[tuple[str, int], Read]] = []
+        reads: list[tuple[tuple[str, int], KeysToRead]] = []
         for plan in self._shape.regions:
             if plan.name in state.regions and plan.lake_ports:
                 keys = state.keys(plan.name)
-                reads += [((plan.name, port), Read(channel, keys, after, through)) for port, channel in plan.lake_ports]
+                reads += [
+                    ((plan.name, port), KeysToRead(channel, keys, after, through)) for port, channel in plan.lake_ports
+                ]
         return dict((yield from _read(reads)))
 
     # Lookups ----------------------------------------------------------------------------------------------------------
@@ -729,7 +733,7 @@ class Cone:
         return ()
 
 
-def _read(reads: Sequence[tuple[What, Read]]) -> Work[list[tuple[What, Batch]]]:
+def _read(reads: Sequence[tuple[What, KeysToRead]]) -> Work[list[tuple[What, Batch]]]:
     """The rows of each, if it is of any keys."""
     asked = [(what, read) for what, read in reads if len(read.keys)]
     if not asked:

@@ -37,7 +37,7 @@ import pyarrow as pa
 
 from upriver.engine.bad_rows import SetAside
 from upriver.engine.batch import Batch, Outgoing
-from upriver.engine.keeping import Region
+from upriver.engine.keeping import KeptRegion
 from upriver.engine.operators.operator import concatenated
 from upriver.engine.operators.view import LongRead
 from upriver.engine.row_text import error_text
@@ -52,7 +52,7 @@ from upriver.state.vectors import Mask
 from upriver.vnodes import vnode_range, vnodes_of
 
 
-class Wanted:
+class WantedKeys:
     """Keys, each once. They are put in order when somebody looks at them, not whenever one comes: many may come one by
     one while an upquery is under way."""
 
@@ -96,14 +96,14 @@ UNFILLABLE_KEYS_MAX = 65_536
 
 
 @dataclass(frozen=True, slots=True)
-class Unanswered:
+class UnansweredKeys:
     """Keys that have no answer, and why."""
 
     keys: Hashes
     error: UpriverError
 
     @classmethod
-    def because(cls, keys: Hashes, error: Exception) -> "Unanswered":
+    def because(cls, keys: Hashes, error: Exception) -> "UnansweredKeys":
         """An error of another package is a fault of ours."""
         if isinstance(error, UpriverError):
             return cls(keys, error)
@@ -121,7 +121,7 @@ class Unfillable:
     def __len__(self) -> int:
         return len(self._keys)
 
-    def add(self, unanswered: Sequence[Unanswered]) -> None:
+    def add(self, unanswered: Sequence[UnansweredKeys]) -> None:
         for of_one in unanswered:
             room = max(0, UNFILLABLE_KEYS_MAX - len(self._keys))
             self._keys.update(of_one.keys[:room].tolist())
@@ -139,7 +139,7 @@ class Unfillable:
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class KeysToRead:
     """All rows on a lake edge of these keys (hash64, ascending, each once), of the epochs after ``after`` up to and
     including ``through``: sorted by hash64, and those of one key in order of epoch and run."""
 
@@ -158,7 +158,7 @@ class Filling:
         self.number = number
         self.keys = keys
         self.through = through
-        self.unanswered: list[Unanswered] = []
+        self.unanswered: list[UnansweredKeys] = []
         """Keys of which the view cannot be computed."""
         self._ports = tuple(reversed(rows))
         """The right side of a left join first: no left row is put out alone."""
@@ -199,7 +199,7 @@ class Filling:
         keys = self._groups.pop()
         self._port = self._row = 0
         if len(keys) == 1:
-            self.unanswered.append(Unanswered.because(keys, error))
+            self.unanswered.append(UnansweredKeys.because(keys, error))
             return
         half = len(keys) // 2
         self._groups += [keys[half:], keys[:half]]
@@ -243,13 +243,13 @@ class PartialRegion:
     """One worker's share of a region fed by lake edges only, of which it keeps the keys that are looked up."""
 
     def __init__(
-        self, build: Callable[[], Region], rules: UpqueryRules, retained_rows_max: int = RETAINED_ROWS_MAX
+        self, build: Callable[[], KeptRegion], rules: UpqueryRules, retained_rows_max: int = RETAINED_ROWS_MAX
     ) -> None:
         """build: makes an empty region of the plan. retained_rows_max: see ``RETAINED_ROWS_MAX``."""
         self._rules = rules
         self._region = build()
         self._presence = Presence()
-        self._wanted = Wanted()
+        self._wanted = WantedKeys()
         """Keys that were missing when they were asked for."""
         self._under_way: Upquery | None = None
         self._fillings: list[Filling] = []
@@ -400,7 +400,7 @@ class PartialRegion:
 
     def answer(
         self, number: int, rows: Sequence[tuple[int, Batch]], through: Epoch, rows_max: int = ANSWER_ROWS_MAX
-    ) -> list[Unanswered] | None:
+    ) -> list[UnansweredKeys] | None:
         """The upquery's rows, by port, in order. As ``fill``, with the first of them. Another upquery may begin.
 
         through: the last epoch that was read.
@@ -425,7 +425,7 @@ class PartialRegion:
         """The keys, ascending, of which some rows may be in and others not: they are pending."""
         return key_set(*(self._still_asked(filling.keys, filling.number) for filling in self._fillings))
 
-    def fill(self, rows_max: int) -> list[Unanswered] | None:
+    def fill(self, rows_max: int) -> list[UnansweredKeys] | None:
         """Take in about so many rows of the oldest answer. With the last of them its keys are present, with all that
         was retained.
 
@@ -434,7 +434,7 @@ class PartialRegion:
         """
         return self._fill(self._fillings[0], rows_max)
 
-    def _fill(self, filling: Filling, rows_max: int) -> list[Unanswered] | None:
+    def _fill(self, filling: Filling, rows_max: int) -> list[UnansweredKeys] | None:
         left = rows_max
         while left > 0 and (taken := filling.take(left)) is not None:
             port, batch = taken
@@ -452,7 +452,7 @@ class PartialRegion:
             self._presence.put(keys, PRESENT, filling.through, self._tick())
         return None if filling.left else self._filled(filling)
 
-    def _filled(self, filling: Filling) -> list[Unanswered]:
+    def _filled(self, filling: Filling) -> list[UnansweredKeys]:
         """All rows of the answer are in."""
         unanswered = [each for each in filling.unanswered if len(self._still_asked(each.keys, filling.number))]
         self._presence.drop(key_set(*(each.keys for each in unanswered)))
@@ -481,7 +481,7 @@ class PartialRegion:
                 except Exception:  # whatever it is
                     self.drop(key_set(rows_of_present.hash64))
 
-    def refuse(self, number: int, error: UpriverError) -> list[Unanswered]:
+    def refuse(self, number: int, error: UpriverError) -> list[UnansweredKeys]:
         """The upquery cannot be answered: its keys are missing. Returns those that waited for it."""
         assert self._under_way is not None
         assert self._under_way.number == number
@@ -489,7 +489,7 @@ class PartialRegion:
         self._under_way = None
         self._presence.drop(keys)
         self._keep_retained()
-        unanswered = [Unanswered(keys, error)]
+        unanswered = [UnansweredKeys(keys, error)]
         self._unfillable.add(unanswered)
         return unanswered
 

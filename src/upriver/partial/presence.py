@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from upriver.engine.operators.lasting import USUAL, Eagerness, Turning
+from upriver.engine.operators.lasting import USUAL, CompactionPace, TwoStores
 from upriver.hashing import HASH64_MAX, Hashes
 from upriver.ids import Epoch
 from upriver.state.columns import array_of, cells_of
@@ -176,9 +176,9 @@ class PresenceStore:
 class Presence:
     """What is known of a region's keys at one worker, and when each was last read."""
 
-    def __init__(self, eagerness: Eagerness = USUAL) -> None:
+    def __init__(self, eagerness: CompactionPace = USUAL) -> None:
         """eagerness: to give memory back."""
-        self._stores = Turning(PresenceStore, eagerness)
+        self._stores = TwoStores(PresenceStore, eagerness)
         self._last: tuple[Hashes, Look] | None = None
         """Keys that were looked at, and how they stand since: a lookup looks at the same ones several times."""
 

@@ -14,30 +14,30 @@ from typing import Any
 
 from upriver.plan.plan import (
     NOT_WANTED,
-    Aggregate,
+    AggregateOp,
     AggregatePlan,
     DataflowPlan,
-    Filter,
+    FilterOp,
     Input,
-    Join,
+    JoinOp,
     LakeEdge,
-    Latest,
+    LatestOp,
     Node,
     Op,
-    Project,
     Projection,
+    ProjectOp,
     Ranking,
     RegionPlan,
-    SetOperation,
-    StatefulMap,
+    SetOperationOp,
+    StatefulMapOp,
     TableSpec,
-    TopK,
-    Union,
+    TopKOp,
+    UnionOp,
     ViewStore,
 )
 from upriver.plan.provenance import (
+    KeyTrace,
     Origins,
-    Trace,
     called,
     lake_edges,
     listed,
@@ -116,7 +116,7 @@ class _Region:
 
     def explained(self) -> Explained:
         region, store = self._region, self._region.store
-        stateless = store is None and all(isinstance(node.op, Filter | Project | Union) for node in region.nodes)
+        stateless = store is None and all(isinstance(node.op, FilterOp | ProjectOp | UnionOp) for node in region.nodes)
         last = len(region.inputs) + len(region.nodes) - 1
         sends = self._plan.sends(region.name)
         return {
@@ -165,13 +165,13 @@ class _Region:
     def _step(self, node: Node) -> str:
         names = [partial(self._origins.of, self._region, number) for number in node.inputs]
         match node.op:
-            case Filter(predicate):
+            case FilterOp(predicate):
                 return f"filter {spelled(predicate, names[0])}"
-            case Project(projection):
+            case ProjectOp(projection):
                 return _project(projection, names[0])
-            case Aggregate(plan):
+            case AggregateOp(plan):
                 return _aggregate(plan, names[0])
-            case Join():
+            case JoinOp():
                 condition = "" if node.op.condition is None else f" and {self._over_both(node, node.op.condition)}"
                 return f"{_join(node.op, *names)}{condition}"
             case _:
@@ -194,7 +194,7 @@ class _Region:
         return f"{_aggregate(plan, name_of)}{having}; gives {columns}"
 
 
-def _traced(trace: Trace) -> str:
+def _traced(trace: KeyTrace) -> str:
     """``table(column) -> column``."""
     producer = trace.producer_key[0] if len(trace.producer_key) == 1 else listed(trace.producer_key)
     return f"{trace.table}{listed(trace.consumer_key)} -> {producer}"
@@ -205,17 +205,17 @@ def _traced(trace: Trace) -> str:
 
 def _simple_step(op: Op, name_of: NameOf) -> str:
     match op:
-        case TopK():
+        case TopKOp():
             return _top(op, name_of)
-        case Union():
+        case UnionOp():
             return "union"
-        case SetOperation():
+        case SetOperationOp():
             return f"{op.kind}{' all' if op.all else ''}"
-        case Latest():
+        case LatestOp():
             order = f" by {listed(op.order_by)}" if op.order_by else ""
             gone = "" if op.deleted is None else f", none if {spelled(op.deleted, str)}"
             return f"latest row{order} of each {listed(op.key)}{gone}"
-        case StatefulMap():
+        case StatefulMapOp():
             return f"stateful map per {op.per} for each {listed(map(name_of, op.key))}"
         case _:
             raise AssertionError(f"{op} is told elsewhere")
@@ -230,13 +230,13 @@ def _aggregate(plan: AggregatePlan, name_of: NameOf) -> str:
     return f"group by {listed(map(name_of, plan.group))}: {calls or 'distinct values only'}"
 
 
-def _join(op: Join, left: NameOf, right: NameOf) -> str:
+def _join(op: JoinOp, left: NameOf, right: NameOf) -> str:
     pairs = zip(op.left_key, op.right_key, op.null_safe, strict=True)
     on = [f"{left(one)} {'<=>' if null_safe else '='} {right(other)}" for one, other, null_safe in pairs]
     return f"{op.kind} join on {' and '.join(on)}"
 
 
-def _top(op: TopK, name_of: NameOf) -> str:
+def _top(op: TopKOp, name_of: NameOf) -> str:
     order = ", ".join(f"{name_of(order.column)}{' desc' if order.descending else ''}" for order in op.order)
     ranking = "" if op.ranking is Ranking.ROW_NUMBER else f" ({op.ranking})"
     each = f" of each {listed(map(name_of, op.partition))}" if op.partition else ""
@@ -252,7 +252,7 @@ def why_full(plan: DataflowPlan, wanted: bool, sets_aside: Collection[str]) -> s
         return NOT_WANTED
     if (untraced := why_untraced(plan)) is not None:
         return untraced
-    if any(isinstance(node.op, StatefulMap) for region in plan.regions for node in region.nodes):
+    if any(isinstance(node.op, StatefulMapOp) for region in plan.regions for node in region.nodes):
         return "a user's function is to see each row, and once"
     edges = [entry.edge for region in plan.regions for entry in region.inputs]
     aside = sorted({edge.table for edge in edges if isinstance(edge, LakeEdge)} & set(sets_aside))

@@ -145,21 +145,21 @@ class Scan:
 
 
 @dataclass(frozen=True, slots=True)
-class Filter:
+class FilterOp:
     """The rows for which the predicate is true. One input, whose columns it keeps."""
 
     predicate: str
 
 
 @dataclass(frozen=True, slots=True)
-class Project:
+class ProjectOp:
     """One row for each. One input."""
 
     projection: Projection
 
 
 @dataclass(frozen=True, slots=True)
-class Aggregate:
+class AggregateOp:
     """One row for each group that has rows: the group's columns, then one for each call. One input."""
 
     plan: AggregatePlan
@@ -177,7 +177,7 @@ class JoinKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Join:
+class JoinOp:
     """Pairs of rows, one of each of two inputs, that agree in the key and for which the condition is true.
 
     left_key, right_key: columns of the two inputs, pairwise of one type; at least one pair. null_safe: for each pair,
@@ -211,7 +211,7 @@ class Ranking(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class TopK:
+class TopKOp:
     """The rows of each partition whose number, counted from 1, is at most ``limit``. One input.
 
     partition: columns; may be none only if the region's key is. rank: the name of an output column, a 32-bit integer
@@ -227,7 +227,7 @@ class TopK:
 
 
 @dataclass(frozen=True, slots=True)
-class Union:
+class UnionOp:
     """The rows of all inputs, one or more, which have one schema (UNION ALL)."""
 
 
@@ -237,7 +237,7 @@ class SetKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class SetOperation:
+class SetOperationOp:
     """Rows of the first of two inputs of one schema, as the other has them. all: whether repeats count."""
 
     kind: SetKind
@@ -245,7 +245,7 @@ class SetOperation:
 
 
 @dataclass(frozen=True, slots=True)
-class Latest:
+class LatestOp:
     """Of the versions of each primary key, the row of the highest; none, if that one is a deletion. One input.
 
     key, order_by: columns. Of versions that are equal in ``order_by`` the one that comes last counts. deleted: a
@@ -266,7 +266,7 @@ class Per(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class StatefulMap:
+class StatefulMapOp:
     """A user's Python function over the rows of each key, in order, with a state of its own. One input, append only.
 
     key: columns. function: made by cloudpickle; docs/stateful_map.md says what it takes and gives, by ``per``. state:
@@ -280,7 +280,7 @@ class StatefulMap:
     output: pa.Schema
 
 
-Op = Scan | Filter | Project | Aggregate | Join | TopK | Union | SetOperation | Latest | StatefulMap
+Op = Scan | FilterOp | ProjectOp | AggregateOp | JoinOp | TopKOp | UnionOp | SetOperationOp | LatestOp | StatefulMapOp
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,7 +369,7 @@ class RegionPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
+class SendEdge:
     """An exchange edge as its sender sees it. key: the receiver's routing key, columns of the sender's output."""
 
     to: str
@@ -442,10 +442,10 @@ class DataflowPlan:
         """Of the deepest region: 0 if nothing is exchanged."""
         return max(self.depths.values())
 
-    def sends(self, region: str) -> tuple[Send, ...]:
+    def sends(self, region: str) -> tuple[SendEdge, ...]:
         """Where a region's rows go."""
         return tuple(
-            Send(to.name, port, entry.edge.key)
+            SendEdge(to.name, port, entry.edge.key)
             for to in self.regions
             for port, entry in enumerate(to.inputs)
             if isinstance(entry.edge, ExchangeEdge) and entry.edge.region == region

@@ -19,32 +19,32 @@ import pyarrow as pa
 from upriver.errors import DeclarationError
 from upriver.plan.column_names import columns_in, plain_columns
 from upriver.plan.plan import (
-    Aggregate,
+    AggregateOp,
     AggregatePlan,
     ExchangeEdge,
-    Filter,
+    FilterOp,
     Input,
-    Join,
     JoinKind,
+    JoinOp,
     LakeEdge,
-    Latest,
+    LatestOp,
     Node,
-    Project,
     Projection,
+    ProjectOp,
     RegionPlan,
     Scan,
-    SetOperation,
-    StatefulMap,
+    SetOperationOp,
+    StatefulMapOp,
     TableSpec,
-    TopK,
-    Union,
+    TopKOp,
+    UnionOp,
     ViewStore,
 )
 from upriver.plan.provenance import listed, origin
 from upriver.plan.relation import Relation
 from upriver.plan.routing import Key
 from upriver.plan.source import Source
-from upriver.plan.steps import Keys, Step, Steps, core, inward, is_hashable, plain, shaped
+from upriver.plan.steps import Step, StepKeys, Steps, core, inward, is_hashable, plain, shaped
 from upriver.plan.types import spark_name
 
 Needs = dict[Step, set[str]]
@@ -90,23 +90,23 @@ def _wanted(step: Step, needed: set[str]) -> list[set[str]]:
     match step.op:
         case Scan():
             return []
-        case Filter(predicate):
+        case FilterOp(predicate):
             return [needed | columns_in(predicate)]
-        case Project(projection):
+        case ProjectOp(projection):
             outputs = zip(projection.schema.names, projection.expressions, strict=True)
             return [_named(expression for name, expression in outputs if name in needed)]
-        case Aggregate(plan):
+        case AggregateOp(plan):
             return [_of_groups(_calls(plan, needed))]
-        case Join():
+        case JoinOp():
             condition = set() if step.op.condition is None else columns_in(step.op.condition)
             of_all = needed | condition | {*step.op.left_key, *step.op.right_key}
             return [of_all & set(part.schema.names) for part in step.inputs]
-        case Latest():
+        case LatestOp():
             deleted = set() if step.op.deleted is None else columns_in(step.op.deleted)
             return [{*needed, *step.op.key, *step.op.order_by, *deleted}]
-        case TopK():
+        case TopKOp():
             return [(needed - {step.op.rank}) | {*step.op.partition, *(order.column for order in step.op.order)}]
-        case Union():
+        case UnionOp():
             return [needed for _ in step.inputs]
         case _:
             return [set(part.schema.names) for part in step.inputs]
@@ -130,25 +130,25 @@ def _rebuilt(step: Step, needed: set[str], inputs: Sequence[Step], steps: Steps)
     """The step over these inputs. It may give more columns than are needed, where they cost nothing."""
     wanted = _wanted(step, needed)
     match step.op:
-        case Filter(predicate):
+        case FilterOp(predicate):
             return steps.filter(inputs[0], predicate)
-        case Project(projection):
+        case ProjectOp(projection):
             return steps.project(inputs[0], _part(projection, needed))
     exact = [steps.narrowed(part, columns) for part, columns in zip(inputs, wanted, strict=True)]
     match step.op:
-        case Union():
+        case UnionOp():
             return steps.union(exact, _fields(step.schema, needed))
-        case Aggregate(plan):
+        case AggregateOp(plan):
             kept = _calls(plan, needed)
             outputs = {*kept.group, *(call.output for call in kept.calls)}
-            return steps.make(Aggregate(kept), exact, _fields(step.schema, outputs))
-        case Join():
+            return steps.make(AggregateOp(kept), exact, _fields(step.schema, outputs))
+        case JoinOp():
             sides = exact[:1] if step.op.kind in (JoinKind.SEMI, JoinKind.ANTI) else exact
             names = {name for part in sides for name in part.schema.names}
             return steps.make(step.op, exact, _fields(step.schema, names))
-        case Latest():
+        case LatestOp():
             return steps.make(step.op, exact, exact[0].schema)
-        case TopK():
+        case TopKOp():
             # Ties are settled by the columns that are left: which of them is settled first, nobody asked.
             rank = step.op.rank if step.op.rank in needed else None
             ranked = [] if rank is None else [step.schema.field(rank)]
@@ -203,23 +203,23 @@ def _origins(step: Step, columns: Iterable[str]) -> str:
 def _what_for(step: Step) -> str:
     source = step.inputs[0]
     match step.op:
-        case Aggregate(plan):
+        case AggregateOp(plan):
             return f"for groups by {_origins(source, plan.group)}"
-        case Join():
+        case JoinOp():
             return f"for the {step.op.kind} join on {_pairs(step, step.op)}"
-        case TopK():
+        case TopKOp():
             return f"for the first {step.op.limit} of each {_origins(source, step.op.partition)}"
-        case Latest():
+        case LatestOp():
             return f"for the latest row of each {_origins(source, step.op.key)}"
-        case StatefulMap():
+        case StatefulMapOp():
             return f"for the stateful map of each {_origins(source, step.op.key)}"
-        case SetOperation():
+        case SetOperationOp():
             return f"for {step.op.kind}, which compares whole rows"
         case _:
             return "which all of its inputs have"
 
 
-def _pairs(step: Step, op: Join) -> str:
+def _pairs(step: Step, op: JoinOp) -> str:
     left, right = step.inputs
     pairs = zip(op.left_key, op.right_key, strict=True)
     return " and ".join(f"{_origin(left, one)} = {_origin(right, other)}" for one, other in pairs)
@@ -230,7 +230,7 @@ def _obstacle(step: Step, key: Key) -> str:
     inputs = inward(step, key)
     if inputs is None:
         return _missing(step, key)
-    if isinstance(step.op, Filter | Project | Union):
+    if isinstance(step.op, FilterOp | ProjectOp | UnionOp):
         found = (_obstacle(part, wanted) for part, wanted in zip(step.inputs, inputs, strict=True))
         return next((obstacle for obstacle in found if obstacle), "")
     return ", and fewer rows are exchanged here than before"
@@ -238,18 +238,18 @@ def _obstacle(step: Step, key: Key) -> str:
 
 def _missing(step: Step, key: Key) -> str:
     match step.op:
-        case Project(projection):
+        case ProjectOp(projection):
             computed = [column for column in key if column not in plain_columns(projection)]
             return f", and {_origins(step, computed)} is computed" if computed else ""
-        case Aggregate(plan):
+        case AggregateOp(plan):
             return f", which is more than {_origins(step, plan.group)}, by which rows are grouped"
-        case Join():
+        case JoinOp():
             return f", which is not what the {step.op.kind} join compares"
-        case TopK():
+        case TopKOp():
             return f", which is more than {_origins(step, step.op.partition)}, within which rows are ranked"
-        case Latest():
+        case LatestOp():
             return f", which is more than the primary key {_origins(step, step.op.key)}"
-        case StatefulMap():
+        case StatefulMapOp():
             return f", which is more than {_origins(step, step.op.key)}, of which the stateful map has a state"
         case _:
             return ""
@@ -278,7 +278,7 @@ def plan_regions(
             )
     kept, store = _stored(root, wanted)
     last = _Draft(why_looked_up(wanted), name)
-    return _Regions(name, Keys(kept, tables), tables).planned(last, kept, store)
+    return _Regions(name, StepKeys(kept, tables), tables).planned(last, kept, store)
 
 
 def view_key(name: str, schema: pa.Schema, key: Sequence[str]) -> Key:
@@ -307,13 +307,13 @@ def _stored(root: Step, key: Key) -> tuple[Step, ViewStore]:
     If the view is looked up by what its last step groups by, it keeps the groups; else its rows.
     """
     step, output, predicates = root, plain(root.schema), list[str]()
-    if isinstance(step.op, Project):
+    if isinstance(step.op, ProjectOp):
         output = step.op.projection
         (step,) = step.inputs
-    while isinstance(step.op, Filter):
+    while isinstance(step.op, FilterOp):
         predicates.insert(0, step.op.predicate)
         (step,) = step.inputs
-    if isinstance(step.op, Aggregate):
+    if isinstance(step.op, AggregateOp):
         sources = plain_columns(output)
         routing = tuple(dict.fromkeys(sources[column] for column in key if sources.get(column) in step.op.plan.group))
         if len(routing) == len(key):
@@ -375,7 +375,7 @@ class _Draft:
 class _Regions:
     """The regions of one view, written from the last one up."""
 
-    def __init__(self, view: str, keys: Keys, tables: Mapping[str, TableSpec]) -> None:
+    def __init__(self, view: str, keys: StepKeys, tables: Mapping[str, TableSpec]) -> None:
         self._view = view
         self._keys = keys
         self._tables = tables

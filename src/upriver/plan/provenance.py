@@ -38,28 +38,28 @@ import pyarrow as pa
 from upriver.ids import Channel
 from upriver.plan.column_names import columns_in, plain_columns, quoted, with_texts
 from upriver.plan.plan import (
-    Aggregate,
     AggregateCall,
+    AggregateOp,
     AggregatePlan,
     DataflowPlan,
     ExchangeEdge,
-    Filter,
+    FilterOp,
     Input,
-    Join,
     JoinKind,
+    JoinOp,
     LakeEdge,
-    Latest,
+    LatestOp,
     Node,
     Op,
-    Project,
+    ProjectOp,
     RegionPlan,
     Scan,
     SetKind,
-    SetOperation,
-    StatefulMap,
+    SetOperationOp,
+    StatefulMapOp,
     TableSpec,
-    TopK,
-    Union,
+    TopKOp,
+    UnionOp,
 )
 from upriver.plan.routing import LEFT_HOLDS, RIGHT_HOLDS, Key
 
@@ -97,13 +97,13 @@ class Origins:
 def origin(op: Op, column: str, inputs: Sequence[pa.Schema], below: Below) -> str:
     """What a column of an operator's output is. inputs: the schemas of the operator's inputs."""
     match op:
-        case Project(projection):
+        case ProjectOp(projection):
             return shown(projection.expressions[projection.schema.get_field_index(column)], lambda name: below(0, name))
-        case Aggregate(plan) if column not in plan.group:
+        case AggregateOp(plan) if column not in plan.group:
             return result(plan, column, lambda name: below(0, name))
-        case TopK() if column == op.rank:
+        case TopKOp() if column == op.rank:
             return f"{op.ranking}()"
-        case StatefulMap() if column not in op.key:
+        case StatefulMapOp() if column not in op.key:
             return f"the stateful map's {column}"
         case _:
             place = next(place for place, schema in enumerate(inputs) if column in schema.names)
@@ -167,7 +167,7 @@ def listed(columns: Iterable[str]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class KeyTrace:
     """By which rows of a table the keys of an exchange edge are known: each names a key of the consumer, and one of the
     producer that may put out rows for it. Values are equal where hash64 sees no difference; a null equals a null.
 
@@ -190,11 +190,11 @@ class Trace:
         return self.edge.channel
 
 
-Found = tuple[Trace, ...] | str
+Found = tuple[KeyTrace, ...] | str
 """The traces of all rows; or why some of them have none, in words."""
 
 
-def traces(plan: DataflowPlan, region: str, port: int) -> tuple[Trace, ...] | None:
+def traces(plan: DataflowPlan, region: str, port: int) -> tuple[KeyTrace, ...] | None:
     """Of the exchange edge at that port of a region, its consumer: every row that comes over it is known by one of
     them. ``None`` if some may not be."""
     found = _found(plan, _named(plan, region), port)
@@ -332,11 +332,11 @@ class _Producer:
             return self._at_port(number, sought)
         node = self._region.nodes[number - ports]
         match node.op:
-            case Join():
+            case JoinOp():
                 return self._of_join(number, node, sought)
-            case Union():
+            case UnionOp():
                 return _of_all([self._traced(source, sought) for source in node.inputs])
-            case SetOperation(kind):
+            case SetOperationOp(kind):
                 # A row of an intersection is one of either input's, a row of a difference one of the first's.
                 sources = node.inputs if kind is SetKind.INTERSECT else node.inputs[:1]
                 return _first([self._traced(source, sought) for source in sources])
@@ -354,7 +354,7 @@ class _Producer:
             return f"{self._names(port, key)} names a column twice, which no index does"
         if tuple(entry.schema.field(column).type for column in sought.columns) != sought.types:
             return f"{self._names(port, sought.columns)} is of another type in table {entry.edge.table}"
-        return (Trace(entry.edge.table, key, entry.edge.index if sought.producer is None else sought.producer),)
+        return (KeyTrace(entry.edge.table, key, entry.edge.index if sought.producer is None else sought.producer),)
 
     def _of_one(self, number: int, node: Node, sought: _Sought) -> Found:
         """Of an operator with one input."""
@@ -366,7 +366,7 @@ class _Producer:
 
     def _of_join(self, number: int, node: Node, sought: _Sought) -> Found:
         """By columns of that input, or either, of which each of the join's rows holds a row."""
-        assert isinstance(node.op, Join)
+        assert isinstance(node.op, JoinOp)
         inputs = [self._schemas[source] for source in node.inputs]
         found = [
             self._traced(node.inputs[side], sought.before(sources))
@@ -383,21 +383,21 @@ def _passed_on(op: Op, schema: pa.Schema) -> Mapping[str, str]:
     schema: of the output.
     """
     match op:
-        case Filter() | Latest():
+        case FilterOp() | LatestOp():
             return {name: name for name in schema.names}
-        case TopK():
+        case TopKOp():
             return {name: name for name in schema.names if name != op.rank}
-        case Project(projection):
+        case ProjectOp(projection):
             return plain_columns(projection)
-        case Aggregate(plan):
+        case AggregateOp(plan):
             return {name: name for name in plan.group}
-        case StatefulMap(key):
+        case StatefulMapOp(key):
             return {name: name for name in key}
-        case Scan() | Join() | Union() | SetOperation():
+        case Scan() | JoinOp() | UnionOp() | SetOperationOp():
             raise AssertionError(f"{op} has not one input")
 
 
-def _held(op: Join, inputs: Sequence[pa.Schema]) -> Iterator[tuple[int, Mapping[str, str]]]:
+def _held(op: JoinOp, inputs: Sequence[pa.Schema]) -> Iterator[tuple[int, Mapping[str, str]]]:
     """The inputs of which each row of a join holds a row; with the columns of that input for the output's columns.
 
     Columns that an inner join compares hold the same in all of its rows. In an outer join's they need not.
@@ -411,7 +411,7 @@ def _held(op: Join, inputs: Sequence[pa.Schema]) -> Iterator[tuple[int, Mapping[
 
 def _of_all(parts: Sequence[Found]) -> Found:
     """Of rows that come from several inputs."""
-    found: dict[Trace, None] = {}
+    found: dict[KeyTrace, None] = {}
     for part in parts:
         if isinstance(part, str):
             return part
@@ -424,7 +424,7 @@ def _first(parts: Sequence[Found]) -> Found:
     return next((part for part in parts if not isinstance(part, str)), parts[0])
 
 
-_ONE_BY_ONE = (Filter, Project, Union)
+_ONE_BY_ONE = (FilterOp, ProjectOp, UnionOp)
 
 
 @dataclass(frozen=True, slots=True)
@@ -458,7 +458,7 @@ def one_by_one(plan: RegionPlan, number: int) -> tuple[int, ...]:
 def _latest(plan: RegionPlan, port: int) -> int:
     """The node that makes rows of the versions that come in at a port; the port, if rows come in."""
     seen = {port, *one_by_one(plan, port)}
-    made = (place for place, node in _numbered(plan) if isinstance(node.op, Latest) and seen.issuperset(node.inputs))
+    made = (place for place, node in _numbered(plan) if isinstance(node.op, LatestOp) and seen.issuperset(node.inputs))
     return next(made, port)
 
 

@@ -7,7 +7,7 @@ from decimal import Decimal
 import pyarrow as pa
 
 from upriver.plan.column_names import plain_column
-from upriver.plan.plan import Filter, Join, JoinKind, Op, Project, Union
+from upriver.plan.plan import FilterOp, JoinKind, JoinOp, Op, ProjectOp, UnionOp
 
 Constant = bool | int | float | Decimal | str
 
@@ -75,13 +75,13 @@ class Relation:
 
     def _deferred(self) -> frozenset[str]:
         match self.op:
-            case Project(projection):
+            case ProjectOp(projection):
                 (below,) = (part.deferred for part in self.inputs)
                 pairs = zip(projection.schema.names, projection.expressions, strict=True)
                 return self.fails | {name for name, text in pairs if plain_column(text) in below}
-            case Join(JoinKind.SEMI | JoinKind.ANTI):
+            case JoinOp(JoinKind.SEMI | JoinKind.ANTI):
                 return self.inputs[0].deferred
-            case Filter() | Union() | Join():
+            case FilterOp() | UnionOp() | JoinOp():
                 return frozenset[str]().union(*(part.deferred for part in self.inputs))
             case _:
                 return frozenset()

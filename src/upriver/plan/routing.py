@@ -9,17 +9,17 @@ from collections.abc import Iterable, Sequence
 
 from upriver.plan.column_names import plain_columns
 from upriver.plan.plan import (
-    Aggregate,
-    Filter,
-    Join,
+    AggregateOp,
+    FilterOp,
     JoinKind,
-    Latest,
+    JoinOp,
+    LatestOp,
     Op,
-    Project,
+    ProjectOp,
     RegionPlan,
     Scan,
-    StatefulMap,
-    TopK,
+    StatefulMapOp,
+    TopKOp,
 )
 
 Key = tuple[str, ...]
@@ -46,16 +46,16 @@ def routings(plan: RegionPlan) -> tuple[Routing, ...]:
 def through(op: Op, inputs: Sequence[Routing]) -> Routing:
     """Of an operator's rows, given those of its inputs."""
     match op:
-        case Filter() | TopK() | Latest():
+        case FilterOp() | TopKOp() | LatestOp():
             return inputs[0]
-        case Project(projection):
+        case ProjectOp(projection):
             sources = plain_columns(projection)
             return tuple(frozenset(name for name, source in sources.items() if source in held) for held in inputs[0])
-        case Aggregate(plan):
+        case AggregateOp(plan):
             return tuple(held & frozenset(plan.group) for held in inputs[0])
-        case Join():
+        case JoinOp():
             return _joined(op, *inputs)
-        case StatefulMap():
+        case StatefulMapOp():
             return tuple(held & frozenset(op.key) for held in inputs[0])
         case Scan():
             raise AssertionError("a region reads tables at its edges")
@@ -70,7 +70,7 @@ def found_in(routing: Routing, columns: Iterable[str]) -> Key | None:
     return None if None in chosen else tuple(column for column in chosen if column is not None)
 
 
-def of_join(op: Join, left: Routing, right: Routing) -> tuple[Key, Key] | None:
+def of_join(op: JoinOp, left: Routing, right: Routing) -> tuple[Key, Key] | None:
     """The routing key by the columns of both sides that are compared with each other; ``None`` if there are none."""
     pairs = list(zip(op.left_key, op.right_key, strict=True))
     chosen = [
@@ -85,7 +85,7 @@ def _routing(key: Key) -> Routing:
     return tuple(frozenset({column}) for column in key)
 
 
-def _joined(op: Join, left: Routing, right: Routing) -> Routing:
+def _joined(op: JoinOp, left: Routing, right: Routing) -> Routing:
     keys = of_join(op, left, right)
     if keys is None:
         return tuple(frozenset[str]() for _ in left)

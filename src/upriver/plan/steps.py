@@ -20,22 +20,22 @@ from upriver.errors import KeyTypeError, ProtocolError
 from upriver.hashing import check_hashable
 from upriver.plan.column_names import columns_in, plain_columns, quoted, with_columns
 from upriver.plan.plan import (
-    Aggregate,
-    Filter,
-    Join,
+    AggregateOp,
+    FilterOp,
     JoinKind,
-    Latest,
+    JoinOp,
+    LatestOp,
     Op,
-    Project,
     Projection,
+    ProjectOp,
     Scan,
-    SetOperation,
-    StatefulMap,
+    SetOperationOp,
+    StatefulMapOp,
     TableSpec,
-    TopK,
-    Union,
+    TopKOp,
+    UnionOp,
 )
-from upriver.plan.plan import Union as UnionAll
+from upriver.plan.plan import UnionOp as UnionAll
 from upriver.plan.relation import Relation
 from upriver.plan.routing import LEFT_HOLDS, RIGHT_HOLDS, Key
 from upriver.plan.source import Source
@@ -71,15 +71,15 @@ class Steps:
         step = self._made.get(key)
         if step is None:
             retracts = _retracts(op) or any(step.retracts for step in inputs)
-            stateless = isinstance(op, Scan | Filter | Project | Union) and all(step.stateless for step in inputs)
+            stateless = isinstance(op, Scan | FilterOp | ProjectOp | UnionOp) and all(step.stateless for step in inputs)
             step = self._made[key] = Step(op, tuple(inputs), schema, retracts, stateless)
         return step
 
     def filter(self, step: Step, predicate: str) -> Step:
         """The rows of the step for which the predicate is true."""
-        if isinstance(step.op, Union):
+        if isinstance(step.op, UnionOp):
             return self.union([self.filter(part, predicate) for part in step.inputs], step.schema)
-        if isinstance(step.op, Project):
+        if isinstance(step.op, ProjectOp):
             (source,), sources = step.inputs, plain_columns(step.op.projection)
             if columns_in(predicate) <= set(sources):
                 return self.project(self.filter(source, with_columns(predicate, sources)), step.op.projection)
@@ -88,27 +88,27 @@ class Steps:
             inputs = list(step.inputs)
             inputs[side] = self.filter(inputs[side], predicate)
             return self.make(step.op, inputs, step.schema)
-        return self.make(Filter(predicate), [step], step.schema)
+        return self.make(FilterOp(predicate), [step], step.schema)
 
     def project(self, step: Step, projection: Projection) -> Step:
         """The projection of the step's rows."""
         if projection.schema == step.schema and plain_columns(projection) == {name: name for name in step.schema.names}:
             return step
-        if isinstance(step.op, Union):
+        if isinstance(step.op, UnionOp):
             return self.union([self.project(part, projection) for part in step.inputs], projection.schema)
-        if isinstance(step.op, Project):
+        if isinstance(step.op, ProjectOp):
             merged = _merged(projection, step.op.projection)
             if merged is not None:
                 return self.project(step.inputs[0], merged)
-        return self.make(Project(projection), [step], projection.schema)
+        return self.make(ProjectOp(projection), [step], projection.schema)
 
     def union(self, parts: Iterable[Step], schema: pa.Schema) -> Step:
         """The rows of all parts. Those that keep nothing are together: one region can read them all."""
-        flat = [inner for part in parts for inner in (part.inputs if isinstance(part.op, Union) else [part])]
+        flat = [inner for part in parts for inner in (part.inputs if isinstance(part.op, UnionOp) else [part])]
         easy = [part for part in flat if part.stateless]
         if 1 < len(easy) < len(flat):
-            flat = [self.make(Union(), easy, schema), *(part for part in flat if not part.stateless)]
-        return flat[0] if len(flat) == 1 else self.make(Union(), flat, schema)
+            flat = [self.make(UnionOp(), easy, schema), *(part for part in flat if not part.stateless)]
+        return flat[0] if len(flat) == 1 else self.make(UnionOp(), flat, schema)
 
     def narrowed(self, step: Step, columns: Iterable[str]) -> Step:
         """The step's rows with these columns of its own only, in the order in which the step has them."""
@@ -124,14 +124,14 @@ def plain(fields: Iterable[pa.Field]) -> Projection:
 
 def _retracts(op: Op) -> bool:
     """Whether the operator takes rows back, even if none that it has seen is taken back."""
-    return isinstance(op, Aggregate | TopK | SetOperation | Latest) or (
-        isinstance(op, Join) and op.kind in RETRACTING_JOINS
+    return isinstance(op, AggregateOp | TopKOp | SetOperationOp | LatestOp) or (
+        isinstance(op, JoinOp) and op.kind in RETRACTING_JOINS
     )
 
 
 def _side(step: Step, predicate: str) -> int | None:
     """The input of a join on which the predicate can be decided, if the join gives none of its rows changed."""
-    if isinstance(step.op, Join) and (named := columns_in(predicate)):
+    if isinstance(step.op, JoinOp) and (named := columns_in(predicate)):
         for side, kinds in enumerate((LEFT_HOLDS, RIGHT_HOLDS)):
             if step.op.kind in kinds and named <= set(step.inputs[side].schema.names):
                 return side
@@ -169,14 +169,14 @@ def shaped(source: Source, relation: Relation, tables: Mapping[str, TableSpec], 
     match relation.op:
         case Scan(table):
             return _table(tables[table], steps)
-        case Filter(predicate):
+        case FilterOp(predicate):
             return steps.filter(inputs[0], predicate)
-        case Project(projection):
+        case ProjectOp(projection):
             return steps.project(inputs[0], projection)
         case UnionAll():
             return steps.union(inputs, relation.schema)
-        case Aggregate(plan):
-            return steps.make(Aggregate(replace(plan, retracts=inputs[0].retracts)), inputs, relation.schema)
+        case AggregateOp(plan):
+            return steps.make(AggregateOp(replace(plan, retracts=inputs[0].retracts)), inputs, relation.schema)
         case _:
             return steps.make(relation.op, inputs, relation.schema)
 
@@ -194,20 +194,20 @@ def _table(table: TableSpec, steps: Steps) -> Step:
     versions = steps.make(Scan(table.name), (), table.schema)
     if not table.primary_key:
         return versions
-    return steps.make(Latest(table.primary_key, table.order_by, table.deletes), [versions], table.schema)
+    return steps.make(LatestOp(table.primary_key, table.order_by, table.deletes), [versions], table.schema)
 
 
 def _fault(op: Op, inputs: Sequence[Step]) -> Fault | None:
     match op:
-        case Aggregate(plan):
+        case AggregateOp(plan):
             return _no_key(inputs[0], plan.group, "GROUP BY")
-        case TopK():
+        case TopKOp():
             return _no_key(inputs[0], op.partition, "PARTITION BY")
-        case SetOperation():
+        case SetOperationOp():
             return _no_key(inputs[0], inputs[0].schema.names, op.kind.upper())
-        case Join():
+        case JoinOp():
             return _fault_of_join(op, *inputs)
-        case StatefulMap():
+        case StatefulMapOp():
             return _fault_of_map(op, *inputs)
         case _:
             return None
@@ -221,7 +221,7 @@ def _no_key(step: Step, columns: Sequence[str], what: str) -> Fault | None:
     return f"{what} of nothing but {listed}, by which rows cannot be hashed,", "Add a plain column."
 
 
-def _fault_of_join(op: Join, left: Step, right: Step) -> Fault | None:
+def _fault_of_join(op: JoinOp, left: Step, right: Step) -> Fault | None:
     for one, other in zip(op.left_key, op.right_key, strict=True):
         types = left.schema.field(one).type, right.schema.field(other).type
         if not same_type(*types):
@@ -231,11 +231,11 @@ def _fault_of_join(op: Join, left: Step, right: Step) -> Fault | None:
     return _no_key(left, op.left_key, "a join ON an equality")
 
 
-def _fault_of_map(op: StatefulMap, source: Step) -> Fault | None:
+def _fault_of_map(op: StatefulMapOp, source: Step) -> Fault | None:
     """Rows keep their order only on the way from a table."""
     columns: Iterable[str] = op.key
-    while isinstance(source.op, Filter | Project):
-        if isinstance(source.op, Project):
+    while isinstance(source.op, FilterOp | ProjectOp):
+        if isinstance(source.op, ProjectOp):
             sources = plain_columns(source.op.projection)
             columns = [sources.get(column, "") for column in columns]
         (source,) = source.inputs
@@ -273,7 +273,7 @@ class Choice:
     inputs: tuple[Key, ...] | None
 
 
-class Keys:
+class StepKeys:
     """The choice for every step of a query."""
 
     def __init__(self, root: Step, tables: Mapping[str, TableSpec]) -> None:
@@ -315,7 +315,7 @@ class Keys:
         inputs = inward(step, key)
         if inputs is None:
             return None
-        if isinstance(step.op, Filter | Project) and core(step) not in self._shared:
+        if isinstance(step.op, FilterOp | ProjectOp) and core(step) not in self._shared:
             return self._cost_inside(step.inputs[0], inputs[0])  # a cut is better behind the step than before it
         return self._sum(step, inputs)
 
@@ -324,12 +324,14 @@ class Keys:
 
     def _passes_on(self, step: Step) -> bool:
         """Whether rows had better be exchanged before the step than behind it, if it makes no other difference."""
-        return isinstance(step.op, Union) or (isinstance(step.op, Filter | Project) and core(step) in self._shared)
+        return isinstance(step.op, UnionOp) or (
+            isinstance(step.op, FilterOp | ProjectOp) and core(step) in self._shared
+        )
 
     def _chosen(self, step: Step) -> Choice:
         if step.stateless:
             return Choice(Cost(), None)
-        if isinstance(step.op, Filter | Project):
+        if isinstance(step.op, FilterOp | ProjectOp):
             return Choice(self.choice(step.inputs[0]).cost, None)
         columns = _compared(step)
         options = [
@@ -364,7 +366,7 @@ class Keys:
         match step.op:
             case Scan(table):
                 yield self._tables[table].key
-            case Project(projection):
+            case ProjectOp(projection):
                 outputs = {source: name for name, source in reversed(plain_columns(projection).items())}
                 for key in self._natural(step.inputs[0]):
                     if set(key) <= set(outputs):
@@ -380,13 +382,13 @@ def inward(step: Step, key: Key) -> tuple[Key, ...] | None:
     A step that keeps something needs all rows that it brings together in one place.
     """
     match step.op:
-        case Filter() | Union():
+        case FilterOp() | UnionOp():
             return tuple(key for _ in step.inputs)
-        case Project(projection):
+        case ProjectOp(projection):
             sources = plain_columns(projection)
             mapped = tuple(sources[column] for column in key if column in sources)
             return (mapped,) if len(set(mapped)) == len(key) else None
-        case Join():
+        case JoinOp():
             return _inward_of_join(step, step.op, key)
         case Scan():
             return None
@@ -398,12 +400,12 @@ def inward(step: Step, key: Key) -> tuple[Key, ...] | None:
 
 def core(step: Step) -> Step:
     """The step below all filters and projections."""
-    while isinstance(step.op, Filter | Project):
+    while isinstance(step.op, FilterOp | ProjectOp):
         (step,) = step.inputs
     return step
 
 
-def _inward_of_join(step: Step, op: Join, key: Key) -> tuple[Key, Key] | None:
+def _inward_of_join(step: Step, op: JoinOp, key: Key) -> tuple[Key, Key] | None:
     places: list[int] = []
     for column in key:
         if op.kind in LEFT_HOLDS and column in op.left_key:
@@ -419,15 +421,15 @@ def _inward_of_join(step: Step, op: Join, key: Key) -> tuple[Key, Key] | None:
 def _compared(step: Step) -> tuple[Key, ...]:
     """The columns by which a step brings rows together: of each input, in the same order."""
     match step.op:
-        case Aggregate(plan):
+        case AggregateOp(plan):
             return (plan.group,)
-        case TopK():
+        case TopKOp():
             return (step.op.partition,)
-        case Latest() | StatefulMap():
+        case LatestOp() | StatefulMapOp():
             return (step.op.key,)
-        case Join():
+        case JoinOp():
             return (step.op.left_key, step.op.right_key)
-        case SetOperation() | Union():
+        case SetOperationOp() | UnionOp():
             return tuple(tuple(step.schema.names) for _ in step.inputs)
         case _:
             raise AssertionError(f"{step.op} brings no rows together")

@@ -258,7 +258,7 @@ class RescaleBegun:
     vnodes: int
 
 
-class Outcome(StrEnum):
+class RescaleOutcome(StrEnum):
     """How a rescale has ended: as wanted; with what had not moved by then left where it was; not begun; or with
     everything as before."""
 
@@ -273,7 +273,7 @@ class RescaleEnded:
     """vnodes: how many have moved. error: why it was refused or has failed."""
 
     ticket: int
-    outcome: Outcome
+    outcome: RescaleOutcome
     vnodes: int
     error: UpriverError | None = None
 

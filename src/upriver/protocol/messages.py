@@ -174,7 +174,7 @@ class Meet:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class MigrationOrder:
     """To the distributor of one region."""
 
     region: str
@@ -189,14 +189,14 @@ class CloseInput:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HoldStill:
-    """Give no more keys away until ``GoOn``, and say ``Still``."""
+class PauseEpochs:
+    """Give no more keys away until ``ContinueEpochs``, and say ``Still``."""
 
     pause: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GoOn:
+class ContinueEpochs:
     """Keys may move again."""
 
 
@@ -266,10 +266,10 @@ ToWorker = (
     | EpochOver
     | ReadVnodes
     | Meet
-    | Order
+    | MigrationOrder
     | CloseInput
-    | HoldStill
-    | GoOn
+    | PauseEpochs
+    | ContinueEpochs
     | TakeSnapshot
     | DropSnapshot
     | Evict
@@ -450,7 +450,7 @@ class Moved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Strain:
+class WorkerLoad:
     """What a rescale cost this worker so far, in milliseconds. stall: the longest that its loop took for one step of
     migration. hold: the longest that a key which came here was nowhere in service."""
 
@@ -514,7 +514,7 @@ FromWorker = (
     | PeerLeft
     | Still
     | Moved
-    | Strain
+    | WorkerLoad
     | SnapshotTaken
     | SnapshotSpoilt
     | ViewFailed

@@ -46,7 +46,7 @@ class Portion:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class PeerLookup:
     """Keys that somebody has asked ``asker`` for, on their way to where their state is: a lookup goes as rows go.
 
     ticket: the asker's name for the lookup. hash64: one per key. at_least: an epoch that the answer must reflect.
@@ -63,12 +63,12 @@ class Question:
     def __len__(self) -> int:
         return int(self.keys.num_rows)
 
-    def filtered(self, mask: Mask) -> "Question":
+    def filtered(self, mask: Mask) -> "PeerLookup":
         """The keys where ``mask`` is true, in order."""
         if mask.all():
             return self
         keys = self.keys.filter(pa.array(mask))
-        return Question(self.ticket, self.asker, self.at_least, keys, self.hash64[mask], self.together)
+        return PeerLookup(self.ticket, self.asker, self.at_least, keys, self.hash64[mask], self.together)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +107,7 @@ class Installed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QuestionAnswered:
+class PeerLookupAnswered:
     """To the asker: the rows of ``keys`` of the keys of its lookup, as of ``epoch`` at least."""
 
     ticket: int
@@ -117,7 +117,7 @@ class QuestionAnswered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QuestionRefused:
+class PeerLookupRefused:
     """To the asker: its lookup cannot be answered."""
 
     ticket: int
@@ -125,14 +125,14 @@ class QuestionRefused:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QuestionGivenUp:
+class PeerLookupGivenUp:
     """From the asker: nobody waits for its lookup any more."""
 
     ticket: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FeedMe:
+class BeginFeed:
     """To the owner of these slices: send what you keep of them, and what changes."""
 
     feed: FeedId
@@ -140,7 +140,7 @@ class FeedMe:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FeedNoMore:
+class EndFeed:
     """To the owner: nobody follows these slices any more under this feed."""
 
     feed: FeedId
@@ -171,7 +171,7 @@ class FedThrough:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Swallowed:
+class RowsForwardedBack:
     """To the owner: a ``Fed`` of no epoch is taken in, and the next may come."""
 
     feed: FeedId
@@ -185,10 +185,10 @@ class FailedHere:
     failure: ViewFailure
 
 
-FEED_MESSAGES = (FeedMe, FeedNoMore, Fed, FedThrough, Swallowed)
-FeedMessage = FeedMe | FeedNoMore | Fed | FedThrough | Swallowed
+FEED_MESSAGES = (BeginFeed, EndFeed, Fed, FedThrough, RowsForwardedBack)
+FeedMessage = BeginFeed | EndFeed | Fed | FedThrough | RowsForwardedBack
 PeerMessage = (
-    ForRegion | Hot | Installed | QuestionAnswered | QuestionRefused | QuestionGivenUp | FailedHere | FeedMessage
+    ForRegion | Hot | Installed | PeerLookupAnswered | PeerLookupRefused | PeerLookupGivenUp | FailedHere | FeedMessage
 )
 
 
@@ -221,7 +221,7 @@ class LeftOut:
 class AskedHere:
     """The state of the question's keys is here, if there is any."""
 
-    question: Question
+    question: PeerLookup
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +249,7 @@ class LeftBehind:
 
 
 @dataclass(frozen=True, slots=True)
-class Uprooted:
+class OwnersChanged:
     """Questions wait here for keys that will not be present here."""
 
 
@@ -262,7 +262,7 @@ class Copied:
 
 Outcome = (
     LeftBehind
-    | Uprooted
+    | OwnersChanged
     | Applied
     | LeftOut
     | AskedHere

@@ -78,9 +78,9 @@ def left_to_give(phase: object) -> tuple[int, int]:
             return len(phase.found), 1 + len(phase.remaining)
         case Collecting():
             return len(phase.whitelist) + len(phase.hold), len(phase.remaining)
-        case redistribute.Interrogating(migration=migration):
+        case redistribute.RedistributeInterrogating(migration=migration):
             return 0, len(migration.rescale.before.diff(migration.rescale.after))
-        case redistribute.Collecting() as collecting:
+        case redistribute.RedistributeCollecting() as collecting:
             return len(collecting.whitelist) + len(collecting.hold), 0
     return 0, 0
 

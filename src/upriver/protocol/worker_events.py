@@ -10,7 +10,7 @@ from upriver.engine.batch import Batch
 from upriver.errors import UpriverError
 from upriver.hashing import Hashes
 from upriver.ids import Channel, Epoch, Incarnation, MapVersion, SnapshotId, VnodeId, WorkerId
-from upriver.partial.partial_region import ANSWER_ROWS_MAX, Read, Upquery
+from upriver.partial.partial_region import ANSWER_ROWS_MAX, KeysToRead, Upquery
 from upriver.protocol.messages import FromWorker, Meet, ToWorker
 from upriver.protocol.peers import Envelope
 from upriver.state.checkpoint import StateChunk, StateFile
@@ -272,7 +272,7 @@ class FetchRows:
 
     generation: int
     view: str
-    reads: tuple[Read, ...]
+    reads: tuple[KeysToRead, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

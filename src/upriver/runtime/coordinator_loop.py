@@ -50,7 +50,7 @@ from upriver.protocol.coordinator_events import (
     WorkerRegistered,
     WorkerSaid,
 )
-from upriver.protocol.messages import FromWorker, Moved, Strain, TookOver, ToWorker
+from upriver.protocol.messages import FromWorker, Moved, TookOver, ToWorker, WorkerLoad
 from upriver.protocol.strategies import Strategy
 from upriver.runtime.source_supervisor import SourceSupervisor, source_failure
 from upriver.runtime.status import Recoveries, RescaleDesk, river_status
@@ -163,7 +163,7 @@ class CoordinatorLoop:
             joined = self._joined.get(incarnation)
             if joined is not None and isinstance(message, Moved):
                 self._desk.moved(joined.worker, message)
-            elif joined is not None and isinstance(message, Strain):
+            elif joined is not None and isinstance(message, WorkerLoad):
                 self._desk.strained(joined.worker, message)
             elif isinstance(message, TookOver):
                 self._desk.took_over(message)

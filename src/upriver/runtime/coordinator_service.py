@@ -15,7 +15,7 @@ from upriver.ids import Epoch, Incarnation, VnodeId, WorkerId
 from upriver.net.byte_stream import Latch
 from upriver.net.channel import ChannelEnd, Channels, Receiver
 from upriver.net.codec import decode_from_worker, encode
-from upriver.net.handshake import Keys, Purpose
+from upriver.net.handshake import HandshakeKeys, Purpose
 from upriver.net.lookups import Answered
 from upriver.net.routing import Routing, ViewRoute
 from upriver.net.server import Action, Calls, Listen, Server, Service
@@ -26,8 +26,8 @@ from upriver.protocol.messages import ToWorker
 from upriver.protocol.strategies import Strategy
 from upriver.protocol.worker_events import Answer
 from upriver.runtime.coordinator_loop import CoordinatorLoop
-from upriver.runtime.leases import USUAL, Tenants, Vigilance
-from upriver.runtime.snapshots import Scans
+from upriver.runtime.leases import USUAL, FailureDetection, WorkerSlots
+from upriver.runtime.snapshots import SharedScans
 
 REGISTER = "register"
 """The hello of a worker: ``{"worker": id, "life": number, "attempt": of its task, "address": where it serves,
@@ -58,7 +58,7 @@ class _ToWorker:
 
 
 @dataclass(frozen=True, slots=True)
-class Keeper:
+class CoordinatorRecords:
     """What fills the places of workers. check_slots: raises TooFewSlots if there is no room for so many workers.
 
     claim: what becomes of an attempt of a worker's task (worker, life, attempt, whether the process in its place has a
@@ -90,15 +90,15 @@ class CoordinatorService:
         plans: Sequence[DataflowPlan],
         tables: Iterable[TableSpec],
         listen: Listen,
-        keys: Keys,
-        keeper: Keeper = Keeper(),
-        vigilance: Vigilance = USUAL,
+        keys: HandshakeKeys,
+        keeper: CoordinatorRecords = CoordinatorRecords(),
+        vigilance: FailureDetection = USUAL,
     ) -> None:
         """keys: of clients, and of the workers that may register. vigilance: the same for all workers."""
         self._loop = loop
         self._keeper = keeper
-        self._tenants = Tenants(vigilance)
-        self._scans = Scans(loop.snapshot)
+        self._tenants = WorkerSlots(vigilance)
+        self._scans = SharedScans(loop.snapshot)
         self._tables = {table.name: table for table in tables}
         self._plans: dict[str, DataflowPlan] = {}
         self._views: dict[str, ViewRoute] = {}
@@ -249,7 +249,7 @@ def _strategy(name: str) -> Strategy:
     return Strategy(name)
 
 
-class Asker:
+class LookupWaiter:
     """``settle`` is called once, by any thread; ``wait`` by the one that asks."""
 
     __slots__ = ("_is_settled", "_outcome")

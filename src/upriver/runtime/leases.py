@@ -16,7 +16,7 @@ from numbers import Real
 from upriver.errors import DeclarationError, WorkerLost, WrongOwner
 from upriver.ids import WorkerId
 from upriver.net.channel import ChannelEnd, ChannelLimits, now
-from upriver.net.lookups import Answered, KeysAsked, Lookup
+from upriver.net.lookups import Answered, KeysAsked, LookupHandler
 
 SILENCE_S = 2.0
 """Seconds of silence after which a worker is given up, unless the user says otherwise."""
@@ -31,7 +31,7 @@ CLOSING_S_MAX = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Vigilance:
+class FailureDetection:
     """How soon silence is noticed. silence_s: seconds in which the coordinator has given up a worker that says nothing,
     and a worker a peer. Raises DeclarationError."""
 
@@ -67,13 +67,13 @@ class Vigilance:
         return ChannelLimits(ping_s=self.ping_s, silence_s_max=max(PATIENCE_S_MIN, 4 * self.silence_s))
 
 
-USUAL = Vigilance()
+USUAL = FailureDetection()
 
 
 class Lease:
     """A worker's right to speak; usable by any thread. There is none before ``begin``."""
 
-    def __init__(self, vigilance: Vigilance) -> None:
+    def __init__(self, vigilance: FailureDetection) -> None:
         self._seconds = vigilance.lease_s
         self._channel: ChannelEnd | None = None
 
@@ -86,7 +86,7 @@ class Lease:
         whether it may."""
         return self._channel is not None and self._channel.heart.wait_confirmed(self._seconds, seconds)
 
-    def guard(self, lookup: Lookup) -> Lookup:
+    def guard(self, lookup: LookupHandler) -> LookupHandler:
         """Give an answer out only if this worker may still speak when it has it (L1).
 
         An answer that was found before the lease ran out is given out when the lease holds again: that it does says
@@ -102,13 +102,13 @@ class Lease:
         return guarded
 
 
-class Tenants:
+class WorkerSlots:
     """The coordinator's side: whose channel stands for each place. Usable by any thread.
 
     vigilance: by which the workers keep their leases. clock: in seconds, that of the channels' hearts.
     """
 
-    def __init__(self, vigilance: Vigilance, clock: Callable[[], float] = now) -> None:
+    def __init__(self, vigilance: FailureDetection, clock: Callable[[], float] = now) -> None:
         self._lease_s = vigilance.lease_s
         self._clock = clock
         self._lock = threading.Lock()

@@ -43,7 +43,7 @@ READ_AGAIN_S_MIN, READ_AGAIN_S_MAX = 0.1, 30.0
 """Seconds from a read that has failed to the next try: twice as many each time."""
 
 
-class Reading:
+class LakeReading:
     """Of one worker's loop. ``tables``: of the channels that its views read. commits: told of each manifest read."""
 
     def __init__(self, lake: Lake, commits: CommitTimes, now: Callable[[], float] = time.monotonic) -> None:

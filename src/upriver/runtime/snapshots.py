@@ -24,7 +24,7 @@ AGAIN_S = 5.0
 
 
 @dataclass(slots=True)
-class Part:
+class SnapshotPart:
     """A worker's part of one snapshot. readers: scans that have asked for it and are not through. read_at: seconds of
     the monotonic clock when the last one was."""
 
@@ -41,14 +41,14 @@ class HeldSnapshots:
 
     def __init__(self, again_s: float = AGAIN_S) -> None:
         self._again_s = again_s
-        self._parts: dict[SnapshotId, Part] = {}
+        self._parts: dict[SnapshotId, SnapshotPart] = {}
         self._is_hurried = False
         self._changed = threading.Condition()
         """Guards and announces the above."""
 
     def hold(self, snapshot: SnapshotId, rows: pa.Table) -> None:
         with self._changed:
-            self._parts[snapshot] = Part(rows)
+            self._parts[snapshot] = SnapshotPart(rows)
 
     def forget(self, snapshot: SnapshotId) -> None:
         with self._changed:
@@ -106,7 +106,7 @@ TakeSnapshot = Callable[[str, float], SnapshotParts]
 """Has a snapshot of a view taken, in so many seconds."""
 
 
-class Scans:
+class SharedScans:
     """Remembers which snapshot each scan reads. Called by many threads at once."""
 
     def __init__(self, take: TakeSnapshot) -> None:

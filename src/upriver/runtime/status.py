@@ -21,7 +21,7 @@ from upriver.errors import UserError
 from upriver.ids import BEGINNING, Epoch, Incarnation, WorkerId
 from upriver.plan.plan import DataflowPlan
 from upriver.protocol.coordinator_events import RescaleBegun, RescaleEnded, RescaleWanted
-from upriver.protocol.messages import Moved, Strain, TookOver
+from upriver.protocol.messages import Moved, TookOver, WorkerLoad
 from upriver.state.failure import ViewFailure
 
 RECOVERIES_KEPT_MAX = 20
@@ -115,7 +115,7 @@ QUEUED, STARTING, MOVING = "queued", "starting", "moving"
 
 
 @dataclass(slots=True)
-class Case:
+class RecoveryCase:
     """One rescale. moved: the last report of each worker and view. strain: of each worker."""
 
     wanted: RescaleWanted
@@ -129,7 +129,7 @@ class Case:
     vnodes_moved: int = 0
     error: str | None = None
     moved: dict[tuple[WorkerId, str], Moved] = field(default_factory=dict)
-    strain: dict[WorkerId, Strain] = field(default_factory=dict)
+    strain: dict[WorkerId, WorkerLoad] = field(default_factory=dict)
     handed: TookOver = NOTHING
     """All that learners have taken over."""
 
@@ -223,14 +223,14 @@ class RescaleDesk:
 
     def __init__(self, changed: Callable[[], None]) -> None:
         self._changed = changed
-        self._cases: dict[int, Case] = {}
+        self._cases: dict[int, RecoveryCase] = {}
         """In the order in which they were asked for."""
 
     def wanted(self, event: RescaleWanted) -> None:
         over = [ticket for ticket, case in self._cases.items() if case.is_over]
         for ticket in over[: max(0, len(self._cases) + 1 - REPORTS_KEPT_MAX)]:
             del self._cases[ticket]
-        self._cases[event.ticket] = Case(event)
+        self._cases[event.ticket] = RecoveryCase(event)
 
     def begun(self, action: RescaleBegun) -> None:
         case = self._cases[action.ticket]
@@ -261,12 +261,12 @@ class RescaleDesk:
                 bytes=before.bytes + message.bytes,
             )
 
-    def strained(self, worker: WorkerId, message: Strain) -> None:
+    def strained(self, worker: WorkerId, message: WorkerLoad) -> None:
         case = self.on()
         if case is not None:
             before = case.strain.get(worker, message)
             stall_ms, hold_ms = max(before.stall_ms, message.stall_ms), max(before.hold_ms, message.hold_ms)
-            case.strain[worker] = Strain(stall_ms=stall_ms, hold_ms=hold_ms)
+            case.strain[worker] = WorkerLoad(stall_ms=stall_ms, hold_ms=hold_ms)
 
     def ended(self, action: RescaleEnded) -> None:
         case = self._cases[action.ticket]
@@ -274,12 +274,12 @@ class RescaleDesk:
         case.error = None if action.error is None else str(action.error)
         self._stands(case, str(action.outcome))
 
-    def _stands(self, case: Case, state: str) -> None:
+    def _stands(self, case: RecoveryCase, state: str) -> None:
         if case.state != state:
             case.state = state
             self._changed()
 
-    def on(self) -> Case | None:
+    def on(self) -> RecoveryCase | None:
         """The rescale that is on."""
         return next((case for case in self._cases.values() if case.is_on), None)
 
@@ -288,7 +288,7 @@ class RescaleDesk:
         case, waiting = self.on(), sum(case.state == QUEUED for case in self._cases.values())
         return {"rescale": case.progress() if case else None, "rescales_waiting": waiting}
 
-    def case(self, ticket: int) -> Case:
+    def case(self, ticket: int) -> RecoveryCase:
         """Raises UserError for a ticket that is not known."""
         if ticket not in self._cases:
             raise UserError(f"there is no rescale {ticket}, or it is long over")

@@ -31,7 +31,7 @@ from upriver.migration.messages import Acquire
 from upriver.net import peer_codec, wire
 from upriver.net.channel import Channels, Receiver, open_channel
 from upriver.net.codec import decode_to_worker, encode
-from upriver.net.handshake import Keys, Purpose
+from upriver.net.handshake import HandshakeKeys, Purpose
 from upriver.net.lookups import LookupService
 from upriver.net.peers import Peers
 from upriver.net.remote import Remote
@@ -42,7 +42,7 @@ from upriver.protocol.messages import FromWorker, Meet
 from upriver.protocol.peers import Envelope, ForRegion
 from upriver.protocol.worker_events import PeerLost, PeersMet
 from upriver.runtime.coordinator_service import REGISTER, SILENCED
-from upriver.runtime.leases import USUAL, Lease, Vigilance
+from upriver.runtime.leases import USUAL, FailureDetection, Lease
 from upriver.runtime.memory import giving_back, share_free_memory
 from upriver.runtime.snapshots import HeldSnapshots
 from upriver.runtime.worker_loop import WorkerLoop
@@ -141,12 +141,12 @@ class WorkerConfig:
 
     root: str
     coordinator: str
-    keys: Keys = field(repr=False)
+    keys: HandshakeKeys = field(repr=False)
     bind: str
     plans: tuple[DataflowPlan, ...]
     migration_step_budget_ms: float = 5.0
     memory_budget: int | None = None
-    vigilance: Vigilance = USUAL
+    vigilance: FailureDetection = USUAL
     life: int = 0
     attempt: int = 0
     is_local: bool = False

@@ -49,9 +49,9 @@ from upriver.protocol.messages import (
     Resume,
     Retire,
     Settled,
-    Strain,
     ToWorker,
     WorkerFailed,
+    WorkerLoad,
 )
 from upriver.protocol.peers import Envelope
 from upriver.protocol.worker_events import (
@@ -89,9 +89,9 @@ from upriver.protocol.worker_events import (
     WorkerEvent,
     WriteState,
 )
-from upriver.runtime.coordinator_service import Asker, answered
+from upriver.runtime.coordinator_service import LookupWaiter, answered
 from upriver.runtime.pacing import Mover, RowPace, SlicePace
-from upriver.runtime.reading import Reading
+from upriver.runtime.reading import LakeReading
 from upriver.runtime.snapshots import HeldSnapshots
 from upriver.state.checkpoint import StateFile
 from upriver.worker.worker import WorkerMachine
@@ -262,14 +262,14 @@ class WorkerLoop:
         self._is_resting = False
         """The loop waits for something to do. Once it has been woken, nobody else takes the floor."""
         self._commits = CommitTimes(lake)
-        self._reading = Reading(lake, self._commits)
+        self._reading = LakeReading(lake, self._commits)
         self._held_up: str | None = None
         """What the coordinator was told last of why the lake cannot be read or written."""
         self._serve_from = Epoch(0)
         self._rejected = RejectedWriter(lake, lambda message: self._report(message))
         # Peers that answer late know a lookup by its ticket alone: no two processes may use the same ones.
         self._tickets = itertools.count(secrets.randbits(TICKET_BITS) << TICKET_BITS)
-        self._waiting: dict[int, Asker] = {}
+        self._waiting: dict[int, LookupWaiter] = {}
         """The askers of all and only the lookups that are not answered."""
         self.snapshots = HeldSnapshots()
         self._leaves = False
@@ -312,7 +312,7 @@ class WorkerLoop:
 
         Blocks the caller, at most so long as it says; then raises WaitTimeout.
         """
-        ticket, asker = next(self._tickets), Asker()
+        ticket, asker = next(self._tickets), LookupWaiter()
         self._waiting[ticket] = asker
         if self._is_over:
             raise _retired()
@@ -547,8 +547,8 @@ class WorkerLoop:
         if is_back or isinstance(ahead_of, Settled):
             self._report(self._strain())
 
-    def _strain(self) -> Strain:
-        return Strain(stall_ms=self._mover.stall_s * 1000, hold_ms=self._mover.hold_s * 1000)
+    def _strain(self) -> WorkerLoad:
+        return WorkerLoad(stall_ms=self._mover.stall_s * 1000, hold_ms=self._mover.hold_s * 1000)
 
     def _send(self, action: SendPeer) -> None:
         assert self._peers is not None

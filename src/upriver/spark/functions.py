@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 
 from upriver.engine.stateful import ANY_STATE, AnyState, stateful_map_op
 from upriver.errors import DeclarationError
-from upriver.plan.plan import Per, StatefulMap, TableSpec
+from upriver.plan.plan import Per, StatefulMapOp, TableSpec
 from upriver.spark.schema import in_arrow
 
 ARGUMENTS: Mapping[str, tuple[str, ...]] = {
@@ -36,7 +36,7 @@ def declare_stateful_map(
     per: str = Per.ROW,
     order_by: Sequence[str] = (),
     timezone: str,
-) -> StatefulMap:
+) -> StatefulMapOp:
     """:func:`stateful_map_op` of what a user gives. state: ``None`` for any plain value.
 
     timezone: the session's, which must run if columns are in DDL. Raises DeclarationError, KeyTypeError.

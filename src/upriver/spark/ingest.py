@@ -100,7 +100,7 @@ class EpochLog:
     def __init__(
         self,
         lake: OwnedLake,
-        history: "History",
+        history: "IngestHistory",
         on_published: Callable[[Manifest], None],
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -159,7 +159,7 @@ class EpochLog:
             return lacking
 
 
-class History:
+class IngestHistory:
     """What the manifests in a lake say about which batches are in it."""
 
     def __init__(self) -> None:
@@ -174,7 +174,7 @@ class History:
         self.batches[manifest.table] = max(manifest.batch, self.batches.get(manifest.table, -1))
 
 
-def check_taken(lake: Lake, history: History) -> None:
+def check_taken(lake: Lake, history: IngestHistory) -> None:
     """Raise CorruptFile if the lake lacks a batch that Spark will not give again: its epoch's manifest is gone."""
     for table in lake.files.names("ingest"):
         commits = f"ingest/{table}/commits"

@@ -20,19 +20,19 @@ from upriver.errors import WaitTimeout
 from upriver.ids import Epoch, WorkerId
 from upriver.lake.checkpoint_keeper import CheckpointKeeper
 from upriver.lake.lake import LakeRecord, Manifest, OwnedLake
-from upriver.net.handshake import Keys
+from upriver.net.handshake import HandshakeKeys
 from upriver.net.server import Listen
 from upriver.plan.plan import DataflowPlan, TableSpec
 from upriver.plan.provenance import indexes_of
 from upriver.protocol.json_forms import plan_to_json
 from upriver.runtime.coordinator_loop import CoordinatorLoop
-from upriver.runtime.coordinator_service import CoordinatorService, Keeper
-from upriver.runtime.leases import USUAL, Vigilance
+from upriver.runtime.coordinator_service import CoordinatorRecords, CoordinatorService
+from upriver.runtime.leases import USUAL, FailureDetection
 from upriver.runtime.memory import require_memory
 from upriver.runtime.source_supervisor import Ingest, SourceSupervisor
 from upriver.runtime.worker import WorkerConfig
 from upriver.spark.host import WorkerHost, runs_elsewhere
-from upriver.spark.ingest import EpochLog, History, Layout, StreamIngest, check_taken
+from upriver.spark.ingest import EpochLog, IngestHistory, Layout, StreamIngest, check_taken
 from upriver.spark.loads import LoadIngest, OnChange
 from upriver.spark.probe import check_executors
 from upriver.spark.runs import Lot, warm_up
@@ -50,7 +50,7 @@ FAILED_STOP_S_MAX = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class StartedSource:
     """A declared table and the DataFrame that feeds it. trigger: as for ``DataStreamWriter.trigger``.
 
     sets_aside: whether a row that a view cannot be computed from is set aside, or makes the view fail. on_change: what
@@ -65,7 +65,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RiverConfig:
+class AppConfig:
     """How a river runs. root: of the lake. listen: where the coordinator does. groups: ingest tasks per index.
 
     migration_step_budget_ms: that one step of moving keys may take. memory_budget: bytes of each worker's state;
@@ -84,15 +84,15 @@ class RiverConfig:
     memory_budget: int | None = None
     checkpoint_interval_s: float | None = None
     checkpoint_interval_epochs: int | None = None
-    vigilance: Vigilance = USUAL
+    vigilance: FailureDetection = USUAL
     membership: MembershipConfig = NOBODY_STANDS_BY
 
 
-class River:
+class RunningApp:
     """One app's running parts. ``start`` once, ``stop`` once."""
 
     def __init__(
-        self, spark: SparkSession, config: RiverConfig, sources: Sequence[Source], plans: Sequence[DataflowPlan]
+        self, spark: SparkSession, config: AppConfig, sources: Sequence[StartedSource], plans: Sequence[DataflowPlan]
     ) -> None:
         self._spark = spark
         self._config = config
@@ -165,14 +165,14 @@ class River:
     def _serve(self) -> None:
         """Start the coordinator's service and the workers."""
         config = self._config
-        keys = Keys(config.token, secrets.token_bytes(SECRET_BYTES))
+        keys = HandshakeKeys(config.token, secrets.token_bytes(SECRET_BYTES))
         self._service = CoordinatorService(
             self._coordinator,
             self._plans,
             [source.table for source in self._sources],
             config.listen,
             keys,
-            Keeper(
+            CoordinatorRecords(
                 partial(require_slots, self._spark),
                 self._claim,
                 self._is_current,
@@ -303,7 +303,7 @@ class River:
 
     def _replay(self, lake: OwnedLake, check: Callable[[], None]) -> EpochLog:
         """Tell the coordinator of all epochs that there are, and clear away what was never published."""
-        history = History()
+        history = IngestHistory()
         kept: set[str] = set()
         for epoch in range(1, lake.last_epoch() + 1):
             check()

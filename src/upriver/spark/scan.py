@@ -108,7 +108,7 @@ def _columns(schema: StructType) -> str:
 
 
 @dataclass(frozen=True)
-class Part(InputPartition):
+class ScanPartition(InputPartition):
     """One of the plan's tasks: part ``number`` of ``parts``. plan: names the plan."""
 
     plan: str
@@ -127,11 +127,11 @@ class ViewReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         plan = uuid4().hex
-        return [Part(plan, number, self._workers) for number in range(self._workers)]
+        return [ScanPartition(plan, number, self._workers) for number in range(self._workers)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of every ``parts``-th worker: of one, unless there are more workers than when this was planned."""
-        assert isinstance(partition, Part)
+        assert isinstance(partition, ScanPartition)
         schema = spark_arrow_schema(self._schema, "UTC")  # in which Spark takes rows, whatever the session's zone
         asked = {"view": self._view, "scan": f"{partition.plan}-{_action()}"}
         with Connection(self._remote) as coordinator:

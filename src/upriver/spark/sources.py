@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from upriver.coordinator.sources import Fault, SourceFailure, judge
+from upriver.coordinator.sources import SourceFailure, SourceFault, judge
 from upriver.errors import DeclarationError, LakeInUse, UpriverError, UserError
 
 CHAIN_MAX = 10
@@ -48,7 +48,7 @@ def one_line(text: str) -> str:
     return " ".join(text.rpartition(_NEAREST)[2].split())
 
 
-def _chain(error: BaseException) -> Iterator[Fault]:
+def _chain(error: BaseException) -> Iterator[SourceFault]:
     """From the outermost error to its cause. Spark's in Python keep the Java ones that they stand for to themselves."""
     node: BaseException | None = error
     for _ in range(CHAIN_MAX):
@@ -59,7 +59,7 @@ def _chain(error: BaseException) -> Iterator[Fault]:
             return
         wrapped: BaseException | None = getattr(node, "_cause", None)
         if wrapped is None:
-            yield Fault(type(node).__name__, None, None, one_line(str(node)))
+            yield SourceFault(type(node).__name__, None, None, one_line(str(node)))
         node = wrapped or node.__cause__
 
 
@@ -68,12 +68,12 @@ def _origin(error: BaseException) -> Any:
     return error.java_exception if isinstance(error, Py4JJavaError) else getattr(error, "_origin", None)
 
 
-def _java_chain(exception: Any) -> Iterator[Fault]:
+def _java_chain(exception: Any) -> Iterator[SourceFault]:
     for _ in range(CHAIN_MAX):
         if exception is None:
             return
         is_spark = is_instance_of(SparkContext._gateway, exception, "org.apache.spark.SparkThrowable")
-        yield Fault(
+        yield SourceFault(
             kind=str(exception.getClass().getName()),
             condition=exception.getCondition() if is_spark else None,
             sql_state=exception.getSqlState() if is_spark else None,

@@ -10,7 +10,7 @@ from sqlglot.tokenizer_core import TokenType
 
 from upriver.plan.source import Source
 from upriver.sql.scalars import construct
-from upriver.sql.scope import Column
+from upriver.sql.scope import ScopeColumn
 
 UNORDERED = "A view has no order: sort what you read from it."
 _CLAUSES = {
@@ -29,7 +29,7 @@ _VARIABLE = re.compile(r"\$\{[^\s}]+\}")
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class SelectItem:
     """One output column. name: its alias, or the name of the column as written; ``None``: for Spark to choose.
 
     renamed: whether the name is an alias. window: what it is, if it is a window as a whole; ``node`` is its start then.
@@ -38,7 +38,7 @@ class Item:
     node: exp.Expr
     name: str | None
     renamed: bool = False
-    window: Column | None = None
+    window: ScopeColumn | None = None
 
     def is_named(self, name: str) -> bool:
         return self.name is not None and self.name.lower() == name.lower()
@@ -49,7 +49,7 @@ class Clauses:
     """A SELECT, clause by clause. group_all: whether GROUP BY ALL stands there. limit: how many rows, in that order;
     ``None`` for all."""
 
-    items: tuple[Item, ...]
+    items: tuple[SelectItem, ...]
     table: exp.Expr
     joins: tuple[exp.Join, ...]
     where: exp.Expr | None
@@ -138,11 +138,11 @@ def _first(value: object) -> exp.Expr | None:
     return first if isinstance(first, exp.Expr) else None
 
 
-def _item(node: exp.Expr) -> Item:
+def _item(node: exp.Expr) -> SelectItem:
     if isinstance(node, exp.Alias):
-        return Item(node.this, node.alias, renamed=True)
+        return SelectItem(node.this, node.alias, renamed=True)
     named = isinstance(node, exp.Column) and not isinstance(node.this, exp.Star)
-    return Item(node, node.name if named else None)
+    return SelectItem(node, node.name if named else None)
 
 
 def _grouping(source: Source, group: exp.Expr) -> tuple[exp.Expr, ...]:

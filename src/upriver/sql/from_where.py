@@ -18,7 +18,7 @@ from sqlglot import exp
 from upriver.plan.plan import JoinKind, Scan, TableSpec
 from upriver.plan.relation import Relation, Scalar
 from upriver.sql.aggregates import has_aggregate
-from upriver.sql.clauses import Clauses, Item, read_clauses, refuse_subquery
+from upriver.sql.clauses import Clauses, SelectItem, read_clauses, refuse_subquery
 from upriver.sql.logic import conjuncts
 from upriver.sql.operators import to_common
 from upriver.sql.relations import (
@@ -33,7 +33,7 @@ from upriver.sql.relations import (
     without_equality,
 )
 from upriver.sql.scalars import Context, construct
-from upriver.sql.scope import Column, Entry, Rows, Scope, Setting, as_node, bare, unique, worded
+from upriver.sql.scope import Entry, Scope, ScopeColumn, ScopeRows, Setting, as_node, bare, unique, worded
 
 NO_TABLE = "FROM takes a declared table, a view, a subquery or a query of WITH."
 _PARTS = {"db": "a database before a table", "pivots": "PIVOT", "sample": "TABLESAMPLE", "version": "VERSION"}
@@ -55,7 +55,7 @@ _KINDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class FromMember:
     """One thing in FROM. lasts: whether each row of the FROM holds a row of it: no outer join may stand in for it."""
 
     relation: Relation
@@ -64,11 +64,11 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class JoinStep:
     """A join to what stands before it. merged: columns that come of it, which are of the one side or the other."""
 
     kind: JoinKind
-    member: Member
+    member: FromMember
     on: tuple[exp.Expr, ...]
     merged: tuple[Output, ...] = ()
 
@@ -79,8 +79,8 @@ class From:
     in the end (of the right side of a semi join). correlated: conditions of inner joins, not bound yet, that name the
     query around: they are asked as those of WHERE are."""
 
-    first: Member
-    steps: tuple[Step, ...]
+    first: FromMember
+    steps: tuple[JoinStep, ...]
     scope: Scope
     schema: pa.Schema
     correlated: tuple[exp.Expr, ...] = ()
@@ -116,9 +116,9 @@ class _Reader:
         self._taken = taken
         self.fields = []
 
-    def read(self, table: exp.Expr, joins: Sequence[exp.Join]) -> tuple[Member, list[Step]]:
+    def read(self, table: exp.Expr, joins: Sequence[exp.Join]) -> tuple[FromMember, list[JoinStep]]:
         first, self.scope = self._member(table)
-        steps: list[Step] = []
+        steps: list[JoinStep] = []
         for node in joins:
             step = self._step(node)
             if step.kind in (JoinKind.RIGHT, JoinKind.FULL):
@@ -128,7 +128,7 @@ class _Reader:
             steps.append(step)
         return first, steps
 
-    def _step(self, node: exp.Join) -> Step:
+    def _step(self, node: exp.Join) -> JoinStep:
         for part in node.args:
             if part not in ("this", "side", "kind", "method", "on", "using") and node.args[part]:
                 raise self._source.unsupported(node, f"a join with {part}", "Leave it out.")
@@ -153,7 +153,7 @@ class _Reader:
             return step
         on = self._own_conditions(node.args.get("on"), kind, both)
         self.scope = left if alone else both
-        return Step(kind, member, () if on is None or _is_true(on) else (both.bind(on),))
+        return JoinStep(kind, member, () if on is None or _is_true(on) else (both.bind(on),))
 
     def _own_conditions(self, on: exp.Expr | None, kind: JoinKind, both: Scope) -> exp.Expr | None:
         """ON without the conditions that name the query around."""
@@ -178,10 +178,10 @@ class _Reader:
         )
 
     def _using(
-        self, node: exp.Join, kind: JoinKind, member: Member, right: Scope, titles: Iterable[str]
-    ) -> tuple[Step, list[Column]]:
+        self, node: exp.Join, kind: JoinKind, member: FromMember, right: Scope, titles: Iterable[str]
+    ) -> tuple[JoinStep, list[ScopeColumn]]:
         """The step, and the columns that both sides have become one in."""
-        columns: list[Column] = []
+        columns: list[ScopeColumn] = []
         merged: list[Output] = []
         on: list[exp.EQ] = []
         for title in titles:
@@ -194,10 +194,10 @@ class _Reader:
             on.append(exp.EQ(this=as_node(one.name, pair[0]), expression=as_node(other.name, pair[1])))
             if kind is JoinKind.FULL:
                 merged.append(self._either(on[-1]))
-                columns.append(Column(one.title, merged[-1].name))
+                columns.append(ScopeColumn(one.title, merged[-1].name))
             else:
-                columns.append(Column(one.title, other.name if kind is JoinKind.RIGHT else one.name))
-        return Step(kind, member, tuple(on), tuple(merged)), columns
+                columns.append(ScopeColumn(one.title, other.name if kind is JoinKind.RIGHT else one.name))
+        return JoinStep(kind, member, tuple(on), tuple(merged)), columns
 
     def _either(self, equality: exp.EQ) -> Output:
         """The column of a FULL JOIN USING: of whichever side there is."""
@@ -208,17 +208,17 @@ class _Reader:
         self.fields.append(pa.field(name, value.type))
         return Output(name, value)
 
-    def _member(self, node: exp.Expr) -> tuple[Member, Scope]:
+    def _member(self, node: exp.Expr) -> tuple[FromMember, Scope]:
         rows = self._rows(node)
         relation = self._apart(rows.relation, node.alias_or_name)
         names = dict(zip(rows.relation.schema.names, relation.schema.names, strict=True))
         self.fields += relation.schema
         titles = self._titles(node, rows)
         columns = tuple(
-            Column(title, names[column.name], None if column.end is None else names[column.end])
+            ScopeColumn(title, names[column.name], None if column.end is None else names[column.end])
             for title, column in zip(titles, rows.columns, strict=True)
         )
-        return Member(relation, node), Scope.of(self._source, Entry(node.alias_or_name, columns))
+        return FromMember(relation, node), Scope.of(self._source, Entry(node.alias_or_name, columns))
 
     def _apart(self, relation: Relation, alias: str) -> Relation:
         """The relation by names that nothing else in FROM has."""
@@ -229,7 +229,7 @@ class _Reader:
         before = f"{alias}." if alias else ""
         return renamed(relation, [unique(f"{before}{name}", self._taken) for name in relation.schema.names])
 
-    def _titles(self, node: exp.Expr, rows: Rows) -> list[str | None]:
+    def _titles(self, node: exp.Expr, rows: ScopeRows) -> list[str | None]:
         alias = node.args.get("alias")
         given = [] if alias is None else [title.name for title in alias.args.get("columns") or ()]
         if not given:
@@ -239,7 +239,7 @@ class _Reader:
             raise self._source.wrong(alias, what, "Name each.")
         return list(given)
 
-    def _rows(self, node: exp.Expr) -> Rows:
+    def _rows(self, node: exp.Expr) -> ScopeRows:
         if isinstance(node, exp.Subquery) and not isinstance(node.this, exp.Table):
             self._only(node, "this", "alias", "with_")
             return self._setting.compile(self._setting, node)
@@ -259,7 +259,7 @@ class _Reader:
             if part not in parts and value not in (None, False, []):
                 raise self._source.unsupported(node, _PARTS.get(part, f"{construct(node)} with {part}"), NO_TABLE)
 
-    def _named(self, node: exp.Table) -> Rows:
+    def _named(self, node: exp.Table) -> ScopeRows:
         name = node.name.lower()
         query = self._setting.queries.get(name)
         if query is not None:
@@ -274,16 +274,16 @@ class _Reader:
         return view
 
 
-def _scanned(spec: TableSpec, place: int | None) -> Rows:
-    columns = tuple(Column(name, name) for name in spec.schema.names)
-    return Rows(Relation(Scan(spec.name), (), spec.schema, place), columns)
+def _scanned(spec: TableSpec, place: int | None) -> ScopeRows:
+    columns = tuple(ScopeColumn(name, name) for name in spec.schema.names)
+    return ScopeRows(Relation(Scan(spec.name), (), spec.schema, place), columns)
 
 
-def _common(left: Sequence[Column], right: Sequence[Column]) -> list[str]:
+def _common(left: Sequence[ScopeColumn], right: Sequence[ScopeColumn]) -> list[str]:
     return [column.title for column in left if column.title and any(other.is_titled(column.title) for other in right)]
 
 
-def _among(column: Column, titles: Iterable[str]) -> bool:
+def _among(column: ScopeColumn, titles: Iterable[str]) -> bool:
     return any(column.is_titled(title) for title in titles)
 
 
@@ -345,7 +345,7 @@ class _Joiner:
         if not self._from.steps:
             return restricted(self._from.first.relation, self._open, place)
         relation = self._member(self._from.first)
-        waiting: list[tuple[Relation, Member]] = []
+        waiting: list[tuple[Relation, FromMember]] = []
         for step in self._from.steps:
             right = self._member(step.member)
             if _is_free(step):
@@ -357,7 +357,7 @@ class _Joiner:
             relation = self._inner(relation, right, member)
         return restricted(relation, self._open, place)
 
-    def _stepped(self, relation: Relation, right: Relation, step: Step, waiting: list[Member]) -> Relation:
+    def _stepped(self, relation: Relation, right: Relation, step: JoinStep, waiting: list[FromMember]) -> Relation:
         """A join that stays where it is written, unless it needs what is not joined yet."""
         on = conditions(self._context, step.on)
         names = {*relation.schema.names, *right.schema.names}
@@ -368,8 +368,8 @@ class _Joiner:
         return widened(relation, step.merged, None)
 
     def _caught_up(
-        self, relation: Relation, waiting: list[tuple[Relation, Member]]
-    ) -> tuple[Relation, list[tuple[Relation, Member]]]:
+        self, relation: Relation, waiting: list[tuple[Relation, FromMember]]
+    ) -> tuple[Relation, list[tuple[Relation, FromMember]]]:
         """With all joined that can be by now."""
         ready = next((pair for pair in waiting if self._meet(relation, pair[0])), None)
         if ready is None:
@@ -377,7 +377,7 @@ class _Joiner:
         rest = [pair for pair in waiting if pair is not ready]
         return self._caught_up(self._inner(relation, *ready), rest)
 
-    def _inner(self, left: Relation, right: Relation, member: Member) -> Relation:
+    def _inner(self, left: Relation, right: Relation, member: FromMember) -> Relation:
         lefts, rights = set(left.schema.names), set(right.schema.names)
 
         def serves(one: Condition) -> bool:
@@ -388,7 +388,7 @@ class _Joiner:
     def _meet(self, left: Relation, right: Relation) -> bool:
         return any(equates(condition, left.schema, right.schema) for condition in self._open)
 
-    def _member(self, member: Member) -> Relation:
+    def _member(self, member: FromMember) -> Relation:
         """The rows of one thing in FROM, chosen by what is asked of them alone. If anything can fail, all is asked in
         the order in which it is written, and goes down from there."""
         if not member.lasts or self._in_order:
@@ -403,7 +403,7 @@ class _Joiner:
         return taken
 
 
-def _is_free(step: Step) -> bool:
+def _is_free(step: JoinStep) -> bool:
     """Whether it makes no difference when the join is done: it is an inner one, and none behind keeps other rows."""
     return step.kind is JoinKind.INNER and step.member.lasts
 
@@ -471,7 +471,7 @@ def _subquery(
     return _Subquery(relation, outside, items)
 
 
-def _selected_items(setting: Setting, scope: Scope, item: Item) -> list[exp.Expr]:
+def _selected_items(setting: Setting, scope: Scope, item: SelectItem) -> list[exp.Expr]:
     """What an item of SELECT comes to, bound: a star is several."""
     star = item.node.this if isinstance(item.node, exp.Column) else item.node
     if not isinstance(star, exp.Star):

@@ -28,7 +28,7 @@ from upriver.sql.operators import (
 )
 from upriver.sql.patterns import PATTERNS
 from upriver.sql.scalars import Context, Rule, in_order, literal, macro, null, strict, typed_name
-from upriver.sql.signatures import Functions, Kind, Operands, Signature, Spoken, call, take
+from upriver.sql.signatures import Functions, OperandKind, Operands, Signature, Spoken, call, take
 from upriver.sql.times import CLOCKS, FORMATS, TIME_RULES, TIMES
 
 _STRING, _INT, _BOOLEAN = pa.string(), pa.int32(), pa.bool_()
@@ -38,8 +38,8 @@ _TO_THE_END = literal(2**31 - 1, pa.int32())
 
 def substring(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
     """``substring(s, position[, length])``; the simple case is DuckDB's own."""
-    text = take(context, node, Kind.STRING, operands[0])
-    start, length = (take(context, node, Kind.INT, value) for value in (*operands[1:], _TO_THE_END)[:2])
+    text = take(context, node, OperandKind.STRING, operands[0])
+    start, length = (take(context, node, OperandKind.INT, value) for value in (*operands[1:], _TO_THE_END)[:2])
     text, start, length = parts = in_order(text, start, length)
     if isinstance(start.constant, int) and start.constant >= 0 and isinstance(length.constant, int):
         sql = f"substring({text.sql}, {max(start.constant, 1)}, {max(length.constant, 0)})"
@@ -58,7 +58,7 @@ def concatenated(context: Context, node: exp.Expr, operands: Operands) -> Scalar
 
 
 def _joined(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
-    parts = [take(context, node, Kind.STRING, value) for value in operands]
+    parts = [take(context, node, OperandKind.STRING, value) for value in operands]
     return Scalar(f"concat_ws({', '.join(part.sql for part in parts)})", _STRING, any_fails(parts))
 
 
@@ -82,7 +82,7 @@ def _trim_from(context: Context, node: exp.Expr) -> Scalar:
 
 
 def _trimmed(context: Context, node: exp.Expr, function: str, operands: Operands) -> Scalar:
-    text, letters = in_order(*(take(context, node, Kind.STRING, value) for value in (*operands, _BLANK)[:2]))
+    text, letters = in_order(*(take(context, node, OperandKind.STRING, value) for value in (*operands, _BLANK)[:2]))
     return strict(f"{function}({text.sql}, {letters.sql})", _STRING, (text, letters))
 
 
@@ -98,12 +98,14 @@ def _one_sided(function: str) -> Spoken:
 def _position(context: Context, node: exp.Expr) -> Scalar:
     context.only(node, "this", "substr")
     operands = (context.translate(operand) for operand in (node.args["substr"], node.this))
-    part, text = in_order(*(take(context, node, Kind.STRING, operand) for operand in operands))
+    part, text = in_order(*(take(context, node, OperandKind.STRING, operand) for operand in operands))
     return strict(f"CAST(instr({text.sql}, {part.sql}) AS INTEGER)", _INT, (part, text))
 
 
 def _replaced(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
-    parts = in_order(*(take(context, node, Kind.STRING, value) for value in (*operands, literal("", _STRING))[:3]))
+    parts = in_order(
+        *(take(context, node, OperandKind.STRING, value) for value in (*operands, literal("", _STRING))[:3])
+    )
     return strict(f"replace({', '.join(part.sql for part in parts)})", _STRING, parts)
 
 
@@ -111,8 +113,8 @@ def _padded(side: str) -> Spoken:
     """``lpad(s, length[, by])`` and ``rpad``."""
 
     def rule(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
-        text, by = (take(context, node, Kind.STRING, value) for value in (operands[0], (*operands, _BLANK)[2]))
-        text, length, by = in_order(text, take(context, node, Kind.INT, operands[1]), by)
+        text, by = (take(context, node, OperandKind.STRING, value) for value in (operands[0], (*operands, _BLANK)[2]))
+        text, length, by = in_order(text, take(context, node, OperandKind.INT, operands[1]), by)
         return strict(macro(f"spark_{side}pad", text.sql, length.sql, by.sql), _STRING, (text, length, by))
 
     return Spoken((2, 3), rule)
@@ -122,19 +124,19 @@ def _digested(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
     """``sha2(s, bits)``, of 256 bits."""
     if operands[1].constant not in (0, 256):
         raise context.unsupported(node, "sha2() of these bits", "Take 256.")
-    text = take(context, node, Kind.STRING, operands[0])
+    text = take(context, node, OperandKind.STRING, operands[0])
     return Scalar(f"sha256({text.sql})", _STRING, text.fails)
 
 
 def _cased(context: Context, node: exp.Expr, name: str, value: Scalar) -> Scalar:
     """``upper`` or ``lower``. In Spark's optimizer ``upper(lower(s))`` becomes ``upper(s)``, which differs for some
     letters."""
-    text = take(context, node, Kind.STRING, value)
+    text = take(context, node, OperandKind.STRING, value)
     letters = text if text.letters is None else text.letters
     return Scalar(macro(name, letters.sql), _STRING, letters.fails, letters=letters)
 
 
-_LENGTH = Signature((Kind.STRING,), "CAST(length({0}) AS INTEGER)", _INT)
+_LENGTH = Signature((OperandKind.STRING,), "CAST(length({0}) AS INTEGER)", _INT)
 _UPPER = Spoken((1, 1), lambda context, node, operands: _cased(context, node, "spark_upper", operands[0]))
 _LOWER = Spoken((1, 1), lambda context, node, operands: _cased(context, node, "spark_lower", operands[0]))
 
@@ -151,28 +153,32 @@ STRINGS: Functions = {
     "rtrim": _one_sided("rtrim"),
     "btrim": Spoken((1, 2), lambda context, node, operands: _trimmed(context, node, "trim", operands)),
     "left": Spoken((2, 2), _left),
-    "right": Signature((Kind.STRING, Kind.INT), "spark_right", _STRING),
+    "right": Signature((OperandKind.STRING, OperandKind.INT), "spark_right", _STRING),
     "concat": Spoken((1, 1000), concatenated),
     "concat_ws": Spoken((2, 1000), _joined),
     "replace": Spoken((2, 3), _replaced),
-    "startswith": Signature((Kind.STRING, Kind.STRING), "starts_with({0}, {1})", _BOOLEAN),
-    "endswith": Signature((Kind.STRING, Kind.STRING), "suffix({0}, {1})", _BOOLEAN),
-    "contains": Signature((Kind.STRING, Kind.STRING), "contains({0}, {1})", _BOOLEAN),
+    "startswith": Signature((OperandKind.STRING, OperandKind.STRING), "starts_with({0}, {1})", _BOOLEAN),
+    "endswith": Signature((OperandKind.STRING, OperandKind.STRING), "suffix({0}, {1})", _BOOLEAN),
+    "contains": Signature((OperandKind.STRING, OperandKind.STRING), "contains({0}, {1})", _BOOLEAN),
     "lpad": _padded("l"),
     "rpad": _padded("r"),
-    "repeat": Signature((Kind.STRING, Kind.INT), "repeat({0}, {1})", _STRING),
-    "space": Signature((Kind.INT,), "repeat(' ', {0})", _STRING),
-    "reverse": Signature((Kind.STRING,), "spark_reverse", _STRING),
-    "translate": Signature((Kind.STRING, Kind.STRING, Kind.STRING), "translate({0}, {1}, {2})", _STRING),
-    "split_part": Signature((Kind.STRING, Kind.STRING, Kind.INT), "spark_split_part", _STRING, fails=True),
-    "ascii": Signature((Kind.STRING,), "CAST(ascii({0}) AS INTEGER)", _INT),
-    "octet_length": Signature((Kind.STRING,), "CAST(strlen({0}) AS INTEGER)", _INT),
-    "md5": Signature((Kind.STRING,), "md5({0})", _STRING),
-    "sha": Signature((Kind.STRING,), "sha1({0})", _STRING),
-    "sha1": Signature((Kind.STRING,), "sha1({0})", _STRING),
+    "repeat": Signature((OperandKind.STRING, OperandKind.INT), "repeat({0}, {1})", _STRING),
+    "space": Signature((OperandKind.INT,), "repeat(' ', {0})", _STRING),
+    "reverse": Signature((OperandKind.STRING,), "spark_reverse", _STRING),
+    "translate": Signature(
+        (OperandKind.STRING, OperandKind.STRING, OperandKind.STRING), "translate({0}, {1}, {2})", _STRING
+    ),
+    "split_part": Signature(
+        (OperandKind.STRING, OperandKind.STRING, OperandKind.INT), "spark_split_part", _STRING, fails=True
+    ),
+    "ascii": Signature((OperandKind.STRING,), "CAST(ascii({0}) AS INTEGER)", _INT),
+    "octet_length": Signature((OperandKind.STRING,), "CAST(strlen({0}) AS INTEGER)", _INT),
+    "md5": Signature((OperandKind.STRING,), "md5({0})", _STRING),
+    "sha": Signature((OperandKind.STRING,), "sha1({0})", _STRING),
+    "sha1": Signature((OperandKind.STRING,), "sha1({0})", _STRING),
     "sha2": Spoken((2, 2), _digested),
-    "instr": Signature((Kind.STRING, Kind.STRING), "CAST(instr({0}, {1}) AS INTEGER)", _INT),
-    "locate": Signature((Kind.STRING, Kind.STRING), "CAST(instr({1}, {0}) AS INTEGER)", _INT),
+    "instr": Signature((OperandKind.STRING, OperandKind.STRING), "CAST(instr({0}, {1}) AS INTEGER)", _INT),
+    "locate": Signature((OperandKind.STRING, OperandKind.STRING), "CAST(instr({1}, {0}) AS INTEGER)", _INT),
 }
 
 STRING_RULES: dict[type[exp.Expr], Rule] = {

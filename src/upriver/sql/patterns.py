@@ -13,7 +13,7 @@ from sqlglot import exp
 
 from upriver.plan.relation import Scalar
 from upriver.sql.scalars import Context, string_sql
-from upriver.sql.signatures import Functions, Kind, Operands, Spoken, take
+from upriver.sql.signatures import Functions, OperandKind, Operands, Spoken, take
 
 GROUPS_MAX = 9
 """Groups that DuckDB gives."""
@@ -167,7 +167,7 @@ def _is_whole(pattern: str) -> bool:
 
 def matches(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
     """``s RLIKE pattern``: whether it is found anywhere."""
-    text, pattern = take(context, node, Kind.STRING, operands[0]), _pattern(context, node, operands[1])
+    text, pattern = take(context, node, OperandKind.STRING, operands[0]), _pattern(context, node, operands[1])
     return Scalar(f"regexp_matches({text.sql}, {string_sql(pattern)})", pa.bool_(), text.fails)
 
 
@@ -209,7 +209,7 @@ def _has_alternatives(pattern: str) -> bool:
 
 def _extracted(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
     """``regexp_extract(s, pattern[, group])``: '' if there is none."""
-    text, (pattern, ends) = take(context, node, Kind.STRING, operands[0]), _found(context, node, operands[1])
+    text, (pattern, ends) = take(context, node, OperandKind.STRING, operands[0]), _found(context, node, operands[1])
     group = operands[2].constant if len(operands) > 2 else 1
     there = _groups(pattern)
     if group != 0 and _REPEATED_GROUP.search(pattern):
@@ -231,7 +231,7 @@ def _groups(pattern: str) -> int:
 
 def _replaced(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
     """``regexp_replace(s, pattern, by)``: everywhere."""
-    text, (pattern, ends) = take(context, node, Kind.STRING, operands[0]), _found(context, node, operands[1])
+    text, (pattern, ends) = take(context, node, OperandKind.STRING, operands[0]), _found(context, node, operands[1])
     by = operands[2].constant
     if not isinstance(by, str) or set(by) & {"$", "\\"}:
         raise context.unsupported(node, "a replacement with groups", "Write it in quotes, without $ and backslashes.")

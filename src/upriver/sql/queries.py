@@ -27,7 +27,7 @@ from sqlglot.tokenizer_core import TokenType
 
 from upriver.errors import DeclarationError, UnknownTable, UserError
 from upriver.given import names, text
-from upriver.plan.plan import DataflowPlan, Filter, Project, Scan, SetKind, SetOperation, StatefulMap, TableSpec
+from upriver.plan.plan import DataflowPlan, FilterOp, ProjectOp, Scan, SetKind, SetOperationOp, StatefulMapOp, TableSpec
 from upriver.plan.planning import plan_regions, view_key
 from upriver.plan.relation import Relation
 from upriver.plan.source import Source, Unreadable
@@ -47,14 +47,14 @@ from upriver.sql.relations import (
     with_equal_values,
 )
 from upriver.sql.scalars import column_scalar, construct, null
-from upriver.sql.scope import Column, Entry, Rows, Scope, Setting, bare
+from upriver.sql.scope import Entry, Scope, ScopeColumn, ScopeRows, Setting, bare
 from upriver.sql.select import select
 from upriver.sql.windows import first_rows, sort_key, unbounded_rank
 
 _KINDS = {exp.Except: SetKind.EXCEPT, exp.Intersect: SetKind.INTERSECT}
 
 
-def combined(setting: Setting, tree: exp.SetOperation) -> Rows:
+def combined(setting: Setting, tree: exp.SetOperation) -> ScopeRows:
     """The rows of a set operation. Raises UnsupportedSql."""
     only(setting.source, tree, {"this", "expression", "distinct", "with_", "order", "limit"})
     if isinstance(tree, exp.Union) and not tree.args.get("distinct"):
@@ -70,10 +70,10 @@ def combined(setting: Setting, tree: exp.SetOperation) -> Rows:
         relations = [comparable(setting.source, relation, tree.expression) for relation in relations]
     untyped = [all(one.columns[place].untyped for one in rows) for place in range(len(types))]
     columns = [replace(column, untyped=void) for column, void in zip(rows[0].columns, untyped, strict=True)]
-    return ordered(setting, tree, Rows(_combined(tree, relations, place), tuple(columns)))
+    return ordered(setting, tree, ScopeRows(_combined(tree, relations, place), tuple(columns)))
 
 
-def ordered(setting: Setting, tree: exp.Expr, rows: Rows) -> Rows:
+def ordered(setting: Setting, tree: exp.Expr, rows: ScopeRows) -> ScopeRows:
     """The rows that come first, if the query says so behind its end."""
     nodes, limit = read_limit(setting.source, tree)
     if limit is None:
@@ -87,7 +87,7 @@ def ordered(setting: Setting, tree: exp.Expr, rows: Rows) -> Rows:
             raise setting.source.unsupported(node, "ORDER BY a position here", "Name the column.")
         keys.append(sort_key(context, node, scope.bind(bare(literal))))
     place = setting.source.place(tree.args["order"])
-    return Rows(first_rows(rows.relation, kept(rows.relation), keys, {}, limit, place), rows.columns)
+    return ScopeRows(first_rows(rows.relation, kept(rows.relation), keys, {}, limit, place), rows.columns)
 
 
 def _all_of_union(tree: exp.Expr) -> list[exp.Expr]:
@@ -105,7 +105,7 @@ def _continues(tree: exp.Expr) -> bool:
     return isinstance(tree, exp.Union) and not tree.args.get("distinct") and plain
 
 
-def _types(setting: Setting, parts: Sequence[exp.Expr], rows: Sequence[Rows]) -> list[pa.DataType]:
+def _types(setting: Setting, parts: Sequence[exp.Expr], rows: Sequence[ScopeRows]) -> list[pa.DataType]:
     """Of each column the one type of all queries."""
     first = rows[0]
     for part, one in zip(parts, rows, strict=True):
@@ -117,7 +117,7 @@ def _types(setting: Setting, parts: Sequence[exp.Expr], rows: Sequence[Rows]) ->
     return [_type(setting, parts, rows, place) for place in range(len(first.columns))]
 
 
-def _type(setting: Setting, parts: Sequence[exp.Expr], rows: Sequence[Rows], place: int) -> pa.DataType:
+def _type(setting: Setting, parts: Sequence[exp.Expr], rows: Sequence[ScopeRows], place: int) -> pa.DataType:
     found = pa.null()
     for part, one in zip(parts, rows, strict=True):
         column = one.columns[place]
@@ -134,7 +134,9 @@ def _type(setting: Setting, parts: Sequence[exp.Expr], rows: Sequence[Rows], pla
     return pa.bool_() if is_null(found) else found
 
 
-def _cast(setting: Setting, part: exp.Expr, rows: Rows, names: Sequence[str], types: Sequence[pa.DataType]) -> Relation:
+def _cast(
+    setting: Setting, part: exp.Expr, rows: ScopeRows, names: Sequence[str], types: Sequence[pa.DataType]
+) -> Relation:
     """The rows with these names and types."""
     schema = rows.relation.schema
     same = all(same_type(schema.field(one.name).type, type) for one, type in zip(rows.columns, types, strict=True))
@@ -154,7 +156,7 @@ def _combined(tree: exp.SetOperation, relations: Sequence[Relation], place: int 
         relation = union(relations, place)
         return distinct(relation, place) if tree.args.get("distinct") else relation
     inputs = tuple(with_equal_values(relation) for relation in relations)
-    op = SetOperation(kind, all=not tree.args.get("distinct"))
+    op = SetOperationOp(kind, all=not tree.args.get("distinct"))
     return Relation(op, inputs, inputs[0].schema, place)
 
 
@@ -181,9 +183,9 @@ class Views:
         self._queries = {name.lower(): (name, sql) for name, sql in queries.items()}
         self._tables = tables
         self._timezone = timezone
-        self._known: dict[str, Rows] = {}
+        self._known: dict[str, ScopeRows] = {}
 
-    def rows(self, name: str) -> Rows | None:
+    def rows(self, name: str) -> ScopeRows | None:
         """``None`` if there is no such view."""
         if name not in self._known:
             if name not in self._queries:
@@ -197,7 +199,7 @@ class Views:
         return Setting(source, self._timezone, self._tables, self.rows, compile_query, {})
 
 
-def compile_query(setting: Setting, tree: exp.Expr) -> Rows:
+def compile_query(setting: Setting, tree: exp.Expr) -> ScopeRows:
     """What a query comes to. Its tree is used up. Raises UnsupportedSql, DeclarationError."""
     setting = _with_queries(setting, tree.args.get("with_"))
     if isinstance(tree, exp.Select):
@@ -227,12 +229,12 @@ def _with_queries(setting: Setting, clause: exp.Expr | None) -> Setting:
     return setting
 
 
-def _titled(setting: Setting, query: exp.Expr, rows: Rows, titles: list[str]) -> Rows:
+def _titled(setting: Setting, query: exp.Expr, rows: ScopeRows, titles: list[str]) -> ScopeRows:
     if len(titles) != len(rows.columns):
         what = f"{query.alias!r} names {len(titles)} columns of {len(rows.columns)}"
         raise setting.source.wrong(query, what, "Name each.")
     pairs = zip(titles, rows.columns, strict=True)
-    return Rows(rows.relation, tuple(Column(title, column.name, column.end) for title, column in pairs))
+    return ScopeRows(rows.relation, tuple(ScopeColumn(title, column.name, column.end) for title, column in pairs))
 
 
 MAP_OF = "stateful_map of "
@@ -359,7 +361,7 @@ def _unended(source: Source) -> str:
     return source.sql[: ends[0]] if ends else source.sql
 
 
-def _checked(source: Source, rows: Rows, schema: pa.Schema) -> pa.Schema:
+def _checked(source: Source, rows: ScopeRows, schema: pa.Schema) -> pa.Schema:
     """The view's schema as Spark gives it, checked against what our expressions compute."""
     fields = list(output_fields(source, rows))
     if len(schema) != len(fields):
@@ -377,7 +379,7 @@ def _checked(source: Source, rows: Rows, schema: pa.Schema) -> pa.Schema:
     return pa.schema([pa.field(field.name, field.type) for field in schema])
 
 
-def output_fields(source: Source, rows: Rows) -> list[tuple[Column, pa.DataType]]:
+def output_fields(source: Source, rows: ScopeRows) -> list[tuple[ScopeColumn, pa.DataType]]:
     """The columns of a view, with the types that we give them. Raises UnsupportedSql for a window as a whole."""
     for column in rows.columns:
         if column.end is not None:
@@ -409,7 +411,7 @@ def deletion(sql: str, table: TableSpec, typer: Typer) -> str:
 def _predicate(view: CompiledView) -> str:
     """What a query of one table filters by. Raises UnsupportedSql if it asks for more than the row."""
     match view.relation:
-        case Relation(op=Project(), inputs=(Relation(op=Filter(predicate), inputs=(Relation(op=Scan()),)),)):
+        case Relation(op=ProjectOp(), inputs=(Relation(op=FilterOp(predicate), inputs=(Relation(op=Scan()),)),)):
             return predicate
         case relation:
             place = next((below.place for below in relation.inputs), None)
@@ -443,7 +445,7 @@ def declare_view(
     return DataflowPlan(name, sql, named, compiled.schema, regions)
 
 
-def mapped_view(name: str, op: StatefulMap, source: TableSpec) -> DataflowPlan:
+def mapped_view(name: str, op: StatefulMapOp, source: TableSpec) -> DataflowPlan:
     """The view of what a user's function gives for the rows of a table."""
     relation = Relation(op, (Relation(Scan(source.name), (), source.schema),), op.output)
     regions = plan_regions(name, relation, op.key, {source.name: source})

@@ -33,16 +33,16 @@ from upriver.plan.column_names import (
     with_columns,
 )
 from upriver.plan.plan import (
-    Aggregate,
+    AggregateOp,
     AggregatePlan,
-    Filter,
-    Join,
+    FilterOp,
     JoinKind,
-    Project,
+    JoinOp,
     Projection,
-    SetOperation,
-    TopK,
-    Union,
+    ProjectOp,
+    SetOperationOp,
+    TopKOp,
+    UnionOp,
 )
 from upriver.plan.relation import Relation, Scalar
 from upriver.plan.source import ELSEWHERE, Source
@@ -83,19 +83,19 @@ def filtered(relation: Relation, condition: Scalar | None, place: int | None) ->
     """The rows for which the condition is true; all, if there is none. Those of several filters are asked in turn."""
     if condition is None:
         return relation
-    goes_down = relation.can_fail or condition.fails or isinstance(relation.op, Join)
+    goes_down = relation.can_fail or condition.fails or isinstance(relation.op, JoinOp)
     sunk = _sunk(relation, condition, place) if goes_down else None
     return _on_top(relation, condition, place) if sunk is None else sunk
 
 
 def _on_top(relation: Relation, condition: Scalar, place: int | None) -> Relation:
-    if not isinstance(relation.op, Filter):
-        return Relation(Filter(condition.sql), (relation,), relation.schema, place, asks=(condition,))
+    if not isinstance(relation.op, FilterOp):
+        return Relation(FilterOp(condition.sql), (relation,), relation.schema, place, asks=(condition,))
     asks = (*_asks(relation, relation.op), condition)
-    return replace(relation, op=Filter(conjunction(asks)), asks=asks)
+    return replace(relation, op=FilterOp(conjunction(asks)), asks=asks)
 
 
-def _asks(relation: Relation, op: Filter) -> tuple[Scalar, ...]:
+def _asks(relation: Relation, op: FilterOp) -> tuple[Scalar, ...]:
     return relation.asks or (Scalar(op.predicate, pa.bool_(), fails=True),)
 
 
@@ -103,31 +103,31 @@ def _sunk(relation: Relation, condition: Scalar, place: int | None) -> Relation 
     """The relation with the condition asked somewhere below its operator; ``None`` if it cannot be."""
     names = columns_in(condition.sql)
     match relation.op:
-        case Filter():
+        case FilterOp():
             return _below_filter(relation, relation.op, condition, place)
-        case Project(projection):
+        case ProjectOp(projection):
             texts = dict(zip(projection.schema.names, projection.expressions, strict=True))
             text = inlined(condition.sql, texts, TEXT_CHARS_MAX)
             if text is None:
                 return None
             return replace(relation, inputs=(filtered(relation.inputs[0], replace(condition, sql=text), place),))
-        case Aggregate(plan) if names and names <= set(plan.group):
+        case AggregateOp(plan) if names and names <= set(plan.group):
             return replace(relation, inputs=(filtered(relation.inputs[0], condition, place),))
-        case TopK() if names and names <= set(relation.op.partition):
+        case TopKOp() if names and names <= set(relation.op.partition):
             return replace(relation, inputs=(filtered(relation.inputs[0], condition, place),))
-        case Union():
+        case UnionOp():
             return replace(relation, inputs=tuple(filtered(part, condition, place) for part in relation.inputs))
-        case SetOperation():
+        case SetOperationOp():
             first, other = relation.inputs
             other = filtered(other, condition, place) if relation.op.all else other
             return replace(relation, inputs=(filtered(first, condition, place), other))
-        case Join():
+        case JoinOp():
             return _into_sides(relation, relation.op, condition, place)
         case _:
             return None
 
 
-def _below_filter(relation: Relation, op: Filter, condition: Scalar, place: int | None) -> Relation | None:
+def _below_filter(relation: Relation, op: FilterOp, condition: Scalar, place: int | None) -> Relation | None:
     """Behind those conditions of the filter that can go down, too."""
     (below,) = relation.inputs
     left: list[Scalar] = []
@@ -143,14 +143,14 @@ def _below_filter(relation: Relation, op: Filter, condition: Scalar, place: int 
     return sunk
 
 
-def _into_sides(relation: Relation, op: Join, condition: Scalar, place: int | None) -> Relation | None:
+def _into_sides(relation: Relation, op: JoinOp, condition: Scalar, place: int | None) -> Relation | None:
     """Into the side that the condition is about; and what follows from it for the other side, into that one."""
     names = columns_in(condition.sql)
     for side, rows in enumerate(relation.inputs):
         kind = _WITHOUT_NULLS.get((op.kind, side))
         if kind is not None and names and names <= set(rows.schema.names) and _refuses_nulls(condition, rows.schema):
             relation = _of_kind(relation, op, kind, place)
-            assert isinstance(relation.op, Join)
+            assert isinstance(relation.op, JoinOp)
             op = relation.op
     sides = list(relation.inputs)
     for side, kinds in enumerate(_KEPT):
@@ -167,7 +167,7 @@ def _refuses_nulls(condition: Scalar, schema: pa.Schema) -> bool:
     return refuses_nulls(condition.sql, columns)
 
 
-def _of_kind(relation: Relation, op: Join, kind: JoinKind, place: int | None) -> Relation:
+def _of_kind(relation: Relation, op: JoinOp, kind: JoinKind, place: int | None) -> Relation:
     """The join as one of another kind, which gives fewer rows. What ON asks of one side alone stays where it is asked
     of pairs, since Spark asks the filter's conditions first."""
     sides = list(relation.inputs)
@@ -178,7 +178,7 @@ def _of_kind(relation: Relation, op: Join, kind: JoinKind, place: int | None) ->
     return replace(relation, op=replace(op, kind=kind), inputs=tuple(sides))
 
 
-def _inferred(op: Join, side: int, relation: Relation, condition: Scalar, place: int | None) -> Relation:
+def _inferred(op: JoinOp, side: int, relation: Relation, condition: Scalar, place: int | None) -> Relation:
     """One side of a join, of which is asked what is known of each row of the other side that it is joined to."""
     keys = op.left_key, op.right_key
     equal = {
@@ -217,18 +217,18 @@ def absorbed(
     uses: how often the expressions, as they are written, name each column.
     """
     once = {name for name in relation.deferred if uses.get(name) == 1}
-    if once and isinstance(relation.op, Union):
+    if once and isinstance(relation.op, UnionOp):
         parts = tuple(absorbed(part, texts, uses, build) for part in relation.inputs)
-        return Relation(Union(), parts, parts[0].schema, relation.place)
+        return Relation(UnionOp(), parts, parts[0].schema, relation.place)
     once &= relation.fails
-    if not once or not isinstance(relation.op, Project):
+    if not once or not isinstance(relation.op, ProjectOp):
         return build(relation, texts)
     opened, inner = _opened(relation, relation.op.projection, once)
     taken = [inlined(text, inner, TEXT_CHARS_MAX) for text in texts]
     if None in taken:
         return build(relation, texts)
     absorbing = [text for text in taken if text is not None]
-    assert isinstance(opened.op, Project)
+    assert isinstance(opened.op, ProjectOp)
     sources = plain_columns(opened.op.projection)
     if len(sources) < len(opened.schema):
         return build(opened, absorbing)
@@ -255,7 +255,7 @@ def _opened(relation: Relation, projection: Projection, names: set[str]) -> tupl
     inner = {name: with_columns(texts[name], known | more) for name in names}
     schema = pa.schema([fields[name] for name in kept])
     opened = Relation(
-        Project(Projection(tuple(kept.values()), schema)), (below,), schema, relation.place, relation.fails - names
+        ProjectOp(Projection(tuple(kept.values()), schema)), (below,), schema, relation.place, relation.fails - names
     )
     return opened, inner
 
@@ -278,7 +278,7 @@ def projected(relation: Relation, outputs: Iterable[Output], place: int | None) 
     schema = pa.schema([pa.field(output.name, output.value.type) for output in outputs])
     projection = Projection(tuple(output.value.sql for output in outputs), schema)
     fails = frozenset(one.name for one in outputs if _is_late(one.value) and plain_column(one.value.sql) is None)
-    return Relation(Project(projection), (relation,), schema, place, fails)
+    return Relation(ProjectOp(projection), (relation,), schema, place, fails)
 
 
 def _is_late(value: Scalar) -> bool:
@@ -336,20 +336,20 @@ def retyped(relation: Relation, schema: pa.Schema) -> Relation:
     if schema == relation.schema:
         return relation
     assert all(same_type(*pair) for pair in zip(schema.types, relation.schema.types, strict=True)), "other types"
-    if isinstance(relation.op, Project):
+    if isinstance(relation.op, ProjectOp):
         projection = Projection(relation.op.projection.expressions, schema)
         names = dict(zip(relation.schema.names, schema.names, strict=True))
         fails = frozenset(names[name] for name in relation.fails)
-        return Relation(Project(projection), relation.inputs, schema, relation.place, fails)
+        return Relation(ProjectOp(projection), relation.inputs, schema, relation.place, fails)
     projection = Projection(tuple(map(quoted, relation.schema.names)), schema)
-    return Relation(Project(projection), (relation,), schema, relation.place)
+    return Relation(ProjectOp(projection), (relation,), schema, relation.place)
 
 
 def union(relations: Sequence[Relation], place: int | None) -> Relation:
     """The rows of all of them, by the names of the first, whose types they have."""
     first = relations[0]
     inputs = tuple(retyped(relation, first.schema) for relation in relations)
-    return Relation(Union(), inputs, first.schema, place)
+    return Relation(UnionOp(), inputs, first.schema, place)
 
 
 def comparable(source: Source, relation: Relation, node: exp.Expr) -> Relation:
@@ -364,7 +364,7 @@ def comparable(source: Source, relation: Relation, node: exp.Expr) -> Relation:
 def distinct(relation: Relation, place: int | None) -> Relation:
     """Each row once."""
     same = with_equal_values(relation)
-    return Relation(Aggregate(AggregatePlan(tuple(same.schema.names), ())), (same,), same.schema, place)
+    return Relation(AggregateOp(AggregatePlan(tuple(same.schema.names), ())), (same,), same.schema, place)
 
 
 def with_equal_values(relation: Relation) -> Relation:
@@ -388,7 +388,7 @@ def group_value(value: Scalar) -> Scalar:
 def bounded(relation: Relation, rank: str, limit: int) -> Relation | None:
     """The same relation without rows whose ``rank`` is beyond the limit, if that is a column that numbers rows, which
     then are numbered no further. ``None`` if it is not."""
-    if isinstance(relation.op, TopK) and relation.op.rank == rank:
+    if isinstance(relation.op, TopKOp) and relation.op.rank == rank:
         return replace(relation, op=replace(relation.op, limit=min(limit, relation.op.limit)))
     for place, part in enumerate(relation.inputs):
         name = _below(relation, place, rank)
@@ -401,10 +401,10 @@ def bounded(relation: Relation, rank: str, limit: int) -> Relation | None:
 def _below(relation: Relation, place: int, name: str) -> str | None:
     """The column of an input that is this column, if to leave out rows by it below is as good as above."""
     op, part = relation.op, relation.inputs[place]
-    if isinstance(op, Project):
+    if isinstance(op, ProjectOp):
         return plain_columns(op.projection).get(name)
-    kept_side = isinstance(op, Join) and op.kind in (LEFT_KEPT, RIGHT_KEPT)[place]
-    return name if name in part.schema.names and (kept_side or isinstance(op, Filter)) else None
+    kept_side = isinstance(op, JoinOp) and op.kind in (LEFT_KEPT, RIGHT_KEPT)[place]
+    return name if name in part.schema.names and (kept_side or isinstance(op, FilterOp)) else None
 
 
 def unbounded(relation: Relation) -> Relation | None:
@@ -413,7 +413,7 @@ def unbounded(relation: Relation) -> Relation | None:
     todo = [relation]
     while todo:
         part = todo.pop()
-        if isinstance(part.op, TopK) and part.op.limit == UNBOUNDED:
+        if isinstance(part.op, TopKOp) and part.op.limit == UNBOUNDED:
             return part
         if id(part) not in seen:
             seen.add(id(part))
@@ -547,7 +547,7 @@ def join(
     for one, other, is_safe in zip(left_key, right_key, null_safe, strict=True):
         left = left if is_safe or kind not in LEFT_MATCHED else matchable(left, one, place)
         right = right if is_safe or kind not in RIGHT_MATCHED else matchable(right, other, place)
-    op = Join(kind, left_key, right_key, null_safe, conjunction(of_pairs) if of_pairs else None)
+    op = JoinOp(kind, left_key, right_key, null_safe, conjunction(of_pairs) if of_pairs else None)
     both = kind not in (JoinKind.SEMI, JoinKind.ANTI)
     schema = pa.schema([*left.schema, *(right.schema if both else ())])
     return Relation(op, (left, right), schema, place, asks=tuple(of_pairs))

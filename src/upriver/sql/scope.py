@@ -25,7 +25,7 @@ NAME_CHARS_MAX = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ScopeColumn:
     """What a query can name. A window of time, which Spark makes a struct of, is two columns of the relation.
 
     title: its name in SQL; ``None`` if only Spark knows it. name: of the column in the relation; of a window, of the
@@ -44,11 +44,11 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class ScopeRows:
     """A relation as a query sees it. Columns of the relation that are none of ``columns`` cannot be named."""
 
     relation: Relation
-    columns: tuple[Column, ...]
+    columns: tuple[ScopeColumn, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Entry:
     """One item of FROM. alias: empty if it has none."""
 
     alias: str
-    columns: tuple[Column, ...]
+    columns: tuple[ScopeColumn, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +68,8 @@ class Scope:
 
     source: Source
     entries: tuple[Entry, ...]
-    columns: tuple[Column, ...]
-    hidden: tuple[Column, ...] = ()
+    columns: tuple[ScopeColumn, ...]
+    hidden: tuple[ScopeColumn, ...] = ()
     outer: "Scope | None" = None
 
     @classmethod
@@ -80,7 +80,7 @@ class Scope:
         """Of what stands in FROM before ``other`` and of that."""
         return replace(self, entries=self.entries + other.entries, columns=self.columns + other.columns)
 
-    def hiding(self, column: Column) -> "Scope":
+    def hiding(self, column: ScopeColumn) -> "Scope":
         """With a column that is no part of ``*``."""
         return replace(self, hidden=(*self.hidden, column))
 
@@ -109,7 +109,7 @@ class Scope:
         node.set("table", None)
         node.set("db", None)
 
-    def find(self, node: exp.Column) -> tuple[Column, str | None]:
+    def find(self, node: exp.Column) -> tuple[ScopeColumn, str | None]:
         """The column that the name means, and the field of it, if it is a window's start or end."""
         found = self._found(node)
         if found is not None:
@@ -122,7 +122,7 @@ class Scope:
         """Whether the name means something here, and not in the query around."""
         return self._found(node) is not None
 
-    def starred(self, node: exp.Expr) -> tuple[Column, ...]:
+    def starred(self, node: exp.Expr) -> tuple[ScopeColumn, ...]:
         """The columns that ``*`` or ``alias.*`` stands for."""
         if not isinstance(node, exp.Column):
             return self.columns
@@ -131,7 +131,7 @@ class Scope:
                 return entry.columns
         raise self._unknown_alias(node)
 
-    def _found(self, node: exp.Column) -> tuple[Column, str | None] | None:
+    def _found(self, node: exp.Column) -> tuple[ScopeColumn, str | None] | None:
         """Alias and column first, then a field of a window, as in Spark."""
         path = [part.name for part in node.parts]
         if len(path) == 1:
@@ -150,11 +150,11 @@ class Scope:
             raise self.source.unsupported(node, "a field of a struct", "Make it a column before app.table().")
         return struct, path[-1].lower()
 
-    def _of(self, alias: str) -> tuple[Column, ...]:
+    def _of(self, alias: str) -> tuple[ScopeColumn, ...]:
         named = (entry.columns for entry in self.entries if entry.alias and entry.alias.lower() == alias.lower())
         return next(named, ())
 
-    def _one(self, node: exp.Column, columns: Iterable[Column], title: str) -> Column | None:
+    def _one(self, node: exp.Column, columns: Iterable[ScopeColumn], title: str) -> ScopeColumn | None:
         found = [column for column in columns if column.is_titled(title)]
         if len(found) > 1:
             owners = [entry.alias for entry in self.entries if any(column in found for column in entry.columns)]
@@ -179,7 +179,7 @@ class Scope:
         return _listed(self.columns, " and ".join(aliases) if all(aliases) else "")
 
 
-def _listed(columns: Iterable[Column], whose: str) -> str:
+def _listed(columns: Iterable[ScopeColumn], whose: str) -> str:
     titles = ", ".join(column.title for column in columns if column.title is not None)
     return f"The columns of {whose} are {titles}." if whose else f"The columns are {titles}."
 
@@ -249,12 +249,12 @@ class Setting:
     source: Source
     timezone: str
     tables: Mapping[str, TableSpec]
-    view: Callable[[str], Rows | None]
-    compile: Callable[["Setting", exp.Expr], Rows]
-    queries: Mapping[str, Rows]
+    view: Callable[[str], ScopeRows | None]
+    compile: Callable[["Setting", exp.Expr], ScopeRows]
+    queries: Mapping[str, ScopeRows]
     untyped: bool = False
 
-    def knowing(self, queries: Mapping[str, Rows]) -> "Setting":
+    def knowing(self, queries: Mapping[str, ScopeRows]) -> "Setting":
         """With more queries of WITH."""
         return replace(self, queries={**self.queries, **queries})
 

@@ -15,12 +15,12 @@ import pyarrow as pa
 from sqlglot import exp
 
 from upriver.plan.column_names import quoted
-from upriver.plan.plan import Aggregate, AggregateCall, AggregatePlan
+from upriver.plan.plan import AggregateCall, AggregateOp, AggregatePlan
 from upriver.plan.relation import Relation, Scalar
 from upriver.plan.source import ELSEWHERE
 from upriver.plan.types import duck_name, is_null
 from upriver.sql.aggregates import Call, aggregate_call, has_aggregate, is_aggregate
-from upriver.sql.clauses import Clauses, Item, read_clauses
+from upriver.sql.clauses import Clauses, SelectItem, read_clauses
 from upriver.sql.from_where import read_from, selected
 from upriver.sql.relations import (
     Output,
@@ -33,14 +33,14 @@ from upriver.sql.relations import (
     with_values,
 )
 from upriver.sql.scalars import Context, column_scalar, null, typed_name
-from upriver.sql.scope import Column, Rows, Scope, Setting, as_node, bare, place, unique, uses_in, worded
-from upriver.sql.windows import RANK_TYPE, SortKey, check_window, first_rows, numbered, ranked, sort_key, spread
+from upriver.sql.scope import Scope, ScopeColumn, ScopeRows, Setting, as_node, bare, place, unique, uses_in, worded
+from upriver.sql.windows import RANK_TYPE, OrderKey, check_window, first_rows, numbered, ranked, sort_key, spread
 
 
 class Names:
     """Of one SELECT. items: its outputs, bound, with each star as the columns it stands for."""
 
-    def __init__(self, scope: Scope, items: Sequence[Item], grouped: bool) -> None:
+    def __init__(self, scope: Scope, items: Sequence[SelectItem], grouped: bool) -> None:
         self._scope = scope
         self._source = scope.source
         aliases = {item.name.lower() for item in items if item.renamed and item.name}
@@ -91,7 +91,7 @@ class Names:
             return self._value(position, root)
         return self._bound_first(root, lambda column: None if _is_aggregated(column) else self._aliased(column))
 
-    def _bound_first(self, root: exp.Expr, output: Callable[[exp.Column], Item | None]) -> exp.Expr:
+    def _bound_first(self, root: exp.Expr, output: Callable[[exp.Column], SelectItem | None]) -> exp.Expr:
         """The tree with each name as the output that it means, or else as a column."""
         holder = exp.Paren(this=root)
         for column in list(root.find_all(exp.Column)):
@@ -104,7 +104,7 @@ class Names:
 
     # Outputs
 
-    def _items(self, item: Item, aliases: set[str], grouped: bool) -> Iterator[Item]:
+    def _items(self, item: SelectItem, aliases: set[str], grouped: bool) -> Iterator[SelectItem]:
         star = item.node.this if isinstance(item.node, exp.Column) else item.node
         if not isinstance(star, exp.Star):
             yield self._bound(item, aliases)
@@ -115,9 +115,9 @@ class Names:
             raise self._source.unsupported(item.node, "a star with GROUP BY", "List the columns.")
         for column in self._scope.starred(item.node):
             window = None if column.end is None else column
-            yield Item(as_node(column.name, item.node), column.title, window=window)
+            yield SelectItem(as_node(column.name, item.node), column.title, window=window)
 
-    def _bound(self, item: Item, aliases: set[str]) -> Item:
+    def _bound(self, item: SelectItem, aliases: set[str]) -> SelectItem:
         window = self._window(item.node)
         if window is not None:
             return replace(item, node=as_node(window.name, item.node), window=window)
@@ -127,7 +127,7 @@ class Names:
                 raise self._source.unsupported(column, what, "Write its expression out.")
         return replace(item, node=self._scope.bind(item.node))
 
-    def _window(self, node: exp.Expr) -> Column | None:
+    def _window(self, node: exp.Expr) -> ScopeColumn | None:
         """The window that the node is as a whole."""
         if not isinstance(node, exp.Column) or isinstance(node.this, exp.Star) or not self._scope.knows(node):
             return None
@@ -142,19 +142,19 @@ class Names:
             item = self._aliased(node)
         if item is None:
             window = self._window(node)
-            item = Item(node if window is not None else self._scope.bind(node), None, window=window)
+            item = SelectItem(node if window is not None else self._scope.bind(node), None, window=window)
         if has_aggregate(item.node):
             raise self._source.wrong(node, "GROUP BY of an aggregate", "Group by what is known before aggregation.")
         yield from self._grouped(item, node)
 
-    def _grouped(self, item: Item, node: exp.Expr) -> Iterator[exp.Expr]:
+    def _grouped(self, item: SelectItem, node: exp.Expr) -> Iterator[exp.Expr]:
         """What an output is grouped by. node: for its place."""
         if item.window is None or item.window.end is None:
             yield item.node.copy()
         else:
             yield from (as_node(name, node) for name in (item.window.name, item.window.end))
 
-    def _position(self, node: exp.Expr) -> Item | None:
+    def _position(self, node: exp.Expr) -> SelectItem | None:
         """The output whose position a number is."""
         if not isinstance(node, exp.Literal) or node.is_string or not node.this.isdigit():
             return None
@@ -163,13 +163,13 @@ class Names:
             raise self._source.wrong(node, f"there is no column {position}", f"SELECT has {len(self.items)}.")
         return self.items[position - 1]
 
-    def _aliased(self, node: exp.Expr) -> Item | None:
+    def _aliased(self, node: exp.Expr) -> SelectItem | None:
         """The output that a name means."""
         if not isinstance(node, exp.Column) or node.table:
             return None
         return next((item for item in self.items if item.is_named(node.name)), None)
 
-    def _value(self, item: Item, node: exp.Expr) -> exp.Expr:
+    def _value(self, item: SelectItem, node: exp.Expr) -> exp.Expr:
         if item.window is not None:
             what = "a window as a whole, which is a STRUCT, in an expression"
             raise self._source.unsupported(node, what, "Take its start or its end: window.start.")
@@ -218,7 +218,7 @@ class Groups:
         plan = AggregatePlan(tuple(self._group.values()), tuple(self._calls.values()))
         fields = [source.schema.field(name) for name in plan.group]
         fields += [pa.field(call.output, call.type) for call in plan.calls]
-        return Relation(Aggregate(plan), (source,), pa.schema(fields), place)
+        return Relation(AggregateOp(plan), (source,), pa.schema(fields), place)
 
     def _grouped(self, node: exp.Expr) -> Scalar:
         value = self._rows.translate(node)
@@ -268,7 +268,7 @@ def _operand(node: exp.Expr) -> exp.Expr:
     return _operand(operand) if isinstance(operand, exp.Distinct) else operand
 
 
-def select(setting: Setting, tree: exp.Select) -> Rows:
+def select(setting: Setting, tree: exp.Select) -> ScopeRows:
     """Raises UnsupportedSql, DeclarationError."""
     untyped = setting.untyped
     setting = replace(setting, untyped=False)
@@ -293,7 +293,7 @@ def _reread(setting: Setting, tree: exp.Select, before: Clauses) -> Clauses:
 class _Bound:
     """The clauses, bound. window: the one that numbers rows, whose places in the trees are the column ``rank``."""
 
-    items: tuple[Item, ...]
+    items: tuple[SelectItem, ...]
     group: tuple[exp.Expr, ...]
     having: exp.Expr | None
     qualify: exp.Expr | None
@@ -314,7 +314,7 @@ class _Selection:
         self._untyped = untyped
         self._place = setting.source.place(clauses.items[0].node)
 
-    def rows(self) -> Rows:
+    def rows(self) -> ScopeRows:
         bound = self._bind()
         rows = self._setting.context(self._relation.schema, fails=self._relation.deferred)
         groups = Groups(rows, bound.group, {bound.rank.lower()}) if self._groups() else None
@@ -334,10 +334,10 @@ class _Selection:
             relation = ranked(relation, window, bound.rank, self._source.place(bound.window))
         relation = restricted(relation, qualify, self._source.place(self._clauses.qualify))
         uses = uses_in([*(item.node for item in bound.items), *bound.order])
-        return Rows(self._built(relation, outputs, keys, uses), columns)
+        return ScopeRows(self._built(relation, outputs, keys, uses), columns)
 
     def _built(
-        self, relation: Relation, outputs: Sequence[Output], keys: Sequence[SortKey], uses: Mapping[str, int]
+        self, relation: Relation, outputs: Sequence[Output], keys: Sequence[OrderKey], uses: Mapping[str, int]
     ) -> Relation:
         """uses: how often outputs and keys name each column."""
         limit = self._clauses.limit
@@ -402,20 +402,22 @@ class _Selection:
 
     # Outputs
 
-    def _outputs(self, context: Context, items: Sequence[Item], plain: bool) -> tuple[tuple[Column, ...], list[Output]]:
+    def _outputs(
+        self, context: Context, items: Sequence[SelectItem], plain: bool
+    ) -> tuple[tuple[ScopeColumn, ...], list[Output]]:
         """What can be named of the rows, and how their columns are computed."""
         taken: set[str] = set()
-        columns: list[Column] = []
+        columns: list[ScopeColumn] = []
         outputs: list[Output] = []
         for item in items:
             wanted = item.name or worded(item.node)
             if item.window is None:
                 value = self._value(context, item.node, plain)
-                columns.append(Column(item.name, unique(wanted, taken), None, is_null(value.type), item.node))
+                columns.append(ScopeColumn(item.name, unique(wanted, taken), None, is_null(value.type), item.node))
                 outputs.append(Output(columns[-1].name, null(pa.bool_()) if is_null(value.type) else value))
             else:
                 bounds = unique(f"{wanted}.start", taken), unique(f"{wanted}.end", taken)
-                columns.append(Column(item.name, *bounds, node=item.node))
+                columns.append(ScopeColumn(item.name, *bounds, node=item.node))
                 nodes = item.node, as_node(item.window.end or "", item.node)
                 outputs += [Output(*pair) for pair in zip(bounds, context.translate_all(nodes), strict=True)]
         return tuple(columns), outputs
@@ -429,7 +431,7 @@ class _Selection:
             raise context.unsupported(node, "a column of nothing but NULL", "Give it a type: CAST(NULL AS ...).")
         return value
 
-    def _sort_keys(self, context: Context, nodes: Sequence[exp.Expr], outputs: Sequence[Output]) -> list[SortKey]:
+    def _sort_keys(self, context: Context, nodes: Sequence[exp.Expr], outputs: Sequence[Output]) -> list[OrderKey]:
         """What ORDER BY sorts by: over what the outputs are over; over the outputs, if they are DISTINCT."""
         pairs = zip(self._clauses.order, nodes, strict=True)
         keys = [sort_key(context, ordered, node) for ordered, node in pairs]

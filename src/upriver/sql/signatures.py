@@ -14,7 +14,7 @@ from upriver.sql.operators import CAST_IT
 from upriver.sql.scalars import Context, in_order, macro, null, strict, typed_name
 
 
-class Kind(Enum):
+class OperandKind(Enum):
     """What an operand may be."""
 
     STRING = "a STRING"
@@ -35,7 +35,7 @@ class Signature:
     its operands do not.
     """
 
-    takes: tuple[Kind, ...]
+    takes: tuple[OperandKind, ...]
     sql: str
     gives: pa.DataType
     fails: bool = False
@@ -71,17 +71,17 @@ def call(context: Context, node: exp.Expr, name: str, function: Function, operan
     return strict(sql, function.gives, taken, function.fails)
 
 
-def take(context: Context, node: exp.Expr, kind: Kind, value: Scalar) -> Scalar:
+def take(context: Context, node: exp.Expr, kind: OperandKind, value: Scalar) -> Scalar:
     """The operand as the function wants it; what Spark would take through a cast of text is refused."""
     type = value.type
-    if kind is Kind.ANY:
+    if kind is OperandKind.ANY:
         return value
     target = _TARGETS[kind]
     if is_null(type):
         return null(target)
     if _ACCEPTS[kind](type):
         value = within_range(value)
-        return value if kind is Kind.CLOCK else cast(context, node, value, target)
+        return value if kind is OperandKind.CLOCK else cast(context, node, value, target)
     raise context.unsupported(node, f"{typed_name(value)} where {kind.value} is wanted", CAST_IT)
 
 
@@ -94,20 +94,20 @@ def _is_day(type: pa.DataType) -> bool:
 
 
 _TARGETS = {
-    Kind.STRING: pa.string(),
-    Kind.INT: pa.int32(),
-    Kind.WHOLE: pa.int64(),
-    Kind.DATE: pa.date32(),
-    Kind.CLOCK: pa.timestamp("us"),
-    Kind.INSTANT: pa.timestamp("us", tz="UTC"),
+    OperandKind.STRING: pa.string(),
+    OperandKind.INT: pa.int32(),
+    OperandKind.WHOLE: pa.int64(),
+    OperandKind.DATE: pa.date32(),
+    OperandKind.CLOCK: pa.timestamp("us"),
+    OperandKind.INSTANT: pa.timestamp("us", tz="UTC"),
 }
-_ACCEPTS: Mapping[Kind, Callable[[pa.DataType], bool]] = {
-    Kind.STRING: is_string,
-    Kind.INT: _is_int,
-    Kind.WHOLE: is_integer,
-    Kind.DATE: _is_day,
-    Kind.CLOCK: lambda type: is_wall_clock(type) or is_instant(type),
-    Kind.INSTANT: is_instant,
+_ACCEPTS: Mapping[OperandKind, Callable[[pa.DataType], bool]] = {
+    OperandKind.STRING: is_string,
+    OperandKind.INT: _is_int,
+    OperandKind.WHOLE: is_integer,
+    OperandKind.DATE: _is_day,
+    OperandKind.CLOCK: lambda type: is_wall_clock(type) or is_instant(type),
+    OperandKind.INSTANT: is_instant,
 }
 
 

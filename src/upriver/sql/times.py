@@ -13,7 +13,7 @@ from upriver.plan.source import ELSEWHERE
 from upriver.plan.types import is_date, is_instant, is_wall_clock
 from upriver.sql.casts import cast
 from upriver.sql.scalars import Context, Rule, macro, string_sql, typed_name
-from upriver.sql.signatures import Functions, Kind, Operands, Signature, Spoken, call, constant_text, take
+from upriver.sql.signatures import Functions, OperandKind, Operands, Signature, Spoken, call, constant_text, take
 
 _INT, _LONG, _DATE = pa.int32(), pa.int64(), pa.date32()
 _DATE_UNITS = {
@@ -33,12 +33,12 @@ _CLOCK_UNITS = _DATE_UNITS | {
 
 
 def _date_part(sql: str) -> Signature:
-    return Signature((Kind.DATE,), f"CAST({sql} AS INTEGER)", _INT)
+    return Signature((OperandKind.DATE,), f"CAST({sql} AS INTEGER)", _INT)
 
 
 def _clock_part(unit: str) -> Spoken:
     def rule(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
-        clock = take(context, node, Kind.CLOCK, operands[0])
+        clock = take(context, node, OperandKind.CLOCK, operands[0])
         if is_instant(clock.type):
             context.need_utc(node, f"the {unit} of a TIMESTAMP")
         return Scalar(f"CAST({unit}({clock.sql}) AS INTEGER)", _INT, clock.fails)
@@ -86,7 +86,7 @@ def _truncated_date(context: Context, node: exp.Expr, operands: Operands) -> Sca
     unit = _DATE_UNITS.get(written.upper())
     if unit is None:
         raise context.unsupported(node, f"trunc() to {written!r}", f"Take one of {', '.join(_DATE_UNITS)}.")
-    day = take(context, node, Kind.DATE, operands[0])
+    day = take(context, node, OperandKind.DATE, operands[0])
     return Scalar(f"CAST(date_trunc('{unit}', {day.sql}) AS DATE)", _DATE, day.fails)
 
 
@@ -105,7 +105,7 @@ def _instant_of(micros: int) -> Spoken:
     """``timestamp_seconds`` and its kin, of integers."""
 
     def rule(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
-        count = take(context, node, Kind.WHOLE, operands[0])
+        count = take(context, node, OperandKind.WHOLE, operands[0])
         sql = f"make_timestamp({count.sql} * CAST({micros} AS BIGINT))"
         return Scalar(sql, pa.timestamp("us", tz=context.timezone), fails=True)
 
@@ -124,8 +124,8 @@ def _unix_timestamp(context: Context, node: exp.Expr, operands: Operands) -> Sca
 
 CLOCKS = frozenset({"unix_timestamp"})
 """Functions that without operands tell the time of the call."""
-_DATE_ADD = Signature((Kind.DATE, Kind.INT), "({0} + {1})", _DATE, fails=True)
-_DATE_DIFF = Signature((Kind.DATE, Kind.DATE), "CAST({0} - {1} AS INTEGER)", _INT)
+_DATE_ADD = Signature((OperandKind.DATE, OperandKind.INT), "({0} + {1})", _DATE, fails=True)
+_DATE_DIFF = Signature((OperandKind.DATE, OperandKind.DATE), "CAST({0} - {1} AS INTEGER)", _INT)
 
 TIMES: Functions = {
     "year": _YEAR,
@@ -147,21 +147,25 @@ TIMES: Functions = {
     "to_date": Spoken((1, 1), lambda context, node, operands: cast(context, node, operands[0], _DATE)),
     "date_add": _DATE_ADD,
     "dateadd": _DATE_ADD,
-    "date_sub": Signature((Kind.DATE, Kind.INT), "({0} - {1})", _DATE, fails=True),
+    "date_sub": Signature((OperandKind.DATE, OperandKind.INT), "({0} - {1})", _DATE, fails=True),
     "datediff": _DATE_DIFF,
     "date_diff": _DATE_DIFF,
-    "add_months": Signature((Kind.DATE, Kind.INT), "CAST({0} + to_months({1}) AS DATE)", _DATE, fails=True),
-    "make_date": Signature((Kind.INT, Kind.INT, Kind.INT), "make_date({0}, {1}, {2})", _DATE, fails=True),
-    "date_from_unix_date": Signature((Kind.INT,), "spark_epoch_day", _DATE),
-    "dayname": Signature((Kind.DATE,), "left(dayname({0}), 3)", pa.string()),
-    "monthname": Signature((Kind.DATE,), "left(monthname({0}), 3)", pa.string()),
-    "last_day": Signature((Kind.DATE,), "last_day({0})", _DATE),
-    "unix_date": Signature((Kind.DATE,), "CAST({0} - DATE '1970-01-01' AS INTEGER)", _INT),
+    "add_months": Signature(
+        (OperandKind.DATE, OperandKind.INT), "CAST({0} + to_months({1}) AS DATE)", _DATE, fails=True
+    ),
+    "make_date": Signature(
+        (OperandKind.INT, OperandKind.INT, OperandKind.INT), "make_date({0}, {1}, {2})", _DATE, fails=True
+    ),
+    "date_from_unix_date": Signature((OperandKind.INT,), "spark_epoch_day", _DATE),
+    "dayname": Signature((OperandKind.DATE,), "left(dayname({0}), 3)", pa.string()),
+    "monthname": Signature((OperandKind.DATE,), "left(monthname({0}), 3)", pa.string()),
+    "last_day": Signature((OperandKind.DATE,), "last_day({0})", _DATE),
+    "unix_date": Signature((OperandKind.DATE,), "CAST({0} - DATE '1970-01-01' AS INTEGER)", _INT),
     "unix_timestamp": Spoken((1, 1), _unix_timestamp),
     "to_unix_timestamp": Spoken((1, 1), _unix_timestamp),
-    "unix_seconds": Signature((Kind.INSTANT,), "spark_unix_seconds", _LONG),
-    "unix_millis": Signature((Kind.INSTANT,), "spark_unix_millis", _LONG),
-    "unix_micros": Signature((Kind.INSTANT,), "epoch_us({0})", _LONG),
+    "unix_seconds": Signature((OperandKind.INSTANT,), "spark_unix_seconds", _LONG),
+    "unix_millis": Signature((OperandKind.INSTANT,), "spark_unix_millis", _LONG),
+    "unix_micros": Signature((OperandKind.INSTANT,), "epoch_us({0})", _LONG),
     "timestamp_seconds": _instant_of(1_000_000),
     "timestamp_millis": _instant_of(1_000),
     "timestamp_micros": _instant_of(1),

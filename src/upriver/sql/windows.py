@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from sqlglot import exp
 
-from upriver.plan.plan import Order, Ranking, TopK
+from upriver.plan.plan import Order, Ranking, TopKOp
 from upriver.plan.relation import Relation, Scalar
 from upriver.plan.source import ELSEWHERE, Source
 from upriver.plan.types import duck_name, is_instant, is_null, is_wall_clock
@@ -20,7 +20,7 @@ from upriver.sql.aggregates import AGGREGATES
 from upriver.sql.operators import micros_of
 from upriver.sql.relations import UNBOUNDED, Output, computed, filtered, projected, union, widened, with_values
 from upriver.sql.scalars import Context, column_scalar, construct, macro, typed_name
-from upriver.sql.scope import Column, Scope, Setting, unique, worded
+from upriver.sql.scope import Scope, ScopeColumn, Setting, unique, worded
 
 WINDOWS_PER_ROW_MAX = 100
 
@@ -60,7 +60,7 @@ def spread(setting: Setting, relation: Relation, scope: Scope, select: exp.Selec
     context = setting.context(relation.schema, fails=relation.deferred)
     windows = _windows(context, first)
     taken = {name.lower() for name in relation.schema.names}
-    column = Column(_TITLE, unique("window.start", taken), unique("window.end", taken))
+    column = ScopeColumn(_TITLE, unique("window.start", taken), unique("window.end", taken))
     for node in calls:
         _name(node)
     return _spread(relation, windows, column, setting.source.place(calls[0])), scope.hiding(column)
@@ -109,13 +109,13 @@ def _length(context: Context, node: exp.Expr) -> int:
     return micros
 
 
-def _spread(relation: Relation, windows: Windows, column: Column, place: int | None) -> Relation:
+def _spread(relation: Relation, windows: Windows, column: ScopeColumn, place: int | None) -> Relation:
     present = filtered(relation, Scalar(f"({windows.moment.sql} IS NOT NULL)", pa.bool_(), windows.moment.fails), place)
     copies = [_copy(present, windows, column, number, place) for number in range(windows.per_row)]
     return copies[0] if len(copies) == 1 else union(copies, place)
 
 
-def _copy(relation: Relation, windows: Windows, column: Column, number: int, place: int | None) -> Relation:
+def _copy(relation: Relation, windows: Windows, column: ScopeColumn, number: int, place: int | None) -> Relation:
     """The rows in their number-th last window; of the last number, not every row is in that many."""
     opened = windows.opened(number)
     closed = f"({opened} + CAST({windows.long} AS BIGINT))"
@@ -147,7 +147,7 @@ _BOUND = "Keep the first rows: SELECT * FROM (SELECT ..., ROW_NUMBER() OVER (...
 
 
 @dataclass(frozen=True, slots=True)
-class SortKey:
+class OrderKey:
     """A value to sort by. name: of the column, if one is computed for it."""
 
     value: Scalar
@@ -157,12 +157,12 @@ class SortKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Numbered:
+class NumberedRows:
     """``ROW_NUMBER() OVER (PARTITION BY ... ORDER BY ...)``, or RANK or DENSE_RANK."""
 
     ranking: Ranking
     partition: tuple[Output, ...]
-    order: tuple[SortKey, ...]
+    order: tuple[OrderKey, ...]
 
 
 def check_window(source: Source, node: exp.Expr) -> None:
@@ -187,34 +187,34 @@ def _instead_of(node: exp.Expr, function: exp.Expr) -> str:
     return _GROUP if node.args.get("order") is None else _UP_TO_EACH
 
 
-def numbered(context: Context, node: exp.Expr) -> Numbered:
+def numbered(context: Context, node: exp.Expr) -> NumberedRows:
     """A bound window node, translated."""
     partition = tuple(Output(worded(part), _comparable(context, part)) for part in node.args.get("partition_by") or ())
     order = tuple(sort_key(context, part, part.this) for part in node.args["order"].expressions)
-    return Numbered(_RANKINGS[node.this.name.lower()], partition, order)
+    return NumberedRows(_RANKINGS[node.this.name.lower()], partition, order)
 
 
-def sort_key(context: Context, ordered: exp.Expr, node: exp.Expr) -> SortKey:
+def sort_key(context: Context, ordered: exp.Expr, node: exp.Expr) -> OrderKey:
     """One of ORDER BY. node: what is sorted by, bound."""
     context.only(ordered, "this", "desc", "nulls_first")
     descending = bool(ordered.args.get("desc"))
-    return SortKey(_comparable(context, node), worded(node), descending, bool(ordered.args.get("nulls_first")))
+    return OrderKey(_comparable(context, node), worded(node), descending, bool(ordered.args.get("nulls_first")))
 
 
-def ranked(relation: Relation, wanted: Numbered, rank: str, place: int | None) -> Relation:
+def ranked(relation: Relation, wanted: NumberedRows, rank: str, place: int | None) -> Relation:
     """All rows with their number in the column ``rank``. It is for a condition to bound it."""
     values = [*wanted.partition, *(Output(key.name, key.value) for key in wanted.order)]
     relation, names = with_values(relation, values, {name.lower() for name in (*relation.schema.names, rank)})
     partition = tuple(dict.fromkeys(names[: len(wanted.partition)]))
     order = _orders(names[len(wanted.partition) :], wanted.order)
-    op = TopK(partition, order, UNBOUNDED, wanted.ranking, rank)
+    op = TopKOp(partition, order, UNBOUNDED, wanted.ranking, rank)
     return Relation(op, (relation,), pa.schema([*relation.schema, pa.field(rank, RANK_TYPE)]), place)
 
 
 def first_rows(
     relation: Relation,
     outputs: Sequence[Output],
-    keys: Sequence[SortKey],
+    keys: Sequence[OrderKey],
     uses: Mapping[str, int],
     limit: int,
     place: int | None,
@@ -229,7 +229,7 @@ def first_rows(
             more[key.value.sql] = Output(unique(key.name, taken), key.value)
     names = [known[key.value.sql] if key.value.sql in known else more[key.value.sql].name for key in keys]
     source = computed(relation, [*outputs, *more.values()], uses, place)
-    found = Relation(TopK((), _orders(names, keys), limit, Ranking.ROW_NUMBER, None), (source,), source.schema, place)
+    found = Relation(TopKOp((), _orders(names, keys), limit, Ranking.ROW_NUMBER, None), (source,), source.schema, place)
     if not more:
         return found
     return projected(found, [Output(one.name, column_scalar(one.name, one.value.type)) for one in outputs], None)
@@ -240,7 +240,7 @@ def unbounded_rank(source: Source, place: int | None) -> Exception:
     return source.unsupported(place, "numbering all rows", _BOUND)
 
 
-def _orders(names: Sequence[str], keys: Sequence[SortKey]) -> tuple[Order, ...]:
+def _orders(names: Sequence[str], keys: Sequence[OrderKey]) -> tuple[Order, ...]:
     """By each column once: by the same one again, nothing is sorted any further."""
     orders: dict[str, Order] = {}
     for name, key in zip(names, keys, strict=True):

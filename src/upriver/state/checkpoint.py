@@ -178,7 +178,7 @@ LOGGED_MIN = 65_536
 """Hashes that are logged before repeats are taken out."""
 
 
-class Changes:
+class ChangedKeys:
     """The keys of one region at one worker, by hash64. Rules V1, V4 and V8: ``docs/design/checkpoints.md``."""
 
     __slots__ = ("_cursor", "_cut", "_is_copied", "_logged", "_repeats_due", "_since")
@@ -272,7 +272,7 @@ class SliceLog:
         """count: the lake's vnodes. everything: the keys of these that have state by now, ascending and unique."""
         self._mine = np.zeros(count, np.bool_)
         self._mine[list(vnodes)] = True
-        self._changes = Changes()
+        self._changes = ChangedKeys()
         self._changes.cut(everything[self._of_mine(everything)])
 
     def note(self, hashes: Hashes) -> None:

@@ -81,7 +81,7 @@ _TOUCHED_AHEAD = 1 << 17
 """Places: half a large page."""
 
 
-class Table:
+class HashTable:
     """Where the slot of each hash is, one hash any number of times.
 
     Invariants: every slot has exactly one entry in ``entries``, reached from its home place over entries that are not
@@ -286,7 +286,7 @@ class SlotIndex:
         """types: of the key's columns; none is nested. Without any, the hash is the key."""
         self._columns: tuple[Column, ...] = tuple(column_of(type) for type in types)
         self._hashes: Vector[np.uint64] = Vector(np.uint64)
-        self._table = Table()
+        self._table = HashTable()
         self._has_twins = False
         """Two keys with one hash may be here; nearly always there are none, and who has found one may stop."""
         self._block: _Block | None = None

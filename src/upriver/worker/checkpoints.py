@@ -37,20 +37,20 @@ from upriver.protocol.worker_events import (
     WriteState,
 )
 from upriver.state.checkpoint import StateChunk
-from upriver.worker.serving import Following
+from upriver.worker.serving import Serving
 
 
-def snapshot_asked(phase: Following, event: TakeSnapshot) -> None:
+def snapshot_asked(phase: Serving, event: TakeSnapshot) -> None:
     phase.snapshots.append(event)
     take_snapshots(phase)
 
 
-def snapshot_dropped(phase: Following, event: DropSnapshot) -> None:
+def snapshot_dropped(phase: Serving, event: DropSnapshot) -> None:
     phase.snapshots = [asked for asked in phase.snapshots if asked.snapshot != event.snapshot]
     phase.actions.append(ForgetSnapshot(snapshot=event.snapshot))
 
 
-def take_snapshots(phase: Following) -> None:
+def take_snapshots(phase: Serving) -> None:
     """Take this worker's part of every snapshot at whose cut it stands."""
     at_cut = [asked for asked in phase.snapshots if _at_cut(phase, asked)]
     phase.snapshots = [asked for asked in phase.snapshots if asked not in at_cut]
@@ -58,7 +58,7 @@ def take_snapshots(phase: Following) -> None:
         _take(phase, asked)
 
 
-def _take(phase: Following, asked: TakeSnapshot) -> None:
+def _take(phase: Serving, asked: TakeSnapshot) -> None:
     try:
         rows = phase.shares[asked.view].region.scan()
     except Exception as error:  # what is kept is right: the reader is told, and nothing else is the worse for it
@@ -69,11 +69,11 @@ def _take(phase: Following, asked: TakeSnapshot) -> None:
     phase.say(SnapshotTaken(snapshot=asked.snapshot, rows=rows.num_rows))
 
 
-def _at_cut(phase: Following, asked: TakeSnapshot) -> bool:
+def _at_cut(phase: Serving, asked: TakeSnapshot) -> bool:
     return not phase.rules.w5_snapshot_at_cut or stands_at(phase, asked.at)  # W5
 
 
-def stands_at(phase: Following, cut: Epoch) -> bool:
+def stands_at(phase: Serving, cut: Epoch) -> bool:
     """Whether everything here is as of the end of this epoch. Raises ProtocolError if it is past it."""
     if phase.applied > cut:
         raise ProtocolError(f"the end of epoch {cut} is asked for, and {phase.applied} is applied")
@@ -84,7 +84,7 @@ def stands_at(phase: Following, cut: Epoch) -> bool:
 # Restoring
 
 
-def restore(phase: Following) -> None:
+def restore(phase: Serving) -> None:
     """Begin with what the checkpoints have, if there are any. Until it is here, this worker reflects nothing."""
     chain = phase.assignment.chain
     if not chain:
@@ -103,14 +103,14 @@ def restore(phase: Following) -> None:
     phase.actions.append(ReadState(chain=chain, vnodes={name: of_one for name, of_one in vnodes.items() if of_one}))
 
 
-def state_read(phase: Following, event: StateRead) -> None:
+def state_read(phase: Serving, event: StateRead) -> None:
     """Some keys are back."""
     if not phase.is_restoring:
         raise IllegalEvent(f"state of region {event.region!r}, and nothing is being restored")
     phase.shares[event.region].restore(event.chunk)
 
 
-def state_unread(phase: Following, event: StateUnread) -> None:
+def state_unread(phase: Serving, event: StateUnread) -> None:
     """There is another way to have what the checkpoints have, and the coordinator says which."""
     chain = phase.assignment.chain
     if not (phase.is_restoring and chain):
@@ -118,7 +118,7 @@ def state_unread(phase: Following, event: StateUnread) -> None:
     phase.say(Unrestored(checkpoint=chain[0], error=event.error))
 
 
-def all_state_read(phase: Following, event: AllStateRead) -> None:
+def all_state_read(phase: Serving, event: AllStateRead) -> None:
     """Everything is as it was at the end of the newest checkpoint's epoch."""
     if not phase.is_restoring:
         raise IllegalEvent("all state was read, and nothing is being restored")
@@ -130,12 +130,12 @@ def all_state_read(phase: Following, event: AllStateRead) -> None:
 # Taking
 
 
-def checkpoint_asked(phase: Following, event: TakeCheckpoint) -> None:
+def checkpoint_asked(phase: Serving, event: TakeCheckpoint) -> None:
     phase.checkpoint = event
     take_checkpoint(phase)
 
 
-def take_checkpoint(phase: Following) -> None:
+def take_checkpoint(phase: Serving) -> None:
     """Take this worker's part of the checkpoint, if it stands at its cut."""
     asked = phase.checkpoint
     if asked is None or not stands_at(phase, asked.at):
@@ -146,12 +146,12 @@ def take_checkpoint(phase: Following) -> None:
     _seal(phase)
 
 
-def can_copy(phase: Following) -> bool:
+def can_copy(phase: Serving) -> bool:
     """Whether ``TimeToCopy`` would copy a key."""
     return phase.copying is not None and not phase.is_sealed
 
 
-def time_to_copy(phase: Following, event: TimeToCopy) -> None:
+def time_to_copy(phase: Serving, event: TimeToCopy) -> None:
     """Copy the next keys."""
     left = event.keys_max
     for region, share in phase.shares.items():
@@ -161,14 +161,14 @@ def time_to_copy(phase: Following, event: TimeToCopy) -> None:
     _seal(phase)
 
 
-def write_chunk(phase: Following, region: str, chunk: StateChunk) -> None:
+def write_chunk(phase: Serving, region: str, chunk: StateChunk) -> None:
     copying = phase.copying
     if copying is None:
         raise ProtocolError(f"region {region!r} was copied, and no checkpoint is being taken")
     phase.actions.append(WriteState(checkpoint=copying.checkpoint, at=copying.at, region=region, chunk=chunk))
 
 
-def _seal(phase: Following) -> None:
+def _seal(phase: Serving) -> None:
     """All is copied, if nothing is left of the cut anywhere."""
     copying = phase.copying
     is_left = any(share.is_to_copy for share in phase.shares.values())
@@ -178,24 +178,24 @@ def _seal(phase: Following) -> None:
     phase.actions.append(SealState(checkpoint=copying.checkpoint, at=copying.at))
 
 
-def state_written(phase: Following, event: StateWritten) -> None:
+def state_written(phase: Serving, event: StateWritten) -> None:
     if phase.copying is not None and phase.copying.checkpoint == event.checkpoint:
         phase.say(CheckpointWritten(checkpoint=event.checkpoint, files=event.files))
 
 
-def state_not_written(phase: Following, event: StateNotWritten) -> None:
+def state_not_written(phase: Serving, event: StateNotWritten) -> None:
     if phase.copying is not None and phase.copying.checkpoint == event.checkpoint:
         phase.say(CheckpointSpoilt(checkpoint=event.checkpoint, error=event.error))
 
 
-def checkpoint_kept(phase: Following, event: KeepCheckpoint) -> None:
+def checkpoint_kept(phase: Serving, event: KeepCheckpoint) -> None:
     if phase.copying is not None and phase.copying.checkpoint == event.checkpoint:
         phase.copying = None
         for share in phase.shares.values():
             share.keep_cut()
 
 
-def checkpoint_dropped(phase: Following, event: DropCheckpoint) -> None:
+def checkpoint_dropped(phase: Serving, event: DropCheckpoint) -> None:
     """What was to be copied counts as changed again (V8)."""
     if phase.checkpoint is not None and phase.checkpoint.checkpoint == event.checkpoint:
         phase.checkpoint = None

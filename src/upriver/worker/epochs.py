@@ -33,10 +33,10 @@ from upriver.protocol.peers import (
     LeftBehind,
     LeftOut,
     Outcome,
+    OwnersChanged,
+    PeerLookup,
     Portion,
-    Question,
     Took,
-    Uprooted,
 )
 from upriver.protocol.strategies import left_to_give, slices_given
 from upriver.protocol.worker_events import EpochRead, ReadEpoch, RowsRead, SetRowsAside, TimeToSettle
@@ -44,15 +44,15 @@ from upriver.worker.checkpoints import take_checkpoint, take_snapshots, write_ch
 from upriver.worker.lookups import answer_together, asked_here, no_longer_waiting
 from upriver.worker.memory import work_on_all
 from upriver.worker.replication import feed_between_epochs, feed_epoch, take_in
-from upriver.worker.serving import NOTHING_TOLD, Following, Reading, Told, Unread
+from upriver.worker.serving import NOTHING_TOLD, EpochReading, Serving, Told, Unread
 
 
-def route(phase: Following, region: str, event: Event) -> None:
+def route(phase: Serving, region: str, event: Event) -> None:
     """Give a region's distributor an event, and see to all that follows from it."""
     carry_out(phase, region, phase.shares[region].step(event))
 
 
-def carry_out(phase: Following, region: str, outcomes: list[Outcome]) -> None:
+def carry_out(phase: Serving, region: str, outcomes: list[Outcome]) -> None:
     for outcome in outcomes:
         match outcome:
             case Applied(epoch, rows):
@@ -65,7 +65,7 @@ def carry_out(phase: Following, region: str, outcomes: list[Outcome]) -> None:
                     phase.actions.append(SetRowsAside(epoch=epoch, aside=aside))
             case LeftBehind(to=peer, keys=keys, shown=shown):
                 phase.tell(peer, Hot(region=region, keys=keys, shown=shown))
-            case Uprooted():
+            case OwnersChanged():
                 phase.uprooted = True
             case AskedHere(question):
                 asked_here(phase, region, question)
@@ -89,7 +89,7 @@ def carry_out(phase: Following, region: str, outcomes: list[Outcome]) -> None:
                 phase.has_left = True  # the coordinator hears it from those who stay
 
 
-def ask(phase: Following, region: str, question: Question) -> None:
+def ask(phase: Serving, region: str, question: PeerLookup) -> None:
     """Send a question to where its keys are. One of no keys belongs nowhere, and is answered here."""
     if len(question):
         route(phase, region, RowsArrived(rows=question))
@@ -97,13 +97,13 @@ def ask(phase: Following, region: str, question: Question) -> None:
         asked_here(phase, region, question)
 
 
-def ask_again(phase: Following) -> None:
+def ask_again(phase: Serving) -> None:
     """Answer the questions that have nothing to wait for any more, or route them."""
     for waiting in answer_together(phase, no_longer_waiting(phase)):
         ask(phase, waiting.view, waiting.question)
 
 
-def tell_progress(phase: Following, region: str) -> None:
+def tell_progress(phase: Serving, region: str) -> None:
     """Tell the coordinator how far a region's migration is, if that has changed by a slice or a phase."""
     share = phase.shares[region]
     keys, vnodes = left_to_give(share.migrator.phase)
@@ -134,7 +134,7 @@ EPOCHS_BEHIND_MAX = 8
 """Epochs whose rows are applied together, if all are open."""
 
 
-def open_epoch(phase: Following, event: OpenEpoch) -> None:
+def open_epoch(phase: Serving, event: OpenEpoch) -> None:
     """Epochs are read one after the other, each with the slices that were this worker's to read when it was opened."""
     if phase.rules.w1_each_epoch_once:  # W1
         if event.epoch <= phase.opened:
@@ -146,18 +146,18 @@ def open_epoch(phase: Following, event: OpenEpoch) -> None:
     read_next(phase)
 
 
-def read_next(phase: Following) -> None:
+def read_next(phase: Serving) -> None:
     """Read the next epoch that is open, if nothing is being read."""
     must_wait = phase.is_restoring and phase.rules.v3_restore_first  # V3
     if phase.reading is not None or not phase.unread or must_wait:
         return
     unread = phase.unread.popleft()
-    phase.reading = Reading(unread.epoch, unread.mixed, dict.fromkeys(phase.fed_by, 0))
+    phase.reading = EpochReading(unread.epoch, unread.mixed, dict.fromkeys(phase.fed_by, 0))
     phase.actions.append(ReadEpoch(epoch=unread.epoch, channels=tuple(phase.fed_by), vnodes=unread.vnodes))
     work_on_all(phase)
 
 
-def rows_read(phase: Following, event: RowsRead) -> None:
+def rows_read(phase: Serving, event: RowsRead) -> None:
     """Rows go through the distributor of every region that they feed."""
     reading = phase.reading
     if reading is None or event.epoch != reading.epoch:
@@ -171,7 +171,7 @@ def rows_read(phase: Following, event: RowsRead) -> None:
         route(phase, region, RowsArrived(rows=Portion(event.epoch, port, event.batch)))
 
 
-def epoch_read(phase: Following, event: EpochRead) -> None:
+def epoch_read(phase: Serving, event: EpochRead) -> None:
     """All of this worker's slices were read."""
     reading = phase.reading
     if reading is None or event.epoch != reading.epoch:
@@ -182,7 +182,7 @@ def epoch_read(phase: Following, event: EpochRead) -> None:
     finish_epoch(phase)
 
 
-def finish_epoch(phase: Following) -> None:
+def finish_epoch(phase: Serving) -> None:
     """The epoch is finished, if all of this worker's slices were read, and every cone is through it."""
     reading = phase.reading
     if reading is None or not reading.is_read or any(cone.applied < reading.epoch for cone in phase.cones.values()):
@@ -204,7 +204,7 @@ def finish_epoch(phase: Following) -> None:
     read_next(phase)
 
 
-def _catch_up(phase: Following, *, goes_on: bool) -> None:
+def _catch_up(phase: Serving, *, goes_on: bool) -> None:
     """Apply what is put off, unless there is another epoch to read at once."""
     phase.epochs_behind += 1
     if not goes_on or phase.epochs_behind == EPOCHS_BEHIND_MAX:
@@ -212,7 +212,7 @@ def _catch_up(phase: Following, *, goes_on: bool) -> None:
         phase.catch_up()
 
 
-def epoch_over(phase: Following, event: EpochOver) -> None:
+def epoch_over(phase: Serving, event: EpochOver) -> None:
     """Every row of a mixed epoch is where it belongs."""
     phase.reflected = Epoch(max(phase.reflected, event.epoch))
     phase.forget_undo()
@@ -223,7 +223,7 @@ def epoch_over(phase: Following, event: EpochOver) -> None:
     ask_again(phase)
 
 
-def begin_stage(phase: Following, event: BeginStage) -> None:
+def begin_stage(phase: Serving, event: BeginStage) -> None:
     """All rows of the epoch for regions of this depth are gathered, here or elsewhere."""
     if event.epoch != phase.applied or event.stage != phase.stage + 1:
         raise ProtocolError(
@@ -232,17 +232,17 @@ def begin_stage(phase: Following, event: BeginStage) -> None:
     phase.stage, phase.is_settling = event.stage, True
 
 
-def unsettled(phase: Following) -> int:
+def unsettled(phase: Serving) -> int:
     """Rows that are to be taken in or sent before this worker is done with the stage that has begun."""
     return sum(phase.shares[region].region.unsettled for region in _settling(phase))
 
 
-def time_to_settle(phase: Following, event: TimeToSettle) -> None:
+def time_to_settle(phase: Serving, event: TimeToSettle) -> None:
     if phase.is_settling:
         _settle(phase, _settling(phase), event.rows_max)
 
 
-def end_stage(phase: Following) -> None:
+def end_stage(phase: Serving) -> None:
     """W12: this worker is done with a stage when it has taken in all that was gathered for it, and has sent all that
     came of it."""
     if not phase.is_settling or (unsettled(phase) and phase.rules.w12_whole_stages):  # W12
@@ -253,7 +253,7 @@ def end_stage(phase: Following) -> None:
         feed_epoch(phase)
 
 
-def settle_late_rows(phase: Following) -> None:
+def settle_late_rows(phase: Serving) -> None:
     """W9: rows that were gathered elsewhere have come with their key's state, and their stage is done here."""
     here = _settling(phase)
     late = [
@@ -265,12 +265,12 @@ def settle_late_rows(phase: Following) -> None:
         _settle(phase, late, ALL_ROWS)
 
 
-def _settling(phase: Following) -> list[str]:
+def _settling(phase: Serving) -> list[str]:
     """The regions whose stage has begun and is not done here."""
     return [region for region, depth in phase.depths.items() if depth == phase.stage] if phase.is_settling else []
 
 
-def _settle(phase: Following, regions: list[str], rows_max: int) -> None:
+def _settle(phase: Serving, regions: list[str], rows_max: int) -> None:
     """Take in about so many rows of what these regions have gathered, and send what has come of the epoch in them."""
     settled, sent = Counter[str](), Counter[str]()
     left = rows_max
@@ -287,7 +287,7 @@ def _settle(phase: Following, regions: list[str], rows_max: int) -> None:
     phase.say(RowsSettled(epoch=phase.applied, settled=dict(settled), sent=dict(sent)))
 
 
-def report_late_rows(phase: Following) -> None:
+def report_late_rows(phase: Serving) -> None:
     """Tell of rows of finished epochs that this step has applied."""
     late: dict[Epoch, dict[str, int]] = {}
     for (epoch, region), rows in phase.late.items():

@@ -10,28 +10,28 @@ from upriver.protocol.peers import Envelope, FailedHere
 from upriver.protocol.worker_events import Report, SendPeer, WorkerAction
 from upriver.state.failure import ViewFailure
 from upriver.worker.lookups import refuse_those_who_ask_for
-from upriver.worker.serving import Following
+from upriver.worker.serving import Serving
 
 
-def note_failures(phase: Following) -> None:
+def note_failures(phase: Serving) -> None:
     """See whether a view has failed since the last look."""
     for share in phase.shares.values():
         if share.failure is not None and share.view not in phase.failed:
             _found(phase, share.view, share.failure)
 
 
-def failed_elsewhere(phase: Following, event: FailView) -> None:
+def failed_elsewhere(phase: Serving, event: FailView) -> None:
     """The coordinator says so, and its word on the cause counts."""
     _take_out(phase, event.view, event.failure)
 
 
-def failed_at_peer(phase: Following, message: FailedHere) -> None:
+def failed_at_peer(phase: Serving, message: FailedHere) -> None:
     """The coordinator may never hear it from the peer itself."""
     if message.view in phase.views and message.view not in phase.failed:
         _found(phase, message.view, message.failure)
 
 
-def _found(phase: Following, view: str, failure: ViewFailure) -> None:
+def _found(phase: Serving, view: str, failure: ViewFailure) -> None:
     """Said ahead of all that this step says: some of it may lack the view's state."""
     _take_out(phase, view, failure)
     ahead: list[WorkerAction] = [Report(message=ViewFailed(view=view, failure=failure))]
@@ -43,7 +43,7 @@ def _found(phase: Following, view: str, failure: ViewFailure) -> None:
     phase.actions[:0] = ahead
 
 
-def _take_out(phase: Following, view: str, failure: ViewFailure) -> None:
+def _take_out(phase: Serving, view: str, failure: ViewFailure) -> None:
     """Keep nothing of the view any more, and end all that waits for it."""
     if view not in phase.views:
         return

@@ -11,8 +11,8 @@ from upriver.engine.operators.view import LongRead
 from upriver.engine.row_text import error_text
 from upriver.errors import ProtocolError, UpriverError
 from upriver.ids import WorkerId
-from upriver.protocol.peers import Question
-from upriver.worker.serving import Following, LongAnswer
+from upriver.protocol.peers import PeerLookup
+from upriver.worker.serving import LongAnswer, Serving
 
 ANSWER_ROWS_MAX = 32_768
 """Rows that are read with the lookup that asks for them; of a longer answer all are read later, some at a time."""
@@ -20,26 +20,26 @@ LONG_ANSWERS_MAX = 4
 """Long answers of one worker that are under way: each takes the memory of its rows. More questions wait."""
 
 
-def may_begin(phase: Following) -> bool:
+def may_begin(phase: Serving) -> bool:
     """Whether one more long answer may be under way."""
     return len(phase.long_answers) < LONG_ANSWERS_MAX
 
 
-def begin(phase: Following, view: str, question: Question) -> None:
+def begin(phase: Serving, view: str, question: PeerLookup) -> None:
     """Begin to read a long answer. Raises as :meth:`Region.long_read`."""
     phase.long_answers.append(LongAnswer(view, question, _read(phase, view, question), phase.reflected))
 
 
-def _read(phase: Following, view: str, question: Question) -> LongRead:
+def _read(phase: Serving, view: str, question: PeerLookup) -> LongRead:
     return phase.shares[view].region.long_read(question.hash64, question.keys)
 
 
-def unread(phase: Following) -> int:
+def unread(phase: Serving) -> int:
     """About how many rows of long answers are still to be read."""
     return sum(max(1, answer.read.left) for answer in phase.long_answers)
 
 
-def read_on(phase: Following, rows_max: int) -> tuple[LongAnswer, UpriverError | None] | None:
+def read_on(phase: Serving, rows_max: int) -> tuple[LongAnswer, UpriverError | None] | None:
     """Read about so many rows more of the oldest long answer; the answer, and its error, if it is over now."""
     answer = phase.long_answers[0]
     if not phase.rules.lookups_one_moment:  # lookups.one_moment
@@ -58,7 +58,7 @@ def read_on(phase: Following, rows_max: int) -> tuple[LongAnswer, UpriverError |
     return answer, error
 
 
-def let_go(phase: Following, asker: WorkerId, ticket: int) -> int:
+def let_go(phase: Serving, asker: WorkerId, ticket: int) -> int:
     """Read no more for this lookup; returns how many keys its question here is of."""
     gone = [a for a in phase.long_answers if (a.question.asker, a.question.ticket) == (asker, ticket)]
     phase.long_answers = [a for a in phase.long_answers if a not in gone]

@@ -14,7 +14,7 @@ from upriver.errors import ProtocolError, UnknownView, UpriverError, WrongOwner
 from upriver.hashing import Hashes
 from upriver.ids import Epoch, WorkerId
 from upriver.partial.partial_region import PartialRegion
-from upriver.protocol.peers import Hot, Question, QuestionAnswered, QuestionGivenUp, QuestionRefused
+from upriver.protocol.peers import Hot, PeerLookup, PeerLookupAnswered, PeerLookupGivenUp, PeerLookupRefused
 from upriver.protocol.strategies import maps_of
 from upriver.protocol.worker_events import (
     Answer,
@@ -31,16 +31,16 @@ from upriver.vnodes import vnodes_of
 from upriver.worker.long_answers import begin, joined, may_begin, read_on
 from upriver.worker.long_answers import let_go as read_no_more
 from upriver.worker.memory import room_of, work_on
-from upriver.worker.serving import Asked, Following, Waiting
-from upriver.worker.shard import Share
+from upriver.worker.serving import PendingLookup, Serving, WaitingLookup
+from upriver.worker.shard import Shard
 
 
-def all_stay(phase: Following, share: Share, hash64: Hashes) -> bool:
+def all_stay(phase: Serving, share: Shard, hash64: Hashes) -> bool:
     """Whether all of these keys are kept here, and not about to move."""
     return bool(that_stay(phase, share, hash64).all())
 
 
-def that_stay(phase: Following, share: Share, hash64: Hashes) -> Mask:
+def that_stay(phase: Serving, share: Shard, hash64: Hashes) -> Mask:
     """Which of these keys are kept here, and not about to move. Who has lost a peer while keys move keeps nothing for
     certain (W4)."""
     maps = maps_of(share.migrator.phase)
@@ -53,7 +53,7 @@ def that_stay(phase: Following, share: Share, hash64: Hashes) -> Mask:
     return stay
 
 
-def is_between_epochs(phase: Following) -> bool:
+def is_between_epochs(phase: Serving) -> bool:
     """Whether keys are as of the end of the epoch that this worker reflects, but such as were filled up to a later
     one."""
     if phase.reading is not None or phase.reflected != phase.applied or phase.reflected < phase.arrived:
@@ -61,7 +61,7 @@ def is_between_epochs(phase: Following) -> bool:
     return not any(epoch > phase.applied and counts.total() for epoch, counts in phase.counts.items())
 
 
-def are_ahead(phase: Following, share: Share, hash64: Hashes) -> bool:
+def are_ahead(phase: Serving, share: Shard, hash64: Hashes) -> bool:
     """Whether some of these present keys were filled up to a later epoch than this worker reflects."""
     return share.partial is not None and bool((share.partial.through(hash64) > phase.reflected).any())
 
@@ -72,7 +72,7 @@ LOOKUPS_WAITING_MAX = 10_000
 """Lookups that wait for an epoch at one worker; one more is refused."""
 
 
-def answered_at_once(phase: Following, event: LookupAsked) -> Answer | None:
+def answered_at_once(phase: Serving, event: LookupAsked) -> Answer | None:
     """What a lookup comes to whose keys all stay here and that waits for nothing, as nearly every one does: rules N1
     and I1.2 of the distributor have all of it go down, and there is one part to gather. ``None`` if it must go its
     way."""
@@ -94,18 +94,18 @@ def answered_at_once(phase: Following, event: LookupAsked) -> Answer | None:
     )
 
 
-def lookup_asked(phase: Following, event: LookupAsked) -> Question | None:
+def lookup_asked(phase: Serving, event: LookupAsked) -> PeerLookup | None:
     """What is to be routed, unless the lookup was refused."""
     error = _objection(phase, event)
     if error is not None:
         phase.actions.append(Refuse(ticket=event.ticket, error=error))
         return None
     stay = all_stay(phase, phase.shares[event.view], event.hash64)
-    phase.asked[event.ticket] = Asked(event.view, event.keys.num_rows, [], event.together, held_up=not stay)
-    return Question(event.ticket, phase.me, event.at_least, event.keys, event.hash64, event.together)
+    phase.asked[event.ticket] = PendingLookup(event.view, event.keys.num_rows, [], event.together, held_up=not stay)
+    return PeerLookup(event.ticket, phase.me, event.at_least, event.keys, event.hash64, event.together)
 
 
-def _objection(phase: Following, event: LookupAsked) -> UpriverError | None:
+def _objection(phase: Serving, event: LookupAsked) -> UpriverError | None:
     """Why a lookup cannot be answered here."""
     if event.view not in phase.views:
         return UnknownView.among(event.view, phase.views)
@@ -126,7 +126,7 @@ def _objection(phase: Following, event: LookupAsked) -> UpriverError | None:
     return None
 
 
-def _foreign(phase: Following, event: LookupAsked) -> int:
+def _foreign(phase: Serving, event: LookupAsked) -> int:
     """How many of the keys are kept elsewhere. All, if keys were moving when a peer was lost: nobody knows where."""
     vnode_map = phase.map_of(event.view)
     if vnode_map is None:
@@ -134,7 +134,7 @@ def _foreign(phase: Following, event: LookupAsked) -> int:
     return int((vnode_map.owners_of(vnodes_of(event.hash64, len(vnode_map.owners))) != phase.me).sum())
 
 
-def asked_here(phase: Following, view: str, question: Question) -> None:
+def asked_here(phase: Serving, view: str, question: PeerLookup) -> None:
     """Answer a question whose keys' state is here, or let it wait for its epoch, or for its keys."""
     if view in phase.failed:
         _refuse(phase, question, phase.failed[view].raised())
@@ -143,12 +143,12 @@ def asked_here(phase: Following, view: str, question: Question) -> None:
     if is_due and not _is_missed(phase, view, question) and _answer(phase, view, question):
         return
     if len(phase.waiting) < LOOKUPS_WAITING_MAX:
-        phase.waiting.append(Waiting(view, question))
+        phase.waiting.append(WaitingLookup(view, question))
     else:
         _refuse(phase, question, WrongOwner(f"{LOOKUPS_WAITING_MAX} lookups wait here already"))
 
 
-def _is_missed(phase: Following, view: str, question: Question) -> bool:
+def _is_missed(phase: Serving, view: str, question: PeerLookup) -> bool:
     """Whether some of the keys are not present; then an upquery asks for them."""
     _catch_up_with(phase, view, question.hash64)  # if that is impossible, the keys are missing
     partial = phase.shares[view].partial
@@ -161,7 +161,7 @@ def _is_missed(phase: Following, view: str, question: Question) -> bool:
     return True
 
 
-def want_hot(phase: Following, hot: Hot) -> None:
+def want_hot(phase: Serving, hot: Hot) -> None:
     """Fill keys that were read lately where they were kept before."""
     share = phase.shares.get(hot.region)
     if share is None or share.partial is None:
@@ -172,7 +172,7 @@ def want_hot(phase: Following, hot: Hot) -> None:
     begin_upquery(phase, hot.region)
 
 
-def begin_upquery(phase: Following, region: str) -> None:
+def begin_upquery(phase: Serving, region: str) -> None:
     """Ask for what is wanted, unless something is asked for already, or upqueries rest."""
     share = phase.shares[region]
     if share.cone is not None:
@@ -188,25 +188,25 @@ def begin_upquery(phase: Following, region: str) -> None:
         phase.actions.append(ReadKeys(generation=generation, region=region, upquery=upquery, ports=ports))
 
 
-def time_to_fill(phase: Following, _event: TimeToFill) -> None:
+def time_to_fill(phase: Serving, _event: TimeToFill) -> None:
     """Upqueries have rested."""
     phase.fills_rest = False
     _begin_what_was_put_off(phase)
 
 
-def fill_what_was_put_off(phase: Following) -> None:
+def fill_what_was_put_off(phase: Serving) -> None:
     """Ask for what is wanted and was not asked for, since there was no room (P9); perhaps there is now."""
     if phase.memory_budget is not None:
         _begin_what_was_put_off(phase)
 
 
-def _begin_what_was_put_off(phase: Following) -> None:
+def _begin_what_was_put_off(phase: Serving) -> None:
     for region, share in phase.shares.items():
         if share.partial is not None and share.partial.puts_off:
             begin_upquery(phase, region)
 
 
-def _must_wait(phase: Following, view: str, question: Question | LookupAsked) -> bool:
+def _must_wait(phase: Serving, view: str, question: PeerLookup | LookupAsked) -> bool:
     if _must_wait_for_epochs(phase, question):
         return True
     if not question.together or not phase.rules.w11_between_epochs:  # W11
@@ -214,7 +214,7 @@ def _must_wait(phase: Following, view: str, question: Question | LookupAsked) ->
     return are_ahead(phase, phase.shares[view], question.hash64)
 
 
-def _must_wait_for_epochs(phase: Following, question: Question | LookupAsked) -> bool:
+def _must_wait_for_epochs(phase: Serving, question: PeerLookup | LookupAsked) -> bool:
     """Whatever its keys are."""
     replaying = phase.rules.w3_wait_for_replay and phase.reflected < phase.assignment.serve_from  # W3
     if replaying or phase.reflected < question.at_least:
@@ -222,7 +222,7 @@ def _must_wait_for_epochs(phase: Following, question: Question | LookupAsked) ->
     return question.together and phase.rules.w11_between_epochs and not is_between_epochs(phase)  # W11
 
 
-def _answer(phase: Following, view: str, question: Question) -> bool:
+def _answer(phase: Serving, view: str, question: PeerLookup) -> bool:
     """Answer, or refuse, or begin to read a long answer; whether none of that was possible yet."""
     try:
         rows = phase.shares[view].region.lookup(question.hash64, question.keys, phase.answer_rows_max)
@@ -235,7 +235,7 @@ def _answer(phase: Following, view: str, question: Question) -> bool:
     return True
 
 
-def _begin_long_answer(phase: Following, view: str, question: Question) -> bool:
+def _begin_long_answer(phase: Serving, view: str, question: PeerLookup) -> bool:
     if not may_begin(phase):
         return False
     try:
@@ -250,7 +250,7 @@ def _told(view: str, error: Exception) -> UpriverError:
     return error if isinstance(error, UpriverError) else ProtocolError(f"view {view!r}: {error_text(error)}")
 
 
-def time_to_answer(phase: Following, event: TimeToAnswer) -> None:
+def time_to_answer(phase: Serving, event: TimeToAnswer) -> None:
     """Read more of a long answer; with the last of its rows, the lookup is answered, and another one may begin."""
     over = read_on(phase, event.rows_max) if phase.long_answers else None
     if over is None:
@@ -262,36 +262,36 @@ def time_to_answer(phase: Following, event: TimeToAnswer) -> None:
         _refuse(phase, answer.question, error)
 
 
-def _catch_up_with(phase: Following, view: str, hash64: Hashes) -> None:
+def _catch_up_with(phase: Serving, view: str, hash64: Hashes) -> None:
     if phase.rules.upqueries.p8_rows_before_lookups:  # P8
         phase.shares[view].catch_up(hash64)
 
 
-def _give(phase: Following, question: Question, parts: Sequence[pa.RecordBatch], epoch: Epoch) -> None:
+def _give(phase: Serving, question: PeerLookup, parts: Sequence[pa.RecordBatch], epoch: Epoch) -> None:
     if question.asker == phase.me:
         _answered_in_part(phase, question.ticket, len(question), parts, epoch)
     elif phase.reaches(question.asker):
         rows = joined(parts)
-        answer = QuestionAnswered(ticket=question.ticket, keys=len(question), rows=rows, epoch=epoch)
+        answer = PeerLookupAnswered(ticket=question.ticket, keys=len(question), rows=rows, epoch=epoch)
         phase.tell(question.asker, answer)
 
 
-def _refuse(phase: Following, question: Question, error: UpriverError) -> None:
-    refusal = QuestionRefused(ticket=question.ticket, error=error)
+def _refuse(phase: Serving, question: PeerLookup, error: UpriverError) -> None:
+    refusal = PeerLookupRefused(ticket=question.ticket, error=error)
     if question.asker == phase.me:
         refused(phase, refusal)
     elif phase.reaches(question.asker):
         phase.tell(question.asker, refusal)
 
 
-def _answered_in_part(phase: Following, ticket: int, keys: int, parts: Sequence[pa.RecordBatch], epoch: Epoch) -> None:
+def _answered_in_part(phase: Serving, ticket: int, keys: int, parts: Sequence[pa.RecordBatch], epoch: Epoch) -> None:
     """So many keys of a lookup have their rows; with the last of them, so has the lookup."""
     asked = phase.asked.get(ticket)
     if asked is None:
         return  # given up, or refused already
     if asked.together and asked.epoch not in (None, epoch):
         error = WrongOwner(f"some keys are as of epoch {asked.epoch}, others as of {epoch}: ask again")
-        refused(phase, QuestionRefused(ticket=ticket, error=error))
+        refused(phase, PeerLookupRefused(ticket=ticket, error=error))
         return
     asked.parts += parts
     asked.left -= keys
@@ -311,7 +311,7 @@ def _answered_in_part(phase: Following, ticket: int, keys: int, parts: Sequence[
     )
 
 
-def answered_by_peer(phase: Following, answer: QuestionAnswered) -> None:
+def answered_by_peer(phase: Serving, answer: PeerLookupAnswered) -> None:
     """A peer has the rows of some keys; the client that has asked is told that there is a shorter way."""
     asked = phase.asked.get(answer.ticket)
     if asked is not None:
@@ -319,24 +319,24 @@ def answered_by_peer(phase: Following, answer: QuestionAnswered) -> None:
         _answered_in_part(phase, answer.ticket, answer.keys, [answer.rows], answer.epoch)
 
 
-def refused(phase: Following, refusal: QuestionRefused) -> None:
+def refused(phase: Serving, refusal: PeerLookupRefused) -> None:
     """A part of a lookup cannot be answered, and so the lookup cannot."""
     if phase.asked.pop(refusal.ticket, None) is not None:
         let_go(phase, phase.me, refusal.ticket)
         phase.actions.append(Refuse(ticket=refusal.ticket, error=refusal.error))
 
 
-def given_up(phase: Following, event: LookupGivenUp) -> None:
+def given_up(phase: Serving, event: LookupGivenUp) -> None:
     """Nobody waits for a lookup any more; peers that have a part of it are told so. (One whose part is still on its
     way, held or sent on by another, keeps that until its epoch comes.)"""
     asked = phase.asked.pop(event.ticket, None)
     here = let_go(phase, phase.me, event.ticket)
     if asked is not None and asked.left > here:
         for peer in sorted(phase.peers.keys() - {phase.me}):
-            phase.tell(peer, QuestionGivenUp(ticket=event.ticket))
+            phase.tell(peer, PeerLookupGivenUp(ticket=event.ticket))
 
 
-def let_go(phase: Following, asker: WorkerId, ticket: int) -> int:
+def let_go(phase: Serving, asker: WorkerId, ticket: int) -> int:
     """Keep what is left of a lookup no more; returns how many keys that are."""
     is_its = [(waiting.question.asker, waiting.question.ticket) == (asker, ticket) for waiting in phase.waiting]
     keys = sum(len(waiting.question) for waiting in compress(phase.waiting, is_its))
@@ -344,20 +344,20 @@ def let_go(phase: Following, asker: WorkerId, ticket: int) -> int:
     return keys + read_no_more(phase, asker, ticket)
 
 
-def refuse_all(phase: Following, error: UpriverError) -> None:
+def refuse_all(phase: Serving, error: UpriverError) -> None:
     """Nobody who has asked here shall wait in vain."""
     phase.actions += [Refuse(ticket=ticket, error=error) for ticket in phase.asked]
     phase.asked.clear()
     forget_questions_of(phase, phase.me)
 
 
-def forget_questions_of(phase: Following, asker: WorkerId | None) -> None:
+def forget_questions_of(phase: Serving, asker: WorkerId | None) -> None:
     """Nobody waits for what this worker has asked."""
     phase.waiting = [waiting for waiting in phase.waiting if waiting.question.asker != asker]
     phase.long_answers = [answer for answer in phase.long_answers if answer.question.asker != asker]
 
 
-def no_longer_waiting(phase: Following) -> list[Waiting]:
+def no_longer_waiting(phase: Serving) -> list[WaitingLookup]:
     """The questions that have nothing to wait for. Their keys may have moved on since: they are to be routed anew."""
     due = [
         waiting
@@ -373,14 +373,14 @@ def no_longer_waiting(phase: Following) -> list[Waiting]:
     return gone
 
 
-def _is_put_off(phase: Following, waiting: Waiting) -> bool:
+def _is_put_off(phase: Serving, waiting: WaitingLookup) -> bool:
     """Whether it is for several keys of a view that has fallen behind: it waits until that catches up, which would else
     do so for each. But whoever asks for this very epoch has rows of others as of its end."""
     question = waiting.question
     return question.together and phase.shares[waiting.view].is_behind and question.at_least != phase.reflected
 
 
-def _having_their_keys(phase: Following, view: str, due: list[Waiting]) -> list[Waiting]:
+def _having_their_keys(phase: Serving, view: str, due: list[WaitingLookup]) -> list[WaitingLookup]:
     """Those that wait for none of their keys, be it to come, or to be as of an epoch that all are. All keys are looked
     at in one go: dozens of questions may wait, and to look at each alone takes longer than to answer one."""
     partial = phase.shares[view].partial
@@ -397,9 +397,9 @@ def _having_their_keys(phase: Following, view: str, due: list[Waiting]) -> list[
     return list(compress(due, are_there.tolist()))
 
 
-def answer_together(phase: Following, ready: list[Waiting]) -> list[Waiting]:
+def answer_together(phase: Serving, ready: list[WaitingLookup]) -> list[WaitingLookup]:
     """Answer those of the questions that can be answered here at once, each view's in one go; returns the others."""
-    others: list[Waiting] = []
+    others: list[WaitingLookup] = []
     for view in dict.fromkeys(waiting.view for waiting in ready):
         of_view = [waiting for waiting in ready if waiting.view == view]
         is_here = [_is_here(phase, waiting) for waiting in of_view]
@@ -411,7 +411,7 @@ def answer_together(phase: Following, ready: list[Waiting]) -> list[Waiting]:
     return others
 
 
-def _is_here(phase: Following, waiting: Waiting) -> bool:
+def _is_here(phase: Serving, waiting: WaitingLookup) -> bool:
     """Whether the question's keys are kept here, and present."""
     vnode_map, hash64 = phase.map_of(waiting.view), waiting.question.hash64
     if vnode_map is None or (vnode_map.owners_of(vnodes_of(hash64, len(vnode_map.owners))) != phase.me).any():
@@ -420,7 +420,7 @@ def _is_here(phase: Following, waiting: Waiting) -> bool:
     return partial is None or not partial.lacks(hash64)
 
 
-def _answer_each(phase: Following, view: str, questions: list[Question]) -> bool:
+def _answer_each(phase: Serving, view: str, questions: list[PeerLookup]) -> bool:
     """Whether all could be answered; if not, none was."""
     share = phase.shares[view]
     hash64 = np.concatenate([question.hash64 for question in questions])
@@ -442,7 +442,7 @@ def _answer_each(phase: Following, view: str, questions: list[Question]) -> bool
     return True
 
 
-def refuse_those_of(phase: Following, view: str, keys: Hashes, error: UpriverError) -> None:
+def refuse_those_of(phase: Serving, view: str, keys: Hashes, error: UpriverError) -> None:
     """No question for any of these keys can be answered."""
     is_hopeless = [w.view == view and bool(np.isin(w.question.hash64, keys).any()) for w in phase.waiting]
     hopeless = list(compress(phase.waiting, is_hopeless))
@@ -452,7 +452,7 @@ def refuse_those_of(phase: Following, view: str, keys: Hashes, error: UpriverErr
         _refuse(phase, waiting.question, error)
 
 
-def refuse_those_who_ask_for(phase: Following, view: str, error: UpriverError) -> None:
+def refuse_those_who_ask_for(phase: Serving, view: str, error: UpriverError) -> None:
     """No question for any key of the view can be answered, of a client or of a peer."""
     hopeless = [waiting.question for waiting in phase.waiting if waiting.view == view]
     hopeless += [answer.question for answer in phase.long_answers if answer.view == view]
@@ -461,4 +461,4 @@ def refuse_those_who_ask_for(phase: Following, view: str, error: UpriverError) -
     for question in hopeless:
         _refuse(phase, question, error)
     for ticket in [ticket for ticket, asked in phase.asked.items() if asked.view == view]:
-        refused(phase, QuestionRefused(ticket=ticket, error=error))
+        refused(phase, PeerLookupRefused(ticket=ticket, error=error))

@@ -10,7 +10,7 @@ from upriver.partial.cone import Cone, Reads
 from upriver.partial.partial_region import UPQUERY_KEYS_MAX
 from upriver.protocol.worker_events import FetchRows
 from upriver.state.failure import ViewFailure
-from upriver.worker.serving import Following
+from upriver.worker.serving import Serving
 
 KEPT_SHARE, KEPT_SHARE_MAX = 0.5, 0.55
 """Of the budget: from which on keys are evicted, and more than which nobody fills while the budget is full."""
@@ -18,7 +18,7 @@ FILLED_KEYS_MIN = 64
 """Keys that may be filled in one go, however little room there is: fewer take hardly less time."""
 
 
-def weigh(phase: Following) -> None:
+def weigh(phase: Serving) -> None:
     """See whether memory is to be given back. If what cannot be takes more than there is, the largest views fail until
     the others have room."""
     if phase.memory_budget is not None:
@@ -26,7 +26,7 @@ def weigh(phase: Following) -> None:
         phase.is_over_budget = is_over(phase)
 
 
-def is_over(phase: Following) -> bool:
+def is_over(phase: Serving) -> bool:
     """Whether keys are to be evicted: more than half is in use of what full regions leave of the budget.
 
     The other half is for what was forgotten, whose memory comes back when there is as much of it as of what is kept,
@@ -40,7 +40,7 @@ def is_over(phase: Following) -> bool:
     return lives > KEPT_SHARE * left
 
 
-def room_of(phase: Following, region: str) -> int:
+def room_of(phase: Serving, region: str) -> int:
     """How many keys of a partial region may be filled now, in one go (P9)."""
     budget = phase.memory_budget
     if budget is None or not phase.rules.upqueries.p9_room_first:  # P9
@@ -54,7 +54,7 @@ def room_of(phase: Following, region: str) -> int:
     return 0 if phase.is_over_budget or phase.has_leftovers else UPQUERY_KEYS_MAX
 
 
-def _bytes(phase: Following, budget: int) -> tuple[int, int, int]:
+def _bytes(phase: Serving, budget: int) -> tuple[int, int, int]:
     """What regions that keep every key leave of the budget; what all others take, and what of it is for something that
     is kept."""
     stats = phase.last_stats
@@ -63,7 +63,7 @@ def _bytes(phase: Following, budget: int) -> tuple[int, int, int]:
     return budget - full, sum(of_one["bytes"] for of_one in partial), sum(of_one["live_bytes"] for of_one in partial)
 
 
-def _check_full(phase: Following, budget: int) -> None:
+def _check_full(phase: Serving, budget: int) -> None:
     """Views that keep all keys can evict none: one of them fails, rather than the process. The largest one, since it
     leaves the most room to the others."""
     stats = phase.last_stats
@@ -85,13 +85,13 @@ def _check_full(phase: Following, budget: int) -> None:
                 share.fail(failure)
 
 
-def work_on_all(phase: Following) -> None:
+def work_on_all(phase: Serving) -> None:
     """Let every cone that has something to do begin with it."""
     for view, cone in phase.cones.items():
         work_on(phase, view, cone)
 
 
-def work_on(phase: Following, view: str, cone: Cone) -> None:
+def work_on(phase: Serving, view: str, cone: Cone) -> None:
     """Let a cone begin with the next thing that it has to do, unless it is at it."""
     reads = None
     with phase.shares[view].contained("reading the lake"):
@@ -99,7 +99,7 @@ def work_on(phase: Following, view: str, cone: Cone) -> None:
     fetch(phase, view, reads)
 
 
-def fetch(phase: Following, view: str, reads: Reads | None) -> None:
+def fetch(phase: Serving, view: str, reads: Reads | None) -> None:
     """Have rows read for a cone, if it needs any."""
     if reads is not None:
         phase.actions.append(FetchRows(generation=phase.refilled_since, view=view, reads=reads))

@@ -10,25 +10,25 @@ A worker follows others: it keeps what they keep of some slices, as of the end o
 
 from dataclasses import replace
 
-from upriver.engine.keeping import Region
+from upriver.engine.keeping import KeptRegion
 from upriver.ids import Epoch, FeedId, Incarnation, VnodeId, WorkerId
 from upriver.protocol.messages import CaughtUp, FeedEnded, Follow, Here, Probe, Unfollow
-from upriver.protocol.peers import Fed, FedThrough, FeedMe, FeedNoMore, Swallowed
+from upriver.protocol.peers import BeginFeed, EndFeed, Fed, FedThrough, RowsForwardedBack
 from upriver.protocol.worker_events import TimeToFeed
 from upriver.state.checkpoint import StateChunk
-from upriver.worker.serving import Feed, Following, Shadow
-from upriver.worker.shard import Share
+from upriver.worker.serving import ReplicaFeed, ReplicaSlices, Serving
+from upriver.worker.shard import Shard
 
 
-def follow(phase: Following, event: Follow) -> None:
-    phase.shadows[event.feed] = Shadow(event.owner, set(event.vnodes), _regions(phase))
+def follow(phase: Serving, event: Follow) -> None:
+    phase.shadows[event.feed] = ReplicaSlices(event.owner, set(event.vnodes), _regions(phase))
     if phase.meet is None and phase.rules.s8_unfed_says_so:  # S8: the channel is lost already
         phase.say(FeedEnded(feed=event.feed))
     else:
-        phase.tell(event.owner, FeedMe(feed=event.feed, vnodes=event.vnodes))
+        phase.tell(event.owner, BeginFeed(feed=event.feed, vnodes=event.vnodes))
 
 
-def stop_following(phase: Following, owner: WorkerId | None) -> None:
+def stop_following(phase: Serving, owner: WorkerId | None) -> None:
     """There is no channel any more to an owner, or to one who is not known. It may never have heard that it is
     followed, and then it says nothing (S8)."""
     for feed, shadow in phase.shadows.items():
@@ -36,7 +36,7 @@ def stop_following(phase: Following, owner: WorkerId | None) -> None:
             phase.say(FeedEnded(feed=feed))
 
 
-def _regions(phase: Following) -> dict[str, Region]:
+def _regions(phase: Serving) -> dict[str, KeptRegion]:
     return {
         region.name: phase.build_region(plan, region)
         for plan in phase.assignment.plans
@@ -45,7 +45,7 @@ def _regions(phase: Following) -> dict[str, Region]:
     }
 
 
-def unfollow(phase: Following, event: Unfollow) -> None:
+def unfollow(phase: Serving, event: Unfollow) -> None:
     shadow = phase.shadows.get(event.feed)
     if shadow is None:
         return
@@ -53,10 +53,10 @@ def unfollow(phase: Following, event: Unfollow) -> None:
     if not shadow.vnodes:
         del phase.shadows[event.feed]
     if phase.reaches(shadow.owner):
-        phase.tell(shadow.owner, FeedNoMore(feed=event.feed, vnodes=event.vnodes))
+        phase.tell(shadow.owner, EndFeed(feed=event.feed, vnodes=event.vnodes))
 
 
-def fed(phase: Following, event: Fed) -> None:
+def fed(phase: Serving, event: Fed) -> None:
     """State has come. Of a feed that is over, it is of no use."""
     shadow = phase.shadows.get(event.feed)
     if shadow is None:
@@ -67,10 +67,10 @@ def fed(phase: Following, event: Fed) -> None:
     else:
         shadow.later.append((event.epoch, event.region, chunk))
     if not event.epoch:
-        phase.tell(shadow.owner, Swallowed(feed=event.feed))
+        phase.tell(shadow.owner, RowsForwardedBack(feed=event.feed))
 
 
-def fed_through(phase: Following, event: FedThrough, generation: int) -> None:
+def fed_through(phase: Serving, event: FedThrough, generation: int) -> None:
     """All is here as of the end of an epoch. generation: in which that was said; the epoch may have been put back
     since."""
     shadow = phase.shadows.get(event.feed)
@@ -82,13 +82,13 @@ def fed_through(phase: Following, event: FedThrough, generation: int) -> None:
     phase.say(CaughtUp(feed=event.feed, epoch=event.epoch))
 
 
-def take_in(phase: Following, epoch: Epoch) -> None:
+def take_in(phase: Serving, epoch: Epoch) -> None:
     """S2: the epoch is over everywhere."""
     for shadow in phase.shadows.values():
         shadow.take_in(epoch)
 
 
-def probed(phase: Following, event: Probe) -> None:
+def probed(phase: Serving, event: Probe) -> None:
     phase.say(Here(probe=event.probe))
 
 
@@ -98,25 +98,25 @@ LOADS_OUT_MAX = 2
 """Copies that are on their way to one follower before it has taken in the first: it has other things to do."""
 
 
-def feed_me(phase: Following, sender: WorkerId, wish: FeedMe) -> None:
+def feed_me(phase: Serving, sender: WorkerId, wish: BeginFeed) -> None:
     """Rows that are gathered by now will be settled unseen: so what is behind exchange edges is copied from the end of
     an epoch on."""
     phase.hungry.append((sender, wish))
     feed_between_epochs(phase)
 
 
-def _begin(phase: Following, sender: WorkerId, wish: FeedMe) -> None:
+def _begin(phase: Serving, sender: WorkerId, wish: BeginFeed) -> None:
     mine = [vnode for vnode in wish.vnodes if _keeps(phase, vnode)]
     if not mine or not phase.reaches(sender):  # they are another's by now, or who has asked is gone
         phase.say(FeedEnded(feed=wish.feed))
         return
     who = None if phase.met is None else phase.met.peers.get(sender)
-    phase.feeds[wish.feed] = Feed(sender, None if who is None else who[0], set(mine))
+    phase.feeds[wish.feed] = ReplicaFeed(sender, None if who is None else who[0], set(mine))
     for share in _full_shares(phase).values():
         share.follow(wish.feed, mine)
 
 
-def feed_no_more(phase: Following, wish: FeedNoMore) -> None:
+def feed_no_more(phase: Serving, wish: EndFeed) -> None:
     for place, (sender, waiting) in enumerate(phase.hungry):
         if waiting.feed == wish.feed:
             left = tuple(vnode for vnode in waiting.vnodes if vnode not in wish.vnodes)
@@ -126,7 +126,7 @@ def feed_no_more(phase: Following, wish: FeedNoMore) -> None:
         keep_feeding(phase, wish.feed, feed.vnodes.difference(wish.vnodes))
 
 
-def keep_feeding(phase: Following, number: FeedId, vnodes: set[VnodeId]) -> None:
+def keep_feeding(phase: Serving, number: FeedId, vnodes: set[VnodeId]) -> None:
     """Feed no other slices than these."""
     feed = phase.feeds[number]
     feed.vnodes = vnodes
@@ -139,18 +139,18 @@ def keep_feeding(phase: Following, number: FeedId, vnodes: set[VnodeId]) -> None
             share.logs.pop(number, None)
 
 
-def swallowed(phase: Following, answer: Swallowed) -> None:
+def swallowed(phase: Serving, answer: RowsForwardedBack) -> None:
     feed = phase.feeds.get(answer.feed)
     if feed is not None:
         feed.out -= 1
 
 
-def can_feed(phase: Following) -> bool:
+def can_feed(phase: Serving) -> bool:
     """Whether ``TimeToFeed`` would copy a key."""
     return any(feed.out < LOADS_OUT_MAX and _copies(phase, number) for number, feed in phase.feeds.items())
 
 
-def time_to_feed(phase: Following, event: TimeToFeed) -> None:
+def time_to_feed(phase: Serving, event: TimeToFeed) -> None:
     """Send the next keys to the follower who waits for the fewest."""
     free = [number for number, feed in phase.feeds.items() if feed.out < LOADS_OUT_MAX and _copies(phase, number)]
     if not free:
@@ -165,14 +165,14 @@ def time_to_feed(phase: Following, event: TimeToFeed) -> None:
     feed_between_epochs(phase)
 
 
-def feed_epoch(phase: Following) -> None:
+def feed_epoch(phase: Serving) -> None:
     """This worker has done all that there is to do in an epoch: whoever follows is to have what has changed (S1)."""
     for number in phase.feeds:
         if not _copies(phase, number):
             _send_rest(phase, number)
 
 
-def feed_between_epochs(phase: Following) -> None:
+def feed_between_epochs(phase: Serving) -> None:
     """Begin with who waits for the end of an epoch; of whom all keys are copied: if none is under way, they have
     everything."""
     if phase.is_between_epochs or not phase.is_staged:
@@ -184,7 +184,7 @@ def feed_between_epochs(phase: Following) -> None:
             _send_rest(phase, number)
 
 
-def tell_again(phase: Following) -> None:
+def tell_again(phase: Serving) -> None:
     """All have met: what was said as of the last epoch's end may not have counted, since all have resumed."""
     whole = [number for number, feed in phase.feeds.items() if feed.is_whole]
     feed_between_epochs(phase)
@@ -192,7 +192,7 @@ def tell_again(phase: Following) -> None:
         _send_rest(phase, number)
 
 
-def stop_feeding(phase: Following, peer: WorkerId | None, incarnation: Incarnation | None) -> None:
+def stop_feeding(phase: Serving, peer: WorkerId | None, incarnation: Incarnation | None) -> None:
     """There is no channel any more to a peer, or to one who is not known."""
     for sender, wish in [waiting for waiting in phase.hungry if peer in (None, waiting[0])]:
         phase.hungry.remove((sender, wish))
@@ -203,7 +203,7 @@ def stop_feeding(phase: Following, peer: WorkerId | None, incarnation: Incarnati
             phase.say(FeedEnded(feed=number))
 
 
-def _send_rest(phase: Following, number: FeedId) -> None:
+def _send_rest(phase: Serving, number: FeedId) -> None:
     phase.feeds[number].is_whole = True
     for name, share in _full_shares(phase).items():
         chunk = share.rest_for(number)
@@ -212,22 +212,22 @@ def _send_rest(phase: Following, number: FeedId) -> None:
     phase.tell(phase.feeds[number].to, FedThrough(feed=number, epoch=phase.applied))
 
 
-def _send(phase: Following, number: FeedId, region: str, epoch: Epoch, chunk: StateChunk) -> None:
+def _send(phase: Serving, number: FeedId, region: str, epoch: Epoch, chunk: StateChunk) -> None:
     fed = Fed(feed=number, region=region, epoch=epoch, keys=chunk.keys, state=chunk.parts)
     phase.tell(phase.feeds[number].to, fed)
 
 
-def _copies(phase: Following, number: FeedId) -> bool:
+def _copies(phase: Serving, number: FeedId) -> bool:
     """Whether keys are left to copy before an epoch's end."""
     whole = phase.feeds[number].is_whole
     return not whole and any(share.logs[number].left for share in _full_shares(phase).values())
 
 
-def _full_shares(phase: Following) -> dict[str, Share]:
+def _full_shares(phase: Serving) -> dict[str, Shard]:
     return {name: share for name, share in phase.shares.items() if share.keeps_every_key}
 
 
-def _keeps(phase: Following, vnode: VnodeId) -> bool:
+def _keeps(phase: Serving, vnode: VnodeId) -> bool:
     """Whether this worker keeps the slice. All regions go by one map but while keys move."""
     return all(
         (vnode_map := phase.map_of(name)) is not None and vnode_map.owners[vnode] == phase.me for name in phase.shares

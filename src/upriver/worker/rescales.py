@@ -4,21 +4,31 @@ from upriver.errors import ProtocolError, WrongOwner
 from upriver.ids import Epoch
 from upriver.migration.events import InputClosed, Received
 from upriver.migration.messages import Acquire
-from upriver.protocol.messages import CloseInput, GoOn, HoldStill, Meet, MetPeers, Order, PeersLost, ReadVnodes, Still
+from upriver.protocol.messages import (
+    CloseInput,
+    ContinueEpochs,
+    Meet,
+    MetPeers,
+    MigrationOrder,
+    PauseEpochs,
+    PeersLost,
+    ReadVnodes,
+    Still,
+)
 from upriver.protocol.peers import (
     FEED_MESSAGES,
+    BeginFeed,
+    EndFeed,
     FailedHere,
     Fed,
     FedThrough,
-    FeedMe,
-    FeedNoMore,
     ForRegion,
     Hot,
     Installed,
-    QuestionAnswered,
-    QuestionGivenUp,
-    QuestionRefused,
-    Swallowed,
+    PeerLookupAnswered,
+    PeerLookupGivenUp,
+    PeerLookupRefused,
+    RowsForwardedBack,
 )
 from upriver.protocol.worker_events import MeetPeers, PeerLost, PeerSaid, PeersMet, TimeToMove
 from upriver.worker.epochs import ask, carry_out, route, tell_progress
@@ -34,28 +44,28 @@ from upriver.worker.replication import (
     swallowed,
     tell_again,
 )
-from upriver.worker.serving import Following, Waiting
+from upriver.worker.serving import Serving, WaitingLookup
 
 LOADS_OUT_MAX = 1
 """W7: loads of state that one worker has on their way at a time: a key is out of service for as long as it takes to
 carry so many, and no longer."""
 
 
-def next_to_move(phase: Following) -> str | None:
+def next_to_move(phase: Serving) -> str | None:
     """The region of which ``TimeToMove`` would move keys, the first that has some to give; ``None`` if none would."""
     if phase.pause is not None or phase.loads_out >= LOADS_OUT_MAX:
         return None
     return next((name for name, share in phase.shares.items() if share.can_give), None)
 
 
-def time_to_move(phase: Following, event: TimeToMove) -> None:
+def time_to_move(phase: Serving, event: TimeToMove) -> None:
     region = next_to_move(phase)
     if region is not None:
         carry_out(phase, region, phase.shares[region].give(event.keys_max))
         tell_progress(phase, region)
 
 
-def meet(phase: Following, event: Meet) -> None:
+def meet(phase: Serving, event: Meet) -> None:
     """Before each rescale: whom it concerns, and by what strategy it will go. Nothing moves at this time."""
     if any(event.peers.get(peer, (None,))[0] != incarnation for peer, incarnation in phase.peers.items()):
         _speak_to_nobody(phase, "another is in its place")
@@ -71,14 +81,14 @@ def meet(phase: Following, event: Meet) -> None:
     phase.actions.append(MeetPeers(meet=event))
 
 
-def peers_met(phase: Following, event: PeersMet) -> None:
+def peers_met(phase: Serving, event: PeersMet) -> None:
     if phase.meet is not None and event.meeting == phase.meet.meeting:
         phase.met = phase.meet
         phase.say(MetPeers(meeting=event.meeting))
         tell_again(phase)
 
 
-def peer_lost(phase: Following, event: PeerLost) -> None:
+def peer_lost(phase: Serving, event: PeerLost) -> None:
     """Nobody is asked anything any more, unless the peer has taken leave. If keys were moving, the coordinator will
     have all begin anew."""
     stop_feeding(phase, event.peer, event.incarnation)
@@ -99,12 +109,12 @@ def _is_of_the_past(meet: Meet, event: PeerLost) -> bool:
     return incarnation != event.incarnation
 
 
-def _speak_to_nobody(phase: Following, why: str) -> None:
+def _speak_to_nobody(phase: Serving, why: str) -> None:
     phase.peers.clear()
     refuse_all(phase, WrongOwner(f"a peer cannot be asked any more ({why}); ask again"))
 
 
-def ordered(phase: Following, event: Order) -> None:
+def ordered(phase: Serving, event: MigrationOrder) -> None:
     """The rescale begins here, or is to be aborted. All have met: everybody listens, and has a channel to answer."""
     if phase.meet is not None:
         there = phase.meet.peers.items()
@@ -113,7 +123,7 @@ def ordered(phase: Following, event: Order) -> None:
     tell_progress(phase, event.region)
 
 
-def peer_said(phase: Following, event: PeerSaid) -> None:
+def peer_said(phase: Serving, event: PeerSaid) -> None:
     """W8: nothing of a generation that is over is listened to, but what is fed, and which views have failed, as long as
     state goes on."""
     if isinstance(event.envelope.content, (*FEED_MESSAGES, FailedHere)):
@@ -135,37 +145,37 @@ def peer_said(phase: Following, event: PeerSaid) -> None:
             want_hot(phase, hot)
         case Installed():
             phase.loads_out -= 1
-        case QuestionAnswered() as answer:
+        case PeerLookupAnswered() as answer:
             answered_by_peer(phase, answer)
-        case QuestionRefused() as refusal:
+        case PeerLookupRefused() as refusal:
             refused(phase, refusal)
-        case QuestionGivenUp(ticket=ticket):
+        case PeerLookupGivenUp(ticket=ticket):
             let_go(phase, event.sender, ticket)
 
 
-def feed_said(phase: Following, event: PeerSaid) -> None:
+def feed_said(phase: Serving, event: PeerSaid) -> None:
     match event.envelope.content:
-        case FeedMe() as wish:
+        case BeginFeed() as wish:
             feed_me(phase, event.sender, wish)
-        case FeedNoMore() as wish:
+        case EndFeed() as wish:
             feed_no_more(phase, wish)
         case Fed() as state:
             fed(phase, state)
         case FedThrough() as mark:
             fed_through(phase, mark, event.envelope.generation)
-        case Swallowed() as answer:
+        case RowsForwardedBack() as answer:
             swallowed(phase, answer)
         case FailedHere() as failure:
             failed_at_peer(phase, failure)
 
 
-def read_vnodes(phase: Following, event: ReadVnodes) -> None:
+def read_vnodes(phase: Serving, event: ReadVnodes) -> None:
     phase.reads = event.vnodes
 
 
-def close_input(phase: Following, event: CloseInput) -> None:
+def close_input(phase: Serving, event: CloseInput) -> None:
     """Nothing is kept here any more: who waits here for an epoch is to wait where the keys are now."""
-    waiting = phase.waiting + [Waiting(answer.view, answer.question) for answer in phase.long_answers]
+    waiting = phase.waiting + [WaitingLookup(answer.view, answer.question) for answer in phase.long_answers]
     phase.waiting, phase.long_answers = [], []
     for asked in waiting:
         ask(phase, asked.view, asked.question)
@@ -173,16 +183,16 @@ def close_input(phase: Following, event: CloseInput) -> None:
         route(phase, region, InputClosed(peers=event.peers))
 
 
-def hold_still(phase: Following, event: HoldStill) -> None:
+def hold_still(phase: Serving, event: PauseEpochs) -> None:
     phase.pause = event.pause
     say_still(phase)
 
 
-def go_on(phase: Following, event: GoOn) -> None:
+def go_on(phase: Serving, event: ContinueEpochs) -> None:
     phase.pause = None
 
 
-def say_still(phase: Following) -> None:
+def say_still(phase: Serving) -> None:
     """Tell what was given and taken, for the coordinator to see whether any state is still on its way."""
     if phase.pause is not None:
         phase.say(Still(pause=phase.pause, given=phase.given, taken=phase.taken))

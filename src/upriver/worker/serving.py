@@ -12,7 +12,7 @@ from functools import partial
 
 import pyarrow as pa
 
-from upriver.engine.keeping import Region
+from upriver.engine.keeping import KeptRegion
 from upriver.engine.operators.view import LongRead
 from upriver.hashing import Hashes
 from upriver.ids import BEGINNING, Channel, Epoch, FeedId, Incarnation, VnodeId, WorkerId
@@ -20,19 +20,19 @@ from upriver.partial.cone import Cone
 from upriver.partial.partial_region import PartialRegion
 from upriver.plan.plan import DataflowPlan, RegionPlan
 from upriver.protocol.messages import NO_STAGE, Assign, FromWorker, Meet, TakeCheckpoint, TakeSnapshot
-from upriver.protocol.peers import Envelope, FeedMe, PeerMessage, Question
+from upriver.protocol.peers import BeginFeed, Envelope, PeerLookup, PeerMessage
 from upriver.protocol.rules import Rules
 from upriver.protocol.strategies import MIGRATORS, Migrator, Strategy
 from upriver.protocol.worker_events import Report, SendPeer, WorkerAction
-from upriver.state.checkpoint import Changes, StateChunk, Undo
+from upriver.state.checkpoint import ChangedKeys, StateChunk, Undo
 from upriver.state.failure import ViewFailure
 from upriver.state.keysets import key_set
 from upriver.vnodes import VnodeMap
-from upriver.worker.shard import FailedRegion, Share
+from upriver.worker.shard import FailedRegion, Shard
 
 
 @dataclass(slots=True)
-class Feed:
+class ReplicaFeed:
     """At the owner. to: who follows, and which incarnation that is. vnodes: the slices. out: how many loads are on
     their way there that are not known to be taken in. is_whole: the follower has had everything at the end of some
     epoch."""
@@ -45,7 +45,7 @@ class Feed:
 
 
 @dataclass(slots=True)
-class Shadow:
+class ReplicaSlices:
     """At who follows: the slices of one feed, as of the end of epoch ``through``, once all of them are here.
 
     regions: those that keep every key, by name. since: the first epoch at whose end all was here. later: what has
@@ -54,7 +54,7 @@ class Shadow:
 
     owner: WorkerId
     vnodes: set[VnodeId]
-    regions: dict[str, Region]
+    regions: dict[str, KeptRegion]
     since: Epoch | None = None
     through: Epoch = BEGINNING
     later: list[tuple[Epoch, str, StateChunk]] = field(default_factory=list)
@@ -110,7 +110,7 @@ class Shadow:
 
 Stats = Mapping[str, Mapping[str, int]]
 """By region, as in ``EpochFinished``."""
-BuildRegion = Callable[[DataflowPlan, RegionPlan], Region]
+BuildRegion = Callable[[DataflowPlan, RegionPlan], KeptRegion]
 """Makes an empty region of a view."""
 
 
@@ -124,7 +124,7 @@ class Unread:
 
 
 @dataclass(slots=True)
-class Reading:
+class EpochReading:
     """The epoch whose slices are being read. read: rows so far, per channel that feeds a region."""
 
     epoch: Epoch
@@ -135,7 +135,7 @@ class Reading:
 
 
 @dataclass(slots=True)
-class Asked:
+class PendingLookup:
     """A lookup that this worker was asked for. left: keys without an answer. together: all parts must be as of one
     epoch. epoch: the least of the parts'. relayed: whether a peer had some of the keys. held_up: whether some of
     those here were not present, or about to move."""
@@ -154,18 +154,18 @@ class LongAnswer:
     """A question whose rows are read some at a time. epoch: that it tells. parts: the rows that were read."""
 
     view: str
-    question: Question
+    question: PeerLookup
     read: LongRead
     epoch: Epoch
     parts: list[pa.RecordBatch] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingLookup:
     """A question whose keys' state is here, and that asks for a later epoch."""
 
     view: str
-    question: Question
+    question: PeerLookup
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,12 +195,12 @@ NOTHING_TOLD = Told("", -1, frozenset())
 
 
 @dataclass(slots=True, kw_only=True)
-class Following:
+class Serving:
     """Applies epochs, answers lookups, gives and takes keys."""
 
     assignment: Assign
     rules: Rules
-    shares: dict[str, Share]
+    shares: dict[str, Shard]
     """Of every region, by name."""
     views: Mapping[str, pa.Schema]
     """The key of each view, by the view's name: that of the region that can be looked up, its last."""
@@ -221,7 +221,7 @@ class Following:
     arrived: Epoch = BEGINNING
     """The last epoch of which keys that have come from peers may have rows."""
     unread: deque[Unread] = field(default_factory=deque)
-    reading: Reading | None = None
+    reading: EpochReading | None = None
     """``None`` between two epochs."""
     epochs_behind: int = 0
     """Epochs that were read since all rows were applied."""
@@ -233,9 +233,9 @@ class Following:
     """The last stage of the epoch read last that has begun here."""
     is_settling: bool = False
     """It is not done here."""
-    asked: dict[int, Asked] = field(default_factory=dict)
+    asked: dict[int, PendingLookup] = field(default_factory=dict)
     """All and only the lookups that were asked for here and have no answer, by ticket."""
-    waiting: list[Waiting] = field(default_factory=list)
+    waiting: list[WaitingLookup] = field(default_factory=list)
     """All and only the questions that wait here for a later epoch, or for keys that are not present."""
     long_answers: list[LongAnswer] = field(default_factory=list)
     """Those that are being read, the oldest first."""
@@ -271,11 +271,11 @@ class Following:
     """The generation as of which what is kept here was begun with."""
     refilled_since: int = 0
     """The generation as of which partial regions are."""
-    hungry: list[tuple[WorkerId, FeedMe]] = field(default_factory=list)
+    hungry: list[tuple[WorkerId, BeginFeed]] = field(default_factory=list)
     """Who is to be fed when the epoch that is open is over."""
-    feeds: dict[FeedId, Feed] = field(default_factory=dict)
+    feeds: dict[FeedId, ReplicaFeed] = field(default_factory=dict)
     """Who follows what is kept here."""
-    shadows: dict[FeedId, Shadow] = field(default_factory=dict)
+    shadows: dict[FeedId, ReplicaSlices] = field(default_factory=dict)
     """What is followed here."""
     snapshots: list[TakeSnapshot] = field(default_factory=list)
     """All and only the snapshots whose cut lies ahead. Cuts may go back, when the foremost worker is lost."""
@@ -394,11 +394,11 @@ def started(
     memory_budget: int | None,
     crowd_keys: int,
     answer_rows_max: int | None,
-) -> Following:
+) -> Serving:
     """A worker that holds nothing. memory_budget: bytes for partial regions to keep to; ``None`` for any. crowd_keys:
     see ``CROWD_KEYS``. answer_rows_max: rows of a lookup that are read in one go; ``None``: any."""
     make = MIGRATORS[Strategy.ICADD]
-    shares: dict[str, Share] = {}
+    shares: dict[str, Shard] = {}
     fed_by: dict[Channel, list[tuple[str, int]]] = {}
     for plan in event.plans:
         for region in plan.spread:
@@ -406,7 +406,7 @@ def started(
             shares[region.name] = _share(event, plan, region, migrator, build_region, rules)
             for port, channel in region.lake_ports:
                 fed_by.setdefault(channel, []).append((region.name, port))
-    return Following(
+    return Serving(
         assignment=event,
         rules=rules,
         memory_budget=memory_budget,
@@ -435,7 +435,7 @@ def _share(
     migrator: Migrator,
     build_region: BuildRegion,
     rules: Rules,
-) -> Share:
+) -> Shard:
     """One that holds nothing; if the view has failed, or its region cannot be made, one that has failed."""
     build = partial(build_region, plan, region)
     exchange_ports = range(len(region.inputs)) - dict(region.lake_ports).keys()
@@ -450,18 +450,18 @@ def _share(
     kept = failed_region(failure, 0) if state is None and failure is not None else state
     assert kept is not None
     vnodes = len(event.maps[region.name].owners)
-    share = Share(region.name, kept, migrator, vnodes, rules, failed_region, state_stays=plan.is_cone)
+    share = Shard(region.name, kept, migrator, vnodes, rules, failed_region, state_stays=plan.is_cone)
     if failure is not None:
         share.fail(failure)
     elif share.partial is None:
-        share.changes = Changes() if event.chain is not None else None
+        share.changes = ChangedKeys() if event.chain is not None else None
         share.undo = Undo() if event.reversible else None
     return share
 
 
 def empty_state(
     plan: DataflowPlan, region: RegionPlan, build_region: BuildRegion, rules: Rules, start_at: Epoch
-) -> Region | PartialRegion | Cone:
+) -> KeptRegion | PartialRegion | Cone:
     """An empty region that keeps all keys, or those that are read."""
     if plan.is_cone:
         return Cone(plan, partial(build_region, plan), rules.upqueries, start_at)

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from upriver.engine.bad_rows import SetAside
 from upriver.engine.batch import Batch, Outgoing
-from upriver.engine.keeping import ALL_ROWS, Keeping, Region, State
+from upriver.engine.keeping import ALL_ROWS, Keeping, KeptRegion, State
 from upriver.engine.operators.operator import concatenated
 from upriver.engine.operators.view import LongRead
 from upriver.errors import ProtocolError
@@ -56,14 +56,14 @@ from upriver.protocol.peers import (
     LeftBehind,
     LeftOut,
     Outcome,
+    OwnersChanged,
+    PeerLookup,
     Portion,
-    Question,
     Took,
-    Uprooted,
 )
 from upriver.protocol.rules import Rules
 from upriver.protocol.strategies import MIGRATORS, Migrator, Strategy, new_owner
-from upriver.state.checkpoint import Changes, SliceLog, StateChunk, Undo
+from upriver.state.checkpoint import ChangedKeys, SliceLog, StateChunk, Undo
 from upriver.state.failure import ViewFailure
 from upriver.state.keysets import NO_KEYS, key_set
 
@@ -99,7 +99,7 @@ class FailedRegion:
     stage, since the epoch ends when as many were taken in as were sent."""
 
     def __init__(
-        self, failure: ViewFailure, gathered: int, exchange_ports: Collection[int], build: Callable[[], Region]
+        self, failure: ViewFailure, gathered: int, exchange_ports: Collection[int], build: Callable[[], KeptRegion]
     ) -> None:
         """gathered: rows that waited in the region. exchange_ports: those that other regions feed. build: makes an
         empty region, to count what waits in state that comes from another worker."""
@@ -171,13 +171,13 @@ class Travelled:
     bounced: int = 0
 
 
-class Share:
+class Shard:
     """``step(event) -> outcomes``. ``region`` is there to be read."""
 
     def __init__(
         self,
         name: str,
-        region: Region | PartialRegion | Cone | FailedRegion,
+        region: KeptRegion | PartialRegion | Cone | FailedRegion,
         migrator: Migrator,
         vnodes: int,
         rules: Rules,
@@ -190,7 +190,7 @@ class Share:
         self.region: Keeping = region
         self.failure: ViewFailure | None = None
         """Why the region's view has failed here."""
-        self.changes: Changes | None = None
+        self.changes: ChangedKeys | None = None
         """If there are checkpoints of the region: those of keys that are read are filled again."""
         self.undo: Undo | None = None
         """If others may take over at any epoch's end."""
@@ -260,14 +260,14 @@ class Share:
                 self._fall_behind(portion.epoch)
                 outcomes.append(Applied(portion.epoch, len(portion)))
                 outcomes += [LeftOut(portion.epoch, aside) for aside in self.region.left_out()]
-            case PassDown(rows=Question() as question):
+            case PassDown(rows=PeerLookup() as question):
                 outcomes.append(AskedHere(question))
             case Interrogate(vnodes=asked):
                 if self.leaves_keys:
                     outcomes += self._leave(asked)
                 keys = [self.region.keys_of(vnode, self._vnodes) for vnode in asked]
                 uprooted = [self.partial.uproot(vnode, self._vnodes) for vnode in asked] if self.partial else []
-                outcomes += [Uprooted()] if any(uprooted) else []
+                outcomes += [OwnersChanged()] if any(uprooted) else []
                 return [Interrogated(keys=key_set(*keys))]
             case Collect(keys=keys):
                 state = self._chunk_of(keys).parts
@@ -284,7 +284,7 @@ class Share:
                 outcomes.append(Took(len(action.keys)))
             case Drop(keys=keys):
                 if self.partial and self.partial.give_up(keys):
-                    outcomes.append(Uprooted())
+                    outcomes.append(OwnersChanged())
                 self.region.drop(keys)
                 self._note_moved(keys)
             case Send():
@@ -418,7 +418,7 @@ class Share:
                 self.region.drop(keys)
                 self._note_moved(keys)
 
-    def succeed(self, old: "Share") -> None:
+    def succeed(self, old: "Shard") -> None:
         """Go on with what there was when all resumed, by the map that is this one's."""
         old.catch_up()
         self.region, self.partial, self.cone, self._apply = old.region, old.partial, old.cone, old._apply
@@ -502,7 +502,7 @@ class Share:
                 self.travelled.forwarded += len(sent.message.rows)
 
 
-def _apply_all(region: Region | PartialRegion | Cone | FailedRegion) -> Callable[[Portion], None]:
+def _apply_all(region: KeptRegion | PartialRegion | Cone | FailedRegion) -> Callable[[Portion], None]:
     """How the region takes rows in."""
     if isinstance(region, Cone):
         return _refuse

@@ -13,10 +13,10 @@ from upriver.protocol.messages import CaughtUp, Resume, StartedAnew, TookOver
 from upriver.vnodes import VnodeMap
 from upriver.worker.lookups import refuse_all
 from upriver.worker.replication import keep_feeding
-from upriver.worker.serving import Following, started
+from upriver.worker.serving import Serving, started
 
 
-def resumed(old: Following, event: Resume) -> Following:
+def resumed(old: Serving, event: Resume) -> Serving:
     """The worker as it goes on; its ``actions`` are what is to be done about it."""
     old.actions = []
     refuse_all(old, WrongOwner("keys change their workers; ask again"))
@@ -48,14 +48,14 @@ def resumed(old: Following, event: Resume) -> Following:
     return new
 
 
-def _map_of(phase: Following, region: str) -> VnodeMap:
+def _map_of(phase: Serving, region: str) -> VnodeMap:
     vnode_map = phase.map_of(region)
     if vnode_map is None:
         raise ProtocolError(f"all resume, and keys of region {region!r} are moving")
     return vnode_map
 
 
-def _keep_state(old: Following, new: Following) -> None:
+def _keep_state(old: Serving, new: Serving) -> None:
     """Full regions as at the end of the last epoch (S3); others as they are, or, if some of an epoch that is not over
     is in them, empty."""
     for name, share in new.shares.items():
@@ -66,7 +66,7 @@ def _keep_state(old: Following, new: Following) -> None:
             share.succeed(before)
 
 
-def _change_hands(phase: Following, before: dict[str, VnodeMap]) -> None:
+def _change_hands(phase: Serving, before: dict[str, VnodeMap]) -> None:
     """Give up what is another's now, and take over what was followed."""
     gained: defaultdict[str, list[VnodeId]] = defaultdict(list)
     owners: dict[VnodeId, int] = {}
@@ -79,7 +79,7 @@ def _change_hands(phase: Following, before: dict[str, VnodeMap]) -> None:
     _take_over({vnode for vnodes in gained.values() for vnode in vnodes}, owners, phase)
 
 
-def _take_over(wanted: set[VnodeId], owners: dict[VnodeId, int], phase: Following) -> None:
+def _take_over(wanted: set[VnodeId], owners: dict[VnodeId, int], phase: Serving) -> None:
     for shadow in phase.shadows.values():
         mine = sorted(vnode for vnode in shadow.vnodes & wanted if shadow.owner == owners[vnode])
         if not mine or not (shadow.is_as_of(phase.applied) or not phase.rules.s4_caught_up):  # S4
@@ -96,7 +96,7 @@ def _take_over(wanted: set[VnodeId], owners: dict[VnodeId, int], phase: Followin
         raise ProtocolError(f"worker {phase.me} is to take slices {sorted(wanted)} over, and has not followed them")
 
 
-def _stop_what_is_over(phase: Following, before: dict[str, VnodeMap]) -> None:
+def _stop_what_is_over(phase: Serving, before: dict[str, VnodeMap]) -> None:
     """A slice that has changed hands is followed under another feed."""
     moved = {vnode for name, vnode_map in before.items() for vnode in vnode_map.diff(phase.assignment.maps[name])}
     for number, feed in list(phase.feeds.items()):

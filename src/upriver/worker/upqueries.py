@@ -6,23 +6,23 @@ import numpy as np
 
 from upriver.errors import IllegalEvent
 from upriver.partial.cone import Cone
-from upriver.partial.partial_region import PartialRegion, Unanswered
+from upriver.partial.partial_region import PartialRegion, UnansweredKeys
 from upriver.protocol.messages import Counted, Evict, Evicted, KeysUnfilled
 from upriver.protocol.worker_events import KeysRead, KeysUnread, RowsFetched, RowsUnfetched, TimeToEvict, TimeToTakeIn
 from upriver.state.failure import ViewFailure
 from upriver.worker.epochs import ask_again, finish_epoch
 from upriver.worker.lookups import begin_upquery, refuse_those_of
 from upriver.worker.memory import fetch, is_over, work_on
-from upriver.worker.serving import Evicting, Following
+from upriver.worker.serving import Evicting, Serving
 
 
-def keys_read(phase: Following, event: KeysRead | KeysUnread) -> None:
+def keys_read(phase: Serving, event: KeysRead | KeysUnread) -> None:
     """An upquery's keys are present, or cannot be; the next one begins, and lookups that have waited are answered."""
     if event.generation != phase.refilled_since or phase.shares[event.region].failure is not None:
         return  # all have begun anew since, or the view has failed
     share = phase.shares[event.region]
     partial = share.partial
-    left_open: Sequence[Unanswered] | None = ()
+    left_open: Sequence[UnansweredKeys] | None = ()
     if not isinstance(partial, PartialRegion):
         raise IllegalEvent(f"an answer for region {event.region!r}, which has asked nothing")
     with share.contained("filling keys"):
@@ -33,30 +33,30 @@ def keys_read(phase: Following, event: KeysRead | KeysUnread) -> None:
     _go_on(phase, event.region, left_open)
 
 
-def unfilled(phase: Following) -> int:
+def unfilled(phase: Serving) -> int:
     """About how many rows of upqueries' answers are still to be taken in."""
     return sum(partial.unfilled for _, partial in _filling(phase))
 
 
-def time_to_take_in(phase: Following, event: TimeToTakeIn) -> None:
+def time_to_take_in(phase: Serving, event: TimeToTakeIn) -> None:
     """Take in some more rows of an upquery's answer."""
     filling = _filling(phase)
     if not filling:
         return
     region, partial = filling[0]
-    left_open: Sequence[Unanswered] | None = ()
+    left_open: Sequence[UnansweredKeys] | None = ()
     with phase.shares[region].contained("filling keys"):
         left_open = partial.fill(event.rows_max)
     _go_on(phase, region, left_open)
 
 
-def _filling(phase: Following) -> list[tuple[str, PartialRegion]]:
+def _filling(phase: Serving) -> list[tuple[str, PartialRegion]]:
     shares = phase.shares.items()
     regions = [(name, share.partial) for name, share in shares if share.failure is None]
     return [(name, partial) for name, partial in regions if isinstance(partial, PartialRegion) and partial.unfilled]
 
 
-def _go_on(phase: Following, region: str, left_open: Sequence[Unanswered] | None) -> None:
+def _go_on(phase: Serving, region: str, left_open: Sequence[UnansweredKeys] | None) -> None:
     """Rows of an answer were taken in, or cannot be; the next upquery begins if it may. left_open: ``None`` if more
     rows are left."""
     share = phase.shares[region]
@@ -73,7 +73,7 @@ def _go_on(phase: Following, region: str, left_open: Sequence[Unanswered] | None
     ask_again(phase)
 
 
-def _refuse_those_left_open(phase: Following, view: str, left_open: Sequence[Unanswered]) -> None:
+def _refuse_those_left_open(phase: Serving, view: str, left_open: Sequence[UnansweredKeys]) -> None:
     """Lookups of keys that cannot be filled are told why, and the coordinator of the last of them."""
     for unanswered in left_open:
         error = type(unanswered.error)(f"view {view!r}: {unanswered.error}")
@@ -83,7 +83,7 @@ def _refuse_those_left_open(phase: Following, view: str, left_open: Sequence[Una
         phase.say(KeysUnfilled(view=view, failure=failure))
 
 
-def rows_fetched(phase: Following, event: RowsFetched | RowsUnfetched) -> None:
+def rows_fetched(phase: Serving, event: RowsFetched | RowsUnfetched) -> None:
     """A cone goes on, and when it has done what it was at, with the next thing."""
     if event.generation != phase.refilled_since or event.view in phase.failed:
         return  # all have begun anew since, or the view has failed
@@ -105,7 +105,7 @@ def rows_fetched(phase: Following, event: RowsFetched | RowsUnfetched) -> None:
     ask_again(phase)
 
 
-def evict(phase: Following, event: Evict) -> None:
+def evict(phase: Serving, event: Evict) -> None:
     """Somebody wants keys to be forgotten: those that are present now, some at a time, whenever there is time."""
     share = phase.shares.get(event.view)
     wanted = np.empty(0, np.uint64)
@@ -116,7 +116,7 @@ def evict(phase: Following, event: Evict) -> None:
     _end_evictions(phase)
 
 
-def time_to_evict(phase: Following, event: TimeToEvict) -> None:
+def time_to_evict(phase: Serving, event: TimeToEvict) -> None:
     """Forget some keys: first what is left of such as evicted ones have rested on, then those that somebody wants
     forgotten, then those that take more memory than there is."""
     leftovers = next(((view, cone) for view, cone in phase.cones.items() if cone.has_leftovers), None)
@@ -128,7 +128,7 @@ def time_to_evict(phase: Following, event: TimeToEvict) -> None:
         _evict_oldest(phase, event.keys_max)
 
 
-def _let_go(phase: Following, view: str, cone: Cone, keys_max: int) -> None:
+def _let_go(phase: Serving, view: str, cone: Cone, keys_max: int) -> None:
     phase.evicted = cone.let_go(keys_max)
     if not cone.has_leftovers:
         stats = phase.stats_after(view)
@@ -137,7 +137,7 @@ def _let_go(phase: Following, view: str, cone: Cone, keys_max: int) -> None:
         _end_evictions(phase)
 
 
-def _evict_wanted(phase: Following, wish: Evicting, keys_max: int) -> None:
+def _evict_wanted(phase: Serving, wish: Evicting, keys_max: int) -> None:
     """Lookups that wait ask for theirs again."""
     share = phase.shares.get(wish.view)
     keys, wish.left = wish.left[:keys_max], wish.left[keys_max:]
@@ -148,12 +148,12 @@ def _evict_wanted(phase: Following, wish: Evicting, keys_max: int) -> None:
     _end_evictions(phase)
 
 
-def _end_evictions(phase: Following) -> None:
+def _end_evictions(phase: Serving) -> None:
     while phase.evictions and not len(phase.evictions[0].left) and not phase.has_leftovers:
         phase.say(Evicted(eviction=phase.evictions.popleft().number, stats=phase.stats()))
 
 
-def _evict_oldest(phase: Following, keys_max: int) -> None:
+def _evict_oldest(phase: Serving, keys_max: int) -> None:
     """Of all partial regions that can, the one that takes the most memory forgets some keys; if none can, all must
     stay."""
     stats, phase.evicted = phase.last_stats, 0

@@ -10,7 +10,7 @@ epoch's rows or none.
 Lookups come at any time between two events, and go through the distributors as rows do: they are answered where their
 keys' state is. The worker that was asked gathers the parts.
 
-Phases: ``Unassigned`` -> ``Following`` -> ``Retired``. Rules W1 to W8: ``docs/design/0001-river.md`` and
+Phases: ``Unassigned`` -> ``Serving`` -> ``Retired``. Rules W1 to W8: ``docs/design/0001-river.md`` and
 ``docs/design/rescale.md``.
 """
 
@@ -22,6 +22,7 @@ from upriver.protocol.messages import (
     Assign,
     BeginStage,
     CloseInput,
+    ContinueEpochs,
     DropCheckpoint,
     DropSnapshot,
     EpochOver,
@@ -29,12 +30,11 @@ from upriver.protocol.messages import (
     Evicted,
     FailView,
     Follow,
-    GoOn,
-    HoldStill,
     KeepCheckpoint,
     Meet,
+    MigrationOrder,
     OpenEpoch,
-    Order,
+    PauseEpochs,
     Probe,
     ReadVnodes,
     Resume,
@@ -44,7 +44,7 @@ from upriver.protocol.messages import (
     TakeSnapshot,
     Unfollow,
 )
-from upriver.protocol.peers import Envelope, QuestionAnswered, QuestionGivenUp, QuestionRefused
+from upriver.protocol.peers import Envelope, PeerLookupAnswered, PeerLookupGivenUp, PeerLookupRefused
 from upriver.protocol.rules import ALL_RULES, Rules
 from upriver.protocol.worker_events import (
     AllStateRead,
@@ -136,7 +136,7 @@ from upriver.worker.rescales import (
     say_still,
     time_to_move,
 )
-from upriver.worker.serving import CROWD_KEYS, BuildRegion, Following, started
+from upriver.worker.serving import CROWD_KEYS, BuildRegion, Serving, started
 from upriver.worker.takeover import resumed
 from upriver.worker.upqueries import evict, keys_read, rows_fetched, time_to_evict, time_to_take_in, unfilled
 
@@ -167,12 +167,12 @@ class WorkerMachine:
         self._crowd_keys = crowd_keys
         self._answer_rows_max = answer_rows_max
         self._rules = rules
-        self.phase: Unassigned | Following | Retired = Unassigned()
+        self.phase: Unassigned | Serving | Retired = Unassigned()
 
     @property
     def next_to_move(self) -> str | None:
         """The region of which ``TimeToMove`` would move keys; ``None`` if none would."""
-        return next_to_move(self.phase) if isinstance(self.phase, Following) else None
+        return next_to_move(self.phase) if isinstance(self.phase, Serving) else None
 
     @property
     def can_move(self) -> bool:
@@ -182,53 +182,53 @@ class WorkerMachine:
     @property
     def can_copy(self) -> bool:
         """Whether ``TimeToCopy`` would copy a key."""
-        return isinstance(self.phase, Following) and can_copy(self.phase)
+        return isinstance(self.phase, Serving) and can_copy(self.phase)
 
     @property
     def can_feed(self) -> bool:
         """Whether ``TimeToFeed`` would copy a key."""
-        return isinstance(self.phase, Following) and can_feed(self.phase)
+        return isinstance(self.phase, Serving) and can_feed(self.phase)
 
     @property
     def can_fill(self) -> bool:
         """Whether upqueries rest until ``TimeToFill``."""
-        return isinstance(self.phase, Following) and self.phase.fills_rest
+        return isinstance(self.phase, Serving) and self.phase.fills_rest
 
     @property
     def unread(self) -> int:
         """About how many rows ``TimeToAnswer`` would read."""
-        return unread(self.phase) if isinstance(self.phase, Following) else 0
+        return unread(self.phase) if isinstance(self.phase, Serving) else 0
 
     @property
     def unfilled(self) -> int:
         """About how many rows ``TimeToTakeIn`` would take in."""
-        return unfilled(self.phase) if isinstance(self.phase, Following) else 0
+        return unfilled(self.phase) if isinstance(self.phase, Serving) else 0
 
     @property
     def unsettled(self) -> int:
         """About how many rows ``TimeToSettle`` would take in or send."""
-        return unsettled(self.phase) if isinstance(self.phase, Following) else 0
+        return unsettled(self.phase) if isinstance(self.phase, Serving) else 0
 
     @property
     def must_evict(self) -> bool:
         """Whether somebody wants keys forgotten, or evicted ones have left something behind, or more memory is taken
         than may be, and ``TimeToEvict`` would give some back."""
         phase = self.phase
-        return isinstance(phase, Following) and (phase.is_over_budget or bool(phase.evictions) or phase.has_leftovers)
+        return isinstance(phase, Serving) and (phase.is_over_budget or bool(phase.evictions) or phase.has_leftovers)
 
     @property
     def evicted(self) -> int:
         """Keys that the last ``TimeToEvict`` was about: fewer than it allows, if no others were to go."""
-        return self.phase.evicted if isinstance(self.phase, Following) else 0
+        return self.phase.evicted if isinstance(self.phase, Serving) else 0
 
     def step(self, event: WorkerEvent) -> list[WorkerAction]:
         """Advance by one event. Raises IllegalEvent when the phase does not allow it."""
         match self.phase, event:
-            case (Following() as phase, LookupAsked()) if answer := answered_at_once(phase, event):
+            case (Serving() as phase, LookupAsked()) if answer := answered_at_once(phase, event):
                 return [answer]
-            case (Unassigned() | Following() as phase, Assign()):
+            case (Unassigned() | Serving() as phase, Assign()):
                 return self._assigned(phase, event)
-            case (Following() as phase, Resume()):
+            case (Serving() as phase, Resume()):
                 self.phase = resumed(phase, event)
                 note_failures(self.phase)
                 return self.phase.actions
@@ -236,24 +236,24 @@ class WorkerMachine:
                 return self._retire()
             case (Unassigned() | Retired(), LookupAsked()):
                 return [Refuse(ticket=event.ticket, error=WrongOwner("this worker owns nothing"))]
-            case (Following() as phase, _):
+            case (Serving() as phase, _):
                 return _follow(phase, event)
             case (Retired(), _) | (_, LookupGivenUp() | KeysRead() | KeysUnread() | RowsFetched() | RowsUnfetched()):
                 return []
             case (
                 Unassigned(),
-                PeerSaid(envelope=Envelope(content=QuestionAnswered() | QuestionRefused() | QuestionGivenUp())),
+                PeerSaid(envelope=Envelope(content=PeerLookupAnswered() | PeerLookupRefused() | PeerLookupGivenUp())),
             ):
                 return []  # to who was in this place before
         raise IllegalEvent(f"{type(event).__name__} in phase {type(self.phase).__name__}")
 
-    def _assigned(self, old: Unassigned | Following, event: Assign) -> list[WorkerAction]:
+    def _assigned(self, old: Unassigned | Serving, event: Assign) -> list[WorkerAction]:
         """Begin, or begin anew: what was kept, and who has asked, belongs to another generation."""
         actions = _taking_leave(old, WrongOwner("this worker starts anew; ask again"))
         self.phase = started(
             event, self._build_region, self._rules, self._memory_budget, self._crowd_keys, self._answer_rows_max
         )
-        if isinstance(old, Following):
+        if isinstance(old, Serving):
             actions.append(Report(message=StartedAnew(generation=event.generation)))
             actions += [
                 Report(message=Evicted(eviction=wish.number, stats=self.phase.stats())) for wish in old.evictions
@@ -267,15 +267,15 @@ class WorkerMachine:
         return [*_taking_leave(old, WrongOwner("this worker has retired")), Stop()]
 
 
-def _taking_leave(phase: Unassigned | Following | Retired, error: WrongOwner) -> list[WorkerAction]:
-    if not isinstance(phase, Following):
+def _taking_leave(phase: Unassigned | Serving | Retired, error: WrongOwner) -> list[WorkerAction]:
+    if not isinstance(phase, Serving):
         return []
     phase.actions = []
     refuse_all(phase, error)
     return phase.actions
 
 
-def _follow(phase: Following, event: WorkerEvent) -> list[WorkerAction]:
+def _follow(phase: Serving, event: WorkerEvent) -> list[WorkerAction]:
     handler = _TABLE.get(type(event))
     if handler is None:
         raise IllegalEvent(f"{type(event).__name__} in phase Following")
@@ -304,20 +304,20 @@ def _follow(phase: Following, event: WorkerEvent) -> list[WorkerAction]:
     return phase.actions
 
 
-def _time_to_answer(phase: Following, event: TimeToAnswer) -> None:
+def _time_to_answer(phase: Serving, event: TimeToAnswer) -> None:
     under_way = len(phase.long_answers)
     time_to_answer(phase, event)
     if len(phase.long_answers) < under_way:
         ask_again(phase)  # another one may begin
 
 
-def _lookup(phase: Following, event: LookupAsked) -> None:
+def _lookup(phase: Serving, event: LookupAsked) -> None:
     question = lookup_asked(phase, event)
     if question is not None:
         ask(phase, event.view, question)
 
 
-def _all_state_read(phase: Following, event: AllStateRead) -> None:
+def _all_state_read(phase: Serving, event: AllStateRead) -> None:
     all_state_read(phase, event)
     phase.stats()  # for who weighs
     take_snapshots(phase)
@@ -347,7 +347,7 @@ _ROWS_MAY_WAIT = (
 """Events for which, and after which, not all rows of partial regions have to be applied."""
 
 # A handler's event is its key in the table, which no type checker can see.
-_TABLE: Mapping[type, Callable[[Following, Any], None]] = {
+_TABLE: Mapping[type, Callable[[Serving, Any], None]] = {
     FailView: failed_elsewhere,
     OpenEpoch: open_epoch,
     RowsRead: rows_read,
@@ -360,7 +360,7 @@ _TABLE: Mapping[type, Callable[[Following, Any], None]] = {
     DropSnapshot: snapshot_dropped,
     Meet: meet,
     PeersMet: peers_met,
-    Order: ordered,
+    MigrationOrder: ordered,
     PeerSaid: peer_said,
     PeerLost: peer_lost,
     TimeToMove: time_to_move,
@@ -372,8 +372,8 @@ _TABLE: Mapping[type, Callable[[Following, Any], None]] = {
     Evict: evict,
     ReadVnodes: read_vnodes,
     CloseInput: close_input,
-    HoldStill: hold_still,
-    GoOn: go_on,
+    PauseEpochs: hold_still,
+    ContinueEpochs: go_on,
     StateRead: state_read,
     StateUnread: state_unread,
     AllStateRead: _all_state_read,

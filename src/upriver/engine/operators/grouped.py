@@ -11,14 +11,14 @@ import pyarrow as pa
 
 from upriver.engine.batch import Batch, no_rows
 from upriver.engine.operators.aggregate import Aggregate
-from upriver.engine.operators.lasting import USUAL, Eagerness, Turning
+from upriver.engine.operators.lasting import USUAL, CompactionPace, TwoStores
 from upriver.engine.operators.operator import concatenated
 from upriver.plan.plan import AggregatePlan
 from upriver.state.columns import canonical, same
 from upriver.state.vectors import Mask, true_at
 
 
-class Grouped(Turning[Aggregate]):
+class Grouped(TwoStores[Aggregate]):
     """The operator of :class:`upriver.plan.plan.Aggregate`. ``schema`` is of its output."""
 
     __slots__ = ("_calls", "_group", "_nothing", "schema")
@@ -30,7 +30,7 @@ class Grouped(Turning[Aggregate]):
         plan: AggregatePlan,
         source: pa.Schema,
         routing: Sequence[str],
-        eagerness: Eagerness = USUAL,
+        eagerness: CompactionPace = USUAL,
     ) -> None:
         """source, routing: as of :class:`Aggregate`. eagerness: to give memory back."""
         super().__init__(partial(Aggregate, plan, source, routing), eagerness)

@@ -31,8 +31,8 @@ import numpy as np
 import pyarrow as pa
 
 from upriver.engine.batch import Batch, no_rows
-from upriver.engine.operators.lasting import USUAL, Eagerness, Turning
-from upriver.engine.operators.operator import Evaluator, check_new, concatenated, part_of
+from upriver.engine.operators.lasting import USUAL, CompactionPace, TwoStores
+from upriver.engine.operators.operator import ExpressionEvaluator, check_new, concatenated, part_of
 from upriver.errors import ProtocolError
 from upriver.hashing import Hashes
 from upriver.plan import plan as ops
@@ -91,7 +91,7 @@ class JoinShape:
 
     @classmethod
     def of(
-        cls, op: ops.Join, inputs: tuple[pa.Schema, pa.Schema], routing: tuple[Sequence[str], Sequence[str]]
+        cls, op: ops.JoinOp, inputs: tuple[pa.Schema, pa.Schema], routing: tuple[Sequence[str], Sequence[str]]
     ) -> Self:
         """inputs: schemas of the rows to come. routing: the routing key, in columns of each input."""
         paired = op.kind not in (JoinKind.SEMI, JoinKind.ANTI)
@@ -193,7 +193,7 @@ FOUND_MIN = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class JoinChanges:
     """Entries whose count has changed, grouped by owner.
 
     Of a group: its owner (ascending), the hash64 of its routing key, and how many entries it has, which may be none.
@@ -249,7 +249,7 @@ class JoinSide:
         matches = 0 if self.matches is None else self.matches.nbytes
         return self._entries.nbytes + self._by_owner.nbytes + self.counts.nbytes + matches
 
-    def change(self, rows: Sequence[pa.Array], owners: Slots, routed: Hashes, weight: Weights | None) -> Changes:
+    def change(self, rows: Sequence[pa.Array], owners: Slots, routed: Hashes, weight: Weights | None) -> JoinChanges:
         """Add rows, or take them away. rows: the kept columns. owners, routed: the key and the hash64 of each.
 
         Raises ProtocolError if a row is taken away that is not there.
@@ -264,7 +264,7 @@ class JoinSide:
         changed = net != 0
         groups = run_starts(owners)
         sizes = np.add.reduceat(changed.astype(np.int64), groups)
-        return Changes(owners[groups], routed[groups], sizes, slots[changed], net[changed])
+        return JoinChanges(owners[groups], routed[groups], sizes, slots[changed], net[changed])
 
     def _count(self, known: int, owners: Slots, slots: Slots, counts: Weights) -> None:
         """Set the counts of these entries, each named once. Those from slot ``known`` on are new."""
@@ -340,7 +340,9 @@ PAIRS_MAX = 1 << 16
 """Pairs made at a time: many rows of one key on both sides take time, not memory."""
 
 
-def pairs_of(changes: Changes, members: Members, pairs_max: int = PAIRS_MAX) -> Iterator[tuple[Positions, Positions]]:
+def pairs_of(
+    changes: JoinChanges, members: Members, pairs_max: int = PAIRS_MAX
+) -> Iterator[tuple[Positions, Positions]]:
     """All pairs of a changed entry and a member of its owner: their places in ``changes`` and in ``members``.
 
     members: those of the changes' owners. Up to ``pairs_max`` pairs at a time.
@@ -366,7 +368,7 @@ class JoinStore:
 
     __slots__ = ("_evaluator", "_keys", "_shape", "_sides")
 
-    def __init__(self, shape: JoinShape, evaluator: Evaluator) -> None:
+    def __init__(self, shape: JoinShape, evaluator: ExpressionEvaluator) -> None:
         self._shape = shape
         self._evaluator = evaluator
         self._keys = JoinKeys(shape)
@@ -434,7 +436,7 @@ class JoinStore:
             side.resize(len(self._keys))
         return owners
 
-    def _by_key(self, port: int, changes: Changes, before: Mask) -> Iterator[Batch]:
+    def _by_key(self, port: int, changes: JoinChanges, before: Mask) -> Iterator[Batch]:
         """What follows where all rows of a key match. before: which of the changed keys had rows on this side."""
         own, other = self._shape.sides[port], self._shape.sides[1 - port]
         after = self._keys.total(port, changes.owners) > 0
@@ -451,7 +453,7 @@ class JoinStore:
             matched, hashes = (np.repeat(of_key[turned], members.sizes) for of_key in (after, changes.routed))
             yield self._turned(1 - port, members.slots, matched, hashes)
 
-    def _by_row(self, port: int, changes: Changes, condition: str) -> Iterator[Batch]:
+    def _by_row(self, port: int, changes: JoinChanges, condition: str) -> Iterator[Batch]:
         """What follows where a condition decides which rows of a key match."""
         own, other = self._sides[port], self._sides[1 - port]
         members = other.members(changes.owners)
@@ -483,12 +485,12 @@ class JoinStore:
         }
         return pa.RecordBatch.from_pydict(columns)
 
-    def _pairs(self, port: int, changes: Changes, changed: Positions, others: Slots) -> Batch:
+    def _pairs(self, port: int, changes: JoinChanges, changed: Positions, others: Slots) -> Batch:
         """Pairs come and go. changed: places in ``changes``. others: their partners."""
         weight = changes.weight[changed] * self._sides[1 - port].counts.cells[others]
         return self._batch(_by_port(port, changes.slots[changed], others), changes.hash64[changed], weight)
 
-    def _alone(self, port: int, changes: Changes, matched: Mask) -> Batch:
+    def _alone(self, port: int, changes: JoinChanges, matched: Mask) -> Batch:
         """Rows come and go, alone if they match, or do not match, as they are to."""
         shown = matched == self._shape.sides[port].alone
         return self._batch(_by_port(port, changes.slots[shown], None), changes.hash64[shown], changes.weight[shown])
@@ -521,7 +523,7 @@ def _state(side: JoinSide, hashes: Hashes, owners: Slots) -> pa.RecordBatch:
     return part_of(np.repeat(hashes, members.sizes), [*counts, *side.columns(members.slots)])
 
 
-class Join(Turning[JoinStore]):
+class Join(TwoStores[JoinStore]):
     """An operator with two ports, the left and the right input. ``schema``: of its output, all of it nullable."""
 
     __slots__ = ("_nothing", "_shape", "schema")
@@ -530,13 +532,13 @@ class Join(Turning[JoinStore]):
 
     def __init__(
         self,
-        op: ops.Join,
+        op: ops.JoinOp,
         left: pa.Schema,
         right: pa.Schema,
         left_routing: Sequence[str],
         right_routing: Sequence[str],
-        evaluator: Evaluator,
-        eagerness: Eagerness = USUAL,
+        evaluator: ExpressionEvaluator,
+        eagerness: CompactionPace = USUAL,
     ) -> None:
         """left, right: of the rows to come. left_routing, right_routing: the routing key as columns of each: some of
         the join's key, or all of it. eagerness: to give memory back."""

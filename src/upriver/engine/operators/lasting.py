@@ -35,7 +35,7 @@ STEP_CALLS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Eagerness:
+class CompactionPace:
     """To give memory back: how soon, and how fast. Each as the constant of its name says."""
 
     forgotten_min: int = FORGOTTEN_MIN
@@ -43,7 +43,7 @@ class Eagerness:
     step_calls: int = STEP_CALLS
 
 
-USUAL = Eagerness()
+USUAL = CompactionPace()
 
 
 class KeyedStore(Protocol):
@@ -78,7 +78,7 @@ class KeyedStore(Protocol):
 Kept = TypeVar("Kept", bound=KeyedStore)
 
 
-class Turning(Generic[Kept]):
+class TwoStores(Generic[Kept]):
     """One store, or two. What works on them does so by :meth:`shares`, and calls :meth:`tidy` when it has taken
     something in."""
 
@@ -94,7 +94,7 @@ class Turning(Generic[Kept]):
         "_stores",
     )
 
-    def __init__(self, build: Callable[[], Kept], eagerness: Eagerness = USUAL) -> None:
+    def __init__(self, build: Callable[[], Kept], eagerness: CompactionPace = USUAL) -> None:
         """build: makes an empty store of the plan."""
         self._build = build
         self._eagerness = eagerness
@@ -235,14 +235,14 @@ class WorkingStore(KeyedStore, Protocol):
     def apply(self, port: int, batch: Batch) -> Batch: ...
 
 
-class Lasting(Turning[WorkingStore]):
+class CompactedStore(TwoStores[WorkingStore]):
     """What :class:`upriver.engine.operators.operator.Stateful` asks for. ``schema``: of the output."""
 
     __slots__ = ("schema",)
 
     parts = 1
 
-    def __init__(self, schema: pa.Schema, build: Callable[[], WorkingStore], eagerness: Eagerness = USUAL) -> None:
+    def __init__(self, schema: pa.Schema, build: Callable[[], WorkingStore], eagerness: CompactionPace = USUAL) -> None:
         """build: makes an empty store, which collects one batch."""
         super().__init__(build, eagerness)
         self.schema = schema

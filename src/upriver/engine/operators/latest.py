@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from upriver.engine.batch import Batch
-from upriver.engine.operators.lasting import USUAL, Eagerness, Lasting
-from upriver.engine.operators.operator import Evaluator, check_new, part_of
+from upriver.engine.operators.lasting import USUAL, CompactedStore, CompactionPace
+from upriver.engine.operators.operator import ExpressionEvaluator, check_new, part_of
 from upriver.engine.operators.topk import SortKey, in_order
 from upriver.errors import ProtocolError
 from upriver.hashing import Hashes, hash64
@@ -23,17 +23,17 @@ from upriver.state.indexes import Hasher, RoutedIndex
 from upriver.state.vectors import Mask, Positions, Slots, Vector, true_at
 
 
-class Latest(Lasting):
+class Latest(CompactedStore):
     """The current row of each primary key: ``-old +new`` for each one that changes."""
 
     def __init__(
         self,
-        op: ops.Latest,
+        op: ops.LatestOp,
         source: pa.Schema,
         routing: Sequence[str],
-        evaluator: Evaluator,
+        evaluator: ExpressionEvaluator,
         hasher: Hasher = hash64,
-        eagerness: Eagerness = USUAL,
+        eagerness: CompactionPace = USUAL,
     ) -> None:
         """source: of the versions. routing: the routing key's columns, all in the primary key. evaluator: of the
         predicate for deletions. hasher: of primary keys that are finer than the routing key. eagerness: to
@@ -47,7 +47,12 @@ class _Versions:
     __slots__ = ("_columns", "_evaluator", "_is_row", "_key", "_keys", "_op", "_order", "_place", "_schema")
 
     def __init__(
-        self, op: ops.Latest, source: pa.Schema, routing: tuple[str, ...], evaluator: Evaluator, hasher: Hasher
+        self,
+        op: ops.LatestOp,
+        source: pa.Schema,
+        routing: tuple[str, ...],
+        evaluator: ExpressionEvaluator,
+        hasher: Hasher,
     ) -> None:
         self._op = op
         self._schema = source

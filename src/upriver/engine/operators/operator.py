@@ -84,10 +84,10 @@ class Stateful(Operator, Protocol):
         ...
 
 
-class Evaluator(Protocol):
+class ExpressionEvaluator(Protocol):
     """Evaluates DuckDB SQL over the columns of a batch; raises RowError when a row makes an expression fail."""
 
-    def curt(self) -> "Evaluator":
+    def curt(self) -> "ExpressionEvaluator":
         """The same, but for its errors: they do not say which row it was, which takes time to find out."""
         ...
 

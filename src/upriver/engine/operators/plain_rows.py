@@ -386,7 +386,7 @@ class PlainRows(RowReader):
         return f"the {len(self._names)} columns {', '.join(self._names)}"
 
 
-class Output:
+class OutputRows:
     """Rows that are given out little by little, plain ones or Arrow's, on their way into one batch."""
 
     __slots__ = ("_parts", "_plain", "_shape", "rows")

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from upriver.engine.batch import Batch
-from upriver.engine.operators.lasting import USUAL, Eagerness, Lasting
+from upriver.engine.operators.lasting import USUAL, CompactedStore, CompactionPace
 from upriver.engine.operators.operator import check_new, net_changes, part_of
 from upriver.errors import ProtocolError
 from upriver.hashing import Hashes, hash64
@@ -23,16 +23,16 @@ Copies = Callable[[Weights, Weights], Weights]
 """How often the output has rows that the inputs have so often."""
 
 
-class SetOperation(Lasting):
+class SetOperation(CompactedStore):
     """Rows of port 0, as port 1 has them. A row of the output has one form for each number: one zero, one NaN."""
 
     def __init__(
         self,
-        op: ops.SetOperation,
+        op: ops.SetOperationOp,
         source: pa.Schema,
         routing: Sequence[str],
         hasher: Hasher = hash64,
-        eagerness: Eagerness = USUAL,
+        eagerness: CompactionPace = USUAL,
     ) -> None:
         """source: of both inputs. routing: the routing key's columns, all in it. hasher: of rows. eagerness: to give
         memory back."""
@@ -112,7 +112,7 @@ class _CountedRows:
         return empty
 
 
-def _copies_of(op: ops.SetOperation) -> Copies:
+def _copies_of(op: ops.SetOperationOp) -> Copies:
     if op.kind is ops.SetKind.EXCEPT:
         return _rest if op.all else _only_left
     return np.minimum if op.all else _both

@@ -34,20 +34,20 @@ import numpy as np
 import pyarrow as pa
 
 from upriver.engine.batch import Batch
-from upriver.engine.operators.lasting import USUAL, Eagerness, Turning
+from upriver.engine.operators.lasting import USUAL, CompactionPace, TwoStores
 from upriver.engine.operators.operator import check_new, part_of
-from upriver.engine.operators.plain_rows import Fields, Misfit, Output, PlainRows, RowReader, python_columns, shown
+from upriver.engine.operators.plain_rows import Fields, Misfit, OutputRows, PlainRows, RowReader, python_columns, shown
 from upriver.engine.row_text import error_text, row_text
 from upriver.errors import DeclarationError, ProtocolError, RowError
 from upriver.hashing import Hashes, hash64
 from upriver.plan.plan import Per
-from upriver.plan.plan import StatefulMap as StatefulMapOp
+from upriver.plan.plan import StatefulMapOp as StatefulMapOp
 from upriver.state.columns import canonical, cells_of, replaceable_of, validity
 from upriver.state.indexes import RoutedIndex, first_equal, run_heads
 from upriver.state.vectors import Mask, Positions, Slots, true_at
 
 
-class Keys(RoutedIndex):
+class StateKeys(RoutedIndex):
     """Keys that may be asked for without being there."""
 
     __slots__ = ()
@@ -64,7 +64,7 @@ class States:
 
     def __init__(self, key: pa.Schema, state: pa.Schema, routing: Sequence[str]) -> None:
         """routing: the routing key's columns, all in the key."""
-        self._keys = Keys(key, routing)
+        self._keys = StateKeys(key, routing)
         self._state = state
         self._columns = [replaceable_of(type) for type in state.types]
 
@@ -201,7 +201,7 @@ class RowCalls:
         of_each = (islice(rows, count) for count in np.diff(given.bounds).tolist())
         return _key_by_key(self._shapes, given, of_each, self._fold)
 
-    def _fold(self, key: Any, rows: Iterable[Any], state: Any, output: Output) -> Any:
+    def _fold(self, key: Any, rows: Iterable[Any], state: Any, output: OutputRows) -> Any:
         for row in rows:
             try:
                 state = _state(self._shapes, self._function(key, row, state), output)
@@ -223,7 +223,7 @@ class KeyCalls:
         of_each = (given.rows.slice(start, stop - start) for start, stop in pairwise(given.bounds.tolist()))
         return _key_by_key(self._shapes, given, of_each, self._fold)
 
-    def _fold(self, key: Any, rows: pa.RecordBatch, state: Any, output: Output) -> Any:
+    def _fold(self, key: Any, rows: pa.RecordBatch, state: Any, output: OutputRows) -> Any:
         try:
             return _state(self._shapes, self._function(key, rows, state), output)
         except Misfit as misfit:
@@ -232,12 +232,12 @@ class KeyCalls:
             raise _raised(error, _of_key(key)) from error
 
 
-Fold = Callable[[Any, Any, Any, Output], Any]
+Fold = Callable[[Any, Any, Any, OutputRows], Any]
 """Takes a key, its rows and its state; adds to the output and returns the state."""
 
 
 def _key_by_key(shapes: Shapes, given: Given, rows: Iterable[Any], fold: Fold) -> Made:
-    keys, states, output = shapes.keys(given.keys), shapes.states(given), Output(shapes.output)
+    keys, states, output = shapes.keys(given.keys), shapes.states(given), OutputRows(shapes.output)
     ends = []
     for place, (key, of_key) in enumerate(zip(keys, rows, strict=True)):
         states[place] = fold(key, of_key, states[place], output)
@@ -250,7 +250,7 @@ def _key_by_key(shapes: Shapes, given: Given, rows: Iterable[Any], fold: Fold) -
     return Made(made, owners, *shapes.kept(states))
 
 
-def _state(shapes: Shapes, answer: Any, output: Output) -> Any:
+def _state(shapes: Shapes, answer: Any, output: OutputRows) -> Any:
     """Take the rows of an answer; returns the state in it."""
     rows, state = _answer(answer, _ROWS_AND_STATE)
     output.add(rows)
@@ -414,7 +414,7 @@ def _together(made: Made, parts: Sequence[Sifted], row: int) -> Sifted:
     return Sifted(made, np.concatenate([one.bad, other.bad + row]), one.errors + other.errors)
 
 
-class StatefulMap(Turning[States]):
+class StatefulMap(TwoStores[States]):
     """The function and its states. ``parts`` is one: the states."""
 
     __slots__ = ("_call", "_is_finer", "_key", "_output", "_sifted")
@@ -426,7 +426,7 @@ class StatefulMap(Turning[States]):
         op: StatefulMapOp,
         source: pa.Schema,
         routing: Sequence[str],
-        eagerness: Eagerness = USUAL,
+        eagerness: CompactionPace = USUAL,
     ) -> None:
         """source: of the rows to come. routing: the routing key's columns, all of them in the key.
         eagerness: to give memory back.

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from upriver.engine.batch import Batch
-from upriver.engine.operators.operator import Evaluator
+from upriver.engine.operators.operator import ExpressionEvaluator
 from upriver.plan.column_names import plain_columns
 from upriver.plan.plan import Projection
 
@@ -25,7 +25,7 @@ class Filter:
 
     __slots__ = ("_evaluator", "_predicate")
 
-    def __init__(self, predicate: str, evaluator: Evaluator) -> None:
+    def __init__(self, predicate: str, evaluator: ExpressionEvaluator) -> None:
         """predicate: DuckDB SQL."""
         self._predicate = predicate
         self._evaluator = evaluator
@@ -40,7 +40,7 @@ class Project:
 
     __slots__ = ("_computed", "_evaluator", "_plain", "_schema")
 
-    def __init__(self, projection: Projection, evaluator: Evaluator) -> None:
+    def __init__(self, projection: Projection, evaluator: ExpressionEvaluator) -> None:
         self._schema = projection.schema
         self._evaluator = evaluator
         self._plain: Mapping[str, str] = plain_columns(projection)
@@ -69,7 +69,7 @@ class Filtering:
 
     __slots__ = ("_filter",)
 
-    def __init__(self, predicate: str, evaluator: Evaluator) -> None:
+    def __init__(self, predicate: str, evaluator: ExpressionEvaluator) -> None:
         self._filter = Filter(predicate, evaluator)
 
     def apply(self, port: int, batch: Batch) -> Batch:
@@ -82,7 +82,7 @@ class Projecting:
 
     __slots__ = ("_project",)
 
-    def __init__(self, projection: Projection, evaluator: Evaluator) -> None:
+    def __init__(self, projection: Projection, evaluator: ExpressionEvaluator) -> None:
         self._project = Project(projection, evaluator)
 
     def apply(self, port: int, batch: Batch) -> Batch:

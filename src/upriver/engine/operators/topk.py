@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from upriver.engine.batch import Batch
-from upriver.engine.operators.lasting import USUAL, Eagerness, Lasting
+from upriver.engine.operators.lasting import USUAL, CompactedStore, CompactionPace
 from upriver.engine.operators.operator import check_new, net_changes, part_of
 from upriver.errors import ProtocolError
 from upriver.hashing import Hashes, hash64
@@ -282,7 +282,7 @@ def _before(counts: Weights) -> Weights:
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class RankChanges:
     """Changes of the output: the place of the entry in its order, its number, and how many copies more there are."""
 
     places: Positions
@@ -290,14 +290,14 @@ class Changes:
     weight: Weights
 
 
-def changes(before: Numbers, after: Numbers) -> Changes:
+def changes(before: Numbers, after: Numbers) -> RankChanges:
     """What to put out if rows are not put out with their numbers."""
     weight = after.copies - before.copies
     places = true_at(weight)
-    return Changes(places, after.first[places], weight[places])
+    return RankChanges(places, after.first[places], weight[places])
 
 
-def numbered_changes(before: Numbers, after: Numbers, ranking: Ranking) -> Changes:
+def numbered_changes(before: Numbers, after: Numbers, ranking: Ranking) -> RankChanges:
     """What to put out if rows are put out with their numbers."""
     moved = true_at((before.copies != after.copies) | (before.first != after.first))
     parts = [_numbered(numbers, moved, ranking, sign) for numbers, sign in ((before, -1), (after, 1))]
@@ -307,7 +307,7 @@ def numbered_changes(before: Numbers, after: Numbers, ranking: Ranking) -> Chang
     heads = true_at(np.concatenate([[True], (np.diff(places) != 0) | (np.diff(numbers) != 0)])[: len(places)])
     weight = np.add.reduceat(weight, heads) if len(heads) else weight
     some = weight != 0
-    return Changes(places[heads][some], numbers[heads][some], weight[some])
+    return RankChanges(places[heads][some], numbers[heads][some], weight[some])
 
 
 def _numbered(numbers: Numbers, places: Positions, ranking: Ranking, sign: int) -> tuple[Positions, Positions, Weights]:
@@ -326,16 +326,16 @@ SORTED_ENTRIES_MAX = 4096
 """A rest of so many entries is sorted as it is; of more, the best are picked out first."""
 
 
-class TopK(Lasting):
+class TopK(CompactedStore):
     """The rows of each partition whose number is at most the limit."""
 
     def __init__(
         self,
-        op: ops.TopK,
+        op: ops.TopKOp,
         source: pa.Schema,
         routing: Sequence[str],
         hasher: Hasher = hash64,
-        eagerness: Eagerness = USUAL,
+        eagerness: CompactionPace = USUAL,
     ) -> None:
         """source: of the input. routing: the routing key's columns, all in the partition. hasher: of rows, and of
         partitions that are finer than the routing key. eagerness: to give memory back."""
@@ -365,7 +365,7 @@ class _Partitions:
     )
 
     def __init__(
-        self, op: ops.TopK, source: pa.Schema, output: pa.Schema, routing: tuple[str, ...], hasher: Hasher
+        self, op: ops.TopKOp, source: pa.Schema, output: pa.Schema, routing: tuple[str, ...], hasher: Hasher
     ) -> None:
         self._op = op
         self._output = output
@@ -520,7 +520,7 @@ class _Partitions:
         self._keep(touched, ranked, after)
         return output
 
-    def _batch(self, ranked: Ranked, changed: Changes) -> Batch:
+    def _batch(self, ranked: Ranked, changed: RankChanges) -> Batch:
         slots = ranked.slots[changed.places]
         columns = self._entries.columns(slots)
         if self._op.rank is not None:
@@ -615,7 +615,7 @@ class _Partitions:
         self._rests.append(self._rest_of.cells[their_owners], slots)
 
 
-def _sort_keys(op: ops.TopK, source: pa.Schema) -> list[SortKey]:
+def _sort_keys(op: ops.TopKOp, source: pa.Schema) -> list[SortKey]:
     keys = []
     for order in op.order:
         place = source.get_field_index(order.column)

@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from upriver.engine.batch import Batch
-from upriver.engine.operators.lasting import USUAL, Eagerness, KeyedStore, Turning
-from upriver.engine.operators.operator import Evaluator
+from upriver.engine.operators.lasting import USUAL, CompactionPace, KeyedStore, TwoStores
+from upriver.engine.operators.operator import ExpressionEvaluator
 from upriver.engine.operators.stateless import Project
 from upriver.hashing import Hashes
 from upriver.plan.plan import Projection
@@ -99,7 +99,7 @@ class View:
 
     __slots__ = ("_evaluator", "_having", "_output", "_schema", "_store")
 
-    def __init__(self, store: Store, output: Projection, having: str | None, evaluator: Evaluator) -> None:
+    def __init__(self, store: Store, output: Projection, having: str | None, evaluator: ExpressionEvaluator) -> None:
         """output, having: over the store's schema."""
         self._store = store
         self._schema = output.schema
@@ -172,12 +172,12 @@ _OFFSETS = (0, 1 << 40)
 """Added to the slots of each store, to tell them apart."""
 
 
-class LastingStore(Turning[Store]):
+class CompactedViewStore(TwoStores[Store]):
     """What :class:`upriver.engine.operators.view.Store` asks for, made of one store or of two."""
 
     __slots__ = ("schema",)
 
-    def __init__(self, build: Callable[[], Store], eagerness: Eagerness = USUAL) -> None:
+    def __init__(self, build: Callable[[], Store], eagerness: CompactionPace = USUAL) -> None:
         """build: makes an empty store of the plan."""
         super().__init__(build, eagerness)
         self.schema = self._stores[0].schema
