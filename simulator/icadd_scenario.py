@@ -57,8 +57,8 @@ class OneOperator:
 class Rulebook:
     """Which rules a world runs by.
 
-    machine: of who it is, the map, and for how many keys slices are given together.
-    joiner_knows_old_map: else it starts from the new one, which is fault R5. waiting_rows_in_flight: see M10.
+    machine: of who it is, the map, and for how many keys slices are given together. joiner_knows_old_map: else it
+    starts from the new one, which is fault R5. waiting_rows_in_flight: see icadd.waiting_rows_in_flight.
     loses_done_to_the_gone: a Done that reaches a worker which has left does no harm. aborts: rescales can be given up.
     operators: how those of every region answer.
     """
@@ -77,8 +77,8 @@ def mended(rules: MendedRules = ALL_RULES) -> Rulebook:
     return Rulebook(
         machine=lambda worker, map, together: Distributor(worker, map, rules, together),
         coordinator=rules,
-        joiner_knows_old_map=rules.m5_joiner_knows_old_map,
-        waiting_rows_in_flight=rules.m10_waiting_rows_in_flight,
+        joiner_knows_old_map=rules.icadd_joiner_knows_old_map,
+        waiting_rows_in_flight=rules.icadd_waiting_rows_in_flight,
         loses_done_to_the_gone=False,
         aborts=True,
     )

@@ -58,7 +58,7 @@ REDISTRIBUTE_FAULTS = (
         case=TWO_ORIGINS,
         kind=NodeKind.SPLIT,
         rules=BY_NEW_MAP,
-        rulebook=redistribute_rulebook(replace(ALL_ON, d1_new_keys_wait=False)),
+        rulebook=redistribute_rulebook(replace(ALL_ON, redistribute_new_keys_wait=False)),
         also=_always,
     ),
     PublishedFault(

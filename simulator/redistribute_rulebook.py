@@ -70,8 +70,8 @@ def redistribute_rulebook(
     return Rulebook(
         machine=lambda worker, map, together: Redistributor(worker, map, rules),
         coordinator=ALL_RULES,
-        joiner_knows_old_map=rules.d10_joiner_knows_old_map,
-        waiting_rows_in_flight=rules.d9_waiting_rows_in_flight,
+        joiner_knows_old_map=rules.redistribute_joiner_knows_old_map,
+        waiting_rows_in_flight=rules.redistribute_waiting_rows_in_flight,
         loses_done_to_the_gone=False,
         aborts=aborts,
         operators=operators,

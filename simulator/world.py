@@ -114,7 +114,9 @@ class World:
         )
         self.river.torn = self._weather.torn
         self.river.rotten = self._weather.spoil
-        self._reads_ahead = EPOCHS_AHEAD_MAX if rules.upqueries.p7_read_ahead else 0  # P7 is a rule for the shell
+        self._reads_ahead = (
+            EPOCHS_AHEAD_MAX if rules.upqueries.partial_read_ahead else 0
+        )  # partial.read_ahead is a rule for the shell
         self._tickets = count(1)
         self.users = Users(lots, self.river, self._plans, self._tickets, self._happened)
         self._declared: deque[PlansWanted] = deque()

@@ -1,4 +1,5 @@
-"""Which keys have changed since a checkpoint, and which are yet to be copied; rules V1 and V8."""
+"""Which keys have changed since a checkpoint, and which are yet to be copied; rules checkpoints.copy_before_change and
+checkpoints.dropped_have_changed."""
 
 import pickle
 from collections.abc import Sequence

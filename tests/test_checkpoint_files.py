@@ -1,4 +1,5 @@
-"""Checkpoints in the lake: what is read is what was written, or a CorruptFile that names the file. Rules V2 and V7."""
+"""Checkpoints in the lake: what is read is what was written, or a CorruptFile that names the file. Rules
+checkpoints.all_parts and checkpoints.manifest_removed_first."""
 
 import json
 from collections.abc import Callable, Iterator

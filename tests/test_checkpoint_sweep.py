@@ -1,4 +1,5 @@
-"""Which checkpoints the sweep removes, in which order, and what it leaves alone. Rule V7."""
+"""Which checkpoints the sweep removes, in which order, and what it leaves alone. Rule
+checkpoints.manifest_removed_first."""
 
 import math
 from collections.abc import Collection, Iterator

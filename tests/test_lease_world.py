@@ -1,4 +1,5 @@
-"""Leases under all weathers: nobody speaks for a place when another has it. docs/design/failures.md, L1 to L3, L5."""
+"""Leases under all weathers: nobody speaks for a place when another has it. docs/design/failures.md, leases.*,
+leases.takeover_after_lease."""
 
 from collections import Counter
 from random import Random

@@ -1,4 +1,4 @@
-"""Which keys of some slices a follower is yet to have; rule S1."""
+"""Which keys of some slices a follower is yet to have; rule replication.epoch_waits_for_followers."""
 
 from collections.abc import Collection
 

@@ -1,4 +1,4 @@
-"""What keys were before an epoch has changed them; rule S3."""
+"""What keys were before an epoch has changed them; rule replication.put_back."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

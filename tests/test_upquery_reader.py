@@ -1,4 +1,4 @@
-"""Upqueries read out of a lake: rows of their keys alone, and how far ahead (P7)."""
+"""Upqueries read out of a lake: rows of their keys alone, and how far ahead (partial.read_ahead)."""
 
 import queue
 from collections.abc import Iterator

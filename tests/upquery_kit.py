@@ -190,10 +190,10 @@ class Workers:
         return self._tickets
 
     def answer(self, worker: int, rows_max: int = ANSWER_ROWS_MAX) -> list[str]:
-        """Answer the worker's oldest upquery out of the lake, by P7; returns the keys that it was for. rows_max: that
-        are taken in with it."""
+        """Answer the worker's oldest upquery out of the lake, by partial.read_ahead; returns the keys that it was for.
+        rows_max: that are taken in with it."""
         action = self.upqueries[worker].popleft()
-        ahead = EPOCHS_AHEAD_MAX if self.rules.upqueries.p7_read_ahead else 0
+        ahead = EPOCHS_AHEAD_MAX if self.rules.upqueries.partial_read_ahead else 0
         through = min(action.upquery.through + ahead, len(self.lake))
         wanted = set(action.upquery.keys.tolist())
         asked_for = sorted({key for keys in self.lake for key in keys if int(hashed([key])[0]) in wanted})

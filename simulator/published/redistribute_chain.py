@@ -55,8 +55,9 @@ class OperatorChain:
     rules: RedistributeRules = ALL_ON
 
     def keys(self) -> Hashes:
-        """Those of which any operator has state (D13); as published, of the first operator only."""
-        answering = self.operators if self.rules.d13_sets_are_united else self.operators[:1]
+        """Those of which any operator has state (redistribute.sets_are_united); as published, of the first operator
+        only."""
+        answering = self.operators if self.rules.redistribute_sets_are_united else self.operators[:1]
         return key_set(*(operator.keys for operator in answering))
 
     def collect(self, keys: Hashes, following_max: int = 1) -> RedistributeOf:

@@ -1,4 +1,5 @@
-"""Memory budgets: who goes when there is too much, who stays, and who waits for room; P6 and P9 of partial.md."""
+"""Memory budgets: who goes when there is too much, who stays, and who waits for room; partial.asked_keys_stay and
+partial.room_first of partial.md."""
 
 import re
 from dataclasses import replace
@@ -27,9 +28,9 @@ def upqueries_until_answered(workers: Workers, *keys: str, rounds_max: int) -> i
 
 @pytest.mark.parametrize(("p6", "rounds"), [(True, 1), (False, 20)])
 def test_p6_a_lookup_is_answered_under_the_smallest_budget(p6: bool, rounds: int) -> None:
-    """Without the rule, the key that is present goes whenever the other one comes: the lookup waits for ever. With P9
-    both would come together."""
-    workers = Workers(rules=without(p6_asked_keys_stay=p6, p9_room_first=False), memory_budget=1)
+    """Without the rule, the key that is present goes whenever the other one comes: the lookup waits for ever. With
+    partial.room_first both would come together."""
+    workers = Workers(rules=without(partial_asked_keys_stay=p6, partial_room_first=False), memory_budget=1)
     workers.epoch(HERE, ALSO_HERE)
     workers.fill(0, HERE)
     assert upqueries_until_answered(workers, HERE, ALSO_HERE, rounds_max=20) == rounds
@@ -38,7 +39,7 @@ def test_p6_a_lookup_is_answered_under_the_smallest_budget(p6: bool, rounds: int
 @pytest.mark.parametrize("p9", [True, False])
 def test_p9_keys_are_filled_when_others_have_made_room(p9: bool) -> None:
     """Without the rule, the more is asked for the further a worker gets beyond its budget."""
-    workers = Workers(rules=without(p9_room_first=p9), memory_budget=1)
+    workers = Workers(rules=without(partial_room_first=p9), memory_budget=1)
     workers.epoch(HERE, ALSO_HERE, THIRD)
     workers.fill(0, HERE)
     asked = [workers.look_up(0, ALSO_HERE), workers.look_up(0, THIRD)]
@@ -86,7 +87,7 @@ def test_memory_over_the_budget_is_given_back_by_what_was_read_longest_ago() -> 
 
 
 def test_where_the_keys_of_the_largest_region_are_waited_for_another_one_gives_room() -> None:
-    """P6: a lookup of all keys of the first region waits for an epoch that is far."""
+    """partial.asked_keys_stay: a lookup of all keys of the first region waits for an epoch that is far."""
     also = replace(planned("also"), full_because=None)
     workers = Workers(memory_budget=8 * ROW_BYTES)
     maps = dict.fromkeys(("seen", "also"), vnode_map(HALVES))

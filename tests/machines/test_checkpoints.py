@@ -1,4 +1,5 @@
-"""The coordinator's checkpoints: through a cut of all workers to the lake; rules V2, V5 and V6."""
+"""The coordinator's checkpoints: through a cut of all workers to the lake; rules checkpoints.all_parts,
+checkpoints.keys_stay and checkpoints.given_up_when_torn."""
 
 import pytest
 from checkpoints_kit import (
@@ -89,7 +90,7 @@ def test_v2_it_is_published_when_every_worker_has_written_its_part_and_then_kept
 
 
 def test_v2_switched_off_publishes_a_part() -> None:
-    machine = at(1, want(), rules=Rules(v2_all_parts=False))
+    machine = at(1, want(), rules=Rules(checkpoints_all_parts=False))
     (wish,) = machine.step(written(2))
     assert wish == PublishCheckpoint(checkpoint=1, epoch=Epoch(1), base=None, files=(part_of(2, 1, 1),))
 
@@ -185,7 +186,7 @@ def test_where_no_checkpoints_are_taken_nobody_is_served() -> None:
 
 @pytest.mark.parametrize("rule", [True, False])
 def test_v9_after_somebody_has_gone_for_good_it_is_whole(rule: bool) -> None:
-    machine = checkpointing(*BOTH, rules=Rules(v9_whole_after_losses=rule))
+    machine = checkpointing(*BOTH, rules=Rules(checkpoints_whole_after_losses=rule))
     assert next_one(machine, 1, keys=100) == (True, (1,))
     assert next_one(machine, 2) == (False, (2, 1))
     machine.cluster.has_lost_changes = True  # as when a leaver retires, or others take over from who was lost
@@ -246,7 +247,7 @@ def test_v6_a_checkpoint_is_given_up_when_a_worker_is_lost() -> None:
 
 
 def test_v6_switched_off_publishes_what_lacks_the_part_of_who_was_lost() -> None:
-    machine = at(1, want(), written(2), rules=Rules(v6_given_up_when_torn=False))
+    machine = at(1, want(), written(2), rules=Rules(checkpoints_given_up_when_torn=False))
     assert happens(machine, gone(2), came(1, 3)) != []
     assert len(only(PublishCheckpoint, machine.step(written(1)))) == 1
 
@@ -347,7 +348,7 @@ def test_v5_a_checkpoint_waits_for_the_rescale() -> None:
 
 
 def test_v5_switched_off_takes_one_while_keys_move() -> None:
-    off = Rules(v5_keys_stay=False)
+    off = Rules(checkpoints_keys_stay=False)
     machine = at(1, wanted(1, workers=3), rules=off)
     happens(machine, came(2, 3), met(1), met(2), met(3))
     assert len(asked_for(machine.step(want()))) == 3
@@ -378,7 +379,7 @@ def test_views_that_change_wait_for_the_checkpoint_and_forget_it() -> None:
 
 
 def test_views_that_do_not_wait_for_the_checkpoint_have_it_given_up() -> None:
-    machine = at(1, want(7), written(1), rules=Rules(v5_keys_stay=False))
+    machine = at(1, want(7), written(1), rules=Rules(checkpoints_keys_stay=False))
     actions = machine.step(PlansWanted(ticket=9, plans=(PLAN,), epochs=({},)))
     assert (len(only(PlansTaken, actions)), failed(actions)) == (1, [((7,), 1, "the views have changed")])
     assert only(PublishCheckpoint, happens(machine, anew(1), anew(2), written(1), written(2))) == []

@@ -1,4 +1,5 @@
-"""Checkpoints and workers from whom others take over; rule V9 of docs/design/checkpoints.md."""
+"""Checkpoints and workers from whom others take over; rule checkpoints.whole_after_losses of
+docs/design/checkpoints.md."""
 
 import pytest
 from checkpoints_kit import in_lake, want

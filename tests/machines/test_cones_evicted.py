@@ -77,7 +77,7 @@ def test_a_page_that_is_wanted_again_meanwhile_is_right() -> None:
 
 
 def test_over_budget_what_is_left_of_a_key_goes_before_other_keys_do() -> None:
-    workers = with_a_page(without(p9_room_first=False), memory_budget=1)
+    workers = with_a_page(without(partial_room_first=False), memory_budget=1)
     workers.look_up(0, OTHER_PAGE)
     workers.fetch(0)
     assert evict(workers, 4) == 1, "the page; the other one was read last"

@@ -1,4 +1,4 @@
-"""A key of a cone that moves is not shown as of an earlier epoch by its new owner; rule K2."""
+"""A key of a cone that moves is not shown as of an earlier epoch by its new owner; rule cones.never_back."""
 
 from dataclasses import replace
 
@@ -48,7 +48,7 @@ def test_k2_a_key_that_moved_is_not_shown_as_of_an_earlier_epoch(looked_up_at: i
 
 
 def test_k2_switched_off_shows_the_key_as_it_was_before() -> None:
-    workers = ahead(replace(ALL_RULES, upqueries=replace(ALL_UPQUERY_RULES, k2_never_back=False)))
+    workers = ahead(replace(ALL_RULES, upqueries=replace(ALL_UPQUERY_RULES, cones_never_back=False)))
     workers.rescale(GIVES_3)
     ticket = workers.look_up(1, PAGE)
     workers.fetch(1)

@@ -1,4 +1,4 @@
-"""The coordinator machine's workers and epochs: rules C1 to C3 of docs/design/0001-river.md."""
+"""The coordinator machine's workers and epochs: rules coordinator.* of docs/design/0001-river.md."""
 
 import pytest
 from coordinator_kit import (
@@ -60,7 +60,7 @@ def test_c1_an_epoch_ends_when_every_worker_has_finished_it() -> None:
 
 
 def test_c1_switched_off_ends_an_epoch_with_the_first_who_has_finished() -> None:
-    machine = coordinator(*BOTH, published(1, rows=3), rules=Rules(c1_all_workers_finish=False))
+    machine = coordinator(*BOTH, published(1, rows=3), rules=Rules(coordinator_all_workers_finish=False))
     assert machine.step(finished(2, 1, applied=1)) == ended(1)
 
 
@@ -116,7 +116,7 @@ def test_c2_what_a_lost_worker_reports_is_ignored() -> None:
 
 
 def test_c2_switched_off_takes_it_for_another_workers() -> None:
-    machine = coordinator(*BOTH, published(1), gone(1), rules=Rules(c2_current_incarnation_only=False))
+    machine = coordinator(*BOTH, published(1), gone(1), rules=Rules(coordinator_current_incarnation_only=False))
     machine.step(finished(1, 1))
     assert machine.members[WorkerId(1)].finished == 1
 

@@ -1,4 +1,5 @@
-"""The worker machine's part of checkpoints: what is copied, as of when, and what it tells; rules V1, V4 and V8."""
+"""The worker machine's part of checkpoints: what is copied, as of when, and what it tells; rules
+checkpoints.copy_before_change, checkpoints.moved_keys_change and checkpoints.dropped_have_changed."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -158,7 +159,7 @@ def test_v1_what_was_copied_when_there_was_time_is_not_copied_before_it_changes(
 
 
 def test_v1_switched_off_copies_what_a_later_epoch_has_made_of_a_key() -> None:
-    machine = at_cut([A], rules=Rules(v1_copy_before_change=False))
+    machine = at_cut([A], rules=Rules(checkpoints_copy_before_change=False))
     assert change(machine, 2, A) == {}
     assert copied(machine.step(copy())) == {A: [1, 2]}
 
@@ -250,7 +251,7 @@ def test_v4_a_key_that_has_moved_is_in_the_next_checkpoint_of_its_new_owner() ->
 
 
 def test_v4_switched_off_forgets_keys_that_have_moved() -> None:
-    for machine in after_a_move(Rules(v4_moved_keys_change=False)):
+    for machine in after_a_move(Rules(checkpoints_moved_keys_change=False)):
         assert len(sealed(machine.step(take(2, at=1)))) == 1
 
 
@@ -303,7 +304,7 @@ def test_v8_holds_for_one_that_was_written_already() -> None:
 
 
 def test_v8_switched_off_forgets_what_was_to_be_copied() -> None:
-    machine = kept([A, B], rules=Rules(v8_dropped_have_changed=False))
+    machine = kept([A, B], rules=Rules(checkpoints_dropped_have_changed=False))
     change(machine, 2, B)
     for event in (take(2, at=2), drop(2)):
         machine.step(event)

@@ -57,7 +57,7 @@ def test_a_lookup_of_one_key_is_answered_at_once_and_has_its_rows() -> None:
 
 
 def test_p8_switched_off_rows_that_wait_are_not_seen() -> None:
-    workers = with_open_epochs(3, HERE, ALSO_HERE, rules=without(p8_rows_before_lookups=False))
+    workers = with_open_epochs(3, HERE, ALSO_HERE, rules=without(partial_rows_before_lookups=False))
     workers.end(0)
     assert workers.answers[workers.look_up(0, HERE)] == ({}, 1)
 
@@ -141,7 +141,7 @@ def test_keys_that_are_filled_meanwhile_are_right() -> None:
     ticket = workers.look_up(0, THIRD)
     workers.end(0)
     workers.answer(0)
-    assert workers.answers[ticket] == ({THIRD: [1, 2, 3]}, 2)  # by P7 through epoch 3
+    assert workers.answers[ticket] == ({THIRD: [1, 2, 3]}, 2)  # by partial.read_ahead through epoch 3
     workers.end(0)
     both = workers.look_up(0, HERE, THIRD)
     assert workers.answers[both] == ({HERE: [1, 2, 3], THIRD: [1, 2, 3]}, 3)

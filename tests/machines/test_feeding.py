@@ -1,4 +1,5 @@
-"""The worker machine feeds who follows it: what is copied, and when all was said; rules S1 and S6."""
+"""The worker machine feeds who follows it: what is copied, and when all was said; rules
+replication.epoch_waits_for_followers and replication.put_back_has_changed."""
 
 from dataclasses import replace
 

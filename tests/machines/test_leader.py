@@ -1,4 +1,5 @@
-"""The leader: who stands by, when an epoch is over, and who takes over from whom; rule S1."""
+"""The leader: who stands by, when an epoch is over, and who takes over from whom; rule
+replication.epoch_waits_for_followers."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -88,7 +89,8 @@ def test_where_views_become_full_workers_know_that_others_may_take_over() -> Non
     assert group.standing() == (1, 6, 0)
 
 
-# S1 -----------------------------------------------------------------------------------------------------------------
+# replication.epoch_waits_for_followers
+# -----------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("plans", [[PLAN], [STAGED]])

@@ -1,4 +1,5 @@
-"""The coordinator's account of epochs: rule C1, for epochs that stay where they are read and for mixed ones."""
+"""The coordinator's account of epochs: rule coordinator.all_workers_finish, for epochs that stay where they are read
+and for mixed ones."""
 
 import pyarrow as pa
 import pytest

@@ -1,4 +1,5 @@
-"""The coordinator machine's rescales that go as wished: rules C5, C6 and C8 of docs/design/rescale.md."""
+"""The coordinator machine's rescales that go as wished: rules coordinator.lock_step, coordinator.between_epochs and
+coordinator.leave_when_dry of docs/design/rescale.md."""
 
 import re
 from collections.abc import Sequence
@@ -158,7 +159,7 @@ def test_c8_who_has_left_is_not_sent_the_next_epoch_and_not_waited_for() -> None
 
 
 def test_c8_switched_off_closes_it_while_an_epoch_is_open() -> None:
-    machine = coordinator(*DOWN, published(1), rules=Rules(c8_leave_when_dry=False))
+    machine = coordinator(*DOWN, published(1), rules=Rules(coordinator_leave_when_dry=False))
     assert listeners(CloseInput, machine.step(settled(2))) == [2]
 
 
@@ -237,7 +238,7 @@ def test_c5_the_rescale_is_over_when_the_epoch_that_is_open_has_ended() -> None:
 
 
 def test_c5_switched_off_opens_epochs_ahead_while_keys_move() -> None:
-    machine = coordinator(*MOVING, published(1), rules=Rules(c5_lock_step=False))
+    machine = coordinator(*MOVING, published(1), rules=Rules(coordinator_lock_step=False))
     assert machine.step(published(2)) == [*opened(1, 2), *opened(2, 2)]
 
 
@@ -269,7 +270,9 @@ def test_c6_who_is_behind_is_sent_what_others_have_had() -> None:
 
 
 def test_c6_switched_off_waits_for_nothing() -> None:
-    machine = coordinator(*BOTH, published(1), wanted(1, moves=MOVE_0), met(1), rules=Rules(c6_between_epochs=False))
+    machine = coordinator(
+        *BOTH, published(1), wanted(1, moves=MOVE_0), met(1), rules=Rules(coordinator_between_epochs=False)
+    )
     assert listeners(MigrationOrder, machine.step(met(2))) == [1, 2]
 
 

@@ -1,4 +1,5 @@
-"""The coordinator machine's rescales that do not go as wished: aborted, a worker lost, the app stopped; rule W8."""
+"""The coordinator machine's rescales that do not go as wished: aborted, a worker lost, the app stopped; rule
+worker.own_generation_only."""
 
 from collections.abc import Sequence
 
@@ -294,7 +295,7 @@ def test_w8_a_worker_that_cannot_go_on_is_heard_in_any_case() -> None:
 
 
 def test_w8_switched_off_takes_old_words_for_new_ones() -> None:
-    machine = coordinator(*MOVING, published(1, rows=2), gone(2), rules=Rules(w8_own_generation_only=False))
+    machine = coordinator(*MOVING, published(1, rows=2), gone(2), rules=Rules(worker_own_generation_only=False))
     machine.step(finished(1, 1, applied=2))
     assert machine.members[ZERO].finished == 1
 

@@ -1,4 +1,5 @@
-"""The worker machine begins with what checkpoints have: rule V3, and what it says when it is through."""
+"""The worker machine begins with what checkpoints have: rule checkpoints.restore_first, and what it says when it is
+through."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -96,7 +97,8 @@ def test_a_worker_of_which_checkpoints_have_nothing_says_so_at_once(owns_nothing
     assert machine.step(opened(4)) == [reading(4, owns_nothing.reads)]
 
 
-# V3 -----------------------------------------------------------------------------------------------------------------
+# checkpoints.restore_first
+# -----------------------------------------------------------------------------------------------------------------
 
 
 def test_v3_no_epoch_is_read_before_all_state_is_there() -> None:
@@ -158,7 +160,7 @@ def test_v3_a_snapshot_waits_for_all_state() -> None:
 
 
 def test_v3_switched_off_reads_epochs_and_answers_while_state_is_missing() -> None:
-    machine = worker(rules=Rules(v3_restore_first=False))
+    machine = worker(rules=Rules(checkpoints_restore_first=False))
     machine.step(RESTORING)
     assert machine.step(opened(4)) == [reading(4)]
     assert answered(machine.step(asked(A))) == {1: ({}, 3)}

@@ -1,5 +1,5 @@
-"""All workers go on with what they keep: slices that change hands between two epochs, and feeds that go on; rules S1
-and S6."""
+"""All workers go on with what they keep: slices that change hands between two epochs, and feeds that go on; rules
+replication.epoch_waits_for_followers and replication.put_back_has_changed."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -127,7 +127,7 @@ def test_s6_a_key_that_was_put_back_is_fed_again() -> None:
 
 
 def test_s6_switched_off_leaves_the_follower_with_what_was_never_so() -> None:
-    crew = put_back_while_copied(Rules(s6_put_back_has_changed=False))
+    crew = put_back_while_copied(Rules(replication_put_back_has_changed=False))
     assert crew.kept(0) == {A: [1], A2: [1], B: [1]}
     assert crew.followed(1) == {A: [1, 2], A2: [1], B: [1]}
 
@@ -215,7 +215,9 @@ def test_what_is_kept_because_it_is_read_stays_if_no_epoch_is_torn(is_torn: bool
     ticket = workers.look_up(0, A)
     while workers.upqueries[0]:
         workers.answer(0)
-    assert workers.answers[ticket][0] == {A: [1, 2] if is_torn else [1]}  # P7: an epoch ahead is read, if there is one
+    assert workers.answers[ticket][0] == {
+        A: [1, 2] if is_torn else [1]
+    }  # partial.read_ahead: an epoch ahead is read, if there is one
 
 
 def test_what_is_kept_because_it_is_read_goes_with_its_slice_and_is_filled_elsewhere() -> None:

@@ -1,4 +1,5 @@
-"""The coordinator machine's snapshots: rules C4, C7 and C12 of docs/design/0001-river.md and docs/design/rescale.md."""
+"""The coordinator machine's snapshots: rules coordinator.cut_ahead_of_all, coordinator.still_while_cut and
+coordinator.no_older_snapshot of docs/design/0001-river.md and docs/design/rescale.md."""
 
 from collections.abc import Sequence
 
@@ -79,7 +80,7 @@ def test_a_view_that_cannot_be_read_fails_the_snapshot_in_the_workers_words() ->
 
 def test_c4_switched_off_takes_the_lowest() -> None:
     epochs = [published(epoch) for epoch in range(1, EPOCHS_AHEAD_MAX + 3)]
-    machine = coordinator(*BOTH, *epochs, finished(1, 1), rules=Rules(c4_cut_ahead_of_all=False))
+    machine = coordinator(*BOTH, *epochs, finished(1, 1), rules=Rules(coordinator_cut_ahead_of_all=False))
     assert machine.step(scan(9))[0] == take(1, 1, at=EPOCHS_AHEAD_MAX)
 
 
@@ -209,7 +210,7 @@ def test_c7_scans_that_come_during_a_pause_wait_for_the_next_when_keys_have_move
 
 
 def test_c7_switched_off_takes_a_snapshot_while_keys_move() -> None:
-    machine = coordinator(*MOVING, rules=Rules(c7_still_while_cut=False))
+    machine = coordinator(*MOVING, rules=Rules(coordinator_still_while_cut=False))
     assert listeners(TakeSnapshot, machine.step(scan(5))) == [1, 2]
 
 

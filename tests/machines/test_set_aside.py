@@ -1,4 +1,5 @@
-"""W10: rows that are left out of a view are set aside by the step that leaves them out, before it is told of."""
+"""worker.set_aside_at_once: rows that are left out of a view are set aside by the step that leaves them out, before it
+is told of."""
 
 from dataclasses import replace
 
@@ -71,7 +72,7 @@ def test_w10_rows_that_come_late_are_set_aside_before_it_is_told_that_they_came(
 
 
 def test_without_w10_nobody_learns_of_them() -> None:
-    machine = worker(assign(), opened(1), rules=Rules(w10_set_aside_at_once=False))
+    machine = worker(assign(), opened(1), rules=Rules(worker_set_aside_at_once=False))
     assert machine.step(bad_rows(1, "a")) == []
 
 

@@ -1,4 +1,5 @@
-"""The worker machine follows others: what it takes in, and when, and what it tells; rules S1 and S2."""
+"""The worker machine follows others: what it takes in, and when, and what it tells; rules
+replication.epoch_waits_for_followers and replication.taken_in_when_over."""
 
 from followers_kit import Crew, seen, with_hashes
 from machines_kit import ALL_MINE, KEYS, answered, asked, assign, hashed, meet, reports, said, sent, worker
@@ -53,7 +54,7 @@ def test_s2_what_has_changed_in_an_epoch_is_taken_in_when_it_is_over_everywhere(
 
 
 def test_s2_switched_off_takes_in_what_may_be_put_back() -> None:
-    crew = following(Rules(s2_taken_in_when_over=False))
+    crew = following(Rules(replication_taken_in_when_over=False))
     read_by_owner(crew, A)
     assert crew.followed(1) == {A: [1, 2], B: [1]}
 
@@ -201,4 +202,4 @@ def test_s8_so_does_who_is_told_to_follow_when_the_channel_is_lost() -> None:
 
 
 def test_s8_switched_off_says_nothing() -> None:
-    assert ended_when_lost(Rules(s8_unfed_says_so=False)) == []
+    assert ended_when_lost(Rules(replication_unfed_says_so=False)) == []

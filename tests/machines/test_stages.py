@@ -1,4 +1,5 @@
-"""Epochs of views whose rows are exchanged: stages at the ledger, a worker, the coordinator; rules C9, C10, W9."""
+"""Epochs of views whose rows are exchanged: stages at the ledger, a worker, the coordinator; rules
+coordinator.rows_have_arrived, coordinator.anew_when_torn, worker.settle_what_comes_late."""
 
 from dataclasses import replace
 
@@ -245,7 +246,7 @@ def test_w12_rows_that_move_before_they_are_taken_in_hold_no_stage_up() -> None:
 
 
 def test_w12_switched_off_ends_a_stage_whose_rows_wait() -> None:
-    rules = replace(ALL_RULES, w12_whole_stages=False)
+    rules = replace(ALL_RULES, worker_whole_stages=False)
     machine = staged_worker(staged(HALVES), meet(0, 1), *TWO_READ, rules=rules)
     assert reports(machine.step(begin(0)), StageDone) != []
 
@@ -290,7 +291,7 @@ def test_w9_rows_that_come_late_with_their_keys_state_are_taken_in() -> None:
 
 def test_w9_switched_off_leaves_them() -> None:
     events: list[WorkerEvent] = [staged(HALVES), meet(0, 1), announce(HALVES, ALL_MINE, 0, 1), *READ, *STAGES]
-    machine = staged_worker(*events, rules=replace(ALL_RULES, w9_settle_what_comes_late=False))
+    machine = staged_worker(*events, rules=replace(ALL_RULES, worker_settle_what_comes_late=False))
     assert reports(machine.step(of_region(1, gathered_elsewhere())), RowsSettled) == []
 
 
@@ -356,7 +357,7 @@ def test_before_the_first_epoch_nothing_is_lost_with_a_channel() -> None:
 
 
 def test_c10_switched_off_goes_on_with_who_is_there() -> None:
-    rules = replace(ALL_RULES, c10_anew_when_torn=False)
+    rules = replace(ALL_RULES, coordinator_anew_when_torn=False)
     machine = staged_coordinator(*MET, published(1), finish(1), rules=rules)
     machine.step(gone(2))
     assert [a.generation for a in only(Assign, machine.step(came(1, 3)))] == [0]

@@ -1,4 +1,5 @@
-"""A worker is lost, and all go on with what they keep: what is put back, and taken over; rules S3 and S4."""
+"""A worker is lost, and all go on with what they keep: what is put back, and taken over; rules replication.put_back
+and replication.caught_up."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -37,7 +38,7 @@ def test_s3_whoever_is_through_the_torn_epoch_no_row_is_lost_or_doubled(through:
 
 
 def test_s3_switched_off_doubles_rows() -> None:
-    crew = torn(A, C, rules=Rules(s3_put_back=False))
+    crew = torn(A, C, rules=Rules(replication_put_back=False))
     crew.all_resume(TAKEN_OVER, at=1)
     crew.epoch(A, C)
     assert rescued(crew) == {A: [1, 2], A2: [1], B: [1], C: [1, 2, 2]}
@@ -117,7 +118,7 @@ def test_s4_nor_who_caught_up_in_an_epoch_that_is_put_back() -> None:
 
 
 def test_s4_switched_off_loses_what_has_not_come() -> None:
-    crew = Crew(owners=THIRDS, workers=3, rules=Rules(s4_caught_up=False))
+    crew = Crew(owners=THIRDS, workers=3, rules=Rules(replication_caught_up=False))
     crew.epoch(A, B)
     crew.follow(2, 0, 0, 1, 2)
     crew.carry_all()

@@ -1,4 +1,4 @@
-"""The races of partial state, one test each; rules P1 to P7 of docs/design/partial.md.
+"""The races of partial state, one test each; rules partial.* of docs/design/partial.md.
 
 Those of keys that move are in ``tests/machines/test_upqueries_moving.py``. Other systems with partial state
 have met races, and holes, that this one cannot have:
@@ -59,7 +59,7 @@ def epochs_of_a_hot_key(workers: Workers, epochs: int) -> None:
         workers.epoch(HERE)
 
 
-@pytest.mark.parametrize("rule", [None, "p10_whole_keys_only"])
+@pytest.mark.parametrize("rule", [None, "partial_whole_keys_only"])
 def test_a_key_of_many_rows_is_shown_when_the_last_is_in_and_others_meanwhile(rule: str | None) -> None:
     workers = Workers(rules=without(**{rule: False}) if rule else ALL_RULES)
     epochs_of_a_hot_key(workers, 5)
@@ -124,7 +124,7 @@ def test_rows_of_the_open_epoch_after_the_upquery_are_read_by_it(answered_first:
     assert workers.answers[workers.look_up(0, HERE, at_least=2)] == ({HERE: [1, 2]}, 2)
 
 
-@pytest.mark.parametrize("rule", [None, "p2_pending_keys_retain", "p3_each_row_once"])
+@pytest.mark.parametrize("rule", [None, "partial_pending_keys_retain", "partial_each_row_once"])
 def test_rows_of_later_epochs_wait_for_the_answer(rule: str | None) -> None:
     """The answer was read when epoch 1 was the last, and comes late."""
     workers = Workers(rules=without(**{rule: False}) if rule else ALL_RULES)
@@ -134,9 +134,9 @@ def test_rows_of_later_epochs_wait_for_the_answer(rule: str | None) -> None:
     last, ahead = EPOCHS_AHEAD_MAX + 3, range(1, EPOCHS_AHEAD_MAX + 2)
     for _ in range(2, last + 1):
         workers.epoch(HERE)
-    workers.answer(0)  # by P7 with some epochs of those that were retained
+    workers.answer(0)  # by partial.read_ahead with some epochs of those that were retained
     every, twice = [*range(1, last + 1)], [*ahead, *range(2, last + 1)]
-    expected = {None: every, "p2_pending_keys_retain": [*ahead], "p3_each_row_once": twice}
+    expected = {None: every, "partial_pending_keys_retain": [*ahead], "partial_each_row_once": twice}
     assert upquery.upquery.through == 1
     assert workers.answers[ticket] == ({HERE: expected[rule]}, last)
 
@@ -165,7 +165,7 @@ def test_who_asks_is_told_whether_keys_were_missed() -> None:
 
 
 def test_p1_switched_off_takes_a_key_of_a_few_rows_for_whole() -> None:
-    workers = Workers(rules=without(p1_missing_is_not_empty=False))
+    workers = Workers(rules=without(partial_missing_is_not_empty=False))
     workers.epoch(HERE)
     assert present(workers, 0)["keys"] == 1
 
@@ -426,7 +426,7 @@ def test_a_bad_row_is_told_to_a_peer_that_asked() -> None:
 
 
 def test_a_bad_row_that_was_retained_is_as_bad_as_any_row_of_its_epoch() -> None:
-    workers = Workers(rules=without(p7_read_ahead=False))
+    workers = Workers(rules=without(partial_read_ahead=False))
     to_the_epoch(workers, BAD)
     ticket = workers.look_up(0, HERE)
     workers.epoch(HERE)

@@ -1,4 +1,5 @@
-"""The races of partial state with keys that move, and with workers that begin anew; rules P4, P5 and P7."""
+"""The races of partial state with keys that move, and with workers that begin anew; rules partial.own_upquery_only,
+partial.ask_where_the_key_goes and partial.read_ahead."""
 
 import pytest
 from machines_kit import HALVES, KEYS, PLAN, abort, hashed, over, owners_with
@@ -100,7 +101,7 @@ def test_p5_a_key_whose_slice_begins_to_move_is_asked_for_where_it_goes(under_wa
 
 
 def test_p5_switched_off_fills_the_key_where_it_is_not_kept() -> None:
-    workers = Workers(rules=without(p5_ask_where_the_key_goes=False))
+    workers = Workers(rules=without(partial_ask_where_the_key_goes=False))
     moving(workers, rescale=False)
     workers.look_up(0, MOVES)
     workers.rescale(GIVES_3)
@@ -142,7 +143,7 @@ def test_a_key_that_came_is_evicted_and_read_again_by_its_new_owner() -> None:
 @pytest.mark.parametrize("p4", [True, False])
 def test_p4_an_answer_for_keys_that_were_given_up_does_not_count(p4: bool) -> None:
     """MOVES goes away and comes back, with a row more, while the lake is still busy with it."""
-    workers = Workers(rules=without(p4_own_upquery_only=p4))
+    workers = Workers(rules=without(partial_own_upquery_only=p4))
     moving(workers, rescale=False)
     workers.look_up(0, MOVES)
     late = workers.upqueries[0][0]
@@ -186,7 +187,7 @@ def test_p7_rows_that_were_dropped_in_epochs_ahead_are_read(
 ) -> None:
     """So many epochs are open at the old owner, of which the last has a row of the key, and none at the new one yet.
     The old owner has dropped the row; or it has sent it on, and the new one has dropped it."""
-    workers = Workers(rules=without(p7_read_ahead=p7))
+    workers = Workers(rules=without(partial_read_ahead=p7))
     moving(workers, rescale=False, strategy=strategy)
     if sent_on:
         workers.rescale(GIVES_3)
@@ -221,7 +222,7 @@ def test_w11_a_key_that_comes_from_who_is_ahead_is_not_shown_beside_one_that_is_
     w11: bool, plan: DataflowPlan
 ) -> None:
     """The old owner is through epoch 3, of which the new one has not heard, when it gives the key away."""
-    workers = Workers(rules=Rules(w11_between_epochs=w11), plan=plan)
+    workers = Workers(rules=Rules(worker_between_epochs=w11), plan=plan)
     moving(workers, rescale=False)
     workers.fill(0, MOVES)
     workers.fill(1, THERE)

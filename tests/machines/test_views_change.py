@@ -1,4 +1,4 @@
-"""Views that are added and dropped while the app runs; rule C11."""
+"""Views that are added and dropped while the app runs; rule coordinator.views_change_between_epochs."""
 
 from coordinator_kit import (
     BOTH,
@@ -87,7 +87,7 @@ def test_c11_views_change_when_the_rescale_is_over_and_before_the_next_one() -> 
 
 
 def test_c11_without_the_rule_views_change_while_an_epoch_is_open() -> None:
-    machine = coordinator(*BOTH, published(1), rules=Rules(c11_views_change_between_epochs=False))
+    machine = coordinator(*BOTH, published(1), rules=Rules(coordinator_views_change_between_epochs=False))
     assert taken_in(machine, views(7, OTHER, epochs=1)) == [7]
 
 

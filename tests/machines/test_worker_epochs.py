@@ -1,4 +1,5 @@
-"""The worker machine's epochs: rules W1, W2 and W6 of docs/design/0001-river.md and docs/design/rescale.md."""
+"""The worker machine's epochs: rules worker.each_epoch_once, worker.counts_match and worker.wait_until_over of
+docs/design/0001-river.md and docs/design/rescale.md."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -91,7 +92,7 @@ def test_w1_a_gap_between_epochs_is_a_fault(already: Sequence[WorkerEvent]) -> N
 
 
 def test_w1_switched_off_applies_an_epoch_twice() -> None:
-    machine = worker(assign(), *applied("a"), rules=Rules(w1_each_epoch_once=False))
+    machine = worker(assign(), *applied("a"), rules=Rules(worker_each_epoch_once=False))
     assert machine.step(opened(1)) == [reading(1)]
 
 
@@ -148,7 +149,7 @@ def test_w6_a_lookup_that_asks_for_an_epoch_before_does_not_wait_for_a_mixed_one
 
 
 def test_w6_switched_off_answers_with_a_part_of_the_epoch() -> None:
-    off = Rules(w6_wait_until_over=False)
+    off = Rules(worker_wait_until_over=False)
     machine = worker(assign(HALVES), meet(0, 1), opened(1, mixed=True), rows(1, MINE), read(1, 1), rules=off)
     assert answered(machine.step(asked(MINE, at_least=1))) == {1: ({MINE: [1]}, 1)}
 

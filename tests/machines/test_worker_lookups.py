@@ -1,4 +1,5 @@
-"""The worker machine's lookups: asked here, answered here or at a peer, gathered here; rules W3 and W4."""
+"""The worker machine's lookups: asked here, answered here or at a peer, gathered here; rules worker.wait_for_replay
+and worker.own_vnodes_only."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -83,7 +84,7 @@ def test_w3_a_lookup_waits_until_all_is_applied_that_was_published_at_joining() 
 
 
 def test_w3_switched_off_answers_while_what_was_published_is_read_again() -> None:
-    machine = worker(assign(serve_from=2), rules=Rules(w3_wait_for_replay=False))
+    machine = worker(assign(serve_from=2), rules=Rules(worker_wait_for_replay=False))
     assert answered(machine.step(asked("a"))) == {1: ({}, 0)}
 
 
@@ -106,7 +107,7 @@ def test_w11_keys_that_are_asked_for_together_wait_for_the_end_of_an_epoch() -> 
 
 
 def test_w11_switched_off_answers_in_mid_epoch() -> None:
-    machine = worker(assign(), opened(1), rows(1, "a"), rules=Rules(w11_between_epochs=False))
+    machine = worker(assign(), opened(1), rows(1, "a"), rules=Rules(worker_between_epochs=False))
     assert answered(machine.step(asked("a", "b", together=True))) == {1: ({"a": [1]}, 0)}
 
 
@@ -156,7 +157,7 @@ def test_w4_once_all_have_met_a_worker_asks_its_peer() -> None:
 
 
 def test_w4_switched_off_asks_over_a_channel_that_is_not_there() -> None:
-    machine = worker(assign(HALVES), rules=Rules(w4_own_vnodes_only=False))
+    machine = worker(assign(HALVES), rules=Rules(worker_own_vnodes_only=False))
     assert questions(machine.step(asked(THEIRS))) == [(1, 1, [THEIRS])]
 
 

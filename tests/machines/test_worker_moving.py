@@ -1,4 +1,5 @@
-"""The worker machine's part in a rescale: meeting, giving, taking, holding still, leaving; rules W7 and W8."""
+"""The worker machine's part in a rescale: meeting, giving, taking, holding still, leaving; rules
+worker.bounded_loads_out and worker.own_generation_only."""
 
 from collections.abc import Sequence
 
@@ -258,7 +259,7 @@ def test_w8_what_a_peer_said_before_all_began_anew_is_not_heard() -> None:
 
 
 def test_w8_switched_off_hears_it() -> None:
-    machine = worker(*TAKING, assign(me=1, generation=1), rules=Rules(w8_own_generation_only=False))
+    machine = worker(*TAKING, assign(me=1, generation=1), rules=Rules(worker_own_generation_only=False))
     assert sent(machine.step(load(FIRST, generation=0))) == [(0, Installed(region="seen"))]
 
 

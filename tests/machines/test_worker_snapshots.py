@@ -1,4 +1,4 @@
-"""The worker machine's parts of snapshots: rule W5 of docs/design/0001-river.md."""
+"""The worker machine's parts of snapshots: rule worker.snapshot_at_cut of docs/design/0001-river.md."""
 
 from collections.abc import Sequence
 
@@ -58,7 +58,7 @@ def test_w5_cuts_go_back_when_the_foremost_worker_was_lost_and_each_is_taken_at_
 
 
 def test_w5_switched_off_takes_a_snapshot_in_the_middle_of_an_epoch() -> None:
-    machine = worker(assign(), opened(1), rows(1, "a"), rules=Rules(w5_snapshot_at_cut=False))
+    machine = worker(assign(), opened(1), rows(1, "a"), rules=Rules(worker_snapshot_at_cut=False))
     assert reports(machine.step(take(7, at=1))) == [SnapshotTaken(snapshot=SnapshotId(7), rows=1)]
 
 

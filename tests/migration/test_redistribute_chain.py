@@ -90,7 +90,7 @@ def test_final_passes_who_has_no_state_and_redistribute_passes_unchanged() -> No
 def test_p5_the_sets_are_those_of_all_operators() -> None:
     operators = [holder("Z1", 4, 5), holder("Z2", 5, 6)]
     assert OperatorChain(operators).keys().tolist() == [4, 5, 6]
-    assert OperatorChain(operators, replace(ALL_ON, d13_sets_are_united=False)).keys().tolist() == [4, 5]
+    assert OperatorChain(operators, replace(ALL_ON, redistribute_sets_are_united=False)).keys().tolist() == [4, 5]
 
 
 def test_several_keys_at_a_time() -> None:

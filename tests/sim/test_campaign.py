@@ -92,7 +92,7 @@ def test_a_seed_plays_out_the_same_in_another_process(hash_seed: str) -> None:
 
 
 def test_a_violation_plays_out_the_same_again() -> None:
-    rules = Rules(c1_all_workers_finish=False)
+    rules = Rules(coordinator_all_workers_finish=False)
     found = campaign(first_seed=0, runs=3, steps=STEPS, workers=3, rules=rules)
     again = run_seed(found["seed"], STEPS, 3, rules)
     assert again.violation is not None
@@ -111,7 +111,7 @@ def test_a_campaign_is_a_json_object() -> None:
 
 
 def test_a_campaign_with_violations_tells_of_the_first() -> None:
-    rules = Rules(c1_all_workers_finish=False)
+    rules = Rules(coordinator_all_workers_finish=False)
     found = json.loads(json.dumps(campaign(first_seed=0, runs=8, steps=STEPS, workers=3, rules=rules)))
     outcomes = [run_seed(seed, STEPS, 3, rules) for seed in range(8)]
     wrong = [outcome for outcome in outcomes if outcome.violation is not None]
@@ -121,7 +121,7 @@ def test_a_campaign_with_violations_tells_of_the_first() -> None:
 
 
 def test_an_outcome_tells_all_that_is_needed_to_see_what_was_wrong() -> None:
-    outcome = run_seed(0, STEPS, 3, Rules(c1_all_workers_finish=False))
+    outcome = run_seed(0, STEPS, 3, Rules(coordinator_all_workers_finish=False))
     assert outcome.violation is not None
     head, *tail = str(outcome).splitlines()
     assert head == f"seed 0, step {outcome.steps}, {outcome.violation.checker}: {outcome.violation.message}"

@@ -27,13 +27,16 @@ DENSE: MadeFor = {
 }
 CALM: MadeFor = {**DENSE, "crash": 0.0, "spoil": 0.0}
 CAUGHT_BY: Mapping[str, tuple[set[str], MadeFor]] = {
-    "v1_copy_before_change": ({"checkpoints_equal_the_oracle"}, {**CALM, "rescale": 0.0, "copy": 0.3}),
-    "v2_all_parts": ({"checkpoints_equal_the_oracle"}, CALM),
-    "v3_restore_first": ({"views_equal_the_oracle", "nobody_is_left_waiting", "machines_do_not_fail"}, DENSE),
-    "v4_moved_keys_change": ({"checkpoints_equal_the_oracle"}, {**CALM, "rescale": 1.0}),
-    "v5_keys_stay": ({"nobody_is_left_waiting", "machines_do_not_fail", "checkpoints_equal_the_oracle"}, CALM),
-    "v6_given_up_when_torn": ({"nobody_is_left_waiting"}, {**DENSE, "crash": 0.1}),
-    "v8_dropped_have_changed": ({"checkpoints_equal_the_oracle"}, {**CALM, "rescale": 0.0, "spoil": 0.3, "copy": 3.0}),
+    "checkpoints_copy_before_change": ({"checkpoints_equal_the_oracle"}, {**CALM, "rescale": 0.0, "copy": 0.3}),
+    "checkpoints_all_parts": ({"checkpoints_equal_the_oracle"}, CALM),
+    "checkpoints_restore_first": ({"views_equal_the_oracle", "nobody_is_left_waiting", "machines_do_not_fail"}, DENSE),
+    "checkpoints_moved_keys_change": ({"checkpoints_equal_the_oracle"}, {**CALM, "rescale": 1.0}),
+    "checkpoints_keys_stay": ({"nobody_is_left_waiting", "machines_do_not_fail", "checkpoints_equal_the_oracle"}, CALM),
+    "checkpoints_given_up_when_torn": ({"nobody_is_left_waiting"}, {**DENSE, "crash": 0.1}),
+    "checkpoints_dropped_have_changed": (
+        {"checkpoints_equal_the_oracle"},
+        {**CALM, "rescale": 0.0, "spoil": 0.3, "copy": 3.0},
+    ),
 }
 """By rule: which checkers may see that it is off, and weather in which they do."""
 
@@ -48,9 +51,10 @@ def test_what_comes_back_is_right_whatever_happens(
 
 
 def test_every_rule_is_tried() -> None:
-    """V9 takes keys that are gone without a trace, with who kept them: ``tests/machines/test_checkpoints.py``."""
+    """checkpoints.whole_after_losses takes keys that are gone without a trace, with who kept them:
+    ``tests/machines/test_checkpoints.py``."""
     rules = [field.name for field in fields(Rules) if field.name[0] == "v" and not field.name.startswith("views_")]
-    assert [*CAUGHT_BY, "v9_whole_after_losses"] == rules
+    assert [*CAUGHT_BY, "checkpoints_whole_after_losses"] == rules
 
 
 @pytest.mark.parametrize("rule", CAUGHT_BY)

@@ -65,14 +65,14 @@ def test_the_published_rules_fail_most_runs_and_the_first_is_told() -> None:
 @pytest.mark.parametrize(
     "rule",
     [
-        "m1_take_from_old_owner_only",
-        "m2_park_behind_marker",
-        "m3_old_owner_first",
-        "m7_early_messages_kept",
-        "m8_leave_after_marks",
-        "m9_one_rescale_at_a_time",
-        "h1_state_before_held_rows",
-        "h2_done_when_both_empty",
+        "icadd_take_from_old_owner_only",
+        "icadd_park_behind_marker",
+        "icadd_old_owner_first",
+        "icadd_early_messages_kept",
+        "icadd_leave_after_marks",
+        "icadd_one_rescale_at_a_time",
+        "icadd_state_before_held_rows",
+        "icadd_done_when_both_empty",
     ],
 )
 def test_random_runs_miss_a_rule_that_is_off(rule: str) -> None:

@@ -25,19 +25,19 @@ from upriver.migration.rules import ALL_RULES, MendedRules
 STATES_MAX = 20_000
 
 CAUGHT: list[tuple[str, Scenario, NodeKind]] = [
-    ("m1_take_from_old_owner_only", BYSTANDER, NodeKind.SPLIT),
-    ("m2_park_behind_marker", TINY, NodeKind.ORDER),
-    ("m3_old_owner_first", TINY, NodeKind.SPLIT),
-    ("m4_whitelist_what_passes", BOUNCED, NodeKind.MISPLACED),
-    ("m5_joiner_knows_old_map", JOIN_WITH_ROWS, NodeKind.SPLIT),
-    ("m7_early_messages_kept", QUIET, NodeKind.STUCK),
-    ("m8_leave_after_marks", DOWN, NodeKind.DEAD),
-    ("m9_one_rescale_at_a_time", TWICE, NodeKind.ILLEGAL),
-    ("m10_waiting_rows_in_flight", EPOCHS, NodeKind.LATE),
-    ("h1_state_before_held_rows", PAIR, NodeKind.SPLIT),
-    ("h2_done_when_both_empty", TINY, NodeKind.SPLIT),
-    ("h3_mark_after_start", NEW_KEY, NodeKind.ORDER),
-    ("h4_begun_slice_is_finished", ABORT_NEW_KEY, NodeKind.MISPLACED),
+    ("icadd_take_from_old_owner_only", BYSTANDER, NodeKind.SPLIT),
+    ("icadd_park_behind_marker", TINY, NodeKind.ORDER),
+    ("icadd_old_owner_first", TINY, NodeKind.SPLIT),
+    ("icadd_whitelist_what_passes", BOUNCED, NodeKind.MISPLACED),
+    ("icadd_joiner_knows_old_map", JOIN_WITH_ROWS, NodeKind.SPLIT),
+    ("icadd_early_messages_kept", QUIET, NodeKind.STUCK),
+    ("icadd_leave_after_marks", DOWN, NodeKind.DEAD),
+    ("icadd_one_rescale_at_a_time", TWICE, NodeKind.ILLEGAL),
+    ("icadd_waiting_rows_in_flight", EPOCHS, NodeKind.LATE),
+    ("icadd_state_before_held_rows", PAIR, NodeKind.SPLIT),
+    ("icadd_done_when_both_empty", TINY, NodeKind.SPLIT),
+    ("icadd_mark_after_start", NEW_KEY, NodeKind.ORDER),
+    ("icadd_begun_slice_is_finished", ABORT_NEW_KEY, NodeKind.MISPLACED),
 ]
 
 

@@ -50,13 +50,13 @@ def test_the_number_of_workers_can_be_given() -> None:
 @pytest.mark.parametrize(
     "rule",
     [
-        "d4_one_copy_of_state",
-        "d5_straight_rows_wait",
-        "d6_each_owner_by_itself",
-        "d8_all_are_final",
-        "d9_waiting_rows_in_flight",
-        "d12_settle_when_all_told",
-        "d13_sets_are_united",
+        "redistribute_one_copy_of_state",
+        "redistribute_straight_rows_wait",
+        "redistribute_each_owner_by_itself",
+        "redistribute_all_are_final",
+        "redistribute_waiting_rows_in_flight",
+        "redistribute_settle_when_all_told",
+        "redistribute_sets_are_united",
     ],
 )
 def test_random_runs_miss_a_rule_that_is_off(rule: str) -> None:

@@ -21,19 +21,19 @@ from upriver.migration.rules import ALL_ON, RedistributeRules
 STATES_MAX = 5_000
 
 CAUGHT: list[tuple[str, Scenario, NodeKind]] = [
-    ("d1_new_keys_wait", TWO_ORIGINS, NodeKind.SPLIT),
-    ("d2_what_passes_is_listed", BOUNCED, NodeKind.MISPLACED),
-    ("d3_final_of_nothing", BOUNCED, NodeKind.ILLEGAL),
-    ("d4_one_copy_of_state", QUIET, NodeKind.SPLIT),
-    ("d5_straight_rows_wait", BYSTANDER, NodeKind.SPLIT),
-    ("d6_each_owner_by_itself", TWO_OWNERS, NodeKind.SPLIT),
-    ("d7_all_have_announced", TINY, NodeKind.ILLEGAL),
-    ("d8_all_are_final", BYSTANDER, NodeKind.SPLIT),
-    ("d9_waiting_rows_in_flight", EPOCHS, NodeKind.LATE),
-    ("d10_joiner_knows_old_map", JOIN_WITH_ROWS, NodeKind.SPLIT),
-    ("d11_begun_is_finished", ABORT_TWO_KEYS, NodeKind.SPLIT),
-    ("d12_settle_when_all_told", LEAVE_AMONG_OTHERS, NodeKind.DEAD),
-    ("d13_sets_are_united", SECOND_OPERATOR, NodeKind.SPLIT),
+    ("redistribute_new_keys_wait", TWO_ORIGINS, NodeKind.SPLIT),
+    ("redistribute_what_passes_is_listed", BOUNCED, NodeKind.MISPLACED),
+    ("redistribute_final_of_nothing", BOUNCED, NodeKind.ILLEGAL),
+    ("redistribute_one_copy_of_state", QUIET, NodeKind.SPLIT),
+    ("redistribute_straight_rows_wait", BYSTANDER, NodeKind.SPLIT),
+    ("redistribute_each_owner_by_itself", TWO_OWNERS, NodeKind.SPLIT),
+    ("redistribute_all_have_announced", TINY, NodeKind.ILLEGAL),
+    ("redistribute_all_are_final", BYSTANDER, NodeKind.SPLIT),
+    ("redistribute_waiting_rows_in_flight", EPOCHS, NodeKind.LATE),
+    ("redistribute_joiner_knows_old_map", JOIN_WITH_ROWS, NodeKind.SPLIT),
+    ("redistribute_begun_is_finished", ABORT_TWO_KEYS, NodeKind.SPLIT),
+    ("redistribute_settle_when_all_told", LEAVE_AMONG_OTHERS, NodeKind.DEAD),
+    ("redistribute_sets_are_united", SECOND_OPERATOR, NodeKind.SPLIT),
 ]
 
 

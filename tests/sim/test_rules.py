@@ -26,45 +26,53 @@ STEPS, WORKERS = 200, 3
 SEEDS_MAX = 200  # seeds within which the absence of any rule must show
 
 CAUGHT_BY = {
-    "w1_each_epoch_once": {"epochs_are_applied_in_order_and_once"},
-    "w2_counts_match": {"views_equal_the_oracle", "a_keys_rows_are_in_order", "machines_do_not_fail"},  # C1 notices
-    "w3_wait_for_replay": {"lookups_wait_for_the_replay"},
-    "w4_own_vnodes_only": {
+    "worker_each_epoch_once": {"epochs_are_applied_in_order_and_once"},
+    "worker_counts_match": {
+        "views_equal_the_oracle",
+        "a_keys_rows_are_in_order",
+        "machines_do_not_fail",
+    },  # coordinator.all_workers_finish notices
+    "worker_wait_for_replay": {"lookups_wait_for_the_replay"},
+    "worker_own_vnodes_only": {
         "peers_are_spoken_to_over_a_channel",
         "lookups_for_others_are_refused_by_who_is_alone",
     },
-    "w5_snapshot_at_cut": {"snapshots_are_consistent_cuts"},
-    "w6_wait_until_over": {
+    "worker_snapshot_at_cut": {"snapshots_are_consistent_cuts"},
+    "worker_wait_until_over": {
         "lookups_equal_the_oracle",
         "snapshots_are_consistent_cuts",
         "keys_are_as_of_one_epoch",
     },
-    "w8_own_generation_only": {
+    "worker_own_generation_only": {
         "an_epoch_ends_when_every_worker_has_applied_it",
         "workers_are_not_sent_too_far_ahead",
         "machines_do_not_fail",
         "every_epoch_ends",
     },
-    "c1_all_workers_finish": {"an_epoch_ends_when_every_worker_has_applied_it"},
-    "c2_current_incarnation_only": {
+    "coordinator_all_workers_finish": {"an_epoch_ends_when_every_worker_has_applied_it"},
+    "coordinator_current_incarnation_only": {
         "an_epoch_ends_when_every_worker_has_applied_it",
         "the_app_does_not_fail",
         "workers_are_not_sent_too_far_ahead",
         "machines_do_not_fail",
     },
-    "c4_cut_ahead_of_all": {"machines_do_not_fail"},  # W5 sees the cut behind it
-    "c5_lock_step": {"no_keys_move_while_epochs_flow", "views_equal_the_oracle", "machines_do_not_fail"},  # C9 notices
-    "c6_between_epochs": {"no_keys_move_while_epochs_flow", "nobody_is_left_waiting"},
-    "c7_still_while_cut": {"snapshots_are_consistent_cuts", "a_key_lives_in_one_place"},
-    "c8_leave_when_dry": {"machines_do_not_fail", "views_equal_the_oracle"},  # a worker that has left reads on
-    "c9_rows_have_arrived": {"machines_do_not_fail"},  # a stage's rows come when their epoch has ended
-    "c10_anew_when_torn": {"every_epoch_ends", "nobody_is_left_waiting", "views_equal_the_oracle"},
-    "c11_views_change_between_epochs": {"views_change_between_epochs", "machines_do_not_fail"},  # as keys move
-    "c12_no_older_snapshot": {"snapshots_have_what_had_ended"},
-    "w9_settle_what_comes_late": {"every_epoch_ends", "nobody_is_left_waiting"},
-    "w10_set_aside_at_once": {"just_bad_rows_are_set_aside"},
-    "w11_between_epochs": {"keys_are_as_of_one_epoch"},
-    "w12_whole_stages": {"no_key_is_lost", "views_equal_the_oracle", "machines_do_not_fail"},
+    "coordinator_cut_ahead_of_all": {"machines_do_not_fail"},  # worker.snapshot_at_cut sees the cut behind it
+    "coordinator_lock_step": {
+        "no_keys_move_while_epochs_flow",
+        "views_equal_the_oracle",
+        "machines_do_not_fail",
+    },  # coordinator.rows_have_arrived notices
+    "coordinator_between_epochs": {"no_keys_move_while_epochs_flow", "nobody_is_left_waiting"},
+    "coordinator_still_while_cut": {"snapshots_are_consistent_cuts", "a_key_lives_in_one_place"},
+    "coordinator_leave_when_dry": {"machines_do_not_fail", "views_equal_the_oracle"},  # a worker that has left reads on
+    "coordinator_rows_have_arrived": {"machines_do_not_fail"},  # a stage's rows come when their epoch has ended
+    "coordinator_anew_when_torn": {"every_epoch_ends", "nobody_is_left_waiting", "views_equal_the_oracle"},
+    "coordinator_views_change_between_epochs": {"views_change_between_epochs", "machines_do_not_fail"},  # as keys move
+    "coordinator_no_older_snapshot": {"snapshots_have_what_had_ended"},
+    "worker_settle_what_comes_late": {"every_epoch_ends", "nobody_is_left_waiting"},
+    "worker_set_aside_at_once": {"just_bad_rows_are_set_aside"},
+    "worker_between_epochs": {"keys_are_as_of_one_epoch"},
+    "worker_whole_stages": {"no_key_is_lost", "views_equal_the_oracle", "machines_do_not_fail"},
     "workers_failed_are_replaced": {"the_app_does_not_fail"},
     "lookups_one_moment": {"keys_are_as_of_one_epoch", "lookups_equal_the_oracle", "a_keys_rows_are_in_order"},
 }
@@ -72,14 +80,14 @@ FLOOD = {"publish": 2.0, "sizes": (5, 20), "hear": 6.0, "carry": 4.0, "dial": 4.
 SWIFT = {"publish": 0.3, "sizes": (0, 1), "pace": (6.0,) * PLACES_MAX, "hear": 6.0, "carry": 4.0, "dial": 0.5}
 UNEVEN = (0.5, 6.0) * (PLACES_MAX // 2)
 OF_EXCHANGES: Mapping[str, Mapping[str, Any]] = {
-    "w6_wait_until_over": {**FLOOD, "lookup": 3.0, "scan": 1.0, "pace": UNEVEN},
-    "c8_leave_when_dry": {**FLOOD, "read": 0.1, "rescale": 3.0, "move": 2.0, "strategies": (Strategy.ICADD,)},
-    "c10_anew_when_torn": {**FLOOD, "crash": 0.3, "notice": 2.0, "start": 5.0},
-    "c12_no_older_snapshot": {**SWIFT, "scan": 0.3, "crash": 0.03, "notice": 2.0, "start": 5.0},
-    "w9_settle_what_comes_late": {**FLOOD, "rescale": 3.0, "move": 2.0, "keys_max": 1, "pace": UNEVEN},
-    "w12_whole_stages": {**FLOOD, "rescale": 0.0, "crash": 0.0},
+    "worker_wait_until_over": {**FLOOD, "lookup": 3.0, "scan": 1.0, "pace": UNEVEN},
+    "coordinator_leave_when_dry": {**FLOOD, "read": 0.1, "rescale": 3.0, "move": 2.0, "strategies": (Strategy.ICADD,)},
+    "coordinator_anew_when_torn": {**FLOOD, "crash": 0.3, "notice": 2.0, "start": 5.0},
+    "coordinator_no_older_snapshot": {**SWIFT, "scan": 0.3, "crash": 0.03, "notice": 2.0, "start": 5.0},
+    "worker_settle_what_comes_late": {**FLOOD, "rescale": 3.0, "move": 2.0, "keys_max": 1, "pace": UNEVEN},
+    "worker_whole_stages": {**FLOOD, "rescale": 0.0, "crash": 0.0},
 }
-OF_READS = {"w2_counts_match": {**FLOOD, "torn": 0.2, "rescale": 0.0, "crash": 0.0}}
+OF_READS = {"worker_counts_match": {**FLOOD, "torn": 0.2, "rescale": 0.0, "crash": 0.0}}
 """Rules that matter in few rivers, and weather for them: many die, or every other worker is slow to hear while keys
 move fast, or those who are to leave are slow to read, all the time."""
 

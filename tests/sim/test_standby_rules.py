@@ -42,11 +42,14 @@ WRONG = {
     "machines_do_not_fail",
 }
 CAUGHT_BY: Mapping[str, tuple[set[str], MadeFor]] = {
-    "s2_taken_in_when_over": (WRONG, {**TAKE_OVER, "sizes": (8, 20), "pace": UNEVEN, "crash": 0.03, "feed": 8.0}),
-    "s3_put_back": (WRONG, TAKE_OVER),
-    "s4_caught_up": (WRONG, {**TAKE_OVER, "feed": 0.2}),
-    "s5_between_epochs": (WRONG, LEARN),
-    "s8_unfed_says_so": ({"nobody_is_left_waiting", "standbys_have_caught_up"}, {**LEARN, "cut": 0.1}),
+    "replication_taken_in_when_over": (
+        WRONG,
+        {**TAKE_OVER, "sizes": (8, 20), "pace": UNEVEN, "crash": 0.03, "feed": 8.0},
+    ),
+    "replication_put_back": (WRONG, TAKE_OVER),
+    "replication_caught_up": (WRONG, {**TAKE_OVER, "feed": 0.2}),
+    "replication_between_epochs": (WRONG, LEARN),
+    "replication_unfed_says_so": ({"nobody_is_left_waiting", "standbys_have_caught_up"}, {**LEARN, "cut": 0.1}),
 }
 """By rule: which checkers may see that it is off, and weather in which they do."""
 
@@ -72,9 +75,10 @@ def test_whoever_comes_back_has_its_share_again(seed: int, database: duckdb.Duck
 
 
 def test_every_rule_is_tried() -> None:
-    """S6 takes two losses, the second before an epoch ends after the first: ``tests/machines/test_resuming.py``."""
+    """replication.put_back_has_changed takes two losses, the second before an epoch ends after the first:
+    ``tests/machines/test_resuming.py``."""
     rules = {field.name for field in fields(Rules) if field.name[0] == "s"}
-    assert CAUGHT_BY.keys() | {"s6_put_back_has_changed"} == rules
+    assert CAUGHT_BY.keys() | {"replication_put_back_has_changed"} == rules
 
 
 @pytest.mark.parametrize("rule", CAUGHT_BY)

@@ -3,22 +3,28 @@
 For four rules there is nothing to see, or it would take too many seeds; tests of the machines show what happens without
 them:
 
-- P6, without which a lookup may wait for ever: for that, an eviction has to come between each upquery and its answer.
-  Here evictions come by lot, and so every lookup is answered sooner or later. See ``test_upqueries.py``.
-- P7, without which a row may be lost: an epoch that has the row must be open at a key's old owner and not at its new
-  one, the key must be on its way between them, and be asked for at once. See ``test_upqueries_moving.py``.
-- P9, without which a worker takes more memory than it may, though all answers are right. See ``test_upqueries.py``.
-- K2, without which a lookup may go back in time: a key's old owner must have shown it as of an epoch that the new one
-  has not come to, and the key be filled and asked for there before it does. See ``test_cones_moving.py``.
+- partial.asked_keys_stay, without which a lookup may wait for ever: for that, an eviction has to come between each
+  upquery and its answer. Here evictions come by lot, and so every lookup is answered sooner or later. See
+  ``test_upqueries.py``.
+- partial.read_ahead, without which a row may be lost: an epoch that has the row must be open at a key's old owner and
+  not at its new one, the key must be on its way between them, and be asked for at once. See
+  ``test_upqueries_moving.py``.
+- partial.room_first, without which a worker takes more memory than it may, though all answers are right. See
+  ``test_upqueries.py``.
+- cones.never_back, without which a lookup may go back in time: a key's old owner must have shown it as of an epoch
+  that the new one has not come to, and the key be filled and asked for there before it does. See
+  ``test_cones_moving.py``.
 
 Three rules may be caught in more than one way:
 
-- P1: the rows of a missing key are seen at the end of their epoch, unless rows still wait by then; the watcher looks
-  again when the view has new rows. A lookup may ask before that, and its upquery adds all rows to those that are there.
-- P4: of a key that was given up, rows are taken in some at a time. Until the last is in there is state of a missing
-  key, and then the key is in two places.
-- P5: the old owner fills a key that has moved. While the new owner does not have the key, or has only a part of it, the
-  key is in one place, which is the wrong one: it is in a slice of another worker, and lacks the rows that go there.
+- partial.missing_is_not_empty: the rows of a missing key are seen at the end of their epoch, unless rows still wait by
+  then; the watcher looks again when the view has new rows. A lookup may ask before that, and its upquery adds all rows
+  to those that are there.
+- partial.own_upquery_only: of a key that was given up, rows are taken in some at a time. Until the last is in there is
+  state of a missing key, and then the key is in two places.
+- partial.ask_where_the_key_goes: the old owner fills a key that has moved. While the new owner does not have the key,
+  or has only a part of it, the key is in one place, which is the wrong one: it is in a slice of another worker, and
+  lacks the rows that go there.
 """
 
 from dataclasses import fields, replace
@@ -37,21 +43,21 @@ BUDGET_SEEDS = 10
 RESTS_SEEDS = 15
 
 CAUGHT_BY = {
-    "p1_missing_is_not_empty": {"views_equal_the_oracle", "lookups_equal_the_oracle"},
-    "p2_pending_keys_retain": {"views_equal_the_oracle", "lookups_equal_the_oracle"},
-    "p3_each_row_once": {"views_equal_the_oracle", "lookups_equal_the_oracle", "a_keys_rows_are_in_order"},
-    "p4_own_upquery_only": {"a_key_lives_in_one_place", "views_equal_the_oracle"},
-    "p5_ask_where_the_key_goes": {
+    "partial_missing_is_not_empty": {"views_equal_the_oracle", "lookups_equal_the_oracle"},
+    "partial_pending_keys_retain": {"views_equal_the_oracle", "lookups_equal_the_oracle"},
+    "partial_each_row_once": {"views_equal_the_oracle", "lookups_equal_the_oracle", "a_keys_rows_are_in_order"},
+    "partial_own_upquery_only": {"a_key_lives_in_one_place", "views_equal_the_oracle"},
+    "partial_ask_where_the_key_goes": {
         "a_key_lives_in_one_place",
         "a_worker_holds_only_keys_of_its_vnodes",
         "views_equal_the_oracle",
     },
-    "p8_rows_before_lookups": {"lookups_equal_the_oracle"},
-    "p10_whole_keys_only": {"lookups_equal_the_oracle", "views_equal_the_oracle"},
-    "k1_keep_what_keys_rest_on": {"views_equal_the_oracle", "lookups_equal_the_oracle"},
+    "partial_rows_before_lookups": {"lookups_equal_the_oracle"},
+    "partial_whole_keys_only": {"lookups_equal_the_oracle", "views_equal_the_oracle"},
+    "cones_keep_what_keys_rest_on": {"views_equal_the_oracle", "lookups_equal_the_oracle"},
 }
-BY_HAND = {"p6_asked_keys_stay", "p7_read_ahead", "p9_room_first", "k2_never_back"}
-OF_CONES = {"k1_keep_what_keys_rest_on"}
+BY_HAND = {"partial_asked_keys_stay", "partial_read_ahead", "partial_room_first", "cones_never_back"}
+OF_CONES = {"cones_keep_what_keys_rest_on"}
 """Rules of views whose rows are exchanged."""
 
 

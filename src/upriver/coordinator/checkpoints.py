@@ -1,4 +1,5 @@
-"""The coordinator's checkpoints: one at a time, each through a cut of all workers; rules V2, V5 and V6.
+"""The coordinator's checkpoints: one at a time, each through a cut of all workers; rules checkpoints.all_parts,
+checkpoints.keys_stay and checkpoints.given_up_when_torn.
 
 ``docs/design/checkpoints.md``. A checkpoint is asked for, cut by every worker, written by them, and published. One that
 comes to nothing is given up; the next one makes up for it.
@@ -69,8 +70,8 @@ class Checkpoints:
 
     @property
     def is_idle(self) -> bool:
-        """Whether none is on its way, so that keys may move (V5)."""
-        return self._taking is None or not self._cluster.rules.v5_keys_stay
+        """Whether none is on its way, so that keys may move (checkpoints.keys_stay)."""
+        return self._taking is None or not self._cluster.rules.checkpoints_keys_stay
 
     def wanted(self, event: CheckpointWanted) -> None:
         """Somebody wants all that has ended by now to be in a checkpoint."""
@@ -91,7 +92,7 @@ class Checkpoints:
         if at <= self._newest() or cluster.keeps_only_what_is_read:  # there is nothing more to be kept
             self._serve(at)
             return
-        lacks = cluster.has_lost_changes and cluster.rules.v9_whole_after_losses  # V9
+        lacks = cluster.has_lost_changes and cluster.rules.checkpoints_whole_after_losses
         base = chain[0] if chain and not (lacks or self._is_long()) else None
         self._last += 1
         self._taking = Taking(number=self._last, at=at, base=base, workers=cluster.workers)
@@ -126,7 +127,7 @@ class Checkpoints:
         if taking is None or taking.is_published:
             return
         taking.parts[member.worker] = message.files
-        if taking.parts.keys() >= set(taking.workers) or not self._cluster.rules.v2_all_parts:  # V2
+        if taking.parts.keys() >= set(taking.workers) or not self._cluster.rules.checkpoints_all_parts:
             taking.is_published = True
             files = tuple(file for worker in sorted(taking.parts) for file in taking.parts[worker])
             recorded = self._cluster.rules.views_failed_are_recorded  # views.failed_are_recorded
@@ -152,7 +153,7 @@ class Checkpoints:
         if taking is None:
             return
         cluster, self._taking = self._cluster, None
-        cluster.has_lost_changes &= taking.base is not None or taking.is_torn  # V9
+        cluster.has_lost_changes &= taking.base is not None or taking.is_torn  # checkpoints.whole_after_losses
         chain = cluster.chain or ()
         keys = sum(file.keys for file in event.files)
         self._keys = [keys] if taking.base is None else [*self._keys, keys]
@@ -170,16 +171,18 @@ class Checkpoints:
     # Accidents
 
     def torn(self) -> None:
-        """V6: a worker is lost, or all begin anew. What is published already is whole all the same."""
+        """checkpoints.given_up_when_torn: a worker is lost, or all begin anew. What is published already is whole all
+        the same."""
         taking = self._taking
         if taking is not None and taking.is_published:
             taking.is_torn = True
-        elif taking is not None and self._cluster.rules.v6_given_up_when_torn:
+        elif taking is not None and self._cluster.rules.checkpoints_given_up_when_torn:
             self._give_up("a worker was lost, or all have begun anew")
 
     def damaged(self, message: Unrestored) -> None:
-        """V10: a file of the chain is damaged. The newest checkpoint is left out from now on; if the file is of an
-        older one, the next worker says so again. What has changed is known since that one; so the next is whole."""
+        """checkpoints.damaged_is_skipped: a file of the chain is damaged. The newest checkpoint is left out from now
+        on; if the file is of an older one, the next worker says so again. What has changed is known since that one; so
+        the next is whole."""
         cluster = self._cluster
         if not cluster.chain or cluster.chain[0] != message.checkpoint:
             return  # another worker has said so

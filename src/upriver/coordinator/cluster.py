@@ -66,7 +66,8 @@ class Cluster:
     chain: tuple[Epoch, ...] | None = None
     """Checkpoints to begin with, newest first; ``None``: none are ever taken."""
     has_lost_changes: bool = False
-    """V9: who has gone knew which keys have changed since the newest checkpoint, and nobody else does."""
+    """checkpoints.whole_after_losses: who has gone knew which keys have changed since the newest checkpoint, and
+    nobody else does."""
     failed: dict[str, ViewFailure] = field(default_factory=dict)
     """The views that have failed, and why: until they are dropped or declared otherwise."""
     serve_from: Epoch = field(default=Epoch(0))

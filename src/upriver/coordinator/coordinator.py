@@ -6,7 +6,7 @@ finished. An epoch ends when every place has finished it, and as many rows were 
 manifest says went in. A worker that is lost leaves its place empty until another incarnation registers; that one starts
 with what the newest checkpoint has and applies the epochs since, while the others go on.
 
-Rules C1 to C4: ``docs/design/0001-river.md``. Rescales, C5 to C8: ``docs/design/rescale.md``.
+Rules coordinator.*: ``docs/design/0001-river.md``. Rescales, coordinator.*: ``docs/design/rescale.md``.
 
 Evictions that somebody wants: over when every worker that was told has done it, or is no more.
 """
@@ -128,7 +128,7 @@ class CoordinatorMachine:
         taken, either. checkpoint_epochs: how many epochs end between two; ``None``: they are taken when somebody wants
         one."""
         self._rules = rules
-        self._ledger = Ledger(plans, rules.c1_all_workers_finish, rules.c9_rows_have_arrived)
+        self._ledger = Ledger(plans, rules.coordinator_all_workers_finish, rules.coordinator_rows_have_arrived)
         self.cluster = Cluster(
             plans=plans,
             rules=rules,
@@ -150,7 +150,7 @@ class CoordinatorMachine:
         self._rescales = Rescales(self.cluster, self._scans, self._meetings, self._leader)
         self._evictions = Evictions(self.cluster)
         self._is_torn = False
-        """C10: rows that were exchanged may be lost, so all are to begin anew."""
+        """coordinator.anew_when_torn: rows that were exchanged may be lost, so all are to begin anew."""
         self._wanted: list[PlansWanted] = []
         """Views that are to be the app's, in order."""
         self._stopping = False
@@ -227,7 +227,7 @@ class CoordinatorMachine:
         self._let_slices_change_hands()
         if self._leader.has_learned:  # perhaps by a round that moves nothing, of which nobody will say anything
             self._let_slices_change_hands()
-        while self._wanted and (self._may_replan() or not self._rules.c11_views_change_between_epochs):  # C11
+        while self._wanted and (self._may_replan() or not self._rules.coordinator_views_change_between_epochs):
             self._replan(self._wanted.pop(0))
         if self.cluster.in_step:
             self._see_that_all_have_met()
@@ -253,10 +253,10 @@ class CoordinatorMachine:
         return self._rescales.opens_epochs and not (self._wanted and self._rescales.is_over)
 
     def _may_checkpoint(self) -> bool:
-        """V5: whether no key moves, or is about to. If there are none to take, nobody will."""
+        """checkpoints.keys_stay: whether no key moves, or is about to. If there are none to take, nobody will."""
         if self.cluster.chain is None or self._is_torn or not self._leader.is_settled:
             return False
-        return self._rescales.is_over or not self._rules.v5_keys_stay
+        return self._rescales.is_over or not self._rules.checkpoints_keys_stay
 
     def _may_replan(self) -> bool:
         """Whether nothing is under way that the views must not change below."""
@@ -264,7 +264,8 @@ class CoordinatorMachine:
         return self._rescales.is_over and self.cluster.is_quiet() and is_idle
 
     def _replan(self, wanted: PlansWanted) -> None:
-        """Other views from now on: all workers begin anew, and read what there is (C11)."""
+        """Other views from now on: all workers begin anew, and read what there is
+        (coordinator.views_change_between_epochs)."""
         self._checkpoints.forget()
         self.cluster.replan(wanted.plans, wanted.epochs)
         self._rescales.replanned()
@@ -284,7 +285,8 @@ class CoordinatorMachine:
             self._scans.start_anew()
 
     def _see_that_all_have_met(self) -> None:
-        """With exchange edges, no epoch is opened before everybody can speak to everybody (C10)."""
+        """With exchange edges, no epoch is opened before everybody can speak to everybody
+        (coordinator.anew_when_torn)."""
         if self._rescales.permits.meetings and not self._meetings.is_of_all and self.cluster.is_quiet():
             self._meetings.call(Strategy.ICADD, None)
 
@@ -339,7 +341,7 @@ class CoordinatorMachine:
         """Somebody, or a channel, was lost, and with it perhaps rows that were exchanged. Where keys move, the rescale
         has all begin anew; and where no epoch was opened yet, there is nothing to lose."""
         exchanges = self._ledger.is_staged and self.cluster.has_begun and not self._rescales.in_lock_step
-        if exchanges and self._rules.c10_anew_when_torn:  # C10
+        if exchanges and self._rules.coordinator_anew_when_torn:
             self._checkpoints.torn()
             self._is_torn = True
 
@@ -348,7 +350,7 @@ class CoordinatorMachine:
     def _said(self, event: WorkerSaid) -> None:
         member = self.cluster.of_incarnation(event.incarnation)
         if member is None:
-            if self._rules.c2_current_incarnation_only or not self.cluster.members:  # C2
+            if self._rules.coordinator_current_incarnation_only or not self.cluster.members:
                 return
             member = self.cluster.by_worker()[0]
         if isinstance(event.message, StartedAnew):
@@ -357,9 +359,9 @@ class CoordinatorMachine:
             self._heard(member, event.message)
 
     def _is_heard(self, member: Member, message: FromWorker) -> bool:
-        """W8: what a worker said before all started anew counts only if the worker cannot go on, or has evicted. That
-        a view has failed counts until all begin anew."""
-        current = member.generation == self.cluster.generation or not self._rules.w8_own_generation_only
+        """worker.own_generation_only: what a worker said before all started anew counts only if the worker cannot go
+        on, or has evicted. That a view has failed counts until all begin anew."""
+        current = member.generation == self.cluster.generation or not self._rules.worker_own_generation_only
         current |= isinstance(message, ViewFailed) and member.generation >= self.cluster.born
         return current or isinstance(message, WorkerFailed | Evicted | FeedEnded)
 
@@ -429,8 +431,8 @@ class CoordinatorMachine:
             self.cluster.actions.append(AppFailed(kind=message.kind, error=message.error))
 
     def _unrestored(self, member: Member, message: Unrestored) -> None:
-        """V10: the worker begins with an older checkpoint, or with nothing. Where workers speak to each other, or have
-        only begun, all do."""
+        """checkpoints.damaged_is_skipped: the worker begins with an older checkpoint, or with nothing. Where workers
+        speak to each other, or have only begun, all do."""
         self._checkpoints.damaged(message)
         has_just_begun = self._ledger.through > self._ledger.ended
         if has_just_begun:
@@ -465,7 +467,7 @@ class CoordinatorMachine:
         if self.cluster.is_complete():
             self.cluster.actions += [EpochEnded(epoch=epoch) for epoch in self._ledger.end_what_was_passed_over()]
         before = self._ledger.ended
-        if not self._leader.has(Epoch(self._ledger.through + 1)):  # S1
+        if not self._leader.has(Epoch(self._ledger.through + 1)):  # replication.epoch_waits_for_followers
             return
         for epoch in self._ledger.end(self.cluster.workers):
             if epoch > before:  # else it is gone through again

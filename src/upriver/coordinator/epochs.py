@@ -1,4 +1,5 @@
-"""The coordinator's account of epochs: what went in, what has come to which region, what has ended; rules C1 and C9.
+"""The coordinator's account of epochs: what went in, what has come to which region, what has ended; rules
+coordinator.all_workers_finish and coordinator.rows_have_arrived.
 
 Without exchange edges an epoch has ended when every worker has read its slices, and as many rows have come to each
 region as its lake edges promise. With them it then goes through stages, one for each depth of regions: in a stage every
@@ -51,7 +52,7 @@ class Ledger:
     places that nobody has come to."""
 
     def __init__(self, plans: Sequence[DataflowPlan], waits_for_all: bool, stages_wait: bool) -> None:
-        """waits_for_all, stages_wait: rules C1 and C9."""
+        """waits_for_all, stages_wait: rules coordinator.all_workers_finish and coordinator.rows_have_arrived."""
         self.published = Epoch(0)
         self.ended = Epoch(0)
         self.through = Epoch(0)
@@ -60,8 +61,8 @@ class Ledger:
         """By region: the lake edges that feed it."""
         self._depths: dict[str, int] = {}
         self._take(plans)
-        self._c1_all_workers_finish = waits_for_all
-        self._c9_rows_have_arrived = stages_wait
+        self._coordinator_all_workers_finish = waits_for_all
+        self._coordinator_rows_have_arrived = stages_wait
         self._promised: dict[Epoch, Mapping[Channel, int]] = {}
         """Rows per channel, of all epochs: with exchange edges, now or when the views change, they may come again."""
         self._accounts: dict[Epoch, Account] = {}
@@ -163,7 +164,7 @@ class Ledger:
         ended: list[Epoch] = []
         while (epoch := Epoch(self.through + 1)) in self._accounts:
             account = self._accounts[epoch]
-            if self._c1_all_workers_finish:  # C1
+            if self._coordinator_all_workers_finish:
                 if not self._is_over(epoch, account, workers):
                     break
                 if self.is_staged and account.stage < self.deepest:
@@ -199,7 +200,7 @@ class Ledger:
                     f"epoch {epoch}: {applied[region]} rows have come to region {region!r}, and {went_in} went in"
                 )
             short |= applied[region] != went_in
-        return short and (account.stage == NO_STAGE or self._c9_rows_have_arrived)  # C9
+        return short and (account.stage == NO_STAGE or self._coordinator_rows_have_arrived)
 
     def _account(self, epoch: Epoch) -> Account:
         return self._accounts.setdefault(epoch, Account())

@@ -4,7 +4,8 @@
 worker comes or goes, or when somebody has learned what it was to learn. What a round gives to another is handed over at
 once: all resume by the new map. When a worker is lost of whose slices there are standbys, these take over.
 
-The coordinator's account of feeds: who follows whom, and how far everybody is; rule S1.
+The coordinator's account of feeds: who follows whom, and how far everybody is; rule
+replication.epoch_waits_for_followers.
 """
 
 from collections import Counter, defaultdict
@@ -181,8 +182,8 @@ def _wishes(wanted: Assignment) -> set[tuple[VnodeId, WorkerId]]:
 
 
 EPOCHS_BETWEEN_MAX = 8
-"""S7: epochs that go before the next round: where they come faster than they go, slices are to change hands all the
-same."""
+"""replication.published_epochs_first: epochs that go before the next round: where they come faster than they go,
+slices are to change hands all the same."""
 
 NOBODY_STANDS_BY = MembershipConfig()
 """All as it is by default."""
@@ -216,8 +217,9 @@ class Leader:
         """Somebody has caught up since it was last looked who asks for a round; as of an epoch that may not be over."""
         self._learning: LearningSlices | None = None
         self._first = BEGINNING
-        """S7: epochs up to this one, which were published when slices last changed hands, go before the next round.
-        Else, where a round takes longer than an epoch, they would pile up as long as anybody learns."""
+        """replication.published_epochs_first: epochs up to this one, which were published when slices last changed
+        hands, go before the next round. Else, where a round takes longer than an epoch, they would pile up as long as
+        anybody learns."""
         self._lost: dict[WorkerId, Incarnation] = {}
         """Whose standbys are to take over, when its lease has run out."""
         self._silent: set[Incarnation] = set()
@@ -258,7 +260,8 @@ class Leader:
         return {"wanted": wanted, "ready": ready, "learners": len(self._assignment.learner)}
 
     def has(self, epoch: Epoch) -> bool:
-        """S1: whether all who have caught up with somebody have what changed in this epoch."""
+        """replication.epoch_waits_for_followers: whether all who have caught up with somebody have what changed in
+        this epoch."""
         return self._feeds.have(epoch)
 
     def awaits(self, worker: WorkerId) -> bool:
@@ -333,7 +336,7 @@ class Leader:
         staying = [worker for worker in cluster.workers if worker not in gone]
         if not (cluster.is_reversible and cluster.has_begun and staying and self._are_there(staying)):
             return False
-        through = cluster.ledger.through if cluster.rules.s4_caught_up else None  # S4
+        through = cluster.ledger.through if cluster.rules.replication_caught_up else None
         return all(self._feeds.is_followed(vnode, gone, through) for vnode in self._kept_by(gone))
 
     def _are_there(self, workers: Collection[WorkerId]) -> bool:
@@ -407,7 +410,7 @@ class Leader:
             self._begin_anew()
         if self._lost:
             return self._try_take_over()
-        quiet = cluster.is_quiet() or not cluster.rules.s5_between_epochs  # S5
+        quiet = cluster.is_quiet() or not cluster.rules.replication_between_epochs
         if not cluster.is_followed or not (quiet and may_change_hands):
             return False
         if self._take_in():
@@ -415,7 +418,9 @@ class Leader:
         if self._has_news and self._assignment.learner:
             self._is_due |= bool(asking_for_a_round(self._group(), self._config))
         self._has_news = False
-        waits = self._is_due and cluster.ledger.through < self._first  # S7; what the last round decided is outdated
+        waits = (
+            self._is_due and cluster.ledger.through < self._first
+        )  # replication.published_epochs_first; what the last round decided is outdated
         if not channels or waits:
             return False
         if self._is_due and self._hold_round():
@@ -483,7 +488,7 @@ class Leader:
         cluster, before = self._cluster, self._cluster.reading
         after = VnodeMap(type(before.version)(before.version + 1), self._owners(active))
         moved = before.diff(after)
-        through = cluster.ledger.through if cluster.rules.s4_caught_up else None  # S4
+        through = cluster.ledger.through if cluster.rules.replication_caught_up else None
         follows = all(self._feeds.follows(now, vnode, through) for vnode, (_, now) in moved.items())
         if follows or cluster.keeps_only_what_is_read:
             self._feeds.resume(moved)

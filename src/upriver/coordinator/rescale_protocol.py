@@ -1,4 +1,5 @@
-"""The coordinator's side of rescales: one at a time, in the order in which they were asked for (M9).
+"""The coordinator's side of rescales: one at a time, in the order in which they were asked for
+(icadd.one_rescale_at_a_time).
 
 ``NoRescale`` -> ``AwaitingWorkers`` (joining workers come up) -> ``Rescaling`` (until every worker has settled every
 region, and leavers have left and all that they sent was read) -> ``NoRescale``, or the next in the queue. Whoever asks
@@ -206,7 +207,7 @@ class RescaleCoordinator:
         if len(self.queue) >= QUEUE_REQUESTS_MAX:
             error = DeclarationError(f"{QUEUE_REQUESTS_MAX} rescales wait already")
             actions.append(RescaleRefused(ticket=event.ticket, error=error))
-        elif self.rules.m9_one_rescale_at_a_time or isinstance(self.phase, NoRescale):
+        elif self.rules.icadd_one_rescale_at_a_time or isinstance(self.phase, NoRescale):
             self.queue = (*self.queue, event)
         elif isinstance(self.phase, Rescaling):
             self.maps, self.workers = self.phase.plan.after, self.phase.plan.new
@@ -271,7 +272,7 @@ class RescaleCoordinator:
     def _settled(self, event: RegionSettled, actions: list[Action]) -> None:
         phase, who = self.phase, (event.worker, event.region)
         if not isinstance(phase, Rescaling) or event.version != phase.plan.version or who not in phase.waiting:
-            if not self.rules.m9_one_rescale_at_a_time:
+            if not self.rules.icadd_one_rescale_at_a_time:
                 return
             raise IllegalEvent(f"worker {event.worker} settled region {event.region} at {event.version} unasked")
         if phase.kept.get(event.region, event.kept) != event.kept:

@@ -1,4 +1,5 @@
-"""The coordinator's rescales, from the wish to the end; rules C5, C6 and C8.
+"""The coordinator's rescales, from the wish to the end; rules coordinator.lock_step, coordinator.between_epochs and
+coordinator.leave_when_dry.
 
 A rescale waits until the workers that join are up (``Starting``), and all members have opened channels to each other
 (``Meeting``), then until every epoch that was opened has ended (``Draining``). Then the keys move (``Moving``), as
@@ -9,7 +10,7 @@ leader says (``Learning``). DESIGN section 5; documents 000, 001 and 002.
 
 Meetings: before workers speak to each other, each opens a channel to every other.
 
-The rescales that wait for their turn, in the order in which they were asked for (M9).
+The rescales that wait for their turn, in the order in which they were asked for (icadd.one_rescale_at_a_time).
 
 Who reads which slices of the epochs while keys move.
 
@@ -384,12 +385,12 @@ class Rescales:
     @property
     def opens_epochs(self) -> bool:
         """Whether epochs may be opened that nobody has had yet."""
-        return not (isinstance(self.stage, Draining) and self._cluster.rules.c6_between_epochs)
+        return not (isinstance(self.stage, Draining) and self._cluster.rules.coordinator_between_epochs)
 
     @property
     def in_lock_step(self) -> bool:
-        """C5: whether epochs are opened when those before them have ended."""
-        return isinstance(self.stage, Moving) and self._cluster.rules.c5_lock_step
+        """coordinator.lock_step: whether epochs are opened when those before them have ended."""
+        return isinstance(self.stage, Moving) and self._cluster.rules.coordinator_lock_step
 
     @property
     def holds_still(self) -> bool:
@@ -468,7 +469,8 @@ class Rescales:
     # Stages
 
     def open_next(self) -> None:
-        """C5: open what there is, if all that was opened has ended. Slices are read where they are kept by then."""
+        """coordinator.lock_step: open what there is, if all that was opened has ended. Slices are read where they are
+        kept by then."""
         if not self._cluster.may_open_next:
             return
         keys_move = isinstance(self.stage, Moving)
@@ -507,15 +509,15 @@ class Rescales:
                     self.stage = following
             case Draining():
                 quiet = cluster.is_quiet() and self._scans.is_idle
-                if quiet or not cluster.rules.c6_between_epochs:  # C6
+                if quiet or not cluster.rules.coordinator_between_epochs:
                     self._begin()
             case Moving(leaving=leaving, over=over):
-                if cluster.is_quiet() or not cluster.rules.c8_leave_when_dry:  # C8
+                if cluster.is_quiet() or not cluster.rules.coordinator_leave_when_dry:
                     for worker in sorted(leaving):
                         self._close_input(worker, leaving[worker])
                     leaving.clear()
                 at_end = cluster.is_quiet() and not self._scans.are_pending  # a leaver may hold a part of one
-                if over is not None and (at_end or not cluster.rules.c5_lock_step):  # C5
+                if over is not None and (at_end or not cluster.rules.coordinator_lock_step):
                     self._settle(over)
             case Reloading(until, vnodes):
                 if cluster.has_caught_up(until):

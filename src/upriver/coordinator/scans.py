@@ -1,4 +1,5 @@
-"""The coordinator's snapshots: consistent cuts through all workers; rules C4, C7 and C12.
+"""The coordinator's snapshots: consistent cuts through all workers; rules coordinator.cut_ahead_of_all,
+coordinator.still_while_cut and coordinator.no_older_snapshot.
 
 Without a rescale, a snapshot's cut is the highest epoch that any worker has been sent, so none can be past it, and each
 takes its part when it gets there. When all have begun anew, scans wait until that epoch is as high as it ever was: who
@@ -89,10 +90,10 @@ class Scans:
 
     @property
     def _is_back(self) -> bool:
-        """C12: whether somebody was sent, since all have begun, what anybody ever was."""
+        """coordinator.no_older_snapshot: whether somebody was sent, since all have begun, what anybody ever was."""
         cluster = self._cluster
         highest = max((member.sent for member in cluster.by_worker()), default=BEGINNING)
-        return highest >= cluster.sent_ever or not cluster.rules.c12_no_older_snapshot
+        return highest >= cluster.sent_ever or not cluster.rules.coordinator_no_older_snapshot
 
     @property
     def _may_pause(self) -> bool:
@@ -113,18 +114,21 @@ class Scans:
 
     def take_now(self) -> None:
         """Take all that wait, while epochs flow."""
-        waiting, self._waiting = (self._waiting, []) if self._is_back else ([], self._waiting)  # C12
+        waiting, self._waiting = (
+            (self._waiting, []) if self._is_back else ([], self._waiting)
+        )  # coordinator.no_older_snapshot
         for event in waiting:
             missing = sorted(set(self._cluster.workers) - {member.worker for member in self._cluster.by_worker()})
             if missing:
                 self._fail(event.ticket, WorkerLost(f"workers {missing} are not up; scan again when they are"))
                 continue
-            pick = max if self._cluster.rules.c4_cut_ahead_of_all else min
-            self._take(event, pick(member.sent for member in self._cluster.by_worker()))  # C4
+            pick = max if self._cluster.rules.coordinator_cut_ahead_of_all else min
+            self._take(event, pick(member.sent for member in self._cluster.by_worker()))  # coordinator.cut_ahead_of_all
 
     def take_still(self) -> None:
-        """C7: between two epochs of a rescale: hold all keys where they are, then take what waits."""
-        if not self._cluster.rules.c7_still_while_cut:
+        """coordinator.still_while_cut: between two epochs of a rescale: hold all keys where they are, then take what
+        waits."""
+        if not self._cluster.rules.coordinator_still_while_cut:
             self.take_now()
             return
         if self._pause is None and not self._pending and self.wants_pause:

@@ -7,8 +7,9 @@ Checkpoints in the lake: published by the driver that owns the root, read by who
     checkpoints/<epoch>/manifest.json   the checkpoint of the end of that epoch; its existence is the commit
     checkpoints/<epoch>/<id>.arrows     state files: a worker's chunks of one region (state_files.py)
 
-Rules V2 and V7, and what damage does: ``docs/design/checkpoints.md``. Workers copy state as of an epoch's end and write
-it; the checkpoint is there for others once the driver has published it, and then nothing of it changes any more.
+Rules checkpoints.all_parts and checkpoints.manifest_removed_first, and what damage does:
+``docs/design/checkpoints.md``. Workers copy state as of an epoch's end and write it; the checkpoint is there for
+others once the driver has published it, and then nothing of it changes any more.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -60,7 +61,7 @@ def publish(lake: OwnedLake, checkpoint: Checkpoint) -> None:
     ProtocolError if its files, or the base that it names, are not there; NotWritten if the lake takes no more.
     """
     there = set(lake.files.names(checkpoint_directory(checkpoint.epoch)))
-    if missing := [file.name for file in checkpoint.files if file.name not in there]:  # V2
+    if missing := [file.name for file in checkpoint.files if file.name not in there]:  # checkpoints.all_parts
         raise ProtocolError(f"checkpoint of epoch {checkpoint.epoch}: {', '.join(missing)} were not written")
     base = checkpoint.base
     if base is not None and not (base < checkpoint.epoch and _is_published(lake, base)):
@@ -80,13 +81,15 @@ def sweep(lake: OwnedLake, keep: Collection[Epoch], before: Epoch) -> int:
     lake.check_owner()
     stay = _with_bases(lake, keep, before)
     removed = 0
-    for epoch in sorted(_epochs(lake), reverse=True):  # V7: a base is the older one
+    for epoch in sorted(_epochs(lake), reverse=True):  # checkpoints.manifest_removed_first: a base is the older one
         if epoch >= before:
             continue
         directory = checkpoint_directory(epoch)
         names = lake.files.names(directory)
         needed = {_MANIFEST, *(file.name for file in stay[epoch].files)} if epoch in stay else set()
-        for name in sorted(set(names) - needed, key=lambda name: name != _MANIFEST):  # V7: the manifest first
+        for name in sorted(
+            set(names) - needed, key=lambda name: name != _MANIFEST
+        ):  # checkpoints.manifest_removed_first: the manifest first
             lake.files.remove(f"{directory}/{name}")
             removed += 1
         if not needed:

@@ -424,7 +424,9 @@ class UpqueryReader:
 
     def _read(self, action: ReadKeys, tables: Mapping[Channel, TableSpec]) -> KeysRead:
         keys, through = action.upquery.keys, action.upquery.through
-        while through < action.upquery.through + EPOCHS_AHEAD_MAX and self._lake.has_epoch(Epoch(through + 1)):  # P7
+        while through < action.upquery.through + EPOCHS_AHEAD_MAX and self._lake.has_epoch(
+            Epoch(through + 1)
+        ):  # partial.read_ahead
             through = Epoch(through + 1)
         rows = tuple(
             (port, self._history.rows_of(channel, tables[channel], keys, through)) for port, channel in action.ports

@@ -17,7 +17,7 @@ The lake: what is durable. One directory of runs, manifests and the app's record
     loads/<table>/<n>.json                     the same of an additional load, of a DataFrame whose rows had changed
     unfinished/                                files being written
 
-What is written in which order, rules I1 to I8: ``docs/design/lake.md``.
+What is written in which order, rules lake.*: ``docs/design/lake.md``.
 
 Runs are named after the batch that wrote them and not after the epoch, which is given only when the batch is
 published; the random ``<id>`` keeps a task that Spark runs twice from writing one file twice.
@@ -168,7 +168,7 @@ class Manifest:
 
     def runs_of(self, channel: Channel) -> tuple[RunInfo, ...]:
         """The epoch's runs on one lake edge: none, if it is another table's."""
-        if channel not in self.runs and channel.partition("/")[0] == self.table:  # I7
+        if channel not in self.runs and channel.partition("/")[0] == self.table:  # lake.index_needs_its_record
             raise ProtocolError(f"epoch {self.epoch}: {channel} was asked for before the index was complete")
         return self.runs.get(channel, ())
 
@@ -422,7 +422,7 @@ class OwnedLake(Lake):
     def check_owner(self) -> None:
         """Raise LakeInUse if another driver has opened a term since, or this one's at the very moment when we did."""
         is_last = self.last_number("control") == self.term
-        if not is_last or self.read_record(term_path(self.term))["owner"] != self._owner:  # I4
+        if not is_last or self.read_record(term_path(self.term))["owner"] != self._owner:  # lake.one_owner
             raise LakeInUse(f"{self.root}: another driver has taken it over; this one must stop")
 
     def sweep(self, kept: set[str]) -> int:

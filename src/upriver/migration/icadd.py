@@ -75,14 +75,15 @@ TOGETHER_MAX = 16
 
 
 def announced(turn: Turn, phase: Normal, event: RescaleAnnounced) -> Started:
-    """The rescale begins here. What came early counts now (M7); slices whose Done came early are marked now (H3)."""
+    """The rescale begins here. What came early counts now (icadd.early_messages_kept); slices whose Done came early
+    are marked now (icadd.mark_after_start)."""
     if event.before != phase.map or event.version != phase.map.version + 1:
         raise ProtocolError(f"worker {turn.me} is at map {phase.map.version}: cannot go to {event.version} from here")
     migration = _migration(turn.me, event, phase.early)
     for vnode, origin in sorted(phase.early.opened):
         migration = open_slice(turn, migration, vnode, origin)
     for vnode, (old_owner, _) in event.before.diff(event.after).items():
-        switched = migration.fates[vnode] == Fate.DONE or not turn.rules.m3_old_owner_first
+        switched = migration.fates[vnode] == Fate.DONE or not turn.rules.icadd_old_owner_first
         if old_owner != turn.me and switched and vnode not in phase.early.marked:
             turn.send(old_owner, Mark(version=event.version, vnode=vnode))
     return _next_slice(turn, migration, tuple(migration.unmarked))
@@ -113,10 +114,11 @@ def _next_slice(turn: Turn, migration: Migration, remaining: tuple[VnodeId, ...]
 
 
 def interrogated(turn: Turn, phase: Interrogating, event: Interrogated) -> Started:
-    """The slices' whitelist is complete: what the operators know, and what passed since they were asked (M4)."""
+    """The slices' whitelist is complete: what the operators know, and what passed since they were asked
+    (icadd.whitelist_what_passes)."""
     if phase.aborted:
         return _keep(turn, phase.migration, phase.slices)
-    recorded = phase.recorded if turn.rules.m4_whitelist_what_passes else ()
+    recorded = phase.recorded if turn.rules.icadd_whitelist_what_passes else ()
     whitelist = key_set(phase.found, event.keys, *recorded)
     another = _another_slice(phase) if 0 < len(whitelist) < turn.together else None
     if another is not None:
@@ -146,31 +148,33 @@ def collect(turn: Turn, phase: Collecting, event: CollectAsked) -> Collecting:
         raise IllegalEvent(f"worker {turn.me} cannot collect: {len(phase.hold)} keys are on hold")
     hold, whitelist = phase.whitelist[: event.keys_max], phase.whitelist[event.keys_max :]
     turn.say(Collect(keys=hold))
-    if not turn.rules.h2_done_when_both_empty and not len(whitelist):
+    if not turn.rules.icadd_done_when_both_empty and not len(whitelist):
         _say_done(turn, phase)
     return replace(phase, hold=hold, whitelist=whitelist, begun=True)
 
 
 def collected(turn: Turn, phase: Collecting, event: Collected) -> Started:
-    """The keys on hold go to B, their rows behind them (H1); when none are left the slices are Done (H2)."""
+    """The keys on hold go to B, their rows behind them (icadd.state_before_held_rows); when none are left the slices
+    are Done (icadd.done_when_both_empty)."""
     if not np.array_equal(event.keys, phase.hold):
         raise ProtocolError(f"worker {turn.me} holds {phase.hold}, but was given the state of {event.keys}")
     version = phase.migration.version
     state: list[Message] = [Acquire(version=version, keys=event.keys, state=event.state)]
     held: list[Message] = [RowsSent(version=version, rows=rows) for rows in phase.held]
-    for message in state + held if turn.rules.h1_state_before_held_rows else held + state:
+    for message in state + held if turn.rules.icadd_state_before_held_rows else held + state:
         turn.send(phase.migration.rescale.after.owners[phase.slices[0]], message)
     turn.say(Drop(keys=event.keys))
     phase = replace(phase, hold=NO_KEYS, held=())
     if len(phase.whitelist):
         return phase
-    if turn.rules.h2_done_when_both_empty:
+    if turn.rules.icadd_done_when_both_empty:
         _say_done(turn, phase)
     return _past_slices(turn, phase)
 
 
 def abort(turn: Turn, phase: Started, event: AbortAsked) -> Started:
-    """What is neither Done nor begun is kept. A slice of which a key or a row went to B is finished (H4)."""
+    """What is neither Done nor begun is kept. A slice of which a key or a row went to B is finished
+    (icadd.begun_slice_is_finished)."""
     if event.version != phase.migration.version:
         raise IllegalEvent(f"worker {turn.me} moves to version {phase.migration.version}, not {event.version}")
     if isinstance(phase, Settling):
@@ -222,17 +226,18 @@ def version_of(phase: Phase) -> MapVersion:
 
 
 def early(turn: Turn, phase: Normal, event: Received) -> Normal:
-    """M7: the sender has started a rescale that was not announced here yet; what it says is kept for then."""
+    """icadd.early_messages_kept: the sender has started a rescale that was not announced here yet; what it says is
+    kept for then."""
     message = event.message
     if message.version <= phase.map.version:
         raise ProtocolError(f"worker {turn.me} got {type(message).__name__} of a rescale that is over")
-    if not turn.rules.m7_early_messages_kept:
+    if not turn.rules.icadd_early_messages_kept:
         return phase
     known = phase.early
     match message:
         case Done(vnode=vnode):
             known = replace(known, done=known.done | {vnode})
-            if not turn.rules.h3_mark_after_start:
+            if not turn.rules.icadd_mark_after_start:
                 turn.send(event.sender, Mark(version=message.version, vnode=vnode))
                 known = replace(known, marked=known.marked | {vnode})
         case Kept(vnodes=vnodes):
@@ -247,7 +252,7 @@ def others_done(turn: Turn, phase: StartedPhase, event: Received) -> StartedPhas
     message = event.message
     assert isinstance(message, Done)
     _check_owner(turn, phase.migration, message.vnode, event)
-    if turn.rules.m3_old_owner_first:
+    if turn.rules.icadd_old_owner_first:
         turn.send(event.sender, Mark(version=message.version, vnode=message.vnode))
     return replace(phase, migration=phase.migration.decided((message.vnode,), Fate.DONE))
 
@@ -299,7 +304,7 @@ def settle_if_over(turn: Turn, phase: Phase) -> Phase:
     map_now = migration.rescale.after.keeping(migration.rescale.before, kept)
     leaves = turn.me not in migration.rescale.new and turn.me not in map_now.workers
     waits = any(migration.unmarked.values()) or any(migration.closed.values())
-    if waits and not (leaves and not turn.rules.m8_leave_after_marks):
+    if waits and not (leaves and not turn.rules.icadd_leave_after_marks):
         return phase
     turn.say(ReportSettled(version=migration.version, kept=kept))
     return Normal(map=map_now)
@@ -327,7 +332,8 @@ class Distributor:
     def __init__(
         self, me: WorkerId, map: VnodeMap, rules: MendedRules = ALL_RULES, together: int = TOGETHER_KEYS
     ) -> None:
-        """map: what the worker's peers route by; for a joining worker too, though it owns nothing there (M5).
+        """map: what the worker's peers route by; for a joining worker too, though it owns nothing there
+        (icadd.joiner_knows_old_map).
 
         together: slices that go to one worker are given together until they have so many keys; 1: one by one."""
         self.me = me
@@ -355,7 +361,7 @@ class Distributor:
 
     @property
     def rows_waiting(self) -> int:
-        """Rows held or parked here: they are in flight (M10)."""
+        """Rows held or parked here: they are in flight (icadd.waiting_rows_in_flight)."""
         phase = self.phase
         held = sum(map(len, phase.held)) if isinstance(phase, Collecting) else 0
         if isinstance(phase, Normal):

@@ -56,7 +56,7 @@ class Early:
     """What peers said of the next rescale before it was announced here.
 
     done, kept: slices. opened: slices and origins whose relayed mark came. parked: in order of arrival. marked:
-    slices that were marked at once, which only a broken H3 does.
+    slices that were marked at once, which only a broken icadd.mark_after_start does.
     """
 
     done: frozenset[VnodeId] = frozenset()
@@ -126,9 +126,9 @@ class Interrogating:
 class Collecting:
     """The keys of ``slices`` move to their new owner.
 
-    whitelist: keys whose state is here. hold: keys whose state is being collected; ``held``: their rows, in order.
-    A key of the slices in neither has its state at the new owner, or nowhere. begun: a key
-    was collected, or a row relayed: the new owner has state, and the slices cannot be kept (H4).
+    whitelist: keys whose state is here. hold: keys whose state is being collected; ``held``: their rows, in order. A
+    key of the slices in neither has its state at the new owner, or nowhere. begun: a key was collected, or a row
+    relayed: the new owner has state, and the slices cannot be kept (icadd.begun_slice_is_finished).
     """
 
     migration: Migration
@@ -214,7 +214,7 @@ def route_received_normally(turn: Turn, phase: Normal, sender: WorkerId, message
         return phase
     if message.version <= phase.map.version:
         raise ProtocolError(f"worker {turn.me} got rows from {sender} that belong to {np.unique(owners[~here])}")
-    trusted = ~here & ((owners == sender) | (not turn.rules.m1_take_from_old_owner_only))
+    trusted = ~here & ((owners == sender) | (not turn.rules.icadd_take_from_old_owner_only))
     turn.pass_down(rows, trusted, Rule.N3)
     straight = ~(here | trusted)
     if not straight.any():
@@ -280,7 +280,7 @@ def _route_mine(turn: Turn, phase: StartedPhase, rows: ForwardedRows, places: _P
         on_hold = current & contains(phase.hold, rows.hash64)
         relayed = current & ~whitelisted & ~on_hold
         held = (*phase.held, rows.filtered(on_hold)) if on_hold.any() else phase.held
-        begun = phase.begun or (bool(relayed.any()) and turn.rules.h4_begun_slice_is_finished)
+        begun = phase.begun or (bool(relayed.any()) and turn.rules.icadd_begun_slice_is_finished)
         phase = replace(phase, held=held, begun=begun)
         gone |= relayed
     else:
@@ -298,7 +298,7 @@ def _are_of(slices: Sequence[VnodeId], vnodes: VnodeArray) -> Mask:
 
 def _route_others_own(turn: Turn, migration: Migration, rows: ForwardedRows, places: _Places, mine: Mask) -> Mask:
     """A is not me, from upstream here. I2: before Done: to A. C3.3: after it: straight to B; returned if B = me."""
-    after_done = places.moving & (places.done | (not turn.rules.m3_old_owner_first))
+    after_done = places.moving & (places.done | (not turn.rules.icadd_old_owner_first))
     turn.send_rows(migration.version, rows, ~mine & ~after_done, places.old)
     straight = ~mine & after_done
     here: Mask = straight & (places.new == turn.me)
@@ -330,7 +330,7 @@ def _route_straight(
 ) -> Migration:
     """C3.2: B = me and the rows did not pass A: parked until their origin's mark came by way of A, then down."""
     closed = np.array(sorted(migration.closed[origin]), np.int32)
-    parked = straight & np.isin(vnodes, closed) & turn.rules.m2_park_behind_marker
+    parked = straight & np.isin(vnodes, closed) & turn.rules.icadd_park_behind_marker
     turn.pass_down(rows, straight & ~parked, Rule.C3_2)
     if not parked.any():
         return migration

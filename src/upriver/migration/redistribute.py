@@ -83,8 +83,9 @@ def announced_by(turn: RedistributeTurn, phase: RedistributeInterrogating, event
 
 
 def ask_if_announced(turn: RedistributeTurn, phase: RedistributeInterrogating) -> Started:
-    """D7: when every distributor has started, the operators are asked; rows by F' can come nowhere before that."""
-    if phase.unannounced and turn.by.d7_all_have_announced:
+    """redistribute.all_have_announced: when every distributor has started, the operators are asked; rows by F' can
+    come nowhere before that."""
+    if phase.unannounced and turn.by.redistribute_all_have_announced:
         return phase
     if phase.aborted:
         return _keep(turn, phase.migration)
@@ -93,17 +94,18 @@ def ask_if_announced(turn: RedistributeTurn, phase: RedistributeInterrogating) -
 
 
 def interrogated(turn: RedistributeTurn, phase: RedistributeInterrogating, event: Interrogated) -> Started:
-    """The sets go out: what the operators know, and what has passed since they were asked (D2)."""
+    """The sets go out: what the operators know, and what has passed since they were asked
+    (redistribute.what_passes_is_listed)."""
     if phase.aborted:
         return _keep(turn, phase.migration)
     migration = phase.migration
     known = event.keys if _is_set(event.keys) else key_set(event.keys)
-    keys = with_more(known, *(phase.recorded if turn.by.d2_what_passes_is_listed else ()))
+    keys = with_more(known, *(phase.recorded if turn.by.redistribute_what_passes_is_listed else ()))
     holding = _next_hold(keys, migration.rescale.after, keys_max=1)
     for peer in _peers(turn, migration):
         turn.tell(peer, Sets(version=migration.version, whitelist=keys[holding:], hold=keys[:holding]))
     view = migration.views[turn.me].listed(keys, holding)
-    if not len(keys) and not turn.by.d3_final_of_nothing:
+    if not len(keys) and not turn.by.redistribute_final_of_nothing:
         return RedistributeSettling(migration=migration.with_view(turn.me, view.moved_on(NO_KEYS, 0)))
     return RedistributeCollecting(
         migration=migration.with_view(turn.me, view), own=turn.me, unfinal=frozenset(_peers(turn, migration))
@@ -125,7 +127,7 @@ def final(turn: RedistributeTurn, phase: RedistributeCollecting, event: Received
 
 
 def may_collect(by_all: bool, phase: RedistributeCollecting) -> bool:
-    """Whether the keys on hold can be collected. by_all: D8."""
+    """Whether the keys on hold can be collected. by_all: redistribute.all_are_final."""
     peers = len(phase.migration.members) - 1
     final = not phase.unfinal if by_all else len(phase.unfinal) < peers
     return final and not phase.collecting and not phase.aborted and len(phase.hold) > 0
@@ -133,7 +135,7 @@ def may_collect(by_all: bool, phase: RedistributeCollecting) -> bool:
 
 def collect(turn: RedistributeTurn, phase: RedistributeCollecting, event: CollectAsked) -> RedistributeCollecting:
     """The hold is collected; the next will have up to ``keys_max`` keys."""
-    if not may_collect(turn.by.d8_all_are_final, phase):
+    if not may_collect(turn.by.redistribute_all_are_final, phase):
         raise IllegalEvent(f"worker {turn.me} cannot collect {phase.hold}: {sorted(phase.unfinal)} are not final")
     turn.say(Collect(keys=phase.hold))
     return replace(phase, collecting=True, keys_max=event.keys_max)
@@ -143,7 +145,7 @@ def collected(turn: RedistributeTurn, phase: RedistributeCollecting, event: Coll
     """The keys on hold go to their new owner, and everybody is told."""
     if not phase.collecting or not np.array_equal(event.keys, phase.hold):
         raise ProtocolError(f"worker {turn.me} holds {phase.hold}, but was given the state of {event.keys}")
-    if turn.by.d4_one_copy_of_state:
+    if turn.by.redistribute_one_copy_of_state:
         acquire = Acquire(version=phase.migration.version, keys=event.keys, state=event.state)
         turn.send(new_owner(phase.migration, event.keys), acquire)
     return _move_on(turn, phase, event.state)
@@ -165,9 +167,9 @@ def _move_on(turn: RedistributeTurn, phase: RedistributeCollecting, state: objec
     holding = _next_hold(left, migration.rescale.after, phase.keys_max)
     for peer in _peers(turn, migration):
         message = Redistribute(version=migration.version, keys=moved, following=left[:holding], added=added)
-        turn.tell(peer, message if turn.by.d4_one_copy_of_state else replace(message, state=state))
+        turn.tell(peer, message if turn.by.redistribute_one_copy_of_state else replace(message, state=state))
     if len(moved):
-        if not turn.by.d4_one_copy_of_state:
+        if not turn.by.redistribute_one_copy_of_state:
             turn.send(new_owner(migration, moved), Acquire(version=migration.version, keys=moved, state=state))
         turn.say(Drop(keys=moved))
     phase = replace(
@@ -186,8 +188,9 @@ def _is_set(keys: Hashes) -> bool:
 
 
 def _added(turn: RedistributeTurn, phase: RedistributeCollecting) -> Hashes:
-    """D2: the keys met since the sets went out; every X was final of them when it was final of the first hold."""
-    if phase.view.stage is Stage.CLOSED or not turn.by.d2_what_passes_is_listed:
+    """redistribute.what_passes_is_listed: the keys met since the sets went out; every X was final of them when it was
+    final of the first hold."""
+    if phase.view.stage is Stage.CLOSED or not turn.by.redistribute_what_passes_is_listed:
         return NO_KEYS
     recorded = key_set(*phase.recorded)
     return recorded[~contains(phase.view.keys, recorded)]
@@ -202,12 +205,17 @@ def _next_hold(keys: Hashes, after: VnodeMap, keys_max: int) -> int:
 
 
 def abort(turn: RedistributeTurn, phase: Started, event: AbortAsked) -> Started:
-    """D11: an old owner that has not begun keeps all; one that has goes on to its end, for X's go by F' already."""
+    """redistribute.begun_is_finished: an old owner that has not begun keeps all; one that has goes on to its end, for
+    X's go by F' already."""
     if event.version != phase.migration.version:
         raise IllegalEvent(f"worker {turn.me} moves to version {phase.migration.version}, not {event.version}")
     if isinstance(phase, RedistributeInterrogating):  # what was asked for is on its way, and is waited for
         return replace(phase, aborted=True)
-    if isinstance(phase, RedistributeSettling) or (phase.begun and turn.by.d11_begun_is_finished) or phase.collecting:
+    if (
+        isinstance(phase, RedistributeSettling)
+        or (phase.begun and turn.by.redistribute_begun_is_finished)
+        or phase.collecting
+    ):
         return phase
     return replace(phase, aborted=True) if phase.unfinal else _keep(turn, phase.migration)
 
@@ -251,14 +259,15 @@ def announced_early(turn: RedistributeTurn, phase: RedistributeNormal, event: Re
 
 
 def sets(turn: RedistributeTurn, phase: StartedPhase, event: Received) -> StartedPhase:
-    """Its whitelist still goes to the old owner, its hold is stored; all else waits for the sets to be closed (D1)."""
+    """Its whitelist still goes to the old owner, its hold is stored; all else waits for the sets to be closed
+    (redistribute.new_keys_wait)."""
     message = event.message
     assert isinstance(message, Sets)
     view = _view(turn, phase.migration, event, Stage.ANNOUNCED)
     view = view.listed(np.concatenate((message.hold, message.whitelist)), len(message.hold))
     if len(message.whitelist) and not (len(message.hold) and message.hold[-1] < message.whitelist[0]):
         raise ProtocolError(f"worker {event.sender} has {message.hold} on hold, which are not its first keys")
-    if not len(view.keys) and not turn.by.d3_final_of_nothing:
+    if not len(view.keys) and not turn.by.redistribute_final_of_nothing:
         return with_view(phase, event.sender, view.moved_on(NO_KEYS, 0))
     turn.tell(event.sender, Final(version=message.version, keys=message.hold))
     return with_view(phase, event.sender, view)
@@ -273,7 +282,7 @@ def redistribute(turn: RedistributeTurn, phase: StartedPhase, event: Received) -
     holding = len(message.following)
     if not np.array_equal(message.keys, view.hold) or not np.array_equal(message.following, left[:holding]):
         raise ProtocolError(f"worker {event.sender} gave {message.keys}, but {view.hold} were on hold")
-    if not turn.by.d4_one_copy_of_state and len(message.keys):
+    if not turn.by.redistribute_one_copy_of_state and len(message.keys):
         _pass_state_on(turn, phase.migration, message)
     phase = release(turn, with_view(phase, event.sender, view.moved_on(left, holding)), event.sender)
     if holding:
@@ -294,7 +303,7 @@ def kept(turn: RedistributeTurn, phase: StartedPhase, event: Received) -> Starte
     """The old owner keeps all that it had: what was stored goes to it after all."""
     message = event.message
     assert isinstance(message, Kept)
-    stages = [Stage.ANNOUNCED, Stage.LISTED] + [Stage.CLOSED] * (not turn.by.d11_begun_is_finished)
+    stages = [Stage.ANNOUNCED, Stage.LISTED] + [Stage.CLOSED] * (not turn.by.redistribute_begun_is_finished)
     view = _view(turn, phase.migration, event, *stages)
     if message.vnodes != own_vnodes(phase.migration, event.sender):
         raise ProtocolError(f"worker {event.sender} keeps {message.vnodes}, which is not all that it was to give")
@@ -310,13 +319,14 @@ def _view(turn: RedistributeTurn, migration: RedistributeMigration, event: Recei
 
 
 def settle_if_over(turn: RedistributeTurn, phase: Phase) -> Phase:
-    """D12: the rescale is over here when nothing is left to give, and every old owner is through."""
+    """redistribute.settle_when_all_told: the rescale is over here when nothing is left to give, and every old owner is
+    through."""
     if not isinstance(phase, RedistributeSettling):
         return phase
     migration = phase.migration
     leaves = turn.me not in migration.rescale.new
     waits = not all(view.over for view in migration.views.values())
-    if waits and not (leaves and not turn.by.d12_settle_when_all_told):
+    if waits and not (leaves and not turn.by.redistribute_settle_when_all_told):
         return phase
     keepers = [owner for owner, view in migration.views.items() if view.stage is Stage.KEPT]
     kept = tuple(sorted(vnode for owner in keepers for vnode in own_vnodes(migration, owner)))
@@ -333,7 +343,8 @@ class Redistributor:
     """One worker's distributor of one region. ``step`` is the only way to change it; ``phase`` is a value."""
 
     def __init__(self, me: WorkerId, map: VnodeMap, rules: RedistributeRules = ALL_ON) -> None:
-        """map: what the worker's peers route by; for a joining worker too, though it owns nothing there (D10)."""
+        """map: what the worker's peers route by; for a joining worker too, though it owns nothing there
+        (redistribute.joiner_knows_old_map)."""
         self.me = me
         self.rules = rules
         self.phase: Phase = RedistributeNormal(map=map)
@@ -354,11 +365,13 @@ class Redistributor:
     @property
     def can_collect(self) -> bool:
         """Whether ``CollectAsked`` would move a key."""
-        return isinstance(self.phase, RedistributeCollecting) and may_collect(self.rules.d8_all_are_final, self.phase)
+        return isinstance(self.phase, RedistributeCollecting) and may_collect(
+            self.rules.redistribute_all_are_final, self.phase
+        )
 
     @property
     def rows_waiting(self) -> int:
-        """Rows stored or parked here: they are in flight (D9)."""
+        """Rows stored or parked here: they are in flight (redistribute.waiting_rows_in_flight)."""
         return rows_waiting(self.phase)
 
     def _check_version(self, event: Received) -> None:
@@ -395,9 +408,10 @@ def _received_started(turn: RedistributeTurn, phase: Started, event: Received) -
 
 
 def _acquired(turn: RedistributeTurn, phase: Started | RedistributeNormal, event: Received) -> Phase:
-    """Ahead of the REDISTRIBUTE that lets rows of these keys down, so the rescale is not over here (D4)."""
+    """Ahead of the REDISTRIBUTE that lets rows of these keys down, so the rescale is not over here
+    (redistribute.one_copy_of_state)."""
     assert isinstance(event.message, Acquire)
-    if isinstance(phase, RedistributeNormal) and turn.by.d4_one_copy_of_state:
+    if isinstance(phase, RedistributeNormal) and turn.by.redistribute_one_copy_of_state:
         raise ProtocolError(f"worker {event.sender} sent {turn.me} the state of {event.message.keys} too late")
     turn.say(TakeState(keys=event.message.keys, state=event.message.state))
     return phase

@@ -221,7 +221,8 @@ def route_own_normally(turn: RedistributeTurn, phase: RedistributeNormal, rows: 
 def route_received_normally(
     turn: RedistributeTurn, phase: RedistributeNormal, rows: ForwardedRows, sender: WorkerId
 ) -> None:
-    """N1: down, even if the sender has started: nothing goes by F' before this worker has itself started (D7).
+    """N1: down, even if the sender has started: nothing goes by F' before this worker has itself started
+    (redistribute.all_have_announced).
 
     Raises ProtocolError for rows that are not for this worker.
     """
@@ -294,7 +295,8 @@ def release(turn: RedistributeTurn, phase: StartedPhase, owner: WorkerId) -> Sta
 
 def _route_own_of(turn: RedistributeTurn, phase: StartedPhase, owner: WorkerId, rows: ForwardedRows) -> StartedPhase:
     """Moving rows of one A. I2 (I1.1, C1.1 if A = me): announced, kept or whitelisted: to A.
-    C1.2: on hold, or in no set and the sets are open (D1): stored. C3.3 (C3.2 if B = me): given: to B."""
+    C1.2: on hold, or in no set and the sets are open (redistribute.new_keys_wait): stored. C3.3 (C3.2 if B = me):
+    given: to B."""
     migration = phase.migration
     given = _given(turn, migration, owner, rows.hash64)
     stays = migration.views[owner].stays(rows.hash64) & ~given
@@ -312,8 +314,9 @@ def _route_own_of(turn: RedistributeTurn, phase: StartedPhase, owner: WorkerId, 
 def _route_straight_of(
     turn: RedistributeTurn, phase: StartedPhase, owner: WorkerId, rows: ForwardedRows, sender: WorkerId
 ) -> StartedPhase:
-    """C3.2: B = me, and a peer knows already that the key is mine: parked until I know it too (D5), then down."""
-    given = _given(turn, phase.migration, owner, rows.hash64) | (not turn.by.d5_straight_rows_wait)
+    """C3.2: B = me, and a peer knows already that the key is mine: parked until I know it too
+    (redistribute.straight_rows_wait), then down."""
+    given = _given(turn, phase.migration, owner, rows.hash64) | (not turn.by.redistribute_straight_rows_wait)
     turn.pass_down(rows, given, Rule.C3_2)
     return _waiting(phase, owner, Parked(sender, rows), ~given)
 
@@ -327,10 +330,11 @@ def _waiting(phase: StartedPhase, owner: WorkerId, parked: Parked, mask: Mask) -
 
 
 def _given(turn: RedistributeTurn, migration: RedistributeMigration, owner: WorkerId, hashes: Hashes) -> Mask:
-    """For each of an old owner's moving rows, whether it belongs to the new owner by now (D1, D6)."""
+    """For each of an old owner's moving rows, whether it belongs to the new owner by now (redistribute.new_keys_wait,
+    redistribute.each_owner_by_itself)."""
     view = migration.views[owner]
-    early = view.stage is Stage.LISTED and not turn.by.d1_new_keys_wait
-    early |= view.stage is Stage.ANNOUNCED and not turn.by.d6_each_owner_by_itself and _any_listed(migration)
+    early = view.stage is Stage.LISTED and not turn.by.redistribute_new_keys_wait
+    early |= view.stage is Stage.ANNOUNCED and not turn.by.redistribute_each_owner_by_itself and _any_listed(migration)
     return (replace(view, stage=Stage.CLOSED) if early else view).given(hashes)
 
 
@@ -339,7 +343,8 @@ def _any_listed(migration: RedistributeMigration) -> bool:
 
 
 def _take_as_old_owner(turn: RedistributeTurn, phase: StartedPhase, rows: ForwardedRows, mask: Mask) -> StartedPhase:
-    """I1.1: the operators were asked, or the sets are open: recorded (D2), down. C1.1: else: down."""
+    """I1.1: the operators were asked, or the sets are open: recorded (redistribute.what_passes_is_listed), down. C1.1:
+    else: down."""
     if not mask.any():
         return phase
     recording = isinstance(phase, RedistributeInterrogating) and not phase.unannounced

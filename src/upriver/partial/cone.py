@@ -17,7 +17,8 @@ A cone does one thing at a time, from one epoch's end to the next:
 If an epoch's rows cannot be read, or cannot be taken in, all kept keys are forgotten, and filled when they are looked
 up: a lookup of a key with a bad row says so.
 
-Between two steps all kept keys are as of the end of one epoch, and nothing is pending. Rules K1, K2, P5 and P6:
+Between two steps all kept keys are as of the end of one epoch, and nothing is pending. Rules
+cones.keep_what_keys_rest_on, cones.never_back, partial.ask_where_the_key_goes and partial.asked_keys_stay:
 ``docs/design/partial.md``.
 
 What feeds what in a view whose rows are exchanged, and how keys are traced back; ``docs/design/partial.md``.
@@ -543,11 +544,12 @@ class Cone:
         self.applied = epoch
 
     def _gain(self, edge: ConeEdge, epoch: Epoch) -> Work[None]:
-        """K1: Keep what keys of the edge's consumer rest on since this epoch, and have not before."""
+        """cones.keep_what_keys_rest_on: Keep what keys of the edge's consumer rest on since this epoch, and have not
+        before."""
         keys = self._state.keys(edge.consumer)
         consumers, producers = yield from self._pairs(edge, keys, self.applied, epoch)
         filled = NO_KEYS
-        while self._rules.k1_keep_what_keys_rest_on:  # K1
+        while self._rules.cones_keep_what_keys_rest_on:
             kept = self._state.has(edge.consumer, consumers)  # some may be evicted meanwhile, and what they rested on
             consumers, producers = consumers[kept], producers[kept]
             lacking = np.unique(producers[~self._state.has(edge.producer, producers)])
@@ -592,7 +594,7 @@ class Cone:
 
     @property
     def _is_early(self) -> bool:
-        return self.applied < self._not_before and self._rules.k2_never_back  # K2
+        return self.applied < self._not_before and self._rules.cones_never_back
 
     def want(self, hash64: Hashes) -> None:
         """Somebody waits for these keys: those that are missing are to be filled."""
@@ -602,7 +604,7 @@ class Cone:
         self._wanted.add(missing[~np.isin(missing, self._filling)])
 
     def wait_until(self, epoch: Epoch) -> None:
-        """Show nothing as of an epoch before this one (K2)."""
+        """Show nothing as of an epoch before this one (cones.never_back)."""
         self._not_before = Epoch(max(self._not_before, epoch))
 
     def lookup(self, hash64: Hashes, keys: pa.RecordBatch, rows_max: int | None = None) -> pa.RecordBatch:
@@ -670,9 +672,9 @@ class Cone:
         return len(present)
 
     def evict_oldest(self, keys_max: int, waiting: Sequence[Hashes]) -> int:
-        """As :meth:`PartialRegion.evict_oldest` (P6)."""
+        """As :meth:`PartialRegion.evict_oldest` (partial.asked_keys_stay)."""
         oldest = self._presence.oldest(keys_max, self._now)
-        if waiting and self._rules.p6_asked_keys_stay:  # P6
+        if waiting and self._rules.partial_asked_keys_stay:
             oldest = np.setdiff1d(oldest, np.concatenate(waiting))
         return self.evict(oldest) if len(oldest) else 0
 
@@ -688,7 +690,7 @@ class Cone:
     # Moves: no state of a cone travels; its keys are filled where they go ---------------------------------------------
 
     def uproot(self, vnode: int, vnodes: int) -> bool:
-        """As :meth:`PartialRegion.uproot` (P5)."""
+        """As :meth:`PartialRegion.uproot` (partial.ask_where_the_key_goes)."""
         unsettled = np.union1d(self._wanted.keys, self._filling)
         self._unfillable.leave(vnode, vnodes)
         return self.give_up(unsettled[vnodes_of(unsettled, vnodes) == vnode])
@@ -696,7 +698,7 @@ class Cone:
     def give_up(self, keys: Hashes) -> bool:
         """As :meth:`PartialRegion.give_up`."""
         gives_up = bool(np.isin(keys, self._filling).any() or self._wanted.among(keys).any())
-        if self._rules.p5_ask_where_the_key_goes:  # P5
+        if self._rules.partial_ask_where_the_key_goes:
             self._filling = np.setdiff1d(self._filling, keys)
             self._wanted.remove(keys)
         return gives_up

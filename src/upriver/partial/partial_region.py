@@ -277,12 +277,12 @@ class PartialRegion:
         """Take in rows of one input. Those of present keys wait for ``catch_up``, those of pending ones for their
         upquery; others are dropped."""
         look = self._presence.look(batch.hash64)
-        new = ~look.missing & (look.through < epoch) if self._rules.p3_each_row_once else ~look.missing  # P3
+        new = ~look.missing & (look.through < epoch) if self._rules.partial_each_row_once else ~look.missing
         pending = new & look.pending
-        if pending.any() and self._rules.p2_pending_keys_retain:  # P2
+        if pending.any() and self._rules.partial_pending_keys_retain:
             self._retain(Retained(epoch, port, batch.filtered(pending)))
         present = new & look.present
-        if not self._rules.p1_missing_is_not_empty:  # P1
+        if not self._rules.partial_missing_is_not_empty:
             present |= look.missing
         if present.any():
             self._behind.append((port, batch.filtered(present)))
@@ -413,7 +413,7 @@ class PartialRegion:
         return self._fill(filling, rows_max)
 
     def _keys_of_answer(self, keys: Hashes, number: int) -> Hashes:
-        return self._still_asked(keys, number) if self._rules.p4_own_upquery_only else keys  # P4
+        return self._still_asked(keys, number) if self._rules.partial_own_upquery_only else keys
 
     @property
     def unfilled(self) -> int:
@@ -447,7 +447,7 @@ class PartialRegion:
             except Exception as error:  # whatever it is, it is about some of these keys
                 self._region.drop(keys)  # there was nothing of them before
                 filling.spoil(error)
-        if filling.left and not self._rules.p10_whole_keys_only:  # P10
+        if filling.left and not self._rules.partial_whole_keys_only:
             keys = self._keys_of_answer(filling.keys, filling.number)
             self._presence.put(keys, PRESENT, filling.through, self._tick())
         return None if filling.left else self._filled(filling)
@@ -472,7 +472,7 @@ class PartialRegion:
         for kept in retained:
             look = self._presence.look(kept.batch.hash64)
             present = look.present & np.isin(kept.batch.hash64, keys)
-            if self._rules.p3_each_row_once:  # P3
+            if self._rules.partial_each_row_once:
                 present &= look.through < kept.epoch
             if present.any():
                 rows_of_present = kept.batch.filtered(present)
@@ -502,8 +502,8 @@ class PartialRegion:
         self._retained_rows = sum(len(kept.batch) for kept in self._retained)
 
     def _still_asked(self, keys: Hashes, number: int) -> Hashes:
-        """Which of these keys of an upquery wait for it (P4): some may have been given up since, or have come from a
-        peer."""
+        """Which of these keys of an upquery wait for it (partial.own_upquery_only): some may have been given up since,
+        or have come from a peer."""
         still: Hashes = keys[self._presence.look(keys).upquery == number]
         return still
 
@@ -588,17 +588,17 @@ class PartialRegion:
 
     def evict_oldest(self, keys_max: int, waiting: Sequence[Hashes]) -> int:
         """Evict up to so many keys, about those read the longest ago. waiting: keys that lookups wait for, which stay
-        (P6). Returns how many were evicted."""
+        (partial.asked_keys_stay). Returns how many were evicted."""
         oldest = self._presence.oldest(keys_max, self._now)
-        if waiting and self._rules.p6_asked_keys_stay:  # P6
+        if waiting and self._rules.partial_asked_keys_stay:
             oldest = np.setdiff1d(oldest, np.concatenate(waiting))
         return self.evict(oldest) if len(oldest) else 0
 
     # Moves ------------------------------------------------------------------------------------------------------------
 
     def uproot(self, vnode: int, vnodes: int) -> bool:
-        """The vnode's keys begin to move: who waits here for one that is not present is to ask where it goes (P5).
-        vnodes: the lake's. Returns whether there was such a key."""
+        """The vnode's keys begin to move: who waits here for one that is not present is to ask where it goes
+        (partial.ask_where_the_key_goes). vnodes: the lake's. Returns whether there was such a key."""
         wanted = self._wanted.keys
         mine = wanted[vnodes_of(wanted, vnodes) == vnode]
         self._unfillable.leave(vnode, vnodes)
@@ -609,7 +609,7 @@ class PartialRegion:
         Returns whether there was any."""
         pending = keys[self._presence.look(keys).pending]
         unsettled = bool(len(pending) or self._wanted.among(keys).any())
-        if self._rules.p5_ask_where_the_key_goes:  # P5
+        if self._rules.partial_ask_where_the_key_goes:
             self._abandon(pending)
             self._wanted.remove(keys)
         return unsettled

@@ -65,7 +65,7 @@ class CaughtUp:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedEnded:
     """By this feed nobody is fed any more: whoever follows is to begin again. Said by the owner of its slices; or by
-    who follows, if the owner may never have heard of it (S8)."""
+    who follows, if the owner may never have heard of it (replication.unfed_says_so)."""
 
     feed: FeedId
 

@@ -75,7 +75,8 @@ class PeerLookup:
 class ForRegion:
     """From one distributor of a region to another. Rows in it are Portions or Questions.
 
-    begun: the last epoch of which the sender has begun to read rows: state that it sends may have them (W11).
+    begun: the last epoch of which the sender has begun to read rows: state that it sends may have them
+    (worker.between_epochs).
     """
 
     region: str

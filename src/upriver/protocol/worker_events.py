@@ -257,8 +257,8 @@ class ReadEpoch:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadKeys:
     """Read all rows of the upquery's keys that the lake has on these channels, through its epoch, and through those
-    after it that are published, up to ``EPOCHS_AHEAD_MAX`` of them (P7); then say ``KeysRead``. ports: of the region,
-    each with the channel that feeds it."""
+    after it that are published, up to ``EPOCHS_AHEAD_MAX`` of them (partial.read_ahead); then say ``KeysRead``. ports:
+    of the region, each with the channel that feeds it."""
 
     generation: int
     region: str

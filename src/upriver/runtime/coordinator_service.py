@@ -146,7 +146,7 @@ class CoordinatorService:
         self._admit(worker, life, int(hello.fields["attempt"]))
         self._tenants.make_room(worker)
         if not self._keeper.is_current(worker, life):
-            raise _outdated(worker)  # L3
+            raise _outdated(worker)  # leases.given_up_stays_out
         self._tenants.enter(worker, end)
         address, instance = str(hello.fields["address"]), str(hello.fields["instance"])
         incarnation = self._loop.register(worker, address, _ToWorker(end), instance)
@@ -166,7 +166,7 @@ class CoordinatorService:
         return Receiver(on_message, on_close)
 
     def _admit(self, worker: WorkerId, life: int, attempt: int) -> None:
-        """Raise unless this attempt may fill the place: L3, L6."""
+        """Raise unless this attempt may fill the place: leases.given_up_stays_out, leases.one_attempt_stays."""
         match self._keeper.claim(worker, life, attempt, self._tenants.has_lease(worker)):
             case Claim.OUTDATED:
                 raise _outdated(worker)

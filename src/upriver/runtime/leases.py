@@ -1,4 +1,4 @@
-"""Who may speak for a worker's place, and until when. Rules L1 to L4: ``docs/design/failures.md``.
+"""Who may speak for a worker's place, and until when. Rules leases.*: ``docs/design/failures.md``.
 
 A worker that is given up may live on: stopped by the system, or where nobody can reach it. It wakes up with what it
 knew then. So it has a *lease*: it speaks only while it knows that the coordinator has heard something that it said
@@ -62,8 +62,9 @@ class FailureDetection:
 
     @property
     def worker_limits(self) -> ChannelLimits:
-        """Of the worker's end of its channel to the coordinator. A worker that hears nothing stands still (L1), and has
-        time: if the coordinator comes back before it has given the worker up, all goes on."""
+        """Of the worker's end of its channel to the coordinator. A worker that hears nothing stands still
+        (leases.speak_only_with_lease), and has time: if the coordinator comes back before it has given the worker up,
+        all goes on."""
         return ChannelLimits(ping_s=self.ping_s, silence_s_max=max(PATIENCE_S_MIN, 4 * self.silence_s))
 
 
@@ -87,7 +88,7 @@ class Lease:
         return self._channel is not None and self._channel.heart.wait_confirmed(self._seconds, seconds)
 
     def guard(self, lookup: LookupHandler) -> LookupHandler:
-        """Give an answer out only if this worker may still speak when it has it (L1).
+        """Give an answer out only if this worker may still speak when it has it (leases.speak_only_with_lease).
 
         An answer that was found before the lease ran out is given out when the lease holds again: that it does says
         that the place was this worker's all the time.
@@ -118,7 +119,7 @@ class WorkerSlots:
         """When the lease of the last one has run out."""
 
     def make_room(self, worker: WorkerId) -> None:
-        """Block until nobody can believe that a place is his (L2). Who has it is put out.
+        """Block until nobody can believe that a place is his (leases.place_free_after_lease). Who has it is put out.
 
         Raises WorkerLost if that does not come about.
         """

@@ -49,7 +49,7 @@ class Recovery:
 
     def serves(self, cluster: Cluster, member: Member) -> bool:
         """Whether lookups of the place's keys are answered again: whoever is in it has restored what it keeps, and
-        reflects all that was published when it was told to keep it (W3)."""
+        reflects all that was published when it was told to keep it (worker.wait_for_replay)."""
         if not member.assigned:
             return False
         ledger, assigned = cluster.ledger, (member.incarnation, cluster.generation)

@@ -160,7 +160,8 @@ class WorkerConfig:
 
 @dataclass(frozen=True, slots=True)
 class _LeasedPeers:
-    """A worker's channels to its peers, as its loop has them: without the lease, it says nothing (L1)."""
+    """A worker's channels to its peers, as its loop has them: without the lease, it says nothing
+    (leases.speak_only_with_lease)."""
 
     peers: Peers
     lease: Lease

@@ -2,7 +2,7 @@
 
 Exactly once: a batch's runs are written first, and count only when its manifest is published, by a create that fails
 if the epoch is there. Each manifest names its batch, so a batch that Spark replays after a crash is recognised and
-skipped. Rules I1 to I5: ``docs/design/lake.md``.
+skipped. Rules lake.*: ``docs/design/lake.md``.
 
 Which of a table's micro-batches are written by one task, and which by several after a shuffle.
 
@@ -131,7 +131,8 @@ class EpochLog:
         return self._indexes[table]
 
     def keep(self, table: str, index: tuple[str, ...]) -> Epoch:
-        """From now on give every epoch of the table this index too; returns the last epoch that may lack it (I5)."""
+        """From now on give every epoch of the table this index too; returns the last epoch that may lack it
+        (lake.no_epoch_lacks_the_index)."""
         with self._lock:
             self._indexes[table] = tuple(dict.fromkeys([*self._indexes[table], index]))
             return self._history.last
@@ -310,12 +311,12 @@ class StreamIngest:
                 f"it was loaded from a DataFrame that is not streaming in {self._layout.root}; give it that one again, "
                 f"or start on another root."
             )
-        if before not in (None, query):  # I3
+        if before not in (None, query):  # lake.one_spark_checkpoint
             raise DeclarationError(
                 f"its Spark checkpoint ({self._checkpoint}) is not the one its rows came from, so they would come "
                 f"twice; restore the checkpoint, or start on another root."
             )
-        if batch <= self._log.last_batch(table):  # I2
+        if batch <= self._log.last_batch(table):  # lake.published_is_skipped
             return
         publish_batch(rows, self._layout, self._log, query, batch, partial(write_as_expected, self._small))
 

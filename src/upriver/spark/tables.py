@@ -3,7 +3,7 @@
 The rows are taken from the table's own runs, some epochs at a time, and written once more in the order of the new
 index; what comes of each epoch is kept in a supplement to its manifest. When no epoch lacks the index, its record is
 written, and from then on readers see it. Whatever is interrupted goes on with the next epoch that has no supplement.
-Rules I5 to I8: ``docs/design/lake.md``.
+Rules lake.*: ``docs/design/lake.md``.
 
 What may be a table: the columns that a declaration names, and their types.
 
@@ -329,7 +329,7 @@ class Backfill:
             if self._stopping.is_set():
                 raise InterruptedError
             self._rewrite(layout, index, manifests)
-        self._lake.complete(layout.table.name, index)  # I6
+        self._lake.complete(layout.table.name, index)  # lake.supplement_for_each_epoch
 
     def _lacking(self, layout: Layout, index: tuple[str, ...], last: Epoch) -> Iterator[Manifest]:
         """The manifests of the epochs that have the index neither themselves nor in a supplement."""

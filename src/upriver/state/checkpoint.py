@@ -1,7 +1,7 @@
 """What the keys of a region were before the epoch that is open has changed them, so that it can be as if that had never
-been opened (rule S3 in ``docs/design/standbys.md``).
+been opened (rule replication.put_back in ``docs/design/standbys.md``).
 
-Checkpoints: what regions keep as of the end of one epoch, in chunks, each of some keys; rules V1 to V7 in
+Checkpoints: what regions keep as of the end of one epoch, in chunks, each of some keys; rules checkpoints.* in
 ``docs/design/checkpoints.md``.
 
 A checkpoint has the keys that have changed since its *base*, the checkpoint before it, or all of them if it has no
@@ -14,7 +14,7 @@ A chunk is written as Arrow IPC streams of one batch each, one after another: fi
 Which keys of a region have changed since the last checkpoint, and which of them are yet to be copied for the next.
 
 A checkpoint is of the end of an epoch, and is copied while the next ones flow: so a key is copied before it changes,
-or when there is time, whichever comes first (rule V1).
+or when there is time, whichever comes first (rule checkpoints.copy_before_change).
 
 Which keys of some slices are to be copied to whoever follows them: at first all, then those that have changed.
 
@@ -179,7 +179,8 @@ LOGGED_MIN = 65_536
 
 
 class ChangedKeys:
-    """The keys of one region at one worker, by hash64. Rules V1, V4 and V8: ``docs/design/checkpoints.md``."""
+    """The keys of one region at one worker, by hash64. Rules checkpoints.copy_before_change,
+    checkpoints.moved_keys_change and checkpoints.dropped_have_changed: ``docs/design/checkpoints.md``."""
 
     __slots__ = ("_cursor", "_cut", "_is_copied", "_logged", "_repeats_due", "_since")
 

@@ -1,9 +1,10 @@
-"""A worker's part of checkpoints: copied as of the cut, written, and restored; rules V1, V3 and V8.
+"""A worker's part of checkpoints: copied as of the cut, written, and restored; rules checkpoints.copy_before_change,
+checkpoints.restore_first and checkpoints.dropped_have_changed.
 
 ``docs/design/checkpoints.md``. A worker takes its part when it stands at the cut: each region then knows which keys the
 checkpoint is to have. They are copied when there is time, and before they change.
 
-A worker's parts of snapshots; rule W5.
+A worker's parts of snapshots; rule worker.snapshot_at_cut.
 """
 
 from upriver.engine.row_text import error_text
@@ -70,7 +71,7 @@ def _take(phase: Serving, asked: TakeSnapshot) -> None:
 
 
 def _at_cut(phase: Serving, asked: TakeSnapshot) -> bool:
-    return not phase.rules.w5_snapshot_at_cut or stands_at(phase, asked.at)  # W5
+    return not phase.rules.worker_snapshot_at_cut or stands_at(phase, asked.at)
 
 
 def stands_at(phase: Serving, cut: Epoch) -> bool:
@@ -98,7 +99,7 @@ def restore(phase: Serving) -> None:
         phase.say(Restored())
         return
     phase.is_restoring = True
-    if phase.rules.v3_restore_first:  # V3
+    if phase.rules.checkpoints_restore_first:
         phase.applied = phase.reflected = BEGINNING
     phase.actions.append(ReadState(chain=chain, vnodes={name: of_one for name, of_one in vnodes.items() if of_one}))
 
@@ -196,7 +197,7 @@ def checkpoint_kept(phase: Serving, event: KeepCheckpoint) -> None:
 
 
 def checkpoint_dropped(phase: Serving, event: DropCheckpoint) -> None:
-    """What was to be copied counts as changed again (V8)."""
+    """What was to be copied counts as changed again (checkpoints.dropped_have_changed)."""
     if phase.checkpoint is not None and phase.checkpoint.checkpoint == event.checkpoint:
         phase.checkpoint = None
     if phase.copying is None or phase.copying.checkpoint != event.checkpoint:

@@ -1,4 +1,5 @@
-"""A worker's epochs: opened, read, applied, finished, and their stages; rules W1, W2 and W9.
+"""A worker's epochs: opened, read, applied, finished, and their stages; rules worker.each_epoch_once,
+worker.counts_match and worker.settle_what_comes_late.
 
 Through a worker's distributors: rows, questions and state go in, and what they want comes out.
 """
@@ -61,7 +62,7 @@ def carry_out(phase: Serving, region: str, outcomes: list[Outcome]) -> None:
                 else:
                     phase.counts[epoch][region] += rows
             case LeftOut(epoch, aside):
-                if phase.rules.w10_set_aside_at_once:  # W10
+                if phase.rules.worker_set_aside_at_once:
                     phase.actions.append(SetRowsAside(epoch=epoch, aside=aside))
             case LeftBehind(to=peer, keys=keys, shown=shown):
                 phase.tell(peer, Hot(region=region, keys=keys, shown=shown))
@@ -136,7 +137,7 @@ EPOCHS_BEHIND_MAX = 8
 
 def open_epoch(phase: Serving, event: OpenEpoch) -> None:
     """Epochs are read one after the other, each with the slices that were this worker's to read when it was opened."""
-    if phase.rules.w1_each_epoch_once:  # W1
+    if phase.rules.worker_each_epoch_once:
         if event.epoch <= phase.opened:
             return
         if event.epoch != phase.opened + 1:
@@ -148,7 +149,7 @@ def open_epoch(phase: Serving, event: OpenEpoch) -> None:
 
 def read_next(phase: Serving) -> None:
     """Read the next epoch that is open, if nothing is being read."""
-    must_wait = phase.is_restoring and phase.rules.v3_restore_first  # V3
+    must_wait = phase.is_restoring and phase.rules.checkpoints_restore_first
     if phase.reading is not None or not phase.unread or must_wait:
         return
     unread = phase.unread.popleft()
@@ -176,7 +177,7 @@ def epoch_read(phase: Serving, event: EpochRead) -> None:
     reading = phase.reading
     if reading is None or event.epoch != reading.epoch:
         raise IllegalEvent(f"end of epoch {event.epoch}, which is not being read; {phase.applied} is applied")
-    if phase.rules.w2_counts_match and reading.read != event.promised:  # W2
+    if phase.rules.worker_counts_match and reading.read != event.promised:
         raise ProtocolError(f"epoch {event.epoch}: promised {event.promised}, read {reading.read}")
     reading.is_read = True
     finish_epoch(phase)
@@ -189,7 +190,7 @@ def finish_epoch(phase: Serving) -> None:
         return
     epoch = reading.epoch
     phase.applied, phase.reading, phase.stage = epoch, None, NO_STAGE
-    if not (reading.mixed and phase.rules.w6_wait_until_over):  # W6
+    if not (reading.mixed and phase.rules.worker_wait_until_over):
         phase.reflected = epoch
         phase.forget_undo()
     _catch_up(phase, goes_on=bool(phase.unread) and not reading.mixed)
@@ -243,9 +244,9 @@ def time_to_settle(phase: Serving, event: TimeToSettle) -> None:
 
 
 def end_stage(phase: Serving) -> None:
-    """W12: this worker is done with a stage when it has taken in all that was gathered for it, and has sent all that
-    came of it."""
-    if not phase.is_settling or (unsettled(phase) and phase.rules.w12_whole_stages):  # W12
+    """worker.whole_stages: this worker is done with a stage when it has taken in all that was gathered for it, and has
+    sent all that came of it."""
+    if not phase.is_settling or (unsettled(phase) and phase.rules.worker_whole_stages):
         return
     phase.is_settling = False
     phase.say(StageDone(epoch=phase.applied, stage=phase.stage, stats=phase.stats()))
@@ -254,14 +255,15 @@ def end_stage(phase: Serving) -> None:
 
 
 def settle_late_rows(phase: Serving) -> None:
-    """W9: rows that were gathered elsewhere have come with their key's state, and their stage is done here."""
+    """worker.settle_what_comes_late: rows that were gathered elsewhere have come with their key's state, and their
+    stage is done here."""
     here = _settling(phase)
     late = [
         region
         for region, share in phase.shares.items()
         if phase.depths[region] <= phase.stage and region not in here and share.region.gathered
     ]
-    if late and phase.rules.w9_settle_what_comes_late:  # W9
+    if late and phase.rules.worker_settle_what_comes_late:
         _settle(phase, late, ALL_ROWS)
 
 

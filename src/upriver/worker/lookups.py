@@ -1,4 +1,5 @@
-"""A worker's lookups: asked here, answered wherever the keys' state is, gathered here; rules W3 and W4.
+"""A worker's lookups: asked here, answered wherever the keys' state is, gathered here; rules worker.wait_for_replay
+and worker.own_vnodes_only.
 
 Where the keys of a lookup stand: whether all are kept here for certain, and as of the end of one epoch.
 """
@@ -42,7 +43,7 @@ def all_stay(phase: Serving, share: Shard, hash64: Hashes) -> bool:
 
 def that_stay(phase: Serving, share: Shard, hash64: Hashes) -> Mask:
     """Which of these keys are kept here, and not about to move. Who has lost a peer while keys move keeps nothing for
-    certain (W4)."""
+    certain (worker.own_vnodes_only)."""
     maps = maps_of(share.migrator.phase)
     if not maps or (len(maps) > 1 and not phase.peers):
         return np.zeros(len(hash64), np.bool_)
@@ -119,7 +120,9 @@ def _objection(phase: Serving, event: LookupAsked) -> UpriverError | None:
         )  # but perhaps an earlier one of that name
     if phase.has_left:
         return WrongOwner("this worker keeps nothing any more")
-    if not phase.peers and phase.rules.w4_own_vnodes_only:  # W4: with nobody to ask, there is no other way
+    if (
+        not phase.peers and phase.rules.worker_own_vnodes_only
+    ):  # worker.own_vnodes_only: with nobody to ask, there is no other way
         foreign = _foreign(phase, event)
         if foreign:
             return WrongOwner(f"{foreign} keys are not kept here")
@@ -195,7 +198,8 @@ def time_to_fill(phase: Serving, _event: TimeToFill) -> None:
 
 
 def fill_what_was_put_off(phase: Serving) -> None:
-    """Ask for what is wanted and was not asked for, since there was no room (P9); perhaps there is now."""
+    """Ask for what is wanted and was not asked for, since there was no room (partial.room_first); perhaps there is
+    now."""
     if phase.memory_budget is not None:
         _begin_what_was_put_off(phase)
 
@@ -209,17 +213,17 @@ def _begin_what_was_put_off(phase: Serving) -> None:
 def _must_wait(phase: Serving, view: str, question: PeerLookup | LookupAsked) -> bool:
     if _must_wait_for_epochs(phase, question):
         return True
-    if not question.together or not phase.rules.w11_between_epochs:  # W11
+    if not question.together or not phase.rules.worker_between_epochs:
         return False
     return are_ahead(phase, phase.shares[view], question.hash64)
 
 
 def _must_wait_for_epochs(phase: Serving, question: PeerLookup | LookupAsked) -> bool:
     """Whatever its keys are."""
-    replaying = phase.rules.w3_wait_for_replay and phase.reflected < phase.assignment.serve_from  # W3
+    replaying = phase.rules.worker_wait_for_replay and phase.reflected < phase.assignment.serve_from
     if replaying or phase.reflected < question.at_least:
         return True
-    return question.together and phase.rules.w11_between_epochs and not is_between_epochs(phase)  # W11
+    return question.together and phase.rules.worker_between_epochs and not is_between_epochs(phase)
 
 
 def _answer(phase: Serving, view: str, question: PeerLookup) -> bool:
@@ -263,7 +267,7 @@ def time_to_answer(phase: Serving, event: TimeToAnswer) -> None:
 
 
 def _catch_up_with(phase: Serving, view: str, hash64: Hashes) -> None:
-    if phase.rules.upqueries.p8_rows_before_lookups:  # P8
+    if phase.rules.upqueries.partial_rows_before_lookups:
         phase.shares[view].catch_up(hash64)
 
 
@@ -389,7 +393,7 @@ def _having_their_keys(phase: Serving, view: str, due: list[WaitingLookup]) -> l
     hash64 = np.concatenate([waiting.question.hash64 for waiting in due])
     lengths = [len(waiting.question) for waiting in due]
     waits = partial.awaited(hash64)
-    if phase.rules.w11_between_epochs:  # W11
+    if phase.rules.worker_between_epochs:
         waits |= np.repeat([w.question.together for w in due], lengths) & (partial.through(hash64) > phase.reflected)
     so_far = np.concatenate([[0], waits.cumsum()])
     ends = np.cumsum(lengths)

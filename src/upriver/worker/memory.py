@@ -1,6 +1,7 @@
 """A worker's cones: they read the lake by themselves, epoch by epoch and key by key; ``docs/design/partial.md``.
 
-How much a worker may keep, and how much more: under a memory budget nothing is filled before there is room (P9).
+How much a worker may keep, and how much more: under a memory budget nothing is filled before there is room
+(partial.room_first).
 """
 
 from collections import Counter
@@ -41,9 +42,9 @@ def is_over(phase: Serving) -> bool:
 
 
 def room_of(phase: Serving, region: str) -> int:
-    """How many keys of a partial region may be filled now, in one go (P9)."""
+    """How many keys of a partial region may be filled now, in one go (partial.room_first)."""
     budget = phase.memory_budget
-    if budget is None or not phase.rules.upqueries.p9_room_first:  # P9
+    if budget is None or not phase.rules.upqueries.partial_room_first:
         return UPQUERY_KEYS_MAX
     left, takes, lives = _bytes(phase, budget)
     spare = max(left - takes, int(KEPT_SHARE_MAX * left) - lives)

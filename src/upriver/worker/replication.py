@@ -1,9 +1,11 @@
 """A worker feeds who follows it: all that it keeps of some slices, then, at each epoch's end, what has changed.
 
-``docs/design/standbys.md``, rules S1 and S6. What is copied is as of any moment, and whatever changes afterwards is
-copied again; so when nothing is left to copy at an epoch's end, all was said as of that end.
+``docs/design/standbys.md``, rules replication.epoch_waits_for_followers and replication.put_back_has_changed. What is
+copied is as of any moment, and whatever changes afterwards is copied again; so when nothing is left to copy at an
+epoch's end, all was said as of that end.
 
-A worker follows others: it keeps what they keep of some slices, as of the end of each epoch; rules S1, S2 and S8.
+A worker follows others: it keeps what they keep of some slices, as of the end of each epoch; rules
+replication.epoch_waits_for_followers, replication.taken_in_when_over and replication.unfed_says_so.
 
 ``docs/design/standbys.md``.
 """
@@ -22,7 +24,9 @@ from upriver.worker.shard import Shard
 
 def follow(phase: Serving, event: Follow) -> None:
     phase.shadows[event.feed] = ReplicaSlices(event.owner, set(event.vnodes), _regions(phase))
-    if phase.meet is None and phase.rules.s8_unfed_says_so:  # S8: the channel is lost already
+    if (
+        phase.meet is None and phase.rules.replication_unfed_says_so
+    ):  # replication.unfed_says_so: the channel is lost already
         phase.say(FeedEnded(feed=event.feed))
     else:
         phase.tell(event.owner, BeginFeed(feed=event.feed, vnodes=event.vnodes))
@@ -30,9 +34,9 @@ def follow(phase: Serving, event: Follow) -> None:
 
 def stop_following(phase: Serving, owner: WorkerId | None) -> None:
     """There is no channel any more to an owner, or to one who is not known. It may never have heard that it is
-    followed, and then it says nothing (S8)."""
+    followed, and then it says nothing (replication.unfed_says_so)."""
     for feed, shadow in phase.shadows.items():
-        if shadow.since is None and owner in (None, shadow.owner) and phase.rules.s8_unfed_says_so:  # S8
+        if shadow.since is None and owner in (None, shadow.owner) and phase.rules.replication_unfed_says_so:
             phase.say(FeedEnded(feed=feed))
 
 
@@ -62,7 +66,7 @@ def fed(phase: Serving, event: Fed) -> None:
     if shadow is None:
         return
     chunk = StateChunk(event.keys, event.state).among(shadow.vnodes, phase.vnodes)  # some may be followed no more
-    if event.epoch <= phase.reflected or not phase.rules.s2_taken_in_when_over:  # S2
+    if event.epoch <= phase.reflected or not phase.rules.replication_taken_in_when_over:
         shadow.replace(event.region, chunk)
     else:
         shadow.later.append((event.epoch, event.region, chunk))
@@ -83,7 +87,7 @@ def fed_through(phase: Serving, event: FedThrough, generation: int) -> None:
 
 
 def take_in(phase: Serving, epoch: Epoch) -> None:
-    """S2: the epoch is over everywhere."""
+    """replication.taken_in_when_over: the epoch is over everywhere."""
     for shadow in phase.shadows.values():
         shadow.take_in(epoch)
 
@@ -166,7 +170,8 @@ def time_to_feed(phase: Serving, event: TimeToFeed) -> None:
 
 
 def feed_epoch(phase: Serving) -> None:
-    """This worker has done all that there is to do in an epoch: whoever follows is to have what has changed (S1)."""
+    """This worker has done all that there is to do in an epoch: whoever follows is to have what has changed
+    (replication.epoch_waits_for_followers)."""
     for number in phase.feeds:
         if not _copies(phase, number):
             _send_rest(phase, number)

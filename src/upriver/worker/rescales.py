@@ -1,4 +1,5 @@
-"""A worker's part in a rescale: whom it meets, what it is told, what it gives and takes; rules W7 and W8."""
+"""A worker's part in a rescale: whom it meets, what it is told, what it gives and takes; rules
+worker.bounded_loads_out and worker.own_generation_only."""
 
 from upriver.errors import ProtocolError, WrongOwner
 from upriver.ids import Epoch
@@ -47,8 +48,8 @@ from upriver.worker.replication import (
 from upriver.worker.serving import Serving, WaitingLookup
 
 LOADS_OUT_MAX = 1
-"""W7: loads of state that one worker has on their way at a time: a key is out of service for as long as it takes to
-carry so many, and no longer."""
+"""worker.bounded_loads_out: loads of state that one worker has on their way at a time: a key is out of service for as
+long as it takes to carry so many, and no longer."""
 
 
 def next_to_move(phase: Serving) -> str | None:
@@ -124,13 +125,13 @@ def ordered(phase: Serving, event: MigrationOrder) -> None:
 
 
 def peer_said(phase: Serving, event: PeerSaid) -> None:
-    """W8: nothing of a generation that is over is listened to, but what is fed, and which views have failed, as long as
-    state goes on."""
+    """worker.own_generation_only: nothing of a generation that is over is listened to, but what is fed, and which
+    views have failed, as long as state goes on."""
     if isinstance(event.envelope.content, (*FEED_MESSAGES, FailedHere)):
         if event.envelope.generation >= phase.born:
             feed_said(phase, event)
         return
-    if event.envelope.generation != phase.assignment.generation and phase.rules.w8_own_generation_only:
+    if event.envelope.generation != phase.assignment.generation and phase.rules.worker_own_generation_only:
         return
     match event.envelope.content:
         case ForRegion(region=region, message=message, begun=begun):

@@ -1,6 +1,7 @@
 """The state of a worker that follows the river.
 
-What a worker feeds to who follows it, and what it follows itself, as it is kept; rules S1 to S6.
+What a worker feeds to who follows it, and what it follows itself, as it is kept; rules
+replication.epoch_waits_for_followers to replication.put_back_has_changed.
 
 ``docs/design/standbys.md``.
 """

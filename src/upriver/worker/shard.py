@@ -251,7 +251,7 @@ class Shard:
         """Do what the distributor wants; returns what it is to be told of it."""
         match action:
             case PassDown(rows=Portion() as portion):
-                if self._rules.v1_copy_before_change:  # V1
+                if self._rules.checkpoints_copy_before_change:
                     outcomes += self._copied_before(portion.batch.hash64)
                 self._save(portion.batch.hash64)
                 self._note(portion.batch.hash64)
@@ -333,7 +333,7 @@ class Shard:
         """The checkpoint is given up."""
         if self.changes is None:
             return
-        if self._rules.v8_dropped_have_changed:  # V8
+        if self._rules.checkpoints_dropped_have_changed:
             self.changes.drop()
         else:
             self.changes.keep()
@@ -367,7 +367,7 @@ class Shard:
             log.note(hashes)
 
     def _note_moved(self, keys: Hashes) -> None:
-        if self._rules.v4_moved_keys_change:  # V4
+        if self._rules.checkpoints_moved_keys_change:
             self._note(keys)
 
     # Followers
@@ -391,7 +391,7 @@ class Shard:
             self.undo.save(self._chunk_of(self.undo.unsaved(hashes)))
 
     def put_back(self) -> None:
-        """Be as at the end of the last epoch that is over (S3)."""
+        """Be as at the end of the last epoch that is over (replication.put_back)."""
         if self.failure is not None:
             self.region = self._stand_in(0)  # what was gathered will come again
             return
@@ -399,7 +399,7 @@ class Shard:
         for chunk in self.undo.take() if self.undo is not None else ():
             self.region.drop(chunk.keys)
             self._install(chunk.parts)
-            for log in self.logs.values() if self._rules.s6_put_back_has_changed else ():  # S6
+            for log in self.logs.values() if self._rules.replication_put_back_has_changed else ():
                 log.note(chunk.keys)
 
     def take_over(self, chunk: StateChunk) -> None:

@@ -1,4 +1,5 @@
-"""All workers go on as another generation, with what they keep: some slices change hands; rules S3 and S4.
+"""All workers go on as another generation, with what they keep: some slices change hands; rules replication.put_back
+and replication.caught_up.
 
 ``docs/design/standbys.md``. Between two epochs that is how a learner takes over what it has learned. When a worker is
 lost, the others put back what came of the epoch that is not over, and take over what they have followed.
@@ -56,11 +57,11 @@ def _map_of(phase: Serving, region: str) -> VnodeMap:
 
 
 def _keep_state(old: Serving, new: Serving) -> None:
-    """Full regions as at the end of the last epoch (S3); others as they are, or, if some of an epoch that is not over
-    is in them, empty."""
+    """Full regions as at the end of the last epoch (replication.put_back); others as they are, or, if some of an epoch
+    that is not over is in them, empty."""
     for name, share in new.shares.items():
         before = old.shares[name]
-        if before.partial is None and new.rules.s3_put_back:  # S3
+        if before.partial is None and new.rules.replication_put_back:
             before.put_back()
         if before.partial is None or new.refilled_since == old.refilled_since:
             share.succeed(before)
@@ -82,7 +83,7 @@ def _change_hands(phase: Serving, before: dict[str, VnodeMap]) -> None:
 def _take_over(wanted: set[VnodeId], owners: dict[VnodeId, int], phase: Serving) -> None:
     for shadow in phase.shadows.values():
         mine = sorted(vnode for vnode in shadow.vnodes & wanted if shadow.owner == owners[vnode])
-        if not mine or not (shadow.is_as_of(phase.applied) or not phase.rules.s4_caught_up):  # S4
+        if not mine or not (shadow.is_as_of(phase.applied) or not phase.rules.replication_caught_up):
             continue
         shadow.go_back_to(phase.applied)
         shadow.take_in(phase.applied)

@@ -10,7 +10,7 @@ epoch's rows or none.
 Lookups come at any time between two events, and go through the distributors as rows do: they are answered where their
 keys' state is. The worker that was asked gathers the parts.
 
-Phases: ``Unassigned`` -> ``Serving`` -> ``Retired``. Rules W1 to W8: ``docs/design/0001-river.md`` and
+Phases: ``Unassigned`` -> ``Serving`` -> ``Retired``. Rules worker.*: ``docs/design/0001-river.md`` and
 ``docs/design/rescale.md``.
 """
 
