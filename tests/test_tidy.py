@@ -15,6 +15,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 MODULE_LINES_MAX = 800
+OWN = ("upriver", "simulator", "benchmarks")
 FUNCTION_LINES_MAX = 60
 PURE = (
     *("coordinator/", "worker/", "protocol/", "migration/", "partial/", "engine/", "state/", "sql/", "plan/"),
@@ -108,8 +109,8 @@ def no_own_import_inside_a_function(source: Source) -> Iterator[Fault]:
 
 def _is_own(node: ast.Import | ast.ImportFrom) -> bool:
     if isinstance(node, ast.ImportFrom):
-        return node.level > 0 or (node.module or "").split(".")[0] == "upriver"
-    return any(name.name.split(".")[0] == "upriver" for name in node.names)
+        return node.level > 0 or (node.module or "").split(".")[0] in OWN
+    return any(name.name.split(".")[0] in OWN for name in node.names)
 
 
 def init_only_re_exports(source: Source) -> Iterator[Fault]:
@@ -181,7 +182,7 @@ def no_mocks_of_our_own(source: Source) -> Iterator[Fault]:
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("monkeypatch.setattr") and node.args:
             first = ast.unparse(node.args[0]).strip("'\"")
             head, *rest = first.split(".")
-            if ".".join([imported.get(head, head), *rest]).split(".")[0] == "upriver":
+            if ".".join([imported.get(head, head), *rest]).split(".")[0] in OWN:
                 yield node.lineno, f"{first} is patched: a test of our classes uses our classes"
 
 
@@ -227,7 +228,7 @@ def _texts(*patterns: str) -> list[Source]:
     return [Source(str(path.relative_to(ROOT)), path.read_text()) for path in paths]
 
 
-CODE = _texts("src/**/*.py", "tests/**/*.py")
+CODE = _texts("src/**/*.py", "simulator/**/*.py", "benchmarks/**/*.py", "tests/**/*.py")
 ALL = CODE + _texts(
     "*.md", "*.toml", ".importlinter", "Makefile", ".ci/*", "scripts/*", "docs/**/*.md", "docs/**/*.svg"
 )
@@ -258,6 +259,17 @@ def test_the_house_is_tidy(rule: Rule, sources: list[Source]) -> None:
     assert len(sources) > 10
     faults = [f"{source.path}:{line}: {text}" for source in sources for line, text in rule(source)]
     assert not faults, "\n".join(["", *faults])
+
+
+def test_a_class_name_occurs_once() -> None:
+    sources = [source for source in CODE if not source.is_test]
+    places: dict[str, list[str]] = {}
+    for source in sources:
+        for node in source.tree.body:
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(source.path)
+    assert len(places) > 500
+    assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
 
 
 LONG_FUNCTION = "def f():\n" + "    x = 1\n" * FUNCTION_LINES_MAX
