@@ -1,7 +1,7 @@
 """The lobsters workload: a site's pages, on views that keep only what is read, and on views that keep every key.
 
 Both ways have a river of their own, one after the other, with the same rows and the same requests; every answer is
-checked. What is measured, and what is left out: ``docs/performance.md``.
+checked. What is measured, and what is left out: ``docs/benchmarks.md``.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Recovery: one of several workers is killed while rows come in and its keys are looked up, once for each way.
 
 Spark's own streaming comes first, killed and started again from its checkpoint: it has processes of its own, and this
-one has no Spark yet. What is measured, and what is left out: ``docs/performance.md``.
+one has no Spark yet. What is measured, and what is left out: ``docs/benchmarks.md``.
 """
 
 from collections.abc import Mapping

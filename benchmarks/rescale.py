@@ -2,7 +2,7 @@
 
 Each strategy has a river of its own with the same keys and the same load. Spark's own way comes last, with as many
 keys.
-What is measured, and what is left out: ``docs/performance.md``.
+What is measured, and what is left out: ``docs/benchmarks.md``.
 """
 
 import tempfile

@@ -1,7 +1,7 @@
 """Rows per second from Spark's source to a view of all rows: Upriver and Spark's own stateful streaming side by side.
 
 The two take turns, each in a fresh process tree of its own, and this process only watches. What is measured, and
-what it leaves out: ``docs/performance.md``.
+what it leaves out: ``docs/benchmarks.md``.
 """
 
 import json

@@ -1,7 +1,7 @@
 """The vote workload, on a view that keeps every key and on partial ones with little memory; every answer is checked.
 
 Each way of keeping the view has a river of its own, one after the other, with the same articles and the same load. What
-is measured, and what is left out: ``docs/performance.md``.
+is measured, and what is left out: ``docs/benchmarks.md``.
 """
 
 import json

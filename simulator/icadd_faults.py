@@ -1,6 +1,6 @@
 """The faults of ICADD as published, each with a small world that shows it and a test of whether it is the one.
 
-The numbers are those of ``docs/design/icadd.md``.
+The numbers are those of ``docs/internals/icadd.md``.
 """
 
 from collections.abc import Callable

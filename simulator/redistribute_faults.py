@@ -1,6 +1,6 @@
 """The races of document 001 as written, each with a small world that shows it by a shortest trace.
 
-The numbers are those of ``docs/design/redistribute.md``.
+The numbers are those of ``docs/internals/redistribute.md``.
 """
 
 from dataclasses import replace

@@ -34,7 +34,7 @@ Move = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Which rules hold; docs/design/failures.md. A test switches them off one by one."""
+    """Which rules hold; docs/internals/failures.md. A test switches them off one by one."""
 
     l1_speaks_with_a_lease: bool = True
     l1_lease_runs_from_the_beat: bool = True

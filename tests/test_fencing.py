@@ -1,4 +1,4 @@
-"""Leases and places: rules leases.* of docs/design/failures.md."""
+"""Leases and places: rules leases.* of docs/internals/failures.md."""
 
 import queue
 from collections.abc import Iterator

@@ -122,7 +122,7 @@ def test_an_executor_without_the_package_is_found_by_the_first_task(running: Run
     refused = running.cluster.ask("start", "bare", {}, 30.0, bare)
     assert refused["error"] == "ClusterError"
     assert "lack" in refused["message"]
-    assert "docs/clusters.md" in refused["message"]
+    assert "docs/guide/clusters.md" in refused["message"]
 
 
 def test_one_host_of_several_with_another_version_is_found(running: Running, tmp_path: Path) -> None:

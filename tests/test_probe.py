@@ -51,7 +51,9 @@ def test_what_is_missing_is_named_with_what_to_do() -> None:
     fault = fault_of(DRIVER, executor(upriver=gone, pyarrow="ImportError: libstdc++.so.6: version not found"))
     assert fault is not None
     assert "node (/usr/bin/python3): lacks upriver; pyarrow cannot be imported (ImportError: libstdc++.so.6" in fault
-    assert all(way in fault for way in ("spark.pyspark.python", "spark.archives", "--py-files", "docs/clusters.md"))
+    assert all(
+        way in fault for way in ("spark.pyspark.python", "spark.archives", "--py-files", "docs/guide/clusters.md")
+    )
 
 
 @pytest.mark.parametrize(

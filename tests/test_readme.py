@@ -1,6 +1,7 @@
 """What the README says is so: its first program runs, its refusal is refused so, what it points to is there."""
 
 import re
+from ast import literal_eval
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,10 @@ from upriver.errors import UnsupportedSql
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
-PROGRAMS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+GUIDE = {path.stem: path.read_text() for path in sorted((ROOT / "docs" / "guide").glob("*.md"))}
+PROGRAMS = [
+    program for text in (README, *GUIDE.values()) for program in re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md")])
 
 
@@ -23,9 +27,13 @@ def test_what_a_page_links_to_is_there(page: Path) -> None:
 
 
 def test_its_programs_are_python() -> None:
-    assert len(PROGRAMS) == 6
+    assert len(PROGRAMS) >= 8
     for program in PROGRAMS:
         compile(program, "README.md", "exec")
+
+
+def test_it_is_short() -> None:
+    assert len(README.split()) <= 900
 
 
 @pytest.mark.smoke
@@ -49,7 +57,7 @@ def test_its_first_program_prints_what_it_says(spark: Any, tmp_path: Path, capsy
 
 @pytest.mark.spark
 def test_what_it_shows_refused_is_refused_with_these_words(spark: Any, tmp_path: Path) -> None:
-    (shown,) = re.findall(r"^```\nUnsupportedSql: (.*?)\n```$", README, re.DOTALL | re.MULTILINE)
+    (shown,) = re.findall(r"^```\nUnsupportedSql: (.*?)\n```$", GUIDE["sources"], re.DOTALL | re.MULTILINE)
     app = upriver.App(spark, root=str(tmp_path / "lake"))
     app.table("orders", spark.createDataFrame([], "id INT, kind STRING"), key="id")
     with pytest.raises(UnsupportedSql) as refused:
@@ -57,7 +65,9 @@ def test_what_it_shows_refused_is_refused_with_these_words(spark: Any, tmp_path:
     assert str(refused.value) == shown
 
 
-@pytest.mark.parametrize("name", VIEWS)
-def test_the_demo_that_it_shows_has_this_view(name: str) -> None:
-    assert f"app.lookup({name!r}, {list(VIEWS[name].shown)})" in README
-    assert re.search(rf"^view {name}\n-+\n[\d,]+ rows: equal to Spark's, row by row$", README, re.MULTILINE)
+def test_the_demo_that_it_shows_has_its_views() -> None:
+    shown = re.findall(r"^app.lookup\(('\w+'), (.*)\)  # ", README, re.MULTILINE)
+    assert shown
+    for name, keys in shown:
+        assert str(list(VIEWS[literal_eval(name)].shown)) == keys
+        assert re.search(rf"^view {literal_eval(name)}\n-+\n[\d,]+ rows: equal to Spark's", README, re.MULTILINE)

@@ -148,7 +148,7 @@ class App:
         for which it is true deletes the row. on_bad_row: what becomes of a row from which a view cannot be computed (a
         cast that fails, an overflow, a stateful map's function that raises): ``fail``, that view fails with an error
         that names the row, and the others go on; ``set_aside``, the row is left out of that view, and is in
-        :meth:`rejected`; docs/sql.md says which rows that are. trigger: of the streaming query, as for
+        :meth:`rejected`; docs/guide/sql.md says which rows that are. trigger: of the streaming query, as for
         ``DataStreamWriter.trigger``: ``{"processingTime": "1 second"}``, ``{"availableNow": True}``, or
         ``{"once": True}``.
         on_changed_rows: what becomes of a DataFrame, not streaming, that has other rows than were loaded when the app
@@ -218,10 +218,10 @@ class App:
         """Declare a view of what a Python function makes of each key's rows, in order, with a state of its own.
 
         source: a table without a primary key. key: its columns that the function is called by. func: sees a row, a
-        key's rows, or many keys' rows at a time (``per``: ``"row"``, ``"key"``, ``"batch"``); docs/stateful_map.md says
-        what it takes and gives. schema: of the rows that it gives, behind the key's columns. state: of a key's state;
-        ``None`` for any plain value. Both in Spark's DDL, or as a schema. order_by: of the rows of a key.
-        timeout: as for :meth:`view`. Raises DeclarationError, KeyTypeError; WaitTimeout.
+        key's rows, or many keys' rows at a time (``per``: ``"row"``, ``"key"``, ``"batch"``);
+        docs/guide/stateful-maps.md says what it takes and gives. schema: of the rows that it gives, behind the key's
+        columns. state: of a key's state; ``None`` for any plain value. Both in Spark's DDL, or as a schema. order_by:
+        of the rows of a key. timeout: as for :meth:`view`. Raises DeclarationError, KeyTypeError; WaitTimeout.
         """
         self._check_free("view", name)
         if not isinstance(source, str) or source not in self._tables:

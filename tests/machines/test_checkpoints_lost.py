@@ -1,5 +1,5 @@
 """Checkpoints and workers from whom others take over; rule checkpoints.whole_after_losses of
-docs/design/checkpoints.md."""
+docs/internals/checkpoints.md."""
 
 import pytest
 from checkpoints_kit import in_lake, want

@@ -1,4 +1,4 @@
-"""The coordinator machine's workers and epochs: rules coordinator.* of docs/design/0001-river.md."""
+"""The coordinator machine's workers and epochs: rules coordinator.* of docs/internals/epochs.md."""
 
 import pytest
 from coordinator_kit import (

@@ -1,4 +1,5 @@
-"""A view that cannot be computed fails alone, at every worker, and its lookups say why; ``docs/design/failures.md``."""
+"""A view that cannot be computed fails alone, at every worker, and its lookups say why;
+``docs/internals/failures.md``."""
 
 from dataclasses import replace
 from typing import Any

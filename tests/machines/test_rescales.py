@@ -1,5 +1,5 @@
 """The coordinator machine's rescales that go as wished: rules coordinator.lock_step, coordinator.between_epochs and
-coordinator.leave_when_dry of docs/design/rescale.md."""
+coordinator.leave_when_dry of docs/internals/rescale.md."""
 
 import re
 from collections.abc import Sequence

@@ -1,5 +1,5 @@
 """The coordinator machine's snapshots: rules coordinator.cut_ahead_of_all, coordinator.still_while_cut and
-coordinator.no_older_snapshot of docs/design/0001-river.md and docs/design/rescale.md."""
+coordinator.no_older_snapshot of docs/internals/epochs.md and docs/internals/rescale.md."""
 
 from collections.abc import Sequence
 

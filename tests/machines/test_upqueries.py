@@ -1,4 +1,4 @@
-"""The races of partial state, one test each; rules partial.* of docs/design/partial.md.
+"""The races of partial state, one test each; rules partial.* of docs/internals/partial.md.
 
 Those of keys that move are in ``tests/machines/test_upqueries_moving.py``. Other systems with partial state
 have met races, and holes, that this one cannot have:

@@ -1,5 +1,5 @@
 """The worker machine's epochs: rules worker.each_epoch_once, worker.counts_match and worker.wait_until_over of
-docs/design/0001-river.md and docs/design/rescale.md."""
+docs/internals/epochs.md and docs/internals/rescale.md."""
 
 from collections.abc import Sequence
 from dataclasses import replace

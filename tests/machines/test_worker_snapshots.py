@@ -1,4 +1,4 @@
-"""The worker machine's parts of snapshots: rule worker.snapshot_at_cut of docs/design/0001-river.md."""
+"""The worker machine's parts of snapshots: rule worker.snapshot_at_cut of docs/internals/epochs.md."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""The assignor's rules A1 to A15, one by one: ``docs/design/membership.md``."""
+"""The assignor's rules A1 to A15, one by one: ``docs/internals/membership.md``."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The machine by its rules, event by event, on real batches. Rule numbers: docs/design/icadd.md."""
+"""The machine by its rules, event by event, on real batches. Rule numbers: docs/internals/icadd.md."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,5 @@
-"""The redistribute machine by its rules, event by event, on real batches. Rule numbers: docs/design/redistribute.md."""
+"""The redistribute machine by its rules, event by event, on real batches. Rule numbers:
+docs/internals/redistribute.md."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Checkpoints in the simulator: nothing is wrong with all rules on, and each rule of docs/design/checkpoints.md is
+"""Checkpoints in the simulator: nothing is wrong with all rules on, and each rule of docs/internals/checkpoints.md is
 needed."""
 
 from collections.abc import Callable, Mapping

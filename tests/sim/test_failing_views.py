@@ -1,5 +1,5 @@
 """Views that fail in the simulator: each fails alone and everywhere, whatever else happens, and each rule about that is
-needed; ``docs/design/failures.md``."""
+needed; ``docs/internals/failures.md``."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields

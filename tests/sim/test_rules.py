@@ -1,4 +1,4 @@
-"""Each rule of docs/design/0001-river.md and rescale.md is needed: without it, some seed finds something wrong."""
+"""Each rule of docs/internals/epochs.md and rescale.md is needed: without it, some seed finds something wrong."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace

@@ -1,5 +1,5 @@
-"""Learners and standbys in the simulator: nothing is wrong with all rules on, and each rule of docs/design/standbys.md
-that has a switch is needed."""
+"""Learners and standbys in the simulator: nothing is wrong with all rules on, and each rule of
+docs/internals/standbys.md that has a switch is needed."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields

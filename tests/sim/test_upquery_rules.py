@@ -1,4 +1,4 @@
-"""Each rule of docs/design/partial.md is needed: without it, some seed finds something wrong.
+"""Each rule of docs/internals/partial.md is needed: without it, some seed finds something wrong.
 
 For four rules there is nothing to see, or it would take too many seeds; tests of the machines show what happens without
 them:

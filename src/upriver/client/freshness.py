@@ -26,7 +26,7 @@ EPOCH, COMMITTED_AT, AGE_S, SOURCES = (
     b"upriver.age_s",
     b"upriver.sources",
 )
-"""Keys of the schema metadata of every answer; docs/design/lookups.md says what they hold."""
+"""Keys of the schema metadata of every answer; docs/internals/lookups.md says what they hold."""
 
 
 class AskFreshness(Protocol):

@@ -1,8 +1,8 @@
 """The assignor: document 002's "Algorithm incremental-rebalancing" as a pure function of a group.
 
-Rules A1 to A15 are in ``docs/design/membership.md``. A round changes as little as it can: a task that somebody serves
-goes only to a worker that is ready to serve it, and to become so is what the round has others learn. So it takes
-several rounds until all is where it is to be, and a plan says whether there is more to come.
+Rules A1 to A15 are in ``docs/internals/membership.md``. A round changes as little as it can: a task that somebody
+serves goes only to a worker that is ready to serve it, and to become so is what the round has others learn. So it
+takes several rounds until all is where it is to be, and a plan says whether there is more to come.
 
 Who takes part in a round, and who of them may be given anything. Document 002: "instances who are not marked
 leaving", "resource available instances", and ``scale.down.timeout.ms``.

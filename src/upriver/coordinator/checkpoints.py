@@ -1,8 +1,8 @@
 """The coordinator's checkpoints: one at a time, each through a cut of all workers; rules checkpoints.all_parts,
 checkpoints.keys_stay and checkpoints.given_up_when_torn.
 
-``docs/design/checkpoints.md``. A checkpoint is asked for, cut by every worker, written by them, and published. One that
-comes to nothing is given up; the next one makes up for it.
+``docs/internals/checkpoints.md``. A checkpoint is asked for, cut by every worker, written by them, and published. One
+that comes to nothing is given up; the next one makes up for it.
 """
 
 from collections.abc import Sequence

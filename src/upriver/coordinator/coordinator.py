@@ -6,7 +6,7 @@ finished. An epoch ends when every place has finished it, and as many rows were 
 manifest says went in. A worker that is lost leaves its place empty until another incarnation registers; that one starts
 with what the newest checkpoint has and applies the epochs since, while the others go on.
 
-Rules coordinator.*: ``docs/design/0001-river.md``. Rescales, coordinator.*: ``docs/design/rescale.md``.
+Rules coordinator.*: ``docs/internals/epochs.md``. Rescales, coordinator.*: ``docs/internals/rescale.md``.
 
 Evictions that somebody wants: over when every worker that was told has done it, or is no more.
 """

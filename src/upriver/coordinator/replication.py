@@ -1,8 +1,8 @@
 """The leader of the group, as document 002 has it: who learns and who stands by, and when slices change hands.
 
-``docs/design/standbys.md`` and ``docs/design/membership.md``. Rounds of assignment are held between two epochs, when a
-worker comes or goes, or when somebody has learned what it was to learn. What a round gives to another is handed over at
-once: all resume by the new map. When a worker is lost of whose slices there are standbys, these take over.
+``docs/internals/standbys.md`` and ``docs/internals/membership.md``. Rounds of assignment are held between two epochs,
+when a worker comes or goes, or when somebody has learned what it was to learn. What a round gives to another is handed
+over at once: all resume by the new map. When a worker is lost of whose slices there are standbys, these take over.
 
 The coordinator's account of feeds: who follows whom, and how far everybody is; rule
 replication.epoch_waits_for_followers.

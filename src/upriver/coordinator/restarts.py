@@ -5,7 +5,7 @@ ends when its channel or its job is lost, and the next one starts: at once after
 more losses in a row, for ever. A life that has held its place for ``STEADY_S`` ends the row. Spark may start a task
 twice, and again after a failure; each attempt shows its life and its number, and one attempt holds the life.
 
-Times are seconds of one clock, and come with the events. Rules: ``docs/design/failures.md``.
+Times are seconds of one clock, and come with the events. Rules: ``docs/internals/failures.md``.
 """
 
 from dataclasses import dataclass

@@ -52,7 +52,7 @@ def stateful_map_op(
     per: str = Per.ROW,
     order_by: Sequence[str] = (),
 ) -> StatefulMapOp:
-    """The operator of the view ``name``. docs/stateful_map.md says what the function takes and gives.
+    """The operator of the view ``name``. docs/guide/stateful-maps.md says what the function takes and gives.
 
     key: columns of the source by which the function is called and the view is looked up. function: as cloudpickle
     makes it; of an :class:`AnyState`, if the state is not declared. schema: of the rows that the function gives, which

@@ -8,7 +8,7 @@ Checkpoints in the lake: published by the driver that owns the root, read by who
     checkpoints/<epoch>/<id>.arrows     state files: a worker's chunks of one region (state_files.py)
 
 Rules checkpoints.all_parts and checkpoints.manifest_removed_first, and what damage does:
-``docs/design/checkpoints.md``. Workers copy state as of an epoch's end and write it; the checkpoint is there for
+``docs/internals/checkpoints.md``. Workers copy state as of an epoch's end and write it; the checkpoint is there for
 others once the driver has published it, and then nothing of it changes any more.
 """
 

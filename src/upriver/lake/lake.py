@@ -17,14 +17,14 @@ The lake: what is durable. One directory of runs, manifests and the app's record
     loads/<table>/<n>.json                     the same of an additional load, of a DataFrame whose rows had changed
     unfinished/                                files being written
 
-What is written in which order, rules lake.*: ``docs/design/lake.md``.
+What is written in which order, rules lake.*: ``docs/internals/lake.md``.
 
 Runs are named after the batch that wrote them and not after the epoch, which is given only when the batch is
 published; the random ``<id>`` keeps a task that Spark runs twice from writing one file twice.
 
 A JSON file is ``{"xxh3_64": ..., "record": ...}``: a damaged digit would be JSON still, and another number.
 
-The lake, as the one driver that owns it may change it. What is written in which order: ``docs/design/lake.md``.
+The lake, as the one driver that owns it may change it. What is written in which order: ``docs/internals/lake.md``.
 """
 
 import json

@@ -2,10 +2,10 @@
 
 Spark writes each file of a checkpoint under a hidden name and renames it. It refuses a checkpoint that has no batch
 yet and is not empty, so a driver that was killed in its first micro-batch could never start again. Rule
-lake.unfinished_files_are_removed in ``docs/design/lake.md``: hidden unfinished files are always removed. A checkpoint
-that Spark cannot go on with is removed as a whole, as long as neither Spark nor the lake has committed a batch of the
-table: no row of it counts. A checkpoint that is whole stays. It says where the source was first read: for some
-sources, wherever its end was then.
+lake.unfinished_files_are_removed in ``docs/internals/lake.md``: hidden unfinished files are always removed. A
+checkpoint that Spark cannot go on with is removed as a whole, as long as neither Spark nor the lake has committed a
+batch of the table: no row of it counts. A checkpoint that is whole stays. It says where the source was first read: for
+some sources, wherever its end was then.
 """
 
 import json

@@ -13,7 +13,7 @@ from upriver.vnodes import VnodeMap
 
 
 class Rule(StrEnum):
-    """The rule by which rows went where they went; ``docs/design/icadd.md`` says what each asks for.
+    """The rule by which rows went where they went; ``docs/internals/icadd.md`` says what each asks for.
 
     The letter is the phase: normal, interrogation, collection; V is the published version rule.
     """

@@ -7,7 +7,7 @@ sends the slice's rows to A, which takes, holds or relays each: so there is one 
 order. On Done each origin sends A a last Mark and goes straight to B; A relays the Mark, and B parks the origin's
 straight rows until it came.
 
-Phases: :mod:`upriver.migration.phases`. Rules: ``docs/design/icadd.md``. Nothing here waits for all workers;
+Phases: :mod:`upriver.migration.phases`. Rules: ``docs/internals/icadd.md``. Nothing here waits for all workers;
 :mod:`upriver.coordinator.rescale_protocol` only sees to it that one rescale is over before the next begins.
 
 The old owner's part: start of a rescale, then Interrogate, Collect, Acquire, Drop, Done, slice by slice.

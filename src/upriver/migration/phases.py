@@ -1,4 +1,4 @@
-"""Where rows go: the numbered rules of ``docs/design/icadd.md`` as masks over a batch.
+"""Where rows go: the numbered rules of ``docs/internals/icadd.md`` as masks over a batch.
 
 Each function sorts the rows of one batch; masks of one batch never overlap, and together they cover it. A and B are
 a row's old and new owner.

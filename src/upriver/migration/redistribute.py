@@ -7,7 +7,7 @@ sends those of the whitelist to Z as before, and says FINAL of the hold. When al
 sends its state to the new owner, and REDISTRIBUTE to all: those keys have gone, the next are on hold. So every row
 takes one hop, and the order of a key is kept by the X that stores it.
 
-Phases: :mod:`upriver.migration.redistribute_phases`. Rules: ``docs/design/redistribute.md``.
+Phases: :mod:`upriver.migration.redistribute_phases`. Rules: ``docs/internals/redistribute.md``.
 
 An old owner's part in ``redistribute`` (the document's Z): sets, then the keys of each hold in turn.
 

@@ -1,7 +1,7 @@
 """Where rows go under ``redistribute``: masks over a batch, which never overlap and together cover it.
 
 A row's distributor sends it either to its old owner or to its new one, or stores it: there is no detour. A and B are
-the row's old and new owner. Rule names are those of ``docs/design/redistribute.md``.
+the row's old and new owner. Rule names are those of ``docs/internals/redistribute.md``.
 
 The phases of the redistribute machine, and a distributor's view of each old owner. All are values.
 

@@ -1,4 +1,4 @@
-"""The rules of ``redistribute``, one switch each; ``docs/design/redistribute.md`` says why each.
+"""The rules of ``redistribute``, one switch each; ``docs/internals/redistribute.md`` says why each.
 
 A rule is switched off only by a test or by the simulator, to show what it prevents. ``AS_PUBLISHED`` is document 001
 as written: without it the races P1 to P5 are there.
@@ -6,7 +6,7 @@ as written: without it the races P1 to P5 are there.
 The rules that mend ICADD, one switch each.
 
 Rule Mn answers fault Rn of the rules as published; icadd.* are what the mended rules rest on besides. A rule is
-switched off only by a test, to show that the checkers catch its absence. ``docs/design/icadd.md`` says why each.
+switched off only by a test, to show that the checkers catch its absence. ``docs/internals/icadd.md`` says why each.
 """
 
 from dataclasses import dataclass

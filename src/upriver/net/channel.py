@@ -18,7 +18,7 @@ Signs of life on a channel: what one end says of its own, and what it knows of t
 Theory of operation. Each end beats, and says so: the number of its beat, and that of the last beat that it has heard of
 the other. Two things follow from it. The other is *silent* when nothing has come from it for some beats of ours. And
 what the other has heard of us, we know to be as old as the beat that it names, whatever time the news took: that is
-what a lease rests on (docs/design/failures.md).
+what a lease rests on (docs/internals/failures.md).
 
 Silence is counted in beats of our own, not in seconds: an end that could not run itself (a process that was stopped, a
 call that kept the interpreter's lock) has not listened in that time, and blames nobody. Nor is anybody silent while

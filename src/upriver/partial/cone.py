@@ -19,9 +19,9 @@ up: a lookup of a key with a bad row says so.
 
 Between two steps all kept keys are as of the end of one epoch, and nothing is pending. Rules
 cones.keep_what_keys_rest_on, cones.never_back, partial.ask_where_the_key_goes and partial.asked_keys_stay:
-``docs/design/partial.md``.
+``docs/internals/partial.md``.
 
-What feeds what in a view whose rows are exchanged, and how keys are traced back; ``docs/design/partial.md``.
+What feeds what in a view whose rows are exchanged, and how keys are traced back; ``docs/internals/partial.md``.
 
 Supports: which keys of a producer region the kept keys of its consumer rest on, for one exchange edge.
 

@@ -1,4 +1,4 @@
-"""The safety rules of partial state, one switch each; their numbers are those of ``docs/design/partial.md``.
+"""The safety rules of partial state, one switch each; their numbers are those of ``docs/internals/partial.md``.
 
 A rule is switched off only by a test, to show that the checkers catch its absence.
 """

@@ -269,8 +269,8 @@ class Per(StrEnum):
 class StatefulMapOp:
     """A user's Python function over the rows of each key, in order, with a state of its own. One input, append only.
 
-    key: columns. function: made by cloudpickle; docs/stateful_map.md says what it takes and gives, by ``per``. state:
-    the schema of a key's state. output: the key's columns, then those of the rows that the function gives.
+    key: columns. function: made by cloudpickle; docs/guide/stateful-maps.md says what it takes and gives, by ``per``.
+    state: the schema of a key's state. output: the key's columns, then those of the rows that the function gives.
     """
 
     key: tuple[str, ...]

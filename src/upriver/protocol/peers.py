@@ -3,7 +3,7 @@
 What workers say to each other, over one FIFO channel for each ordered pair of workers.
 
 All that is said of all regions between two workers takes this one way, so nothing overtakes anything (document 000,
-silent assumption; ``docs/design/icadd.md``).
+silent assumption; ``docs/internals/icadd.md``).
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """The safety rules of the river, one switch each.
 
 A rule is switched off only by a test, to show that the checkers catch its absence. Their numbers are those of
-``docs/design/0001-river.md``.
+``docs/internals/epochs.md``.
 """
 
 from dataclasses import dataclass
@@ -115,7 +115,7 @@ class Rules:
     lookups_one_moment: bool = True
     """lookups.one_moment: an answer that is read some rows at a time is as of the moment at which it began."""
     upqueries: UpqueryRules = ALL_UPQUERY_RULES
-    """partial.*, cones.keep_what_keys_rest_on and cones.never_back, of partial state: ``docs/design/partial.md``."""
+    """partial.*, cones.keep_what_keys_rest_on and cones.never_back, of partial state: ``docs/internals/partial.md``."""
 
 
 ALL_RULES = Rules()

@@ -1,4 +1,4 @@
-"""Who may speak for a worker's place, and until when. Rules leases.*: ``docs/design/failures.md``.
+"""Who may speak for a worker's place, and until when. Rules leases.*: ``docs/internals/failures.md``.
 
 A worker that is given up may live on: stopped by the system, or where nobody can reach it. It wakes up with what it
 knew then. So it has a *lease*: it speaks only while it knows that the coordinator has heard something that it said

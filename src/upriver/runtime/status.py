@@ -303,7 +303,8 @@ _IN_USERS_WORDS = {
     "pending": "filling_keys",
     "resting": "intermediate_keys",
 }
-"""What users are told instead of the names that workers have for these numbers; docs/status.md says what each is."""
+"""What users are told instead of the names that workers have for these numbers; docs/guide/operations.md says what
+each is."""
 
 _NEVER_LOST = PlaceHistory()
 

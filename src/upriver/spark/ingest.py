@@ -2,7 +2,7 @@
 
 Exactly once: a batch's runs are written first, and count only when its manifest is published, by a create that fails
 if the epoch is there. Each manifest names its batch, so a batch that Spark replays after a crash is recognised and
-skipped. Rules lake.*: ``docs/design/lake.md``.
+skipped. Rules lake.*: ``docs/internals/lake.md``.
 
 Which of a table's micro-batches are written by one task, and which by several after a shuffle.
 

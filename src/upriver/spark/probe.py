@@ -22,7 +22,7 @@ PROBED_MAX = 32
 """Executors that are looked at. A start on more of them must not wait for Python to start on all."""
 _ADVICE = (
     "Install the driver's requirements on the nodes and set spark.pyspark.python, or ship an environment with "
-    "spark.archives, or the wheel with --py-files (docs/clusters.md)"
+    "spark.archives, or the wheel with --py-files (docs/guide/clusters.md)"
 )
 _NOT_FOUND = re.compile(r"No module named '([\w.]+)'")
 _OTHER_PYTHON = re.compile(r"different version: (?:Python )?([\d.]+\d) than that in driver:? ?(?:Python )?([\d.]+\d)")

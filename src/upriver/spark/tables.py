@@ -3,7 +3,7 @@
 The rows are taken from the table's own runs, some epochs at a time, and written once more in the order of the new
 index; what comes of each epoch is kept in a supplement to its manifest. When no epoch lacks the index, its record is
 written, and from then on readers see it. Whatever is interrupted goes on with the next epoch that has no supplement.
-Rules lake.*: ``docs/design/lake.md``.
+Rules lake.*: ``docs/internals/lake.md``.
 
 What may be a table: the columns that a declaration names, and their types.
 

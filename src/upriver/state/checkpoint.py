@@ -1,8 +1,8 @@
 """What the keys of a region were before the epoch that is open has changed them, so that it can be as if that had never
-been opened (rule replication.put_back in ``docs/design/standbys.md``).
+been opened (rule replication.put_back in ``docs/internals/standbys.md``).
 
 Checkpoints: what regions keep as of the end of one epoch, in chunks, each of some keys; rules checkpoints.* in
-``docs/design/checkpoints.md``.
+``docs/internals/checkpoints.md``.
 
 A checkpoint has the keys that have changed since its *base*, the checkpoint before it, or all of them if it has no
 base. So a *chain* of checkpoints, newest first, each with the next one for its base, has all keys: what is kept of a
@@ -180,7 +180,7 @@ LOGGED_MIN = 65_536
 
 class ChangedKeys:
     """The keys of one region at one worker, by hash64. Rules checkpoints.copy_before_change,
-    checkpoints.moved_keys_change and checkpoints.dropped_have_changed: ``docs/design/checkpoints.md``."""
+    checkpoints.moved_keys_change and checkpoints.dropped_have_changed: ``docs/internals/checkpoints.md``."""
 
     __slots__ = ("_cursor", "_cut", "_is_copied", "_logged", "_repeats_due", "_since")
 

@@ -1,8 +1,8 @@
 """A worker's part of checkpoints: copied as of the cut, written, and restored; rules checkpoints.copy_before_change,
 checkpoints.restore_first and checkpoints.dropped_have_changed.
 
-``docs/design/checkpoints.md``. A worker takes its part when it stands at the cut: each region then knows which keys the
-checkpoint is to have. They are copied when there is time, and before they change.
+``docs/internals/checkpoints.md``. A worker takes its part when it stands at the cut: each region then knows which keys
+the checkpoint is to have. They are copied when there is time, and before they change.
 
 A worker's parts of snapshots; rule worker.snapshot_at_cut.
 """

@@ -1,8 +1,8 @@
 """A worker's views that have failed: found, told of, and taken out of use; rules ``views.fail_alone`` and
 ``views.fail_ahead``.
 
-``docs/design/failures.md``. A worker that finds a failure tells the coordinator, and every peer that it has a channel
-to, ahead of whatever lacks the view's state. The coordinator tells all others.
+``docs/internals/failures.md``. A worker that finds a failure tells the coordinator, and every peer that it has a
+channel to, ahead of whatever lacks the view's state. The coordinator tells all others.
 """
 
 from upriver.protocol.messages import FailView, ViewFailed

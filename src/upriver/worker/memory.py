@@ -1,4 +1,4 @@
-"""A worker's cones: they read the lake by themselves, epoch by epoch and key by key; ``docs/design/partial.md``.
+"""A worker's cones: they read the lake by themselves, epoch by epoch and key by key; ``docs/internals/partial.md``.
 
 How much a worker may keep, and how much more: under a memory budget nothing is filled before there is room
 (partial.room_first).

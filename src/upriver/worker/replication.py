@@ -1,13 +1,13 @@
 """A worker feeds who follows it: all that it keeps of some slices, then, at each epoch's end, what has changed.
 
-``docs/design/standbys.md``, rules replication.epoch_waits_for_followers and replication.put_back_has_changed. What is
-copied is as of any moment, and whatever changes afterwards is copied again; so when nothing is left to copy at an
+``docs/internals/standbys.md``, rules replication.epoch_waits_for_followers and replication.put_back_has_changed. What
+is copied is as of any moment, and whatever changes afterwards is copied again; so when nothing is left to copy at an
 epoch's end, all was said as of that end.
 
 A worker follows others: it keeps what they keep of some slices, as of the end of each epoch; rules
 replication.epoch_waits_for_followers, replication.taken_in_when_over and replication.unfed_says_so.
 
-``docs/design/standbys.md``.
+``docs/internals/standbys.md``.
 """
 
 from dataclasses import replace

@@ -3,7 +3,7 @@
 What a worker feeds to who follows it, and what it follows itself, as it is kept; rules
 replication.epoch_waits_for_followers to replication.put_back_has_changed.
 
-``docs/design/standbys.md``.
+``docs/internals/standbys.md``.
 """
 
 from collections import Counter, defaultdict, deque

@@ -7,8 +7,8 @@ Rows that go down right after each other are taken in together: few rows cost op
 
 FailedRegion: what a worker keeps of a view that has failed, in place of its state; rule ``views.fail_alone``.
 
-``docs/design/failures.md``. The view's regions go on taking part in all that concerns every region: rows come to them
-and are counted, stages begin and end, rescales pass through. They hold nothing, and show nothing but the error.
+``docs/internals/failures.md``. The view's regions go on taking part in all that concerns every region: rows come to
+them and are counted, stages begin and end, rescales pass through. They hold nothing, and show nothing but the error.
 """
 
 from collections import deque

@@ -1,8 +1,8 @@
 """All workers go on as another generation, with what they keep: some slices change hands; rules replication.put_back
 and replication.caught_up.
 
-``docs/design/standbys.md``. Between two epochs that is how a learner takes over what it has learned. When a worker is
-lost, the others put back what came of the epoch that is not over, and take over what they have followed.
+``docs/internals/standbys.md``. Between two epochs that is how a learner takes over what it has learned. When a worker
+is lost, the others put back what came of the epoch that is not over, and take over what they have followed.
 """
 
 from collections import defaultdict

@@ -1,4 +1,4 @@
-"""A worker's partial regions: answers of upqueries, and evictions; ``docs/design/partial.md``."""
+"""A worker's partial regions: answers of upqueries, and evictions; ``docs/internals/partial.md``."""
 
 from collections.abc import Sequence
 

@@ -10,8 +10,8 @@ epoch's rows or none.
 Lookups come at any time between two events, and go through the distributors as rows do: they are answered where their
 keys' state is. The worker that was asked gathers the parts.
 
-Phases: ``Unassigned`` -> ``Serving`` -> ``Retired``. Rules worker.*: ``docs/design/0001-river.md`` and
-``docs/design/rescale.md``.
+Phases: ``Unassigned`` -> ``Serving`` -> ``Retired``. Rules worker.*: ``docs/internals/epochs.md`` and
+``docs/internals/rescale.md``.
 """
 
 from collections.abc import Callable, Mapping

@@ -11,7 +11,7 @@ what is replaced, leaves its memory behind: :mod:`upriver.engine.operators.lasti
 
 How a user's function is called: once for each row, for each key of a batch, or for each batch.
 
-What it takes and gives is told to the user in docs/stateful_map.md. Whatever comes back is held against what was
+What it takes and gives is told to the user in docs/guide/stateful-maps.md. Whatever comes back is held against what was
 declared, value by value, so that a state is the same to the function whether it was stored in between or not: where a
 batch ends must not matter.
 
