@@ -46,8 +46,8 @@ def test_what_a_document_names_is_there(page: Path) -> None:
 
 
 def test_names_that_are_not_there_are_noticed() -> None:
-    assert is_there("operators/turning.py")
-    assert not is_there("operators/turnover.py")
+    assert is_there("operators/lasting.py")
+    assert not is_there("operators/lasted.py")
     assert is_known("upriver.plan.plan.DataflowPlan")
     assert not is_known("upriver.plan.plan.ViewPlan")
     assert not is_known("upriver.nothing")

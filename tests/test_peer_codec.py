@@ -305,7 +305,7 @@ def test_keys_without_a_hash_are_refused() -> None:
     keys = pa.RecordBatch.from_pydict({"k": ["a", "b"]})
     question = PeerLookup(1, WorkerId(0), Epoch(0), keys, np.arange(1, dtype=np.uint64), False)
     message = encode([said_in_region(RowsSent(version=MapVersion(7), rows=question))])
-    with pytest.raises(ProtocolError, match="Question: 2 keys with 1 hash64s"):
+    with pytest.raises(ProtocolError, match="PeerLookup: 2 keys with 1 hash64s"):
         decode(message)
 
 

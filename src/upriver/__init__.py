@@ -18,9 +18,15 @@ __all__ = ["App", "Client", "Rescale", "UpriverError", "connect"]
 
 
 def __getattr__(name: str) -> Any:
-    homes = {"App": "app", "Client": "client", "Rescale": "rescale", "UpriverError": "errors", "connect": "client"}
+    homes = {
+        "App": "upriver.app",
+        "Client": "upriver.client.client",
+        "Rescale": "upriver.client.rescale",
+        "UpriverError": "upriver.errors",
+        "connect": "upriver.client.client",
+    }
     if name in homes:
-        return getattr(import_module(f"upriver.{homes[name]}"), name)
+        return getattr(import_module(homes[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

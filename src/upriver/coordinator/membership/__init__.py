@@ -1,1 +1,0 @@
-"""The assignor: which worker holds which copy of which task, as a pure function."""
