@@ -36,7 +36,15 @@ from upriver.spark.ingest import EpochLog, IngestHistory, Layout, StreamIngest, 
 from upriver.spark.loads import LoadIngest, OnChange
 from upriver.spark.probe import check_executors
 from upriver.spark.runs import Lot, warm_up
-from upriver.spark.session import checked_settings, free_slots, is_local, require_slots, slots_in_words, wait_for_slots
+from upriver.spark.session import (
+    checked_settings,
+    free_slots,
+    is_local,
+    require_slots,
+    slots_in_words,
+    stop_unlogged,
+    wait_for_slots,
+)
 from upriver.spark.startup import Startup
 from upriver.spark.tables import Backfill
 from upriver.vnodes import VnodeMap
@@ -400,15 +408,16 @@ class RunningApp:
     def _stop(self, retire_s: float, end_s: float, cancel_s: float) -> None:
         """retire_s: seconds that workers have to retire. end_s, cancel_s: that their tasks have to end then, and when
         they are cancelled."""
-        self._supervisor.stop()
-        if self._backfill is not None:
-            self._backfill.stop()
-        if self._host is not None:
-            self._host.stop_restarts()
-        if self._running is not None:
-            self._running.stop(retire_s)
-        if self._host is not None:
-            self._host.stop(end_s, cancel_s)
+        with stop_unlogged(self._spark):
+            self._supervisor.stop()
+            if self._backfill is not None:
+                self._backfill.stop()
+            if self._host is not None:
+                self._host.stop_restarts()
+            if self._running is not None:
+                self._running.stop(retire_s)
+            if self._host is not None:
+                self._host.stop(end_s, cancel_s)
         if self._service is not None:
             self._service.stop()
         if self._lake is not None:

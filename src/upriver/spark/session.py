@@ -17,10 +17,11 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
@@ -369,3 +370,46 @@ def unlogged() -> Iterator[None]:
     finally:
         for logger in loggers:
             logger.removeFilter(is_others)
+
+
+STOP_LOGGERS = (
+    "org.apache.spark.scheduler.DAGScheduler",
+    "org.apache.spark.scheduler.TaskSetManager",
+    "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution",
+)
+"""Loggers on which Spark tells of jobs and micro-batches that end because the app stops them."""
+
+
+@contextmanager
+def stop_unlogged(spark: SparkSession) -> Iterator[None]:
+    """Have Spark log nothing on ``STOP_LOGGERS`` while the block runs. Their levels are restored afterwards.
+
+    A logger whose level the user has set keeps it.
+    """
+    quieted = _silenced(spark)
+    try:
+        yield
+    finally:
+        _restore(spark, quieted)
+
+
+def _silenced(spark: SparkSession) -> list[str]:
+    """The loggers that are off from now on; none if the JVM does not answer."""
+    quieted: list[str] = []
+    with suppress(Exception):  # of any class: a JVM that has gone is no reason not to stop
+        log4j: Any = spark._jvm.org.apache.logging.log4j  # type: ignore[union-attr]
+        configured = log4j.LogManager.getContext(False).getConfiguration().getLoggers()
+        for name in STOP_LOGGERS:
+            if not configured.containsKey(name):
+                log4j.core.config.Configurator.setLevel(name, log4j.Level.OFF)
+                quieted.append(name)
+    return quieted
+
+
+def _restore(spark: SparkSession, quieted: Sequence[str]) -> None:
+    with suppress(Exception):  # of any class: the JVM may have gone meanwhile
+        log4j: Any = spark._jvm.org.apache.logging.log4j  # type: ignore[union-attr]
+        context = log4j.LogManager.getContext(False)
+        for name in quieted:
+            context.getConfiguration().removeLogger(name)
+        context.updateLoggers()
