@@ -127,6 +127,11 @@ def test_expressions_are_spelled_as_spark_spells_them() -> None:
         assert spelled(expression, "t.{}".format) == text
 
 
+def test_the_name_of_a_column_is_left_as_it_is_whatever_it_looks_like() -> None:
+    name = "count(*) FILTER(WHERE b IN (CAST(2 AS BIGINT), regexp_like(x)) AS INTEGER"
+    assert spelled(f'"{name}" > CAST(0 AS BIGINT)', {name: "n"}.__getitem__) == "n > 0"
+
+
 def test_a_long_expression_is_told_by_what_it_is_made_of() -> None:
     long = select(scan(SALES), k=(" || ".join(['"item"', '"item"::VARCHAR(3)', "'it''s \"long\"'"] * 2), TEXT))
     regions = plan_regions("v", count(long, "k"), ("k",), TABLES)

@@ -134,10 +134,12 @@ def shown(expression: str, name_of: Callable[[str], str]) -> str:
 def spelled(expression: str, name_of: Callable[[str], str]) -> str:
     """The expression over what its columns are, with Spark's names of types; ``f(...)`` if it has words of the engine
     that evaluates it."""
-    text = _OF_SPARK.sub(r"\1(", expression)
-    if _FOREIGN.search(text) is not None:
+    parts = _QUOTED.split(expression)
+    words = [_OF_SPARK.sub(r"\1(", part) for part in parts[::2]]
+    if any(_FOREIGN.search(part) for part in words):
         return _made_of(expression, name_of)
-    return with_texts(_CONSTANT.sub(r"\1", _typed(text)), name_of)
+    parts[::2] = [_CONSTANT.sub(r"\1", _typed(part)) for part in words]  # a column's name may look like a CAST
+    return with_texts("".join(parts), name_of)
 
 
 def _made_of(expression: str, name_of: Callable[[str], str]) -> str:
@@ -149,6 +151,8 @@ def _typed(expression: str) -> str:
     return _TYPE.sub(lambda match: f" AS {_TYPES[match[1]]}", expression)
 
 
+_QUOTED = re.compile(r"""('(?:[^']|'')*'|"(?:[^"]|"")+")""")
+"""A text, or a column's name."""
 _CONSTANT = re.compile(r"CAST\((-?\d+(?:\.\d+)?) AS \w+(?:\(\d+, ?\d+\))?\)")
 """A number of a type that is written out."""
 _TYPES = {"INTEGER": "INT", "VARCHAR": "STRING", "HUGEINT": "DECIMAL(38,0)"}
