@@ -326,7 +326,7 @@ def _reads(options: argparse.Namespace) -> int:
 
 def default_picture(directory: Path) -> Path | None:
     """``docs/rescale.svg`` of the checkout that this code runs from, if that is the directory; else ``None``."""
-    return directory / "docs" / "rescale.svg" if Path(__file__).is_relative_to(directory / "src") else None
+    return directory / "docs" / "rescale.svg" if Path(__file__).is_relative_to(directory / "benchmarks") else None
 
 
 def render_rescale(measured: Mapping[str, Any]) -> str:
