@@ -1,33 +1,33 @@
 """The assignor: document 002's "Algorithm incremental-rebalancing" as a pure function of a group.
 
-Rules A1 to A15 are in ``docs/internals/membership.md``. A round changes as little as it can: a task that somebody
-serves goes only to a worker that is ready to serve it, and to become so is what the round has others learn. So it
-takes several rounds until all is where it is to be, and a plan says whether there is more to come.
+Rules A1 to A15 are in ``docs/internals/membership.md``. A round changes as little as it can. A task with an owner goes
+only to a worker that is ready to serve it; the round makes other workers learn it first. So a rebalance takes several
+rounds, and a plan says whether another one follows.
 
-Who takes part in a round, and who of them may be given anything. Document 002: "instances who are not marked
-leaving", "resource available instances", and ``scale.down.timeout.ms``.
+``Roster``: the workers that take part in a round, and those of them that may be given tasks. Document 002: "instances
+who are not marked leaving", "resource available instances", and ``scale.down.timeout.ms``.
 
 The first step of document 002's algorithm, "assign active tasks": one living worker for each task.
 
-To instances with learner tasks that indicate "ready"; to previous owners; to unready learner tasks owners;
-to instances with standby tasks; to instances who are not marked "leaving"; to resource available instances
+    To instances with learner tasks that indicate "ready"; to previous owners; to unready learner tasks owners;
+    to instances with standby tasks; to instances who are not marked "leaving"; to resource available instances
 
-The second and third step of document 002's algorithm: which tasks are to be elsewhere, and where.
+The second and third step of document 002's algorithm: the tasks that move, and their new workers.
 
     Keep existing learner tasks' assignment unchanged. Pick new learner tasks out of heaviest loaded instances.
     Assign learner tasks: to new-coming instances with abundant resource; to instances who are not marked "leaving";
     to instances with corresponding standby tasks
 
-What a worker has to do is counted by where tasks are *going*: a task that is being learned counts for its learner, and
-no more for its owner. The document's second rebalance (T3 is picked, not T2) comes out in no other way.
+A worker's load counts tasks by where they are *going*: a task that is being learned counts for its learner, and no
+longer for its owner. Only so does the document's second rebalance come out (T3 is picked, not T2).
 
 The last step of document 002's algorithm, "assign standby tasks".
 
-To instances without matching active tasks; to previous active task owners after learner transfer in this round;
-to resource abundant instances; to instances who are not marked "leaving". Based on num.standby.task config,
-standby task assignment could take multiple rounds
+    To instances without matching active tasks; to previous active task owners after learner transfer in this round;
+    to resource abundant instances; to instances who are not marked "leaving". Based on num.standby.task config,
+    standby task assignment could take multiple rounds
 
-What no assignment may be, whatever the group: checked at the end of every round.
+``problems`` checks what holds of every assignment, whatever the group, at the end of every round.
 """
 
 import heapq
@@ -53,8 +53,8 @@ from upriver.ids import WorkerId
 
 @dataclass(frozen=True)
 class Roster:
-    """instance_of: the workers that take part. leaving: those of them that are to end with nothing, never all.
-    overdue: leavers that are not waited for any more; they take no part, as if they were lost."""
+    """instance_of: the workers that take part. leaving: those of them that give everything up, never all of them.
+    overdue: leavers that the round no longer waits for; they take no part, as if they were lost."""
 
     instance_of: Mapping[WorkerId, InstanceId]
     leaving: frozenset[WorkerId]
@@ -62,7 +62,7 @@ class Roster:
 
     @classmethod
     def of(cls, group: Group, config: MembershipConfig) -> Self:
-        """Where all would have to leave, none does (rule A13): a task has to be somewhere."""
+        """If all workers were leavers, none leaves (rule A13): a task has to be somewhere."""
         instance_of = {worker: name for name, members in group.instances.items() for worker in members}
         limit_ms = config.scale_down_timeout_ms
         late = {worker for worker, since_ms in group.leaving.items() if limit_ms is not None and since_ms >= limit_ms}
@@ -72,8 +72,8 @@ class Roster:
 
     @cached_property
     def staying(self) -> tuple[WorkerId, ...]:
-        """Those that may be given something, in order of preference among equals: the first worker of each instance,
-        then the second of each, so that instances fill alike; the lower id first."""
+        """The workers that may be given tasks, in order of preference among equals. The first worker of each instance
+        comes first, then the second of each, so that instances fill alike; the lower id first."""
         staying = [worker for worker in sorted(self.instance_of) if worker not in self.leaving]
         seats: dict[InstanceId, int] = {}
         rows: dict[WorkerId, int] = {}
@@ -96,11 +96,11 @@ def _unless_all(some: set[WorkerId], workers: Mapping[WorkerId, InstanceId]) -> 
 def actives_with_a_copy(
     tasks: Iterable[TaskId], held: Assignment, roster: Roster, group: Group, config: MembershipConfig
 ) -> dict[TaskId, WorkerId]:
-    """The first four choices, for those of the tasks of which there is any copy: rules A1 to A4.
+    """The first four choices, for the tasks that have any copy: rules A1 to A4.
 
-    held: of workers that take part only. Where an owner is lost, a standby that is ready comes before a learner that
-    is not. The document's list has it after; but its "isReady" is a tag of all standby tasks, and a task goes "only to
-    stream threads who are declared ready to serve this task" where there is one.
+    held: of workers that take part only. Where an owner is lost, a ready standby comes before a learner that is not
+    ready. The document lists it after the learner. But its "isReady" is a tag of all standby tasks, and where a ready
+    worker exists, a task goes "only to stream threads who are declared ready to serve this task".
     """
 
     def ready(task: TaskId, worker: WorkerId) -> bool:
@@ -130,16 +130,16 @@ def actives_with_a_copy(
 def _best_standby(
     standbys: Iterable[WorkerId], lags: Mapping[WorkerId, int], load: Mapping[WorkerId, int], roster: Roster
 ) -> WorkerId:
-    """One that stays, is the least behind (who does not say comes last), and has the least to do."""
+    """The best standby: it stays, is the least behind (unknown lag comes last), and has the least load."""
     return min(
         standbys, key=lambda w: (w in roster.leaving, w not in lags, lags.get(w, 0), load.get(w, 0), roster.rank[w])
     )
 
 
 def spread(tasks: Iterable[TaskId], load: Mapping[WorkerId, int], roster: Roster) -> dict[TaskId, WorkerId]:
-    """The last two choices: rule A5. Each task in turn goes to a worker that stays and has the least to do.
+    """The last two choices: rule A5. Each task in turn goes to the staying worker with the least load.
 
-    load: how many tasks each worker has already. Nothing is learned first: there is no copy that could serve meanwhile.
+    load: how many tasks each worker has already. No worker learns the task first: no copy could serve it meanwhile.
     """
     heap = [(load.get(worker, 0), place, worker) for place, worker in enumerate(roster.staying)]
     heapq.heapify(heap)
@@ -153,7 +153,7 @@ def spread(tasks: Iterable[TaskId], load: Mapping[WorkerId, int], roster: Roster
 
 @dataclass(frozen=True, slots=True)
 class Takers:
-    """all: who may be given tasks to even the loads out. newcomers: those who come first among equals."""
+    """all: the workers that may be given tasks to even the loads out. newcomers: those that come first among equals."""
 
     all: tuple[WorkerId, ...]
     newcomers: frozenset[WorkerId]
@@ -164,8 +164,8 @@ class MovingTasks:
     """Moves as they are found.
 
     load: how many tasks each worker will have when all moves are made. movable: by worker, the tasks that may still
-    leave it, ascending. standby: who has a copy already. warmups_left: how many learners may still begin to load; None
-    for no bound. postponed: there is more to move than may be moved now.
+    leave it, ascending. standby: the workers that have a copy already. warmups_left: how many learners may still begin
+    to load; None for no bound. postponed: there is more to move than may be moved now.
     """
 
     load: Counter[WorkerId]
@@ -179,7 +179,8 @@ class MovingTasks:
         return worker not in self.standby.get(task, ())
 
     def move(self, task: TaskId, giver: WorkerId, taker: WorkerId) -> None:
-        """Or postpone it, if it were one learner too many (rule A8). Either way the task is settled for this round."""
+        """Move the task, or postpone it if it would be one learner too many (rule A8). Either way the task is settled
+        for this round."""
         self.movable[giver].remove(task)
         if self.warmups_left is not None and self.is_cold(task, taker):
             if self.warmups_left <= 0:
@@ -207,10 +208,10 @@ def moving_of(
 
 
 def empty_leavers(moving: MovingTasks, takers: Takers, roster: Roster) -> None:
-    """All that leavers have goes elsewhere (rule A6): to a standby of it if there is one, since "we shall prioritize
-    stream threads which currently have standby tasks that match", else to whoever has the least to do.
+    """Every task of a leaver moves (rule A6): to a standby of it if there is one, since "we shall prioritize stream
+    threads which currently have standby tasks that match", else to the worker with the least load.
 
-    The leaver with most to do comes first. One task may have to wait and a later one not: of that there is a standby.
+    The leaver with the most load comes first. A task may have to wait while a later one that has a standby moves.
     """
     load = moving.load
 
@@ -227,11 +228,11 @@ def empty_leavers(moving: MovingTasks, takers: Takers, roster: Roster) -> None:
 
 
 def even_out(moving: MovingTasks, takers: Takers, roster: Roster) -> None:
-    """From the worker with most to do to the taker with the least, as long as they are more than one task apart (rule
-    A7). Of the giver's tasks, one that the taker is a standby of; else the first.
+    """Move tasks from the worker with the most load to the taker with the least, while they are more than one task
+    apart (rule A7). A task that the taker is a standby of goes first; else the giver's first task.
 
-    Each move brings two workers nearer to each other, so this ends. While leavers wait, who will have how much is not
-    known: nothing is evened out then.
+    Each move brings two workers nearer to each other, so this ends. While leavers wait, the final loads are not known:
+    nothing is evened out then.
     """
     load = moving.load
     while takers.all and not moving.postponed:
@@ -245,14 +246,14 @@ def even_out(moving: MovingTasks, takers: Takers, roster: Roster) -> None:
 
 
 def kept_learners(held: Assignment, active: Mapping[TaskId, WorkerId], roster: Roster) -> dict[TaskId, WorkerId]:
-    """The learners that there are and go on (rule A9): all but those that have taken over, and those of leavers."""
+    """The learners that go on (rule A9): all but those that have taken over, and those at leavers."""
     return {
         task: worker for task, worker in held.learner.items() if active[task] != worker and worker not in roster.leaving
     }
 
 
 def short_of_tasks(load: Mapping[WorkerId, int], workers: Collection[WorkerId]) -> frozenset[WorkerId]:
-    """Those of these workers that have two tasks less than another, or less than that."""
+    """Those of these workers that have at least two tasks less than another."""
     most = max(load.get(worker, 0) for worker in workers)
     return frozenset(worker for worker in workers if most - load.get(worker, 0) > 1)
 
@@ -265,7 +266,7 @@ def place_standbys(
     roster: Roster,
     replicas: int,
 ) -> dict[TaskId, frozenset[WorkerId]]:
-    """So many standbys of each of these tasks, or fewer where there are not enough instances (rules A10, A11).
+    """Place this many standbys of each of these tasks, or fewer where there are not enough instances (rules A10, A11).
 
     held: of workers that take part only. The "multiple rounds" are those of the loop: each task gets its first standby
     before any gets its second, all in one assignment.
@@ -293,7 +294,7 @@ def _kept(
     held: Assignment,
     roster: Roster,
 ) -> list[WorkerId]:
-    """The standbys that there are and may remain, one per instance; what learns the task before all others."""
+    """The standbys that may remain, one per instance. The task's learner comes first."""
     taken: set[InstanceId] = {roster.instance_of[active[task]]}
     kept = []
     for worker in sorted(held.standby.get(task, ()), key=lambda w: (w != learner.get(task), w)):
@@ -306,9 +307,9 @@ def _kept(
 def _chosen(
     before: WorkerId | None, taken: set[InstanceId], load: Mapping[WorkerId, int], roster: Roster
 ) -> WorkerId | None:
-    """Whoever had the task before, and so has its state; else whoever has the least to do.
+    """The worker that had the task before, and so has its state; else the worker with the least load.
 
-    An owner that has the task still is not asked: its instance is taken.
+    The owner that still has the task is no candidate: its instance is taken.
     """
     free = [worker for worker in roster.staying if roster.instance_of[worker] not in taken]
     return min(free, key=lambda w: (w != before, load[w], roster.rank[w]), default=None)
@@ -321,7 +322,7 @@ def problems(
     roster: Roster,
     config: MembershipConfig,
 ) -> tuple[str, ...]:
-    """What is wrong with the assignment, in words; nothing, if it is one.
+    """What is wrong with the assignment, in words; empty if it is valid.
 
     Each task is active at one worker that takes part. Only stateful tasks have other copies. A learner is not where
     the task is active. The active copy and the standbys of a task are on an instance each, and there are not too many
@@ -390,8 +391,8 @@ def assign(group: Group, config: MembershipConfig) -> AssignmentPlan:
 
 @dataclass(frozen=True)
 class _Terms:
-    """What all steps go by. held: what those who take part hold of the tasks that there are, stateless ones active
-    only. stateful, stateless: ascending."""
+    """The input of all steps. held: what the workers that take part hold of the group's tasks; stateless tasks have
+    active copies only. stateful, stateless: ascending."""
 
     stateful: tuple[TaskId, ...]
     stateless: tuple[TaskId, ...]
@@ -411,7 +412,8 @@ class _Terms:
 
 
 def _takers(group: Group, roster: Roster, config: MembershipConfig) -> Takers:
-    """Without memory nobody knows who is new, and nobody takes (rule A15; the document's "leader crash before")."""
+    """Without memory the leader does not know which workers are new, and no worker takes tasks (rule A15; the
+    document's "leader crash before")."""
     if group.memory is None:
         return Takers((), frozenset())
     new = frozenset(w for w in roster.staying if w not in group.memory.members or w in group.memory.newcomers)
@@ -424,7 +426,7 @@ def _place_stateful(
     terms: _Terms,
     config: MembershipConfig,
 ) -> tuple[dict[TaskId, WorkerId], MovingTasks]:
-    """Where stateful tasks are active, and what is to be learned besides what is ``kept``."""
+    """Where stateful tasks are active, and the new learners besides those in ``kept``."""
     active = {task: with_a_copy[task] for task in terms.stateful if task in with_a_copy}
     lost = [task for task in terms.stateful if task not in with_a_copy]
     active |= spread(lost, Counter({**active, **kept}.values()), terms.roster)
@@ -440,8 +442,8 @@ def _place_stateful(
 def _place_stateless(
     with_an_owner: Mapping[TaskId, WorkerId], stateful_load: Mapping[WorkerId, int], terms: _Terms
 ) -> tuple[dict[TaskId, WorkerId], Mapping[WorkerId, int]]:
-    """Where stateless tasks are active, and how many tasks of both kinds each worker is to have. They move at once,
-    so as to even out what stateful tasks leave uneven (rule A14)."""
+    """Where stateless tasks are active, and how many tasks of both kinds each worker gets. Stateless tasks move at
+    once, to even out what stateful tasks leave uneven (rule A14)."""
     active = {task: with_an_owner[task] for task in terms.stateless if task in with_an_owner}
     lost = [task for task in terms.stateless if task not in with_an_owner]
     active |= spread(lost, Counter(stateful_load) + Counter(active.values()), terms.roster)
@@ -464,7 +466,7 @@ def _planned(
     return AssignmentPlan(
         assignment=assignment,
         revoked={task: owner for task, owner in sorted(terms.held.active.items()) if active[task] != owner},
-        # A move that has to wait does so for a learner: where there is none, nothing waits.
+        # A postponed move waits for a learner: without learners, nothing waits.
         another_round=bool(assignment.learner) or (config.eventual_balance and bool(short)),
         may_stop=roster.overdue | (roster.leaving - busy),
         memory=LeaderMemory(members=frozenset(roster.instance_of), newcomers=newcomers),

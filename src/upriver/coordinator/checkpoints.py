@@ -1,8 +1,8 @@
 """The coordinator's checkpoints: one at a time, each through a cut of all workers; rules checkpoints.all_parts,
 checkpoints.keys_stay and checkpoints.given_up_when_torn.
 
-``docs/internals/checkpoints.md``. A checkpoint is asked for, cut by every worker, written by them, and published. One
-that comes to nothing is given up; the next one makes up for it.
+``docs/internals/checkpoints.md``. A checkpoint is requested, cut and written by every worker, and published. A
+checkpoint that fails is given up; the next one makes up for it.
 """
 
 from collections.abc import Sequence
@@ -30,15 +30,16 @@ from upriver.protocol.messages import (
 from upriver.state.checkpoint import Checkpoint, StateFile
 
 CHAIN_MAX = 16
-"""Checkpoints of one chain: to restore a worker reads all of them."""
+"""Checkpoints of one chain at most: a worker that restores reads all of them."""
 WANTED_MAX = 1000
-"""Who wait for a checkpoint that cannot begin yet; one more is refused."""
+"""Requests that wait for a checkpoint that cannot begin yet; one more is refused."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Taking:
-    """A checkpoint on its way. parts: per worker that has written all of its part, the files. is_published: the lake
-    was told to let it exist. is_torn: a worker was lost after that, who knew what has changed since the cut."""
+    """A checkpoint on its way. parts: the files of each worker that has written its whole part. is_published: the
+    coordinator has ordered its publication. is_torn: a worker that knew what changed since the cut was lost after
+    that."""
 
     number: int
     at: Epoch
@@ -50,31 +51,30 @@ class Taking:
 
 
 class Checkpoints:
-    """The chain of those that are kept is the cluster's."""
+    """Takes checkpoints. The chain of those that are kept is in the cluster."""
 
     def __init__(self, cluster: Cluster, kept: Sequence[Checkpoint], every_epochs: int | None) -> None:
-        """kept: the chain, newest first. every_epochs: how many epochs end between two; ``None``: they are taken only
-        when somebody wants one."""
+        """kept: the chain, newest first. every_epochs: how many epochs end between two; ``None``: only on request."""
         self._cluster = cluster
         self._every_epochs = every_epochs
         self._keys = [checkpoint.keys for checkpoint in reversed(kept)]
-        """That each of the chain names, oldest first."""
+        """The number of keys in each checkpoint of the chain, oldest first."""
         self._wanted: list[int] = []
-        """Tickets of who waits for the next one that begins."""
+        """Tickets of the requests that wait for the next checkpoint to begin."""
         self._served: list[int] = []
-        """Tickets of who waits for the one on its way."""
+        """Tickets of the requests that the checkpoint on its way answers."""
         self._last = 0
         self._begun_at = Epoch(0)
-        """The cut of the last one that has begun: one that was given up is not due again at once."""
+        """The cut of the last checkpoint that has begun: after it was given up, the next is not due at once."""
         self._taking: Taking | None = None
 
     @property
     def is_idle(self) -> bool:
-        """Whether none is on its way, so that keys may move (checkpoints.keys_stay)."""
+        """Whether no checkpoint is on its way, so that keys may move (checkpoints.keys_stay)."""
         return self._taking is None or not self._cluster.rules.checkpoints_keys_stay
 
     def wanted(self, event: CheckpointWanted) -> None:
-        """Somebody wants all that has ended by now to be in a checkpoint."""
+        """A request for a checkpoint of everything that has ended by now."""
         if len(self._wanted) < WANTED_MAX:
             self._wanted.append(event.ticket)
         else:
@@ -82,14 +82,14 @@ class Checkpoints:
             self._say_failed((event.ticket,), self._cluster.ledger.through, why)
 
     def begin(self) -> None:
-        """Take one, if somebody wants it or it is due. Nothing else is under way; no worker can be past the cut."""
+        """Begin a checkpoint, if one is requested or due. Nothing else is under way; no worker can be past the cut."""
         cluster = self._cluster
         if self._taking is not None or not self._can_be_cut() or not (self._wanted or self._is_due()):
             return
         at = cluster.ledger.through if cluster.in_step else cluster.opened
         chain = cluster.chain or ()
         self._served, self._wanted, self._begun_at = self._wanted, [], at
-        if at <= self._newest() or cluster.keeps_only_what_is_read:  # there is nothing more to be kept
+        if at <= self._newest() or cluster.keeps_only_what_is_read:  # there is nothing more to keep
             self._serve(at)
             return
         lacks = cluster.has_lost_changes and cluster.rules.checkpoints_whole_after_losses
@@ -101,8 +101,8 @@ class Checkpoints:
             cluster.tell(cluster.members[worker], ask)
 
     def _can_be_cut(self) -> bool:
-        """Whether all will come to a cut behind what has ended; with exchange edges, whether they stand there: then no
-        row of the next epoch leaves a worker before all have read it, and so stood at the cut."""
+        """Whether all workers will come to a cut at or after the last ended epoch. Where workers go in step, they must
+        stand at the cut: no row of the next epoch leaves a worker before all have read it, and so stood there."""
         cluster, ledger = self._cluster, self._cluster.ledger
         if not cluster.in_step:
             return cluster.is_complete()
@@ -116,13 +116,13 @@ class Checkpoints:
         return self._cluster.chain[0] if self._cluster.chain else Epoch(0)
 
     def _is_long(self) -> bool:
-        """Whether to restore the chain costs more than twice what its state does, or too many files."""
+        """Whether restoring the chain costs more than twice what its state does, or reads too many checkpoints."""
         return len(self._keys) >= CHAIN_MAX or sum(self._keys[1:]) > self._keys[0]
 
-    # What workers say
+    # Workers' messages
 
     def written(self, member: Member, message: CheckpointWritten) -> None:
-        """A worker's part is in the lake; with the last one, the checkpoint is whole."""
+        """A worker's part is in the lake. The last part makes the checkpoint whole."""
         taking = self._of(message.checkpoint)
         if taking is None or taking.is_published:
             return
@@ -145,10 +145,10 @@ class Checkpoints:
         if self._of(message.checkpoint) is not None:
             self._give_up(f"worker {member.worker}: {message.error}")
 
-    # What the lake says
+    # The lake's answers
 
     def published(self, event: CheckpointPublished) -> None:
-        """From now on whoever is lost begins with this one."""
+        """From now on a worker that replaces a lost one begins with this checkpoint."""
         taking = self._of(event.checkpoint)
         if taking is None:
             return
@@ -171,8 +171,8 @@ class Checkpoints:
     # Accidents
 
     def torn(self) -> None:
-        """checkpoints.given_up_when_torn: a worker is lost, or all begin anew. What is published already is whole all
-        the same."""
+        """checkpoints.given_up_when_torn: a worker is lost, or all begin anew. A checkpoint that is already being
+        published is whole all the same."""
         taking = self._taking
         if taking is not None and taking.is_published:
             taking.is_torn = True
@@ -181,8 +181,8 @@ class Checkpoints:
 
     def damaged(self, message: Unrestored) -> None:
         """checkpoints.damaged_is_skipped: a file of the chain is damaged. The newest checkpoint is left out from now
-        on; if the file is of an older one, the next worker says so again. What has changed is known since that one; so
-        the next is whole."""
+        on. If the file belongs to an older one, a worker reports it again. Changes are known only since the newest
+        checkpoint, so the next one is whole."""
         cluster = self._cluster
         if not cluster.chain or cluster.chain[0] != message.checkpoint:
             return  # another worker has said so
@@ -194,7 +194,7 @@ class Checkpoints:
         self._say_failed((), message.checkpoint, message.error)
 
     def forget(self) -> None:
-        """The views are others: none that there is holds their state."""
+        """The views have changed: no existing checkpoint holds their state."""
         if self._taking is not None:
             self._give_up("the views have changed")
         self._keys.clear()

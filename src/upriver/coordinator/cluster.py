@@ -1,4 +1,4 @@
-"""The coordinator's view of its workers: who is there, who keeps what, and who is told what."""
+"""The coordinator's view of its workers: which are there, what each keeps, and what each is told."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,8 +20,8 @@ EPOCHS_AHEAD_MAX = 4
 class Member:
     """The current incarnation in one worker's place.
 
-    assigned: it was told what it keeps. is_restored: it has it, if checkpoints do. generation: of what it says.
-    reads: whose slices it was told to read. instance: the executor that it is lost with.
+    assigned: it was told what it keeps. is_restored: it has restored what checkpoints have of that. generation: of
+    what it says. reads: the vnodes whose slices it was told to read. instance: the executor that it is lost with.
     """
 
     worker: WorkerId
@@ -38,13 +38,13 @@ class Member:
     held_up: str | None = None
     """Why it cannot read the lake: it tries again."""
     unfilled: dict[str, ViewFailure] = field(default_factory=dict)
-    """By partial view: why the last key could not be filled that could not."""
+    """By partial view: why the last key that failed to fill could not be filled."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Cluster:
-    """workers: every place that takes part in epochs. reading: who reads which vnode's slices. maps: of each region;
-    all the same as ``reading`` unless a rescale is on. generation: how often all were assigned anew."""
+    """workers: every place that takes part in epochs. reading: which worker reads each vnode's slices. maps: of each
+    region; all the same as ``reading`` unless a rescale is on. generation: how often all were assigned anew."""
 
     plans: tuple[DataflowPlan, ...]
     rules: Rules
@@ -54,37 +54,37 @@ class Cluster:
     ledger: Ledger
     generation: int = 0
     born: int = 0
-    """The generation in which all began anew; in those since they have gone on with what they keep."""
+    """The generation in which all workers began anew. In later generations they keep their state."""
     stepped: Epoch = BEGINNING
     """The last epoch that was opened for all."""
     sent_ever: Epoch = BEGINNING
-    """The highest epoch that anybody was ever sent: some of it may have been seen."""
+    """The highest epoch that any worker was ever sent: clients may have seen some of it."""
     is_followed: bool = False
     """Workers follow each other, or may."""
     is_reversible: bool = False
-    """Others may take over from who is lost, as of the last epoch's end."""
+    """Standbys may take over from a lost worker, as of the last epoch's end."""
     chain: tuple[Epoch, ...] | None = None
     """Checkpoints to begin with, newest first; ``None``: none are ever taken."""
     has_lost_changes: bool = False
-    """checkpoints.whole_after_losses: who has gone knew which keys have changed since the newest checkpoint, and
-    nobody else does."""
+    """checkpoints.whole_after_losses: only a worker that is gone knew which keys have changed since the newest
+    checkpoint."""
     failed: dict[str, ViewFailure] = field(default_factory=dict)
     """The views that have failed, and why: until they are dropped or declared otherwise."""
     serve_from: Epoch = field(default=Epoch(0))
-    """What was published when all began anew: some of it may have been seen by then."""
+    """What was published when all began anew: clients may have seen some of it by then."""
     members: dict[WorkerId, Member] = field(default_factory=dict)
     actions: list[CoordinatorAction] = field(default_factory=list)
-    """What the step under way wants done."""
+    """The actions of the current step."""
 
     def by_worker(self) -> list[Member]:
-        """All that were assigned, in order of place."""
+        """All members that were assigned, in order of place."""
         return [self.members[worker] for worker in sorted(self.members) if self.members[worker].assigned]
 
     def of_incarnation(self, incarnation: Incarnation) -> Member | None:
         return next((m for _, m in sorted(self.members.items()) if m.incarnation == incarnation), None)
 
     def is_complete(self) -> bool:
-        """Whether every place is filled, and everybody has restored what there is to be restored."""
+        """Whether every place is filled, and every worker has restored its state."""
         return all(worker in self.members and self.members[worker].is_restored for worker in self.workers)
 
     @property
@@ -94,8 +94,8 @@ class Cluster:
 
     @property
     def start_at(self) -> Epoch:
-        """The epoch that a worker may begin at with what checkpoints have of its keys, or, where only what is read is
-        kept, with nothing."""
+        """The epoch that a worker may begin at with what checkpoints have of its keys. Where all views are partial, it
+        begins with nothing."""
         if self.keeps_only_what_is_read:
             return self.ledger.through
         return self.chain[0] if self.chain else BEGINNING
@@ -107,11 +107,11 @@ class Cluster:
 
     @property
     def has_begun(self) -> bool:
-        """Whether any epoch was opened since all have begun."""
+        """Whether any epoch was opened since all workers began."""
         return self.ledger.through > 0 or any(member.sent > 0 for member in self.by_worker())
 
     def is_filled(self) -> bool:
-        """Whether there is somebody in every place, told what to keep or not."""
+        """Whether there is a worker in every place, assigned or not."""
         return self.members.keys() >= set(self.workers)
 
     def is_quiet(self) -> bool:
@@ -122,7 +122,7 @@ class Cluster:
         return all(member.finished == member.sent == self.ledger.through for member in members)
 
     def has_caught_up(self, until: Epoch) -> bool:
-        """Whether every place is filled, and everybody has gone through this epoch."""
+        """Whether every place is filled, and every worker has finished this epoch."""
         if not self.is_complete() or (self.ledger.is_staged and self.ledger.through < until):
             return False
         return all(member.finished >= until for member in self.by_worker())
@@ -165,7 +165,7 @@ class Cluster:
         self.assign(member, start_at=self.start_at, serve_from=self.ledger.published)
 
     def start_anew(self) -> None:
-        """All workers begin from the newest checkpoint, or from nothing, as another generation. They know, then, what
+        """All workers begin from the newest checkpoint, or from nothing, as another generation. They record what
         changes from there on."""
         self.has_lost_changes, self.stepped = False, BEGINNING
         self.generation += 1
@@ -173,11 +173,11 @@ class Cluster:
         self.serve_from = self.ledger.published
         self.ledger.start_anew(self.chain[0] if self.chain else BEGINNING)
         for worker, member in sorted(self.members.items()):
-            if member.assigned or worker in self.workers:  # else it is to join, when all are ready for it
+            if member.assigned or worker in self.workers:  # else it joins when all workers are ready
                 self.assign(member, start_at=self.start_at, serve_from=self.ledger.published)
 
     def resume(self, vnode_map: VnodeMap) -> None:
-        """All go on by this map as of the end of the last epoch, with what they keep, as another generation."""
+        """All workers go on by this map with the state they keep, as of the last epoch's end, as another generation."""
         at, seen = self.ledger.through, Epoch(max(self.serve_from, self.opened))
         self.generation += 1
         self.go_by(dict.fromkeys(self.maps, vnode_map))
@@ -207,7 +207,7 @@ class Cluster:
         self.maps, self.reading = dict(maps), next(iter(maps.values()))
 
     def adopt(self, maps: Mapping[str, VnodeMap], workers: tuple[WorkerId, ...]) -> int:
-        """The maps and the workers are those; who is not among them may go. Returns how many vnodes have moved."""
+        """Take over these maps and workers, and retire all other workers. Returns how many vnodes have moved."""
         vnodes = len(next(iter(self.maps.values())).diff(next(iter(maps.values()))))
         self.go_by(maps)
         self.workers = workers
@@ -227,19 +227,19 @@ class Cluster:
 
     @property
     def vnode_map(self) -> VnodeMap:
-        """Who owns which vnode; while a rescale is on, who did before it."""
+        """The owner of each vnode; while a rescale is on, the owner before it."""
         return next(iter(self.maps.values()), self.reading)
 
     @property
     def lookup_map(self) -> VnodeMap:
-        """Whom to ask for the keys of a slice: who reads it, which is its new owner as soon as all of it has moved. Any
-        worker has an answer; at the old owner it would be relayed. The version is the regions', so that who goes by
-        this while keys move is told when all have moved."""
+        """The worker to ask for the keys of a slice: the one that reads it. That is the new owner as soon as the whole
+        slice has moved. Any worker can answer; the old owner would relay the lookup. The version is the regions': so a
+        client that uses this map while keys move learns when all have moved."""
         return VnodeMap(self.vnode_map.version, self.reading.owners)
 
     @property
     def opened(self) -> Epoch:
-        """The last epoch that anybody was sent."""
+        """The last epoch that any worker was sent."""
         return Epoch(max([self.ledger.ended, *(member.sent for member in self.by_worker())]))
 
     def open_ahead(self, last: Epoch) -> None:
@@ -255,8 +255,10 @@ class Cluster:
         return self.ledger.published > self.ledger.through and self.is_quiet()
 
     def open_next(self, *, keys_move: bool) -> None:
-        """Open the next epoch for all, whose rows may be applied elsewhere than where they are read; with those that
-        have piled up behind it, as far as ahead of what has ended as may be, unless workers go through each in step."""
+        """Open the next epoch for all workers. Its rows may be applied at other workers than those that read them.
+
+        Unless workers go through each epoch in step, epochs that have piled up are opened too, as many as may be open.
+        """
         at_once = 1 if self.in_step else EPOCHS_AHEAD_MAX
         first, last = self.ledger.through + 1, min(self.ledger.published, self.ledger.through + at_once)
         for epoch in map(Epoch, range(first, last + 1)):

@@ -1,14 +1,14 @@
-"""The coordinator machine: who the workers are, which epochs there are, and when each one ends.
+"""The coordinator machine: it keeps track of the workers, opens epochs, and decides when each epoch ends.
 
-Theory of operation. The coordinator owns the vnode map. A worker registers under its place; the coordinator tells it
-what it keeps and opens the epochs for it from the first one on, at most ``EPOCHS_AHEAD_MAX`` beyond what it has
-finished. An epoch ends when every place has finished it, and as many rows were applied to every view as the epoch's
-manifest says went in. A worker that is lost leaves its place empty until another incarnation registers; that one starts
-with what the newest checkpoint has and applies the epochs since, while the others go on.
+Theory of operation. The coordinator owns the vnode map. A worker registers under its place. The coordinator tells it
+what it keeps, and opens the epochs for it from the first one on. At most ``EPOCHS_AHEAD_MAX`` epochs are open beyond
+those that the worker has finished. An epoch ends when every place has finished it, and as many rows were applied to
+every view as the epoch's manifest says went in. A lost worker leaves its place empty until another incarnation
+registers. That one starts from the newest checkpoint and applies the epochs since, while the other workers go on.
 
 Rules coordinator.*: ``docs/internals/epochs.md``. Rescales, coordinator.*: ``docs/internals/rescale.md``.
 
-Evictions that somebody wants: over when every worker that was told has done it, or is no more.
+A requested eviction is over when every worker that was told has done it or is gone.
 """
 
 from collections.abc import Sequence
@@ -90,12 +90,12 @@ from upriver.vnodes import VnodeMap
 
 
 class Evictions:
-    """All that are under way."""
+    """The evictions that are under way."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._waiting: dict[int, set[Incarnation]] = {}
-        """By ticket: who was told and has not answered."""
+        """By ticket: the incarnations that were told and have not answered."""
 
     def wanted(self, event: EvictWanted) -> None:
         self._waiting[event.ticket] = {member.incarnation for member in self._cluster.by_worker()}
@@ -105,7 +105,7 @@ class Evictions:
         self._waiting.get(eviction, set()).discard(incarnation)
 
     def end(self) -> None:
-        """Say which are over. Who is lost has forgotten everything."""
+        """Report the evictions that are over. A lost worker has forgotten everything, so none waits for it."""
         here = {member.incarnation for member in self._cluster.by_worker()}
         for ticket in [ticket for ticket, waiting in self._waiting.items() if not waiting & here]:
             del self._waiting[ticket]
@@ -124,9 +124,8 @@ class CoordinatorMachine:
         checkpoint_epochs: int | None = None,
         membership: MembershipConfig = NOBODY_STANDS_BY,
     ) -> None:
-        """checkpoints: a chain, newest first, out of which workers restore these views; ``None`` if none are to be
-        taken, either. checkpoint_epochs: how many epochs end between two; ``None``: they are taken when somebody wants
-        one."""
+        """checkpoints: a chain, newest first, from which workers restore these views; ``None``: the app has none and
+        takes none. checkpoint_epochs: how many epochs end between two; ``None``: only on request."""
         self._rules = rules
         self._ledger = Ledger(plans, rules.coordinator_all_workers_finish, rules.coordinator_rows_have_arrived)
         self.cluster = Cluster(
@@ -150,9 +149,9 @@ class CoordinatorMachine:
         self._rescales = Rescales(self.cluster, self._scans, self._meetings, self._leader)
         self._evictions = Evictions(self.cluster)
         self._is_torn = False
-        """coordinator.anew_when_torn: rows that were exchanged may be lost, so all are to begin anew."""
+        """coordinator.anew_when_torn: exchanged rows may be lost, so all workers must begin anew."""
         self._wanted: list[PlansWanted] = []
-        """Views that are to be the app's, in order."""
+        """Requested changes of the app's views, in order."""
         self._stopping = False
 
     @property
@@ -161,12 +160,12 @@ class CoordinatorMachine:
 
     @property
     def vnode_map(self) -> VnodeMap:
-        """Who owns which vnode; while a rescale is on, who did before it."""
+        """The owner of each vnode; while a rescale is on, the owner before it."""
         return self.cluster.vnode_map
 
     @property
     def leader(self) -> Leader:
-        """To be asked who stands by."""
+        """The leader, which knows the standbys."""
         return self._leader
 
     @property
@@ -225,7 +224,7 @@ class CoordinatorMachine:
             self._rescales.all_begin_anew()
         self._end_epochs()
         self._let_slices_change_hands()
-        if self._leader.has_learned:  # perhaps by a round that moves nothing, of which nobody will say anything
+        if self._leader.has_learned:  # perhaps by a round that moves nothing: no message follows it
             self._let_slices_change_hands()
         while self._wanted and (self._may_replan() or not self._rules.coordinator_views_change_between_epochs):
             self._replan(self._wanted.pop(0))
@@ -239,32 +238,32 @@ class CoordinatorMachine:
         elif rescales.holds_still and self.cluster.is_quiet():
             scans.take_still()
         if rescales.in_lock_step or self.cluster.in_step:
-            if not (rescales.in_lock_step or self._ledger.is_staged):  # who is behind gets what others had
+            if not (rescales.in_lock_step or self._ledger.is_staged):  # workers that are behind catch up
                 self.cluster.open_ahead(self.cluster.opened)
             ready = self._opens_epochs and (self._meetings.have_all_met or not self.cluster.in_step)
             if ready and not (scans.wants_pause and rescales.holds_still):
                 rescales.open_next()
-        else:  # while nothing new is opened, those who are behind get what others had
+        else:  # while nothing new is opened, workers that are behind get the epochs that other workers had
             self.cluster.open_ahead(self._ledger.published if self._opens_epochs else self.cluster.opened)
 
     @property
     def _opens_epochs(self) -> bool:
-        """Whether epochs may be opened that nobody has had yet."""
+        """Whether epochs may be opened that no worker has had yet."""
         return self._rescales.opens_epochs and not (self._wanted and self._rescales.is_over)
 
     def _may_checkpoint(self) -> bool:
-        """checkpoints.keys_stay: whether no key moves, or is about to. If there are none to take, nobody will."""
+        """checkpoints.keys_stay: whether the app takes checkpoints, and no key moves or is about to."""
         if self.cluster.chain is None or self._is_torn or not self._leader.is_settled:
             return False
         return self._rescales.is_over or not self._rules.checkpoints_keys_stay
 
     def _may_replan(self) -> bool:
-        """Whether nothing is under way that the views must not change below."""
+        """Whether nothing is under way that forbids the views to change."""
         is_idle = self._scans.is_idle and self._checkpoints.is_idle and not self._leader.takes_over
         return self._rescales.is_over and self.cluster.is_quiet() and is_idle
 
     def _replan(self, wanted: PlansWanted) -> None:
-        """Other views from now on: all workers begin anew, and read what there is
+        """The views change: all workers begin anew, and read what there is
         (coordinator.views_change_between_epochs)."""
         self._checkpoints.forget()
         self.cluster.replan(wanted.plans, wanted.epochs)
@@ -274,7 +273,8 @@ class CoordinatorMachine:
         self.cluster.actions.append(PlansTaken(ticket=wanted.ticket))
 
     def _let_slices_change_hands(self) -> None:
-        """By a rescale; or as the leader says: all are to meet again then, for they speak as another generation."""
+        """Slices change hands by a rescale or a decision of the leader. After the latter all workers meet again: they
+        speak as another generation."""
         takes_up = not self._wanted and self._checkpoints.is_idle and self._leader.is_settled
         self._rescales.advance(takes_up=takes_up)
         born = self.cluster.born
@@ -285,7 +285,7 @@ class CoordinatorMachine:
             self._scans.start_anew()
 
     def _see_that_all_have_met(self) -> None:
-        """With exchange edges, no epoch is opened before everybody can speak to everybody
+        """With exchange edges, no epoch is opened before every worker has a channel to every other
         (coordinator.anew_when_torn)."""
         if self._rescales.permits.meetings and not self._meetings.is_of_all and self.cluster.is_quiet():
             self._meetings.call(Strategy.ICADD, None)
@@ -331,21 +331,21 @@ class CoordinatorMachine:
             self._assign_who_waits()
 
     def _assign_who_waits(self) -> None:
-        """Who has come to a place whose slices others were to take over is to keep them after all."""
+        """A worker that waits in a place whose slices standbys could not take over keeps them after all."""
         for worker in self.cluster.workers:
             member = self.cluster.members.get(worker)
             if member is not None and not (member.assigned or self._is_torn or self._rescales.awaits(worker)):
                 self.cluster.assign_place(member)
 
     def _tear(self) -> None:
-        """Somebody, or a channel, was lost, and with it perhaps rows that were exchanged. Where keys move, the rescale
-        has all begin anew; and where no epoch was opened yet, there is nothing to lose."""
+        """A worker or a channel was lost, and exchanged rows perhaps with it. While keys move, the rescale makes all
+        workers begin anew. Before the first epoch there is nothing to lose."""
         exchanges = self._ledger.is_staged and self.cluster.has_begun and not self._rescales.in_lock_step
         if exchanges and self._rules.coordinator_anew_when_torn:
             self._checkpoints.torn()
             self._is_torn = True
 
-    # What workers say
+    # Workers' messages
 
     def _said(self, event: WorkerSaid) -> None:
         member = self.cluster.of_incarnation(event.incarnation)
@@ -359,8 +359,8 @@ class CoordinatorMachine:
             self._heard(member, event.message)
 
     def _is_heard(self, member: Member, message: FromWorker) -> bool:
-        """worker.own_generation_only: what a worker said before all started anew counts only if the worker cannot go
-        on, or has evicted. That a view has failed counts until all begin anew."""
+        """worker.own_generation_only: a message of an earlier generation counts only if the worker cannot go on, has
+        evicted, or has ended a feed. A view's failure counts until all workers begin anew."""
         current = member.generation == self.cluster.generation or not self._rules.worker_own_generation_only
         current |= isinstance(message, ViewFailed) and member.generation >= self.cluster.born
         return current or isinstance(message, WorkerFailed | Evicted | FeedEnded)
@@ -416,15 +416,15 @@ class CoordinatorMachine:
                 self._scans.some_have_moved()
                 self._rescales.moved(message)
             case WorkerLoad() | TookOver() | StartedAnew() | Counted():
-                pass  # the first two are for people: the shell shows them
+                pass  # the first two are for users: the shell shows them
             case ViewFailed():
                 self._view_failed(message)
             case WorkerFailed():
                 self._worker_failed(member, message)
 
     def _worker_failed(self, member: Member, message: WorkerFailed) -> None:
-        """Whatever it was: a full disk has room again, a file is repaired, and what a row does to a view is no failure
-        of the worker. Each further restart comes later, so a worker that fails always costs little."""
+        """Replace the worker, whatever the error: a full disk gets room again, a file is repaired. A row that breaks a
+        view is no failure of the worker. Each restart waits longer, so a worker that always fails costs little."""
         if self._rules.workers_failed_are_replaced:  # workers.failed_are_replaced
             self.cluster.actions.append(ReplaceWorker(incarnation=member.incarnation, error=message.error))
         else:
@@ -432,7 +432,7 @@ class CoordinatorMachine:
 
     def _unrestored(self, member: Member, message: Unrestored) -> None:
         """checkpoints.damaged_is_skipped: the worker begins with an older checkpoint, or with nothing. Where workers
-        speak to each other, or have only begun, all do."""
+        speak to each other, or have only just begun, all workers do so."""
         self._checkpoints.damaged(message)
         has_just_begun = self._ledger.through > self._ledger.ended
         if has_just_begun:
@@ -443,7 +443,7 @@ class CoordinatorMachine:
             self.cluster.assign_place(member)
 
     def _view_failed(self, message: ViewFailed) -> None:
-        """views.fail_everywhere: at all workers from now on, and at those to come. The first failure counts."""
+        """views.fail_everywhere: the view fails at all workers, also at later ones. The first failure counts."""
         cluster = self.cluster
         if message.view in cluster.failed or message.view not in [plan.name for plan in cluster.plans]:
             return
@@ -452,7 +452,7 @@ class CoordinatorMachine:
             cluster.tell_all(FailView(view=message.view, failure=message.failure))
 
     def _channel_lost(self, member: Member, message: PeersLost) -> None:
-        """If the peer may be lost, and others can take over from it, it is asked first whether it is there."""
+        """If the peer may be lost and standbys can take over from it, the coordinator probes it first."""
         self._meetings.forget()
         if not (self._rescales.permits.take_over and not self._is_torn and self._leader.doubts(message.peer)):
             self._tear()
@@ -470,7 +470,7 @@ class CoordinatorMachine:
         if not self._leader.has(Epoch(self._ledger.through + 1)):  # replication.epoch_waits_for_followers
             return
         for epoch in self._ledger.end(self.cluster.workers):
-            if epoch > before:  # else it is gone through again
+            if epoch > before:  # else the workers repeat it
                 self.cluster.actions.append(EpochEnded(epoch=epoch))
             if self._rescales.in_lock_step or self.cluster.in_step:
                 self.cluster.tell_all(EpochOver(epoch=epoch))

@@ -1,10 +1,11 @@
-"""The coordinator's account of epochs: what went in, what has come to which region, what has ended; rules
-coordinator.all_workers_finish and coordinator.rows_have_arrived.
+"""The coordinator's account of epochs: rows that went in, rows that came to each region, and the epochs that ended;
+rules coordinator.all_workers_finish and coordinator.rows_have_arrived.
 
-Without exchange edges an epoch has ended when every worker has read its slices, and as many rows have come to each
-region as its lake edges promise. With them it then goes through stages, one for each depth of regions: in a stage every
-worker takes in what its regions of that depth have gathered, and sends what comes of it to deeper ones. A stage is over
-when every worker says so, all rows that were sent to its regions are taken in, and all that left them have come.
+Without exchange edges, an epoch has ended when every worker has read its slices, and as many rows have come to each
+region as its lake edges promise. With exchange edges, it then goes through stages, one for each depth of regions. In a
+stage, every worker takes in the rows that its regions of that depth have gathered, and sends the results to deeper
+ones. A stage is over when every worker says so, and all rows sent to its regions are taken in, and all that left them
+have arrived.
 """
 
 from collections import Counter
@@ -19,7 +20,7 @@ from upriver.protocol.messages import NO_STAGE, EpochFinished, RowsApplied, Rows
 
 @dataclass(slots=True)
 class Work:
-    """What one worker has done of an epoch, by region. stage: the last one that it has done."""
+    """One worker's work on an epoch, by region. stage: the last one that it has done."""
 
     applied: Counter[str] = field(default_factory=Counter)
     settled: Counter[str] = field(default_factory=Counter)
@@ -29,8 +30,8 @@ class Work:
 
 @dataclass(slots=True)
 class Account:
-    """An epoch that has not ended. done: by those who have read their slices. stage: the last one that has begun.
-    mixed: keys move meanwhile."""
+    """An epoch that has not ended. done: the work of each worker that has read its slices. stage: the last one that has
+    begun. mixed: keys move meanwhile."""
 
     done: dict[WorkerId, Work] = field(default_factory=dict)
     stage: int = NO_STAGE
@@ -48,8 +49,8 @@ class Account:
 
 class Ledger:
     """published: the last epoch in the lake. ended: the last that has ever ended. through: the last that has ended
-    since all have begun; behind ``ended`` when everybody goes through all epochs again, ahead of it while there are
-    places that nobody has come to."""
+    since all workers began. It is behind ``ended`` while all workers repeat epochs, and ahead of it while places are
+    still vacant."""
 
     def __init__(self, plans: Sequence[DataflowPlan], waits_for_all: bool, stages_wait: bool) -> None:
         """waits_for_all, stages_wait: rules coordinator.all_workers_finish and coordinator.rows_have_arrived."""
@@ -64,12 +65,14 @@ class Ledger:
         self._coordinator_all_workers_finish = waits_for_all
         self._coordinator_rows_have_arrived = stages_wait
         self._promised: dict[Epoch, Mapping[Channel, int]] = {}
-        """Rows per channel, of all epochs: with exchange edges, now or when the views change, they may come again."""
+        """Rows per channel, of all epochs. With exchange edges, now or after a change of views, workers may repeat
+        them."""
         self._accounts: dict[Epoch, Account] = {}
-        """Of all and only the epochs that somebody has finished or that were opened mixed, and that have not ended."""
+        """All and only the epochs that have not ended, and that a worker has finished or that were opened mixed."""
 
     def replan(self, plans: Sequence[DataflowPlan], epochs: Sequence[Mapping[Channel, int]]) -> None:
-        """The views are these, and all workers begin from nothing. epochs: of each, from the first on, the rows."""
+        """The views have changed, and all workers begin from nothing. epochs: the rows of each epoch, from the first
+        on."""
         self._take(plans)
         self._promised |= {Epoch(epoch): rows for epoch, rows in enumerate(epochs, 1)}
         self.start_anew()
@@ -95,20 +98,20 @@ class Ledger:
         self._promised[epoch] = rows
 
     def pass_over(self) -> None:
-        """Nobody has begun, and nobody need read what was published: keys are filled out of the lake when they are
-        looked up. It ends when there is somebody in every place."""
+        """Skip the published epochs. No worker has begun, and none needs to read them: lookups fill keys from the lake.
+        The skipped epochs end when there is a worker in every place."""
         self.through = self.published
         self._promised.clear()
         self._accounts.clear()
 
     def end_what_was_passed_over(self) -> list[Epoch]:
-        """The epochs that have ended by that."""
+        """End the skipped epochs, and return them."""
         passed = [Epoch(epoch) for epoch in range(self.ended + 1, self.through + 1)]
         self.ended = Epoch(max(self.ended, self.through))
         return passed
 
     def open_mixed(self, epoch: Epoch) -> None:
-        """Rows of this epoch may be applied elsewhere than where they are read."""
+        """Rows of this epoch may be applied at other workers than those that read them."""
         self._account(epoch).mixed = True
 
     def finished(self, worker: WorkerId, message: EpochFinished) -> None:
@@ -121,7 +124,7 @@ class Ledger:
         self._work(worker, message.epoch).applied.update(message.applied)
 
     def settled(self, worker: WorkerId, message: RowsSettled) -> None:
-        """A worker has taken in what it had gathered, and has sent what came of it."""
+        """A worker has taken in the rows that it had gathered, and has sent the results."""
         work = self._work(worker, message.epoch)
         work.settled.update(message.settled)
         work.sent.update(message.sent)
@@ -130,22 +133,22 @@ class Ledger:
         self._work(worker, message.epoch).stage = message.stage
 
     def forget(self, worker: WorkerId) -> None:
-        """What an incarnation has applied is lost."""
+        """The worker's incarnation is lost, and what it applied with it."""
         for account in self._accounts.values():
             account.done.pop(worker, None)
 
     def start_anew(self, at: Epoch = BEGINNING) -> None:
-        """All workers begin with what there was at the end of an epoch."""
+        """All workers begin anew with the state as of the end of epoch ``at``."""
         self._accounts.clear()
         if self.is_staged:
             self.through = at
 
     def resume(self, at: Epoch) -> None:
-        """Nobody has begun, and all will with what there was at the end of an epoch."""
+        """No worker has begun, and all will begin with the state as of the end of epoch ``at``."""
         self.through = at
 
     def stage_due(self, workers: Collection[WorkerId]) -> tuple[Epoch, int] | None:
-        """The stage that can begin by now, which it does. workers: all that must take part."""
+        """Begin the next stage if it can begin, and return it. workers: all that must take part."""
         epoch = Epoch(self.through + 1)
         account = self._accounts.get(epoch)
         if account is None or account.stage == self.deepest or not self.is_staged:
@@ -158,8 +161,7 @@ class Ledger:
     def end(self, workers: Collection[WorkerId]) -> list[Epoch]:
         """The epochs that have ended by now. workers: all that must finish one.
 
-        Raises ProtocolError if an epoch came out with other rows than went in while no keys moved, or, while they did,
-        with more.
+        Raises ProtocolError if fewer or more rows came out of an epoch than went in; while keys move, only if more did.
         """
         ended: list[Epoch] = []
         while (epoch := Epoch(self.through + 1)) in self._accounts:
@@ -176,7 +178,7 @@ class Ledger:
         return ended
 
     def _is_over(self, epoch: Epoch, account: Account, workers: Collection[WorkerId]) -> bool:
-        """Whether the stage that the epoch stands at is over; before the first one, whether all its rows were read."""
+        """Whether the epoch's current stage is over; before the first stage, whether all its rows were read."""
         if not account.done.keys() >= set(workers):
             return False
         if any(account.done[worker].stage < account.stage for worker in workers):
@@ -188,12 +190,12 @@ class Ledger:
         return all(settled[region] == sent[region] for region in here)
 
     def _is_on_its_way(self, epoch: Epoch, account: Account, sent: Counter[str]) -> bool:
-        """Whether rows of the epoch have yet to come somewhere."""
+        """Whether rows of the epoch have yet to arrive."""
         short = False
         applied, rows = account.applied(), self._promised[epoch]
         for region, channels in self._channels.items():
             went_in = sum(rows.get(channel, 0) for channel in channels) + sent[region]
-            more = applied[region] > went_in and not (self.is_staged and account.mixed)  # who sent them may tell later
+            more = applied[region] > went_in and not (self.is_staged and account.mixed)  # a sender may report late
             fewer = applied[region] < went_in and not account.mixed and account.stage == NO_STAGE  # later, some travel
             if more or fewer:
                 raise ProtocolError(

@@ -1,14 +1,14 @@
-"""What a table has brought: rows, epochs, and how many rows a second of late. Status and metrics read it here.
-
-How fresh views are, and whether the app is ready: pure bookkeeping over what sources offered and workers reflect.
+"""How fresh views are, and whether the app is ready: pure bookkeeping over what sources offered and workers reflect.
 
 A source is **read through** as of a moment when every row that it had offered by then is in a published epoch. Such a
-mark, a moment and an epoch, counts once that epoch has ended at every worker. The age of a view is the time since the
-newest mark that counts, of the table for which that is longest ago. A source that is alive and offers nothing keeps on
-being read through, so its views stay fresh although no epoch comes. A source that has failed is not, and its age grows.
+mark, a moment and an epoch, counts once that epoch has ended at every worker. Each table has a newest mark that counts;
+a view's age is the time since the oldest of these among its tables. A source that is alive and offers nothing is read
+through again and again, so its views stay fresh although no epoch comes. A failed source is not, and its age grows.
 
 A table is **ready** once the workers reflect all epochs that were in the lake at the start, and a mark of this start.
 Where a source has failed, a table that had rows at the start is ready without the mark: it serves what it has.
+
+``TableCounts``: a table's rows, epochs, and recent rows a second. Status and metrics read it here.
 """
 
 from collections import deque
@@ -20,7 +20,7 @@ from upriver.coordinator.sources import SourceState
 from upriver.ids import BEGINNING, Epoch, WorkerId
 
 MARKS_MAX = 64
-"""Marks of one source that wait for their epochs to end; of more, every second one is forgotten."""
+"""Marks of one source that wait for their epochs to end. If there are more, every second one is forgotten."""
 RUNNING, STALLED, FAILED, FINISHED = SourceState
 
 
@@ -34,8 +34,8 @@ class ReadThrough:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where the workers stand. ended: the last epoch that has, at every worker. published: the last one in the lake.
-    missing: places without a worker."""
+    """Where the workers stand. ended: the last epoch that has ended at every worker. published: the last one in the
+    lake. missing: places without a worker."""
 
     ended: Epoch
     published: Epoch
@@ -70,7 +70,7 @@ class _TableSource:
 
 
 class Freshness:
-    """Of one run of an app. Its owner sees to it that one thread at a time calls.
+    """Freshness in one run of an app. Its owner makes sure that one thread at a time calls it.
 
     tables: by name, whether the lake had rows of it at the start. committed: the last epoch that was in the lake then.
     """
@@ -84,12 +84,12 @@ class Freshness:
         self._sources[table].add(mark)
 
     def stands(self, table: str, state: str, error: str | None = None) -> None:
-        """The state of a source. error: of one that has failed or stalled, why, in one line."""
+        """The state of a source. error: why it has failed or stalled, in one line."""
         source = self._sources[table]
         source.state, source.error = state, error
 
     def report(self, progress: Progress, now: float) -> "FreshnessReport":
-        """What is known. now: by the clock of the marks."""
+        """The report as of ``now``, by the clock of the marks."""
         tables = {table: self._report(source, progress, now) for table, source in self._sources.items()}
         return FreshnessReport(progress.ended, tables)
 
@@ -147,9 +147,9 @@ def _epochs(count: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TableFreshness:
-    """A table as clients hear of it. age_s: seconds since the newest moment as of which every row that the source had
-    offered is reflected; ``None`` if there is no such moment. cause: why it is not fresher. lacks: what it lacks until
-    it is ready; ``None`` if it is."""
+    """A table's freshness, as clients get it. age_s: seconds since the newest moment whose offered rows are all
+    reflected; ``None`` if there is no such moment. cause: why it is not fresher. lacks: what it lacks until it is
+    ready; ``None`` if it is."""
 
     state: str
     age_s: float | None
@@ -162,8 +162,8 @@ class TableFreshness:
 
 @dataclass(frozen=True, slots=True)
 class FreshnessReport:
-    """What the coordinator tells of all tables. epoch: the last one that every worker reflects, so that no answer that
-    is asked for later is of an earlier one. Without tables nothing is known, and nothing is waited for."""
+    """The coordinator's report on all tables. epoch: the last one that every worker reflects: no later lookup gets an
+    answer as of an earlier one. Without tables nothing is known, and no client waits."""
 
     epoch: Epoch
     tables: Mapping[str, TableFreshness]
@@ -174,13 +174,13 @@ class FreshnessReport:
         return next((f"table {table!r}: {lacks}" for table, lacks in lacking if lacks is not None), None)
 
     def age_s(self, tables: Iterable[str]) -> float | None:
-        """Seconds since a moment as of which these tables are reflected; ``None`` if none is known."""
+        """Seconds since the newest moment as of which all these tables are reflected; ``None`` if it is not known."""
         ages = [self.tables[table].age_s if table in self.tables else None for table in tables]
         known = [age for age in ages if age is not None]
         return max(known) if ages and len(known) == len(ages) else None
 
     def cause(self, tables: Iterable[str]) -> str:
-        """Why these tables are not fresher: of the one whose age is greatest."""
+        """Why these tables are not fresher: the cause of the oldest one."""
         known = [(table, self.tables[table]) for table in tables if table in self.tables]
         if not known:
             return "nothing is known of its sources"
@@ -188,7 +188,7 @@ class FreshnessReport:
         return f"table {table!r}: {oldest.cause}"
 
     def sources(self, tables: Iterable[str]) -> str | None:
-        """``running``, or the states that are otherwise with their tables: ``failed: orders``. ``None``: not known."""
+        """``running``, or every other state with its tables, as in ``failed: orders``. ``None``: not known."""
         states: dict[str, list[str]] = {}
         for table in tables:
             if table in self.tables:
@@ -209,7 +209,7 @@ NOTHING_KNOWN = FreshnessReport(BEGINNING, {})
 
 
 RATE_WINDOW_S = 60
-"""Whole seconds, before now, of which the rate is the mean."""
+"""The rate is the mean over this many whole seconds before now."""
 
 
 class TableCounts:
@@ -217,7 +217,7 @@ class TableCounts:
 
     def __init__(self) -> None:
         self.rows = 0
-        """Of all epochs; of an upsert table, versions."""
+        """Rows of all epochs; versions, in an upsert table."""
         self.epochs = 0
         self.last_epoch = Epoch(0)
         """The table's last one; 0 if it has none."""
@@ -227,7 +227,7 @@ class TableCounts:
         """(second, rows committed in it), of at most ``RATE_WINDOW_S`` seconds."""
 
     def add(self, epoch: Epoch, rows: int, committed_at: float | None) -> None:
-        """An epoch of the table is in the lake: one of earlier days, or of now."""
+        """An epoch of the table is in the lake, an old one or a new one."""
         self.rows += rows
         self.epochs += 1
         self.last_epoch = epoch

@@ -1,15 +1,14 @@
-"""What a round of assignment decides, and how each worker sees it: document 002's tags.
+"""The input and the result of a round of assignment: settings, group, plan, and each worker's tasks (document 002).
 
-The settings of membership that the assignor itself goes by, under their names in document 002 (and in KIP-441).
+``MembershipConfig``: the assignor's settings, under their names in document 002 (and in KIP-441).
 
-What the assignor is given: tasks, workers, what they hold, how far it is, who leaves, and what its last round knew.
-
+``Group``: tasks, workers, the copies they hold and how far behind these are, leavers, and the last round's memory.
 Document 002's *instance* is an executor, its *stream thread* a worker, its *task* a vnode. Its "historical information
 of last round assignment" comes in two parts, since a new leader has only one of them: ``held`` is what the members say
 themselves when they join a round, ``memory`` is what only the leader of the last round knew.
 
-When a copy is ready, and when a worker asks for a round because of it. Document 002: the tag ``isReady``, and
-``learner.partial.rebalance`` with its eager and its stable approach.
+``is_ready``, ``asking_for_a_round``: whether a copy is ready, and whether a worker asks for a round because of it.
+Document 002: the tag ``isReady``, and ``learner.partial.rebalance`` with its eager and its stable approach.
 """
 
 from collections.abc import Collection, Mapping
@@ -22,24 +21,24 @@ from upriver.ids import WorkerId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MembershipConfig:
-    """Document 002's configs, with its defaults where it gives any. Raises DeclarationError for what cannot be."""
+    """Document 002's configs, with its defaults where it gives any. Raises DeclarationError for an invalid value."""
 
     num_standby_replicas: int = 0
     """Copies of each stateful task that follow the active one, each on an instance of its own (``num.standby``)."""
     max_warmup_replicas: int = 2
-    """Learners that may load at one time, over all workers. Those where a standby is already do not count: they load
-    nothing. Document 002 has no such bound; the name, the default and the meaning are KIP-441's."""
+    """Learners that may load at one time, over all workers. A learner that is a standby already does not count: it
+    loads nothing. Document 002 has no such bound; the name, the default and the meaning are KIP-441's."""
     acceptable_lag_epochs: int = 1
-    """A copy at most so many epochs behind is ready to take over. KIP-441 counts offsets; the default is ours."""
+    """A copy at most this many epochs behind is ready to take over. KIP-441 counts offsets; the default is ours."""
     scale_down_timeout_ms: int | None = None
-    """A worker that was told to leave so long ago is not waited for any more (``scale.down.timeout.ms``). None: it is
-    waited for as long as it takes, the document's "infinity"."""
+    """A round waits this long for a worker that was told to leave (``scale.down.timeout.ms``). None: as long as it
+    takes, the document's "infinity"."""
     learner_partial_rebalance: bool = True
     """A worker asks for a round whenever one of its learners is ready (``learner.partial.rebalance``); else only when
     all of them are."""
     eventual_balance: bool = True
-    """Any worker with little to do learns tasks of those with more, which the document leaves to its version 4.0.
-    False: as in its first version, only workers that are new do."""
+    """Any worker with a low load learns tasks of those with more, which the document leaves to its version 4.0. False:
+    only new workers do, as in its first version."""
 
     def __post_init__(self) -> None:
         _check_count("num_standby_replicas", self.num_standby_replicas, least=0)
@@ -70,7 +69,7 @@ InstanceId = NewType("InstanceId", str)
 
 @dataclass(frozen=True, slots=True, order=True)
 class Task:
-    """stateful: there is state to restore (the document's tag ``isStateful``). What has none moves at once."""
+    """stateful: there is state to restore (the document's tag ``isStateful``). A task without state moves at once."""
 
     id: TaskId
     stateful: bool = True
@@ -78,14 +77,14 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """Who holds which copy of each task. A learner that was a standby remains one until it takes over."""
+    """The workers that hold the copies of each task. A learner that was a standby remains one until it takes over."""
 
     active: Mapping[TaskId, WorkerId] = field(default_factory=dict)
     standby: Mapping[TaskId, frozenset[WorkerId]] = field(default_factory=dict)
     learner: Mapping[TaskId, WorkerId] = field(default_factory=dict)
 
     def among(self, workers: Collection[WorkerId], tasks: Collection[TaskId]) -> Self:
-        """What of it there still is when there are only these workers and tasks."""
+        """The part of it that concerns only these workers and tasks."""
         standby = {task: holders.intersection(workers) for task, holders in self.standby.items() if task in tasks}
         return type(self)(
             active={task: worker for task, worker in self.active.items() if worker in workers and task in tasks},
@@ -99,9 +98,9 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderMemory:
-    """What a round knows of those before it, and no member says. It is lost with the leader.
+    """What a round knows of earlier rounds, and no member says. It is lost with the leader.
 
-    members: who took part in the last round; whoever else is there now is new. A worker's place that another process
+    members: the workers that took part in the last round; any other worker is new. A place that another process now
     fills must be left out. newcomers: those of them that were new and have not had their share yet.
     """
 
@@ -111,12 +110,12 @@ class LeaderMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """All that a round of assignment goes by. The order of nothing in it matters.
+    """The input of a round of assignment. No order in it matters.
 
     instances: the living workers, by the instance they run in.
     held: what living members hold, tasks that they offer ("revoked" when they join) included. What it says of workers
         and tasks that are not there is ignored.
-    lag_epochs: how far each copy is behind, of those that are not active. A copy that is not named is not ready.
+    lag_epochs: how many epochs each copy that is not active is behind. A copy that is not named is not ready.
     leaving: workers that were told to leave, and how many milliseconds ago.
     memory: of the last round; None if it was lost with the leader, or if there was no round.
     Raises ProtocolError for no worker, for one named twice, for one that leaves and is not there, for a task twice.
@@ -150,10 +149,10 @@ def is_ready(task: TaskId, worker: WorkerId, group: Group, config: MembershipCon
 
 
 def asking_for_a_round(group: Group, config: MembershipConfig) -> frozenset[WorkerId]:
-    """The workers that have learners which are ready, and so want a round now (rule A12).
+    """The workers that request a round now, because their learners are ready (rule A12).
 
-    Eager (the default): one learner is enough. Stable: all that the worker has. A round that is held for another
-    reason takes every learner that is ready, whoever has asked.
+    Eager (the default): one ready learner is enough. Stable: all learners of the worker must be ready. A round that is
+    held for another reason takes every ready learner, whichever worker has requested it.
     """
     learning: dict[WorkerId, list[bool]] = {}
     for task, worker in group.held.learner.items():
@@ -164,11 +163,11 @@ def asking_for_a_round(group: Group, config: MembershipConfig) -> frozenset[Work
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignmentPlan:
-    """What a round has decided.
+    """The result of a round.
 
-    revoked: tasks that an owner, who takes part, gives up now, and who that is. another_round: there is more to come:
-    learners that will be ready, moves that wait for them, or loads that are uneven. may_stop: workers told to leave
-    that have nothing any more, or are not waited for. memory: for the next round's group.
+    revoked: tasks that an owner that takes part gives up now, with that owner. another_round: another round follows,
+    for learners that will be ready, moves that wait for them, or uneven loads. may_stop: workers told to leave that
+    hold nothing any more, or are overdue. memory: for the next round's group.
     """
 
     assignment: Assignment
@@ -189,7 +188,7 @@ class ActiveTask:
 
 @dataclass(frozen=True, slots=True)
 class StandbyTask:
-    """A copy that a worker follows. is_learner: it is to take over as soon as it is ready. is_ready: it could now."""
+    """A copy that a worker follows. is_learner: it takes over as soon as it is ready. is_ready: it could now."""
 
     id: TaskId
     is_stateful: bool

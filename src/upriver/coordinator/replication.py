@@ -1,10 +1,10 @@
-"""The leader of the group, as document 002 has it: who learns and who stands by, and when slices change hands.
+"""The leader of the group (document 002): it assigns learners and standbys, and decides when slices change hands.
 
-``docs/internals/standbys.md`` and ``docs/internals/membership.md``. Rounds of assignment are held between two epochs,
-when a worker comes or goes, or when somebody has learned what it was to learn. What a round gives to another is handed
-over at once: all resume by the new map. When a worker is lost of whose slices there are standbys, these take over.
+``docs/internals/standbys.md`` and ``docs/internals/membership.md``. The leader holds a round of assignment between two
+epochs, when a worker comes or goes or a learner has caught up. Slices that a round gives to another worker are handed
+over at once: all workers resume by the new map. When a worker is lost, the standbys of its slices take over.
 
-The coordinator's account of feeds: who follows whom, and how far everybody is; rule
+The coordinator's account of feeds, ``FeedBook``: which worker follows which, and how far each follower is; rule
 replication.epoch_waits_for_followers.
 """
 
@@ -31,7 +31,7 @@ from upriver.vnodes import VnodeMap
 
 @dataclass(slots=True)
 class FeedLine:
-    """since: the first epoch at whose end the follower had everything. through: the last."""
+    """One feed. since: the first epoch at whose end the follower had everything. through: the last."""
 
     owner: WorkerId
     follower: WorkerId
@@ -44,14 +44,14 @@ class FeedLine:
 
 
 class FeedBook:
-    """Of one app."""
+    """All feeds of one app."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._lines: dict[FeedId, FeedLine] = {}
         self._last = 0
         self._agreed: Assignment | None = None
-        """What all follow by now."""
+        """The assignment that all feeds match by now."""
 
     def caught_up(self, message: CaughtUp) -> None:
         line = self._lines.get(message.feed)
@@ -60,30 +60,30 @@ class FeedBook:
             line.through = Epoch(max(line.through, message.epoch))
 
     def have(self, epoch: Epoch) -> bool:
-        """Whether all followers that had everything once have all as of the end of this epoch."""
+        """Whether every follower that has ever caught up has everything as of the end of this epoch."""
         return all(line.since is None or line.through >= epoch for line in self._lines.values())
 
     def follows(self, worker: WorkerId, vnode: VnodeId, through: Epoch | None) -> bool:
-        """Whether the worker has this slice as of the end of that epoch; ``None``: of any."""
+        """Whether the worker has this slice as of the end of epoch ``through``; ``None``: of any epoch."""
         return any(
             line.follower == worker and vnode in line.vnodes and (through is None or line.is_as_of(through))
             for line in self._lines.values()
         )
 
     def is_followed(self, vnode: VnodeId, gone: Collection[WorkerId], through: Epoch | None) -> bool:
-        """Whether anybody has it who is not gone."""
+        """Whether a worker that is not gone has this slice."""
         followers = {line.follower for line in self._lines.values() if vnode in line.vnodes} - set(gone)
         return any(self.follows(worker, vnode, through) for worker in followers)
 
     def ended(self, feed: FeedId) -> None:
-        """The owner feeds this no more."""
+        """The owner has ended this feed."""
         line = self._lines.pop(feed, None)
         self._agreed = None
         if line is not None:
             self._tell(line.follower, Unfollow(feed=feed, vnodes=tuple(sorted(line.vnodes))))
 
     def lost(self, worker: WorkerId, *, is_owner_too: bool) -> None:
-        """Nobody is fed any more who was in this place; or by who was, if nobody takes over from it."""
+        """End the feeds to this worker. is_owner_too: also those from it, because no worker takes over from it."""
         self._agreed = None
         for feed, line in list(self._lines.items()):
             if line.follower == worker:
@@ -92,7 +92,7 @@ class FeedBook:
                 self.ended(feed)
 
     def stop(self) -> None:
-        """Nobody follows anybody."""
+        """End all feeds."""
         for feed in list(self._lines):
             self.ended(feed)
 
@@ -102,8 +102,8 @@ class FeedBook:
         self._agreed = None
 
     def resume(self, moved: Collection[VnodeId]) -> None:
-        """All resume as of the end of the last epoch, and these slices change hands: who follows them is to follow
-        another."""
+        """All workers resume as of the last epoch's end, and these slices change hands. Their feeds end: followers have
+        to follow the new owner."""
         through, self._agreed = self._cluster.ledger.through, None
         for feed, line in list(self._lines.items()):
             line.vnodes.difference_update(moved)
@@ -114,7 +114,7 @@ class FeedBook:
             line.through = Epoch(min(line.through, through))
 
     def follow(self, wanted: Assignment) -> None:
-        """Have everybody follow what it is to follow, and nothing else. There is a channel between any two workers."""
+        """Make the feeds match this assignment. There is a channel between any two workers."""
         if wanted is self._agreed:
             return
         self._agreed, wishes = wanted, _wishes(wanted)
@@ -139,7 +139,7 @@ class FeedBook:
             self._tell(follower, Follow(feed=feed, owner=owner, vnodes=tuple(vnodes)))
 
     def held(self, last: Assignment) -> Assignment:
-        """What of the last round's assignment there is: tasks are where the map says, and copies where feeds are."""
+        """The part of the last round's assignment that is real: tasks by the map, copies by the feeds."""
         there = {(vnode, line.follower) for line in self._lines.values() for vnode in line.vnodes}
         standby = {
             task: frozenset(worker for worker in holders if (VnodeId(task), worker) in there)
@@ -152,8 +152,8 @@ class FeedBook:
         )
 
     def lags(self) -> dict[TaskId, dict[WorkerId, int]]:
-        """How many epochs each copy is behind: none, of those that have everything as of the last epoch's end. No other
-        one can take over."""
+        """How many epochs each copy is behind. Only copies that are complete as of the last epoch's end are in it, with
+        0: no other copy can take over."""
         lags: defaultdict[TaskId, dict[WorkerId, int]] = defaultdict(dict)
         for line in self._lines.values():
             if line.is_as_of(self._cluster.ledger.through):
@@ -162,8 +162,8 @@ class FeedBook:
         return lags
 
     def followed(self, copies: int) -> int:
-        """Of how many vnodes so many workers have all as of the last epoch's end. May be asked while all this changes:
-        it looks at copies."""
+        """How many vnodes have this many complete copies as of the last epoch's end. Another thread may call it while
+        feeds change: it reads copies."""
         counts = Counter[VnodeId]()
         for line in tuple(self._lines.values()):
             if line.is_as_of(self._cluster.ledger.through):
@@ -182,17 +182,17 @@ def _wishes(wanted: Assignment) -> set[tuple[VnodeId, WorkerId]]:
 
 
 EPOCHS_BETWEEN_MAX = 8
-"""replication.published_epochs_first: epochs that go before the next round: where they come faster than they go,
-slices are to change hands all the same."""
+"""replication.published_epochs_first: how many epochs go before the next round at most. Slices change hands even where
+epochs are published faster than they end."""
 
 NOBODY_STANDS_BY = MembershipConfig()
-"""All as it is by default."""
+"""The default: no standbys."""
 
 
 @dataclass(slots=True)
 class LearningSlices:
-    """A rescale by learners. leaving: who is to end with nothing. overdue: they are not waited for any more. is_over:
-    all is where it is to be."""
+    """A rescale by learners. leaving: the workers that give everything up. overdue: the rescale no longer waits for
+    them. is_over: every slice is at its new owner."""
 
     leaving: frozenset[WorkerId]
     overdue: bool = False
@@ -200,7 +200,7 @@ class LearningSlices:
 
 
 class Leader:
-    """``advance`` is to be called after every step of the coordinator, the other methods when their time comes."""
+    """The coordinator calls ``advance`` after every step, the other methods when their event happens."""
 
     def __init__(self, cluster: Cluster, config: MembershipConfig) -> None:
         self._cluster = cluster
@@ -209,25 +209,26 @@ class Leader:
         self._feeds = FeedBook(cluster)
         self._born = cluster.born
         self._assignment = Assignment()
-        """What the last round has decided."""
+        """The last round's result."""
         self._memory: LeaderMemory | None = LeaderMemory()
         self._is_due = True
-        """Something has changed that a round is to see."""
+        """Something has changed that needs a round."""
         self._has_news = False
-        """Somebody has caught up since it was last looked who asks for a round; as of an epoch that may not be over."""
+        """A follower has caught up since the leader last checked which followers request a round. It has caught up as
+        of an epoch that may not be over."""
         self._learning: LearningSlices | None = None
         self._first = BEGINNING
-        """replication.published_epochs_first: epochs up to this one, which were published when slices last changed
-        hands, go before the next round. Else, where a round takes longer than an epoch, they would pile up as long as
-        anybody learns."""
+        """replication.published_epochs_first: the next round waits for the epochs up to this one. They were published
+        when slices last changed hands. Without this, epochs would pile up while a worker learns, where a round takes
+        longer than an epoch."""
         self._lost: dict[WorkerId, Incarnation] = {}
-        """Whose standbys are to take over, when its lease has run out."""
+        """Lost workers. Their standbys take over when the leases of these incarnations have run out."""
         self._silent: set[Incarnation] = set()
-        """Whose lease has run out."""
+        """Incarnations whose lease has run out."""
         self._vacant: set[WorkerId] = set()
-        """Places whose slices others have taken over, and which nobody has come to since, or is not taken in."""
+        """Places whose slices standbys have taken over. No new worker is there, or it does not take part yet."""
         self._probes: dict[int, WorkerId] = {}
-        """Who a peer could not reach, and has not said anything since."""
+        """Workers that a peer could not reach and that have not answered the probe yet."""
         self._last_probe = 0
         self._follow()
 
@@ -236,47 +237,47 @@ class Leader:
         return self._stands_by if self._learning is None else self._learns
 
     def _follow(self) -> None:
-        """Whether anybody follows anybody: then epochs are opened one at a time, and all have channels."""
+        """Decide whether workers follow each other. If so, epochs are opened one at a time, and all have channels."""
         stands_by = self._config.num_standby_replicas > 0 and not self._cluster.keeps_only_what_is_read
         self._cluster.is_followed = bool(self._cluster.plans) and (stands_by or self._learning is not None)
         self._cluster.is_reversible = stands_by
 
-    # What others want to know
+    # What the coordinator asks
 
     @property
     def is_settled(self) -> bool:
-        """Whether all is where it is to be, as far as it is known."""
+        """Whether no takeover, vacant place, learner or probe is pending."""
         return not (self._lost or self._vacant or self._assignment.learner or self._probes)
 
     @property
     def vacant(self) -> frozenset[WorkerId]:
-        """Places from which others have taken over, and that are to be filled again."""
+        """Places that standbys have taken over from and that wait for a new worker."""
         return frozenset(self._vacant)
 
     def standing(self) -> Mapping[str, int]:
-        """wanted: standbys of each vnode. ready: vnodes that have so many. learners: vnodes that are being learned."""
+        """wanted: standbys of each vnode. ready: vnodes that have that many. learners: vnodes being learned."""
         wanted = self._config.num_standby_replicas if self._cluster.is_reversible else 0
         ready = self._feeds.followed(wanted) if wanted else 0
         return {"wanted": wanted, "ready": ready, "learners": len(self._assignment.learner)}
 
     def has(self, epoch: Epoch) -> bool:
-        """replication.epoch_waits_for_followers: whether all who have caught up with somebody have what changed in
-        this epoch."""
+        """replication.epoch_waits_for_followers: whether every follower that has caught up has what changed in this
+        epoch."""
         return self._feeds.have(epoch)
 
     def awaits(self, worker: WorkerId) -> bool:
-        """Whether the place is to be filled, and is told what to keep when all is quiet."""
+        """Whether the place waits for a new worker, which is told what it keeps when the cluster is quiet."""
         return worker in self._lost or worker in self._vacant
 
     @property
     def takes_over(self) -> bool:
-        """Whether others are about to take over from somebody."""
+        """Whether standbys are about to take over from a lost worker."""
         return bool(self._lost)
 
     # Rescales by learners
 
     def learn(self, leaving: Collection[WorkerId]) -> None:
-        """Move all off these workers, and even out the others, by learners."""
+        """Move every slice off these workers, and even out the rest, by learners."""
         self._learning = LearningSlices(frozenset(leaving))
         self._is_due = True
         self._follow()
@@ -287,13 +288,13 @@ class Leader:
         return is_over and not (self._is_due or self._lost or self._vacant)
 
     def is_overdue(self) -> None:
-        """Leavers are not waited for any more."""
+        """The rescale no longer waits for leavers."""
         if self._learning is not None and self._learning.leaving:
             self._learning.overdue = self._is_due = True
 
     @property
     def leaving(self) -> frozenset[WorkerId]:
-        """Who is to end with nothing."""
+        """The workers that give everything up."""
         return frozenset() if self._learning is None else self._learning.leaving
 
     def stop_learning(self) -> None:
@@ -301,12 +302,12 @@ class Leader:
         self._is_due = True
         self._follow()
         if not self._cluster.is_followed:
-            self._feeds.stop()  # no other round will
+            self._feeds.stop()  # no later round will
 
-    # What happens
+    # Events
 
     def heard(self, message: CaughtUp | FeedEnded) -> None:
-        """Somebody has caught up with who it follows, or is fed no more."""
+        """A follower has caught up with the owner, or its feed has ended."""
         match message:
             case CaughtUp():
                 self._feeds.caught_up(message)
@@ -316,21 +317,21 @@ class Leader:
                 self._is_due = True
 
     def replanned(self) -> None:
-        """The views are others."""
+        """The set of views has changed."""
         self._follow()
 
     def keys_move(self) -> None:
-        """By another strategy: nobody follows anybody meanwhile."""
+        """Keys move by another strategy: no worker follows another meanwhile."""
         self._feeds.stop()
         self._is_due = True
 
     def came(self, worker: WorkerId) -> None:
-        """Somebody new is in a place."""
+        """A new worker is in a place."""
         self._forget_member(worker)
         self._is_due = True
 
     def can_replace(self, member: Member) -> bool:
-        """Whether all that this worker keeps, and who was lost before it, is with others as of the last epoch's end."""
+        """Whether staying workers have all slices of this worker and of lost ones, as of the last epoch's end."""
         cluster = self._cluster
         gone = {*self._lost, member.worker}
         staying = [worker for worker in cluster.workers if worker not in gone]
@@ -352,12 +353,12 @@ class Leader:
         return [vnode for worker in sorted(workers) for vnode in self._cluster.reading.vnodes_of_worker(worker)]
 
     def lost(self, member: Member) -> None:
-        """Its standbys are to take over. Whoever it has followed is to be followed by another."""
+        """Standbys will take over from this worker. Other workers will follow the owners that it followed."""
         self._lost[member.worker] = member.incarnation
         self._gone(member.worker)
 
     def given_up(self, member: Member) -> None:
-        """The worker is gone, and nobody can take over: what it keeps is restored in its place."""
+        """The worker is gone, and no standby can take over: a new worker in its place restores the state."""
         for worker in (*self._lost, member.worker):
             self._feeds.lost(worker, is_owner_too=True)
         self._lost.clear()
@@ -380,12 +381,11 @@ class Leader:
             )
 
     def lease_over(self, incarnation: Incarnation) -> None:
-        """Who was lost answers nobody any more."""
+        """This incarnation can no longer answer lookups: its lease has run out."""
         self._silent.add(incarnation)
 
     def doubts(self, peer: WorkerId | None) -> bool:
-        """A peer could not be reached: whether it is asked if it is there, and nothing is torn as long as it may be
-        lost."""
+        """A peer could not be reached. Whether it is lost already or is probed now: then nothing is torn meanwhile."""
         member = None if peer is None else self._cluster.members.get(peer)
         if peer in self._lost:
             return True
@@ -397,14 +397,16 @@ class Leader:
         return True
 
     def here(self, message: Here) -> bool:
-        """Whether it was in doubt that who says so is there."""
+        """Whether this answers a probe that was still open."""
         return self._probes.pop(message.probe, None) is not None
 
     # Between two epochs
 
     def advance(self, *, channels: bool, may_change_hands: bool) -> bool:
-        """Do what has become possible; whether all are to meet. channels: there is one between any two workers.
-        may_change_hands: nothing is under way that slices must not move below."""
+        """Do what has become possible. Returns whether all workers must meet again.
+
+        channels: there is one between any two workers. may_change_hands: nothing is under way that forbids slices to
+        move."""
         cluster = self._cluster
         if self._born != cluster.born:
             self._begin_anew()
@@ -420,7 +422,7 @@ class Leader:
         self._has_news = False
         waits = (
             self._is_due and cluster.ledger.through < self._first
-        )  # replication.published_epochs_first; what the last round decided is outdated
+        )  # replication.published_epochs_first; the last round's result is outdated
         if not channels or waits:
             return False
         if self._is_due and self._hold_round():
@@ -430,7 +432,7 @@ class Leader:
         return False
 
     def _begin_anew(self) -> None:
-        """All workers begin with what checkpoints have, or nothing."""
+        """All workers begin from a checkpoint, or with nothing."""
         self._born = self._cluster.born
         self._first = BEGINNING
         self._feeds.forget()
@@ -442,7 +444,7 @@ class Leader:
         self._follow()
 
     def _take_in(self) -> bool:
-        """Who has come to a vacant place takes part from now on, though it keeps nothing yet."""
+        """A worker that has come to a vacant place takes part from now on, though it keeps nothing yet."""
         cluster = self._cluster
         come = sorted(self._vacant & cluster.members.keys())
         for worker in come:
@@ -453,7 +455,7 @@ class Leader:
         return bool(come)
 
     def _try_take_over(self) -> bool:
-        """When nobody who was lost can still answer, others do."""
+        """Let standbys take over once no lost worker can still answer lookups."""
         if not self._silent.issuperset(self._lost.values()):
             return False
         cluster = self._cluster
@@ -461,14 +463,14 @@ class Leader:
         self._vacant |= self._lost.keys()
         cluster.has_lost_changes = True
         self._lost.clear()
-        self._probes.clear()  # what was on its way is of no matter now, and an answer may not be heard any more
+        self._probes.clear()  # messages on their way no longer matter, and an answer may not be heard any more
         plan = assign(self._group(), self._config)
         self._assignment, self._memory, self._is_due = plan.assignment, plan.memory, True
         self._hand_over(plan.assignment.active)
         return True
 
     def _hold_round(self) -> bool:
-        """Whether slices change hands."""
+        """Hold a round of assignment. Returns whether slices change hands."""
         self._is_due = False
         plan = assign(self._group(), self._config)
         self._assignment, self._memory = plan.assignment, plan.memory
@@ -484,7 +486,7 @@ class Leader:
         return tuple(active[TaskId(vnode)] for vnode in range(len(self._cluster.reading.owners)))
 
     def _hand_over(self, active: Mapping[TaskId, WorkerId]) -> None:
-        """All resume by another map; or, where somebody is to keep what it has not followed, begin anew by it."""
+        """All workers resume by another map. If a new owner has not followed its slices, they begin anew by it."""
         cluster, before = self._cluster, self._cluster.reading
         after = VnodeMap(type(before.version)(before.version + 1), self._owners(active))
         moved = before.diff(after)

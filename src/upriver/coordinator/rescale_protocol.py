@@ -1,9 +1,8 @@
-"""The coordinator's side of rescales: one at a time, in the order in which they were asked for
-(icadd.one_rescale_at_a_time).
+"""The coordinator's side of rescales: one at a time, in the order of the requests (icadd.one_rescale_at_a_time).
 
 ``NoRescale`` -> ``AwaitingWorkers`` (joining workers come up) -> ``Rescaling`` (until every worker has settled every
-region, and leavers have left and all that they sent was read) -> ``NoRescale``, or the next in the queue. Whoever asks
-meanwhile waits. A leaver is retired as soon as it has itself settled every region: nobody sends to it any more.
+region, and leavers have left and all that they sent was read) -> ``NoRescale``, or the next in the queue. A request
+that comes meanwhile waits. A leaver is retired as soon as it has settled every region: no worker sends to it any more.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,10 +30,10 @@ QUEUE_REQUESTS_MAX = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RescaleAsked:
-    """Somebody wants these workers, or so many, or these moves.
+    """A request for these workers, this many workers, or these moves.
 
-    workers: the new configuration; ``None``: as it is by then. count: how many workers; the lowest ids that are free
-    join, the highest leave. moves: vnodes to move; ``None``: the map is evened out over the workers.
+    workers: the new configuration; ``None``: unchanged. count: how many workers; the lowest free ids join, the highest
+    leave. moves: vnodes to move; ``None``: the map is evened out over the workers.
     """
 
     ticket: Ticket
@@ -69,7 +68,7 @@ class PeerGone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbortRescale:
-    """What has not begun to move shall stay. Does nothing to a request that is over."""
+    """Keep what has not begun to move where it is. Does nothing to a request that is over."""
 
     ticket: Ticket
 
@@ -88,7 +87,7 @@ class AskForWorkers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Announce:
-    """To one region's distributor on one worker, behind all that was announced or aborted before."""
+    """To one region's distributor on one worker, after everything announced or aborted before."""
 
     worker: WorkerId
     region: RegionId
@@ -105,7 +104,7 @@ class RetireWorkers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RescaleOver:
-    """Every worker routes by ``maps``, and the leavers have left. workers: who is there now. aborted: by request."""
+    """Every worker routes by ``maps``, and the leavers have left. workers: those there now. aborted: by request."""
 
     ticket: Ticket
     maps: Mapping[RegionId, VnodeMap]
@@ -133,9 +132,9 @@ class NoRescale:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RescalePlan:
-    """One accepted request: per region from which map to which, and from which workers to which.
+    """One accepted request: the maps of each region, and the workers, before and after.
 
-    aborted: what had not begun to move was left where it was.
+    aborted: slices that had not begun to move were left where they were.
     """
 
     ticket: Ticket
@@ -252,7 +251,7 @@ class RescaleCoordinator:
 
     @property
     def maps_by_now(self) -> Mapping[RegionId, VnodeMap]:
-        """The maps by which the rescale that is on will end. They are known once some worker has settled."""
+        """The maps that the current rescale will end with. They are known once some worker has settled."""
         assert isinstance(self.phase, Rescaling)
         return _maps_now(self.phase)
 
@@ -303,8 +302,8 @@ class RescaleCoordinator:
         actions.append(over)
 
     def _abort(self, event: AbortRescale, actions: list[Action]) -> None:
-        """Before it was announced, a rescale is just given up. Another round then makes one map of the regions' maps,
-        and sends the workers home that own nothing."""
+        """A rescale that is not announced yet is just given up. After an abort, another round gives all regions one map
+        and retires the workers that own nothing."""
         phase = self.phase
         if any(request.ticket == event.ticket for request in self.queue):
             self.queue = tuple(request for request in self.queue if request.ticket != event.ticket)
@@ -320,7 +319,7 @@ class RescaleCoordinator:
 
 
 def _next_version(plan: RescalePlan, region: RegionId) -> VnodeMap:
-    """Of two regions one may have nothing to move; their versions go together all the same."""
+    """One region may have nothing to move; the regions' versions go up together all the same."""
     return VnodeMap(MapVersion(plan.before[region].version + 1), plan.after[region].owners)
 
 
@@ -329,8 +328,8 @@ def _same_owners(plan: RescalePlan) -> Mapping[RegionId, VnodeMap]:
 
 
 def _tidied(plan: RescalePlan, maps: Mapping[RegionId, VnodeMap], workers: tuple[WorkerId, ...]) -> RescalePlan | None:
-    """The round after an abort: all regions by the map of the first, and nobody who owns nothing. ``None`` if all is
-    so already."""
+    """The round after an abort: all regions use the first one's map, and no worker is left that owns nothing. ``None``
+    if that holds already."""
     goal = maps[min(maps)]
     if workers == goal.workers and all(map_now.owners == goal.owners for map_now in maps.values()):
         return None
@@ -339,8 +338,8 @@ def _tidied(plan: RescalePlan, maps: Mapping[RegionId, VnodeMap], workers: tuple
 
 
 def _retire_leaver(phase: Rescaling, worker: WorkerId, actions: list[Action]) -> Rescaling:
-    """If the worker, which has settled every region, is no longer wanted. It has heard the fate of every slice, so
-    all regions' maps are known."""
+    """Retire the worker, which has settled every region, if it leaves. It has heard the fate of every slice, so all
+    regions' maps are known."""
     staying = _workers_now(phase)
     if worker in staying:
         return phase

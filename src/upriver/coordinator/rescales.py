@@ -1,29 +1,24 @@
-"""The coordinator's rescales, from the wish to the end; rules coordinator.lock_step, coordinator.between_epochs and
+"""The coordinator's rescales, from request to end; rules coordinator.lock_step, coordinator.between_epochs and
 coordinator.leave_when_dry.
 
-A rescale waits until the workers that join are up (``Starting``), and all members have opened channels to each other
-(``Meeting``), then until every epoch that was opened has ended (``Draining``). Then the keys move (``Moving``), as
-:class:`upriver.coordinator.rescale_protocol.RescaleCoordinator` says, and epochs are opened when all before them have
-ended. ``restart`` moves nothing: all workers begin anew by the new map and read everything again (``Reloading``); so
-they do, by the old map, when a worker is lost while keys move. With ``learner`` slices change hands one by one, as the
-leader says (``Learning``). DESIGN section 5; documents 000, 001 and 002.
+A rescale waits until the joining workers are up (``Starting``) and all members have opened channels to each other
+(``Meeting``). It then waits until every open epoch has ended (``Draining``). Then keys move (``Moving``), as
+:class:`upriver.coordinator.rescale_protocol.RescaleCoordinator` says; each epoch opens when all before it have ended.
+``restart`` moves nothing: all workers begin anew by the new map and read everything again (``Reloading``). When a
+worker is lost while keys move, all begin anew by the old map. With ``learner``, slices change hands one by one, as the
+leader decides (``Learning``). DESIGN section 5; documents 000, 001 and 002.
 
-Meetings: before workers speak to each other, each opens a channel to every other.
+``Meetings``: before workers speak to each other, each opens a channel to every other.
 
-The rescales that wait for their turn, in the order in which they were asked for (icadd.one_rescale_at_a_time).
+``RescaleQueue``: the rescales that wait, in the order of the requests (icadd.one_rescale_at_a_time).
 
-Who reads which slices of the epochs while keys move.
+``Handover``: which worker reads which slices of the epochs while keys move. Once a slice has moved in every region, its
+new owner reads it from the next epoch on. A reader routes each row through the region's distributor, so any reader is
+right. But the old owner would have to relay each row of the slice.
 
-A slice that is wholly its new owner's, in every region, is read there from the next epoch on. Whoever reads a row
-routes it through the region's distributor, so any reader is right; but at the old owner, each row of the slice would
-have to be relayed.
-
-The stages of a rescale as the coordinator goes through them; see :mod:`upriver.coordinator.rescales`.
-
-The stages of a rescale by learners, from when all have met until who leaves has retired. Document 002.
-
-The leader's rounds move slices one by one, while everything goes on. Then who stays meets without the leavers, so that
-nobody misses them.
+``LearnerRescales``: the stages of a rescale by learners, from the first meeting until the leavers have retired.
+Document 002. The leader's rounds move slices one by one, while everything goes on. Then the staying workers meet
+without the leavers, so that none of them depends on a leaver.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -69,33 +64,33 @@ from upriver.vnodes import VnodeMap
 
 
 class Meetings:
-    """number: of the last meeting."""
+    """The meetings of all workers. number: of the last one."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.number = 0
         self._cluster = cluster
         self._called: frozenset[Incarnation] = frozenset()
-        """Who was told of the last meeting."""
+        """The incarnations that were called to the last meeting."""
         self._waiting: frozenset[Incarnation] = frozenset()
-        """All and only those of them that do not have all their channels."""
+        """All and only those of them that lack a channel."""
 
     @property
     def is_over(self) -> bool:
-        """Whether all who were called have met."""
+        """Whether all workers that were called have met."""
         return not self._waiting
 
     @property
     def is_of_all(self) -> bool:
-        """Whether the last meeting was of all who are there, or of more, and no channel was lost since."""
+        """Whether the last meeting included all current workers, and no channel was lost since."""
         return self._called >= {member.incarnation for member in self._cluster.by_worker()}
 
     @property
     def have_all_met(self) -> bool:
-        """Whether there is a channel between any two who are there."""
+        """Whether there is a channel between any two current workers."""
         return self.is_over and self.is_of_all
 
     def call(self, strategy: Strategy, keys_max: int | None) -> None:
-        """Have all meet who are there. strategy, keys_max: as in ``Meet``."""
+        """Call all current workers to a meeting. strategy, keys_max: as in ``Meet``."""
         self.number += 1
         members = self._cluster.by_worker()
         self._called = self._waiting = frozenset(member.incarnation for member in members)
@@ -103,17 +98,17 @@ class Meetings:
         self._cluster.tell_all(Meet(meeting=self.number, peers=peers, strategy=strategy, keys_max=keys_max))
 
     def met(self, member: Member, message: MetPeers) -> None:
-        """One of them has all its channels."""
+        """A worker has all its channels."""
         if message.meeting == self.number:
             self._waiting -= {member.incarnation}
 
     def forget(self) -> None:
-        """A channel is gone: all are to meet again."""
+        """A channel is gone: all workers must meet again."""
         self._called = self._waiting = frozenset()
 
 
 class RescaleQueue:
-    """Those whose turn has not come."""
+    """The requests that wait for their turn."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -123,7 +118,7 @@ class RescaleQueue:
         return len(self._waiting)
 
     def put(self, request: RescaleWanted) -> None:
-        """Or refuse it, if it cannot be or there is no room."""
+        """Queue a request, or refuse it if it cannot be met or there is no room."""
         if request.strategy is Strategy.LEARNER and request.moves is not None:
             self.refuse(request, "strategy 'learner' finds the places of slices by itself: give a number of workers")
         elif len(self._waiting) >= QUEUE_REQUESTS_MAX:
@@ -132,11 +127,11 @@ class RescaleQueue:
             self._waiting.append(request)
 
     def take(self) -> RescaleWanted:
-        """The one whose turn has come."""
+        """The next request."""
         return self._waiting.pop(0)
 
     def drop(self, ticket: int) -> bool:
-        """It is not wanted any more; whether it has waited."""
+        """Withdraw a request. Returns whether it was in the queue."""
         left = [request for request in self._waiting if request.ticket != ticket]
         has_waited, self._waiting = len(left) < len(self._waiting), left
         if has_waited:
@@ -144,14 +139,14 @@ class RescaleQueue:
         return has_waited
 
     def refuse(self, request: RescaleWanted, why: str) -> None:
-        """What has not begun will not."""
+        """Refuse a request that has not begun."""
         error = DeclarationError(why)
         refused = RescaleEnded(ticket=request.ticket, outcome=RescaleOutcome.REFUSED, vnodes=0, error=error)
         self._cluster.actions.append(refused)
 
 
 class Handover:
-    """before, after: the maps of all regions. With no region, nothing is handed over."""
+    """before, after: the map of all regions. With no region, nothing is handed over."""
 
     def __init__(self, before: VnodeMap, after: VnodeMap, regions: Sequence[str]) -> None:
         self._before, self._after = before, after
@@ -159,11 +154,11 @@ class Handover:
         self._handed: set[VnodeId] = set()
 
     def gone(self, region: str, vnodes: Collection[VnodeId]) -> None:
-        """These slices of the region are wholly their new owner's."""
+        """These slices of the region have moved to their new owner completely."""
         self._gone[region].update(vnodes)
 
     def take(self) -> VnodeMap | None:
-        """By which map the next epoch is to be read; ``None``: by the same as the last one."""
+        """The map that the next epoch is read by; ``None``: the same as for the last one."""
         if not self._gone:
             return None
         gone = set.intersection(*self._gone.values())
@@ -198,9 +193,9 @@ class Draining:
 
 @dataclass(slots=True)
 class Moving:
-    """Keys move. handover: who reads which slices meanwhile. leaving: all and only the workers that have nothing left,
-    and whose input is not closed; with the peers to take leave of. over: all keys have moved, and only the epoch that
-    is open has to end."""
+    """Keys move. handover: which worker reads which slices meanwhile. leaving: all and only the workers that have
+    nothing left and whose input is not closed, each with its peers. over: all keys have moved, and only the open epoch
+    has to end."""
 
     handover: Handover
     leaving: dict[WorkerId, tuple[WorkerId, ...]] = field(default_factory=dict)
@@ -209,8 +204,8 @@ class Moving:
 
 @dataclass(frozen=True, slots=True)
 class Learning:
-    """Learners take slices over, as the leader says. before: the map of before. joining: who has come for it. outcome:
-    what it is to end as."""
+    """Learners take slices over, as the leader decides. before: the map before the rescale. joining: the workers that
+    joined for it. outcome: how the rescale will end."""
 
     before: VnodeMap
     joining: tuple[WorkerId, ...]
@@ -219,7 +214,8 @@ class Learning:
 
 @dataclass(frozen=True, slots=True)
 class Parting:
-    """All is learned, and who stays meets without the leavers: they retire when nobody expects to hear of them."""
+    """All slices are learned, and the staying workers meet without the leavers. The leavers retire after that: no
+    worker then expects to hear from them."""
 
     before: VnodeMap
     outcome: RescaleOutcome
@@ -228,7 +224,7 @@ class Parting:
 
 @dataclass(frozen=True, slots=True)
 class Reloading:
-    """All workers read everything up to ``until`` again. vnodes: how many have moved."""
+    """All workers read every epoch up to ``until`` again. vnodes: how many have moved."""
 
     until: Epoch
     vnodes: int
@@ -241,8 +237,8 @@ Stage = Idle | Starting | Meeting | Draining | Moving | Learning | Parting | Rel
 class Permits:
     """What may go on at a stage, besides the rescale.
 
-    meetings: others than the rescale's own. scans: snapshots, while epochs flow. rounds: slices may change hands as the
-    leader says. take_over: and when a worker is lost.
+    meetings: besides the rescale's own. scans: snapshots, while epochs flow. rounds: slices may change hands as the
+    leader decides. take_over: standbys may take over from a lost worker.
     """
 
     meetings: bool
@@ -266,7 +262,7 @@ PERMITS: Mapping[type[Stage], Permits] = MappingProxyType(
 
 
 class NumberedRescale:
-    """The regions of all views, as the protocol counts them. ids: by name. names: by number."""
+    """The regions of all views, numbered for the protocol. ids: by name. names: by number."""
 
     def __init__(self, maps: Mapping[str, VnodeMap]) -> None:
         self._maps = dict(maps)
@@ -274,7 +270,7 @@ class NumberedRescale:
         self.names = {place: region for region, place in self.ids.items()}
 
     def protocol(self, workers: tuple[WorkerId, ...]) -> RescaleCoordinator:
-        """At its beginning, with these workers."""
+        """The protocol at its beginning, with these workers."""
         return RescaleCoordinator({place: self._maps[region] for region, place in self.ids.items()}, workers)
 
 
@@ -299,7 +295,7 @@ def at_once(steps: RescaleCoordinator) -> RescaleOver:
 
 
 class LearnerRescales:
-    """Goes from stage to stage; which one it is at, its caller keeps."""
+    """Goes from stage to stage; the caller keeps the current stage."""
 
     def __init__(self, cluster: Cluster, scans: Scans, meetings: Meetings, leader: Leader) -> None:
         self._cluster = cluster
@@ -312,12 +308,12 @@ class LearnerRescales:
         return Learning(self._cluster.reading, plan.joining, RescaleOutcome.FINISHED)
 
     def abort(self, stage: Learning) -> Learning:
-        """Who has come is to leave again, and what has moved to others that stay is as good there."""
+        """The workers that joined leave again. Slices that have moved to staying workers remain there."""
         self._leader.learn(stage.joining)
         return Learning(stage.before, stage.joining, RescaleOutcome.ABORTED)
 
     def advance(self, stage: Learning | Parting) -> Learning | Parting | None:
-        """The stage after this one, or this one as long as its time has not come; ``None`` when all is over."""
+        """The stage after this one, or this one while it is not finished; ``None`` when the rescale is over."""
         match stage:
             case Learning() if self._may_part():
                 return self._part(stage)
@@ -329,7 +325,7 @@ class LearnerRescales:
         return stage
 
     def _may_part(self) -> bool:
-        """Whether who leaves has nothing any more, and nothing is under way."""
+        """Whether the leavers hold nothing any more, and nothing is under way."""
         has_learned = self._leader.has_learned and self._meetings.have_all_met
         return has_learned and self._cluster.is_quiet() and self._scans.is_idle
 
@@ -348,7 +344,7 @@ MEETINGS_AGAIN_MAX = 5
 
 
 class Rescales:
-    """``advance`` is to be called after every step of the coordinator, the other methods when their time comes."""
+    """The coordinator calls ``advance`` after every step, the other methods when their event happens."""
 
     def __init__(self, cluster: Cluster, scans: Scans, meetings: Meetings, leader: Leader) -> None:
         self.stage: Stage = Idle()
@@ -361,14 +357,14 @@ class Rescales:
         self._protocol = self._numbered.protocol(cluster.workers)
         self.queue = RescaleQueue(cluster)
         self._current: RescaleWanted | None = None
-        """The request that is on; ``None`` if and only if the stage is Idle."""
+        """The current request; ``None`` if and only if the stage is Idle."""
         self._workers_before = cluster.workers
         self._orders: list[protocol.Announce] = []
-        """To be told to the workers once they have met."""
+        """Orders that the workers get once they have met."""
         self._meetings_left = 0
 
     def _begin_protocol(self) -> None:
-        """With the regions, maps and workers that there are now."""
+        """Start a new protocol with the current regions, maps and workers."""
         self._numbered = NumberedRescale(self._cluster.maps)
         self._protocol = self._numbered.protocol(self._cluster.workers)
 
@@ -384,7 +380,7 @@ class Rescales:
 
     @property
     def opens_epochs(self) -> bool:
-        """Whether epochs may be opened that nobody has had yet."""
+        """Whether epochs may be opened that no worker has had yet."""
         return not (isinstance(self.stage, Draining) and self._cluster.rules.coordinator_between_epochs)
 
     @property
@@ -394,24 +390,24 @@ class Rescales:
 
     @property
     def holds_still(self) -> bool:
-        """Whether keys that move stop where they are when they are told to."""
+        """Whether keys that move can be told to stop where they are."""
         return isinstance(self.stage, Moving) and self._current is not None and self._current.strategy.holds_still
 
     def awaits(self, worker: WorkerId) -> bool:
-        """Whether the worker is to join, and is told what it keeps when all are there."""
+        """Whether the worker is joining: it is told what it keeps when all workers are there."""
         return isinstance(self.stage, Starting | Draining) and worker in self._joining()
 
     def replanned(self) -> None:
-        """The regions are others now, and all begin anew."""
+        """The regions have changed, and all workers begin anew."""
         assert isinstance(self.stage, Idle)
         self._begin_protocol()
         self._scans.start_anew()
         self._meetings.forget()
 
-    # What users want
+    # Users' requests
 
     def abort_wanted(self, event: AbortWanted) -> None:
-        """Does nothing to a restart that is reloading: some keys are back and others not, by no map's order."""
+        """Abort the rescale. A restart that is reloading goes on: by then, no map says which keys are back."""
         if self.queue.drop(event.ticket):
             return
         if self._current is not None and self._current.ticket == event.ticket:
@@ -423,7 +419,7 @@ class Rescales:
                 self._send_joiners_home()
                 self._end(RescaleOutcome.ABORTED, 0)
 
-    # What workers say
+    # Workers' messages
 
     def moved(self, message: Moved) -> None:
         if isinstance(self.stage, Moving):
@@ -440,7 +436,8 @@ class Rescales:
         self._follow(self._protocol.step(event))
 
     def lost(self, member: Member) -> None:
-        """While keys move, its state may have been on its way, so all begin anew. Before that, it is waited for."""
+        """A worker is lost. While keys move, its state may have been on its way, so all workers begin anew. Before
+        that, the rescale waits for another one in its place."""
         if isinstance(self.stage, Moving):
             self._fail(WorkerLost(f"worker {member.worker} was lost; all workers start anew by the old map"))
         elif isinstance(self.stage, Starting | Meeting | Draining):
@@ -450,14 +447,14 @@ class Rescales:
             self.stage = Starting(joining)
 
     def all_begin_anew(self) -> None:
-        """Not by a wish of this rescale. What is on the way to move is none the worse for it."""
+        """All workers begin anew, not because of this rescale. The rescale, which moves no keys yet, goes on."""
         assert not isinstance(self.stage, Moving)
         self._start_anew()
         if isinstance(self.stage, Meeting | Draining):
             self.stage = Starting(self._joining())
 
     def channel_lost(self, member: Member, message: PeersLost) -> None:
-        """While keys move, what was said over it may be lost. Before that, it is only to be opened again."""
+        """A channel is lost. While keys move, messages may be lost with it. Before that, workers only open it again."""
         if not isinstance(self.stage, Meeting | Draining | Moving):
             return
         if isinstance(self.stage, Moving) or self._meetings_left == 0:
@@ -469,8 +466,8 @@ class Rescales:
     # Stages
 
     def open_next(self) -> None:
-        """coordinator.lock_step: open what there is, if all that was opened has ended. Slices are read where they are
-        kept by then."""
+        """coordinator.lock_step: open the next epoch, if every open epoch has ended. Slices that have moved are read at
+        their new owners."""
         if not self._cluster.may_open_next:
             return
         keys_move = isinstance(self.stage, Moving)
@@ -481,7 +478,7 @@ class Rescales:
         self._cluster.open_next(keys_move=keys_move)
 
     def advance(self, *, takes_up: bool) -> None:
-        """Go on to the next stage, if its time has come. takes_up: a request that waits may begin."""
+        """Go on to the next stage, if this one is finished. takes_up: a waiting request may begin."""
         before = None
         while before != (self.stage, len(self.queue)):
             before = self.stage, len(self.queue)
@@ -536,15 +533,15 @@ class Rescales:
         self._follow(self._protocol.step(asked))
 
     def _meet(self) -> None:
-        """All are there. Those who join take part in epochs from now on, though they keep and read nothing; a restart
-        has no use for them, or for channels, before it is done."""
+        """All workers are there. Joining workers take part in epochs from now on, though they keep and read nothing. A
+        restart needs neither them nor channels before it is done."""
         cluster, request = self._cluster, self._current
         assert request is not None
         if request.strategy is Strategy.RESTART:
             self.stage = Draining()
             return
         through = cluster.ledger.through
-        serve_from = Epoch(max(through, cluster.serve_from))  # for keys that move there while all go through it again
+        serve_from = Epoch(max(through, cluster.serve_from))  # for keys that move there while workers repeat epochs
         for worker in self._joining():
             if not cluster.members[worker].assigned:
                 cluster.assign(cluster.members[worker], start_at=through, serve_from=serve_from)
@@ -554,7 +551,7 @@ class Rescales:
         self.stage = Meeting()
 
     def _met(self) -> None:
-        """All have channels to each other."""
+        """All workers have channels to each other."""
         assert self._current is not None
         if self._current.strategy is not Strategy.LEARNER:
             self.stage = Draining()
@@ -565,12 +562,12 @@ class Rescales:
         self.stage = self._learners.begin(phase.plan)
 
     def overdue(self, ticket: int) -> None:
-        """Who leaves is not waited for any more."""
+        """The rescale no longer waits for its leavers."""
         if self._current is not None and self._current.ticket == ticket:
             self._leader.is_overdue()
 
     def _begin(self) -> None:
-        """All is quiet: keys move, or all begin anew."""
+        """The cluster is quiet: keys move, or all workers begin anew."""
         assert self._current is not None
         self._leader.keys_move()
         if self._current.strategy is Strategy.RESTART:
@@ -600,7 +597,7 @@ class Rescales:
         self._cluster.workers = tuple(w for w in self._cluster.workers if w != worker)
         self._cluster.tell(self._cluster.members[worker], CloseInput(peers=peers))
 
-    # What the protocol wants
+    # The protocol's actions
 
     def _follow(self, actions: Sequence[protocol.Action]) -> None:
         for action in actions:
@@ -641,19 +638,19 @@ class Rescales:
         )
 
     def _settle(self, over: protocol.RescaleOver) -> None:
-        """All keys are where they shall be."""
+        """All keys are at their new owners."""
         vnodes = self._adopt(over)
         self._cluster.read_by(self._cluster.reading)
         self._scans.all_have_moved()
         self._end(RescaleOutcome.ABORTED if over.aborted else RescaleOutcome.FINISHED, vnodes)
 
     def _adopt(self, over: protocol.RescaleOver) -> int:
-        """The maps and the workers are those. Returns how many vnodes have moved."""
+        """Take over the final maps and workers. Returns how many vnodes have moved."""
         maps = {region: over.maps[place] for region, place in self._numbered.ids.items()}
         return self._cluster.adopt(maps, over.workers)
 
     def _settle_at_once(self) -> None:
-        """Restart: nobody moves anything; by the new map, all begin anew."""
+        """Restart: no keys move; all workers begin anew by the new map."""
         over = at_once(self._protocol)
         self._orders.clear()
         vnodes = self._adopt(over)
@@ -666,7 +663,7 @@ class Rescales:
         self._cluster.start_anew()
 
     def _fail(self, error: UpriverError) -> None:
-        """Back to the old map: whatever was on its way is lost, and everybody reads everything again."""
+        """Go back to the old map: state on its way is lost, and every worker reads everything again."""
         cluster, phase = self._cluster, self._protocol.phase
         last = self._protocol.maps[RegionId(0)].version if isinstance(phase, protocol.NoRescale) else phase.plan.version
         version = MapVersion(last + 1)
@@ -676,7 +673,7 @@ class Rescales:
         self._end(RescaleOutcome.FAILED, 0, error)
 
     def _send_joiners_home(self) -> None:
-        """The workers are those of before, and no rescale has begun."""
+        """Retire the workers that joined. The workers are those of before the rescale, and no rescale has begun."""
         cluster = self._cluster
         cluster.workers = self._workers_before
         for worker in sorted(set(cluster.members) - set(cluster.workers)):
@@ -684,7 +681,7 @@ class Rescales:
             cluster.tell(joiner, Retire())
             cluster.ledger.forget(worker)
             self._scans.lost(joiner.incarnation)
-        self._meetings.forget()  # some may have been told to meet who goes
+        self._meetings.forget()  # a worker may have been told to meet one that goes
         self._begin_protocol()
         self._orders.clear()
 

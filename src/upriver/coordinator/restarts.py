@@ -25,14 +25,14 @@ FAILURE_CHARS_MAX = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaceWanted:
-    """The place is to be filled: it is new, or its last worker has retired."""
+    """The place needs a worker: it is new, or its last worker has retired."""
 
     worker: WorkerId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LifeLost:
-    """The channel or the job of a life is gone. why: for a person."""
+    """The channel or the job of a life is gone. why: for the user."""
 
     worker: WorkerId
     life: int
@@ -85,8 +85,8 @@ RestartAction = StartLife | EndLife | RestartAt
 
 
 class Claim(Enum):
-    """What becomes of an attempt that asks for its place: it is admitted; its life is over; or it is a copy of an
-    attempt that holds the life, as speculation starts them."""
+    """The answer to an attempt that asks for its place. It is admitted, its life is over, or it is a copy of the
+    attempt that holds the life: Spark's speculation starts copies."""
 
     ADMITTED = auto()
     OUTDATED = auto()
@@ -115,7 +115,7 @@ class _WorkerPlace:
     last_failure: str | None = None
 
     def begin(self) -> None:
-        """The life that is next starts now."""
+        """The next life starts now."""
         self.is_open, self.holder, self.held_since = True, None, None
 
 
@@ -189,7 +189,7 @@ class Restarts:
 
 
 def backoff_s(losses: int) -> float:
-    """Seconds between the last of so many losses in a row and the next life."""
+    """Seconds between the last of ``losses`` losses in a row and the next life."""
     if losses <= 1:
         return 0.0
     doublings = min(losses - 2, 32)  # a larger power would overflow one day

@@ -1,10 +1,10 @@
 """The coordinator's snapshots: consistent cuts through all workers; rules coordinator.cut_ahead_of_all,
 coordinator.still_while_cut and coordinator.no_older_snapshot.
 
-Without a rescale, a snapshot's cut is the highest epoch that any worker has been sent, so none can be past it, and each
-takes its part when it gets there. When all have begun anew, scans wait until that epoch is as high as it ever was: who
-reads a view does not see less than before. While keys move, a snapshot is taken when all epochs that were opened have
-ended, every worker gives no keys away and none are on their way.
+Without a rescale, a snapshot's cut is the highest epoch that any worker has been sent. No worker can be past it, and
+each takes its part when it gets there. After all have begun anew, scans wait until that epoch is as high as it ever
+was: a client that reads a view does not see less than before. While keys move, a snapshot is taken when every open
+epoch has ended, no worker gives keys away, and no keys are on their way.
 """
 
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ from upriver.protocol.messages import (
 SNAPSHOTS_HELD_MAX = 16
 """Snapshots that the workers hold at one time; one more lets the oldest go."""
 SCANS_WAITING_MAX = 1000
-"""Snapshots that wait for a moment at which they can be taken; one more is refused."""
+"""Snapshots that wait until they can be taken; one more is refused."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class Pending:
 
 @dataclass(slots=True)
 class Pause:
-    """Nobody gives keys away. still: per incarnation that has said so, what it has given and taken. reached: nothing
+    """No worker gives keys away. still: per incarnation that has said so, what it has given and taken. reached: nothing
     moves any more."""
 
     name: int
@@ -71,7 +71,7 @@ class Scans:
         self._paused_at = Epoch(-1)
         """The last epoch that had ended when the last pause began."""
         self._has_moved = False
-        """Some slice has, since the last pause began."""
+        """A slice has moved since the last pause began."""
 
     @property
     def is_idle(self) -> bool:
@@ -85,23 +85,23 @@ class Scans:
 
     @property
     def wants_pause(self) -> bool:
-        """Whether the next epoch is to wait for a snapshot."""
+        """Whether the next epoch waits for a snapshot."""
         return (bool(self._waiting) and self._is_back and self._may_pause) or not self.is_idle
 
     @property
     def _is_back(self) -> bool:
-        """coordinator.no_older_snapshot: whether somebody was sent, since all have begun, what anybody ever was."""
+        """coordinator.no_older_snapshot: whether, since all workers began, one was sent the highest epoch ever sent."""
         cluster = self._cluster
         highest = max((member.sent for member in cluster.by_worker()), default=BEGINNING)
         return highest >= cluster.sent_ever or not cluster.rules.coordinator_no_older_snapshot
 
     @property
     def _may_pause(self) -> bool:
-        """However many scans are asked for, a rescale goes on between two pauses."""
+        """A rescale makes progress between two pauses, however many scans are requested."""
         return self._has_moved or self._cluster.ledger.ended > self._paused_at
 
     def asked(self, event: SnapshotAsked) -> None:
-        """Somebody wants one; it waits until :meth:`take_now` or :meth:`take_still`."""
+        """A request for a snapshot; it waits until :meth:`take_now` or :meth:`take_still`."""
         failure = self._cluster.failed.get(event.view)
         if failure is not None:
             self._fail(event.ticket, failure.raised())
@@ -113,7 +113,7 @@ class Scans:
             self._waiting.append(event)
 
     def take_now(self) -> None:
-        """Take all that wait, while epochs flow."""
+        """Take all requested snapshots, while epochs flow."""
         waiting, self._waiting = (
             (self._waiting, []) if self._is_back else ([], self._waiting)
         )  # coordinator.no_older_snapshot
@@ -126,8 +126,8 @@ class Scans:
             self._take(event, pick(member.sent for member in self._cluster.by_worker()))  # coordinator.cut_ahead_of_all
 
     def take_still(self) -> None:
-        """coordinator.still_while_cut: between two epochs of a rescale: hold all keys where they are, then take what
-        waits."""
+        """coordinator.still_while_cut: between two epochs of a rescale, hold all keys where they are, then take the
+        requested snapshots."""
         if not self._cluster.rules.coordinator_still_while_cut:
             self.take_now()
             return
@@ -153,7 +153,7 @@ class Scans:
         self._has_moved = True
 
     def all_have_moved(self) -> None:
-        """No keys are left to move, so nobody who holds still needs to be heard of: some may have left."""
+        """No keys are left to move, so the pause waits for no worker: some may have left."""
         if self._pause is not None:
             self._pause.reached = True
             self._go_on()
@@ -200,7 +200,7 @@ class Scans:
         self._go_on()
 
     def spoilt(self, message: SnapshotSpoilt) -> None:
-        """A worker's part cannot be had."""
+        """A worker cannot take its part."""
         pending = self._pending.get(message.snapshot)
         if pending is not None:
             failure = self._cluster.failed.get(pending.view)
@@ -208,7 +208,7 @@ class Scans:
         self._go_on()
 
     def lost(self, incarnation: Incarnation) -> None:
-        """Snapshots that an incarnation keeps a part of cannot be had any more."""
+        """An incarnation is lost, and the snapshots that it keeps a part of with it."""
         error = WorkerLost("a worker was lost while the snapshot was taken; scan again")
         for snapshot in [s for s in sorted(self._pending) if incarnation in self._pending[s].asked]:
             self._give_up(snapshot, error)
@@ -217,7 +217,7 @@ class Scans:
     def _give_up(self, snapshot: SnapshotId, error: UpriverError) -> None:
         self._fail(self._pending.pop(snapshot).ticket, error)
         self._held.remove(snapshot)
-        self._cluster.tell_all(DropSnapshot(snapshot=snapshot))  # its cut may lie ahead of some
+        self._cluster.tell_all(DropSnapshot(snapshot=snapshot))  # its cut may lie ahead of some workers
 
     def start_anew(self) -> None:
         """All workers begin from nothing, perhaps with other views, and hold no snapshots."""
@@ -231,7 +231,7 @@ class Scans:
             self._fail_impossible(event)
 
     def _go_on(self) -> None:
-        """When all that was taken in a pause is there, keys may move again."""
+        """End the pause when all its snapshots are ready: keys may move again."""
         if self._pause is not None and self._pause.reached and not self._pending:
             self._pause = None
             self._cluster.tell_all(ContinueEpochs())

@@ -1,15 +1,14 @@
-"""Whether a source that has failed is worth another attempt, and what its user can do: judged by what Spark says.
+"""One table's source: whether it runs, is stalled, has failed or is finished, and when it is started again.
 
-Spark's errors have a *condition* (``FAILED_READ_FILE.NO_HINT``) and an SQLSTATE, whose first two characters are a
-class of the SQL standard. A condition that is listed here counts more than a class, and an error more than its cause. A
-failure that is known by neither is tried again.
+A source runs in *attempts*: each is one Spark query, or one load, numbered from 1. After an attempt that has ended with
+an error, another one follows, with a back-off that doubles from ``BACKOFF_S_MIN`` to ``BACKOFF_S_MAX``. After a
+permanent error the source stays failed until a user asks for a restart. The shell watches the running attempt and
+reports what it sees; seconds are those of a clock that never goes back.
 
-One table's source: whether it runs, is stalled, has failed or is finished, and when it is started again.
-
-A source runs in *attempts*: each is one Spark query, or one load, numbered from 1. Another attempt follows one that
-has ended with an error, after a back-off that doubles from ``BACKOFF_S_MIN`` to ``BACKOFF_S_MAX``. After a permanent
-error the source stays failed until a user asks for a restart. The shell looks at the attempt that is alive and reports
-what it sees; seconds are those of a clock that never goes back.
+``judge``: whether a failed source is worth another attempt, and what its user can do, by Spark's errors. These have a
+*condition* (``FAILED_READ_FILE.NO_HINT``) and an SQLSTATE, whose first two characters are a class of the SQL standard.
+A condition that is listed here counts more than a class, and an error more than its cause. A failure that is listed
+under neither is tried again.
 """
 
 from collections.abc import Sequence
@@ -24,7 +23,7 @@ STALLED_S = 60.0
 
 
 class SourceState(StrEnum):
-    """What a source is said to be."""
+    """The state of a source, as users see it."""
 
     RUNNING = "running"
     """Its attempt is alive, and takes rows or waits for some."""
@@ -32,7 +31,7 @@ class SourceState(StrEnum):
     """Its attempt is alive and has work, but no batch has been finished for ``STALLED_S``; or the attempt follows a
     failure and has shown nothing yet."""
     FAILED = "failed"
-    """Its last attempt ended with an error; the next one, if there is to be one, has not begun."""
+    """Its last attempt ended with an error; the next one, if there will be one, has not begun."""
     FINISHED = "finished"
     """All rows are in the lake, and no more will come."""
 
@@ -65,7 +64,7 @@ class AttemptFailed:
 
 @dataclass(frozen=True, slots=True)
 class AttemptFinished:
-    """The attempt has ended, and has taken all that it was to take."""
+    """The attempt has ended, and has taken all its rows."""
 
     at: float
     attempt: int
@@ -80,14 +79,14 @@ class RestartAsked:
 
 @dataclass(frozen=True, slots=True)
 class TimePassed:
-    """Nothing has happened; it is later."""
+    """Time has passed, and nothing else has happened."""
 
     at: float
 
 
 @dataclass(frozen=True, slots=True)
 class SourceStopped:
-    """The app stops: no attempt any more."""
+    """The app stops: no attempt begins any more."""
 
     at: float
 
@@ -99,7 +98,7 @@ SourceEvent = (
 
 @dataclass(frozen=True, slots=True)
 class BeginAttempt:
-    """Start the query, or the load; the one before it is over."""
+    """Start the query, or the load; the attempt before it is over."""
 
     attempt: int
 
@@ -162,7 +161,7 @@ class SourceMachine:
         return None if self._retry_at is None else max(0.0, self._retry_at - at)
 
     def step(self, event: SourceEvent) -> list[SourceAction]:
-        """Take an event. What concerns an attempt that is over, or comes after the stop, is ignored."""
+        """Take an event. An event of an attempt that is over, or after the stop, is ignored."""
         if self._is_stopped:
             return []
         match event:
@@ -219,12 +218,12 @@ class SourceMachine:
 
 
 ERROR_CHARS_MAX = 800
-"""Characters of what is told of a failure."""
+"""Characters of a failure's text at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceFailure:
-    """Why an attempt has ended, in one line, what helps included. is_permanent: another one would end the same way."""
+    """Why an attempt has ended, in one line, with advice. is_permanent: another attempt would end the same way."""
 
     error: str
     is_permanent: bool
@@ -324,13 +323,13 @@ _BY_KIND = {
 _BY_TEXT = {
     "assertion failed: Invalid batch: ": _Verdict(True, _SCHEMA),  # Spark's word on a source with other columns
 }
-"""By how the message of an error begins that has no condition, and no class of its own."""
+"""By the beginning of the message, for errors that have no condition and no class of their own."""
 _WRAPPERS = frozenset({"STREAM_FAILED", "FOREACH_BATCH_USER_FUNCTION_ERROR"})
 """Conditions that say only that something else has failed."""
 
 
 def judge(chain: Sequence[SourceFault], place: str = "") -> SourceFailure:
-    """What a failure means. chain: at least one fault, the one that was raised first. place: ends what it says."""
+    """What a failure means. chain: at least one fault, the raised one first. place: appended to the error's text."""
     surface = next((fault for fault in chain if fault.condition not in _WRAPPERS), chain[0])
     said, cause = surface.text.rstrip(". "), chain[-1].text.rstrip(". ")
     if cause and cause not in said:
@@ -340,9 +339,9 @@ def judge(chain: Sequence[SourceFault], place: str = "") -> SourceFailure:
 
 
 def stall(doing: str, limit_s: float) -> str:
-    """What is said of a query that is alive, and has finished no batch for longer than ``limit_s`` seconds.
+    """The message for a query that is alive and has finished no batch for longer than ``limit_s`` seconds.
 
-    doing: what Spark says that the query is at, with the topic or the path if Spark names it; may be empty.
+    doing: what the query is doing, by Spark's word, with the topic or the path if Spark names it; may be empty.
     """
     at = " ".join(doing.split())
     spark_says = f' Spark says "{_cut(at)}".' if at else ""

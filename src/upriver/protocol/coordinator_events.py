@@ -1,4 +1,4 @@
-"""What happens to the coordinator, and what it wants done."""
+"""The coordinator's events, and the actions that it asks for."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from upriver.state.failure import ViewFailure
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerRegistered:
     """A process has come to fill a worker's place. Incarnations are given in order of registration. address: where
-    its peers reach it. instance: what it is lost with, an executor."""
+    its peers reach it. instance: the executor that it is lost with."""
 
     worker: WorkerId
     incarnation: Incarnation
@@ -33,14 +33,14 @@ class WorkerGone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseOver:
-    """An incarnation that is gone can answer nobody any more: its lease has run out."""
+    """An incarnation that is gone can no longer answer lookups: its lease has run out."""
 
     incarnation: Incarnation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaversOverdue:
-    """The rescale under way, by learners, is to wait for who leaves no more."""
+    """The current rescale, by learners, no longer waits for its leavers."""
 
     ticket: int
 
@@ -63,7 +63,7 @@ class WorkerSaid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotAsked:
-    """Somebody wants to scan a view. ticket: names the asker."""
+    """A client requests a scan of a view. ticket: names the request."""
 
     ticket: int
     view: str
@@ -71,10 +71,10 @@ class SnapshotAsked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlansWanted:
-    """These shall be the views from now on. epochs: of each epoch in the lake, from the first on, the rows per channel,
-    those of channels that are new among them; epochs may have been published since.
+    """A request to change the views to these. epochs: the rows per channel of each epoch in the lake, from the first
+    on, new channels included. More epochs may have been published since.
 
-    ticket: names the asker.
+    ticket: names the request.
     """
 
     ticket: int
@@ -84,7 +84,7 @@ class PlansWanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvictWanted:
-    """Workers are to keep these keys of a partial view no more. keys: their hash64; ``None`` for all keys."""
+    """A request to evict these keys of a partial view at all workers. keys: their hash64; ``None`` for all keys."""
 
     ticket: int
     view: str
@@ -93,14 +93,14 @@ class EvictWanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointWanted:
-    """Somebody wants a checkpoint, as of now. ticket: names who does."""
+    """A request for a checkpoint, as of now. ticket: names the request."""
 
     ticket: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointPublished:
-    """The checkpoint is in the lake, and can be restored. files: all that it has."""
+    """The checkpoint is in the lake, and can be restored. files: all its files."""
 
     checkpoint: int
     files: tuple[StateFile, ...]
@@ -108,7 +108,7 @@ class CheckpointPublished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointUnpublished:
-    """The checkpoint could not be published. error: why, for a person."""
+    """The checkpoint could not be published. error: why, for the user."""
 
     checkpoint: int
     error: str
@@ -116,7 +116,7 @@ class CheckpointUnpublished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RescaleWanted:
-    """Somebody wants so many workers, or these vnodes at these workers. ticket: names the request; never used twice.
+    """A request for this many workers, or these vnodes at these workers. ticket: names the request; never used twice.
 
     keys_max: keys to move at a time; ``None``: as many as the time allows.
     """
@@ -130,7 +130,7 @@ class RescaleWanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbortWanted:
-    """What the rescale has not begun to move shall stay where it is."""
+    """A request to abort the rescale: what has not begun to move stays where it is."""
 
     ticket: int
 
@@ -169,7 +169,7 @@ class Tell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochEnded:
-    """Every row of the epoch was applied, and of those before it."""
+    """Every row of the epoch and of all before it was applied."""
 
     epoch: Epoch
 
@@ -186,7 +186,7 @@ class SnapshotReady:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotFailed:
-    """The snapshot cannot be had; asking again may help."""
+    """The snapshot cannot be taken; another request may succeed."""
 
     ticket: int
     error: UpriverError
@@ -194,22 +194,22 @@ class SnapshotFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlansTaken:
-    """The views are those that were wanted. All workers begin anew, and answer when they have caught up."""
+    """The views have changed as requested. All workers begin anew, and answer lookups when they have caught up."""
 
     ticket: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvictionOver:
-    """Every worker has evicted what was present there when it heard of it."""
+    """Every worker has evicted the keys that were present when it got the request."""
 
     ticket: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishCheckpoint:
-    """All parts of the checkpoint are in the lake: let it exist. base: the epoch of the one that it builds on. failed:
-    the views that have failed, of whose state it has nothing that is of use."""
+    """All parts of the checkpoint are in the lake: publish it. base: the epoch of the one that it builds on. failed:
+    the views that have failed; the checkpoint has no useful state of them."""
 
     checkpoint: int
     epoch: Epoch
@@ -220,7 +220,7 @@ class PublishCheckpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointReady:
-    """What ``tickets`` have waited for is in a checkpoint. chain: the epochs of all that are of use, newest first."""
+    """The checkpoint that ``tickets`` wait for is published. chain: the epochs of all useful ones, newest first."""
 
     tickets: tuple[int, ...]
     epoch: Epoch
@@ -229,7 +229,7 @@ class CheckpointReady:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointFailed:
-    """The checkpoint was given up; asking again may help. why: for a person."""
+    """The checkpoint was given up; another request may succeed. why: for the user."""
 
     tickets: tuple[int, ...]
     epoch: Epoch
@@ -238,7 +238,7 @@ class CheckpointFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgetCheckpoints:
-    """None that there is will be of use: the views are others."""
+    """No existing checkpoint is of use any more: the views have changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,7 +250,7 @@ class StartWorkers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RescaleBegun:
-    """The rescale is under way: before, after: how many workers there are and are to be; vnodes: how many move."""
+    """The rescale is under way. before, after: the number of workers before and after it. vnodes: how many move."""
 
     ticket: int
     before: int
@@ -259,7 +259,7 @@ class RescaleBegun:
 
 
 class RescaleOutcome(StrEnum):
-    """How a rescale has ended: as wanted; with what had not moved by then left where it was; not begun; or with
+    """How a rescale has ended: as requested; aborted, with what had not moved left where it was; not begun; or with
     everything as before."""
 
     FINISHED = "finished"
@@ -280,7 +280,7 @@ class RescaleEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplaceWorker:
-    """The incarnation has failed in a way that another process need not: end it as if it had died. error: one line."""
+    """The incarnation has failed, but another process may not: end it as if it had died. error: one line."""
 
     incarnation: Incarnation
     error: str
@@ -288,7 +288,7 @@ class ReplaceWorker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppFailed:
-    """The river cannot go on. kind: class name of the error."""
+    """The app cannot go on. kind: class name of the error."""
 
     kind: str
     error: str

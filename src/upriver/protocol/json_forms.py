@@ -1,6 +1,6 @@
-"""Records of the protocol and plans as JSON, and back: the types of the fields say how each is written and read.
+"""Records of the protocol and plans as JSON, and back: the types of the fields decide how each is written and read.
 
-Nothing is unpickled, so a file or a peer can at worst give a value that is refused.
+Nothing is unpickled: the worst that a file or a peer can give is a value that is refused.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ Form = tuple[Callable[[Any], Any], Callable[[Any], Any]]
 
 
 def plan_to_json(plan: DataflowPlan) -> dict[str, Any]:
-    """A plan as it travels, for records of it."""
+    """A plan as JSON, as it is sent and recorded."""
     to_json, _ = record_form(DataflowPlan)
     json: dict[str, Any] = to_json(plan)
     return json
@@ -46,7 +46,7 @@ _PLAIN_FORMS: Mapping[Any, Form] = {
 
 @cache
 def _form(kind: Any) -> Form:
-    """Of a field's type."""
+    """The form of a field's type."""
     origin, arguments = get_origin(kind), get_args(kind)
     if kind is VnodeMap:
         return VnodeMap.to_json, VnodeMap.from_json
@@ -114,7 +114,7 @@ def _row(forms: list[Form]) -> Form:
 
 
 def _mapping(key: Any, form: Form) -> Form:
-    """JSON has strings for keys; so are a worker's number and a view's name."""
+    """JSON has only strings as keys: a worker's number and a view's name become strings."""
     read_key: Callable[[str], Any] = str if _plain(key) is str else int
     return (
         lambda value: {str(name): form[0](item) for name, item in value.items()},

@@ -1,7 +1,4 @@
-"""What the coordinator and a worker say to each other, over one FIFO channel each way.
-
-What the coordinator and a worker say to each other of who follows whom, and of slices that change hands.
-"""
+"""The messages between the coordinator and a worker, over one FIFO channel each way."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,9 +14,9 @@ from upriver.vnodes import VnodeMap
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resume:
-    """All workers go on as another generation, with what they keep as of the end of epoch ``at``: what came of a later
-    one is put back. Slices that are another's by these maps are given up; those that were followed here, and are this
-    worker's now, are taken over. The rest is that of ``Assign``.
+    """All workers go on as another generation, with their state as of the end of epoch ``at``: changes of a later epoch
+    are put back. The worker gives up slices that these maps give to another. It takes over slices that it followed and
+    now owns. The other fields are as in ``Assign``.
     """
 
     maps: Mapping[str, VnodeMap]
@@ -31,8 +28,8 @@ class Resume:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Follow:
-    """Have the owner of these slices send all that it keeps of them, and then what changes, and say ``CaughtUp`` at the
-    end of each epoch through which it is here. feed: names this, and nothing else that ever was."""
+    """Have the owner of these slices send all its state of them, and then what changes. Say ``CaughtUp`` for each epoch
+    through whose end the state is here. feed: names this feed, and is never used again."""
 
     feed: FeedId
     owner: WorkerId
@@ -49,14 +46,14 @@ class Unfollow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """Say ``Here``: a peer says that it cannot be reached."""
+    """Say ``Here``: a peer could not reach this worker."""
 
     probe: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaughtUp:
-    """All that the owner of a feed's slices keeps of them as of the end of this epoch is here."""
+    """The follower has all state that the owner keeps of the feed's slices, as of the end of this epoch."""
 
     feed: FeedId
     epoch: Epoch
@@ -64,23 +61,23 @@ class CaughtUp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedEnded:
-    """By this feed nobody is fed any more: whoever follows is to begin again. Said by the owner of its slices; or by
-    who follows, if the owner may never have heard of it (replication.unfed_says_so)."""
+    """The feed has ended: the follower has to begin again. The owner of the slices says so; or the follower, if the
+    owner may never have heard of the feed (replication.unfed_says_so)."""
 
     feed: FeedId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Here:
-    """To a ``Probe``."""
+    """The answer to a ``Probe``."""
 
     probe: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TookOver:
-    """This worker keeps so many slices now that it has followed, with so many keys and bytes of state, over all regions
-    that keep every key."""
+    """This worker has taken over this many slices that it followed, with this many keys and bytes of state, over all
+    regions that keep every key."""
 
     vnodes: int
     keys: int
@@ -88,19 +85,19 @@ class TookOver:
 
 
 NO_STAGE = -1
-"""Of an epoch: before the first one."""
+"""The stage of an epoch before its first stage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assign:
-    """Who a worker is and what it keeps: the first message to a new incarnation, and again when all start anew.
+    """A worker's place and what it keeps: the first message to a new incarnation, and again when all start anew.
 
     maps: of each region. reads: the vnodes whose slices this worker reads. start_at: the epoch that its state
     reflects, once it is restored. serve_from: it answers no lookup before it has applied this epoch.
-    generation: how often all workers have been assigned anew. chain: the epochs of the checkpoints, newest first, out
-    of which it restores what it keeps, and says ``Restored``; ``()``: it begins with nothing; ``None``: that, and no
-    checkpoint will be taken. reversible: others may take over at any epoch's end (``Resume``). failed: the views that
-    have failed, and why.
+    generation: how often all workers have been assigned anew. chain: the epochs of the checkpoints, newest first, from
+    which it restores its state before it says ``Restored``; ``()``: it begins with nothing; ``None``: it begins with
+    nothing, and no checkpoint will be taken. reversible: standbys may take over at any epoch's end (``Resume``).
+    failed: the views that have failed, and why.
     """
 
     worker: WorkerId
@@ -117,7 +114,7 @@ class Assign:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailView:
-    """The view has failed, at some worker: keep nothing of it any more, and answer its lookups with this."""
+    """The view has failed at some worker: keep nothing of it any more, and answer its lookups with this failure."""
 
     view: str
     failure: ViewFailure
@@ -127,7 +124,7 @@ class FailView:
 class OpenEpoch:
     """The epoch's manifest is in the lake: apply it.
 
-    mixed: rows may be applied elsewhere than where they are read, so that a worker that has read its slices still
+    mixed: rows may be applied at other workers than those that read them. So a worker that has read its slices still
     waits for ``EpochOver``.
     """
 
@@ -137,8 +134,8 @@ class OpenEpoch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeginStage:
-    """Every row of the epoch for regions of this depth has arrived, wherever: take in what was gathered, send what has
-    come of the epoch in these regions, and say ``StageDone``."""
+    """Every row of the epoch for regions of this depth has arrived at its worker. Take in the gathered rows, send the
+    results of these regions, and say ``StageDone``."""
 
     epoch: Epoch
     stage: int
@@ -146,14 +143,14 @@ class BeginStage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochOver:
-    """Every row of a mixed epoch was applied, wherever."""
+    """Every row of a mixed epoch was applied at its worker."""
 
     epoch: Epoch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadVnodes:
-    """From the next epoch that is opened on, read the slices of these vnodes."""
+    """Read the slices of these vnodes, from the next opened epoch on."""
 
     vnodes: tuple[VnodeId, ...]
 
@@ -162,9 +159,8 @@ class ReadVnodes:
 class Meet:
     """Open a channel to each of these peers, and say ``MetPeers``.
 
-    meeting: names this one. peers: all members of the rescale to come, this worker too, with the incarnation and the
-    address of each. strategy: by which the rescale will go. keys_max: keys to move at a time; ``None``: as many as
-    the time allows.
+    meeting: names this one. peers: all members of the coming rescale, this worker too, with the incarnation and the
+    address of each. strategy: of the rescale. keys_max: keys to move at a time; ``None``: as many as the time allows.
     """
 
     meeting: int
@@ -175,7 +171,7 @@ class Meet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigrationOrder:
-    """To the distributor of one region."""
+    """An order to the distributor of one region."""
 
     region: str
     order: RescaleAnnounced | AbortAsked
@@ -183,7 +179,7 @@ class MigrationOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloseInput:
-    """No epoch will have this worker read anything more: take leave of these peers."""
+    """This worker reads no more rows of any epoch: take leave of these peers."""
 
     peers: tuple[WorkerId, ...]
 
@@ -211,14 +207,14 @@ class TakeSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropSnapshot:
-    """Nobody reads the snapshot any more."""
+    """The snapshot is no longer needed."""
 
     snapshot: SnapshotId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evict:
-    """Keep these keys of a partial view no more, and say ``Evicted``. keys: their hash64; ``None`` for all keys."""
+    """Evict these keys of a partial view, and say ``Evicted``. keys: their hash64; ``None`` for all keys."""
 
     eviction: int
     view: str
@@ -305,20 +301,20 @@ class Evicted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartedAnew:
-    """The worker has been assigned again: what it says from here on is of this generation."""
+    """The worker has been assigned again: its messages from here on are of this generation."""
 
     generation: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """What this worker keeps is here, as of the epoch that it was to start at."""
+    """This worker has restored its state, as of the epoch that it was told to start at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unrestored:
-    """This worker cannot restore what it keeps: it waits to be assigned again. checkpoint: the epoch of the newest one
-    of the chain. error: which file is damaged, for a person."""
+    """This worker cannot restore its state: it waits to be assigned again. checkpoint: the epoch of the chain's newest
+    one. error: which file is damaged, for the user."""
 
     checkpoint: Epoch
     error: str
@@ -326,7 +322,7 @@ class Unrestored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldUp:
-    """The worker cannot read the lake, and tries again. error: why, for a person; ``None``: it goes on."""
+    """The worker cannot read the lake, and tries again. error: why, for the user; ``None``: it goes on."""
 
     error: str | None
 
@@ -341,7 +337,7 @@ class CheckpointWritten:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSpoilt:
-    """This worker's part of the checkpoint could not be written. error: why, for a person."""
+    """This worker's part of the checkpoint could not be written. error: why, for the user."""
 
     checkpoint: int
     error: str
@@ -368,8 +364,8 @@ class RowsApplied:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsSettled:
-    """Rows that were gathered here are taken in. settled: how many, per region. sent: of what came of it, and of the
-    epoch's rows of the lake, how many rows were sent to each region."""
+    """Rows that were gathered here are taken in. settled: how many, per region. sent: how many rows went to each
+    region, as results of these rows and of the epoch's rows from the lake."""
 
     epoch: Epoch
     settled: Mapping[str, int]
@@ -394,8 +390,8 @@ class MetPeers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeersLost:
-    """A channel of this meeting is gone, or could not be opened. why: for a person. peer: to whom, if that is
-    known."""
+    """A channel of this meeting is gone, or could not be opened. why: for the user. peer: the worker at its other end,
+    if that is known."""
 
     meeting: int
     why: str
@@ -404,7 +400,7 @@ class PeersLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """This worker routes the region's rows by the map of this version, and waits for nobody. kept: slices that
+    """This worker routes the region's rows by the map of this version, and waits for no peer. kept: slices that
     stayed."""
 
     region: str
@@ -431,11 +427,10 @@ class Still:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moved:
-    """How far this worker is with a region since its last rescale began. phase: the distributor's.
+    """This worker's progress with a region since the last rescale began. phase: the distributor's.
 
-    keys, bytes: given away. keys_left, vnodes_left: still to give, the keys estimated. gone: slices that are wholly
-    their new owner's since it last said how far it is. forwarded: own rows sent to a peer. bounced: a peer's rows sent
-    on.
+    keys, bytes: given away. keys_left, vnodes_left: still to give, the keys estimated. gone: slices that have moved
+    completely since the last ``Moved``. forwarded: own rows sent to a peer. bounced: a peer's rows sent on.
     """
 
     region: str
@@ -451,8 +446,8 @@ class Moved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerLoad:
-    """What a rescale cost this worker so far, in milliseconds. stall: the longest that its loop took for one step of
-    migration. hold: the longest that a key which came here was nowhere in service."""
+    """The cost of a rescale to this worker so far, in milliseconds. stall: the longest time that its loop took for one
+    step of migration. hold: the longest time that a key that came here was in service at no worker."""
 
     stall_ms: float
     hold_ms: float
@@ -468,7 +463,7 @@ class SnapshotTaken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotSpoilt:
-    """The worker holds no part of the snapshot: an output expression of the view fails. error: why, for a person."""
+    """The worker holds no part of the snapshot: an output expression of the view fails. error: why, for the user."""
 
     snapshot: SnapshotId
     error: str
@@ -476,7 +471,7 @@ class SnapshotSpoilt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewFailed:
-    """The view cannot be computed on: this worker keeps nothing of it any more."""
+    """The view can no longer be computed: this worker keeps nothing of it any more."""
 
     view: str
     failure: ViewFailure
@@ -484,7 +479,7 @@ class ViewFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerFailed:
-    """The worker cannot go on; ``error`` says why, for a person. ``kind`` is the error's class name."""
+    """The worker cannot go on; ``error`` says why, for the user. ``kind`` is the error's class name."""
 
     kind: str
     error: str

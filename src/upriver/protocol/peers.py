@@ -1,9 +1,9 @@
-"""What comes of an event that a share has taken, for the worker to see to.
+"""The messages between workers, over one FIFO channel for each ordered pair of workers.
 
-What workers say to each other, over one FIFO channel for each ordered pair of workers.
-
-All that is said of all regions between two workers takes this one way, so nothing overtakes anything (document 000,
+All messages between two workers, about all regions, take this one channel, so none overtakes another (document 000,
 silent assumption; ``docs/internals/icadd.md``).
+
+Also the outcomes of an event that a shard has taken, which the worker handles.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """Rows of one epoch on their way to where their keys' state is. port: of the region, at which they come in."""
+    """Rows of one epoch on their way to their keys' state. port: of the region, where the rows come in."""
 
     epoch: Epoch
     port: int
@@ -47,7 +47,7 @@ class Portion:
 
 @dataclass(frozen=True, slots=True)
 class PeerLookup:
-    """Keys that somebody has asked ``asker`` for, on their way to where their state is: a lookup goes as rows go.
+    """Keys of a lookup at worker ``asker``, on their way to their state: a lookup is routed as rows are.
 
     ticket: the asker's name for the lookup. hash64: one per key. at_least: an epoch that the answer must reflect.
     together: whether all keys must be as of the end of the epoch that the answer tells.
@@ -75,7 +75,7 @@ class PeerLookup:
 class ForRegion:
     """From one distributor of a region to another. Rows in it are Portions or Questions.
 
-    begun: the last epoch of which the sender has begun to read rows: state that it sends may have them
+    begun: the last epoch that the sender has begun to read. State that it sends may have rows of it
     (worker.between_epochs).
     """
 
@@ -86,9 +86,9 @@ class ForRegion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hot:
-    """Of a slice that goes to the receiver and whose keys stay behind: the hash64 of those that were read last.
+    """A slice goes to the receiver, but its keys stay behind. keys: the hash64 of the most recently read ones.
 
-    shown: no lookup at the sender has seen any of the slice's keys as of a later epoch; 0 if that is of no matter.
+    shown: no lookup at the sender has seen any of the slice's keys as of a later epoch; 0 if that does not matter.
     """
 
     region: str
@@ -100,7 +100,7 @@ class Hot:
 class Installed:
     """The state of the last ``Acquire`` is in place: the receiver may send the next.
 
-    seconds: that it took; machines have no clock, so their shell puts it in.
+    seconds: the time that it took. Machines have no clock, so their shell fills it in.
     """
 
     region: str
@@ -109,7 +109,7 @@ class Installed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerLookupAnswered:
-    """To the asker: the rows of ``keys`` of the keys of its lookup, as of ``epoch`` at least."""
+    """To the asker: the rows of this many (``keys``) keys of its lookup, as of ``epoch`` at least."""
 
     ticket: int
     keys: int
@@ -127,14 +127,14 @@ class PeerLookupRefused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerLookupGivenUp:
-    """From the asker: nobody waits for its lookup any more."""
+    """From the asker: it no longer waits for its lookup."""
 
     ticket: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeginFeed:
-    """To the owner of these slices: send what you keep of them, and what changes."""
+    """To the owner of these slices: send all state of them, and then what changes."""
 
     feed: FeedId
     vnodes: tuple[VnodeId, ...]
@@ -142,7 +142,7 @@ class BeginFeed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndFeed:
-    """To the owner: nobody follows these slices any more under this feed."""
+    """To the owner: the sender no longer follows these slices under this feed."""
 
     feed: FeedId
     vnodes: tuple[VnodeId, ...]
@@ -150,10 +150,10 @@ class EndFeed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fed:
-    """To who follows: all that a region keeps of these keys (ascending, unique), in place of what was kept of them.
+    """To the follower: a region's whole state of these keys (ascending, unique), which replaces the earlier state.
 
-    epoch: as of whose end, not to be taken in before that epoch is over; 0 if it is as of no epoch's end, and what is
-    missing comes later.
+    epoch: the state is as of its end, and the follower takes it in when that epoch is over. 0: it is as of no epoch's
+    end, and the rest comes later.
     """
 
     feed: FeedId
@@ -165,7 +165,7 @@ class Fed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FedThrough:
-    """To who follows: all was said as of the end of this epoch."""
+    """To the follower: everything as of the end of this epoch has been sent."""
 
     feed: FeedId
     epoch: Epoch
@@ -173,14 +173,14 @@ class FedThrough:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsForwardedBack:
-    """To the owner: a ``Fed`` of no epoch is taken in, and the next may come."""
+    """To the owner: the follower has taken in a ``Fed`` of no epoch, and the owner may send the next."""
 
     feed: FeedId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedHere:
-    """The view has failed at the sender: what comes after this has no state of it."""
+    """The view has failed at the sender: its messages after this one have no state of the view."""
 
     view: str
     failure: ViewFailure
@@ -195,8 +195,8 @@ PeerMessage = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Envelope:
-    """generation: how often all workers have been assigned anew, or have resumed; what is of an older one is not
-    opened, but for feeds and failures of views, which outlive that all resume."""
+    """generation: how often all workers have been assigned anew, or have resumed. The receiver ignores messages of an
+    older one, except feeds and failures of views, which stay valid when all resume."""
 
     generation: int
     content: PeerMessage
@@ -212,7 +212,7 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Rows of an epoch have come from which the view cannot be computed."""
+    """Rows of an epoch have come that the view cannot be computed from."""
 
     epoch: Epoch
     aside: SetAside
@@ -220,28 +220,28 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class AskedHere:
-    """The state of the question's keys is here, if there is any."""
+    """The lookup's keys belong here: this worker has their state, if there is any."""
 
     question: PeerLookup
 
 
 @dataclass(frozen=True, slots=True)
 class Gave:
-    """The state of so many keys was collected, and is here no more."""
+    """The state of this many keys was collected, and is no longer here."""
 
     keys: int
 
 
 @dataclass(frozen=True, slots=True)
 class Took:
-    """The state of so many keys has come, and is in place."""
+    """The state of this many keys has come, and is in place."""
 
     keys: int
 
 
 @dataclass(frozen=True, slots=True)
 class LeftBehind:
-    """Keys that were present here, to be filled at their new owner. shown: no lookup has seen any of them as of a later
+    """Keys that were present here; their new owner fills them. shown: no lookup has seen any of them as of a later
     epoch."""
 
     to: WorkerId
@@ -251,12 +251,12 @@ class LeftBehind:
 
 @dataclass(frozen=True, slots=True)
 class OwnersChanged:
-    """Questions wait here for keys that will not be present here."""
+    """Lookups wait here for keys that will not be present here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """What a checkpoint is to have of some keys, which change now."""
+    """A checkpoint's copy of some keys, made before they change."""
 
     chunk: StateChunk
 

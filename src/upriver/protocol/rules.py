@@ -1,4 +1,4 @@
-"""The safety rules of the river, one switch each.
+"""The safety rules of the cluster, one switch each.
 
 A rule is switched off only by a test, to show that the checkers catch its absence. Their numbers are those of
 ``docs/internals/epochs.md``.
@@ -19,7 +19,7 @@ class Rules:
     worker_counts_match: bool = True
     """worker.counts_match: an epoch ends at a worker only with as many rows per channel as its manifest promises."""
     worker_wait_for_replay: bool = True
-    """worker.wait_for_replay: a worker answers no lookup before it has applied all that was published when it
+    """worker.wait_for_replay: a worker answers no lookup before it has applied all epochs that were published when it
     joined."""
     worker_own_vnodes_only: bool = True
     """worker.own_vnodes_only: a worker that has no channel to its peers answers only for vnodes that it owns."""
@@ -28,11 +28,11 @@ class Rules:
     worker_wait_until_over: bool = True
     """worker.wait_until_over: a lookup that asks for a mixed epoch waits until it is over everywhere."""
     worker_own_generation_only: bool = True
-    """worker.own_generation_only: what workers said before all of them started anew is not listened to."""
+    """worker.own_generation_only: messages from before all workers started anew are ignored."""
     coordinator_all_workers_finish: bool = True
     """coordinator.all_workers_finish: an epoch ends when every worker has finished it, and every row was applied."""
     coordinator_current_incarnation_only: bool = True
-    """coordinator.current_incarnation_only: what another than a worker's current incarnation reports is ignored."""
+    """coordinator.current_incarnation_only: reports of any but a worker's current incarnation are ignored."""
     coordinator_cut_ahead_of_all: bool = True
     """coordinator.cut_ahead_of_all: a snapshot's cut is the highest epoch that any worker has been sent."""
     coordinator_lock_step: bool = True
@@ -54,27 +54,27 @@ class Rules:
     """coordinator.views_change_between_epochs: views change between two epochs, when no rescale is on and no snapshot
     is being taken."""
     coordinator_no_older_snapshot: bool = True
-    """coordinator.no_older_snapshot: when all have begun anew, no snapshot is taken before somebody was sent what
-    anybody was before."""
+    """coordinator.no_older_snapshot: after all workers begin anew, no snapshot is taken before a worker was sent the
+    highest epoch that any worker was sent before."""
     worker_settle_what_comes_late: bool = True
-    """worker.settle_what_comes_late: what was gathered elsewhere, and comes with its key's state after the stage is
-    done here, is taken in."""
+    """worker.settle_what_comes_late: a worker takes in rows that another worker gathered and that come with their key's
+    state after the stage is done here."""
     worker_set_aside_at_once: bool = True
     """worker.set_aside_at_once: a row that is left out of a view is written to the lake by the step that leaves it
     out."""
     worker_between_epochs: bool = True
-    """worker.between_epochs: keys that are asked for together are answered when none of them has rows of a later epoch
-    than is told."""
+    """worker.between_epochs: keys that are looked up together are answered when none of them has rows of a later epoch
+    than the answer tells."""
     worker_whole_stages: bool = True
-    """worker.whole_stages: a stage is done at a worker when all its gathered rows are taken in, and all that came of
-    them is sent."""
+    """worker.whole_stages: a stage is done at a worker when all its gathered rows are taken in, and all their results
+    are sent."""
     checkpoints_copy_before_change: bool = True
-    """checkpoints.copy_before_change: a key is copied for a checkpoint as of its cut, before anything of a later epoch
-    changes it."""
+    """checkpoints.copy_before_change: a key is copied for a checkpoint as of its cut, before a later epoch changes
+    it."""
     checkpoints_all_parts: bool = True
     """checkpoints.all_parts: a checkpoint is published when every worker has written all of its part."""
     checkpoints_restore_first: bool = True
-    """checkpoints.restore_first: a worker reads no epoch and answers nothing before all that it keeps is restored."""
+    """checkpoints.restore_first: a worker reads no epoch and answers no lookup before all its state is restored."""
     checkpoints_moved_keys_change: bool = True
     """checkpoints.moved_keys_change: keys that have moved, here or away, have changed since the last checkpoint."""
     checkpoints_keys_stay: bool = True
@@ -83,35 +83,33 @@ class Rules:
     """checkpoints.given_up_when_torn: a checkpoint is given up when a worker that has a part of it is lost, or all
     begin anew."""
     checkpoints_dropped_have_changed: bool = True
-    """checkpoints.dropped_have_changed: what a checkpoint was to have that is given up is in the next one."""
+    """checkpoints.dropped_have_changed: keys of a checkpoint that is given up are in the next one."""
     checkpoints_whole_after_losses: bool = True
-    """checkpoints.whole_after_losses: a checkpoint is whole after somebody has gone for good who knew what has changed
+    """checkpoints.whole_after_losses: a checkpoint is whole after a worker has gone for good that knew what changed
     since the last one."""
     replication_taken_in_when_over: bool = True
-    """replication.taken_in_when_over: what has changed in an epoch is taken in by who follows when the epoch is over
-    everywhere."""
+    """replication.taken_in_when_over: a follower takes in an epoch's changes when the epoch is over everywhere."""
     replication_put_back: bool = True
-    """replication.put_back: when others take over, keys that an epoch has changed which is not over are put back as
-    they were."""
+    """replication.put_back: when standbys take over, keys that an unfinished epoch has changed are put back as they
+    were."""
     replication_caught_up: bool = True
-    """replication.caught_up: who takes a slice over has caught up with its owner."""
+    """replication.caught_up: a follower that takes a slice over has caught up with its owner."""
     replication_between_epochs: bool = True
-    """replication.between_epochs: slices are handed to who has learned them between two epochs."""
+    """replication.between_epochs: slices are handed to their learners between two epochs."""
     replication_put_back_has_changed: bool = True
-    """replication.put_back_has_changed: a key that was put back has changed, for whoever follows."""
+    """replication.put_back_has_changed: a key that was put back has changed, for its followers."""
     replication_unfed_says_so: bool = True
-    """replication.unfed_says_so: who follows another, has not caught up, and loses its channel to it says so."""
+    """replication.unfed_says_so: a follower that has not caught up and loses its channel to the owner says so."""
     workers_failed_are_replaced: bool = True
     """workers.failed_are_replaced: a worker that fails, of whatever cause, is replaced, as if it had died."""
     views_fail_alone: bool = True
-    """views.fail_alone: what goes wrong as a view is computed fails that view; its worker and other views go on."""
+    """views.fail_alone: an error while a view is computed fails that view; its worker and other views go on."""
     views_fail_everywhere: bool = True
     """views.fail_everywhere: a view that has failed at one worker fails at all."""
     views_failed_are_recorded: bool = True
-    """views.failed_are_recorded: a checkpoint names the views that have failed: what it has of their state is of no
-    use."""
+    """views.failed_are_recorded: a checkpoint names the views that have failed: their state in it is of no use."""
     views_fail_ahead: bool = True
-    """views.fail_ahead: a worker tells its peers that a view has failed ahead of all that lacks the view's state."""
+    """views.fail_ahead: a worker tells its peers that a view has failed before any message that lacks its state."""
     lookups_one_moment: bool = True
     """lookups.one_moment: an answer that is read some rows at a time is as of the moment at which it began."""
     upqueries: UpqueryRules = ALL_UPQUERY_RULES

@@ -1,4 +1,4 @@
-"""The ways in which keys can move from worker to worker, behind one interface."""
+"""The strategies that move keys from worker to worker, behind one interface."""
 
 from collections.abc import Callable, Mapping
 from enum import StrEnum
@@ -17,17 +17,17 @@ from upriver.vnodes import VnodeMap
 
 
 class Strategy(StrEnum):
-    """By what a rescale goes."""
+    """How a rescale moves keys."""
 
     ICADD = "icadd"
     """Document 000: live, a few keys at a time, from worker to worker."""
     REDISTRIBUTE = "redistribute"
     """Document 001: live, a few keys at a time, on the word of every distributor."""
     LAZY = "lazy"
-    """By ICADD, but keys of partial views stay behind: their new owner fills them when they are looked up, and at once
-    those that were read last."""
+    """ICADD, but keys of partial views do not move. The new owner refills them on demand, and the most recently read
+    ones at once."""
     LEARNER = "learner"
-    """Document 002: their new owner learns slices while the old one serves, and takes them over between two epochs."""
+    """Document 002: the new owner learns slices while the old one serves, and takes them over between two epochs."""
     RESTART = "restart"
     """Stop at an epoch's end, begin with the new map and nothing, read everything again."""
 
@@ -44,7 +44,7 @@ class Migrator(Protocol):
 
     @property
     def phase(self) -> Any:
-        """A value; its class's name says where the distributor stands. It has a ``map`` when nothing moves."""
+        """A value; the name of its class says where the distributor stands. It has a ``map`` when nothing moves."""
         ...
 
     @property
@@ -54,7 +54,7 @@ class Migrator(Protocol):
 
 
 MakeMigrator = Callable[[WorkerId, VnodeMap, int | None], Migrator]
-"""Of who it is, the map of now, and how many keys are to be moved at a time, if the user has said so."""
+"""Makes a migrator from the worker's id, the current map, and the user's limit of keys to move at a time, if any."""
 
 
 def _icadd(me: WorkerId, map: VnodeMap, keys_max: int | None) -> Distributor:
@@ -68,11 +68,11 @@ def _redistribute(me: WorkerId, map: VnodeMap, keys_max: int | None) -> Redistri
 MIGRATORS: Mapping[Strategy, MakeMigrator] = MappingProxyType(
     {Strategy.ICADD: _icadd, Strategy.LAZY: _icadd, Strategy.REDISTRIBUTE: _redistribute}
 )
-"""Of the strategies by which keys move live."""
+"""For the strategies that move keys live."""
 
 
 def left_to_give(phase: object) -> tuple[int, int]:
-    """Keys that are known to move, and vnodes of which nobody has asked yet which keys they have."""
+    """How many keys are known to move, and how many vnodes have not been interrogated yet for their keys."""
     match phase:
         case Interrogating():
             return len(phase.found), 1 + len(phase.remaining)
@@ -86,8 +86,8 @@ def left_to_give(phase: object) -> tuple[int, int]:
 
 
 def maps_of(phase: object) -> tuple[VnodeMap, ...]:
-    """The maps by all of which a key must be a worker's to be kept there, whatever moves meanwhile: rules N1 and I1.2.
-    None, if that cannot be told by maps."""
+    """A worker keeps a key for certain, whatever moves meanwhile, if all these maps give it the key: rules N1 and I1.2.
+    Empty if maps cannot tell."""
     if isinstance(phase, Interrogating | Collecting | Settling):
         return phase.migration.rescale.before, phase.migration.rescale.after
     vnode_map: VnodeMap | None = getattr(phase, "map", None)
@@ -95,13 +95,13 @@ def maps_of(phase: object) -> tuple[VnodeMap, ...]:
 
 
 def new_owner(phase: object, vnode: VnodeId) -> WorkerId:
-    """To whom a slice goes that is being interrogated."""
+    """The worker that an interrogated slice goes to."""
     assert isinstance(phase, Interrogating)
     return phase.migration.rescale.after.owners[vnode]
 
 
 def slices_given(phase: object, me: WorkerId) -> frozenset[VnodeId]:
-    """This worker's slices that are wholly their new owner's. With redistribute, keys go in an order of their own."""
+    """This worker's slices that have moved completely. Empty with redistribute: its keys go in another order."""
     match phase:
         case Interrogating(migration=migration) | Collecting(migration=migration) | Settling(migration=migration):
             done = np.flatnonzero(migration.fates == Fate.DONE)

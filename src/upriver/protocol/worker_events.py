@@ -1,4 +1,4 @@
-"""What happens to a worker, besides the coordinator's messages, and what it wants done."""
+"""A worker's events, besides the coordinator's messages, and the actions that it asks for."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,8 +18,8 @@ from upriver.state.checkpoint import StateChunk, StateFile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsRead:
-    """Some rows of the open epoch were read, in hash64 order within the epoch and channel. All rows of one key that
-    an epoch has on a channel come in one batch."""
+    """Some rows of the open epoch were read, in hash64 order within the epoch and channel. All rows of one key in an
+    epoch and channel come in one batch."""
 
     epoch: Epoch
     channel: Channel
@@ -36,10 +36,10 @@ class EpochRead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookupAsked:
-    """Somebody asks for keys of a view. hash64: of the keys, one per row of ``keys``.
+    """A client looks up keys of a view. hash64: of the keys, one per row of ``keys``.
 
-    ticket: names the asker, and no other that ever asked any worker: answers may come late, to who is in its place.
-    together: all keys are to be as of the end of one epoch.
+    ticket: names the lookup; no other lookup at any worker ever has it, because a late answer may reach a later worker
+    in the asker's place. together: all keys must be as of the end of one epoch.
     """
 
     ticket: int
@@ -52,7 +52,7 @@ class LookupAsked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookupGivenUp:
-    """Who asked does not wait any more."""
+    """The client no longer waits for its lookup."""
 
     ticket: int
 
@@ -66,7 +66,7 @@ class PeersMet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerSaid:
-    """The next thing on the channel from a peer."""
+    """The next message on the channel from a peer."""
 
     sender: WorkerId
     envelope: Envelope
@@ -76,7 +76,7 @@ class PeerSaid:
 class PeerLost:
     """The channel to a peer has ended, with or without a goodbye, or could not be opened.
 
-    peer, incarnation: whose; ``None`` if that is not known. why: for a person.
+    peer, incarnation: of the peer; ``None`` if not known. why: for the user.
     """
 
     why: str
@@ -94,8 +94,8 @@ class TimeToMove:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeysRead:
     """An upquery has its answer: the rows of all its keys, by port of the region, in order. through: the last epoch
-    that was read. rows_max: how many of the rows are taken in with it; there will be ``TimeToTakeIn`` for the others.
-    The rest is that of ``ReadKeys``."""
+    that was read. rows_max: how many rows this event takes in; ``TimeToTakeIn`` takes in the rest. The other fields are
+    as in ``ReadKeys``."""
 
     generation: int
     region: str
@@ -121,7 +121,7 @@ class TimeToTakeIn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeysUnread:
-    """An upquery cannot be answered: the lake cannot be read. The rest is that of ``ReadKeys``."""
+    """An upquery cannot be answered: the lake cannot be read. The other fields are as in ``ReadKeys``."""
 
     generation: int
     region: str
@@ -136,7 +136,7 @@ class TimeToFill:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsFetched:
-    """What ``FetchRows`` has asked for, one batch for each of its reads."""
+    """The rows that ``FetchRows`` asked for, one batch for each of its reads."""
 
     generation: int
     view: str
@@ -145,7 +145,7 @@ class RowsFetched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsUnfetched:
-    """What ``FetchRows`` has asked for cannot be read."""
+    """The rows that ``FetchRows`` asked for cannot be read."""
 
     generation: int
     view: str
@@ -161,7 +161,7 @@ class TimeToEvict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateRead:
-    """What the checkpoints have of some keys of a region."""
+    """The checkpoints' state of some keys of a region."""
 
     region: str
     chunk: StateChunk
@@ -169,7 +169,7 @@ class StateRead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateUnread:
-    """A file of the checkpoints is damaged, or gone. error: which one, for a person."""
+    """A file of the checkpoints is damaged, or gone. error: which one, for the user."""
 
     error: str
 
@@ -188,7 +188,7 @@ class TimeToCopy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeToFeed:
-    """There is time to copy up to ``keys_max`` keys for whoever follows this worker."""
+    """There is time to copy up to ``keys_max`` keys for a follower of this worker."""
 
     keys_max: int
 
@@ -210,7 +210,7 @@ class StateWritten:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateNotWritten:
-    """What was copied for the checkpoint cannot be written. error: why, for a person."""
+    """The copies for the checkpoint cannot be written. error: why, for the user."""
 
     checkpoint: int
     error: str
@@ -256,9 +256,9 @@ class ReadEpoch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadKeys:
-    """Read all rows of the upquery's keys that the lake has on these channels, through its epoch, and through those
-    after it that are published, up to ``EPOCHS_AHEAD_MAX`` of them (partial.read_ahead); then say ``KeysRead``. ports:
-    of the region, each with the channel that feeds it."""
+    """Read all rows of the upquery's keys on these channels from the lake, then say ``KeysRead``. Read through the
+    upquery's epoch and up to ``EPOCHS_AHEAD_MAX`` published epochs after it (partial.read_ahead). ports: of the region,
+    each with the channel that feeds it."""
 
     generation: int
     region: str
@@ -268,7 +268,7 @@ class ReadKeys:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchRows:
-    """Read this out of the lake for the view's cone, then say ``RowsFetched``."""
+    """Read these rows from the lake for the view's cone, then say ``RowsFetched``."""
 
     generation: int
     view: str
@@ -277,8 +277,8 @@ class FetchRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadState:
-    """Read out of these checkpoints, newest first, what is kept of the vnodes of each region, then say
-    ``AllStateRead``. No epoch is read meanwhile."""
+    """Read the state of each region's vnodes from these checkpoints, newest first, then say ``AllStateRead``. No epoch
+    is read meanwhile."""
 
     chain: tuple[Epoch, ...]
     vnodes: Mapping[str, tuple[VnodeId, ...]]
@@ -286,7 +286,7 @@ class ReadState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteState:
-    """Write a chunk of a region for a checkpoint, which will be that of this epoch."""
+    """Write a chunk of a region for the checkpoint of epoch ``at``."""
 
     checkpoint: int
     at: Epoch
@@ -304,16 +304,16 @@ class SealState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgetState:
-    """What was written for the checkpoint is of no use."""
+    """The files that were written for the checkpoint are of no use."""
 
     checkpoint: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetRowsAside:
-    """Write rows of the epoch to the lake's rejected rows, before anything that follows is done.
+    """Write rows of the epoch to the lake's rejected rows, before any later action.
 
-    Rows of an epoch and an edge that are equal come together, so no two of these for one edge have equal rows.
+    Equal rows of an epoch and an edge come together, so no two of these actions for one edge have equal rows.
     """
 
     epoch: Epoch
@@ -329,7 +329,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendPeer:
-    """Put on the channel to a peer."""
+    """Send to a peer over its channel."""
 
     to: WorkerId
     envelope: Envelope
@@ -337,19 +337,19 @@ class SendPeer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeetPeers:
-    """See to it that there is one channel to each peer named, and to no other; then say ``PeersMet``."""
+    """Make sure that there is one channel to each named peer, and to no other; then say ``PeersMet``."""
 
     meet: Meet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The rows asked for, as of ``epoch`` at least; if they were to be together, as of its very end. parts: they are in
-    one batch or more, in order.
+    """The rows of a lookup, as of ``epoch`` at least; for ``together``, as of its very end. parts: the rows in one
+    batch or more, in order.
 
-    version: of the map by which their keys are kept. relayed: whether some of them are kept by a peer, which is worth
-    asking at once. held_up: whether some were not present here at first, or about to move: a lookup of other keys would
-    not have had to wait for that.
+    version: of the map that places their keys. relayed: whether a peer keeps some of them; the client should ask it
+    directly next time. held_up: whether some were not present here at first, or about to move: a lookup of other keys
+    would not have waited for that.
     """
 
     ticket: int
@@ -361,7 +361,7 @@ class Answer:
 
     @property
     def rows(self) -> pa.RecordBatch:
-        """All of them; copies those of several parts."""
+        """All rows in one batch; copies them if there are several parts."""
         return self.parts[0] if len(self.parts) == 1 else pa.concat_batches(self.parts)
 
 
@@ -383,7 +383,7 @@ class HoldSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgetSnapshot:
-    """Let the rows go."""
+    """Release the rows."""
 
     snapshot: SnapshotId
 

@@ -2,9 +2,9 @@
 checkpoints.restore_first and checkpoints.dropped_have_changed.
 
 ``docs/internals/checkpoints.md``. A worker takes its part when it stands at the cut: each region then knows which keys
-the checkpoint is to have. They are copied when there is time, and before they change.
+belong to the checkpoint. The worker copies them when there is time, and always before they change.
 
-A worker's parts of snapshots; rule worker.snapshot_at_cut.
+Also a worker's parts of snapshots; rule worker.snapshot_at_cut.
 """
 
 from upriver.engine.row_text import error_text
@@ -52,7 +52,7 @@ def snapshot_dropped(phase: Serving, event: DropSnapshot) -> None:
 
 
 def take_snapshots(phase: Serving) -> None:
-    """Take this worker's part of every snapshot at whose cut it stands."""
+    """Take this worker's part of every snapshot whose cut it has reached."""
     at_cut = [asked for asked in phase.snapshots if _at_cut(phase, asked)]
     phase.snapshots = [asked for asked in phase.snapshots if asked not in at_cut]
     for asked in at_cut:
@@ -62,7 +62,7 @@ def take_snapshots(phase: Serving) -> None:
 def _take(phase: Serving, asked: TakeSnapshot) -> None:
     try:
         rows = phase.shares[asked.view].region.scan()
-    except Exception as error:  # what is kept is right: the reader is told, and nothing else is the worse for it
+    except Exception as error:  # the state is right: only the reader gets the error
         what = str(error) if isinstance(error, UpriverError) else error_text(error)
         phase.say(SnapshotSpoilt(snapshot=asked.snapshot, error=f"view {asked.view!r}: {what}"))
         return
@@ -75,7 +75,7 @@ def _at_cut(phase: Serving, asked: TakeSnapshot) -> bool:
 
 
 def stands_at(phase: Serving, cut: Epoch) -> bool:
-    """Whether everything here is as of the end of this epoch. Raises ProtocolError if it is past it."""
+    """Whether all state here is as of the end of this epoch. Raises ProtocolError if the worker is past it."""
     if phase.applied > cut:
         raise ProtocolError(f"the end of epoch {cut} is asked for, and {phase.applied} is applied")
     is_over = phase.reflected == cut if phase.is_staged else phase.reading is None
@@ -86,7 +86,7 @@ def stands_at(phase: Serving, cut: Epoch) -> bool:
 
 
 def restore(phase: Serving) -> None:
-    """Begin with what the checkpoints have, if there are any. Until it is here, this worker reflects nothing."""
+    """Restore the state from checkpoints, if there are any. Until that is done, this worker reflects nothing."""
     chain = phase.assignment.chain
     if not chain:
         return
@@ -105,14 +105,14 @@ def restore(phase: Serving) -> None:
 
 
 def state_read(phase: Serving, event: StateRead) -> None:
-    """Some keys are back."""
+    """The state of some keys has been read."""
     if not phase.is_restoring:
         raise IllegalEvent(f"state of region {event.region!r}, and nothing is being restored")
     phase.shares[event.region].restore(event.chunk)
 
 
 def state_unread(phase: Serving, event: StateUnread) -> None:
-    """There is another way to have what the checkpoints have, and the coordinator says which."""
+    """The state cannot be read. The coordinator decides what the worker restores instead."""
     chain = phase.assignment.chain
     if not (phase.is_restoring and chain):
         raise IllegalEvent("state cannot be read, and nothing is being restored")
@@ -120,7 +120,7 @@ def state_unread(phase: Serving, event: StateUnread) -> None:
 
 
 def all_state_read(phase: Serving, event: AllStateRead) -> None:
-    """Everything is as it was at the end of the newest checkpoint's epoch."""
+    """The state is restored as of the end of the newest checkpoint's epoch."""
     if not phase.is_restoring:
         raise IllegalEvent("all state was read, and nothing is being restored")
     phase.is_restoring = False
@@ -137,7 +137,7 @@ def checkpoint_asked(phase: Serving, event: TakeCheckpoint) -> None:
 
 
 def take_checkpoint(phase: Serving) -> None:
-    """Take this worker's part of the checkpoint, if it stands at its cut."""
+    """Take this worker's part of the checkpoint, if the worker stands at the cut."""
     asked = phase.checkpoint
     if asked is None or not stands_at(phase, asked.at):
         return
@@ -170,7 +170,7 @@ def write_chunk(phase: Serving, region: str, chunk: StateChunk) -> None:
 
 
 def _seal(phase: Serving) -> None:
-    """All is copied, if nothing is left of the cut anywhere."""
+    """Seal the worker's part, if no region has keys left to copy."""
     copying = phase.copying
     is_left = any(share.is_to_copy for share in phase.shares.values())
     if copying is None or phase.is_sealed or is_left:
@@ -197,7 +197,7 @@ def checkpoint_kept(phase: Serving, event: KeepCheckpoint) -> None:
 
 
 def checkpoint_dropped(phase: Serving, event: DropCheckpoint) -> None:
-    """What was to be copied counts as changed again (checkpoints.dropped_have_changed)."""
+    """The checkpoint is given up: its keys count as changed again (checkpoints.dropped_have_changed)."""
     if phase.checkpoint is not None and phase.checkpoint.checkpoint == event.checkpoint:
         phase.checkpoint = None
     if phase.copying is None or phase.copying.checkpoint != event.checkpoint:

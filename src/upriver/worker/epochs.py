@@ -1,7 +1,7 @@
 """A worker's epochs: opened, read, applied, finished, and their stages; rules worker.each_epoch_once,
 worker.counts_match and worker.settle_what_comes_late.
 
-Through a worker's distributors: rows, questions and state go in, and what they want comes out.
+``route`` and ``carry_out``: rows, lookups and state go into a region's distributor, and its outcomes are carried out.
 """
 
 from collections import Counter
@@ -49,7 +49,7 @@ from upriver.worker.serving import NOTHING_TOLD, EpochReading, Serving, Told, Un
 
 
 def route(phase: Serving, region: str, event: Event) -> None:
-    """Give a region's distributor an event, and see to all that follows from it."""
+    """Give a region's distributor an event, and handle all outcomes."""
     carry_out(phase, region, phase.shares[region].step(event))
 
 
@@ -87,11 +87,11 @@ def carry_out(phase: Serving, region: str, outcomes: list[Outcome]) -> None:
                 phase.left.add(peer)
                 phase.say(PeerLeft(region=region, peer=peer))
             case Leave():
-                phase.has_left = True  # the coordinator hears it from those who stay
+                phase.has_left = True  # the staying workers tell the coordinator
 
 
 def ask(phase: Serving, region: str, question: PeerLookup) -> None:
-    """Send a question to where its keys are. One of no keys belongs nowhere, and is answered here."""
+    """Send a lookup to where its keys are. A lookup of no keys is answered here."""
     if len(question):
         route(phase, region, RowsArrived(rows=question))
     else:
@@ -99,13 +99,13 @@ def ask(phase: Serving, region: str, question: PeerLookup) -> None:
 
 
 def ask_again(phase: Serving) -> None:
-    """Answer the questions that have nothing to wait for any more, or route them."""
+    """Answer the lookups that have nothing to wait for any more, or route them."""
     for waiting in answer_together(phase, no_longer_waiting(phase)):
         ask(phase, waiting.view, waiting.question)
 
 
 def tell_progress(phase: Serving, region: str) -> None:
-    """Tell the coordinator how far a region's migration is, if that has changed by a slice or a phase."""
+    """Tell the coordinator the progress of a region's migration, if it has changed by a slice or a phase."""
     share = phase.shares[region]
     keys, vnodes = left_to_give(share.migrator.phase)
     name = type(share.migrator.phase).__name__
@@ -132,11 +132,11 @@ def tell_progress(phase: Serving, region: str) -> None:
 
 
 EPOCHS_BEHIND_MAX = 8
-"""Epochs whose rows are applied together, if all are open."""
+"""Epochs at most whose rows are applied together, if all are open."""
 
 
 def open_epoch(phase: Serving, event: OpenEpoch) -> None:
-    """Epochs are read one after the other, each with the slices that were this worker's to read when it was opened."""
+    """Epochs are read one after the other, each with the slices that this worker read when the epoch was opened."""
     if phase.rules.worker_each_epoch_once:
         if event.epoch <= phase.opened:
             return
@@ -184,7 +184,7 @@ def epoch_read(phase: Serving, event: EpochRead) -> None:
 
 
 def finish_epoch(phase: Serving) -> None:
-    """The epoch is finished, if all of this worker's slices were read, and every cone is through it."""
+    """Finish the epoch, if all of this worker's slices were read, and every cone is through it."""
     reading = phase.reading
     if reading is None or not reading.is_read or any(cone.applied < reading.epoch for cone in phase.cones.values()):
         return
@@ -206,7 +206,7 @@ def finish_epoch(phase: Serving) -> None:
 
 
 def _catch_up(phase: Serving, *, goes_on: bool) -> None:
-    """Apply what is put off, unless there is another epoch to read at once."""
+    """Apply the rows that wait, unless there is another epoch to read at once."""
     phase.epochs_behind += 1
     if not goes_on or phase.epochs_behind == EPOCHS_BEHIND_MAX:
         phase.epochs_behind = 0
@@ -225,7 +225,7 @@ def epoch_over(phase: Serving, event: EpochOver) -> None:
 
 
 def begin_stage(phase: Serving, event: BeginStage) -> None:
-    """All rows of the epoch for regions of this depth are gathered, here or elsewhere."""
+    """All rows of the epoch for regions of this depth are gathered, here or at other workers."""
     if event.epoch != phase.applied or event.stage != phase.stage + 1:
         raise ProtocolError(
             f"stage {event.stage} of epoch {event.epoch} begins, and stage {phase.stage} of {phase.applied} is done"
@@ -234,7 +234,7 @@ def begin_stage(phase: Serving, event: BeginStage) -> None:
 
 
 def unsettled(phase: Serving) -> int:
-    """Rows that are to be taken in or sent before this worker is done with the stage that has begun."""
+    """Rows that this worker must take in or send before it is done with the current stage."""
     return sum(phase.shares[region].region.unsettled for region in _settling(phase))
 
 
@@ -244,8 +244,8 @@ def time_to_settle(phase: Serving, event: TimeToSettle) -> None:
 
 
 def end_stage(phase: Serving) -> None:
-    """worker.whole_stages: this worker is done with a stage when it has taken in all that was gathered for it, and has
-    sent all that came of it."""
+    """worker.whole_stages: this worker is done with a stage when it has taken in all rows gathered for it, and has sent
+    all results."""
     if not phase.is_settling or (unsettled(phase) and phase.rules.worker_whole_stages):
         return
     phase.is_settling = False
@@ -255,8 +255,8 @@ def end_stage(phase: Serving) -> None:
 
 
 def settle_late_rows(phase: Serving) -> None:
-    """worker.settle_what_comes_late: rows that were gathered elsewhere have come with their key's state, and their
-    stage is done here."""
+    """worker.settle_what_comes_late: take in rows that another worker gathered, and that came with their key's state
+    after their stage was done here."""
     here = _settling(phase)
     late = [
         region
@@ -273,7 +273,7 @@ def _settling(phase: Serving) -> list[str]:
 
 
 def _settle(phase: Serving, regions: list[str], rows_max: int) -> None:
-    """Take in about so many rows of what these regions have gathered, and send what has come of the epoch in them."""
+    """Take in about ``rows_max`` rows that these regions have gathered, and send the results."""
     settled, sent = Counter[str](), Counter[str]()
     left = rows_max
     for region in regions:
@@ -290,7 +290,7 @@ def _settle(phase: Serving, regions: list[str], rows_max: int) -> None:
 
 
 def report_late_rows(phase: Serving) -> None:
-    """Tell of rows of finished epochs that this step has applied."""
+    """Report the rows of finished epochs that this step has applied."""
     late: dict[Epoch, dict[str, int]] = {}
     for (epoch, region), rows in phase.late.items():
         late.setdefault(epoch, {})[region] = rows

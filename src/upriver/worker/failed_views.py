@@ -1,8 +1,7 @@
-"""A worker's views that have failed: found, told of, and taken out of use; rules ``views.fail_alone`` and
-``views.fail_ahead``.
+"""A worker's failed views: found, reported, and taken out of use; rules ``views.fail_alone`` and ``views.fail_ahead``.
 
-``docs/internals/failures.md``. A worker that finds a failure tells the coordinator, and every peer that it has a
-channel to, ahead of whatever lacks the view's state. The coordinator tells all others.
+``docs/internals/failures.md``. A worker that finds a failure tells the coordinator and every peer that it has a channel
+to, before any message that lacks the view's state. The coordinator tells all other workers.
 """
 
 from upriver.protocol.messages import FailView, ViewFailed
@@ -14,25 +13,25 @@ from upriver.worker.serving import Serving
 
 
 def note_failures(phase: Serving) -> None:
-    """See whether a view has failed since the last look."""
+    """Check whether a view has failed since the last look."""
     for share in phase.shares.values():
         if share.failure is not None and share.view not in phase.failed:
             _found(phase, share.view, share.failure)
 
 
 def failed_elsewhere(phase: Serving, event: FailView) -> None:
-    """The coordinator says so, and its word on the cause counts."""
+    """The coordinator reports a failed view, and its cause counts."""
     _take_out(phase, event.view, event.failure)
 
 
 def failed_at_peer(phase: Serving, message: FailedHere) -> None:
-    """The coordinator may never hear it from the peer itself."""
+    """A peer reports a failed view. This worker reports it too: the coordinator may never hear it from the peer."""
     if message.view in phase.views and message.view not in phase.failed:
         _found(phase, message.view, message.failure)
 
 
 def _found(phase: Serving, view: str, failure: ViewFailure) -> None:
-    """Said ahead of all that this step says: some of it may lack the view's state."""
+    """Report the failure before all other messages of this step: some of them may lack the view's state."""
     _take_out(phase, view, failure)
     ahead: list[WorkerAction] = [Report(message=ViewFailed(view=view, failure=failure))]
     if phase.rules.views_fail_ahead:  # views.fail_ahead
@@ -44,7 +43,7 @@ def _found(phase: Serving, view: str, failure: ViewFailure) -> None:
 
 
 def _take_out(phase: Serving, view: str, failure: ViewFailure) -> None:
-    """Keep nothing of the view any more, and end all that waits for it."""
+    """Drop the view's state, and refuse all lookups that wait for it."""
     if view not in phase.views:
         return
     phase.failed[view] = failure

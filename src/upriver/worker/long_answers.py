@@ -1,6 +1,6 @@
-"""A worker's long answers: rows of a lookup that are read some at a time, between lookups of other keys and epochs.
+"""A worker's long answers: rows of a lookup that are read some at a time, between other lookups and epochs.
 
-All rows are as of the moment at which the answer began, and so is the epoch that it tells (``lookups.one_moment``).
+All rows, and the epoch that the answer tells, are as of the moment when the answer began (``lookups.one_moment``).
 """
 
 from collections.abc import Sequence
@@ -15,9 +15,9 @@ from upriver.protocol.peers import PeerLookup
 from upriver.worker.serving import LongAnswer, Serving
 
 ANSWER_ROWS_MAX = 32_768
-"""Rows that are read with the lookup that asks for them; of a longer answer all are read later, some at a time."""
+"""Rows that a lookup reads at once at most. The rows of a longer answer are all read later, some at a time."""
 LONG_ANSWERS_MAX = 4
-"""Long answers of one worker that are under way: each takes the memory of its rows. More questions wait."""
+"""Long answers under way at one worker at most: each takes the memory of its rows. More lookups wait."""
 
 
 def may_begin(phase: Serving) -> bool:
@@ -35,12 +35,12 @@ def _read(phase: Serving, view: str, question: PeerLookup) -> LongRead:
 
 
 def unread(phase: Serving) -> int:
-    """About how many rows of long answers are still to be read."""
+    """About how many rows of long answers are not read yet."""
     return sum(max(1, answer.read.left) for answer in phase.long_answers)
 
 
 def read_on(phase: Serving, rows_max: int) -> tuple[LongAnswer, UpriverError | None] | None:
-    """Read about so many rows more of the oldest long answer; the answer, and its error, if it is over now."""
+    """Read about ``rows_max`` more rows of the oldest long answer. Returns the answer, and its error, if it is over."""
     answer = phase.long_answers[0]
     if not phase.rules.lookups_one_moment:  # lookups.one_moment
         row, answer.read = answer.read.row, _read(phase, answer.view, answer.question)
@@ -50,7 +50,7 @@ def read_on(phase: Serving, rows_max: int) -> tuple[LongAnswer, UpriverError | N
         answer.parts.append(answer.read.next(rows_max))
     except UpriverError as raised:
         error = raised
-    except Exception as raised:  # a fault of ours, and no other lookup's
+    except Exception as raised:  # a fault of ours, which fails only this lookup
         error = ProtocolError(f"view {answer.view!r}: {error_text(raised)}")
     if error is None and answer.read.left:
         return None
@@ -59,7 +59,7 @@ def read_on(phase: Serving, rows_max: int) -> tuple[LongAnswer, UpriverError | N
 
 
 def let_go(phase: Serving, asker: WorkerId, ticket: int) -> int:
-    """Read no more for this lookup; returns how many keys its question here is of."""
+    """Stop reading for this lookup. Returns how many of its keys were being read here."""
     gone = [a for a in phase.long_answers if (a.question.asker, a.question.ticket) == (asker, ticket)]
     phase.long_answers = [a for a in phase.long_answers if a not in gone]
     return sum(len(answer.question) for answer in gone)

@@ -1,7 +1,7 @@
-"""A worker's lookups: asked here, answered wherever the keys' state is, gathered here; rules worker.wait_for_replay
-and worker.own_vnodes_only.
+"""A worker's lookups: a client asks one worker, the workers with the keys' state answer, and the first one gathers the
+parts; rules worker.wait_for_replay and worker.own_vnodes_only.
 
-Where the keys of a lookup stand: whether all are kept here for certain, and as of the end of one epoch.
+Also the checks whether all keys of a lookup are kept here for certain, and as of the end of one epoch.
 """
 
 from collections.abc import Sequence
@@ -42,8 +42,8 @@ def all_stay(phase: Serving, share: Shard, hash64: Hashes) -> bool:
 
 
 def that_stay(phase: Serving, share: Shard, hash64: Hashes) -> Mask:
-    """Which of these keys are kept here, and not about to move. Who has lost a peer while keys move keeps nothing for
-    certain (worker.own_vnodes_only)."""
+    """Which of these keys are kept here, and not about to move. A worker that has lost a peer while keys move keeps no
+    key for certain (worker.own_vnodes_only)."""
     maps = maps_of(share.migrator.phase)
     if not maps or (len(maps) > 1 and not phase.peers):
         return np.zeros(len(hash64), np.bool_)
@@ -55,8 +55,7 @@ def that_stay(phase: Serving, share: Shard, hash64: Hashes) -> Mask:
 
 
 def is_between_epochs(phase: Serving) -> bool:
-    """Whether keys are as of the end of the epoch that this worker reflects, but such as were filled up to a later
-    one."""
+    """Whether keys are as of the end of the epoch that this worker reflects, except those filled up to a later one."""
     if phase.reading is not None or phase.reflected != phase.applied or phase.reflected < phase.arrived:
         return False
     return not any(epoch > phase.applied and counts.total() for epoch, counts in phase.counts.items())
@@ -68,15 +67,14 @@ def are_ahead(phase: Serving, share: Shard, hash64: Hashes) -> bool:
 
 
 FEW_KEYS = 256
-"""Keys that are wanted, as long as a few more would cost hardly anything: an upquery of so many need not wait."""
+"""An upquery of this many keys does not wait for more: below that, a few more keys cost hardly anything."""
 LOOKUPS_WAITING_MAX = 10_000
 """Lookups that wait for an epoch at one worker; one more is refused."""
 
 
 def answered_at_once(phase: Serving, event: LookupAsked) -> Answer | None:
-    """What a lookup comes to whose keys all stay here and that waits for nothing, as nearly every one does: rules N1
-    and I1.2 of the distributor have all of it go down, and there is one part to gather. ``None`` if it must go its
-    way."""
+    """The answer to a lookup whose keys all stay here and that waits for nothing, as in nearly every case. By the
+    distributor's rules N1 and I1.2 the whole lookup is answered here, in one part. ``None`` if it must be routed."""
     view = event.view
     if phase.has_left or view not in phase.views or not event.keys.schema.equals(phase.views[view]):
         return None
@@ -89,14 +87,14 @@ def answered_at_once(phase: Serving, event: LookupAsked) -> Answer | None:
     try:
         rows = share.region.lookup(event.hash64, event.keys, phase.answer_rows_max)
     except Exception:
-        return None  # it is refused on its way, or is a long one
+        return None  # the routed lookup is refused, or has a long answer
     return Answer(
         ticket=event.ticket, parts=(rows,), epoch=phase.reflected, version=share.version, relayed=False, held_up=False
     )
 
 
 def lookup_asked(phase: Serving, event: LookupAsked) -> PeerLookup | None:
-    """What is to be routed, unless the lookup was refused."""
+    """Register a client's lookup. Returns the lookup to route; ``None`` if it was refused."""
     error = _objection(phase, event)
     if error is not None:
         phase.actions.append(Refuse(ticket=event.ticket, error=error))
@@ -117,12 +115,12 @@ def _objection(phase: Serving, event: LookupAsked) -> UpriverError | None:
         columns = ", ".join(f"{field.name} {field.type}" for field in given)
         return UnknownView(
             f"no view {event.view!r} with the key ({columns})"
-        )  # but perhaps an earlier one of that name
+        )  # an earlier view of that name may have had it
     if phase.has_left:
         return WrongOwner("this worker keeps nothing any more")
     if (
         not phase.peers and phase.rules.worker_own_vnodes_only
-    ):  # worker.own_vnodes_only: with nobody to ask, there is no other way
+    ):  # worker.own_vnodes_only: without peers to ask, there is no other way
         foreign = _foreign(phase, event)
         if foreign:
             return WrongOwner(f"{foreign} keys are not kept here")
@@ -130,7 +128,7 @@ def _objection(phase: Serving, event: LookupAsked) -> UpriverError | None:
 
 
 def _foreign(phase: Serving, event: LookupAsked) -> int:
-    """How many of the keys are kept elsewhere. All, if keys were moving when a peer was lost: nobody knows where."""
+    """How many of the keys other workers keep. All, if a peer was lost while keys moved: the owners are unknown."""
     vnode_map = phase.map_of(event.view)
     if vnode_map is None:
         return len(event.hash64)
@@ -138,7 +136,7 @@ def _foreign(phase: Serving, event: LookupAsked) -> int:
 
 
 def asked_here(phase: Serving, view: str, question: PeerLookup) -> None:
-    """Answer a question whose keys' state is here, or let it wait for its epoch, or for its keys."""
+    """Answer a lookup whose keys belong here, or let it wait for its epoch or its keys."""
     if view in phase.failed:
         _refuse(phase, question, phase.failed[view].raised())
         return
@@ -153,7 +151,7 @@ def asked_here(phase: Serving, view: str, question: PeerLookup) -> None:
 
 def _is_missed(phase: Serving, view: str, question: PeerLookup) -> bool:
     """Whether some of the keys are not present; then an upquery asks for them."""
-    _catch_up_with(phase, view, question.hash64)  # if that is impossible, the keys are missing
+    _catch_up_with(phase, view, question.hash64)  # if that fails, the keys are missing
     partial = phase.shares[view].partial
     if partial is None or not partial.lacks(question.hash64):
         return False
@@ -165,7 +163,7 @@ def _is_missed(phase: Serving, view: str, question: PeerLookup) -> bool:
 
 
 def want_hot(phase: Serving, hot: Hot) -> None:
-    """Fill keys that were read lately where they were kept before."""
+    """Fill keys that were read lately at their old owner."""
     share = phase.shares.get(hot.region)
     if share is None or share.partial is None:
         return
@@ -176,7 +174,7 @@ def want_hot(phase: Serving, hot: Hot) -> None:
 
 
 def begin_upquery(phase: Serving, region: str) -> None:
-    """Ask for what is wanted, unless something is asked for already, or upqueries rest."""
+    """Begin an upquery of the wanted keys, unless one is under way already, or upqueries rest."""
     share = phase.shares[region]
     if share.cone is not None:
         work_on(phase, region, share.cone)
@@ -192,14 +190,13 @@ def begin_upquery(phase: Serving, region: str) -> None:
 
 
 def time_to_fill(phase: Serving, _event: TimeToFill) -> None:
-    """Upqueries have rested."""
+    """Upqueries have rested: begin those that were put off."""
     phase.fills_rest = False
     _begin_what_was_put_off(phase)
 
 
 def fill_what_was_put_off(phase: Serving) -> None:
-    """Ask for what is wanted and was not asked for, since there was no room (partial.room_first); perhaps there is
-    now."""
+    """Begin upqueries that were put off for lack of room (partial.room_first): there may be room now."""
     if phase.memory_budget is not None:
         _begin_what_was_put_off(phase)
 
@@ -219,7 +216,7 @@ def _must_wait(phase: Serving, view: str, question: PeerLookup | LookupAsked) ->
 
 
 def _must_wait_for_epochs(phase: Serving, question: PeerLookup | LookupAsked) -> bool:
-    """Whatever its keys are."""
+    """Whether a lookup must wait for an epoch, whatever its keys are."""
     replaying = phase.rules.worker_wait_for_replay and phase.reflected < phase.assignment.serve_from
     if replaying or phase.reflected < question.at_least:
         return True
@@ -227,7 +224,7 @@ def _must_wait_for_epochs(phase: Serving, question: PeerLookup | LookupAsked) ->
 
 
 def _answer(phase: Serving, view: str, question: PeerLookup) -> bool:
-    """Answer, or refuse, or begin to read a long answer; whether none of that was possible yet."""
+    """Answer, or refuse, or begin to read a long answer. Returns whether one of these was possible by now."""
     try:
         rows = phase.shares[view].region.lookup(question.hash64, question.keys, phase.answer_rows_max)
     except ManyMembers:
@@ -250,12 +247,12 @@ def _begin_long_answer(phase: Serving, view: str, question: PeerLookup) -> bool:
 
 
 def _told(view: str, error: Exception) -> UpriverError:
-    """An error of another package is a fault of ours, and no other lookup's."""
+    """The error for the client. An error of another package is a fault of ours, which fails only this lookup."""
     return error if isinstance(error, UpriverError) else ProtocolError(f"view {view!r}: {error_text(error)}")
 
 
 def time_to_answer(phase: Serving, event: TimeToAnswer) -> None:
-    """Read more of a long answer; with the last of its rows, the lookup is answered, and another one may begin."""
+    """Read more of a long answer. With its last rows, the lookup is answered, and another long answer may begin."""
     over = read_on(phase, event.rows_max) if phase.long_answers else None
     if over is None:
         return
@@ -289,7 +286,7 @@ def _refuse(phase: Serving, question: PeerLookup, error: UpriverError) -> None:
 
 
 def _answered_in_part(phase: Serving, ticket: int, keys: int, parts: Sequence[pa.RecordBatch], epoch: Epoch) -> None:
-    """So many keys of a lookup have their rows; with the last of them, so has the lookup."""
+    """Record the rows of this many keys of a lookup, and answer the lookup when it has all."""
     asked = phase.asked.get(ticket)
     if asked is None:
         return  # given up, or refused already
@@ -316,7 +313,7 @@ def _answered_in_part(phase: Serving, ticket: int, keys: int, parts: Sequence[pa
 
 
 def answered_by_peer(phase: Serving, answer: PeerLookupAnswered) -> None:
-    """A peer has the rows of some keys; the client that has asked is told that there is a shorter way."""
+    """A peer has sent the rows of some keys. The answer tells the client that a peer keeps them (``relayed``)."""
     asked = phase.asked.get(answer.ticket)
     if asked is not None:
         asked.relayed = True
@@ -331,8 +328,8 @@ def refused(phase: Serving, refusal: PeerLookupRefused) -> None:
 
 
 def given_up(phase: Serving, event: LookupGivenUp) -> None:
-    """Nobody waits for a lookup any more; peers that have a part of it are told so. (One whose part is still on its
-    way, held or sent on by another, keeps that until its epoch comes.)"""
+    """The client no longer waits for a lookup: tell the peers that have a part of it. (A part that is still on its way,
+    held or sent on by another peer, stays until its epoch comes.)"""
     asked = phase.asked.pop(event.ticket, None)
     here = let_go(phase, phase.me, event.ticket)
     if asked is not None and asked.left > here:
@@ -341,7 +338,7 @@ def given_up(phase: Serving, event: LookupGivenUp) -> None:
 
 
 def let_go(phase: Serving, asker: WorkerId, ticket: int) -> int:
-    """Keep what is left of a lookup no more; returns how many keys that are."""
+    """Drop what is left of a lookup here. Returns how many keys that are."""
     is_its = [(waiting.question.asker, waiting.question.ticket) == (asker, ticket) for waiting in phase.waiting]
     keys = sum(len(waiting.question) for waiting in compress(phase.waiting, is_its))
     phase.waiting = [waiting for waiting, gone in zip(phase.waiting, is_its, strict=True) if not gone]
@@ -349,20 +346,20 @@ def let_go(phase: Serving, asker: WorkerId, ticket: int) -> int:
 
 
 def refuse_all(phase: Serving, error: UpriverError) -> None:
-    """Nobody who has asked here shall wait in vain."""
+    """Refuse all clients' lookups, so that no client waits in vain."""
     phase.actions += [Refuse(ticket=ticket, error=error) for ticket in phase.asked]
     phase.asked.clear()
     forget_questions_of(phase, phase.me)
 
 
 def forget_questions_of(phase: Serving, asker: WorkerId | None) -> None:
-    """Nobody waits for what this worker has asked."""
+    """Drop all lookups of worker ``asker``: it no longer waits for them."""
     phase.waiting = [waiting for waiting in phase.waiting if waiting.question.asker != asker]
     phase.long_answers = [answer for answer in phase.long_answers if answer.question.asker != asker]
 
 
 def no_longer_waiting(phase: Serving) -> list[WaitingLookup]:
-    """The questions that have nothing to wait for. Their keys may have moved on since: they are to be routed anew."""
+    """Remove and return the lookups that have nothing to wait for. Route them anew: their keys may have moved since."""
     due = [
         waiting
         for waiting in phase.waiting
@@ -378,15 +375,17 @@ def no_longer_waiting(phase: Serving) -> list[WaitingLookup]:
 
 
 def _is_put_off(phase: Serving, waiting: WaitingLookup) -> bool:
-    """Whether it is for several keys of a view that has fallen behind: it waits until that catches up, which would else
-    do so for each. But whoever asks for this very epoch has rows of others as of its end."""
+    """Whether a lookup of several keys waits until its view, which has fallen behind, catches up. Otherwise the view
+    would catch up for each such lookup. A lookup that asks for this very epoch does not wait: its client has rows of
+    other keys as of its end."""
     question = waiting.question
     return question.together and phase.shares[waiting.view].is_behind and question.at_least != phase.reflected
 
 
 def _having_their_keys(phase: Serving, view: str, due: list[WaitingLookup]) -> list[WaitingLookup]:
-    """Those that wait for none of their keys, be it to come, or to be as of an epoch that all are. All keys are looked
-    at in one go: dozens of questions may wait, and to look at each alone takes longer than to answer one."""
+    """The lookups that wait for none of their keys, neither to come nor, if asked for together, to be as of one epoch.
+    All keys are checked in one go: dozens of lookups may wait, and checking each alone takes longer than answering one.
+    """
     partial = phase.shares[view].partial
     if partial is None:
         return due
@@ -402,7 +401,7 @@ def _having_their_keys(phase: Serving, view: str, due: list[WaitingLookup]) -> l
 
 
 def answer_together(phase: Serving, ready: list[WaitingLookup]) -> list[WaitingLookup]:
-    """Answer those of the questions that can be answered here at once, each view's in one go; returns the others."""
+    """Answer the lookups that can be answered here at once, each view's in one go. Returns the other lookups."""
     others: list[WaitingLookup] = []
     for view in dict.fromkeys(waiting.view for waiting in ready):
         of_view = [waiting for waiting in ready if waiting.view == view]
@@ -416,7 +415,7 @@ def answer_together(phase: Serving, ready: list[WaitingLookup]) -> list[WaitingL
 
 
 def _is_here(phase: Serving, waiting: WaitingLookup) -> bool:
-    """Whether the question's keys are kept here, and present."""
+    """Whether the lookup's keys are kept here, and present."""
     vnode_map, hash64 = phase.map_of(waiting.view), waiting.question.hash64
     if vnode_map is None or (vnode_map.owners_of(vnodes_of(hash64, len(vnode_map.owners))) != phase.me).any():
         return False
@@ -425,13 +424,13 @@ def _is_here(phase: Serving, waiting: WaitingLookup) -> bool:
 
 
 def _answer_each(phase: Serving, view: str, questions: list[PeerLookup]) -> bool:
-    """Whether all could be answered; if not, none was."""
+    """Answer all these lookups, or none. Returns whether all could be answered."""
     share = phase.shares[view]
     hash64 = np.concatenate([question.hash64 for question in questions])
     _catch_up_with(phase, view, hash64)
     if share.partial is not None and share.partial.lacks(hash64):
         return False
-    # By column: batches whose schemas differ in whether a column may be null are not to be put together.
+    # By column: pyarrow cannot concatenate batches whose schemas differ in whether a column may be null.
     columns = [
         pa.concat_arrays(parts) for parts in zip(*(question.keys.columns for question in questions), strict=True)
     ]
@@ -447,7 +446,7 @@ def _answer_each(phase: Serving, view: str, questions: list[PeerLookup]) -> bool
 
 
 def refuse_those_of(phase: Serving, view: str, keys: Hashes, error: UpriverError) -> None:
-    """No question for any of these keys can be answered."""
+    """Refuse every waiting lookup of any of these keys: it cannot be answered."""
     is_hopeless = [w.view == view and bool(np.isin(w.question.hash64, keys).any()) for w in phase.waiting]
     hopeless = list(compress(phase.waiting, is_hopeless))
     if hopeless:
@@ -457,7 +456,7 @@ def refuse_those_of(phase: Serving, view: str, keys: Hashes, error: UpriverError
 
 
 def refuse_those_who_ask_for(phase: Serving, view: str, error: UpriverError) -> None:
-    """No question for any key of the view can be answered, of a client or of a peer."""
+    """Refuse every lookup of the view, from clients and peers: it cannot be answered."""
     hopeless = [waiting.question for waiting in phase.waiting if waiting.view == view]
     hopeless += [answer.question for answer in phase.long_answers if answer.view == view]
     phase.waiting = [waiting for waiting in phase.waiting if waiting.view != view]

@@ -1,7 +1,7 @@
-"""A worker's cones: they read the lake by themselves, epoch by epoch and key by key; ``docs/internals/partial.md``.
+"""A worker's memory budget: when keys are evicted, and how many may be filled. No key is filled before there is room
+(partial.room_first); ``docs/internals/partial.md``.
 
-How much a worker may keep, and how much more: under a memory budget nothing is filled before there is room
-(partial.room_first).
+Also the work of a worker's cones, which read the lake by themselves, epoch by epoch and key by key.
 """
 
 from collections import Counter
@@ -14,25 +14,25 @@ from upriver.state.failure import ViewFailure
 from upriver.worker.serving import Serving
 
 KEPT_SHARE, KEPT_SHARE_MAX = 0.5, 0.55
-"""Of the budget: from which on keys are evicted, and more than which nobody fills while the budget is full."""
+"""Parts of the budget: above the first, keys are evicted; above the second, no keys are filled while it is full."""
 FILLED_KEYS_MIN = 64
-"""Keys that may be filled in one go, however little room there is: fewer take hardly less time."""
+"""Keys that may be filled in one go even if there is little room: fewer take hardly less time."""
 
 
 def weigh(phase: Serving) -> None:
-    """See whether memory is to be given back. If what cannot be takes more than there is, the largest views fail until
-    the others have room."""
+    """Check whether keys must be evicted. If views that cannot evict take more than the budget, the largest ones fail
+    until the other views have room."""
     if phase.memory_budget is not None:
         _check_full(phase, phase.memory_budget)
         phase.is_over_budget = is_over(phase)
 
 
 def is_over(phase: Serving) -> bool:
-    """Whether keys are to be evicted: more than half is in use of what full regions leave of the budget.
+    """Whether keys must be evicted: kept keys use more than half of the budget that full regions leave.
 
-    The other half is for what was forgotten, whose memory comes back when there is as much of it as of what is kept,
-    and for doing that. Evictions begin when the half is full, whether or not anything was forgotten: else many keys
-    would have to go at once when memory begins to come back, and all who wait for a key would wait for that.
+    The other half is for evicted keys, and for reclaiming their memory: it comes back when there is as much of it as of
+    kept keys. Evictions begin when the first half is full, even if no key was evicted before. Otherwise many keys would
+    have to go at once when memory begins to come back, and every lookup that waits for a key would wait for that.
     """
     budget = phase.memory_budget
     if budget is None:
@@ -51,13 +51,13 @@ def room_of(phase: Serving, region: str) -> int:
     if spare >= 0:
         of_one = phase.last_stats[region]
         return max(FILLED_KEYS_MIN, spare * max(of_one["present"], 1) // max(of_one["live_bytes"], 1))
-    # Where all that there is must stay, whoever waits for room would wait for ever.
+    # If no key can be evicted, a lookup that waits for room would wait for ever.
     return 0 if phase.is_over_budget or phase.has_leftovers else UPQUERY_KEYS_MAX
 
 
 def _bytes(phase: Serving, budget: int) -> tuple[int, int, int]:
-    """What regions that keep every key leave of the budget; what all others take, and what of it is for something that
-    is kept."""
+    """The bytes that full regions leave of the budget; those that partial regions take; and the part of these that
+    kept keys take."""
     stats = phase.last_stats
     partial = [stats[name] for name, share in phase.shares.items() if share.partial is not None]
     full = sum(stats[name]["bytes"] for name, share in phase.shares.items() if share.partial is None)
@@ -65,8 +65,8 @@ def _bytes(phase: Serving, budget: int) -> tuple[int, int, int]:
 
 
 def _check_full(phase: Serving, budget: int) -> None:
-    """Views that keep all keys can evict none: one of them fails, rather than the process. The largest one, since it
-    leaves the most room to the others."""
+    """Views that keep all keys cannot evict: one of them fails, rather than the process. The largest fails, since it
+    leaves the most room to the other views."""
     stats = phase.last_stats
     of_views = Counter[str]()
     for name, share in phase.shares.items():
@@ -87,13 +87,13 @@ def _check_full(phase: Serving, budget: int) -> None:
 
 
 def work_on_all(phase: Serving) -> None:
-    """Let every cone that has something to do begin with it."""
+    """Let every cone that has work begin with it."""
     for view, cone in phase.cones.items():
         work_on(phase, view, cone)
 
 
 def work_on(phase: Serving, view: str, cone: Cone) -> None:
-    """Let a cone begin with the next thing that it has to do, unless it is at it."""
+    """Let a cone begin with its next work, unless it is at work already."""
     reads = None
     with phase.shares[view].contained("reading the lake"):
         reads = cone.work(phase.begun, room_of(phase, view))

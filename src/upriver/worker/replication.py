@@ -1,13 +1,12 @@
-"""A worker feeds who follows it: all that it keeps of some slices, then, at each epoch's end, what has changed.
+"""Replication between workers: a worker feeds its followers, and follows owners itself; ``docs/internals/standbys.md``.
 
-``docs/internals/standbys.md``, rules replication.epoch_waits_for_followers and replication.put_back_has_changed. What
-is copied is as of any moment, and whatever changes afterwards is copied again; so when nothing is left to copy at an
-epoch's end, all was said as of that end.
+As an owner, it sends a follower the state of some slices, then, at each epoch's end, what has changed. A copy is as of
+any moment, and keys that change afterwards are copied again. So when nothing is left to copy at an epoch's end, the
+follower has everything as of that end. Rules replication.epoch_waits_for_followers and
+replication.put_back_has_changed.
 
-A worker follows others: it keeps what they keep of some slices, as of the end of each epoch; rules
+As a follower, it keeps an owner's state of some slices, as of the end of each epoch. Rules
 replication.epoch_waits_for_followers, replication.taken_in_when_over and replication.unfed_says_so.
-
-``docs/internals/standbys.md``.
 """
 
 from dataclasses import replace
@@ -33,8 +32,8 @@ def follow(phase: Serving, event: Follow) -> None:
 
 
 def stop_following(phase: Serving, owner: WorkerId | None) -> None:
-    """There is no channel any more to an owner, or to one who is not known. It may never have heard that it is
-    followed, and then it says nothing (replication.unfed_says_so)."""
+    """The channel to an owner is gone; ``None``: to an unknown one. The owner may never have heard of the feed, and
+    then it does not report its end (replication.unfed_says_so)."""
     for feed, shadow in phase.shadows.items():
         if shadow.since is None and owner in (None, shadow.owner) and phase.rules.replication_unfed_says_so:
             phase.say(FeedEnded(feed=feed))
@@ -61,11 +60,11 @@ def unfollow(phase: Serving, event: Unfollow) -> None:
 
 
 def fed(phase: Serving, event: Fed) -> None:
-    """State has come. Of a feed that is over, it is of no use."""
+    """State has come. It is ignored if its feed is over."""
     shadow = phase.shadows.get(event.feed)
     if shadow is None:
         return
-    chunk = StateChunk(event.keys, event.state).among(shadow.vnodes, phase.vnodes)  # some may be followed no more
+    chunk = StateChunk(event.keys, event.state).among(shadow.vnodes, phase.vnodes)  # some slices may be unfollowed
     if event.epoch <= phase.reflected or not phase.rules.replication_taken_in_when_over:
         shadow.replace(event.region, chunk)
     else:
@@ -75,8 +74,8 @@ def fed(phase: Serving, event: Fed) -> None:
 
 
 def fed_through(phase: Serving, event: FedThrough, generation: int) -> None:
-    """All is here as of the end of an epoch. generation: in which that was said; the epoch may have been put back
-    since."""
+    """The follower has everything as of the end of an epoch. generation: of the message; the epoch may have been put
+    back since."""
     shadow = phase.shadows.get(event.feed)
     if shadow is None or generation < phase.assignment.generation:
         return
@@ -97,21 +96,21 @@ def probed(phase: Serving, event: Probe) -> None:
 
 
 AT_ONCE = Epoch(0)
-"""Of a copy that is as of no epoch's end."""
+"""The epoch of a copy that is as of no epoch's end."""
 LOADS_OUT_MAX = 2
-"""Copies that are on their way to one follower before it has taken in the first: it has other things to do."""
+"""Copies on their way to one follower at most, before it has taken in the first: it has other work to do."""
 
 
 def feed_me(phase: Serving, sender: WorkerId, wish: BeginFeed) -> None:
-    """Rows that are gathered by now will be settled unseen: so what is behind exchange edges is copied from the end of
-    an epoch on."""
+    """Begin a feed. Rows that are gathered already will be settled without a note for the feed. So with exchange edges,
+    it begins at the end of an epoch."""
     phase.hungry.append((sender, wish))
     feed_between_epochs(phase)
 
 
 def _begin(phase: Serving, sender: WorkerId, wish: BeginFeed) -> None:
     mine = [vnode for vnode in wish.vnodes if _keeps(phase, vnode)]
-    if not mine or not phase.reaches(sender):  # they are another's by now, or who has asked is gone
+    if not mine or not phase.reaches(sender):  # another worker owns them by now, or the follower is gone
         phase.say(FeedEnded(feed=wish.feed))
         return
     who = None if phase.met is None else phase.met.peers.get(sender)
@@ -131,7 +130,7 @@ def feed_no_more(phase: Serving, wish: EndFeed) -> None:
 
 
 def keep_feeding(phase: Serving, number: FeedId, vnodes: set[VnodeId]) -> None:
-    """Feed no other slices than these."""
+    """Restrict a feed to these slices."""
     feed = phase.feeds[number]
     feed.vnodes = vnodes
     if not vnodes:
@@ -155,7 +154,7 @@ def can_feed(phase: Serving) -> bool:
 
 
 def time_to_feed(phase: Serving, event: TimeToFeed) -> None:
-    """Send the next keys to the follower who waits for the fewest."""
+    """Send the next keys to the follower with the fewest copies on their way."""
     free = [number for number, feed in phase.feeds.items() if feed.out < LOADS_OUT_MAX and _copies(phase, number)]
     if not free:
         return
@@ -170,7 +169,7 @@ def time_to_feed(phase: Serving, event: TimeToFeed) -> None:
 
 
 def feed_epoch(phase: Serving) -> None:
-    """This worker has done all that there is to do in an epoch: whoever follows is to have what has changed
+    """This worker has finished its work on an epoch: send the changes to its followers
     (replication.epoch_waits_for_followers)."""
     for number in phase.feeds:
         if not _copies(phase, number):
@@ -178,8 +177,8 @@ def feed_epoch(phase: Serving) -> None:
 
 
 def feed_between_epochs(phase: Serving) -> None:
-    """Begin with who waits for the end of an epoch; of whom all keys are copied: if none is under way, they have
-    everything."""
+    """Start the feeds that wait for an epoch to end. Between epochs, a feed whose keys are all copied is complete as of
+    now."""
     if phase.is_between_epochs or not phase.is_staged:
         hungry, phase.hungry = phase.hungry, []
         for sender, wish in hungry:
@@ -190,7 +189,8 @@ def feed_between_epochs(phase: Serving) -> None:
 
 
 def tell_again(phase: Serving) -> None:
-    """All have met: what was said as of the last epoch's end may not have counted, since all have resumed."""
+    """All workers have met. Repeat what was sent as of the last epoch's end: followers may have ignored it, since all
+    have resumed."""
     whole = [number for number, feed in phase.feeds.items() if feed.is_whole]
     feed_between_epochs(phase)
     for number in whole if phase.is_between_epochs else ():
@@ -198,7 +198,7 @@ def tell_again(phase: Serving) -> None:
 
 
 def stop_feeding(phase: Serving, peer: WorkerId | None, incarnation: Incarnation | None) -> None:
-    """There is no channel any more to a peer, or to one who is not known."""
+    """End the feeds to a peer whose channel is gone. ``None``: to all peers, or to any incarnation."""
     for sender, wish in [waiting for waiting in phase.hungry if peer in (None, waiting[0])]:
         phase.hungry.remove((sender, wish))
         phase.say(FeedEnded(feed=wish.feed))
@@ -233,7 +233,7 @@ def _full_shares(phase: Serving) -> dict[str, Shard]:
 
 
 def _keeps(phase: Serving, vnode: VnodeId) -> bool:
-    """Whether this worker keeps the slice. All regions go by one map but while keys move."""
+    """Whether this worker keeps the slice. All regions use one map, except while keys move."""
     return all(
         (vnode_map := phase.map_of(name)) is not None and vnode_map.owners[vnode] == phase.me for name in phase.shares
     )

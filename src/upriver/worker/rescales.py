@@ -1,4 +1,4 @@
-"""A worker's part in a rescale: whom it meets, what it is told, what it gives and takes; rules
+"""A worker's part in a rescale: its peers, the coordinator's orders, the keys it gives and takes; rules
 worker.bounded_loads_out and worker.own_generation_only."""
 
 from upriver.errors import ProtocolError, WrongOwner
@@ -48,12 +48,12 @@ from upriver.worker.replication import (
 from upriver.worker.serving import Serving, WaitingLookup
 
 LOADS_OUT_MAX = 1
-"""worker.bounded_loads_out: loads of state that one worker has on their way at a time: a key is out of service for as
-long as it takes to carry so many, and no longer."""
+"""worker.bounded_loads_out: loads of state that one worker has on their way at a time. A key is out of service for no
+longer than this many loads take."""
 
 
 def next_to_move(phase: Serving) -> str | None:
-    """The region of which ``TimeToMove`` would move keys, the first that has some to give; ``None`` if none would."""
+    """The region that ``TimeToMove`` would move keys of: the first that has keys to give; ``None`` if there is none."""
     if phase.pause is not None or phase.loads_out >= LOADS_OUT_MAX:
         return None
     return next((name for name, share in phase.shares.items() if share.can_give), None)
@@ -67,7 +67,7 @@ def time_to_move(phase: Serving, event: TimeToMove) -> None:
 
 
 def meet(phase: Serving, event: Meet) -> None:
-    """Before each rescale: whom it concerns, and by what strategy it will go. Nothing moves at this time."""
+    """Before each rescale: learn its members and its strategy. Nothing moves at this time."""
     if any(event.peers.get(peer, (None,))[0] != incarnation for peer, incarnation in phase.peers.items()):
         _speak_to_nobody(phase, "another is in its place")
     for feed in list(phase.feeds.values()):
@@ -90,20 +90,20 @@ def peers_met(phase: Serving, event: PeersMet) -> None:
 
 
 def peer_lost(phase: Serving, event: PeerLost) -> None:
-    """Nobody is asked anything any more, unless the peer has taken leave. If keys were moving, the coordinator will
-    have all begin anew."""
+    """Stop asking any peer, unless the lost one has taken leave. If keys were moving, the coordinator will make all
+    workers begin anew."""
     stop_feeding(phase, event.peer, event.incarnation)
     stop_following(phase, event.peer)
     if phase.meet is None or event.peer in phase.left or _is_of_the_past(phase.meet, event):
         return
     phase.say(PeersLost(meeting=phase.meet.meeting, why=event.why, peer=event.peer))
-    forget_questions_of(phase, event.peer)  # there, all that was asked is refused now
+    forget_questions_of(phase, event.peer)  # the peer refuses its own lookups now
     phase.meet = None
     _speak_to_nobody(phase, event.why)
 
 
 def _is_of_the_past(meet: Meet, event: PeerLost) -> bool:
-    """Whether the last meeting is not about the peer that was lost: its place was given to another, or up."""
+    """Whether the lost peer is not in the last meeting: its place has another incarnation, or none."""
     if event.peer is None or event.incarnation is None:
         return False
     incarnation, _ = meet.peers.get(event.peer, (None, ""))
@@ -116,7 +116,7 @@ def _speak_to_nobody(phase: Serving, why: str) -> None:
 
 
 def ordered(phase: Serving, event: MigrationOrder) -> None:
-    """The rescale begins here, or is to be aborted. All have met: everybody listens, and has a channel to answer."""
+    """The rescale begins here, or is aborted. All workers have met: every peer listens, and has a channel to answer."""
     if phase.meet is not None:
         there = phase.meet.peers.items()
         phase.peers = {peer: incarnation for peer, (incarnation, _) in there if peer not in phase.left}
@@ -125,8 +125,8 @@ def ordered(phase: Serving, event: MigrationOrder) -> None:
 
 
 def peer_said(phase: Serving, event: PeerSaid) -> None:
-    """worker.own_generation_only: nothing of a generation that is over is listened to, but what is fed, and which
-    views have failed, as long as state goes on."""
+    """worker.own_generation_only: messages of an earlier generation are ignored. Feeds and failures of views count as
+    long as the state of their generation lives on."""
     if isinstance(event.envelope.content, (*FEED_MESSAGES, FailedHere)):
         if event.envelope.generation >= phase.born:
             feed_said(phase, event)
@@ -175,7 +175,7 @@ def read_vnodes(phase: Serving, event: ReadVnodes) -> None:
 
 
 def close_input(phase: Serving, event: CloseInput) -> None:
-    """Nothing is kept here any more: who waits here for an epoch is to wait where the keys are now."""
+    """This worker keeps nothing any more: send its waiting lookups to the new owners of their keys."""
     waiting = phase.waiting + [WaitingLookup(answer.view, answer.question) for answer in phase.long_answers]
     phase.waiting, phase.long_answers = [], []
     for asked in waiting:
@@ -194,6 +194,6 @@ def go_on(phase: Serving, event: ContinueEpochs) -> None:
 
 
 def say_still(phase: Serving) -> None:
-    """Tell what was given and taken, for the coordinator to see whether any state is still on its way."""
+    """Report how many keys were given and taken: the coordinator sees from it whether state is still on its way."""
     if phase.pause is not None:
         phase.say(Still(pause=phase.pause, given=phase.given, taken=phase.taken))

@@ -1,9 +1,7 @@
-"""The state of a worker that follows the river.
+"""The state of a worker that applies epochs and answers lookups.
 
-What a worker feeds to who follows it, and what it follows itself, as it is kept; rules
-replication.epoch_waits_for_followers to replication.put_back_has_changed.
-
-``docs/internals/standbys.md``.
+Also the state of its feeds, and of the slices that it follows; rules replication.epoch_waits_for_followers to
+replication.put_back_has_changed, ``docs/internals/standbys.md``.
 """
 
 from collections import Counter, defaultdict, deque
@@ -34,9 +32,8 @@ from upriver.worker.shard import FailedRegion, Shard
 
 @dataclass(slots=True)
 class ReplicaFeed:
-    """At the owner. to: who follows, and which incarnation that is. vnodes: the slices. out: how many loads are on
-    their way there that are not known to be taken in. is_whole: the follower has had everything at the end of some
-    epoch."""
+    """A feed at the owner. to, incarnation: the follower. vnodes: the slices. out: loads sent that are not known to be
+    taken in. is_whole: the follower has had everything at the end of some epoch."""
 
     to: WorkerId
     incarnation: Incarnation | None
@@ -47,10 +44,10 @@ class ReplicaFeed:
 
 @dataclass(slots=True)
 class ReplicaSlices:
-    """At who follows: the slices of one feed, as of the end of epoch ``through``, once all of them are here.
+    """A feed at the follower: its slices, as of the end of epoch ``through``, once all of them are here.
 
-    regions: those that keep every key, by name. since: the first epoch at whose end all was here. later: what has
-    changed in epochs that may not be over, in the order in which it came.
+    regions: those that keep every key, by name. since: the first epoch at whose end everything was here. later: changes
+    of epochs that may not be over, in the order of their arrival.
     """
 
     owner: WorkerId
@@ -61,38 +58,38 @@ class ReplicaSlices:
     later: list[tuple[Epoch, str, StateChunk]] = field(default_factory=list)
 
     def replace(self, region: str, chunk: StateChunk) -> None:
-        """Keep this of these keys, and nothing else. Of a region whose view has failed, nothing is kept."""
+        """Replace the state of these keys. A region whose view has failed keeps nothing."""
         kept = self.regions.get(region)
         if kept is not None:
             kept.drop(chunk.keys)
             kept.install(chunk.parts)
 
     def forget_regions(self, regions: Collection[str]) -> None:
-        """Their view has failed."""
+        """The view of these regions has failed."""
         for name in regions:
             self.regions.pop(name, None)
         self.later = [entry for entry in self.later if entry[1] not in regions]
 
     def take_in(self, epoch: Epoch) -> None:
-        """The epoch is over everywhere."""
+        """The epoch is over everywhere: take in its changes."""
         due = [(region, chunk) for of, region, chunk in self.later if of <= epoch]
         self.later = [entry for entry in self.later if entry[0] > epoch]
         for region, chunk in due:
             self.replace(region, chunk)
 
     def go_back_to(self, epoch: Epoch) -> None:
-        """What came of later epochs will come again."""
+        """Discard changes of later epochs: they will come again."""
         self.later = [entry for entry in self.later if entry[0] <= epoch]
         if self.since is not None and self.since > epoch:
             self.since = None
         self.through = Epoch(min(self.through, epoch))
 
     def is_as_of(self, epoch: Epoch) -> bool:
-        """Whether all is here as of the end of this epoch."""
+        """Whether everything is here as of the end of this epoch."""
         return self.since is not None and self.since <= epoch <= self.through
 
     def hand_over(self, vnodes: Collection[VnodeId], count: int) -> dict[str, StateChunk]:
-        """All that is kept of these slices, by region; it is kept here no more. count: the lake's vnodes."""
+        """Remove and return the whole state of these slices, by region. count: the number of vnodes in the lake."""
         handed = {}
         for name, region in self.regions.items():
             keys = key_set(*(region.keys_of(vnode, count) for vnode in vnodes))
@@ -132,13 +129,13 @@ class EpochReading:
     mixed: bool
     read: dict[Channel, int]
     is_read: bool = False
-    """All slices were read; cones may still be on their way."""
+    """All slices were read; cones may not be through the epoch yet."""
 
 
 @dataclass(slots=True)
 class PendingLookup:
-    """A lookup that this worker was asked for. left: keys without an answer. together: all parts must be as of one
-    epoch. epoch: the least of the parts'. relayed: whether a peer had some of the keys. held_up: whether some of
+    """A lookup that a client has sent to this worker. left: keys without an answer. together: all parts must be as of
+    one epoch. epoch: the lowest of the parts. relayed: whether a peer had some of the keys. held_up: whether some of
     those here were not present, or about to move."""
 
     view: str
@@ -152,7 +149,7 @@ class PendingLookup:
 
 @dataclass(slots=True, eq=False)
 class LongAnswer:
-    """A question whose rows are read some at a time. epoch: that it tells. parts: the rows that were read."""
+    """A lookup whose rows are read some at a time. epoch: of the answer. parts: the rows read so far."""
 
     view: str
     question: PeerLookup
@@ -163,7 +160,7 @@ class LongAnswer:
 
 @dataclass(frozen=True, slots=True)
 class WaitingLookup:
-    """A question whose keys' state is here, and that asks for a later epoch."""
+    """A lookup whose keys belong here, and that waits for a later epoch or for keys that are not present."""
 
     view: str
     question: PeerLookup
@@ -171,7 +168,7 @@ class WaitingLookup:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What the coordinator was told of a view's migration: the distributor's phase, and which slices are given."""
+    """What the worker last told the coordinator of a region's migration: the distributor's phase, the given slices."""
 
     phase: str
     vnodes_left: int
@@ -180,8 +177,7 @@ class Told:
 
 @dataclass(slots=True)
 class Evicting:
-    """What somebody wants forgotten. number: of the wish. left: the keys' hash64 (ascending) that are still to be
-    looked at."""
+    """A requested eviction. number: of the request. left: the hash64 (ascending) of the keys not handled yet."""
 
     number: int
     view: str
@@ -189,8 +185,8 @@ class Evicting:
 
 
 CROWD_KEYS = 4
-"""Keys asked for while an upquery was under way, from which on upqueries rest: about as many more will be asked for in
-as long a time again. With fewer, whoever waits would wait in vain."""
+"""Upqueries rest if at least this many keys are requested while one is under way: about as many more will be requested
+in the same time again. With fewer, the waiting lookups would gain nothing."""
 
 NOTHING_TOLD = Told("", -1, frozenset())
 
@@ -202,25 +198,25 @@ class Serving:
     assignment: Assign
     rules: Rules
     shares: dict[str, Shard]
-    """Of every region, by name."""
+    """The shard of every region, by name."""
     views: Mapping[str, pa.Schema]
-    """The key of each view, by the view's name: that of the region that can be looked up, its last."""
+    """The key of each view, by the view's name: the key of its last region, which lookups read."""
     depths: Mapping[str, int]
-    """Of every region, by name."""
+    """The depth of every region, by name."""
     build_region: BuildRegion
     lake_ports: Mapping[str, tuple[tuple[int, Channel], ...]]
-    """Of every region, by name: what upqueries read."""
+    """The ports and channels of every region, by name: what upqueries read."""
     fed_by: dict[Channel, list[tuple[str, int]]]
     """The regions that each channel feeds, each with the port."""
     reads: tuple[VnodeId, ...]
     applied: Epoch
     """The last epoch whose slices were all read."""
     reflected: Epoch
-    """The last epoch of which every row that concerns a key kept here is known to be applied."""
+    """The last epoch whose rows for the keys kept here are all known to be applied."""
     opened: Epoch
     """The last epoch that the coordinator has opened."""
     arrived: Epoch = BEGINNING
-    """The last epoch of which keys that have come from peers may have rows."""
+    """The last epoch that keys from peers may have rows of."""
     unread: deque[Unread] = field(default_factory=deque)
     reading: EpochReading | None = None
     """``None`` between two epochs."""
@@ -233,11 +229,11 @@ class Serving:
     stage: int = NO_STAGE
     """The last stage of the epoch read last that has begun here."""
     is_settling: bool = False
-    """It is not done here."""
+    """That stage is not done here."""
     asked: dict[int, PendingLookup] = field(default_factory=dict)
-    """All and only the lookups that were asked for here and have no answer, by ticket."""
+    """All and only the lookups that clients have sent here and that have no answer, by ticket."""
     waiting: list[WaitingLookup] = field(default_factory=list)
-    """All and only the questions that wait here for a later epoch, or for keys that are not present."""
+    """All and only the lookups that wait here for a later epoch, or for keys that are not present."""
     long_answers: list[LongAnswer] = field(default_factory=list)
     """Those that are being read, the oldest first."""
     answer_rows_max: int | None = None
@@ -245,39 +241,40 @@ class Serving:
     memory_budget: int | None = None
     """Bytes that all regions together may take; ``None``: any."""
     is_over_budget: bool = False
-    """They take more, and there are keys to be evicted."""
+    """Regions take too much memory, and there are keys to evict."""
     _stats: Stats = field(default_factory=dict)
-    """What regions have said of themselves last."""
+    """The last stats of the regions."""
     evictions: deque[Evicting] = field(default_factory=deque)
-    """Those that somebody wants and that are not done."""
+    """The requested evictions that are not done."""
     evicted: int = 0
-    """Keys that the last slice of an eviction was about."""
+    """Keys that the last step of an eviction handled."""
     crowd_keys: int = CROWD_KEYS
-    """Keys asked for while an upquery was under way, from which on upqueries rest."""
+    """Upqueries rest if at least this many keys are requested while one is under way."""
     fills_rest: bool = False
-    """Upqueries were asked for while another was under way: the next one waits for more keys, until there is time."""
+    """Many keys were requested while an upquery was under way: the next one waits for more keys until ``TimeToFill``.
+    """
     uprooted: bool = False
-    """Some of them wait for keys that will be present elsewhere."""
+    """Some waiting lookups need keys that will be present at another worker."""
     is_restoring: bool = False
-    """What this worker keeps is being read out of checkpoints."""
+    """This worker's state is being read from checkpoints."""
     failed: dict[str, ViewFailure] = field(default_factory=dict)
-    """Of views that have failed, here or elsewhere, why."""
+    """The failures of views, here or at other workers."""
     checkpoint: TakeCheckpoint | None = None
-    """The one whose cut lies ahead."""
+    """The checkpoint whose cut lies ahead."""
     copying: TakeCheckpoint | None = None
-    """The one that is being taken, until it is known whether it is kept."""
+    """The checkpoint that is being taken, until the coordinator keeps or drops it."""
     is_sealed: bool = False
     """All of this worker's part was copied."""
     born: int = 0
-    """The generation as of which what is kept here was begun with."""
+    """The generation in which this worker last began anew."""
     refilled_since: int = 0
-    """The generation as of which partial regions are."""
+    """The generation in which partial regions last began empty."""
     hungry: list[tuple[WorkerId, BeginFeed]] = field(default_factory=list)
-    """Who is to be fed when the epoch that is open is over."""
+    """Feeds that begin when the open epoch is over, with their followers."""
     feeds: dict[FeedId, ReplicaFeed] = field(default_factory=dict)
-    """Who follows what is kept here."""
+    """The feeds from this worker to its followers."""
     shadows: dict[FeedId, ReplicaSlices] = field(default_factory=dict)
-    """What is followed here."""
+    """The slices that this worker follows."""
     snapshots: list[TakeSnapshot] = field(default_factory=list)
     """All and only the snapshots whose cut lies ahead. Cuts may go back, when the foremost worker is lost."""
     meet: Meet | None = None
@@ -285,30 +282,30 @@ class Serving:
     met: Meet | None = None
     """The last meeting whose channels are all open, or were."""
     peers: dict[WorkerId, Incarnation] = field(default_factory=dict)
-    """Who can be asked: all who have met at the last rescale, this worker too, but for those who have left; nobody if
-    one was lost since."""
+    """The workers that can be asked: all that met at the last rescale, this worker too, except those that have left.
+    Empty if one was lost since."""
     left: set[WorkerId] = field(default_factory=set)
-    """Who has taken leave, and is not in its place again. There is no channel to them."""
+    """Peers that have taken leave, and have no successor yet. There is no channel to them."""
     loads_out: int = 0
     """Loads of state that were sent and are not known to be installed."""
     given: int = 0
     taken: int = 0
-    """Keys whose state was sent and installed since the last meeting."""
+    """These two: keys whose state was sent and installed since the last meeting."""
     has_left: bool = False
-    """No rows come here any more, and no question can be sent on."""
+    """No rows come here any more, and no lookup can be sent on."""
     pause: int | None = None
     """Keys stay where they are: the name of the pause."""
     told: dict[str, Told] = field(default_factory=dict)
-    """What the coordinator was last told of each view's migration."""
+    """What this worker last told the coordinator of each region's migration."""
     actions: list[WorkerAction] = field(default_factory=list)
-    """What the step under way wants done."""
+    """The actions of the current step."""
 
     @property
     def me(self) -> WorkerId:
         return self.assignment.worker
 
     def say(self, message: FromWorker) -> None:
-        """To the coordinator."""
+        """Send to the coordinator."""
         self.actions.append(Report(message=message))
 
     def tell(self, peer: WorkerId, content: PeerMessage) -> None:
@@ -316,8 +313,8 @@ class Serving:
         self.actions.append(SendPeer(to=peer, envelope=envelope))
 
     def reaches(self, asker: WorkerId) -> bool:
-        """Whether there is, or was, a channel to a worker that has asked something. Who it was may be gone for long,
-        and another may be in its place."""
+        """Whether there is, or was, a channel to the worker that asked. That incarnation may be long gone, with another
+        one in its place."""
         if self.met is None or asker not in self.met.peers or asker in self.left:
             return False
         return self.meet is None or self.meet.peers.get(asker) == self.met.peers[asker]
@@ -329,7 +326,7 @@ class Serving:
 
     @property
     def vnodes(self) -> int:
-        """The lake's."""
+        """The number of vnodes in the lake."""
         return len(next(iter(self.assignment.maps.values())).owners)
 
     @property
@@ -339,12 +336,12 @@ class Serving:
 
     @property
     def begun(self) -> Epoch:
-        """The last epoch of which rows have been read."""
+        """The last epoch that this worker has begun to read."""
         return self.applied if self.reading is None else self.reading.epoch
 
     @property
     def is_between_epochs(self) -> bool:
-        """Whether all that was opened here is over everywhere."""
+        """Whether every epoch that was opened here is over everywhere."""
         return self.reading is None and not self.unread and self.applied == self.reflected
 
     def catch_up(self) -> None:
@@ -353,38 +350,38 @@ class Serving:
             share.catch_up()
 
     def forget_undo(self) -> None:
-        """The last epoch is over: nobody will want to go back before it."""
+        """The last epoch is over: no takeover will go back before it."""
         for share in self.shares.values():
             if share.undo is not None:
                 share.undo.forget()
 
     def stats(self) -> Stats:
-        """Of every region, as it is now."""
+        """The current stats of every region."""
         self._stats = {name: share.region.stats() for name, share in self.shares.items()}
         return self._stats
 
     @property
     def last_stats(self) -> Stats:
-        """As they were last looked at: to look at all regions takes milliseconds."""
+        """The stats as of the last look: looking at all regions takes milliseconds."""
         return self._stats if self._stats.keys() == self.shares.keys() else self.stats()
 
     def stats_after(self, region: str) -> Stats:
-        """As they are now, if no other region can have changed since."""
+        """The current stats, if only this region can have changed since the last look."""
         self._stats = {**self.last_stats, region: self.shares[region].region.stats()}
         return self._stats
 
     @property
     def cones(self) -> Mapping[str, Cone]:
-        """By view."""
+        """The cones, by view."""
         return {name: share.cone for name, share in self.shares.items() if share.cone is not None}
 
     @property
     def has_leftovers(self) -> bool:
-        """Whether some cone has state of keys that are forgotten."""
+        """Whether some cone has state of evicted keys."""
         return any(share.cone is not None and share.cone.has_leftovers for share in self.shares.values())
 
     def map_of(self, region: str) -> VnodeMap | None:
-        """The map by which the region's keys are kept; ``None`` while they move."""
+        """The map that places the region's keys; ``None`` while they move."""
         return getattr(self.shares[region].migrator.phase, "map", None)
 
 
@@ -396,8 +393,8 @@ def started(
     crowd_keys: int,
     answer_rows_max: int | None,
 ) -> Serving:
-    """A worker that holds nothing. memory_budget: bytes for partial regions to keep to; ``None`` for any. crowd_keys:
-    see ``CROWD_KEYS``. answer_rows_max: rows of a lookup that are read in one go; ``None``: any."""
+    """The state of a worker that holds nothing. memory_budget: bytes that all regions together may take; ``None`` for
+    any. crowd_keys: see ``CROWD_KEYS``. answer_rows_max: rows of a lookup that are read in one go; ``None``: any."""
     make = MIGRATORS[Strategy.ICADD]
     shares: dict[str, Shard] = {}
     fed_by: dict[Channel, list[tuple[str, int]]] = {}
@@ -437,14 +434,14 @@ def _share(
     build_region: BuildRegion,
     rules: Rules,
 ) -> Shard:
-    """One that holds nothing; if the view has failed, or its region cannot be made, one that has failed."""
+    """A shard that holds nothing; a failed one, if the view has failed or its region cannot be made."""
     build = partial(build_region, plan, region)
     exchange_ports = range(len(region.inputs)) - dict(region.lake_ports).keys()
     failed_region = partial(FailedRegion, exchange_ports=exchange_ports, build=build)
     failure, state = event.failed.get(plan.name), None
     try:
         state = empty_state(plan, region, build_region, rules, event.start_at) if failure is None else None
-    except Exception as error:  # whatever it is: a user's function is loaded here
+    except Exception as error:  # of any kind: a user's function is loaded here
         if not rules.views_fail_alone:  # views.fail_alone
             raise
         failure = ViewFailure.of(error, f"view {plan.name!r}")
@@ -463,7 +460,7 @@ def _share(
 def empty_state(
     plan: DataflowPlan, region: RegionPlan, build_region: BuildRegion, rules: Rules, start_at: Epoch
 ) -> KeptRegion | PartialRegion | Cone:
-    """An empty region that keeps all keys, or those that are read."""
+    """An empty region that keeps all keys, or, in a partial view, the keys that are read."""
     if plan.is_cone:
         return Cone(plan, partial(build_region, plan), rules.upqueries, start_at)
     if plan.full_because is None:

@@ -1,14 +1,14 @@
-"""Share: what one worker keeps of one region, behind the distributor through which all that concerns it comes.
+"""Shard: one worker's share of one region, behind the distributor that all its events go through.
 
-Rows, lookups and state take the same way: an event goes to the distributor, and what that wants done is done to the
-state at once. So the operators have answered an Interrogate or a Collect before anything else can come.
+Rows, lookups and state take the same way: an event goes to the distributor, and the shard applies the resulting actions
+to the state at once. So the operators answer an Interrogate or a Collect before any other event comes.
 
-Rows that go down right after each other are taken in together: few rows cost operators nearly as much as more.
+Rows that go down right after each other are taken in together: few rows cost operators nearly as much as many.
 
-FailedRegion: what a worker keeps of a view that has failed, in place of its state; rule ``views.fail_alone``.
-
-``docs/internals/failures.md``. The view's regions go on taking part in all that concerns every region: rows come to
-them and are counted, stages begin and end, rescales pass through. They hold nothing, and show nothing but the error.
+``FailedRegion``: stands in for a region of a view that has failed; rule ``views.fail_alone``,
+``docs/internals/failures.md``. The view's regions still take part in everything that concerns every region: rows come
+to them and are counted, stages begin and end, rescales pass through. They hold no state, and answer only with the
+error.
 """
 
 from collections import deque
@@ -69,9 +69,9 @@ from upriver.state.keysets import NO_KEYS, key_set
 
 
 def joined(actions: Sequence[Action]) -> list[Action]:
-    """The same, with neighbours of one epoch and one port as one, in their order; it has the rule of the first.
+    """The same actions, with neighbours of one epoch and one port joined, in their order, under the first one's rule.
 
-    While a slice moves, two rules send the rows of a batch down: of the slice, and of all others.
+    While a slice moves, two rules send the rows of a batch down: one for the slice's rows, one for all other rows.
     """
     found: list[Action] = []
     for place, run in groupby(actions, _place):
@@ -81,7 +81,7 @@ def joined(actions: Sequence[Action]) -> list[Action]:
 
 
 def _place(action: Action) -> tuple[Epoch, int] | None:
-    """Of which epoch, and at which port, rows come in; ``None`` for all else."""
+    """The epoch and the port of rows that go down; ``None`` for any other action."""
     match action:
         case PassDown(rows=Portion(epoch=epoch, port=port)):
             return epoch, port
@@ -95,14 +95,14 @@ def _as_one(alike: Sequence[Action], epoch: Epoch, port: int) -> PassDown:
 
 
 class FailedRegion:
-    """Stands in for a region of a view that has failed. Rows that come over exchange edges are counted until their
-    stage, since the epoch ends when as many were taken in as were sent."""
+    """Stands in for a region of a view that has failed. It counts rows that come over exchange edges until their stage:
+    the epoch ends when as many rows were taken in as were sent."""
 
     def __init__(
         self, failure: ViewFailure, gathered: int, exchange_ports: Collection[int], build: Callable[[], KeptRegion]
     ) -> None:
-        """gathered: rows that waited in the region. exchange_ports: those that other regions feed. build: makes an
-        empty region, to count what waits in state that comes from another worker."""
+        """gathered: rows that waited in the region. exchange_ports: the ports that other regions feed. build: makes an
+        empty region, which counts the gathered rows in state that comes from another worker."""
         self.failure = failure
         self.gathered = gathered
         self._exchange_ports = frozenset(exchange_ports)
@@ -147,7 +147,7 @@ class FailedRegion:
         return NO_KEYS
 
     def collect(self, keys: Hashes) -> State:
-        """No state at all, by which another worker sees that the view has failed here."""
+        """No state at all: by this, another worker sees that the view has failed here."""
         return ()
 
     def install(self, state: State) -> None:
@@ -162,7 +162,7 @@ class FailedRegion:
 
 @dataclass(slots=True)
 class Travelled:
-    """What has left this worker since the last rescale began. keys, bytes: of state. forwarded: own rows sent to a
+    """What this worker has sent away since the last rescale began. keys, bytes: of state. forwarded: own rows sent to a
     peer. bounced: a peer's rows sent on."""
 
     keys: int = 0
@@ -172,7 +172,7 @@ class Travelled:
 
 
 class Shard:
-    """``step(event) -> outcomes``. ``region`` is there to be read."""
+    """``step(event) -> outcomes``. Callers may read from ``region``."""
 
     def __init__(
         self,
@@ -185,32 +185,33 @@ class Shard:
         *,
         state_stays: bool,
     ) -> None:
-        """failed_region: makes what stands in for the region once its view has failed, of why it has and of how many
-        rows wait. state_stays: no state of the region travels, whatever strategy the others go by."""
+        """failed_region: makes the stand-in once the view has failed, from the failure and the number of gathered rows.
+        state_stays: the region's state never moves to another worker, whatever the strategy."""
         self.region: Keeping = region
         self.failure: ViewFailure | None = None
         """Why the region's view has failed here."""
         self.changes: ChangedKeys | None = None
-        """If there are checkpoints of the region: those of keys that are read are filled again."""
+        """The keys changed since the last checkpoint; ``None`` without checkpoints. Partial regions have none: their
+        keys are filled again."""
         self.undo: Undo | None = None
-        """If others may take over at any epoch's end."""
+        """The state before the open epoch; ``None`` unless standbys may take over at any epoch's end."""
         self.logs: dict[FeedId, SliceLog] = {}
-        """Of who follows slices of the region."""
+        """By feed: what a follower of the region's slices still needs."""
         self.partial = region if isinstance(region, PartialRegion | Cone) else None
-        """The region, if it keeps only what is read."""
+        """The region, if it is partial."""
         self.cone = region if isinstance(region, Cone) else None
         self._state_stays = state_stays
         self._failed_region = failed_region
         self._apply = _apply_all(region)
         self._behind_since: Epoch | None = None
         self._behind_until = Epoch(0)
-        """The epochs of rows that have come and are not applied yet."""
+        """These two: the first and the last epoch of rows that are not applied yet."""
         self.leaves_keys = False
-        """Whether keys that can be filled elsewhere stay behind in this rescale."""
+        """Whether keys stay behind in this rescale, and the new owner fills them."""
         self.migrator = migrator
         self.travelled = Travelled()
         self.version: MapVersion = migrator.phase.map.version
-        """Of the map by which the keys are kept; while they move, by which they were."""
+        """The version of the map that places the keys; while they move, of the last one."""
         self._name = name
         self._vnodes = vnodes
         self._rules = rules
@@ -226,14 +227,14 @@ class Shard:
         return self.migrator.can_collect
 
     def begin(self, strategy: Strategy, me: WorkerId, keys_max: int | None) -> None:
-        """Go by this strategy from now on. Nothing moves at this time. keys_max: as in ``Meet``."""
+        """Use this strategy from now on. Nothing moves at this time. keys_max: as in ``Meet``."""
         by = Strategy.LAZY if self._state_stays else strategy
         self.migrator = MIGRATORS[by](me, self.migrator.phase.map, keys_max)
         self.leaves_keys = self.partial is not None and by is Strategy.LAZY
         self.travelled = Travelled()
 
     def step(self, event: Event) -> list[Outcome]:
-        """Take an event to its end. An error in the region fails the view: see ``failure``."""
+        """Handle an event completely. An error in the region fails the view: see ``failure``."""
         outcomes: list[Outcome] = []
         events = deque([event])
         while events:
@@ -248,7 +249,7 @@ class Shard:
         return self.step(CollectAsked(keys_max=keys_max))
 
     def _carry_out(self, action: object, cause: Event, outcomes: list[Outcome]) -> list[Event]:
-        """Do what the distributor wants; returns what it is to be told of it."""
+        """Carry out an action of the distributor. Returns the events that this gives the distributor."""
         match action:
             case PassDown(rows=Portion() as portion):
                 if self._rules.checkpoints_copy_before_change:
@@ -297,7 +298,7 @@ class Shard:
         return []
 
     def _leave(self, vnodes: Sequence[VnodeId]) -> list[Outcome]:
-        """Keep nothing of these slices, and tell their new owner what is worth filling."""
+        """Keep nothing of these slices, and tell their new owner which keys are worth filling."""
         assert self.partial is not None
         phase = self.migrator.phase
         shown = Epoch(0) if self.cone is None else self.cone.applied
@@ -306,21 +307,21 @@ class Shard:
     # Checkpoints
 
     def restore(self, chunk: StateChunk) -> None:
-        """Take in what a checkpoint has of some keys that nothing is kept of."""
+        """Take in a checkpoint's state of some keys that have no state here."""
         self._install(chunk.parts)
 
     def cut(self, *, whole: bool) -> None:
-        """A checkpoint is taken as things stand: of what has changed since the last one, or of all."""
+        """Cut a checkpoint of the current state: of the keys that changed since the last one, or of all (``whole``)."""
         if self.changes is not None:
             self.changes.cut(self.region.keys_of(0, 1) if whole else None)
 
     @property
     def is_to_copy(self) -> bool:
-        """Whether a checkpoint lacks some keys that it is to have."""
+        """Whether keys are left to copy for the checkpoint."""
         return self.changes is not None and self.changes.left
 
     def copy(self, keys_max: int) -> StateChunk | None:
-        """What the checkpoint is to have of the next keys; ``None`` if it has all."""
+        """The state of the checkpoint's next keys; ``None`` if all are copied."""
         due = NO_KEYS if self.changes is None else self.changes.next(keys_max)
         return self._some_of(due)
 
@@ -344,19 +345,19 @@ class Shard:
         return [] if chunk is None else [Copied(chunk)]
 
     def _some_of(self, keys: Hashes) -> StateChunk | None:
-        """What is kept of these keys; ``None`` if there are none, or the view has failed."""
+        """The state of these keys; ``None`` if there are none, or the view has failed."""
         chunk = self._chunk_of(keys) if len(keys) else None
         return chunk if chunk is not None and len(chunk.keys) else None
 
     def _chunk_of(self, keys: Hashes) -> StateChunk:
-        """What is kept of these keys; of no key, if the view has failed."""
+        """The state of these keys; of no key, if the view has failed."""
         with self.contained("copying state"):
             if self.failure is None:
                 return StateChunk(keys, tuple(self.region.collect(keys)))
         return StateChunk(NO_KEYS, ())
 
     def _install(self, state: State) -> None:
-        """Take in what another worker has sent, or a checkpoint has."""
+        """Take in state that comes from another worker or a checkpoint."""
         with self.contained("taking state in"):
             self.region.install(state)
 
@@ -373,17 +374,17 @@ class Shard:
     # Followers
 
     def follow(self, feed: FeedId, vnodes: Sequence[VnodeId]) -> None:
-        """Somebody follows these slices from now on."""
+        """A worker follows these slices from now on."""
         everything = key_set(*(self.region.keys_of(vnode, self._vnodes) for vnode in vnodes))
         self.logs[feed] = SliceLog(vnodes, self._vnodes, everything)
 
     def copy_for(self, feed: FeedId, keys_max: int) -> StateChunk | None:
-        """What is kept of the next keys that a follower is to have; ``None`` if it has all."""
+        """The state of the next keys to copy for a follower; ``None`` if all are copied."""
         log = self.logs[feed]
         return self._some_of(log.next(keys_max)) if log.left else None
 
     def rest_for(self, feed: FeedId) -> StateChunk:
-        """At the end of an epoch: what is kept of all keys that have changed for a follower."""
+        """At the end of an epoch: the state of all keys that have changed for a follower."""
         return self._chunk_of(self.logs[feed].rest())
 
     def _save(self, hashes: Hashes) -> None:
@@ -391,11 +392,11 @@ class Shard:
             self.undo.save(self._chunk_of(self.undo.unsaved(hashes)))
 
     def put_back(self) -> None:
-        """Be as at the end of the last epoch that is over (replication.put_back)."""
+        """Go back to the state as of the end of the last epoch that is over (replication.put_back)."""
         if self.failure is not None:
-            self.region = self._stand_in(0)  # what was gathered will come again
+            self.region = self._stand_in(0)  # gathered rows will come again
             return
-        self.region.drain(ALL_ROWS)  # what has come out of the epoch goes nowhere
+        self.region.drain(ALL_ROWS)  # discard the epoch's results
         for chunk in self.undo.take() if self.undo is not None else ():
             self.region.drop(chunk.keys)
             self._install(chunk.parts)
@@ -403,12 +404,12 @@ class Shard:
                 log.note(chunk.keys)
 
     def take_over(self, chunk: StateChunk) -> None:
-        """These keys are kept here from now on."""
+        """This worker keeps these keys from now on."""
         self._install(chunk.parts)
         self._note_moved(chunk.keys)
 
     def give_up(self, vnodes: Sequence[VnodeId]) -> None:
-        """These slices are kept elsewhere from now on."""
+        """Another worker keeps these slices from now on."""
         for vnode in vnodes:
             if self.partial is not None:
                 self.partial.uproot(vnode, self._vnodes)
@@ -419,7 +420,7 @@ class Shard:
                 self._note_moved(keys)
 
     def succeed(self, old: "Shard") -> None:
-        """Go on with what there was when all resumed, by the map that is this one's."""
+        """Go on with the old shard's state, by this shard's map, when all resume."""
         old.catch_up()
         self.region, self.partial, self.cone, self._apply = old.region, old.partial, old.cone, old._apply
         self.changes, self.undo, self.logs, self.failure = old.changes, old.undo, old.logs, old.failure
@@ -432,14 +433,14 @@ class Shard:
         return isinstance(self.partial, PartialRegion) and self.partial.is_behind
 
     def _fall_behind(self, epoch: Epoch) -> None:
-        """Rows of this epoch have come, which may wait."""
+        """Rows of this epoch have come, and may wait before they are applied."""
         if isinstance(self.partial, PartialRegion) and self.partial.is_behind:
             self._behind_since, self._behind_until = self._behind_since or epoch, epoch
             if self.partial.must_catch_up:
                 self.catch_up()
 
     def catch_up(self, hash64: Hashes | None = None) -> None:
-        """Apply the rows that wait, or see to it that there are none of these keys."""
+        """Apply the rows that wait; with ``hash64``, only if some of these keys have any."""
         if self._behind_since is None or not isinstance(self.partial, PartialRegion):
             return
         if hash64 is None or self.partial.is_behind_with(hash64):
@@ -450,8 +451,8 @@ class Shard:
                 self.partial.catch_up()
 
     def settle(self, epoch: Epoch, rows_max: int) -> tuple[int, Sequence[Outgoing]]:
-        """Take in about so many rows of what was gathered: how many that was, and what is to be sent of this and of
-        what came before, about as many rows."""
+        """Take in about ``rows_max`` gathered rows. Returns how many, and about as many result rows to send, of this
+        call or earlier ones."""
         before, settled = self.region.gathered, 0
         with self.contained(f"epoch {epoch}"):
             settled = self.region.settle(rows_max)
@@ -463,12 +464,12 @@ class Shard:
 
     @property
     def view(self) -> str:
-        """Whose region this is."""
+        """The view that the region belongs to."""
         return self._name.partition("/")[0]
 
     def fail(self, failure: ViewFailure) -> None:
-        """Keep nothing any more, and show nothing but the error. Of two failures the second one counts: it is what the
-        coordinator says."""
+        """Drop the state, and answer only with the error. If there are two failures, the second one counts: it is the
+        coordinator's."""
         is_first, self.failure = self.failure is None, failure
         self.region = self._stand_in(self.region.gathered)
         if not is_first:
@@ -485,7 +486,7 @@ class Shard:
 
     @contextmanager
     def contained(self, what: str) -> Iterator[None]:
-        """An error of the region, whatever it is, fails the view, and nothing else (``views.fail_alone``)."""
+        """Any error of the region fails the view, and nothing else (``views.fail_alone``)."""
         try:
             yield
         except Exception as error:
@@ -503,7 +504,7 @@ class Shard:
 
 
 def _apply_all(region: KeptRegion | PartialRegion | Cone | FailedRegion) -> Callable[[Portion], None]:
-    """How the region takes rows in."""
+    """The function that applies rows to the region."""
     if isinstance(region, Cone):
         return _refuse
     if isinstance(region, PartialRegion):
@@ -516,5 +517,5 @@ def _refuse(portion: Portion) -> None:
 
 
 def _as_state(state: Any) -> State:
-    """Migration does not look into what it carries."""
+    """The state that a migration message carries: migration treats it as opaque."""
     return tuple(state)

@@ -1,8 +1,9 @@
-"""All workers go on as another generation, with what they keep: some slices change hands; rules replication.put_back
-and replication.caught_up.
+"""Takeover: all workers go on as another generation and keep their state, while some slices change hands; rules
+replication.put_back and replication.caught_up.
 
-``docs/internals/standbys.md``. Between two epochs that is how a learner takes over what it has learned. When a worker
-is lost, the others put back what came of the epoch that is not over, and take over what they have followed.
+``docs/internals/standbys.md``. A learner takes over what it has learned this way, between two epochs. When a worker is
+lost, the other workers put back changes of the unfinished epoch, and take over the lost worker's slices that they have
+followed.
 """
 
 from collections import defaultdict
@@ -18,7 +19,7 @@ from upriver.worker.serving import Serving, started
 
 
 def resumed(old: Serving, event: Resume) -> Serving:
-    """The worker as it goes on; its ``actions`` are what is to be done about it."""
+    """The worker's state after the change; its ``actions`` are what the worker must do."""
     old.actions = []
     refuse_all(old, WrongOwner("keys change their workers; ask again"))
     before = {name: _map_of(old, name) for name in old.shares}
@@ -57,8 +58,8 @@ def _map_of(phase: Serving, region: str) -> VnodeMap:
 
 
 def _keep_state(old: Serving, new: Serving) -> None:
-    """Full regions as at the end of the last epoch (replication.put_back); others as they are, or, if some of an epoch
-    that is not over is in them, empty."""
+    """Keep full regions as of the end of the last epoch (replication.put_back). Keep partial regions as they are; if
+    they may have rows of an unfinished epoch, they begin empty."""
     for name, share in new.shares.items():
         before = old.shares[name]
         if before.partial is None and new.rules.replication_put_back:
@@ -68,7 +69,7 @@ def _keep_state(old: Serving, new: Serving) -> None:
 
 
 def _change_hands(phase: Serving, before: dict[str, VnodeMap]) -> None:
-    """Give up what is another's now, and take over what was followed."""
+    """Give up slices that another worker owns now, and take over gained slices that this worker has followed."""
     gained: defaultdict[str, list[VnodeId]] = defaultdict(list)
     owners: dict[VnodeId, int] = {}
     for name, share in phase.shares.items():
@@ -98,7 +99,7 @@ def _take_over(wanted: set[VnodeId], owners: dict[VnodeId, int], phase: Serving)
 
 
 def _stop_what_is_over(phase: Serving, before: dict[str, VnodeMap]) -> None:
-    """A slice that has changed hands is followed under another feed."""
+    """End the feeds of slices that have changed hands: followers begin another feed with the new owner."""
     moved = {vnode for name, vnode_map in before.items() for vnode in vnode_map.diff(phase.assignment.maps[name])}
     for number, feed in list(phase.feeds.items()):
         keep_feeding(phase, number, feed.vnodes - moved)

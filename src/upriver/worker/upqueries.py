@@ -17,7 +17,7 @@ from upriver.worker.serving import Evicting, Serving
 
 
 def keys_read(phase: Serving, event: KeysRead | KeysUnread) -> None:
-    """An upquery's keys are present, or cannot be; the next one begins, and lookups that have waited are answered."""
+    """An upquery has its rows, or has failed. The next one begins, and waiting lookups are answered."""
     if event.generation != phase.refilled_since or phase.shares[event.region].failure is not None:
         return  # all have begun anew since, or the view has failed
     share = phase.shares[event.region]
@@ -34,7 +34,7 @@ def keys_read(phase: Serving, event: KeysRead | KeysUnread) -> None:
 
 
 def unfilled(phase: Serving) -> int:
-    """About how many rows of upqueries' answers are still to be taken in."""
+    """About how many rows of upqueries' answers are not taken in yet."""
     return sum(partial.unfilled for _, partial in _filling(phase))
 
 
@@ -57,8 +57,8 @@ def _filling(phase: Serving) -> list[tuple[str, PartialRegion]]:
 
 
 def _go_on(phase: Serving, region: str, left_open: Sequence[UnansweredKeys] | None) -> None:
-    """Rows of an answer were taken in, or cannot be; the next upquery begins if it may. left_open: ``None`` if more
-    rows are left."""
+    """Rows of an answer were taken in, or cannot be. The next upquery begins if it may. left_open: the keys that could
+    not be filled; ``None`` if more rows are left."""
     share = phase.shares[region]
     partial = share.partial
     if left_open is None:
@@ -74,7 +74,7 @@ def _go_on(phase: Serving, region: str, left_open: Sequence[UnansweredKeys] | No
 
 
 def _refuse_those_left_open(phase: Serving, view: str, left_open: Sequence[UnansweredKeys]) -> None:
-    """Lookups of keys that cannot be filled are told why, and the coordinator of the last of them."""
+    """Refuse lookups of keys that cannot be filled, and report the last failure to the coordinator."""
     for unanswered in left_open:
         error = type(unanswered.error)(f"view {view!r}: {unanswered.error}")
         refuse_those_of(phase, view, unanswered.keys, error)
@@ -84,7 +84,7 @@ def _refuse_those_left_open(phase: Serving, view: str, left_open: Sequence[Unans
 
 
 def rows_fetched(phase: Serving, event: RowsFetched | RowsUnfetched) -> None:
-    """A cone goes on, and when it has done what it was at, with the next thing."""
+    """A cone goes on with its work, and then with the next."""
     if event.generation != phase.refilled_since or event.view in phase.failed:
         return  # all have begun anew since, or the view has failed
     cone = phase.cones.get(event.view)
@@ -101,15 +101,15 @@ def rows_fetched(phase: Serving, event: RowsFetched | RowsUnfetched) -> None:
     _refuse_those_left_open(phase, event.view, cone.unanswered())
     phase.say(Counted(stats=phase.stats_after(event.view)))
     work_on(phase, event.view, cone)
-    finish_epoch(phase)  # who waits is told of the epoch that the cone has come to
+    finish_epoch(phase)  # waiting lookups get the epoch that the cone has come to
     ask_again(phase)
 
 
 def evict(phase: Serving, event: Evict) -> None:
-    """Somebody wants keys to be forgotten: those that are present now, some at a time, whenever there is time."""
+    """A request to evict keys: those that are present now, some at a time, when there is time."""
     share = phase.shares.get(event.view)
     wanted = np.empty(0, np.uint64)
-    if share is not None and share.partial is not None:  # else the view has gone, or has become another
+    if share is not None and share.partial is not None:  # else the view was dropped or replaced
         everything = event.keys is None
         wanted = share.partial.keys_of(0, 1) if everything else np.unique(np.array(event.keys, np.uint64))
     phase.evictions.append(Evicting(event.eviction, event.view, wanted))
@@ -117,8 +117,8 @@ def evict(phase: Serving, event: Evict) -> None:
 
 
 def time_to_evict(phase: Serving, event: TimeToEvict) -> None:
-    """Forget some keys: first what is left of such as evicted ones have rested on, then those that somebody wants
-    forgotten, then those that take more memory than there is."""
+    """Evict some keys: first what evicted keys have left behind, then requested keys, then keys beyond the memory
+    budget."""
     leftovers = next(((view, cone) for view, cone in phase.cones.items() if cone.has_leftovers), None)
     if leftovers is not None:
         _let_go(phase, *leftovers, event.keys_max)
@@ -138,7 +138,7 @@ def _let_go(phase: Serving, view: str, cone: Cone, keys_max: int) -> None:
 
 
 def _evict_wanted(phase: Serving, wish: Evicting, keys_max: int) -> None:
-    """Lookups that wait ask for theirs again."""
+    """Evict the next requested keys. Waiting lookups then request their keys again."""
     share = phase.shares.get(wish.view)
     keys, wish.left = wish.left[:keys_max], wish.left[keys_max:]
     phase.evicted = len(keys)
@@ -154,8 +154,7 @@ def _end_evictions(phase: Serving) -> None:
 
 
 def _evict_oldest(phase: Serving, keys_max: int) -> None:
-    """Of all partial regions that can, the one that takes the most memory forgets some keys; if none can, all must
-    stay."""
+    """The largest partial region that can evict does so. If none can, all keys must stay."""
     stats, phase.evicted = phase.last_stats, 0
     partial = {name: share.partial for name, share in phase.shares.items() if share.partial is not None}
     for name in sorted(partial, key=lambda region: stats[region]["live_bytes"], reverse=True):

@@ -1,14 +1,14 @@
 """The worker machine: keeps its vnodes' share of every view current and answers lookups on it.
 
 Theory of operation. A worker is assigned once per incarnation, and again when all workers start anew. From then on the
-coordinator opens epochs, in order; the worker asks the shell to read its slices of each (``ReadEpoch``), hands them to
-the shares of the regions that they feed as they come (``RowsRead``) and reports the epoch when the shell has read them
-all (``EpochRead``). Each share has a distributor, which applies rows here, or, while a rescale is on, sends them to the
-peer that keeps their keys. A key's rows of one epoch are never cut apart, so whoever looks a key up sees all of an
-epoch's rows or none.
+coordinator opens epochs, in order. The worker asks the shell to read its slices of each epoch (``ReadEpoch``). As rows
+come (``RowsRead``), it hands them to the shares of the regions that they feed. It reports the epoch when the shell has
+read all slices (``EpochRead``). Each share has a distributor, which applies rows here; during a rescale, it may send
+them to the peer that keeps their keys. A key's rows of one epoch are never split, so a client that looks a key up sees
+all of an epoch's rows or none.
 
-Lookups come at any time between two events, and go through the distributors as rows do: they are answered where their
-keys' state is. The worker that was asked gathers the parts.
+Lookups come at any time between two events, and go through the distributors as rows do: the worker with the keys'
+state answers. The worker that was asked gathers the parts.
 
 Phases: ``Unassigned`` -> ``Serving`` -> ``Retired``. Rules worker.*: ``docs/internals/epochs.md`` and
 ``docs/internals/rescale.md``.
@@ -142,11 +142,11 @@ from upriver.worker.upqueries import evict, keys_read, rows_fetched, time_to_evi
 
 
 class Unassigned:
-    """Registered, and told nothing yet."""
+    """The worker has registered, and has no assignment yet."""
 
 
 class Retired:
-    """Told to stop."""
+    """The worker was told to stop."""
 
 
 class WorkerMachine:
@@ -171,7 +171,7 @@ class WorkerMachine:
 
     @property
     def next_to_move(self) -> str | None:
-        """The region of which ``TimeToMove`` would move keys; ``None`` if none would."""
+        """The region that ``TimeToMove`` would move keys of; ``None`` if there is none."""
         return next_to_move(self.phase) if isinstance(self.phase, Serving) else None
 
     @property
@@ -211,14 +211,14 @@ class WorkerMachine:
 
     @property
     def must_evict(self) -> bool:
-        """Whether somebody wants keys forgotten, or evicted ones have left something behind, or more memory is taken
-        than may be, and ``TimeToEvict`` would give some back."""
+        """Whether ``TimeToEvict`` has work: a requested eviction, state that evicted keys have left behind, or keys to
+        evict because memory is over budget."""
         phase = self.phase
         return isinstance(phase, Serving) and (phase.is_over_budget or bool(phase.evictions) or phase.has_leftovers)
 
     @property
     def evicted(self) -> int:
-        """Keys that the last ``TimeToEvict`` was about: fewer than it allows, if no others were to go."""
+        """Keys that the last ``TimeToEvict`` handled: fewer than it allows, if there were no more."""
         return self.phase.evicted if isinstance(self.phase, Serving) else 0
 
     def step(self, event: WorkerEvent) -> list[WorkerAction]:
@@ -244,11 +244,11 @@ class WorkerMachine:
                 Unassigned(),
                 PeerSaid(envelope=Envelope(content=PeerLookupAnswered() | PeerLookupRefused() | PeerLookupGivenUp())),
             ):
-                return []  # to who was in this place before
+                return []  # meant for the worker that was in this place before
         raise IllegalEvent(f"{type(event).__name__} in phase {type(self.phase).__name__}")
 
     def _assigned(self, old: Unassigned | Serving, event: Assign) -> list[WorkerAction]:
-        """Begin, or begin anew: what was kept, and who has asked, belongs to another generation."""
+        """Begin, or begin anew: earlier state and lookups belong to another generation."""
         actions = _taking_leave(old, WrongOwner("this worker starts anew; ask again"))
         self.phase = started(
             event, self._build_region, self._rules, self._memory_budget, self._crowd_keys, self._answer_rows_max
@@ -319,7 +319,7 @@ def _lookup(phase: Serving, event: LookupAsked) -> None:
 
 def _all_state_read(phase: Serving, event: AllStateRead) -> None:
     all_state_read(phase, event)
-    phase.stats()  # for who weighs
+    phase.stats()  # for ``weigh``
     take_snapshots(phase)
     ask_again(phase)
     read_next(phase)
@@ -344,9 +344,9 @@ _ROWS_MAY_WAIT = (
     | TimeToTakeIn
     | TimeToAnswer
 )
-"""Events for which, and after which, not all rows of partial regions have to be applied."""
+"""Events that do not need all rows of partial regions applied, before or after."""
 
-# A handler's event is its key in the table, which no type checker can see.
+# The table's key is the type of the handler's event, which no type checker can see.
 _TABLE: Mapping[type, Callable[[Serving, Any], None]] = {
     FailView: failed_elsewhere,
     OpenEpoch: open_epoch,
