@@ -1,4 +1,4 @@
-"""Looking keys up in a running app, from any process; no Spark needed."""
+"""The client: lookups in a running app, from any process, without Spark."""
 
 import atexit
 import math
@@ -29,13 +29,13 @@ __all__ = ["Client", "Keys", "LookupLimits", "connect"]
 LOOKUP_S = 10.0
 """Seconds that a lookup may take, unless the caller says otherwise."""
 RETRY_S_MIN, RETRY_S_MAX = 0.01, 0.5
-"""Seconds before keys that were not answered are asked for again; doubled each time."""
+"""Seconds before the client retries keys that were not answered; doubled each time."""
 DETOURS_S = 1.0
-"""Seconds, since the routing was asked for, in which lookups that took a detour do not have it asked for again."""
+"""Seconds after a refresh of the routing in which lookups that took a detour do not cause another refresh."""
 LAST_WORD_S_MAX = 1.0
-"""Seconds that the coordinator has to say how far it is, when a lookup has waited for an epoch in vain."""
+"""Seconds that the coordinator has to report its last epoch, when a lookup has waited for an epoch in vain."""
 RECHECK_S = 0.5
-"""Seconds after which a lookup that waits sees whether the workers that it waits for are still there."""
+"""Seconds after which a waiting lookup checks whether its workers are still there."""
 
 
 def connect(address: str, token: str, *, tls_roots: bytes | None = None, timeout: float = 10.0) -> "Client":
@@ -56,7 +56,7 @@ def connect(address: str, token: str, *, tls_roots: bytes | None = None, timeout
 
 
 class LookupLimits(TypedDict, total=False):
-    """What a lookup may be told besides view and keys; :meth:`Client.lookup` says what each means."""
+    """The options of a lookup besides view and keys; :meth:`Client.lookup` explains each."""
 
     at_least: int | None
     max_age: float | None
@@ -65,7 +65,7 @@ class LookupLimits(TypedDict, total=False):
 
 
 def check_limits(limits: Mapping[str, object]) -> None:
-    """Raise DeclarationError for a name that is no limit: an answer that is older than was allowed must not pass."""
+    """Raise DeclarationError for a name that is no limit: a misspelt limit must not let too old an answer pass."""
     for name in limits:
         if name not in LookupLimits.__annotations__:
             known = ", ".join(LookupLimits.__annotations__)
@@ -73,20 +73,20 @@ def check_limits(limits: Mapping[str, object]) -> None:
 
 
 def _check_view(view: str) -> None:
-    """Raise UnknownView for what is no name."""
+    """Raise UnknownView for a view that is no string."""
     if not isinstance(view, str):
         raise UnknownView(f"view={view!r}: give the name of a view, not a {type(view).__name__}")
 
 
 def _unreached(why: str) -> ClusterError:
-    """The coordinator does not answer. why: how that was noticed."""
+    """The error for a coordinator that does not answer. why: how the client noticed."""
     return ClusterError(
         f"{why}. See that the app runs, that this is its app.address of now, and that its bind= lets this host in"
     )
 
 
 class _DeclaredAnew(Exception):
-    """A view that is being looked up was dropped, and another has its name."""
+    """The view of a lookup under way was dropped, and another view has its name."""
 
 
 class Client:
@@ -103,8 +103,8 @@ class Client:
         self._refreshed_at = -math.inf
         self._closed = threading.Event()
         self._rechecking = threading.Lock()
-        """Held while a thread asks for the routing because some lookup waits, or took a detour."""
-        atexit.register(self.close)  # a stream that is still open would keep the interpreter from ending
+        """Held while a thread refreshes the routing because a lookup waits, or took a detour."""
+        atexit.register(self.close)  # an open stream would keep the interpreter from ending
 
     def lookup(
         self,
@@ -120,17 +120,17 @@ class Client:
 
         keys: values for a key of one column; tuples, or dicts by column name, for several; or an Arrow array, batch
         or table. ``None`` is the null key. A datetime without a zone is local time. Keys that the view does not have
-        give no rows. All rows are as of the end of one epoch. at_least: an epoch that they must reflect. max_age:
-        seconds; everything that the view's sources had offered by then must be in the answer. allow_warming: answer
-        although the app has only just started, and the view does not reflect yet what there was at the start. timeout:
-        seconds. The table may share memory with those of other threads' lookups that were asked at the same time.
+        give no rows. All rows are as of the end of one epoch. at_least: an epoch that they must reflect. max_age: the
+        answer must have everything that the view's sources had offered so many seconds ago. allow_warming: answer
+        although the app has only just started, and the view does not yet reflect the data from before the start.
+        timeout: seconds. The table may share memory with those of other threads' lookups at the same time.
 
-        The metadata of the table's schema tell its epoch (``upriver.epoch``), when that was committed
-        (``upriver.committed_at``), how many seconds old the answer is at most (``upriver.age_s``), and how the view's
-        sources are (``upriver.sources``).
+        The metadata of the table's schema have its epoch (``upriver.epoch``), when that was committed
+        (``upriver.committed_at``), how many seconds old the answer is at most (``upriver.age_s``), and the state of the
+        view's sources (``upriver.sources``).
 
-        Raises UnknownView, KeyTypeError, DeclarationError, AccessDenied; NotReady before the view reflects what there
-        was at the start; StaleView if an answer may be older than ``max_age``; WaitTimeout if ``at_least`` is not
+        Raises UnknownView, KeyTypeError, DeclarationError, AccessDenied; NotReady before the view reflects the data
+        from before the start; StaleView if an answer may be older than ``max_age``; WaitTimeout if ``at_least`` is not
         reached in time; WorkerLost or WaitTimeout if some worker could not be asked in time.
         """
         return self.lookup_with_epoch(
@@ -138,8 +138,8 @@ class Client:
         )[0]
 
     def lookup_with_epoch(self, view: str, keys: Keys, **limits: Unpack[LookupLimits]) -> tuple[pa.Table, int]:
-        """As :meth:`lookup`, with the epoch as of whose end the rows are; those of a single key, which waits for no
-        epoch's end, perhaps as of a later one. 0 for no keys."""
+        """As :meth:`lookup`, with the epoch that the rows reflect to its end; 0 for no keys. The lookup of a single key
+        waits for no epoch's end, so its rows may reflect a later epoch, too."""
         check_limits(limits)
         at_least, max_age = limits.get("at_least"), limits.get("max_age")
         at_least = None if at_least is None else whole("at_least", at_least)
@@ -170,7 +170,7 @@ class Client:
                 return found
             if time.monotonic() >= lookup.give_up_at:
                 raise self._freshness.stale(lookup.view, lookup.route, max_age, told)
-            if not is_of_then:  # from a worker that has since fallen behind what the coordinator told
+            if not is_of_then:  # the worker lags behind the coordinator's report
                 lookup = replace(lookup, at_least=max(lookup.at_least or 0, told.report.epoch))
 
     def _in_time(self, lookup: Lookup, columns: KeyColumns) -> FoundRows:
@@ -181,7 +181,7 @@ class Client:
             raise
 
     def _check_there(self, lookup: Lookup) -> None:
-        """Raise WaitTimeout if the epoch that a lookup has waited for is not there yet, and say which one is."""
+        """Raise WaitTimeout if the epoch that a lookup has waited for is not there yet, with the last one that is."""
         if lookup.at_least is None:
             return
         last = None
@@ -219,21 +219,20 @@ class Client:
         strategy: str = "icadd",
         keys_max: int | None = None,
     ) -> Rescale:
-        """Begin to change, while all goes on, how many workers there are or which vnodes they own; returns at once.
+        """Begin to change the number of workers, or the vnodes that they own, while the app runs; returns at once.
 
-        As ``App.rescale``, which says what the arguments mean and what is raised.
+        As ``App.rescale``, which explains the arguments and the errors.
         """
         vnodes = len(self._known().vnode_map.owners)
         asked = self._act("rescale", rescale_fields(vnodes, workers, moves, strategy, keys_max))
         return self.rescale_of(asked["ticket"])
 
     def evict(self, view: str, keys: Keys | None = None) -> None:
-        """Have workers keep these keys of a partial view no more; ``None``: all keys. They are filled again when they
-        are next looked up.
+        """Evict these keys of a partial view from all workers; ``None``: all keys. The next lookup fills them again.
 
-        keys: as for :meth:`lookup`. Returns when all workers have done it; a key that moves between two of them just
-        then may be kept. Raises UnknownView, KeyTypeError; DeclarationError for a view that keeps every key;
-        WaitTimeout if a worker does not answer, and then it may happen all the same.
+        keys: as for :meth:`lookup`. Returns when all workers have evicted them; a key that moves between two workers
+        meanwhile may be kept. Raises UnknownView, KeyTypeError; DeclarationError for a view that keeps every key;
+        WaitTimeout if a worker does not answer, and then it may evict them all the same.
         """
         hashes = None
         _check_view(view)
@@ -251,9 +250,9 @@ class Client:
         return self._route(view).key_schema
 
     def refresh(self, timeout: float | None = None) -> None:
-        """Ask the coordinator anew which worker owns what; lookups do so by themselves when they must.
+        """Ask the coordinator again which worker owns which vnodes; lookups do so by themselves when they must.
 
-        timeout: seconds; by default those that ``connect`` was given.
+        timeout: seconds; by default, ``connect``'s.
         """
         asked_at = time.monotonic()
         routing = Routing.from_json(self._act("routing", {}, timeout))
@@ -263,7 +262,7 @@ class Client:
         self._streams.keep_only(routing.addresses.values())
 
     def close(self) -> None:
-        """End all connections; lookups that other threads wait for fail. A second call does nothing."""
+        """End all connections; lookups of other threads fail. A second call does nothing."""
         if not self._closed.is_set():
             self._closed.set()
             atexit.unregister(self.close)
@@ -302,7 +301,7 @@ class Client:
         return views[view]
 
     def _columns(self, view: str, keys: Keys) -> tuple[ViewRoute, KeyColumns]:
-        """Keys as a view wants them. If they do not fit, it may have been declared anew."""
+        """The keys as columns of the view's key types. If they do not fit, the view may have been declared anew."""
         route = self._route(view)
         try:
             return route, key_columns(view, route.key_schema, keys)
@@ -316,7 +315,7 @@ class Client:
     # Asking the workers
 
     def _ask(self, lookup: Lookup, asked: KeySet) -> list[Found]:
-        """The rows of all keys. What a worker does not answer is asked again, of its owner by then."""
+        """The rows of all keys. If a worker does not answer, the client asks the keys' owners of then again."""
         found: list[Found] = []
         pause = RETRY_S_MIN
         while True:
@@ -338,7 +337,8 @@ class Client:
             asked = KeySet.concat([again.question.keys for again in unanswered])
 
     def _recheck(self) -> None:
-        """A worker that has stopped says nothing; when another has its place, who waits for it is to ask that one."""
+        """Refresh the routing on another thread. A stopped worker says nothing; once another process has its slot,
+        waiting lookups must ask that one."""
         if self._rechecking.acquire(blocking=False):
             threading.Thread(target=self._refresh_quietly, name="upriver-recheck", daemon=True).start()
 
@@ -350,8 +350,8 @@ class Client:
             self._rechecking.release()
 
     def _note_detours(self, found: Sequence[Found]) -> None:
-        """A worker that goes by a newer map, or had to ask another one, has found the keys all the same; but there is a
-        shorter way to them. No lookup waits until it is known."""
+        """Refresh the routing if a worker had a newer map, or had to ask another worker. It has found the keys all the
+        same, but there is a shorter way to them. No lookup waits for the refresh."""
         version = self._known().vnode_map.version
         detours = any(part.answered.relayed or part.answered.version > version for part in found)
         if detours and time.monotonic() > self._refreshed_at + DETOURS_S:

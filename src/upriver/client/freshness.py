@@ -1,4 +1,4 @@
-"""What a client knows of how fresh views are: what it was told last, when it asked, and when it must ask again."""
+"""A client's knowledge of how fresh views are: the last report, when the client asked, and when it must ask again."""
 
 import threading
 import time
@@ -12,13 +12,13 @@ from upriver.errors import NotReady, StaleView, UpriverError
 from upriver.net.routing import ViewRoute
 
 ASK_EVERY_S = 1.0
-"""Seconds between two reports while lookups go on; the next is asked for beside the lookups."""
+"""Seconds between two reports while lookups go on; another thread asks for the next."""
 OLD_S = 5.0
-"""Seconds after which a report is too old to be told of: a lookup waits for another one first."""
+"""Seconds after which a report is too old for an answer's metadata: a lookup waits for another one first."""
 ASK_S_MAX = 0.25
 """Seconds that a lookup waits for a report that it can do without."""
 COMMITS_MAX = 64
-"""Epochs whose commit times a client remembers: the last that it was told of."""
+"""How many epochs' commit times a client remembers: the last that it heard of."""
 
 EPOCH, COMMITTED_AT, AGE_S, SOURCES = (
     b"upriver.epoch",
@@ -26,40 +26,41 @@ EPOCH, COMMITTED_AT, AGE_S, SOURCES = (
     b"upriver.age_s",
     b"upriver.sources",
 )
-"""Keys of the schema metadata of every answer; docs/internals/lookups.md says what they hold."""
+"""Keys of the schema metadata of every answer; docs/internals/lookups.md explains their values."""
 
 
 class AskFreshness(Protocol):
-    """Asks the coordinator. Raises UpriverError if there is no answer in ``timeout`` seconds; ``None``: the usual."""
+    """Asks the coordinator. Raises UpriverError if there is no answer in ``timeout`` seconds; ``None``: the client's
+    usual timeout."""
 
     def __call__(self, timeout: float | None, epoch: int | None = None) -> "tuple[FreshnessReport, float | None]":
-        """A report, and when ``epoch`` was committed, in seconds since 1970, as far as that is known."""
+        """A report, and when ``epoch`` was committed, in seconds since 1970, if the coordinator knows."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToldFreshness:
-    """A report, and when it was asked for, monotonic: since then it can only be staler than it says."""
+    """A report, and when the client asked for it, monotonic: since then, views can only be staler than it says."""
 
     report: FreshnessReport
     asked_at: float
     _of_tables: dict[tuple[str, ...], tuple[float | None, str | None]] = field(default_factory=dict)
-    """What was worked out already: every lookup asks for it."""
+    """Results of ``of``, which every lookup calls."""
 
     def of(self, tables: tuple[str, ...]) -> tuple[float | None, str | None]:
-        """The age of a view of these tables when this was asked for, and the state of their sources."""
+        """The age of a view of these tables at ``asked_at``, and the state of their sources."""
         known = self._of_tables.get(tables)
         if known is None:
             known = self._of_tables[tables] = self.report.age_s(tables), self.report.sources(tables)
         return known
 
     def age_s(self, route: ViewRoute, now: float) -> float | None:
-        """At most so old is an answer of the view that was asked for since; ``None`` if that is not known."""
+        """The maximal age of an answer of the view to a later question; ``None`` if that is not known."""
         age_s, _ = self.of(route.tables)
         return None if age_s is None else age_s + (now - self.asked_at)
 
 
 class KnownFreshness:
-    """A client's. Usable by many threads. ask: the coordinator. clock: seconds, monotonic."""
+    """What a client knows. Usable by many threads. ask: asks the coordinator. clock: seconds, monotonic."""
 
     def __init__(self, ask: AskFreshness, clock: Callable[[], float] = time.monotonic) -> None:
         self._ask = ask
@@ -67,14 +68,14 @@ class KnownFreshness:
         self._told: ToldFreshness | None = None
         self._next_ask_at = 0.0
         self._asking = threading.Lock()
-        """Held while a report is asked for beside the lookups."""
+        """Held while another thread asks for a report beside the lookups."""
         self._all_ready = False
-        """Every table is; there will be no others."""
+        """Every table is ready; there will be no other tables."""
         self._commits: dict[int, bytes | None] = {}
-        """When epochs were committed, as text. By no lock: at worst one is asked for twice."""
+        """When epochs were committed, as text. No lock guards it: at worst the client asks for one twice."""
 
     def heard(self, report: FreshnessReport, asked_at: float) -> ToldFreshness:
-        """The coordinator has told of it, with the routing perhaps."""
+        """The coordinator has sent a report, perhaps with the routing."""
         told = ToldFreshness(report, asked_at)
         self._told = told
         self._next_ask_at = asked_at + ASK_EVERY_S
@@ -82,7 +83,7 @@ class KnownFreshness:
         return told
 
     def ask(self, timeout: float | None = None, epoch: int | None = None) -> ToldFreshness:
-        """Ask now. epoch: one whose commit time is wanted. Raises UpriverError if there is no answer."""
+        """Ask now. epoch: the epoch to ask the commit time of. Raises UpriverError if there is no answer."""
         asked_at = self._clock()
         self._next_ask_at = asked_at + ASK_EVERY_S  # other threads do not ask meanwhile
         report, committed_at = self._ask(timeout, epoch)
@@ -102,7 +103,7 @@ class KnownFreshness:
             )
 
     def check_age(self, view: str, route: ViewRoute, max_age: float) -> ToldFreshness:
-        """What makes sure that an answer that is asked for now is not older. Raises StaleView if it may be."""
+        """A report by which answers to questions from now on are not older. Raises StaleView if they may be."""
         told = self._told
         if told is None or not self.is_young(told, route, max_age):
             try:
@@ -114,7 +115,7 @@ class KnownFreshness:
         return told
 
     def is_young(self, told: ToldFreshness, route: ViewRoute, max_age: float) -> bool:
-        """Whether an answer that was asked for since is not older by now."""
+        """Whether an answer to a later question is at most ``max_age`` old by now."""
         age_s = told.age_s(route, self._clock())
         return age_s is not None and age_s <= max_age
 
@@ -126,8 +127,8 @@ class KnownFreshness:
         return StaleView(f"view {view!r}: an answer is {old}, and at most {max_age:g} s are allowed: {cause}")
 
     def metadata(self, route: ViewRoute, epoch: int, committed_at: float | None) -> dict[bytes, bytes]:
-        """What an answer's schema tells: its epoch, when that was committed, how old it is at most, and how its sources
-        are; of these what is known. committed_at: as the worker has said; ``None`` if it has not."""
+        """The metadata of an answer's schema, as far as known: its epoch, when that was committed, how old the answer
+        is at most, and the state of its sources. committed_at: the worker's; ``None`` if it does not know."""
         told = self._recent()
         metadata = {EPOCH: b"%d" % epoch}
         if epoch and (committed := self._commit(epoch, committed_at)) is not None:
@@ -154,8 +155,8 @@ class KnownFreshness:
         self._commits = dict(list(commits.items())[-COMMITS_MAX:])
 
     def _recent(self) -> ToldFreshness | None:
-        """What to tell beside an answer: not older than ``OLD_S``; ``None`` if the coordinator does not say. When it is
-        time, a newer one is asked for beside the lookups."""
+        """A report for an answer's metadata, not older than ``OLD_S``; ``None`` if the coordinator does not answer.
+        When it is time, another thread asks for a newer one."""
         now, told = self._clock(), self._told
         is_old = told is None or now >= told.asked_at + OLD_S
         if now < self._next_ask_at:

@@ -1,10 +1,10 @@
-"""Keys as they are written on a command line: a text for each key, read in the types of the view's key columns.
+"""Users' keys as Arrow columns of exactly the view's key types.
 
-Keys that people give, as Arrow columns of exactly the view's key types.
+Nothing is guessed: a value of another kind than the column's, or that the column cannot hold, is refused. The error
+names the view, the column, and both types. A value may be widened if it stays exact: integers of any size, an integer
+for a decimal or a floating column, any form of string.
 
-Nothing is guessed: a value that is of another kind than the column, or that the column cannot hold, is refused with
-the view, the column, and both types. What is kept exact may be widened: integers of any size, an integer for a decimal
-or a floating column, any form of string.
+``keys_of_texts``: keys of a command line, a text for each, read in the types of the view's key columns.
 """
 
 import datetime
@@ -27,7 +27,8 @@ from upriver.state.vectors import is_any_twice
 from upriver.zones import zone_info
 
 Keys: TypeAlias = Iterable[Any] | pa.Array | pa.ChunkedArray | pa.RecordBatch | pa.Table
-"""Values for a key of one column; tuples, or dicts by column name, for any; or Arrow data. ``None`` is the null key."""
+"""Values for a key of one column; tuples, or dicts by column name, for any key; or Arrow data. ``None`` is the null
+key."""
 
 KeyColumns: TypeAlias = Sequence[pa.Array]
 """An array for each column of the key, all of one length."""
@@ -38,7 +39,7 @@ VALUE_CHARS_MAX = 50
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 TYPES_MAX = 256
-"""Types of which the kind is remembered."""
+"""How many types have their kind cached."""
 
 _Column: TypeAlias = Sequence[Any] | pa.Array | pa.ChunkedArray
 
@@ -62,11 +63,11 @@ _KINDS: tuple[tuple[str, Callable[[pa.DataType], bool], tuple[type, ...]], ...] 
     ("timestamp", pa.types.is_timestamp, (datetime.datetime,)),
     ("date", pa.types.is_date, (datetime.date,)),
 )
-"""Kinds of values: name, whether an Arrow type is of it, and its Python types. The first that fits counts, since to
+"""Kinds of values: name, whether an Arrow type is of that kind, and its Python types. The first match counts, since to
 Python a bool is an int and a datetime a date."""
 
 _ALSO_TAKEN: Mapping[str, tuple[str, ...]] = {"floating": ("integer",), "decimal": ("integer",)}
-"""What a column takes besides its own kind and null, as far as it can hold it exactly."""
+"""The kinds that a column accepts besides its own and null, as far as it can hold the values exactly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +94,8 @@ def key_columns(view: str, key_schema: pa.Schema, keys: Keys) -> KeyColumns:
 
 
 def key_batch(view: str, key_schema: pa.Schema, keys: Keys) -> pa.RecordBatch:
-    """As :func:`key_columns`, as a batch. Arrow lets go of Python's lock to make one: of many threads each then waits
-    for its turn once more."""
+    """As :func:`key_columns`, as a batch. Arrow releases Python's lock to make one, so with many threads each waits for
+    its turn once more."""
     return pa.RecordBatch.from_arrays(key_columns(view, key_schema, keys), schema=key_schema)
 
 
@@ -124,7 +125,7 @@ def _split(view: str, key_schema: pa.Schema, keys: Keys) -> Sequence[_Column]:
         if sorted(keys.schema.names) != sorted(key_schema.names):
             raise _not_the_key(view, key_schema, f"a table with the columns {', '.join(keys.schema.names)}")
         return [keys.column(name) for name in key_schema.names]
-    is_frame = hasattr(type(keys), "columns")  # of pandas or polars: what it would iterate over is not its rows
+    is_frame = hasattr(type(keys), "columns")  # of pandas or polars: iterating over it does not give its rows
     if isinstance(keys, str | bytes | Mapping) or is_frame or not isinstance(keys, Iterable):
         raise _not_the_key(view, key_schema, f"one {type(keys).__name__}, where a list of keys belongs")
     return _split_values(view, key_schema, list(keys))
@@ -165,7 +166,7 @@ def _column(place: _KeyPlace, values: _Column) -> pa.Array:
         _from_arrow(place, values) if isinstance(values, pa.Array | pa.ChunkedArray) else _from_values(place, values)
     )
     if pa.types.is_floating(array.type):
-        return pc.add(array, pa.scalar(0, array.type))  # makes 0.0 of -0.0: to Spark they are one key
+        return pc.add(array, pa.scalar(0, array.type))  # turns -0.0 into 0.0: to Spark they are one key
     return array
 
 
@@ -186,7 +187,7 @@ def _from_values(place: _KeyPlace, values: Sequence[Any]) -> pa.Array:
 
 
 def _micros(place: _KeyPlace, value: datetime.datetime) -> int:
-    """Microseconds since 1970. A datetime without a zone is of the local one, as it is to PySpark."""
+    """Microseconds since 1970. A datetime without a zone is local time, as in PySpark."""
     try:
         instant = value if value.tzinfo is not None else value.astimezone()
         since = (instant - _EPOCH) // datetime.timedelta(microseconds=1)
@@ -214,7 +215,7 @@ def _from_arrow(place: _KeyPlace, values: pa.Array | pa.ChunkedArray) -> pa.Arra
         return values
     try:
         if pa.types.is_integer(values.type) and pa.types.is_decimal(type):
-            values = values.cast(pa.decimal256(20, 0))  # straight, it is the type that must fit, not the values
+            values = values.cast(pa.decimal256(20, 0))  # a direct cast requires the type to fit, not the values
         cast = values.cast(type)
     except pa.ArrowException as error:
         raise place.refuse(f"an array of type {values.type} with a value that does not fit: {error}") from error
@@ -222,7 +223,7 @@ def _from_arrow(place: _KeyPlace, values: pa.Array | pa.ChunkedArray) -> pa.Arra
 
 
 def _differ_in_zone(type: pa.DataType, other: pa.DataType) -> bool:
-    """Whether one is of instants and the other of local times."""
+    """Whether one type is of instants and the other of local times."""
     both = pa.types.is_timestamp(type) and pa.types.is_timestamp(other)
     return both and (type.tz is None) != (other.tz is None)
 
@@ -252,20 +253,20 @@ _TIME = re.compile(
 )
 _BYTES = re.compile(r"[Xx]'((?:[0-9A-Fa-f]{2})*)'")
 _CYCLE_YEARS, _CYCLE_DAYS = 400, 146_097
-"""After so many years the calendar is the same."""
+"""The calendar repeats after so many years."""
 _DAY_MICROS = 86_400_000_000
 
 
 def keys_of_texts(view: str, key_schema: pa.Schema, texts: Sequence[str]) -> pa.Table:
-    """The keys as a table of ``key_schema``. A key of one column is its value, or a JSON list of it; one of several is
-    a JSON list. Raises KeyTypeError, which tells the forms that are taken."""
+    """The keys as a table of ``key_schema``. The text of a one-column key is its value, or a JSON list of it; that of a
+    longer key is a JSON list. Raises KeyTypeError, which names the accepted forms."""
     rows = [_parts(view, key_schema, text) for text in texts]
     columns = [_text_column(view, field, [row[place] for row in rows]) for place, field in enumerate(key_schema)]
     return pa.Table.from_arrays(columns, schema=key_schema)
 
 
 def _parts(view: str, schema: pa.Schema, text: str) -> list[Any]:
-    """A value for each column: a text, or what JSON has."""
+    """A value for each column: a text, or a value of JSON."""
     listed = _listed(text)
     if len(schema) > 1:
         if listed is None or len(listed) != len(schema):
@@ -282,7 +283,7 @@ def _parts(view: str, schema: pa.Schema, text: str) -> list[Any]:
 
 
 def _listed(text: str) -> list[Any] | None:
-    """The JSON list that a text is."""
+    """The JSON list that a text is; ``None`` if it is none."""
     if not text.startswith("["):
         return None
     try:
@@ -311,7 +312,7 @@ def _text_column(view: str, field: pa.Field, values: Sequence[Any]) -> pa.Array:
 
 
 def _as_text(type: pa.DataType, value: Any) -> str:
-    """A value as it would be written by itself. JSON has numbers and truths as well as texts."""
+    """The text of a single value: JSON also has numbers and booleans."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool) and pa.types.is_boolean(type):
@@ -353,7 +354,7 @@ def _day(type: pa.DataType, text: str) -> int:
 
 
 def _moment(type: pa.DataType, text: str) -> int:
-    """Microseconds since 1970; without an offset in the column's zone, if it has one."""
+    """Microseconds since 1970. A text without an offset is in the column's zone, if that has one."""
     match = _TIME.fullmatch(text.strip())
     if match is None:
         raise ValueError("no time")
@@ -402,7 +403,8 @@ _KINDS_OF_KEY_TEXTS: tuple[_Kind, ...] = (
     (pa.types.is_binary, _bytes, "bytes as a text, or in hexadecimal digits", """abc or "X'00FF'" """.strip()),
     (lambda type: True, _cast, "a value", "a"),
 )
-"""Kinds of columns: of which types, how a value is read, and what is said of its form. The first that fits counts."""
+"""Kinds of columns: a test of the type, how to read a value, a description of its form, and an example. The first
+match counts."""
 
 
 def _example(type: pa.DataType) -> Any:

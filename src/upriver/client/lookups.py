@@ -1,15 +1,15 @@
-"""Lookups of many threads of one client, asked as one.
+"""The client's side of lookups: streams to workers, a lookup over several workers, and rounds of several lookups.
 
-A client's workers have no use for each of a hundred small lookups by itself, and neither has the client: a round trip,
-and a call of a worker, cost about the same for one lookup and for twenty. So where more than a few are under way, those
-that come wait for the round under way to end, and are the next round: one of their threads asks for all. The more
-threads there are, the larger the rounds; who is alone waits for nobody. (Databases commit transactions in this way.)
+``LookupStreams``: lines to workers, lent to one thread at a time; see :mod:`upriver.net.lookups`.
 
-The client's side of lookups over the wire: lines to workers, lent to one thread at a time; see :mod:`.lookup`.
+``ask_owners``: one lookup over several workers. It asks each key of its owner, all owners at once.
 
-One lookup over several workers: each key is asked of its owner, all owners at once.
+``Rounds``: lookups of many threads of one client, asked as one. A round trip, and a call of a worker, cost about the
+same for one lookup and for twenty. So while more than a few lookups are under way, new ones wait for the round under
+way to end, and form the next round: one of their threads asks for all. More threads make larger rounds; a single
+lookup waits for no other. (Databases group the commits of transactions in this way.)
 
-Several lookups of a view as one: their keys put together, and the rows that were found dealt out again.
+``Joint``: several lookups of a view as one: their keys joined, and the found rows dealt out again.
 """
 
 import math
@@ -44,17 +44,17 @@ IDLE_STREAMS_MAX = 16
 """Open streams that a client keeps for one worker while no thread uses them."""
 
 FRESH_S = 1.0
-"""Seconds for which a stream that was just used is taken to be open, without a look at its socket."""
+"""Seconds after its last use for which a stream counts as open, without a look at its socket."""
 
 
 class LookupStream:
     """A stream of lookups: one thread at a time asks, then takes the answer. Raises WorkerLost.
 
-    A stream is in step while every question has its answer, be that an error; one that is not is of no more use.
+    A stream is in step while every question has its answer, even an error; a stream out of step is of no more use.
     """
 
     def __init__(self, remote: Remote, timeout: float) -> None:
-        """timeout: seconds for reaching the worker. Raises AccessDenied besides."""
+        """timeout: seconds for reaching the worker. Also raises AccessDenied."""
         self.address = remote.address
         stream, _ = dial(remote, Purpose.LOOKUPS, timeout, WorkerLost)
         self._line = Line(stream, ANSWER_TERMS)
@@ -62,11 +62,11 @@ class LookupStream:
         self._why_ended = "has ended the stream"
 
     def may_be_used(self, idle_s: float) -> bool:
-        """Whether the worker has not closed it, nor is about to, after it was idle for so many seconds."""
+        """Whether the worker has not closed the stream, and is not about to, after so many idle seconds."""
         return idle_s < FRESH_S or (idle_s < IDLE_S_MAX and self._line.is_quiet)
 
     def ask(self, wanted: KeysAsked) -> None:
-        """Put a question."""
+        """Send a question."""
         self.is_in_step = False
         head = {
             "view": wanted.view,
@@ -80,7 +80,7 @@ class LookupStream:
             raise self._lost(error) from None
 
     def answer(self) -> Answered:
-        """Wait for the answer to the last question. Raises what the worker raised."""
+        """Wait for the answer to the last question. Raises the worker's error, if it sent one."""
         try:
             answer = self._line.receive()
         except OSError as error:
@@ -95,7 +95,7 @@ class LookupStream:
         return Answered(rows, *(beside[name] for name in told))
 
     def cancel(self, why: str) -> None:
-        """Make an ``answer`` that another thread waits for raise WorkerLost. why: said behind the worker's address."""
+        """Make another thread's ``answer`` raise WorkerLost. why: the error's text behind the worker's address."""
         self._why_ended = why
         self._line.cut()
 
@@ -116,12 +116,12 @@ class LookupStreams:
         """Guards all that follows."""
         self._connections: dict[str, Connection] = {}
         self._idle: dict[str, list[tuple[LookupStream, float]]] = {}
-        """Each with when it was last used, by the monotonic clock."""
+        """By address, each with the time of its last use, by the monotonic clock."""
         self._lent: set[LookupStream] = set()
         self._is_closed = False
 
     def borrow(self, address: str, timeout: float) -> LookupStream:
-        """A stream that is in step; give it back, whatever happens. timeout: seconds for reaching the worker.
+        """A stream that is in step; the caller must give it back. timeout: seconds for reaching the worker.
 
         Raises WorkerLost, AccessDenied, ClusterError once closed.
         """
@@ -168,7 +168,7 @@ class LookupStreams:
         stream.close()
 
     def keep_only(self, addresses: Collection[str]) -> None:
-        """Drop the connections to all other workers; who waits for an answer of theirs is told that they are lost."""
+        """Drop the connections to all other workers; lookups that wait for their answers raise WorkerLost."""
         with self._lock:
             for stream in self._lent:
                 if stream.address not in addresses:
@@ -192,14 +192,15 @@ class LookupStreams:
 Places = npt.NDArray[np.int64]
 
 REACH_S_MAX = 2.0
-"""Seconds in which a worker must be reached; else the routing is asked for again: it may have been replaced."""
+"""Seconds in which a worker must be reached; after that the client refreshes the routing: the worker may have been
+replaced."""
 ANSWER_GRACE_S = 1.0
-"""Seconds beyond a lookup's time in which a worker may still say itself that time ran out."""
+"""Seconds beyond a lookup's time in which a worker may still report that its time ran out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """What is the same for all keys. at_least: epoch. together: whether all are to be as of the end of one epoch.
+    """A lookup without its keys. at_least: epoch. together: whether all rows must be as of the end of one epoch.
     timeout: seconds. give_up_at: when they are over, monotonic."""
 
     view: str
@@ -251,12 +252,12 @@ class KeySet:
             start = stop
 
     def places_of(self, row_keys: pa.RecordBatch) -> Places:
-        """The place of each row's key, given the key columns of rows that were found.
+        """The place of each row's key, given the key columns of the found rows.
 
         Two keys with one hash64 count as one here.
         """
         if row_keys.equals(self.keys):
-            return self.places  # one row for each key, in order: so it is most of the time
+            return self.places  # one row for each key, in order: the usual case
         row_hashes = hash64(row_keys.columns, row_keys.num_rows)
         by_hash = np.argsort(self.hash64)
         return self.places[by_hash[np.searchsorted(self.hash64, row_hashes, sorter=by_hash)]]
@@ -264,7 +265,7 @@ class KeySet:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a worker has answered for some keys. places: of each row, its key's place among all keys of the lookup."""
+    """A worker's answer for some keys. places: for each row, its key's place among all keys of the lookup."""
 
     keys: KeySet
     answered: Answered
@@ -293,14 +294,14 @@ class WorkerRequest:
 
 @dataclass(frozen=True, slots=True)
 class UnansweredLookup:
-    """A question to ask again, once the routing is known anew. A view that a worker does not know, though the routing
-    has it, is new or was dropped just now."""
+    """A question to ask again after a refresh of the routing. A view that is in the routing, but unknown to a worker,
+    is new or was just dropped."""
 
     question: WorkerRequest
     error: WrongOwner | WorkerLost | UnknownView | Busy
 
     def final_error(self, lookup: Lookup) -> ClusterError:
-        """What to raise when there is no time to ask again."""
+        """The error if there is no time to ask again."""
         kind = WorkerLost if isinstance(self.error, WorkerLost) else WaitTimeout
         worker = self.question.worker
         return kind(f"view {lookup.view!r}: no answer from worker {worker} in {lookup.timeout:g} s: {self.error}")
@@ -309,9 +310,9 @@ class UnansweredLookup:
 def ask_owners(
     lookup: Lookup, asked: KeySet, seconds_left: float, routing: Routing, streams: LookupStreams, watch: Watch
 ) -> tuple[list[Found], list[UnansweredLookup]]:
-    """Put all questions, then take all answers: the rows found, and what is to be asked again.
+    """Send all questions, then take all answers: the found rows, and the questions to ask again.
 
-    Raises what a worker answered, unless that was WrongOwner or UnknownView.
+    Raises the first error that a worker answered, unless the question is worth asking again.
     """
     found: list[Found] = []
     unanswered: list[UnansweredLookup] = []
@@ -330,7 +331,7 @@ def ask_owners(
                 except (WrongOwner, WorkerLost, UnknownView, Busy) as error:
                     unanswered.append(UnansweredLookup(question, error))
                 except UpriverError as error:
-                    errors.append(error)  # the other answers are taken first: they are on their way
+                    errors.append(error)  # take the other answers first: they are on their way
     finally:
         for _, stream in waiting:
             streams.give_back(stream)
@@ -340,7 +341,7 @@ def ask_owners(
 
 
 def _found(lookup: Lookup, keys: KeySet, answered: Answered) -> Found:
-    """Raises UnknownView if the rows are of another view than was asked for."""
+    """The found rows. Raises UnknownView if they are of another view than the lookup's."""
     if not answered.rows.schema.equals(lookup.route.schema):
         raise UnknownView(f"no view {lookup.view!r} with the columns {', '.join(lookup.route.schema.names)}")
     places = keys.places_of(answered.rows.select(lookup.route.key))
@@ -355,7 +356,7 @@ def _by_owner(asked: KeySet, routing: Routing) -> Iterator[WorkerRequest]:
 
 
 def _put(lookup: Lookup, question: WorkerRequest, seconds_left: float, streams: LookupStreams) -> LookupStream:
-    """Put a question, on a stream that now waits for the answer."""
+    """Send a question; returns the stream, which now waits for the answer."""
     if question.address is None:
         raise WorkerLost(f"worker {question.worker} is not up")
     stream = streams.borrow(question.address, min(seconds_left, REACH_S_MAX))
@@ -375,8 +376,8 @@ def _cancel(waiting: Sequence[tuple[WorkerRequest, LookupStream]]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Joint:
-    """asked: each key once. wanted: places in it, of the keys of one lookup after the other. ends: where those of each
-    lookup end."""
+    """asked: each key once. wanted: the places in it of the keys of one lookup after the other. ends: where each
+    lookup's keys end in ``wanted``."""
 
     asked: KeySet
     wanted: Places
@@ -384,7 +385,7 @@ class Joint:
 
     @classmethod
     def of(cls, lookups: Sequence[KeyColumns], schema: pa.Schema) -> Self | None:
-        """The keys of several lookups, each of one at least. ``None`` if hashes do not tell them apart."""
+        """The joined keys of several lookups, each with at least one key. ``None`` if two keys have one hash."""
         columns = [pa.concat_arrays(parts) for parts in zip(*lookups, strict=True)]
         keys = pa.RecordBatch.from_arrays(columns, schema=schema)
         hashes, ends = hash64(columns), np.cumsum([len(columns[0]) for columns in lookups])
@@ -396,11 +397,11 @@ class Joint:
         each = of_lookup + wanted
         if not is_any_twice(each):
             return cls(asked, wanted, ends)
-        kept = np.sort(np.unique(each, return_index=True)[1])  # a lookup's keys are each wanted once
+        kept = np.sort(np.unique(each, return_index=True)[1])  # a lookup wants each of its keys once
         return cls(asked, wanted[kept], np.searchsorted(kept, ends))
 
     def deal(self, found: Sequence[Found], schema: pa.Schema) -> list[pa.Table]:
-        """Each lookup's rows, in the order of its keys. Raises ValueError if they are too many for one batch."""
+        """Each lookup's rows, in the order of its keys. Raises ValueError if there are too many for one batch."""
         places = np.concatenate([part.places for part in found])
         of_key = np.bincount(places, minlength=len(self.asked.hash64))
         begins, counts = (of_key.cumsum() - of_key)[self.wanted], of_key[self.wanted]
@@ -411,21 +412,21 @@ class Joint:
 
 
 FREE_LOOKUPS_MAX = 4
-"""Lookups under way at once that do not wait for a round."""
+"""So many lookups at once do not wait for a round."""
 WAIT_S_MAX = 0.01
-"""Seconds that a lookup waits for the round under way; after that it leads one itself."""
+"""Seconds that a lookup waits for the round under way; after that it leads a round itself."""
 ROUND_LOOKUPS_MAX = 64
 """Lookups of a round."""
 LOOKUP_KEYS_MAX = 1_000
-"""Keys of a lookup that waits for a round; larger ones gain nothing by it."""
+"""At most how many keys a lookup has that waits for a round; larger lookups gain nothing by it."""
 APART_S = 1.0
-"""Seconds after a lookup was held up, by keys that were missing or moving, in which no lookup of the view waits for a
-round: it would wait for others' keys."""
+"""Seconds in which no lookup of a view waits for a round, after missing or moving keys held a lookup of it up: in a
+round it would wait for other lookups' keys."""
 
 
 class FoundRows(NamedTuple):
-    """The answer to a lookup. epoch: as of whose end the rows are; 0 for no keys. committed_at: when it was, in seconds
-    since 1970; ``None`` if that is not known."""
+    """The answer to a lookup. epoch: the one that the rows reflect to its end; 0 for no keys. committed_at: when the
+    epoch was committed, in seconds since 1970; ``None`` if that is not known."""
 
     rows: pa.Table
     epoch: int
@@ -441,9 +442,9 @@ class _Kind(NamedTuple):
 
 
 class _Turn:
-    """A lookup in a round, or waiting for one. Its thread is told once: that it has its answer, that it is to lead a
-    round (``leads``), or, with neither, that it is to ask by itself. If it is told nothing in its time, it asks by
-    itself, too: an interrupt may have ended whoever led."""
+    """A lookup in a round, or waiting for one. ``is_told`` opens once: the thread then has its answer, or must lead a
+    round (``leads``), or, with neither, must ask by itself. If the latch does not open in time, the thread also asks by
+    itself: an interrupt may have ended the leader."""
 
     __slots__ = ("answer", "is_told", "keys", "kind", "leads", "lookup")
 
@@ -457,9 +458,9 @@ class _Turn:
 
 
 class Rounds:
-    """A client's. Usable by many threads.
+    """The rounds of one client. Usable by many threads.
 
-    ask: finds the rows of keys, for one lookup or for several as one. Blocks. wait_s_max, clock: seconds.
+    ask: finds the rows of keys, for one lookup or for several as one; blocks. wait_s_max, clock: seconds.
     """
 
     def __init__(
@@ -475,18 +476,18 @@ class Rounds:
         self._lock = threading.Lock()
         """Guards all that follows."""
         self._lookups = 0
-        """Under way, of whatever sort."""
+        """How many lookups are under way, in rounds or not."""
         self._rounds = 0
-        """Under way. While there is none, nobody waits for one."""
+        """How many rounds are under way. While there is none, no lookup waits for one."""
         self._waiting: dict[_Kind, list[_Turn]] = {}
-        """In the order in which they came."""
+        """The waiting lookups, in the order in which they came."""
         self._apart_until: dict[str, float] = {}
-        """By view, monotonic."""
+        """By view, until when its lookups wait for no round; monotonic."""
 
     def look_up(self, lookup: Lookup, keys: KeyColumns) -> FoundRows:
         """The rows of the keys, in the order in which the keys are first given, each key once.
 
-        Raises what ``ask`` raises for this lookup by itself, whatever becomes of a round that it was in.
+        Raises the errors of ``ask`` for this lookup alone, whatever happens to a round that it was in.
         """
         with self._lock:
             self._lookups += 1
@@ -521,7 +522,7 @@ class Rounds:
     # Rounds
 
     def _queued(self, lookup: Lookup, keys: KeyColumns) -> _Turn:
-        """A lookup that waits now, or leads a round if none is under way. With the lock held."""
+        """Queue a lookup; it leads a round if none is under way. The caller holds the lock."""
         turn = _Turn(lookup, keys)
         self._waiting.setdefault(turn.kind, []).append(turn)
         if not self._rounds:
@@ -529,7 +530,7 @@ class Rounds:
         return turn
 
     def _begin(self, leader: _Turn) -> None:
-        """Begin a round, of which nobody is known yet but the leader, which waits no more. With the lock held."""
+        """Begin a round with only its leader so far, which waits no more. The caller holds the lock."""
         waiting = self._waiting[leader.kind]
         waiting.remove(leader)
         if not waiting:
@@ -538,12 +539,12 @@ class Rounds:
         leader.leads = True
 
     def _with_others(self, turn: _Turn) -> FoundRows | None:
-        """The answer that a round has for a lookup, if it has."""
+        """A round's answer to a lookup, if it has one."""
         try:
             if not turn.leads and not turn.is_told.wait(self._wait_s_max) and not self._leads_now(turn):
-                # A leader is as patient as its hastiest company. One that is gone would be waited for without end.
+                # The leader waits no longer than the shortest timeout of its round. A leader may be gone: limit this.
                 turn.is_told.wait(turn.lookup.give_up_at + ANSWER_GRACE_S - self._clock())
-        except BaseException:  # an interrupt: the others shall not wait for this thread
+        except BaseException:  # an interrupt: other lookups must not wait for this thread
             self._leads_now(turn)
             if turn.leads:
                 self._end([turn])
@@ -553,7 +554,7 @@ class Rounds:
         return turn.answer
 
     def _leads_now(self, turn: _Turn) -> bool:
-        """Whether it has waited in vain so far, and leads a round now."""
+        """Make a lookup that still waits lead a round; returns whether it does."""
         with self._lock:
             if turn not in self._waiting.get(turn.kind, ()):
                 return False
@@ -561,20 +562,20 @@ class Rounds:
             return True
 
     def _lead(self, leader: _Turn) -> None:
-        """Ask for all of a round."""
+        """Ask for all lookups of a round."""
         company = [leader]
         try:
             company += self._company(leader.kind)
             if len(company) == 1:
                 leader.answer = self._by_itself(leader.lookup, leader.keys)
             else:
-                with suppress(Exception):  # each finds out by itself what it is, and what it means to it
+                with suppress(Exception):  # each lookup then asks by itself, and raises its own error
                     self._answer_all(company)
         finally:
             self._end(company)
 
     def _company(self, kind: _Kind) -> list[_Turn]:
-        """Those that wait by the time that their leader's thread runs, as far as there is room: they wait no more."""
+        """Take the lookups that wait by the time that their leader's thread runs, as far as the round has room."""
         with self._lock:
             waiting = self._waiting.pop(kind, [])
             if len(waiting) >= ROUND_LOOKUPS_MAX:
@@ -592,7 +593,7 @@ class Rounds:
             turn.answer = FoundRows(rows, epoch, committed_at)
 
     def _end(self, company: list[_Turn]) -> None:
-        """The next round begins, unless there is another one under way, and whoever was in this one goes on."""
+        """End a round: begin the next, unless another is under way, and let this round's lookups go on."""
         leader = None
         with self._lock:
             self._rounds -= 1

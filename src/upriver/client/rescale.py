@@ -1,4 +1,4 @@
-"""A rescale, as whoever asked for it sees it: what to ask for, how far it is, how it ended."""
+"""A rescale from the client's side: the request, the progress, the report."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -9,11 +9,11 @@ from upriver.given import seconds, whole
 from upriver.protocol.strategies import Strategy
 
 STRATEGIES = tuple(map(str, Strategy))
-"""What ``strategy`` may be."""
+"""The values of ``strategy``."""
 FOLLOW_S_MIN, FOLLOW_S_MAX = 0.005, 0.5
-"""Seconds until whoever follows a rescale hears of it again though its state is as it was; doubled each time."""
+"""Seconds between two reports of a followed rescale while its state stays the same; doubled each time."""
 ANSWER_S_MIN = 0.5
-"""Seconds that the coordinator has for an answer, however little time is left."""
+"""At least how many seconds the coordinator has for an answer, however little time is left."""
 GOING_ON = frozenset({"queued", "starting", "moving"})
 """States of a rescale that has not ended."""
 
@@ -24,9 +24,9 @@ Act = Callable[[str, Mapping[str, Any], float | None], dict[str, Any]]
 def rescale_fields(
     vnodes: int, workers: int | None, moves: Mapping[int, int] | None, strategy: str, keys_max: int | None
 ) -> dict[str, Any]:
-    """What the coordinator is asked for, as JSON; ``App.rescale`` says what the arguments mean.
+    """The request to the coordinator, as JSON; ``App.rescale`` explains the arguments.
 
-    Raises DeclarationError for what no app of so many vnodes could do, without asking anybody.
+    Raises DeclarationError for a rescale that no app of so many vnodes can do, without asking the coordinator.
     """
     if workers is None and moves is None:
         raise DeclarationError("rescale to what? Give workers (how many there shall be), or moves (worker by vnode)")
@@ -79,7 +79,7 @@ def _keys_max(keys_max: int) -> int:
 class Rescale:
     """One rescale of a running app; ``App.rescale`` and ``Client.rescale`` begin it.
 
-    ticket: its number, by which any client finds it again (``Client.rescale_of``). Usable by many threads.
+    ticket: its number; any client finds the rescale by it (``Client.rescale_of``). Usable by many threads.
     """
 
     def __init__(self, act: Act, ticket: int) -> None:
@@ -90,15 +90,15 @@ class Rescale:
         """How far it is, as a plain dict.
 
         ``state`` (queued, starting, moving; finished, aborted, refused, failed), ``strategy``, ``from`` and ``to``
-        (workers; ``None`` while nobody knows), ``vnodes_moving`` and ``vnodes_moved``, ``keys_moved`` and
+        (workers; ``None`` while not known yet), ``vnodes_moving`` and ``vnodes_moved``, ``keys_moved`` and
         ``keys_left``, ``bytes_moved`` and ``bytes_left``, ``seconds``, ``seconds_left`` (``None`` if not known),
         ``error``; and ``workers``: for each worker and view its ``phase`` and its share of keys and bytes.
         """
         return self._ask("rescale_progress")
 
     def follow(self, timeout: float = 60.0) -> Iterator[dict[str, Any]]:
-        """The progress again and again until the rescale has ended: at once when its state is another one, else ever
-        more slowly. The last one says how it has ended.
+        """The progress again and again until the rescale has ended: at once when its state changes, otherwise ever more
+        slowly. The last progress says how the rescale has ended.
 
         Raises WaitTimeout after ``timeout`` seconds; the rescale goes on.
         """
@@ -135,19 +135,18 @@ class Rescale:
         return report
 
     def report(self) -> dict[str, Any]:
-        """What it did, as a plain dict, however it ended. Raises UserError while it is going on.
+        """The report of the rescale, as a plain dict, however it ended. Raises UserError while it is going on.
 
         ``outcome`` (finished, aborted, refused, failed), ``strategy``, ``from`` and ``to`` (workers), ``moved_keys``,
-        ``moved_bytes``, ``moved_vnodes``, ``seconds``, ``max_hold_ms`` (the longest that any key waited),
-        ``max_stall_ms`` (the longest that any worker did nothing else), ``rows_forwarded``, ``rows_bounced`` and
-        ``error``.
+        ``moved_bytes``, ``moved_vnodes``, ``seconds``, ``max_hold_ms`` (the longest that any key was out of service),
+        ``max_stall_ms`` (the longest step of any worker), ``rows_forwarded``, ``rows_bounced`` and ``error``.
         """
         return self._ask("rescale_report")
 
     def abort(self) -> None:
-        """Ask for its end; returns at once. Vnodes that are on their way arrive, those not begun stay.
+        """Request its end; returns at once. Vnodes that are on their way arrive, those not begun stay.
 
-        Vnodes that have arrived stay where they are; by ``learner``, workers that have come for it give theirs back.
+        Vnodes that have arrived stay where they are; by ``learner``, workers that joined for it give theirs back.
         """
         self._ask("rescale_abort")
 

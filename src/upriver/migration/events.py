@@ -1,6 +1,6 @@
-"""What happens to the distributor of one region on one worker.
+"""Events of the distributor of one region on one worker, and the actions that it asks for.
 
-What a distributor wants done. Actions of one step are carried out in order.
+The actions of one step are carried out in order.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from upriver.vnodes import VnodeMap
 
 
 class Rule(StrEnum):
-    """The rule by which rows went where they went; ``docs/internals/icadd.md`` says what each asks for.
+    """The rule that has routed rows; ``docs/internals/icadd.md`` explains each.
 
     The letter is the phase: normal, interrogation, collection; V is the published version rule.
     """
@@ -81,7 +81,7 @@ class Drop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportSettled:
-    """Tell the coordinator that this worker routes by the new map and waits for nobody. kept: see ``Kept``."""
+    """Tell the coordinator that this worker routes by the new map and waits for no peer. kept: see ``Kept``."""
 
     version: MapVersion
     kept: tuple[VnodeId, ...]
@@ -89,7 +89,7 @@ class ReportSettled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leave:
-    """No peer can still send anything of this region here, and none is owed any rows: its part here may end."""
+    """No peer can still send anything of this region here, and this worker owes no peer any rows: its part may end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +137,7 @@ class RescaleAnnounced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interrogated:
-    """Every operator of the region has seen the Interrogate. keys: all those asked about that have state."""
+    """Every operator of the region has seen the Interrogate. keys: all keys of the asked vnodes that have state."""
 
     keys: Hashes
 
@@ -163,7 +163,7 @@ class Collected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbortAsked:
-    """What has not begun to move to the map of this version shall stay."""
+    """Keep whatever has not begun to move to the map of this version."""
 
     version: MapVersion
 

@@ -1,11 +1,11 @@
 """The ICADD machine: moves the keys of one region on one worker while its rows flow (document 000, mended).
 
 Theory of operation. A rescale moves slices, vnodes whose owner changes, from their old owner A to their new owner B.
-A interrogates its operators for a slice's keys (or those of several slices, if they are few), collects the keys a few
-at a time, sends each with its held rows to B, drops it, and says Done of the slice to everybody. Until then everybody
-sends the slice's rows to A, which takes, holds or relays each: so there is one place where a key's rows are put in
-order. On Done each origin sends A a last Mark and goes straight to B; A relays the Mark, and B parks the origin's
-straight rows until it came.
+A interrogates its operators for a slice's keys (or those of several slices, if they are few) and collects the keys a
+few at a time. It sends each with its held rows to B, drops it, and says Done of the slice to every worker. Until then
+every worker sends the slice's rows to A, which takes, holds or relays each: so one worker puts a key's rows in order.
+On Done each origin sends A a last Mark and goes straight to B. A relays the Mark, and B parks the origin's straight
+rows until the Mark comes.
 
 Phases: :mod:`upriver.migration.phases`. Rules: ``docs/internals/icadd.md``. Nothing here waits for all workers;
 :mod:`upriver.coordinator.rescale_protocol` only sees to it that one rescale is over before the next begins.
@@ -14,7 +14,7 @@ The old owner's part: start of a rescale, then Interrogate, Collect, Acquire, Dr
 
 Slices of few keys that go to one worker are given together: a step costs something however few its keys are.
 
-What the others' progress means here: fates of slices, marks, and when the rescale is over for this worker.
+The other workers' progress: fates of slices, marks, and when the rescale is over for this worker.
 """
 
 from collections.abc import Callable, Mapping
@@ -67,16 +67,16 @@ from upriver.state.keysets import NO_KEYS, key_set
 from upriver.vnodes import VnodeMap
 
 TOGETHER_KEYS = 256
-"""Slices of one new owner are given together until they have so many keys, unless the user has said how many keys
-are to be moved at a time. More would be moved in several steps anyway, and rows of those that have moved are relayed
-until the last has."""
+"""Slices of one new owner are given together until they have so many keys, unless the user has set the number of keys
+moved at a time. More keys would take several steps anyway, and A relays the rows of moved keys until the last has
+moved."""
 TOGETHER_MAX = 16
-"""Slices that are given together: to ask the operators about each costs something too."""
+"""At most how many slices are given together: asking the operators about each costs something too."""
 
 
 def announced(turn: Turn, phase: Normal, event: RescaleAnnounced) -> Started:
-    """The rescale begins here. What came early counts now (icadd.early_messages_kept); slices whose Done came early
-    are marked now (icadd.mark_after_start)."""
+    """The rescale begins here. Early messages count now (icadd.early_messages_kept). This worker now marks slices whose
+    Done came early (icadd.mark_after_start)."""
     if event.before != phase.map or event.version != phase.map.version + 1:
         raise ProtocolError(f"worker {turn.me} is at map {phase.map.version}: cannot go to {event.version} from here")
     migration = _migration(turn.me, event, phase.early)
@@ -135,7 +135,7 @@ def interrogated(turn: Turn, phase: Interrogating, event: Interrogated) -> Start
 
 
 def _another_slice(phase: Interrogating) -> VnodeId | None:
-    """One that may be given together with those that were asked about."""
+    """A slice that may be given together with those that were asked about."""
     if len(phase.slices) == TOGETHER_MAX:
         return None
     owners = phase.migration.rescale.after.owners
@@ -173,7 +173,7 @@ def collected(turn: Turn, phase: Collecting, event: Collected) -> Started:
 
 
 def abort(turn: Turn, phase: Started, event: AbortAsked) -> Started:
-    """What is neither Done nor begun is kept. A slice of which a key or a row went to B is finished
+    """Slices that are neither Done nor begun are kept. A slice is finished once one of its keys or rows went to B
     (icadd.begun_slice_is_finished)."""
     if event.version != phase.migration.version:
         raise IllegalEvent(f"worker {turn.me} moves to version {phase.migration.version}, not {event.version}")
@@ -214,7 +214,7 @@ AnyPhase = TypeVar("AnyPhase")
 
 
 class AtRest(Protocol):
-    """A phase, of whatever strategy, in which rows go by one map."""
+    """A phase of any strategy that routes rows by one map."""
 
     @property
     def map(self) -> VnodeMap: ...
@@ -226,8 +226,8 @@ def version_of(phase: Phase) -> MapVersion:
 
 
 def early(turn: Turn, phase: Normal, event: Received) -> Normal:
-    """icadd.early_messages_kept: the sender has started a rescale that was not announced here yet; what it says is
-    kept for then."""
+    """icadd.early_messages_kept: the sender has started a rescale that was not announced here yet. Its message is kept
+    until then."""
     message = event.message
     if message.version <= phase.map.version:
         raise ProtocolError(f"worker {turn.me} got {type(message).__name__} of a rescale that is over")
@@ -258,7 +258,7 @@ def others_done(turn: Turn, phase: StartedPhase, event: Received) -> StartedPhas
 
 
 def others_kept(turn: Turn, phase: StartedPhase, event: Received) -> StartedPhase:
-    """The slices stay: nobody will go straight, so no marks will come."""
+    """The slices stay: no origin will go straight, so no marks will come."""
     message = event.message
     assert isinstance(message, Kept)
     _check_owner(turn, phase.migration, message.vnodes[0], event)
@@ -273,7 +273,7 @@ def _check_owner(turn: Turn, migration: Migration, vnode: VnodeId, event: Receiv
 
 
 def marked(turn: Turn, phase: StartedPhase, event: Received) -> StartedPhase:
-    """The sender sends this slice's rows here no more; B learns so behind all of them that were relayed."""
+    """The sender sends no more rows of this slice here. B learns this behind all of those rows that were relayed."""
     message, migration = event.message, phase.migration
     assert isinstance(message, Mark)
     if event.sender not in migration.unmarked.get(message.vnode, ()):
@@ -311,7 +311,7 @@ def settle_if_over(turn: Turn, phase: Phase) -> Phase:
 
 
 def leave(turn: Turn, phase: AtRest, event: InputClosed) -> Left:
-    """Nobody sends rows here by this map; what this worker owes its peers is ahead of its Bye."""
+    """No peer sends rows here by this map. Whatever this worker owes its peers is ahead of its Bye."""
     if turn.me in phase.map.workers:
         raise ProtocolError(f"worker {turn.me} cannot leave: it owns vnodes {phase.map.vnodes_of_worker(turn.me)}")
     for peer in event.peers:
@@ -321,7 +321,7 @@ def leave(turn: Turn, phase: AtRest, event: InputClosed) -> Left:
 
 
 def gone(turn: Turn, phase: AnyPhase, event: Received) -> AnyPhase:
-    """A peer has left. Only then may another rescale begin: no row of its is on its way any more."""
+    """A peer has left. Only then may another rescale begin: none of its rows is on its way any more."""
     turn.say(ReportGone(peer=event.sender))
     return phase
 
@@ -332,7 +332,7 @@ class Distributor:
     def __init__(
         self, me: WorkerId, map: VnodeMap, rules: MendedRules = ALL_RULES, together: int = TOGETHER_KEYS
     ) -> None:
-        """map: what the worker's peers route by; for a joining worker too, though it owns nothing there
+        """map: the one that the worker's peers route by; a joining worker gets it too, though it owns nothing there
         (icadd.joiner_knows_old_map).
 
         together: slices that go to one worker are given together until they have so many keys; 1: one by one."""
@@ -371,7 +371,7 @@ class Distributor:
         return 0
 
     def _check_version(self, event: Received) -> None:
-        """Peers are at most one rescale ahead; and only rows, which may be slow, are ever of one that is over."""
+        """Peers are at most one rescale ahead. Only rows, which may be slow, are ever of a rescale that is over."""
         mine, theirs = version_of(self.phase), event.message.version
         ahead = 1 if isinstance(self.phase, Normal) else 0
         if theirs > mine + ahead or (theirs < mine and not isinstance(event.message, RowsSent)):

@@ -1,10 +1,9 @@
-"""What the distributors of one region say to each other, over one FIFO channel per ordered pair of workers.
+"""Messages between the distributors of one region, over one FIFO channel per ordered pair of workers.
 
 Every message carries the version of the map that its sender was at, or was on its way to.
 
-What distributors say to each other under ``redistribute`` (document 001), beside rows, Acquire, Kept and Bye.
-
-Z is an old owner of keys that move. Every worker has a distributor, so everybody is an X of every Z.
+``RedistributeMessage``: those of ``redistribute`` only (document 001), beside rows, Acquire, Kept and Bye. Z is an old
+owner of keys that move. Every worker has a distributor, so every worker is an X of every Z.
 """
 
 from dataclasses import dataclass
@@ -31,7 +30,7 @@ class Scaleup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sets:
-    """From Z to every X: the keys that it has state of and that must go. hold: those that go first."""
+    """From Z to every X: the keys that Z has state of and that must go. hold: the keys that go first."""
 
     version: MapVersion
     whitelist: Hashes
@@ -50,8 +49,9 @@ class Final:
 class Redistribute:
     """From Z to every X: ``keys`` are the new owner's; ``following`` go next, and are on hold from now on.
 
-    added: keys that Z has met since it sent the sets; what is in neither is the new owner's. Empty but for a Z's first.
-    state: that of ``keys``, by the published rules only; else it goes to the new owner in an Acquire ahead of this.
+    added: keys that Z has met since it sent the sets; only the first message of a Z has any. A key in neither the sets
+    nor ``added`` is the new owner's. state: that of ``keys``, by the published rules only; by the others, Z sends it to
+    the new owner in an Acquire ahead of this.
     """
 
     version: MapVersion

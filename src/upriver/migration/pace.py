@@ -1,57 +1,57 @@
 """How long a worker rests from moving keys after a step, in steps.
 
-Meanwhile it does all else that there is to do. Whoever looks something up may meet a step and wait for it; the longer
-the rests, the fewer do, and the longer the rescale takes. So rests are long while that costs hardly anything: a rescale
-that would be over in a moment may as well take some seconds.
+Meanwhile it does all its other work. A lookup may meet a step and wait for it. With longer rests fewer lookups do, and
+the rescale takes longer. So rests are long while that costs hardly anything: a rescale that would be over in a moment
+may as well take some seconds.
 
 How many keys to move at a time: document 001, "Speeding up Rescaling".
 
 Few keys at a time keep each key's wait short and the rescale long; many do the opposite. So the number follows from
 what the user cares about, the time that one step may take. A step takes some time however few its keys are, and some
-more for each key: both are estimated from the steps before, by a line through them.
+more for each key. A line through the earlier steps estimates both.
 """
 
 from dataclasses import dataclass, field
 
 KEYS_FIRST = 64
-"""Keys of the first step, of which nothing is known: enough to tell from those that follow what keys cost."""
+"""Keys of the first step, when the cost of keys is not known: enough to compare with the steps that follow."""
 KEYS_MIN = 16
 """Keys of one step, as long as steps take less than ``LONG_TIMES`` the budget."""
 KEYS_MAX = 65_536
 """Keys of one step, however much time there is."""
 AIM_SHARE = 0.125
-"""Of the budget: steps vary, and one that aims at less than all of it stays within. And short steps with short rests
-keep who looks something up waiting less than long ones do with long rests."""
+"""Share of the budget that a step aims at: steps vary, and a lower aim stays within the budget. Short steps with short
+rests also keep lookups waiting less than long steps with long rests."""
 BARE_TIMES, WITHIN_SHARE = 1.5, 0.9
-"""How many times what a step takes without any key another may take, up to what share of the budget: so a third of its
-time is of use, however dear steps are here."""
+"""A step may take this many times the time of a step without keys, up to this share of the budget. So a third of its
+time is of use, however expensive steps are here."""
 OVER_TIMES = 1.2
-"""How many times that it may take even beyond: where it is more than the budget by itself, fewer keys would make steps
-no shorter, only more."""
+"""A step may take this many times the time of a step without keys even beyond the budget. Where that time alone exceeds
+the budget, fewer keys would mean more steps, not shorter ones."""
 GROWTH_MAX = 2.0
 """How many times more keys a step may have than the one before it."""
 LONG_TIMES = 2.0
-"""After a step that takes so many times what was aimed at there are half as many keys, whatever steps before say."""
+"""After a step that takes so many times its aim, the next has at most half as many keys, whatever the line says."""
 SMALLER_EVERY, SMALLER_TIMES = 4, 4
-"""Of so many steps one has so many times fewer keys: if all had the same, none could tell what a step takes without
-any."""
+"""One of so many steps has so many times fewer keys: with equal steps no line could tell what a step takes without
+keys."""
 MEMORY = 0.9
-"""How much the steps before count against the last one."""
+"""Weight of the earlier steps against the last one."""
 SPREAD_MIN = 1e-4
-"""How different steps must be for a line through them, as the variance of their keys in squares of the mean; with less,
-all of the time is put down to the keys."""
+"""How much steps must differ for a line through them: the variance of their keys, in squares of the mean. Below it, all
+of the time counts as the keys'."""
 KEY_SHARE_MIN = 0.02
-"""Of a mean step's time, that is at least put down to its keys."""
+"""Share of a mean step's time that at least counts as its keys'."""
 
 
 def aimed_at(budget_s: float, aim_share: float, bare_s: float) -> float:
-    """Seconds that a step is to take where one without any key would take ``bare_s``."""
+    """Seconds that a step aims at if a step without any key would take ``bare_s``."""
     return max(aim_share * budget_s, min(BARE_TIMES * bare_s, WITHIN_SHARE * budget_s), OVER_TIMES * bare_s)
 
 
 @dataclass(slots=True)
 class Pace:
-    """budget_s: seconds that a step may take. fixed: keys of each step, if the user has said so. aim_share: of the
+    """budget_s: seconds that a step may take. fixed: keys of each step, if the user has set them. aim_share: of the
     budget, as ``AIM_SHARE``.
 
     ``keys``: of the next step.
@@ -67,7 +67,7 @@ class Pace:
     _seconds: float = 0.0
     _keys_keys: float = 0.0
     _keys_seconds: float = 0.0
-    """Sums over the steps, those long ago counting less: of one, of keys, of seconds, of keys times either."""
+    """Sums over the steps, earlier ones weighing less: of 1, of keys, of seconds, of keys times either."""
 
     @property
     def keys(self) -> int:
@@ -98,7 +98,7 @@ class Pace:
         self._keys_seconds = MEMORY * self._keys_seconds + keys * seconds
 
     def _line(self) -> tuple[float, float]:
-        """What a step takes without any key, and how much more for each, by least squares; neither below zero."""
+        """The seconds of a step without any key, and those of each key, by least squares; neither below zero."""
         keys, seconds = self._keys / self._weight, self._seconds / self._weight
         most = max(seconds / keys, 1e-12)
         variance = self._keys_keys / self._weight - keys * keys
@@ -110,22 +110,23 @@ class Pace:
 
 
 REST_SHARE_IDLE = 3.0
-"""Steps that a rest is as long as, if nobody has looked anything up for a while."""
+"""Length of a rest, in steps, if no lookup came for a while."""
 REST_SHARE_MIN, REST_SHARE_MAX = 15.0, 100.0
-"""If somebody has: at least, and at most. With the latter, fewer than one lookup in a hundred meets a step."""
+"""The shortest and the longest rest, in steps, if lookups come. With the longest, fewer than one lookup in a hundred
+meets a step."""
 GENTLE_S = 8.0
-"""Seconds that a worker may take to give its keys away: in between, rests are as long as will bring that about."""
+"""Seconds that a worker may take to give its keys away; within those limits, rests are chosen to take that long."""
 
 
 @dataclass(slots=True)
 class Rests:
-    """Of one worker in one rescale."""
+    """The rests of one worker in one rescale."""
 
     _seconds: float = 0.0
     """Of the steps so far."""
     _first: dict[str, int] = field(default_factory=dict)
     _left: dict[str, int] = field(default_factory=dict)
-    """By region: slices that were to be given, and those that still are."""
+    """By region: how many slices there were to give, and how many are left."""
 
     def told(self, region: str, slices_left: int) -> None:
         """So many slices of a region are still to be given."""
@@ -138,7 +139,7 @@ class Rests:
 
     @property
     def share(self) -> float:
-        """How long to rest, in steps, where somebody may look something up."""
+        """How long to rest, in steps, while lookups come."""
         first = sum(self._first.values())
         given = first - sum(self._left.values())
         if not given or not self._seconds:

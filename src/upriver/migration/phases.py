@@ -1,15 +1,15 @@
-"""Where rows go: the numbered rules of ``docs/internals/icadd.md`` as masks over a batch.
+"""The phases of the mended ICADD machine, and where rows go in each.
 
-Each function sorts the rows of one batch; masks of one batch never overlap, and together they cover it. A and B are
-a row's old and new owner.
+The ``route_*`` functions are the numbered rules of ``docs/internals/icadd.md`` as masks over a batch. The masks of one
+batch never overlap, and together they cover it. A and B are a row's old and new owner.
 
-The phases of the mended machine. All are values: a step makes the next one.
+All phases are values: a step makes the next one.
 
 ``Normal`` -> (``Interrogating`` -> ``Collecting``)* -> ``Settling`` -> ``Normal``;
 ``Normal`` -> ``Left`` for a worker that is retired.
 A slice is a vnode that changes its owner.
 
-One step of a distributor in the making: who acts, and the actions so far.
+``Turn``: one step of a distributor in the making.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -56,7 +56,7 @@ class Early:
     """What peers said of the next rescale before it was announced here.
 
     done, kept: slices. opened: slices and origins whose relayed mark came. parked: in order of arrival. marked:
-    slices that were marked at once, which only a broken icadd.mark_after_start does.
+    slices that were marked at once, which happens only without icadd.mark_after_start.
     """
 
     done: frozenset[VnodeId] = frozenset()
@@ -109,9 +109,9 @@ class Normal:
 class Interrogating:
     """The operators were asked which keys of the last of ``slices`` have state.
 
-    slices: to be given together, all from here to one worker. found: keys of those before the last. recorded: the
-    hash64 of rows of any of them passed down since the first was asked about. remaining: slices not begun, in order.
-    aborted: the slices are to be kept once the operators have answered.
+    slices: given together, all from here to one worker. found: keys of those before the last. recorded: the hash64 of
+    rows of any of them passed down since the first was asked about. remaining: slices not begun, in order. aborted:
+    this worker keeps the slices once the operators have answered.
     """
 
     migration: Migration
@@ -142,14 +142,14 @@ class Collecting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settling:
-    """Nothing more to give; marks, or the fates of others' slices, are missing."""
+    """Nothing more to give; marks, or the fates of other workers' slices, are missing."""
 
     migration: Migration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """The end. map: what the others route by now."""
+    """The end. map: the one that the other workers route by now."""
 
     map: VnodeMap
 
@@ -202,7 +202,7 @@ def route_own_normally(turn: Turn, phase: Normal, rows: ForwardedRows) -> None:
 
 
 def route_received_normally(turn: Turn, phase: Normal, sender: WorkerId, message: RowsSent) -> Normal:
-    """N1: A = me: down. N3: from A, which has started: down. Else they came straight, ahead of the rescale: parked.
+    """N1: A = me: down. N3: from A, which has started: down. Other rows came straight, ahead of the rescale: parked.
 
     Raises ProtocolError for rows that are not for this worker by either map.
     """
@@ -259,7 +259,7 @@ def _places(migration: Migration, rows: ForwardedRows) -> _Places:
 
 
 def _route_mine(turn: Turn, phase: StartedPhase, rows: ForwardedRows, places: _Places, mine: Mask) -> StartedPhase:
-    """A = me: whoever sent them, this is where the rows of a key are put in order.
+    """A = me: whichever worker sent the rows, this worker puts the rows of a key in order.
 
     I1.1: in the slices being interrogated: whitelist, down. C1.1: whitelisted: down. C1.2: on hold: held.
     I1.2: not moving, or not begun: down. C2: of a slice begun or done, and neither whitelisted nor on hold: to B.
@@ -307,7 +307,7 @@ def _route_others_own(turn: Turn, migration: Migration, rows: ForwardedRows, pla
 
 
 def _route_others_received(turn: Turn, rows: ForwardedRows, places: _Places, mine: Mask, sender: WorkerId) -> Mask:
-    """A is not me, from a peer. C3.1: from A, relayed or its own: down. Else they came straight: returned.
+    """A is not me, from a peer. C3.1: from A, relayed or its own: down. Other rows came straight: returned.
 
     Raises ProtocolError for rows that are not for this worker by either map.
     """
@@ -338,7 +338,7 @@ def _route_straight(
 
 
 def open_slice(turn: Turn, migration: Migration, vnode: VnodeId, origin: WorkerId) -> Migration:
-    """The origin's mark of the slice came by way of A: what is parked behind it goes down, in order (C3.2)."""
+    """The origin's mark of the slice came by way of A: the rows parked behind it go down, in order (C3.2)."""
     vnodes_total = len(migration.rescale.before.owners)
     still_parked = []
     for parked in migration.parked:

@@ -2,16 +2,16 @@
 
 Theory of operation. Every worker is a distributor (X), and each worker with vnodes to give is an old owner (Z). When
 the rescale is announced, X says SHUTDOWN or SCALEUP to every Z. A Z that has heard all X interrogates its operators
-and sends everybody its sets: the keys that it has state of, the first of them on hold. X stores rows of the hold,
-sends those of the whitelist to Z as before, and says FINAL of the hold. When all X are final, Z collects the hold,
-sends its state to the new owner, and REDISTRIBUTE to all: those keys have gone, the next are on hold. So every row
-takes one hop, and the order of a key is kept by the X that stores it.
+and sends its sets to every X: the keys that it has state of, the first of them on hold. X stores rows of the hold,
+sends those of the whitelist to Z as before, and says FINAL of the hold. When all X are final, Z collects the hold and
+sends its state to the new owner. It sends REDISTRIBUTE to all: those keys have gone, the next are on hold. So every
+row takes one hop, and the X that stores a key's rows keeps their order.
 
 Phases: :mod:`upriver.migration.redistribute_phases`. Rules: ``docs/internals/redistribute.md``.
 
-An old owner's part in ``redistribute`` (the document's Z): sets, then the keys of each hold in turn.
+An old owner's part (the document's Z): sets, then the keys of each hold in turn.
 
-A distributor's part in ``redistribute`` (the document's X): it tells every old owner, and follows what each says.
+A distributor's part (the document's X): it tells every old owner, and follows what each says.
 """
 
 from collections.abc import Callable, Mapping
@@ -70,7 +70,7 @@ from upriver.vnodes import VnodeMap
 
 
 def own_vnodes(migration: RedistributeMigration, owner: WorkerId) -> tuple[VnodeId, ...]:
-    """The vnodes that this old owner is to give away, in order."""
+    """The vnodes that this old owner gives away, in order."""
     moves = migration.rescale.before.diff(migration.rescale.after)
     return tuple(vnode for vnode, (old, _) in moves.items() if old == owner)
 
@@ -83,8 +83,8 @@ def announced_by(turn: RedistributeTurn, phase: RedistributeInterrogating, event
 
 
 def ask_if_announced(turn: RedistributeTurn, phase: RedistributeInterrogating) -> Started:
-    """redistribute.all_have_announced: when every distributor has started, the operators are asked; rows by F' can
-    come nowhere before that."""
+    """redistribute.all_have_announced: ask the operators when every distributor has started; no worker gets rows by F'
+    before that."""
     if phase.unannounced and turn.by.redistribute_all_have_announced:
         return phase
     if phase.aborted:
@@ -142,7 +142,7 @@ def collect(turn: RedistributeTurn, phase: RedistributeCollecting, event: Collec
 
 
 def collected(turn: RedistributeTurn, phase: RedistributeCollecting, event: Collected) -> Started:
-    """The keys on hold go to their new owner, and everybody is told."""
+    """The keys on hold go to their new owner, and this worker tells every peer."""
     if not phase.collecting or not np.array_equal(event.keys, phase.hold):
         raise ProtocolError(f"worker {turn.me} holds {phase.hold}, but was given the state of {event.keys}")
     if turn.by.redistribute_one_copy_of_state:
@@ -152,7 +152,7 @@ def collected(turn: RedistributeTurn, phase: RedistributeCollecting, event: Coll
 
 
 def new_owner(migration: RedistributeMigration, keys: Hashes) -> WorkerId:
-    """Of keys that go together; there is one at least."""
+    """The new owner of keys that go together, at least one."""
     return WorkerId(int(owners_in(migration.rescale.after, keys[:1])[0]))
 
 
@@ -188,7 +188,7 @@ def _is_set(keys: Hashes) -> bool:
 
 
 def _added(turn: RedistributeTurn, phase: RedistributeCollecting) -> Hashes:
-    """redistribute.what_passes_is_listed: the keys met since the sets went out; every X was final of them when it was
+    """redistribute.what_passes_is_listed: the keys met since the sets went out. Every X was final of them when it was
     final of the first hold."""
     if phase.view.stage is Stage.CLOSED or not turn.by.redistribute_what_passes_is_listed:
         return NO_KEYS
@@ -205,11 +205,11 @@ def _next_hold(keys: Hashes, after: VnodeMap, keys_max: int) -> int:
 
 
 def abort(turn: RedistributeTurn, phase: Started, event: AbortAsked) -> Started:
-    """redistribute.begun_is_finished: an old owner that has not begun keeps all; one that has goes on to its end, for
-    X's go by F' already."""
+    """redistribute.begun_is_finished: an old owner that has not begun keeps all. An old owner that has begun goes on to
+    its end, because every X goes by F' already."""
     if event.version != phase.migration.version:
         raise IllegalEvent(f"worker {turn.me} moves to version {phase.migration.version}, not {event.version}")
-    if isinstance(phase, RedistributeInterrogating):  # what was asked for is on its way, and is waited for
+    if isinstance(phase, RedistributeInterrogating):  # the answer is on its way: wait for it
         return replace(phase, aborted=True)
     if (
         isinstance(phase, RedistributeSettling)
@@ -221,7 +221,7 @@ def abort(turn: RedistributeTurn, phase: Started, event: AbortAsked) -> Started:
 
 
 def _keep(turn: RedistributeTurn, migration: RedistributeMigration) -> RedistributeSettling:
-    """Everybody has started and is final of what was on hold: no message of theirs is on its way."""
+    """Every peer has started and is final of what was on hold: none of their messages is on its way."""
     for peer in _peers(turn, migration):
         turn.send(peer, Kept(version=migration.version, vnodes=own_vnodes(migration, turn.me)))
     kept = replace(migration.views[turn.me], stage=Stage.KEPT, keys=NO_KEYS, holding=0)
@@ -259,8 +259,8 @@ def announced_early(turn: RedistributeTurn, phase: RedistributeNormal, event: Re
 
 
 def sets(turn: RedistributeTurn, phase: StartedPhase, event: Received) -> StartedPhase:
-    """Its whitelist still goes to the old owner, its hold is stored; all else waits for the sets to be closed
-    (redistribute.new_keys_wait)."""
+    """Rows of the whitelist still go to the old owner, and rows of the hold are stored. All others wait until the sets
+    are closed (redistribute.new_keys_wait)."""
     message = event.message
     assert isinstance(message, Sets)
     view = _view(turn, phase.migration, event, Stage.ANNOUNCED)
@@ -274,7 +274,7 @@ def sets(turn: RedistributeTurn, phase: StartedPhase, event: Received) -> Starte
 
 
 def redistribute(turn: RedistributeTurn, phase: StartedPhase, event: Received) -> StartedPhase:
-    """``keys`` are the new owner's: what was stored of them goes there, then FINAL of the next to the old owner."""
+    """``keys`` are the new owner's: their stored rows go there, then FINAL of the next hold to the old owner."""
     message = event.message
     assert isinstance(message, Redistribute)
     view = _view(turn, phase.migration, event, Stage.LISTED, Stage.CLOSED)
@@ -300,7 +300,7 @@ def _pass_state_on(turn: RedistributeTurn, migration: RedistributeMigration, mes
 
 
 def kept(turn: RedistributeTurn, phase: StartedPhase, event: Received) -> StartedPhase:
-    """The old owner keeps all that it had: what was stored goes to it after all."""
+    """The old owner keeps all that it had: stored rows go to it after all."""
     message = event.message
     assert isinstance(message, Kept)
     stages = [Stage.ANNOUNCED, Stage.LISTED] + [Stage.CLOSED] * (not turn.by.redistribute_begun_is_finished)
@@ -343,7 +343,7 @@ class Redistributor:
     """One worker's distributor of one region. ``step`` is the only way to change it; ``phase`` is a value."""
 
     def __init__(self, me: WorkerId, map: VnodeMap, rules: RedistributeRules = ALL_ON) -> None:
-        """map: what the worker's peers route by; for a joining worker too, though it owns nothing there
+        """map: the one that the worker's peers route by; a joining worker gets it too, though it owns nothing there
         (redistribute.joiner_knows_old_map)."""
         self.me = me
         self.rules = rules
@@ -375,7 +375,7 @@ class Redistributor:
         return rows_waiting(self.phase)
 
     def _check_version(self, event: Received) -> None:
-        """Peers are at most one rescale ahead; and only rows, which may be slow, are ever of one that is over."""
+        """Peers are at most one rescale ahead. Only rows, which may be slow, are ever of a rescale that is over."""
         mine, theirs = _version_of(self.phase), event.message.version
         ahead = 1 if isinstance(self.phase, RedistributeNormal) else 0
         if theirs > mine + ahead or (theirs < mine and not isinstance(event.message, RowsSent)):
@@ -408,7 +408,7 @@ def _received_started(turn: RedistributeTurn, phase: Started, event: Received) -
 
 
 def _acquired(turn: RedistributeTurn, phase: Started | RedistributeNormal, event: Received) -> Phase:
-    """Ahead of the REDISTRIBUTE that lets rows of these keys down, so the rescale is not over here
+    """State comes ahead of the REDISTRIBUTE that lets rows of its keys down, so the rescale is not over here
     (redistribute.one_copy_of_state)."""
     assert isinstance(event.message, Acquire)
     if isinstance(phase, RedistributeNormal) and turn.by.redistribute_one_copy_of_state:

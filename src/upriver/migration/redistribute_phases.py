@@ -8,7 +8,7 @@ The phases of the redistribute machine, and a distributor's view of each old own
 ``RedistributeNormal`` -> (``RedistributeInterrogating`` -> ``RedistributeCollecting``, for an old owner) ->
 ``RedistributeSettling`` -> ``RedistributeNormal``; ``RedistributeNormal`` -> ``Left`` for a worker that is retired.
 
-One step of a redistribute machine in the making.
+``RedistributeTurn``: one step of a redistribute machine in the making.
 """
 
 from collections.abc import Mapping
@@ -41,11 +41,11 @@ class Stage(IntEnum):
     """How far an old owner's keys have gone, as a distributor sees it."""
 
     ANNOUNCED = 0
-    """It was told SHUTDOWN or SCALEUP; everything still goes to it."""
+    """The distributor has told it SHUTDOWN or SCALEUP; all rows still go to it."""
     LISTED = 1
-    """Its sets have come; keys that are in none may be added."""
+    """Its sets have come; it may add keys that are in neither set."""
     CLOSED = 2
-    """What is in no set is its new owner's."""
+    """A key that is in no set is its new owner's."""
     KEPT = 3
     """The rescale was aborted before it began: nothing moves."""
 
@@ -54,8 +54,8 @@ class Stage(IntEnum):
 class OwnerView:
     """One old owner as one distributor sees it.
 
-    keys: what it has still to give, in the order in which it goes: first the ``holding`` keys on hold, then the
-    whitelist. waiting: rows that can go neither to the old owner nor to the new one yet, and where they came from.
+    keys: what it still has to give, in that order: first the ``holding`` keys on hold, then the whitelist. waiting:
+    rows that can go neither to the old owner nor to the new one yet, and where they came from.
     """
 
     stage: Stage = Stage.ANNOUNCED
@@ -73,7 +73,7 @@ class OwnerView:
 
     @property
     def over(self) -> bool:
-        """Whether nothing more will be heard of it."""
+        """Whether no more messages about its keys will come."""
         return self.stage is Stage.KEPT or (self.stage is Stage.CLOSED and not len(self.keys))
 
     @property
@@ -121,7 +121,7 @@ class RedistributeMigration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedistributeNormal:
-    """Rows go by ``map``. announced_by: who has said SHUTDOWN or SCALEUP of a rescale not announced here yet."""
+    """Rows go by ``map``. announced_by: workers that said SHUTDOWN or SCALEUP of a rescale not announced here yet."""
 
     map: VnodeMap
     announced_by: frozenset[WorkerId] = frozenset()
@@ -132,7 +132,7 @@ class RedistributeInterrogating:
     """This worker has vnodes to give. Once ``unannounced`` is empty its operators are asked which keys have state.
 
     unannounced: all and only the distributors whose SHUTDOWN or SCALEUP is missing. recorded: the hash64 of rows
-    passed down since the operators were asked. aborted: everything is to be kept.
+    passed down since the operators were asked. aborted: this worker will keep everything.
     """
 
     migration: RedistributeMigration
@@ -147,7 +147,7 @@ class RedistributeCollecting:
 
     unfinal: all and only the distributors whose FINAL of the hold is missing. collecting: the operators were asked for
     the state of the hold. keys_max: of the next hold. recorded: as long as the sets are not closed, the hash64 of rows
-    passed down. aborted: everything is to be kept.
+    passed down. aborted: this worker will keep everything.
     """
 
     migration: RedistributeMigration
@@ -221,7 +221,7 @@ def route_own_normally(turn: RedistributeTurn, phase: RedistributeNormal, rows: 
 def route_received_normally(
     turn: RedistributeTurn, phase: RedistributeNormal, rows: ForwardedRows, sender: WorkerId
 ) -> None:
-    """N1: down, even if the sender has started: nothing goes by F' before this worker has itself started
+    """N1: down, even if the sender has started: no row goes by F' before this worker has itself started
     (redistribute.all_have_announced).
 
     Raises ProtocolError for rows that are not for this worker.
@@ -249,7 +249,8 @@ def _places(migration: RedistributeMigration, rows: ForwardedRows) -> _Redistrib
 
 
 def route_own(turn: RedistributeTurn, phase: StartedPhase, rows: ForwardedRows) -> StartedPhase:
-    """From upstream here. I1.2, I2: what does not move goes to A as ever; what moves, as its old owner's view says."""
+    """From upstream here. I1.2, I2: rows that do not move go to A as ever; those that move go by their old owner's
+    view."""
     places = _places(phase.migration, rows)
     here = places.old == turn.me
     turn.pass_down(rows, ~places.moving & here, Rule.I1_2)
@@ -262,8 +263,8 @@ def route_own(turn: RedistributeTurn, phase: StartedPhase, rows: ForwardedRows) 
 
 
 def route_received(turn: RedistributeTurn, phase: StartedPhase, rows: ForwardedRows, sender: WorkerId) -> StartedPhase:
-    """From a peer. A = me: down: the sender knows the sets, and this worker is where the state is. B = me: by the view
-    of A that this worker has.
+    """From a peer. A = me: down: the sender knows the sets, and this worker has the state. B = me: by this worker's
+    view of A.
 
     Raises ProtocolError for rows that are not for this worker by either map.
     """
@@ -282,7 +283,7 @@ def route_received(turn: RedistributeTurn, phase: StartedPhase, rows: ForwardedR
 
 
 def release(turn: RedistributeTurn, phase: StartedPhase, owner: WorkerId) -> StartedPhase:
-    """This old owner's view has changed: what waited for that is routed anew, in order."""
+    """This old owner's view has changed: route the rows that waited for that anew, in order."""
     view = phase.migration.views[owner]
     phase = with_view(phase, owner, replace(view, waiting=()))
     for parked in view.waiting:

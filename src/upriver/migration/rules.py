@@ -1,12 +1,8 @@
-"""The rules of ``redistribute``, one switch each; ``docs/internals/redistribute.md`` says why each.
+"""The safety rules of migration, one switch each: those of ``redistribute``, and those that mend ICADD.
 
-A rule is switched off only by a test or by the simulator, to show what it prevents. ``AS_PUBLISHED`` is document 001
-as written: without it the races P1 to P5 are there.
-
-The rules that mend ICADD, one switch each.
-
-Rule Mn answers fault Rn of the rules as published; icadd.* are what the mended rules rest on besides. A rule is
-switched off only by a test, to show that the checkers catch its absence. ``docs/internals/icadd.md`` says why each.
+``docs/internals/redistribute.md`` and ``docs/internals/icadd.md`` say why there is each rule. A rule is switched off
+only by a test or by the simulator, to show what it prevents. ``AS_PUBLISHED`` is document 001 as written, with the
+races P1 to P5.
 """
 
 from dataclasses import dataclass
@@ -17,20 +13,20 @@ class MendedRules:
     """All on in production."""
 
     icadd_take_from_old_owner_only: bool = True
-    """icadd.take_from_old_owner_only: a worker that has not started takes rows early only from their owner; others'
-    are parked."""
+    """icadd.take_from_old_owner_only: a worker that has not started takes rows early only from their owner, and parks
+    those of other workers."""
     icadd_park_behind_marker: bool = True
     """icadd.park_behind_marker: rows that came straight are parked until their origin's mark came by way of the old
     owner."""
     icadd_old_owner_first: bool = True
     """icadd.old_owner_first: rows go to the old owner until it has said Done of their slice."""
     icadd_whitelist_what_passes: bool = True
-    """icadd.whitelist_what_passes: a key that passes while its slice is interrogated is whitelisted, whoever sent
-    it."""
+    """icadd.whitelist_what_passes: a key that passes while its slice is interrogated is whitelisted, whichever worker
+    sent it."""
     icadd_joiner_knows_old_map: bool = True
     """icadd.joiner_knows_old_map: a joining worker starts from the old map."""
     icadd_early_messages_kept: bool = True
-    """icadd.early_messages_kept: what a peer says of the next rescale before it was announced here counts."""
+    """icadd.early_messages_kept: a peer's messages of the next rescale count even before it is announced here."""
     icadd_leave_after_marks: bool = True
     """icadd.leave_after_marks: a worker leaves only when every origin's mark was relayed."""
     icadd_one_rescale_at_a_time: bool = True
@@ -45,7 +41,7 @@ class MendedRules:
     """icadd.mark_after_start: an origin marks a slice only when it has itself started, and so has sent its last row by
     the old way."""
     icadd_begun_slice_is_finished: bool = True
-    """icadd.begun_slice_is_finished: an abort keeps no slice of which the new owner was sent a key or a row."""
+    """icadd.begun_slice_is_finished: an abort keeps no slice whose new owner was sent a key or a row of it."""
 
 
 ALL_RULES = MendedRules()
@@ -63,17 +59,17 @@ class RedistributeRules:
     redistribute_final_of_nothing: bool = True
     """redistribute.final_of_nothing: FINAL and REDISTRIBUTE are said once even when the sets are empty (P1)."""
     redistribute_one_copy_of_state: bool = True
-    """redistribute.one_copy_of_state: the state goes to the new owner in one copy, not in one by way of each X (P3,
+    """redistribute.one_copy_of_state: the state goes to the new owner in one copy, not in a copy from each X (P3,
     P6)."""
     redistribute_straight_rows_wait: bool = True
-    """redistribute.straight_rows_wait: the new owner parks rows of a key until its own REDISTRIBUTE has told that the
-    key is its own (P3)."""
+    """redistribute.straight_rows_wait: the new owner parks rows of a key until a REDISTRIBUTE has told it that it owns
+    the key (P3)."""
     redistribute_each_owner_by_itself: bool = True
-    """redistribute.each_owner_by_itself: an X goes by the new map only for keys of old owners whose sets have come
-    (P4)."""
+    """redistribute.each_owner_by_itself: an X goes by the new map only for keys of those old owners that have sent
+    their sets (P4)."""
     redistribute_all_have_announced: bool = True
-    """redistribute.all_have_announced: an old owner begins when every X has said SHUTDOWN or SCALEUP; so it hears
-    nobody who lags behind."""
+    """redistribute.all_have_announced: an old owner begins when every X has said SHUTDOWN or SCALEUP, so no X that it
+    hears lags behind."""
     redistribute_all_are_final: bool = True
     """redistribute.all_are_final: state leaves when every X has said FINAL of its keys."""
     redistribute_waiting_rows_in_flight: bool = True
@@ -84,7 +80,7 @@ class RedistributeRules:
     """redistribute.begun_is_finished: an abort keeps nothing of an old owner that has closed its sets or collected a
     key."""
     redistribute_settle_when_all_told: bool = True
-    """redistribute.settle_when_all_told: a worker settles, and so can leave, only when every old owner has told it
+    """redistribute.settle_when_all_told: a worker settles, and so can leave, only when every old owner has reported
     that it is through."""
     redistribute_sets_are_united: bool = True
     """redistribute.sets_are_united: the sets of a region with several operators are those of all of them (P5)."""
@@ -102,5 +98,5 @@ AS_PUBLISHED = RedistributeRules(
     redistribute_waiting_rows_in_flight=False,
     redistribute_sets_are_united=False,
 )
-"""The document knows no epochs and no aborts; waiting for all X (redistribute.all_have_announced,
+"""The document has no epochs and no aborts; waiting for all X (redistribute.all_have_announced,
 redistribute.all_are_final) is its own rule."""

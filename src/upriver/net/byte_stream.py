@@ -1,8 +1,8 @@
-"""Latch: what one thread waits for and another one does. An Event or a Future would do; this costs a tenth of one.
+"""ByteStream: one end of a plain socket, as bytes that come in pieces of any size.
 
-One end of a plain socket, as bytes: what is read comes in pieces of any size.
+``Watch``: time limits for calls that have none, since a read of a socket ends only when bytes come or it is cut.
 
-Time limits for calls that have none: a read of a socket ends only when bytes come or the socket is cut.
+``Latch``: one thread waits until another opens it. An Event or a Future would do; this costs a tenth of one.
 """
 
 import socket
@@ -19,16 +19,16 @@ import numpy as np
 BUFFER_BYTES = 1 << 16
 """Bytes that are read at a time, if they are there: nearly always a whole frame."""
 GROWTH_BYTES = 4 << 20
-"""Bytes that are allocated at first for what is larger, of an end that is not taken at its word; then twice as many as
+"""Bytes that are allocated at first for a larger read from an end whose sizes are not trusted; then twice as many as
 have come."""
 SECONDS_MIN = 0.001
-"""Seconds that are waited for bytes when there is no time left: none would mean that a socket is never waited for."""
+"""Seconds that a call waits for bytes when no time is left: 0 would make the socket non-blocking."""
 PROBE_AFTER_S, PROBE_EVERY_S, PROBES_MAX = 60, 15, 4
-"""Seconds of silence after which the system probes whether the other host is there, and between two probes; so many
-without an answer end the connection."""
+"""Seconds of silence after which the system probes whether the other host is there, and seconds between two probes. So
+many probes without an answer end the connection."""
 
 _AT_ONCE = getattr(socket, "MSG_DONTWAIT", 0)
-"""Flag of a call that takes what fits and waits for nothing; 0 where the system has none."""
+"""Flag of a call that does not wait; 0 where the system has none."""
 
 
 class ByteStream:
@@ -40,7 +40,7 @@ class ByteStream:
         _keep_alive(connected)
         self._socket = connected
         self._held = b""
-        """Read, and not taken yet."""
+        """Bytes that were read, and not taken yet."""
         host, port = connected.getpeername()[:2]
         self.peer = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         """Address of the other end, for messages."""
@@ -59,8 +59,8 @@ class ByteStream:
         self._socket.settimeout(None if seconds is None else max(SECONDS_MIN, seconds))
 
     def read(self, size: int, give_up_at: float) -> bytes:
-        """So many bytes; fewer if the other end has closed the stream. give_up_at: monotonic; there is one time for
-        all of them, however they come. Raises TimeoutError, and keeps what has come."""
+        """So many bytes; fewer if the other end has closed the stream. give_up_at: monotonic, for all bytes together.
+        Raises TimeoutError, and keeps the bytes that have come."""
         while len(self._held) < size:
             self._socket.settimeout(max(SECONDS_MIN, give_up_at - time.monotonic()))
             more = self._socket.recv(BUFFER_BYTES)
@@ -71,13 +71,13 @@ class ByteStream:
         return self._take(size)
 
     def is_at_end(self) -> bool:
-        """Wait until something comes, unless it is there already; whether the other end has closed the stream."""
+        """Wait until bytes come, unless some are there; returns whether the other end has closed the stream."""
         if not self._held:
             self._held = self._socket.recv(BUFFER_BYTES)
         return not self._held
 
     def is_quiet(self) -> bool:
-        """Whether the stream is open and nothing has come: true of one that waits for its next question."""
+        """Whether the stream is open and nothing has come: true of a stream that waits for its next question."""
         if self._held or not _AT_ONCE:
             return not self._held
         try:
@@ -89,10 +89,10 @@ class ByteStream:
         return False  # closed, or something came unasked
 
     def take(self, size: int, came: Callable[[int], object] | None = None) -> bytes | bytearray | memoryview:
-        """So many bytes; what is large is read to where it stays.
+        """So many bytes; a large read goes straight into its own buffer.
 
-        came: told how many bytes of what is large have come, each time; may raise. With it, the other end is not taken
-        at its word: memory is taken as bytes come. Raises ConnectionError if the stream ends before.
+        came: told how many bytes of a large read have come, each time; may raise. With it, the other end's size is not
+        trusted: memory is allocated as bytes come. Raises ConnectionError if the stream ends before.
         """
         if size > BUFFER_BYTES:
             return self._take_large(size, came)
@@ -116,7 +116,7 @@ class ByteStream:
             sent = max(0, sent - len(part))
 
     def write_at_once(self, data: bytes) -> int:
-        """Write as much of it as fits without waiting; how many bytes that was."""
+        """Write as much of it as fits without waiting; returns how many bytes that was."""
         if not _AT_ONCE:
             return 0
         try:
@@ -130,7 +130,7 @@ class ByteStream:
 
     def cut(self) -> None:
         """End the stream: a thread that waits at either end sees it closed."""
-        with suppress(OSError):  # the other end was faster
+        with suppress(OSError):  # the other end cut it first
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
@@ -172,7 +172,7 @@ class ByteStream:
 
 
 def _keep_alive(connected: socket.socket) -> None:
-    """Have the system notice a host that has gone without a word."""
+    """Make the system notice a host that has gone without closing the connection."""
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (
         ("TCP_KEEPIDLE", PROBE_AFTER_S),
@@ -189,7 +189,8 @@ def _cut_short() -> ConnectionError:
 
 @dataclass(eq=False, slots=True)
 class Limit:
-    """A block's: what to ``call`` when it lasts until ``due_at``, and how many seconds later ``again_after`` that."""
+    """The limit of a block: ``call`` is called if the block lasts until ``due_at``, and ``again_after`` seconds later
+    again."""
 
     watch: "Watch"
     due_at: float
@@ -206,15 +207,15 @@ class Limit:
 class Watch:
     """Calls back when time is up, on one thread of its own that starts with the first use.
 
-    The thread sleeps until the earliest time it has been told of, even if that has been taken back: so a use costs a
-    few microseconds, and hardly ever wakes it.
+    The thread sleeps until the earliest time that it was given, even if that limit has ended. So a use costs a few
+    microseconds, and hardly ever wakes it.
     """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         """Guards all that follows."""
         self._due: dict[Limit, float] = {}
-        """When."""
+        """By limit, when it is due."""
         self._wakes_at = inf
         self._thread: threading.Thread | None = None
         self._is_closed = False
@@ -227,11 +228,11 @@ class Watch:
         return Limit(self, due_at, None, call)
 
     def every(self, seconds: float, call: Callable[[], None]) -> "Limit":
-        """Call ``call`` each time that the block has lasted so many seconds more; else as :meth:`limit`."""
+        """Call ``call`` every so many seconds while the block lasts; otherwise as :meth:`limit`."""
         return Limit(self, time.monotonic() + seconds, seconds, call)
 
     def begin(self, limit: "Limit") -> None:
-        """See to a limit from now on."""
+        """Watch a limit from now on."""
         with self._changed:
             self._due[limit] = limit.due_at
             if limit.due_at < self._wakes_at:
@@ -271,7 +272,7 @@ class Watch:
 
 
 class Latch:
-    """Shut until it is opened, once, by any thread. One thread waits for that."""
+    """Shut until any thread opens it, once. One thread waits for that."""
 
     __slots__ = ("_shut",)
 
@@ -280,9 +281,9 @@ class Latch:
         self._shut.acquire()
 
     def open(self) -> None:
-        """Let whoever waits go on."""
+        """Let the waiting thread go on."""
         self._shut.release()
 
     def wait(self, seconds: float = threading.TIMEOUT_MAX) -> bool:
-        """Whether it was opened in so many seconds. Not to be called again once it was."""
+        """Whether it was opened in so many seconds. Do not call this again after it was."""
         return self._shut.acquire(timeout=min(max(0.0, seconds), threading.TIMEOUT_MAX))

@@ -1,33 +1,30 @@
-"""Channels: two processes saying messages to each other, in order, until one says goodbye or is lost.
+"""Channels: two processes exchange messages, in order, until one says goodbye or is lost.
 
 One end opens a channel to a server (:func:`open_channel`); the server's end (:class:`Channels`) is handed to its
-``on_open``. From then on both ends are alike. A channel is a plain socket, and each message a frame on it, sealed with
-a key that only the two ends have: nothing is decoded, and so nothing unpickled, that another has sent.
+``on_open``. From then on both ends are alike. A channel is a plain socket. Each message is a frame on it, sealed with a
+key that only the two ends have, so an end never decodes, let alone unpickles, a frame of a third process.
 
-Theory of operation. Each end has a thread that reads and hands over, one that says that it is alive and notices when
-the other has not been for a while (``upriver.net.channel``), and one that writes what waits in a bounded outbox: that
-is little, since who sends writes, too, while nothing waits (``upriver.net.channel``). A killed process is noticed at
-once, since its socket closes.
+Theory of operation. Each end has three threads. The reader hands over what comes. The heart sends heartbeats, and
+notices when the other end has sent none for a while (:class:`Heart`). The writer writes what waits in a bounded outbox;
+that is little, since a sending thread writes by itself while nothing waits (:class:`Outbox`). A killed process is
+noticed at once, since its socket closes.
 
-An end that is closed says ``BYE`` after all it had to say; the other end answers with its own ``BYE``. A channel that
-ends without both has been lost. A lost, silent or overwhelmed peer's connection is cut, which ends the reading thread,
-and that thread alone calls ``on_close``.
+An end that is closed says ``BYE`` after its last message; the other end answers with its own ``BYE``. A channel that
+ends without both has been lost. An end cuts the connection of a lost, silent or overwhelmed peer, which ends the
+reading thread, and that thread alone calls ``on_close``.
 
-Signs of life on a channel: what one end says of its own, and what it knows of the other's.
+``Heart``: the heartbeats of one end, and what it knows of the other's. Each heartbeat has its number, and the number of
+the last heartbeat heard from the other end. The other end is *silent* when nothing has come from it for some heartbeats
+of ours. When it names one of our heartbeats, we know that it heard us when that heartbeat was sent or later, however
+long the message took: leases rest on that (docs/internals/failures.md).
 
-Theory of operation. Each end beats, and says so: the number of its beat, and that of the last beat that it has heard of
-the other. Two things follow from it. The other is *silent* when nothing has come from it for some beats of ours. And
-what the other has heard of us, we know to be as old as the beat that it names, whatever time the news took: that is
-what a lease rests on (docs/internals/failures.md).
+An end counts silence in its own heartbeats, not in seconds. An end that could not run (a process that was stopped, a
+call that kept the interpreter's lock) has not listened in that time, and must not blame its peer. Nor is a peer silent
+while its last message is being handled.
 
-Silence is counted in beats of our own, not in seconds: an end that could not run itself (a process that was stopped, a
-call that kept the interpreter's lock) has not listened in that time, and blames nobody. Nor is anybody silent while
-what he said before is being handled.
-
-What waits to be written to a channel: many threads put, one iterates, and no more waits than may.
-
-While nothing waits, who puts a small frame writes it, as far as that goes without waiting: another thread would have to
-be woken for it, and would then want the interpreter's lock of whoever has just sent something and goes on.
+``Outbox``: the frames that wait to be written. Many threads put, one iterates, and the outbox is bounded. While nothing
+waits, the thread that puts a small frame writes it, as far as that goes without waiting. Otherwise it would have to
+wake another thread, which would then compete with it for the interpreter's lock.
 """
 
 import atexit
@@ -62,29 +59,29 @@ from upriver.net.server import GOODBYE_S_MAX, Caller
 from upriver.net.wire import Message, decode, encode, error_from_json, error_to_json
 
 PING = "channel.ping"
-"""A sign of life: ``{"beat": number, "heard": number of the last one that has come}``."""
+"""A heartbeat: ``{"beat": number, "heard": number of the last one that has come}``."""
 UNHEARD_BEATS_MAX = 1000
-"""Beats of which the time is known while no answer has come."""
+"""How many of its heartbeats an end keeps the times of while no answer has come."""
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def now() -> float:
-    """Seconds by a clock that goes on while this process is stopped; on Linux, while the machine sleeps, too."""
+    """Seconds by a clock that goes on while this process is stopped, and on Linux also while the machine sleeps."""
     return time.clock_gettime(_CLOCK)
 
 
 class Heart:
-    """One end's beats. ``beat`` and ``silence`` are called by one thread, ``hearing`` and ``pinged`` by the one that
-    reads, everything else by any."""
+    """One end's heartbeats. One thread calls ``beat`` and ``silent_beats``, the reader calls ``hearing`` and
+    ``pinged``, any thread calls everything else."""
 
     def __init__(self, clock: Callable[[], float] = now) -> None:
         self._clock = clock
         self._number = 0
-        """Of our last beat."""
+        """Of our last heartbeat."""
         self._times: deque[tuple[int, float]] = deque(maxlen=UNHEARD_BEATS_MAX)
-        """When each of our beats was, of those that the other may still tell us it has heard."""
+        """Number and time of each of our heartbeats that the other end has not confirmed."""
         self._theirs = 0
-        """Of the last beat of the other that has come."""
+        """Number of the last heartbeat that has come from the other end."""
         self._silent_beats = 0
         self._is_hearing = False
         self._heard_at = self._clock()
@@ -95,11 +92,11 @@ class Heart:
 
     @property
     def heard_at(self) -> float:
-        """When something last came from the other, by :func:`now`; before anything has, when this began."""
+        """When something last came from the other end, by :func:`now`; before that, when this end began."""
         return self._heard_at
 
     def beat(self) -> Message:
-        """Beat once; what is to be said of it."""
+        """Beat once; returns the heartbeat to send."""
         self._number += 1
         self._times.append((self._number, self._clock()))
         if not self._is_hearing:
@@ -108,12 +105,12 @@ class Heart:
 
     @property
     def silent_beats(self) -> int:
-        """Beats of ours since something last came."""
+        """Our heartbeats since something last came."""
         return self._silent_beats
 
     @contextmanager
     def hearing(self) -> Iterator[None]:
-        """Something has come, and is handled in this block."""
+        """A message has come, and this block handles it."""
         self._heard_at, self._is_hearing = self._clock(), True
         self._silent_beats = 0
         try:
@@ -123,7 +120,7 @@ class Heart:
             self._silent_beats = 0
 
     def pinged(self, fields: Mapping[str, Any]) -> None:
-        """The other has beaten, and says what it has heard of us."""
+        """A heartbeat of the other end has come, with the last of ours that it has heard."""
         self._theirs = int(fields["beat"])
         heard, at = int(fields["heard"]), None
         while self._times and self._times[0][0] <= heard:
@@ -134,7 +131,7 @@ class Heart:
     # What a lease rests on
 
     def met(self, said_at: float) -> None:
-        """The other has heard what we said at that time, by our clock, before anything was beaten."""
+        """The other end has heard what we said at that time, by our clock, before the first heartbeat."""
         self._confirmed(said_at)
 
     def _confirmed(self, at: float) -> None:
@@ -143,36 +140,37 @@ class Heart:
             self._changed.notify_all()
 
     def is_confirmed(self, within_s: float) -> bool:
-        """Whether the other is known to have heard something that we have said at most so many seconds ago."""
+        """Whether the other end has certainly heard something that we said at most ``within_s`` seconds ago."""
         return not self._is_over and self._clock() < self._confirmed_at + within_s
 
     def wait_confirmed(self, within_s: float, seconds: float | None) -> bool:
-        """Block until that is so, at most ``seconds`` if any are given, or until all is over; whether it is."""
+        """Block until that is so, at most ``seconds`` if given, or until the channel is over; returns whether it is
+        so."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_over or self.is_confirmed(within_s), seconds)
             return self.is_confirmed(within_s)
 
     def end(self) -> None:
-        """Nothing more is to be heard."""
+        """The channel is over: nothing more will come."""
         with self._changed:
             self._is_over = True
             self._changed.notify_all()
 
 
 AT_ONCE_BYTES_MAX = 1 << 16
-"""Bytes of a frame that its sender writes itself; a larger one would keep it."""
+"""At most how many bytes a frame has that its sender writes itself; a larger one would hold the sender up."""
 
 
 class Full(Exception):
-    """More waits in an outbox than may."""
+    """An outbox has no room."""
 
 
 class Shut(Exception):
-    """Nothing more is taken by an outbox."""
+    """An outbox takes no more frames."""
 
 
 class Outbox:
-    """Frames that wait to be written: many put, one thread iterates over what to write. That ends after the last frame.
+    """Frames that wait to be written. Many threads put; one thread iterates over the chunks to write, until the last.
 
     messages_max, bytes_max: while as much waits, no more is taken; so a frame of any size fits behind small ones.
     seals: of this direction; a frame is sealed when it is written, so seals are in the order of the wire.
@@ -184,19 +182,19 @@ class Outbox:
         self._seals = seals
         self._write_at_once: Callable[[bytes], int] | None = None
         self._waiting: deque[tuple[int, Iterator[Chunk]]] = deque()
-        """What is to be written of each frame, and how many bytes that is."""
+        """The bytes of each frame that remain to be written: how many, and their chunks."""
         self._bytes = 0
         self._is_shut = self._is_writing = False
         self._changed = threading.Condition()
 
     def open(self, write_at_once: Callable[[bytes], int]) -> None:
-        """From now on, who puts may write. write_at_once: waits for nothing, and says how many bytes it has written;
-        raises OSError if the other end is gone, which is for others to notice."""
+        """From now on, threads that put may write. write_at_once: writes without waiting, and returns how many bytes;
+        raises OSError if the other end is gone, which the reader notices by itself."""
         with self._changed:
             self._write_at_once = write_at_once
 
     def put(self, frame: pa.Buffer) -> None:
-        """Raises Full if this were more than fits, Shut after ``shut`` or ``drop``."""
+        """Put or write a frame. Raises Full if there is no room, Shut after ``shut`` or ``drop``."""
         with self._changed:
             if self._is_shut:
                 raise Shut
@@ -218,7 +216,7 @@ class Outbox:
                 self._push(last.size, chunks(last, self._seals))
 
     def drop(self) -> None:
-        """Forget what waits and take nothing more."""
+        """Forget the waiting frames, and take no more."""
         with self._changed:
             self._is_shut = True
             self._waiting.clear()
@@ -254,19 +252,19 @@ class Outbox:
 
 
 HELLO_S_MAX = 5.0
-"""Seconds in which a caller must say its hello once it is let in."""
+"""Seconds in which an authenticated caller must send its hello."""
 
 _WELCOME, _BYE = Message("channel.welcome"), Message("channel.bye")
 _REFUSED = "channel.refused"
-"""Said instead of a welcome: an error in JSON."""
+"""The answer instead of a welcome: an error in JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelLimits:
     """Bounds of one end. outbox_*: what may wait to be written; one message of any size always fits.
 
-    ping_s: time between signs of life. silence_s_max: time without any after which the peer counts as lost, which is
-    noticed within ``ping_s`` more; :mod:`upriver.net.channel` says what counts.
+    ping_s: seconds between heartbeats. silence_s_max: seconds of silence after which the peer counts as lost; this end
+    notices within ``ping_s`` more. The module's docstring says what silence is.
     """
 
     outbox_messages_max: int = 10_000
@@ -276,15 +274,15 @@ class ChannelLimits:
 
     @property
     def silent_beats_max(self) -> int:
-        """Beats of our own that the other may be silent for."""
+        """For how many of our heartbeats the other end may be silent."""
         return math.ceil(self.silence_s_max / self.ping_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Receiver:
-    """What an end does with what comes. Both are called by one thread, in order, and must return soon.
+    """The callbacks of an end. One thread calls both, in order; they must return soon.
 
-    on_close: called once, last; with ``None`` if both ends have said goodbye, else with what went wrong.
+    on_close: called once, last; with ``None`` if both ends have said goodbye, otherwise with the error.
     """
 
     on_message: Callable[[Message], None]
@@ -294,7 +292,7 @@ class Receiver:
 class ChannelEnd:
     """One end of a channel; usable by any thread. peer: the other end's address, for messages.
 
-    lost: class of the error when the peer is gone. cut: drops the connection. heart: what is known of the peer's life.
+    lost: class of the error when the peer is gone. cut: drops the connection. heart: the heartbeats of both ends.
     session: the keys of both directions.
     """
 
@@ -320,8 +318,8 @@ class ChannelEnd:
     def send(self, message: Message) -> None:
         """Put a message behind those sent before; it is written at once, or soon by another thread.
 
-        Raises ClusterError if the channel is closed or lost, and when more waits to be written than the limits allow:
-        then the peer does not keep up, and the channel is cut, since a channel never skips a message. Raises
+        Raises ClusterError if the channel is closed or lost, and if more waits to be written than the limits allow. In
+        that case the peer does not keep up, and the channel is cut, since a channel never skips a message. Raises
         ProtocolError for a message of more than ``MESSAGE_BYTES_MAX``.
         """
         frame = encode(message)
@@ -343,7 +341,7 @@ class ChannelEnd:
         self._outbox.shut(encode(_BYE))
 
     def wait_closed(self, seconds: float) -> bool:
-        """Block until ``on_close`` has returned; whether it has. Not to be called from a Receiver."""
+        """Block until ``on_close`` has returned; returns whether it has. A Receiver must not call this."""
         return self._closed.wait(seconds)
 
     @property
@@ -352,17 +350,17 @@ class ChannelEnd:
         return self.heart.silent_beats > self.limits.silent_beats_max
 
     def give_up(self, fault: UpriverError) -> None:
-        """Cut the channel without a goodbye; ``on_close`` is told of this fault, unless there is one already."""
+        """Cut the channel without a goodbye; ``on_close`` gets this fault, unless there is one already."""
         self._cut(fault)
 
     # For the two sides below
 
     def welcome(self) -> None:
-        """Let the first thing said be a welcome."""
+        """Send the welcome, before any other message."""
         self._outbox.put(encode(_WELCOME))
 
     def run(self, stream: ByteStream, receiver: Receiver) -> None:
-        """Be this end until the channel is over; the calling thread reads. The stream stays to be closed."""
+        """Run this end until the channel is over, on the calling thread as reader. The caller closes the stream."""
         writing, beating = _start(self._write, "writer", stream), _start(self._beat, "heart")
         self._outbox.open(stream.write_at_once)
         self._read(stream, receiver)
@@ -377,7 +375,7 @@ class ChannelEnd:
             self._closed.set()
 
     def _read(self, stream: ByteStream, receiver: Receiver) -> None:
-        """Hand over what comes until the peer says goodbye; if it does not, cut the channel."""
+        """Hand over messages until the peer says goodbye; if the stream ends without one, cut the channel."""
         joiner = Joiner()
         try:
             while (frame := read_frame(stream, self.hears)) is not None:
@@ -404,10 +402,10 @@ class ChannelEnd:
             for chunk in self._outbox:
                 stream.write(chunk)
         except OSError:
-            self._outbox.drop()  # the connection is gone, and the reader finds out by itself
+            self._outbox.drop()  # the connection is gone, which the reader notices by itself
 
     def _beat(self) -> None:
-        """Say that we live, and watch that the other does."""
+        """Send heartbeats, and watch those of the other end."""
         while True:
             ping = self.heart.beat()
             if self.is_silent:
@@ -452,9 +450,9 @@ def open_channel(
 ) -> ChannelEnd:
     """Open a channel to a server and return this end of it, welcomed.
 
-    hello: what the server's ``on_open`` is told. lost: the error's class when the server cannot be reached.
-    ``receiver`` may be called before this returns; if this raises, it is not called at all. Raises what ``on_open``
-    raised, AccessDenied, ``lost``, or WaitTimeout after ``timeout`` seconds.
+    hello: the message for the server's ``on_open``. lost: the error's class when the server cannot be reached.
+    ``receiver`` may be called before this returns; if this raises, it is not called at all. Raises the error of
+    ``on_open``, AccessDenied, ``lost``, or WaitTimeout after ``timeout`` seconds.
     """
     give_up_at = time.monotonic() + timeout
     stream, session = dial(remote, Purpose.CHANNEL, timeout, lost)
@@ -510,12 +508,12 @@ class _ClientSide:
 
 
 OnOpen = Callable[[ChannelEnd, Message], Receiver]
-"""Told of a new channel and its hello; what it returns receives. An UpriverError refuses the channel, and goes to
-whoever opened it. ``send`` works already."""
+"""Takes a new channel and its hello, and returns its receiver. An UpriverError refuses the channel, and goes to the end
+that opened it. ``send`` works already."""
 
 
 class Channels:
-    """The server's side: the service of channels, which callers with the cluster's secret open."""
+    """The server's side: the service of channels, for callers with the cluster's secret."""
 
     def __init__(self, on_open: OnOpen, limits: ChannelLimits = ChannelLimits()) -> None:
         self._on_open = on_open
@@ -532,7 +530,7 @@ class Channels:
             self._changed.wait_for(lambda: not self._ends, GOODBYE_S_MAX)
 
     def serve(self, caller: Caller) -> None:
-        """Be the server's end of one channel until it is over."""
+        """Run the server's end of one channel until it is over."""
         stream = caller.stream
         end = ChannelEnd(stream.peer, WorkerLost, stream.cut, self._limits, caller.session)
         frame = read_first_frame(stream, end.hears, time.monotonic() + HELLO_S_MAX)

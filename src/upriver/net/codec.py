@@ -20,13 +20,13 @@ def encode(message: ToWorker | FromWorker) -> Message:
 
 
 def decode_to_worker(message: Message) -> ToWorker:
-    """What the coordinator says. Raises ProtocolError for anything else."""
+    """A message of the coordinator. Raises ProtocolError for anything else."""
     said: ToWorker = _decode(message, _TO_WORKER, "the coordinator said {}, which no worker knows")
     return said
 
 
 def decode_from_worker(message: Message) -> FromWorker:
-    """What a worker says. Raises ProtocolError for anything else."""
+    """A message of a worker. Raises ProtocolError for anything else."""
     said: FromWorker = _decode(message, _FROM_WORKER, "a worker said {}, which the coordinator does not know")
     return said
 

@@ -1,17 +1,15 @@
-"""What the large frames of all clients of one process may take of it: bytes at one time, and seconds to be read.
-
-Small frames are bounded by the number of clients. A large one counts as it comes or goes, and what has no room is
-refused, so that its memory is free at once: waiting for room would keep it.
-
-Large frames go in pieces: what takes long to get across is not silence, as long as some of it comes.
-
-A piece is ``length of head (u32, little endian) | head (JSON) | bytes of the frame``; its head is a message of kind
-``channel.piece`` that says how many bytes of the frame are still to come.
-
-Frames on a byte stream: ``bytes of frame (u32, little endian) | frame | seal``, large ones in pieces.
+"""Frames on a byte stream: ``bytes of frame (u32, little endian) | frame | seal``, large ones in pieces.
 
 The seal is an HMAC of the frame and its number, under the session key of its direction. A frame that is forged,
 changed, repeated or left out breaks the channel before anything of it is decoded.
+
+A large frame goes in pieces, so that a slow transfer does not count as silence while some of it comes. A piece is
+``length of head (u32, little endian) | head (JSON) | bytes of the frame``; its head is a message of kind
+``channel.piece`` that says how many bytes of the frame are still to come.
+
+``Traffic``: limits on the large frames of all clients of one process, in bytes at one time and in seconds to be read.
+The number of clients bounds small frames. A large frame counts as it comes or goes. A frame that has no room is
+refused, so that its memory is free at once: waiting for room would keep the memory.
 """
 
 import hmac
@@ -30,13 +28,14 @@ from upriver.net.wire import Message, encode
 
 PIECE = "channel.piece"
 PIECE_BYTES_MAX = 2 << 20
-"""Bytes of a frame that go as one. A connection that takes longer for them than the limit of silence counts as lost."""
+"""Bytes of a frame that go in one piece. A connection that takes longer for them than the limit of silence counts as
+lost."""
 MESSAGE_BYTES_MAX = 2 << 30
-"""Bytes of a frame that goes in pieces."""
+"""Bytes of a whole frame that goes in pieces."""
 
 
 def in_pieces(frame: pa.Buffer) -> Iterator[pa.Buffer]:
-    """The frame itself, or its pieces in order. Raises ProtocolError if it is larger than may be."""
+    """The frame itself, or its pieces in order. Raises ProtocolError if it is larger than ``MESSAGE_BYTES_MAX``."""
     if frame.size > MESSAGE_BYTES_MAX:
         raise ProtocolError(f"a message of {frame.size:,} bytes: at most {MESSAGE_BYTES_MAX:,} can be sent")
     if frame.size <= PIECE_BYTES_MAX:
@@ -53,8 +52,8 @@ def in_pieces(frame: pa.Buffer) -> Iterator[pa.Buffer]:
 
 
 class Joiner:
-    """Puts the frames of one stream together again. A frame has at most ``MESSAGE_BYTES_MAX`` bytes in all, and memory
-    is taken for them as they come."""
+    """Joins the pieces of one stream's frames. A frame has at most ``MESSAGE_BYTES_MAX`` bytes in all; memory is
+    allocated as they come."""
 
     def __init__(self) -> None:
         self._parts: list[pa.Buffer] = []
@@ -63,8 +62,8 @@ class Joiner:
         self._bytes = 0
 
     def join(self, head: Message, piece: pa.Buffer) -> pa.Buffer | None:
-        """Take the next piece, of which ``head`` was read; the frame, if that was its last. Raises ProtocolError for a
-        piece that does not go on where the one before it has ended."""
+        """Take the next piece, with its ``head``; returns the frame after its last piece. Raises ProtocolError for a
+        piece that does not continue the one before it."""
         part, left = piece.slice(encode(head).size), head.fields.get("left")
         self._bytes += part.size
         goes_on = self._left is None or self._left == part.size + (left if isinstance(left, int) else -1)
@@ -87,7 +86,7 @@ class Joiner:
 FRAME_BYTES_MAX = PIECE_BYTES_MAX + (1 << 10)
 """Bytes of a frame, or of a piece with its head."""
 JOINED_BYTES_MAX = 1 << 16
-"""A frame of at most so many bytes is copied behind its size, to be written in one go."""
+"""A frame of at most so many bytes is copied behind its size and written in one go."""
 SEAL_BYTES = 16
 
 Chunk = bytes | memoryview
@@ -97,7 +96,7 @@ _NUMBER = struct.Struct("<Q")
 
 
 class Seals:
-    """Makes the seals of one direction of a connection, in the order of its frames. Used by one thread at a time."""
+    """Makes the seals of one direction of a connection, in the order of its frames. One thread at a time uses it."""
 
     def __init__(self, key: bytes) -> None:
         self._keyed = hmac.new(key, digestmod="sha256")
@@ -113,12 +112,12 @@ class Seals:
 
 
 def joined(frame: pa.Buffer, seals: Seals) -> bytes:
-    """A small frame as it is written next."""
+    """A small frame in one buffer, as the next one to write."""
     return b"".join((_SIZE.pack(frame.size), frame, seals.next(frame)))
 
 
 def chunks(frame: pa.Buffer, seals: Seals) -> Iterator[Chunk]:
-    """What is written of a frame, in order. Each piece is sealed when its turn comes to be written."""
+    """The chunks to write for a frame, in order. Each piece is sealed when it is written."""
     for piece in in_pieces(frame):
         if piece.size <= JOINED_BYTES_MAX:
             yield joined(piece, seals)
@@ -137,7 +136,7 @@ def write_frame(stream: ByteStream, frame: pa.Buffer, seals: Seals) -> None:
 def read_frame(stream: ByteStream, seals: Seals) -> pa.Buffer | None:
     """The next frame, or piece of one; ``None`` if the other end has closed the stream.
 
-    Raises ProtocolError for what cannot be a frame or is not sealed as the next one, and OSError.
+    Raises OSError, and ProtocolError for bytes that are no frame or do not have the next seal.
     """
     if stream.is_at_end():
         return None
@@ -146,7 +145,7 @@ def read_frame(stream: ByteStream, seals: Seals) -> pa.Buffer | None:
 
 
 def read_first_frame(stream: ByteStream, seals: Seals, give_up_at: float) -> pa.Buffer | None:
-    """Likewise, if it comes until then by the monotonic clock. Raises TimeoutError."""
+    """As :func:`read_frame`, if the frame comes before ``give_up_at`` by the monotonic clock. Raises TimeoutError."""
     size = stream.read(_SIZE.size, give_up_at)
     if len(size) < _SIZE.size:
         return None
@@ -171,11 +170,11 @@ def _frame_bytes(size: bytes) -> int:
 
 
 LARGE_BYTES_MAX = 256 << 20
-"""Bytes of large questions and answers that one process has under way. One alone may be larger."""
+"""Bytes of large questions and answers that one process has under way. A single one may be larger."""
 SEND_S_MAX = 30.0
-"""Seconds in which a client must take at least a part of what it is sent."""
+"""Seconds in which a client must read at least a part of its answer."""
 SEND_BYTES_PER_S_MIN = 64 << 10
-"""Bytes a second that a client must take of a large answer, beside ``SEND_S_MAX``."""
+"""Bytes a second that a client must read of a large answer, beside ``SEND_S_MAX``."""
 
 
 class Traffic:
@@ -196,7 +195,7 @@ class Traffic:
 
     @property
     def bytes(self) -> int:
-        """Under way now."""
+        """Bytes under way now."""
         return self._bytes
 
     def hold(self, nbytes: int) -> None:
@@ -215,7 +214,7 @@ class Traffic:
 
     @contextmanager
     def sending(self, nbytes: int, cut: Callable[[], None]) -> Iterator[None]:
-        """Count so many bytes while the block sends them; ``cut`` is called if the client does not take them in time.
+        """Count so many bytes while the block sends them; ``cut`` is called if the client does not read them in time.
 
         Raises Busy.
         """

@@ -6,10 +6,10 @@
     caller   HELLO      magic, purpose, nonce, proof
     server   ANSWER     verdict, number, proof
 
-All three have a fixed size, so nothing that a stranger sends is parsed. A proof is an HMAC-SHA256 of its maker's role,
-the purpose and both nonces, under the key that the purpose needs: the app's token for what clients ask, the cluster's
-secret for channels. Both ends derive from the same key and nonces a session key for each direction; a channel seals
-its frames with them (:mod:`.frames`).
+All three have a fixed size, so the server parses nothing that a stranger sends. A proof is an HMAC-SHA256 of its
+maker's role, the purpose and both nonces, under the key that the purpose needs: the app's token for clients, the
+cluster's secret for channels. Both ends derive a session key for each direction from the same key and nonces; a channel
+seals its frames with them (:mod:`.frames`).
 """
 
 import hmac
@@ -21,7 +21,7 @@ from enum import IntEnum, StrEnum
 from types import MappingProxyType
 
 MAGIC = b"upriver1"
-"""Also the version of all that follows on the connection."""
+"""Also the version of the protocol on the connection."""
 NONCE_BYTES = 32
 PROOF_BYTES = 32
 GREETING = struct.Struct(f"<{len(MAGIC)}s{NONCE_BYTES}s")
@@ -30,14 +30,14 @@ ANSWER = struct.Struct(f"<BI{PROOF_BYTES}s")
 
 
 class Identity(StrEnum):
-    """What a caller has proved to be."""
+    """What a caller has proved that it is."""
 
     CLIENT = "client"
     CLUSTER = "cluster"
 
 
 class Purpose(StrEnum):
-    """What a connection is for; at most 8 letters."""
+    """The purpose of a connection; at most 8 letters."""
 
     LOOKUPS = "lookups"
     CALLS = "calls"
@@ -45,7 +45,7 @@ class Purpose(StrEnum):
 
     @property
     def needs(self) -> Identity:
-        """The identity that opens it."""
+        """The identity that a caller needs for it."""
         return Identity.CLUSTER if self is Purpose.CHANNEL else Identity.CLIENT
 
 
@@ -55,13 +55,13 @@ class Verdict(IntEnum):
     WELCOME = 0
     WRONG_KEY = 1
     FULL = 2
-    """``number`` tells how many connections of this kind the server takes."""
+    """``number`` says how many connections of this kind the server takes."""
     NOT_SERVED = 3
 
 
 @dataclass(frozen=True, slots=True)
 class HandshakeKeys:
-    """What a server holds the proofs of its callers against. token: clients know it. secret: only the cluster does."""
+    """The keys that a server checks its callers' proofs with. token: known to clients. secret: only to the cluster."""
 
     token: str = field(repr=False)
     secret: bytes = field(repr=False)
@@ -72,7 +72,7 @@ class HandshakeKeys:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """What one end of a connection seals its frames with, and those of the other end."""
+    """The session keys of one end: for the seals of its own frames, and of the other end's."""
 
     sends: bytes = field(repr=False)
     hears: bytes = field(repr=False)
@@ -115,12 +115,12 @@ def nonce() -> bytes:
 
 
 def greeting(server_nonce: bytes) -> bytes:
-    """What a server sends first."""
+    """The first message of a server."""
     return GREETING.pack(MAGIC, server_nonce)
 
 
 def read_hello(hello: bytes, server_nonce: bytes) -> tuple[Exchange, bytes] | None:
-    """The exchange that a hello belongs to, and its proof, which is unchecked; ``None`` for what is no hello."""
+    """The exchange that a hello belongs to, and its unchecked proof; ``None`` if it is no hello."""
     magic, purpose, caller_nonce, proof = HELLO.unpack(hello)
     if magic != MAGIC or purpose not in _PURPOSES:
         return None
@@ -128,7 +128,7 @@ def read_hello(hello: bytes, server_nonce: bytes) -> tuple[Exchange, bytes] | No
 
 
 def hello(exchange: Exchange, key: bytes) -> bytes:
-    """What a caller sends."""
+    """The message of a caller."""
     purpose = exchange.purpose.encode().ljust(8, b"\0")
     return HELLO.pack(MAGIC, purpose, exchange.caller_nonce, exchange.proof_of_caller(key))
 

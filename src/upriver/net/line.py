@@ -1,11 +1,11 @@
-"""A line: one end of a plain socket over which questions and answers go, each a small head and perhaps an Arrow batch.
+"""A line: one end of a plain socket that carries questions and answers, each a small head and perhaps an Arrow batch.
 
 A frame is ``bytes of head (u32) | bytes of hashes (u32) | bytes of batch (u64) | head | hashes | batch``, numbers
 little endian. The head is a JSON object; the batch is an Arrow IPC message without its schema; the hashes are the
-hash64 of its rows, or none. The head of a batch names a ``view``, and tells the schema with that view's first batch,
-and again if it changes. Nothing is ever unpickled.
+hash64 of its rows, or none. The head of a batch names a ``view``. It has the schema with that view's first batch, and
+again if the schema changes. Nothing is ever unpickled.
 
-A server trusts a client with less than a client trusts a server: what either takes is in its :class:`Terms`.
+A server trusts a client less than a client trusts a server: the :class:`Terms` of each end say what it accepts.
 """
 
 import struct
@@ -25,11 +25,11 @@ from upriver.net.wire import decode_json, encode_json, error_to_json, read_batch
 from upriver.plan.plan import schema_from_json, schema_to_json
 
 VIEWS_MAX = 10_000
-"""Views whose schema one end remembers of the other."""
+"""How many views' schemas one end remembers for the other."""
 SCHEMAS_CHARS_MAX = 4 << 20
-"""Characters of all schemas that one end has told the other."""
+"""Characters of all schemas that one end has sent the other."""
 JOINED_BYTES_MAX = 1 << 16
-"""A batch of at most so many bytes is copied behind its head, to be sent in one go; no limit on traffic concerns it."""
+"""A batch of at most so many bytes is copied behind its head and sent in one go; limits on traffic ignore it."""
 KEYS_MAX = 10_000_000
 """Keys of one lookup."""
 ERROR_TEXT_CHARS_MAX = 10_000
@@ -42,8 +42,8 @@ _NO_HASHES = np.empty(0, _HASH)
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What one end takes of the other: bytes of a frame's head, hashes and batch. read: makes a batch of its message
-    and schema. check_schema: raises KeyTypeError or ProtocolError for a schema of which no batch is taken.
+    """What one end accepts from the other: bytes of a frame's head, hashes and batch. read: makes a batch of its
+    message and schema. check_schema: raises KeyTypeError or ProtocolError for a schema that is not accepted.
     """
 
     head_bytes_max: int
@@ -54,7 +54,8 @@ class Terms:
 
 
 def _check_keys(schema: pa.Schema) -> None:
-    """Keys come as themselves: a dictionary, or a type without bytes of its own, could stand for any number of rows."""
+    """Keys come as plain values: a dictionary, or a type without bytes of its own, could stand for any number of
+    rows."""
     if not len(schema):
         raise ProtocolError("keys without a column")
     for field in schema:
@@ -64,15 +65,15 @@ def _check_keys(schema: pa.Schema) -> None:
 
 
 LOOKUP_TERMS = Terms(1 << 20, 8 * KEYS_MAX, 256 << 20, partial(read_batch, rows_max=KEYS_MAX), _check_keys)
-"""What a worker takes of a client that looks keys up."""
+"""What a worker accepts from a client that looks keys up."""
 CALL_TERMS = Terms(16 << 20, 0, 0)
-"""What a server takes of a client that calls it: no rows."""
+"""What a server accepts from a client that calls it: no rows."""
 ANSWER_TERMS = Terms(64 << 20, 0, 16 << 30, read_trusted_batch)
-"""What a client takes of a server, which has proved that it knows the token."""
+"""What a client accepts from a server, which has proved that it knows the token."""
 
 
 class Frame(NamedTuple):
-    """What one end has said. hashes: one for each row of the batch, or none at all."""
+    """One message of either end. hashes: one for each row of the batch, or none at all."""
 
     head: dict[str, Any]
     batch: pa.RecordBatch | None
@@ -80,13 +81,13 @@ class Frame(NamedTuple):
 
 
 class LineBroken(ProtocolError):
-    """The other end has sent what is no frame, or more than it may: where the next one begins is not known."""
+    """The other end has sent something that is no frame, or too large: this end cannot tell where the next begins."""
 
 
 class Line:
     """One thread at a time sends, one receives; any may ``cut``. A socket's own errors are raised as OSError.
 
-    terms: what this end takes. traffic: a server's bounds on large frames.
+    terms: what this end accepts. traffic: a server's bounds on large frames.
     """
 
     def __init__(self, stream: ByteStream, terms: Terms, traffic: Traffic | None = None) -> None:
@@ -97,11 +98,11 @@ class Line:
         self._heard: dict[str, pa.Schema] = {}
         self._heard_chars = 0
         self._holds = 0
-        """Bytes of the frame that was received last, as the traffic counts them."""
+        """Bytes of the last frame received, as the traffic counts them."""
 
     def send(self, head: Mapping[str, Any], batch: pa.RecordBatch | None = None, hashes: Hashes = _NO_HASHES) -> None:
-        """Send a frame. head: of what JSON can hold, with the batch's ``view``. Raises ProtocolError, or Busy where
-        large answers have no room, and has sent nothing then."""
+        """Send a frame. head: values that JSON can hold, with the batch's ``view``. Raises ProtocolError, or Busy if
+        large answers have no room; then nothing is sent."""
         if batch is None:
             text = encode_json(head)
             self._stream.write(_SIZES.pack(len(text), 0, 0) + text)
@@ -129,7 +130,7 @@ class Line:
     def receive(self) -> Frame | None:
         """The next frame; ``None`` if the other end has closed the line.
 
-        Raises ProtocolError for a frame that makes no sense, and the line goes on; LineBroken if it cannot.
+        Raises ProtocolError for a malformed frame after which the line can go on; LineBroken if it cannot go on.
         """
         self._let_go()
         if self._stream.is_at_end():
@@ -171,12 +172,12 @@ class Line:
         self._heard[view] = schema
 
     def wait_at_most(self, seconds: float | None) -> None:
-        """From now on what takes longer raises TimeoutError, and the line is of no more use then; ``None``: nothing."""
+        """From now on a call that takes longer raises TimeoutError, and spoils the line; ``None``: no call does."""
         self._stream.wait_at_most(seconds)
 
     @property
     def is_quiet(self) -> bool:
-        """Whether the line is open, and the other end has said nothing since."""
+        """Whether the line is open, and nothing unread has come from the other end."""
         return self._stream.is_quiet()
 
     def cut(self) -> None:
@@ -200,7 +201,7 @@ class Line:
 
 
 Answer = Callable[[Frame], tuple[Mapping[str, Any], pa.RecordBatch | None]]
-"""What a server makes of a question: a head, and perhaps a batch. What it raises is told instead."""
+"""Makes the answer to a question: a head, and perhaps a batch. If it raises, the error is the answer."""
 
 
 def answer_all(line: Line, answer: Answer) -> None:
@@ -221,7 +222,7 @@ def answer_all(line: Line, answer: Answer) -> None:
             return
         try:
             said = answer(question)
-        except Exception as error:  # of any class: it is the question's, and the line goes on
+        except Exception as error:  # of any class: it answers the question, and the line goes on
             line.send(_told(error))
             continue
         try:

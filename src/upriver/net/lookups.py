@@ -1,8 +1,8 @@
 """The worker's side of lookups over the wire: one line for each client thread, one round trip for each lookup.
 
-A client comes in by its token (:mod:`.server`), and has a :class:`upriver.net.line.Line`. A question
-is a batch of keys under ``{"view": name, "at_least": epoch or null, "together": bool, "timeout": seconds}``, best with
-the hash64 of each, which whoever asks has for finding the keys' owner; its answer a batch of rows under
+A client authenticates by its token (:mod:`.server`), and has a :class:`upriver.net.line.Line`. A question is a batch of
+keys under ``{"view": name, "at_least": epoch or null, "together": bool, "timeout": seconds}``, best with the hash64 of
+each, which the client has computed anyway to find the keys' owner. Its answer is a batch of rows under
 ``{"view": name, "epoch": epoch, "map_version": version, "relayed": bool, "held_up": bool, "committed_at": seconds or
 null}``, or an error in JSON and no rows. The line goes on, either way.
 """
@@ -21,8 +21,8 @@ from upriver.net.server import Caller
 
 @dataclass(frozen=True, slots=True)
 class KeysAsked:
-    """What is asked of a worker. hash64: one for each row of ``keys``. at_least: epoch that the rows must reflect.
-    together: all are to be as of the end of one epoch. timeout: seconds, for the worker to keep."""
+    """A client's question to a worker. hash64: one for each row of ``keys``. at_least: epoch that the rows must
+    reflect. together: all rows must be as of the end of one epoch. timeout: seconds, which the worker keeps to."""
 
     view: str
     keys: pa.RecordBatch
@@ -34,10 +34,10 @@ class KeysAsked:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The rows of some keys, as of ``epoch`` at least; if they were to be together, as of its end. version: of the map
-    by which the keys are kept. relayed: whether another worker keeps some of them. held_up: whether some were not
-    present at first, or about to move. committed_at: when ``epoch`` was, in seconds since 1970; ``None`` if that is not
-    known here."""
+    """The rows of some keys, as of ``epoch`` at least; with ``together``, as of its end. version: of the map that the
+    keys are kept by. relayed: whether another worker keeps some of them. held_up: whether some were not present at
+    first, or about to move. committed_at: when ``epoch`` was committed, in seconds since 1970; ``None`` if the worker
+    does not know."""
 
     rows: pa.RecordBatch
     epoch: int
@@ -51,7 +51,7 @@ class LookupHandler(Protocol):
     """Answers a lookup; called by many threads at once."""
 
     def __call__(self, wanted: KeysAsked) -> Answered:
-        """The rows of the keys, if ``together`` all as of the end of the epoch that is told. Blocks.
+        """The rows of the keys, if ``together`` all as of the end of the answer's epoch. Blocks.
 
         Raises WrongOwner if some key is not this worker's, WaitTimeout if ``at_least`` is not reached in ``timeout``
         seconds.
@@ -68,7 +68,7 @@ class LookupService:
         answer_all(Line(caller.stream, LOOKUP_TERMS, caller.traffic), self._answer)
 
     def stop(self) -> None:
-        """Nothing is to be said: lookups that are under way end with their lines."""
+        """Do nothing: lookups under way end with their lines."""
 
     def _answer(self, question: Frame) -> tuple[dict[str, Any], pa.RecordBatch]:
         answered = self._lookup(_wanted(question))
@@ -87,7 +87,8 @@ def _beside(view: str, answered: Answered) -> dict[str, Any]:
 
 
 def _wanted(question: Frame) -> KeysAsked:
-    """A wrong hash finds nothing: keys themselves are compared. So the asker's is as good as one of our own."""
+    """A wrong hash finds nothing, since the worker compares the keys themselves. So the client's hashes are as good as
+    our own."""
     head, keys, hashes = question
     given: tuple[Any, ...] = tuple(map(head.get, ("view", "at_least", "together", "timeout")))
     view, at_least, together, timeout = given

@@ -1,9 +1,9 @@
-"""What workers say to each other, as wire messages: many envelopes in one frame. Nothing is pickled.
+"""Messages between workers as wire messages: many envelopes in one frame. Nothing is pickled.
 
-A frame's JSON has one list for each envelope: its generation, then the kind and the fields of what it holds; the tables
-at the end of this module say which. Rows and state are the frame's Arrow batches, in the order in which the JSON speaks
-of them. All 64-bit columns that are no user's (hash64s, weights) follow one another in a single column, the frame's
-first batch: an Arrow stream for each would cost more than most of what is said.
+A frame's JSON has one list for each envelope: its generation, then the kind and the fields of its content; the tables
+at the end of this module list them. Rows and state are the frame's Arrow batches, in the order in which the JSON
+mentions them. All 64-bit columns of Upriver's own (hash64s, weights) follow one another in a single column, the frame's
+first batch: an Arrow stream for each would cost more than most messages.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -54,13 +54,13 @@ from upriver.state.failure import ViewFailure
 PEER = "peer"
 """The kind of every wire message between workers."""
 JSON_BYTES = 64
-"""What an envelope takes beside its rows, roughly."""
+"""Roughly how many bytes an envelope takes beside its rows."""
 
 _WORDS = pa.schema([pa.field("words", pa.uint64(), nullable=False)])
 
 
 def encode(envelopes: Iterable[Envelope]) -> Message:
-    """One wire message that says all of these, in order. Raises ProtocolError for what has no form."""
+    """One wire message with all of these, in order. Raises ProtocolError for content that has no form."""
     frame = FrameWriter()
     for envelope in envelopes:
         frame.add(envelope)
@@ -86,7 +86,7 @@ def _take_envelope(number: int, item: Any, frame: "_FrameReader") -> Envelope:
 
 
 class FrameWriter:
-    """Gathers envelopes into a frame. messages: how many are in it. bytes: what they take, roughly."""
+    """Gathers envelopes into a frame. messages: how many are in it. bytes: roughly how many they take."""
 
     def __init__(self) -> None:
         self._begin()
@@ -102,7 +102,7 @@ class FrameWriter:
         return len(self._said)
 
     def add(self, envelope: Envelope) -> None:
-        """Raises ProtocolError for what has no form; a frame that has refused something is of no more use."""
+        """Raises ProtocolError for content that has no form; the frame is of no more use then."""
         self._said.append((envelope.generation, _CONTENT.put(envelope.content, self)))
         self.bytes += JSON_BYTES
 
@@ -145,7 +145,7 @@ class _FrameReader:
             column = self.take_batch()
             if column.schema != _WORDS or column.num_rows != message.fields["words"] or column.column(0).null_count:
                 raise ProtocolError("a frame's first batch is not its words")
-            # Wherever a frame lies in memory: a column that is not aligned is slow for ever after.
+            # Align it, wherever the frame lies in memory: an unaligned column is slow from then on.
             self._words = np.require(column.column(0).to_numpy(), requirements="A")
 
     def take_words(self, count: int) -> Hashes:
@@ -170,7 +170,7 @@ class _FrameReader:
 
 
 class _Form(Protocol):
-    """How values of one kind are carried: ``put`` gives what goes into the JSON, ``take`` turns it back."""
+    """How values of one kind are carried: ``put`` returns their JSON, ``take`` turns it back."""
 
     def put(self, value: Any, frame: FrameWriter) -> Any: ...
 
@@ -186,7 +186,7 @@ class _Plain:
 
 
 class _Record:
-    """A dataclass: the JSON is the list of its fields. check: returns what is wrong with one, if anything."""
+    """A dataclass: the JSON is the list of its fields. check: returns what is wrong with a value, if anything."""
 
     def __init__(self, kind: type, check: Callable[[Any], str | None] | None = None, **fields: _Form) -> None:
         self.kind = kind
@@ -315,7 +315,7 @@ _ABSENT = _Plain(_put_nothing, lambda _said, _frame: None)
 _STATE = _Plain(_put_batches, _take_batches)
 
 
-# What workers say: one entry for each class ----------------------------------------------------------------------
+# Messages between workers: one entry for each class --------------------------------------------------------------
 
 
 def _uneven_batch(batch: Batch) -> str | None:

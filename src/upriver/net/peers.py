@@ -1,15 +1,15 @@
-"""All channels of one worker to its peers: meetings settle whom they go to, and what is said in them goes in frames.
+"""All channels of one worker to its peers: meetings decide which peers have one, and messages go in frames.
 
-Theory of operation. The coordinator tells every worker of each meeting: which incarnation fills which place, and where
+Theory of operation. The coordinator tells every worker of each meeting: which incarnation fills which slot, and where
 it serves. Of two workers the one with the lower number dials the other. Meetings reach workers at different times, so
-a worker may be dialled for a meeting of which it has not been told. Such a channel is *early*: what comes over it is
-heard, but nothing is said in it until this side is told of a meeting that names the peer. A channel to a peer that
-a meeting does not name is let go: it ends with a goodbye, behind all that was said.
+a peer may dial a worker for a meeting that the worker does not know yet. Such a channel is *early*: the worker reads
+it, but writes nothing until it is told of a meeting that names the peer. A worker lets go a channel to a peer that the
+meeting does not name: the channel ends with a goodbye, behind all messages sent before.
 
-What one worker says to another is heard in order, over all channels that there ever are between the two: a newer one
-is heard when the older one is over.
+A worker reads another one's messages in order, over all channels that there ever are between the two: it reads a newer
+channel when the older one is over.
 
-One channel between two workers: how it begins, and what waits to be said in it.
+``Link``: one channel between two workers, how it begins, and the messages that wait to be sent over it.
 """
 
 import threading
@@ -30,16 +30,16 @@ from upriver.net.wire import Message
 from upriver.protocol.peers import Envelope
 
 FRAME_MESSAGES_MAX = 1_000
-"""Envelopes to one peer that wait for ``flush``: so many go by themselves."""
+"""Envelopes to one peer that wait for ``flush``: so many are sent without it."""
 FRAME_BYTES_MAX = 1 << 20
-"""Bytes to one peer that wait for ``flush``, likewise; an envelope that is larger goes at once."""
+"""Bytes to one peer that wait for ``flush``, likewise; a larger envelope is sent at once."""
 
 
 class Link:
-    """A channel to a peer, and what waits to be said in it. end: set before anything is said.
+    """A channel to a peer, and the messages that wait to be sent over it. end: set before anything is sent.
 
-    meeting: the one that it was dialled for. is_over: its ``on_close`` has been called. is_displaced: another has taken
-    its place, and all that was said in it is heard only if it ends with both ends' goodbye.
+    meeting: the one that it was dialled for. is_over: its ``on_close`` has been called. is_displaced: a newer channel
+    has replaced it; its messages all arrive only if it ends with both ends' goodbye.
     """
 
     def __init__(self, worker: WorkerId, incarnation: Incarnation, meeting: int) -> None:
@@ -59,14 +59,14 @@ class Link:
         if hello.kind != PEER or not all(type(number) is int for number in numbers):
             raise ProtocolError(f"a channel between workers began with {hello.kind!r} {dict(hello.fields)}")
         worker, incarnation, meeting, to = numbers
-        if to != me:  # an address may come to be another's
+        if to != me:  # another worker may have this address by now
             raise WorkerLost(f"worker {me} serves here, and not worker {to}")
         if worker >= me:
             raise ProtocolError(f"worker {worker} has dialled worker {me}, which has the lower number")
         return cls(WorkerId(worker), Incarnation(incarnation), meeting)
 
     def hello(self, me: WorkerId, mine: Incarnation) -> Message:
-        """What the dialled side must know."""
+        """The hello to the dialled side."""
         return Message(PEER, {"worker": me, "incarnation": mine, "meeting": self.meeting, "to": self.worker})
 
     def __str__(self) -> str:
@@ -83,7 +83,7 @@ class Link:
             self._write()
 
     def let_go(self) -> None:
-        """End it in good order, behind all that was said."""
+        """Close the channel in good order, behind all messages sent before."""
         assert self.end is not None
         self.flush()
         self.end.close()
@@ -91,7 +91,7 @@ class Link:
     def _write(self) -> None:
         assert self.end is not None
         if self._frame.messages:
-            with suppress(ClusterError):  # it is broken, and its ``on_close`` says so
+            with suppress(ClusterError):  # the channel is broken, and its ``on_close`` reports it
                 self.end.send(self._frame.take())
 
 
@@ -109,9 +109,9 @@ Failed = Callable[[int, UpriverError], None]
 class Peers:
     """The channels of worker ``me``; usable by any thread. Callbacks come on several threads, or inside its methods.
 
-    remote: any server of the app, with the cluster's secret. hear: what a peer said, in order for each; returns soon.
-    lost: a channel of the latest meeting has ended, and not because this side let it go; with ``None`` if the peer said
-    goodbye. Called once for each. meet_s_max: seconds for a meeting.
+    remote: any server of the app, with the cluster's secret. hear: takes a peer's messages, in order for each peer;
+    returns soon. lost: a channel of the latest meeting has ended, and not because this side let it go; with ``None`` if
+    the peer said goodbye. Called once for each channel. meet_s_max: seconds for a meeting.
     """
 
     def __init__(
@@ -136,15 +136,15 @@ class Peers:
         self._joined: dict[WorkerId, Link] = {}
         """The open channels to incarnations that the meeting names."""
         self._early: dict[WorkerId, Link] = {}
-        """Channels for meetings that this side has not been told of; the newest for each worker."""
+        """Channels for meetings that this side does not know yet; the newest for each worker."""
         self._dialling: set[tuple[WorkerId, Incarnation]] = set()
         self._open: dict[WorkerId, list[Link]] = {}
-        """All channels that are not over, those let go among them; oldest first."""
+        """By worker, all channels that are not over, those let go among them; oldest first."""
         self._is_closed = False
         self._news: deque[Callable[[], None]] = deque()
-        """Callbacks that are due, in the order in which things happened."""
+        """Callbacks that are due, in the order of their events."""
         self._telling = threading.RLock()
-        """Held while callbacks are called, and the lock above is not."""
+        """Held while callbacks run; the lock above is not."""
 
     def meet(
         self,
@@ -154,11 +154,11 @@ class Peers:
         met: Met,
         failed: Failed,
     ) -> None:
-        """Have one open channel to each of these incarnations at these addresses, and to nobody else.
+        """Open one channel to each of these incarnations at these addresses, and let go all others.
 
         Returns at once. ``met`` is called once, when all are open; or ``failed``, when a peer cannot be reached or is
-        lost before that; neither, when a later meeting comes first. ``me`` among the peers counts for nothing.
-        Raises ProtocolError unless meetings are told of in ascending order, ClusterError once closed.
+        lost before that; neither, when a later meeting comes first. ``me`` among the peers is ignored. Raises
+        ProtocolError unless meetings come in ascending order, ClusterError once closed.
         """
         others = {worker: peer for worker, peer in sorted(peers.items()) if worker != self._me}
         with self._changed:
@@ -180,8 +180,8 @@ class Peers:
     def send(self, to: WorkerId, envelope: Envelope) -> None:
         """Put an envelope behind those sent before; it goes with the next ``flush``, or earlier if much waits.
 
-        Raises ClusterError if there is no open channel to that worker by the latest meeting. What is on its way when
-        a channel breaks is lost, and ``lost`` tells of it.
+        Raises ClusterError if there is no open channel to that worker by the latest meeting. Messages on their way when
+        a channel breaks are lost, and ``lost`` is called.
         """
         with self._changed:
             link = self._joined.get(to)
@@ -190,7 +190,7 @@ class Peers:
         link.say(envelope)
 
     def flush(self) -> None:
-        """Send what waits: one frame for each peer."""
+        """Send all waiting envelopes: one frame for each peer."""
         with self._changed:
             links = list(self._joined.values())
         for link in links:
@@ -199,7 +199,7 @@ class Peers:
     def accept(self, end: ChannelEnd, hello: Message) -> Receiver:
         """Take a channel that a peer opens: the ``on_open`` of this worker's ChannelExchange.
 
-        Raises ClusterError for a peer that is not to be met, ProtocolError for a hello that is none.
+        Raises ClusterError for a peer that no meeting names, ProtocolError for a malformed hello.
         """
         link = Link.greeted(hello, self._me)
         link.end = end
@@ -212,7 +212,7 @@ class Peers:
         return self._receiver(link)
 
     def close(self) -> None:
-        """Say goodbye to all, behind all that was sent, and wait for theirs. Not to be called from a callback."""
+        """Say goodbye to all peers, behind all that was sent, and wait for theirs. No callback may call this."""
         with self._changed:
             self._is_closed = True
             self._meeting.end()
@@ -221,17 +221,17 @@ class Peers:
             for links in self._open.values():
                 for link in links:
                     link.let_go()
-            seconds = GOODBYE_S_MAX + self._limits.ping_s  # by then, a peer that says none has been cut
+            seconds = GOODBYE_S_MAX + self._limits.ping_s  # by then, a peer that says no goodbye has been cut
             self._changed.wait_for(lambda: not self._open and not self._dialling, seconds)
 
-    # Who is here. All of these are called with the lock held
+    # Which peers are here. All of these are called with the lock held
 
     def _check_not_closed(self) -> None:
         if self._is_closed:
             raise ClusterError(f"the channels of worker {self._me} are closed")
 
     def _let_strangers_go(self) -> None:
-        """Those that the meeting does not name, unless they come from a later one."""
+        """Let go the channels that the meeting does not name, unless they come from a later meeting."""
         for worker, link in list(self._joined.items()):
             if not self._meeting.names(link):
                 self._joined.pop(worker).let_go()
@@ -243,13 +243,13 @@ class Peers:
         for worker, link in list(self._early.items()):
             if self._meeting.names(link):
                 older = self._joined.pop(worker, None)
-                if older is not None:  # its peer has let it go, by a meeting that this side was not told of; or lost it
+                if older is not None:  # its peer has let it go, by a meeting unknown to this side, or lost it
                     older.is_displaced = True
                     older.let_go()
                 self._joined[worker] = self._early.pop(worker)
 
     def _place(self, link: Link) -> bool:
-        """Find a place for a channel that has just been opened; whether there is one."""
+        """Register a channel that has just been opened; returns whether it is wanted."""
         if self._meeting.names(link) and link.worker not in self._joined:
             self._joined[link.worker] = link
         elif link.meeting > self._meeting.number:
@@ -263,7 +263,7 @@ class Peers:
         return True
 
     def _reached(self, link: Link) -> None:
-        """A dialled channel has come about; if nobody needs it any more, what it brings is heard all the same."""
+        """A dialled channel is open. If the meeting does not need it any more, this side still reads what comes."""
         if self._is_closed or not self._place(link):
             self._open.setdefault(link.worker, []).append(link)
             link.let_go()
@@ -290,11 +290,11 @@ class Peers:
         threading.Thread(target=dial, name="upriver-peers-dial", daemon=True).start()
 
     def _try_again_or_fail(self, link: Link, error: UpriverError) -> None:
-        """A dialled channel has not come about."""
+        """A dialled channel was not opened."""
         if self._is_closed or not self._meeting.names(link) or link.worker in self._joined:
             return
         if link.meeting < self._meeting.number:
-            self._dial(link.worker)  # it was refused, or gave up, by an earlier meeting
+            self._dial(link.worker)  # it was refused, or timed out, for an earlier meeting
         else:
             self._fail(error)
 
@@ -311,7 +311,7 @@ class Peers:
             self._news.append(partial(self._lost, link.worker, link.incarnation, error))
             self._fail(error or WorkerLost(f"{link} has left"))
         elif link.is_displaced and error is not None and not self._is_closed:
-            # Its peer may have noticed before this side did, and met anew: what was said in between is lost.
+            # Its peer may have noticed the break first, and met anew: messages in between are lost.
             self._news.append(partial(self._lost, link.worker, link.incarnation, error))
 
     # On other threads
@@ -346,7 +346,7 @@ class Peers:
         return Receiver(partial(self._on_message, link), partial(self._on_close, link))
 
     def _on_message(self, link: Link, message: Message) -> None:
-        """Hear it, when all that came over older channels was heard; ``silence_s_max`` bounds the wait."""
+        """Hand the message over, once all that came over older channels was; ``silence_s_max`` bounds the wait."""
         envelopes = decode(message)
         with self._changed:
             self._changed.wait_for(lambda: link in self._open.get(link.worker, ())[:1])
@@ -367,7 +367,7 @@ class Peers:
 
 @dataclass(slots=True)
 class _Meeting:
-    """peers: who is to be there, without this worker. mine: this worker's incarnation. is_over: nothing is called."""
+    """peers: the workers to meet, without this one. mine: this worker's incarnation. is_over: no callback is due."""
 
     number: int
     peers: Mapping[WorkerId, tuple[Incarnation, str]]
@@ -379,7 +379,7 @@ class _Meeting:
 
     @classmethod
     def before_all(cls) -> "_Meeting":
-        """Of nobody, and nobody waits for it."""
+        """A meeting of no peers, which is over."""
         return cls(-1, {}, Incarnation(0), lambda _: None, lambda *_: None, is_over=True)
 
     def names(self, link: Link) -> bool:

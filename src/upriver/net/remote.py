@@ -1,4 +1,4 @@
-"""The caller's side: connections to servers, on which each end has proved to the other that it knows the key."""
+"""The caller's side: connections to servers, after each end has proved to the other that it knows the key."""
 
 import re
 import socket
@@ -36,14 +36,14 @@ TOKEN_CHARS_MAX = 4_096
 IDLE_LINES_MAX = 4
 """Lines that a connection keeps open while no call needs them."""
 IDLE_S_MAX = 120.0
-"""Seconds for which it keeps them: fewer than the server would, which might close one just as it is used."""
+"""Seconds for which it keeps them: fewer than the server, which might close a line just as a call uses it."""
 
 PORT_MAX = 65_535
 """The highest number of a TCP port."""
 _HOST_AND_PORT = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+(?:%[\w.-]+)?\]):(?P<port>[0-9]{1,5})", re.ASCII)
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _SCHEMES = ("", "grpc", "grpc+tcp", "grpc+tls")
-"""Of addresses; those of the first releases, which spoke Arrow Flight, still name the same place."""
+"""Schemes of addresses; those of the first releases, which spoke Arrow Flight, still name the same server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Remote:
     def parse(cls, address: str, token: str, tls_roots: bytes | None = None) -> Self:
         """A client's, from ``host:port``, ``grpc://host:port`` or, with ``tls_roots``, ``grpc+tls://host:port``.
 
-        Raises UserError for any other form, and for a token that is none.
+        Raises UserError for any other form, and for a malformed token.
         """
         if not isinstance(address, str):
             raise _no_address(address)
@@ -86,7 +86,7 @@ class Remote:
 
 
 def check_token(token: str) -> None:
-    """Raise UserError unless the token is one. It is not repeated in the message."""
+    """Raise UserError for a malformed token. The message does not repeat it."""
     is_text = isinstance(token, str) and token.isascii() and token.isprintable() and token == token.strip()
     if not is_text or not 0 < len(token) <= TOKEN_CHARS_MAX:
         raise UserError(f"a token is 1 to {TOKEN_CHARS_MAX:,} printable ASCII characters, without blanks around them")
@@ -104,8 +104,8 @@ def dial(
 ) -> tuple[ByteStream, Session]:
     """A connection for some purpose, once both ends have proved that they know the key. timeout: seconds.
 
-    Raises what ``lost`` makes of the cause if the server cannot be reached, AccessDenied; ClusterError if it is full,
-    or TLS is asked for.
+    Raises the error that ``lost`` makes of the cause if the server cannot be reached; AccessDenied; ClusterError if the
+    server is full, or if TLS is asked for.
     """
     if remote.tls_roots is not None:
         raise ClusterError(f"{remote.address}: an app's servers have no TLS, and nothing is sent to them in the clear")
@@ -163,9 +163,9 @@ def _meet(stream: ByteStream, remote: Remote, purpose: Purpose, give_up_at: floa
 
 
 class Connection:
-    """A client's calls to one server; every method raises UpriverErrors only, the server's own among them.
+    """A client's calls to one server; every method raises only UpriverErrors, the server's own among them.
 
-    Connects when first used. lost: makes the error, of its cause, when the server cannot be reached. Usable by many
+    Connects when first used. lost: makes the error from its cause when the server cannot be reached. Usable by many
     threads.
     """
 
@@ -175,7 +175,7 @@ class Connection:
         self._lock = threading.Lock()
         """Guards all that follows."""
         self._idle: list[tuple[Line, float]] = []
-        """Each with when it was last used, by the monotonic clock."""
+        """Each with the time of its last use, by the monotonic clock."""
         self._is_closed = False
 
     @property
@@ -183,12 +183,12 @@ class Connection:
         return self.remote.address
 
     def act(self, action: str, fields: Mapping[str, Any] = _NOTHING, *, timeout: float) -> dict[str, Any]:
-        """The answer of an action. Raises WaitTimeout after ``timeout`` seconds, and what the handler raised."""
+        """The answer of an action. Raises WaitTimeout after ``timeout`` seconds, and the handler's errors."""
         answer: dict[str, Any] = self._ask({"act": action, "fields": dict(fields)}, time.monotonic() + timeout).head
         return dict(answer["answer"])
 
     def get(self, name: str, fields: Mapping[str, Any], *, timeout: float) -> Iterator[pa.RecordBatch]:
-        """The rows of a get, as they are pulled. Raises as :meth:`act` does; ``timeout`` is for all of them."""
+        """The rows of a get, as they are pulled. Raises as :meth:`act` does; ``timeout`` is for all rows together."""
         give_up_at, done = time.monotonic() + timeout, 0
         while True:
             frame = self._ask({"get": name, "fields": dict(fields), "from": done}, give_up_at)
@@ -233,7 +233,7 @@ class Connection:
         return frame
 
     def _line(self, give_up_at: float) -> Line:
-        """One that is open and that no other call uses."""
+        """An open line that no other call uses."""
         while True:
             with self._lock:
                 if self._is_closed:

@@ -1,4 +1,4 @@
-"""Where the keys of each view are looked up: what the coordinator tells and clients keep."""
+"""Routing: which worker answers lookups of each key. The coordinator reports it, and clients keep it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,8 +15,7 @@ from upriver.vnodes import VnodeMap
 
 @dataclass(frozen=True)
 class ViewRoute:
-    """A view as a client needs to know it. key: columns of ``schema``, in the order in which they are hashed. tables:
-    that it reads."""
+    """A view, as clients know it. key: columns of ``schema``, in the order of hashing. tables: those that it reads."""
 
     key: tuple[str, ...]
     schema: pa.Schema
@@ -37,8 +36,8 @@ class ViewRoute:
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """The worker that answers for each vnode. addresses: of the workers that are up, ``host:port``. epoch: the last
-    ended. freshness: of the tables."""
+    """The worker that answers for each vnode. addresses: of the workers that are up, ``host:port``. epoch: the last one
+    that has ended. freshness: of the tables."""
 
     vnode_map: VnodeMap
     addresses: Mapping[WorkerId, str]

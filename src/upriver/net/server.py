@@ -1,23 +1,21 @@
-"""Where an app's servers listen, and the address by which other processes reach them.
+"""A process's one server: a listener, and a gate that authenticates callers before they cost more than a descriptor.
 
-The coordinator listens on loopback where all executors are on its machine, and where Spark itself is on loopback.
-Elsewhere it listens as Spark's driver does, and executors reach it as they reach the driver. A worker advertises the
-local address of the socket by which it reached the coordinator: the other processes are on that side of the machine.
-
-A process's one server: a listener, and a gate that knows its callers before they cost more than a descriptor.
-
-One thread accepts connections and reads their hellos (:mod:`.handshake`), which have a fixed size. A stranger costs one
-descriptor and at most ``HELLO`` bytes for ``STRANGER_S_MAX`` seconds; when too many strangers are there, the oldest one
-is dropped, so idle strangers never keep a rightful caller out. A caller that has proved its identity gets a thread,
-which serves what the caller came for.
+One thread accepts connections and reads their hellos (:mod:`.handshake`), which have a fixed size. A stranger, a caller
+that is not authenticated yet, costs one descriptor and at most ``HELLO`` bytes for ``STRANGER_S_MAX`` seconds. If there
+are too many strangers, the gate drops the oldest, so idle strangers never keep a rightful caller out. A caller that has
+proved its identity gets a thread, which serves its purpose.
 
 Descriptors are shared out in advance: part for strangers, part for clients, part for the cluster's own channels. The
 rest stays for the lake.
 
-Calls: what a server is asked by name. A question is ``{"act": name, "fields": object}``, and is answered with an
-object; or ``{"get": name, "fields": object, "from": row}``, and is answered with rows from that one on.
+``Calls``: actions and gets by name. A question ``{"act": name, "fields": object}`` is answered with an object, a
+question ``{"get": name, "fields": object, "from": row}`` with rows from that row on. The client pulls rows, a bounded
+batch at a time: a client that stops reading holds nothing here.
 
-Rows are pulled, a bounded batch at a time: a client that stops reading holds nothing here.
+``listen_for``: where an app's servers listen, and the address by which other processes reach them. The coordinator
+listens on loopback if all executors are on its machine, or if Spark itself is on loopback. Otherwise it listens as
+Spark's driver does, and executors reach it as they reach the driver. A worker advertises the local address of the
+socket by which it reached the coordinator: the other processes are on that side of the machine.
 """
 
 import atexit
@@ -61,17 +59,18 @@ from upriver.net.remote import check_token
 STRANGER_S_MAX = 5.0
 """Seconds in which a caller must prove its identity."""
 STRANGERS_MAX = 256
-"""Connections of callers that have not; at most one for every eight files that the process may open."""
+"""Connections of callers that have not yet; at most one for every eight files that the process may open."""
 CLIENTS_MAX = 4096
 """Connections of clients; at most three for every eight files."""
 CHANNELS_MAX = 4096
-"""Connections of the cluster's own; at most one for every four files. So one for every four is kept for the lake."""
+"""Connections of the cluster's own; at most one for every four files. So a quarter of the files is left for the
+lake."""
 IDLE_S_MAX = 600.0
-"""Seconds after which a client's connection on which nothing comes is closed."""
+"""Seconds after which a client's idle connection is closed."""
 PAUSE_S = 0.1
-"""Seconds until a connection is accepted again when the process had no descriptor for it."""
+"""Seconds until the gate accepts again when the process had no descriptor for a connection."""
 GOODBYE_S_MAX = 2.0
-"""Seconds that a server that stops waits for its threads."""
+"""Seconds that a stopping server waits for its threads."""
 
 WILDCARDS = ("0.0.0.0", "::", "[::]")
 """Hosts that stand for all interfaces."""
@@ -82,7 +81,7 @@ _NO_PROOF = bytes(PROOF_BYTES)
 class Listen:
     """Where a server listens. host: name or address of an interface. port: 0 takes any that is free.
 
-    advertised: the host name that others reach it by; ``host``, unless that is a wildcard.
+    advertised: the host name that other processes reach it by; ``host``, unless that is a wildcard.
     """
 
     host: str = "127.0.0.1"
@@ -90,7 +89,7 @@ class Listen:
     advertised: str | None = None
 
     def address(self, port: int) -> str:
-        """``host:port`` to tell others."""
+        """``host:port`` for other processes."""
         host = self.advertised or (socket.gethostname() if self.host in WILDCARDS else self.host)
         return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
 
@@ -105,13 +104,13 @@ class Places:
 
     @classmethod
     def of_process(cls) -> Self:
-        """As many as leave files for the lake."""
+        """As many places as leave files for the lake."""
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         return cls() if files == resource.RLIM_INFINITY else cls.within(files)
 
     @classmethod
     def within(cls, files: int) -> Self:
-        """Of a process that may open so many."""
+        """The places of a process that may open so many files."""
         return cls(
             max(1, min(STRANGERS_MAX, files // 8)),
             max(1, min(CLIENTS_MAX, 3 * files // 8)),
@@ -132,14 +131,14 @@ class Caller:
 
 
 class Service(Protocol):
-    """What a server does for callers of one purpose."""
+    """Serves callers of one purpose."""
 
     def serve(self, caller: Caller, /) -> None:
-        """Be there for a caller until it has gone; called on a thread of its own. The stream is closed afterwards. An
-        OSError or UpriverError ends it, too."""
+        """Serve a caller until it has gone, on a thread of its own. The server closes the stream afterwards. An OSError
+        or UpriverError ends this, too."""
 
     def stop(self) -> None:
-        """End what is said, in good order as far as that is possible soon."""
+        """End all conversations, in good order as far as that is possible soon."""
 
 
 NO_SERVICES: Mapping[Purpose, Service] = MappingProxyType({})
@@ -147,7 +146,7 @@ NO_SERVICES: Mapping[Purpose, Service] = MappingProxyType({})
 
 @dataclass(slots=True)
 class _Stranger:
-    """A caller before it is known. due_at: when it must have proved its identity."""
+    """A caller before it is authenticated. due_at: when it must have proved its identity."""
 
     caller: socket.socket
     nonce: bytes
@@ -158,8 +157,8 @@ class _Stranger:
 class Server:
     """Listens from construction until ``stop``, on threads of its own. Also a context manager.
 
-    keys: what callers must know. services: what there is for them. clock: seconds, by which strangers are late.
-    Raises UserError for a token that is none, ClusterError if it cannot listen; the services are stopped then.
+    keys: what callers must know. services: by purpose. clock: in seconds, for the time limit of strangers. Raises
+    UserError for a malformed token, ClusterError if it cannot listen; the services are stopped then.
     """
 
     def __init__(
@@ -179,7 +178,7 @@ class Server:
         self._traffic = traffic or Traffic()
         self._clock = clock
         self._strangers: OrderedDict[socket.socket, _Stranger] = OrderedDict()
-        """In the order in which they came. Used by the gate's thread alone."""
+        """In the order in which they came. Only the gate's thread uses it."""
         self._selector = selectors.DefaultSelector()
         self._lock = threading.Lock()
         """Guards the two that follow."""
@@ -205,10 +204,10 @@ class Server:
         atexit.register(self.stop)
 
     def stop(self) -> None:
-        """Take no more callers, have the services say goodbye, then cut what is left.
+        """Take no more callers, stop the services, then cut the connections that are left.
 
-        Handlers that are running must return: nothing can stop those, so none may call this. A second call does
-        nothing.
+        Running handlers must return by themselves: the server cannot stop them, so no handler may call this. A second
+        call does nothing.
         """
         if not self._is_stopped.acquire(blocking=False):
             return
@@ -238,7 +237,7 @@ class Server:
         for service in self._services.values():
             service.stop()
 
-    # The gate: all that follows, but for the last method, is its thread's
+    # The gate: only its thread calls what follows, except for the last method
 
     def _run(self) -> None:
         self._listener.setblocking(False)
@@ -258,7 +257,7 @@ class Server:
             self._woken.close()
 
     def _seconds_left(self) -> float | None:
-        """Until the oldest stranger is late."""
+        """Seconds until the oldest stranger is late."""
         oldest = next(iter(self._strangers.values()), None)
         return None if oldest is None else max(0.0, oldest.due_at - self._clock())
 
@@ -285,7 +284,7 @@ class Server:
             self._drop(caller)
 
     def _hear(self, stranger: _Stranger) -> None:
-        """Take what a stranger says; once that is a hello, decide."""
+        """Read from a stranger; once its hello is complete, decide."""
         if stranger.caller not in self._strangers:
             return  # it was dropped in this turn
         try:
@@ -340,7 +339,7 @@ class Server:
         try:
             stranger.caller.send(answer)
             stream = ByteStream(stranger.caller)
-        except OSError:  # it has gone already
+        except OSError:  # the caller has gone already
             stranger.caller.close()
             return
         if purpose.needs is Identity.CLIENT:
@@ -369,18 +368,18 @@ PING = "ping"
 GET_ROWS_MAX = 65_536
 """Rows of one batch of a get's answer."""
 GET_BYTES_MAX = 16 << 20
-"""Bytes of one, unless a single row has more."""
+"""Bytes of such a batch, unless a single row has more."""
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 Action = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 """JSON object in, JSON object out. An UpriverError goes to the caller."""
 Get = Callable[[Mapping[str, Any], int], pa.Table]
-"""JSON object and first row in, the whole table out: the same one each time that more of it is pulled."""
+"""JSON object and first row in, the whole table out: the same table at each pull of the same get."""
 
 
 class Calls:
-    """The service of calls. actions, gets: handlers by name; they are called on many threads at once."""
+    """The service of calls. actions, gets: handlers by name; many threads call them at once."""
 
     def __init__(self, actions: Mapping[str, Action] = _NOTHING, gets: Mapping[str, Get] = _NOTHING) -> None:
         self._actions: Mapping[str, Action] = {PING: lambda _: {}, **actions}
@@ -390,7 +389,7 @@ class Calls:
         answer_all(Line(caller.stream, CALL_TERMS, caller.traffic), self._answer)
 
     def stop(self) -> None:
-        """Nothing is to be said: calls that are under way end with their connections."""
+        """Do nothing: calls under way end with their connections."""
 
     def _answer(self, question: Frame) -> tuple[Mapping[str, Any], pa.RecordBatch | None]:
         head = question.head
@@ -404,7 +403,7 @@ class Calls:
 
 
 def _rows(name: str, table: pa.Table, first: int) -> tuple[Mapping[str, Any], pa.RecordBatch | None]:
-    """Rows from the first on, as many as go at one time; and how many there are in all."""
+    """One batch of rows from ``first`` on, and the number of rows in all."""
     if not 0 <= first <= table.num_rows:
         raise ProtocolError(f"from {first}: {name!r} has {table.num_rows} rows")
     count = min(GET_ROWS_MAX, max(1, GET_BYTES_MAX * table.num_rows // max(1, table.nbytes)))
@@ -422,13 +421,13 @@ LOOPBACK = "127.0.0.1"
 REACH_S_MAX = 5.0
 """Seconds that a worker tries to reach the coordinator's address."""
 _ELSEWHERE = ("192.0.2.1", 9)
-"""An address for documentation (RFC 5737). Nothing is sent to it: the system tells by which interface it would be."""
+"""An address for documentation (RFC 5737). Nothing is sent to it: the system only says which interface it would use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkHosts:
-    """What Spark says of its own addresses. executors_are_here: they run on the driver's machine by their master's
-    kind. driver_host, driver_bind: ``spark.driver.host`` and, if it is set, ``spark.driver.bindAddress``."""
+    """Spark's own addresses. executors_are_here: the kind of master puts them on the driver's machine. driver_host,
+    driver_bind: ``spark.driver.host`` and, if it is set, ``spark.driver.bindAddress``."""
 
     master: str
     executors_are_here: bool
@@ -445,7 +444,7 @@ def resolved(host: str) -> Sequence[str]:
 
 
 def outward_address() -> str:
-    """This machine's address on its way to others; loopback if it has no way."""
+    """This machine's address towards other machines; loopback if it has no route."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(_ELSEWHERE)
@@ -455,13 +454,13 @@ def outward_address() -> str:
 
 
 def is_loopback(host: str, resolve: Callable[[str], Sequence[str]] = resolved) -> bool:
-    """Whether only processes of this machine reach that host: a name is looked up."""
+    """Whether only processes of this machine reach that host. Resolves names."""
     found = [host.strip("[]")] if _is_address(host) else resolve(host)
     return bool(found) and all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in found)
 
 
 def host_of(bind: str) -> str:
-    """``bind`` without brackets. Raises DeclarationError for a port, a URI or what else is no host."""
+    """``bind`` without brackets. Raises DeclarationError for a port, a URI or anything else that is no host."""
     host = bind.strip()
     if _is_address(host):
         return host.strip("[]")
@@ -480,9 +479,9 @@ def listen_for(
     resolve: Callable[[str], Sequence[str]] = resolved,
     outward: Callable[[], str] = outward_address,
 ) -> Listen:
-    """Where the coordinator listens. bind: what the user has chosen; ``None`` leaves the choice to us.
+    """Where the coordinator listens. bind: the user's choice; ``None`` leaves the choice to Upriver.
 
-    Raises DeclarationError for what is no host, and for loopback where executors on other hosts would not reach it.
+    Raises DeclarationError for a bind that is no host, and for loopback if executors on other hosts cannot reach it.
     """
     driver_is_here = spark.executors_are_here or is_loopback(spark.driver_host, resolve)
     if bind is None:
@@ -502,7 +501,8 @@ def listen_for(
 
 
 def local_address_to(address: str, timeout: float = REACH_S_MAX) -> str:
-    """The local address of a socket that reaches ``address`` (``host:port``). Raises ClusterError if none does."""
+    """The local address of a socket that reaches ``address`` (``host:port``). Raises ClusterError if it is
+    unreachable."""
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host.strip("[]"), int(port)), timeout) as reached:

@@ -1,14 +1,13 @@
-"""What goes over the network: messages, and errors that stay themselves on the way. Nothing here is unpickled.
+"""The wire format: messages, record batches and errors. Nothing here is unpickled.
 
 A message's frame is ``length of head (u32, little endian) | head (JSON) | one Arrow IPC stream per record batch``;
 the head says how long each stream is.
 
-Arrow IPC messages that came over the wire: refused before they are decoded if they unfold, checked in full after.
-
-A compressed body of a few bytes can unfold to gigabytes, and a batch can claim any number of rows. Upriver's own ends
-never compress, so a message's metadata is read first, and a compressed one is refused. Arrow has verified the metadata
-by then, as far as its own bounds go. After decoding, every buffer is checked against every other, text and dictionaries
-included: a batch that is used unchecked can end the process.
+Arrow IPC messages from the network are refused before decoding if they are compressed, and checked in full after it. A
+compressed body of a few bytes can unfold to gigabytes, and a batch can claim any number of rows. Upriver's own ends
+never compress, so the reader looks at a message's metadata first, and refuses a compressed one. Arrow has verified the
+metadata by then, as far as its own bounds go. After decoding, the reader checks every buffer against every other, text
+and dictionaries included: an unchecked batch can crash the process.
 """
 
 import json
@@ -27,13 +26,13 @@ _U16, _I32, _U32, _I64 = (struct.Struct(form).unpack_from for form in ("<H", "<i
 _SCHEMA, _DICTIONARY, _BATCH = 1, 2, 3
 """Kinds of messages."""
 _FAULTS = (pa.ArrowException, OSError, EOFError, StopIteration, LookupError, TypeError, ValueError, struct.error)
-"""What Arrow raises for what it cannot read."""
+"""Errors that Arrow raises for bytes that it cannot read."""
 ROWS_MAX = (1 << 31) - 1
-"""Rows of a batch, where nothing smaller is said: as many as Arrow counts in 32 bits."""
+"""Rows of a batch, unless a smaller limit is given: as many as Arrow counts in 32 bits."""
 
 
 def read_batch(message: pa.Buffer, schema: pa.Schema, rows_max: int = ROWS_MAX) -> pa.RecordBatch:
-    """A batch from its message, which tells no schema, valid in all its parts. Raises ProtocolError for any other."""
+    """A batch, valid in all its parts, from its message without a schema. Raises ProtocolError for any other."""
     try:
         said = pa.ipc.read_message(message)
         _check(said.metadata.to_pybytes(), rows_max)
@@ -45,7 +44,7 @@ def read_batch(message: pa.Buffer, schema: pa.Schema, rows_max: int = ROWS_MAX) 
 
 
 def read_trusted_batch(message: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
-    """A batch from its message, of a sender that has proved itself: its values are taken as they come.
+    """A batch from the message of an authenticated sender: its values are taken unchecked.
 
     Raises ProtocolError for a malformed one.
     """
@@ -62,7 +61,7 @@ def read_stream(stream: pa.Buffer) -> pa.RecordBatch:
     try:
         messages = pa.ipc.MessageReader.open_stream(stream)
         told = messages.read_next_message()
-        if _kind(told.metadata.to_pybytes()) != _SCHEMA:  # which Arrow takes for granted
+        if _kind(told.metadata.to_pybytes()) != _SCHEMA:  # Arrow does not check this
             raise ProtocolError("a stream that does not begin with its schema")
         schema = pa.ipc.read_schema(told)
         said = messages.read_next_message()
@@ -79,7 +78,7 @@ def read_stream(stream: pa.Buffer) -> pa.RecordBatch:
 
 
 def _validate(batch: pa.RecordBatch) -> None:
-    """Check every buffer. A text of Spark's may have any bytes: where only that is found, it is no fault."""
+    """Check every buffer. A text of Spark's may have any bytes: invalid UTF-8 alone is no fault."""
     try:
         batch.validate(full=True)
     except pa.ArrowInvalid:
@@ -93,13 +92,13 @@ def _malformed(message: pa.Buffer, error: BaseException) -> ProtocolError:
 
 
 def _check(metadata: bytes, rows_max: int) -> int:
-    """Look a message's metadata over; its kind. Raises ProtocolError for a message to refuse."""
+    """Check a message's metadata; returns its kind. Raises ProtocolError for a message to refuse."""
     kind, table = _kind(metadata), _table(metadata, _U32(metadata)[0], 2)
     if kind == _DICTIONARY:
         table = _table(metadata, table, 1)
     elif kind != _BATCH:
         raise ProtocolError("a message where a batch belongs")
-    # Written out, as it is done for each lookup: fields 0, rows, and 3, which only a compressed batch has.
+    # Inlined, since each lookup does it: fields 0, rows, and 3, which only a compressed batch has.
     layout = table - _I32(metadata, table)[0]
     (layout_bytes,) = _U16(metadata, layout)
     rows_at = _U16(metadata, layout + 4)[0] if layout_bytes > 4 else 0
@@ -117,7 +116,7 @@ def _kind(metadata: bytes) -> int:
 
 
 def _field(metadata: bytes, table: int, number: int) -> int:
-    """Where a table of a flatbuffer has its field of that number; 0 if it is absent."""
+    """The position of a field in a flatbuffer's table, by its number; 0 if the field is absent."""
     layout, at = table - _I32(metadata, table)[0], 4 + 2 * number
     if at >= _U16(metadata, layout)[0]:
         return 0
@@ -126,7 +125,7 @@ def _field(metadata: bytes, table: int, number: int) -> int:
 
 
 def _table(metadata: bytes, table: int, number: int) -> int:
-    """Where the table lies that a field points to. Raises IndexError if there is none."""
+    """The position of the table that a field points to. Raises IndexError if there is none."""
     at = _field(metadata, table, number)
     if not at:
         raise IndexError(f"field {number} is missing")
@@ -144,7 +143,7 @@ _ERRORS: Mapping[str, type[UpriverError]] = {
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Something said over a channel. fields: what JSON can hold. batches: may differ in schema."""
+    """A message on a channel. fields: values that JSON can hold. batches: may differ in schema."""
 
     kind: str
     fields: Mapping[str, Any] = field(default_factory=dict)
@@ -155,7 +154,7 @@ def encode(message: Message) -> pa.Buffer:
     """The message's frame. Raises ProtocolError for fields that JSON cannot hold."""
     sizes = [_stream_bytes(batch) for batch in message.batches]
     head = encode_json({"kind": message.kind, "fields": dict(message.fields), "sizes": sizes})
-    # One buffer of the right size: one that grows, or parts that are joined, cost as much as all the rest.
+    # One buffer of the right size: a growing buffer, or joined parts, would double the cost.
     frame = pa.allocate_buffer(_HEAD_BYTES.size + len(head) + sum(sizes))
     sink = pa.FixedSizeBufferWriter(frame)
     sink.write(_HEAD_BYTES.pack(len(head)) + head)
@@ -196,7 +195,7 @@ def _write_stream(sink: Any, batch: pa.RecordBatch) -> None:
 
 
 def encode_json(value: Mapping[str, Any]) -> bytes:
-    """Compact JSON. Raises ProtocolError for what JSON cannot hold."""
+    """Compact JSON. Raises ProtocolError for values that JSON cannot hold."""
     try:
         return _COMPACT.encode(dict(value)).encode()
     except (TypeError, ValueError, RecursionError) as error:
@@ -204,7 +203,7 @@ def encode_json(value: Mapping[str, Any]) -> bytes:
 
 
 def decode_json(text: pa.Buffer | bytes) -> dict[str, Any]:
-    """A JSON object. Raises ProtocolError for anything else, and for one nested more deeply than Python reads."""
+    """A JSON object. Raises ProtocolError for anything else, and for JSON nested more deeply than Python reads."""
     try:
         value = _PLAIN.decode(str(text, "utf-8"))
     except RecursionError:
@@ -217,7 +216,7 @@ def decode_json(text: pa.Buffer | bytes) -> dict[str, Any]:
 
 
 def error_to_json(error: Exception, text_chars_max: int | None = None) -> dict[str, str]:
-    """An error as class name and message, without its stack. What is none of ours becomes a ProtocolError."""
+    """An error as class name and message, without its stack. A foreign error becomes a ProtocolError."""
     if isinstance(error, UpriverError):
         kind, text = type(error).__name__, str(error)
     else:

@@ -1,37 +1,38 @@
 """Cone: what one worker keeps of a partial view whose rows are exchanged (document 004; DESIGN section 7).
 
-Theory of operation. A full view spreads each of its regions over all workers, and rows go from one to the other. Of a
-partial view a worker keeps just the keys that were looked up at it, and of each region that feeds the last, just the
-keys that those *rest on*: all that can put out rows for them. It runs all regions of the view itself, on these keys
-alone: a cone, with a key that is looked up at its top. Whatever it needs for that it reads from the lake by key. What a
-key rests on is read from the lake, too: its columns are traced back to columns of a table, of which the lake has an
-index (``plan/provenance.py``).
+Theory of operation. A full view spreads each of its regions over all workers, and rows go from one to the other. A
+worker keeps only those keys of a partial view that were looked up at it. In each region that feeds the last one, it
+keeps only the keys that those *rest on*: all keys that can put out rows for them. The worker runs all regions of the
+view itself, on these keys alone: a cone, with a looked-up key at its top. It reads whatever it needs from the lake by
+key. It also reads from the lake what a key rests on: the key's columns are traced back to columns of a table that the
+lake indexes (``plan/provenance.py``).
 
 A cone does one thing at a time, from one epoch's end to the next:
 
-- *advance* by an epoch: first it reads which keys come to rest on what they have not rested on before, and fills that
-  as of the end of the last epoch; then it reads the epoch's rows of all kept keys, and takes them in in one step;
-- *fill* keys that were looked up: it reads all that they rest on, and runs that through regions of its own, which are
-  then taken into the cone. So rows that a bad one spoils are never taken in.
+- *advance* by an epoch: first it reads which keys come to rest on keys that they did not rest on before, and fills
+  those as of the end of the last epoch. Then it reads the epoch's rows of all kept keys, and takes them in in one step;
+- *fill* keys that were looked up: it reads all that they rest on, and runs that through separate regions. The cone then
+  absorbs these. So rows that a bad row spoils are never taken in.
 
-If an epoch's rows cannot be read, or cannot be taken in, all kept keys are forgotten, and filled when they are looked
-up: a lookup of a key with a bad row says so.
+If an epoch's rows cannot be read or taken in, the cone forgets all kept keys. It fills each again at its next lookup;
+a lookup of a key with a bad row fails with that row's error.
 
-Between two steps all kept keys are as of the end of one epoch, and nothing is pending. Rules
+Between two steps all kept keys are as of the end of the same epoch, and nothing is pending. Rules
 cones.keep_what_keys_rest_on, cones.never_back, partial.ask_where_the_key_goes and partial.asked_keys_stay:
 ``docs/internals/partial.md``.
 
-What feeds what in a view whose rows are exchanged, and how keys are traced back; ``docs/internals/partial.md``.
+ConeShape: which region feeds which in a view whose rows are exchanged, and how keys are traced back;
+``docs/internals/partial.md``.
 
 Supports: which keys of a producer region the kept keys of its consumer rest on, for one exchange edge.
 
-A pair says that rows of the producer's key may go to the consumer's key. There may be pairs of which that is true no
-more; none may be lacking of a consumer's key that is kept.
+A pair says that rows of the producer's key may go to the consumer's key. Some pairs may be out of date. No pair of a
+kept consumer key may be missing.
 
-ConeState: regions of a view at one worker, each with the keys that are kept of it, and why they are.
+ConeState: regions of a view at one worker, each with its kept keys, and why they are kept.
 
-A key of the view's last region is kept because somebody has looked it up, a key of any other because kept keys of its
-consumers rest on it. All that comes for other keys is dropped before any operator sees it.
+A key of the view's last region is kept because a lookup has asked for it. A key of any other region is kept because
+kept keys of its consumers rest on it. Rows of other keys are dropped before any operator sees them.
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -87,7 +88,7 @@ class ConeShape:
 
     @classmethod
     def of(cls, plan: DataflowPlan) -> Self:
-        """Raises ProtocolError for a view whose keys cannot be traced: it is to be full."""
+        """Raises ProtocolError for a view whose keys cannot be traced: such a view must be full."""
         edges = [
             ConeEdge(region.name, port, entry.edge.region, _traced(plan, region.name, port))
             for region in plan.regions
@@ -98,7 +99,7 @@ class ConeShape:
 
     @property
     def top(self) -> str:
-        """The region whose keys are looked up."""
+        """The region whose keys lookups ask for."""
         return self.regions[-1].name
 
     def into(self, region: str) -> tuple[ConeEdge, ...]:
@@ -124,8 +125,8 @@ def _traced(plan: DataflowPlan, region: str, port: int) -> tuple[KeyTrace, ...]:
 
 
 class Supports:
-    """Pairs of hash64. Adding new ones copies all of them; dropping marks them, and now and then copies those that are
-    left."""
+    """Pairs of hash64. Adding new pairs copies all pairs. Dropping only marks pairs, and now and then copies the
+    rest."""
 
     __slots__ = ("_consumers", "_counts", "_gone", "_held", "_known", "_producers")
 
@@ -135,7 +136,7 @@ class Supports:
         self._gone = np.zeros(0, np.bool_)
         """Which of the pairs were dropped."""
         self._held = 0
-        """How many were not."""
+        """How many pairs were not dropped."""
         self._known, self._counts = NO_KEYS, np.zeros(0, np.int64)
         """The producers, ascending, each once, and how many pairs each is in: 0 if all were dropped."""
 
@@ -167,7 +168,7 @@ class Supports:
         self._count(producers)
 
     def _places_of(self, consumers: Hashes, producers: Hashes) -> Positions:
-        """Where each of these pairs is, or is to be put: by halving, all at once."""
+        """The position of each of these pairs, or where to insert it: one binary search for all at once."""
         first = self._consumers.searchsorted(consumers)
         end = self._consumers.searchsorted(consumers, "right")
         while (first < end).any():
@@ -187,7 +188,7 @@ class Supports:
         return mask
 
     def _count(self, producers: Hashes) -> None:
-        """These producers, named as often as that, are in one more pair each."""
+        """Each mention of a producer counts one more pair for it."""
         found, counts = np.unique(producers, return_counts=True)
         places = self._known.searchsorted(found)
         is_known = contains(self._known, found)
@@ -214,8 +215,8 @@ class Supports:
         return self._consumers[places], self._producers[places]
 
     def drop(self, consumers: Hashes) -> Hashes:
-        """These consumers (ascending, each once) rest on nothing any more. Returns the producers that nobody rests on
-        since, ascending."""
+        """Drop all pairs of these consumers (ascending, each once). Returns the producers that no consumer rests on any
+        more, ascending."""
         places = self._pairs_of(consumers)
         lost, counts = np.unique(self._producers[places], return_counts=True)
         self._gone[places] = True
@@ -267,7 +268,7 @@ class ConeState:
         self._lake_ports = {plan.name: [port for port, _ in plan.lake_ports] for plan in plans}
         self._supports = {edge: Supports() for edge in shape.edges if edge.consumer in self.regions}
         self._leftovers: dict[str, list[Hashes]] = {plan.name: [] for plan in plans}
-        """Of each region, keys that are forgotten, and whose state is still there unless they have come back since."""
+        """By region, keys that are forgotten. Their state is still there, unless they were kept again since."""
 
     @property
     def nbytes(self) -> int:
@@ -297,12 +298,14 @@ class ConeState:
         self.presence[region].put(keys, PRESENT, through, now)
 
     def rest(self, edge: ConeEdge, consumers: Hashes, producers: Hashes) -> None:
-        """Note on what kept consumers rest."""
+        """Note which producers kept consumers rest on."""
         self._supports[edge].add(consumers, producers)
 
     def forget(self, region: str, keys: Hashes) -> None:
-        """Keep these keys (ascending, each once) no more: nor those that rest on them, nor those that they alone have
-        rested on. One may have rested on thousands: so what the regions have of them is left, to be let go in time."""
+        """Forget these keys (ascending, each once), the keys that rest on them, and the keys that only they rested on.
+
+        A key may rest on thousands. So the regions keep their state for now, and ``let_go`` drops it later.
+        """
         for edge in self._shape.out_of(region):
             if edge in self._supports:
                 consumers = self._supports[edge].consumers_of(keys)
@@ -311,7 +314,7 @@ class ConeState:
         self._drop(region, keys)
 
     def _drop(self, region: str, keys: Hashes) -> None:
-        """As :meth:`forget`, of keys that nobody rests on."""
+        """As :meth:`forget`, for keys that no consumer rests on."""
         if region == self._shape.top:
             self.regions[region].drop(keys)
         else:
@@ -321,7 +324,7 @@ class ConeState:
             self.release(edge.producer, self._supports[edge].drop(keys))
 
     def release(self, region: str, keys: Hashes) -> None:
-        """Forget those of these kept keys (ascending, each once) that nobody rests on."""
+        """Forget those of these keys (ascending, each once) that are kept and that no consumer rests on."""
         idle = keys[self.has(region, keys)]
         for edge in self._shape.out_of(region):
             if edge in self._supports:
@@ -331,11 +334,11 @@ class ConeState:
 
     @property
     def has_leftovers(self) -> bool:
-        """Whether there is anything to let go."""
+        """Whether ``let_go`` has anything to drop."""
         return any(self._leftovers.values())
 
     def let_go(self, keys_max: int) -> int:
-        """Drop what regions have of up to so many forgotten keys; returns of how many."""
+        """Drop the state of up to ``keys_max`` forgotten keys; returns their number."""
         for region, lots in self._leftovers.items():
             if lots:
                 lot = lots.pop()
@@ -349,7 +352,7 @@ class ConeState:
     # Rows -------------------------------------------------------------------------------------------------------------
 
     def take(self, rows: RowsAt) -> None:
-        """Take in rows of one epoch, or of all up to some epoch, as the regions of all workers would do it together.
+        """Take in rows of one epoch, or of all epochs up to one, as the regions of all workers together would.
 
         Raises RowError as :meth:`Region.apply`.
         """
@@ -372,8 +375,10 @@ class ConeState:
         return batch.filtered(kept) if kept.any() else None
 
     def absorb(self, other: "ConeState", top: str, keys: Hashes, through: Epoch, now: int) -> None:
-        """Take in what another has of these keys (ascending, each once) of the region ``top``, which is its last one,
-        and of what they rest on. Both are as of the end of the same epoch. through, now: as in :meth:`put`."""
+        """Take over another state's keys (ascending, each once) of its last region, ``top``, and what they rest on.
+
+        Both states are as of the end of the same epoch. through, now: as in :meth:`put`.
+        """
         new = {name: self._lacking(name, keys if name == top else other.keys(name)) for name in other.regions}
         for name, missing in new.items():
             if len(missing):
@@ -384,7 +389,7 @@ class ConeState:
         for edge, supports in other._supports.items():
             self._supports[edge].add(*supports.of(new[edge.consumer]))
         for name in reversed([name for name in new if name != top]):
-            self.release(name, new[name])  # what only those rest on that are wanted no more
+            self.release(name, new[name])  # kept only for keys that are no longer wanted
 
     def _lacking(self, region: str, keys: Hashes) -> Hashes:
         missing: Hashes = keys[~self.has(region, keys)]
@@ -392,20 +397,20 @@ class ConeState:
 
 
 FILLED_KEYS_MAX = 65_536
-"""Keys that are filled in one go; more wait for the next."""
+"""Keys that one fill takes; more wait for the next fill."""
 
 Reads = tuple[KeysToRead, ...]
 What = TypeVar("What")
 Result = TypeVar("Result")
 Work = Generator[Reads, Sequence[Batch], Result]
-"""A piece of work that is done bit by bit: it asks for rows of the lake, and goes on when they are there."""
+"""Work in steps: it requests rows of the lake, and continues when they are there."""
 
 
 class Cone:
     """See the module's docstring. ``work`` and ``proceed`` are called in turn."""
 
     gathered = unsettled = 0
-    """As of :class:`Keeping`: nothing comes over exchange edges."""
+    """As in :class:`Keeping`: nothing comes over exchange edges."""
 
     def __init__(
         self, plan: DataflowPlan, build: Callable[[RegionPlan], KeptRegion], rules: UpqueryRules, start_at: Epoch
@@ -420,9 +425,9 @@ class Cone:
         self._begin_empty()
         self._wanted = WantedKeys()
         self._filling: Hashes = NO_KEYS
-        """What was wanted and is being filled, unless it was given up."""
+        """Keys that are being filled, except those given up since."""
         self._not_before = start_at
-        """Keys came here from a worker that has shown them as of this epoch."""
+        """Another worker has shown keys of this cone as of this epoch."""
         self._under_way: Work[None] | None = None
         self._filled_last = False
         self._unanswered: list[UnansweredKeys] = []
@@ -443,12 +448,14 @@ class Cone:
 
     @property
     def puts_off(self) -> bool:
-        """Whether keys are to be filled, and nothing is under way."""
+        """Whether keys wait to be filled, and nothing is under way."""
         return bool(self._wanted) and self._under_way is None
 
     def work(self, opened: Epoch, keys_max: int = FILLED_KEYS_MAX) -> Reads | None:
-        """What is to be read for the next piece of work; ``None`` if there is none, or one is under way. opened: the
-        epoch to come to. keys_max: that may be filled. What needs nothing read is done at once."""
+        """Begin the next work, and return what it needs to read; ``None`` if there is no work, or some is under way.
+
+        opened: the epoch to advance to. keys_max: how many keys may be filled. Work that reads nothing is done at once.
+        """
         while self._under_way is None:
             self._under_way = self._next(opened, keys_max)
             if self._under_way is None:
@@ -459,12 +466,11 @@ class Cone:
         return None
 
     def proceed(self, rows: Sequence[Batch]) -> Reads | None:
-        """Go on with the rows that were asked for last. Returns as :meth:`work`, and ``None`` when the piece of work is
-        done."""
+        """Go on with the rows that were requested last. Returns as :meth:`work`, and ``None`` when the work is done."""
         return self._go_on(lambda work: work.send(rows))
 
     def proceed_without(self, error: UpriverError) -> Reads | None:
-        """Go on without the rows that were asked for last: they cannot be read. Returns as :meth:`proceed`."""
+        """Go on without the rows that were requested last: they cannot be read. Returns as :meth:`proceed`."""
         return self._go_on(lambda work: work.throw(error))
 
     def _go_on(self, step: Callable[[Work[None]], Reads]) -> Reads | None:
@@ -485,7 +491,7 @@ class Cone:
         return self._advance(Epoch(self.applied + 1)) if is_behind else None
 
     def unanswered(self) -> list[UnansweredKeys]:
-        """The keys that could not be filled since the last time: they are missing."""
+        """The keys that could not be filled since the last call: they are missing."""
         found, self._unanswered = self._unanswered, []
         self._unfillable.add(found)
         return found
@@ -497,15 +503,17 @@ class Cone:
         self._filling = NO_KEYS
 
     def _fill(self, region: str, keys: Hashes) -> Work[list[UnansweredKeys]]:
-        """Keep these missing keys (ascending, each once) of a region, as of the last epoch, with all that they rest on.
-        Returns those of which that is impossible: because of a bad row, or since the lake cannot be read."""
+        """Fill these missing keys (ascending, each once) of a region, and all that they rest on, as of the last epoch.
+
+        Returns the keys that cannot be filled, because of a bad row or because the lake cannot be read.
+        """
         if not len(keys):
             return []
         try:
             filled = yield from self._filled(region, keys)
         except LakeError as error:
             return [UnansweredKeys(keys, error)]
-        except Exception as error:  # whatever it is, it is about some of these keys
+        except Exception as error:  # of any class: it is about some of these keys
             if len(keys) == 1:
                 return [UnansweredKeys.because(keys, error)]
             half = len(keys) // 2
@@ -518,7 +526,7 @@ class Cone:
         return []
 
     def _filled(self, region: str, keys: Hashes) -> Work[ConeState]:
-        """A cone apart that has these keys of the region, and all that they rest on."""
+        """A separate cone that has these keys of the region, and all that they rest on."""
         plans = self._shape.below(region)
         apart = ConeState(self._shape, plans, self._build)
         apart.put(region, keys, self.applied, self._now)
@@ -532,25 +540,24 @@ class Cone:
         return apart
 
     def _advance(self, epoch: Epoch) -> Work[None]:
-        """All kept keys are as of the end of this epoch then, which is the next one."""
+        """Bring all kept keys to the end of this epoch, which is the next one."""
         try:
             for plan in reversed(self._shape.regions):
                 for edge in self._shape.into(plan.name):
                     yield from self._gain(edge, epoch)
             rows = yield from self._rows(self._state, self.applied, epoch)
             self._state.take(rows)
-        except Exception:  # whatever it is: to fill a key finds out whether it is about that one
+        except Exception:  # of any class: filling a key shows whether the error is that key's
             self._begin_empty()
         self.applied = epoch
 
     def _gain(self, edge: ConeEdge, epoch: Epoch) -> Work[None]:
-        """cones.keep_what_keys_rest_on: Keep what keys of the edge's consumer rest on since this epoch, and have not
-        before."""
+        """cones.keep_what_keys_rest_on: keep what keys of the edge's consumer come to rest on in this epoch."""
         keys = self._state.keys(edge.consumer)
         consumers, producers = yield from self._pairs(edge, keys, self.applied, epoch)
         filled = NO_KEYS
         while self._rules.cones_keep_what_keys_rest_on:
-            kept = self._state.has(edge.consumer, consumers)  # some may be evicted meanwhile, and what they rested on
+            kept = self._state.has(edge.consumer, consumers)  # some may be evicted meanwhile, with what they rested on
             consumers, producers = consumers[kept], producers[kept]
             lacking = np.unique(producers[~self._state.has(edge.producer, producers)])
             if not len(lacking):
@@ -565,7 +572,7 @@ class Cone:
     # Reading ----------------------------------------------------------------------------------------------------------
 
     def _pairs(self, edge: ConeEdge, keys: Hashes, after: Epoch, through: Epoch) -> Work[tuple[Hashes, Hashes]]:
-        """On what keys of the edge's consumer rest by rows of these epochs."""
+        """The pairs that rows of these epochs give to keys of the edge's consumer."""
         reads = [(trace, KeysToRead(trace.channel, keys, after, through)) for trace in edge.traces]
         return edge.pairs((yield from _read(reads)))
 
@@ -587,7 +594,7 @@ class Cone:
         return self._is_early or not bool(self._state.has(self._shape.top, hash64).all())
 
     def awaited(self, hash64: Hashes) -> Mask:
-        """For which of these keys there is something to wait for before they are asked for again."""
+        """Which of these keys a lookup must wait for before it asks again."""
         if self._is_early:
             return np.ones(len(hash64), np.bool_)
         return np.isin(hash64, self._filling) | self._wanted.among(hash64)
@@ -597,7 +604,7 @@ class Cone:
         return self.applied < self._not_before and self._rules.cones_never_back
 
     def want(self, hash64: Hashes) -> None:
-        """Somebody waits for these keys: those that are missing are to be filled."""
+        """A lookup waits for these keys: fill those that are missing."""
         missing = hash64[~self._state.has(self._shape.top, hash64)]
         self._presence.touch(hash64, self._tick())
         self._missed += len(missing)
@@ -608,19 +615,19 @@ class Cone:
         self._not_before = Epoch(max(self._not_before, epoch))
 
     def lookup(self, hash64: Hashes, keys: pa.RecordBatch, rows_max: int | None = None) -> pa.RecordBatch:
-        """As :meth:`Region.lookup`, of keys that are all present."""
+        """As :meth:`Region.lookup`, for keys that are all present."""
         self._note_read(hash64)
         return self._top.lookup(hash64, keys, rows_max)
 
     def lookup_each(
         self, hash64: Hashes, keys: pa.RecordBatch, lengths: Sequence[int], rows_max: int | None = None
     ) -> list[pa.RecordBatch]:
-        """As :meth:`Region.lookup_each`, of such keys."""
+        """As :meth:`Region.lookup_each`, for such keys."""
         self._note_read(hash64)
         return self._top.lookup_each(hash64, keys, lengths, rows_max)
 
     def long_read(self, hash64: Hashes, keys: pa.RecordBatch) -> LongRead:
-        """As :meth:`Region.long_read`, of such keys."""
+        """As :meth:`Region.long_read`, for such keys."""
         self._note_read(hash64)
         return self._top.long_read(hash64, keys)
 
@@ -629,7 +636,7 @@ class Cone:
         self._looked_up += len(hash64)
 
     def through(self, hash64: Hashes) -> Numbers:
-        """Of each of these present keys, the epoch as of whose end it is."""
+        """For each of these present keys, the epoch that it reflects to the end."""
         return np.full(len(hash64), self.applied, np.int64)
 
     def scan(self) -> pa.Table:
@@ -664,8 +671,10 @@ class Cone:
     # Evictions --------------------------------------------------------------------------------------------------------
 
     def evict(self, keys: Hashes) -> int:
-        """Keep these keys (ascending, unique) no more, nor what they alone rest on; returns how many were present. The
-        state of what they rested on is to be let go."""
+        """Evict these keys (ascending, unique), and what only they rest on; returns how many were present.
+
+        ``let_go`` drops the state of what they rested on.
+        """
         present = keys[self._state.has(self._shape.top, keys)]
         self._state.forget(self._shape.top, present)
         self._evicted += len(present)
@@ -680,14 +689,14 @@ class Cone:
 
     @property
     def has_leftovers(self) -> bool:
-        """Whether there is anything to let go."""
+        """Whether ``let_go`` has anything to drop."""
         return self._state.has_leftovers
 
     def let_go(self, keys_max: int) -> int:
-        """Give back the memory of up to so many keys that are forgotten; returns of how many. 0: there were none."""
+        """Free the memory of up to ``keys_max`` forgotten keys; returns their number, 0 if there are none."""
         return self._state.let_go(keys_max)
 
-    # Moves: no state of a cone travels; its keys are filled where they go ---------------------------------------------
+    # Moves: a cone sends no state; the new owner fills the keys -------------------------------------------------------
 
     def uproot(self, vnode: int, vnodes: int) -> bool:
         """As :meth:`PartialRegion.uproot` (partial.ask_where_the_key_goes)."""
@@ -704,7 +713,7 @@ class Cone:
         return gives_up
 
     def leave(self, vnode: int, vnodes: int) -> Hashes:
-        """Keep the vnode's keys no more. Returns them: they are to be filled where they go."""
+        """Evict the vnode's keys. Returns them: their new owner fills them."""
         keys = self.keys_of(vnode, vnodes)
         self.evict(keys)
         return keys
@@ -714,7 +723,7 @@ class Cone:
         return np.sort(self._presence.present(*vnode_range(vnode, vnodes)))
 
     def drop(self, keys: Hashes) -> None:
-        """These keys are missing."""
+        """Forget these keys: they are missing."""
         self._state.forget(self._shape.top, keys)
 
     def collect(self, keys: Hashes) -> State:
@@ -723,7 +732,7 @@ class Cone:
     def install(self, state: State) -> None:
         raise ProtocolError(f"view {self._shape.view!r}: state has come, which never travels")
 
-    # What a region fed by others would do: nothing comes --------------------------------------------------------------
+    # For rows from other workers, which never come --------------------------------------------------------------------
 
     def left_out(self) -> Sequence[SetAside]:
         return ()
@@ -736,7 +745,7 @@ class Cone:
 
 
 def _read(reads: Sequence[tuple[What, KeysToRead]]) -> Work[list[tuple[What, Batch]]]:
-    """The rows of each, if it is of any keys."""
+    """The rows of each read that has any keys."""
     asked = [(what, read) for what, read in reads if len(read.keys)]
     if not asked:
         return []

@@ -1,32 +1,31 @@
-"""PartialRegion: a region that keeps only the keys that somebody has looked up (document 004; DESIGN section 7).
+"""PartialRegion: a region that keeps only the keys that lookups have asked for (document 004; DESIGN section 7).
 
-A key is missing until it is asked for; then it is pending, while an *upquery* reads its rows out of the lake; then it
-is present, and kept up to date like any key of a full region, until it is evicted. An upquery reads through the epoch
-that is open when it begins. So a row of a pending key is either read by its upquery, or it is of a later epoch and
-retained until the answer has come.
+A key is missing until a lookup asks for it. Then it is pending, while an *upquery* reads its rows out of the lake. Then
+it is present, and kept up to date like any key of a full region, until it is evicted. An upquery reads through the
+epoch that is open when it begins. So a row of a pending key is either read by its upquery, or it is of a later epoch
+and retained until the answer has come.
 
-Rows of present keys are not applied as they come, but when somebody looks: those of several epochs together cost little
-more than those of one. So who falls behind has less to do for each epoch. If they cannot be applied, their keys are
-missing again, and a lookup of one says what is wrong with it.
+Rows of present keys are not applied as they come, but when they are read: rows of several epochs together cost little
+more than those of one epoch. So a region that lags has less to do for each epoch. If the rows cannot be applied, their
+keys are missing again, and a lookup of such a key says what is wrong with it.
 
-One upquery is read at a time; keys that are asked for meanwhile wait for the next one, all together. Of a missing key
-the region keeps nothing, so the answer's rows are applied to it as they are, some at a time: its keys are present once
-all of them are in. The next upquery does not wait for that, so a long answer holds up no other key. If the view cannot
-be computed from one of the rows, all state of the keys is dropped again, and so that row spoils the answer of its key,
-and nothing else.
+One upquery is read at a time; keys that lookups ask for meanwhile wait for the next one, all together. The region keeps
+nothing of a missing key, so it applies the answer's rows as they are, some at a time. The keys are present once all
+rows are in. The next upquery does not wait for that, so a long answer holds up no other key. If the view cannot be
+computed from one of the rows, all state of the keys is dropped again. So that row spoils the answer of its key, and
+nothing else.
 
-Wanted: the keys that the next upqueries are to read.
+WantedKeys: the keys that the next upqueries read.
 
-Unfillable: the keys of a partial view that could not be filled when they were last asked for, and why not.
+Unfillable: the keys of a partial view whose last fill failed. Each of them is missing; a lookup of it tries again. They
+are only counted.
 
-Each of them is missing; a lookup of it tries again. They are remembered to be counted, and for nothing else.
-
-What is read of the lake by key, apart from slices of epochs.
+KeysToRead: a read of the lake by key, apart from slices of epochs.
 
 Filling: an upquery's answer on its way into a region, some rows at a time.
 
 Its keys are pending until the last row is in. If the view cannot be computed from one of the rows, all state of the
-keys that it came with is dropped again, and these are filled in halves, until the key with the bad row is alone.
+keys that it came with is dropped again. These are then filled in halves, until the key with the bad row is alone.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -53,16 +52,16 @@ from upriver.vnodes import vnode_range, vnodes_of
 
 
 class WantedKeys:
-    """Keys, each once. They are put in order when somebody looks at them, not whenever one comes: many may come one by
-    one while an upquery is under way."""
+    """Keys, each once. They are sorted when they are read, not whenever a key comes: many may come one by one while an
+    upquery is under way."""
 
     def __init__(self) -> None:
         self._in_order: Hashes = NO_KEYS
         self._more: list[Hashes] = []
-        """Some may have come before."""
+        """Keys added since ``_in_order`` was sorted; some may be in it already."""
 
     def __len__(self) -> int:
-        """How many there are, those counted again that have come more than once since somebody looked."""
+        """How many there are, or more: a key that came several times since the last read counts each time."""
         return len(self._in_order) + sum(map(len, self._more))
 
     @property
@@ -81,18 +80,18 @@ class WantedKeys:
         return contains(self.keys, keys)
 
     def take(self, keys_max: int) -> Hashes:
-        """The first ones, which are not wanted any more."""
+        """Remove and return the first ``keys_max`` keys."""
         keys = self.keys
         self._in_order = keys[keys_max:].copy()  # a slice, of none even, would keep all of them in memory
         return keys[:keys_max]
 
     def remove(self, keys: Hashes) -> None:
-        """These are not wanted any more."""
+        """Remove these keys."""
         self._in_order = np.setdiff1d(self.keys, keys)
 
 
 UNFILLABLE_KEYS_MAX = 65_536
-"""Keys that are remembered; with more, the count says so many."""
+"""Keys that are remembered; the count goes no higher."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +103,7 @@ class UnansweredKeys:
 
     @classmethod
     def because(cls, keys: Hashes, error: Exception) -> "UnansweredKeys":
-        """An error of another package is a fault of ours."""
+        """The keys with this error; an error of another package becomes a ProtocolError."""
         if isinstance(error, UpriverError):
             return cls(keys, error)
         return cls(keys, ProtocolError(error_text(error)))
@@ -159,11 +158,11 @@ class Filling:
         self.keys = keys
         self.through = through
         self.unanswered: list[UnansweredKeys] = []
-        """Keys of which the view cannot be computed."""
+        """Keys whose rows the view cannot be computed from."""
         self._ports = tuple(reversed(rows))
         """The right side of a left join first: no left row is put out alone."""
         self._groups = [keys] if len(keys) else []
-        """Keys that are filled together; those of the last group now, those of the others later."""
+        """Groups of keys that are filled together: the last group now, the others later."""
         self._port = self._row = 0
         """Where the rows begin that the last group still needs."""
 
@@ -174,7 +173,7 @@ class Filling:
 
     @property
     def left(self) -> int:
-        """How many rows, at least, are to be looked through; 0 if there is nothing more to do."""
+        """At least how many rows ``take`` still looks through; 0 if there is nothing more to do."""
         if not self._groups:
             return 0
         rows = sum(len(batch) for _, batch in self._ports)
@@ -182,7 +181,7 @@ class Filling:
         return rows - seen + rows * (len(self._groups) - 1)
 
     def take(self, rows_max: int) -> tuple[int, Batch] | None:
-        """The next rows of one port, among which are those of the group; ``None`` if there are no more for any."""
+        """The next rows of one port, the group's among them; ``None`` if no group needs any more."""
         while self._groups:
             while self._port < len(self._ports):
                 port, batch = self._ports[self._port]
@@ -210,7 +209,7 @@ UPQUERY_KEYS_MAX = 65_536
 ANSWER_ROWS_MAX = 32_768
 """Rows of an upquery's answer that are taken in with it; more follow, some at a time."""
 FILLINGS_MAX = 2
-"""Answers that are on their way in at a time; with fewer, the next upquery may begin."""
+"""Answers that are taken in at the same time; the next upquery may begin while there are fewer."""
 RETAINED_ROWS_MAX = 1_000_000
 """Rows of pending keys that are retained; with more, the keys are given up and asked for again."""
 BEHIND_ROWS_MAX = 4_096
@@ -222,8 +221,8 @@ HOT_KEYS_MAX = 1_024
 
 @dataclass(frozen=True, slots=True)
 class Upquery:
-    """To be read out of the lake: all rows of these keys (ascending, unique), through this epoch, or further. number:
-    its name."""
+    """A read of the lake: all rows of these keys (ascending, unique), through this epoch, or further. number: its
+    name."""
 
     number: int
     keys: Hashes
@@ -240,7 +239,7 @@ class Retained:
 
 
 class PartialRegion:
-    """One worker's share of a region fed by lake edges only, of which it keeps the keys that are looked up."""
+    """One worker's share of a region that only lake edges feed. It keeps the keys that lookups ask for."""
 
     def __init__(
         self, build: Callable[[], KeptRegion], rules: UpqueryRules, retained_rows_max: int = RETAINED_ROWS_MAX
@@ -253,7 +252,7 @@ class PartialRegion:
         """Keys that were missing when they were asked for."""
         self._under_way: Upquery | None = None
         self._fillings: list[Filling] = []
-        """Answers of earlier ones, until all rows are taken in; the oldest first."""
+        """Answers of earlier upqueries, until all rows are taken in; the oldest first."""
         self._last = PRESENT
         """The number of the last upquery."""
         self._retained: list[Retained] = []
@@ -274,8 +273,8 @@ class PartialRegion:
     # Rows -------------------------------------------------------------------------------------------------------------
 
     def take(self, epoch: Epoch, port: int, batch: Batch) -> None:
-        """Take in rows of one input. Those of present keys wait for ``catch_up``, those of pending ones for their
-        upquery; others are dropped."""
+        """Take in rows of one input. Rows of present keys wait for ``catch_up``, rows of pending keys for their
+        upquery; rows of missing keys are dropped."""
         look = self._presence.look(batch.hash64)
         new = ~look.missing & (look.through < epoch) if self._rules.partial_each_row_once else ~look.missing
         pending = new & look.pending
@@ -294,7 +293,7 @@ class PartialRegion:
 
     @property
     def must_catch_up(self) -> bool:
-        """Whether more of them wait than may."""
+        """Whether more rows wait than ``BEHIND_ROWS_MAX``."""
         return sum(len(batch) for _, batch in self._behind) > BEHIND_ROWS_MAX
 
     def is_behind_with(self, hash64: Hashes) -> bool:
@@ -311,7 +310,7 @@ class PartialRegion:
         try:
             for port in sorted({port for port, _ in behind}):
                 self._region.apply(port, concatenated([batch for of, batch in behind if of == port]))
-        except Exception:  # whatever it is: an upquery finds out whose row it is
+        except Exception:  # of any class: an upquery finds the key with the bad row
             self.drop(key_set(*(batch.hash64 for _, batch in behind)))
 
     def _forget(self, keys: Hashes) -> None:
@@ -358,11 +357,11 @@ class PartialRegion:
         return not bool(self._presence.look(hash64).present.all())
 
     def awaited(self, hash64: Hashes) -> Mask:
-        """Which of these keys will be present by an upquery that is under way or wanted."""
+        """Which of these keys are pending, or wanted for a later upquery."""
         return self._presence.look(hash64).pending | self._wanted.among(hash64)
 
     def want(self, hash64: Hashes) -> None:
-        """Somebody waits for these keys: those that are missing are for the next upquery."""
+        """A lookup waits for these keys: the next upquery reads those that are missing."""
         look = self._presence.look(hash64)
         self._presence.touch(hash64, self._tick())
         self._missed += int(np.count_nonzero(look.missing))
@@ -370,12 +369,12 @@ class PartialRegion:
 
     @property
     def wanted(self) -> int:
-        """How many keys the next upquery is to read, or a few more."""
+        """About how many keys wait for the next upqueries: a key may count more than once."""
         return len(self._wanted)
 
     @property
     def puts_off(self) -> bool:
-        """Whether keys are to be asked for, and an upquery may begin."""
+        """Whether keys are wanted, and an upquery may begin."""
         return bool(self._wanted) and self._may_begin
 
     @property
@@ -383,8 +382,8 @@ class PartialRegion:
         return self._under_way is None and len(self._fillings) < FILLINGS_MAX
 
     def upquery(self, through: Epoch, keys_max: int = UPQUERY_KEYS_MAX) -> Upquery | None:
-        """What is to be read out of the lake now, if anything. through: the epoch that is open, or the last one.
-        keys_max: that may be filled."""
+        """Begin an upquery, if keys are wanted and it may. through: the epoch that is open, or the last one. keys_max:
+        how many keys may be filled."""
         while self._may_begin and self._wanted and keys_max:
             keys = self._wanted.take(min(keys_max, UPQUERY_KEYS_MAX))
             keys = keys[self._presence.look(keys).missing]  # state may have come from a peer meanwhile
@@ -422,15 +421,15 @@ class PartialRegion:
 
     @property
     def half_filled(self) -> Hashes:
-        """The keys, ascending, of which some rows may be in and others not: they are pending."""
+        """The keys, ascending, whose rows may be in only in part: they are pending."""
         return key_set(*(self._still_asked(filling.keys, filling.number) for filling in self._fillings))
 
     def fill(self, rows_max: int) -> list[UnansweredKeys] | None:
-        """Take in about so many rows of the oldest answer. With the last of them its keys are present, with all that
-        was retained.
+        """Take in about ``rows_max`` rows of the oldest answer. After the last row its keys are present, retained rows
+        included.
 
-        Returns, then, the keys of which the view cannot be computed; they are missing. So are those with a retained row
-        that cannot be applied: another upquery finds out whose row it is. ``None`` if more rows are left.
+        Returns ``None`` while rows are left, then the keys whose rows the view cannot be computed from. They are
+        missing. So are keys with a retained row that cannot be applied: another upquery finds the bad row's key.
         """
         return self._fill(self._fillings[0], rows_max)
 
@@ -444,7 +443,7 @@ class PartialRegion:
             try:
                 if len(mine):
                     self._region.apply(port, mine)
-            except Exception as error:  # whatever it is, it is about some of these keys
+            except Exception as error:  # of any class: it is about some of these keys
                 self._region.drop(keys)  # there was nothing of them before
                 filling.spoil(error)
         if filling.left and not self._rules.partial_whole_keys_only:
@@ -478,11 +477,11 @@ class PartialRegion:
                 rows_of_present = kept.batch.filtered(present)
                 try:
                     self._region.apply(kept.port, rows_of_present)
-                except Exception:  # whatever it is
+                except Exception:  # of any class
                     self.drop(key_set(rows_of_present.hash64))
 
     def refuse(self, number: int, error: UpriverError) -> list[UnansweredKeys]:
-        """The upquery cannot be answered: its keys are missing. Returns those that waited for it."""
+        """The upquery cannot be answered: its keys are missing. Returns the keys that waited for it."""
         assert self._under_way is not None
         assert self._under_way.number == number
         keys = self._still_asked(self._under_way.keys, number)
@@ -494,7 +493,7 @@ class PartialRegion:
         return unanswered
 
     def _keep_retained(self) -> None:
-        """Retain the rows of keys that are pending now, and no others."""
+        """Retain only the rows of keys that are pending now."""
         parts = [(kept, self._presence.look(kept.batch.hash64).pending) for kept in self._retained]
         self._retained = [
             Retained(kept.epoch, kept.port, kept.batch.filtered(pending)) for kept, pending in parts if pending.any()
@@ -502,39 +501,39 @@ class PartialRegion:
         self._retained_rows = sum(len(kept.batch) for kept in self._retained)
 
     def _still_asked(self, keys: Hashes, number: int) -> Hashes:
-        """Which of these keys of an upquery wait for it (partial.own_upquery_only): some may have been given up since,
-        or have come from a peer."""
+        """The keys of an upquery that still wait for it (partial.own_upquery_only). Others were given up since, or came
+        from a peer."""
         still: Hashes = keys[self._presence.look(keys).upquery == number]
         return still
 
     def _abandon(self, pending: Hashes) -> None:
-        """These keys wait for no upquery any more: what was taken in of an answer's rows goes. (Of those that are bad
-        nothing was taken in.)"""
+        """These keys wait for no upquery any more: drop the rows of an answer that are already in. (A bad key has no
+        rows in.)"""
         self._presence.drop(pending)
         if self._fillings:
             self._region.drop(pending)
 
     def through(self, hash64: Hashes) -> Numbers:
-        """Of each of these keys, the last epoch that its upquery has read: the state may be ahead of other keys' so
-        far. Of no meaning for a key that is not present."""
+        """For each of these keys, the last epoch that its upquery has read; no meaning for a key that is not present.
+        The key's state may be ahead of other keys' up to that epoch."""
         return self._presence.look(hash64).through
 
     # Reads ------------------------------------------------------------------------------------------------------------
 
     def lookup(self, hash64: Hashes, keys: pa.RecordBatch, rows_max: int | None = None) -> pa.RecordBatch:
-        """As :meth:`Region.lookup`, of keys that are all present, and of which no rows wait."""
+        """As :meth:`Region.lookup`, for keys that are all present and have no waiting rows."""
         self._note_read(hash64)
         return self._region.lookup(hash64, keys, rows_max)
 
     def lookup_each(
         self, hash64: Hashes, keys: pa.RecordBatch, lengths: Sequence[int], rows_max: int | None = None
     ) -> list[pa.RecordBatch]:
-        """As :meth:`Region.lookup_each`, of such keys."""
+        """As :meth:`Region.lookup_each`, for such keys."""
         self._note_read(hash64)
         return self._region.lookup_each(hash64, keys, lengths, rows_max)
 
     def long_read(self, hash64: Hashes, keys: pa.RecordBatch) -> LongRead:
-        """As :meth:`Region.long_read`, of such keys."""
+        """As :meth:`Region.long_read`, for such keys."""
         self._note_read(hash64)
         return self._region.long_read(hash64, keys)
 
@@ -543,7 +542,7 @@ class PartialRegion:
         self._looked_up += len(hash64)
 
     def scan(self) -> pa.Table:
-        """The rows of the present keys, and of ``half_filled`` keys those that are in, sorted by hash64. Raises
+        """The rows of the present keys, and those rows of ``half_filled`` keys that are in, sorted by hash64. Raises
         RowError if an output expression fails."""
         self._check_caught_up()
         return self._region.scan()
@@ -553,9 +552,9 @@ class PartialRegion:
             raise ProtocolError("a region is read whole, or gives keys away, while it is behind")
 
     def stats(self) -> Mapping[str, int]:
-        """As :meth:`Region.stats`; and present, pending: keys. Since the beginning, looked_up: keys that lookups were
-        answered, missed: keys that were asked for and missing, evicted: keys. unfillable: keys that could not be filled
-        when they were last asked for."""
+        """As :meth:`Region.stats`, and numbers of keys. present, pending: now. looked_up, missed, evicted: keys that
+        were read, that were missing when a lookup asked for them, and that were evicted, since the beginning.
+        unfillable: keys whose last fill failed."""
         stats = self._region.stats()
         pending = len(self.half_filled)
         if self._under_way is not None:
@@ -579,7 +578,7 @@ class PartialRegion:
     # Evictions --------------------------------------------------------------------------------------------------------
 
     def evict(self, keys: Hashes) -> int:
-        """Keep these keys (ascending, unique) no more; returns how many were present."""
+        """Evict these keys (ascending, unique); returns how many were present."""
         present = keys[self._presence.look(keys).present]
         self._forget(present)
         self._presence.drop(present)
@@ -587,8 +586,8 @@ class PartialRegion:
         return len(present)
 
     def evict_oldest(self, keys_max: int, waiting: Sequence[Hashes]) -> int:
-        """Evict up to so many keys, about those read the longest ago. waiting: keys that lookups wait for, which stay
-        (partial.asked_keys_stay). Returns how many were evicted."""
+        """Evict up to ``keys_max`` keys, roughly the least recently read. waiting: keys that lookups wait for, which
+        stay (partial.asked_keys_stay). Returns how many were evicted."""
         oldest = self._presence.oldest(keys_max, self._now)
         if waiting and self._rules.partial_asked_keys_stay:
             oldest = np.setdiff1d(oldest, np.concatenate(waiting))
@@ -597,7 +596,7 @@ class PartialRegion:
     # Moves ------------------------------------------------------------------------------------------------------------
 
     def uproot(self, vnode: int, vnodes: int) -> bool:
-        """The vnode's keys begin to move: who waits here for one that is not present is to ask where it goes
+        """The vnode's keys begin to move: a lookup that waits here for a key that is not present must ask the new owner
         (partial.ask_where_the_key_goes). vnodes: the lake's. Returns whether there was such a key."""
         wanted = self._wanted.keys
         mine = wanted[vnodes_of(wanted, vnodes) == vnode]
@@ -605,8 +604,8 @@ class PartialRegion:
         return self.give_up(np.union1d(self._presence.pending(*vnode_range(vnode, vnodes)), mine))
 
     def give_up(self, keys: Hashes) -> bool:
-        """Those of these keys (ascending, unique) that are pending or wanted are missing, and not wanted any more.
-        Returns whether there was any."""
+        """Give up those of these keys (ascending, unique) that are pending or wanted: they are missing. Returns whether
+        there was any."""
         pending = keys[self._presence.look(keys).pending]
         unsettled = bool(len(pending) or self._wanted.among(keys).any())
         if self._rules.partial_ask_where_the_key_goes:
@@ -615,8 +614,8 @@ class PartialRegion:
         return unsettled
 
     def leave(self, vnode: int, vnodes: int) -> Hashes:
-        """Keep the vnode's keys no more: they are to be filled where they go. Returns those that were read last, which
-        are worth filling there before somebody asks."""
+        """Evict the vnode's keys; their new owner fills them. Returns the most recently read, which the new owner fills
+        before a lookup asks for them."""
         keys = self.keys_of(vnode, vnodes)
         hot = self._presence.newest(keys, HOT_KEYS_MAX)
         self.evict(keys)
@@ -640,11 +639,11 @@ class PartialRegion:
         self._presence.install(presence, self._tick())
 
     def drop(self, keys: Hashes) -> None:
-        """As :meth:`Region.drop`: these keys are missing."""
+        """As :meth:`Region.drop`: these keys are missing from now on."""
         self._forget(keys)
         self._presence.drop(keys)
 
 
 def _rows_of(keys: Hashes, batch: Batch) -> Batch:
-    """The rows of these keys (ascending, unique), which nearly always are all rows."""
+    """The rows of these keys (ascending, unique): nearly always all rows of the batch."""
     return batch.filtered(contains(keys, batch.hash64))

@@ -1,7 +1,7 @@
 """Presence: which keys of a region a worker keeps (document 004, "missing" keys; DESIGN section 7).
 
-A key is *missing*, *pending* or *present*. Missing keys are those that nothing is known of, so they cost nothing to
-have, to move or to lose. Keys are known by their hash64 alone: two keys with one hash64 come and go together.
+A key is *missing*, *pending* or *present*. The worker stores nothing about a missing key, so it costs nothing to have,
+to move or to lose. Keys are known by their hash64 alone: two keys with one hash64 come and go together.
 """
 
 from collections.abc import Sequence
@@ -21,26 +21,26 @@ from upriver.state.vectors import Mask, Slots, Vector, true_at
 Numbers = npt.NDArray[np.int64]
 
 PRESENT = 0
-"""In place of an upquery's number: there is none under way. Numbers of upqueries are higher."""
+"""In place of an upquery's number: no upquery is under way. Numbers of upqueries are higher."""
 MISSING = -1
-"""In place of an upquery's number, of a key of which nothing is known."""
+"""In place of an upquery's number: nothing is known of the key."""
 SAMPLE = 1024
-"""Keys that are looked at, about, to find out how long ago is long ago."""
+"""About how many keys are sampled to estimate which keys were read the longest ago."""
 SAMPLE_MIN = 8
-"""Keys of the sample that may go, at least: with fewer, others that may would be too far apart to be found soon."""
+"""At least how many sampled keys count as evictable: with fewer, evictable keys would be too sparse to find soon."""
 GLANCE_SLOTS = 8_192
-"""Slots that are looked through at a time for keys to evict: some tens of microseconds."""
+"""Slots that are searched at a time for keys to evict: some tens of microseconds."""
 SEARCH_SLOTS = 131_072
-"""Slots that are looked through in one go, if there was any key to evict among them: less than a millisecond."""
+"""Slots that one search covers, if it has found any key to evict: less than a millisecond."""
 REMEMBERED_KEYS_MAX = 4_096
-"""Keys of the last look that is remembered, at most: those of a lookup, hardly those of an epoch's rows."""
+"""At most how many keys the remembered look has: enough for a lookup, hardly for an epoch's rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
     """How keys stand, one number for each. upquery: ``MISSING``, ``PRESENT``, or the upquery that is under way.
-    through: the last epoch whose rows the state has, or will have by the upquery; of no meaning for a missing key.
-    found: where the known ones are, until one comes or goes."""
+    through: the last epoch whose rows the state has, or will have after the upquery; no meaning for a missing key.
+    found: the slots of the known keys, valid until a key comes or goes."""
 
     upquery: Numbers
     through: Numbers
@@ -63,7 +63,7 @@ class Look:
 
 
 class PresenceStore:
-    """What is known of keys; :class:`turning.Store`."""
+    """What is known of keys; one of the stores of :class:`TwoStores`."""
 
     __slots__ = ("_hand", "_index", "_kept", "_read", "_through", "_upquery", "held")
 
@@ -75,7 +75,7 @@ class PresenceStore:
         """When the key was last read, in lookups."""
         self._kept: Vector[np.bool_] = Vector(np.bool_, fill=True)
         self._hand = 0
-        """The slot from which on keys to evict are looked for."""
+        """The slot where the next search for keys to evict begins."""
         self.held = 0
 
     @property
@@ -99,7 +99,7 @@ class PresenceStore:
         return Look(upquery, through, [(self, found)])
 
     def put(self, keys: Hashes, upquery: Numbers | int, through: Numbers | int, read: Numbers | int) -> None:
-        """Know these keys, each named once, as so; whatever was known before. A number that is one is that of all."""
+        """Set what is known of these keys, each named once, whatever it was before. A single number is that of all."""
         slots = self._index.assign(keys, [])
         known = len(self._kept)
         for vector in (self._upquery, self._through, self._read, self._kept):
@@ -112,13 +112,14 @@ class PresenceStore:
         self._read.cells[slots] = now
 
     def sample(self, stride: int, before: int) -> Numbers:
-        """When present keys were read, of those that were read before ``before``; every so many slots one is seen."""
+        """When present keys were last read, for those last read before ``before``; looks at every ``stride``-th
+        slot."""
         read: Numbers = self._read.cells[::stride][self._can_go(slice(None, None, stride), before - 1)]
         return read
 
     def read_until(self, cut: int, keys_max: int) -> Hashes:
-        """Up to so many present keys that were last read at ``cut`` or before: not always all that there are, but some,
-        if there is any. The next search goes on where this one has ended."""
+        """Up to ``keys_max`` present keys that were last read at ``cut`` or before: not always all, but some if there
+        are any. The next search goes on where this one ends."""
         found: list[Slots] = []
         count = seen = 0
         while seen < self.slots and count < keys_max and not (count and seen >= SEARCH_SLOTS):
@@ -132,7 +133,7 @@ class PresenceStore:
         return self._hashes(np.concatenate([np.empty(0, np.int64), *found]))
 
     def _can_go(self, slots: slice, cut: int) -> Mask:
-        """Which of these slots are of a present key that was last read at ``cut`` or before."""
+        """Which of these slots hold a present key that was last read at ``cut`` or before."""
         can_go: Mask = self._kept.cells[slots] & (self._upquery.cells[slots] == PRESENT)
         return can_go & (self._read.cells[slots] <= cut)
 
@@ -177,10 +178,10 @@ class Presence:
     """What is known of a region's keys at one worker, and when each was last read."""
 
     def __init__(self, eagerness: CompactionPace = USUAL) -> None:
-        """eagerness: to give memory back."""
+        """eagerness: how soon and how fast memory is given back."""
         self._stores = TwoStores(PresenceStore, eagerness)
         self._last: tuple[Hashes, Look] | None = None
-        """Keys that were looked at, and how they stand since: a lookup looks at the same ones several times."""
+        """The keys of the last look, and how they stand: a lookup looks at the same keys several times."""
 
     @property
     def known(self) -> int:
@@ -193,11 +194,11 @@ class Presence:
 
     @property
     def live_nbytes(self) -> int:
-        """What of ``nbytes`` is for keys that are known."""
+        """The part of ``nbytes`` that known keys take."""
         return self._stores.live_nbytes
 
     def look(self, keys: Hashes) -> Look:
-        """How these keys stand, one for one. They are not to be written to."""
+        """How these keys stand, one for one. The caller must not write to ``keys``."""
         if self._last is not None and self._last[0] is keys:
             return self._last[1]
         look = self._look(keys)
@@ -217,20 +218,20 @@ class Presence:
         return Look(upquery, through, found)
 
     def put(self, keys: Hashes, upquery: int, through: Epoch, read: int) -> None:
-        """These keys, each named once, stand so from now on."""
+        """Set how these keys, each named once, stand from now on."""
         self._last = None
         for store, part in self._stores.split_keys(keys):
             store.put(part, upquery, through, read)
         self._stores.tidy()
 
     def touch(self, keys: Hashes, now: int) -> None:
-        """These keys are read: which is now, in lookups."""
+        """These keys are read now. now: in lookups."""
         for store, slots in self.look(keys).found:
             store.touch(slots, now)
 
     def oldest(self, keys_max: int, before: int) -> Hashes:
-        """Up to so many present keys that were last read before ``before``, ascending: by a sample, those read the
-        longest ago. Some, if there is any."""
+        """Up to ``keys_max`` present keys that were last read before ``before``, ascending. A sample picks those read
+        the longest ago. Returns some if there are any."""
         stride = max(1, self._stores.slots // SAMPLE)
         sample = np.sort(np.concatenate([store.sample(stride, before) for store in self._stores.all]))
         seen = keys_max if stride == 1 else max(-(-keys_max // stride), SAMPLE_MIN)
@@ -241,30 +242,30 @@ class Presence:
         return np.sort(found)
 
     def present(self, least: int = 0, most: int = HASH64_MAX) -> Hashes:
-        """The present keys whose hash64 lies between these two or is one of them, in no particular order."""
+        """The present keys with a hash64 from ``least`` to ``most``, in no particular order."""
         return np.concatenate([store.present(least, most) for store in self._stores.all])
 
     def pending(self, least: int = 0, most: int = HASH64_MAX) -> Hashes:
-        """The pending ones."""
+        """The pending keys, likewise."""
         return np.concatenate([store.pending(least, most) for store in self._stores.all])
 
     def collect(self, keys: Hashes) -> pa.RecordBatch:
-        """What is known of the present ones of these keys (ascending, unique), for :meth:`install` elsewhere."""
+        """What is known of those of these keys (ascending, unique) that are present, for :meth:`install` elsewhere."""
         return self._stores.collect(keys[self.look(keys).present])[0]
 
     def newest(self, keys: Hashes, keys_max: int) -> Hashes:
-        """Of these present keys (ascending, unique) up to so many, those that were read last; ascending."""
+        """Up to ``keys_max`` of these present keys (ascending, unique), the most recently read; ascending."""
         known = self.collect(keys)
         hashes, read = cells_of(known.column("hash64")), cells_of(known.column("read"))
         return np.sort(hashes[np.argsort(-read, kind="stable")[:keys_max]])
 
     def install(self, state: pa.RecordBatch, now: int) -> None:
-        """Know what another worker has known of these keys. Times of reading, in its lookups, mean nothing here."""
+        """Take over what another worker knew of these keys. Its times of reading, in its lookups, mean nothing here."""
         self._last = None
         read = array_of(pa.int64(), np.full(state.num_rows, now, np.int64))
         self._stores.install([state.set_column(3, state.schema.field(3), read)])
 
     def drop(self, keys: Hashes) -> None:
-        """Nothing is known of these keys (ascending, unique) any more: they are missing."""
+        """Forget these keys (ascending, unique): they are missing."""
         self._last = None
         self._stores.drop(keys)

@@ -1,4 +1,4 @@
-"""The safety rules of partial state, one switch each; their numbers are those of ``docs/internals/partial.md``.
+"""The safety rules of partial state, one switch each; their names are those of ``docs/internals/partial.md``.
 
 A rule is switched off only by a test, to show that the checkers catch its absence.
 """
@@ -25,21 +25,19 @@ class UpqueryRules:
     partial_asked_keys_stay: bool = True
     """partial.asked_keys_stay: a key that a waiting lookup has asked for is not evicted."""
     partial_read_ahead: bool = True
-    """partial.read_ahead: an upquery reads the epochs after the one that is open here, too, as many as others may be
-    ahead, as far as they are published: rows of the key may have been dropped in them, where it was kept before or on
-    their way here."""
+    """partial.read_ahead: an upquery also reads the published epochs after the one that is open here, as many as other
+    workers may be ahead. Rows of the key in them may have been dropped, at its earlier owner or on their way here."""
     partial_rows_before_lookups: bool = True
     """partial.rows_before_lookups: rows that wait to be applied are applied before one of their keys is looked up."""
     partial_room_first: bool = True
-    """partial.room_first: under a budget, keys are filled when there is room for them, and others are evicted first."""
+    """partial.room_first: under a budget, keys are filled only when there is room; other keys are evicted first."""
     partial_whole_keys_only: bool = True
-    """partial.whole_keys_only: a key is shown once all rows that its upquery has read are taken in, however many there
-    are."""
+    """partial.whole_keys_only: a key is shown only once all rows that its upquery has read are taken in."""
     cones_keep_what_keys_rest_on: bool = True
     """cones.keep_what_keys_rest_on: what a kept key comes to rest on is filled before the epoch's rows are taken in."""
     cones_never_back: bool = True
-    """cones.never_back: keys that came from another worker are not shown as of an epoch before the one that it has
-    shown."""
+    """cones.never_back: keys that came from another worker are not shown as of an epoch before the last one that that
+    worker has shown."""
 
 
 ALL_RULES = UpqueryRules()

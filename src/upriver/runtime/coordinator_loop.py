@@ -1,4 +1,4 @@
-"""The coordinator's event loop, in the driver: one thread that feeds the machine and carries out what it says."""
+"""The coordinator's event loop, in the driver: one thread that feeds the machine and carries out its actions."""
 
 import itertools
 import queue
@@ -57,7 +57,7 @@ from upriver.runtime.status import Recoveries, RescaleDesk, river_status
 from upriver.vnodes import VnodeMap
 
 COMMITS_KEPT_MAX = 10_000
-"""Epochs whose commit time is kept in memory: the last ones."""
+"""How many epochs, the last ones, have their commit time kept in memory."""
 
 
 class WorkerEnd(Protocol):
@@ -102,10 +102,10 @@ class CoordinatorLoop:
         histories: Callable[[], Mapping[WorkerId, PlaceHistory]] = dict,
         sources: SourceSupervisor | None = None,
     ) -> None:
-        """leavers_s: seconds for which a rescale by learners waits for who leaves; ``None``: as long as it takes.
-        sources: those of the app's tables, for the status; without them, the status has no tables.
-        start_worker: fills a place, some time after it has returned; without it, no rescale can add workers.
-        keeper: without it, the machine is to take no checkpoints. histories: of the places of workers."""
+        """leavers_s: seconds for which a rescale by learners waits for workers that leave; ``None``: as long as it
+        takes. sources: those of the app's tables, for the status; without them, the status has no tables. start_worker:
+        fills a slot, some time after it has returned; without it, no rescale can add workers. keeper: without it, the
+        machine must take no checkpoints. histories: of the workers' slots."""
         self._machine = machine
         self._keeper = keeper
         self._start_worker = start_worker
@@ -119,7 +119,7 @@ class CoordinatorLoop:
         self._joined: dict[Incarnation, _Joined] = {}
         self._asked: dict[int, Future[SnapshotParts]] = {}
         self._undone: dict[int, threading.Event] = {}
-        """By ticket, what somebody waits for, or has waited for in vain."""
+        """By ticket, requests that are not done: a caller waits for each, or has given up waiting."""
         self._recoveries = Recoveries()
         self._changed = threading.Condition()
         """Guards and announces ``_ended``, ``_failure``, ``_joined``, ``_desk`` and ``_freshness``."""
@@ -128,7 +128,7 @@ class CoordinatorLoop:
         self._ended = Epoch(0)
         self._failure: UpriverError | None = None
         self._commits: dict[Epoch, float] = {}
-        """When the last epochs were committed, in seconds since 1970. Told by one thread at a time."""
+        """When the last epochs were committed, in seconds since 1970. One thread at a time writes it."""
 
     def start(self) -> None:
         self._thread.start()
@@ -137,7 +137,7 @@ class CoordinatorLoop:
 
     @property
     def lookup_map(self) -> VnodeMap:
-        """Whom to ask for the keys of a vnode now."""
+        """The worker that answers lookups of each vnode now."""
         return self._machine.cluster.lookup_map
 
     @property
@@ -145,10 +145,10 @@ class CoordinatorLoop:
         """The last epoch that has ended at every worker."""
         return self._ended
 
-    # Told by others
+    # Reports from other threads
 
     def register(self, worker: WorkerId, address: str, end: WorkerEnd, instance: str = "") -> Incarnation:
-        """A worker's process has come; it serves at ``address``. instance: the executor that it is lost with."""
+        """A worker's process has registered; it serves at ``address``. instance: the executor that it is lost with."""
         incarnation = Incarnation(next(self._incarnations))
         with self._changed:
             self._joined[incarnation] = _Joined(worker, address, end)
@@ -158,7 +158,7 @@ class CoordinatorLoop:
         return incarnation
 
     def hear(self, incarnation: Incarnation, message: FromWorker) -> None:
-        """A worker has said something."""
+        """A worker has sent a message."""
         with self._changed:
             joined = self._joined.get(incarnation)
             if joined is not None and isinstance(message, Moved):
@@ -170,7 +170,7 @@ class CoordinatorLoop:
         self._inbox.put(WorkerSaid(incarnation=incarnation, message=message))
 
     def lost(self, incarnation: Incarnation, lease_s: float = 0.0) -> None:
-        """A worker's channel has closed. lease_s: seconds in which it may answer somebody all the same."""
+        """A worker's channel has closed. lease_s: seconds for which it may still answer lookups."""
         with self._changed:
             self._joined.pop(incarnation, None)
             self._changed.notify_all()
@@ -191,8 +191,8 @@ class CoordinatorLoop:
         self._inbox.put(EpochPublished(epoch=manifest.epoch, rows=manifest.rows()))
 
     def expect_sources(self, tables: Mapping[str, bool], committed: Epoch) -> None:
-        """The sources are about to start. tables: by name, whether the lake has rows of it. committed: the last epoch
-        in the lake."""
+        """The sources are about to start. tables: by name, whether the lake has rows of the table. committed: the last
+        epoch in the lake."""
         with self._changed:
             self._freshness = Freshness(tables, committed)
 
@@ -209,12 +209,12 @@ class CoordinatorLoop:
             self._changed.notify_all()
 
     def fail(self, error: UpriverError) -> None:
-        """The app cannot go on; whoever waits is told. The first failure counts."""
+        """The app cannot go on: every waiting call raises. The first failure counts."""
         with self._changed:
             self._failure = self._failure or error
             self._changed.notify_all()
 
-    # Asked by others
+    # Requests from other threads
 
     @property
     def has_failed(self) -> bool:
@@ -237,7 +237,7 @@ class CoordinatorLoop:
             raise type(self._failure)(*self._failure.args)
 
     def wait_ended(self, epoch: Epoch, seconds: float) -> None:
-        """Block until the epoch has ended at every worker, and every worker is up to it."""
+        """Block until the epoch has ended at every worker, and every worker slot is filled."""
         with self._changed:
             reached = self._changed.wait_for(lambda: self._failure or self._stands_at(epoch), seconds)
             self._raise_failure()
@@ -251,7 +251,7 @@ class CoordinatorLoop:
         return self._ended >= epoch and not self._missing()
 
     def wait_joined(self, seconds: float) -> None:
-        """Block until every place is filled. Raises WaitTimeout, which says why one is not, as far as that is known."""
+        """Block until every worker slot is filled. Raises WaitTimeout, which says why one is not, if that is known."""
         with self._changed:
             reached = self._changed.wait_for(lambda: self._failure or not self._missing(), seconds)
             self._raise_failure()
@@ -259,7 +259,7 @@ class CoordinatorLoop:
                 raise WaitTimeout(f"workers have not come up in {seconds:g} s: {self.why_missing()}")
 
     def why_missing(self) -> str:
-        """Which workers are not there, and why each was lost that has been there, or whose task has failed."""
+        """Which workers are missing, and why each was lost or its task has failed."""
         histories, why = self._histories(), dict[str | None, list[str]]()
         for worker in sorted(self._missing()):
             failure = histories[worker].last_failure if worker in histories else None
@@ -274,7 +274,7 @@ class CoordinatorLoop:
         return self._commits.get(epoch)
 
     def freshness(self) -> FreshnessReport:
-        """How fresh each table is, and what it lacks until it is ready."""
+        """How fresh each table is, and what it lacks to be ready."""
         with self._changed:
             return self._freshness_now()
 
@@ -283,7 +283,7 @@ class CoordinatorLoop:
         return self._freshness.report(progress, time.monotonic())
 
     def wait_ready(self, seconds: float) -> None:
-        """Block until every table is ready. Raises NotReady after so many seconds, which says what is lacking."""
+        """Block until every table is ready. Raises NotReady after so many seconds, with what is lacking."""
         with self._changed:
             if self._changed.wait_for(lambda: self._failure or self._lacking() is None, seconds):
                 self._raise_failure()
@@ -298,7 +298,7 @@ class CoordinatorLoop:
         return set(self._machine.cluster.workers) - {joined.worker for joined in self._joined.values()}
 
     def snapshot(self, view: str, seconds: float) -> SnapshotParts:
-        """A consistent snapshot of a view, held by the workers until newer ones push it out."""
+        """A consistent snapshot of a view; the workers hold it until newer ones replace it."""
         ticket, asker = next(self._tickets), Future[SnapshotParts]()
         self._asked[ticket] = asker
         self._inbox.put(SnapshotAsked(ticket=ticket, view=view))
@@ -313,8 +313,8 @@ class CoordinatorLoop:
     def replan(self, plans: tuple[DataflowPlan, ...], epochs: Sequence[Mapping[Channel, int]], seconds: float) -> None:
         """Keep these views from now on. epochs: of each epoch in the lake, from the first on, the rows per channel.
 
-        Returns when all workers have begun anew; they answer when they have read what there is. Raises WaitTimeout
-        after so many seconds; it will happen all the same.
+        Returns when all workers have begun anew; they answer when they have caught up. Raises WaitTimeout after so many
+        seconds; the change happens all the same.
         """
         ticket = next(self._tickets)
         wanted = PlansWanted(ticket=ticket, plans=plans, epochs=tuple(epochs))
@@ -322,16 +322,16 @@ class CoordinatorLoop:
         self._until_done(ticket, wanted, seconds, late)
 
     def evict(self, view: str, keys: tuple[int, ...] | None, seconds: float) -> None:
-        """Have all workers keep these keys of a partial view no more: their hash64; ``None`` for all.
+        """Have all workers evict these keys of a partial view. keys: their hash64; ``None`` for all.
 
-        Returns when they have done it. Raises WaitTimeout after so many seconds; it will happen all the same.
+        Returns when they have done so. Raises WaitTimeout after so many seconds; the eviction happens all the same.
         """
         ticket = next(self._tickets)
         wanted = EvictWanted(ticket=ticket, view=view, keys=keys)
         self._until_done(ticket, wanted, seconds, f"view {view!r}: not every worker has evicted in {seconds:g} s")
 
     def _until_done(self, ticket: int, wanted: CoordinatorEvent, seconds: float, late: str) -> None:
-        """Block until what is wanted under this ticket is done. late: what to say if that takes longer."""
+        """Send a request, and block until it is done. late: the error's text if that takes longer."""
         done = self._undone[ticket] = threading.Event()
         self._inbox.put(wanted)
         if not done.wait(seconds):
@@ -348,7 +348,7 @@ class CoordinatorLoop:
     def rescale(
         self, workers: int | None, moves: Mapping[VnodeId, WorkerId] | None, strategy: Strategy, keys_max: int | None
     ) -> int:
-        """Ask for a rescale; its ticket. What is wrong with it shows in its report."""
+        """Request a rescale; returns its ticket. The rescale's report says if anything is wrong with it."""
         ticket = next(self._tickets)
         wanted = RescaleWanted(ticket=ticket, workers=workers, moves=moves, strategy=strategy, keys_max=keys_max)
         with self._changed:
@@ -357,21 +357,21 @@ class CoordinatorLoop:
         return ticket
 
     def workers_to_be(self) -> tuple[WorkerId, ...]:
-        """The workers that there will be when all rescales that were asked for are done, if they are."""
+        """The workers that there will be if all requested rescales succeed."""
         with self._changed:
             wanted = self._desk.workers_wanted()
         return self._machine.cluster.workers if wanted is None else tuple(map(WorkerId, range(wanted)))
 
     def abort_rescale(self, ticket: int) -> None:
-        """Raises UserError for a ticket that is not known; one that is over stays so."""
+        """Raises UserError for a ticket that is not known; a rescale that is over stays over."""
         with self._changed:
             self._desk.case(ticket)
         self._inbox.put(AbortWanted(ticket=ticket))
 
     def rescale_progress(self, ticket: int, unless: str | None = None, wait_s: float = 0.0) -> dict[str, Any]:
-        """How far a rescale is; if its state is ``unless``, as soon as it is another one, or after so many seconds.
+        """How far a rescale is. While its state is ``unless``, wait for another state, at most ``wait_s`` seconds.
 
-        Raises UserError for a ticket that is not known, and what has made the app fail.
+        Raises UserError for a ticket that is not known, and the failure if the app has failed.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._failure or self._desk.case(ticket).state != unless, wait_s)
@@ -379,7 +379,7 @@ class CoordinatorLoop:
             return self._desk.case(ticket).progress()
 
     def rescale_report(self, ticket: int) -> dict[str, Any]:
-        """What a rescale was. Raises UserError if it is not over, or the ticket is not known."""
+        """The report of a rescale. Raises UserError if it is not over, or the ticket is not known."""
         with self._changed:
             case = self._desk.case(ticket)
             if not case.is_over:
@@ -387,7 +387,7 @@ class CoordinatorLoop:
             return case.report()
 
     def addresses(self) -> dict[WorkerId, str]:
-        """Where each worker that is up serves; of two incarnations the later one."""
+        """The address of each worker that is up; of two incarnations, the later one's."""
         with self._changed:
             joined = [self._joined[incarnation] for incarnation in sorted(self._joined)]
         return {member.worker: member.address for member in joined}
@@ -407,14 +407,14 @@ class CoordinatorLoop:
         }
 
     def stop(self, seconds: float) -> bool:
-        """Retire all workers and end the loop; whether all have gone in time."""
+        """Retire all workers and end the loop; returns whether all have gone in time."""
         self._recoveries.end()
         self._inbox.put(StopAsked())
         members = {member.incarnation for member in self._machine.members.values()}
         with self._changed:
             for incarnation, joined in self._joined.items():
                 if incarnation not in members:
-                    joined.end.close()  # it has left, and waits for readers who will not come any more
+                    joined.end.close()  # it has left, and waits for scans that will not come any more
             gone = self._changed.wait_for(lambda: not self._joined, seconds)
             left = list(self._joined.values())
         for joined in left:
@@ -426,7 +426,7 @@ class CoordinatorLoop:
         self._start_worker, self._histories = (
             None,
             dict,
-        )  # they hold on to the river, and Spark's callback threads to this
+        )  # they hold references to the app, and Spark's callback threads hold one to this loop
         return bool(gone)
 
     # The loop
@@ -437,7 +437,7 @@ class CoordinatorLoop:
                 for action in self._machine.step(event):
                     self._carry_out(action)
                 self._recoveries.look(self._machine.cluster)
-            except Exception as error:  # a fault of ours: nobody shall wait in vain
+            except Exception as error:  # a fault of ours: no caller must wait in vain
                 self.fail(error if isinstance(error, UpriverError) else ProtocolError(repr(error)))
 
     def _carry_out(self, action: CoordinatorAction) -> None:
@@ -479,7 +479,7 @@ class CoordinatorLoop:
                 assert_never(action)
 
     def _tell_parts(self, asker: Future[SnapshotParts], ready: SnapshotReady) -> None:
-        """Of all workers, or none: one may be lost of which the machine has not heard yet."""
+        """Return the parts of all workers, or fail: a worker may be lost without the machine knowing yet."""
         addresses = self.addresses()
         if addresses.keys() >= set(ready.workers):
             parts = tuple(addresses[worker] for worker in ready.workers)
@@ -490,7 +490,7 @@ class CoordinatorLoop:
     def _replace(self, action: ReplaceWorker) -> None:
         with self._changed:
             joined = self._joined.get(action.incarnation)
-        if joined is not None:  # else its channel is closed, and its place about to be filled
+        if joined is not None:  # without one, its channel is closed, and its slot about to be filled
             joined.end.give_up(WorkerLost(f"worker {joined.worker} failed: {action.error}"))
 
     def _tell(self, action: Tell) -> None:

@@ -1,6 +1,6 @@
-"""Asker: a thread that waits for the outcome of its lookup.
+"""The coordinator on the network: workers open channels to it, clients call actions.
 
-The coordinator on the network: workers open channels to it, clients call actions.
+``LookupWaiter``: a thread that waits for the outcome of its lookup.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,11 +31,11 @@ from upriver.runtime.snapshots import SharedScans
 
 REGISTER = "register"
 """The hello of a worker: ``{"worker": id, "life": number, "attempt": of its task, "address": where it serves,
-"instance": what it is lost with}``."""
+"instance": the executor that it is lost with}``."""
 SILENCED = "silenced"
-"""What a worker says when it answers nobody any more, and lives on only for scans of what it holds."""
+"""Message of a worker that answers no more lookups, and lives on only for scans of the snapshots that it holds."""
 PROGRESS_WAIT_S_MAX = 1.0
-"""Seconds that whoever follows a rescale can have a call wait for another state."""
+"""At most how many seconds a ``rescale_progress`` call waits for another state."""
 SNAPSHOT_S_MAX = 60.0
 EVICTION_S_MAX = 60.0
 """Seconds that the workers have to take a snapshot."""
@@ -59,11 +59,12 @@ class _ToWorker:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorRecords:
-    """What fills the places of workers. check_slots: raises TooFewSlots if there is no room for so many workers.
+    """Callbacks of whatever fills the slots of workers. check_slots: raises TooFewSlots if there is no room for so many
+    workers.
 
-    claim: what becomes of an attempt of a worker's task (worker, life, attempt, whether the process in its place has a
-    lease). is_current: whether a worker of this life is still to fill its place. lost: told of one that was given up,
-    and why; returns soon. end_attempt: kills an attempt, and tells Spark why.
+    claim: what becomes of an attempt of a worker's task (worker, life, attempt, whether the process in its slot has a
+    lease). is_current: whether a worker of this life may still fill its slot. lost: told which worker was given up, and
+    why; returns soon. end_attempt: kills an attempt, and tells Spark why.
     """
 
     check_slots: Callable[[int], None] = lambda _: None
@@ -76,12 +77,12 @@ class CoordinatorRecords:
 class CoordinatorService:
     """Serves a coordinator from construction until ``stop``.
 
-    Actions, JSON in and out: ``routing``, ``freshness`` (``epoch``: one whose commit time is wanted, or null),
+    Actions, JSON in and out: ``routing``, ``freshness`` (``epoch``: the epoch to return the commit time of, or null),
     ``status``, ``explain`` (``view``), ``scan`` (``view``, and ``scan``, a name of the caller's choice: callers that
-    give the same one read the same snapshot), ``rescale`` (``workers`` or ``moves``, ``strategy``, ``keys_max``), which
-    gives the ``ticket`` that ``rescale_progress``, ``rescale_report`` and ``rescale_abort`` ask for. The progress is
-    told at once, or, if a state is given as ``unless``, when it is another one or after ``wait_s`` seconds,
-    ``PROGRESS_WAIT_S_MAX`` at most.
+    give the same name read the same snapshot), ``evict`` (``view``, ``keys``), and ``rescale`` (``workers`` or
+    ``moves``, ``strategy``, ``keys_max``). ``rescale`` returns the ``ticket`` that ``rescale_progress``,
+    ``rescale_report`` and ``rescale_abort`` take. The progress comes at once. If a state is given as ``unless``, it
+    comes when the state is another one, or after ``wait_s`` seconds, ``PROGRESS_WAIT_S_MAX`` at most.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class CoordinatorService:
         keeper: CoordinatorRecords = CoordinatorRecords(),
         vigilance: FailureDetection = USUAL,
     ) -> None:
-        """keys: of clients, and of the workers that may register. vigilance: the same for all workers."""
+        """keys: the clients' token, and the secret of the workers that may register. vigilance: the workers', too."""
         self._loop = loop
         self._keeper = keeper
         self._tenants = WorkerSlots(vigilance)
@@ -121,15 +122,15 @@ class CoordinatorService:
 
     @property
     def address(self) -> str:
-        """``host:port`` to tell others."""
+        """``host:port`` for other processes."""
         return self._server.address
 
     def stop(self) -> None:
-        """Refuse further calls and end those that are on."""
+        """Refuse further calls and end those under way."""
         self._server.stop()
 
     def replan(self, plans: Sequence[DataflowPlan]) -> None:
-        """The views are these from now on."""
+        """Serve these views from now on."""
         self._plans = {plan.name: plan for plan in plans}
         self._views = {plan.name: ViewRoute(plan.key, plan.schema, plan.tables) for plan in plans}
 
@@ -166,7 +167,7 @@ class CoordinatorService:
         return Receiver(on_message, on_close)
 
     def _admit(self, worker: WorkerId, life: int, attempt: int) -> None:
-        """Raise unless this attempt may fill the place: leases.given_up_stays_out, leases.one_attempt_stays."""
+        """Raise unless this attempt may fill the slot: leases.given_up_stays_out, leases.one_attempt_stays."""
         match self._keeper.claim(worker, life, attempt, self._tenants.has_lease(worker)):
             case Claim.OUTDATED:
                 raise _outdated(worker)
@@ -234,7 +235,7 @@ def _hash64(number: int) -> int:
 
 
 def _check_owners(owners: Iterable[WorkerId], workers: Sequence[WorkerId]) -> None:
-    """Raise DeclarationError for a worker that there is not and will not be."""
+    """Raise DeclarationError for a worker that does not exist and is not about to."""
     for worker in owners:
         if worker not in workers:
             numbers = ", ".join(map(str, workers))
@@ -250,7 +251,7 @@ def _strategy(name: str) -> Strategy:
 
 
 class LookupWaiter:
-    """``settle`` is called once, by any thread; ``wait`` by the one that asks."""
+    """Any thread calls ``settle``, once; the thread that asked calls ``wait``."""
 
     __slots__ = ("_is_settled", "_outcome")
 
@@ -269,5 +270,5 @@ class LookupWaiter:
 
 
 def answered(answer: Answer) -> Answered:
-    """What the machine has answered, as it goes to the client. Takes long for many rows in several parts."""
+    """The machine's answer as it goes to the client. Takes long for many rows in several parts."""
     return Answered(answer.rows, answer.epoch, answer.version, answer.relayed, answer.held_up)

@@ -1,9 +1,8 @@
-"""Who may speak for a worker's place, and until when. Rules leases.*: ``docs/internals/failures.md``.
+"""Leases: which process may speak for a worker's slot, and until when. Rules leases.*: ``docs/internals/failures.md``.
 
-A worker that is given up may live on: stopped by the system, or where nobody can reach it. It wakes up with what it
-knew then. So it has a *lease*: it speaks only while it knows that the coordinator has heard something that it said
-within the last ``lease_s`` seconds. And the coordinator fills a place again only when the lease of whoever was there
-has run out.
+A worker that was given up may live on: stopped by the system, or unreachable. It wakes up with what it knew then. So it
+has a *lease*: it speaks only while it knows that the coordinator has heard something that it said within the last
+``lease_s`` seconds. The coordinator fills a slot again only when the lease of its last process has expired.
 """
 
 import math
@@ -21,19 +20,19 @@ from upriver.net.lookups import Answered, KeysAsked, LookupHandler
 SILENCE_S = 2.0
 """Seconds of silence after which a worker is given up, unless the user says otherwise."""
 SILENCE_S_MIN = 0.5
-"""With less, threads that wait for a processor would count as dead."""
+"""With less, a worker whose threads wait for a processor would count as dead."""
 BEATS = 8
-"""Signs of life in that time."""
+"""Heartbeats in the time of silence."""
 PATIENCE_S_MIN = 15.0
-"""Seconds, at least, that a worker stands still for before it gives its coordinator up."""
+"""At least how many seconds a worker without its coordinator waits before it gives it up."""
 CLOSING_S_MAX = 5.0
-"""Seconds that a channel takes at most to be over when its connection was cut."""
+"""At most how many seconds a channel takes to close once its connection is cut."""
 
 
 @dataclass(frozen=True, slots=True)
 class FailureDetection:
-    """How soon silence is noticed. silence_s: seconds in which the coordinator has given up a worker that says nothing,
-    and a worker a peer. Raises DeclarationError."""
+    """How soon silence is noticed. silence_s: seconds after which the coordinator has given up a silent worker, and a
+    worker a silent peer. Raises DeclarationError."""
 
     silence_s: float = SILENCE_S
 
@@ -44,27 +43,29 @@ class FailureDetection:
 
     @property
     def ping_s(self) -> float:
-        """Between two signs of life."""
+        """Seconds between two heartbeats."""
         return self.silence_s / BEATS
 
     @property
     def lease_s(self) -> float:
-        """For which a worker may speak after the coordinator has heard from it."""
+        """Seconds for which a worker may speak after the coordinator has heard from it."""
         return 3 * self.ping_s
 
     @property
     def limits(self) -> ChannelLimits:
-        """Of the coordinator's end of a worker's channel, and of both ends between two workers.
+        """Limits of the coordinator's end of a worker's channel, and of both ends between two workers.
 
-        Silence is noticed with a beat, and threads may be late: so there is a beat for each.
+        Silence is noticed with a heartbeat, and threads may be late. So the limit leaves a heartbeat for each.
         """
         return ChannelLimits(ping_s=self.ping_s, silence_s_max=self.silence_s - 2 * self.ping_s)
 
     @property
     def worker_limits(self) -> ChannelLimits:
-        """Of the worker's end of its channel to the coordinator. A worker that hears nothing stands still
-        (leases.speak_only_with_lease), and has time: if the coordinator comes back before it has given the worker up,
-        all goes on."""
+        """Limits of the worker's end of its channel to the coordinator.
+
+        A worker that hears nothing stands still (leases.speak_only_with_lease), so it can wait. If the coordinator
+        comes back before it has given the worker up, all goes on.
+        """
         return ChannelLimits(ping_s=self.ping_s, silence_s_max=max(PATIENCE_S_MIN, 4 * self.silence_s))
 
 
@@ -72,7 +73,7 @@ USUAL = FailureDetection()
 
 
 class Lease:
-    """A worker's right to speak; usable by any thread. There is none before ``begin``."""
+    """A worker's right to speak; usable by any thread. The worker has no lease before ``begin``."""
 
     def __init__(self, vigilance: FailureDetection) -> None:
         self._seconds = vigilance.lease_s
@@ -83,15 +84,15 @@ class Lease:
         self._channel = channel
 
     def wait(self, seconds: float | None) -> bool:
-        """Block until this worker may speak, at most ``seconds`` if any are given, or until it never will again;
+        """Block until this worker may speak, at most ``seconds`` if given, or until it never will again; returns
         whether it may."""
         return self._channel is not None and self._channel.heart.wait_confirmed(self._seconds, seconds)
 
     def guard(self, lookup: LookupHandler) -> LookupHandler:
-        """Give an answer out only if this worker may still speak when it has it (leases.speak_only_with_lease).
+        """Return an answer only if this worker may still speak once it has the answer (leases.speak_only_with_lease).
 
-        An answer that was found before the lease ran out is given out when the lease holds again: that it does says
-        that the place was this worker's all the time.
+        An answer found before the lease expired is returned when the lease holds again: then the slot was this
+        worker's all the time.
         """
 
         def guarded(wanted: KeysAsked) -> Answered:
@@ -104,9 +105,9 @@ class Lease:
 
 
 class WorkerSlots:
-    """The coordinator's side: whose channel stands for each place. Usable by any thread.
+    """The coordinator's side: which channel holds each worker slot. Usable by any thread.
 
-    vigilance: by which the workers keep their leases. clock: in seconds, that of the channels' hearts.
+    vigilance: the workers' failure detection. clock: in seconds, that of the channels' hearts.
     """
 
     def __init__(self, vigilance: FailureDetection, clock: Callable[[], float] = now) -> None:
@@ -116,12 +117,13 @@ class WorkerSlots:
         """Guards all that follows."""
         self._ends: dict[WorkerId, ChannelEnd] = {}
         self._free_at: dict[WorkerId, float] = {}
-        """When the lease of the last one has run out."""
+        """When the lease of each slot's last process has expired."""
 
     def make_room(self, worker: WorkerId) -> None:
-        """Block until nobody can believe that a place is his (leases.place_free_after_lease). Who has it is put out.
+        """Close the channel that holds this slot, and block until every lease on the slot has expired
+        (leases.place_free_after_lease).
 
-        Raises WorkerLost if that does not come about.
+        Raises WorkerLost if the channel does not close in time.
         """
         with self._lock:
             before = self._ends.get(worker)
@@ -134,25 +136,26 @@ class WorkerSlots:
         time.sleep(max(0.0, free_at - self._clock()))
 
     def has_lease(self, worker: WorkerId) -> bool:
-        """Whether the process that has the place may still speak for it, as far as is known here."""
+        """Whether the process in the slot may still have a lease, as far as the coordinator knows."""
         with self._lock:
             end = self._ends.get(worker)
         return end is not None and self._clock() < end.heart.heard_at + self._lease_s
 
     def free_in(self, worker: WorkerId) -> float:
-        """Seconds until whoever was in a place last can believe in it no more."""
+        """Seconds until the lease of the slot's last process has expired."""
         with self._lock:
             return max(0.0, self._free_at.get(worker, 0.0) - self._clock())
 
     def enter(self, worker: WorkerId, end: ChannelEnd) -> None:
-        """Take a place for which room was made. Raises WorkerLost if another has been quicker."""
+        """Take a slot for which room was made. Raises WorkerLost if another process was quicker."""
         with self._lock:
             if worker in self._ends:
                 raise WorkerLost(f"worker {worker}: another process has come for its place")
             self._ends[worker] = end
 
     def leave(self, worker: WorkerId, end: ChannelEnd, *, is_silenced: bool) -> bool:
-        """A place is given up; whether it was this one's until now. is_silenced: it has ended its lease itself."""
+        """Free a slot; returns whether this channel held it until now. is_silenced: the worker ended its lease
+        itself."""
         with self._lock:
             if self._ends.get(worker) is not end:
                 return False

@@ -1,18 +1,17 @@
-"""What views take at each worker with no key in them: a budget of memory must have room for that.
+"""Memory of a worker: one arena for all threads, giving free memory back to the system, and the budget's minimum.
 
-One arena for all threads of a worker, so that what each of them frees can be given back to the system.
+One arena for all threads, so that what each of them frees can be given back to the system: glibc gives each thread an
+arena of its own. The free end of such an arena goes back only while its own thread frees something, and only if it is
+longer than twice the longest array that was ever freed. ``malloc_trim`` (:func:`give_back`) frees only the end of the
+main arena.
 
-glibc gives each thread an arena of its own. The free end of such a one goes back only while that very thread frees
-something, and only if it is longer than twice the longest array that was ever freed; whoever asks for all free memory
-(:mod:`upriver.runtime.memory`) gets the end of the main arena, and none of the others'.
+Existing arenas stay, including those of threads of the parent process, and new threads are given them. Arrow begins a
+thread as soon as it is loaded.
 
-Arenas that there are stay, those of threads of the process that this one was forked from, too, and new threads are
-given them. Arrow begins a thread as soon as it is loaded. So this module loads nothing.
+Memory that a worker has freed goes back to the system: the C library and Arrow's pool keep it for later. After a large
+batch that is many times what the batch has left behind, and from outside the process it looks like memory in use.
 
-Memory that a worker has freed goes back to the system.
-
-The C library and Arrow's pool keep what is freed for later. After a large batch that is many times what the batch has
-left behind, and nobody who looks at the process can tell it from what the worker keeps.
+What views take at each worker with no key in them: a memory budget must have room for that.
 """
 
 import ctypes
@@ -32,28 +31,28 @@ from upriver.protocol.rules import ALL_RULES
 from upriver.worker.serving import BuildRegion, empty_state
 
 ARENAS_MAX = 1
-"""Arenas that threads to come are spread over, beside those that there are."""
+"""Arenas that new threads are spread over, beside the existing ones."""
 _M_ARENA_MAX = -8
 """Of glibc's ``malloc.h``."""
 
 
 def share_free_memory() -> None:
-    """Have threads that begin from now on use one arena, where the C library is glibc. This cannot be taken back."""
+    """Make threads that begin from now on use one arena, where the C library is glibc. This cannot be undone."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_ARENA_MAX, ARENAS_MAX)
 
 
 PAUSE_S = 2.0
-"""Seconds from one time to the next."""
+"""Seconds between two calls of ``give_back``."""
 
 
 @contextmanager
 def giving_back(pause_s: float = PAUSE_S) -> Iterator[None]:
-    """Give free memory back every so many seconds, on a thread of its own, until the block ends.
+    """Give free memory back every ``pause_s`` seconds, on a thread of its own, until the block ends.
 
-    Arrow's arrays come from the C library meanwhile: what a pool of its own has freed comes back on the thread alone
-    that has used it.
+    Meanwhile Arrow's arrays come from the C library: memory freed by Arrow's own pool comes back only on the thread
+    that used it.
     """
     pool = pa.default_memory_pool()
     pa.set_memory_pool(pa.system_memory_pool())
@@ -74,7 +73,7 @@ def giving_back(pause_s: float = PAUSE_S) -> Iterator[None]:
 
 
 def give_back() -> None:
-    """Give back what is free now, where the C library is glibc: some milliseconds, in which the interpreter goes on."""
+    """Give back what is free now, where the C library is glibc: some milliseconds, while other threads go on."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
@@ -82,7 +81,7 @@ def give_back() -> None:
 
 def require_memory(plans: Sequence[DataflowPlan], budget: int | None) -> None:
     """Raise BudgetExceeded unless these views, empty, fit into the budget. budget: bytes for each worker; ``None`` for
-    any."""
+    no limit."""
     if budget is None:
         return
     fixed = fixed_bytes(plans)

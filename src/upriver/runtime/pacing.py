@@ -1,12 +1,14 @@
-"""How many rows a worker takes in at a time: whoever looks a key up may have to wait until they are taken in.
+"""Pacing of one worker's loop: how many keys it moves at a time, and how many keys or rows a slice of work has.
 
-When a worker moves keys, and what it costs: the pace of a rescale in one worker's loop.
+``Mover``: when a worker moves keys, and what that costs; the pace of a rescale in one worker's loop.
 
-How many keys a slice of a chore has: what the last slices' speed makes of the time that one may take.
+``SlicePace``: how many keys a slice of a chore has, by the speed of the last slices and the time that one may take.
 
-One slice is of one view and the next of another, whose keys may be dearer. So what all of them took says little
-about the next (a line through them, as :mod:`upriver.migration.pace` has it, made one in eight too long), and one that
-was too slow counts at once.
+One slice is of one view and the next of another, with keys that may cost more. So what all slices took says little
+about the next (a line through them, as in :mod:`upriver.migration.pace`, made one slice in eight too long). A slice
+that was too slow counts at once.
+
+``RowPace``: how many rows a worker takes in at a time; a lookup may have to wait until they are in.
 """
 
 import time
@@ -19,14 +21,14 @@ from upriver.protocol.messages import FromWorker, Moved
 from upriver.protocol.peers import Envelope, ForRegion, Installed
 
 BUSY_S = 0.5
-"""Seconds after a lookup in which another one is to be expected."""
+"""Seconds after a lookup in which another one is likely."""
 
 
 class Mover:
-    """Keeps the time. Used by the worker's loop alone; times are those of ``time.perf_counter``.
+    """Paces the steps of a rescale. Used by the worker's loop alone; times are those of ``time.perf_counter``.
 
-    How many keys a step may have, and how long to rest after it, follows from the processor time that steps take: what
-    they take by the clock is longer on a busy machine, but no shorter with fewer keys.
+    The number of keys in a step, and the rest after it, follow from the processor time of the steps. By the clock,
+    steps take longer on a busy machine, but no less with fewer keys.
     """
 
     def __init__(self, budget_s: float) -> None:
@@ -34,7 +36,7 @@ class Mover:
         self._budget_s = budget_s
         self._keys_max: int | None = None
         self._paces: dict[str, Pace] = {}
-        """By region: what a key costs depends on what is kept of it."""
+        """By region: the cost of a key depends on the region's state."""
         self._rests = Rests()
         self._rests_until = 0.0
         self._busy_until = 0.0
@@ -44,21 +46,21 @@ class Mover:
         self._keys_given = 0
         """In the step under way."""
         self._hold_began: float | None = None
-        """When the keys were put on hold that are to be collected next; ``None`` if they will be in that step."""
+        """When the keys that are collected next were put on hold; ``None`` if that happens in the same step."""
         self._load_keys, self._load_s = 0, 0.0
-        """Of the load on its way: how many keys, and how long the step took that has sent them."""
+        """Of the load on its way: its number of keys, and the duration of the step that sent it."""
         self._load_began: float | None = None
-        """When the keys were put on hold whose state is on its way."""
+        """When the keys of the load on its way were put on hold."""
         self._anew_since: float | None = None
-        """When this worker has begun anew, until it is where it was."""
+        """When this worker began anew; ``None`` once it is back where it was."""
         self.stall_s = 0.0
         """The longest step so far."""
         self.hold_s = 0.0
-        """The longest that keys given away here were out of service so far: from when they were put on hold until
+        """The longest time so far that keys given away here were out of service: from when they were put on hold until
         their new owner has said that their state is in place."""
 
     def begin(self, keys_max: int | None) -> None:
-        """Another rescale. keys_max: keys at a time, if the user has said so."""
+        """Begin another rescale. keys_max: keys at a time, if the user has set it."""
         self._keys_max, self._paces, self._rests = keys_max, {}, Rests()
         self.stall_s = self.hold_s = 0.0
         self._hold_began = self._load_began = None
@@ -68,14 +70,14 @@ class Mover:
         self.hold_s, self._anew_since = 0.0, time.perf_counter()
 
     def is_back(self) -> bool:
-        """All keys are back; whether they were away."""
+        """All keys are back; returns whether they were away."""
         if self._anew_since is None:
             return False
         self.hold_s, self._anew_since = time.perf_counter() - self._anew_since, None
         return True
 
     def keys(self, region: str) -> int:
-        """Of this region, to be moved in the next step if it moves some of these."""
+        """How many keys of this region the next step moves, if it moves any of them."""
         return self._pace(region).keys
 
     def _pace(self, region: str) -> Pace:
@@ -100,19 +102,19 @@ class Mover:
         return max(0.0, self._rests_until - time.perf_counter())
 
     def reports(self, message: FromWorker) -> None:
-        """The coordinator is told this; perhaps how much there is still to give."""
+        """This worker tells the coordinator this message, which may say how much there is still to give."""
         if isinstance(message, Moved):
             self._rests.told(message.region, message.vnodes_left)
 
     def asked(self) -> None:
-        """Somebody looks something up here, and would wait for a step."""
+        """A lookup has come, which would have to wait for a step."""
         self._busy_until = time.perf_counter() + BUSY_S
 
     def step_begins(self) -> None:
         self._step_began, self._work_began, self._keys_given = time.perf_counter(), time.thread_time(), 0
 
     def sends(self, envelope: Envelope) -> Envelope:
-        """The step under way sends this; with the time in it, if it is to tell one."""
+        """The step under way sends this envelope; returns it with the step's time, if it carries one."""
         match envelope.content:
             case Installed() as installed:
                 return replace(envelope, content=replace(installed, seconds=time.thread_time() - self._work_began))
@@ -125,18 +127,18 @@ class Mover:
         return envelope
 
     def hears(self, envelope: Envelope) -> None:
-        """The step under way was set off by this, and is over."""
+        """The step under way handled this envelope, and is over."""
         match envelope.content:
             case ForRegion(message=Acquire()):
                 self._has_worked()
             case Installed(region=region, seconds=seconds) if self._load_began is not None:
                 self.hold_s = max(self.hold_s, time.perf_counter() - self._load_began)
                 self._load_began = None
-                # Both ends have a loop that others wait for: the slower one sets the pace.
+                # Lookups wait for the loops of both ends: the slower one sets the pace.
                 self._pace(region).took(self._load_keys, max(self._load_s, seconds))
 
     def resumed(self) -> None:
-        """The step under way has taken slices over, or given them up: meanwhile their keys were out of service."""
+        """The step under way has taken slices over, or given them up; their keys were out of service meanwhile."""
         seconds = time.perf_counter() - self._step_began
         self.stall_s, self.hold_s = max(self.stall_s, seconds), max(self.hold_s, seconds)
 
@@ -145,7 +147,7 @@ class Mover:
         self._load_keys, self._load_s = self._keys_given, self._has_worked()
 
     def _has_worked(self) -> float:
-        """Rest for a while; how long the step took, in seconds of processor time."""
+        """Begin a rest; returns the processor time of the step, in seconds."""
         now, seconds = time.perf_counter(), time.thread_time() - self._work_began
         self._rests.took(seconds)
         self._rests_until = now + self.rest_share * seconds
@@ -154,21 +156,21 @@ class Mover:
 
 
 KEYS_FIRST = 64
-"""Keys of the first slice, of which nothing is known."""
+"""Keys of the first slice, when no speed is known yet."""
 KEYS_MIN = 16
-"""Keys of one slice, as long as slices stay within the budget: each has a cost of its own, and where that alone is more
-than what is aimed at, fewer and fewer keys would make slices no shorter, only more."""
+"""At least how many keys a slice has, as long as slices stay within the budget. Each slice has a fixed cost: where that
+alone exceeds the aim, ever fewer keys would mean more slices, not shorter ones."""
 KEYS_MAX = 65_536
 """Keys of one slice, however much time there is."""
 AIM_SHARE = 0.25
-"""Of the budget: slices vary, and one that aims at less than all of it stays within."""
+"""Share of the budget that a slice aims at: slices vary, and a lower aim stays within the budget."""
 BARE_TIMES = 2.0
-"""How many times what a slice takes even with few keys another may take, within the budget: so half of its time is of
-use at least, however dear slices are here."""
+"""A slice may take this many times the time of a slice with few keys, within the budget. So at least half of its time
+is of use, however expensive slices are here."""
 GROWTH_MAX = 2.0
 """How many times more keys a slice may have than the one before it."""
 MEMORY = 0.7
-"""How much the slices before count against the last one, as to speed."""
+"""Weight of the speed of the earlier slices against that of the last one."""
 
 
 @dataclass(slots=True)
@@ -209,25 +211,25 @@ ROWS_BUDGET_S = 0.01
 ROWS_AIM_SHARE = 0.75
 """Of that time."""
 ROWS_MIN = 8_192
-"""Rows of a piece, however long the last one took: each has a cost of its own, and with fewer rows that would be most
-of it."""
+"""At least how many rows a piece has, however long the last one took: with fewer rows, a piece's fixed cost would be
+most of it."""
 ROWS_TIMED_MIN = ROWS_MIN // 2
-"""Rows of a piece that tells something of how long others will take."""
+"""At least how many rows a piece must have to count for the pace."""
 
 
 class RowPace:
-    """Follows from what pieces have taken."""
+    """How many rows a piece has, by the time that earlier pieces took."""
 
     def __init__(self) -> None:
         self._pace = SlicePace(ROWS_BUDGET_S, aim_share=ROWS_AIM_SHARE)
 
     @property
     def rows(self) -> int:
-        """Of the next piece, at most."""
+        """At most how many rows the next piece has."""
         return max(ROWS_MIN, self._pace.keys)
 
     def timed(self, rows: int, take_in: Callable[[], object]) -> None:
-        """Have so many rows taken in."""
+        """Call ``take_in``, which takes in so many rows, and note its time."""
         if rows < ROWS_TIMED_MIN:
             take_in()
             return

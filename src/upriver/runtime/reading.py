@@ -1,10 +1,10 @@
-"""What a worker reads out of the lake, a piece at a time: its slices of an epoch, or of checkpoints.
+"""A worker's reads of the lake, a piece at a time: its slices of an epoch, or of checkpoints.
 
-Whoever looks a key up may have to wait until a piece is taken in. So how many rows it has follows from what those
-before it took.
+A lookup may have to wait until a piece is taken in. So the number of rows of a piece follows from the time that earlier
+pieces took.
 
-What cannot be read is tried again, with back-off, from where it stood, for as long as it takes: a file may be repaired,
-and a disk or a network come back. Lookups are answered meanwhile. A damaged checkpoint is not waited for: what it has
+The worker retries a failed read, with backoff, from where it stood, for as long as it takes: a file may be repaired,
+and a disk or a network come back. It answers lookups meanwhile. It does not wait for a damaged checkpoint: the state
 can be computed again.
 """
 
@@ -40,11 +40,12 @@ from upriver.state.vectors import true_at
 Piece = RowsRead | EpochRead | StateRead | AllStateRead | StateUnread
 
 READ_AGAIN_S_MIN, READ_AGAIN_S_MAX = 0.1, 30.0
-"""Seconds from a read that has failed to the next try: twice as many each time."""
+"""Seconds from a failed read to the retry: doubled each time."""
 
 
 class LakeReading:
-    """Of one worker's loop. ``tables``: of the channels that its views read. commits: told of each manifest read."""
+    """The reads of one worker's loop. ``tables``: by channel that its views read. commits: told of each manifest
+    read."""
 
     def __init__(self, lake: Lake, commits: CommitTimes, now: Callable[[], float] = time.monotonic) -> None:
         """now: the time in seconds."""
@@ -55,31 +56,31 @@ class LakeReading:
         self.tables: Mapping[Channel, TableSpec] = {}
         self._pieces: Iterator[Piece] = iter(())
         self._paces: defaultdict[Channel, RowPace] = defaultdict(RowPace)
-        """What a row costs depends on what is made of it."""
+        """By channel: the cost of a row depends on what the views compute from it."""
         self._asked: ReadEpoch | ReadState | None = None
         """What is being read."""
         self._taken: Counter[str] = Counter()
-        """Of it: rows by channel, or chunks by region, that were taken in."""
+        """How many rows by channel, or chunks by region, were taken in of it."""
         self.held_up: str | None = None
-        """Why it could not be read when it was last tried."""
+        """Why the last read failed, until a read succeeds."""
         self._again_s = READ_AGAIN_S_MIN
         self._again_at = 0.0
-        """Of use while it is held up."""
+        """When to retry; valid while ``held_up``."""
 
     @property
     def is_on(self) -> bool:
-        """Whether there is a piece more to be read now."""
+        """Whether another piece can be read now."""
         return self._asked is not None and self.due_in_s == 0
 
     @property
     def due_in_s(self) -> float:
-        """Seconds until it is to be read, or tried again; infinitely many if there is nothing to read."""
+        """Seconds until the next read or retry; infinite if there is nothing to read."""
         if self._asked is None:
             return math.inf
         return 0.0 if self.held_up is None else max(0.0, self._again_at - self._now())
 
     def assign(self, vnodes: int, tables: Mapping[Channel, TableSpec]) -> None:
-        """From now on it is about these; what is under way is given up. vnodes: the lake's."""
+        """Read these tables from now on, and give up what is under way. vnodes: the lake's."""
         self._vnodes, self.tables = vnodes, tables
         self.give_up()
 
@@ -89,7 +90,7 @@ class LakeReading:
         self._pieces = self._read(asked)
 
     def feed(self, take_in: Callable[[Piece], object]) -> None:
-        """Have the next piece taken in, unless it cannot be read."""
+        """Read the next piece and take it in, unless it cannot be read."""
         try:
             piece = next(self._pieces)
         except (LakeError, OSError, pa.ArrowException) as error:
@@ -115,7 +116,7 @@ class LakeReading:
         self._pieces = self._read(self._asked)
 
     def give_up(self) -> None:
-        """What is left of it is of no use any more, or will be read again."""
+        """Stop the read under way: the rest is of no use, or will be read again."""
         self._asked, self._pieces = None, iter(())
         self._taken.clear()
         self.held_up, self._again_s = None, READ_AGAIN_S_MIN
@@ -142,7 +143,7 @@ class LakeReading:
         for channel in asked.channels:
             table, taken = self.tables[channel], self._taken[channel]
             for all_rows in self._lake.read(manifest, channel, vnodes, table):
-                rows = all_rows.slice(min(taken, len(all_rows)))  # files never change: those taken in come first again
+                rows = all_rows.slice(min(taken, len(all_rows)))  # files never change: the known rows come first again
                 taken -= len(all_rows) - len(rows)
                 hashes = rows.column(0).to_numpy()
                 user = pa.RecordBatch.from_arrays(rows.columns[1:], schema=table.schema)
@@ -156,8 +157,8 @@ class LakeReading:
 
 
 def end_of_piece(hashes: Hashes, first: int, rows_max: int) -> int:
-    """Where a piece ends that begins there and has at most so many rows, or as many more as belong to its last key:
-    what is left is cut into pieces of one size."""
+    """The end of the piece that begins at ``first``: at most ``rows_max`` rows, and the rest of its last key's rows.
+    The rows that are left are cut into pieces of equal size."""
     left = len(hashes) - first
     end = first + math.ceil(left / math.ceil(left / rows_max))
     others = true_at(hashes[end:] != hashes[end - 1])

@@ -1,8 +1,9 @@
-"""Scans: all tasks of one scan read one snapshot, whichever of them asks first.
+"""Snapshots: a worker's parts, and which snapshot each scan reads.
 
-A worker's parts of snapshots, from when they are taken until they are dropped; scans read them meanwhile.
+A worker holds its parts of snapshots from when they are taken until they are dropped; scans read them meanwhile. A
+worker that leaves a running app waits for the scans that were promised its parts.
 
-A worker that takes leave of a running app waits for the scans that have been promised its parts.
+All tasks of one scan read the same snapshot, whichever task asks first.
 """
 
 import threading
@@ -20,13 +21,13 @@ from upriver.ids import SnapshotId
 from upriver.runtime.coordinator_loop import SnapshotParts
 
 AGAIN_S = 5.0
-"""Seconds after a scan has read a part in which another of the same action may ask for it: a self-join has several."""
+"""Seconds after a scan of a part in which another scan of the same action may ask for it: a self-join has several."""
 
 
 @dataclass(slots=True)
 class SnapshotPart:
-    """A worker's part of one snapshot. readers: scans that have asked for it and are not through. read_at: seconds of
-    the monotonic clock when the last one was."""
+    """A worker's part of one snapshot. readers: how many scans are reading it. read_at: when the last scan was through,
+    by the monotonic clock."""
 
     rows: pa.Table
     readers: int = 0
@@ -61,7 +62,7 @@ class HeldSnapshots:
             self._changed.notify_all()
 
     def read(self, snapshot: SnapshotId, view: str, first: int = 0) -> pa.Table:
-        """The rows, for a scan that will say :meth:`was_read`; until then some may be on their way.
+        """The rows, for a scan that calls :meth:`was_read` at its end.
 
         view: for the message. first: the row from which they are wanted; a scan begins with 0. Raises WaitTimeout if
         they are not held any more.
@@ -74,7 +75,7 @@ class HeldSnapshots:
             return part.rows
 
     def was_read(self, snapshot: SnapshotId) -> None:
-        """A scan has got all that it wants of this part."""
+        """A scan has read all that it wants of this part."""
         with self._changed:
             if (part := self._parts.get(snapshot)) and part.readers:
                 part.readers -= 1
@@ -82,14 +83,14 @@ class HeldSnapshots:
                 self._changed.notify_all()
 
     def wait_read(self, seconds: float) -> None:
-        """Wait until nobody wants a part that is held here, or nobody is left who could; at most that long."""
+        """Wait until no scan wants a part that is held here, or no reader is left; at most so many seconds."""
         end = monotonic() + seconds
         with self._changed:
             while not self._is_hurried and (left := min(self._wanted_until(), end) - monotonic()) > 0:
                 self._changed.wait(left)
 
     def hurry(self) -> None:
-        """Nobody is left who could read."""
+        """No process is left that could read."""
         with self._changed:
             self._is_hurried = True
             self._changed.notify_all()
@@ -99,11 +100,11 @@ class HeldSnapshots:
 
 
 SCANS_KNOWN_MAX = 10_000
-"""Scans whose snapshots are remembered. Far more than workers hold: a task that comes late is told that its scan's
-snapshot is gone, and is not given another one."""
+"""Scans whose snapshots are remembered. Far more than workers hold: a late task must get an error that its scan's
+snapshot is gone, not another snapshot."""
 
 TakeSnapshot = Callable[[str, float], SnapshotParts]
-"""Has a snapshot of a view taken, in so many seconds."""
+"""Takes a snapshot of a view, within so many seconds."""
 
 
 class SharedScans:
@@ -116,9 +117,9 @@ class SharedScans:
         """By view and scan, in order of the first call. Guarded by the lock."""
 
     def parts(self, view: str, scan: str, seconds: float) -> SnapshotParts:
-        """The scan's snapshot of the view, taken when first asked for; all who ask meanwhile wait for it.
+        """The scan's snapshot of the view, taken at the first call; further callers wait for it meanwhile.
 
-        scan: any name that no other scan has. Raises what taking the snapshot raised; the next call tries again.
+        scan: any name that no other scan has. Raises the error of taking the snapshot; the next call tries again.
         """
         with self._lock:
             taken = self._taken.get((view, scan))

@@ -1,6 +1,6 @@
-"""Keeps the tables' sources going, in the driver: looks at each, starts those that have failed again, tells of all.
+"""The supervisor of the tables' sources, in the driver: it watches them, restarts failed ones, and reports on all.
 
-What is decided is in :mod:`upriver.coordinator.sources`; this looks at the clock and carries the actions out.
+:mod:`upriver.coordinator.sources` decides; this module looks at the clock and carries the actions out.
 """
 
 import threading
@@ -33,20 +33,20 @@ from upriver.ids import BEGINNING, Epoch
 from upriver.lake.lake import Manifest
 
 LOOK_S = 0.5
-"""Seconds between two looks at the sources. Ages of answers are known as exactly as that."""
+"""Seconds between two looks at the sources, and so the precision of the ages of answers."""
 FIRST_LOOKS_S = 0.05
 """The same until each source has been read through once, so that an app is ready as soon as it can be."""
 RESTART_S_MAX = 60.0
-"""Seconds for which a call for a restart waits until the attempt has begun."""
+"""At most how many seconds a call for a restart waits until the attempt has begun."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """An attempt, as it is now. batches: that it has committed. is_idle: it waits for rows, or for its next trigger.
+    """An attempt, as it is now. batches: how many it has committed. is_idle: it waits for rows, or for its next
+    trigger.
 
-    failure: what it has ended with; an attempt that is over without one has taken all there is. read_through: the
-    latest known moment, in seconds since 1970, until which all that the source had is published. doing: what Spark says
-    that the attempt is at.
+    failure: what it has ended with; an attempt that ended without a failure has read all there is. read_through: all
+    that the source had until then, in seconds since 1970, is published. doing: what the attempt does, by Spark's word.
     """
 
     attempt: int
@@ -59,10 +59,10 @@ class Seen:
 
 
 class SourceListener(Protocol):
-    """Is told of sources again and again, as of now."""
+    """Receives the state of the sources again and again."""
 
     def source_stands(self, table: str, state: str, error: str | None = None) -> None:
-        """What a source is. error: why it has failed or stalled, in one line."""
+        """The state of a source. error: why it has failed or stalled, in one line."""
 
     def read_through(self, table: str, at: float, epoch: Epoch) -> None:
         """Every row that a source had by ``at``, by a clock that never goes back, is in epochs up to ``epoch``."""
@@ -75,22 +75,22 @@ class Ingest(Protocol):
     """
 
     def start(self, attempt: int) -> None:
-        """Begin an attempt and return; the one before it is over. What this raises is the attempt's failure."""
+        """Begin an attempt and return; the one before it is over. An error of this call is the attempt's failure."""
 
     def failure_of(self, error: Exception) -> SourceFailure:
-        """What an error means that ``start`` has raised."""
+        """The failure that an error of ``start`` stands for."""
 
     def look(self) -> Seen:
         """The last attempt that has begun, as it is now. Does not wait. For after the first ``start``."""
 
     def drain(self, seconds_left: Callable[[], float]) -> None:
-        """Wait until what the source had at the call is published, or until the attempt that is on has ended.
+        """Wait until all rows that the source had at the call are published, or until the current attempt has ended.
 
         Raises WaitTimeout when no time is left.
         """
 
     def stop(self) -> None:
-        """End the attempt that is on, if there is one; returns when it is over."""
+        """End the current attempt, if there is one; returns when it is over."""
 
 
 class _Supervised:
@@ -101,11 +101,11 @@ class _Supervised:
         self.counts = TableCounts()
         self.ingest: Ingest | None = None
         self.batches = 0
-        """Committed by the attempt that was last seen."""
+        """How many batches the attempt had committed at the last look."""
         self.doing = ""
-        """What the attempt that was last seen was at."""
+        """What the attempt was doing at the last look."""
         self.is_read = False
-        """Whether it was read through once, or has failed."""
+        """Whether the source was read through once, or has failed."""
 
 
 class SourceSupervisor:
@@ -131,15 +131,15 @@ class SourceSupervisor:
         self._lock = threading.Lock()
         """Guards the above. No thread waits for a source while holding it."""
         self._one_look = threading.Lock()
-        """What is told of a table comes in order."""
+        """Keeps the reports on a table in order."""
         self._restarts: dict[str, threading.Event] = {}
-        """Tables whose restart was asked for, and what is set when that is done."""
+        """By table with a requested restart, the event that is set when the restart is done."""
         self._wake = threading.Event()
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="upriver-sources", daemon=True)
 
     def published(self, manifest: Manifest) -> None:
-        """An epoch is in the lake. Epochs are told in their order, those of earlier days before ``start``."""
+        """An epoch is in the lake. The caller reports epochs in order, those of earlier runs before ``start``."""
         rows = max(manifest.rows().values(), default=0)  # all indexes of an epoch have the same
         with self._lock:
             if (source := self._sources.get(manifest.table)) is not None:
@@ -147,7 +147,7 @@ class SourceSupervisor:
             self._last = manifest.epoch
 
     def start(self, ingests: Mapping[str, Ingest], listener: SourceListener) -> None:
-        """Begin the first attempt of each table's source. One that fails at once is a failed source."""
+        """Begin the first attempt of each table's source. A source whose attempt fails at once is a failed source."""
         self._listener = listener
         for table, ingest in ingests.items():
             self._sources[table].ingest = ingest
@@ -156,7 +156,7 @@ class SourceSupervisor:
         self._thread.start()
 
     def restart(self, table: str) -> None:
-        """Have a failed or stalled source tried again now; one that runs, or is finished, is left alone.
+        """Retry a failed or stalled source now; leave a source alone that runs or is finished.
 
         Returns when the attempt has begun. Raises DeclarationError for a table that is not declared, WaitTimeout.
         """
@@ -186,13 +186,13 @@ class SourceSupervisor:
             raise IngestFailed(_failure_of(table, told))
 
     def status(self) -> dict[str, dict[str, Any]]:
-        """Of each table, what :meth:`upriver.App.status` documents."""
+        """By table, what :meth:`upriver.App.status` documents."""
         now, today = self._now(), self._today()
         with self._lock:
             return {table: _told(source, now, today) for table, source in self._sources.items()}
 
     def stop(self) -> None:
-        """End all attempts; no other begins. A batch in flight is abandoned, and comes when the app next starts."""
+        """End all attempts; no other begins. A batch in flight is abandoned; the next start of the app reads it."""
         self._is_over.set()
         self._wake.set()
         if self._thread.is_alive():
@@ -210,7 +210,7 @@ class SourceSupervisor:
             self.turn()
 
     def turn(self) -> None:
-        """Look at all sources once, and do what is due. By one thread at a time."""
+        """Look at all sources once, and do what is due. One thread at a time may call this."""
         for table in self._sources:
             if self._is_over.is_set():
                 return
@@ -223,7 +223,7 @@ class SourceSupervisor:
             self._carry_out(table, self._step(table, TimePassed(self._now())))
 
     def _look(self, table: str) -> None:
-        """Take in what can be seen of a table's attempt, and tell of it."""
+        """Take in the progress of a table's attempt, and report it to the listener."""
         with self._one_look:
             self._look_and_tell(table, self._sources[table])
 
@@ -245,7 +245,7 @@ class SourceSupervisor:
             read_through = self._today()
         if read_through is not None:
             source.is_read = True
-            # What was published by then is known of by now.
+            # By now this supervisor knows every epoch that was published by then.
             self._listener.read_through(table, self._now() - (self._today() - read_through), self._last)
 
     def _step_as_seen(self, table: str, seen: Seen, at: float) -> None:
@@ -305,7 +305,7 @@ def _rounded(seconds: float | None) -> float | None:
 
 
 def source_failure(tables: Mapping[str, Mapping[str, Any]]) -> str | None:
-    """One line on the sources that have failed, and have shown nothing since; ``None`` if there are none.
+    """One line on the sources that have failed, and made no progress since; ``None`` if there are none.
 
     tables: as :meth:`SourceSupervisor.status` gives them.
     """
@@ -314,7 +314,7 @@ def source_failure(tables: Mapping[str, Mapping[str, Any]]) -> str | None:
 
 
 def _has_failed(told: Mapping[str, Any]) -> bool:
-    """Whether the last attempt that has shown anything has ended with an error. A source that only stalls has not."""
+    """Whether the last attempt with any outcome has ended with an error. A source that only stalls has not failed."""
     return told["error"] is not None and told["stalled_for_s"] is None
 
 

@@ -1,12 +1,10 @@
-"""What people are told of the river: as the coordinator machine has it, in plain dicts.
+"""The status of the cluster for users, in plain dicts: workers and views, recoveries, rescales.
 
-What people are told of workers that were lost: when, and how long it took until their keys were served again.
+``Recoveries``: which workers were lost, when, and how long it took until their keys were served again. The coordinator
+machine decides; this class looks at it after each step, and at the clock.
 
-Kept beside the coordinator machine, which decides; this looks at it after each step, and at the clock.
-
-What people are told of rescales: how far each is, and what it has cost. Kept beside the coordinator machine.
-
-The machine decides; workers report how far they are; this adds it all up, and looks at the clock.
+``RescaleDesk``: how far each rescale is, and what it has cost. The machine decides, and workers report how far they
+are; this class adds the reports up, and looks at the clock.
 """
 
 import time
@@ -25,13 +23,13 @@ from upriver.protocol.messages import Moved, TookOver, WorkerLoad
 from upriver.state.failure import ViewFailure
 
 RECOVERIES_KEPT_MAX = 20
-"""Recoveries that are told of; the oldest are forgotten first."""
+"""Recoveries that the status has; the oldest are forgotten first."""
 
 
 @dataclass(slots=True)
 class Recovery:
-    """A worker was lost, and its place is filled again. noticed: by the clock. assigned: who is in the place by now, in
-    which generation. serve_from: the epoch that it is to reflect before it answers."""
+    """A worker was lost, and its slot is filled again. noticed: by the clock. assigned: which incarnation has the slot
+    by now, in which generation. serve_from: the epoch that it must reflect before it answers."""
 
     worker: WorkerId
     noticed: float
@@ -40,16 +38,17 @@ class Recovery:
     serve_from: Epoch = BEGINNING
 
     def is_over(self, cluster: Cluster, places: Mapping[WorkerId, Member | None]) -> bool:
-        """Whether lookups of the keys of who was lost are answered again. places: who is in each that takes part."""
-        if self.worker not in places:  # others have taken over, and go on from the last epoch's end
+        """Whether lookups of the lost worker's keys are answered again. places: the member in each slot that takes
+        part."""
+        if self.worker not in places:  # other workers have taken over, and go on from the last epoch's end
             has_resumed = all(member.generation == cluster.generation for member in cluster.by_worker())
             return has_resumed and cluster.ledger.through >= cluster.serve_from
         member = places[self.worker]
         return member is not None and self.serves(cluster, member)
 
     def serves(self, cluster: Cluster, member: Member) -> bool:
-        """Whether lookups of the place's keys are answered again: whoever is in it has restored what it keeps, and
-        reflects all that was published when it was told to keep it (worker.wait_for_replay)."""
+        """Whether lookups of the slot's keys are answered again: its member has restored its state, and reflects all
+        epochs that were published when it was assigned (worker.wait_for_replay)."""
         if not member.assigned:
             return False
         ledger, assigned = cluster.ledger, (member.incarnation, cluster.generation)
@@ -60,14 +59,14 @@ class Recovery:
 
 
 class Recoveries:
-    """The last ``RECOVERIES_KEPT_MAX`` of them. ``look`` is for one thread, ``status`` for any."""
+    """The last ``RECOVERIES_KEPT_MAX`` recoveries. One thread calls ``look``, any calls ``status``."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._filled: dict[WorkerId, Incarnation] = {}
-        """Who was in each place at the last look."""
+        """The incarnation in each slot at the last look."""
         self._kept: tuple[Recovery, ...] = ()
-        """In the order in which they were noticed. Never changed, but replaced: others may be reading it."""
+        """In the order in which they were noticed. The tuple is replaced, never changed: other threads may read it."""
         self._is_over = False
 
     def look(self, cluster: Cluster) -> None:
@@ -85,17 +84,17 @@ class Recoveries:
                 recovery.served_again_s = self._clock() - recovery.noticed
 
     def end(self) -> None:
-        """Whoever goes from now on was sent, and nobody comes in his place."""
+        """The app stops: a worker that goes from now on was told to, and is not replaced."""
         self._is_over = True
 
     def _lost(self, worker: WorkerId) -> None:
-        """One that is lost again before it served is one recovery, which takes longer."""
+        """A worker that is lost again before it served counts as one, longer recovery."""
         if all(kept.worker != worker or kept.served_again_s is not None for kept in self._kept):
             self._kept = (*self._kept, Recovery(worker, self._clock()))[-RECOVERIES_KEPT_MAX:]
 
     def status(self) -> list[dict[str, Any]]:
-        """Oldest first. noticed_ago_s: seconds since it was noticed that the worker was lost. served_again_s: seconds
-        from then until its keys were served again; ``None`` while they are not."""
+        """Oldest first. noticed_ago_s: seconds since the loss was noticed. served_again_s: seconds from then until the
+        worker's keys were served again; ``None`` while they are not."""
         now = self._clock()
         return [
             {
@@ -148,7 +147,7 @@ class RecoveryCase:
         return moved + handed
 
     def seconds(self) -> float:
-        """Since it began."""
+        """Seconds since it began, at most until it ended."""
         if self.state == QUEUED:
             return 0.0
         return self.ended_s if self.is_over else time.monotonic() - self.began
@@ -177,7 +176,7 @@ class RecoveryCase:
         }
 
     def _named(self) -> dict[str, Any]:
-        """Which rescale it is, for what is told of it."""
+        """Which rescale it is: the fields that progress and report share."""
         return {
             "ticket": self.wanted.ticket,
             "strategy": str(self.wanted.strategy),
@@ -216,15 +215,15 @@ class RecoveryCase:
 
 
 class RescaleDesk:
-    """Knows every rescale that was asked for. Its caller sees to it that one thread at a time is here.
+    """Knows every rescale that was requested. The caller makes sure that one thread at a time uses it.
 
-    changed: called when a rescale's state has become another one.
+    changed: called when a rescale's state has changed.
     """
 
     def __init__(self, changed: Callable[[], None]) -> None:
         self._changed = changed
         self._cases: dict[int, RecoveryCase] = {}
-        """In the order in which they were asked for."""
+        """In the order of the requests."""
 
     def wanted(self, event: RescaleWanted) -> None:
         over = [ticket for ticket, case in self._cases.items() if case.is_over]
@@ -238,12 +237,12 @@ class RescaleDesk:
         self._stands(case, STARTING)
 
     def workers_wanted(self) -> int | None:
-        """How many workers there will be when all that was asked for is done; ``None``: as many as there are."""
+        """How many workers there will be after all requested rescales; ``None``: as many as there are."""
         wanted = [case.wanted.workers for case in self._cases.values() if not case.is_over]
         return next((workers for workers in reversed(wanted) if workers is not None), None)
 
     def moved(self, worker: WorkerId, message: Moved) -> None:
-        """A worker is that far."""
+        """A worker has reported its progress."""
         case = self.on()
         if case is not None:
             self._stands(case, MOVING)
@@ -280,11 +279,11 @@ class RescaleDesk:
             self._changed()
 
     def on(self) -> RecoveryCase | None:
-        """The rescale that is on."""
+        """The rescale under way."""
         return next((case for case in self._cases.values() if case.is_on), None)
 
     def status(self) -> dict[str, Any]:
-        """rescale: how far the one that is on is. rescales_waiting: how many have not begun."""
+        """rescale: the progress of the rescale under way. rescales_waiting: how many have not begun."""
         case, waiting = self.on(), sum(case.state == QUEUED for case in self._cases.values())
         return {"rescale": case.progress() if case else None, "rescales_waiting": waiting}
 
@@ -303,8 +302,7 @@ _IN_USERS_WORDS = {
     "pending": "filling_keys",
     "resting": "intermediate_keys",
 }
-"""What users are told instead of the names that workers have for these numbers; docs/guide/operations.md says what
-each is."""
+"""The status's names of these numbers, by the workers' names; docs/guide/operations.md explains each."""
 
 _NEVER_LOST = PlaceHistory()
 
@@ -315,10 +313,10 @@ def river_status(
     ended: Epoch,
     histories: Mapping[WorkerId, PlaceHistory],
 ) -> dict[str, Any]:
-    """Epochs, workers, who stands by, and what the views hold, as last reported. addresses: of workers that are up.
-    ended: the last epoch that has, everywhere. histories: of the workers' places."""
+    """Epochs, workers, standbys, and what the views hold, as last reported. addresses: of workers that are up. ended:
+    the last epoch that has ended at every worker. histories: of the workers' slots."""
     members, leader = machine.members, machine.leader
-    vnode_map = machine.vnode_map  # one, for vnodes that change hands are to be counted once
+    vnode_map = machine.vnode_map  # one map: each vnode that changes its owner must count once
     workers = [
         {
             "worker": int(worker),
@@ -358,13 +356,13 @@ def _state(view: str, failure: ViewFailure | None, members: Iterable[Member]) ->
 
 
 def _bytes(member: Member) -> int:
-    """What a worker keeps of all views; it is to be within its budget."""
+    """What a worker keeps of all views; it should be within the worker's budget."""
     return sum(int(of_one["bytes"]) for of_one in member.stats.values())
 
 
 def _total(plan: DataflowPlan, members: Iterable[Member]) -> Mapping[str, int]:
-    """The numbers that the workers report of all regions of a view, added up. Rows and keys are the last one's: those
-    before it say that they have none."""
+    """The numbers that the workers report of all regions of a view, added up. Rows and keys are those of the last
+    region: the others report that they have none."""
     total = {"rows": 0, "keys": 0, "bytes": 0}
     for member in members:
         for region in plan.spread:

@@ -1,9 +1,8 @@
 """A worker's process: its event loop, its server, its channels to its peers and to the coordinator.
 
-What a worker does before it takes its place: everything once, so that no user pays for the first time.
-
-The first call of many a library function loads code: the first Arrow column made of a numpy array takes a tenth of a
-second and more, which is longer than any key may wait while it moves.
+Warm-up: before a worker takes its slot it does everything once, so that no user pays for the first time. The first call
+of many library functions loads code. The first Arrow column made of a numpy array takes a tenth of a second or more,
+which is longer than any key may wait while it moves.
 """
 
 import gc
@@ -50,16 +49,16 @@ from upriver.worker.serving import BuildRegion
 from upriver.worker.worker import WorkerMachine
 
 NICENESS = 19
-"""How far a worker that is not in its place yet stands back behind those that are."""
+"""Niceness of a worker that is not in its slot yet, so that it does not slow down those that are."""
 ROWS = 1024
 """Made-up rows: enough that structures grow."""
 
 
 def stand_back(work: Callable[[], None]) -> None:
-    """Do some work on a thread that yields the processors to all others; returns when it is done."""
+    """Do some work on a thread that yields the processors to all other threads; returns when it is done."""
 
     def run() -> None:
-        if sys.platform == "linux":  # elsewhere, niceness is the whole process's, which cannot take it back
+        if sys.platform == "linux":  # elsewhere, niceness is the whole process's, and cannot be undone
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
         work()
 
@@ -75,7 +74,7 @@ def warm_up(plans: Sequence[DataflowPlan], build_region: BuildRegion) -> None:
             try:
                 _warm_region(plan, region, build_region)
             except UpriverError:
-                continue  # made-up rows may be such as no user has; the view is only so much warmer
+                continue  # no user may have rows like the made-up ones; the view is then less warm
 
 
 def _warm_region(plan: DataflowPlan, region: RegionPlan, build_region: BuildRegion) -> None:
@@ -105,7 +104,7 @@ def _warm_region(plan: DataflowPlan, region: RegionPlan, build_region: BuildRegi
 
 
 def _made_up(type: pa.DataType) -> pa.Array:
-    """Numbers count up; what cannot be made of a number is null."""
+    """Ascending numbers, cast to the type; nulls if they cannot be cast."""
     try:
         return pa.array(np.arange(ROWS)).cast(type)
     except pa.ArrowException:
@@ -117,13 +116,13 @@ def _nullable(schema: pa.Schema) -> pa.Schema:
 
 
 SNAPSHOT = "snapshot"
-"""The get that gives a worker's part of a snapshot: ``{"snapshot": id, "view": name}``."""
+"""The get of a worker's part of a snapshot: ``{"snapshot": id, "view": name}``."""
 SNAPSHOT_READ = "snapshot_read"
-"""The action that says that a scan is through with this worker's part: ``{"snapshot": id}``."""
+"""The action of a scan that has read this worker's part: ``{"snapshot": id}``."""
 SWITCH_S = 0.0005
-"""Seconds after which a thread of a worker lets another run: Python's own default would keep a lookup waiting."""
+"""Seconds after which a worker's thread yields to another: Python's default would keep lookups waiting."""
 LINGER_S_MAX = 60.0
-"""Seconds that a retired worker waits for scans of the snapshots that it holds a part of."""
+"""At most how many seconds a retired worker waits for scans of its parts of snapshots."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,12 +130,12 @@ class WorkerConfig:
     """What a worker needs to find its app; picklable. It travels in the closure of Spark's task, and nowhere else; the
     keys are kept out of its ``repr``.
 
-    root: of the lake. coordinator: its address. keys: the token that its clients must know, and the cluster's secret,
-    which lets it in. bind: what the coordinator listens on. If that is all interfaces, the worker listens on all as
-    well, else where it reached the coordinator. migration_step_budget_ms: that one step of a migration may take.
-    plans: of the views that it will keep. memory_budget: bytes that its state may take; ``None`` for any. vigilance:
-    the coordinator's, too. life: which of those that were started for a place, by number. attempt: of the Spark task
-    that it runs in. is_local: the driver's own process is the only executor.
+    root: of the lake. coordinator: its address. keys: the token that clients of the worker must know, and the cluster's
+    secret, which the coordinator asks of the worker. bind: what the coordinator listens on. If that is all interfaces,
+    the worker listens on all, too, else where it reached the coordinator. migration_step_budget_ms: milliseconds that
+    one step of a migration may take. plans: of the views that it will keep. memory_budget: bytes that its state may
+    take; ``None`` for no limit. vigilance: the coordinator's, too. life: number of this worker among those started for
+    the slot. attempt: of the Spark task that it runs in. is_local: the driver's own process is the only executor.
     """
 
     root: str
@@ -153,21 +152,21 @@ class WorkerConfig:
 
     @property
     def instance(self) -> str:
-        """What this process is lost with: the executor, whose one daemon has forked it. Where there is none but the
-        driver, the app is lost with it; so each worker counts for itself."""
+        """What this process is lost with: the executor, whose one daemon has forked it. If the driver is the only
+        executor, the app is lost with it, so each worker counts for itself."""
         return f"{socket.gethostname()}/{os.getpid() if self.is_local else os.getppid()}"
 
 
 @dataclass(frozen=True, slots=True)
 class _LeasedPeers:
-    """A worker's channels to its peers, as its loop has them: without the lease, it says nothing
+    """A worker's channels to its peers, behind its lease: without the lease, the worker says nothing
     (leases.speak_only_with_lease)."""
 
     peers: Peers
     lease: Lease
 
     def send(self, to: WorkerId, envelope: Envelope) -> None:
-        """Stands still until the worker may speak. If it never will, nobody hears this: it is about to retire."""
+        """Block until the worker may speak, then send. If it never may, nothing is sent: it is about to retire."""
         if self.lease.wait(None):
             self.peers.send(to, envelope)
 
@@ -176,18 +175,18 @@ class _LeasedPeers:
 
 
 def serve_worker(config: WorkerConfig, worker: WorkerId) -> None:
-    """Fill a worker's place until it retires, or fails, which it tells the coordinator.
+    """Fill a worker's slot until it retires or fails; a failure is reported to the coordinator.
 
     Raises the error with which it failed, or with which its channel to the coordinator is lost.
     """
     sys.setswitchinterval(SWITCH_S)
-    share_free_memory()  # first, for processes that another daemon than ours has forked
+    share_free_memory()  # first, for processes that a foreign daemon has forked
     remote, lake = Remote(config.coordinator, config.keys.secret), Lake(config.root)
     build_region = partial(Region.build, evaluator=Evaluator(), sets_aside=lake.sets_aside())
     record = lake.record()
     if record is not None:
         stand_back(partial(warm_up, config.plans, build_region))
-    gc.freeze()  # what was loaded stays: no collection need look at it, and keep a lookup waiting
+    gc.freeze()  # loaded objects stay: no collection need look at them and delay a lookup
     own = local_address_to(config.coordinator)
     listen = Listen(host=config.bind if config.bind in WILDCARDS else own, advertised=own)
     loop = WorkerLoop(
@@ -216,12 +215,12 @@ def serve_worker(config: WorkerConfig, worker: WorkerId) -> None:
 
         failure = loop.run(report, partial(_meet, loop, peers, worker), _LeasedPeers(peers, lease))
         if failure is None:
-            with suppress(ClusterError):  # it is gone, and that has come back as ``lost``
+            with suppress(ClusterError):  # the channel is gone, and ``lost`` was told
                 channel.send(Message(SILENCED))
             loop.linger(LINGER_S_MAX)
             peers.close()
             channel.close()
-        # else: a worker that fails says no goodbye, by which the coordinator would take it for one that has retired
+        # A worker that fails says no goodbye: the coordinator would think that it has retired.
         channel.wait_closed(GOODBYE_S_MAX)
     if failure is not None:
         raise failure
@@ -244,7 +243,7 @@ def _snapshot_read(held: HeldSnapshots, told: Mapping[str, Any]) -> Mapping[str,
 
 
 def _receiver(loop: WorkerLoop, lost: Callable[[UpriverError], None]) -> Receiver:
-    """Feeds the loop. A worker without its coordinator is of no use: it retires. lost: told why it is without."""
+    """Feeds the loop. A worker without its coordinator is of no use: it retires. lost: told why the channel closed."""
 
     def on_close(error: UpriverError | None) -> None:
         if error is not None:

@@ -1,22 +1,18 @@
-"""The worker's event loop: one thread that feeds the worker machine and carries out what it says.
+"""The worker's event loop: one thread that feeds the worker machine and carries out its actions.
 
 While an epoch is being read, the loop takes from its inbox and from the lake in turn, so that neither lookups nor
-epochs starve; keys are moved when there is time, a step after each turn.
+epochs starve. It moves keys when there is time, a step after each turn.
 
-Lookups come in on the server's threads. While the loop waits for something to do, such a thread feeds the machine
-itself, and nobody has to be woken for it; otherwise its lookup waits in the inbox. Whoever feeds the machine has the
-floor, and only one thread has it at a time.
+Lookups come in on the server's threads. While the loop waits for work, such a thread feeds the machine itself, and need
+not wake the loop; otherwise its lookup waits in the inbox. The thread that feeds the machine holds the lock ``_floor``.
 
-What waits for a worker's loop. Lookups go ahead of everything else.
+``Inbox``: what waits for the loop. Lookups go ahead of everything else. The loop takes everything else in the order in
+which it came, since the order of each channel counts. A lookup has no place in that order, since its answer names its
+epoch. And a client waits for a lookup, while no client waits for a peer's rows.
 
-Everything else is taken in the order in which it came: that of each channel counts. A lookup has no place in it, since
-its answer tells of which epoch it is; and whoever asks waits, as nobody does for a peer's rows.
-
-What a worker's loop needs of its channels to peers.
-
-What a worker does some rows or keys at a time: it settles what it has gathered for a stage, takes in long
-answers of upqueries, and reads long answers of lookups; and when there is time, evicts, copies state for checkpoints,
-feeds others, goes on with upqueries that rest.
+``Chores``: what a worker does some rows or keys at a time. It settles the rows gathered for a stage, takes in long
+answers of upqueries, and reads long answers of lookups. When there is time, it evicts, copies state for checkpoints,
+feeds standbys, and goes on with upqueries that rest.
 """
 
 import itertools
@@ -113,13 +109,13 @@ class Inbox:
         self._events.put(None)
 
     def lookups(self) -> Iterator[LookupAsked]:
-        """Take those that are there now; who comes meanwhile waits for the next time, so all else gets its turn."""
+        """Take the lookups that are there now; later ones wait for the next call, so all else gets its turn."""
         for _ in range(len(self._lookups)):
             yield self._lookups.popleft()
 
     def next(self, seconds: float | None) -> WorkerEvent | None:
-        """Take the next event; wait for it at most so long, or, with ``None``, until it comes. ``None``: only lookups
-        have come. Raises queue.Empty."""
+        """Take the next event; wait for it at most so many seconds, or, with ``None``, until it comes. Returns ``None``
+        if only lookups have come. Raises queue.Empty."""
         return self._events.get(timeout=seconds)
 
 
@@ -127,7 +123,7 @@ class PeerChannels(Protocol):
     """Of :class:`upriver.net.peers.Peers`, perhaps behind a lease."""
 
     def send(self, to: WorkerId, envelope: Envelope) -> None:
-        """Put on the channel to a peer. Raises ClusterError if there is none."""
+        """Put an envelope on the channel to a peer. Raises ClusterError if there is no channel."""
 
     def flush(self) -> None: ...
 
@@ -135,25 +131,25 @@ class PeerChannels(Protocol):
 EVICTION_BUDGET_S = 0.002
 """Seconds that one slice of an eviction may take."""
 COPY_BUDGET_S = 0.005
-"""Seconds that one slice of copying state for a checkpoint, or for who follows this worker, may take."""
+"""Seconds that one slice of copying state for a checkpoint, or for this worker's standbys, may take."""
 EVICTION_AIM_SHARE = 0.5
-"""Of that time. Less would not do: half a millisecond goes by whatever a slice's keys, and with few of them evictions
-would fall behind what lookups fill."""
+"""Share of ``EVICTION_BUDGET_S`` that a slice aims at. A slice takes half a millisecond however few its keys are, so
+with a lower aim evictions would fall behind what lookups fill."""
 EVICTED_KEYS_MIN = 32
-"""Keys of one slice, however long the last one took: with fewer, there would hardly be an end."""
+"""At least how many keys a slice evicts, however long the last one took: with fewer, eviction would hardly end."""
 
 FILL_REST_TIMES = 4.0
-"""How long upqueries rest when others ask for keys all the time: so many times what the last one's rows took. What they
-cost is mostly the same for one key and for twenty, and whoever runs on the same processors needs some of them, too."""
+"""How long upqueries rest when lookups ask for keys all the time: so many times the time of the last upquery's rows. An
+upquery costs about the same for one key and for twenty, and other processes need the processors, too."""
 FILL_REST_S_MAX = 0.02
-"""Seconds of that rest, at most."""
+"""The longest such rest, in seconds."""
 
 Chore = TimeToCopy | TimeToEvict | TimeToFeed | TimeToSettle | KeysRead | TimeToFill | TimeToTakeIn | TimeToAnswer
 Step = Callable[[Chore], object]
 
 
 class Chores:
-    """Of one worker's loop. has_room: whether the lake keeps up with what is copied for a checkpoint."""
+    """The chores of one worker's loop. has_room: whether the lake keeps up with what is copied for a checkpoint."""
 
     def __init__(self, machine: WorkerMachine, step: Step, has_room: Callable[[], bool]) -> None:
         self._machine = machine
@@ -166,11 +162,11 @@ class Chores:
         self._filler = RowPace()
         self._reader = RowPace()
         self._fills_rest_until = 0.0
-        """By ``time.perf_counter``; of use while upqueries rest."""
+        """By ``time.perf_counter``; valid while upqueries rest."""
 
     @property
     def are_due(self) -> bool:
-        """Whether there is anything to do."""
+        """Whether any chore has work to do."""
         machine = self._machine
         others_wait = (
             machine.unsettled
@@ -184,18 +180,18 @@ class Chores:
 
     @property
     def due_in_s(self) -> float:
-        """Seconds until upqueries have rested; infinitely many if they do not rest."""
+        """Seconds until upqueries have rested; infinite if they do not rest."""
         return max(0.0, self._fills_rest_until - time.perf_counter()) if self._machine.can_fill else math.inf
 
     def fill(self, event: KeysRead) -> None:
         """Take an upquery's rows in."""
         rested = self._machine.can_fill
         seconds = self._timed(event)
-        if not rested:  # else it goes on: other regions' upqueries do not make it longer
+        if not rested:  # a rest under way goes on: other regions' upqueries do not extend it
             self._fills_rest_until = time.perf_counter() + min(FILL_REST_TIMES * seconds, FILL_REST_S_MAX)
 
     def do(self) -> None:
-        """Do a slice of each thing that there is to do."""
+        """Do a slice of each chore that has work to do."""
         if unsettled := self._machine.unsettled:
             rows = self._settler.rows
             self._settler.timed(min(rows, unsettled), partial(self._step, TimeToSettle(rows_max=rows)))
@@ -231,15 +227,15 @@ NOBODY = -1
 INBOX_TURN_MAX = 64
 """Events taken from the inbox between two slices of an epoch, or two steps of a migration."""
 INBOX_TURN_S = 0.005
-"""Seconds for these events: what has begun is ended, and no other is taken after that. So however many lookups come, an
-epoch gets on."""
+"""Seconds for these events: after that, the loop ends the event under way and takes no other. So an epoch makes
+progress however many lookups come."""
 
 TICKET_BITS = 30
-"""Of a ticket's number: so many are drawn by each process, and as many count its lookups."""
+"""Bits of a ticket's number: each process draws so many at random, and as many count its lookups."""
 
 
 class WorkerLoop:
-    """Runs one worker. ``run`` is called by one thread, everything else by any.
+    """Runs one worker. One thread calls ``run``; any thread calls everything else.
 
     lake: to read slices from. step_budget_s: seconds that one step of a migration may take.
     """
@@ -257,38 +253,38 @@ class WorkerLoop:
         self._peers: PeerChannels | None = None
         self._inbox = Inbox()
         self._floor = threading.Lock()
-        """Whoever has it may feed the machine: the loop, unless it waits for something to do."""
+        """The thread that holds it may feed the machine: the loop's, unless the loop waits for something to do."""
         self._floor.acquire()
         self._is_resting = False
-        """The loop waits for something to do. Once it has been woken, nobody else takes the floor."""
+        """The loop waits for something to do. Once it has been woken, no other thread takes the floor."""
         self._commits = CommitTimes(lake)
         self._reading = LakeReading(lake, self._commits)
         self._held_up: str | None = None
-        """What the coordinator was told last of why the lake cannot be read or written."""
+        """The last report to the coordinator on why the lake cannot be read or written."""
         self._serve_from = Epoch(0)
         self._rejected = RejectedWriter(lake, lambda message: self._report(message))
         # Peers that answer late know a lookup by its ticket alone: no two processes may use the same ones.
         self._tickets = itertools.count(secrets.randbits(TICKET_BITS) << TICKET_BITS)
         self._waiting: dict[int, LookupWaiter] = {}
-        """The askers of all and only the lookups that are not answered."""
+        """By ticket, the waiters of all and only the lookups that are not answered."""
         self.snapshots = HeldSnapshots()
         self._leaves = False
-        """The worker was told to take leave of its peers, while the app goes on."""
+        """The worker must leave its peers, while the app goes on."""
         self._stopped = False
         self._is_over = False
-        """Nobody will answer any more."""
+        """The loop has ended: it answers no more lookups."""
 
     def hear(self, event: WorkerEvent | ToWorker) -> None:
-        """Take a message from the coordinator, or something that has happened."""
+        """Take a message from the coordinator, or another event."""
         self._inbox.put(event)
 
     def fail(self, error: BaseException) -> None:
-        """Something has gone wrong on another thread, and the worker cannot go on."""
+        """Another thread has failed, and the worker cannot go on."""
         self._failure = error
         self._wake()
 
     def hurry(self) -> None:
-        """The coordinator is gone, and so is everybody who could still ask for something."""
+        """The coordinator is gone, so no process can ask for anything any more."""
         self.snapshots.hurry()
         self._inbox.put(Retire())
 
@@ -303,14 +299,14 @@ class WorkerLoop:
         self._inbox.put(LookupGivenUp(ticket=NOBODY))
 
     def hear_peer(self, peer: WorkerId, envelopes: tuple[Envelope, ...]) -> None:
-        """Take what a peer has said."""
+        """Take a peer's messages."""
         for envelope in envelopes:
             self._inbox.put(PeerSaid(sender=peer, envelope=envelope))
 
     def lookup(self, wanted: KeysAsked) -> Answered:
         """The rows of the keys (the view's key columns), their epoch, and the version of the map that they are kept by.
 
-        Blocks the caller, at most so long as it says; then raises WaitTimeout.
+        Blocks the caller, at most for its ``timeout``; then raises WaitTimeout.
         """
         ticket, asker = next(self._tickets), LookupWaiter()
         self._waiting[ticket] = asker
@@ -345,11 +341,11 @@ class WorkerLoop:
         try:
             actions = self._step(lookup)
             self._mover.asked()
-            if len(actions) != 1 or not isinstance(actions[0], Answer):  # else there is no more to do than before
+            if len(actions) != 1 or not isinstance(actions[0], Answer):  # a mere answer leaves no new work
                 self._peers.flush()
                 if self._has_work:
                     self._wake()
-        except Exception as error:  # whatever it is, it is the worker's and not the asker's
+        except Exception as error:  # of any class: it is the worker's fault, not the lookup's
             self.fail(error)
         finally:
             self._floor.release()
@@ -364,8 +360,8 @@ class WorkerLoop:
     ) -> Exception | None:
         """Run until the worker retires or fails; returns the error with which it failed.
 
-        report: sends to the coordinator, in order, without blocking. meet: sees to it that there are channels to these
-        peers, and has ``hear`` told; returns at once. A failure is reported, and ends the worker.
+        report: sends to the coordinator, in order, without blocking. meet: opens channels to these peers, and then
+        calls ``hear``; returns at once. A failure is reported, and ends the worker.
         """
         self._report, self._meet, self._peers = report, meet, peers
         try:
@@ -384,7 +380,7 @@ class WorkerLoop:
                 self._chores.do()
                 peers.flush()
             return None
-        except Exception as error:  # whatever it is, nobody shall wait for this worker in vain
+        except Exception as error:  # of any class: the coordinator must not wait for this worker in vain
             kind = type(error).__name__ if isinstance(error, UpriverError) else ProtocolError.__name__
             text = str(error) if isinstance(error, UpriverError) else repr(error)
             report(WorkerFailed(kind=kind, error=text))
@@ -392,7 +388,7 @@ class WorkerLoop:
         finally:
             self._upqueries.close()
             self._checkpoints.close()
-            self._is_over = True  # before the askers are told: who comes later sees it
+            self._is_over = True  # before the waiters are settled: later lookups see it
             for ticket in list(self._waiting):
                 self._settle(ticket, _retired())
 
@@ -403,7 +399,7 @@ class WorkerLoop:
             self._report(HeldUp(error=self._held_up))
 
     def _turn(self) -> None:
-        """Take what is in the inbox; wait for it only if there is nothing else to do."""
+        """Take events from the inbox; wait for them only if there is nothing else to do."""
         ends_at = math.inf
         for taken in range(INBOX_TURN_MAX):
             if time.perf_counter() > ends_at:
@@ -420,17 +416,17 @@ class WorkerLoop:
 
     @property
     def _has_work(self) -> bool:
-        """Whether there is something to do besides what comes in, and besides moving keys."""
+        """Whether there is something to do besides the inbox and moving keys."""
         return self._reads or self._rejected.due_in_s == 0 or self._chores.are_due
 
     @property
     def _reads(self) -> bool:
-        """Whether a piece more is to be read now: not while rows that were set aside wait to be written."""
+        """Whether to read another piece now: not while rows that were set aside wait to be written."""
         return self._reading.is_on and self._rejected.held_up is None
 
     def _wait(self) -> WorkerEvent | None:
-        """Wait for an event, or until keys are to be moved or filled; who looks something up has the floor meanwhile.
-        Raises queue.Empty."""
+        """Wait for an event, or until it is time to move or fill keys; threads with lookups may take the floor
+        meanwhile. Raises queue.Empty."""
         moves_in_s = self._mover.rest_s() if self._machine.can_move else math.inf
         reads_in_s = math.inf if self._rejected.held_up else self._reading.due_in_s
         seconds = min(moves_in_s, self._chores.due_in_s, reads_in_s, self._rejected.due_in_s)
@@ -448,7 +444,7 @@ class WorkerLoop:
             self._take(lookup)
 
     def _take(self, event: WorkerEvent) -> None:
-        """Step by an event, and keep the time of what migrations and upqueries cost."""
+        """Step by an event, and time the events of migrations and upqueries."""
         if isinstance(event, TimeToMove | PeerSaid | Resume):
             self._take_timed(event)
         elif isinstance(event, KeysRead):
@@ -459,8 +455,8 @@ class WorkerLoop:
                 self._mover.asked()
 
     def _take_timed(self, event: TimeToMove | PeerSaid | Resume) -> None:
-        """The events by which keys come and go. Of no others is the time kept: a thread's processor time takes long to
-        ask for, tens of microseconds where processors are busy."""
+        """Step by an event that makes keys come or go, and time it. Other events are not timed: reading a thread's
+        processor time takes tens of microseconds where processors are busy."""
         self._mover.step_begins()
         self._step(event)
         if isinstance(event, PeerSaid):
@@ -473,7 +469,7 @@ class WorkerLoop:
             self._mover.gave()
 
     def _step(self, event: WorkerEvent) -> list[WorkerAction]:
-        """Step by an event, and do what follows; returns what that was."""
+        """Step by an event, and carry out the actions that follow; returns them."""
         if self._failure is not None:
             raise self._failure
         if isinstance(event, Assign):
@@ -500,7 +496,8 @@ class WorkerLoop:
             self._mover.begins_anew()
 
     def _resumed(self, event: Resume) -> None:
-        """What was read of an epoch that is not over will be read again. With no slices left, it is about to retire."""
+        """Stop reading: an epoch that is not over will be read again. A worker with no slices left is about to
+        retire."""
         self._serve_from = event.serve_from
         self._leaves = not event.reads
         self._reading.give_up()
@@ -542,7 +539,7 @@ class WorkerLoop:
                 assert_never(action)
 
     def _report_strain(self, ahead_of: FromWorker) -> None:
-        """What a rescale has cost here, when it is through here."""
+        """Report what a rescale has cost here, once it is over here."""
         is_back = isinstance(ahead_of, EpochFinished) and ahead_of.epoch >= self._serve_from and self._mover.is_back()
         if is_back or isinstance(ahead_of, Settled):
             self._report(self._strain())
@@ -560,7 +557,7 @@ class WorkerLoop:
 
     def _settle(self, ticket: int, outcome: Answer | UpriverError) -> None:
         asker = self._waiting.pop(ticket, None)
-        if asker is not None:  # else it has stopped waiting
+        if asker is not None:  # without one, the lookup has stopped waiting
             asker.settle(outcome)
 
 
