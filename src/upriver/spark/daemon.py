@@ -9,6 +9,7 @@ from upriver.runtime.memory import share_free_memory
 share_free_memory()  # first: what is loaded below begins threads
 
 # ruff: noqa: E402
+import atexit
 import gc
 import sys
 from zipimport import zipimporter
@@ -36,4 +37,5 @@ if __name__ == "__main__":
     # Spark has each process collect garbage after each task. What is loaded here is none, and takes longer to look
     # through than a small task takes.
     gc.freeze()
+    atexit.register(gc.unfreeze)  # what is never collected counts as leaked for DuckDB, which says so in forty lines
     daemon.manager()
