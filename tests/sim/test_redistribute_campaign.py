@@ -28,7 +28,7 @@ def test_no_run_goes_wrong(campaign: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "happening",
     ["Acquire", "Bye", "Final", "Kept", "Redistribute", "RowsSent", "Scaleup", "Sets", "Shutdown"]
-    + [f"rows wait in {phase}" for phase in ("Collecting", "Settling")]
+    + [f"rows wait in {phase}" for phase in ("RedistributeCollecting", "RedistributeSettling")]
     + [f"rule {rule}" for rule in ("N1", "I1.1", "I1.2", "C1.1", "C3.2")]
     + [f"case {case}" for case in ("up", "down", "both", "moves")],
 )
