@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from upriver import __version__
-from upriver.text import exit_status
+from upriver.errors import exit_status
 
 TOKEN_VARIABLE = "UPRIVER_TOKEN"
 

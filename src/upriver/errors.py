@@ -6,7 +6,8 @@
 ``ProtocolError``: a fault of ours. Please report it.
 """
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable
 from typing import Self
 
 
@@ -126,3 +127,14 @@ class ProtocolError(UpriverError):
 
 class IllegalEvent(ProtocolError):
     """A machine was given an event that its phase does not allow."""
+
+
+def exit_status(program: str, run: Callable[[], int]) -> int:
+    """Run a command; what it raises becomes one line on stderr, and the exit status of its kind."""
+    try:
+        return int(run())
+    except UpriverError as error:
+        print(f"{program}: {type(error).__name__}: {error}", file=sys.stderr)
+        return 2 if isinstance(error, UserError) else 1
+    except KeyboardInterrupt:
+        return 130

@@ -1,14 +1,12 @@
 """Tables and bars for a terminal, and what a rescale and a running app look like there."""
 
 import shutil
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
 import pyarrow as pa
 
 from upriver.engine.row_text import escaped, readable
-from upriver.errors import UpriverError, UserError
 
 ROWS_SHOWN_MAX = 40
 """Rows of a table that are printed."""
@@ -216,17 +214,6 @@ def _recoveries(recoveries: Sequence[Mapping[str, Any]]) -> str:
 
 
 # Text that changes
-
-
-def exit_status(program: str, run: Callable[[], int]) -> int:
-    """Run a command; what it raises becomes one line on stderr, and the exit status of its kind."""
-    try:
-        return int(run())
-    except UpriverError as error:
-        print(f"{program}: {type(error).__name__}: {error}", file=sys.stderr)
-        return 2 if isinstance(error, UserError) else 1
-    except KeyboardInterrupt:
-        return 130
 
 
 class Screen:
